@@ -1,0 +1,35 @@
+# One place for every command of the project; each target installs what it needs into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help test check lint types layers fast-test bench clean
+help:           ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/ \t/' | expand -t 20
+
+.venv/dev-ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q --upgrade pip
+	$(BIN)/pip install -q -e '.[dev]'
+	touch $@
+
+test: .venv/dev-ready check   ## set up, check style, types and layers, and run every test
+	$(BIN)/python -m pytest -n 2
+
+check: lint types layers      ## style, types and layers only
+
+lint: .venv/dev-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/dev-ready
+	$(BIN)/mypy
+
+layers: .venv/dev-ready
+	$(BIN)/lint-imports
+
+fast-test: .venv/dev-ready    ## the tests without the slow ones
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+clean:                        ## remove what the targets made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist

@@ -1,0 +1,42 @@
+"""The one tree of errors: what came, what is allowed, how to fix it."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class TraincastError(Exception):
+    """Anything a user can mend; the command line prints it as one line and exits with 2."""
+
+
+class InvalidInput(TraincastError):
+    """A value, file or table that breaks its rules."""
+
+
+class UnknownName(InvalidInput):
+    """A name that no catalogue or registry holds."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, plural: str | None = None) -> None:
+        names = sorted(known)
+        listed = ", ".join(names[:8]) + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
+        super().__init__(f"unknown {kind} {name!r}; known {plural or kind + 's'}: {listed or 'none'}{did_you_mean(name, names)}")
+
+
+class CaptureFailed(TraincastError):
+    """A model whose training step could not be recorded."""
+
+
+class IllegalPlan(InvalidInput):
+    """A parallelism that the job or the cluster cannot run."""
+
+
+class MissingExtra(TraincastError):
+    """An optional package that this request needs is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs the package {package!r}; install it with: pip install 'traincast[{extra}]'")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint such as " (did you mean 'b200'?)", empty when nothing is near."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,0 +1,52 @@
+"""The nouns: plain, frozen, complete when born; one set for Python, TOML, JSON and HTTP."""
+
+from traincast.spec.graph import KINDS, MODES, PHASES, ROLES, Graph, Op, Repeat, Tensor
+from traincast.spec.hardware import Cluster, Device, Link, NodeGroup
+from traincast.spec.job import Job
+from traincast.spec.parallel import AXES, ORDERS, RECOMPUTES, Parallelism
+from traincast.spec.program import COLLECTIVES, Collective, Program, Stage, Task
+from traincast.spec.result import (
+    COVERAGE,
+    GROUNDS,
+    Estimate,
+    Forecast,
+    JobTime,
+    MemoryProfile,
+    Range,
+    Span,
+    Timeline,
+)
+
+__all__ = [
+    "AXES",
+    "COLLECTIVES",
+    "COVERAGE",
+    "GROUNDS",
+    "KINDS",
+    "MODES",
+    "ORDERS",
+    "PHASES",
+    "RECOMPUTES",
+    "ROLES",
+    "Cluster",
+    "Collective",
+    "Device",
+    "Estimate",
+    "Forecast",
+    "Graph",
+    "Job",
+    "JobTime",
+    "Link",
+    "MemoryProfile",
+    "NodeGroup",
+    "Op",
+    "Parallelism",
+    "Program",
+    "Range",
+    "Repeat",
+    "Span",
+    "Stage",
+    "Task",
+    "Tensor",
+    "Timeline",
+]

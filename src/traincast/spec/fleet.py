@@ -1,0 +1,204 @@
+"""A cluster that many jobs share: what is asked for, what a scheduler may see, and what became of every job."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from traincast.errors import InvalidInput
+
+FINISHED, UNFINISHED, REJECTED = "finished", "unfinished", "rejected"
+LOCALITIES = ("node", "rack", "spine")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One job as it is submitted: either its `duration_s` on what it asks for, or a `workload` to forecast."""
+
+    job_id: str
+    submit_s: float
+    num_gpus: float
+    duration_s: float | None = None
+    workload: str | None = None
+    steps: float | None = None
+    batch_size: int | None = None
+    gpu_type: str | None = None
+    user: str | None = None
+    tenant: str | None = None
+    priority: float = 0.0
+    deadline_s: float | None = None
+    min_gpus: int | None = None
+    max_gpus: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.submit_s) and self.submit_s >= 0):
+            raise InvalidInput(f"job {self.job_id}: submit_s is {self.submit_s}; it must be a time of at least 0")
+        whole = float(self.num_gpus).is_integer() and self.num_gpus >= 1
+        if not (whole or 0 < self.num_gpus < 1):
+            raise InvalidInput(
+                f"job {self.job_id}: num_gpus is {self.num_gpus}; ask for a whole number, or for a share below 1"
+            )
+        if self.duration_s is not None and not (math.isfinite(self.duration_s) and self.duration_s >= 0):
+            raise InvalidInput(f"job {self.job_id}: duration_s is {self.duration_s}; it must be at least 0 and finite")
+        if self.duration_s is None and self.workload is None:
+            raise InvalidInput(f"job {self.job_id}: give either duration_s or a workload to forecast")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePool:
+    """Equal nodes of one device type; powers are per GPU and include its share of the host."""
+
+    device: str = "gpu"
+    num_nodes: int
+    gpus_per_node: int
+    usd_per_gpu_hour: float | None = None
+    busy_watts: float | None = None
+    idle_watts: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_nodes < 0 or self.gpus_per_node < 1:
+            raise InvalidInput(
+                f"pool of {self.device}: {self.num_nodes} nodes of {self.gpus_per_node} GPUs; "
+                "use at least 0 nodes of at least 1 GPU"
+            )
+
+    @property
+    def num_gpus(self) -> int:
+        return self.num_nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """All pools of a shared cluster. Racks are runs of `nodes_per_rack` nodes; without it there is one rack."""
+
+    pools: tuple[NodePool, ...]
+    nodes_per_rack: int | None = None
+    rack_uplink_bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.pools:
+            raise InvalidInput("a fleet needs at least one pool of nodes")
+        if self.nodes_per_rack is not None and self.nodes_per_rack < 1:
+            raise InvalidInput(f"nodes_per_rack is {self.nodes_per_rack}; it must be at least 1")
+
+    @property
+    def num_gpus(self) -> int:
+        return sum(pool.num_gpus for pool in self.pools)
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(pool.num_nodes for pool in self.pools)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob:
+    """A running job as a policy sees it: what it holds and what is believed about the rest of it."""
+
+    request: Request
+    num_gpus: float
+    device: str
+    attained_s: float
+    estimated_remaining_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything a scheduler may see at one moment; true durations are not in it."""
+
+    now_s: float
+    waiting: tuple[Request, ...]
+    running: tuple[RunningJob, ...]
+    free_gpus: Mapping[str, int]
+    estimated_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    """What became of one job; times are None where the moment never came."""
+
+    job_id: str
+    status: str
+    submit_s: float
+    start_s: float | None
+    end_s: float | None
+    num_gpus: float
+    num_preemptions: int
+    num_failures: int
+    run_s: float
+    gpu_s: float
+    lost_gpu_s: float
+    reason: str | None = None
+
+    @property
+    def completion_s(self) -> float | None:
+        """Submission to end, the JCT of the literature."""
+        return None if self.end_s is None else self.end_s - self.submit_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupation:
+    """A job holding the same GPUs from start to end; `nodes` pairs a node with the GPUs held there."""
+
+    job: int
+    start_s: float
+    end_s: float
+    num_gpus: float
+    nodes: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Schedule:
+    """The answer of the simulator as columns, one entry per job in submission-table order.
+
+    Unknown times are NaN in the columns and None in `outcome`. `occupations` is empty unless recording was asked for.
+    """
+
+    policy: str
+    fleet: Fleet
+    job_ids: Sequence[str]
+    submit_s: Sequence[float]
+    num_gpus: Sequence[float]
+    duration_s: Sequence[float]
+    deadline_s: Sequence[float]
+    start_s: Sequence[float]
+    end_s: Sequence[float]
+    preemptions: Sequence[int]
+    failures: Sequence[int]
+    run_s: Sequence[float]
+    gpu_s: Sequence[float]
+    lost_gpu_s: Sequence[float]
+    rejected: Mapping[int, str] = field(default_factory=dict)
+    tenants: Sequence[str | None] = ()
+    pool_gpu_s: Sequence[float] = ()
+    occupations: Sequence[Occupation] = ()
+    num_passes: int = 0
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.job_ids)
+
+    def status(self, job: int) -> str:
+        if job in self.rejected:
+            return REJECTED
+        return UNFINISHED if math.isnan(self.end_s[job]) else FINISHED
+
+    def outcome(self, job: int) -> JobOutcome:
+        def known(value: float) -> float | None:
+            return None if math.isnan(value) else float(value)
+
+        return JobOutcome(
+            job_id=self.job_ids[job],
+            status=self.status(job),
+            submit_s=float(self.submit_s[job]),
+            start_s=known(self.start_s[job]),
+            end_s=known(self.end_s[job]),
+            num_gpus=float(self.num_gpus[job]),
+            num_preemptions=int(self.preemptions[job]),
+            num_failures=int(self.failures[job]),
+            run_s=float(self.run_s[job]),
+            gpu_s=float(self.gpu_s[job]),
+            lost_gpu_s=float(self.lost_gpu_s[job]),
+            reason=self.rejected.get(job),
+        )
+
+    def outcomes(self) -> Iterator[JobOutcome]:
+        return (self.outcome(job) for job in range(len(self)))

@@ -1,0 +1,138 @@
+"""The answer and its explanation: estimates with intervals, a timeline, a memory profile, a forecast."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from traincast.errors import InvalidInput
+
+GROUNDS = ("measured", "transfer", "bound")
+"""What an estimate rests on: measured on this device and range, carried over from others, or only the physical bound."""
+
+COVERAGE = 0.9
+"""Every interval is meant to hold the truth this often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A predicted duration with its 90% interval; never a bare number."""
+
+    seconds: float
+    low_s: float
+    high_s: float
+    host_s: float = 0.0
+    """Time the host needs to issue it; a device that is faster waits."""
+    limit: str = "compute"
+    """What bounds it: compute, memory, communication or host."""
+    ground: str = "bound"
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.low_s <= self.seconds <= self.high_s and math.isfinite(self.high_s)):
+            raise InvalidInput(f"estimate {self.seconds} s with the interval {self.low_s} .. {self.high_s} s is not ordered")
+
+    def scaled(self, factor: float) -> "Estimate":
+        return Estimate(
+            seconds=self.seconds * factor,
+            low_s=self.low_s * factor,
+            high_s=self.high_s * factor,
+            host_s=self.host_s * factor,
+            limit=self.limit,
+            ground=self.ground,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Any other predicted amount with its 90% interval; the field that holds it names the unit."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A piece of work on one stream of one rank."""
+
+    name: str
+    start_s: float
+    end_s: float
+    stream: str
+    category: str
+    """compute, memory, communication, host, bubble or wait."""
+    rank: int = 0
+    layer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """One step: when each piece runs and where the time goes. Spans on one stream of one rank never overlap."""
+
+    duration_s: float
+    spans: tuple[Span, ...]
+    shares: Mapping[str, float]
+    """Share of the step spent in compute, memory, communication (exposed), host, bubble; they add up to 1."""
+    exposed_by_axis: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of communication that nothing hides, by parallelism axis."""
+    busy_s: float = 0.0
+    """Seconds in which the device computes."""
+    communication_s: float = 0.0
+    """Seconds of communication, hidden or not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryProfile:
+    """Peak of one rank, what it is made of, and where in the step it happens."""
+
+    peak_bytes: float
+    by_role: Mapping[str, float]
+    """At the peak; the values add up to peak_bytes."""
+    peak_at: str
+    """Phase and layer of the op that runs at the peak."""
+    capacity_bytes: float
+    curve: tuple[tuple[str, float], ...] = ()
+    """(op, bytes in use while it runs), in order."""
+
+    @property
+    def fits(self) -> bool:
+        return self.peak_bytes <= self.capacity_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTime:
+    """A whole job, part by part, in seconds."""
+
+    total: Estimate
+    num_steps: float
+    startup_s: float
+    training_s: float
+    evaluation_s: float = 0.0
+    checkpoint_s: float = 0.0
+    loading_stall_s: float = 0.0
+    restarts_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Everything traincast answers about one job on one cluster under one plan."""
+
+    workload: str
+    cluster: str
+    device: str
+    num_devices: int
+    global_batch: int
+    step: Estimate
+    samples_per_s: float
+    timeline: Timeline
+    memory: MemoryProfile
+    job: JobTime
+    usd: Range | None
+    """Money for the whole job; None where no price is known."""
+    energy_joules: float | None
+    """Of the whole job, all devices."""
+    utilization: float
+    """Share of the device's peak FLOP rate that the model's own FLOP reach (MFU)."""
+    grounds: Mapping[str, float]
+    """Share of the device time that rests on measurement, on transfer and on the bound alone."""
+    unknown_ops: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
