@@ -18,7 +18,9 @@ class UnknownName(InvalidInput):
     def __init__(self, kind: str, name: str, known: Iterable[str], *, plural: str | None = None) -> None:
         names = sorted(known)
         listed = ", ".join(names[:8]) + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
-        super().__init__(f"unknown {kind} {name!r}; known {plural or kind + 's'}: {listed or 'none'}{did_you_mean(name, names)}")
+        super().__init__(
+            f"unknown {kind} {name!r}; known {plural or kind + 's'}: {listed or 'none'}{did_you_mean(name, names)}"
+        )
 
 
 class CaptureFailed(TraincastError):

@@ -59,7 +59,9 @@ class Tensor:
         if self.role not in ROLES:
             raise InvalidInput(f"tensor {self.name!r} has role {self.role!r}; allowed: {', '.join(ROLES)}")
         if self.copies < 1 or any(size < 0 for size in self.shape):
-            raise InvalidInput(f"tensor {self.name!r} has shape {self.shape} x {self.copies}; sizes must not be negative")
+            raise InvalidInput(
+                f"tensor {self.name!r} has shape {self.shape} x {self.copies}; sizes must not be negative"
+            )
 
     @property
     def numel(self) -> int:
@@ -122,9 +124,9 @@ class Repeat:
 class Graph:
     """A whole step of one device on `batch_size` samples, in execution order, with identical layers folded.
 
-    A tensor written in a repeated range and read there before it is written carries from one repetition to the next; one
-    written in a repeated range of the forward pass and read in a range of the backward pass with the same count is kept
-    once per repetition.
+    A tensor written in a repeated range and read there before it is written carries from one repetition to the next;
+    one written in a repeated range of the forward pass and read in a range of the backward pass with the same count is
+    kept once per repetition.
     """
 
     name: str
@@ -183,8 +185,8 @@ def check_repeats(repeats: tuple[Repeat, ...], *, num_tasks: int, owner: str) ->
     for repeat in repeats:
         if not end <= repeat.start < repeat.stop <= num_tasks or repeat.count < 1:
             raise InvalidInput(
-                f"{owner} repeats [{repeat.start}, {repeat.stop}) x {repeat.count}; ranges must be ordered, apart, not empty "
-                f"and inside 0..{num_tasks}"
+                f"{owner} repeats [{repeat.start}, {repeat.stop}) x {repeat.count}; ranges must be ordered, apart, "
+                f"not empty and inside 0..{num_tasks}"
             )
         end = repeat.stop
 
@@ -210,16 +212,20 @@ def segments(repeats: tuple[Repeat, ...], *, num_tasks: int) -> Iterator[Repeat]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalable:
-    """One model recorded at two batch sizes: every amount of a step is affine in the batch, so any other batch follows."""
+    """One model recorded at two batch sizes: all amounts are affine in the batch, so any batch follows."""
 
     small: Graph
     large: Graph
 
     def __post_init__(self) -> None:
         if self.small.batch_size >= self.large.batch_size:
-            raise InvalidInput(f"batches {self.small.batch_size} and {self.large.batch_size}: the second must be larger")
+            raise InvalidInput(
+                f"batches {self.small.batch_size} and {self.large.batch_size}: the second must be larger"
+            )
         if [op.name for op in self.small.ops] != [op.name for op in self.large.ops]:
-            raise InvalidInput(f"graph {self.small.name!r} changes its ops with the batch; record it at the batch you need")
+            raise InvalidInput(
+                f"graph {self.small.name!r} changes its ops with the batch; record it at the batch you need"
+            )
 
     def at(self, batch_size: int) -> Graph:
         """The step at another batch size."""

@@ -31,7 +31,9 @@ class Collective:
         if self.kind not in COLLECTIVES:
             raise InvalidInput(f"collective kind {self.kind!r}; allowed: {', '.join(COLLECTIVES)}")
         if self.num_bytes < 0 or self.num_ranks < 1 or self.stride < 1:
-            raise InvalidInput(f"{self.kind} of {self.num_bytes} bytes over {self.num_ranks} ranks, stride {self.stride}")
+            raise InvalidInput(
+                f"{self.kind} of {self.num_bytes} bytes over {self.num_ranks} ranks, stride {self.stride}"
+            )
 
     @property
     def name(self) -> str:

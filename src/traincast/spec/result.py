@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from traincast.errors import InvalidInput
 
 GROUNDS = ("measured", "transfer", "bound")
-"""What an estimate rests on: measured on this device and range, carried over from others, or only the physical bound."""
+"""What an estimate rests on: measured on this device, carried over from others, or only the physical bound."""
 
 COVERAGE = 0.9
 """Every interval is meant to hold the truth this often."""
@@ -28,7 +28,9 @@ class Estimate:
 
     def __post_init__(self) -> None:
         if not (0 <= self.low_s <= self.seconds <= self.high_s and math.isfinite(self.high_s)):
-            raise InvalidInput(f"estimate {self.seconds} s with the interval {self.low_s} .. {self.high_s} s is not ordered")
+            raise InvalidInput(
+                f"estimate {self.seconds} s with the interval {self.low_s} .. {self.high_s} s is not ordered"
+            )
 
     def scaled(self, factor: float) -> "Estimate":
         return Estimate(

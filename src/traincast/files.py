@@ -1,0 +1,224 @@
+"""Reads and writes TOML and JSON: foreign input in, checked nouns out, and back."""
+
+import contextlib
+import dataclasses
+import functools
+import gzip
+import io
+import json
+import math
+import os
+import tempfile
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from traincast.errors import InvalidInput, did_you_mean
+from traincast.spec.graph import Graph, Scalable
+from traincast.units import MIB, show_bytes
+
+MAX_FILE_BYTES = 256 * MIB
+MAX_UNPACKED_BYTES = 1024 * MIB
+GRAPH_FORMAT = "traincast-graph"
+GRAPH_VERSION = 1
+
+T = TypeVar("T")
+
+
+def encode(value: Any) -> Any:
+    """A noun as plain dicts, lists and scalars; fields that hold their default are left out."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return {field.name: encode(item) for field, item in pairs if not _is_default(field, item)}
+    if isinstance(value, Mapping):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [encode(item) for item in value]
+    return value
+
+
+def decode(kind: type[T], data: Any, *, where: str = "") -> T:
+    """Plain data as a noun; a wrong or misspelt key is an error that names the place and the nearest right key."""
+    return typing.cast(T, _decode(kind, data, where or kind.__name__.lower()))
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    try:
+        return tomllib.loads(_read_bytes(Path(path)).decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} is not valid TOML: {error}") from error
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """JSON, gzip or plain, with limits on size and depth."""
+    try:
+        return json.loads(_read_bytes(Path(path)), parse_constant=_refuse_constant)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} is not valid JSON: {error}") from error
+    except RecursionError as error:
+        raise InvalidInput(f"{path} is nested too deeply to be read") from error
+
+
+def write_json(path: str | os.PathLike[str], data: Any, *, indent: int | None = None) -> None:
+    """JSON, gzip where the name ends in .gz; the same data gives the same bytes."""
+    text = json.dumps(data, indent=indent, separators=(",", ":") if indent is None else None, allow_nan=False)
+    raw = text.encode()
+    if Path(path).suffix == ".gz":
+        packed = io.BytesIO()
+        with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=6, mtime=0) as stream:
+            stream.write(raw)
+        raw = packed.getvalue()
+    write_whole(path, raw)
+
+
+def write_whole(path: str | os.PathLike[str], content: bytes | str) -> None:
+    """Write a file completely or not at all."""
+    target = Path(path)
+    raw = content.encode() if isinstance(content, str) else content
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise InvalidInput(f"cannot write {target}: {error.strerror or error}") from error
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(raw)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink()
+        raise
+
+
+def save_graph(graph: Graph | Scalable, path: str | os.PathLike[str]) -> None:
+    """A graph, or a model recorded at two batch sizes, as one JSON file."""
+    key = "scalable" if isinstance(graph, Scalable) else "graph"
+    write_json(path, {"format": GRAPH_FORMAT, "version": GRAPH_VERSION, key: encode(graph)})
+
+
+def load_graph(path: str | os.PathLike[str]) -> Graph | Scalable:
+    data = read_json(path)
+    if not isinstance(data, dict) or data.get("format") != GRAPH_FORMAT:
+        raise InvalidInput(f"{path} is not a traincast graph; make one with: traincast capture MODEL -o graph.json.gz")
+    if data.get("version") != GRAPH_VERSION:
+        raise InvalidInput(f"{path} has graph version {data.get('version')!r}; this traincast reads {GRAPH_VERSION}")
+    if "scalable" in data:
+        return decode(Scalable, data["scalable"], where=f"{path}: scalable")
+    return decode(Graph, data.get("graph"), where=f"{path}: graph")
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise InvalidInput(f"{path} has {show_bytes(size)}; files of at most {show_bytes(MAX_FILE_BYTES)} are read")
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror or error}") from error
+    if raw[:2] != b"\x1f\x8b":
+        return raw
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
+            unpacked = stream.read(MAX_UNPACKED_BYTES + 1)
+    except (OSError, EOFError, ValueError) as error:
+        raise InvalidInput(f"{path} is a damaged gzip file: {error}") from error
+    if len(unpacked) > MAX_UNPACKED_BYTES:
+        raise InvalidInput(f"{path} unpacks to more than {show_bytes(MAX_UNPACKED_BYTES)}, the most that is read")
+    return unpacked
+
+
+def _refuse_constant(text: str) -> float:
+    raise InvalidInput(f"the number {text} is not allowed; every amount must be finite")
+
+
+def _is_default(field: "dataclasses.Field[Any]", value: Any) -> bool:
+    if field.default is not dataclasses.MISSING:
+        return bool(value == field.default)
+    return field.default_factory is not dataclasses.MISSING and bool(value == field.default_factory())
+
+
+@functools.cache
+def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
+    hints = typing.get_type_hints(kind)
+    required = (dataclasses.MISSING, dataclasses.MISSING)
+    return {
+        field.name: (hints[field.name], (field.default, field.default_factory) == required)
+        for field in dataclasses.fields(kind)
+    }
+
+
+def _decode(kind: Any, data: Any, where: str) -> Any:
+    if kind is Any:
+        return data
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _decode_noun(kind, data, where)
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _decode_union(args, data, where)
+    if origin is tuple:
+        return _decode_tuple(args, data, where)
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(data, Mapping):
+            raise InvalidInput(f"{where} must be a table of names and values, not {_describe(data)}")
+        return {str(key): _decode(args[1], item, f"{where}.{key}") for key, item in data.items()}
+    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+        data = float(data)
+    if kind is int and isinstance(data, float) and data.is_integer():
+        data = int(data)
+    if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
+        raise InvalidInput(f"{where} must be {_NAMES.get(kind, kind.__name__)}, not {_describe(data)}")
+    if isinstance(data, float) and not math.isfinite(data):
+        raise InvalidInput(f"{where} is {data}; it must be finite")
+    return data
+
+
+def _decode_noun(kind: type, data: Any, where: str) -> Any:
+    if not isinstance(data, Mapping):
+        raise InvalidInput(f"{where} must be a table with the keys of {kind.__name__}, not {_describe(data)}")
+    fields = _fields(kind)
+    for key in data:
+        if key not in fields:
+            raise InvalidInput(
+                f"{where} has the unknown key {key!r}; allowed: {', '.join(fields)}{did_you_mean(str(key), fields)}"
+            )
+    missing = [name for name, (_, required) in fields.items() if required and name not in data]
+    if missing:
+        raise InvalidInput(f"{where} lacks {', '.join(missing)}")
+    return kind(**{key: _decode(fields[key][0], item, f"{where}.{key}") for key, item in data.items()})
+
+
+def _decode_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
+    if data is None and type(None) in options:
+        return None
+    exact = [option for option in options if isinstance(option, type) and type(data) is option]
+    others = [option for option in options if option is not type(None) and option not in exact]
+    complaint: InvalidInput | None = None
+    for option in exact + others:
+        try:
+            return _decode(option, data, where)
+        except InvalidInput as error:
+            complaint = complaint or error
+    raise complaint or InvalidInput(f"{where} must not be {_describe(data)}")
+
+
+def _decode_tuple(args: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(data, (list, tuple)):
+        raise InvalidInput(f"{where} must be a list, not {_describe(data)}")
+    if len(args) == 2 and args[1] is Ellipsis:
+        return tuple(_decode(args[0], item, f"{where}[{index}]") for index, item in enumerate(data))
+    if len(args) != len(data):
+        raise InvalidInput(f"{where} must have {len(args)} entries, not {len(data)}")
+    return tuple(_decode(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(zip(args, data, strict=True)))
+
+
+_NAMES: dict[type, str] = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def _describe(data: Any) -> str:
+    if data is None:
+        return "nothing"
+    text = repr(data)
+    return f"{type(data).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
