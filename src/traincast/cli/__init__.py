@@ -1,0 +1,83 @@
+"""argv to a command: one module per command, imported only when it is asked for."""
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+COMMANDS = {
+    "forecast": "Forecast step time, job time, memory and cost of a training job.",
+    "capture": "Record the training step of a model as a graph.",
+    "catalog": "List and show known devices, links, clusters, prices and workloads.",
+    "plan": "Choose cluster and parallelism for a deadline, a budget or speed.",
+    "batch": "Answer a whole table of cases.",
+    "accuracy": "Compare forecasts with measured cases, baselines beside them.",
+    "profile": "Measure operators, collectives and steps on this machine.",
+    "design": "Choose the few measurements that are worth their price.",
+    "calibrate": "Fit the cost model to measurements.",
+    "resources": "Forecast how busy GPU, memory and network are.",
+    "schedule": "Simulate a cluster whose scheduler uses forecasts.",
+    "testbed": "Run real distributed steps on an emulated cluster.",
+    "store": "Keep, list and export measurements.",
+    "serve": "Answer forecasts over HTTP, with a page.",
+}
+"""Every command and its line in the help. A command lives in the module of its name, as a function of its name."""
+
+_COMPLETION = "_TRAINCAST_COMPLETE"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; usage errors and TraincastError rise to the main program."""
+    words = list(arguments) or ["--help"]
+    completing = _COMPLETION in os.environ
+    wanted = set(COMMANDS) if completing else {next((word for word in words if not word.startswith("-")), "")}
+    command = typer.main.get_command(make_app(wanted=wanted))
+    code = command.main(args=words, prog_name="traincast", standalone_mode=False)
+    return code if isinstance(code, int) else 0
+
+
+def make_app(*, wanted: set[str] | None = None) -> typer.Typer:
+    """The application with the wanted commands loaded (None: all) and the others present by name only."""
+    app = typer.Typer(
+        name="traincast",
+        help="Forecasts the time, memory, resource use and cost of distributed deep-learning training before it runs.",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_top)
+    for name, summary in COMMANDS.items():
+        if importlib.util.find_spec(f"traincast.cli.{name}") is None:
+            continue
+        if wanted is None or name in wanted:
+            app.command(name)(_load(name))
+        else:
+            app.command(name, help=summary)(_not_loaded)
+    return app
+
+
+def _load(name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(importlib.import_module(f"traincast.cli.{name}"), name)
+    return function
+
+
+def _not_loaded() -> None:
+    """Stands in for a command that this call does not run."""
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        typer.echo(f"traincast {version('traincast')}")
+        raise typer.Exit
+
+
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
