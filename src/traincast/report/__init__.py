@@ -1,0 +1,1 @@
+"""Formats for eyes and for viewers: text, tables, traces, drawings."""
