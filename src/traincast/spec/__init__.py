@@ -3,6 +3,16 @@
 from traincast.spec.graph import KINDS, MODES, PHASES, ROLES, Graph, Op, Repeat, Tensor
 from traincast.spec.hardware import Cluster, Device, Link, NodeGroup
 from traincast.spec.job import Job
+from traincast.spec.measurement import (
+    SUBJECTS,
+    Block,
+    Calibration,
+    CollectiveRates,
+    Environment,
+    Experiment,
+    Measurement,
+    Rates,
+)
 from traincast.spec.parallel import AXES, ORDERS, RECOMPUTES, Parallelism
 from traincast.spec.program import COLLECTIVES, Collective, Program, Stage, Task
 from traincast.spec.result import (
@@ -28,21 +38,29 @@ __all__ = [
     "PHASES",
     "RECOMPUTES",
     "ROLES",
+    "SUBJECTS",
+    "Block",
+    "Calibration",
     "Cluster",
     "Collective",
+    "CollectiveRates",
     "Device",
+    "Environment",
     "Estimate",
+    "Experiment",
     "Forecast",
     "Graph",
     "Job",
     "JobTime",
     "Link",
+    "Measurement",
     "MemoryProfile",
     "NodeGroup",
     "Op",
     "Parallelism",
     "Program",
     "Range",
+    "Rates",
     "Repeat",
     "Span",
     "Stage",

@@ -1,0 +1,255 @@
+"""What was or could be measured: an experiment, the machine and software it ran on, and every repeat of it."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from traincast.errors import InvalidInput
+from traincast.spec.graph import KINDS, Attr, Op
+
+SUBJECTS = ("operator", "collective", "step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """One thing whose duration can be measured: an operator, a collective or a whole training step.
+
+    `name` is the kind of a spec.Op (or the framework's name of an imported operator), the kind of a spec.Collective, or
+    the name of a workload; `attrs` hold everything else that changes the duration: sizes, dtype, batch, ranks, plan.
+    """
+
+    subject: str
+    name: str
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.subject not in SUBJECTS:
+            raise InvalidInput(f"experiment {self.name!r} measures a {self.subject!r}; allowed: {', '.join(SUBJECTS)}")
+        if not self.name:
+            raise InvalidInput(f"a {self.subject} experiment has no name")
+        for key, value in self.attrs.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InvalidInput(f"experiment {self.name!r} has {key} = {value}; it must be finite")
+
+    @property
+    def key(self) -> str:
+        """The same text for the same experiment, whatever the order of its attributes."""
+        attrs = ", ".join(f"{name}={_plain(self.attrs[name])}" for name in sorted(self.attrs))
+        return f"{self.subject} {self.name} ({attrs})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Where an experiment ran: hardware, software versions and what was done to keep the machine steady."""
+
+    device: str
+    """What computed, by its own name: 'AMD EPYC' or 'NVIDIA A100-SXM4-80GB'."""
+    machine: str = ""
+    """The host, or the name of the test-bed; measurements of one machine can be compared directly."""
+    software: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Attr] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.device:
+            raise InvalidInput("an environment needs the name of its device")
+
+    @property
+    def key(self) -> str:
+        """The same text for the same environment."""
+        parts = [self.device, self.machine]
+        for mapping in (self.software, self.settings):
+            parts.append(", ".join(f"{name}={_plain(mapping[name])}" for name in sorted(mapping)))
+        return " | ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Repeats taken in one go. Blocks of one experiment lie apart in time, so that a disturbance spoils only some."""
+
+    started_at: str
+    """UTC, ISO 8601."""
+    wall_s: tuple[float, ...]
+    cpu_s: tuple[float, ...] = ()
+    """User plus system time of each repeat; empty where it was not taken."""
+    switches: tuple[int, ...] = ()
+    """Involuntary context switches of each repeat; many of them mark a disturbed one."""
+    canary_s: float | None = None
+    """Duration of a fixed small job just before: how slow the machine was at that moment."""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """Sampled beside the repeats, units in the names: rss_peak_bytes, sent_bytes, cpu_share ..."""
+    source: str = "profile"
+
+    def __post_init__(self) -> None:
+        if not self.wall_s:
+            raise InvalidInput(f"a block of {self.source} holds no repeat")
+        for name, values in (("wall_s", self.wall_s), ("cpu_s", self.cpu_s)):
+            if any(not (value >= 0 and math.isfinite(value)) for value in values):
+                raise InvalidInput(f"a block of {self.source} has {name} = {values}; durations are finite and >= 0")
+        for name, length in (("cpu_s", len(self.cpu_s)), ("switches", len(self.switches))):
+            if length not in (0, len(self.wall_s)):
+                raise InvalidInput(f"a block has {len(self.wall_s)} repeats but {length} {name}; give one each or none")
+
+    @property
+    def seconds(self) -> float:
+        return statistics.median(self.wall_s)
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        return statistics.median(self.cpu_s) if self.cpu_s else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """All blocks of one experiment in one environment."""
+
+    experiment: Experiment
+    environment: Environment
+    blocks: tuple[Block, ...]
+
+    def __post_init__(self) -> None:
+        if not self.blocks:
+            raise InvalidInput(f"the measurement of {self.experiment.key} holds no block")
+
+    @property
+    def seconds(self) -> float:
+        """Median over the blocks of the median inside each."""
+        return statistics.median(block.seconds for block in self.blocks)
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        known = [block.cpu_seconds for block in self.blocks if block.cpu_seconds is not None]
+        return statistics.median(known) if known else None
+
+    @property
+    def num_repeats(self) -> int:
+        return sum(len(block.wall_s) for block in self.blocks)
+
+    @property
+    def spread(self) -> float | None:
+        """Robust relative standard deviation between blocks; None with fewer than two."""
+        return relative_spread([block.seconds for block in self.blocks])
+
+    @property
+    def noise(self) -> float | None:
+        """Relative standard error of `seconds`: what a repetition of the whole measurement would differ by."""
+        # The median of n normal values varies pi/2 times as much as their mean (Laplace 1774).
+        return None if self.spread is None else self.spread * math.sqrt(math.pi / 2 / len(self.blocks))
+
+
+def relative_spread(values: Sequence[float]) -> float | None:
+    """1.4826 x median absolute deviation / median: the standard deviation of clean data, unmoved by a few outliers."""
+    if len(values) < 2:
+        return None
+    middle = statistics.median(values)
+    if middle <= 0:
+        return None
+    if len(values) == 2:
+        return abs(values[0] - values[1]) / math.sqrt(2) / middle
+    return 1.4826 * statistics.median(abs(value - middle) for value in values) / middle
+
+
+def collect(rows: Iterable[tuple[Experiment, Environment, Block]]) -> tuple[Measurement, ...]:
+    """Single blocks as measurements, in the order in which each experiment first appears."""
+    groups: dict[tuple[str, str], tuple[Experiment, Environment, list[Block]]] = {}
+    for experiment, environment, block in rows:
+        key = (experiment.key, environment.key)
+        groups.setdefault(key, (experiment, environment, []))[2].append(block)
+    return tuple(
+        Measurement(experiment=experiment, environment=environment, blocks=tuple(blocks))
+        for experiment, environment, blocks in groups.values()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What one kind of operator reaches on one machine: seconds = overhead + flop / rate + bytes / rate."""
+
+    flop_per_s: float
+    bytes_per_s: float
+    overhead_s: float
+    """Per call."""
+    log_spread: float
+    """Standard deviation of ln(measured / fitted)."""
+    num_measurements: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("flop_per_s", "bytes_per_s"):
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise InvalidInput(f"{name} = {getattr(self, name)}; a rate is a finite number above 0")
+        if self.overhead_s < 0 or self.log_spread < 0:
+            raise InvalidInput(f"overhead_s = {self.overhead_s}, log_spread = {self.log_spread}; both must be >= 0")
+
+    def seconds(self, *, flop: float | None, num_bytes: float, num_calls: int = 1) -> float:
+        return self.overhead_s * num_calls + (flop or 0.0) / self.flop_per_s + num_bytes / self.bytes_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRates:
+    """What one kind of collective reaches between the ranks of one machine: latency per hop and payload rate."""
+
+    hop_s: float
+    bytes_per_s: float
+    cpu_s_per_byte: float = 0.0
+    """Taken from the same cores that compute; zero where the network card does the work."""
+    log_spread: float = 0.0
+    num_measurements: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.bytes_per_s > 0 and self.hop_s >= 0 and self.cpu_s_per_byte >= 0):
+            raise InvalidInput(
+                f"bytes_per_s = {self.bytes_per_s}, hop_s = {self.hop_s}; a rate is above 0, a latency >= 0"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What a few minutes of measuring taught about one machine; a forecast for that machine loads it by name."""
+
+    name: str
+    environment: Environment
+    rates: Mapping[str, Rates]
+    """By operator kind (or kind:phase where the backward pass was fitted apart)."""
+    fallback: Rates
+    """For a kind that was never measured here."""
+    step_scale: float = 1.0
+    """Whole steps over the sum of their operators."""
+    step_call_s: float = 0.0
+    """What each operator call costs a step beyond its own time."""
+    step_log_spread: float = 0.0
+    collectives: Mapping[str, CollectiveRates] = field(default_factory=dict)
+    num_measurements: int = 0
+    measuring_s: float = 0.0
+    errors: Mapping[str, float] = field(default_factory=dict)
+    """Mean relative errors on measurements that were not fitted, before and after."""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        unknown = [kind for kind in self.rates if kind.split(":")[0] not in KINDS]
+        if unknown:
+            raise InvalidInput(
+                f"calibration {self.name!r} has rates for {', '.join(unknown)}; known kinds: {', '.join(KINDS)}"
+            )
+        if not (self.step_scale > 0 and self.step_call_s >= 0):
+            raise InvalidInput(
+                f"calibration {self.name!r}: step_scale = {self.step_scale}, step_call_s = {self.step_call_s}"
+            )
+
+    def rates_of(self, kind: str, phase: str = "forward") -> Rates:
+        return self.rates.get(f"{kind}:{phase}") or self.rates.get(kind) or self.fallback
+
+    def op_seconds(self, op: Op) -> float:
+        """One run of an operator by itself."""
+        return self.rates_of(op.kind, op.phase).seconds(flop=op.flop, num_bytes=op.num_bytes)
+
+    def step_seconds(self, ops: Sequence[Op], counts: Sequence[int]) -> float:
+        """A whole step on one device: its operators one after another."""
+        total = sum(self.op_seconds(op) * count for op, count in zip(ops, counts, strict=True))
+        num_calls = sum(op.num_calls * count for op, count in zip(ops, counts, strict=True))
+        return self.step_scale * total + self.step_call_s * num_calls
+
+
+def _plain(value: Attr) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return str(value)

@@ -1,0 +1,566 @@
+"""Measurements in one SQLite file: append-only, every repeat, safe under concurrent writers and sudden death."""
+
+import contextlib
+import csv
+import hashlib
+import importlib
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from traincast.errors import InvalidInput, MissingExtra, UnknownName
+from traincast.files import decode, read_json
+from traincast.spec.graph import Attr
+from traincast.spec.measurement import SUBJECTS, Block, Environment, Experiment, Measurement, collect
+
+Row = tuple[Experiment, Environment, Block]
+
+BUSY_TIMEOUT_S = 60.0
+APPLICATION_ID = 0x7472_6373  # "trcs": tells our files from other SQLite files
+
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE experiments (
+        id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, subject TEXT NOT NULL, name TEXT NOT NULL, attrs TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE environments (
+        id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, device TEXT NOT NULL, machine TEXT NOT NULL,
+        software TEXT NOT NULL, settings TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE blocks (
+        id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE,
+        experiment INTEGER NOT NULL REFERENCES experiments, environment INTEGER NOT NULL REFERENCES environments,
+        started_at TEXT NOT NULL, source TEXT NOT NULL, canary_s REAL, resources TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE repeats (
+        block INTEGER NOT NULL REFERENCES blocks, position INTEGER NOT NULL,
+        wall_s REAL NOT NULL, cpu_s REAL, switches INTEGER, PRIMARY KEY (block, position)
+    ) STRICT, WITHOUT ROWID;
+    """,
+    # Append-only is a promise of the file, not of this program: SQL from anywhere else is refused too.
+    "".join(
+        f"CREATE TRIGGER {table}_never_{verb.lower()} BEFORE {verb} ON {table} BEGIN "
+        f"SELECT RAISE(ABORT, 'the store is append-only'); END;\n"
+        for table in ("experiments", "environments", "blocks", "repeats")
+        for verb in ("UPDATE", "DELETE")
+    ),
+    """
+    CREATE INDEX blocks_by_experiment ON blocks (experiment, environment);
+    CREATE INDEX experiments_by_name ON experiments (subject, name);
+    """,
+)
+"""Each entry lifts a file from one schema version to the next; entries are only ever added."""
+
+COLUMNS = (
+    "subject", "name", "attrs", "device", "machine", "software", "settings",
+    "started_at", "source", "canary_s", "resources", "block", "position", "wall_s", "cpu_s", "switches",
+)  # fmt: skip
+"""Of an exported table: one row per repeat."""
+
+
+class Store:
+    """An open measurement file. Blocks are added whole or not at all, and never twice."""
+
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
+        self.path = Path(path)
+        if not create and not self.path.exists():
+            raise InvalidInput(
+                f"there is no measurement store {self.path}; make one with: traincast profile --store {path}"
+            )
+        try:
+            self._db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+            self._migrate()
+        except sqlite3.DatabaseError as error:
+            raise InvalidInput(f"{self.path} cannot be opened as a measurement store: {error}") from error
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+    @property
+    def version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def append(self, experiment: Experiment, environment: Environment, block: Block) -> bool:
+        """Add one block; False where the store already holds it."""
+        return self.append_all([(experiment, environment, block)]) == 1
+
+    def append_all(self, rows: Iterable[Row]) -> int:
+        """Add blocks in one transaction; how many were new."""
+        with self._transaction():
+            return sum(self._insert(*row) for row in rows)
+
+    def rows(
+        self,
+        *,
+        subject: str | None = None,
+        name: str | None = None,
+        device: str | None = None,
+        machine: str | None = None,
+        source: str | None = None,
+        since: str | None = None,
+        attrs: Mapping[str, object] | None = None,
+    ) -> Iterator[Row]:
+        """Blocks that match everything asked for, oldest first. `name` and `source` may hold * as in file names."""
+        if subject is not None and subject not in SUBJECTS:
+            raise UnknownName("subject", subject, SUBJECTS)
+        tests: dict[str, object] = {
+            "subject = ?": subject, "name GLOB ?": name, "device = ?": device, "machine = ?": machine,
+            "source GLOB ?": source, "started_at >= ?": since,
+        }  # fmt: skip
+        wanted = {test: value for test, value in tests.items() if value is not None}
+        for key, value in (attrs or {}).items():
+            if not re.fullmatch(r"\w+", key):
+                raise InvalidInput(f"{key!r} is not the name of an attribute; use letters, digits and _")
+            wanted[f"json_extract(attrs, '$.{key}') = ?"] = value
+        yield from self._read(" AND ".join(wanted) or "1", list(wanted.values()))
+
+    def measurements(self, **wanted: Any) -> tuple[Measurement, ...]:
+        """What `rows` would give, blocks of one experiment in one environment together."""
+        return collect(self.rows(**wanted))
+
+    def num_blocks(self, experiment: Experiment, environment: Environment) -> int:
+        """How often this was visited already: what a resumed run need not repeat."""
+        found = self._db.execute(
+            "SELECT count(*) FROM blocks JOIN experiments ON experiments.id = experiment "
+            "JOIN environments ON environments.id = environment WHERE experiments.key = ? AND environments.key = ?",
+            (experiment.key, environment.key),
+        )
+        return int(found.fetchone()[0])
+
+    def counts(self) -> dict[str, int]:
+        tables = ("experiments", "environments", "blocks", "repeats")
+        return {name: int(self._db.execute(f"SELECT count(*) FROM {name}").fetchone()[0]) for name in tables}  # noqa: S608
+
+    def check(self) -> None:
+        """Refuse a damaged file."""
+        verdict = [row[0] for row in self._db.execute("PRAGMA integrity_check")]
+        orphans = self._db.execute("PRAGMA foreign_key_check").fetchall()
+        if verdict != ["ok"] or orphans:
+            raise InvalidInput(
+                f"{self.path} is damaged: {'; '.join(verdict)}, {len(orphans)} rows without their parent"
+            )
+
+    def merge(self, other: str | os.PathLike[str]) -> int:
+        """Add every block of another store that this one lacks."""
+        with Store(other, create=False) as source:
+            return self.append_all(source.rows())
+
+    def _migrate(self) -> None:
+        self._db.execute("PRAGMA foreign_keys = ON")
+        if self.version < len(MIGRATIONS):
+            self._use_write_ahead_log()
+            with self._transaction():
+                # Read again inside the lock: another process may have migrated meanwhile.
+                start = self.version
+                if start == 0:
+                    self._refuse_foreign_file()
+                    self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                for statements in MIGRATIONS[start:]:
+                    for statement in _split(statements):
+                        self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {max(start, len(MIGRATIONS))}")
+        if self.version > len(MIGRATIONS):
+            raise InvalidInput(
+                f"{self.path} has schema version {self.version}, this program knows {len(MIGRATIONS)}; upgrade it"
+            )
+        if self._db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            raise InvalidInput(f"{self.path} is an SQLite file but not a measurement store")
+        # A commit must survive the loss of power, too; blocks are seconds apart, so the price is nothing.
+        self._db.execute("PRAGMA synchronous = FULL")
+
+    def _use_write_ahead_log(self) -> None:
+        # Changing the journal does not wait for other writers by itself; losing that race is harmless.
+        with contextlib.suppress(sqlite3.OperationalError):
+            self._db.execute("PRAGMA journal_mode = WAL")
+
+    def _refuse_foreign_file(self) -> None:
+        if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            raise InvalidInput(f"{self.path} is an SQLite file but not a measurement store")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            raise InvalidInput(f"{self.path} cannot be written: {error}") from error
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def _insert(self, experiment: Experiment, environment: Environment, block: Block) -> bool:
+        digest = digest_of(experiment, environment, block)
+        if self._db.execute("SELECT 1 FROM blocks WHERE digest = ?", (digest,)).fetchone():
+            return False
+        experiment_id = self._identify(
+            "experiments",
+            experiment.key,
+            subject=experiment.subject,
+            name=experiment.name,
+            attrs=_text(experiment.attrs),
+        )
+        environment_id = self._identify(
+            "environments", environment.key, device=environment.device, machine=environment.machine,
+            software=_text(environment.software), settings=_text(environment.settings),
+        )  # fmt: skip
+        added = self._db.execute(
+            "INSERT INTO blocks (digest, experiment, environment, started_at, source, canary_s, resources) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                digest,
+                experiment_id,
+                environment_id,
+                block.started_at,
+                block.source,
+                block.canary_s,
+                _text(block.resources),
+            ),
+        )
+        num_repeats = len(block.wall_s)
+        columns = (block.wall_s, block.cpu_s or (None,) * num_repeats, block.switches or (None,) * num_repeats)
+        self._db.executemany(
+            "INSERT INTO repeats (block, position, wall_s, cpu_s, switches) VALUES (?, ?, ?, ?, ?)",
+            [(added.lastrowid, position, *values) for position, values in enumerate(zip(*columns, strict=True))],
+        )
+        return True
+
+    def _identify(self, table: str, key: str, **columns: str) -> int:
+        found = self._db.execute(f"SELECT id FROM {table} WHERE key = ?", (key,)).fetchone()  # noqa: S608
+        if found:
+            return int(found[0])
+        names, marks = ", ".join(columns), ", ".join("?" for _ in columns)
+        added = self._db.execute(
+            f"INSERT INTO {table} (key, {names}) VALUES (?, {marks})",  # noqa: S608
+            (key, *columns.values()),
+        )
+        return int(added.lastrowid or 0)
+
+    def _read(self, where: str, values: Sequence[object]) -> Iterator[Row]:
+        columns = f"blocks.id, {', '.join(COLUMNS[:11])}"
+        tables = (
+            "blocks JOIN experiments ON experiments.id = experiment JOIN environments ON environments.id = environment"
+        )
+        blocks = self._db.execute(f"SELECT {columns} FROM {tables} WHERE {where} ORDER BY blocks.id", values)  # noqa: S608
+        for number, *head in blocks.fetchall():
+            repeats = self._db.execute(
+                "SELECT wall_s, cpu_s, switches FROM repeats WHERE block = ? ORDER BY position", (number,)
+            )
+            yield _row(head, repeats.fetchall())
+
+
+def digest_of(experiment: Experiment, environment: Environment, block: Block) -> str:
+    """The same text for the same block, wherever it comes from: what makes merging twice harmless."""
+    resources = {name: float(value) for name, value in block.resources.items()}
+    times = [[float(value) for value in values] for values in (block.wall_s, block.cpu_s, block.switches)]
+    canary_s = None if block.canary_s is None else float(block.canary_s)
+    parts = [experiment.key, environment.key, block.started_at, block.source, times, canary_s, resources]
+    content = json.dumps(parts, sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def export_table(rows: Iterable[Row], path: str | os.PathLike[str]) -> int:
+    """Write one line per repeat to a .csv or .parquet file; how many lines."""
+    lines = [line for row in rows for line in _lines(*row)]
+    suffix = Path(path).suffix
+    if suffix == ".csv":
+        _write_csv(lines, Path(path))
+    elif suffix == ".parquet":
+        arrow = _load("pyarrow")
+        parquet = _load("pyarrow.parquet")
+        columns = {name: [line[position] for line in lines] for position, name in enumerate(COLUMNS)}
+        types = {"canary_s": "double", "wall_s": "double", "cpu_s": "double", "position": "int64", "switches": "int64"}
+        schema = arrow.schema([(name, arrow.type_for_alias(types.get(name, "string"))) for name in COLUMNS])
+        parquet.write_table(arrow.table(columns, schema=schema), path, compression="zstd")
+    else:
+        raise InvalidInput(f"cannot export to {path}; the name must end in .csv or .parquet")
+    return len(lines)
+
+
+def import_table(path: str | os.PathLike[str]) -> list[Row]:
+    """Read back what `export_table` wrote."""
+    suffix = Path(path).suffix
+    if suffix == ".parquet":
+        lines = _read_parquet(Path(path))
+    elif suffix == ".csv":
+        lines = _read_csv(Path(path))
+    else:
+        raise InvalidInput(f"cannot import {path}; the name must end in .csv or .parquet")
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        groups.setdefault(str(line["block"]), []).append(line)
+    try:
+        return [_row_from_lines(group) for group in groups.values()]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput(f"{path} is not a table of measurements: {error}") from error
+
+
+def import_nccl_tests(text: str, *, collective: str | None = None, source: str = "nccl-tests") -> list[Row]:
+    """The output of nccl-tests (all_reduce_perf and its siblings): one block per line and buffer mode."""
+    known = {
+        "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+        "alltoall": "all_to_all", "all_to_all": "all_to_all", "broadcast": "broadcast", "sendrecv": "send_recv",
+        "send_recv": "send_recv",
+    }  # fmt: skip
+    lines = [re.sub(r"^\[[\d,]+\]<std(?:out|err)>:\s?", "", line) for line in text.splitlines()]
+    found = next((match[1] for line in lines if (match := re.search(r"(\w+?)_perf\b", line))), collective)
+    if collective is not None:
+        found = collective
+    if found is None:
+        raise InvalidInput(f"{source} does not name its collective; say which with --collective {'|'.join(known)}")
+    if found not in known:
+        raise UnknownName("collective", found, known)
+    places = [
+        match
+        for line in lines
+        if (match := re.match(r"#\s+Rank\s+\d+\s+.*\bon\s+(\S+)\s+device\s+\d+\s+\S+\s*(.*)", line))
+    ]
+    if not places:
+        raise InvalidInput(
+            f"{source} lists no '# Rank ... on HOST device ...' lines; pass the whole output of nccl-tests"
+        )
+    version = next((match[1] for line in lines if (match := re.search(r"nccl-tests version (\S+)", line))), None)
+    library = next(
+        (match[1] for line in lines if (match := re.search(r"NCCL version (\S+)|nccl-library=(\S+)", line))), None
+    )
+    software = {name: value for name, value in (("nccl-tests", version), ("nccl", library)) if value}
+    hosts = [place[1] for place in places]
+    environment = Environment(device=places[0][2].strip() or "unknown GPU", machine=hosts[0], software=software)
+    shape = {"num_ranks": len(places), "num_nodes": len(set(hosts))}
+    rows: list[Row] = []
+    for line in lines:
+        fields = line.split()
+        if len(fields) < 9 or not fields[0].isdigit() or not fields[1].isdigit():
+            continue
+        for in_place, position in ((False, 5), (True, 9)):
+            if position < len(fields) and _is_number(fields[position]):
+                attrs: dict[str, Attr] = {
+                    **shape,
+                    "num_bytes": int(fields[0]),
+                    "dtype": _nccl_dtype(fields[2]),
+                    "in_place": in_place,
+                }
+                experiment = Experiment(subject="collective", name=known[found], attrs=attrs)
+                block = Block(started_at="", wall_s=(float(fields[position]) * 1e-6,), source=source)
+                rows.append((experiment, environment, block))
+    if not rows:
+        raise InvalidInput(f"{source} holds no result lines of nccl-tests (size, count, type, redop, root, time, ...)")
+    return rows
+
+
+def import_kineto(path: str | os.PathLike[str]) -> list[Row]:
+    """A trace of the PyTorch profiler: operators, kernels and marked steps, every occurrence a repeat.
+
+    Durations under the profiler are inflated, most of all on a CPU; `source` says so, and a fit can leave them out.
+    """
+    trace = read_json(path)
+    events = trace.get("traceEvents") if isinstance(trace, dict) else None
+    if not isinstance(events, list):
+        raise InvalidInput(f"{path} is not a Kineto trace: it has no list 'traceEvents'")
+    complete = [event for event in events if isinstance(event, dict) and event.get("ph") == "X" and "dur" in event]
+    environment = _kineto_environment(trace)
+    started_at = str(trace.get("baseTimeNanoseconds", ""))
+    repeats: dict[str, tuple[Experiment, list[float]]] = {}
+    self_us = _self_durations(complete)
+    for event, own_us in zip(complete, self_us, strict=True):
+        experiment = _kineto_experiment(event)
+        if experiment is not None:
+            duration_us = event["dur"] if event.get("cat") != "cpu_op" else own_us
+            repeats.setdefault(experiment.key, (experiment, []))[1].append(max(0.0, float(duration_us)) * 1e-6)
+    if not repeats:
+        raise InvalidInput(f"{path} holds no operators, kernels or steps; record it with torch.profiler.profile")
+    source = f"kineto:{Path(path).name}"
+    return [
+        (experiment, environment, Block(started_at=started_at, wall_s=tuple(seconds), source=source))
+        for experiment, seconds in repeats.values()
+    ]
+
+
+IMPORTERS: dict[str, Callable[[Path], list[Row]]] = {
+    "table": import_table,
+    "kineto": import_kineto,
+    "nccl-tests": lambda path: import_nccl_tests(path.read_text(encoding="utf-8"), source=f"nccl-tests:{path.name}"),
+}
+
+
+def _kineto_environment(trace: Mapping[str, Any]) -> Environment:
+    devices = trace.get("deviceProperties") or []
+    software = {
+        name: str(trace[name])
+        for name in ("schemaVersion", "cuda_runtime_version", "cuda_driver_version")
+        if name in trace
+    }
+    device = str(devices[0].get("name", "unknown GPU")) if devices else "cpu"
+    return Environment(device=device, software=software, settings={"profiler": True})
+
+
+def _kineto_experiment(event: Mapping[str, Any]) -> Experiment | None:
+    args, name, category = event.get("args") or {}, str(event.get("name", "")), event.get("cat")
+    if name.startswith("ProfilerStep"):
+        return Experiment(subject="step", name="ProfilerStep", attrs={"category": str(category)})
+    if category == "kernel":
+        launch: dict[str, Attr] = {key: str(args[key]) for key in ("grid", "block") if key in args}
+        ranks = args.get("Group size")
+        if "nccl" in name.lower() and isinstance(ranks, int):
+            attrs: dict[str, Attr] = {
+                "num_ranks": ranks,
+                "numel": int(args.get("In msg nelems", 0)),
+                "dtype": str(args.get("dtype", "")),
+            }
+            return Experiment(subject="collective", name=str(args.get("Collective name", name)), attrs=attrs)
+        return Experiment(subject="operator", name=name, attrs={"category": "kernel", **launch})
+    if category == "cpu_op":
+        shapes = {"shapes": json.dumps(args["Input Dims"])} if "Input Dims" in args else {}
+        types = {"dtypes": json.dumps(args["Input type"])} if "Input type" in args else {}
+        return Experiment(subject="operator", name=name, attrs={"category": "cpu_op", **shapes, **types})
+    return None
+
+
+def _self_durations(events: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Each event's duration without the events nested in it on the same thread."""
+    own = [float(event["dur"]) for event in events]
+    threads: dict[tuple[Any, Any], list[int]] = {}
+    for index, event in enumerate(events):
+        if event.get("cat") == "cpu_op":
+            threads.setdefault((event.get("pid"), event.get("tid")), []).append(index)
+    for indices in threads.values():
+        indices.sort(key=lambda index: (float(events[index]["ts"]), -float(events[index]["dur"])))
+        stack: list[tuple[float, int]] = []
+        for index in indices:
+            start, duration = float(events[index]["ts"]), float(events[index]["dur"])
+            while stack and stack[-1][0] <= start:
+                stack.pop()
+            if stack:
+                own[stack[-1][1]] -= duration
+            stack.append((start + duration, index))
+    return own
+
+
+def _row(head: Sequence[Any], repeats: Sequence[Sequence[Any]]) -> Row:
+    subject, name, attrs, device, machine, software, settings, started_at, source, canary_s, resources = head
+    cpu_s = tuple(repeat[1] for repeat in repeats)
+    switches = tuple(repeat[2] for repeat in repeats)
+    block = {
+        "started_at": started_at, "source": source, "canary_s": canary_s, "resources": json.loads(resources),
+        "wall_s": [repeat[0] for repeat in repeats],
+        "cpu_s": () if None in cpu_s else cpu_s,
+        "switches": () if None in switches else switches,
+    }  # fmt: skip
+    return (
+        decode(Experiment, {"subject": subject, "name": name, "attrs": json.loads(attrs)}),
+        decode(
+            Environment,
+            {"device": device, "machine": machine, "software": json.loads(software), "settings": json.loads(settings)},
+        ),
+        decode(Block, block),
+    )
+
+
+def _lines(experiment: Experiment, environment: Environment, block: Block) -> Iterator[tuple[Any, ...]]:
+    head = (
+        experiment.subject, experiment.name, _text(experiment.attrs), environment.device, environment.machine,
+        _text(environment.software), _text(environment.settings), block.started_at, block.source, block.canary_s,
+        _text(block.resources), digest_of(experiment, environment, block),
+    )  # fmt: skip
+    for position, wall_s in enumerate(block.wall_s):
+        cpu_s = block.cpu_s[position] if block.cpu_s else None
+        switches = block.switches[position] if block.switches else None
+        yield (*head, position, wall_s, cpu_s, switches)
+
+
+def _row_from_lines(lines: list[dict[str, Any]]) -> Row:
+    lines.sort(key=lambda line: int(line["position"]))
+    head = [lines[0][name] for name in COLUMNS[:11]]
+    head[9] = _number(head[9])
+    repeats = [(float(line["wall_s"]), _number(line["cpu_s"]), _number(line["switches"])) for line in lines]
+    return _row(head, repeats)
+
+
+def _write_csv(lines: Sequence[Sequence[Any]], path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        stream = stack.enter_context(temporary.open("w", newline="", encoding="utf-8"))
+        writer = csv.writer(stream)
+        writer.writerow(COLUMNS)
+        writer.writerows(
+            [
+                ["" if value is None else repr(value) if isinstance(value, float) else value for value in line]
+                for line in lines
+            ]
+        )
+    temporary.replace(path)
+
+
+def _read_csv(path: Path) -> list[dict[str, Any]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            reader = csv.DictReader(stream)
+            lines = list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(f"cannot read {path}: {error}") from error
+    _require_columns(path, reader.fieldnames or ())
+    return lines
+
+
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
+    parquet = _load("pyarrow.parquet")
+    try:
+        table = parquet.read_table(path)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot read {path}: {error}") from error
+    _require_columns(path, table.schema.names)
+    return list(table.to_pylist())
+
+
+def _require_columns(path: Path, names: Sequence[str]) -> None:
+    missing = [name for name in COLUMNS if name not in names]
+    if missing:
+        raise InvalidInput(f"{path} is not a table of measurements: it lacks the columns {', '.join(missing)}")
+
+
+def _number(value: Any) -> Any:
+    """Foreign cells: empty text and None are unknown, a text of digits a whole number."""
+    if value is None or value == "":
+        return None
+    return value if not isinstance(value, str) else int(value) if re.fullmatch(r"-?\d+", value) else float(value)
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d+)?", text) is not None
+
+
+def _nccl_dtype(name: str) -> str:
+    names = {"float": "fp32", "double": "fp64", "half": "fp16", "bfloat16": "bf16", "uint8": "uint8", "int8": "int8"}
+    return names.get(name, name)
+
+
+def _text(mapping: Mapping[str, Any]) -> str:
+    return json.dumps(dict(mapping), sort_keys=True)
+
+
+def _split(statements: str) -> Iterator[str]:
+    """Single statements; sqlite3.executescript would end the transaction around them."""
+    pending = ""
+    for line in statements.splitlines():
+        pending += line + "\n"
+        if sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""
+
+
+def _load(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "tables", "reading and writing parquet") from error
