@@ -1,0 +1,350 @@
+"""Chooses which experiments are worth their price: rows of a feature matrix and a budget to a short list of rows."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from traincast.errors import InvalidInput
+
+RIDGE = 1e-3
+"""Information assumed in every direction before anything is measured, on columns of unit scale."""
+
+MAX_EXCHANGES = 200
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One row that a design would measure next, what it costs and what it adds."""
+
+    row: int
+    cost: float
+    gain: float
+    """Increase of the log-determinant of the information matrix."""
+
+
+def d_optimal(
+    features: ArrayLike,
+    *,
+    budget: float,
+    costs: ArrayLike | None = None,
+    ridge: float = RIDGE,
+    forbidden: Iterable[int] = (),
+    measured: Iterable[int] = (),
+    exchange: bool = True,
+) -> list[int]:
+    """Rows that shrink the uncertainty of a linear model most: they maximise log det(X'X + ridge) within the budget.
+
+    `budget` is in the unit of `costs`; without costs it is a number of rows. Rows already `measured` count as known and
+    are not chosen again. The best rows per cost come first, so a prefix is a good smaller design. Greedy choice, then
+    exchanges (Fedorov 1972) until none improves.
+    """
+    problem = _Problem.of(features, budget=budget, costs=costs, ridge=ridge, forbidden=forbidden, measured=measured)
+    # Greedy per cost alone can spend all on cheap rows; the better of both greedy rules is within a constant of
+    # the best (Leskovec et al. 2007).
+    plans = [_grow(problem, [], per_cost=True)]
+    if problem.has_costs:
+        plans.append(_grow(problem, [], per_cost=False))
+    if exchange:
+        plans = [_exchange(problem, rows) for rows in plans]
+    best = max(plans, key=lambda rows: problem.value(rows))
+    return _order(problem, best)
+
+
+def a_optimal(
+    features: ArrayLike,
+    *,
+    budget: float,
+    costs: ArrayLike | None = None,
+    ridge: float = RIDGE,
+    forbidden: Iterable[int] = (),
+    measured: Iterable[int] = (),
+    targets: ArrayLike | None = None,
+) -> list[int]:
+    """Rows that minimise the summed variance of the coefficients, or of the predictions for the rows of `targets`."""
+    problem = _Problem.of(features, budget=budget, costs=costs, ridge=ridge, forbidden=forbidden, measured=measured)
+    weight = np.eye(problem.rows.shape[1]) if targets is None else _gram(_matrix(targets) / problem.scale)
+    inverse = problem.start_inverse()
+    chosen: list[int] = []
+    free = problem.free.copy()
+    left = problem.budget
+    while True:
+        affordable = free & (problem.costs <= left * (1 + 1e-12))
+        if not affordable.any():
+            return chosen
+        spread = problem.rows @ inverse
+        fall = np.einsum("ij,jk,ik->i", spread, weight, spread) / (1 + np.einsum("ij,ij->i", spread, problem.rows))
+        row = int(np.argmax(np.where(affordable, fall / problem.costs, -np.inf)))
+        chosen.append(row)
+        free[row] = False
+        left -= problem.costs[row]
+        inverse = _added(inverse, problem.rows[row])
+
+
+def random_design(
+    num_rows: int,
+    *,
+    budget: float,
+    costs: ArrayLike | None = None,
+    forbidden: Iterable[int] = (),
+    measured: Iterable[int] = (),
+    seed: int = 0,
+) -> list[int]:
+    """Rows in random order, as many as the budget pays for: what any design has to beat."""
+    problem = _Problem.of(
+        np.ones((num_rows, 1)), budget=budget, costs=costs, ridge=1.0, forbidden=forbidden, measured=measured
+    )
+    chosen: list[int] = []
+    left = problem.budget
+    for row in np.random.default_rng(seed).permutation(num_rows):
+        if problem.free[row] and problem.costs[row] <= left * (1 + 1e-12):
+            chosen.append(int(row))
+            left -= problem.costs[row]
+    return chosen
+
+
+def next_choice(
+    features: ArrayLike,
+    *,
+    measured: Iterable[int],
+    budget: float = math.inf,
+    costs: ArrayLike | None = None,
+    ridge: float = RIDGE,
+    forbidden: Iterable[int] = (),
+) -> Choice | None:
+    """The single best row now; None where nothing is left that the budget pays for.
+
+    Called again after each result, with the costs and features as they are known by then, it plans sequentially.
+    """
+    problem = _Problem.of(features, budget=budget, costs=costs, ridge=ridge, forbidden=forbidden, measured=measured)
+    gains = np.log1p(_leverages(problem.rows, problem.start_inverse()))
+    affordable = problem.free & (problem.costs <= problem.budget * (1 + 1e-12))
+    if not affordable.any():
+        return None
+    row = int(np.argmax(np.where(affordable, gains / problem.costs, -np.inf)))
+    return Choice(row=row, cost=float(problem.costs[row]), gain=float(gains[row]))
+
+
+def replan(
+    features: Callable[[], ArrayLike],
+    measure: Callable[[int], float],
+    *,
+    budget: float,
+    costs: Sequence[float],
+    ridge: float = RIDGE,
+    forbidden: Iterable[int] = (),
+    enough: Callable[[], bool] = lambda: False,
+) -> Iterator[Choice]:
+    """Measure the best row, look again, and so on until the budget is spent, no row is left or `enough` says so.
+
+    `measure` returns what the row really cost. The expected costs of the others are corrected by the typical ratio of
+    real to expected cost seen so far, so that a machine slower than thought does not overrun the budget.
+    """
+    measured: list[int] = []
+    closed = list(forbidden)
+    ratios: list[float] = []
+    left = budget
+    while left > 0 and not enough():
+        correction = float(np.median(ratios)) if ratios else 1.0
+        expected = np.asarray(costs, dtype=np.float64) * correction
+        choice = next_choice(features(), measured=measured, budget=left, costs=expected, ridge=ridge, forbidden=closed)
+        if choice is None:
+            return
+        real = measure(choice.row)
+        measured.append(choice.row)
+        ratios.append(real / costs[choice.row])
+        left -= real
+        yield Choice(row=choice.row, cost=real, gain=choice.gain)
+
+
+def information(features: ArrayLike, rows: Iterable[int], *, ridge: float = RIDGE) -> float:
+    """log det of the information matrix of these rows, on columns of unit scale."""
+    matrix, _ = _scaled(features)
+    return _log_det(_gram(matrix[list(rows)]) + ridge * np.eye(matrix.shape[1]))
+
+
+def explain(features: ArrayLike, rows: Sequence[int], *, costs: ArrayLike | None = None, ridge: float = RIDGE,
+            measured: Iterable[int] = ()) -> list[Choice]:  # fmt: skip
+    """What each row of a design costs and adds, in the order given."""
+    problem = _Problem.of(features, budget=math.inf, costs=costs, ridge=ridge, forbidden=(), measured=measured)
+    inverse = problem.start_inverse()
+    choices = []
+    for row in rows:
+        vector = problem.rows[row]
+        gain = math.log1p(float(vector @ inverse @ vector))
+        choices.append(Choice(row=int(row), cost=float(problem.costs[row]), gain=gain))
+        inverse = _added(inverse, vector)
+    return choices
+
+
+def prediction_spread(features: ArrayLike, rows: Iterable[int], *, ridge: float = RIDGE) -> Array:
+    """Standard deviation of the prediction of every row, in units of the noise of one measurement."""
+    matrix, _ = _scaled(features)
+    information_matrix = _gram(matrix[list(rows)]) + ridge * np.eye(matrix.shape[1])
+    return np.sqrt(_leverages(matrix, _inverse(information_matrix)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Problem:
+    rows: Array
+    scale: Array
+    costs: Array
+    budget: float
+    ridge: float
+    free: NDArray[np.bool_]
+    start: Array
+    has_costs: bool
+
+    @classmethod
+    def of(
+        cls,
+        features: ArrayLike,
+        *,
+        budget: float,
+        costs: ArrayLike | None,
+        ridge: float,
+        forbidden: Iterable[int],
+        measured: Iterable[int],
+    ) -> "_Problem":
+        rows, scale = _scaled(features)
+        num_rows, num_columns = rows.shape
+        prices = np.ones(num_rows) if costs is None else np.asarray(costs, dtype=np.float64)
+        if prices.shape != (num_rows,):
+            raise InvalidInput(f"{num_rows} rows of features but costs of shape {prices.shape}; give one cost per row")
+        if not (np.isfinite(prices).all() and (prices > 0).all()):
+            raise InvalidInput("every cost must be a finite number above 0")
+        if math.isnan(budget) or budget < 0:
+            raise InvalidInput(f"budget = {budget}; it must be at least 0")
+        if not ridge > 0:
+            raise InvalidInput(f"ridge = {ridge}; it must be above 0, or a design of few rows has no determinant")
+        known, closed = _indices(measured, num_rows, "measured"), _indices(forbidden, num_rows, "forbidden")
+        free = np.ones(num_rows, dtype=bool)
+        free[known] = False
+        free[closed] = False
+        start = _gram(rows[known]) + ridge * np.eye(num_columns)
+        return cls(
+            rows=rows, scale=scale, costs=prices, budget=budget, ridge=ridge, free=free, start=start,
+            has_costs=costs is not None,
+        )  # fmt: skip
+
+    def start_inverse(self) -> Array:
+        return _inverse(self.start)
+
+    def inverse(self, chosen: Sequence[int]) -> Array:
+        return _inverse(self.start + _gram(self.rows[list(chosen)]))
+
+    def value(self, chosen: Sequence[int]) -> float:
+        return _log_det(self.start + _gram(self.rows[list(chosen)]))
+
+
+def _grow(problem: _Problem, chosen: Sequence[int], *, per_cost: bool) -> list[int]:
+    """Add the best affordable row until none is left."""
+    rows = list(chosen)
+    inverse = problem.inverse(rows)
+    leverages = _leverages(problem.rows, inverse)
+    free = problem.free.copy()
+    free[rows] = False
+    left = problem.budget - float(problem.costs[rows].sum())
+    while True:
+        affordable = free & (problem.costs <= left * (1 + 1e-12))
+        if not affordable.any():
+            return rows
+        worth = np.log1p(leverages) / (problem.costs if per_cost else 1.0)
+        row = int(np.argmax(np.where(affordable, worth, -np.inf)))
+        rows.append(row)
+        free[row] = False
+        left -= float(problem.costs[row])
+        direction = inverse @ problem.rows[row]
+        leverages = leverages - (problem.rows @ direction) ** 2 / (1 + leverages[row])
+        inverse = _added(inverse, problem.rows[row])
+
+
+def _exchange(problem: _Problem, chosen: Sequence[int]) -> list[int]:
+    """Swap a chosen row for a free one while the determinant grows and the budget holds, and fill what remains."""
+    rows = list(chosen)
+    for _ in range(MAX_EXCHANGES):
+        if not rows:
+            return rows
+        inverse = problem.inverse(rows)
+        leverages = _leverages(problem.rows, inverse)
+        cross = problem.rows[rows] @ inverse @ problem.rows.T
+        # det(M - x_i x_i' + x_j x_j') / det(M), Fedorov (1972).
+        ratio = (1 - leverages[rows])[:, None] * (1 + leverages)[None, :] + cross**2
+        spent = float(problem.costs[rows].sum())
+        fits = spent - problem.costs[rows][:, None] + problem.costs[None, :] <= problem.budget * (1 + 1e-12)
+        taken = ~problem.free
+        taken[rows] = True
+        ratio = np.where(fits & ~taken[None, :], ratio, -np.inf)
+        best = int(np.argmax(ratio))
+        out, enter = divmod(best, ratio.shape[1])
+        if not ratio[out, enter] > 1 + 1e-9:
+            return rows
+        rows[out] = enter
+        rows = _grow(problem, rows, per_cost=False)
+    return rows
+
+
+def _order(problem: _Problem, chosen: Sequence[int]) -> list[int]:
+    """The same rows, the most informative per cost first."""
+    left = sorted(chosen)
+    ordered: list[int] = []
+    inverse = problem.start_inverse()
+    while left:
+        gains = np.log1p(_leverages(problem.rows[left], inverse)) / problem.costs[left]
+        row = left.pop(int(np.argmax(gains)))
+        ordered.append(row)
+        inverse = _added(inverse, problem.rows[row])
+    return ordered
+
+
+def _scaled(features: ArrayLike) -> tuple[Array, Array]:
+    """Columns brought to a root mean square of one: a ridge then means the same for each of them."""
+    matrix = _matrix(features)
+    scale = np.sqrt(np.mean(matrix**2, axis=0)) if len(matrix) else np.ones(matrix.shape[1])
+    scale = np.where(scale > 0, scale, 1.0)
+    return matrix / scale, scale
+
+
+def _matrix(features: ArrayLike) -> Array:
+    matrix = np.asarray(features, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[1] == 0:
+        raise InvalidInput(
+            f"features have the shape {matrix.shape}; give one row per candidate and one column per feature"
+        )
+    if not np.isfinite(matrix).all():
+        raise InvalidInput("features hold a value that is not finite")
+    return matrix
+
+
+def _indices(rows: Iterable[int], num_rows: int, name: str) -> list[int]:
+    indices = [int(row) for row in rows]
+    wrong = next((row for row in indices if not 0 <= row < num_rows), None)
+    if wrong is not None:
+        raise InvalidInput(f"{name} names row {wrong}; rows are 0..{num_rows - 1}")
+    return indices
+
+
+def _gram(matrix: Array) -> Array:
+    return np.asarray(matrix.T @ matrix, dtype=np.float64)
+
+
+def _leverages(rows: Array, inverse: Array) -> Array:
+    return np.asarray(np.maximum(np.einsum("ij,jk,ik->i", rows, inverse, rows, optimize=True), 0.0), dtype=np.float64)
+
+
+def _added(inverse: Array, row: Array) -> Array:
+    """The inverse after one more row (Sherman and Morrison 1950)."""
+    direction = inverse @ row
+    return np.asarray(inverse - np.outer(direction, direction) / (1 + row @ direction), dtype=np.float64)
+
+
+def _inverse(matrix: Array) -> Array:
+    return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
+
+
+def _log_det(matrix: Array) -> float:
+    return float(np.linalg.slogdet(matrix)[1])
