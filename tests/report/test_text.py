@@ -36,7 +36,7 @@ def test_a_missing_price_is_unknown_and_not_free(forecast: Forecast) -> None:
 
 def test_what_dominates_is_a_sentence(forecast: Forecast) -> None:
     assert dominant_share(forecast) == "compute"
-    assert say_dominant(forecast).startswith("70% of the step: arithmetic dominates")
+    assert say_dominant(forecast).startswith("Arithmetic dominates (70% of the step):")
 
 
 def test_top_tasks_add_up_by_name_or_by_layer(forecast: Forecast) -> None:

@@ -1,0 +1,1 @@
+"""Compares forecasts with measurements and with published baselines."""

@@ -17,13 +17,20 @@ SHARES = {
     "bubble": ("pipeline bubble", "red"),
 }
 ADVICE = {
-    "compute": "arithmetic dominates: a device with a higher FLOP rate or a lower precision helps most",
-    "memory": "memory access dominates: fusion (torch.compile), fewer bytes per value or more bandwidth help most",
-    "communication": "communication that nothing hides dominates: a faster network, larger local batches or another "
-    "plan help most",
-    "host": "the host issues kernels more slowly than the device runs them: a larger batch, torch.compile or CUDA "
-    "graphs help most",
-    "bubble": "the pipeline stands empty most of the time: more micro-batches or fewer stages help most",
+    "compute": ("Arithmetic dominates", "a device with a higher FLOP rate or a lower precision helps most"),
+    "memory": (
+        "Memory access dominates",
+        "fusion (torch.compile), fewer bytes per value or more memory bandwidth help most",
+    ),
+    "communication": (
+        "Communication that nothing hides dominates",
+        "a faster network, a larger local batch or another plan help most",
+    ),
+    "host": (
+        "The host issues work more slowly than the device does it",
+        "a larger batch, torch.compile or CUDA graphs help most",
+    ),
+    "bubble": ("The pipeline stands empty most of the time", "more micro-batches or fewer stages help most"),
 }
 GROUND_WORDS = {
     "measured": "measured on this device",
@@ -54,8 +61,8 @@ def dominant_share(forecast: Forecast) -> str:
 def say_dominant(forecast: Forecast) -> str:
     """What limits the step, in a sentence."""
     name = dominant_share(forecast)
-    sentence = f"{forecast.timeline.shares.get(name, 0.0):.0%} of the step: {ADVICE[name]}."
-    return sentence[0].upper() + sentence[1:]
+    what, remedy = ADVICE[name]
+    return f"{what} ({forecast.timeline.shares.get(name, 0.0):.0%} of the step): {remedy}."
 
 
 def top_tasks(timeline: Timeline, *, by_layer: bool = False) -> list[tuple[str, str, float]]:
