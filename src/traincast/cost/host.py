@@ -1,0 +1,18 @@
+"""What the host spends to issue an op: framework dispatch in the forward pass, the autograd engine in the backward."""
+
+from dataclasses import dataclass
+
+from traincast.spec import Op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Seconds per framework call and per kernel launch of an eager PyTorch host; a typical server core of 2020."""
+
+    forward_call_s: float = 6e-6
+    backward_call_s: float = 4e-6
+    launch_s: float = 4e-6
+
+    def issue_s(self, op: Op) -> float:
+        call_s = self.forward_call_s if op.phase in ("forward", "recompute") else self.backward_call_s
+        return op.num_calls * call_s + op.num_kernels * self.launch_s

@@ -1,0 +1,50 @@
+"""The default cost model: an op model for what devices do, a collective model for what links do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from traincast.cost import OpModel
+from traincast.cost.collectives import AlphaBeta
+from traincast.cost.roofline import Roofline
+from traincast.spec import Cluster, Collective, Device, Estimate, Op, Stage
+
+
+class CollectiveModel(Protocol):
+    def estimate(self, task: Collective, cluster: Cluster) -> Estimate: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pricing:
+    """Prices each task by its sort. On mixed devices every op takes as long as on the slowest, which the others await."""
+
+    ops: OpModel = field(default_factory=Roofline)
+    collectives: CollectiveModel = field(default_factory=AlphaBeta)
+
+    def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
+        positions = [index for index, task in enumerate(stage.tasks) if isinstance(task, Op)]
+        ops = [task for task in stage.tasks if isinstance(task, Op)]
+        priced = dict(zip(positions, self._price_ops(ops, cluster), strict=True))
+        return tuple(
+            self.collectives.estimate(task, cluster) if isinstance(task, Collective) else priced[index]
+            for index, task in enumerate(stage.tasks)
+        )
+
+    def _price_ops(self, ops: Sequence[Op], cluster: Cluster) -> tuple[Estimate, ...]:
+        slowest: tuple[Estimate, ...] = ()
+        worst_s = -1.0
+        for device, speed in _distinct_devices(cluster):
+            estimates = self.ops.estimate_ops(ops, device)
+            if speed != 1.0:
+                estimates = tuple(estimate.scaled(1 / speed) for estimate in estimates)
+            total_s = sum(estimate.seconds for estimate in estimates)
+            if total_s > worst_s:
+                slowest, worst_s = estimates, total_s
+        return slowest
+
+
+def _distinct_devices(cluster: Cluster) -> list[tuple[Device, float]]:
+    seen: dict[tuple[str, float], tuple[Device, float]] = {}
+    for group in cluster.groups:
+        seen.setdefault((group.device.name, group.speed), (group.device, group.speed))
+    return list(seen.values())

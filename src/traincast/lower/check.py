@@ -1,0 +1,30 @@
+"""Verifies a program before anyone puts a price on it."""
+
+from traincast.errors import IllegalPlan, InvalidInput
+from traincast.spec import AXES, Collective, Program, Stage
+from traincast.spec.graph import PHASES
+
+
+def check_program(program: Program) -> Program:
+    """The program itself, if every stage keeps the rules of the intermediate form."""
+    if not program.stages:
+        raise IllegalPlan("the plan leaves no stage to run")
+    for stage in program.stages:
+        _check_stage(stage)
+    return program
+
+
+def _check_stage(stage: Stage) -> None:
+    in_optimizer = False
+    for index, task in enumerate(stage.tasks):
+        if isinstance(task, Collective):
+            if task.axis not in AXES or task.phase not in (*PHASES, "gradient"):
+                raise InvalidInput(f"task {index} is a collective on axis {task.axis!r} in phase {task.phase!r}")
+            if task.num_ranks < 2:
+                raise InvalidInput(f"task {index}, {task.name}, has {task.num_ranks} rank; a collective needs two")
+            continue
+        in_optimizer = in_optimizer or task.phase == "optimizer"
+        if in_optimizer and task.phase != "optimizer":
+            raise InvalidInput(f"task {index}, {task.name!r} ({task.phase}), comes after the optimizer")
+        if any(not 0 <= tensor < len(stage.tensors) for tensor in (*task.reads, *task.writes)):
+            raise InvalidInput(f"task {index}, {task.name!r}, names a tensor that stage {stage.index} does not have")

@@ -1,0 +1,109 @@
+"""Data parallelism: reduces each gradient over the replicas, and shards state over them (ZeRO, FSDP)."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from traincast.lower.rewrite import last_writers, map_tasks, scale_op
+from traincast.spec import Collective, Op, Parallelism, Stage, Task
+from traincast.spec.graph import segments
+
+
+def sync_gradients(stage: Stage, plan: Parallelism) -> Stage:
+    """Issue one reduction right after the op that writes each gradient; buckets merge the small ones."""
+    num_ranks = plan.data * plan.context
+    if num_ranks == 1:
+        return stage
+    writers = last_writers(stage, "gradient")
+
+    def rewrite(index: int, task: Task) -> Iterator[Task]:
+        yield task
+        if index in writers and isinstance(task, Op):
+            yield Collective(
+                kind="all_reduce" if plan.zero == 0 else "reduce_scatter",
+                num_bytes=sum(stage.tensors[tensor].num_bytes for tensor in writers[index]),
+                axis="data",
+                num_ranks=num_ranks,
+                stride=plan.tensor,
+                phase="gradient" if plan.zero < 3 else "backward",
+                overlapped=plan.overlap,
+                bucket_bytes=plan.bucket_bytes,
+                layer=task.layer,
+            )
+
+    return map_tasks(stage, rewrite)
+
+
+def shard_optimizer(stage: Stage, plan: Parallelism) -> Stage:
+    """Each replica updates its share of the parameters; under ZeRO 1 and 2 the new weights are gathered after it."""
+    num_ranks = plan.data * plan.context
+    if plan.zero == 0 or num_ranks == 1:
+        return stage
+    sharded = ("optimizer_state",) if plan.zero == 1 else ("optimizer_state", "gradient")
+    tensors = tuple(
+        replace(tensor, shape=_shard(tensor.shape, num_ranks)) if tensor.role in sharded else tensor
+        for tensor in stage.tensors
+    )
+
+    def rewrite(index: int, task: Task) -> Iterator[Task]:
+        if not isinstance(task, Op) or task.kind != "optimizer":
+            yield task
+            return
+        yield scale_op(task, 1 / num_ranks, attrs=("numel",))
+        gathered = [stage.tensors[tensor] for tensor in task.writes if stage.tensors[tensor].role == "parameter"]
+        if plan.zero < 3 and gathered:
+            yield Collective(
+                kind="all_gather",
+                num_bytes=sum(tensor.num_bytes * tensor.copies for tensor in gathered),
+                axis="data",
+                num_ranks=num_ranks,
+                stride=plan.tensor,
+                phase="optimizer",
+            )
+
+    return map_tasks(replace(stage, tensors=tensors), rewrite)
+
+
+def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
+    """FSDP full shard: the weights of each unit (one repetition of a layer) are gathered before it runs, and again before
+    its backward."""
+    num_ranks = plan.data * plan.context
+    if plan.zero < 3 or num_ranks == 1:
+        return stage
+    starts: dict[int, float] = {}
+    phases: dict[int, str] = {}
+    for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
+        ops = [
+            task for task in stage.tasks[part.start : part.stop] if isinstance(task, Op) and task.phase != "optimizer"
+        ]
+        used = {tensor for op in ops for tensor in op.reads if stage.tensors[tensor].role == "parameter"}
+        num_bytes = sum(stage.tensors[tensor].num_bytes for tensor in used)
+        if num_bytes:
+            starts[part.start] = num_bytes
+            phases[part.start] = ops[0].phase
+    tensors = tuple(
+        replace(tensor, shape=_shard(tensor.shape, num_ranks)) if tensor.role == "parameter" else tensor
+        for tensor in stage.tensors
+    )
+
+    def rewrite(index: int, task: Task) -> Iterator[Task]:
+        if index in starts:
+            yield Collective(
+                kind="all_gather",
+                num_bytes=starts[index],
+                axis="data",
+                num_ranks=num_ranks,
+                stride=plan.tensor,
+                phase="backward" if phases[index] == "recompute" else phases[index],
+                overlapped=plan.overlap,
+                layer=task.layer,
+            )
+        yield task
+
+    return replace(map_tasks(stage, rewrite), tensors=tensors)
+
+
+def _shard(shape: tuple[int, ...], num_ranks: int) -> tuple[int, ...]:
+    numel = 1
+    for size in shape:
+        numel *= size
+    return (-(-numel // num_ranks),)

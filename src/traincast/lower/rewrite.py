@@ -1,0 +1,50 @@
+"""Edits a stage task by task and keeps its repeats true; every pass of lowering is built on it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from traincast.spec import Graph, Op, Repeat, Stage, Task, Tensor
+
+
+def as_stage(graph: Graph) -> Stage:
+    """The whole step as the single stage of one device."""
+    return Stage(tasks=graph.ops, repeats=graph.repeats, tensors=graph.tensors)
+
+
+def map_tasks(stage: Stage, rewrite: Callable[[int, Task], Iterable[Task]], *, tensors: Sequence[Tensor] = ()) -> Stage:
+    """Replace each task by what `rewrite` gives for it; `tensors` are the new ones, numbered after the old."""
+    tasks: list[Task] = []
+    starts: list[int] = []
+    for index, task in enumerate(stage.tasks):
+        starts.append(len(tasks))
+        tasks.extend(rewrite(index, task))
+    starts.append(len(tasks))
+    moved = (Repeat(start=starts[r.start], stop=starts[r.stop], count=r.count) for r in stage.repeats)
+    repeats = tuple(repeat for repeat in moved if repeat.start < repeat.stop)
+    return replace(stage, tasks=tuple(tasks), repeats=repeats, tensors=stage.tensors + tuple(tensors))
+
+
+def scale_op(op: Op, factor: float, *, attrs: Sequence[str] = ()) -> Op:
+    """An op that does `factor` of its work, with the named sizes scaled alike."""
+    sizes = {name: max(1, round(int(op.attrs[name]) * factor)) for name in attrs if name in op.attrs}
+    return replace(
+        op,
+        flop=None if op.flop is None else op.flop * factor,
+        bytes_read=op.bytes_read * factor,
+        bytes_written=op.bytes_written * factor,
+        attrs={**op.attrs, **sizes},
+    )
+
+
+def last_writers(stage: Stage, role: str) -> dict[int, list[int]]:
+    """For each task, the tensors of a role that it is the last to write."""
+    last: dict[int, int] = {}
+    for index, task in enumerate(stage.tasks):
+        if isinstance(task, Op):
+            for tensor in task.writes:
+                if stage.tensors[tensor].role == role:
+                    last[tensor] = index
+    writers: dict[int, list[int]] = {}
+    for tensor, index in last.items():
+        writers.setdefault(index, []).append(tensor)
+    return writers

@@ -1,0 +1,256 @@
+"""Runs the tasks of one pass on three clocks: host, device and network; repeated layers in closed form or one by one.
+
+A kernel starts when the one before it has ended and the host has issued it: end = max(end before, issued) + duration. That
+recurrence is linear in the (max, +) algebra, so a layer repeated n times needs no loop (Baccelli et al. 1992).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from traincast.spec import Collective, Estimate, Span, Stage, Task
+from traincast.spec.graph import segments
+
+PASSES = ("forward", "backward", "optimizer")
+
+
+@dataclass(slots=True)
+class Clocks:
+    """When each of the three is free again."""
+
+    host_s: float = 0.0
+    device_s: float = 0.0
+    network_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Spent:
+    """Where the device's time went, in seconds."""
+
+    compute_s: float = 0.0
+    memory_s: float = 0.0
+    host_s: float = 0.0
+    exposed_s: dict[str, float] = field(default_factory=dict)
+    communication_s: float = 0.0
+
+    def expose(self, axis: str, seconds: float) -> None:
+        if seconds > 0:
+            self.exposed_s[axis] = self.exposed_s.get(axis, 0.0) + seconds
+
+    @property
+    def total_exposed_s(self) -> float:
+        return sum(self.exposed_s.values())
+
+    def copy(self) -> "Spent":
+        return Spent(self.compute_s, self.memory_s, self.host_s, dict(self.exposed_s), self.communication_s)
+
+    def add(self, after: "Spent", before: "Spent", times: int) -> None:
+        """Add what lies between two moments, several times."""
+        self.compute_s += times * (after.compute_s - before.compute_s)
+        self.memory_s += times * (after.memory_s - before.memory_s)
+        self.host_s += times * (after.host_s - before.host_s)
+        self.communication_s += times * (after.communication_s - before.communication_s)
+        for axis, seconds in after.exposed_s.items():
+            self.expose(axis, times * (seconds - before.exposed_s.get(axis, 0.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive tasks of one pass that repeat together, reduced to what the clocks need."""
+
+    count: int
+    tasks: tuple[Task, ...]
+    estimates: tuple[Estimate, ...]
+    device_s: float
+    """All tasks the device runs or waits for, once."""
+    host_s: float
+    chain_s: float
+    """Longest way from the part's start on the host to its end on the device."""
+    compute_s: float
+    memory_s: float
+    blocking: tuple[tuple[str, float], ...]
+    before: tuple[tuple[str, float], ...]
+    """Collectives that must end before the part starts, and may be issued one repetition ahead."""
+    during: tuple[tuple[str, float, float], ...]
+    """(axis, device seconds after the start when it is ready, duration) of collectives nobody in the part waits for."""
+    gradients: tuple[tuple[str, float, float], ...]
+    """The same, for collectives that run only in the last micro-batch."""
+
+
+def split_passes(stage: Stage, estimates: Sequence[Estimate]) -> dict[str, list[Part]]:
+    """The parts of each pass in order."""
+    parts: dict[str, list[Part]] = {name: [] for name in PASSES}
+    for segment in segments(stage.repeats, num_tasks=len(stage.tasks)):
+        start = segment.start
+        while start < segment.stop:
+            name = _pass_of(stage.tasks[start])
+            stop = start + 1
+            while stop < segment.stop and _pass_of(stage.tasks[stop]) == name:
+                stop += 1
+            parts[name].append(_measure(stage.tasks[start:stop], tuple(estimates[start:stop]), segment.count))
+            start = stop
+    return parts
+
+
+def run_pass(parts: Sequence[Part], clocks: Clocks, spent: Spent, *, last: bool = True, spans: list[Span] | None = None,
+             rank: int = 0) -> None:  # fmt: skip
+    """Move the clocks over the parts. `last`: gradients are reduced. `spans`: also write down every task."""
+    for part in parts:
+        loose = (*part.during, *part.gradients) if last else part.during
+        if spans is not None:
+            for _ in range(part.count):
+                _run_once(part, clocks, spent, loose, spans, rank)
+        elif part.before:
+            for _ in range(part.count):
+                _run_once(part, clocks, spent, loose, None, rank)
+        else:
+            _run_repeated(part, clocks, spent, loose)
+
+
+def _pass_of(task: Task) -> str:
+    if task.phase in ("recompute", "gradient"):
+        return "backward"
+    return task.phase
+
+
+def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: int) -> Part:
+    device_s = host_s = chain_s = compute_s = memory_s = 0.0
+    blocking: list[tuple[str, float]] = []
+    before: list[tuple[str, float]] = []
+    loose: dict[bool, list[tuple[str, float, float]]] = {True: [], False: []}
+    for task, estimate in zip(tasks, estimates, strict=True):
+        host_s += estimate.host_s
+        if isinstance(task, Collective) and task.overlapped:
+            if task.kind == "all_gather":
+                before.append((task.axis, estimate.seconds))
+            else:
+                loose[task.phase == "gradient"].append((task.axis, device_s, estimate.seconds))
+            continue
+        device_s += estimate.seconds
+        chain_s = max(chain_s, host_s) + estimate.seconds
+        if isinstance(task, Collective):
+            # A gradient reduced without overlap stands in the way only when it runs, in the last micro-batch.
+            blocking.append((task.axis, estimate.seconds))
+        elif estimate.limit == "compute":
+            compute_s += estimate.seconds
+        else:
+            memory_s += estimate.seconds
+    return Part(
+        count=count,
+        tasks=tasks,
+        estimates=estimates,
+        device_s=device_s,
+        host_s=host_s,
+        chain_s=max(chain_s, host_s),
+        compute_s=compute_s,
+        memory_s=memory_s,
+        blocking=tuple(blocking),
+        before=tuple(before),
+        during=tuple(loose[False]),
+        gradients=tuple(loose[True]),
+    )
+
+
+def _repeat(count: int, *, free_s: float, start_s: float, period_s: float, chain_s: float, work_s: float) -> float:
+    """When a server is free after `count` rounds: round i arrives at start + i x period, needs `work` of it, and ends no
+    sooner than `chain` after its arrival."""
+    latest = max(start_s, start_s + (count - 1) * (period_s - work_s))
+    return max(free_s + count * work_s, latest + chain_s + (count - 1) * work_s)
+
+
+def _run_repeated(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[str, float, float]]) -> None:
+    begin_s = clocks.device_s
+    count = part.count
+    clocks.device_s = _repeat(
+        count,
+        free_s=begin_s,
+        start_s=clocks.host_s,
+        period_s=part.host_s,
+        chain_s=part.chain_s,
+        work_s=part.device_s,
+    )
+    clocks.host_s += count * part.host_s
+    elapsed_s = clocks.device_s - begin_s
+    _account(part, spent, count, waited_s=elapsed_s - count * part.device_s)
+    if loose:
+        stretch = elapsed_s / (count * part.device_s) if part.device_s else 1.0
+        chain_s = 0.0
+        for _, ready_s, seconds in loose:
+            chain_s = max(chain_s, ready_s * stretch) + seconds
+        work_s = sum(seconds for _, _, seconds in loose)
+        clocks.network_s = _repeat(
+            count,
+            free_s=clocks.network_s,
+            start_s=begin_s,
+            period_s=elapsed_s / count,
+            chain_s=chain_s,
+            work_s=work_s,
+        )
+        spent.communication_s += count * work_s
+
+
+def _run_once(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[str, float, float]],
+              spans: list[Span] | None, rank: int) -> None:  # fmt: skip
+    begin_s = clocks.device_s
+    for axis, seconds in part.before:
+        ready_s = max(clocks.network_s, begin_s - part.device_s)
+        clocks.network_s = ready_s + seconds
+        spent.communication_s += seconds
+        spent.expose(axis, clocks.network_s - clocks.device_s)
+        if spans is not None:
+            spans.append(_span("all_gather", axis, ready_s, clocks.network_s, rank))
+        clocks.device_s = max(clocks.device_s, clocks.network_s)
+    start_s, host_s = clocks.device_s, clocks.host_s
+    if spans is None:
+        clocks.device_s = max(clocks.device_s + part.device_s, host_s + part.chain_s)
+    else:
+        _write_down(part, clocks, spans, rank)
+    clocks.host_s = host_s + part.host_s
+    elapsed_s = clocks.device_s - start_s
+    _account(part, spent, 1, waited_s=elapsed_s - part.device_s)
+    stretch = elapsed_s / part.device_s if part.device_s else 1.0
+    for axis, ready_s, seconds in loose:
+        send_s = max(clocks.network_s, start_s + ready_s * stretch)
+        clocks.network_s = send_s + seconds
+        spent.communication_s += seconds
+        if spans is not None:
+            spans.append(_span("gradients", axis, send_s, clocks.network_s, rank))
+
+
+def _account(part: Part, spent: Spent, count: int, *, waited_s: float) -> None:
+    spent.compute_s += count * part.compute_s
+    spent.memory_s += count * part.memory_s
+    spent.host_s += max(0.0, waited_s)
+    for axis, seconds in part.blocking:
+        spent.expose(axis, count * seconds)
+        spent.communication_s += count * seconds
+
+
+def _write_down(part: Part, clocks: Clocks, spans: list[Span], rank: int) -> None:
+    host_s = clocks.host_s
+    for task, estimate in zip(part.tasks, part.estimates, strict=True):
+        host_s += estimate.host_s
+        if isinstance(task, Collective) and task.overlapped:
+            continue
+        start_s = max(clocks.device_s, host_s)
+        clocks.device_s = start_s + estimate.seconds
+        if isinstance(task, Collective):
+            spans.append(_span(task.kind, task.axis, start_s, clocks.device_s, rank, stream="device"))
+        else:
+            spans.append(
+                Span(
+                    name=task.name,
+                    start_s=start_s,
+                    end_s=clocks.device_s,
+                    stream="device",
+                    category=estimate.limit,
+                    rank=rank,
+                    layer=task.layer,
+                )
+            )
+    clocks.device_s = max(clocks.device_s, host_s)
+
+
+def _span(kind: str, axis: str, start_s: float, end_s: float, rank: int, stream: str = "network") -> Span:
+    return Span(
+        name=f"{kind}[{axis}]", start_s=start_s, end_s=end_s, stream=stream, category="communication", rank=rank
+    )

@@ -1,0 +1,132 @@
+"""Turns a program and its estimates into the timeline of one step."""
+
+from collections.abc import Mapping, Sequence
+
+from traincast.simulate.order import finish_times
+from traincast.simulate.passes import Clocks, Part, Spent, run_pass, split_passes
+from traincast.spec import Collective, Estimate, Program, Span, Timeline
+
+MAX_SPANS = 200_000
+
+
+def simulate_step(program: Program, estimates: Sequence[Sequence[Estimate]], *, draw: bool = False) -> Timeline:
+    """One optimizer step. `draw`: also give every span, one by one."""
+    if len(program.stages) == 1:
+        return _run_single(program, estimates[0], draw=draw)
+    return _run_pipeline(program, estimates, draw=draw)
+
+
+def _run_single(program: Program, estimates: Sequence[Estimate], *, draw: bool) -> Timeline:
+    passes = split_passes(program.stages[0], estimates)
+    clocks, spent = Clocks(), Spent()
+    spans: list[Span] = []
+    _run_rounds(passes, program.parallelism.micro_batches, clocks, spent, spans=spans if draw else None)
+    _run_update(passes, clocks, spent, spans=spans if draw else None)
+    return _summarize(clocks.device_s, spent, bubble_s=0.0, spans=spans)
+
+
+def _run_rounds(passes: Mapping[str, Sequence[Part]], rounds: int, clocks: Clocks, spent: Spent, *,
+                spans: list[Span] | None) -> None:  # fmt: skip
+    """All micro-batches of a step; those between the second and the last are alike, so one of them is run."""
+
+    def run(*, last: bool) -> None:
+        for name in ("forward", "backward"):
+            run_pass(passes[name], clocks, spent, last=last, spans=spans)
+
+    if spans is not None or rounds <= 3:
+        for number in range(rounds):
+            run(last=number == rounds - 1)
+        return
+    run(last=False)
+    device_s, host_s, network_s, before = clocks.device_s, clocks.host_s, clocks.network_s, spent.copy()
+    run(last=False)
+    after, times = spent.copy(), rounds - 3
+    clocks.device_s += times * (clocks.device_s - device_s)
+    clocks.host_s += times * (clocks.host_s - host_s)
+    clocks.network_s += times * (clocks.network_s - network_s)
+    spent.add(after, before, times)
+    run(last=True)
+
+
+def _run_update(passes: Mapping[str, Sequence[Part]], clocks: Clocks, spent: Spent, *, spans: list[Span] | None,
+                rank: int = 0) -> None:  # fmt: skip
+    """The optimizer waits for the last gradient."""
+    if clocks.network_s > clocks.device_s:
+        spent.expose("data", clocks.network_s - clocks.device_s)
+        clocks.device_s = clocks.network_s
+    run_pass(passes["optimizer"], clocks, spent, spans=spans, rank=rank)
+
+
+def _run_pipeline(program: Program, estimates: Sequence[Sequence[Estimate]], *, draw: bool) -> Timeline:
+    plan = program.parallelism
+    forward_s, backward_s, tails = [], [], []
+    hop_s = 0.0
+    slowest: tuple[float, Spent] | None = None
+    for stage, priced in zip(program.stages, estimates, strict=True):
+        hop_s = max([hop_s, *(_hop_seconds(stage.tasks, priced))])
+        passes = split_passes(stage, priced)
+        clocks, spent = Clocks(), Spent()
+        run_pass(passes["forward"], clocks, spent, last=False)
+        forward_s.append(clocks.device_s)
+        run_pass(passes["backward"], clocks, spent, last=False)
+        backward_s.append(clocks.device_s - forward_s[-1])
+        if slowest is None or clocks.device_s > slowest[0]:
+            slowest = (clocks.device_s, spent.copy())
+        # The last micro-batch reduces its gradients: run it once more to see what it cannot hide.
+        end, tail = Clocks(), Spent()
+        run_pass(passes["backward"], end, tail, last=True)
+        plain_s = end.device_s
+        before = tail.copy()
+        _run_update(passes, end, tail, spans=None)
+        tails.append((end.device_s - plain_s, tail, before))
+    ends = finish_times(
+        plan.order,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        hop_s=hop_s,
+        micro_batches=plan.micro_batches,
+        virtual_stages=plan.virtual_stages,
+    )
+    finishes = [end_s + tail[0] for end_s, tail in zip(ends, tails, strict=True)]
+    last = max(range(len(finishes)), key=lambda stage: finishes[stage])
+    total = Spent()
+    if slowest is not None:
+        total.add(slowest[1], Spent(), plan.micro_batches)
+        bubble_s = max(0.0, ends[last] - plan.micro_batches * slowest[0])
+    total.add(tails[last][1], tails[last][2], 1)
+    spans = _draw_pipeline(forward_s, backward_s, finishes) if draw else []
+    return _summarize(finishes[last], total, bubble_s=bubble_s, spans=spans)
+
+
+def _hop_seconds(tasks: Sequence[object], priced: Sequence[Estimate]) -> list[float]:
+    return [
+        estimate.seconds
+        for task, estimate in zip(tasks, priced, strict=True)
+        if isinstance(task, Collective) and task.axis == "pipeline"
+    ]
+
+
+def _draw_pipeline(forward_s: Sequence[float], backward_s: Sequence[float], finishes: Sequence[float]) -> list[Span]:
+    return [
+        Span(name="stage", start_s=0.0, end_s=finish, stream="device", category="compute", rank=stage)
+        for stage, finish in enumerate(finishes)
+    ]
+
+
+def _summarize(duration_s: float, spent: Spent, *, bubble_s: float, spans: Sequence[Span]) -> Timeline:
+    seconds = {
+        "compute": spent.compute_s,
+        "memory": spent.memory_s,
+        "communication": spent.total_exposed_s,
+        "host": spent.host_s,
+        "bubble": bubble_s,
+    }
+    whole = sum(seconds.values())
+    return Timeline(
+        duration_s=duration_s,
+        spans=tuple(spans),
+        shares={name: amount / whole if whole else 0.0 for name, amount in seconds.items()},
+        exposed_by_axis=dict(spent.exposed_s),
+        busy_s=spent.compute_s + spent.memory_s,
+        communication_s=spent.communication_s,
+    )

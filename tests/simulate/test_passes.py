@@ -1,0 +1,98 @@
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import make_cluster, make_mlp
+from traincast.cost.pricing import Pricing
+from traincast.lower import lower
+from traincast.simulate import simulate_step
+from traincast.spec import Estimate, Parallelism, Program, Span
+
+
+def price(program: Program, device_s: list[float], host_s: list[float], network_s: float) -> list[tuple[Estimate, ...]]:
+    """Hand-made durations, cycled over the tasks."""
+
+    def one(index: int, kind: str) -> Estimate:
+        seconds = network_s if kind == "Collective" else device_s[index % len(device_s)]
+        return Estimate(seconds=seconds, low_s=seconds, high_s=seconds, host_s=host_s[index % len(host_s)])
+
+    return [tuple(one(i, type(task).__name__) for i, task in enumerate(stage.tasks)) for stage in program.stages]
+
+
+durations = st.lists(st.floats(0.001, 10.0), min_size=1, max_size=7)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    device_s=durations,
+    host_s=durations,
+    network_s=st.floats(0.0, 20.0),
+    layers=st.integers(1, 9),
+    rounds=st.integers(1, 6),
+)
+def test_the_closed_form_of_a_repeated_layer_equals_running_it_task_by_task(
+    device_s: list[float], host_s: list[float], network_s: float, layers: int, rounds: int
+) -> None:
+    program = lower(make_mlp(layers=layers), Parallelism(micro_batches=rounds))
+    estimates = price(program, device_s, host_s, network_s)
+    drawn = simulate_step(program, estimates, draw=True)
+    assert simulate_step(program, estimates).duration_s == pytest.approx(drawn.duration_s, rel=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(device_s=durations, network_s=st.floats(0.0, 20.0), layers=st.integers(1, 9), zero=st.sampled_from([0, 1, 3]))
+def test_with_a_fast_host_gradients_in_closed_form_end_when_the_drawn_ones_do(
+    device_s: list[float], network_s: float, layers: int, zero: int
+) -> None:
+    program = lower(make_mlp(layers=layers), Parallelism(data=2, zero=zero))
+    estimates = price(program, device_s, [0.0], network_s)
+    drawn = simulate_step(program, estimates, draw=True)
+    assert simulate_step(program, estimates).duration_s == pytest.approx(drawn.duration_s, rel=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(device_s=durations, host_s=durations, network_s=st.floats(0.0, 20.0), zero=st.sampled_from([0, 1, 3]))
+def test_spans_on_one_stream_never_overlap(
+    device_s: list[float], host_s: list[float], network_s: float, zero: int
+) -> None:
+    program = lower(make_mlp(layers=3), Parallelism(data=2, zero=zero))
+    timeline = simulate_step(program, price(program, device_s, host_s, network_s), draw=True)
+    streams: dict[tuple[int, str], list[Span]] = {}
+    for span in timeline.spans:
+        streams.setdefault((span.rank, span.stream), []).append(span)
+    for spans in streams.values():
+        ordered = sorted(spans, key=lambda span: span.start_s)
+        assert all(a.end_s <= b.start_s + 1e-9 for a, b in itertools.pairwise(ordered))
+        assert all(span.start_s <= span.end_s <= timeline.duration_s + 1e-9 for span in ordered)
+
+
+def test_shares_of_the_step_add_up_to_one() -> None:
+    program = lower(make_mlp(), Parallelism(data=4))
+    cluster = make_cluster(nodes=2, devices_per_node=2)
+    timeline = simulate_step(program, [Pricing().estimate(stage, cluster) for stage in program.stages])
+    assert sum(timeline.shares.values()) == pytest.approx(1)
+
+
+def test_a_host_slower_than_the_device_sets_the_pace() -> None:
+    program = lower(make_mlp(layers=5), Parallelism())
+    num_tasks = sum(program.stages[0].counts())
+    timeline = simulate_step(program, price(program, [1.0], [10.0], 0.0))
+    assert timeline.duration_s == pytest.approx(10.0 * num_tasks + 1.0)
+    assert timeline.shares["host"] > 0.8
+
+
+def test_gradient_reduction_that_fits_under_the_backward_costs_only_its_tail() -> None:
+    program = lower(make_mlp(layers=5), Parallelism(data=2))
+    alone = simulate_step(program, price(program, [1.0], [0.0], 0.0)).duration_s
+    hidden = simulate_step(program, price(program, [1.0], [0.0], 0.5)).duration_s
+    assert hidden == pytest.approx(alone)
+
+
+@given(rounds=st.integers(1, 40))
+def test_skipping_the_middle_micro_batches_changes_nothing(rounds: int) -> None:
+    program = lower(make_mlp(layers=2), Parallelism(data=2, micro_batches=rounds))
+    estimates = price(program, [1.0, 2.0], [0.1], 3.0)
+    drawn = simulate_step(program, estimates, draw=True)
+    assert simulate_step(program, estimates).duration_s == pytest.approx(drawn.duration_s)
