@@ -1,0 +1,133 @@
+"""What a scheduler believes about durations: exact, wrong on purpose, or learned from finished jobs."""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from traincast.errors import InvalidInput
+from traincast.schedule.jobs import Floats, JobTable
+
+
+class Beliefs(Protocol):
+    """Beliefs during one run: asked when a job arrives, told when one ends."""
+
+    def estimate_s(self, job: int) -> float: ...
+
+    def learn(self, job: int, duration_s: float) -> None: ...
+
+
+class Estimator(Protocol):
+    """May be wrong on purpose; truth drives the ends of jobs, beliefs drive keys and reservations."""
+
+    name: str
+
+    def start(self, jobs: JobTable) -> Beliefs: ...
+
+
+class Fixed:
+    """Beliefs that do not change during the run."""
+
+    def __init__(self, estimates_s: Floats) -> None:
+        self.estimates: list[float] = estimates_s.tolist()
+
+    def estimate_s(self, job: int) -> float:
+        return self.estimates[job]
+
+    def learn(self, job: int, duration_s: float) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    name: str = "exact"
+
+    def start(self, jobs: JobTable) -> Beliefs:
+        return Fixed(jobs.duration_s)
+
+
+EXACT = Exact()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noisy:
+    """Truth times a log-normal error per job, times one per class, times a bias.
+
+    The draws belong to the job's id (and the class's name), so a trace keeps its errors when jobs are left out.
+    """
+
+    sigma: float = 0.0
+    class_sigma: float = 0.0
+    bias: float = 1.0
+    seed: int = 0
+    name: str = "noisy"
+
+    def __post_init__(self) -> None:
+        if self.sigma < 0 or self.class_sigma < 0 or self.bias <= 0:
+            raise InvalidInput("errors need sigma >= 0, class_sigma >= 0 and bias > 0")
+
+    def factors(self, jobs: JobTable) -> Floats:
+        logs = np.full(len(jobs), math.log(self.bias))
+        if self.sigma:
+            logs += self.sigma * np.array([_normal(self.seed, 0, job_id) for job_id in jobs.job_ids])
+        if self.class_sigma:
+            drawn: dict[str, float] = {}
+            for job, workload in enumerate(jobs.workloads):
+                name = workload or jobs.users[job] or f"{jobs.num_gpus[job]:g} GPUs"
+                if name not in drawn:
+                    drawn[name] = _normal(self.seed, 1, name)
+                logs[job] += self.class_sigma * drawn[name]
+        return np.asarray(np.exp(logs))
+
+    def start(self, jobs: JobTable) -> Beliefs:
+        return Fixed(jobs.duration_s * self.factors(jobs))
+
+
+def _normal(seed: int, stream: int, name: str) -> float:
+    """A standard normal number that depends on nothing but its arguments."""
+    import hashlib
+    from statistics import NormalDist
+
+    digest = hashlib.blake2b(f"{seed}/{stream}/{name}".encode(), digest_size=8).digest()
+    uniform = (int.from_bytes(digest, "big") + 0.5) / 2**64
+    return NormalDist().inv_cdf(min(max(uniform, 1e-15), 1 - 1e-15))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromHistory:
+    """The mean duration of this user's finished jobs of this size, else of this size, else of all (as QSSF does).
+
+    Only jobs that have ended in the simulation are known. Before any has, `prior_s` is believed.
+    """
+
+    prior_s: float = 3600.0
+    name: str = "history"
+
+    def start(self, jobs: JobTable) -> Beliefs:
+        return _History(jobs, self.prior_s)
+
+
+class _History:
+    def __init__(self, jobs: JobTable, prior_s: float) -> None:
+        self._jobs = jobs
+        self._prior_s = prior_s
+        self._sums: dict[tuple[object, ...], tuple[float, int]] = {}
+
+    def _keys(self, job: int) -> list[tuple[object, ...]]:
+        who = self._jobs.users[job] or self._jobs.tenants[job]
+        gpus = float(self._jobs.num_gpus[job])
+        work = self._jobs.workloads[job]
+        return [(who, work, gpus), (who, gpus), (gpus,), ()]
+
+    def estimate_s(self, job: int) -> float:
+        for key in self._keys(job):
+            total, count = self._sums.get(key, (0.0, 0))
+            if count:
+                return total / count
+        return self._prior_s
+
+    def learn(self, job: int, duration_s: float) -> None:
+        for key in self._keys(job):
+            total, count = self._sums.get(key, (0.0, 0))
+            self._sums[key] = (total + duration_s, count + 1)

@@ -1,0 +1,164 @@
+"""Requests as columns: what the engine, the kernels and the metrics read."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.errors import InvalidInput
+from traincast.spec.fleet import Request
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobTable:
+    """Jobs in order of submission; NaN stands for an unknown number, None for an unknown name."""
+
+    job_ids: Sequence[str]
+    submit_s: Floats
+    num_gpus: Floats
+    duration_s: Floats
+    deadline_s: Floats
+    priority: Floats
+    steps: Floats
+    min_gpus: Floats
+    max_gpus: Floats
+    workloads: Sequence[str | None]
+    gpu_types: Sequence[str | None]
+    users: Sequence[str | None]
+    tenants: Sequence[str | None]
+
+    def __len__(self) -> int:
+        return len(self.job_ids)
+
+    def __post_init__(self) -> None:
+        count = len(self.job_ids)
+        for name in self.__slots__:
+            if len(getattr(self, name)) != count:
+                raise InvalidInput(f"column {name} has {len(getattr(self, name))} entries for {count} jobs")
+        if count and not np.all(np.diff(self.submit_s) >= 0):
+            raise InvalidInput("jobs must be in order of submission; build the table with JobTable.build")
+        if count and not (np.all(np.isfinite(self.submit_s)) and np.all(self.num_gpus > 0)):
+            raise InvalidInput("every job needs a finite submission time and more than 0 GPUs")
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        submit_s: Sequence[float] | Floats,
+        num_gpus: Sequence[float] | Floats,
+        duration_s: Sequence[float] | Floats | None = None,
+        job_ids: Sequence[str] | None = None,
+        deadline_s: Sequence[float] | Floats | None = None,
+        priority: Sequence[float] | Floats | None = None,
+        steps: Sequence[float] | Floats | None = None,
+        min_gpus: Sequence[float] | Floats | None = None,
+        max_gpus: Sequence[float] | Floats | None = None,
+        workloads: Sequence[str | None] | None = None,
+        gpu_types: Sequence[str | None] | None = None,
+        users: Sequence[str | None] | None = None,
+        tenants: Sequence[str | None] | None = None,
+    ) -> "JobTable":
+        """Columns in any order of jobs; sorted by submission, equal times keep their order."""
+        submit = np.asarray(submit_s, dtype=np.float64)
+        order = np.argsort(submit, kind="stable")
+        in_order = bool(np.all(order[1:] > order[:-1])) if len(order) else True
+
+        def numbers(column: Sequence[float] | Floats | None, default: float = math.nan) -> Floats:
+            if column is None:
+                return np.full(len(submit), default)
+            values = np.asarray(column, dtype=np.float64)
+            return values if in_order else values[order]
+
+        def names(column: Sequence[Any] | None) -> Sequence[Any]:
+            if column is None:
+                return (None,) * len(submit)
+            return column if in_order else [column[i] for i in order]
+
+        return cls(
+            job_ids=names(job_ids) if job_ids is not None else [str(i) for i in order.tolist()],
+            submit_s=numbers(submit),
+            num_gpus=numbers(num_gpus),
+            duration_s=numbers(duration_s),
+            deadline_s=numbers(deadline_s),
+            priority=numbers(priority, 0.0),
+            steps=numbers(steps),
+            min_gpus=numbers(min_gpus),
+            max_gpus=numbers(max_gpus),
+            workloads=names(workloads),
+            gpu_types=names(gpu_types),
+            users=names(users),
+            tenants=names(tenants),
+        )
+
+    @classmethod
+    def from_requests(cls, requests: Iterable[Request]) -> "JobTable":
+        rows = list(requests)
+
+        def numbers(get: Callable[[Request], float | None]) -> list[float]:
+            return [math.nan if (value := get(row)) is None else float(value) for row in rows]
+
+        return cls.build(
+            job_ids=[row.job_id for row in rows],
+            submit_s=[row.submit_s for row in rows],
+            num_gpus=[row.num_gpus for row in rows],
+            duration_s=numbers(lambda row: row.duration_s),
+            deadline_s=numbers(lambda row: row.deadline_s),
+            priority=[row.priority for row in rows],
+            steps=numbers(lambda row: row.steps),
+            min_gpus=numbers(lambda row: row.min_gpus),
+            max_gpus=numbers(lambda row: row.max_gpus),
+            workloads=[row.workload for row in rows],
+            gpu_types=[row.gpu_type for row in rows],
+            users=[row.user for row in rows],
+            tenants=[row.tenant for row in rows],
+        )
+
+    def request(self, job: int) -> Request:
+        def known(column: Floats) -> float | None:
+            value = float(column[job])
+            return None if math.isnan(value) else value
+
+        low, high = known(self.min_gpus), known(self.max_gpus)
+        return Request(
+            job_id=self.job_ids[job],
+            submit_s=float(self.submit_s[job]),
+            num_gpus=float(self.num_gpus[job]),
+            duration_s=known(self.duration_s),
+            workload=self.workloads[job],
+            steps=known(self.steps),
+            gpu_type=self.gpu_types[job],
+            user=self.users[job],
+            tenant=self.tenants[job],
+            priority=float(self.priority[job]),
+            deadline_s=known(self.deadline_s),
+            min_gpus=None if low is None else int(low),
+            max_gpus=None if high is None else int(high),
+        )
+
+    def requests(self) -> list[Request]:
+        return [self.request(job) for job in range(len(self))]
+
+    def with_durations(self, duration_s: Floats) -> "JobTable":
+        return replace(self, duration_s=duration_s)
+
+    def select(self, jobs: Sequence[int] | Ints) -> "JobTable":
+        """The same table with only these rows, which must be in order of submission."""
+        index = np.asarray(jobs, dtype=np.int64)
+        columns: dict[str, Any] = {}
+        for name in self.__slots__:
+            column = getattr(self, name)
+            columns[name] = column[index] if isinstance(column, np.ndarray) else [column[i] for i in index.tolist()]
+        return JobTable(**columns)
+
+    def from_zero(self) -> "JobTable":
+        """The same jobs with the first submission at time 0; deadlines move along."""
+        if not len(self):
+            return self
+        origin = float(self.submit_s[0])
+        return replace(self, submit_s=self.submit_s - origin, deadline_s=self.deadline_s - origin)
