@@ -15,12 +15,14 @@ class InvalidInput(TraincastError):
 class UnknownName(InvalidInput):
     """A name that no catalogue or registry holds."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], *, plural: str | None = None) -> None:
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], *, plural: str | None = None, also: Iterable[str] = ()
+    ) -> None:
+        """`also` holds other spellings that a hint may name though they are not listed."""
         names = sorted(known)
         listed = ", ".join(names[:8]) + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
-        super().__init__(
-            f"unknown {kind} {name!r}; known {plural or kind + 's'}: {listed or 'none'}{did_you_mean(name, names)}"
-        )
+        hint = did_you_mean(name, [*names, *also])
+        super().__init__(f"unknown {kind} {name!r}; known {plural or kind + 's'}: {listed or 'none'}{hint}")
 
 
 class CaptureFailed(TraincastError):

@@ -1,0 +1,67 @@
+"""Tables of facts to entries: each found by its name or by any known spelling of it."""
+
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from traincast.errors import InvalidInput, UnknownName
+from traincast.files import read_json
+
+Entry = Mapping[str, Any]
+
+# Words that drivers, shops and papers put around a name without changing what it means.
+_NOISE = frozenset(
+    {"nvidia", "tesla", "geforce", "amd", "radeon", "instinct", "google", "cloud", "intel", "habana", "gpu"}
+    | {"generation", "with", "design", "edition"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """One table of the catalogue."""
+
+    kind: str
+    entries: Mapping[str, Entry]
+    spellings: Mapping[str, str]
+    """Squeezed spelling to name."""
+    sources: Mapping[str, str]
+    """Short names of sources to their full text, where the table uses short names."""
+
+    def find(self, name: str) -> str:
+        """The name of the entry that this spelling means."""
+        if not isinstance(name, str):
+            raise InvalidInput(f"the name of a {self.kind} must be a text, not {name!r}")
+        found = self.get(name)
+        if found is None:
+            raise UnknownName(self.kind, name, self.entries, also=self.aliases())
+        return found
+
+    def get(self, name: str) -> str | None:
+        return name if name in self.entries else self.spellings.get(squeeze(name))
+
+    def aliases(self) -> Iterable[str]:
+        return (alias for entry in self.entries.values() for alias in entry.get("aliases", ()))
+
+
+@functools.cache
+def load_facts(kind: str) -> Facts:
+    """The table of all entries of a kind ('device', 'link', 'node', 'dataset'), read once."""
+    plural = f"{kind}s"
+    data = read_json(Path(__file__).parent / "data" / f"{plural}.json")
+    entries: dict[str, Entry] = data[plural]
+    spellings: dict[str, str] = {}
+    for name, entry in entries.items():
+        for alias in entry.get("aliases", ()):
+            spellings[squeeze(alias)] = name
+    # A name wins over an alias of another entry.
+    spellings.update((squeeze(name), name) for name in entries)
+    return Facts(kind=kind, entries=entries, spellings=spellings, sources=data.get("sources", {}))
+
+
+def squeeze(name: str) -> str:
+    """Case, punctuation, makers and 'GB' dropped: 'NVIDIA A100-SXM4-80GB' and 'a100_sxm4_80g' are one."""
+    text = re.sub(r"(\d)\s*gi?b\b", r"\1g", name.lower().replace("_", " "))
+    return "".join(word for word in re.findall(r"[a-z0-9.]+", text) if word not in _NOISE)
