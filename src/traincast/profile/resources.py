@@ -1,0 +1,126 @@
+"""Samples what a process uses while it runs: memory, CPU, network; levels over time to idle and burst lengths."""
+
+import contextlib
+import resource
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PAGE_BYTES = resource.getpagesize()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    at_s: float
+    rss_bytes: float
+    cpu_s: float
+    sent_bytes: float
+    received_bytes: float
+
+
+@dataclass(slots=True)
+class Samples:
+    """Filled by a sampler while it runs."""
+
+    values: list[Sample] = field(default_factory=list)
+
+    def summary(self) -> dict[str, float]:
+        """Totals, peaks, and the idle and burst lengths of CPU and network, units in the names."""
+        if len(self.values) < 2:
+            return {}
+        first, last = self.values[0], self.values[-1]
+        span_s = max(last.at_s - first.at_s, 1e-9)
+        summary = {
+            "sampled_s": span_s,
+            "rss_peak_bytes": max(sample.rss_bytes for sample in self.values),
+            "rss_mean_bytes": sum(sample.rss_bytes for sample in self.values) / len(self.values),
+            "cpu_share": (last.cpu_s - first.cpu_s) / span_s,
+            "sent_bytes": last.sent_bytes - first.sent_bytes,
+            "received_bytes": last.received_bytes - first.received_bytes,
+        }
+        for name in ("sent_bytes", "received_bytes", "cpu_s"):
+            summary.update(self._bursts(name))
+        return summary
+
+    def _bursts(self, name: str) -> dict[str, float]:
+        """Mean length of stretches above and below a tenth of the peak rate, and the mean rate inside a burst."""
+        rates = [
+            (
+                (getattr(after, name) - getattr(before, name)) / max(after.at_s - before.at_s, 1e-9),
+                after.at_s - before.at_s,
+            )
+            for before, after in zip(self.values, self.values[1:], strict=False)
+        ]
+        peak = max(rate for rate, _ in rates)
+        label = name.removesuffix("_bytes").removesuffix("_s")
+        if peak <= 0:
+            return {}
+        stretches: list[tuple[bool, float]] = []
+        for rate, length_s in rates:
+            busy = rate > 0.1 * peak
+            if stretches and stretches[-1][0] == busy:
+                stretches[-1] = (busy, stretches[-1][1] + length_s)
+            else:
+                stretches.append((busy, length_s))
+        bursts = [length for busy, length in stretches if busy]
+        idles = [length for busy, length in stretches if not busy]
+        busy_s = sum(bursts)
+        moved = sum(rate * length for rate, length in rates if rate > 0.1 * peak)
+        return {
+            f"{label}_burst_s": busy_s / len(bursts),
+            f"{label}_idle_s": sum(idles) / len(idles) if idles else 0.0,
+            f"{label}_burst_per_s": moved / busy_s,
+        }
+
+
+@contextlib.contextmanager
+def sampling(*, interval_s: float = 0.01, interface: str | None = None) -> Iterator[Samples]:
+    """Sample this process beside the body. Not for timed blocks: a sampler steals a little from what it watches."""
+    samples = Samples()
+    stop = threading.Event()
+
+    def watch() -> None:
+        while True:
+            samples.values.append(take_sample(interface=interface))
+            if stop.wait(interval_s):
+                samples.values.append(take_sample(interface=interface))
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        stop.set()
+        thread.join()
+
+
+def take_sample(*, interface: str | None = None) -> Sample:
+    sent, received = network_bytes(interface)
+    return Sample(
+        at_s=time.perf_counter(),
+        rss_bytes=float(int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES),
+        cpu_s=time.process_time(),
+        sent_bytes=sent,
+        received_bytes=received,
+    )
+
+
+def network_bytes(interface: str | None = None) -> tuple[float, float]:
+    """Bytes sent and received by this network namespace since it began, on one interface or on all but loopback."""
+    totals = _interfaces()
+    chosen = totals if interface is None else {name: totals[name] for name in (interface,) if name in totals}
+    return float(sum(sent for sent, _ in chosen.values())), float(sum(received for _, received in chosen.values()))
+
+
+def _interfaces() -> Mapping[str, tuple[int, int]]:
+    totals = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/net/dev").read_text().splitlines()[2:]:
+            name, _, counts = line.partition(":")
+            words = counts.split()
+            if name.strip() != "lo":
+                totals[name.strip()] = (int(words[8]), int(words[0]))
+    return totals
