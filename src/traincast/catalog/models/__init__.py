@@ -1,0 +1,1 @@
+"""Architectures as code: shapes in, one whole training step of eager PyTorch out, without importing PyTorch."""

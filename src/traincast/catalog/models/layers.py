@@ -1,0 +1,796 @@
+"""The verbs of a model: each writes the kernels eager PyTorch launches forward and registers those it launches backward."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from traincast.catalog.models.tape import Gradients, Tape, Value
+from traincast.spec.graph import Attr
+
+# Pointwise
+
+
+def pointwise(
+    tape: Tape,
+    function: str,
+    *inputs: Value,
+    backward: Callable[[Value, Value], Gradients] | None = None,
+    shape: Sequence[int] | None = None,
+    dtype: str = "",
+    inplace: bool = False,
+    bytes_read: float | None = None,
+    flop_per_element: float = 1.0,
+) -> Value:
+    """One elementwise kernel. `backward` gets (gradient, output); without it the gradient passes unchanged to every input."""
+    if inplace:
+        out = tape.seen_as(inputs[0], inputs[0].shape)
+    else:
+        out = tape.new(shape if shape is not None else inputs[0].shape, dtype or inputs[0].dtype)
+    attrs: dict[str, Attr] = {"function": function, "numel": out.numel, "num_inputs": len(inputs)}
+    tape.op(
+        f"aten.{function}{'_' if inplace else ''}",
+        "elementwise",
+        inputs,
+        (out,),
+        attrs,
+        flop=flop_per_element * out.numel,
+        bytes_read=bytes_read,
+    )
+    if backward is None:
+        return tape.register(out, inputs, lambda g: [fit(tape, g, value) for value in inputs])
+    rule = backward
+    return tape.register(out, inputs, lambda g: rule(g, out))
+
+
+def kernel(
+    tape: Tape, function: str, reads: Sequence[Value], like: Value, *, inplace: bool = False, calls: int = 1
+) -> Value:
+    """One more elementwise kernel of a backward formula, with a result shaped like `like`."""
+    out = reads[0] if inplace else tape.gradient_like(like)
+    attrs: dict[str, Attr] = {"function": function, "numel": out.numel, "num_inputs": len(reads)}
+    tape.op(f"aten.{function}", "elementwise", reads, (out,), attrs, flop=out.numel, calls=calls)
+    return out
+
+
+def fit(tape: Tape, gradient: Value, value: Value) -> Value | None:
+    """The gradient in the shape and format of a value that was broadcast or promoted."""
+    if not value.needs_gradient:
+        return None
+    if gradient.numel != value.numel:
+        gradient = sum_to(tape, gradient, value)
+    if gradient.dtype != value.dtype:
+        gradient = tape.cast_back(gradient, value)
+    return gradient
+
+
+def sum_to(tape: Tape, gradient: Value, value: Value) -> Value:
+    """Sum what was broadcast: the gradient of a bias, of a scale, of a repeated head."""
+    out = tape.new(value.shape, gradient.dtype)
+    if value.parameter and gradient.dtype == value.dtype:
+        out = tape.gradient_like(value)
+    attrs: dict[str, Attr] = {"function": "sum", "rows": value.numel, "cols": gradient.numel // max(1, value.numel)}
+    tape.op("aten.sum", "reduce", (gradient,), (out,), attrs, flop=gradient.numel, calls=2)
+    return out
+
+
+def add(tape: Tape, left: Value, right: Value, *, inplace: bool = False) -> Value:
+    """A sum; mixed formats are promoted to the wider one. Its backward pass costs no kernel unless one was broadcast."""
+    wide = left if left.numel >= right.numel else right
+    dtype = "fp32" if "fp32" in (left.dtype, right.dtype) else left.dtype
+    return pointwise(tape, "add", left, right, shape=wide.shape, dtype=dtype, inplace=inplace)
+
+
+def multiply(tape: Tape, left: Value, right: Value) -> Value:
+    wide = left if left.numel >= right.numel else right
+    dtype = "fp32" if "fp32" in (left.dtype, right.dtype) else left.dtype
+
+    def backward(g: Value, out: Value) -> Gradients:
+        gradients = []
+        for value, other in ((left, right), (right, left)):
+            if not value.needs_gradient:
+                gradients.append(None)
+                continue
+            product = (
+                tape.new(wide.shape, dtype) if value.parameter or value.numel != g.numel else tape.gradient_like(value)
+            )
+            attrs: dict[str, Attr] = {"function": "mul", "numel": wide.numel, "num_inputs": 2}
+            tape.op("aten.mul", "elementwise", (g, other), (product,), attrs, flop=wide.numel)
+            gradients.append(fit(tape, product, value))
+        return gradients
+
+    return pointwise(tape, "mul", left, right, shape=wide.shape, dtype=dtype, backward=backward)
+
+
+def scale(tape: Tape, value: Value, function: str = "mul") -> Value:
+    """Times or over a number."""
+    return pointwise(tape, function, value, backward=lambda g, out: (kernel(tape, function, (g,), value),))
+
+
+def shift(tape: Tape, value: Value) -> Value:
+    """Plus a number: no backward kernel."""
+    return pointwise(tape, "add", value)
+
+
+def activation(tape: Tape, function: str, value: Value, *, inplace: bool = False) -> Value:
+    """One fused activation kernel each way. Those with a derivative of their output keep the output, the others the input."""
+    if function == "gelu_new":
+        return gelu_new(tape, value)
+    keeps_output = function in ("relu", "tanh", "sigmoid")
+    inplace = inplace and function in ("relu", "relu6", "hardswish", "silu", "leaky_relu", "elu")
+    if inplace and not keeps_output and function != "leaky_relu":
+        # Autograd keeps the input of these, so overwriting it costs a copy: they are written out of place.
+        inplace = function == "relu6"
+    name = {"relu6": "hardtanh"}.get(function, function)
+
+    def backward(g: Value, out: Value) -> Gradients:
+        kept = out if keeps_output or inplace else value
+        return (kernel(tape, f"{'threshold' if function == 'relu' else name}_backward", (g, kept), value),)
+
+    cost = 1.0 if function in ("relu", "relu6", "leaky_relu") else 8.0
+    return pointwise(tape, name, value, backward=backward, inplace=inplace, flop_per_element=cost)
+
+
+def gelu_new(tape: Tape, value: Value) -> Value:
+    """The tanh approximation as Hugging Face writes it in Python: eight kernels."""
+    half = scale(tape, value)
+    cube = pointwise(
+        tape,
+        "pow",
+        value,
+        backward=lambda g, out: (
+            kernel(tape, "mul", (g, kernel(tape, "mul", (kernel(tape, "pow", (value,), value),), value)), value),
+        ),
+    )
+    inner = scale(tape, add(tape, value, scale(tape, cube)))
+    return multiply(tape, half, shift(tape, activation(tape, "tanh", inner)))
+
+
+def dropout(tape: Tape, value: Value, rate: float) -> Value:
+    """Keeps a mask of one byte per element. A rate of 0 launches nothing."""
+    if rate <= 0 or not tape.recipe.trains:
+        return value
+    out = tape.new(value.shape, value.dtype)
+    mask = tape.new(value.shape, "bool")
+    attrs: dict[str, Attr] = {"numel": value.numel}
+    tape.op("aten.native_dropout", "dropout", (value,), (out, mask), attrs, flop=2 * value.numel)
+
+    def backward(g: Value) -> Gradients:
+        result = tape.gradient_like(value)
+        tape.op("aten.native_dropout_backward", "dropout", (g, mask), (result,), attrs, flop=2 * value.numel)
+        return (result,)
+
+    return tape.register(out, (value,), backward)
+
+
+def copy(tape: Tape, value: Value, shape: Sequence[int] | None = None, function: str = "contiguous") -> Value:
+    """A transposed or strided view made contiguous. Its gradient arrives as a view: no kernel."""
+    out = tape.new(shape if shape is not None else value.shape, value.dtype)
+    tape.op("aten.clone", "copy", (value,), (out,), {"function": function, "numel": value.numel}, calls=2)
+    return tape.register(out, (value,), lambda g: (tape.seen_as(g, value.shape),))
+
+
+def split(tape: Tape, value: Value, shapes: Sequence[Sequence[int]]) -> list[Value]:
+    """Parts of a tensor as views; backward concatenates their gradients."""
+    parts = [tape.part(value, shape) for shape in shapes]
+
+    def backward(gradients: Gradients) -> Gradients:
+        out = tape.gradient_like(value)
+        arrived = [g for g in gradients if g is not None]
+        attrs: dict[str, Attr] = {"function": "cat", "numel": out.numel}
+        tape.op("aten.cat", "copy", arrived, (out,), attrs, calls=2)
+        return (out,)
+
+    tape.register_many(tuple(parts), (value,), backward)
+    return parts
+
+
+def concat(tape: Tape, values: Sequence[Value], shape: Sequence[int]) -> Value:
+    """One copy forward; backward gives views."""
+    out = tape.new(shape, values[0].dtype)
+    tape.op("aten.cat", "copy", values, (out,), {"function": "cat", "numel": out.numel})
+
+    def backward(g: Value) -> Gradients:
+        return [tape.part(g, value.shape) for value in values]
+
+    return tape.register(out, tuple(values), backward)
+
+
+def take(tape: Tape, value: Value, shape: Sequence[int]) -> Value:
+    """A slice as a view; backward fills zeros and copies the slice's gradient in."""
+    out = tape.part(value, shape)
+
+    def backward(g: Value) -> Gradients:
+        whole = tape.gradient_like(value)
+        attrs: dict[str, Attr] = {"function": "slice_backward", "numel": whole.numel}
+        tape.op(
+            "aten.slice_backward", "copy", (g,), (whole,), attrs,
+            bytes_written=whole.num_bytes + g.num_bytes, kernels=2, calls=3,
+        )  # fmt: skip
+        return (whole,)
+
+    return tape.register(out, (value,), backward)
+
+
+# Products
+
+
+def product_op(
+    tape: Tape,
+    name: str,
+    reads: Sequence[Value],
+    out: Value,
+    *,
+    batch: int,
+    m: int,
+    n: int,
+    k: int,
+    layout: str,
+    calls: int = 1,
+) -> None:
+    attrs: dict[str, Attr] = {"batch": batch, "m": m, "n": n, "k": k, "layout": layout}
+    tape.op(
+        name, "matmul", reads, (out,), attrs,
+        flop=2.0 * batch * m * n * k, dtype=product_dtype(tape, out.dtype), calls=calls,
+    )  # fmt: skip
+
+
+def product_dtype(tape: Tape, stored: str) -> str:
+    """The arithmetic of a product: tf32 and fp8 are set by the recipe, else as stored."""
+    numbers = tape.numbers
+    return numbers.product if stored == numbers.compute else stored
+
+
+def quantize(tape: Tape, value: Value) -> None:
+    """Transformer Engine's cast of an operand to fp8, stored in both layouts."""
+    if tape.numbers.product in ("fp8", "fp4"):
+        size = 1.0 if tape.numbers.product == "fp8" else 0.5
+        small = tape.new(value.shape, tape.numbers.product)
+        attrs: dict[str, Attr] = {"function": "quantize", "numel": value.numel}
+        tape.op("te.cast_transpose", "copy", (value,), (small,), attrs, bytes_written=2 * size * value.numel)
+
+
+def linear(
+    tape: Tape,
+    x: Value,
+    features: int,
+    *,
+    bias: bool = True,
+    name: str = "",
+    weight: Value | None = None,
+    layout: str = "tn",
+    inputs: int | None = None,
+) -> Value:
+    """A dense layer. `layout` "tn" is torch.nn.Linear, "nn" Hugging Face's Conv1D; `weight` shares one that exists."""
+    if name:
+        with tape.scope(name):
+            return linear(tape, x, features, bias=bias, weight=weight, layout=layout, inputs=inputs)
+    width = inputs or x.shape[-1]
+    rows = x.numel // width
+    shape = (features, width) if layout == "tn" else (width, features)
+    weight_value = tape.parameter("weight", shape) if weight is None else weight
+    bias_value = tape.parameter("bias", (features,)) if bias else None
+    x_used = tape.for_product(x)
+    w_used = tape.for_product(weight_value)
+    operands = [x_used, w_used]
+    if bias_value is not None:
+        operands.append(tape.for_product(bias_value))
+    out = tape.new((*x.shape[:-1], features), x_used.dtype)
+    quantize(tape, x_used)
+    quantize(tape, w_used)
+    product_op(
+        tape, "aten.addmm" if bias else "aten.mm", operands, out,
+        batch=1, m=rows, n=features, k=width, layout=layout, calls=4,
+    )  # fmt: skip
+
+    def backward(g: Value) -> Gradients:
+        quantize(tape, g)
+        gradients: list[Value | None] = [None] * len(operands)
+        if x_used.needs_gradient:
+            gx = tape.gradient_like(x_used)
+            back = "nn" if layout == "tn" else "tn"
+            product_op(tape, "aten.mm", (g, w_used), gx, batch=1, m=rows, n=width, k=features, layout=back, calls=3)
+            gradients[0] = gx
+        gw = tape.gradient_like(w_used)
+        m, n = (features, width) if layout == "tn" else (width, features)
+        product_op(tape, "aten.mm", (g, x_used), gw, batch=1, m=m, n=n, k=rows, layout="nt", calls=4)
+        gradients[1] = gw
+        if len(operands) == 3:
+            gradients[2] = sum_to(tape, g, operands[2])
+        return gradients
+
+    return tape.register(out, tuple(operands), backward)
+
+
+def matmul(
+    tape: Tape, a: Value, b: Value, *, batch: int, m: int, n: int, k: int, layout: str, shape: Sequence[int]
+) -> Value:
+    """A batched product of two activations."""
+    a, b = tape.for_product(a), tape.for_product(b)
+    out = tape.new(shape, a.dtype)
+    product_op(tape, "aten.bmm", (a, b), out, batch=batch, m=m, n=n, k=k, layout=layout, calls=4)
+
+    def backward(g: Value) -> Gradients:
+        ga = gb = None
+        if b.needs_gradient:
+            gb = tape.gradient_like(b)
+            product_op(tape, "aten.bmm", (a, g), gb, batch=batch, m=k, n=n, k=m, layout="nt", calls=2)
+        if a.needs_gradient:
+            ga = tape.gradient_like(a)
+            back = "nn" if layout == "tn" else "tn"
+            product_op(tape, "aten.bmm", (g, b), ga, batch=batch, m=m, n=k, k=n, layout=back, calls=2)
+        return ga, gb
+
+    return tape.register(out, (a, b), backward)
+
+
+# Normalisation
+
+
+def layer_norm(tape: Tape, x: Value, *, name: str = "norm", affine: bool = True, bias: bool = True) -> Value:
+    """Keeps its input and two statistics per row; backward is two kernels (input, weights)."""
+    cols = x.shape[-1]
+    rows = x.numel // cols
+    with tape.scope(name):
+        weights = [tape.parameter("weight", (cols,))] if affine else []
+        if affine and bias:
+            weights.append(tape.parameter("bias", (cols,)))
+        x = tape.for_stable(x)
+        return _norm(tape, "layer_norm", x, weights, rows=rows, cols=cols, num_statistics=2)
+
+
+def _norm(
+    tape: Tape, function: str, x: Value, weights: list[Value], *, rows: int, cols: int, num_statistics: int
+) -> Value:
+    out = tape.new(x.shape, x.dtype)
+    statistics = [tape.new((rows,), "fp32") for _ in range(num_statistics)]
+    attrs: dict[str, Attr] = {"function": function, "rows": rows, "cols": cols}
+    tape.op(f"aten.native_{function}", "norm", (x, *weights), (out, *statistics), attrs, flop=8.0 * x.numel)
+
+    def backward(g: Value) -> Gradients:
+        gx = tape.gradient_like(x)
+        given = [tape.gradient_like(weight) for weight in weights]
+        passes = 2 if weights else 1
+        tape.op(
+            f"aten.native_{function}_backward", "norm", (g, x, *statistics, *weights), (gx, *given), attrs,
+            flop=14.0 * x.numel, bytes_read=passes * (g.num_bytes + x.num_bytes), kernels=passes,
+        )  # fmt: skip
+        return (gx, *given)
+
+    return tape.register(out, (x, *weights), backward)
+
+
+def rms_norm(tape: Tape, x: Value, *, name: str = "norm", fused: bool = False, width: int | None = None) -> Value:
+    """As Hugging Face writes it in Python (cast, square, mean, rsqrt, two products), or fused as one kernel."""
+    cols = width or x.shape[-1]
+    rows = x.numel // cols
+    with tape.scope(name):
+        weight = tape.parameter("weight", (cols,))
+        if fused:
+            return _norm(tape, "rms_norm", x, [weight], rows=rows, cols=cols, num_statistics=1)
+        stored = x.dtype
+        wide = tape.cast(x, "fp32")
+
+        def pow_backward(g: Value, out: Value) -> Gradients:
+            twice = kernel(tape, "mul", (kernel(tape, "pow", (wide,), wide),), wide)
+            return (kernel(tape, "mul", (g, twice), wide),)
+
+        square = pointwise(tape, "pow", wide, backward=pow_backward)
+        mean = reduce_mean(tape, square, rows=rows, cols=cols)
+
+        def rsqrt_backward(g: Value, out: Value) -> Gradients:
+            cube = kernel(tape, "pow", (out,), mean)
+            return (kernel(tape, "mul", (kernel(tape, "mul", (g,), mean), cube), mean),)
+
+        inverse = pointwise(tape, "rsqrt", shift(tape, mean), backward=rsqrt_backward)
+        normal = tape.cast(multiply(tape, wide, inverse), stored)
+        return multiply(tape, normal, weight)
+
+
+def reduce_mean(tape: Tape, x: Value, *, rows: int, cols: int) -> Value:
+    out = tape.new((rows,), x.dtype)
+    attrs: dict[str, Attr] = {"function": "mean", "rows": rows, "cols": cols}
+    tape.op("aten.mean", "reduce", (x,), (out,), attrs, flop=x.numel)
+    return tape.register(out, (x,), lambda g: (kernel(tape, "div", (g,), x, calls=2),))
+
+
+def batch_norm(tape: Tape, x: Value, *, name: str = "bn", channels: int | None = None) -> Value:
+    """cuDNN keeps its input and the batch statistics; weights and statistics stay fp32."""
+    channels = channels or x.shape[1]
+    cols = x.numel // channels
+    with tape.scope(name):
+        weights = [
+            tape.parameter("weight", (channels,), dtype="fp32"),
+            tape.parameter("bias", (channels,), dtype="fp32"),
+        ]
+        running = [tape.buffer(f"{tape.layer}.running_{kind}", (channels,)) for kind in ("mean", "var")]
+        out = tape.new(x.shape, x.dtype)
+        attrs: dict[str, Attr] = {"function": "batch_norm", "rows": channels, "cols": cols}
+        if not tape.recipe.trains:
+            tape.op("aten.native_batch_norm", "norm", (x, *weights, *running), (out,), attrs, flop=2.0 * x.numel)
+            return out
+        statistics = [tape.new((channels,), "fp32") for _ in range(2)]
+        tape.op(
+            "aten.native_batch_norm", "norm", (x, *weights, *running), (out, *statistics, *running), attrs,
+            flop=8.0 * x.numel, bytes_read=2 * x.num_bytes,
+        )  # fmt: skip
+        tape.op(
+            "aten.add_", "elementwise", (), (tape.new((1,), "int64", role="buffer"),),
+            {"function": "add", "numel": 1, "num_inputs": 1}, flop=1.0,
+        )  # fmt: skip
+
+        def backward(g: Value) -> Gradients:
+            gx = tape.gradient_like(x)
+            given = [tape.gradient_like(weight) for weight in weights]
+            tape.op(
+                "aten.native_batch_norm_backward", "norm", (g, x, *statistics, weights[0]), (gx, *given), attrs,
+                flop=14.0 * x.numel, bytes_read=2 * (g.num_bytes + x.num_bytes),
+            )  # fmt: skip
+            return (gx, *given)
+
+        return tape.register(out, (x, *weights), backward)
+
+
+def group_norm(tape: Tape, x: Value, *, groups: int = 32, name: str = "norm", function: str = "group_norm") -> Value:
+    """Rows are samples x groups."""
+    channels = x.shape[1]
+    rows = x.shape[0] * groups
+    with tape.scope(name):
+        weights = [tape.parameter("weight", (channels,)), tape.parameter("bias", (channels,))]
+        x = tape.for_stable(x)
+        return _norm(tape, function, x, weights, rows=rows, cols=x.numel // rows, num_statistics=2)
+
+
+# Softmax and loss
+
+
+def softmax(tape: Tape, x: Value, *, fused: bool = False) -> Value:
+    """Keeps its output. The CUDA backward first writes gradient x output: two kernels, unless fused."""
+    x = x if fused else tape.for_stable(x)
+    cols = x.shape[-1]
+    rows = x.numel // cols
+    out = tape.new(x.shape, x.dtype)
+    attrs: dict[str, Attr] = {"rows": rows, "cols": cols}
+    tape.op(
+        "aten._softmax" if not fused else "megatron.scaled_masked_softmax",
+        "softmax",
+        (x,),
+        (out,),
+        attrs,
+        flop=5.0 * x.numel,
+    )
+
+    def backward(g: Value) -> Gradients:
+        gx = tape.gradient_like(x)
+        if fused:
+            tape.op("megatron.scaled_masked_softmax_backward", "softmax", (g, out), (gx,), attrs, flop=5.0 * x.numel)
+            return (gx,)
+        tape.op(
+            "aten._softmax_backward_data", "softmax", (g, out), (gx,), attrs, flop=5.0 * x.numel,
+            bytes_read=2 * (g.num_bytes + out.num_bytes), bytes_written=2 * gx.num_bytes, kernels=2,
+        )  # fmt: skip
+        return (gx,)
+
+    return tape.register(out, (x,), backward)
+
+
+def cross_entropy(tape: Tape, logits: Value, *, classes: int | None = None) -> Value:
+    """Log-softmax and negative log-likelihood, in fp32 as Hugging Face and autocast do."""
+    cols = classes or logits.shape[-1]
+    rows = logits.numel // cols
+    with tape.scope("loss"):
+        labels = tape.input("labels", (rows,), "int64")
+        wide = tape.cast(logits, "fp32")
+        log = tape.new(wide.shape, "fp32")
+        attrs: dict[str, Attr] = {"rows": rows, "cols": cols}
+        tape.op("aten._log_softmax", "softmax", (wide,), (log,), attrs, flop=5.0 * wide.numel)
+
+        def log_backward(g: Value) -> Gradients:
+            gx = tape.gradient_like(wide)
+            tape.op("aten._log_softmax_backward_data", "softmax", (g, log), (gx,), attrs, flop=5.0 * wide.numel)
+            return (gx,)
+
+        tape.register(log, (wide,), log_backward)
+        loss = tape.new((1,), "fp32")
+        nll: dict[str, Attr] = {"function": "nll_loss", "numel": rows}
+        tape.op("aten.nll_loss_forward", "index", (log, labels), (loss,), nll, flop=rows, bytes_read=12.0 * rows)
+
+        def nll_backward(g: Value) -> Gradients:
+            gx = tape.new(log.shape, "fp32")
+            tape.op("aten.nll_loss_backward", "index", (g, labels), (gx,), nll, flop=rows, kernels=2)
+            return (gx,)
+
+        return tape.register(loss, (log,), nll_backward)
+
+
+def mean_loss(tape: Tape, prediction: Value, function: str = "mse_loss") -> Value:
+    """An elementwise loss against a target of the same shape, averaged; in fp32."""
+    with tape.scope("loss"):
+        wide = tape.cast(prediction, "fp32")
+        target = tape.input("target", wide.shape, "fp32")
+        loss = tape.new((1,), "fp32")
+        attrs: dict[str, Attr] = {"function": function, "rows": 1, "cols": wide.numel}
+        tape.op(f"aten.{function}", "reduce", (wide, target), (loss,), attrs, flop=3.0 * wide.numel, kernels=2)
+
+        def backward(g: Value) -> Gradients:
+            return (kernel(tape, f"{function}_backward", (g, wide, target), wide),)
+
+        return tape.register(loss, (wide,), backward)
+
+
+# Lookups
+
+
+def embedding(
+    tape: Tape, ids: Value, *, vocab: int, width: int, name: str = "embedding", weight: Value | None = None
+) -> Value:
+    """Gather rows; backward fills a dense gradient with zeros, sorts the ids and adds the rows up."""
+    with tape.scope(name):
+        table = tape.parameter("weight", (vocab, width)) if weight is None else weight
+        out = tape.new((*ids.shape, width), table.dtype)
+        attrs: dict[str, Attr] = {"rows": ids.numel, "cols": width, "vocab": vocab}
+        tape.op("aten.embedding", "embedding", (table, ids), (out,), attrs, bytes_read=out.num_bytes + ids.num_bytes)
+
+        def backward(g: Value) -> Gradients:
+            gradient = tape.gradient_like(table)
+            touched = min(ids.numel, vocab) * width * (table.num_bytes / table.numel)
+            tape.op(
+                "aten.embedding_dense_backward", "embedding", (g, ids), (gradient,), attrs, flop=g.numel,
+                bytes_read=g.num_bytes + 4 * ids.num_bytes + touched,
+                bytes_written=gradient.num_bytes + touched + 2 * ids.num_bytes, kernels=6 if ids.numel > 3072 else 2,
+            )  # fmt: skip
+            return (gradient,)
+
+        return tape.register(out, (table,), backward)
+
+
+def position_table(tape: Tape, *, length: int, width: int, rows: int | None = None, name: str = "positions") -> Value:
+    """A learned position embedding, looked up once for all samples."""
+    ids = tape.input("position_ids", (length,), "int64")
+    return embedding(tape, ids, vocab=rows or length, width=width, name=name)
+
+
+def gather_rows(tape: Tape, x: Value, rows: int, *, function: str = "index_select") -> Value:
+    """Pick or permute rows of a matrix by index; backward adds them back."""
+    width = x.shape[-1]
+    out = tape.new((rows, width), x.dtype)
+    attrs: dict[str, Attr] = {"function": function, "numel": out.numel}
+    tape.op(f"aten.{function}", "index", (x,), (out,), attrs, bytes_read=out.num_bytes + 8.0 * rows)
+
+    def backward(g: Value) -> Gradients:
+        gx = tape.gradient_like(x)
+        tape.op(
+            "aten.index_add_", "index", (g,), (gx,), attrs, flop=g.numel,
+            bytes_read=2 * g.num_bytes, bytes_written=gx.num_bytes + g.num_bytes, kernels=2, calls=2,
+        )  # fmt: skip
+        return (gx,)
+
+    return tape.register(out, (x,), backward)
+
+
+def scatter_rows(tape: Tape, x: Value, rows: int) -> Value:
+    """Add rows into fewer rows by index; backward gathers."""
+    width = x.shape[-1]
+    out = tape.new((rows, width), x.dtype)
+    attrs: dict[str, Attr] = {"function": "index_add", "numel": x.numel}
+    tape.op(
+        "aten.index_add_", "index", (x,), (out,), attrs, flop=x.numel,
+        bytes_read=2 * x.num_bytes, bytes_written=out.num_bytes + x.num_bytes, kernels=2, calls=2,
+    )  # fmt: skip
+
+    def backward(g: Value) -> Gradients:
+        gx = tape.gradient_like(x)
+        tape.op(
+            "aten.index_select",
+            "index",
+            (g,),
+            (gx,),
+            {"function": "index_select", "numel": gx.numel},
+            bytes_read=gx.num_bytes,
+        )
+        return (gx,)
+
+    return tape.register(out, (x,), backward)
+
+
+# Convolution and pooling
+
+
+def conv(
+    tape: Tape,
+    x: Value,
+    channels: int,
+    kernel_size: int | Sequence[int],
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | None = None,
+    dilation: int = 1,
+    groups: int = 1,
+    bias: bool = False,
+    name: str = "conv",
+    transposed: bool = False,
+) -> Value:
+    """A convolution of any dimension on (batch, channels, *size). Padding defaults to 'same' for stride 1."""
+    batch, in_channels, *size = x.shape
+    dims = len(size)
+    kernels = [kernel_size] * dims if isinstance(kernel_size, int) else list(kernel_size)
+    strides = [stride] * dims if isinstance(stride, int) else list(stride)
+    if padding is None:
+        pads = [dilation * (k - 1) // 2 for k in kernels]
+    else:
+        pads = [padding] * dims if isinstance(padding, int) else list(padding)
+    if transposed:
+        out_size = [(s - 1) * st - 2 * p + k for s, k, st, p in zip(size, kernels, strides, pads, strict=True)]
+    else:
+        out_size = [
+            (s + 2 * p - dilation * (k - 1) - 1) // st + 1
+            for s, k, st, p in zip(size, kernels, strides, pads, strict=True)
+        ]
+    with tape.scope(name):
+        first, second = (in_channels, channels // groups) if transposed else (channels, in_channels // groups)
+        weight = tape.parameter("weight", (first, second, *kernels))
+        bias_value = tape.parameter("bias", (channels,)) if bias else None
+        x_used, w_used = tape.for_product(x), tape.for_product(weight)
+        operands = [x_used, w_used]
+        if bias_value is not None:
+            operands.append(tape.for_product(bias_value))
+        out = tape.new((batch, channels, *out_size), x_used.dtype)
+        macs = out.numel * (in_channels // groups) * math.prod(kernels)
+        if transposed:
+            macs = x.numel * (channels // groups) * math.prod(kernels)
+        dtype = product_dtype(tape, x_used.dtype)
+
+        def write(direction: str, reads: Sequence[Value], result: Value) -> None:
+            attrs: dict[str, Attr] = {
+                "batch": batch, "in_channels": in_channels, "out_channels": channels, "groups": groups,
+                "in_size": _sizes(size), "out_size": _sizes(out_size), "kernel": _sizes(kernels), "stride": _sizes(strides),
+                "pass": direction,
+            }  # fmt: skip
+            if transposed:
+                attrs["transposed"] = True
+            name = "aten.convolution" if direction == "forward" else f"aten.convolution_backward.{direction}"
+            tape.op(name, "conv", reads, (result,), attrs, flop=2.0 * macs, dtype=dtype)
+
+        write("forward", operands[:2], out)
+        if bias_value is not None:
+            # cuDNN adds the bias in a kernel of its own.
+            attrs: dict[str, Attr] = {"function": "add", "numel": out.numel, "num_inputs": 2}
+            tape.op("aten.add_", "elementwise", (out, operands[2]), (out,), attrs, flop=out.numel, calls=0)
+
+        def backward(g: Value) -> Gradients:
+            gradients: list[Value | None] = [None] * len(operands)
+            if x_used.needs_gradient:
+                gx = tape.gradient_like(x_used)
+                write("grad_input", (g, w_used), gx)
+                gradients[0] = gx
+            gw = tape.gradient_like(w_used)
+            write("grad_weight", (g, x_used), gw)
+            gradients[1] = gw
+            if len(operands) == 3:
+                gradients[2] = sum_to(tape, g, operands[2])
+            return gradients
+
+        return tape.register(out, tuple(operands), backward)
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    return "x".join(str(size) for size in sizes)
+
+
+def pool(
+    tape: Tape,
+    x: Value,
+    kernel_size: int | Sequence[int],
+    *,
+    stride: int | Sequence[int] | None = None,
+    padding: int = 0,
+    function: str = "max",
+    ceil: bool = False,
+) -> Value:
+    """Max pooling keeps its input and the indices; average pooling its input."""
+    size = x.shape[2:]
+    kernels = [kernel_size] * len(size) if isinstance(kernel_size, int) else list(kernel_size)
+    if stride is None:
+        strides = kernels
+    else:
+        strides = [stride] * len(size) if isinstance(stride, int) else list(stride)
+    extra = [st - 1 if ceil else 0 for st in strides]
+    out_size = [(s + 2 * padding - k + e) // st + 1 for s, k, st, e in zip(size, kernels, strides, extra, strict=True)]
+    out = tape.new((*x.shape[:2], *out_size), x.dtype)
+    writes = (out, tape.new(out.shape, "int64")) if function == "max" else (out,)
+    attrs: dict[str, Attr] = {"function": function, "numel": out.numel, "kernel": _sizes(kernels)}
+    cost = out.numel * math.prod(kernels)
+    tape.op(f"aten.{function}_pool", "pool", (x,), writes, attrs, flop=float(cost))
+
+    def backward(g: Value) -> Gradients:
+        gx = tape.gradient_like(x)
+        # The backward kernels take the saved input for its shape; max pooling reads its indices only.
+        kept = (*writes[1:], x)
+        size_read = g.num_bytes + sum(value.num_bytes for value in writes[1:])
+        tape.op(
+            f"aten.{function}_pool_backward", "pool", (g, *kept), (gx,), attrs, flop=float(cost), bytes_read=size_read
+        )
+        return (gx,)
+
+    return tape.register(out, (x,), backward)
+
+
+def global_pool(tape: Tape, x: Value) -> Value:
+    """The mean over all positions, as adaptive_avg_pool(1) and flatten; backward expands and divides."""
+    rows = x.shape[0] * x.shape[1]
+    mean = reduce_mean(tape, x, rows=rows, cols=x.numel // rows)
+    return tape.view(mean, x.shape[:2])
+
+
+def upsample(tape: Tape, x: Value, factor: int = 2, *, function: str = "nearest") -> Value:
+    out = tape.new((*x.shape[:2], *[size * factor for size in x.shape[2:]]), x.dtype)
+    attrs: dict[str, Attr] = {"function": f"upsample_{function}", "numel": out.numel, "kernel": str(factor)}
+    tape.op(f"aten.upsample_{function}", "pool", (x,), (out,), attrs, flop=float(out.numel))
+
+    def backward(g: Value) -> Gradients:
+        gx = tape.gradient_like(x)
+        tape.op(f"aten.upsample_{function}_backward", "pool", (g,), (gx,), attrs, flop=float(out.numel))
+        return (gx,)
+
+    return tape.register(out, (x,), backward)
+
+
+# Recurrent
+
+
+def rnn(
+    tape: Tape,
+    x: Value,
+    hidden: int,
+    *,
+    layers: int = 1,
+    directions: int = 1,
+    cell: str = "lstm",
+    name: str = "rnn",
+    bias: bool = True,
+) -> Value:
+    """A cuDNN recurrent stack on (length, batch, features): one op, with the gates it keeps for backward."""
+    length, batch, inputs = x.shape
+    gates = {"lstm": 4, "gru": 3, "rnn": 1}[cell]
+    with tape.scope(name):
+        weights = []
+        flop = 0.0
+        width = inputs
+        for layer in range(layers):
+            for direction in range(directions):
+                suffix = f"l{layer}{'_reverse' if direction else ''}"
+                weights.append(tape.parameter(f"weight_ih_{suffix}", (gates * hidden, width)))
+                weights.append(tape.parameter(f"weight_hh_{suffix}", (gates * hidden, hidden)))
+                if bias:
+                    weights.append(tape.parameter(f"bias_ih_{suffix}", (gates * hidden,)))
+                    weights.append(tape.parameter(f"bias_hh_{suffix}", (gates * hidden,)))
+            flop += directions * 2.0 * length * batch * gates * hidden * (width + hidden)
+            width = hidden * directions
+        used = [tape.for_product(weight) for weight in weights]
+        x = tape.for_product(x)
+        out = tape.new((length, batch, hidden * directions), x.dtype)
+        # cuDNN's reserve holds the gates, cell states and the outputs of inner layers.
+        kept = length * batch * hidden * directions * (layers * (gates + (1 if cell == "lstm" else 0)) + layers - 1)
+        reserve = tape.new((kept,), x.dtype)
+        attrs: dict[str, Attr] = {
+            "cell": cell, "batch": batch, "length": length, "inputs": inputs, "hidden": hidden, "layers": layers,
+            "directions": directions,
+        }  # fmt: skip
+        size = sum(weight.num_bytes for weight in used)
+        dtype = product_dtype(tape, x.dtype)
+        # Input products run once per layer, recurrent ones once per time step, each with a pointwise kernel.
+        steps = layers * directions * (1 + 2 * length)
+        tape.op(
+            "aten._cudnn_rnn", "rnn", (x, *used), (out, reserve), attrs, flop=flop, dtype=dtype,
+            bytes_read=x.num_bytes + size + layers * out.num_bytes, kernels=steps,
+        )  # fmt: skip
+
+        def backward(g: Value) -> Gradients:
+            gx = tape.gradient_like(x)
+            given = [tape.gradient_like(weight) for weight in used]
+            tape.op(
+                "aten._cudnn_rnn_backward", "rnn", (g, x, out, reserve, *used), (gx, *given), attrs, flop=2 * flop, dtype=dtype,
+                bytes_read=g.num_bytes + x.num_bytes + out.num_bytes + 2 * reserve.num_bytes + 2 * size,
+                bytes_written=gx.num_bytes + size + reserve.num_bytes, kernels=steps + layers * directions * 3,
+            )  # fmt: skip
+            return (gx, *given)
+
+        return tape.register(out, (x, *used), backward)

@@ -1,0 +1,224 @@
+"""Well-known workloads by name or by shape: a name, a batch and a recipe in, the graph of one step out. No PyTorch needed."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from traincast.catalog.models.recipe import Recipe, precision_name
+from traincast.catalog.models.styles import FUSED_STYLES, STYLES
+from traincast.catalog.models.transformer import TransformerShape, build_transformer
+from traincast.catalog.names import load_facts
+from traincast.errors import InvalidInput, UnknownName
+from traincast.spec.graph import Graph
+
+BUILDERS: dict[str, str] = {
+    "transformer": "traincast.catalog.workloads:build_named_transformer",
+}
+"""How a named workload becomes a graph: 'module:function', imported when first asked for."""
+
+OPTIMIZER_BY_FAMILY = {
+    "cnn": "momentum",
+    "detection": "momentum",
+    "segmentation": "adam",
+    "speech-rnn": "momentum",
+    "recsys": "adam",
+}
+
+_SHAPE_FIELDS = frozenset(field.name for field in fields(TransformerShape))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What one sample is: None stands for the published value."""
+
+    batch: int
+    seq: int | None = None
+    input_size: int | None = None
+    num_classes: int | None = None
+
+
+Builder = Callable[[str, Mapping[str, Any], Recipe, Sizes], Graph]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """An entry of the list: what a name stands for."""
+
+    name: str
+    family: str
+    parameters: float | None
+    """As published, where it was."""
+    seq: int | None
+    input_shape: str
+    dataset: str
+    source: str
+    confidence: str
+    aliases: tuple[str, ...]
+
+
+def workload(
+    name: str,
+    *,
+    batch: int = 1,
+    seq: int | None = None,
+    input_size: int | None = None,
+    num_classes: int | None = None,
+    precision: str = "fp32",
+    mode: str = "training_step",
+    optimizer: str | None = None,
+    attention: str = "flash",
+    recompute: str = "none",
+    fused: bool | None = None,
+    dropout: float | None = None,
+    loss: bool = True,
+    **more: Any,
+) -> Graph:
+    """The graph of one step of a known workload; `more` are the rarer fields of `Recipe`."""
+    facts = load_facts("model")
+    found = facts.find(name)
+    entry = facts.entries[found]
+    recipe = _recipe(
+        precision=precision, mode=mode, attention=attention, recompute=recompute, dropout=dropout, loss=loss,
+        optimizer=optimizer or entry.get("optimizer") or OPTIMIZER_BY_FAMILY.get(entry["family"], "adamw"),
+        fused=entry.get("style") in FUSED_STYLES if fused is None else fused,
+        **more,
+    )  # fmt: skip
+    sizes = Sizes(
+        batch=_count("batch", batch),
+        seq=None if seq is None else _count("seq", seq),
+        input_size=None if input_size is None else _count("input_size", input_size),
+        num_classes=None if num_classes is None else _count("num_classes", num_classes),
+    )
+    return _builder(entry["builder"])(found, entry, recipe, sizes)
+
+
+def workloads(family: str | None = None) -> tuple[Workload, ...]:
+    """Every workload of the catalogue, or those of one family."""
+    facts = load_facts("model")
+    families = sorted({entry["family"] for entry in facts.entries.values()})
+    if family is not None and family not in families:
+        raise UnknownName("family", family, families, plural="families")
+    return tuple(
+        Workload(
+            name=name,
+            family=entry["family"],
+            parameters=entry.get("parameters"),
+            seq=entry.get("shape", {}).get("seq") or entry.get("seq"),
+            input_shape=entry.get("input_shape", ""),
+            dataset=entry.get("dataset", ""),
+            source=facts.sources.get(entry["source"], entry["source"]),
+            confidence=entry.get("confidence", ""),
+            aliases=tuple(entry.get("aliases", ())),
+        )
+        for name, entry in facts.entries.items()
+        if family in (None, entry["family"])
+    )
+
+
+def from_shape(
+    *,
+    arch: str,
+    n_layers: int,
+    hidden: int,
+    heads: int,
+    vocab: int,
+    seq: int,
+    batch: int,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    ffn: int | None = None,
+    gated: bool | None = None,
+    tied: bool | None = None,
+    experts: int | None = None,
+    experts_per_token: int | None = None,
+    moe_ffn: int | None = None,
+    name: str = "",
+    fused: bool | None = None,
+    style: Mapping[str, Any] | None = None,
+    precision: str = "fp32",
+    **recipe_fields: Any,
+) -> Graph:
+    """The graph of a transformer given by its sizes; `arch` (gpt2, gpt, bert, opt, mpt, llama, ...) says the rest.
+
+    `style` overrides single fields of `TransformerShape`; None leaves what the architecture says.
+    """
+    arch = arch.strip().lower()
+    recipe = _recipe(precision=precision, fused=arch in FUSED_STYLES if fused is None else fused, **recipe_fields)
+    batch = _count("batch", batch)
+    sizes: dict[str, Any] = {
+        "n_layers": n_layers, "hidden": hidden, "heads": heads, "vocab": vocab, "seq": seq, "kv_heads": kv_heads,
+        "head_dim": head_dim, "ffn": ffn, "gated": gated, "tied": tied, "experts": experts,
+        "experts_per_token": experts_per_token, "moe_ffn": moe_ffn,
+    }  # fmt: skip
+    given = {key: value for key, value in sizes.items() if value is not None}
+    title = name or f"{arch}-h{hidden}-l{n_layers}"
+    if arch in OTHER_ARCHS:
+        return _builder(OTHER_ARCHS[arch])(title, {"shape": given, "arch": arch}, recipe, Sizes(batch=batch, seq=seq))
+    base = find_style(arch)
+    shape = transformer_shape({**base, **given, **(style or {})})
+    return build_transformer(shape, recipe, batch=batch, name=title, source=f"shape of architecture {arch}")
+
+
+OTHER_ARCHS: dict[str, str] = {}
+"""Architectures whose sizes mean something else than those of a plain stack."""
+
+_STYLE_ALIASES = {
+    "pythia": "gpt-neox",
+    "gpt_neox": "gpt-neox",
+    "megatron": "gpt",
+    "qwen3_moe": "qwen3-moe",
+    "llm": "llama",
+}
+
+
+def find_style(arch: str) -> dict[str, Any]:
+    key = _STYLE_ALIASES.get(arch, arch.replace("_", "-"))
+    if key not in STYLES:
+        raise UnknownName("architecture", arch, (*STYLES, *OTHER_ARCHS))
+    return STYLES[key]
+
+
+def transformer_shape(values: Mapping[str, Any]) -> TransformerShape:
+    """A shape from plain values; a misspelt one is an error."""
+    for key in values:
+        if key not in _SHAPE_FIELDS:
+            raise UnknownName("field of a transformer shape", key, _SHAPE_FIELDS, plural="fields")
+    known = dict(values)
+    if "windows" in known:
+        known["windows"] = tuple(known["windows"])
+    return TransformerShape(**known)
+
+
+def build_named_transformer(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: Sizes) -> Graph:
+    values = {**STYLES[entry["style"]], **entry["shape"]}
+    if sizes.seq is not None:
+        values["seq"] = sizes.seq
+    if sizes.num_classes is not None:
+        values["num_classes"] = sizes.num_classes
+    return build_transformer(transformer_shape(values), recipe, batch=sizes.batch, name=name, source=entry["source"])
+
+
+def _builder(key: str) -> Builder:
+    module, _, function = BUILDERS[key].partition(":")
+    builder: Builder = getattr(importlib.import_module(module), function)
+    return builder
+
+
+_RECIPE_FIELDS = frozenset(field.name for field in fields(Recipe))
+
+
+def _recipe(**values: Any) -> Recipe:
+    for key in values:
+        if key not in _RECIPE_FIELDS:
+            raise UnknownName("option", key, _RECIPE_FIELDS)
+    if not isinstance(values.get("precision", ""), str):
+        raise InvalidInput(f"precision = {values['precision']!r}; it must be a name such as fp32 or bf16")
+    values["precision"] = precision_name(values["precision"])
+    return Recipe(**values)
+
+
+def _count(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidInput(f"{name} = {value!r}; it must be a whole number of at least 1")
+    return value
