@@ -1,0 +1,30 @@
+"""A case becomes a question: a job, a cluster and a plan, with every assumption said out loud."""
+
+from dataclasses import dataclass
+
+from traincast.accuracy.cases import Case
+from traincast.accuracy.translate.machine import build_cluster
+from traincast.accuracy.translate.plan import read_plan
+from traincast.accuracy.translate.workload import build_job
+from traincast.spec import Cluster, Job, Parallelism
+
+__all__ = ["Question", "translate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What `forecast` is asked, and what had to be assumed to ask it."""
+
+    job: Job
+    cluster: Cluster
+    parallelism: Parallelism
+    assumptions: tuple[str, ...] = ()
+
+
+def translate(case: Case) -> Question:
+    """Pose a case; what cannot be posed raises a TraincastError that says why."""
+    assumptions: list[str] = []
+    plan = read_plan(case, assumptions)
+    cluster = build_cluster(case, assumptions)
+    job = build_job(case, plan, assumptions)
+    return Question(job=job, cluster=cluster, parallelism=plan, assumptions=tuple(dict.fromkeys(assumptions)))

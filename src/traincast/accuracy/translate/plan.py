@@ -1,0 +1,80 @@
+"""The parallelism columns of a case to a Parallelism."""
+
+from traincast.accuracy.cases import Case
+from traincast.errors import InvalidInput
+from traincast.spec import Parallelism
+
+SEQUENCE_PARALLEL_STACKS = ("Megatron-Core", "nanotron", "torchtitan")
+"""Stacks that always split the sequence along the tensor axis between products."""
+SEPARATE_REDUCTION_STACKS = ("Megatron-DeepSpeed", "Megatron-LM")
+"""Stacks (of the measured versions) that reduce gradients after the last backward pass and not beside it."""
+
+
+def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
+    """Degrees, micro-batches and sharding; missing degrees are 1 and the rest of the devices hold replicas."""
+    num_gpus = case.n_gpus or 1
+    if num_gpus < 1:
+        raise InvalidInput(f"n_gpus is {num_gpus}; it must be at least 1")
+    tensor, pipeline, context, expert = case.tp or 1, case.pp or 1, case.cp or 1, case.ep or 1
+    inner = tensor * pipeline * context
+    data = case.dp
+    if data is None:
+        if num_gpus % inner:
+            raise InvalidInput(f"{num_gpus} GPUs cannot hold tp x pp x cp = {inner}; dp would not be whole")
+        data = num_gpus // inner
+    if data * inner != num_gpus:
+        raise InvalidInput(f"dp x tp x pp x cp = {data} x {tensor} x {pipeline} x {context} is not n_gpus = {num_gpus}")
+    settings = case.settings
+    virtual = case.vp or 1
+    return Parallelism(
+        data=data,
+        tensor=tensor,
+        pipeline=pipeline,
+        context=context,
+        expert=expert,
+        virtual_stages=virtual if pipeline > 1 else 1,
+        micro_batches=read_passes(case, data=data, assumptions=assumptions),
+        zero=case.zero or 0,
+        sequence_parallel=tensor > 1
+        and ("sequence_parallel" in settings or case.framework in SEQUENCE_PARALLEL_STACKS),
+        order=_read_order(settings, virtual=virtual),
+        overlap=case.framework not in SEPARATE_REDUCTION_STACKS,
+    )
+
+
+def read_passes(case: Case, *, data: int, assumptions: list[str]) -> int:
+    """Passes per optimizer step."""
+    if case.grad_accum is not None:
+        if case.grad_accum < 1:
+            raise InvalidInput(f"grad_accum is {case.grad_accum}; it must be at least 1")
+        return case.grad_accum
+    if case.micro_batch and case.global_batch:
+        passes = case.global_batch / (case.micro_batch * data)
+        if passes >= 1 and abs(passes - round(passes)) < 1e-6:
+            return round(passes)
+        raise InvalidInput(
+            f"global_batch {case.global_batch:g} is not a multiple of micro_batch {case.micro_batch:g} x dp {data}"
+        )
+    assumptions.append("one pass per optimizer step is assumed")
+    return 1
+
+
+def read_micro_batch(case: Case, plan: Parallelism, assumptions: list[str]) -> int:
+    """Samples of one pass of one replica, as a whole number."""
+    batch = case.micro_batch
+    if batch is None:
+        if case.global_batch is None:
+            raise InvalidInput("neither micro_batch nor global_batch is known")
+        batch = case.global_batch / (plan.data * plan.micro_batches)
+    if batch <= 0:
+        raise InvalidInput(f"micro_batch is {batch:g}; it must be above 0")
+    whole = max(1, round(batch))
+    if abs(whole - batch) > 1e-9:
+        assumptions.append(f"a batch of {batch:g} per replica is taken as {whole}")
+    return whole
+
+
+def _read_order(settings: frozenset[str], *, virtual: int) -> str:
+    if settings & {"zero_bubble", "zero-bubble"}:
+        return "zero-bubble"
+    return "interleaved" if virtual > 1 else "1f1b"

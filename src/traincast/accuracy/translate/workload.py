@@ -1,0 +1,197 @@
+"""The model and recipe columns of a case to a Job."""
+
+import functools
+import re
+from typing import Any
+
+from traincast import catalog
+from traincast.accuracy.cases import Case
+from traincast.accuracy.translate.plan import read_micro_batch
+from traincast.catalog import workloads
+from traincast.errors import InvalidInput, UnknownName
+from traincast.spec import Graph, Job, Parallelism
+
+PRECISIONS = {
+    "fp32": "fp32",
+    "tf32": "tf32",
+    "fp16_amp": "fp16-amp",
+    "bf16_amp": "bf16-amp",
+    "fp16": "fp16",
+    "bf16": "bf16",
+    "fp8": "fp8",
+    "mxfp8": "fp8",
+    "nvfp4": "fp4",
+}
+ATTENTIONS = {"eager": "eager", "unfused": "eager", "flash": "flash", "sdpa-flash": "flash", "sdpa": "flash"}
+RECOMPUTES = {"none": "none", "selective": "selective", "full": "full"}
+MODES = ("training_step", "forward_backward", "inference")
+
+FUSED_STACKS = ("megatron", "nanotron", "nvidia-dle-pytorch")
+"""Stacks whose layers run fused kernels (norms, bias and activation, masked softmax)."""
+UPDATES = {
+    "megatron": "fused",
+    "nanotron": "fused",
+    "torchtitan": "fused",
+    "composer": "loop",
+    "adaptdl": "loop",
+    "pytorch-ddp": "loop",
+    "nvidia-dle": "fused",
+}
+"""How the measured versions of a stack ran the optimizer: one fused kernel, or one call for each tensor."""
+OLD_STACKS = ("nvidia-dle", "adaptdl", "pytorch-ddp", "pytorch-1")
+"""Stacks from before fused attention came to PyTorch."""
+
+
+def build_job(case: Case, plan: Parallelism, assumptions: list[str]) -> Job:
+    """The step that one replica runs, and how the host runs it."""
+    _refuse_adapters(case)
+    batch = read_micro_batch(case, plan, assumptions)
+    recipe = read_recipe(case, plan, assumptions)
+    if _has_shape(case):
+        graph = _from_shape(tuple(sorted({**_shape(case), **recipe, "batch": batch}.items())))
+    else:
+        graph = _by_name(case, recipe, batch, assumptions)
+    settings = case.settings
+    if case.undetermined:
+        assumptions.append(f"the source leaves open: {case.undetermined}")
+    return Job(
+        graph=graph,
+        compiled=bool(case.compiled) or "xla" in settings,
+        cuda_graphs=bool(settings & {"cuda_graphs", "cudagraph", "cuda-graphs"}),
+    )
+
+
+def read_recipe(case: Case, plan: Parallelism, assumptions: list[str]) -> dict[str, Any]:
+    """Precision, attention, recomputation and optimizer as the catalogue's builders take them."""
+    stack = (case.framework or "").lower()
+    mode = case.mode or "training_step"
+    if mode not in MODES:
+        raise InvalidInput(f"mode is {mode!r}; allowed: {', '.join(MODES)}")
+    recipe: dict[str, Any] = {
+        "precision": read_precision(case, assumptions),
+        "mode": mode,
+        "attention": _read_attention(case, stack, assumptions),
+        "recompute": _read_recomputation(case, assumptions),
+        "loss": mode != "inference",
+        "accumulate": plan.micro_batches > 1 and mode != "inference",
+        "implementation": next((how for name, how in UPDATES.items() if name in stack), "foreach"),
+    }
+    optimizer = re.sub(r"\(.*\)", "", case.optimizer or "").strip().lower()
+    if mode != "training_step":
+        recipe["optimizer"] = "none"
+    elif optimizer:
+        recipe["optimizer"] = optimizer
+    else:
+        assumptions.append("the optimizer is not known; the usual one of the model is assumed")
+    if any(stack.startswith(name) for name in FUSED_STACKS):
+        recipe["fused"] = True
+    return recipe
+
+
+def read_precision(case: Case, assumptions: list[str]) -> str:
+    """A source that says fp32 but left PyTorch's old default on ran TF32 where the device has it."""
+    dtype = case.dtype
+    if dtype is None:
+        assumptions.append("the precision is not known; fp32 assumed")
+        return "fp32"
+    if dtype not in PRECISIONS:
+        raise UnknownName("dtype", dtype, PRECISIONS)
+    precision = PRECISIONS[dtype]
+    if precision == "fp32" and "tf32 probably on" in (case.undetermined or ""):
+        precision = "tf32"
+    if precision == "tf32" and catalog.device(case.gpu).peak_flop_per_s("tf32") is None:
+        assumptions.append(f"{case.gpu} has no TF32; fp32 taken")
+        return "fp32"
+    return precision
+
+
+def _read_attention(case: Case, stack: str, assumptions: list[str]) -> str:
+    if case.attention is None:
+        old = any(name in stack for name in OLD_STACKS)
+        if (case.family or "").startswith("transformer"):
+            assumptions.append(f"how attention runs is not known; {'eager' if old else 'flash'} assumed")
+        return "eager" if old else "flash"
+    if case.attention not in ATTENTIONS:
+        raise UnknownName("attention", case.attention, ATTENTIONS)
+    return ATTENTIONS[case.attention]
+
+
+def _read_recomputation(case: Case, assumptions: list[str]) -> str:
+    if case.act_ckpt in (None, "unknown"):
+        if case.act_ckpt == "unknown":
+            assumptions.append("whether activations are recomputed is not known; none assumed")
+        return "none"
+    if case.act_ckpt not in RECOMPUTES:
+        raise UnknownName("act_ckpt", case.act_ckpt or "", RECOMPUTES)
+    return RECOMPUTES[case.act_ckpt or "none"]
+
+
+def _refuse_adapters(case: Case) -> None:
+    words = case.settings | {case.strategy or ""}
+    adapters = sorted(word for word in words if "lora" in word)
+    if adapters:
+        raise InvalidInput(f"low-rank adapters ({', '.join(adapters)}) are not supported; only full training is")
+
+
+def _has_shape(case: Case) -> bool:
+    sizes = (case.n_layers, case.hidden, case.n_heads, case.vocab, case.seq_len)
+    return (case.family or "").startswith("transformer") and all(sizes)
+
+
+def _shape(case: Case) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "arch": _arch(case),
+        "name": case.model or "",
+        "n_layers": case.n_layers,
+        "hidden": case.hidden,
+        "heads": case.n_heads,
+        "vocab": case.vocab,
+        "seq": case.seq_len,
+        "kv_heads": case.n_kv_heads,
+        "head_dim": case.head_dim,
+        "ffn": case.ffn,
+        "gated": case.ffn_gated,
+        "tied": case.tied_embeddings,
+        "experts": case.n_experts,
+        "experts_per_token": case.experts_per_token,
+        "moe_ffn": case.moe_ffn,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _arch(case: Case) -> str:
+    arch = (case.arch or "").lower()
+    if arch == "bert" and ("squad" in (case.model or "") or "squad" in (case.dataset or "")):
+        return "bert-squad"
+    return arch
+
+
+@functools.lru_cache(maxsize=512)
+def _from_shape(arguments: tuple[tuple[str, Any], ...]) -> Graph:
+    return workloads.from_shape(**dict(arguments))
+
+
+def _by_name(case: Case, recipe: dict[str, Any], batch: int, assumptions: list[str]) -> Graph:
+    sizes: dict[str, Any] = {"batch": batch}
+    if case.seq_len:
+        sizes["seq"] = case.seq_len
+    square = re.fullmatch(r"\d+x(\d+)x(\d+)", case.input_shape or "")
+    if square and square[1] == square[2]:
+        sizes["input_size"] = int(square[1])
+    if case.num_classes and case.family in ("cnn", "detection", "segmentation"):
+        sizes["num_classes"] = case.num_classes
+    names = [name for name in (case.model, case.arch) if name]
+    if not names:
+        raise InvalidInput("neither the model nor its architecture is named")
+    complaint: UnknownName | None = None
+    for name in names:
+        try:
+            return _workload(name, tuple(sorted({**recipe, **sizes}.items())))
+        except UnknownName as error:
+            complaint = complaint or error
+    raise complaint or InvalidInput(f"unknown workload {names[0]!r}")
+
+
+@functools.lru_cache(maxsize=512)
+def _workload(name: str, arguments: tuple[tuple[str, Any], ...]) -> Graph:
+    return workloads.workload(name, **dict(arguments))

@@ -1,0 +1,111 @@
+"""`traincast forecast`: one job on one cluster under one plan."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from traincast.cli import options
+
+
+def forecast(
+    source: options.Source,
+    device: options.Device = None,
+    machine: Annotated[
+        str | None, typer.Option("--machine", help="A known node instead of a device, such as aws-p4d.24xlarge.")
+    ] = None,
+    nodes: options.Nodes = None,
+    devices_per_node: options.DevicesPerNode = None,
+    intra: options.Intra = None,
+    inter: options.Inter = None,
+    price: options.Price = None,
+    batch: options.Batch = None,
+    seq: options.Seq = None,
+    precision: options.Precision = None,
+    mode: options.Mode = None,
+    optimizer: options.Optimizer = None,
+    attention: options.Attention = None,
+    recompute: options.Recompute = None,
+    dp: Annotated[int | None, typer.Option("--dp", help="Data parallel replicas; default: all that are left.")] = None,
+    tp: Annotated[int | None, typer.Option("--tp", help="Tensor parallel degree.")] = None,
+    pp: Annotated[int | None, typer.Option("--pp", help="Pipeline stages.")] = None,
+    cp: Annotated[int | None, typer.Option("--cp", help="Context parallel degree.")] = None,
+    ep: Annotated[int | None, typer.Option("--ep", help="Expert parallel degree.")] = None,
+    vp: Annotated[int | None, typer.Option("--vp", help="Virtual stages of each pipeline stage.")] = None,
+    zero: Annotated[int | None, typer.Option("--zero", help="0, 1, 2 or 3 (FSDP full shard).")] = None,
+    micro_batches: Annotated[
+        int | None, typer.Option("--micro-batches", help="Passes per optimizer step (accumulation or pipeline).")
+    ] = None,
+    sequence_parallel: Annotated[
+        bool, typer.Option("--sequence-parallel", help="Split the sequence along the tensor axis.")
+    ] = False,
+    order: Annotated[str | None, typer.Option("--order", help="gpipe, 1f1b, interleaved or zero-bubble.")] = None,
+    servers: Annotated[int | None, typer.Option("--servers", help="Parameter servers; 0: all-reduce.")] = None,
+    compiled: Annotated[bool, typer.Option("--compiled", help="torch.compile.")] = False,
+    cuda_graphs: Annotated[bool, typer.Option("--cuda-graphs", help="The host replays whole steps.")] = False,
+    steps: Annotated[int | None, typer.Option("--steps", help="Optimizer steps of the job.")] = None,
+    samples: Annotated[float | None, typer.Option("--samples", help="Samples of the job, instead of steps.")] = None,
+    epochs: Annotated[float | None, typer.Option("--epochs", help="Epochs of the job; needs --epoch-samples.")] = None,
+    epoch_samples: Annotated[
+        float | None, typer.Option("--epoch-samples", help="Samples of one pass over the training set.")
+    ] = None,
+    loading: Annotated[
+        float | None, typer.Option("--loading", help="Samples per second that one node's input pipeline delivers.")
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", "-e", help="Slowest layers, parts of memory and job.")] = False,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Write the step as a trace for https://ui.perfetto.dev.")
+    ] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="Draw the step's timeline to an SVG file.")] = None,
+    json: options.Json = False,
+    color: options.Color = "auto",
+) -> None:
+    """Forecast step time, job time, memory and cost of a training job.
+
+    Example: traincast forecast gpt2-xl --device a100-80g --nodes 2 --devices-per-node 8 --batch 8 --seq 1024
+    """
+    from traincast.cli.sources import Request, WorkloadOptions, resolve
+    from traincast.report.document import document_forecast, format_json
+    from traincast.report.paint import choose_paint
+    from traincast.report.text import format_forecast
+
+    paint = choose_paint(sys.stdout, color=color)
+    request = Request(
+        source=source,
+        workload=WorkloadOptions(
+            batch=batch, seq=seq, precision=precision, mode=mode, optimizer=optimizer, attention=attention,
+            recompute=recompute,
+        ),
+        cluster=_given(
+            device=device, node=machine, nodes=nodes, devices_per_node=devices_per_node, intra=intra, inter=inter,
+            price_per_device=price,
+        ),
+        parallelism=_given(
+            data=dp, tensor=tp, pipeline=pp, context=cp, expert=ep, virtual_stages=vp, zero=zero,
+            micro_batches=micro_batches, sequence_parallel=sequence_parallel or None, order=order, servers=servers,
+        ),
+        job=_given(
+            steps=steps, samples=samples, epochs=epochs, epoch_samples=epoch_samples, loading_samples_per_s=loading,
+            compiled=compiled or None, cuda_graphs=cuda_graphs or None,
+        ),
+    )  # fmt: skip
+    resolved = resolve(request)
+
+    from traincast.files import write_json, write_whole
+    from traincast.forecast import forecast as run_forecast
+    from traincast.report.svg import draw_timeline
+    from traincast.report.trace import trace_forecast
+
+    answer = run_forecast(resolved.job, resolved.cluster, resolved.parallelism, draw=True)
+    if trace is not None:
+        write_json(trace, trace_forecast(answer))
+    if svg is not None:
+        write_whole(svg, draw_timeline(answer.timeline, title=f"{answer.workload} on {answer.cluster}"))
+    typer.echo(
+        format_json(document_forecast(answer)) if json else format_forecast(answer, paint=paint, explain=explain)
+    )
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

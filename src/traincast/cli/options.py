@@ -1,0 +1,61 @@
+"""Options that several commands share, so that one word means one thing everywhere."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def complete_device(incomplete: str) -> list[str]:
+    return _matching("devices", incomplete)
+
+
+def complete_source(incomplete: str) -> list[str]:
+    """Catalogue workloads; the shell itself completes file names."""
+    return _matching("workloads", incomplete)
+
+
+def _matching(kind: str, incomplete: str) -> list[str]:
+    # A shell that asks for completions must never see an error.
+    try:
+        from traincast.cli.sources import catalogue_names
+
+        return [name for name in catalogue_names(kind) if name.startswith(incomplete)]
+    except Exception:
+        return []
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+Color = Annotated[str, typer.Option("--color", help="auto, always or never; auto respects NO_COLOR and FORCE_COLOR.")]
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="A catalogue workload, my_file.py:build, model.onnx, config.json, a saved graph or a job file (TOML).",
+        autocompletion=complete_source,
+        show_default=False,
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", "-d", help="Accelerator, see `traincast catalog`.", autocompletion=complete_device),
+]
+Nodes = Annotated[int | None, typer.Option("--nodes", help="Number of nodes.")]
+DevicesPerNode = Annotated[int | None, typer.Option("--devices-per-node", "-g", help="Devices in each node.")]
+Intra = Annotated[str | None, typer.Option("--intra", help="Link inside a node: a catalogue name or 300GB/s.")]
+Inter = Annotated[str | None, typer.Option("--inter", help="Network of a node: a catalogue name or 100Gb/s.")]
+Price = Annotated[float | None, typer.Option("--price", help="USD for one device and hour.")]
+Batch = Annotated[int | None, typer.Option("--batch", "-b", help="Samples of one pass of one replica.")]
+Seq = Annotated[int | None, typer.Option("--seq", help="Sequence length in tokens.")]
+Precision = Annotated[
+    str | None, typer.Option("--precision", help="fp32, tf32, fp16, fp16-amp, bf16, bf16-amp, fp8 ...")
+]
+Mode = Annotated[str | None, typer.Option("--mode", help="training_step, forward_backward or inference.")]
+Optimizer = Annotated[str | None, typer.Option("--optimizer", help="adamw, adam, sgd, momentum, none ...")]
+Attention = Annotated[str | None, typer.Option("--attention", help="eager or flash.")]
+Recompute = Annotated[
+    str | None, typer.Option("--recompute", help="Activation recomputation: none, selective or full.")
+]
+Given = Annotated[
+    Path | None,
+    typer.Option("--given", help="Table of measured cases that may be used to calibrate.", show_default=False),
+]

@@ -1,0 +1,44 @@
+"""A progress line on a terminal's standard error, only for work that takes more than a second."""
+
+import sys
+import time
+from collections.abc import Collection, Iterator
+from typing import TextIO, TypeVar
+
+T = TypeVar("T")
+
+QUIET_S = 1.0
+"""Nothing is shown before this."""
+_REFRESH_S = 0.1
+
+
+def watch(items: Collection[T], *, label: str, stream: TextIO | None = None) -> Iterator[T]:
+    """The items one by one, with a bar, a rate and the time left while they are worked on."""
+    out = stream or sys.stderr
+    if not out.isatty():
+        yield from items
+        return
+    started = shown = time.monotonic()
+    drawn = False
+    try:
+        for count, item in enumerate(items):
+            now = time.monotonic()
+            if now - started > QUIET_S and now - shown > _REFRESH_S:
+                out.write(f"\r{describe(count, len(items), now - started, label=label)}\x1b[K")
+                out.flush()
+                shown, drawn = now, True
+            yield item
+    finally:
+        if drawn:
+            out.write("\r\x1b[K")
+            out.flush()
+
+
+def describe(done: int, total: int, elapsed_s: float, *, label: str) -> str:
+    from traincast.report.paint import Paint
+    from traincast.units import show_seconds
+
+    rate = done / elapsed_s if elapsed_s > 0 else 0.0
+    left = f", {show_seconds((total - done) / rate)} left" if rate > 0 else ""
+    bar = Paint().bar(done / total if total else 1.0, width=30)
+    return f"{label} {bar} {done:,}/{total:,}, {rate:,.0f}/s{left}"
