@@ -1,0 +1,791 @@
+"""One real training step, run on tensors without memory, to a graph of what it did."""
+
+import bisect
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from traincast.capture import fused
+from traincast.capture.folding import fold
+from traincast.capture.operators import DTYPES, Call, describe, dtype_name
+from traincast.capture.optimizers import IMPLEMENTATIONS, find_update, num_launches
+from traincast.capture.values import Values
+from traincast.errors import CaptureFailed, InvalidInput, TraincastError, UnknownName
+from traincast.spec.graph import MODES, Graph, Op, Tensor
+from traincast.units import DTYPE_BYTES
+
+PRECISIONS = ("fp32", "tf32", "bf16-amp", "fp16-amp", "bf16", "fp16")
+
+_CAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_AUTOCAST = {"bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}
+_TENSOR_CORE_KINDS = ("matmul", "conv", "rnn", "attention")
+_NO_WORK = frozenset(
+    "aten." + name
+    for name in (
+        "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize", "resize_",
+        "set_", "lift_fresh", "lift", "record_stream", "_assert_async", "_assert_scalar", "sym_size", "sym_numel",
+        "is_same_size", "_has_compatible_shallow_copy_type", "_efficientzerotensor", "is_pinned", "_nested_tensor_size",
+    )
+)  # fmt: skip
+_AUTOGRAD_VIEWS = ("aten.detach", "aten.alias", "aten.detach_")
+_SKIPPED_INITS = ("uniform_", "normal_", "random_", "exponential_", "bernoulli_", "erfinv_", "trunc_normal_")
+
+# What torch.autocast runs in fp32 on CUDA (documented list); the CPU's own list is shorter.
+_AUTOCAST_FP32 = frozenset(
+    "__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh cosine_embedding_loss cdist "
+    "cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss kl_div l1_loss "
+    "layer_norm rms_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss multilabel_margin_loss "
+    "multi_margin_loss nll_loss norm normalize pdist poisson_nll_loss pow prod reciprocal rsqrt sinh smooth_l1_loss "
+    "soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss".split()
+)
+_RECURRENT = {"lstm": "lstm", "gru": "gru", "rnn_tanh": "rnn_tanh", "rnn_relu": "rnn_relu"}
+
+
+@dataclass(slots=True)
+class _Storage:
+    shape: tuple[int, ...]
+    dtype: str
+    role: str
+    name: str
+
+
+class _Interception(TorchFunctionMode):  # type: ignore[misc]
+    """Calls the fused operation where an accelerator would, and keeps every tensor on the one fake device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        replacement = _REPLACED.get(name)
+        if replacement is not None and not isinstance(func, torch._ops.OpOverload):
+            return replacement(*args, **kwargs)
+        if name == "cuda" and args:
+            return args[0]
+        if name == "to" or "device" in kwargs:
+            args = tuple(_on_host(arg) for arg in args)
+            kwargs = {key: _on_host(item) if key == "device" else item for key, item in kwargs.items()}
+        if name in _AUTOCAST_FP32 and torch.is_autocast_enabled("cpu"):
+            args, kwargs = _widened(args, kwargs)
+        return func(*args, **kwargs)
+
+
+def _on_host(item: Any) -> Any:
+    device = item
+    if isinstance(item, str) and item.partition(":")[0] in ("cuda", "mps", "xpu", "hpu", "npu", "xla"):
+        device = torch.device("cpu")
+    if isinstance(device, torch.device) and device.type not in ("cpu", "meta"):
+        device = torch.device("cpu")
+    return device
+
+
+def _widened(args: Any, kwargs: Any) -> Any:
+    def widen(item: Any) -> Any:
+        is_narrow = isinstance(item, torch.Tensor) and item.dtype in (torch.float16, torch.bfloat16)
+        return item.float() if is_narrow else item
+
+    return tuple(widen(arg) for arg in args), {key: widen(item) for key, item in kwargs.items()}
+
+
+def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool | None = None) -> Any:
+    if not (training if train is None else train) or p == 0.0 or input.numel() == 0:
+        return input
+    return torch.native_dropout(input, p, True)[0]
+
+
+_REPLACED: dict[str, Callable[..., Any]] = {
+    "scaled_dot_product_attention": fused.attention,
+    "dropout": _dropout,
+    **{name: functools.partial(fused.recurrent, cell) for name, cell in _RECURRENT.items()},
+}
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Logs every aten call with its phase, its module and the storages it touches."""
+
+    def __init__(self, *, tf32: bool) -> None:
+        super().__init__()
+        self.values = Values()
+        self.recording = False
+        self.tf32 = tf32
+        self.ops: list[Op] = []
+        self.storages: list[_Storage] = []
+        self.paths: dict[int, str] = {}
+        self.parameter_paths: dict[int, str] = {}
+        self.stack: list[str] = []
+        self.failed_op = ""
+        self._index_of: dict[int, int] = {}
+        self._kept: list[StorageWeakRef] = []
+        self._sequence: dict[int, str] = {}
+        self._sorted_sequence: list[int] = []
+        self._pending_calls = 0
+        self._known: dict[Any, tuple[str, tuple[str, ...], bool, bool]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "prim":
+            return func(*args, **kwargs)
+        if not self.recording and func._schema.name.removeprefix("aten::") in _SKIPPED_INITS:
+            return args[0]
+        try:
+            output = self.values.run(func, args, kwargs)
+        except Exception:
+            self.failed_op = self.failed_op or func._schema.name.replace("::", ".")
+            raise
+        if self.recording:
+            self._record(func, args, kwargs, output)
+        return output
+
+    def index(self, tensor: Any, *, role: str = "temporary", name: str = "") -> int:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        found = self._index_of.get(key)
+        if found is not None:
+            return found
+        shape = tuple(tensor.shape)
+        item = tensor.element_size()
+        if tensor.numel() * item != storage.nbytes():
+            shape = (-(-storage.nbytes() // item),)
+        self._index_of[key] = len(self.storages)
+        # The weak reference keeps the address of a dead storage from being given to another.
+        self._kept.append(StorageWeakRef(storage))
+        self.storages.append(_Storage(shape, dtype_name(tensor), role, name))
+        return len(self.storages) - 1
+
+    def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        known = self._known.get(func)
+        if known is None:
+            schema = func._schema
+            known = (
+                schema.name.replace("::", "."),
+                tuple(argument.name for argument in schema.arguments),
+                bool(schema.is_mutable),
+                torch.Tag.pointwise in func.tags,
+            )
+            self._known[func] = known
+        name, names, mutates, pointwise = known
+        in_backward = torch._C._current_graph_task_id() != -1
+        grad_enabled = torch.is_grad_enabled()
+        phase = "forward" if not in_backward else "recompute" if grad_enabled else "backward"
+        layer = self._backward_layer() if phase == "backward" else self.stack[-1] if self.stack else ""
+        self.values.layer = layer
+        if phase != "backward" and grad_enabled:
+            self._sequence.setdefault(torch.autograd._get_sequence_nr() - 1, layer)
+        if name in _NO_WORK:
+            return
+        arguments = dict(zip(names, args, strict=False))
+        arguments.update(kwargs)
+        inputs = tuple(_tensors(arguments.values()))
+        outputs = tuple(_tensors((output,)))
+        if not mutates and outputs and _is_view(inputs, outputs):
+            if name not in _AUTOGRAD_VIEWS:
+                self._pending_calls += 1
+            return
+        if outputs and not any(tensor.numel() for tensor in outputs):
+            return
+        if mutates and not outputs:
+            outputs = inputs[:1]
+        call = Call(name, _with_defaults(func, arguments), inputs, outputs, pointwise, mutates)
+        for position, work in enumerate(describe(call)):
+            dtype = _arithmetic_dtype(work.reads, work.writes)
+            if dtype == "fp32" and self.tf32 and work.kind in _TENSOR_CORE_KINDS:
+                dtype = "tf32"
+            self.ops.append(
+                Op(
+                    name=name + work.suffix,
+                    kind=work.kind,
+                    flop=work.flop,
+                    bytes_read=work.bytes_read,
+                    bytes_written=work.bytes_written,
+                    phase=phase,
+                    dtype=dtype,
+                    reads=tuple(dict.fromkeys(self.index(tensor) for tensor in work.reads)),
+                    writes=tuple(dict.fromkeys(self.index(tensor) for tensor in work.writes)),
+                    layer=layer,
+                    attrs=work.attrs,
+                    num_kernels=work.num_kernels,
+                    num_calls=(1 + self._pending_calls) if position == 0 else 0,
+                )
+            )
+        self._pending_calls = 0
+
+    def _backward_layer(self) -> str:
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return ""
+        number = node._sequence_nr()
+        layer = self._sequence.get(number)
+        if layer is not None:
+            return layer
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            return self.parameter_paths.get(id(variable), "")
+        # A node made after its operation ran (in-place) has no entry of its own: take the last one before it.
+        if len(self._sorted_sequence) != len(self._sequence):
+            self._sorted_sequence = sorted(self._sequence)
+        place = bisect.bisect_right(self._sorted_sequence, number)
+        return self._sequence[self._sorted_sequence[place - 1]] if place else ""
+
+    @contextlib.contextmanager
+    def watch_modules(self) -> Iterator[None]:
+        def enter(module: nn.Module, arguments: Any) -> None:
+            self.stack.append(self.paths.get(id(module), self.stack[-1] if self.stack else ""))
+
+        def leave(module: nn.Module, arguments: Any, output: Any) -> None:
+            self.stack.pop()
+
+        # On an exception the stack is left as it was, so that the error can name the module.
+        handles = [
+            nn.modules.module.register_module_forward_pre_hook(enter),
+            nn.modules.module.register_module_forward_hook(leave),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _tensors(items: Any) -> Iterator[Any]:
+    for item in items:
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, (list, tuple)):
+            yield from _tensors(item)
+
+
+def _is_view(inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
+    storages = {tensor.untyped_storage()._cdata for tensor in inputs}
+    return all(tensor.untyped_storage()._cdata in storages for tensor in outputs)
+
+
+def _with_defaults(func: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    for argument in func._schema.arguments:
+        if argument.name not in arguments and argument.has_default_value():
+            arguments[argument.name] = argument.default_value
+    return arguments
+
+
+def _arithmetic_dtype(reads: Sequence[Any], writes: Sequence[Any]) -> str:
+    for tensor in (*reads, *writes):
+        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            return dtype_name(tensor)
+    return dtype_name(writes[0]) if writes else dtype_name(reads[0]) if reads else "fp32"
+
+
+def capture(
+    model: Any,
+    inputs: Any = (),
+    *,
+    loss: Any = None,
+    target: Any = None,
+    optimizer: Any = "adamw",
+    mode: str = "training_step",
+    precision: str = "fp32",
+    name: str = "",
+    accumulate: int = 1,
+    max_grad_norm: float | None = None,
+    implementation: str = "foreach",
+    batch_size: int | None = None,
+    samples_unit: str = "samples",
+    tokens_per_sample: int = 1,
+    source: str = "torch",
+    folded: bool = True,
+) -> Graph:
+    """Record one step of `model`, a module or a function that builds one (then its weights are never allocated).
+
+    `inputs` are the arguments of its forward: a tensor, a tuple, a mapping of keyword arguments, or a function that makes
+    them. `loss` is a function of the output (and of `target`, when one is given), "cross_entropy", "mse", or None: the
+    model's own loss, else the mean of its output. `optimizer` is a name or a torch optimizer. The batch is the first dim
+    of the first input unless `batch_size` says otherwise, times `accumulate`.
+    """
+    _check_options(mode=mode, precision=precision, accumulate=accumulate, implementation=implementation)
+    recorder = _Recorder(tf32=precision == "tf32")
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(_patched())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(fake)
+        stack.enter_context(recorder)
+        stack.enter_context(_Interception())
+        try:
+            module = model if isinstance(model, nn.Module) else model()
+            given = inputs() if callable(inputs) and not isinstance(inputs, torch.Tensor) else inputs
+            if not isinstance(module, nn.Module):
+                raise CaptureFailed(f"{_called(model)} returned a {type(module).__name__}; a torch.nn.Module is needed")
+            name = name or type(module).__name__
+            step = _Step(
+                module=module, recorder=recorder, loss=loss, target=target, mode=mode, precision=precision,
+                accumulate=accumulate,
+            )  # fmt: skip
+            with step.prepared(given) as ready:
+                ready.run()
+                _append_optimizer(
+                    ready, optimizer=optimizer, implementation=implementation, max_grad_norm=max_grad_norm
+                )
+                graph = ready.graph(
+                    name=name, batch_size=batch_size, samples_unit=samples_unit, tokens_per_sample=tokens_per_sample,
+                    source=source,
+                )  # fmt: skip
+        except TraincastError:
+            raise
+        except Exception as error:
+            raise _explain(error, recorder, name or _called(model)) from error
+    return fold(graph) if folded else graph
+
+
+def _check_options(*, mode: str, precision: str, accumulate: int, implementation: str) -> None:
+    for kind, value, allowed in (
+        ("mode", mode, MODES),
+        ("precision", precision, PRECISIONS),
+        ("optimizer implementation", implementation, IMPLEMENTATIONS),
+    ):
+        if value not in allowed:
+            raise UnknownName(kind, value, allowed)
+    if accumulate < 1:
+        raise InvalidInput(f"accumulate = {accumulate}; it must be at least 1")
+
+
+def _called(model: Any) -> str:
+    return str(getattr(model, "__qualname__", type(model).__name__))
+
+
+def _explain(error: Exception, recorder: _Recorder, name: str) -> CaptureFailed:
+    text = " ".join(str(error).split())
+    text = text if len(text) <= 300 else text[:297] + "..."
+    module = recorder.stack[-1] if recorder.stack else ""
+    where = f" in module {module!r}" if module else ""
+    if recorder.failed_op:
+        return CaptureFailed(f"{name} cannot be captured: operation {recorder.failed_op}{where} failed: {text}")
+    return CaptureFailed(f"{name} cannot be captured: it raised {type(error).__name__}{where}: {text}")
+
+
+@contextlib.contextmanager
+def _patched() -> Iterator[None]:
+    """While recording: conversions of fake modules work, weights are not initialised, fused operations are found."""
+    saved: list[tuple[Any, str, Any]] = []
+
+    def patch(owner: Any, attribute: str, replacement: Any) -> None:
+        saved.append((owner, attribute, owner.__dict__[attribute] if isinstance(owner, type) else getattr(owner, attribute)))
+        setattr(owner, attribute, replacement)
+
+    def keep(tensor: Any, *arguments: Any, **options: Any) -> Any:
+        return tensor
+
+    for attribute in ("uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_",
+                      "kaiming_normal_", "orthogonal_", "sparse_"):  # fmt: skip
+        patch(nn.init, attribute, keep)
+    patch(nn.Module, "_apply", _apply)
+    patch(nn.Module, "cuda", lambda module, device=None: module)
+    # Functions that torch.nn.functional calls itself never pass the function mode.
+    patch(F, "scaled_dot_product_attention", fused.attention)
+    patch(F, "dropout", _dropout)
+    for attribute in ("softmax", "log_softmax", "layer_norm", "group_norm", "nll_loss"):
+        patch(F, attribute, _widening(getattr(F, attribute)))
+    original_autocast = torch.amp.autocast_mode.autocast.__init__
+
+    @functools.wraps(original_autocast)
+    def autocast_on_host(self: Any, device_type: Any = "cpu", dtype: Any = None, **options: Any) -> None:
+        if str(device_type) != "cpu":
+            dtype = dtype or torch.get_autocast_dtype(str(device_type))
+        original_autocast(self, "cpu", dtype, **options)
+
+    patch(torch.amp.autocast_mode.autocast, "__init__", autocast_on_host)
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fastpath)
+        for owner, attribute, original in reversed(saved):
+            setattr(owner, attribute, original)
+
+
+def _widening(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_autocast_enabled("cpu"):
+            args, kwargs = _widened(args, kwargs)
+        return function(*args, **kwargs)
+
+    return wrapped
+
+
+def _apply(module: nn.Module, convert: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+    """nn.Module._apply by replacement instead of swapping, which fake tensors refuse; tied tensors stay tied."""
+    done: dict[int, tuple[Any, Any]] = {}
+
+    def converted(tensor: Any, *, is_parameter: bool) -> Any:
+        found = done.get(id(tensor))
+        if found is None:
+            with torch.no_grad():
+                result = convert(tensor)
+            if result is not tensor and is_parameter:
+                result = nn.Parameter(result, requires_grad=tensor.requires_grad)
+            found = (tensor, result)
+            done[id(tensor)] = found
+        return found[1]
+
+    for part in module.modules() if recurse else [module]:
+        for owned, is_parameter in ((part._parameters, True), (part._buffers, False)):
+            for key, tensor in owned.items():
+                if tensor is not None:
+                    owned[key] = converted(tensor, is_parameter=is_parameter)
+    return module
+
+
+@dataclass(slots=True)
+class _Ready:
+    """A model on fake weights with its inputs, ready to run."""
+
+    step: "_Step"
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    target: Any
+    first_batch: int | None
+    parameters: list[tuple[str, Any]]
+    originals: dict[int, int]
+    """id of the user's parameter to id of the fake one."""
+
+    def run(self) -> None:
+        step, recorder = self.step, self.step.recorder
+        recorder.recording = True
+        with recorder.watch_modules():
+            for _ in range(step.accumulate if step.mode != "inference" else 1):
+                if step.mode == "inference":
+                    with torch.no_grad(), step.autocast():
+                        step.module(*self.args, **self.kwargs)
+                else:
+                    self._forward_backward()
+        recorder.recording = False
+
+    def _forward_backward(self) -> None:
+        step = self.step
+        with step.autocast():
+            loss = step.compute_loss(step.module(*self.args, **self.kwargs), self.target)
+        if step.precision == "fp16-amp":
+            loss = loss * 65536.0
+        if step.accumulate > 1:
+            loss = loss / step.accumulate
+        if not loss.requires_grad:
+            raise CaptureFailed(
+                f"{type(step.module).__name__} cannot be trained: its loss depends on no parameter that requires a gradient"
+            )
+        loss.backward()
+
+    def trained(self) -> list[tuple[str, Any]]:
+        return [(name, parameter) for name, parameter in self.parameters if parameter.grad is not None]
+
+    def graph(
+        self, *, name: str, batch_size: int | None, samples_unit: str, tokens_per_sample: int, source: str
+    ) -> Graph:
+        recorder = self.step.recorder
+        for parameter_name, parameter in self.trained():
+            storage = recorder.storages[recorder.index(parameter.grad)]
+            if storage.role == "temporary":
+                storage.role, storage.name = "gradient", parameter_name
+        _mark_activations(recorder)
+        batch = batch_size if batch_size is not None else self.first_batch
+        if batch is None:
+            raise CaptureFailed(f"{name} has no tensor input to take the batch from; give batch_size")
+        steps = self.step.accumulate if self.step.mode != "inference" else 1
+        return Graph(
+            name=name,
+            ops=tuple(recorder.ops),
+            tensors=tuple(
+                Tensor(shape=storage.shape, dtype=storage.dtype, role=storage.role, name=storage.name)
+                for storage in recorder.storages
+            ),
+            batch_size=batch * steps,
+            mode=self.step.mode,
+            samples_unit=samples_unit,
+            tokens_per_sample=tokens_per_sample,
+            source=source,
+            assumptions=tuple(recorder.values.assumptions),
+        )
+
+
+def _mark_activations(recorder: _Recorder) -> None:
+    """What the forward pass writes and the backward pass reads is an activation; the rest stays temporary."""
+    written_forward: set[int] = set()
+    for op in recorder.ops:
+        if op.phase in ("forward", "recompute"):
+            written_forward.update(op.writes)
+        else:
+            for index in op.reads:
+                if index in written_forward and recorder.storages[index].role == "temporary":
+                    recorder.storages[index].role = "activation"
+
+
+@dataclass(slots=True)
+class _Step:
+    module: nn.Module
+    recorder: _Recorder
+    loss: Any
+    target: Any
+    mode: str
+    precision: str
+    accumulate: int
+
+    def autocast(self) -> Any:
+        dtype = _AUTOCAST.get(self.precision)
+        return torch.autocast("cpu", dtype=dtype) if dtype is not None else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def prepared(self, inputs: Any) -> Iterator[_Ready]:
+        """The module on fake weights; what the user's own module held is put back afterwards."""
+        recorder, module = self.recorder, self.module
+        saved: list[tuple[dict[str, Any], str, Any]] = []
+        training = [(part, part.training) for part in module.modules()]
+        fakes = _FakeTensors(recorder, cast=_CAST.get(self.precision))
+        originals: dict[int, int] = {}
+        try:
+            for path, part in module.named_modules(remove_duplicate=False):
+                recorder.paths.setdefault(id(part), path)
+                for owned, role in ((part._parameters, "parameter"), (part._buffers, "buffer")):
+                    for key, tensor in owned.items():
+                        if tensor is None:
+                            continue
+                        if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+                            raise CaptureFailed(
+                                f"module {path!r} has the uninitialised parameter {key!r}; run the model once on a small input"
+                            )
+                        saved.append((owned, key, tensor))
+                        full_name = f"{path}.{key}" if path else key
+                        owned[key] = fakes.of(tensor, role=role, name=full_name)
+                        originals[id(tensor)] = id(owned[key])
+                        if role == "parameter":
+                            recorder.parameter_paths.setdefault(id(owned[key]), path)
+            if self.mode == "inference":
+                module.eval()
+            elif not module.training:
+                module.train()
+            if isinstance(inputs, Mapping):
+                args, kwargs = (), {key: fakes.inputs(value, name=key) for key, value in inputs.items()}
+            else:
+                args = tuple(
+                    fakes.inputs(value, name=f"input_{number}")
+                    for number, value in enumerate(inputs if isinstance(inputs, (tuple, list)) else (inputs,))
+                )
+                kwargs = {}
+            yield _Ready(
+                step=self,
+                args=args,
+                kwargs=kwargs,
+                target=fakes.inputs(self.target, name="target"),
+                first_batch=next((int(t.shape[0]) for t in tree_leaves((args, kwargs)) if _has_batch(t)), None),
+                parameters=list(module.named_parameters()),
+                originals=originals,
+            )
+        finally:
+            for owned, key, tensor in saved:
+                owned[key] = tensor
+            for part, was_training in training:
+                part.training = was_training
+
+    def compute_loss(self, output: Any, target: Any) -> Any:
+        if callable(self.loss):
+            return self.loss(output) if target is None else self.loss(output, target)
+        own = getattr(output, "loss", None)
+        if own is None and isinstance(output, Mapping):
+            own = output.get("loss")
+        if self.loss is None and isinstance(own, torch.Tensor):
+            return own
+        tensors = [
+            leaf for leaf in tree_leaves(_plain_output(output)) if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        ]
+        if not tensors:
+            raise CaptureFailed(
+                f"{type(self.module).__name__} returned no tensor that requires a gradient; give loss= a function of its output"
+            )
+        first = tensors[0]
+        if self.loss is None:
+            if first.dim() == 0:
+                return first
+            self.recorder.values.assumptions["no loss was given: the mean of the output is taken"] = None
+            return functools.reduce(lambda a, b: a + b, [tensor.float().mean() for tensor in tensors])
+        if self.loss == "cross_entropy":
+            scores = first.flatten(0, -2) if first.dim() == 3 else first
+            if target is None:
+                shape = (scores.shape[0], *scores.shape[2:])
+                target = self._made_up("target", torch.zeros(shape, dtype=torch.int64))
+            return F.cross_entropy(scores, target.flatten() if first.dim() == 3 else target)
+        if self.loss == "mse":
+            return F.mse_loss(first, self._made_up("target", torch.zeros_like(first)) if target is None else target)
+        raise UnknownName("loss", str(self.loss), ("cross_entropy", "mse"))
+
+    def _made_up(self, name: str, tensor: Any) -> Any:
+        """A target that the user did not give: an input, not the work of filling it."""
+        self.recorder.ops.pop()
+        storage = self.recorder.storages[self.recorder.index(tensor)]
+        storage.role, storage.name = "input", name
+        return tensor
+
+
+def _plain_output(output: Any) -> Any:
+    if hasattr(output, "to_tuple"):
+        return output.to_tuple()
+    return list(output.values()) if isinstance(output, Mapping) else output
+
+
+def _has_batch(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.dim() > 0
+
+
+class _FakeTensors:
+    """Fake twins of the user's tensors: same shape, strides and ties, no memory; small values stay known."""
+
+    def __init__(self, recorder: _Recorder, *, cast: Any) -> None:
+        self.recorder = recorder
+        self.cast = cast
+        self._done: dict[int, tuple[Any, Any]] = {}
+        self._by_storage: dict[Any, Any] = {}
+
+    def of(self, tensor: Any, *, role: str, name: str) -> Any:
+        found = self._done.get(id(tensor))
+        if found is not None:
+            return found[1]
+        fake = self._twin(tensor)
+        if role == "parameter":
+            fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+        else:
+            fake.requires_grad_(tensor.requires_grad)
+            value = self.recorder.values.get(tensor)
+            if value is not None:
+                self.recorder.values.set(fake, value.real.detach().to(fake.dtype).clone())
+        self.recorder.index(fake, role=role, name=name)
+        self._done[id(tensor)] = (tensor, fake)
+        return fake
+
+    def inputs(self, value: Any, *, name: str) -> Any:
+        return tree_map(lambda leaf: self.of(leaf, role="input", name=name) if isinstance(leaf, torch.Tensor) else leaf, value)
+
+    def _twin(self, tensor: Any) -> Any:
+        dtype = tensor.dtype
+        if self.cast is not None and dtype.is_floating_point:
+            dtype = self.cast
+        storage = tensor.untyped_storage()
+        covers_storage = tensor.numel() * tensor.element_size() == storage.nbytes()
+        key = (storage._cdata, tensor.dtype) if storage.nbytes() else None
+        base = self._by_storage.get(key) if key is not None else None
+        if base is not None and base.numel() * tensor.element_size() >= storage.nbytes():
+            # Another tensor over the same memory: tied weights that are not the same parameter.
+            return base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).detach()
+        if covers_storage or key is None:
+            fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="cpu")
+        else:
+            fake = torch.empty(tensor.shape, dtype=dtype, device="cpu")
+        if key is not None and covers_storage:
+            self._by_storage[key] = fake
+        return fake
+
+
+def _append_optimizer(ready: _Ready, *, optimizer: Any, implementation: str, max_grad_norm: float | None) -> None:
+    """The optimizer as one operation per group and dtype, in its steady state."""
+    step, recorder = ready.step, ready.step.recorder
+    if step.mode != "training_step":
+        return
+    trained = ready.trained()
+    if not trained:
+        return
+    gradients = [parameter.grad for _, parameter in trained]
+    numel = sum(gradient.numel() for gradient in gradients)
+    size = sum(gradient.numel() * gradient.element_size() for gradient in gradients)
+    indices = tuple(dict.fromkeys(recorder.index(gradient) for gradient in gradients))
+    launches = num_launches(numel=numel, num_tensors=len(gradients))
+    dtype = dtype_name(gradients[0])
+    scale = Op(
+        name="unscale_gradients", kind="elementwise", flop=2.0 * numel, bytes_read=size, bytes_written=size,
+        phase="optimizer", dtype=dtype, reads=indices, writes=indices, num_kernels=launches, num_calls=launches,
+        attrs={"function": "unscale", "numel": numel, "num_inputs": 1},
+    )  # fmt: skip
+    if step.precision == "fp16-amp":
+        recorder.ops.append(scale)
+    if max_grad_norm is not None:
+        recorder.ops.append(
+            replace(
+                scale, name="norm_of_gradients", kind="reduce", bytes_written=4.0 * len(gradients), writes=(),
+                attrs={"function": "norm", "rows": len(gradients), "cols": numel // len(gradients)},
+            )  # fmt: skip
+        )
+        recorder.ops.append(
+            replace(scale, name="clip_gradients", flop=1.0 * numel, attrs={**scale.attrs, "function": "clip"})
+        )
+    for algorithm, members in _groups(ready, optimizer, trained):
+        _append_update(recorder, algorithm=algorithm, members=members, implementation=implementation)
+
+
+def _groups(ready: _Ready, optimizer: Any, trained: list[tuple[str, Any]]) -> list[tuple[str, list[tuple[str, Any]]]]:
+    if isinstance(optimizer, torch.optim.Optimizer):
+        algorithm = type(optimizer).__name__.lower()
+        numbers = {
+            ready.originals.get(id(parameter), id(parameter)): number
+            for number, group in enumerate(optimizer.param_groups)
+            for parameter in group["params"]
+        }
+        with_momentum = [
+            algorithm == "sgd" and group.get("momentum", 0) != 0 for group in optimizer.param_groups
+        ]
+        chosen = [(numbers[id(p)], name, p) for name, p in trained if id(p) in numbers]
+        names = ["momentum" if flag else algorithm for flag in with_momentum]
+    else:
+        chosen, names = [(0, name, parameter) for name, parameter in trained], [str(optimizer)]
+    groups: dict[tuple[int, Any], list[tuple[str, Any]]] = {}
+    for number, name, parameter in chosen:
+        groups.setdefault((number, parameter.dtype), []).append((name, parameter))
+    return [(names[number], members) for (number, _), members in groups.items()]
+
+
+def _append_update(
+    recorder: _Recorder, *, algorithm: str, members: list[tuple[str, Any]], implementation: str
+) -> None:
+    update = find_update(algorithm)
+    dtype = DTYPES[members[0][1].dtype]
+    numel = sum(parameter.numel() for _, parameter in members)
+    reads: list[int] = []
+    written: list[int] = []
+    for name, parameter in members:
+        index = recorder.index(parameter)
+        states = []
+        for state in update.states:
+            recorder.storages.append(_Storage(tuple(parameter.shape), dtype, "optimizer_state", f"{name}.{state}"))
+            states.append(len(recorder.storages) - 1)
+        reads += [index, recorder.index(parameter.grad), *states]
+        written += [index, *states]
+    is_fused = implementation == "fused"
+    num_reads = update.fused_reads if is_fused else update.reads
+    num_writes = update.fused_writes if is_fused else update.writes
+    if update.has_temporary and not is_fused:
+        recorder.storages.append(_Storage((numel,), dtype, "temporary", f"{algorithm} temporary"))
+        written.append(len(recorder.storages) - 1)
+    launches = (1 if is_fused else update.passes) * num_launches(numel=numel, num_tensors=len(members))
+    recorder.ops.append(
+        Op(
+            name=f"optimizer.{algorithm.lower()}",
+            kind="optimizer",
+            flop=float(update.flop * numel),
+            bytes_read=num_reads * numel * DTYPE_BYTES[dtype],
+            bytes_written=num_writes * numel * DTYPE_BYTES[dtype],
+            phase="optimizer",
+            dtype=dtype,
+            reads=tuple(dict.fromkeys(reads)),
+            writes=tuple(dict.fromkeys(written)),
+            attrs={
+                "algorithm": algorithm.lower(), "numel": numel, "num_tensors": len(members), "implementation": implementation,
+            },
+            num_kernels=launches,
+            num_calls=launches,
+        )
+    )  # fmt: skip

@@ -1,0 +1,246 @@
+"""Real values behind fake tensors where they are small enough to matter, and what is assumed where they are not known."""
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+FLOAT_LIMIT = 4096
+WHOLE_LIMIT = 4 * 2**20
+"""Values are followed through float tensors up to the first number of elements and through integer ones up to the second."""
+
+_SLOT = "_traincast_value"
+_ATEN = torch.ops.aten
+_RANDOM = {_ATEN.rand.default, _ATEN.rand_like.default}
+_RANDOM_NAMES = ("bernoulli", "uniform", "normal", "random", "exponential", "dropout", "rand", "multinomial", "empty")
+_READERS = {_ATEN._local_scalar_dense.default, _ATEN.equal.default}
+_RAGGED = {
+    _ATEN.nonzero.default, _ATEN.masked_select.default, _ATEN._unique2.default, _ATEN.unique_dim.default,
+    _ATEN.unique_consecutive.default, _ATEN.repeat_interleave.Tensor, _ATEN.bincount.default,
+}  # fmt: skip
+
+
+class Value:
+    """What a fake tensor really holds. Views share `alive`, so that an unknown write through one ends all of them."""
+
+    __slots__ = ("alive", "origin", "real")
+
+    def __init__(self, real: Any, alive: list[bool], origin: str = "") -> None:
+        self.real = real
+        self.alive = alive
+        self.origin = origin
+
+
+class Values:
+    """Runs every operation, following known values beside the fake ones."""
+
+    def __init__(self) -> None:
+        self.assumptions: dict[str, None] = {}
+        self.layer = ""
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func in _READERS:
+            return self._read(func, args, kwargs)
+        if func in _RAGGED:
+            return self._ragged(func, args, kwargs)
+        if func is _ATEN.index.Tensor and any(_is_mask(index) for index in args[1]):
+            args = (args[0], self._whole_indices(args[1]))
+        output = func(*args, **kwargs)
+        self._follow(func, args, kwargs, output)
+        return output
+
+    def set(self, tensor: Any, real: Any, *, origin: str = "") -> None:
+        if _is_small(real):
+            tensor.__dict__[_SLOT] = Value(real, [True], origin)
+
+    def get(self, tensor: Any) -> Value | None:
+        if not isinstance(tensor, FakeTensor):
+            return Value(tensor.detach(), [True]) if tensor.device.type != "meta" and _is_small(tensor) else None
+        value: Value | None = tensor.__dict__.get(_SLOT)
+        return value if value is not None and value.alive[0] else None
+
+    def _assume(self, sentence: str) -> None:
+        where = f" (in {self.layer})" if self.layer else ""
+        self.assumptions[sentence + where] = None
+
+    def _note(self, value: Value) -> None:
+        if value.origin:
+            self._assume(value.origin)
+
+    def _read(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        known = [self.get(arg) for arg in args if isinstance(arg, torch.Tensor)]
+        if all(value is not None for value in known):
+            for value in known:
+                if value is not None:
+                    self._note(value)
+            with _disable_current_modes():
+                return func(*(value.real for value in known if value is not None))
+        if func is _ATEN.equal.default:
+            self._assume("two tensors that were compared are taken as different")
+            return False
+        tensor = args[0]
+        if getattr(tensor, "constant", None) is not None:
+            return func(*args, **kwargs)
+        answer: Any = True if tensor.dtype == torch.bool else 0.5 if tensor.dtype.is_floating_point else 1
+        self._assume(f"a {str(tensor.dtype).removeprefix('torch.')} value the program read from a tensor is taken as {answer}")
+        return answer
+
+    def _ragged(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Operations whose output size depends on values."""
+        known = [self.get(arg) for arg in args if isinstance(arg, torch.Tensor)]
+        if func is _ATEN.masked_select.default:
+            data, mask = torch.broadcast_tensors(args[0], args[1])
+            return _ATEN.index.Tensor(data, self._whole_indices([mask]))
+        if all(value is not None for value in known):
+            reals = iter([value.real for value in known if value is not None])
+            with _disable_current_modes():
+                arguments = [next(reals) if isinstance(arg, torch.Tensor) else arg for arg in args]
+                results = func(*arguments, **kwargs)
+            origin = next((value.origin for value in known if value is not None and value.origin), "")
+            if origin:
+                self._assume(origin)
+            return self._wrap(results, origin=origin)
+        tensor = args[0]
+        size = tensor.numel()
+        if func is _ATEN.nonzero.default:
+            self._assume("a condition on unknown values is taken to hold for every second element")
+            with _disable_current_modes():
+                if size <= WHOLE_LIMIT:
+                    held = (torch.arange(size) % 2 == 0).reshape(tensor.shape).nonzero()
+                else:
+                    held = torch.empty(((size + 1) // 2, tensor.dim()), dtype=torch.int64, device="meta")
+            return self._wrap(held)
+        if func is _ATEN.bincount.default:
+            self._assume("the largest of some unknown counts is taken as the number of elements")
+            return tensor.new_empty(max(size, int(kwargs.get("minlength", args[2] if len(args) > 2 else 0))), dtype=torch.int64)
+        if func is _ATEN.repeat_interleave.Tensor:
+            self._assume("unknown repeat counts are taken as one each")
+            return tensor.new_empty(kwargs.get("output_size") or size, dtype=torch.int64)
+        self._assume("unknown values are taken as all different where the program asked for the different ones")
+        whole = tensor.new_empty(size, dtype=torch.int64)
+        return tensor.new_empty(tensor.shape if func is _ATEN.unique_dim.default else (size,)), whole, tensor.new_empty(
+            size, dtype=torch.int64
+        )
+
+    def _whole_indices(self, indices: Any) -> list[Any]:
+        """Masks among the indices replaced by the positions they select, as the device does it."""
+        whole: list[Any] = []
+        for index in indices:
+            if _is_mask(index):
+                whole += list(self._ragged(_ATEN.nonzero.default, (index,), {}).unbind(1))
+            else:
+                whole.append(index)
+        for tensor in whole:
+            value = None if tensor is None else self.get(tensor)
+            if value is not None:
+                self._note(value)
+        return whole
+
+    def _wrap(self, results: Any, *, origin: str = "") -> Any:
+        if isinstance(results, torch.Tensor):
+            fake = torch.empty(results.shape, dtype=results.dtype)
+            if results.device.type != "meta":
+                self.set(fake, results, origin=origin)
+            return fake
+        return type(results)(self._wrap(result, origin=origin) for result in results)
+
+    def _follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        tensors = [tensor for tensor in _flat((*args, *kwargs.values())) if isinstance(tensor, torch.Tensor)]
+        known: dict[int, Value] = {}
+        for tensor in tensors:
+            value = self.get(tensor)
+            if value is None:
+                self._forget(func, args)
+                self._spread(func, args, output)
+                return
+            known[id(tensor)] = value
+        outputs = [tensor for tensor in _flat((output,)) if isinstance(tensor, torch.Tensor)]
+        if not outputs or not all(_is_small(tensor) for tensor in outputs):
+            self._forget(func, args)
+            return
+        name = func._schema.name.removeprefix("aten::")
+        if name.startswith("traincast") or any(word in name for word in _RANDOM_NAMES):
+            self._forget(func, args)
+            self._draw(func, args, output)
+            return
+
+        def real(item: Any) -> Any:
+            if isinstance(item, torch.Tensor):
+                return known[id(item)].real
+            if isinstance(item, (list, tuple)):
+                return type(item)(real(part) for part in item)
+            return item
+
+        try:
+            with _disable_current_modes(), torch.no_grad():
+                results = func(*(real(arg) for arg in args), **{key: real(item) for key, item in kwargs.items()})
+        except Exception:
+            # A value that cannot be followed is only unknown; the recording itself goes on.
+            self._forget(func, args)
+            return
+        alive_of = {tensor.untyped_storage()._cdata: known[id(tensor)].alive for tensor in tensors}
+        origin = next((value.origin for value in known.values() if value.origin), "")
+        for fake, result in zip(outputs, [r for r in _flat((results,)) if isinstance(r, torch.Tensor)], strict=False):
+            if isinstance(fake, FakeTensor):
+                alive = alive_of.get(fake.untyped_storage()._cdata, None)
+                fake.__dict__[_SLOT] = Value(result, [True] if alive is None else alive, origin)
+
+    def _forget(self, func: Any, args: tuple[Any, ...]) -> None:
+        if not func._schema.is_mutable:
+            return
+        for argument, item in zip(func._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for tensor in _flat((item,)):
+                    if isinstance(tensor, FakeTensor):
+                        value = tensor.__dict__.get(_SLOT)
+                        if value is not None:
+                            value.alive[0] = False
+
+    def _draw(self, func: Any, args: tuple[Any, ...], output: Any) -> None:
+        """Random numbers take their mean, so that a recording is the same every time."""
+        if func in _RANDOM:
+            with _disable_current_modes():
+                self.set(output, torch.full(output.shape, 0.5, dtype=output.dtype))
+        elif func is _ATEN.randperm.default:
+            with _disable_current_modes():
+                self.set(output, torch.arange(output.numel(), dtype=output.dtype))
+        elif func in (_ATEN.randint.default, _ATEN.randint.low):
+            low, high = (0, args[0]) if func is _ATEN.randint.default else args[:2]
+            with _disable_current_modes():
+                spread = torch.arange(output.numel()) % max(1, high - low) + low
+                self.set(output, spread.reshape(output.shape).to(output.dtype))
+
+    def _spread(self, func: Any, args: tuple[Any, ...], output: Any) -> None:
+        """Choices among unknown values (the experts of a router) are taken to be spread evenly."""
+        if func is _ATEN.topk.default:
+            indices, choices = output[1], args[0].shape[-1] if args[0].dim() else 1
+        elif func is _ATEN.argmax.default and len(args) > 1 and args[1] is not None:
+            indices, choices = output, args[0].shape[args[1]]
+        elif func is _ATEN.max.dim:
+            indices, choices = output[1], args[0].shape[args[1]]
+        else:
+            return
+        if indices.numel() <= WHOLE_LIMIT:
+            with _disable_current_modes():
+                spread = (torch.arange(indices.numel()) % max(1, choices)).reshape(indices.shape)
+                self.set(indices, spread, origin="what a router or argmax chooses is taken to be spread evenly")
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def _is_small(tensor: Any) -> bool:
+    limit = FLOAT_LIMIT if tensor.dtype.is_floating_point or tensor.dtype.is_complex else WHOLE_LIMIT
+    return bool(tensor.numel() <= limit)
+
+
+def _flat(items: Any) -> list[Any]:
+    flat: list[Any] = []
+    for item in items:
+        if isinstance(item, (list, tuple)):
+            flat += _flat(item)
+        else:
+            flat.append(item)
+    return flat
