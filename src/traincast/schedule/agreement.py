@@ -15,8 +15,17 @@ from traincast.errors import InvalidInput, MissingExtra
 from traincast.schedule.hazards import Overheads, helios_checkpoint_s
 from traincast.schedule.jobs import JobTable
 from traincast.schedule.placement import AnyGpus, Consolidated
-from traincast.schedule.policies import ByKey, LeastAttained, Policy, by_estimate, by_remaining, by_remaining_service
-from traincast.schedule.policies import by_submission
+from traincast.schedule.policies import (
+    ByKey,
+    LeastAttained,
+    Policy,
+    by_estimate,
+    by_remaining,
+    by_remaining_service,
+    by_submission,
+)
+from traincast.schedule.rounds import GAVEL, RandomTypeFifo, SharePolicy, simulate_rounds
+from traincast.schedule.shares import SHARE_POLICIES
 from traincast.schedule.simulator import CLEAN, Compat, simulate_cluster
 from traincast.spec.fleet import Fleet, NodePool, Schedule
 
@@ -101,21 +110,27 @@ def compare(
     submits = {job_id: float(at) for job_id, at in zip(schedule.job_ids, schedule.submit_s, strict=True)}
     if ours.keys() != ends_s.keys():
         raise InvalidInput(f"{peer} {run}: the reference run has other jobs than the trace")
-    differences = [abs(ours[job] - end) for job, end in ends_s.items()]
+    missing = [math.isnan(end) for end in ends_s.values()]
+    dropped = f"{sum(missing)} jobs dropped by both" if any(missing) else ""
+    differences = [
+        0.0 if math.isnan(ours[job]) and math.isnan(end) else abs(ours[job] - end) for job, end in ends_s.items()
+    ]
     first = min(submits.values())
+    peer_jct = np.array([ends_s[job] - submits[job] for job in ends_s])
+    our_jct = np.array([ours[job] - submits[job] for job in ends_s])
     return Agreement(
         peer=peer,
         run=run,
         policy=policy,
         num_jobs=len(ends_s),
         num_equal=sum(difference <= 1e-6 for difference in differences),
-        worst_s=max(differences),
-        peer_mean_s=float(np.mean([ends_s[job] - submits[job] for job in ends_s])),
-        our_mean_s=float(np.mean([ours[job] - submits[job] for job in ends_s])),
-        peer_makespan_s=max(ends_s.values()) - first,
-        our_makespan_s=max(ours.values()) - first,
+        worst_s=float(np.nanmax(differences)),
+        peer_mean_s=float(np.nanmean(peer_jct)),
+        our_mean_s=float(np.nanmean(our_jct)),
+        peer_makespan_s=float(np.nanmax(list(ends_s.values()))) - first,
+        our_makespan_s=float(np.nanmax(list(ours.values()))) - first,
         cpu_s=cpu_s,
-        note=note,
+        note=note or dropped,
     )
 
 
@@ -233,8 +248,77 @@ def cqsim_runs(folder: Path) -> Iterator[Agreement]:
         yield compare(schedule, ends, peer="cqsim", run=f"{trace} {gpus[1:]} GPUs", policy=policy, cpu_s=cpu_s)
 
 
+GAVEL_TYPES = ("v100", "p100", "k80")
+GAVEL_POLICIES: dict[str, tuple[SharePolicy, str]] = {
+    "fifo": (RandomTypeFifo(), EXACTLY),
+    "fifo_perf": (SHARE_POLICIES["gavel-fifo"], EXACTLY),
+    "max_min_fairness": (SHARE_POLICIES["max-min"], "5%/5%"),
+    "max_min_fairness_perf": (SHARE_POLICIES["max-min-perf"], "3%/2%"),
+    "min_total_duration_perf": (SHARE_POLICIES["makespan"], "3%/2%"),
+    "finish_time_fairness_perf": (SHARE_POLICIES["finish-time-fairness"], "3%/2%"),
+}
+
+
+def gavel_rates(path: Path) -> dict[tuple[str, int], dict[str, float]]:
+    """Steps per second of (job type, GPUs) on each GPU type, alone and on one node."""
+    columns = _parquet(path)
+    rates: dict[tuple[str, int], dict[str, float]] = {}
+    for job_type, gpus, gpu_type, other, together, rate in zip(
+        *(columns[name] for name in ("job_type", "n_gpus", "gpu_type", "other_job_type", "consolidated", "steps_per_s")),
+        strict=True,
+    ):
+        if other is None and together:
+            rates.setdefault((job_type, int(gpus)), {})[gpu_type] = float(rate)
+    return rates
+
+
+def gavel_runs(folder: Path) -> Iterator[Agreement]:
+    table = gavel_rates(folder.parents[1] / "job_traces" / "gavel_throughputs.parquet")
+    traces = {path.stem: path for path in sorted((folder / "traces").glob("*.trace"))}
+    for path in sorted(folder.glob("*.csv")):
+        if path.stem.startswith("phys_"):
+            trace, policy, counts = traces["max_min_fairness"], path.stem.removeprefix("phys_"), (8, 16, 24)
+        else:
+            name, _, spec = path.stem.rpartition("_")
+            seed = "_".join(name.split("_")[:2])
+            trace = next(file for stem, file in traces.items() if stem.startswith(seed))
+            policy, counts = name.removeprefix(seed + "_"), tuple(int(part) for part in spec.split("-"))
+        if policy == "fifo" and sum(count > 0 for count in counts) > 1:
+            continue  # draws the type of every job at random: no two implementations agree
+        share_policy, wanted = GAVEL_POLICIES[policy]
+        rows = [line.split("\t") for line in trace.read_text().splitlines() if line.strip()]
+        jobs = JobTable.build(
+            submit_s=[float(row[9]) for row in rows],
+            num_gpus=[float(row[6]) for row in rows],
+            steps=[float(row[5]) for row in rows],
+            priority=[float(row[7]) for row in rows],
+            workloads=[row[0] for row in rows],
+        )
+        rates = np.array([[table[row[0], int(row[6])].get(kind, 0.0) for kind in GAVEL_TYPES] for row in rows])
+        fleet = Fleet(
+            pools=tuple(
+                NodePool(device=kind, num_nodes=count, gpus_per_node=1)
+                for kind, count in zip(GAVEL_TYPES, counts, strict=True)
+            )
+        )
+        schedule, cpu_s = _timed(
+            lambda jobs=jobs, fleet=fleet, rates=rates, share_policy=share_policy: simulate_rounds(  # type: ignore[misc]
+                jobs, share_policy, fleet=fleet, rates=rates, rules=GAVEL
+            )
+        )
+        columns = _csv(path)
+        ends = {
+            job: float(arrival) + (float(jct) if jct not in ("", "None", "nan") else math.nan)
+            for job, arrival, jct in zip(columns["job_id"], columns["arrival_s"], columns["jct_s"], strict=True)
+        }
+        run = f"{trace.stem} {':'.join(map(str, counts))}"
+        row = compare(schedule, ends, peer="gavel", run=run, policy=policy, cpu_s=cpu_s)
+        yield replace(row, wanted=wanted, note=row.note if wanted == EXACTLY else "many optima; Clarabel's is taken")
+
+
 PEERS: dict[str, Callable[[Path], Iterator[Agreement]]] = {
     "cqsim": cqsim_runs,
+    "gavel": gavel_runs,
     "helios": helios_runs,
     "pai": pai_runs,
     "tiresias": tiresias_runs,
