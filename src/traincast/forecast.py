@@ -40,11 +40,20 @@ def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None,
     _check_size(plan, cluster)
     program = lower(job.graph, plan)
     model = costs or Pricing()
-    estimates = [model.estimate(stage, cluster) for stage in program.stages]
+    estimates = _price_stages(program, cluster, model)
     timeline = simulate_step(program, estimates, draw=draw)
     memory = _worst_memory(program, cluster)
     step = _with_interval(timeline, program, estimates)
     return _answer(job, cluster, program, step, timeline, memory, estimates)
+
+
+def _price_stages(program: Program, cluster: Cluster, model: CostModel) -> list[tuple[Estimate, ...]]:
+    """Stages with the same tasks are priced once."""
+    priced: dict[int, tuple[Estimate, ...]] = {}
+    for stage in program.stages:
+        if id(stage.tasks) not in priced:
+            priced[id(stage.tasks)] = model.estimate(stage, cluster)
+    return [priced[id(stage.tasks)] for stage in program.stages]
 
 
 def _check_size(plan: Parallelism, cluster: Cluster) -> None:

@@ -1,9 +1,17 @@
 """Rewrites a graph under a plan into what each distinct rank really runs."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from traincast.errors import IllegalPlan
 from traincast.lower.check import check_program
-from traincast.lower.data import gather_weights, shard_optimizer, sync_gradients
+from traincast.lower.context import split_context
+from traincast.lower.data import gather_weights, shard_state, sync_gradients
+from traincast.lower.expert import spread_experts
+from traincast.lower.pipeline import cut_pipeline
+from traincast.lower.recompute import recompute
 from traincast.lower.rewrite import as_stage
+from traincast.lower.tensor import split_tensors
 from traincast.spec import Graph, Parallelism, Program, Stage
 
 __all__ = ["lower"]
@@ -12,18 +20,30 @@ __all__ = ["lower"]
 def lower(graph: Graph, plan: Parallelism) -> Program:
     """The program of each distinct rank; one micro-batch of one replica is the graph's batch."""
     _refuse_unsupported(graph, plan)
-    stages: tuple[Stage, ...] = (as_stage(graph),)
+    whole = recompute(as_stage(graph), plan.recompute)
+    shared = spread_experts(split_tensors(split_context(whole, plan), plan), plan)
+    stages = cut_pipeline(shared, plan)
     if graph.mode != "inference":
-        stages = tuple(shard_optimizer(gather_weights(sync_gradients(s, plan), plan), plan) for s in stages)
+        stages = _for_each_distinct(
+            stages, lambda stage: shard_state(gather_weights(sync_gradients(stage, plan), plan), plan)
+        )
     return check_program(
         Program(stages=stages, parallelism=plan, batch_size=graph.batch_size, mode=graph.mode, notes=graph.assumptions)
     )
 
 
+def _for_each_distinct(stages: tuple[Stage, ...], rewrite: Callable[[Stage], Stage]) -> tuple[Stage, ...]:
+    """Rewrite stages with the same tasks once: a pipeline of 64 has three or four sorts of them."""
+    done: dict[int, Stage] = {}
+    for stage in stages:
+        if id(stage.tasks) not in done:
+            done[id(stage.tasks)] = rewrite(stage)
+    return tuple(
+        replace(done[id(stage.tasks)], index=stage.index, num_in_flight=stage.num_in_flight) for stage in stages
+    )
+
+
 def _refuse_unsupported(graph: Graph, plan: Parallelism) -> None:
-    for name in ("tensor", "pipeline", "context", "expert", "virtual_stages"):
-        if getattr(plan, name) > 1:
-            raise IllegalPlan(f"{name} = {getattr(plan, name)} is not supported yet; allowed: 1")
     for name in ("servers", "asynchronous", "offload_optimizer"):
         if getattr(plan, name):
             raise IllegalPlan(f"{name} = {getattr(plan, name)} is not supported yet")

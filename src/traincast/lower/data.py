@@ -33,8 +33,8 @@ def sync_gradients(stage: Stage, plan: Parallelism) -> Stage:
     return map_tasks(stage, rewrite)
 
 
-def shard_optimizer(stage: Stage, plan: Parallelism) -> Stage:
-    """Each replica updates its share of the parameters; under ZeRO 1 and 2 the new weights are gathered after it."""
+def shard_state(stage: Stage, plan: Parallelism) -> Stage:
+    """Each replica keeps and updates its share; under ZeRO 1 and 2 the new weights are gathered after it."""
     num_ranks = plan.data * plan.context
     if plan.zero == 0 or num_ranks == 1:
         return stage

@@ -37,10 +37,10 @@ def scale_op(op: Op, factor: float, *, attrs: Sequence[str] = ()) -> Op:
 
 
 def last_writers(stage: Stage, role: str) -> dict[int, list[int]]:
-    """For each task, the tensors of a role that it is the last to write."""
+    """For each task of the backward pass, the tensors of a role that no later one of it writes."""
     last: dict[int, int] = {}
     for index, task in enumerate(stage.tasks):
-        if isinstance(task, Op):
+        if isinstance(task, Op) and task.phase == "backward":
             for tensor in task.writes:
                 if stage.tensors[tensor].role == role:
                     last[tensor] = index

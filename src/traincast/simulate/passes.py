@@ -119,6 +119,8 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
     loose: dict[bool, list[tuple[str, float, float]]] = {True: [], False: []}
     for task, estimate in zip(tasks, estimates, strict=True):
         host_s += estimate.host_s
+        if isinstance(task, Collective) and task.axis == "pipeline":
+            continue  # a hop between stages: the pipeline's order places it
         if isinstance(task, Collective) and task.overlapped:
             if task.kind == "all_gather":
                 before.append((task.axis, estimate.seconds))

@@ -1,0 +1,104 @@
+"""Expert parallelism: each rank holds some experts; tokens travel to theirs and back."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from traincast.errors import IllegalPlan
+from traincast.lower.rewrite import map_tasks, scale_op
+from traincast.spec import Collective, Op, Parallelism, Stage, Task
+from traincast.spec.graph import segments
+
+EXPERTS = "experts"
+"""The layer name, or a part of it, under which expert weights stand in every framework we read."""
+
+
+def is_expert(layer: str) -> bool:
+    return EXPERTS in layer.split(".")
+
+
+def spread_experts(stage: Stage, plan: Parallelism) -> Stage:
+    """Expert weights are divided over `plan.expert` ranks; with balanced routing each computes as much as before."""
+    if plan.expert == 1:
+        return stage
+    expert_ops = {i for i, task in enumerate(stage.tasks) if isinstance(task, Op) and is_expert(task.layer)}
+    if not expert_ops:
+        raise IllegalPlan(f"expert = {plan.expert}: the model has no experts; allowed: expert = 1")
+    first, last = _ends(stage, expert_ops)
+
+    def rewrite(index: int, task: Task) -> Iterator[Task]:
+        if index in first and isinstance(task, Op):
+            yield _all_to_all(task, stage, plan, entering=True)
+        yield _own_experts(task, plan.expert) if index in expert_ops and isinstance(task, Op) else task
+        if index in last and isinstance(task, Op):
+            yield _all_to_all(task, stage, plan, entering=False)
+
+    tensors = tuple(
+        replace(tensor, shape=(max(1, tensor.numel // plan.expert),))
+        if tensor.role in ("parameter", "gradient") and is_expert(tensor.name)
+        else tensor
+        for tensor in stage.tensors
+    )
+    weights = [t for t in stage.tensors if t.role == "parameter"]
+    whole = sum(t.numel * t.copies for t in weights)
+    moved = sum(t.numel * t.copies for t in weights if is_expert(t.name))
+    share = 1 - moved / whole * (1 - 1 / plan.expert) if whole else 1.0
+    tensors = tuple(
+        replace(t, shape=(max(1, round(t.numel * share)),)) if t.role == "optimizer_state" and t.numel else t
+        for t in tensors
+    )
+    return _scale_optimizer(replace(map_tasks(stage, rewrite), tensors=tensors), share)
+
+
+def _ends(stage: Stage, expert_ops: set[int]) -> tuple[set[int], set[int]]:
+    """The first and last expert op of each layer and phase."""
+    first: set[int] = set()
+    last: set[int] = set()
+    for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
+        inside: dict[str, list[int]] = {}
+        for index in range(part.start, part.stop):
+            if index in expert_ops:
+                inside.setdefault(stage.tasks[index].phase, []).append(index)
+        for indices in inside.values():
+            first.add(indices[0])
+            last.add(indices[-1])
+    return first, last
+
+
+def _all_to_all(op: Op, stage: Stage, plan: Parallelism, *, entering: bool) -> Collective:
+    sizes = [
+        stage.tensors[t].num_bytes
+        for t in (op.reads if entering else op.writes)
+        if stage.tensors[t].role != "parameter"
+    ]
+    return Collective(
+        kind="all_to_all",
+        num_bytes=max(sizes, default=0.0),
+        axis="expert",
+        num_ranks=plan.expert,
+        stride=plan.stride("expert"),
+        phase=op.phase,
+        layer=op.layer,
+    )
+
+
+def _own_experts(op: Op, ranks: int) -> Op:
+    """Fewer experts, more tokens for each: the same FLOP, fewer bytes of weights."""
+    if op.kind != "matmul" or int(op.attrs["batch"]) < ranks:
+        return op
+    batch, m, n, k = (int(op.attrs[name]) for name in ("batch", "m", "n", "k"))
+    size = op.num_bytes / max(1.0, batch * (m * k + k * n + m * n))
+    own = max(1, batch // ranks)
+    m2, k2 = (m * batch // own, k) if op.attrs["layout"] != "nt" else (m, k * batch // own)
+    return replace(
+        op,
+        bytes_read=size * own * (m2 * k2 + k2 * n),
+        bytes_written=size * own * m2 * n,
+        attrs={**op.attrs, "batch": own, "m": m2, "k": k2},
+    )
+
+
+def _scale_optimizer(stage: Stage, share: float) -> Stage:
+    def rewrite(index: int, task: Task) -> Iterator[Task]:
+        yield scale_op(task, share, attrs=("numel",)) if isinstance(task, Op) and task.kind == "optimizer" else task
+
+    return map_tasks(stage, rewrite)
