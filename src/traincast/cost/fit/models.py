@@ -1,0 +1,151 @@
+"""Rows of measured kernels to a Learned: the power law first, then one small network per family, device and member."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.catalog import device as find_device
+from traincast.cost.bounds import PowerLaw, generation, product_flop_per_s, soaked
+from traincast.cost.features import FAMILIES, Bounded, describe
+from traincast.cost.fit.data import Rows
+from traincast.cost.fit.network import Training, train_network
+from traincast.cost.learned import Learned, Similarity, Voices
+
+Array = NDArray[np.float64]
+AllRows = Mapping[tuple[str, str], Rows]
+
+CAPPED_BELOW_W_PER_TFLOP = 16.0
+"""Cards with fewer watts per TFLOP/s than this cannot hold their boost clock: the law is fitted on them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Everything that is chosen, in one place. The values were fixed by leave-one-GPU-out on the visible data."""
+
+    training: Training = field(default_factory=Training)
+    num_members: int = 3
+    similarity: Similarity = field(default_factory=Similarity)
+    seed: int = 0
+    capped: bool = True
+    matrix_slowdown: float = 0.0
+    matrix_sigma: float = 0.25
+
+
+def fit_power_law(rows: AllRows, names: Sequence[str], recipe: Recipe) -> PowerLaw:
+    """From the fastest large products of the cards whose power is short: an envelope, as a bound should be."""
+    if not recipe.capped:
+        return PowerLaw(clock_per_watt=1.0, heat=0.0)
+    shares, losses = [], []
+    for name in names:
+        device = find_device(name)
+        peak, _ = product_flop_per_s(device, "fp32")
+        found = rows.get(("matmul", name))
+        if found is None or device.power_watts is None or device.vendor != "NVIDIA":
+            continue
+        if device.power_watts / (peak / 1e12) > CAPPED_BELOW_W_PER_TFLOP:
+            continue
+        batch, m, n, k = found.columns[:, :4].T
+        large = (np.minimum(m, n) >= 768) & (k >= 512) & (k <= 8192) & (found.seconds > 2e-3)
+        utilization = (2 * batch * m * n * k / peak / found.seconds)[large]
+        burst_s = found.burst_s[large]
+        cool = burst_s < 1.0
+        if cool.sum() < 20:
+            continue
+        shares.append(float(np.quantile(utilization[cool], 0.98)) / device.power_watts * peak)
+        hot = burst_s > 20.0
+        if hot.sum() >= 10:
+            lost = 1.0 - float(np.median(utilization[hot]) / np.median(utilization[cool]))
+            losses.append(lost / max(1.0 - float(np.quantile(utilization[cool], 0.98)), 0.1))
+    default = PowerLaw()
+    return PowerLaw(
+        clock_per_watt=float(np.max(shares)) if shares else default.clock_per_watt,
+        heat=float(np.clip(np.mean(losses), 0.0, 0.8)) if losses else default.heat,
+    )
+
+
+def describe_rows(family: str, rows: Rows, name: str, law: PowerLaw) -> Bounded:
+    return describe(family, rows.columns, find_device(name), law, soak=soaked_bursts(rows))
+
+
+def soaked_bursts(rows: Rows) -> Array:
+    return np.array([soaked(burst_s) for burst_s in rows.burst_s.tolist()])
+
+
+def fit_learned(rows: AllRows, *, recipe: Recipe, without_device: str = "", without_model: str = "",
+                only: Sequence[str] | None = None) -> Learned:  # fmt: skip
+    """`without_device`, `without_model`: leave every row of it out, operators and nodes alike."""
+    names = [name for name in dict.fromkeys(name for _, name in rows) if name != without_device]
+    if only is not None:
+        names = [name for name in names if name in only]
+    kept = {
+        key: found.where(found.model != without_model) if without_model else found
+        for key, found in rows.items()
+        if key[1] in names
+    }
+    law = fit_power_law(kept, names, recipe)
+    families = {family: _fit_family(family, kept, law, recipe) for family in FAMILIES}
+    return Learned(
+        families=families,
+        similarity=recipe.similarity,
+        law=law,
+        matrix_slowdown=recipe.matrix_slowdown,
+        matrix_sigma=recipe.matrix_sigma,
+    )
+
+
+def _fit_family(family: str, rows: AllRows, law: PowerLaw, recipe: Recipe) -> Voices:
+    names = [name for kind, name in rows if kind == family and len(rows[kind, name].seconds) >= 30]
+    bounded = {name: describe_rows(family, rows[family, name], name, law) for name in names}
+    pooled = np.concatenate([bounded[name].features for name in names])
+    mean, scale = pooled.mean(axis=0), pooled.std(axis=0) + 1e-3
+    stacks: list[list[Array]] = [[] for _ in range(6)]
+    residuals = []
+    for index, name in enumerate(names):
+        part, found = bounded[name], rows[family, name]
+        inputs = np.clip((part.features - mean) / scale, -4.0, 4.0)
+        target = np.log(found.seconds / part.bound_s)
+        # A kernel that beat the bound was served by a cache the bound does not know: the network stays at the bound.
+        target = np.clip(target, 0.005, 4.0)
+        members = []
+        for member in range(recipe.num_members):
+            seed = recipe.seed + 1000 * index + member
+            layers = train_network(inputs, target, found.weight, training=replace(recipe.training, seed=seed))
+            members.append(layers)
+            for stack, layer in zip(stacks, layers, strict=True):
+                stack.append(layer)
+        predicted = np.mean([_forward(layers, inputs) for layers in members], axis=0)
+        residuals.append((predicted - target)[found.real | ~found.real.any()])
+    return Voices(
+        names=tuple(name for name in names for _ in range(recipe.num_members)),
+        places=np.array([recipe.similarity.place(find_device(name)) for name in names for _ in range(recipe.num_members)]),
+        mean=mean,
+        scale=scale,
+        layers=tuple(np.array(stack) for stack in stacks),
+        low=np.quantile(pooled, 0.001, axis=0) - 1e-6,
+        high=np.quantile(pooled, 0.999, axis=0) + 1e-6,
+        sigma_seen=spread(np.concatenate(residuals)),
+        sigma_unseen=3 * spread(np.concatenate(residuals)),
+    )
+
+
+def _forward(layers: Sequence[Array], inputs: Array) -> Array:
+    w1, b1, w2, b2, w3, b3 = layers
+    return np.logaddexp(0.0, (np.tanh(np.tanh(inputs @ w1 + b1) @ w2 + b2) @ w3 + b3)[:, 0])
+
+
+def spread(residuals: Array) -> float:
+    """The sigma whose 90% interval holds 90% of them: conformal, on the log scale."""
+    return float(np.quantile(np.abs(residuals), 0.9) / 1.645)
+
+
+def residuals_on(learned: Learned, family: str, rows: Rows, name: str) -> Array:
+    """log(predicted / measured) of rows on a device as the model sees it."""
+    voices = learned.families[family]
+    bounded = describe_rows(family, rows, name, learned.law)
+    weight, _ = learned.similarity.weigh(learned.similarity.place(find_device(name)), voices.places)
+    return np.log(bounded.bound_s / rows.seconds) + voices.slowdown(bounded.features, weight)
+
+
+__all__ = ["Recipe", "fit_learned", "fit_power_law", "generation", "residuals_on", "spread"]

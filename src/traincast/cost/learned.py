@@ -1,0 +1,227 @@
+"""Operations and a device to seconds, by small networks fitted under a physical bound: one voice per measured device.
+
+Every measured device has its own networks for log(seconds / bound). A device asks all of them and weighs their answers by
+how alike the two data sheets are, so a device never measured enters only through its sheet, and softly.
+"""
+
+import functools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.cost.bounds import KERNEL_FLOOR_S, PowerLaw, generation, lanes_flop_per_s
+from traincast.cost.features import FAMILIES, describe
+from traincast.cost.host import Host
+from traincast.cost.operators import Kernels, list_kernels
+from traincast.errors import InvalidInput
+from traincast.spec import Device, Estimate, Op
+
+Array = NDArray[np.float64]
+
+NORMAL_90 = 1.645
+LIMITS = ("compute", "memory")
+WEIGHTS = Path(__file__).parent / "weights" / "operators.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCosts:
+    """One entry per op, in the order asked."""
+
+    seconds: Array
+    log_sigma: Array
+    """One standard deviation of log(measured / predicted)."""
+    limit: NDArray[np.str_]
+    ground: NDArray[np.str_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Similarity:
+    """How alike two data sheets are, by what library kernels and clocks depend on."""
+
+    reach: float = 0.8
+    """The width of the kernel, in distances of the nearest measured device: a measured device listens to itself."""
+    nearest: float = 0.1
+    """Two sheets closer than this are the same device to us."""
+    watts: float = 1.0
+
+    def place(self, device: Device) -> Array:
+        """Coordinates of a device; a distance of 1 is one generation of kernels."""
+        watts_per_tera = (device.power_watts or 15e-12 * lanes_flop_per_s(device)) / (lanes_flop_per_s(device) / 1e12)
+        vendor = 0.0 if device.vendor.upper() in ("NVIDIA", "") else 6.0
+        return np.array([generation(device), vendor, self.watts * math.log(watts_per_tera)])
+
+    def weigh(self, place: Array, voices: Array) -> tuple[Array, float]:
+        """The weight of each measured device, and the distance of the nearest."""
+        squared = ((voices - place) ** 2).sum(axis=1)
+        width = self.reach**2 * (squared.min() + self.nearest**2)
+        weight = np.exp(-(squared - squared.min()) / (2 * width))
+        return weight / weight.sum(), float(np.sqrt(squared.min()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voices:
+    """The networks of one family: for every measured device a few members, stacked along the first axis."""
+
+    names: tuple[str, ...]
+    """The measured device behind each network; members of one device follow one another."""
+    places: Array
+    mean: Array
+    scale: Array
+    layers: tuple[Array, ...]
+    low: Array
+    high: Array
+    """The range of features that was measured."""
+    sigma_seen: float
+    sigma_unseen: float
+
+    def slowdown(self, features: Array, weight: Array) -> Array:
+        """The weighted geometric mean of log(seconds / bound) over the voices."""
+        inputs = np.clip((features - self.mean) / self.scale, -4.0, 4.0)
+        w1, b1, w2, b2, w3, b3 = self.layers
+        total = np.zeros(len(features))
+        for voice in np.flatnonzero(weight > 1e-3 * weight.max()):
+            hidden = np.tanh(np.tanh(inputs @ w1[voice] + b1[voice]) @ w2[voice] + b2[voice])
+            total += weight[voice] * np.logaddexp(0.0, (hidden @ w3[voice] + b3[voice])[:, 0])
+        return np.asarray(total / weight[weight > 1e-3 * weight.max()].sum(), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """Prices operations on one device (an OpModel)."""
+
+    families: Mapping[str, Voices]
+    similarity: Similarity = field(default_factory=Similarity)
+    law: PowerLaw = field(default_factory=PowerLaw)
+    host: Host = field(default_factory=Host)
+    matrix_slowdown: float = 0.0
+    """Log time that products on matrix units take beyond the fp32 utilisation; calibrated on half-precision steps."""
+    matrix_sigma: float = 0.25
+
+    def predict(self, ops: Sequence[Op], device: Device, *, soak: float = 0.0) -> OpCosts:
+        """`soak`: how far sustained load has warmed the card, 0 to 1 (see traincast.cost.bounds.soaked)."""
+        kernels = list_kernels(ops, device)
+        num_ops = len(ops)
+        seconds, compute_s = np.zeros(num_ops), np.zeros(num_ops)
+        spread, worst = np.zeros(num_ops), np.zeros(num_ops, dtype=np.int64)
+        for family, dtype in kernels.groups:
+            part = kernels.groups[family, dtype]
+            cost_s, sigma, ground, by_compute = self._price(family, dtype, part, device, soak)
+            owner = part.owner
+            np.add.at(seconds, owner, cost_s)
+            np.add.at(compute_s, owner, cost_s * by_compute)
+            np.add.at(spread, owner, cost_s * sigma)
+            np.maximum.at(worst, owner, ground)
+        safe = np.maximum(seconds, 1e-12)
+        grounds = np.array(("measured", "transfer", "bound"))
+        return OpCosts(
+            seconds=seconds,
+            log_sigma=spread / safe,
+            limit=np.where(compute_s > 0.5 * safe, LIMITS[0], LIMITS[1]),
+            ground=grounds[worst],
+        )
+
+    def _price(self, family: str, dtype: str, part: Kernels, device: Device,
+               soak: float) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
+        voices = self.families[family]
+        bounded = describe(family, part.columns, device, self.law, dtype=dtype, soak=soak, resident=part.resident)
+        weight, distance = self.similarity.weigh(self.similarity.place(device), voices.places)
+        slowdown = voices.slowdown(bounded.features, weight)
+        on_matrix = dtype not in ("fp32", "fp64")
+        by_compute = bounded.compute_s > bounded.memory_s
+        sigma = np.full(len(slowdown), _blend(voices.sigma_seen, voices.sigma_unseen, distance))
+        if on_matrix and family in ("matmul", "conv"):
+            slowdown = slowdown + self.matrix_slowdown * by_compute
+            sigma = np.hypot(sigma, self.matrix_sigma)
+        outside = ((bounded.features < voices.low) | (bounded.features > voices.high)).any(axis=1)
+        sigma = np.hypot(np.where(outside, 1.3 * sigma, sigma), part.extra_sigma)
+        seconds = np.maximum(bounded.bound_s * np.exp(slowdown), KERNEL_FLOOR_S) * part.factor
+        measured = (distance < 0.1) & (not (on_matrix and family in ("matmul", "conv")))
+        ground = np.maximum(np.where(measured, 0, 1), part.ground)
+        return seconds, sigma, ground, by_compute
+
+    def estimate_ops(self, ops: Sequence[Op], device: Device) -> tuple[Estimate, ...]:
+        costs = self.predict(ops, device)
+        factors = np.exp(NORMAL_90 * costs.log_sigma)
+        return tuple(
+            Estimate(
+                seconds=seconds,
+                low_s=seconds / factor,
+                high_s=seconds * factor,
+                host_s=self.host.issue_s(op),
+                limit=limit,
+                ground=ground,
+            )
+            for op, seconds, factor, limit, ground in zip(
+                ops,
+                costs.seconds.tolist(),
+                factors.tolist(),
+                costs.limit.tolist(),
+                costs.ground.tolist(),
+                strict=True,
+            )
+        )
+
+
+def _blend(seen: float, unseen: float, distance: float) -> float:
+    return seen + (unseen - seen) * min(1.0, distance)
+
+
+@functools.cache
+def load_learned(path: Path = WEIGHTS) -> Learned:
+    """The fitted models that ship with the package."""
+    if not path.is_file():
+        raise InvalidInput(f"no fitted operator models at {path}; run `make fit-operators`, which writes them")
+    arrays, notes = read_safetensors(path)
+    families = {
+        family: Voices(
+            names=tuple(json.loads(notes["names"])[family]),
+            places=arrays[f"{family}.places"],
+            mean=arrays[f"{family}.mean"],
+            scale=arrays[f"{family}.scale"],
+            layers=tuple(arrays[f"{family}.layer{index}"] for index in range(6)),
+            low=arrays[f"{family}.low"],
+            high=arrays[f"{family}.high"],
+            sigma_seen=float(arrays[f"{family}.sigma"][0]),
+            sigma_unseen=float(arrays[f"{family}.sigma"][1]),
+        )
+        for family in FAMILIES
+    }
+    constants = json.loads(notes["constants"])
+    return Learned(
+        families=families,
+        similarity=Similarity(**constants["similarity"]),
+        law=PowerLaw(**constants["law"]),
+        matrix_slowdown=constants["matrix_slowdown"],
+        matrix_sigma=constants["matrix_sigma"],
+    )
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+    """The public format, read without its library: a length, a JSON header, raw little-endian numbers."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    notes = header.pop("__metadata__", {})
+    arrays = {}
+    for name, entry in header.items():
+        start, stop = (8 + length + offset for offset in entry["data_offsets"])
+        arrays[name] = np.frombuffer(raw[start:stop], dtype="<f4").reshape(entry["shape"]).astype(np.float64)
+    return arrays, notes
+
+
+def write_safetensors(path: Path, arrays: Mapping[str, Array], notes: Mapping[str, str]) -> None:
+    header: dict[str, object] = {"__metadata__": dict(notes)}
+    blobs, offset = [], 0
+    for name in sorted(arrays):
+        blob = np.ascontiguousarray(arrays[name], dtype="<f4").tobytes()
+        header[name] = {"dtype": "F32", "shape": list(arrays[name].shape), "data_offsets": [offset, offset + len(blob)]}
+        blobs.append(blob)
+        offset += len(blob)
+    text = json.dumps(header, sort_keys=True).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(blobs))

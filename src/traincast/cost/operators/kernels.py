@@ -1,0 +1,292 @@
+"""Ops to kernels: which family each kernel belongs to, its columns, and how far it is from what was measured."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.cost.bounds import lanes_flop_per_s, product_flop_per_s, uses_matrix_units
+from traincast.spec import Device, Op
+from traincast.units import DTYPE_BYTES
+
+Array = NDArray[np.float64]
+MEASURED, TRANSFER, BOUND = 0, 1, 2
+
+HEAVY: dict[str, float] = {
+    "pow": 1.0, "tanh": 0.5, "gelu": 0.5, "silu": 0.5, "sigmoid": 0.5, "exp": 0.5, "log": 0.5, "erf": 0.5, "div": 0.3,
+    "sin": 0.5, "cos": 0.5,
+}  # fmt: skip
+"""Arithmetic weight of an elementwise function; the rest only move data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """Kernels of one family and number format."""
+
+    columns: Array
+    owner: NDArray[np.intp]
+    """The op each kernel belongs to."""
+    factor: Array
+    """How much longer than the family's own kernels: what counting bytes does not show, or repeats in a row."""
+    extra_sigma: Array
+    ground: NDArray[np.int64]
+    resident: Array
+    """Share of its bytes still in L2 from the ops before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelList:
+    groups: dict[tuple[str, str], Kernels]
+
+
+class _Collector:
+    """Gathers rows op by op; numpy takes over once they are complete."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.rows: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+        self.about: dict[tuple[str, str], list[tuple[int, float, float, int, float]]] = {}
+        self.owner = 0
+        self.resident = 0.0
+
+    def add(self, family: str, columns: tuple[float, ...], *, dtype: str = "fp32", factor: float = 1.0, sigma: float = 0.0,
+            ground: int = MEASURED) -> None:  # fmt: skip
+        key = family, dtype
+        self.rows.setdefault(key, []).append(columns)
+        self.about.setdefault(key, []).append((self.owner, factor, sigma, ground, self.resident))
+
+    def pointwise(self, num_bytes: float, *, inputs: float = 1.0, heavy: float = 0.0, aligned: bool = True,
+                  factor: float = 1.0, sigma: float = 0.0, ground: int = TRANSFER) -> None:  # fmt: skip
+        self.add("pointwise", (num_bytes, inputs, heavy, float(aligned)), factor=factor, sigma=sigma, ground=ground)
+
+    def matmul(self, op: Op, batch: float, m: float, n: float, k: float, *, transposed: bool = False,
+               num_bytes: float | None = None, factor: float = 1.0, sigma: float = 0.0,
+               ground: int = MEASURED) -> None:  # fmt: skip
+        item = DTYPE_BYTES[op.dtype]
+        moved = item * batch * (m * k + k * n + m * n) if num_bytes is None else num_bytes
+        self.add(
+            "matmul",
+            (batch, m, n, k, float(transposed), item, moved),
+            dtype=op.dtype,
+            factor=factor,
+            sigma=sigma,
+            ground=ground,
+        )
+
+    def collect(self) -> KernelList:
+        groups = {}
+        for key, rows in self.rows.items():
+            about = np.array(self.about[key], dtype=np.float64)
+            groups[key] = Kernels(
+                columns=np.array(rows, dtype=np.float64),
+                owner=about[:, 0].astype(np.intp),
+                factor=about[:, 1],
+                extra_sigma=about[:, 2],
+                ground=about[:, 3].astype(np.int64),
+                resident=about[:, 4],
+            )
+        return KernelList(groups=groups)
+
+
+def list_kernels(ops: Sequence[Op], device: Device) -> KernelList:
+    collector = _Collector(device)
+    shares = reuse_shares(ops, device)
+    for index, op in enumerate(ops):
+        collector.owner = index
+        collector.resident = shares[index]
+        _KINDS[op.kind](op, collector)
+    return collector.collect()
+
+
+REUSE_OF_L2 = 0.5
+"""Share of L2 in which a just written tensor survives until it is read; the rest is taken by what streams through."""
+
+
+def reuse_shares(ops: Sequence[Op], device: Device) -> list[float]:
+    """The share of each op's bytes that its predecessors left in L2."""
+    capacity = REUSE_OF_L2 * (device.l2_bytes or 0.0)
+    touched = 0.0
+    written: dict[int, tuple[float, float]] = {}
+    shares = []
+    for op in ops:
+        found = 0.0
+        for tensor in op.reads:
+            entry = written.get(tensor)
+            if entry is not None and touched - entry[0] + entry[1] <= capacity:
+                found += entry[1]
+        total = op.bytes_read + op.bytes_written
+        shares.append(min(found, op.bytes_read) / total if total else 0.0)
+        touched += total
+        for tensor in op.writes:
+            written[tensor] = (touched, op.bytes_written / len(op.writes))
+    return shares
+
+
+def _number(op: Op, key: str) -> float:
+    return float(op.attrs[key])
+
+
+def _matmul(op: Op, to: _Collector) -> None:
+    sizes = (_number(op, "batch"), _number(op, "m"), _number(op, "n"), _number(op, "k"))
+    to.matmul(op, *sizes, transposed=op.attrs["layout"] == "tn")
+
+
+def _attention(op: Op, to: _Collector) -> None:
+    """One fused kernel: products that never leave the chip, at a share of what plain products reach."""
+    batch = _number(op, "batch") * _number(op, "heads")
+    queries, keys, size = _number(op, "q_len"), _number(op, "kv_len"), _number(op, "head_dim")
+    flop = op.flop if op.flop else 4 * batch * queries * keys * size * (2.5 if op.phase == "backward" else 1.0)
+    factor = 1.7 if op.phase == "backward" else 1.45
+    k = flop / (2 * batch * queries * keys)
+    to.matmul(op, batch, queries, keys, k, num_bytes=op.num_bytes, factor=factor, sigma=0.25, ground=TRANSFER)
+
+
+def _spatial(op: Op, key: str) -> float:
+    return math.prod(float(size) for size in str(op.attrs[key]).split("x"))
+
+
+def _conv(op: Op, to: _Collector) -> None:
+    batch, groups = _number(op, "batch"), _number(op, "groups")
+    inputs, outputs = _number(op, "in_channels"), _number(op, "out_channels")
+    in_numel, out_numel = _spatial(op, "in_size"), _spatial(op, "out_size")
+    taps = _spatial(op, "kernel")
+    strided = _spatial(op, "stride") > 1
+    direction = str(op.attrs["pass"])
+    _, real = product_flop_per_s(to.device, op.dtype)
+    if groups == inputs and groups > 1:
+        # Depthwise: one multiplication per byte and poor reuse; far from its memory bound on every library so far.
+        to.pointwise(op.num_bytes, factor=4.0 if direction == "grad_weight" else 2.5, sigma=0.6, ground=BOUND)
+        return
+    lanes = not uses_matrix_units(to.device, real)
+    if taps == 9 and not strided and groups == 1 and lanes and direction != "grad_weight":
+        if direction == "grad_input":
+            inputs, outputs = outputs, inputs
+        item = DTYPE_BYTES[op.dtype]
+        row = (batch, inputs, outputs, groups, in_numel, out_numel, taps, 0.0, item)
+        forward = direction == "forward"
+        to.add(
+            "conv",
+            row,
+            dtype=op.dtype,
+            factor=1.0 if forward else 1.1,
+            sigma=0.0 if forward else 0.2,
+            ground=MEASURED if forward else TRANSFER,
+        )
+        return
+    m, n, k = batch * out_numel, outputs / groups, inputs / groups * taps
+    factor = 1.1 if taps == 1 else 1.25
+    if direction == "grad_input":
+        m, n, k = batch * in_numel, inputs / groups, outputs / groups * taps * out_numel / in_numel
+        factor *= 1.1
+    elif direction == "grad_weight":
+        m, n, k = inputs / groups * taps, outputs / groups, batch * out_numel
+        factor *= 1.2
+    to.matmul(op, groups, m, n, k, num_bytes=op.num_bytes, factor=factor, sigma=0.3, ground=TRANSFER)
+
+
+def _elementwise(op: Op, to: _Collector) -> None:
+    heavy = HEAVY.get(str(op.attrs["function"]), 0.0)
+    aligned = int(_number(op, "numel")) % 4 == 0
+    known = op.phase == "forward" and op.dtype == "fp32"
+    to.pointwise(
+        op.num_bytes,
+        inputs=_number(op, "num_inputs"),
+        heavy=heavy,
+        aligned=aligned,
+        sigma=0.0 if known else 0.05,
+        ground=MEASURED if known else TRANSFER,
+    )
+
+
+def _softmax(op: Op, to: _Collector) -> None:
+    rows, cols = _number(op, "rows"), _number(op, "cols")
+    item = DTYPE_BYTES[op.dtype]
+    if op.phase == "backward":
+        # PyTorch multiplies gradient and output in a kernel of its own before it reduces.
+        to.pointwise(3 * item * rows * cols, inputs=2.0)
+        to.add("softmax", (rows, cols, 3 * item * rows * cols), sigma=0.15, ground=TRANSFER)
+    else:
+        to.add("softmax", (rows, cols, 2 * item * rows * cols))
+
+
+def _norm(op: Op, to: _Collector) -> None:
+    rows, cols = _number(op, "rows"), _number(op, "cols")
+    item = DTYPE_BYTES[op.dtype]
+    numel = rows * cols
+    if "batch" in str(op.attrs["function"]):
+        # Statistics and application are two passes, in either direction.
+        first, second = (2, 3) if op.phase == "backward" else (1, 2)
+        to.pointwise(first * item * numel, factor=1.15, sigma=0.25)
+        to.pointwise(second * item * numel, inputs=2.0, sigma=0.25)
+    elif op.phase == "backward":
+        to.add("norm", (rows, cols, 3 * item * numel), sigma=0.15, ground=TRANSFER)
+        to.add("norm", (rows, cols, 2 * item * numel), sigma=0.15, ground=TRANSFER)
+    else:
+        known = "layer" in str(op.attrs["function"])
+        to.add("norm", (rows, cols, 2 * item * numel), ground=MEASURED if known else TRANSFER)
+
+
+def _reduce(op: Op, to: _Collector) -> None:
+    to.pointwise(op.num_bytes, factor=1.2, sigma=0.25)
+
+
+def _embedding(op: Op, to: _Collector) -> None:
+    rows, cols, vocab = _number(op, "rows"), _number(op, "cols"), _number(op, "vocab")
+    item = DTYPE_BYTES[op.dtype]
+    if op.phase == "backward":
+        to.pointwise(item * vocab * cols, factor=1.0, sigma=0.3)
+        to.pointwise(5 * item * rows * cols, factor=1.3, sigma=0.4)
+    else:
+        to.pointwise(2 * item * rows * cols, factor=1.6, sigma=0.3)
+
+
+def _moves(factor: float, sigma: float, ground: int = TRANSFER) -> Callable[[Op, _Collector], None]:
+    """An op that streams its bytes once, `factor` times slower than an elementwise kernel."""
+
+    def add(op: Op, to: _Collector) -> None:
+        to.pointwise(op.num_bytes, factor=factor, sigma=sigma, ground=ground)
+
+    return add
+
+
+_GATES = {"lstm": 4.0, "gru": 3.0, "rnn": 1.0}
+
+
+def _rnn(op: Op, to: _Collector) -> None:
+    """The products of all inputs at once, then one small product per time step, each waiting for the one before."""
+    gates = next((count for name, count in _GATES.items() if name in str(op.attrs["cell"]).lower()), 1.0)
+    batch, length, hidden = _number(op, "batch"), _number(op, "length"), _number(op, "hidden")
+    stacks = _number(op, "layers") * _number(op, "directions")
+    backward = 2.0 if op.phase == "backward" else 1.0
+    to.matmul(op, 1, batch * length, gates * hidden, _number(op, "inputs"), factor=stacks * backward, sigma=0.35, ground=TRANSFER)
+    to.matmul(op, 1, batch, gates * hidden, hidden, factor=stacks * backward * length, sigma=0.45, ground=TRANSFER)
+
+
+def _other(op: Op, to: _Collector) -> None:
+    """Only the bound: its bytes, or its arithmetic at a third of the lanes' peak if that takes longer."""
+    arithmetic_s = 3.0 * (op.flop or 0.0) / lanes_flop_per_s(to.device)
+    num_bytes = max(op.num_bytes, arithmetic_s * to.device.memory_bytes_per_s)
+    to.pointwise(num_bytes, factor=1.3, sigma=0.8, ground=BOUND)
+
+
+_KINDS: dict[str, Callable[[Op, _Collector], None]] = {
+    "matmul": _matmul,
+    "attention": _attention,
+    "conv": _conv,
+    "elementwise": _elementwise,
+    "softmax": _softmax,
+    "norm": _norm,
+    "reduce": _reduce,
+    "embedding": _embedding,
+    "index": _moves(2.0, 0.5),
+    "pool": _moves(1.5, 0.35),
+    "rnn": _rnn,
+    "optimizer": _moves(1.1, 0.2),
+    "dropout": _moves(1.1, 0.15),
+    "copy": _moves(1.2, 0.2),
+    "sort": _moves(10.0, 0.8, BOUND),
+    "random": _moves(1.2, 0.4),
+    "other": _other,
+}
