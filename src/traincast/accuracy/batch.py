@@ -12,7 +12,7 @@ from traincast.errors import TraincastError
 from traincast.spec import Forecast
 
 Answer = Callable[[Question], Forecast]
-Progress = Callable[[Iterable[Row]], Iterable[Row]]
+Progress = Callable[[Sequence[Row]], Iterable[Row]]
 
 _LABELS = frozenset({"case_id", "group", "family", "source", "dataset", "undetermined"})
 """Columns that name a case and do not change its answer; `undetermined` does, where it speaks of TF32."""
@@ -28,9 +28,9 @@ def answer_rows(
     """One prediction per row, in order. Results in `rows` are dropped unseen; those in `given` may be learnt from."""
     asked = hide_results(rows)
     chosen = answer or _forecast
-    watched = progress or (lambda items: items)
+    watched: Iterable[Row] = progress(asked) if progress is not None else asked
     memory: dict[Hashable, Prediction] = {}
-    predictions = [_answer_row(row, chosen, memory) for row in watched(asked)]
+    predictions = [_answer_row(row, chosen, memory) for row in watched]
     known = _learn(given, chosen, memory)
     if not known:
         return predictions
@@ -68,7 +68,7 @@ def _answer_row(row: Row, answer: Answer, memory: dict[Hashable, Prediction]) ->
         return replace(memory[key], case_id=case.case_id)
     except TraincastError as error:
         return refuse(case_id, str(error))
-    except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError) as error:
+    except Exception as error:
         # A table of thousands must not die of one row that finds a hole in the model; the hole is named instead.
         return refuse(case_id, f"internal error: {type(error).__name__}: {error}")
 

@@ -68,7 +68,7 @@ def forecast(
     from traincast.cli.sources import Request, WorkloadOptions, resolve
     from traincast.report.document import document_forecast, format_json
     from traincast.report.paint import choose_paint
-    from traincast.report.text import format_forecast
+    from traincast.report.text import describe_plan, describe_price, format_forecast
 
     paint = choose_paint(sys.stdout, color=color)
     request = Request(
@@ -102,9 +102,14 @@ def forecast(
         write_json(trace, trace_forecast(answer))
     if svg is not None:
         write_whole(svg, draw_timeline(answer.timeline, title=f"{answer.workload} on {answer.cluster}"))
-    typer.echo(
-        format_json(document_forecast(answer)) if json else format_forecast(answer, paint=paint, explain=explain)
-    )
+    if json:
+        typer.echo(format_json(document_forecast(answer)))
+        return
+    asked = [
+        describe_plan(resolved.parallelism, batch_size=resolved.job.graph.batch_size),
+        describe_price(resolved.cluster),
+    ]
+    typer.echo(format_forecast(answer, paint=paint, explain=explain, asked=[line for line in asked if line]), nl=False)
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from typing import TextIO, TypeVar
 
 T = TypeVar("T")
@@ -12,7 +12,7 @@ QUIET_S = 1.0
 _REFRESH_S = 0.1
 
 
-def watch(items: Collection[T], *, label: str, stream: TextIO | None = None) -> Iterator[T]:
+def watch(items: Sequence[T], *, label: str, stream: TextIO | None = None) -> Iterator[T]:
     """The items one by one, with a bar, a rate and the time left while they are worked on."""
     out = stream or sys.stderr
     if not out.isatty():

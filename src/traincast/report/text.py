@@ -2,11 +2,11 @@
 
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from traincast.report.paint import Paint
 from traincast.report.table import PLAIN, Table, format_table
-from traincast.spec import Estimate, Forecast, Range, Timeline
+from traincast.spec import Cluster, Estimate, Forecast, Parallelism, Range, Timeline
 from traincast.units import show_bytes, show_count, show_seconds, show_usd
 
 SHARES = {
@@ -41,10 +41,15 @@ _NUM_TOP = 5
 _NUM_TOP_EXPLAINED = 15
 
 
-def format_forecast(forecast: Forecast, *, paint: Paint = PLAIN, explain: bool = False) -> str:
-    """The whole answer; `explain` adds the slowest operations by layer, the parts of the job and of the memory."""
+def format_forecast(
+    forecast: Forecast, *, paint: Paint = PLAIN, explain: bool = False, asked: Sequence[str] = ()
+) -> str:
+    """The whole answer; `explain` adds the slowest operations by layer, the parts of the job and of the memory.
+
+    `asked` are lines on what the answer is for (plan, price) that stand under the heading.
+    """
     blocks = [
-        _heading(forecast, paint),
+        "\n".join([_heading(forecast, paint), *(paint(line, "dim") for text in asked for line in _wrap(text, paint))]),
         "\n".join(_answer(forecast, paint)),
         "\n".join(_shares(forecast, paint)),
         _slowest(forecast.timeline, paint, limit=_NUM_TOP_EXPLAINED if explain else _NUM_TOP, by_layer=explain),
@@ -75,6 +80,31 @@ def top_tasks(timeline: Timeline, *, by_layer: bool = False) -> list[tuple[str, 
             totals[name, span.category] += span.end_s - span.start_s
     ranked = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
     return [(name, category, seconds) for (name, category), seconds in ranked]
+
+
+def describe_plan(plan: Parallelism, *, batch_size: int) -> str:
+    """'batch 8 x 4 passes x 16 replicas; tensor 2, zero 1': only what differs from one plain device."""
+    batch = [f"batch {batch_size}"]
+    if plan.micro_batches > 1:
+        batch.append(f"{plan.micro_batches} passes")
+    if plan.data > 1:
+        batch.append(f"{plan.data} replicas")
+    degrees = {"tensor": plan.tensor, "pipeline": plan.pipeline, "context": plan.context, "expert": plan.expert}
+    words = [f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1]
+    if plan.pipeline > 1:
+        words.append(f"order {plan.order}")
+    words.extend([f"zero {plan.zero}"] if plan.zero else [])
+    words.extend(["sequence parallel"] if plan.sequence_parallel else [])
+    return "; ".join(part for part in (" x ".join(batch), ", ".join(words)) if part)
+
+
+def describe_price(cluster: Cluster) -> str:
+    """Where the price comes from; empty where there is none."""
+    rate = cluster.usd_per_hour
+    if rate is None:
+        return ""
+    where = ", ".join(part for part in (cluster.price_source, cluster.price_date) if part)
+    return f"{show_usd(rate)} per hour for the cluster" + (f" ({where})" if where else "")
 
 
 def show_interval(estimate: Estimate) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from traincast import catalog
 from traincast.accuracy.cases import Case
 from traincast.accuracy.translate.plan import read_micro_batch
-from traincast.catalog import workloads
+from traincast.catalog.workloads import from_shape, workload
 from traincast.errors import InvalidInput, UnknownName
 from traincast.spec import Graph, Job, Parallelism
 
@@ -168,7 +168,7 @@ def _arch(case: Case) -> str:
 
 @functools.lru_cache(maxsize=512)
 def _from_shape(arguments: tuple[tuple[str, Any], ...]) -> Graph:
-    return workloads.from_shape(**dict(arguments))
+    return from_shape(**dict(arguments))
 
 
 def _by_name(case: Case, recipe: dict[str, Any], batch: int, assumptions: list[str]) -> Graph:
@@ -194,4 +194,4 @@ def _by_name(case: Case, recipe: dict[str, Any], batch: int, assumptions: list[s
 
 @functools.lru_cache(maxsize=512)
 def _workload(name: str, arguments: tuple[tuple[str, Any], ...]) -> Graph:
-    return workloads.workload(name, **dict(arguments))
+    return workload(name, **dict(arguments))

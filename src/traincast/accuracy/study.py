@@ -1,0 +1,185 @@
+"""Case tables to a study: every row answered, scored by group, with the baselines of each split beside it."""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from traincast.accuracy.baselines import nominal_memory_bytes
+from traincast.accuracy.baselines.memory import FAILS_ABOVE_BYTES
+from traincast.accuracy.batch import Answer, Progress, answer_rows
+from traincast.accuracy.cases import Case, Measured, Row, parse_case, parse_observation
+from traincast.accuracy.given import Known, correct
+from traincast.accuracy.scores import (
+    GROUPINGS,
+    Accuracy,
+    Confusion,
+    Score,
+    Scored,
+    assess,
+    break_down,
+    confuse,
+    score,
+    score_memory,
+    score_time,
+)
+from traincast.accuracy.splits import SPLITS, answer_split, folds
+from traincast.errors import TraincastError
+
+OURS, OURS_GIVEN = "traincast, nothing granted", "traincast, known rows granted"
+MEMORY_SPLITS: Mapping[str, Callable[[Case], bool]] = {
+    "nanotron: all": lambda case: case.source == "hf_ultrascale",
+    "nanotron: 8.86B": lambda case: case.source == "hf_ultrascale" and case.model == "llama-8.86b",
+    "nanotron: 8 and 16 nodes": lambda case: case.source == "hf_ultrascale" and (case.n_nodes or 1) >= 8,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One method on the asked rows of one split."""
+
+    split: str
+    method: str
+    score: Score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitComparison:
+    method: str
+    confusion: Confusion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """Everything `traincast accuracy` says."""
+
+    num_rows: int
+    whole: Accuracy
+    parts: Mapping[str, Mapping[str, Accuracy]]
+    """By grouping, then by value."""
+    baselines: tuple[Comparison, ...]
+    peers: tuple[Comparison, ...]
+    memory: tuple[Comparison, ...]
+    fit: tuple[FitComparison, ...]
+    refusals: Mapping[str, int]
+    """Why rows were not answered, with how often."""
+
+
+def score_rows(
+    rows: Sequence[Row],
+    *,
+    given: Sequence[Row] = (),
+    answer: Answer | None = None,
+    progress: Progress | None = None,
+) -> list[Scored]:
+    """Answer all rows without their results, then put the results beside; rows that cannot be read are left out."""
+    predictions = answer_rows(rows, given=given, answer=answer, progress=progress)
+    scored: list[Scored] = []
+    for row, prediction in zip(rows, predictions, strict=True):
+        with contextlib.suppress(TraincastError):
+            scored.append(Scored(case=parse_case(row), prediction=prediction, observation=parse_observation(row)))
+    return scored
+
+
+def compare(scored: Sequence[Scored]) -> Study:
+    """All figures of a study."""
+    refusals: dict[str, int] = {}
+    for row in scored:
+        if not row.prediction.answered:
+            refusals[row.prediction.reason] = refusals.get(row.prediction.reason, 0) + 1
+    return Study(
+        num_rows=len(scored),
+        whole=assess(scored),
+        parts={by: break_down(scored, by) for by in GROUPINGS},
+        baselines=tuple(_compare_splits(scored)),
+        peers=tuple(_compare_peers(scored)),
+        memory=tuple(_compare_memory(scored)),
+        fit=tuple(_compare_fit(scored)),
+        refusals=dict(sorted(refusals.items(), key=lambda item: -item[1])),
+    )
+
+
+def _compare_splits(scored: Sequence[Scored]) -> list[Comparison]:
+    """Baselines see the known rows; we are asked twice, without them and with them."""
+    timed = [row for row in scored if row.observation.scores_time]
+    by_case = {id(row.case): row for row in timed}
+    measured = [Measured(case=row.case, step_s=row.observation.step_s or 0.0) for row in timed]
+    found: list[Comparison] = []
+    for split in SPLITS:
+        answers = answer_split(split, measured)
+        if not answers:
+            continue
+        asked = [by_case[id(row.case)] for row in answers[0].asked]
+        for one in answers:
+            truth = [row.step_s for row in one.asked]
+            found.append(Comparison(split=split.name, method=one.method, score=score(truth, list(one.steps_s))))
+        found.append(Comparison(split=split.name, method=OURS, score=score_time(asked)))
+        granted: list[Scored] = []
+        for known, rest in folds(split, measured):
+            own = [by_case[id(row.case)] for row in rest]
+            granted.extend(_grant(own, [by_case[id(row.case)] for row in known]))
+        found.append(Comparison(split=split.name, method=OURS_GIVEN, score=score_time(granted)))
+    return found
+
+
+def _grant(asked: Sequence[Scored], known: Sequence[Scored]) -> list[Scored]:
+    facts = [
+        Known(case=row.case, prediction=row.prediction, step_s=row.observation.step_s)
+        for row in known
+        if row.prediction.answered and row.observation.step_s
+    ]
+    moved = correct([row.case for row in asked], [row.prediction for row in asked], facts)
+    return [
+        Scored(case=row.case, prediction=prediction, observation=row.observation)
+        for row, prediction in zip(asked, moved, strict=True)
+    ]
+
+
+def _compare_peers(scored: Sequence[Scored]) -> list[Comparison]:
+    """Published methods on the rows for which their predictions are stored; we are scored on the same rows."""
+    found: list[Comparison] = []
+    for title, compiled in (("NeuSight rows, eager", False), ("NeuSight rows, torch.compile", True)):
+        rows = [
+            row
+            for row in scored
+            if row.observation.scores_time and row.observation.peers_s and bool(row.case.compiled) == compiled
+        ]
+        for name in sorted({name for row in rows for name in row.observation.peers_s}):
+            own = [row for row in rows if name in row.observation.peers_s]
+            truth = [row.observation.step_s or 0.0 for row in own]
+            theirs = score(truth, [row.observation.peers_s[name] for row in own])
+            found.append(Comparison(split=title, method=f"published: {name}", score=theirs))
+            found.append(Comparison(split=title, method=f"{OURS} (rows of {name})", score=score_time(own)))
+    return found
+
+
+def _compare_memory(scored: Sequence[Scored]) -> list[Comparison]:
+    found: list[Comparison] = []
+    for name, choose in MEMORY_SPLITS.items():
+        rows = [row for row in scored if choose(row.case) and row.observation.scores_memory]
+        if rows:
+            truth = [row.observation.memory_bytes or 0.0 for row in rows]
+            nominal = score(truth, [nominal_memory_bytes(row.case) for row in rows])
+            found.append(Comparison(split=name, method="nominal formula", score=nominal))
+            found.append(Comparison(split=name, method=OURS, score=score_memory(rows)))
+    return found
+
+
+def _compare_fit(scored: Sequence[Scored]) -> list[FitComparison]:
+    rows = [row for row in scored if row.case.source == "hf_ultrascale" and row.observation.scores_fit]
+    if not rows:
+        return []
+    counts = {(says, went): 0 for says in (True, False) for went in (True, False)}
+    for row in rows:
+        nominal = nominal_memory_bytes(row.case)
+        if nominal is not None:
+            counts[nominal <= FAILS_ABOVE_BYTES, row.observation.status == "ok"] += 1
+    nominal_fit = Confusion(
+        true_fit=counts[True, True],
+        true_fail=counts[False, False],
+        false_safe=counts[True, False],
+        false_alarm=counts[False, True],
+    )
+    return [
+        FitComparison(method="nominal formula, above 75e9 bytes fails", confusion=nominal_fit),
+        FitComparison(method=OURS, confusion=confuse(rows)),
+    ]

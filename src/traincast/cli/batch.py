@@ -1,0 +1,57 @@
+"""`traincast batch`: a table of cases in, a table of answers out."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from traincast.cli import options
+
+
+def batch(
+    cases: Annotated[Path, typer.Argument(help="Case table (.parquet or .csv).", show_default=False)],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where the predictions go (.parquet or .csv).", show_default=False)
+    ],
+    given: options.Given = None,
+    json: options.Json = False,
+) -> None:
+    """Answer a whole table of cases: one row each with step time, 90% interval, memory, fits, status and shares.
+
+    Columns named measured_* are never looked at. A row that cannot be answered says why and stops no other.
+    """
+    from traincast.accuracy.predictions import check_target
+
+    check_target(output)
+
+    from traincast.accuracy.batch import answer_rows
+    from traincast.accuracy.cases import read_rows
+    from traincast.accuracy.predictions import OK, UNSUPPORTED, write_predictions
+    from traincast.cli.progress import watch
+    from traincast.report.document import format_json
+
+    rows = read_rows(cases)
+    known = read_rows(given) if given is not None else []
+    predictions = answer_rows(rows, given=known, progress=lambda items: watch(items, label="cases"))
+    write_predictions(predictions, output)
+    statuses = Counter(prediction.status for prediction in predictions)
+    reasons = Counter(prediction.reason for prediction in predictions if prediction.status == UNSUPPORTED)
+    if json:
+        typer.echo(
+            format_json(
+                {
+                    "output": str(output),
+                    "rows": len(predictions),
+                    "ok": statuses[OK],
+                    "unsupported": statuses[UNSUPPORTED],
+                    "reasons": dict(reasons.most_common()),
+                }
+            )
+        )
+        return
+    typer.echo(
+        f"{len(predictions):,} cases: {statuses[OK]:,} answered, {statuses[UNSUPPORTED]:,} unsupported -> {output}"
+    )
+    for reason, count in reasons.most_common(5):
+        typer.echo(f"  {count:>6,} x {reason[:140]}")
