@@ -29,3 +29,13 @@ __all__ = [
     "nodes",
     "read_cluster",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in ("from_shape", "workload", "workloads"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    module = importlib.import_module("traincast.catalog.workloads")
+    globals().update({each: getattr(module, each) for each in ("from_shape", "workload", "workloads")})
+    return globals()[name]
