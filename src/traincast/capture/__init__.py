@@ -1,0 +1,56 @@
+"""A model to the graph of its training step. PyTorch is needed to record one, not to import this room."""
+
+import importlib
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from traincast.capture.folding import fold
+from traincast.errors import MissingExtra
+from traincast.spec.graph import Graph, Scalable
+
+__all__ = ["capture", "capture_scalable", "fold", "load_source"]
+
+
+def capture(model: Any, inputs: Any = (), **options: Any) -> Graph:
+    """Record one step of a PyTorch model; the options are those of `traincast.capture.trace.capture`.
+
+    `model` is a module, or a function that builds one: then its weights are never allocated. `inputs` are the arguments of
+    its forward. Options: loss, target, optimizer, mode, precision, name, accumulate, max_grad_norm, implementation,
+    batch_size, samples_unit, tokens_per_sample, source, folded.
+    """
+    graph: Graph = _room("trace").capture(model, inputs, **options)
+    return graph
+
+
+def capture_scalable(
+    build: Any, make_inputs: Callable[[int], Any], *, batches: tuple[int, int] = (2, 4), **options: Any
+) -> Scalable:
+    """Record a model at two batch sizes, so that any other batch follows without PyTorch."""
+    scalable: Scalable = _room("scalable").capture_scalable(build, make_inputs, batches=batches, **options)
+    return scalable
+
+
+def load_source(source: str, **options: Any) -> Graph | Scalable:
+    """A Python file, ONNX file, Hugging Face config, TensorFlow graph or saved graph as a graph."""
+    loaded: Graph | Scalable = importlib.import_module("traincast.capture.load").load_source(source, **options)
+    return loaded
+
+
+def _room(name: str) -> Any:
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        raise MissingExtra("torch", "torch", "recording a PyTorch model") from error
+    return importlib.import_module(f"traincast.capture.{name}")
+
+
+class _Verb(types.ModuleType):
+    """Lets `traincast.capture(model, inputs)` be called as it reads, beside `from traincast.capture import ...`."""
+
+    def __call__(self, model: Any, inputs: Any = (), **options: Any) -> Graph:
+        return capture(model, inputs, **options)
+
+
+sys.modules[__name__].__class__ = _Verb

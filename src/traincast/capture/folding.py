@@ -145,7 +145,9 @@ def _aligned_start(start: int, period: int, length: int, numbers: Sequence[tuple
     return start
 
 
-def _number_outside(numbers: Sequence[tuple[str, ...]], position: int, start: int, period: int) -> tuple[str, ...] | None:
+def _number_outside(
+    numbers: Sequence[tuple[str, ...]], position: int, start: int, period: int
+) -> tuple[str, ...] | None:
     """The layer number just before the stretch, by the same digit as its first operation."""
     here, there = numbers[start], numbers[min(start + period, len(numbers) - 1)]
     places = [place for place, (a, b) in enumerate(zip(here, there, strict=False)) if a != b]
@@ -168,8 +170,8 @@ def _settle(graph: Graph, found: list[_Run]) -> tuple[list[_Run], list[int]]:
             runs = [run for run in runs if run != bad]
         else:
             bad, better = changed
-            runs = [better if run == bad else run for run in runs]
-            runs = [run for run in runs if run is not None and run.count >= 2]
+            kept = [better if run == bad else run for run in runs]
+            runs = [run for run in kept if run is not None]
 
 
 def _places(runs: Sequence[_Run], num_ops: int) -> list[tuple[int, int, int] | None]:
@@ -228,8 +230,8 @@ def _slots(graph: Graph, run: _Run) -> list[list[int]]:
     slots = []
     for offset in range(run.period):
         ops = [graph.ops[run.start + repetition * run.period + offset] for repetition in range(run.count)]
-        for part in (lambda op: op.reads, lambda op: op.writes):
-            slots += [list(members) for members in zip(*(part(op) for op in ops), strict=True)]
+        for tensors in ([op.reads for op in ops], [op.writes for op in ops]):
+            slots += [list(members) for members in zip(*tensors, strict=True)]
     return slots
 
 
@@ -256,7 +258,7 @@ class _Classes:
         self.runs = runs
         self.of = list(range(len(graph.tensors)))
         self._touching: dict[int, set[int]] = defaultdict(set)
-        for number, run in enumerate(runs):
+        for run in runs:
             for slot in _slots(graph, run):
                 if len(set(slot)) > 1:
                     for member in slot[1:]:
@@ -370,5 +372,3 @@ def _merged_name(names: Sequence[str]) -> str:
         values = {found[place] for found in numbers}
         merged += (values.pop() if len(values) == 1 else "*") + rest
     return merged
-
-

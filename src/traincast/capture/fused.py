@@ -36,7 +36,15 @@ def _attention(query: Any, key: Any, value: Any, bias: Any, is_causal: bool, dro
 
 
 def _attention_backward(
-    gradient: Any, query: Any, key: Any, value: Any, bias: Any, output: Any, logsumexp: Any, is_causal: bool, bias_wanted: bool
+    gradient: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any,
+    output: Any,
+    logsumexp: Any,
+    is_causal: bool,
+    bias_wanted: bool,
 ) -> list[Any]:
     gradients = [torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)]
     return [*gradients, torch.empty_like(bias)] if bias_wanted else gradients
@@ -50,7 +58,11 @@ def _rnn(
     steps = data.numel() // max(1, data.shape[-1])
     # Kept for the backward pass: every gate, the cell state and the output of each step.
     kept = steps * layers * directions * hidden * (RNN_GATES[cell] + (2 if cell == "lstm" else 1)) if train else 0
-    return [data.new_empty(*data.shape[:-1], width), *(torch.empty_like(state) for state in states), data.new_empty(kept)]
+    return [
+        data.new_empty(*data.shape[:-1], width),
+        *(torch.empty_like(state) for state in states),
+        data.new_empty(kept),
+    ]
 
 
 def _rnn_backward(
@@ -132,10 +144,10 @@ def recurrent(cell: str, *arguments: Any) -> Any:
     """torch.lstm, gru, rnn_tanh and rnn_relu, for padded and for packed sequences."""
     packed = isinstance(arguments[3], (list, tuple))
     if packed:
-        data, batch_sizes, states, weights, _biases, layers, dropout, train, both_ways = arguments[:9]
+        data, batch_sizes, states, weights, _biases, layers, _dropout, _train, both_ways = arguments[:9]
         length, batch_first = int(batch_sizes.numel()), False
     else:
-        data, states, weights, _biases, layers, dropout, train, both_ways, batch_first = arguments[:9]
+        data, states, weights, _biases, layers, _dropout, _train, both_ways, batch_first = arguments[:9]
         length = int(data.shape[1 if batch_first else 0])
     states = list(states) if isinstance(states, (list, tuple)) else [states]
     weights = list(weights)

@@ -1,8 +1,9 @@
 """One recorded aten call to the work it means: kind, attributes, FLOP and the bytes its kernel touches.
 
-FLOP conventions: a multiply-add counts two (a bias that is added inside a product is not counted); a pointwise operation one per output element, or `TRANSCENDENTAL_FLOP` where it
-evaluates exp, log, tanh, erf and the like; softmax 5 per element forward and 4 backward; normalisation 8 and 12; operations
-that only move data count zero. An operation without a rule is kind "other" with no FLOP at all.
+FLOP conventions: a multiply-add counts two (a bias added inside a product is not counted); a pointwise operation one per
+output element, or `TRANSCENDENTAL_FLOP` where it evaluates exp, log, tanh, erf and the like; softmax 5 per element forward and
+4 backward; normalisation 8 and 12; operations that only move data count zero. An operation without a rule is of kind "other"
+and has no FLOP at all.
 """
 
 import math
@@ -23,10 +24,11 @@ DTYPES: dict[Any, str] = {
 }  # fmt: skip
 
 TRANSCENDENTAL_FLOP = 4
-_TRANSCENDENTAL = frozenset(
-    "exp exp2 expm1 log log1p log2 log10 tanh sigmoid gelu silu mish erf erfc erfinv sqrt rsqrt pow sin cos tan sinh cosh atan "
-    "atan2 asin acos asinh acosh atanh softplus elu digamma lgamma logaddexp logit log_sigmoid_forward".split()
-)
+_TRANSCENDENTAL_NAMES = """
+    exp exp2 expm1 log log1p log2 log10 tanh sigmoid gelu silu mish erf erfc erfinv sqrt rsqrt pow sin cos tan sinh cosh atan
+    atan2 asin acos asinh acosh atanh softplus elu digamma lgamma logaddexp logit log_sigmoid_forward
+"""
+_TRANSCENDENTAL = frozenset(_TRANSCENDENTAL_NAMES.split())
 
 CONV_PASSES = ("forward", "grad_input", "grad_weight")
 
@@ -178,7 +180,9 @@ def _matmul(first: str, second: str) -> Callable[[Call], list[Work]]:
         m = a.shape[-2] if a.dim() >= 2 else 1
         n = b.shape[-1] if b.dim() >= 2 else 1
         k = a.shape[-1]
-        return [_work(call, "matmul", 2 * batch * m * n * k, matmul_attrs(batch=batch, m=m, n=n, k=k, layout=_layout(a, b)))]
+        return [
+            _work(call, "matmul", 2 * batch * m * n * k, matmul_attrs(batch=batch, m=m, n=n, k=k, layout=_layout(a, b)))
+        ]
 
     return rule
 
@@ -214,7 +218,9 @@ def _cdist(call: Call) -> list[Work]:
 # attention
 
 
-def attention_flop(*, batch: int, heads: int, q_len: int, kv_len: int, head_dim: int, value_dim: int, causal: bool) -> float:
+def attention_flop(
+    *, batch: int, heads: int, q_len: int, kv_len: int, head_dim: int, value_dim: int, causal: bool
+) -> float:
     """Two products forward; a causal mask leaves half of the square (the tiles above the diagonal are skipped)."""
     full = 2.0 * batch * heads * q_len * kv_len * (head_dim + value_dim)
     return full / 2 if causal else full
@@ -564,7 +570,9 @@ def _resize(call: Call) -> list[Work]:
 RNN_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
-def rnn_flop(*, cell: str, steps: int, inputs: int, hidden: int, layers: int, directions: int, projected: int = 0) -> float:
+def rnn_flop(
+    *, cell: str, steps: int, inputs: int, hidden: int, layers: int, directions: int, projected: int = 0
+) -> float:
     """Gate products of every layer for `steps` (length x batch) steps of one sample."""
     output = projected or hidden
     total = 0.0
@@ -687,7 +695,8 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
         _norm("batch_norm", 8),
     ),
     **_table(
-        "native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward", _norm("batch_norm", 12, num_kernels=2)
+        "native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward",
+        _norm("batch_norm", 12, num_kernels=2),
     ),
     **_table(
         "sum mean amax amin max min prod any all var std var_mean std_mean norm linalg_vector_norm argmax argmin logsumexp "
@@ -703,7 +712,8 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
     **_table("index index_select gather take masked_select", _gather),
     **_table("index_add scatter_add index_put _index_put_impl _unsafe_index_put scatter_reduce", _scatter(adds=True)),
     **_table(
-        "scatter index_copy index_fill masked_scatter slice_scatter select_scatter diagonal_scatter put", _scatter(adds=False)
+        "scatter index_copy index_fill masked_scatter slice_scatter select_scatter diagonal_scatter put",
+        _scatter(adds=False),
     ),
     **_table("slice_backward select_backward diagonal_backward unfold_backward as_strided_scatter", _select_backward),
     **_table("nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward", _nll),

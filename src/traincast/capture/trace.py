@@ -3,6 +3,7 @@
 import bisect
 import contextlib
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,13 +44,14 @@ _AUTOGRAD_VIEWS = ("aten.detach", "aten.alias", "aten.detach_")
 _SKIPPED_INITS = ("uniform_", "normal_", "random_", "exponential_", "bernoulli_", "erfinv_", "trunc_normal_")
 
 # What torch.autocast runs in fp32 on CUDA (documented list); the CPU's own list is shorter.
-_AUTOCAST_FP32 = frozenset(
-    "__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh cosine_embedding_loss cdist "
-    "cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss kl_div l1_loss "
-    "layer_norm rms_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss multilabel_margin_loss "
-    "multi_margin_loss nll_loss norm normalize pdist poisson_nll_loss pow prod reciprocal rsqrt sinh smooth_l1_loss "
-    "soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss".split()
-)
+_AUTOCAST_FP32_NAMES = """
+    __pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh cosine_embedding_loss cdist
+    cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss kl_div l1_loss
+    layer_norm rms_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss multilabel_margin_loss
+    multi_margin_loss nll_loss norm normalize pdist poisson_nll_loss pow prod reciprocal rsqrt sinh smooth_l1_loss
+    soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss
+"""
+_AUTOCAST_FP32 = frozenset(_AUTOCAST_FP32_NAMES.split())
 _RECURRENT = {"lstm": "lstm", "gru": "gru", "rnn_tanh": "rnn_tanh", "rnn_relu": "rnn_relu"}
 
 
@@ -97,7 +99,13 @@ def _widened(args: Any, kwargs: Any) -> Any:
     return tuple(widen(arg) for arg in args), {key: widen(item) for key, item in kwargs.items()}
 
 
-def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool | None = None) -> Any:
+def _dropout(
+    input: Any,  # noqa: A002 (the name callers use)
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    train: bool | None = None,
+) -> Any:
     if not (training if train is None else train) or p == 0.0 or input.numel() == 0:
         return input
     return torch.native_dropout(input, p, True)[0]
@@ -305,9 +313,9 @@ def capture(
     """Record one step of `model`, a module or a function that builds one (then its weights are never allocated).
 
     `inputs` are the arguments of its forward: a tensor, a tuple, a mapping of keyword arguments, or a function that makes
-    them. `loss` is a function of the output (and of `target`, when one is given), "cross_entropy", "mse", or None: the
-    model's own loss, else the mean of its output. `optimizer` is a name or a torch optimizer. The batch is the first dim
-    of the first input unless `batch_size` says otherwise, times `accumulate`.
+    them. `loss` is a function of the output (and of `target`, when that is given, itself or as a function that makes it),
+    "cross_entropy", "mse", or None: the model's own loss, else the mean of its output. `optimizer` is a name or a torch
+    optimizer. The batch is the first dim of the first input unless `batch_size` says otherwise, times `accumulate`.
     """
     _check_options(mode=mode, precision=precision, accumulate=accumulate, implementation=implementation)
     recorder = _Recorder(tf32=precision == "tf32")
@@ -315,19 +323,20 @@ def capture(
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        stack.enter_context(_patched())
+        patch_imported = stack.enter_context(_patched())
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(fake)
         stack.enter_context(recorder)
         stack.enter_context(_Interception())
         try:
             module = model if isinstance(model, nn.Module) else model()
-            given = inputs() if callable(inputs) and not isinstance(inputs, torch.Tensor) else inputs
+            patch_imported()
+            given = _made(inputs)
             if not isinstance(module, nn.Module):
                 raise CaptureFailed(f"{_called(model)} returned a {type(module).__name__}; a torch.nn.Module is needed")
             name = name or type(module).__name__
             step = _Step(
-                module=module, recorder=recorder, loss=loss, target=target, mode=mode, precision=precision,
+                module=module, recorder=recorder, loss=loss, target=_made(target), mode=mode, precision=precision,
                 accumulate=accumulate,
             )  # fmt: skip
             with step.prepared(given) as ready:
@@ -358,6 +367,10 @@ def _check_options(*, mode: str, precision: str, accumulate: int, implementation
         raise InvalidInput(f"accumulate = {accumulate}; it must be at least 1")
 
 
+def _made(inputs: Any) -> Any:
+    return inputs() if callable(inputs) and not isinstance(inputs, (torch.Tensor, nn.Module)) else inputs
+
+
 def _called(model: Any) -> str:
     return str(getattr(model, "__qualname__", type(model).__name__))
 
@@ -373,12 +386,17 @@ def _explain(error: Exception, recorder: _Recorder, name: str) -> CaptureFailed:
 
 
 @contextlib.contextmanager
-def _patched() -> Iterator[None]:
-    """While recording: conversions of fake modules work, weights are not initialised, fused operations are found."""
+def _patched() -> Iterator[Callable[[], None]]:
+    """While recording: conversions of fake modules work, weights are not initialised, fused operations are found.
+
+    Yields a function to be called again once the model is built, for packages that its building imported.
+    """
     saved: list[tuple[Any, str, Any]] = []
 
     def patch(owner: Any, attribute: str, replacement: Any) -> None:
-        saved.append((owner, attribute, owner.__dict__[attribute] if isinstance(owner, type) else getattr(owner, attribute)))
+        saved.append(
+            (owner, attribute, owner.__dict__[attribute] if isinstance(owner, type) else getattr(owner, attribute))
+        )
         setattr(owner, attribute, replacement)
 
     def keep(tensor: Any, *arguments: Any, **options: Any) -> Any:
@@ -403,14 +421,26 @@ def _patched() -> Iterator[None]:
         original_autocast(self, "cpu", dtype, **options)
 
     patch(torch.amp.autocast_mode.autocast, "__init__", autocast_on_host)
+
+    def patch_transformers() -> None:
+        """It builds full masks for fake tensors, and none in the eager run that is wanted here."""
+        module = sys.modules.get("transformers.utils.import_utils")
+        if module is not None and hasattr(module, "is_fake_tensor") and module.is_fake_tensor is not _never:
+            patch(module, "is_fake_tensor", _never)
+
     fastpath = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
+    patch_transformers()
     try:
-        yield
+        yield patch_transformers
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
         for owner, attribute, original in reversed(saved):
             setattr(owner, attribute, original)
+
+
+def _never(tensor: Any) -> bool:
+    return False
 
 
 def _widening(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -670,7 +700,9 @@ class _FakeTensors:
         return fake
 
     def inputs(self, value: Any, *, name: str) -> Any:
-        return tree_map(lambda leaf: self.of(leaf, role="input", name=name) if isinstance(leaf, torch.Tensor) else leaf, value)
+        return tree_map(
+            lambda leaf: self.of(leaf, role="input", name=name) if isinstance(leaf, torch.Tensor) else leaf, value
+        )
 
     def _twin(self, tensor: Any) -> Any:
         dtype = tensor.dtype
@@ -716,9 +748,13 @@ def _append_optimizer(ready: _Ready, *, optimizer: Any, implementation: str, max
     if max_grad_norm is not None:
         recorder.ops.append(
             replace(
-                scale, name="norm_of_gradients", kind="reduce", bytes_written=4.0 * len(gradients), writes=(),
+                scale,
+                name="norm_of_gradients",
+                kind="reduce",
+                bytes_written=4.0 * len(gradients),
+                writes=(),
                 attrs={"function": "norm", "rows": len(gradients), "cols": numel // len(gradients)},
-            )  # fmt: skip
+            )
         )
         recorder.ops.append(
             replace(scale, name="clip_gradients", flop=1.0 * numel, attrs={**scale.attrs, "function": "clip"})
@@ -735,9 +771,7 @@ def _groups(ready: _Ready, optimizer: Any, trained: list[tuple[str, Any]]) -> li
             for number, group in enumerate(optimizer.param_groups)
             for parameter in group["params"]
         }
-        with_momentum = [
-            algorithm == "sgd" and group.get("momentum", 0) != 0 for group in optimizer.param_groups
-        ]
+        with_momentum = [algorithm == "sgd" and group.get("momentum", 0) != 0 for group in optimizer.param_groups]
         chosen = [(numbers[id(p)], name, p) for name, p in trained if id(p) in numbers]
         names = ["momentum" if flag else algorithm for flag in with_momentum]
     else:
@@ -748,9 +782,7 @@ def _groups(ready: _Ready, optimizer: Any, trained: list[tuple[str, Any]]) -> li
     return [(names[number], members) for (number, _), members in groups.items()]
 
 
-def _append_update(
-    recorder: _Recorder, *, algorithm: str, members: list[tuple[str, Any]], implementation: str
-) -> None:
+def _append_update(recorder: _Recorder, *, algorithm: str, members: list[tuple[str, Any]], implementation: str) -> None:
     update = find_update(algorithm)
     dtype = DTYPES[members[0][1].dtype]
     numel = sum(parameter.numel() for _, parameter in members)

@@ -83,7 +83,9 @@ class Values:
         if getattr(tensor, "constant", None) is not None:
             return func(*args, **kwargs)
         answer: Any = True if tensor.dtype == torch.bool else 0.5 if tensor.dtype.is_floating_point else 1
-        self._assume(f"a {str(tensor.dtype).removeprefix('torch.')} value the program read from a tensor is taken as {answer}")
+        self._assume(
+            f"a {str(tensor.dtype).removeprefix('torch.')} value the program read from a tensor is taken as {answer}"
+        )
         return answer
 
     def _ragged(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -113,14 +115,18 @@ class Values:
             return self._wrap(held)
         if func is _ATEN.bincount.default:
             self._assume("the largest of some unknown counts is taken as the number of elements")
-            return tensor.new_empty(max(size, int(kwargs.get("minlength", args[2] if len(args) > 2 else 0))), dtype=torch.int64)
+            return tensor.new_empty(
+                max(size, int(kwargs.get("minlength", args[2] if len(args) > 2 else 0))), dtype=torch.int64
+            )
         if func is _ATEN.repeat_interleave.Tensor:
             self._assume("unknown repeat counts are taken as one each")
             return tensor.new_empty(kwargs.get("output_size") or size, dtype=torch.int64)
         self._assume("unknown values are taken as all different where the program asked for the different ones")
         whole = tensor.new_empty(size, dtype=torch.int64)
-        return tensor.new_empty(tensor.shape if func is _ATEN.unique_dim.default else (size,)), whole, tensor.new_empty(
-            size, dtype=torch.int64
+        return (
+            tensor.new_empty(tensor.shape if func is _ATEN.unique_dim.default else (size,)),
+            whole,
+            tensor.new_empty(size, dtype=torch.int64),
         )
 
     def _whole_indices(self, indices: Any) -> list[Any]:
@@ -183,7 +189,7 @@ class Values:
         origin = next((value.origin for value in known.values() if value.origin), "")
         for fake, result in zip(outputs, [r for r in _flat((results,)) if isinstance(r, torch.Tensor)], strict=False):
             if isinstance(fake, FakeTensor):
-                alive = alive_of.get(fake.untyped_storage()._cdata, None)
+                alive = alive_of.get(fake.untyped_storage()._cdata)
                 fake.__dict__[_SLOT] = Value(result, [True] if alive is None else alive, origin)
 
     def _forget(self, func: Any, args: tuple[Any, ...]) -> None:
