@@ -1,9 +1,17 @@
-"""Prices communication: the algorithm, the links a group crosses, and what it shares them with."""
+"""Prices communication: the algorithm, the links a group crosses, and what it shares them with.
+
+A pipelined algorithm that cuts n bytes into chunks over h hops of latency a and bandwidth B takes h a + n/B + 2 sqrt(h a n/B)
+at the best chunk size (Hockney 1994; van de Geijn 1994): latency, bandwidth, and a square root between the two.
+"""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 
 from traincast.spec import Cluster, Collective, Estimate, NodeGroup
+
+HYBRID_CUBE: Mapping[int, float] = {2: 1 / 6, 3: 2 / 6, 4: 4 / 6, 5: 1.7 / 6, 6: 3 / 6, 7: 4 / 6, 8: 1.0}
+"""Share of the six NVLinks of a V100 in a hybrid cube mesh that rings over so many of its eight devices can use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,19 +23,35 @@ class Route:
     num_nodes: int
     intra_bytes_per_s: float
     inter_bytes_per_s: float
-    intra_latency_s: float
-    inter_latency_s: float
+    intra_kind: str = "nvlink"
+    inter_kind: str = "infiniband"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlphaBeta:
-    """Latency per hop plus bytes over the slowest link of the ring; rings, trees and hierarchies, the fastest wins
-    (Thakur et al. 2005)."""
+class LinkConstants:
+    """What software makes of links; fitted by `python -m traincast.cost.fit collectives` on measured collectives."""
 
-    intra_efficiency: float = 0.75
-    inter_efficiency: float = 0.8
-    launch_s: float = 1e-5
-    spread: float = 0.35
+    launch_s: float = 9.6e-06
+    switched_efficiency: float = 0.865
+    """Share of the nominal rate of NVLink, xGMI and like that a ring reaches."""
+    pcie_efficiency: float = 0.774
+    network_efficiency: float = 0.735
+    """Of InfiniBand, EFA and RoCE."""
+    ethernet_efficiency: float = 0.7
+    """Of plain Ethernet through the host's sockets."""
+    intra_hop_s: float = 1.87e-06
+    inter_hop_s: float = 2.2e-05
+    pipeline: float = 0.65
+    """Weight of the square root: how far from the best chunk size real libraries stay."""
+    spread: float = 0.25
+    """One standard deviation of the log error on left-out machines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipelined:
+    """Rings inside a node, a hierarchy across nodes; latency, bandwidth and the square root between them."""
+
+    constants: LinkConstants = field(default_factory=LinkConstants)
 
     def estimate(self, task: Collective, cluster: Cluster) -> Estimate:
         route = find_route(task, cluster)
@@ -37,40 +61,55 @@ class AlphaBeta:
             seconds = self.seconds(task.kind, task.bucket_bytes, route) * size / task.bucket_bytes
         else:
             seconds = self.seconds(task.kind, size, route)
-        factor = math.exp(1.645 * self.spread)
+        factor = math.exp(1.645 * self.constants.spread)
         return Estimate(
             seconds=seconds,
             low_s=seconds / factor,
             high_s=seconds * factor,
-            host_s=1e-5,
+            host_s=self.constants.launch_s / 2,
             limit="communication",
-            ground="bound",
+            ground="transfer",
         )
 
     def seconds(self, kind: str, num_bytes: float, route: Route) -> float:
-        ranks = route.num_ranks
-        if ranks == 1 or num_bytes == 0:
+        if route.num_ranks == 1 or num_bytes <= 0:
             return 0.0
-        crosses = route.num_nodes > 1
-        intra = route.intra_bytes_per_s * self.intra_efficiency
-        inter = route.inter_bytes_per_s * self.inter_efficiency
-        slowest = min(intra, inter) if crosses and route.per_node > 1 else inter if crosses else intra
-        hop_s = route.inter_latency_s if crosses else route.intra_latency_s
+        c = self.constants
+        hops_s, volume_s = 0.0, 0.0
+        inside, across = route.per_node, route.num_nodes
+        intra = self._intra_bytes_per_s(route)
+        inter = self._inter_bytes_per_s(route)
         if kind == "send_recv":
-            return self.launch_s + hop_s + num_bytes / slowest
-        if kind == "all_to_all":
-            local = (route.per_node - 1) / ranks * num_bytes / intra
-            remote = (ranks - route.per_node) / ranks * num_bytes * route.per_node / inter if crosses else 0.0
-            return self.launch_s + hop_s * math.ceil(math.log2(ranks)) + max(local, remote)
-        rounds = 2 if kind == "all_reduce" else 1
-        ring_hops_s = (ranks - route.num_nodes) * route.intra_latency_s + (
-            route.num_nodes - 1 if crosses else 0
-        ) * hop_s
-        ring_s = rounds * (ring_hops_s + (ranks - 1) / ranks * num_bytes / slowest)
-        depth_s = math.ceil(math.log2(max(2, route.per_node))) * route.intra_latency_s
-        depth_s += math.ceil(math.log2(route.num_nodes)) * hop_s if crosses else 0.0
-        tree_s = rounds * (depth_s + num_bytes / slowest)
-        return self.launch_s + min(ring_s, tree_s)
+            hops_s = c.inter_hop_s if across > 1 else c.intra_hop_s
+            volume_s = num_bytes / (inter if across > 1 else intra)
+        elif kind == "all_to_all":
+            ranks = route.num_ranks
+            hops_s = (inside - 1) * c.intra_hop_s + (across - 1) * c.inter_hop_s
+            local_s = (inside - 1) / ranks * num_bytes / intra
+            remote_s = (ranks - inside) / ranks * num_bytes * inside / inter if across > 1 else 0.0
+            volume_s = max(local_s, remote_s)
+        else:
+            rounds = 2 if kind == "all_reduce" else 1
+            hops_s = rounds * ((inside - 1) * c.intra_hop_s + math.log2(across) * 2 * c.inter_hop_s)
+            local_s = (inside - 1) / inside * num_bytes / intra
+            # The shards of a node cross the network side by side, so its whole network carries the message once.
+            remote_s = (across - 1) / across * num_bytes / inter if across > 1 else 0.0
+            volume_s = rounds * max(local_s, remote_s)
+        return c.launch_s + hops_s + volume_s + 2 * c.pipeline * math.sqrt(hops_s * volume_s)
+
+    def _intra_bytes_per_s(self, route: Route) -> float:
+        rate = route.intra_bytes_per_s
+        if route.intra_kind == "hybrid-cube":
+            return rate * HYBRID_CUBE.get(route.per_node, 0.5) * self.constants.switched_efficiency
+        return rate * (
+            self.constants.pcie_efficiency if route.intra_kind == "pcie" else self.constants.switched_efficiency
+        )
+
+    def _inter_bytes_per_s(self, route: Route) -> float:
+        ethernet = route.inter_kind == "ethernet"
+        return route.inter_bytes_per_s * (
+            self.constants.ethernet_efficiency if ethernet else self.constants.network_efficiency
+        )
 
 
 def find_route(task: Collective, cluster: Cluster) -> Route:
@@ -82,21 +121,28 @@ def find_route(task: Collective, cluster: Cluster) -> Route:
     group = _slowest_group(cluster)
     per_node = min(task.num_ranks, max(1, cluster.devices_per_node // task.stride))
     num_nodes = min(-(-task.num_ranks // per_node), cluster.num_nodes)
-    used_per_node = min(cluster.devices_per_node, cluster.num_devices)
-    share = min(1.0, per_node / used_per_node)
+    share = min(1.0, per_node / cluster.devices_per_node)
+    kind = group.intra.kind or "nvlink"
+    if group.intra.name == "nvlink2" and cluster.devices_per_node <= 8:
+        kind = "hybrid-cube"
     return Route(
         num_ranks=task.num_ranks,
         per_node=per_node,
         num_nodes=num_nodes,
         intra_bytes_per_s=group.intra.bytes_per_s,
         inter_bytes_per_s=group.inter.bytes_per_s * share,
-        intra_latency_s=group.intra.latency_s,
-        inter_latency_s=group.inter.latency_s,
+        intra_kind=kind,
+        inter_kind=group.inter.kind or "infiniband",
     )
+
+
+def constants_from(values: Mapping[str, float]) -> LinkConstants:
+    """Constants with some values changed, names checked."""
+    known = {field.name for field in fields(LinkConstants)}
+    return LinkConstants(**{name: value for name, value in values.items() if name in known})
 
 
 def _slowest_group(cluster: Cluster) -> NodeGroup:
     """A ring runs at the speed of its slowest link."""
-    return min(
-        cluster.groups, key=lambda group: group.inter.bytes_per_s if cluster.num_nodes > 1 else group.intra.bytes_per_s
-    )
+    crosses = cluster.num_nodes > 1
+    return min(cluster.groups, key=lambda group: (group.inter if crosses else group.intra).bytes_per_s)

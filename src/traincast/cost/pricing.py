@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from traincast.cost import OpModel
-from traincast.cost.collectives import AlphaBeta
+from traincast.cost.collectives import Pipelined
 from traincast.cost.roofline import Roofline
 from traincast.spec import Cluster, Collective, Device, Estimate, Op, Stage
 
@@ -19,7 +19,7 @@ class Pricing:
     """Prices each task by its sort. On mixed devices every op takes as long as on the slowest, which the others await."""
 
     ops: OpModel = field(default_factory=Roofline)
-    collectives: CollectiveModel = field(default_factory=AlphaBeta)
+    collectives: CollectiveModel = field(default_factory=Pipelined)
 
     def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
         positions = [index for index, task in enumerate(stage.tasks) if isinstance(task, Op)]
