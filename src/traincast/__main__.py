@@ -1,5 +1,6 @@
 """The main program: runs a command and turns what a user can mend into one line and exit code 2."""
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     from traincast.cli import run
 
     arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that lacks a character must show a question mark, not stop the answer.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         code = run(arguments)
         sys.stdout.flush()

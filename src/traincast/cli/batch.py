@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from traincast.cli import options
+from traincast.cli.output import say
 
 
 def batch(
@@ -38,7 +39,7 @@ def batch(
     statuses = Counter(prediction.status for prediction in predictions)
     reasons = Counter(prediction.reason for prediction in predictions if prediction.status == UNSUPPORTED)
     if json:
-        typer.echo(
+        say(
             format_json(
                 {
                     "output": str(output),
@@ -50,8 +51,6 @@ def batch(
             )
         )
         return
-    typer.echo(
-        f"{len(predictions):,} cases: {statuses[OK]:,} answered, {statuses[UNSUPPORTED]:,} unsupported -> {output}"
-    )
+    say(f"{len(predictions):,} cases: {statuses[OK]:,} answered, {statuses[UNSUPPORTED]:,} unsupported -> {output}")
     for reason, count in reasons.most_common(5):
-        typer.echo(f"  {count:>6,} x {reason[:140]}")
+        say(f"  {count:>6,} x {reason[:140]}")

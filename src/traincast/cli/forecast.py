@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from traincast.cli import options
+from traincast.cli.output import say
 
 
 def forecast(
@@ -103,13 +104,13 @@ def forecast(
     if svg is not None:
         write_whole(svg, draw_timeline(answer.timeline, title=f"{answer.workload} on {answer.cluster}"))
     if json:
-        typer.echo(format_json(document_forecast(answer)))
+        say(format_json(document_forecast(answer)))
         return
     asked = [
         describe_plan(resolved.parallelism, batch_size=resolved.job.graph.batch_size),
         describe_price(resolved.cluster),
     ]
-    typer.echo(format_forecast(answer, paint=paint, explain=explain, asked=[line for line in asked if line]), nl=False)
+    say(format_forecast(answer, paint=paint, explain=explain, asked=[line for line in asked if line]))
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -1,0 +1,123 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from builders import make_mlp
+from traincast.files import save_graph
+from traincast.spec.graph import Scalable
+
+Run = Callable[..., Any]
+JOB = """
+source = "gpt2"
+[workload]
+batch = 4
+seq = 512
+precision = "bf16"
+[cluster]
+device = "a100-80g"
+nodes = 2
+devices_per_node = 8
+usd_per_hour = 20.0
+[parallelism]
+tensor = 2
+micro_batches = 4
+[job]
+steps = 1000
+"""
+
+
+def answer(run: Run, *arguments: object) -> dict[str, Any]:
+    ran = run("forecast", *arguments, "--json")
+    assert (ran.code, ran.err) == (0, "")
+    document: dict[str, Any] = json.loads(ran.out)
+    return document
+
+
+def test_a_person_sees_the_answer_without_escape_codes_in_a_pipe(run: Run) -> None:
+    ran = run("forecast", "gpt2-xl", "-d", "a100-80g", "--nodes", 2, "-g", 8, "-b", 8, "--seq", 1024, "--steps", 100)
+    assert ran.code == 0
+    for wanted in ("gpt2-xl", "90% interval", "memory", "Where the step goes", "128 samples per step", "16 replicas"):
+        assert wanted in ran.out
+    assert "\x1b[" not in ran.out
+
+
+def test_colours_can_be_forced_through_a_pipe(run: Run) -> None:
+    assert "\x1b[" in run("forecast", "gpt2", "-d", "a100-80g", "--color", "always").out
+
+
+def test_json_holds_the_interval_and_the_steps_of_the_job(run: Run) -> None:
+    document = answer(run, "gpt2", "--device", "a100-80g", "--steps", 50)
+    assert document["step"]["low_s"] < document["step"]["seconds"] < document["step"]["high_s"]
+    assert document["job"]["num_steps"] == 50
+    assert document["memory"]["fits"] is True
+
+
+def test_all_devices_that_the_plan_leaves_hold_replicas(run: Run) -> None:
+    document = answer(run, "gpt2", "-d", "a100-80g", "--nodes", 2, "-g", 4, "--tp", 2, "-b", 3)
+    assert document["global_batch"] == 3 * 4
+
+
+def test_degrees_alone_say_how_many_devices_there_are(run: Run) -> None:
+    assert answer(run, "gpt2", "-d", "a100-80g", "--dp", 4)["num_devices"] == 4
+
+
+def test_a_price_is_for_one_device_and_hour(run: Run) -> None:
+    document = answer(run, "gpt2", "-d", "a100-80g", "-g", 8, "--price", 2.0, "--steps", 1000)
+    assert document["usd"]["value"] == pytest.approx(16.0 * document["job"]["total"]["seconds"] / 3600)
+
+
+def test_epochs_multiply_the_samples_of_one(run: Run) -> None:
+    document = answer(run, "gpt2", "-d", "a100-80g", "-b", 10, "--epochs", 2, "--epoch-samples", 1000)
+    assert document["job"]["num_steps"] == 200
+
+
+def test_a_job_file_is_asked_as_it_stands_and_a_flag_wins_over_it(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(JOB)
+    document = answer(run, file)
+    assert document["num_devices"] == 16
+    assert document["global_batch"] == 4 * 4 * 8
+    assert document["usd"]["value"] == pytest.approx(40.0 * document["job"]["total"]["seconds"] / 3600)
+    assert answer(run, file, "--batch", 2)["global_batch"] == 2 * 4 * 8
+
+
+def test_a_misspelt_key_of_a_job_file_names_the_nearest(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(JOB.replace("precision", "precission"))
+    ran = run("forecast", file)
+    assert ran.code == 2
+    assert "did you mean 'precision'" in ran.err
+
+
+def test_a_saved_graph_is_forecast_without_its_model(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "mlp.json.gz"
+    save_graph(make_mlp(batch=32), file)
+    assert answer(run, file, "-d", "v100", "--dp", 2)["global_batch"] == 64
+
+
+def test_a_graph_recorded_at_two_batches_answers_any_other(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "mlp.json"
+    save_graph(Scalable(small=make_mlp(batch=8), large=make_mlp(batch=64)), file)
+    assert answer(run, file, "-d", "v100", "-b", 100)["global_batch"] == 100
+
+
+@pytest.mark.parametrize("flag", [("--batch", 7), ("--precision", "bf16"), ("--recompute", "full"), ("--seq", 12)])
+def test_a_saved_graph_refuses_what_it_cannot_change(run: Run, tmp_path: Path, flag: tuple[str, object]) -> None:
+    file = tmp_path / "mlp.json"
+    save_graph(make_mlp(batch=32), file)
+    ran = run("forecast", file, "-d", "v100", *flag)
+    assert ran.code == 2
+    assert "captured" in ran.err
+
+
+def test_trace_and_drawing_are_written_whole(run: Run, tmp_path: Path) -> None:
+    trace, drawing = tmp_path / "t.json", tmp_path / "t.svg"
+    assert run("forecast", "gpt2", "-d", "a100-80g", "--dp", 2, "--trace", trace, "--svg", drawing).code == 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {"X", "M"} == {event["ph"] for event in events}
+    assert ElementTree.parse(drawing).getroot().tag.endswith("svg")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.json", "t.svg"]
