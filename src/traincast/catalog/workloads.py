@@ -14,6 +14,7 @@ from traincast.spec.graph import Graph
 
 BUILDERS: dict[str, str] = {
     "transformer": "traincast.catalog.workloads:build_named_transformer",
+    "classifier": "traincast.catalog.models.vision:build_classifier",
 }
 """How a named workload becomes a graph: 'module:function', imported when first asked for."""
 

@@ -2,7 +2,18 @@
 
 from collections.abc import Sequence
 
-from traincast.catalog.models.layers import add, copy, dropout, kernel, matmul, pointwise, product_dtype, scale, softmax
+from traincast.catalog.models.layers import (
+    add,
+    copy,
+    copy_back,
+    dropout,
+    kernel,
+    matmul,
+    pointwise,
+    product_dtype,
+    scale,
+    softmax,
+)
 from traincast.catalog.models.tape import Gradients, Tape, Value
 from traincast.spec.graph import Attr
 
@@ -44,14 +55,20 @@ def attend(
         def core() -> Value:
             shape = (batch, heads, q_len, kv_len)
             qs, ks, vs = q, k, v
-            if kv_heads < heads:
+            if not fused:
+                # Heads are transposed views. torch.matmul copies those of several samples; the gradients of queries and
+                # values come back transposed and are copied even for one.
+                several = batch > 1
+                qs = copy(tape, qs, back=True) if several else copy_back(tape, qs)
+                if kv_heads < heads:
+                    ks = repeat_heads(tape, ks, (batch, heads, kv_len, dim))
+                    vs = repeat_heads(tape, vs, (batch, heads, kv_len, v_dim))
+                else:
+                    ks = copy(tape, ks) if several else ks
+                    vs = copy(tape, vs, back=True) if several else copy_back(tape, vs)
+            elif kv_heads < heads:
                 ks = repeat_heads(tape, ks, (batch, heads, kv_len, dim))
                 vs = repeat_heads(tape, vs, (batch, heads, kv_len, v_dim))
-            elif not fused and batch > 1:
-                # torch.matmul reshapes the transposed heads of several samples, which copies them.
-                ks, vs = copy(tape, ks), copy(tape, vs)
-            if not fused and batch > 1:
-                qs = copy(tape, qs)
             count = batch * heads
             scores = matmul(tape, qs, ks, batch=count, m=q_len, n=kv_len, k=dim, layout="tn", shape=shape)
             if fused:
@@ -83,7 +100,7 @@ def attend(
             )
 
         mixed = tape.checkpoint(core, enabled=selective)
-        return copy(tape, mixed, (batch, q_len, heads * v_dim))
+        return copy(tape, mixed, (batch, q_len, heads * v_dim), back=batch > 1 and not fused)
 
 
 def _where(tape: Tape, scores: Value, q_len: int, kv_len: int) -> Value:

@@ -161,11 +161,35 @@ def dropout(tape: Tape, value: Value, rate: float) -> Value:
     return tape.register(out, (value,), backward)
 
 
-def copy(tape: Tape, value: Value, shape: Sequence[int] | None = None, function: str = "contiguous") -> Value:
-    """A transposed or strided view made contiguous. Its gradient arrives as a view: no kernel."""
+def copy(
+    tape: Tape, value: Value, shape: Sequence[int] | None = None, *, function: str = "contiguous", back: bool = False
+) -> Value:
+    """A transposed or strided view made contiguous. Its gradient arrives as a view, or is copied as well (`back`)."""
     out = tape.new(shape if shape is not None else value.shape, value.dtype)
-    tape.op("aten.clone", "copy", (value,), (out,), {"function": function, "numel": value.numel}, calls=2)
-    return tape.register(out, (value,), lambda g: (tape.seen_as(g, value.shape),))
+    attrs: dict[str, Attr] = {"function": function, "numel": value.numel}
+    tape.op("aten.clone", "copy", (value,), (out,), attrs, calls=2)
+
+    def backward(g: Value) -> Gradients:
+        if not back:
+            return (tape.seen_as(g, value.shape),)
+        result = tape.gradient_like(value)
+        tape.op("aten.clone", "copy", (g,), (result,), attrs, calls=2)
+        return (result,)
+
+    return tape.register(out, (value,), backward)
+
+
+def copy_back(tape: Tape, value: Value) -> Value:
+    """A view whose gradient has to be copied into the order of the value."""
+    out = tape.seen_as(value, value.shape)
+    attrs: dict[str, Attr] = {"function": "contiguous", "numel": value.numel}
+
+    def backward(g: Value) -> Gradients:
+        result = tape.gradient_like(value)
+        tape.op("aten.clone", "copy", (g,), (result,), attrs, calls=2)
+        return (result,)
+
+    return tape.register(out, (value,), backward)
 
 
 def split(tape: Tape, value: Value, shapes: Sequence[Sequence[int]]) -> list[Value]:
@@ -185,13 +209,14 @@ def split(tape: Tape, value: Value, shapes: Sequence[Sequence[int]]) -> list[Val
 
 def concat(tape: Tape, values: Sequence[Value], shape: Sequence[int]) -> Value:
     """One copy forward; backward gives views."""
+    values = tuple(values)
     out = tape.new(shape, values[0].dtype)
     tape.op("aten.cat", "copy", values, (out,), {"function": "cat", "numel": out.numel})
 
     def backward(g: Value) -> Gradients:
         return [tape.part(g, value.shape) for value in values]
 
-    return tape.register(out, tuple(values), backward)
+    return tape.register(out, values, backward)
 
 
 def take(tape: Tape, value: Value, shape: Sequence[int]) -> Value:
