@@ -6,6 +6,7 @@ from traincast.catalog.datasets import Dataset, dataset, datasets
 from traincast.catalog.devices import DeviceEntry, device, device_entry, devices
 from traincast.catalog.links import LinkEntry, link, link_entry, links, make_link
 from traincast.catalog.nodes import NodeType, Offer, cluster, cluster_from, find_offer, node, nodes, read_cluster
+from traincast.catalog.workloads import Workload, from_shape, workload, workloads
 
 __all__ = [
     "Dataset",
@@ -13,6 +14,7 @@ __all__ = [
     "LinkEntry",
     "NodeType",
     "Offer",
+    "Workload",
     "cluster",
     "cluster_from",
     "dataset",
@@ -21,6 +23,7 @@ __all__ = [
     "device_entry",
     "devices",
     "find_offer",
+    "from_shape",
     "link",
     "link_entry",
     "links",
@@ -28,14 +31,6 @@ __all__ = [
     "node",
     "nodes",
     "read_cluster",
+    "workload",
+    "workloads",
 ]
-
-
-def __getattr__(name: str) -> object:
-    if name not in ("from_shape", "workload", "workloads"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    module = importlib.import_module("traincast.catalog.workloads")
-    globals().update({each: getattr(module, each) for each in ("from_shape", "workload", "workloads")})
-    return globals()[name]
