@@ -317,7 +317,7 @@ _HIDDEN = {"name", "title", "sources", "source", "notes", "corrected", "aliases"
 def _figures(record: dict[str, Any], prefix: str = "") -> "list[tuple[str, str]]":
     figures: list[tuple[str, str]] = []
     for key, value in record.items():
-        if key in _HIDDEN and not (key == "name" and prefix):
+        if value in ("", None) or (key in _HIDDEN and not (key == "name" and prefix)):
             continue
         if isinstance(value, dict):
             figures += _figures(value, f"{prefix}{key}.")
