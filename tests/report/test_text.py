@@ -34,6 +34,13 @@ def test_a_missing_price_is_unknown_and_not_free(forecast: Forecast) -> None:
     assert "$" not in text
 
 
+def test_a_single_step_is_not_sold_as_a_job(forecast: Forecast) -> None:
+    job = dataclasses.replace(forecast.job, num_steps=1)
+    text = format_forecast(dataclasses.replace(forecast, job=job))
+    assert "not asked" in text
+    assert "$" not in text
+
+
 def test_what_dominates_is_a_sentence(forecast: Forecast) -> None:
     assert dominant_share(forecast) == "compute"
     assert say_dominant(forecast).startswith("Arithmetic dominates (70% of the step):")

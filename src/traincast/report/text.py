@@ -126,19 +126,23 @@ def _answer(forecast: Forecast, paint: Paint) -> Iterator[str]:
         f"{forecast.utilization:.0%} of the peak FLOP rate",
         paint,
     )
+    if forecast.job.num_steps > 1:
+        yield from _job_lines(forecast, paint)
+    else:
+        yield _line("job", "not asked", "give --steps, --samples or --epochs for its time, cost and energy", paint)
+    yield _memory_line(forecast, paint)
+
+
+def _job_lines(forecast: Forecast, paint: Paint) -> Iterator[str]:
     total = forecast.job.total
-    yield _line("job", paint(show_seconds(total.seconds), "bold"), f"{_steps(forecast)}, {show_interval(total)}", paint)
+    remark = f"{forecast.job.num_steps:,.0f} steps, {show_interval(total)}"
+    yield _line("job", paint(show_seconds(total.seconds), "bold"), remark, paint)
     if forecast.usd is None:
         yield _line("cost", "unknown", "no price for this cluster; give one with --price", paint)
     else:
         yield _line("cost", paint(show_usd(forecast.usd.value), "bold"), _show_usd_range(forecast.usd), paint)
     if forecast.energy_joules is not None:
         yield _line("energy", f"{forecast.energy_joules / 3.6e6:,.3g} kWh", "all devices, whole job", paint)
-    yield _memory_line(forecast, paint)
-
-
-def _steps(forecast: Forecast) -> str:
-    return "1 step" if forecast.job.num_steps == 1 else f"{forecast.job.num_steps:,.0f} steps"
 
 
 def _memory_line(forecast: Forecast, paint: Paint) -> str:

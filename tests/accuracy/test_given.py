@@ -1,0 +1,84 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traincast.accuracy.cases import Case
+from traincast.accuracy.given import MAX_KNOWN, Known, correct
+from traincast.accuracy.predictions import Prediction, refuse
+
+
+def make_case(**values: object) -> Case:
+    usual: dict[str, object] = {
+        "case_id": "x",
+        "gpu": "t4",
+        "model": "resnet50",
+        "n_gpus": 1,
+        "n_nodes": 1,
+        "micro_batch": 32.0,
+    }
+    return Case(**{**usual, **values})  # type: ignore[arg-type]
+
+
+def make_prediction(step_s: float = 1.0, *, communication: float = 0.0) -> Prediction:
+    return Prediction(
+        case_id="x", step_s=step_s, step_low_s=step_s / 2, step_high_s=step_s * 2, communication_share=communication
+    )
+
+
+def make_known(step_s: float, **values: object) -> Known:
+    return Known(case=make_case(**values), prediction=make_prediction(), step_s=step_s)
+
+
+def corrected(case: Case, prediction: Prediction, *known: Known) -> Prediction:
+    return correct([case], [prediction], list(known))[0]
+
+
+def test_nothing_known_changes_nothing() -> None:
+    assert corrected(make_case(), make_prediction()) == make_prediction()
+
+
+def test_an_unsupported_row_stays_unsupported() -> None:
+    row = refuse("x", "no")
+    assert corrected(make_case(), row, make_known(2.0)) == row
+
+
+def test_the_own_measurement_is_nearly_believed_and_narrows_the_interval() -> None:
+    moved = corrected(make_case(), make_prediction(), make_known(1.5))
+    assert moved.step_s == pytest.approx(1.5, rel=0.03)
+    assert moved.step_low_s is not None
+    assert moved.step_high_s is not None
+    assert moved.step_high_s / moved.step_low_s < 1.5
+
+
+def test_a_stranger_moves_a_forecast_less_than_a_relative_and_both_less_than_itself() -> None:
+    def shift(**values: object) -> float:
+        moved = corrected(make_case(), make_prediction(), make_known(1.5, **values))
+        return (moved.step_s or 0.0) - 1.0
+
+    itself, same_device, stranger = shift(), shift(model="vgg16"), shift(model="vgg16", gpu="p100-pcie-16g")
+    assert itself > same_device > stranger > 0
+
+
+def test_a_one_device_profile_corrects_computation_and_not_the_network() -> None:
+    known = make_known(1.5)
+    many = make_case(n_gpus=16, n_nodes=4)
+    computing = corrected(many, make_prediction(communication=0.0), known).step_s or 0.0
+    talking = corrected(many, make_prediction(communication=0.9), known).step_s or 0.0
+    assert computing > 1.3
+    assert talking < 1.06
+
+
+@given(st.floats(0.2, 5.0), st.integers(0, 8))
+def test_a_correction_never_leaves_the_side_of_the_evidence(ratio: float, octave: int) -> None:
+    moved = corrected(make_case(micro_batch=2.0**octave), make_prediction(), make_known(ratio))
+    assert moved.step_s is not None
+    assert moved.step_low_s is not None
+    assert moved.step_high_s is not None
+    assert min(1.0, ratio) - 1e-9 <= moved.step_s <= max(1.0, ratio) + 1e-9
+    assert 0 < moved.step_low_s <= moved.step_s <= moved.step_high_s
+
+
+def test_more_known_rows_than_the_limit_are_thinned_and_still_believed() -> None:
+    known = [make_known(1.5, micro_batch=float(size)) for size in range(1, 2 * MAX_KNOWN)]
+    moved = correct([make_case()], [make_prediction()], known)[0]
+    assert moved.step_s == pytest.approx(1.5, rel=0.03)

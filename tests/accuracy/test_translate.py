@@ -1,0 +1,168 @@
+import pytest
+
+from traincast.accuracy.cases import Case
+from traincast.accuracy.translate import translate
+from traincast.accuracy.translate.machine import build_cluster, read_placement
+from traincast.accuracy.translate.plan import read_plan
+from traincast.accuracy.translate.workload import read_precision, read_recipe
+from traincast.errors import TraincastError, UnknownName
+from traincast.spec import Parallelism
+
+
+def make_case(**values: object) -> Case:
+    usual: dict[str, object] = {
+        "case_id": "x", "gpu": "a100-sxm4-40g", "family": "transformer-lm", "arch": "gpt2", "model": "tiny", "n_layers": 2,
+        "hidden": 128, "n_heads": 4, "n_kv_heads": 4, "head_dim": 32, "ffn": 512, "vocab": 1000, "seq_len": 64,
+        "mode": "training_step", "dtype": "fp32", "attention": "eager", "act_ckpt": "none", "optimizer": "adam",
+        "n_gpus": 1, "n_nodes": 1, "micro_batch": 2.0, "grad_accum": 1, "global_batch": 2.0, "framework": "pytorch-2.1",
+    }  # fmt: skip
+    return Case(**{**usual, **values})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"),
+    [
+        ({"n_gpus": 7, "placement": "34"}, [3, 4]),
+        ({"n_gpus": 1, "placement": "1"}, [1]),
+        ({"n_gpus": 12, "placement": "12", "n_nodes": 2}, [6, 6]),
+        ({"n_gpus": 40, "placement": "40@5", "n_nodes": 5}, [8] * 5),
+        ({"n_gpus": 7, "placement": "7@2", "n_nodes": 2}, [4, 3]),
+        ({"n_gpus": 16, "n_nodes": 2, "gpus_per_node": 8}, [8, 8]),
+        ({"n_gpus": 12, "n_nodes": None, "gpus_per_node": 8}, [6, 6]),
+        ({"n_gpus": 4, "n_nodes": None, "placement": "unconsolidated"}, [1, 1, 1, 1]),
+        ({"n_gpus": 4, "n_nodes": None, "placement": "consolidated"}, [4]),
+    ],
+)
+def test_a_placement_says_how_many_devices_each_node_uses(values: dict[str, object], counts: list[int]) -> None:
+    assert read_placement(make_case(**values), []) == counts
+
+
+def test_an_uneven_placement_becomes_unequal_groups_of_nodes() -> None:
+    cluster = build_cluster(make_case(n_gpus=7, n_nodes=3, placement="331"), [])
+    assert [(group.num_nodes, group.devices_per_node) for group in cluster.groups] == [(2, 3), (1, 1)]
+    assert cluster.num_devices == 7
+
+
+def test_links_are_bytes_per_second_of_one_device_and_of_one_node() -> None:
+    group = build_cluster(make_case(n_gpus=8, n_nodes=2, intra_bw_GBps=12.0, inter_bw_Gbps=50.0), []).groups[0]
+    assert group.intra.bytes_per_s == 12e9
+    assert group.inter.bytes_per_s == 50e9 / 8
+
+
+def test_an_unknown_network_is_assumed_out_loud_and_only_where_it_matters() -> None:
+    said: list[str] = []
+    build_cluster(make_case(n_gpus=16, n_nodes=2, intra_bw_GBps=300.0), said)
+    assert any("network is not known" in line for line in said)
+    quiet: list[str] = []
+    build_cluster(make_case(n_gpus=8, n_nodes=1, intra_bw_GBps=300.0), quiet)
+    assert quiet == []
+
+
+def test_the_trays_of_a_rack_share_nvlink() -> None:
+    case = make_case(gpu="gb200-186g", n_gpus=256, n_nodes=64, gpus_per_node=4, intra_bw_GBps=900.0)
+    assert build_cluster(case, []).groups[0].devices_per_node == 64
+
+
+@pytest.mark.parametrize(
+    "values", [{"gpu": "warp-9"}, {"intra_bw_GBps": 0.0}, {"n_gpus": 2, "n_nodes": 0, "inter_bw_Gbps": 1.0}]
+)
+def test_hardware_that_cannot_be_is_refused(values: dict[str, object]) -> None:
+    with pytest.raises(TraincastError):
+        build_cluster(make_case(**values), [])
+
+
+def test_every_degree_reaches_the_plan() -> None:
+    case = make_case(
+        n_gpus=64, n_nodes=8, dp=2, tp=4, pp=4, cp=2, ep=4, vp=2, zero=1, grad_accum=16, framework="Megatron-Core"
+    )
+    plan = read_plan(case, [])
+    assert plan == Parallelism(
+        data=2, tensor=4, pipeline=4, context=2, expert=4, virtual_stages=2, micro_batches=16, zero=1,
+        sequence_parallel=True, order="interleaved",
+    )  # fmt: skip
+
+
+def test_a_missing_data_degree_takes_all_that_is_left() -> None:
+    assert read_plan(make_case(n_gpus=8, tp=2), []).data == 4
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"n_gpus": 3, "tp": 2},
+        {"n_gpus": 8, "dp": 4, "tp": 4},
+        {"grad_accum": 0},
+        {"n_gpus": 0, "dp": 0},
+        {"grad_accum": None, "global_batch": 5.0},
+        {"n_gpus": 2, "dp": 2, "ep": 4},
+    ],
+)
+def test_a_plan_that_does_not_add_up_is_refused(values: dict[str, object]) -> None:
+    with pytest.raises(TraincastError):
+        read_plan(make_case(**values), [])
+
+
+def test_passes_follow_from_the_batches_where_they_are_not_stated() -> None:
+    assert (
+        read_plan(make_case(n_gpus=4, dp=4, grad_accum=None, micro_batch=2.0, global_batch=64.0), []).micro_batches == 8
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "precision"),
+    [
+        ({"dtype": "fp32"}, "fp32"),
+        ({"dtype": "tf32"}, "tf32"),
+        ({"dtype": "fp32", "undetermined": "tf32 probably on (pytorch<1.12 default)"}, "tf32"),
+        ({"dtype": "fp32", "undetermined": "tf32 probably on (pytorch<1.12 default)", "gpu": "v100-sxm2-16g"}, "fp32"),
+        ({"dtype": "fp16_amp"}, "fp16-amp"),
+        ({"dtype": "mxfp8"}, "fp8"),
+        ({"dtype": None}, "fp32"),
+    ],
+)
+def test_precisions_are_read_with_their_traps(values: dict[str, object], precision: str) -> None:
+    assert read_precision(make_case(**values), []) == precision
+
+
+def test_an_unknown_precision_is_named() -> None:
+    with pytest.raises(UnknownName, match="posit8"):
+        read_precision(make_case(dtype="posit8"), [])
+
+
+def test_optimizer_remarks_are_cut_off_and_absent_ones_said() -> None:
+    assert (
+        read_recipe(make_case(optimizer="adamw(fp32 master, fp32 grad accumulation)"), Parallelism(), [])["optimizer"]
+        == "adamw"
+    )
+    assert read_recipe(make_case(mode="inference"), Parallelism(), [])["optimizer"] == "none"
+    said: list[str] = []
+    read_recipe(make_case(optimizer=None), Parallelism(), said)
+    assert any("optimizer is not known" in line for line in said)
+
+
+def test_a_question_runs_the_micro_batch_of_one_replica() -> None:
+    question = translate(make_case(n_gpus=4, dp=4, micro_batch=3.0, grad_accum=2))
+    assert question.job.graph.batch_size == 3
+    assert question.parallelism.num_devices == question.cluster.num_devices == 4
+    assert question.job.graph.mode == "training_step"
+
+
+def test_what_the_source_leaves_open_is_passed_on() -> None:
+    question = translate(make_case(undetermined="gpu memory size (40 or 80 GB)", gpu="a100-sxm4"))
+    assert any("gpu memory size" in line for line in question.assumptions)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"strategy": "qlora"},
+        {"extra": "lora"},
+        {"arch": "perpetuum", "model": "mobile"},
+        {"mode": "dream"},
+        {"micro_batch": 0.0},
+        {"micro_batch": None, "global_batch": None},
+    ],
+)
+def test_jobs_that_cannot_be_posed_are_refused_with_a_reason(values: dict[str, object]) -> None:
+    with pytest.raises(TraincastError):
+        translate(make_case(**values))
