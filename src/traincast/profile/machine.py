@@ -120,11 +120,11 @@ class CpuGroup:
 
     @staticmethod
     def create(name: str, share: float) -> "CpuGroup":
-        """A new group; its name carries our process id, so that what a crash leaves can be found and removed."""
+        """A new group below the root of the hierarchy."""
         if share <= 0:
             raise InvalidInput(f"a CPU share of {share} cores; it must be above 0")
-        parent, unified = _cpu_root()
-        group = CpuGroup(parent / f"{GROUP_PREFIX}{os.getpid()}-{name}", unified)
+        parent, unified = cpu_root()
+        group = CpuGroup(parent / f"{GROUP_PREFIX}{name}", unified)
         try:
             group.path.mkdir(exist_ok=True)
             group.set_share(share)
@@ -170,7 +170,8 @@ class CpuGroup:
 @contextlib.contextmanager
 def own_share(share: float) -> Iterator[CpuGroup]:
     """This process, and what it starts, in a group of its own."""
-    group = CpuGroup.create("self", share)
+    # The name carries our process id, so that what a crash leaves behind can be told and removed.
+    group = CpuGroup.create(f"{os.getpid()}-self", share)
     try:
         group.add(os.getpid())
         yield group
@@ -183,7 +184,7 @@ def own_share(share: float) -> Iterator[CpuGroup]:
 def remove_stale_groups() -> list[str]:
     """Remove groups whose maker no longer lives."""
     try:
-        parent, unified = _cpu_root()
+        parent, unified = cpu_root()
     except CgroupsUnavailable:
         return []
     removed = []
@@ -195,7 +196,7 @@ def remove_stale_groups() -> list[str]:
     return removed
 
 
-def _cpu_root() -> tuple[Path, bool]:
+def cpu_root() -> tuple[Path, bool]:
     """Where groups with a CPU quota can be made, and whether it is the unified hierarchy (v2)."""
     for candidate in ("cpu", "cpu,cpuacct"):
         path = CGROUPS / candidate
