@@ -15,6 +15,16 @@ from traincast.spec.graph import Graph
 BUILDERS: dict[str, str] = {
     "transformer": "traincast.catalog.workloads:build_named_transformer",
     "classifier": "traincast.catalog.models.vision:build_classifier",
+    "vit": "traincast.catalog.models.vision_transformers:build_vit",
+    "vit-shape": "traincast.catalog.models.vision_transformers:build_vit_from_shape",
+    "swin": "traincast.catalog.models.vision_transformers:build_swin",
+    "clip": "traincast.catalog.models.vision_transformers:build_clip",
+    "t5": "traincast.catalog.models.encoder_decoder:build_t5",
+    "t5-shape": "traincast.catalog.models.encoder_decoder:build_t5_from_shape",
+    "seq2seq": "traincast.catalog.models.encoder_decoder:build_seq2seq",
+    "whisper": "traincast.catalog.models.encoder_decoder:build_whisper",
+    "gnmt": "traincast.catalog.models.encoder_decoder:build_gnmt",
+    "transformer-xl": "traincast.catalog.models.encoder_decoder:build_transformer_xl",
 }
 """How a named workload becomes a graph: 'module:function', imported when first asked for."""
 
@@ -161,7 +171,7 @@ def from_shape(
     return build_transformer(shape, recipe, batch=batch, name=title, source=f"shape of architecture {arch}")
 
 
-OTHER_ARCHS: dict[str, str] = {}
+OTHER_ARCHS: dict[str, str] = {"vit": "vit-shape", "t5": "t5-shape", "switch": "t5-shape"}
 """Architectures whose sizes mean something else than those of a plain stack."""
 
 _STYLE_ALIASES = {

@@ -84,7 +84,7 @@ def multiply(tape: Tape, left: Value, right: Value) -> Value:
     dtype = "fp32" if "fp32" in (left.dtype, right.dtype) else left.dtype
 
     def backward(g: Value, out: Value) -> Gradients:
-        gradients = []
+        gradients: list[Value | None] = []
         for value, other in ((left, right), (right, left)):
             if not value.needs_gradient:
                 gradients.append(None)

@@ -140,12 +140,12 @@ class Tape:
     def buffer(self, name: str, shape: Sequence[int], dtype: str = "fp32") -> Value:
         return self.new(shape, dtype, role="buffer", name=name, copies=self._count)
 
-    def parameter(self, name: str, shape: Sequence[int], *, dtype: str = "") -> Value:
+    def parameter(self, name: str, shape: Sequence[int], *, dtype: str = "", trained: bool = True) -> Value:
         """A weight of the current layer; inside a repeated layer every repetition has its own."""
         path = f"{self.layer}.{name}" if self.layer else name
         value = self.new(shape, dtype or self.numbers.weight, role="parameter", name=path, copies=self._count)
         value.parameter = True
-        value.needs_gradient = self.recipe.trains
+        value.needs_gradient = trained and self.recipe.trains
         self.parameters.append(value)
         return value
 
@@ -544,9 +544,15 @@ class Tape:
         )  # fmt: skip
         main = [gradient for value, gradient in trained if gradient.dtype != value.dtype]
         if main:
-            size = sum(value.num_bytes * self.memories[value.index].copies for value in main)
+            main_bytes = sum([g.num_bytes * self.memories[g.index].copies for g in main], 0.0)
             self.op(
-                "aten.zero_", "copy", (), main, {"function": "fill", "numel": numel}, bytes_read=0.0, bytes_written=size
+                "aten.zero_",
+                "copy",
+                (),
+                main,
+                {"function": "fill", "numel": numel},
+                bytes_read=0.0,
+                bytes_written=main_bytes,
             )
 
     def finish(

@@ -315,7 +315,8 @@ MOBILENET_V3 = {
         (5, 960, 160, True, "hardswish", 1), (5, 960, 160, True, "hardswish", 1),
     ),
     "small": (
-        (3, 16, 16, True, "relu", 2), (3, 72, 24, False, "relu", 2), (3, 88, 24, False, "relu", 1), (5, 96, 40, True, "hardswish", 2),
+        (3, 16, 16, True, "relu", 2), (3, 72, 24, False, "relu", 2), (3, 88, 24, False, "relu", 1),
+        (5, 96, 40, True, "hardswish", 2),
         (5, 240, 40, True, "hardswish", 1), (5, 240, 40, True, "hardswish", 1), (5, 120, 48, True, "hardswish", 1),
         (5, 144, 48, True, "hardswish", 1), (5, 288, 96, True, "hardswish", 2), (5, 576, 96, True, "hardswish", 1),
         (5, 576, 96, True, "hardswish", 1),
@@ -346,7 +347,8 @@ def efficientnet(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
     wide, deep = config["width"], config["depth"]
     x = conv_norm(tape, x, divisible(32 * wide), 3, stride=2, function="silu", name="stem")
     plan = (
-        (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4), (6, 3, 1, 320, 1),
+        (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),
+        (6, 3, 1, 320, 1),
     )  # fmt: skip
     for number, (ratio, size, stride, channels, count) in enumerate(plan):
         channels = divisible(channels * wide)
@@ -438,7 +440,8 @@ def googlenet(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
     x = pool(tape, x, 3, stride=2, ceil=True)
     plan: tuple[tuple[int, ...], ...] = (
         (64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64), (), (192, 96, 208, 16, 48, 64), (160, 112, 224, 24, 64, 64),
-        (128, 128, 256, 24, 64, 64), (112, 144, 288, 32, 64, 64), (256, 160, 320, 32, 128, 128), (), (256, 160, 320, 32, 128, 128),
+        (128, 128, 256, 24, 64, 64), (112, 144, 288, 32, 64, 64), (256, 160, 320, 32, 128, 128), (),
+        (256, 160, 320, 32, 128, 128),
         (384, 192, 384, 48, 128, 128),
     )  # fmt: skip
     pools = 0
