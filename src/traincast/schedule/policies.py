@@ -24,6 +24,7 @@ class View(Protocol):
     num_gpus: list[float]
     estimate_s: list[float]
     attained_s: list[float]
+    since: list[float]
 
     def is_running(self, job: int) -> bool: ...
 
@@ -271,27 +272,41 @@ class LeastAttained:
     preemptive: bool = True
     fit: str = "skip"
 
-    def level(self, view: View, job: int, now_s: float) -> int:
-        service = view.served_s(job, now_s) * (view.num_gpus[job] if self.by_gpu else 1)
-        # The timer fires at limit / GPUs, which floats may put a hair early.
-        return bisect.bisect_right(self.limits, service * (1 + 1e-12) + 1e-9)
-
-    def _key(self, view: View, job: int, now_s: float) -> tuple[int, bool]:
-        return (self.level(view, job, now_s), not view.is_running(job))
-
-    def _wakeup(self, view: View, running: Iterable[int], now_s: float) -> float:
-        soonest = math.inf
-        for job in running:
-            level = self.level(view, job, now_s)
-            if level < len(self.limits):
-                limit = self.limits[level] / (view.num_gpus[job] if self.by_gpu else 1)
-                soonest = min(soonest, now_s + max(limit - view.served_s(job, now_s), 0.0))
-        return soonest
-
     def line(self, view: View) -> Line:
         if self.lists == "tiresias":
             return LeveledLine(view, self.limits, by_gpu=self.by_gpu)
-        return KeyedLine(view, self._key, ties="submit", wakeup=self._wakeup)
+        levels = _Levels(self.limits, by_gpu=self.by_gpu)
+        return KeyedLine(view, levels.key, ties="submit", wakeup=levels.wakeup_s)
+
+
+class _Levels:
+    """The level of every job: it sinks at the moment when its attained service reaches the limit."""
+
+    def __init__(self, limits: tuple[float, ...], *, by_gpu: bool) -> None:
+        self._limits = limits
+        self._by_gpu = by_gpu
+        self._level_of: dict[int, int] = {}
+
+    def _sinks_at_s(self, view: View, job: int, level: int) -> float:
+        limit = self._limits[level] / (view.num_gpus[job] if self._by_gpu else 1)
+        return view.since[job] + max(limit - view.attained_s[job], 0.0)
+
+    def key(self, view: View, job: int, now_s: float) -> tuple[int, bool]:
+        level = self._level_of.get(job, 0)
+        if not view.is_running(job):
+            return (level, True)
+        while level < len(self._limits) and now_s >= self._sinks_at_s(view, job, level):
+            level += 1
+            self._level_of[job] = level
+        return (level, False)
+
+    def wakeup_s(self, view: View, running: Iterable[int], now_s: float) -> float:
+        soonest = math.inf
+        for job in running:
+            level = self._level_of.get(job, 0)
+            if level < len(self._limits):
+                soonest = min(soonest, self._sinks_at_s(view, job, level))
+        return soonest
 
 
 def by_submission(view: View, job: int, now_s: float) -> float:

@@ -1,5 +1,6 @@
 """Jobs and a policy to a schedule: one event-driven engine for queueing, preemptive and elastic policies."""
 
+import bisect
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -8,8 +9,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from traincast.errors import InvalidInput
-from traincast.schedule.estimators import EXACT, Estimator
+from traincast.errors import InvalidInput, MissingExtra, UnknownName
+from traincast.schedule import fast, kernels
+from traincast.schedule.estimators import EXACT, Estimator, Fixed
 from traincast.schedule.hazards import FailureModel, Overheads
 from traincast.schedule.jobs import JobTable
 from traincast.schedule.network import LinkSharing, NetworkModel
@@ -94,9 +96,28 @@ def simulate_cluster(
     until_s: float = math.inf,
     record: bool = False,
     progress: Callable[[int], None] | None = None,
+    engine: str = "auto",
 ) -> Schedule:
-    """Let the jobs compete for the fleet; same input, same answer, to the last bit."""
+    """Let the jobs compete for the fleet; same input, same answer, to the last bit.
+
+    `engine`: "general" knows everything; "compiled" and "interpreted" are the hot loops for common policies on one
+    pool, with and without numba; "auto" takes the loops where they apply and pay.
+    """
     table = jobs if isinstance(jobs, JobTable) else JobTable.from_requests(jobs)
+    if engine not in ENGINES:
+        raise UnknownName("engine", engine, ENGINES)
+    if engine != "general":
+        plain = (
+            failures is None and network is None and compat == CLEAN and not record and math.isinf(until_s)
+            and (perf is None or isinstance(perf, SameSpeed)) and (overheads or Overheads()).useful_share == 1.0
+        )  # fmt: skip
+        schedule = _by_loops(table, policy, fleet, placer, estimator, overheads, engine) if plain else None
+        if schedule is not None:
+            if progress is not None:
+                progress(len(table))
+            return schedule
+        if engine != "auto":
+            raise InvalidInput(f"the {engine} loops do not cover this run; use the engine general or auto")
     cluster = _Cluster(
         table,
         policy,
@@ -112,6 +133,51 @@ def simulate_cluster(
     )
     cluster.run(until_s, progress)
     return cluster.schedule()
+
+
+ENGINES = ("auto", "general", "compiled", "interpreted")
+_WORTH_COMPILING = 2000
+
+
+def _by_loops(
+    jobs: JobTable,
+    policy: Policy | RoundPolicy,
+    fleet: Fleet,
+    placer: Placer | None,
+    estimator: Estimator,
+    overheads: Overheads | None,
+    engine: str,
+) -> Schedule | None:
+    placer = placer or Consolidated()
+    if engine == "auto" and len(jobs) < _WORTH_COMPILING:
+        return None
+    _check_durations(jobs)
+    beliefs = estimator.start(jobs)
+    if isinstance(policy, RoundPolicy) or not isinstance(beliefs, Fixed):
+        return None
+    if not fast.is_covered(policy, jobs=jobs, fleet=fleet, placer=placer, beliefs=beliefs):
+        return None
+    loops = None if engine == "interpreted" else kernels.compiled()
+    if loops is None and engine == "compiled":
+        raise MissingExtra("numba", "schedule", "the compiled engine")
+    return fast.run(
+        jobs,
+        policy,
+        fleet=fleet,
+        placer=placer,
+        beliefs=beliefs,
+        overheads=overheads or Overheads(),
+        loops=loops or kernels.interpreted(),
+        lists=loops is None,
+    )
+
+
+def _check_durations(jobs: JobTable) -> None:
+    if np.isnan(jobs.duration_s).any():
+        job = int(np.flatnonzero(np.isnan(jobs.duration_s))[0])
+        raise InvalidInput(
+            f"job {jobs.job_ids[job]} has no duration; forecast its workload first (schedule.speeds.forecast_jobs)"
+        )
 
 
 class _Cluster:
@@ -132,11 +198,7 @@ class _Cluster:
         compat: Compat,
         record: bool,
     ) -> None:
-        if np.isnan(jobs.duration_s).any():
-            job = int(np.flatnonzero(np.isnan(jobs.duration_s))[0])
-            raise InvalidInput(
-                f"job {jobs.job_ids[job]} has no duration; forecast its workload first (schedule.speeds.forecast_jobs)"
-            )
+        _check_durations(jobs)
         by_count = placer.name == "count"
         if by_count and (failures is not None or network is not None):
             raise InvalidInput("failures and networks act on nodes: use the placement consolidated, spread or topology")
@@ -211,7 +273,9 @@ class _Cluster:
 
     def remaining_s(self, job: int, now_s: float) -> float:
         if self.state[job] == _RUNNING:
-            return self.guess_left[job] - (now_s - self.since[job]) * self.rate[job]
+            # Written so that the order of running jobs does not hang on rounding at each new moment.
+            rate = self.rate[job]
+            return (self.since[job] + self.guess_left[job] / rate - now_s) * rate
         return self.guess_left[job]
 
     def total_gpus(self) -> float:
@@ -641,13 +705,16 @@ class _Cluster:
             self._preempt(loser, now)
         return placement
 
+    def _believed_end(self, job: int, now: float) -> float:
+        return max(self.since[job] + self.guess_left[job] / self.rate[job], now)
+
     def _reserve(self, job: int, now: float) -> tuple[float, float]:
         """When enough GPUs are believed to be free for the job, and how many are then left over."""
         pools = set(self._pools(job))
         need = self.num_gpus[job]
         free = float(sum(self.nodes.free_in_pool[pool] for pool in pools))
         ends = sorted(
-            (now + max(self.remaining_s(other, now), 0.0), self.held[other])
+            (self._believed_end(other, now), self.held[other])
             for other in self.running
             if self.pool[other] in pools
         )
@@ -700,9 +767,8 @@ class _Cluster:
         line = self.line
         if line is None:
             return
-        profile = _Profile(now, float(sum(self.nodes.free_in_pool)))
-        for other in self.running:
-            profile.add(now + max(self.remaining_s(other, now), 0.0), self.held[other])
+        ends = sorted((self._believed_end(other, now), self.held[other]) for other in self.running)
+        profile = _Profile(now, float(sum(self.nodes.free_in_pool)), ends)
         started = []
         for job in line.order(now):
             if profile.free_now() <= 0:
@@ -803,25 +869,25 @@ def _public(request: Request) -> Request:
 class _Profile:
     """Free GPUs over future time as steps, for reservations in order."""
 
-    def __init__(self, now: float, free: float) -> None:
+    def __init__(self, now: float, free: float, ends: Sequence[tuple[float, float]]) -> None:
         self.times = [now]
         self.free = [free]
+        for end, gpus in ends:
+            if end == self.times[-1]:
+                self.free[-1] += gpus
+            else:
+                self.times.append(end)
+                self.free.append(self.free[-1] + gpus)
 
     def free_now(self) -> float:
         return self.free[0]
 
     def _cut(self, time_s: float) -> int:
-        import bisect
-
         at = bisect.bisect_left(self.times, time_s)
         if at == len(self.times) or self.times[at] != time_s:
             self.times.insert(at, time_s)
             self.free.insert(at, self.free[at - 1])
         return at
-
-    def add(self, time_s: float, gpus: float) -> None:
-        for index in range(self._cut(time_s), len(self.free)):
-            self.free[index] += gpus
 
     def reserve(self, need: float, lasts_s: float) -> float:
         times, free = self.times, self.free
