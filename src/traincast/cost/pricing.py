@@ -1,12 +1,14 @@
-"""The default cost model: an op model for what devices do, a collective model for what links do."""
+"""The default cost model: an op model for what devices do, a collective model for what links do, a stack between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from traincast.cost import OpModel
-from traincast.cost.collectives import Pipelined
+from traincast.cost.collectives import Pipelined, find_route
+from traincast.cost.learned import WEIGHTS, load_learned
 from traincast.cost.roofline import Roofline
+from traincast.cost.stack import Stack
 from traincast.spec import Cluster, Collective, Device, Estimate, Op, Stage
 
 
@@ -14,21 +16,31 @@ class CollectiveModel(Protocol):
     def estimate(self, task: Collective, cluster: Cluster) -> Estimate: ...
 
 
+def default_ops() -> OpModel:
+    """The fitted operator models where they are installed, else the bound alone."""
+    return load_learned() if WEIGHTS.is_file() else Roofline()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pricing:
     """Prices each task by its sort. On mixed devices every op takes as long as on the slowest, which the others await."""
 
-    ops: OpModel = field(default_factory=Roofline)
+    ops: OpModel = field(default_factory=default_ops)
     collectives: CollectiveModel = field(default_factory=Pipelined)
+    stack: Stack = field(default_factory=Stack)
 
     def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
-        positions = [index for index, task in enumerate(stage.tasks) if isinstance(task, Op)]
-        ops = [task for task in stage.tasks if isinstance(task, Op)]
-        priced = dict(zip(positions, self._price_ops(ops, cluster), strict=True))
+        priced = iter(self._price_ops([task for task in stage.tasks if isinstance(task, Op)], cluster))
         return tuple(
-            self.collectives.estimate(task, cluster) if isinstance(task, Collective) else priced[index]
-            for index, task in enumerate(stage.tasks)
+            self._price_collective(task, cluster)
+            if isinstance(task, Collective)
+            else self.stack.price_op(task, next(priced))
+            for task in stage.tasks
         )
+
+    def _price_collective(self, task: Collective, cluster: Cluster) -> Estimate:
+        crosses = find_route(task, cluster).num_nodes > 1
+        return self.stack.price_collective(task, self.collectives.estimate(task, cluster), crosses_nodes=crosses)
 
     def _price_ops(self, ops: Sequence[Op], cluster: Cluster) -> tuple[Estimate, ...]:
         slowest: tuple[Estimate, ...] = ()

@@ -24,6 +24,8 @@ class Job:
     checkpoint_bytes_per_s: float = 1e9
     """Write rate of the store that checkpoints go to."""
     startup_s: float = 60.0
+    stack: str = "pytorch"
+    """The software that runs it; its host times and habits differ (see `traincast catalog stacks`)."""
     compiled: bool = False
     """torch.compile: pointwise chains run inside their producers."""
     cuda_graphs: bool = False

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from traincast.cost import CostModel
 from traincast.cost.pricing import Pricing
+from traincast.cost.stack import stack
 from traincast.errors import IllegalPlan
 from traincast.lower import lower
 from traincast.simulate import replay_memory, simulate_step
@@ -39,7 +40,7 @@ def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None,
     plan = parallelism or Parallelism(data=cluster.num_devices)
     _check_size(plan, cluster)
     program = lower(job.graph, plan)
-    model = costs or Pricing()
+    model = costs or Pricing(stack=stack(job.stack))
     estimates = _price_stages(program, cluster, model)
     timeline = simulate_step(program, estimates, draw=draw)
     memory = _worst_memory(program, cluster)

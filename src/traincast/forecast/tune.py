@@ -1,0 +1,127 @@
+"""Moves the constants of a stack towards measured steps, held by their priors (maximum a posteriori)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.cost.collectives import find_route
+from traincast.cost.pricing import Pricing
+from traincast.cost.stack import TUNABLE, Stack, read_constants, with_constants
+from traincast.lower import lower
+from traincast.simulate import simulate_step
+from traincast.spec import Cluster, Collective, Estimate, Graph, Op, Parallelism, Program
+
+Array = NDArray[np.float64]
+
+NOISE = 0.08
+"""What one measured step is trusted to, in log time: repeats differ by 2-6%, and no set of constants fits every plan."""
+MAX_STEPS = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownStep:
+    """A measured step, lowered and priced once without any stack."""
+
+    program: Program
+    estimates: tuple[tuple[Estimate, ...], ...]
+    crossing: tuple[tuple[bool, ...], ...]
+    """For each task, whether it is a collective that leaves its node."""
+    seconds: float
+
+    def predict(self, stack: Stack) -> float:
+        """The step under a stack's constants."""
+        priced: dict[int, list[Estimate]] = {}
+        for stage, estimates, crossing in zip(self.program.stages, self.estimates, self.crossing, strict=True):
+            if id(stage.tasks) not in priced:
+                priced[id(stage.tasks)] = [
+                    stack.price_op(task, estimate)
+                    if isinstance(task, Op)
+                    else stack.price_collective(task, estimate, crosses_nodes=crosses)
+                    for task, estimate, crosses in zip(stage.tasks, estimates, crossing, strict=True)
+                ]
+        timeline = simulate_step(self.program, [priced[id(stage.tasks)] for stage in self.program.stages])
+        return timeline.duration_s + stack.pass_s * self.program.parallelism.micro_batches
+
+
+def know_step(
+    graph: Graph, cluster: Cluster, plan: Parallelism, seconds: float, *, costs: Pricing | None = None
+) -> KnownStep:
+    """Lower and price a step whose duration was measured."""
+    program = lower(graph, plan)
+    model = replace(costs or Pricing(), stack=Stack())
+    priced: dict[int, tuple[tuple[Estimate, ...], tuple[bool, ...]]] = {}
+    for stage in program.stages:
+        if id(stage.tasks) not in priced:
+            crossing = tuple(isinstance(t, Collective) and find_route(t, cluster).num_nodes > 1 for t in stage.tasks)
+            priced[id(stage.tasks)] = (model.estimate(stage, cluster), crossing)
+    return KnownStep(
+        program=program,
+        estimates=tuple(priced[id(stage.tasks)][0] for stage in program.stages),
+        crossing=tuple(priced[id(stage.tasks)][1] for stage in program.stages),
+        seconds=seconds,
+    )
+
+
+def tune(
+    stack: Stack, known: Sequence[KnownStep], *, rounds: int = 8, spreads: Mapping[str, float] | None = None
+) -> Stack:
+    """The most probable constants: Gauss-Newton on log time with Gaussian priors on log constants.
+
+    Residuals far out count less (Huber), so that one mislabelled run does not move the rest.
+    """
+    steps = _thin(known)
+    if not steps:
+        return stack
+    allowed = spreads or TUNABLE
+    start = read_constants(stack)
+    names = tuple(name for name in allowed if start[name] > 0)
+    prior = np.log([start[name] for name in names])
+    width = np.array([allowed[name] for name in names])
+    truth = np.log([step.seconds for step in steps])
+
+    def guess(logs: Array) -> Array:
+        moved = with_constants(stack, dict(zip(names, np.exp(logs).tolist(), strict=True)))
+        return np.log([step.predict(moved) for step in steps])
+
+    def loss(logs: Array, error: Array) -> float:
+        scaled = np.abs(error) / NOISE
+        huber = np.where(scaled < 2, 0.5 * scaled**2, 2 * scaled - 2)
+        return float(huber.sum() + 0.5 * (((logs - prior) / width) ** 2).sum())
+
+    logs = prior.copy()
+    error = guess(logs) - truth
+    best = loss(logs, error)
+    damping = 1.0
+    for _ in range(rounds):
+        slope = np.stack([(guess(logs + 0.05 * unit) - truth - error) / 0.05 for unit in np.eye(len(names))], axis=1)
+        weight = np.minimum(1.0, 2 * NOISE / np.maximum(np.abs(error), 1e-9)) / NOISE**2
+        hessian = slope.T @ (slope * weight[:, None]) + np.diag(1 / width**2)
+        gradient = slope.T @ (error * weight) + (logs - prior) / width**2
+        while damping < 1e4:
+            candidate = logs - np.linalg.solve(hessian + (damping - 1) * np.diag(np.diag(hessian)), gradient)
+            candidate = np.clip(candidate, prior - 3 * width, prior + 3 * width)
+            candidate_error = guess(candidate) - truth
+            value = loss(candidate, candidate_error)
+            if value < best:
+                break
+            damping *= 4
+        else:
+            break
+        gained = best - value
+        logs, error, best, damping = candidate, candidate_error, value, max(1.0, damping / 4)
+        if gained < 1e-3 * (1 + best):
+            break
+    tuned = with_constants(stack, dict(zip(names, np.exp(logs).tolist(), strict=True)))
+    spread = math.sqrt(float(np.median(error**2)) / 0.455)
+    return replace(tuned, spread=max(0.03, spread), num_steps=stack.num_steps + len(known))
+
+
+def _thin(known: Sequence[KnownStep]) -> list[KnownStep]:
+    """Evenly spread over the given order, so that every part of a table keeps a voice."""
+    if len(known) <= MAX_STEPS:
+        return list(known)
+    picks = np.linspace(0, len(known) - 1, MAX_STEPS).round().astype(int)
+    return [known[pick] for pick in picks]
