@@ -76,7 +76,6 @@ def forecast(
         source=source,
         workload=WorkloadOptions(
             batch=batch, seq=seq, precision=precision, mode=mode, optimizer=optimizer, attention=attention,
-            recompute=recompute,
         ),
         cluster=_given(
             device=device, node=machine, nodes=nodes, devices_per_node=devices_per_node, intra=intra, inter=inter,
@@ -85,6 +84,7 @@ def forecast(
         parallelism=_given(
             data=dp, tensor=tp, pipeline=pp, context=cp, expert=ep, virtual_stages=vp, zero=zero,
             micro_batches=micro_batches, sequence_parallel=sequence_parallel or None, order=order, servers=servers,
+            recompute=recompute,
         ),
         job=_given(
             steps=steps, samples=samples, epochs=epochs, epoch_samples=epoch_samples, loading_samples_per_s=loading,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from traincast.errors import IllegalPlan, InvalidInput, TraincastError
+from traincast.errors import IllegalPlan, InvalidInput
 from traincast.spec import Cluster, Graph, Job, Parallelism
 
 JOB_KEYS = ("source", "workload", "cluster", "parallelism", "job")
@@ -23,7 +23,6 @@ class WorkloadOptions:
     mode: str | None = None
     optimizer: str | None = None
     attention: str | None = None
-    recompute: str | None = None
 
     def given(self) -> dict[str, Any]:
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
@@ -58,8 +57,7 @@ def resolve(request: Request) -> Resolved:
     whole = _merge_job_file(request) if request.source.endswith(".toml") else request
     cluster = build_cluster(whole)
     plan = complete_plan(whole.parallelism, num_devices=cluster.num_devices)
-    recompute = whole.workload.recompute or plan.recompute
-    graph = load_source(whole.source, dataclasses.replace(whole.workload, recompute=recompute))
+    graph = load_source(whole.source, whole.workload, recompute=plan.recompute)
     return Resolved(job=build_job(whole.job, graph), cluster=cluster, parallelism=plan)
 
 
@@ -135,23 +133,25 @@ def build_job(values: Mapping[str, Any], graph: Graph) -> Job:
     return Job(graph=graph, **table)
 
 
-def load_source(source: str, options: WorkloadOptions) -> Graph:
-    """The step that a source names, at the asked batch."""
+def load_source(source: str, options: WorkloadOptions, *, recompute: str = "none") -> Graph:
+    """The step that a source names, at the asked batch. A catalogue workload recomputes as its own code would; what is
+    recorded is rewritten by the plan."""
     path = Path(source)
     if source.endswith((".json", ".json.gz")):
         return _load_json(path, options)
-    if ".py" in source and (":" in source or source.endswith(".py")):
-        return _capture_python(source, options)
-    if path.suffix == ".onnx":
-        return _capture_file("onnx", path, options)
-    if path.suffix in (".pb", ".pbtxt") or (path / "saved_model.pb").is_file():
-        return _capture_file("tensorflow", path, options)
     if path.suffix in (".toml", ".parquet", ".csv", ".pt", ".pth", ".safetensors"):
         raise InvalidInput(
             f"{source} is not a model; use a catalogue name, my_file.py:build, model.onnx, config.json, a saved graph or "
             "a job file (TOML)"
         )
-    return _catalogue_workload(source, options)
+    if _is_model_file(source, path):
+        return _capture(source, options)
+    return _catalogue_workload(source, options, recompute)
+
+
+def _is_model_file(source: str, path: Path) -> bool:
+    is_python = source.endswith(".py") or ".py:" in source
+    return is_python or path.suffix in (".onnx", ".pb", ".pbtxt") or (path / "saved_model.pb").is_file()
 
 
 def catalogue_names(kind: str) -> list[str]:
@@ -199,41 +199,39 @@ def _load_json(path: Path, options: WorkloadOptions) -> Graph:
     data = read_json(path)
     if isinstance(data, dict) and data.get("format") == GRAPH_FORMAT:
         loaded = load_graph(path)
+        _refuse_changes(path, options)
         if isinstance(loaded, Scalable):
-            _refuse_changes(path, options, allowed=("batch", "recompute"))
             return loaded.at(options.batch) if options.batch is not None else loaded.small
-        _refuse_changes(path, options, allowed=("batch", "recompute"))
         if options.batch is not None and options.batch != loaded.batch_size:
             raise InvalidInput(
                 f"{path} was captured at a batch of {loaded.batch_size}, not {options.batch}; capture it again at "
                 f"{options.batch}, or at two batch sizes to use any"
             )
         return loaded
-    return _capture_file("huggingface", path, options)
+    return _capture(str(path), options)
 
 
-def _refuse_changes(path: Path, options: WorkloadOptions, *, allowed: tuple[str, ...]) -> None:
-    changed = [name for name, value in options.given().items() if name not in allowed and value != "none"]
+def _refuse_changes(path: Path, options: WorkloadOptions) -> None:
+    changed = [name for name in options.given() if name != "batch"]
     if changed:
-        raise InvalidInput(
-            f"{path} is a captured graph, so {', '.join(f'--{name}' for name in changed)} cannot change it; capture it again"
-        )
-    if options.recompute not in (None, "none"):
-        raise InvalidInput(f"{path} is a captured graph; capture it again with recomputation to use --recompute")
+        flags = ", ".join(f"--{name}" for name in changed)
+        raise InvalidInput(f"{path} is a captured graph, so {flags} cannot change it; capture the model again")
 
 
-def _catalogue_workload(source: str, options: WorkloadOptions) -> Graph:
+def _catalogue_workload(source: str, options: WorkloadOptions, recompute: str) -> Graph:
     if ("/" in source or "\\" in source) and Path(source).exists():
         raise InvalidInput(f"{source} is neither a model file nor a catalogue name")
     from traincast.catalog.workloads import workload
 
-    graph: Graph = workload(source, **options.given())
-    return graph
+    return workload(source, recompute=recompute, **options.given())
 
 
-def _capture_python(source: str, options: WorkloadOptions) -> Graph:
-    raise TraincastError(f"capturing {source} is not wired up yet; options: {options}")
+def _capture(source: str, options: WorkloadOptions) -> Graph:
+    """Record a model from its file; this is the only way that may need PyTorch."""
+    from traincast.capture import load_source as capture_source
+    from traincast.spec.graph import Scalable
 
-
-def _capture_file(kind: str, path: Path, options: WorkloadOptions) -> Graph:
-    raise TraincastError(f"reading {path} as {kind} is not wired up yet; options: {options}")
+    loaded = capture_source(source, **options.given())
+    if isinstance(loaded, Scalable):
+        return loaded.at(options.batch) if options.batch is not None else loaded.small
+    return loaded

@@ -1,8 +1,8 @@
 """The parallelism columns of a case to a Parallelism."""
 
 from traincast.accuracy.cases import Case
-from traincast.errors import InvalidInput
-from traincast.spec import Parallelism
+from traincast.errors import InvalidInput, UnknownName
+from traincast.spec import RECOMPUTES, Parallelism
 
 SEQUENCE_PARALLEL_STACKS = ("Megatron-Core", "nanotron", "torchtitan")
 """Stacks that always split the sequence along the tensor axis between products."""
@@ -37,6 +37,7 @@ def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
         zero=case.zero or 0,
         sequence_parallel=tensor > 1
         and ("sequence_parallel" in settings or case.framework in SEQUENCE_PARALLEL_STACKS),
+        recompute=read_recomputation(case, assumptions),
         order=_read_order(settings, virtual=virtual),
         overlap=case.framework not in SEPARATE_REDUCTION_STACKS,
     )
@@ -72,6 +73,16 @@ def read_micro_batch(case: Case, plan: Parallelism, assumptions: list[str]) -> i
     if abs(whole - batch) > 1e-9:
         assumptions.append(f"a batch of {batch:g} per replica is taken as {whole}")
     return whole
+
+
+def read_recomputation(case: Case, assumptions: list[str]) -> str:
+    if case.act_ckpt == "unknown":
+        assumptions.append("whether activations are recomputed is not known; none assumed")
+    if case.act_ckpt in (None, "unknown"):
+        return "none"
+    if case.act_ckpt not in RECOMPUTES:
+        raise UnknownName("act_ckpt", case.act_ckpt, (*RECOMPUTES, "unknown"))
+    return case.act_ckpt
 
 
 def _read_order(settings: frozenset[str], *, virtual: int) -> str:

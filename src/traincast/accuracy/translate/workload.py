@@ -23,7 +23,6 @@ PRECISIONS = {
     "nvfp4": "fp4",
 }
 ATTENTIONS = {"eager": "eager", "unfused": "eager", "flash": "flash", "sdpa-flash": "flash", "sdpa": "flash"}
-RECOMPUTES = {"none": "none", "selective": "selective", "full": "full"}
 MODES = ("training_step", "forward_backward", "inference")
 
 FUSED_STACKS = ("megatron", "nanotron", "nvidia-dle-pytorch")
@@ -71,7 +70,7 @@ def read_recipe(case: Case, plan: Parallelism, assumptions: list[str]) -> dict[s
         "precision": read_precision(case, assumptions),
         "mode": mode,
         "attention": _read_attention(case, stack, assumptions),
-        "recompute": _read_recomputation(case, assumptions),
+        "recompute": plan.recompute,
         "loss": mode != "inference",
         "accumulate": plan.micro_batches > 1 and mode != "inference",
         "implementation": next((how for name, how in UPDATES.items() if name in stack), "foreach"),
@@ -114,16 +113,6 @@ def _read_attention(case: Case, stack: str, assumptions: list[str]) -> str:
     if case.attention not in ATTENTIONS:
         raise UnknownName("attention", case.attention, ATTENTIONS)
     return ATTENTIONS[case.attention]
-
-
-def _read_recomputation(case: Case, assumptions: list[str]) -> str:
-    if case.act_ckpt in (None, "unknown"):
-        if case.act_ckpt == "unknown":
-            assumptions.append("whether activations are recomputed is not known; none assumed")
-        return "none"
-    if case.act_ckpt not in RECOMPUTES:
-        raise UnknownName("act_ckpt", case.act_ckpt or "", RECOMPUTES)
-    return RECOMPUTES[case.act_ckpt or "none"]
 
 
 def _refuse_adapters(case: Case) -> None:
