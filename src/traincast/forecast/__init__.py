@@ -25,8 +25,6 @@ from traincast.spec import (
 )
 from traincast.units import HOUR_S
 
-STEP_SPREAD = 0.08
-"""One standard deviation of what composition misses, in log time, beside the errors of the parts."""
 NORMAL_90 = 1.645
 CONTEXT_BYTES = 0.75e9
 """What the driver and libraries hold on a device beside the tensors."""
@@ -40,11 +38,12 @@ def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None,
     plan = parallelism or Parallelism(data=cluster.num_devices)
     _check_size(plan, cluster)
     program = lower(job.graph, plan)
-    model = costs or Pricing(stack=stack(job.stack))
+    software = stack(job.stack)
+    model = costs or Pricing(stack=software)
     estimates = _price_stages(program, cluster, model)
     timeline = simulate_step(program, estimates, draw=draw)
     memory = _worst_memory(program, cluster)
-    step = _with_interval(timeline, program, estimates)
+    step = _with_interval(timeline, program, estimates, spread=software.spread)
     return _answer(job, cluster, program, step, timeline, memory, estimates)
 
 
@@ -87,8 +86,10 @@ def _worst_memory(program: Program, cluster: Cluster) -> MemoryProfile:
     return max(profiles, key=lambda profile: profile.peak_bytes)
 
 
-def _with_interval(timeline: Timeline, program: Program, estimates: Sequence[Sequence[Estimate]]) -> Estimate:
-    """Errors of one kind of task go together, those of different kinds do not; composition adds its own."""
+def _with_interval(
+    timeline: Timeline, program: Program, estimates: Sequence[Sequence[Estimate]], *, spread: float
+) -> Estimate:
+    """Errors of one kind of task go together, those of different kinds do not; composition (`spread`) adds its own."""
     seconds: dict[str, float] = {}
     weighted: dict[str, float] = {}
     grounds = dict.fromkeys(GROUNDS, 0.0)
@@ -100,7 +101,7 @@ def _with_interval(timeline: Timeline, program: Program, estimates: Sequence[Seq
             weighted[kind] = weighted.get(kind, 0.0) + amount * _spread(estimate)
             grounds[estimate.ground] += amount
     whole = sum(seconds.values())
-    variance = STEP_SPREAD**2 + sum((part / whole) ** 2 for part in weighted.values() if whole)
+    variance = spread**2 + sum((part / whole) ** 2 for part in weighted.values() if whole)
     factor = math.exp(NORMAL_90 * math.sqrt(variance))
     total = timeline.duration_s
     return Estimate(

@@ -1,0 +1,101 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import make_cluster, make_device, make_mlp
+from traincast.cost.pricing import Pricing
+from traincast.cost.roofline import Roofline
+from traincast.errors import IllegalPlan
+from traincast.forecast import forecast
+from traincast.spec import Cluster, Forecast, Job, Link, NodeGroup, Parallelism
+
+ROOFLINE = Pricing(ops=Roofline())
+
+
+def ask(*, layers: int = 6, width: int = 1024, batch: int = 64, plan: Parallelism | None = None, cluster: Cluster | None = None,
+        **job: object) -> Forecast:  # fmt: skip
+    graph = make_mlp(layers=layers, width=width, batch=batch)
+    return forecast(Job(graph=graph, **job), cluster or make_cluster(), plan, costs=ROOFLINE)  # type: ignore[arg-type]
+
+
+def test_a_step_lies_inside_its_interval() -> None:
+    step = ask().step
+    assert 0 < step.low_s < step.seconds < step.high_s
+
+
+@settings(deadline=None, max_examples=25)
+@given(factor=st.floats(1.1, 16.0), nodes=st.integers(1, 4))
+def test_more_bandwidth_is_never_slower(factor: float, nodes: int) -> None:
+    def run(scale: float) -> float:
+        cluster = make_cluster(
+            nodes=nodes,
+            devices_per_node=2,
+            intra=Link(name="i", bytes_per_s=1e10 * scale, latency_s=1e-6),
+            inter=Link(name="e", bytes_per_s=1e9 * scale, latency_s=1e-5),
+        )
+        return ask(cluster=cluster).step.seconds
+
+    assert run(factor) <= run(1.0) * (1 + 1e-9)
+
+
+@settings(deadline=None, max_examples=15)
+@given(degree=st.integers(2, 16))
+def test_a_synchronous_step_is_never_faster_with_more_replicas_at_fixed_local_batch(degree: int) -> None:
+    one = ask().step.seconds
+    many = ask(cluster=make_cluster(nodes=degree)).step.seconds
+    assert many >= one * (1 - 1e-9)
+
+
+def test_a_slow_node_holds_up_all_the_others() -> None:
+    link = Link(name="l", bytes_per_s=1e11, latency_s=1e-6)
+    common = {"device": make_device(), "num_nodes": 1, "devices_per_node": 1, "intra": link, "inter": link}
+    even = Cluster(name="even", groups=(NodeGroup(**common), NodeGroup(**common)))  # type: ignore[arg-type]
+    mixed = Cluster(name="mixed", groups=(NodeGroup(**common), NodeGroup(**common, speed=0.5)))  # type: ignore[arg-type]
+    assert ask(cluster=mixed, batch=1024).step.seconds > 1.5 * ask(cluster=even, batch=1024).step.seconds
+
+
+def test_a_plan_of_the_wrong_size_is_refused_with_the_right_one() -> None:
+    with pytest.raises(IllegalPlan, match=r"needs 3 devices.*cluster has 4.*data = 4 would use them all"):
+        ask(plan=Parallelism(data=3), cluster=make_cluster(nodes=4))
+    with pytest.raises(IllegalPlan, match="must divide 3"):
+        ask(plan=Parallelism(tensor=2), cluster=make_cluster(nodes=3))
+
+
+def test_a_job_costs_its_hours() -> None:
+    answer = ask(cluster=make_cluster(nodes=2, usd_per_hour=36.0), steps=1000, startup_s=0.0)
+    assert answer.usd is not None
+    assert answer.usd.value == pytest.approx(72.0 * answer.job.total.seconds / 3600)
+    assert answer.usd.low < answer.usd.value < answer.usd.high
+
+
+def test_without_a_price_there_is_no_cost() -> None:
+    assert ask().usd is None
+
+
+def test_the_parts_of_a_job_add_up() -> None:
+    answer = ask(
+        samples=1e6,
+        evaluation_every_steps=100,
+        evaluation_samples=5000,
+        checkpoint_every_steps=500,
+        loading_samples_per_s=1e5,
+        startup_s=30.0,
+    )
+    job = answer.job
+    parts = job.startup_s + job.training_s + job.evaluation_s + job.checkpoint_s + job.loading_stall_s
+    assert parts == pytest.approx(job.total.seconds)
+    assert min(job.evaluation_s, job.checkpoint_s) > 0
+
+
+def test_a_loader_that_cannot_keep_up_stalls_every_step() -> None:
+    fast, slow = ask(steps=100), ask(steps=100, loading_samples_per_s=10.0)
+    assert fast.job.loading_stall_s == 0
+    assert slow.job.total.seconds == pytest.approx(100 * 6.4 + 60, rel=0.05)
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    assert ask() == ask()
+
+
+def test_utilisation_never_exceeds_the_peak() -> None:
+    assert 0 < ask(width=4096, batch=4096).utilization <= 1
