@@ -43,6 +43,7 @@ def forecast(
     ] = False,
     order: Annotated[str | None, typer.Option("--order", help="gpipe, 1f1b, interleaved or zero-bubble.")] = None,
     servers: Annotated[int | None, typer.Option("--servers", help="Parameter servers; 0: all-reduce.")] = None,
+    stack: Annotated[str | None, typer.Option("--stack", help="Software that runs it; default: pytorch.")] = None,
     compiled: Annotated[bool, typer.Option("--compiled", help="torch.compile.")] = False,
     cuda_graphs: Annotated[bool, typer.Option("--cuda-graphs", help="The host replays whole steps.")] = False,
     steps: Annotated[int | None, typer.Option("--steps", help="Optimizer steps of the job.")] = None,
@@ -88,7 +89,7 @@ def forecast(
         ),
         job=_given(
             steps=steps, samples=samples, epochs=epochs, epoch_samples=epoch_samples, loading_samples_per_s=loading,
-            compiled=compiled or None, cuda_graphs=cuda_graphs or None,
+            stack=stack, compiled=compiled or None, cuda_graphs=cuda_graphs or None,
         ),
     )  # fmt: skip
     resolved = resolve(request)

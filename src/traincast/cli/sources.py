@@ -145,6 +145,9 @@ def load_source(source: str, options: WorkloadOptions, *, recompute: str = "none
             "a job file (TOML)"
         )
     if _is_model_file(source, path):
+        file = Path(source.rpartition(":")[0] if ".py:" in source else source)
+        if not file.exists():
+            raise InvalidInput(f"there is no file {file}")
         return _capture(source, options)
     return _catalogue_workload(source, options, recompute)
 

@@ -8,6 +8,7 @@ from traincast import catalog
 from traincast.accuracy.cases import Case
 from traincast.accuracy.translate.plan import read_micro_batch
 from traincast.catalog.workloads import from_shape, workload
+from traincast.cost.stack import load_stacks
 from traincast.errors import InvalidInput, UnknownName
 from traincast.spec import Graph, Job, Parallelism
 
@@ -40,6 +41,20 @@ UPDATES = {
 OLD_STACKS = ("nvidia-dle", "adaptdl", "pytorch-ddp", "pytorch-1")
 """Stacks from before fused attention came to PyTorch."""
 
+STACKS = {
+    "megatron-deepspeed": "megatron-deepspeed",
+    "megatron-core": "megatron-core",
+    "megatron-lm": "megatron-lm",
+    "composer": "composer",
+    "torchtitan": "torchtitan",
+    "nanotron": "nanotron",
+    "adaptdl": "adaptdl",
+    "nvidia-dle-pytorch": "nvidia-dle-pytorch",
+    "nvidia-dle-tensorflow": "nvidia-dle-tensorflow",
+    "litgpt": "litgpt",
+}
+"""Part of a framework's spelling to the name under which the cost model may know it, most particular first."""
+
 
 def build_job(case: Case, plan: Parallelism, assumptions: list[str]) -> Job:
     """The step that one replica runs, and how the host runs it."""
@@ -55,9 +70,20 @@ def build_job(case: Case, plan: Parallelism, assumptions: list[str]) -> Job:
         assumptions.append(f"the source leaves open: {case.undetermined}")
     return Job(
         graph=graph,
+        stack=read_stack(case, assumptions),
         compiled=bool(case.compiled) or "xla" in settings,
         cuda_graphs=bool(settings & {"cuda_graphs", "cudagraph", "cuda-graphs"}),
     )
+
+
+def read_stack(case: Case, assumptions: list[str]) -> str:
+    """The software as the cost model knows it; plain eager PyTorch where it does not."""
+    spelling = (case.framework or "").lower()
+    name = next((name for part, name in STACKS.items() if part in spelling), "pytorch")
+    if name in load_stacks():
+        return name
+    assumptions.append(f"no constants of the stack {name} are known; those of pytorch taken")
+    return "pytorch"
 
 
 def read_recipe(case: Case, plan: Parallelism, assumptions: list[str]) -> dict[str, Any]:
