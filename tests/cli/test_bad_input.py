@@ -60,7 +60,8 @@ def test_a_price_that_is_no_price_is_refused(run: Run, price: str) -> None:
 @pytest.mark.parametrize("flag", [("--zero", 4), ("--tp", 0), ("--nodes", 0), ("--precision", "fp7"), ("--seq", -1),
                                   ("--recompute", "some"), ("--mode", "sleep"), ("--attention", "none"),
                                   ("--optimizer", "magic"), ("--steps", 0), ("--epochs", 3), ("--color", "pink"),
-                                  ("--order", "random"), ("--intra", "wet string"), ("--samples", "nan")])  # fmt: skip
+                                  ("--order", "random"), ("--intra", "wet string"), ("--samples", "nan"),
+                                  ("--stack", "jazz")])  # fmt: skip
 def test_a_value_outside_its_range_is_refused(run: Run, flag: tuple[str, object]) -> None:
     refused(run, *GPT2, *flag)
 

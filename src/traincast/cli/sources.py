@@ -125,11 +125,14 @@ def build_job(values: Mapping[str, Any], graph: Graph) -> Job:
                 f"job has the unknown key {key!r}; allowed: {', '.join((*known, 'epochs'))}{did_you_mean(key, known)}"
             )
     for key, value in table.items():
-        wanted = bool if key in ("compiled", "cuda_graphs") else (int, float)
-        if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
-            raise InvalidInput(
-                f"job.{key} is {value!r}; it must be {'true or false' if wanted is bool else 'a number'}"
-            )
+        if key in ("compiled", "cuda_graphs"):
+            right, wanted = isinstance(value, bool), "true or false"
+        elif key == "stack":
+            right, wanted = isinstance(value, str), "a name"
+        else:
+            right, wanted = isinstance(value, (int, float)) and not isinstance(value, bool), "a number"
+        if not right:
+            raise InvalidInput(f"job.{key} is {value!r}; it must be {wanted}")
     return Job(graph=graph, **table)
 
 
