@@ -314,11 +314,12 @@ def linear(
             back = "nn" if layout == "tn" else "tn"
             product_op(tape, "aten.mm", (g, w_used), gx, batch=1, m=rows, n=width, k=features, layout=back, calls=3)
             gradients[0] = gx
-        gw = tape.gradient_like(w_used)
-        m, n = (features, width) if layout == "tn" else (width, features)
-        product_op(tape, "aten.mm", (g, x_used), gw, batch=1, m=m, n=n, k=rows, layout="nt", calls=4)
-        gradients[1] = gw
-        if len(operands) == 3:
+        if w_used.needs_gradient:
+            gw = tape.gradient_like(w_used)
+            m, n = (features, width) if layout == "tn" else (width, features)
+            product_op(tape, "aten.mm", (g, x_used), gw, batch=1, m=m, n=n, k=rows, layout="nt", calls=4)
+            gradients[1] = gw
+        if len(operands) == 3 and operands[2].needs_gradient:
             gradients[2] = sum_to(tape, g, operands[2])
         return gradients
 
@@ -454,6 +455,20 @@ def batch_norm(tape: Tape, x: Value, *, name: str = "bn", channels: int | None =
         return tape.register(out, (x, *weights), backward)
 
 
+def frozen_norm(tape: Tape, x: Value, *, name: str = "bn") -> Value:
+    """Batch normalisation with fixed statistics, written as one product and one sum (detectron and torchvision)."""
+    channels = x.shape[1]
+    with tape.scope(name):
+        for kind in ("weight", "bias", "running_mean", "running_var"):
+            tape.buffer(f"{tape.layer}.{kind}", (channels,))
+        factor, offset = tape.new((channels,), x.dtype), tape.new((channels,), x.dtype)
+        tape.op(
+            "aten.mul", "elementwise", (), (factor, offset), {"function": "mul", "numel": 5 * channels, "num_inputs": 4},
+            flop=5.0 * channels, bytes_read=16.0 * channels, kernels=4, calls=8,
+        )  # fmt: skip
+        return add(tape, multiply(tape, x, factor), offset)
+
+
 def group_norm(tape: Tape, x: Value, *, groups: int = 32, name: str = "norm", function: str = "group_norm") -> Value:
     """Rows are samples x groups."""
     channels = x.shape[1]
@@ -545,9 +560,19 @@ def mean_loss(tape: Tape, prediction: Value, function: str = "mse_loss") -> Valu
 
 
 def embedding(
-    tape: Tape, ids: Value, *, vocab: int, width: int, name: str = "embedding", weight: Value | None = None
+    tape: Tape,
+    ids: Value,
+    *,
+    vocab: int,
+    width: int,
+    name: str = "embedding",
+    weight: Value | None = None,
+    sparse: bool = False,
 ) -> Value:
-    """Gather rows; backward fills a dense gradient with zeros, sorts the ids and adds the rows up."""
+    """Gather rows; backward fills a dense gradient with zeros, sorts the ids and adds the rows up.
+
+    `sparse`: the gradient holds only the rows that were read, and so the optimizer touches only those.
+    """
     with tape.scope(name):
         table = tape.parameter("weight", (vocab, width)) if weight is None else weight
         out = tape.new((*ids.shape, width), table.dtype)
@@ -555,6 +580,10 @@ def embedding(
         tape.op("aten.embedding", "embedding", (table, ids), (out,), attrs, bytes_read=out.num_bytes + ids.num_bytes)
 
         def backward(g: Value) -> Gradients:
+            if sparse:
+                rows = tape.new((ids.numel, width), table.dtype, role="gradient", name=f"{name}.grad")
+                tape.op("aten.embedding_sparse_backward", "embedding", (g, ids), (rows,), attrs, kernels=2, calls=3)
+                return (rows,)
             gradient = tape.gradient_like(table)
             touched = min(ids.numel, vocab) * width * (table.num_bytes / table.numel)
             tape.op(
@@ -632,8 +661,13 @@ def conv(
     bias: bool = False,
     name: str = "conv",
     transposed: bool = False,
+    trained: bool = True,
+    weights: tuple[Value, Value] | None = None,
 ) -> Value:
-    """A convolution of any dimension on (batch, channels, *size). Padding defaults to 'same' for stride 1."""
+    """A convolution of any dimension on (batch, channels, *size). Padding defaults to 'same' for stride 1.
+
+    `weights` (and bias) share some that exist; `trained` False makes fixed ones.
+    """
     batch, in_channels, *size = x.shape
     dims = len(size)
     kernels = [kernel_size] * dims if isinstance(kernel_size, int) else list(kernel_size)
@@ -651,8 +685,12 @@ def conv(
         ]
     with tape.scope(name):
         first, second = (in_channels, channels // groups) if transposed else (channels, in_channels // groups)
-        weight = tape.parameter("weight", (first, second, *kernels))
-        bias_value = tape.parameter("bias", (channels,)) if bias else None
+        bias_value: Value | None
+        if weights is None:
+            weight = tape.parameter("weight", (first, second, *kernels), trained=trained)
+            bias_value = tape.parameter("bias", (channels,), trained=trained) if bias else None
+        else:
+            weight, bias_value = weights
         x_used, w_used = tape.for_product(x), tape.for_product(weight)
         operands = [x_used, w_used]
         if bias_value is not None:
@@ -686,10 +724,11 @@ def conv(
                 gx = tape.gradient_like(x_used)
                 write("grad_input", (g, w_used), gx)
                 gradients[0] = gx
-            gw = tape.gradient_like(w_used)
-            write("grad_weight", (g, x_used), gw)
-            gradients[1] = gw
-            if len(operands) == 3:
+            if w_used.needs_gradient:
+                gw = tape.gradient_like(w_used)
+                write("grad_weight", (g, x_used), gw)
+                gradients[1] = gw
+            if len(operands) == 3 and operands[2].needs_gradient:
                 gradients[2] = sum_to(tape, g, operands[2])
             return gradients
 

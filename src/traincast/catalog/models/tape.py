@@ -508,7 +508,8 @@ class Tape:
                 reads.append(kept)
                 writes.append(kept)
                 factor_bytes += kept.num_bytes * copies
-            numel += value.numel * copies
+            # A sparse gradient has fewer rows than its table, and only those are updated.
+            numel += gradient.numel * copies
             num_tensors += copies
             gradient_bytes += gradient.num_bytes * copies
             weight_bytes += value.num_bytes * copies
