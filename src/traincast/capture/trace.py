@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -36,7 +36,9 @@ _NO_WORK = frozenset(
     "aten." + name
     for name in (
         "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize", "resize_",
-        "set_", "lift_fresh", "lift", "record_stream", "_assert_async", "_assert_scalar", "sym_size", "sym_numel",
+        "set_",
+        "as_strided_", "t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "lift_fresh",
+        "lift", "record_stream", "_assert_async", "_assert_scalar", "sym_size", "sym_numel",
         "is_same_size", "_has_compatible_shallow_copy_type", "_efficientzerotensor", "is_pinned", "_nested_tensor_size",
     )
 )  # fmt: skip
@@ -394,9 +396,7 @@ def _patched() -> Iterator[Callable[[], None]]:
     saved: list[tuple[Any, str, Any]] = []
 
     def patch(owner: Any, attribute: str, replacement: Any) -> None:
-        saved.append(
-            (owner, attribute, owner.__dict__[attribute] if isinstance(owner, type) else getattr(owner, attribute))
-        )
+        saved.append((owner, attribute, vars(owner).get(attribute)))
         setattr(owner, attribute, replacement)
 
     def keep(tensor: Any, *arguments: Any, **options: Any) -> Any:
@@ -406,6 +406,7 @@ def _patched() -> Iterator[Callable[[], None]]:
                       "kaiming_normal_", "orthogonal_", "sparse_"):  # fmt: skip
         patch(nn.init, attribute, keep)
     patch(nn.Module, "_apply", _apply)
+    patch(FakeTensor, "__format__", _format)
     patch(nn.Module, "cuda", lambda module, device=None: module)
     # Functions that torch.nn.functional calls itself never pass the function mode.
     patch(F, "scaled_dot_product_attention", fused.attention)
@@ -436,7 +437,17 @@ def _patched() -> Iterator[Callable[[], None]]:
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
         for owner, attribute, original in reversed(saved):
-            setattr(owner, attribute, original)
+            if original is None:
+                delattr(owner, attribute)
+            else:
+                setattr(owner, attribute, original)
+
+
+def _format(tensor: Any, specification: str) -> str:
+    """A scalar in an f-string is its value, as with a real tensor: some models name their parts so."""
+    if tensor.dim() == 0:
+        return format(tensor.item(), specification)
+    return repr(tensor)
 
 
 def _never(tensor: Any) -> bool:
@@ -513,7 +524,8 @@ class _Ready:
             raise CaptureFailed(
                 f"{type(step.module).__name__} cannot be trained: its loss depends on no parameter that requires a gradient"
             )
-        loss.backward()
+        # Not loss.backward(): that would pass the function mode and leave recomputed attention unseen.
+        torch.autograd.backward(loss)
 
     def trained(self) -> list[tuple[str, Any]]:
         return [(name, parameter) for name, parameter in self.parameters if parameter.grad is not None]
@@ -692,9 +704,7 @@ class _FakeTensors:
             fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
         else:
             fake.requires_grad_(tensor.requires_grad)
-            value = self.recorder.values.get(tensor)
-            if value is not None:
-                self.recorder.values.set(fake, value.real.detach().to(fake.dtype).clone())
+            self.recorder.values.copy(tensor, fake)
         self.recorder.index(fake, role=role, name=name)
         self._done[id(tensor)] = (tensor, fake)
         return fake

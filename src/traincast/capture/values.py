@@ -46,7 +46,10 @@ class Values:
             return self._ragged(func, args, kwargs)
         if func is _ATEN.index.Tensor and any(_is_mask(index) for index in args[1]):
             args = (args[0], self._whole_indices(args[1]))
-        output = func(*args, **kwargs)
+        if func is _ATEN._grouped_mm.default and args[0].dtype != torch.bfloat16:
+            output = _grouped_product(func, args, kwargs)
+        else:
+            output = func(*args, **kwargs)
         self._follow(func, args, kwargs, output)
         return output
 
@@ -54,9 +57,19 @@ class Values:
         if _is_small(real):
             tensor.__dict__[_SLOT] = Value(real, [True], origin)
 
+    def copy(self, source: Any, target: Any) -> None:
+        """The value of one tensor for its twin, in the twin's dtype."""
+        value = self.get(source)
+        if value is not None:
+            with _disable_current_modes():
+                self.set(target, value.real.detach().to(target.dtype).clone())
+
     def get(self, tensor: Any) -> Value | None:
         if not isinstance(tensor, FakeTensor):
-            return Value(tensor.detach(), [True]) if tensor.device.type != "meta" and _is_small(tensor) else None
+            if tensor.device.type == "meta" or not _is_small(tensor):
+                return None
+            with _disable_current_modes():
+                return Value(tensor.detach(), [True])
         value: Value | None = tensor.__dict__.get(_SLOT)
         return value if value is not None and value.alive[0] else None
 
@@ -231,6 +244,18 @@ class Values:
             with _disable_current_modes():
                 spread = (torch.arange(indices.numel()) % max(1, choices)).reshape(indices.shape)
                 self.set(indices, spread, origin="what a router or argmax chooses is taken to be spread evenly")
+
+
+def _grouped_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The fake kernel knows bf16 only; other dtypes have the same shapes."""
+
+    def narrowed(item: Any) -> Any:
+        is_wide = isinstance(item, torch.Tensor) and item.dtype.is_floating_point
+        return torch.empty_strided(item.shape, item.stride(), dtype=torch.bfloat16) if is_wide else item
+
+    options = {key: narrowed(item) for key, item in kwargs.items() if key != "out_dtype"}
+    product = func(*(narrowed(item) for item in args), **options)
+    return torch.empty_strided(product.shape, product.stride(), dtype=kwargs.get("out_dtype") or args[0].dtype)
 
 
 def _is_mask(index: Any) -> bool:
