@@ -96,3 +96,12 @@ def test_skipping_the_middle_micro_batches_changes_nothing(rounds: int) -> None:
     estimates = price(program, [1.0, 2.0], [0.1], 3.0)
     drawn = simulate_step(program, estimates, draw=True)
     assert simulate_step(program, estimates).duration_s == pytest.approx(drawn.duration_s)
+
+
+def test_gradients_that_are_not_overlapped_are_reduced_once_after_the_last_backward() -> None:
+    def run(*, rounds: int, network_s: float) -> float:
+        program = lower(make_mlp(layers=3), Parallelism(data=2, micro_batches=rounds, overlap=False))
+        return simulate_step(program, price(program, [1.0], [0.0], network_s)).duration_s
+
+    for rounds in (1, 2, 8):
+        assert run(rounds=rounds, network_s=5.0) == pytest.approx(run(rounds=rounds, network_s=0.0) + 3 * 5.0)

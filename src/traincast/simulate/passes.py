@@ -74,6 +74,8 @@ class Part:
     """(axis, device seconds after the start when it is ready, duration) of collectives nobody in the part waits for."""
     gradients: tuple[tuple[str, float, float], ...]
     """The same, for collectives that run only in the last micro-batch."""
+    deferred: tuple[tuple[str, float], ...]
+    """Reductions that are not overlapped: they run when the last backward pass is over."""
 
 
 def split_passes(stage: Stage, estimates: Sequence[Estimate]) -> dict[str, list[Part]]:
@@ -104,6 +106,13 @@ def run_pass(parts: Sequence[Part], clocks: Clocks, spent: Spent, *, last: bool 
                 _run_once(part, clocks, spent, loose, None, rank)
         else:
             _run_repeated(part, clocks, spent, loose)
+    for part in parts if last else ():
+        for axis, seconds in part.deferred:
+            start_s = max(clocks.network_s, clocks.device_s)
+            clocks.network_s = start_s + part.count * seconds
+            spent.communication_s += part.count * seconds
+            if spans is not None:
+                spans.append(_span("gradients", axis, start_s, clocks.network_s, rank))
 
 
 def _pass_of(task: Task) -> str:
@@ -116,6 +125,7 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
     device_s = host_s = chain_s = compute_s = memory_s = 0.0
     blocking: list[tuple[str, float]] = []
     before: list[tuple[str, float]] = []
+    deferred: list[tuple[str, float]] = []
     loose: dict[bool, list[tuple[str, float, float]]] = {True: [], False: []}
     for task, estimate in zip(tasks, estimates, strict=True):
         host_s += estimate.host_s
@@ -127,10 +137,12 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
             else:
                 loose[task.phase == "gradient"].append((task.axis, device_s, estimate.seconds))
             continue
+        if isinstance(task, Collective) and task.phase == "gradient":
+            deferred.append((task.axis, estimate.seconds))
+            continue
         device_s += estimate.seconds
         chain_s = max(chain_s, host_s) + estimate.seconds
         if isinstance(task, Collective):
-            # A gradient reduced without overlap stands in the way only when it runs, in the last micro-batch.
             blocking.append((task.axis, estimate.seconds))
         elif estimate.limit == "compute":
             compute_s += estimate.seconds
@@ -149,6 +161,7 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
         before=tuple(before),
         during=tuple(loose[False]),
         gradients=tuple(loose[True]),
+        deferred=tuple(deferred),
     )
 
 
@@ -231,7 +244,7 @@ def _write_down(part: Part, clocks: Clocks, spans: list[Span], rank: int) -> Non
     host_s = clocks.host_s
     for task, estimate in zip(part.tasks, part.estimates, strict=True):
         host_s += estimate.host_s
-        if isinstance(task, Collective) and task.overlapped:
+        if isinstance(task, Collective) and (task.overlapped or task.phase == "gradient"):
             continue
         start_s = max(clocks.device_s, host_s)
         clocks.device_s = start_s + estimate.seconds
