@@ -235,18 +235,44 @@ class Calibration:
                 f"calibration {self.name!r}: step_scale = {self.step_scale}, step_call_s = {self.step_call_s}"
             )
 
-    def rates_of(self, kind: str, phase: str = "forward") -> Rates:
-        return self.rates.get(f"{kind}:{phase}") or self.rates.get(kind) or self.fallback
+    def rates_of(self, op: Op) -> Rates:
+        """Of the most special group that was fitted."""
+        return next((self.rates[group] for group in groups_of(op) if group in self.rates), self.fallback)
 
     def op_seconds(self, op: Op) -> float:
         """One run of an operator by itself."""
-        return self.rates_of(op.kind, op.phase).seconds(flop=op.flop, num_bytes=op.num_bytes)
+        return self.rates_of(op).seconds(flop=op.flop, num_bytes=op.num_bytes, num_calls=calls_of(op))
 
     def step_seconds(self, ops: Sequence[Op], counts: Sequence[int]) -> float:
         """A whole step on one device: its operators one after another."""
         total = sum(self.op_seconds(op) * count for op, count in zip(ops, counts, strict=True))
-        num_calls = sum(op.num_calls * count for op, count in zip(ops, counts, strict=True))
+        num_calls = sum(calls_of(op) * count for op, count in zip(ops, counts, strict=True))
         return self.step_scale * total + self.step_call_s * num_calls
+
+
+def groups_of(op: Op) -> tuple[str, ...]:
+    """The groups an operator belongs to, from the most special, which share one set of rates, to its kind."""
+    function = op.attrs.get("function")
+    phase = "backward" if op.phase == "backward" else "forward"
+    if op.kind == "matmul":
+        return (f"matmul:{'batched' if op.attrs['batch'] != 1 else 'single'}", "matmul")
+    if op.kind == "conv":
+        shape = (
+            "grouped" if op.attrs["groups"] != 1 else "point" if set(str(op.attrs["kernel"])) <= {"1", "x"} else "wide"
+        )
+        return (f"conv:{op.attrs['pass']}:{shape}", f"conv:{op.attrs['pass']}", "conv")
+    if op.kind == "elementwise":
+        # Capture counts four FLOP for each element of a transcendental function and one for any other.
+        heavy = op.flop is not None and op.flop > 2 * int(op.attrs["numel"])
+        return (f"elementwise:{'heavy' if heavy else 'light'}", "elementwise")
+    if op.kind in ("norm", "pool"):
+        return (f"{op.kind}:{function}:{phase}", f"{op.kind}:{phase}", op.kind)
+    return (f"{op.kind}:{phase}", op.kind)
+
+
+def calls_of(op: Op) -> int:
+    """Calls that cost the host its overhead: an update runs once per tensor, anything else once."""
+    return int(op.attrs["num_tensors"]) if op.kind == "optimizer" else 1
 
 
 def _plain(value: Attr) -> str:
