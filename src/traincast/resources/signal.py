@@ -154,8 +154,12 @@ def summarize(
     highest = float(np.max(levels))
     above = levels > max(floor, threshold * highest) if highest > 0 else np.zeros(len(levels), dtype=bool)
     gap_s = min_gap_s if min_gap_s is not None else MIN_GAP_WINDOWS * (signal.window_s or 0.0)
+    if cyclic:
+        levels, lengths, above = _turn(levels, lengths, above)
     above = _bridge(above, lengths, gap_s=gap_s, cyclic=cyclic)
-    num_bursts = _count_bursts(above, cyclic=cyclic)
+    if cyclic:
+        levels, lengths, above = _turn(levels, lengths, above)
+    num_bursts = sum(value for value, _, _ in _stretches(above))
     cycles = num_cycles if num_cycles is not None else float(max(1, num_bursts))
     peak = _peak(levels[above], lengths[above])
     shares = _edge_shares(levels, above, peak, cyclic=cyclic) if signal.window_s is not None else above.astype(float)
@@ -180,30 +184,25 @@ def _stretches(above: NDArray[np.bool_]) -> list[tuple[bool, int, int]]:
     return runs
 
 
+def _turn(levels: Array, lengths: Array, above: NDArray[np.bool_]) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """A cycle has no beginning: let it begin where a burst has just ended, so that no stretch crosses the end."""
+    ends = np.flatnonzero(~above & np.roll(above, 1))
+    if not len(ends):
+        return levels, lengths, above
+    return np.roll(levels, -ends[0]), np.roll(lengths, -ends[0]), np.roll(above, -ends[0])
+
+
 def _bridge(above: NDArray[np.bool_], lengths: Array, *, gap_s: float, cyclic: bool) -> NDArray[np.bool_]:
     """Gaps shorter than `gap_s` between two bursts join them; what lies at the ends of a run that is cut off stays."""
-    runs = _stretches(above)
-    if len(runs) == 1 or gap_s <= 0:
-        return above
     bridged = above.copy()
-    wraps = cyclic and not runs[0][0] and not runs[-1][0]
-    ends_s = float(lengths[runs[0][1] : runs[0][2]].sum() + lengths[runs[-1][1] : runs[-1][2]].sum()) if wraps else 0.0
-    for number, (value, start, stop) in enumerate(runs):
-        at_end = number in (0, len(runs) - 1)
-        if value or (at_end and not cyclic):
-            continue
-        gap = ends_s if wraps and at_end else float(lengths[start:stop].sum())
+    if not above.any():
+        return bridged
+    for value, start, stop in _stretches(above):
+        cut_off = not cyclic and (start == 0 or stop == len(above))
         # Windows are multiples of one length up to rounding; a gap of exactly the limit is kept.
-        if gap < gap_s * (1 - 1e-9):
+        if not value and not cut_off and float(lengths[start:stop].sum()) < gap_s * (1 - 1e-9):
             bridged[start:stop] = True
     return bridged
-
-
-def _count_bursts(above: NDArray[np.bool_], *, cyclic: bool) -> int:
-    runs = _stretches(above)
-    count = sum(value for value, _, _ in runs)
-    joined = cyclic and len(runs) > 1 and runs[0][0] and runs[-1][0]
-    return count - 1 if joined else count
 
 
 def _peak(levels: Array, lengths: Array) -> float:
@@ -219,17 +218,17 @@ def _edge_shares(levels: Array, above: NDArray[np.bool_], peak: float, *, cyclic
     """The share of each window that belongs to a burst. A burst begins and ends inside a window, which its level tells:
     half the level of the window next to it means half a window."""
     shares = above.astype(np.float64)
-    last = len(above) - 1
+    whole = bool(above.all())
     for value, start, stop in _stretches(above):
-        if not value:
+        if not value or whole:
             continue
-        opens = start > 0 or (cyclic and not above[last])
-        closes = stop <= last or (cyclic and not above[0])
         long = stop - start >= 3
-        if opens:
-            inner = levels[start + 1] if long else peak
-            shares[start] = min(1.0, levels[start] / inner) if inner > 0 else 1.0
-        if closes and (stop - 1 != start or not opens):
-            inner = levels[stop - 2] if long else peak
-            shares[stop - 1] = min(1.0, levels[stop - 1] / inner) if inner > 0 else 1.0
+        if start > 0:
+            shares[start] = _share(levels[start], inner=levels[start + 1] if long else peak)
+        if stop < len(above) or cyclic:
+            shares[stop - 1] = _share(levels[stop - 1], inner=levels[stop - 2] if long else peak)
     return shares
+
+
+def _share(level: float, *, inner: float) -> float:
+    return min(1.0, float(level / inner)) if inner > 0 else 1.0

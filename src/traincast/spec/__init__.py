@@ -15,6 +15,7 @@ from traincast.spec.measurement import (
 )
 from traincast.spec.parallel import AXES, ORDERS, RECOMPUTES, Parallelism
 from traincast.spec.program import COLLECTIVES, Collective, Program, Stage, Task
+from traincast.spec.resources import RESOURCES, Activity, ResourceProfile
 from traincast.spec.result import (
     COVERAGE,
     GROUNDS,
@@ -37,8 +38,10 @@ __all__ = [
     "ORDERS",
     "PHASES",
     "RECOMPUTES",
+    "RESOURCES",
     "ROLES",
     "SUBJECTS",
+    "Activity",
     "Block",
     "Calibration",
     "Cluster",
@@ -62,6 +65,7 @@ __all__ = [
     "Range",
     "Rates",
     "Repeat",
+    "ResourceProfile",
     "Span",
     "Stage",
     "Task",

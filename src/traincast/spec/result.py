@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from traincast.errors import InvalidInput
+from traincast.spec.program import Collective
+from traincast.spec.resources import ResourceProfile
 
 GROUNDS = ("measured", "transfer", "bound")
 """What an estimate rests on: measured on this device, carried over from others, or only the physical bound."""
@@ -64,6 +66,10 @@ class Span:
     """compute, memory, communication, host, bubble or wait."""
     rank: int = 0
     layer: str = ""
+    num_bytes: float = 0.0
+    """Read and written in the device's memory by an op."""
+    collective: Collective | None = None
+    """What is communicated; None for anything else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,3 +144,5 @@ class Forecast:
     """Share of the device time that rests on measurement, on transfer and on the bound alone."""
     unknown_ops: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    resources: tuple[ResourceProfile, ...] = ()
+    """One profile for each distinct rank (pipeline stage); empty where they were not asked for."""
