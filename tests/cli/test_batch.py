@@ -132,3 +132,11 @@ def test_a_table_that_fails_leaves_the_old_predictions_alone(run: Run, tmp_path:
     assert len(ran.err.splitlines()) == 1
     assert (tmp_path / "p.csv").read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.csv", "p.csv"]
+
+
+def test_more_workers_give_the_same_answers(run: Run, tmp_path: Path) -> None:
+    cases = write(tmp_path / "c.csv", *GOOD, make_row("c", gpu="warp-9"), make_row("d", micro_batch=4, global_batch=4))
+    given = write(tmp_path / "g.csv", make_row("g", measured_step_s=0.5))
+    run("batch", cases, "-o", tmp_path / "one.csv", "--given", given, "--workers", 1)
+    run("batch", cases, "-o", tmp_path / "two.csv", "--given", given, "--workers", 2)
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()

@@ -1,8 +1,9 @@
 """A table of cases to a table of answers; a bad row is answered with its reason and never stops the others."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, replace
-from typing import Any
 
 from traincast.accuracy.cases import Case, Observation, Row, hide_results, parse_case, parse_observation
 from traincast.accuracy.given import Known, correct
@@ -14,8 +15,10 @@ from traincast.spec import Forecast
 Answer = Callable[[Question], Forecast]
 Progress = Callable[[Sequence[Row]], Iterable[Row]]
 
-_LABELS = frozenset({"case_id", "group", "family", "source", "dataset", "undetermined"})
-"""Columns that name a case and do not change its answer; `undetermined` does, where it speaks of TF32."""
+CHUNK = 16
+LONG_TABLE = 400
+_LABELS = frozenset({"case_id", "group", "source"})
+"""Columns that name a case and do not change its answer."""
 
 
 def answer_rows(
@@ -24,14 +27,23 @@ def answer_rows(
     given: Sequence[Row] = (),
     answer: Answer | None = None,
     progress: Progress | None = None,
+    workers: int = 1,
 ) -> list[Prediction]:
-    """One prediction per row, in order. Results in `rows` are dropped unseen; those in `given` may be learnt from."""
-    asked = hide_results(rows)
-    chosen = answer or _forecast
+    """One prediction per row, in order. Results in `rows` are dropped unseen; those in `given` may be learnt from.
+
+    With more than one worker the distinct questions are shared between processes; the answers are the same.
+    """
+    asked, granted = hide_results(rows), hide_results(given)
     watched: Iterable[Row] = progress(asked) if progress is not None else asked
-    memory: dict[Hashable, Prediction] = {}
-    predictions = [_answer_row(row, chosen, memory) for row in watched]
-    known = _learn(given, chosen, memory)
+    if workers > 1 and answer is None:
+        with ProcessPoolExecutor(max_workers=workers) as pool:
+            memory = _Shared(pool.map(_answer_chunk, _chunk([*asked, *granted])))
+            predictions = [memory.answer(row) for row in watched]
+            known = _learn(given, [memory.answer(row) for row in granted])
+    else:
+        alone = _Alone(answer or _forecast)
+        predictions = [alone.answer(row) for row in watched]
+        known = _learn(given, [alone.answer(row) for row in granted])
     if not known:
         return predictions
     places = [index for index, prediction in enumerate(predictions) if prediction.answered]
@@ -41,13 +53,66 @@ def answer_rows(
     return predictions
 
 
-def _learn(given: Sequence[Row], answer: Answer, memory: dict[Hashable, Prediction]) -> list[Known]:
+def choose_workers(num_rows: int) -> int:
+    """One process for a short table; for a long one as many as there are processors, up to eight."""
+    return min(8, os.cpu_count() or 1) if num_rows >= LONG_TABLE else 1
+
+
+class _Alone:
+    """Answers in this process, each distinct question once."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._memory: dict[Hashable, Prediction] = {}
+
+    def answer(self, row: Row) -> Prediction:
+        case = _read_case(row)
+        if isinstance(case, Prediction):
+            return case
+        key = question_key(case)
+        if key not in self._memory:
+            self._memory[key] = _answer_case(case, self._answer)
+        return replace(self._memory[key], case_id=case.case_id)
+
+
+class _Shared:
+    """Answers as the workers deliver them."""
+
+    def __init__(self, delivered: Iterator[dict[Hashable, Prediction]]) -> None:
+        self._delivered = delivered
+        self._memory: dict[Hashable, Prediction] = {}
+
+    def answer(self, row: Row) -> Prediction:
+        case = _read_case(row)
+        if isinstance(case, Prediction):
+            return case
+        key = question_key(case)
+        while key not in self._memory:
+            self._memory.update(next(self._delivered))
+        return replace(self._memory[key], case_id=case.case_id)
+
+
+def _chunk(rows: Sequence[Row]) -> list[list[Case]]:
+    """The distinct questions, those of one model together, so that a worker builds few graphs."""
+    distinct: dict[Hashable, Case] = {}
+    for row in rows:
+        case = _read_case(row)
+        if isinstance(case, Case):
+            distinct.setdefault(question_key(case), case)
+    ordered = sorted(distinct.values(), key=lambda case: (case.model or "", case.dtype or "", case.micro_batch or 0.0))
+    return [ordered[start : start + CHUNK] for start in range(0, len(ordered), CHUNK)]
+
+
+def _answer_chunk(cases: Sequence[Case]) -> dict[Hashable, Prediction]:
+    return {question_key(case): _answer_case(case, _forecast) for case in cases}
+
+
+def _learn(given: Sequence[Row], predictions: Sequence[Prediction]) -> list[Known]:
     known: list[Known] = []
-    for row, hidden in zip(given, hide_results(given), strict=True):
-        prediction = _answer_row(hidden, answer, memory)
+    for row, prediction in zip(given, predictions, strict=True):
         observation = _observe(row)
         if prediction.answered and observation is not None and observation.scores_time and observation.step_s:
-            known.append(Known(case=parse_case(hidden), prediction=prediction, step_s=observation.step_s))
+            known.append(Known(case=parse_case(row), prediction=prediction, step_s=observation.step_s))
     return known
 
 
@@ -58,19 +123,11 @@ def _observe(row: Row) -> Observation | None:
         return None
 
 
-def _answer_row(row: Row, answer: Answer, memory: dict[Hashable, Prediction]) -> Prediction:
-    case_id = str(row.get("case_id") or "")
+def _read_case(row: Row) -> Case | Prediction:
     try:
-        case = parse_case(row)
-        key = _question_key(case)
-        if key not in memory:
-            memory[key] = _answer_case(case, answer)
-        return replace(memory[key], case_id=case.case_id)
+        return parse_case(row)
     except TraincastError as error:
-        return refuse(case_id, str(error))
-    except Exception as error:
-        # A table of thousands must not die of one row that finds a hole in the model; the hole is named instead.
-        return refuse(case_id, f"internal error: {type(error).__name__}: {error}")
+        return refuse(str(row.get("case_id") or ""), str(error))
 
 
 def _answer_case(case: Case, answer: Answer) -> Prediction:
@@ -79,12 +136,14 @@ def _answer_case(case: Case, answer: Answer) -> Prediction:
         return summarize(answer(question), case_id=case.case_id, assumptions=question.assumptions)
     except TraincastError as error:
         return refuse(case.case_id, str(error))
+    except Exception as error:
+        # A table of thousands must not die of one row that finds a hole in the model; the hole is named instead.
+        return refuse(case.case_id, f"internal error: {type(error).__name__}: {error}")
 
 
-def _question_key(case: Case) -> Hashable:
+def question_key(case: Case) -> Hashable:
     """Equal for cases that ask the same."""
-    values: list[Any] = [getattr(case, item.name) for item in fields(Case) if item.name not in _LABELS]
-    return (*values, "tf32" in (case.undetermined or ""))
+    return tuple(getattr(case, item.name) for item in fields(Case) if item.name not in _LABELS)
 
 
 def _forecast(question: Question) -> Forecast:

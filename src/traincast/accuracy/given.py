@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from traincast.accuracy.cases import Case
 from traincast.accuracy.predictions import Prediction
+from traincast.spec import COVERAGE
 
 NOISE = 0.05
 """Spread of one measurement around its truth, as a share (findings/distributed.md: repeats differ by 2-6%)."""
@@ -48,10 +49,27 @@ def correct(cases: Sequence[Case], predictions: Sequence[Prediction], known: Seq
             jobs.setdefault(_job(case), []).append(index)
     for places in jobs.values():
         near = _nearest(usable, cases[places[0]])
+        stretch = _honesty(near)
         shifts, spreads = _infer(near, [(cases[place], predictions[place]) for place in places])
         for place, shift, spread in zip(places, shifts, spreads, strict=True):
-            corrected[place] = _move(predictions[place], shift=float(shift), spread=float(spread), num_known=len(near))
+            corrected[place] = _move(
+                predictions[place], shift=float(shift), spread=float(spread), stretch=stretch, num_known=len(near)
+            )
     return corrected
+
+
+def _honesty(known: Sequence[Known]) -> float:
+    """How many times wider the forecasts' own intervals must be to hold 90% of what is known (split conformal)."""
+    reaches = []
+    for row in known:
+        step_s, low_s, high_s = row.prediction.step_s, row.prediction.step_low_s, row.prediction.step_high_s
+        if step_s and low_s and high_s and low_s < step_s < high_s:
+            error = math.log(row.step_s / step_s)
+            reaches.append(error / math.log(high_s / step_s) if error > 0 else error / math.log(low_s / step_s))
+    if not reaches:
+        return 1.0
+    rank = min(1.0, COVERAGE * (len(reaches) + 1) / len(reaches))
+    return max(1.0, float(np.quantile(reaches, rank)))
 
 
 def _nearest(known: Sequence[Known], case: Case) -> list[Known]:
@@ -159,20 +177,20 @@ def _prior_variance(communication: float) -> float:
     return (1 - communication) ** 2 * device + communication**2 * network
 
 
-def _move(prediction: Prediction, *, shift: float, spread: float, num_known: int) -> Prediction:
+def _move(prediction: Prediction, *, shift: float, spread: float, stretch: float, num_known: int) -> Prediction:
     step_s, low_s, high_s = prediction.step_s, prediction.step_low_s, prediction.step_high_s
     if step_s is None or low_s is None or high_s is None:
         return prediction
     factor = math.exp(shift)
-    # Never wider than the forecast's own interval, which already says what it does not know.
-    below = max(low_s / step_s, math.exp(-_Z90 * spread)) if low_s > 0 else math.exp(-_Z90 * spread)
-    above = min(high_s / step_s, math.exp(_Z90 * spread))
+    # The narrower of two honest intervals: the forecast's own, widened as the known rows demand, and the process's.
+    below = min(stretch * math.log(step_s / max(low_s, 1e-300)), _Z90 * spread)
+    above = min(stretch * math.log(high_s / step_s), _Z90 * spread)
     note = f"corrected by {factor:.3g} from {num_known} given measurements"
     return replace(
         prediction,
         step_s=step_s * factor,
-        step_low_s=step_s * factor * below,
-        step_high_s=step_s * factor * above,
+        step_low_s=step_s * factor * math.exp(-below),
+        step_high_s=step_s * factor * math.exp(above),
         reason="; ".join(part for part in (prediction.reason, note) if part),
     )
 

@@ -70,9 +70,10 @@ def score_rows(
     given: Sequence[Row] = (),
     answer: Answer | None = None,
     progress: Progress | None = None,
+    workers: int = 1,
 ) -> list[Scored]:
     """Answer all rows without their results, then put the results beside; rows that cannot be read are left out."""
-    predictions = answer_rows(rows, given=given, answer=answer, progress=progress)
+    predictions = answer_rows(rows, given=given, answer=answer, progress=progress, workers=workers)
     scored: list[Scored] = []
     for row, prediction in zip(rows, predictions, strict=True):
         with contextlib.suppress(TraincastError):

@@ -19,6 +19,7 @@ def accuracy(
         Path | None, typer.Option("--markdown", help="Write the tables into the marked part of this file.")
     ] = None,
     svg: Annotated[Path | None, typer.Option("--svg", help="Draw forecast against measurement to this file.")] = None,
+    workers: options.Workers = 0,
     json: options.Json = False,
     color: options.Color = "auto",
 ) -> None:
@@ -27,6 +28,7 @@ def accuracy(
     Every row is answered without its measured_* columns first. Step times are scored on rows of quality `clean`, memory
     and fits on all but `suspect` ones.
     """
+    from traincast.accuracy.batch import choose_workers
     from traincast.accuracy.cases import read_rows
     from traincast.accuracy.study import compare, score_rows
     from traincast.cli.progress import watch
@@ -39,7 +41,12 @@ def accuracy(
     paint = choose_paint(sys.stdout, color=color)
     rows = [row for path in cases for row in read_rows(path)]
     known = read_rows(given) if given is not None else []
-    scored = score_rows(rows, given=known, progress=lambda items: watch(items, label="cases"))
+    scored = score_rows(
+        rows,
+        given=known,
+        progress=lambda items: watch(items, label="cases"),
+        workers=workers or choose_workers(len(rows)),
+    )
     found = compare(scored)
     if svg is not None:
         points = [

@@ -16,6 +16,7 @@ def batch(
         Path, typer.Option("--output", "-o", help="Where the predictions go (.parquet or .csv).", show_default=False)
     ],
     given: options.Given = None,
+    workers: options.Workers = 0,
     json: options.Json = False,
 ) -> None:
     """Answer a whole table of cases: one row each with step time, 90% interval, memory, fits, status and shares.
@@ -26,7 +27,7 @@ def batch(
 
     check_target(output)
 
-    from traincast.accuracy.batch import answer_rows
+    from traincast.accuracy.batch import answer_rows, choose_workers
     from traincast.accuracy.cases import read_rows
     from traincast.accuracy.predictions import OK, UNSUPPORTED, write_predictions
     from traincast.cli.progress import watch
@@ -34,7 +35,12 @@ def batch(
 
     rows = read_rows(cases)
     known = read_rows(given) if given is not None else []
-    predictions = answer_rows(rows, given=known, progress=lambda items: watch(items, label="cases"))
+    predictions = answer_rows(
+        rows,
+        given=known,
+        progress=lambda items: watch(items, label="cases"),
+        workers=workers or choose_workers(len(rows)),
+    )
     write_predictions(predictions, output)
     statuses = Counter(prediction.status for prediction in predictions)
     reasons = Counter(prediction.reason for prediction in predictions if prediction.status == UNSUPPORTED)

@@ -59,3 +59,6 @@ Given = Annotated[
     Path | None,
     typer.Option("--given", help="Table of measured cases that may be used to calibrate.", show_default=False),
 ]
+Workers = Annotated[
+    int, typer.Option("--workers", min=0, help="Processes; 0: one for a short table, more for a long one.")
+]
