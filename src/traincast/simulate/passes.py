@@ -5,7 +5,7 @@ recurrence is linear in the (max, +) algebra, so a layer repeated n times needs 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from traincast.spec import Collective, Estimate, Span, Stage, Task
 from traincast.spec.graph import segments
@@ -67,14 +67,14 @@ class Part:
     """Longest way from the part's start on the host to its end on the device."""
     compute_s: float
     memory_s: float
-    blocking: tuple[tuple[str, float], ...]
-    before: tuple[tuple[str, float], ...]
+    blocking: tuple[tuple[Collective, float], ...]
+    before: tuple[tuple[Collective, float], ...]
     """Collectives that must end before the part starts, and may be issued one repetition ahead."""
-    during: tuple[tuple[str, float, float], ...]
-    """(axis, device seconds after the start when it is ready, duration) of collectives nobody in the part waits for."""
-    gradients: tuple[tuple[str, float, float], ...]
+    during: tuple[tuple[Collective, float, float], ...]
+    """(what, device seconds after the start when it is ready, duration) of collectives nobody in the part waits for."""
+    gradients: tuple[tuple[Collective, float, float], ...]
     """The same, for collectives that run only in the last micro-batch."""
-    deferred: tuple[tuple[str, float], ...]
+    deferred: tuple[tuple[Collective, float], ...]
     """Reductions that are not overlapped: they run when the last backward pass is over."""
 
 
@@ -107,12 +107,13 @@ def run_pass(parts: Sequence[Part], clocks: Clocks, spent: Spent, *, last: bool 
         else:
             _run_repeated(part, clocks, spent, loose)
     for part in parts if last else ():
-        for axis, seconds in part.deferred:
+        for task, seconds in part.deferred:
             start_s = max(clocks.network_s, clocks.device_s)
             clocks.network_s = start_s + part.count * seconds
             spent.communication_s += part.count * seconds
             if spans is not None:
-                spans.append(_span("gradients", axis, start_s, clocks.network_s, rank))
+                whole = replace(task, num_bytes=part.count * task.num_bytes)
+                spans.append(_span("gradients", whole, start_s, clocks.network_s, rank))
 
 
 def _pass_of(task: Task) -> str:
@@ -123,27 +124,27 @@ def _pass_of(task: Task) -> str:
 
 def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: int) -> Part:
     device_s = host_s = chain_s = compute_s = memory_s = 0.0
-    blocking: list[tuple[str, float]] = []
-    before: list[tuple[str, float]] = []
-    deferred: list[tuple[str, float]] = []
-    loose: dict[bool, list[tuple[str, float, float]]] = {True: [], False: []}
+    blocking: list[tuple[Collective, float]] = []
+    before: list[tuple[Collective, float]] = []
+    deferred: list[tuple[Collective, float]] = []
+    loose: dict[bool, list[tuple[Collective, float, float]]] = {True: [], False: []}
     for task, estimate in zip(tasks, estimates, strict=True):
         host_s += estimate.host_s
         if isinstance(task, Collective) and task.axis == "pipeline":
             continue  # a hop between stages: the pipeline's order places it
         if isinstance(task, Collective) and task.overlapped:
             if task.kind == "all_gather":
-                before.append((task.axis, estimate.seconds))
+                before.append((task, estimate.seconds))
             else:
-                loose[task.phase == "gradient"].append((task.axis, device_s, estimate.seconds))
+                loose[task.phase == "gradient"].append((task, device_s, estimate.seconds))
             continue
         if isinstance(task, Collective) and task.phase == "gradient":
-            deferred.append((task.axis, estimate.seconds))
+            deferred.append((task, estimate.seconds))
             continue
         device_s += estimate.seconds
         chain_s = max(chain_s, host_s) + estimate.seconds
         if isinstance(task, Collective):
-            blocking.append((task.axis, estimate.seconds))
+            blocking.append((task, estimate.seconds))
         elif estimate.limit == "compute":
             compute_s += estimate.seconds
         else:
@@ -172,7 +173,7 @@ def _repeat(count: int, *, free_s: float, start_s: float, period_s: float, chain
     return max(free_s + count * work_s, latest + chain_s + (count - 1) * work_s)
 
 
-def _run_repeated(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[str, float, float]]) -> None:
+def _run_repeated(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[Collective, float, float]]) -> None:
     begin_s = clocks.device_s
     count = part.count
     clocks.device_s = _repeat(
@@ -203,16 +204,16 @@ def _run_repeated(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tupl
         spent.communication_s += count * work_s
 
 
-def _run_once(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[str, float, float]],
+def _run_once(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[Collective, float, float]],
               spans: list[Span] | None, rank: int) -> None:  # fmt: skip
     begin_s = clocks.device_s
-    for axis, seconds in part.before:
+    for task, seconds in part.before:
         ready_s = max(clocks.network_s, begin_s - part.device_s)
         clocks.network_s = ready_s + seconds
         spent.communication_s += seconds
-        spent.expose(axis, clocks.network_s - clocks.device_s)
+        spent.expose(task.axis, clocks.network_s - clocks.device_s)
         if spans is not None:
-            spans.append(_span("all_gather", axis, ready_s, clocks.network_s, rank))
+            spans.append(_span("all_gather", task, ready_s, clocks.network_s, rank))
         clocks.device_s = max(clocks.device_s, clocks.network_s)
     start_s, host_s = clocks.device_s, clocks.host_s
     if spans is None:
@@ -223,20 +224,20 @@ def _run_once(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[st
     elapsed_s = clocks.device_s - start_s
     _account(part, spent, 1, waited_s=elapsed_s - part.device_s)
     stretch = elapsed_s / part.device_s if part.device_s else 1.0
-    for axis, ready_s, seconds in loose:
+    for task, ready_s, seconds in loose:
         send_s = max(clocks.network_s, start_s + ready_s * stretch)
         clocks.network_s = send_s + seconds
         spent.communication_s += seconds
         if spans is not None:
-            spans.append(_span("gradients", axis, send_s, clocks.network_s, rank))
+            spans.append(_span("gradients", task, send_s, clocks.network_s, rank))
 
 
 def _account(part: Part, spent: Spent, count: int, *, waited_s: float) -> None:
     spent.compute_s += count * part.compute_s
     spent.memory_s += count * part.memory_s
     spent.host_s += max(0.0, waited_s)
-    for axis, seconds in part.blocking:
-        spent.expose(axis, count * seconds)
+    for task, seconds in part.blocking:
+        spent.expose(task.axis, count * seconds)
         spent.communication_s += count * seconds
 
 
@@ -249,7 +250,7 @@ def _write_down(part: Part, clocks: Clocks, spans: list[Span], rank: int) -> Non
         start_s = max(clocks.device_s, host_s)
         clocks.device_s = start_s + estimate.seconds
         if isinstance(task, Collective):
-            spans.append(_span(task.kind, task.axis, start_s, clocks.device_s, rank, stream="device"))
+            spans.append(_span(task.kind, task, start_s, clocks.device_s, rank, stream="device"))
         else:
             spans.append(
                 Span(
@@ -260,12 +261,20 @@ def _write_down(part: Part, clocks: Clocks, spans: list[Span], rank: int) -> Non
                     category=estimate.limit,
                     rank=rank,
                     layer=task.layer,
+                    num_bytes=task.num_bytes,
                 )
             )
     clocks.device_s = max(clocks.device_s, host_s)
 
 
-def _span(kind: str, axis: str, start_s: float, end_s: float, rank: int, stream: str = "network") -> Span:
+def _span(name: str, task: Collective, start_s: float, end_s: float, rank: int, stream: str = "network") -> Span:
     return Span(
-        name=f"{kind}[{axis}]", start_s=start_s, end_s=end_s, stream=stream, category="communication", rank=rank
+        name=f"{name}[{task.axis}]",
+        start_s=start_s,
+        end_s=end_s,
+        stream=stream,
+        category="communication",
+        rank=rank,
+        layer=task.layer,
+        collective=task,
     )
