@@ -1,0 +1,340 @@
+"""`traincast profile`: measures operators, collectives, steps or the whole corpus into a store."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from traincast.cli.options import Json
+
+if TYPE_CHECKING:
+    from traincast.profile.protocol import Progress, Protocol, Visit
+    from traincast.spec import Environment, Experiment
+    from traincast.store import Store
+
+SUBJECTS = ("operators", "steps", "collectives", "corpus")
+
+
+def profile(
+    what: Annotated[str, typer.Argument(help=f"{', '.join(SUBJECTS)}.", show_default=False)],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Steps: my_file.py:build or an architecture such as 'resnet(depth=2,width=16)'. Operators: kinds, or saved "
+            "graphs whose operators are wanted. Collectives: all_reduce ... Corpus: architectures. Default: all known.",
+            show_default=False,
+        ),
+    ] = None,
+    store: Annotated[Path, typer.Option("--store", "-s", help="File that keeps the measurements.")] = Path(
+        "measurements.db"
+    ),
+    batch: Annotated[list[int] | None, typer.Option("--batch", "-b", help="Samples per rank; may be repeated.")] = None,
+    optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, momentum, adam or adamw.")] = "adamw",
+    size: Annotated[list[str] | None, typer.Option("--size", help="Message sizes of collectives, such as 1MB.")] = None,
+    ranks: Annotated[int, typer.Option("--ranks", help="Processes that work together.")] = 1,
+    strategy: Annotated[str, typer.Option("--strategy", help="ddp, zero1, fsdp, tensor, pipeline or local.")] = "ddp",
+    testbed: Annotated[
+        str | None, typer.Option("--testbed", help="Name of a test-bed that is up; its nodes are the ranks.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", "-d", help="cpu or cuda.")] = "cpu",
+    rounds: Annotated[int, typer.Option("--rounds", help="Visits to each experiment, apart in time.")] = 5,
+    block: Annotated[float, typer.Option("--block", help="Seconds of repeats in each visit.")] = 0.15,
+    budget: Annotated[
+        str | None, typer.Option("--budget", help="Stop after this time, such as 3min; a later run goes on.")
+    ] = None,
+    core: Annotated[int | None, typer.Option("--core", help="Pin to this core.")] = None,
+    share: Annotated[float | None, typer.Option("--share", help="CPU quota in cores; needs cgroups and root.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure operators, collectives and steps on this machine.
+
+    Everything finished is in the store at once: a run that is stopped or killed is simply started again and goes on where
+    it was. Blocks of repeats are spread over interleaved rounds, so that a busy moment of the machine spoils few of them.
+    """
+    from traincast.errors import UnknownName
+    from traincast.profile.protocol import Protocol
+    from traincast.store import Store
+    from traincast.units import parse_seconds
+
+    if what not in SUBJECTS:
+        raise UnknownName("subject", what, SUBJECTS)
+    budget_s = parse_seconds(budget) if budget else float("inf")
+    protocol = Protocol(num_rounds=rounds, block_s=block)
+    with Store(store) as kept:
+        if what == "corpus":
+            visits = _measure_corpus(kept, names or [], budget_s=budget_s, rounds=rounds)
+        elif what == "collectives" or ranks > 1 or testbed is not None:
+            experiments = _distributed(what, names or [], batch, optimizer, size, ranks, strategy, testbed)
+            visits = _measure_team(
+                kept, experiments, protocol, ranks=ranks, testbed=testbed, budget_s=budget_s, device=device
+            )
+        else:
+            visits = _measure_here(
+                kept, what, names or [], batch or [8], optimizer, protocol, device=device, core=core, share=share,
+                budget_s=budget_s,
+            )  # fmt: skip
+        summary = _summarise(list(visits))
+        _say(summary, kept, json=json)
+
+
+def _measure_here(
+    kept: "Store", what: str, names: list[str], batches: list[int], optimizer: str, protocol: "Protocol", *, device: str,
+    core: int | None, share: float | None, budget_s: float,
+) -> Iterator["Visit"]:  # fmt: skip
+    import os
+
+    from traincast.calibrate import run_subjects
+    from traincast.profile.machine import Steadiness, describe, make_canary, steady
+    from traincast.profile.operators import operator_subjects
+    from traincast.profile.steps import step_experiment, step_subjects
+
+    if what == "operators":
+        subjects = operator_subjects(_wanted_operators(names), device=device)
+    else:
+        from traincast.profile.architectures import corpus_names
+
+        experiments = [
+            step_experiment(name, batch=batch, optimizer=optimizer)
+            for name in names or corpus_names()
+            for batch in batches
+        ]
+        subjects = step_subjects(experiments, device=device)
+    chosen = core if core is not None else max(os.sched_getaffinity(0))
+    with steady(Steadiness(cores=(chosen,), num_threads=1, cpu_share=share)) as steadiness:
+        environment = describe(device=device, steadiness=steadiness)
+        progress = _progress()
+        canary = make_canary() if device == "cpu" else None
+        for visit in run_subjects(
+            subjects, store=kept, environment=environment, protocol=protocol, canary=canary, progress=progress,
+            budget_s=budget_s,
+        ):  # fmt: skip
+            _show(progress, visit.experiment)
+            yield visit
+        _show(progress, None)
+
+
+def _wanted_operators(names: list[str]) -> list["Experiment"]:
+    from traincast.errors import InvalidInput, UnknownName
+    from traincast.files import load_graph
+    from traincast.profile.operators import MAKERS, distinct_operators, grid
+    from traincast.spec.graph import Scalable
+
+    files = [name for name in names if Path(name).suffix in (".json", ".gz")]
+    kinds = [name for name in names if name not in files]
+    for kind in kinds:
+        if kind not in MAKERS:
+            raise UnknownName("operator kind", kind, MAKERS)
+    if not files:
+        return [experiment for experiment in grid() if not kinds or experiment.name in kinds]
+    loaded = [load_graph(path) for path in files]
+    graphs = [graph.small if isinstance(graph, Scalable) else graph for graph in loaded]
+    found = [experiment for experiment in distinct_operators(graphs) if not kinds or experiment.name in kinds]
+    if not found:
+        raise InvalidInput(f"no operator of {', '.join(files)} can be run by itself")
+    return found
+
+
+def _distributed(
+    what: str, names: list[str], batches: list[int] | None, optimizer: str, sizes: list[str] | None, ranks: int, strategy: str,
+    testbed: str | None,
+) -> list["Experiment"]:  # fmt: skip
+    from traincast.errors import InvalidInput
+    from traincast.profile.steps import step_experiment
+    from traincast.spec import COLLECTIVES, Experiment
+    from traincast.units import parse_bytes
+
+    if testbed is not None:
+        from traincast.profile.testbed import load
+
+        cluster = load(testbed)
+        ranks = ranks if ranks > 1 else len(cluster.nodes)
+        place: dict[str, Any] = {"network": f"testbed {testbed}"}
+    else:
+        place = {"network": "local"}
+    if ranks < 2:
+        raise InvalidInput(f"--ranks {ranks}; collectives and distributed steps need at least 2")
+    if what == "operators":
+        raise InvalidInput("operators are measured on one rank; leave --ranks and --testbed out")
+    if what == "collectives":
+        amounts = [parse_bytes(text) for text in sizes or ["4KB", "64KB", "1MB", "4MB", "16MB"]]
+        return [
+            Experiment(subject="collective", name=name, attrs={"num_bytes": amount, "num_ranks": ranks, **place})
+            for name in names or COLLECTIVES
+            for amount in amounts
+        ]
+    if not names:
+        raise InvalidInput("say which steps to measure across ranks, for example 'mlp(depth=4,width=256)'")
+    return [
+        step_experiment(name, batch=batch, optimizer=optimizer, num_ranks=ranks, strategy=strategy, **place)
+        for name in names
+        for batch in batches or [8]
+    ]
+
+
+def _measure_team(
+    kept: "Store", experiments: list["Experiment"], protocol: "Protocol", *, ranks: int, testbed: str | None, budget_s: float,
+    device: str,
+) -> Iterator["Visit"]:  # fmt: skip
+    from traincast.profile.team import local_team, team_in
+    from traincast.profile.testbed import load
+
+    if testbed is not None:
+        cluster = load(testbed)
+        opened = team_in(cluster, num_ranks=ranks if ranks > 1 else None)
+    else:
+        opened = local_team(ranks, backend="nccl" if device == "cuda" else "gloo")
+    with opened as team:
+        yield from _visit_all(team, kept, team.environment, experiments, protocol, budget_s=budget_s)
+
+
+def _visit_all(
+    team: Any, kept: "Store", environment: "Environment", experiments: list["Experiment"], protocol: "Protocol", *,
+    budget_s: float, skipped: set[str] | None = None,
+) -> Iterator["Visit"]:  # fmt: skip
+    """In rounds. While an experiment runs it is in `skipped`, so one that kills the ranks is not tried again."""
+    import time
+
+    skipped = skipped if skipped is not None else set()
+    started = time.monotonic()
+    progress = _progress()
+    missing = {each.key: max(0, protocol.num_rounds - kept.num_blocks(each, environment)) for each in experiments}
+    progress.total += sum(missing.values())
+    for key, count in missing.items():
+        progress.expect(key, count)
+    for number in range(protocol.num_rounds):
+        for experiment in experiments:
+            if missing[experiment.key] < protocol.num_rounds - number or experiment.key in skipped:
+                continue
+            before = time.monotonic()
+            skipped.add(experiment.key)
+            visit = team.visit(experiment, protocol=protocol, sample=number == 0)
+            if visit.block is not None:
+                kept.append(experiment, environment, visit.block)
+                skipped.discard(experiment.key)
+            progress.finish(experiment.key, time.monotonic() - before)
+            _show(progress, experiment)
+            yield visit
+            if time.monotonic() - started > budget_s:
+                _show(progress, None)
+                return
+    _show(progress, None)
+
+
+def _measure_corpus(kept: "Store", names: list[str], *, budget_s: float, rounds: int) -> Iterator["Visit"]:
+    """Round by round over all settings, so that a corpus cut short is thin everywhere rather than absent somewhere."""
+    import os
+    import platform
+    import time
+
+    from traincast.profile.architectures import corpus_names
+    from traincast.profile.corpus import SETTINGS, experiments_in
+    from traincast.profile.protocol import Protocol
+    from traincast.profile.team import TeamFailed, team_in
+    from traincast.profile.testbed import EmulatedCluster, emulated, require_root
+
+    require_root()
+    started = time.monotonic()
+    skipped: dict[str, set[str]] = {setting.name: set() for setting in SETTINGS}
+    for number in range(1, rounds + 1):
+        protocol = Protocol(num_rounds=number, block_s=0.6, min_repeats=4, max_repeats=30, warm_up_runs=2)
+        for setting in SETTINGS:
+            experiments = list(experiments_in(setting, names or corpus_names()))
+            cluster = EmulatedCluster(name=f"c{os.getpid()}"[:12], nodes=setting.nodes)
+            while time.monotonic() - started < budget_s:
+                left_s = budget_s - (time.monotonic() - started)
+                try:
+                    with emulated(cluster), team_in(cluster, machine=f"{platform.node()} testbed") as team:
+                        yield from _visit_all(
+                            team, kept, team.environment, experiments, protocol, budget_s=left_s,
+                            skipped=skipped[setting.name],
+                        )  # fmt: skip
+                    break
+                except TeamFailed as error:
+                    sys.stderr.write(f"{setting.name}: {error}; starting its ranks again\n")
+
+
+def _progress() -> "Progress":
+    from traincast.profile.protocol import Progress
+
+    return Progress(total=0)
+
+
+def _show(progress: "Progress", experiment: "Experiment | None") -> None:
+    if not sys.stderr.isatty():
+        return
+    from traincast.report.paint import Paint
+    from traincast.units import show_seconds
+
+    if experiment is None:
+        sys.stderr.write("\r\x1b[K")
+        return
+    bar = Paint().bar(progress.done / max(1, progress.total), width=24)
+    left = "unknown" if progress.remaining_s is None else f"about {show_seconds(progress.remaining_s)}"
+    sys.stderr.write(f"\r{bar} {progress.done}/{progress.total}, {left} left, {experiment.name[:40]}\x1b[K")
+    sys.stderr.flush()
+
+
+def _summarise(visits: list["Visit"]) -> dict[str, Any]:
+    failures = {visit.experiment.key: visit.failure for visit in visits if visit.failure}
+    canaries = [visit.block.canary_s for visit in visits if visit.block is not None and visit.block.canary_s]
+    from traincast.profile.machine import drift
+
+    return {
+        "num_blocks": sum(visit.block is not None for visit in visits),
+        "num_experiments": len({visit.experiment.key for visit in visits}),
+        "drift": drift(canaries),
+        "failures": failures,
+        "keys": sorted({visit.experiment.key for visit in visits if visit.block is not None}),
+    }
+
+
+def _say(summary: dict[str, Any], kept: "Store", *, json: bool) -> None:
+    import statistics
+
+    from traincast.cli.output import say
+    from traincast.report.document import format_json
+    from traincast.units import show_seconds
+
+    keys = set(summary.pop("keys"))
+    found = [each for each in kept.measurements() if each.experiment.key in keys]
+    noises = [each.noise for each in found if each.noise is not None]
+    summary["noise"] = statistics.median(noises) if noises else None
+    summary["store"] = str(kept.path)
+    summary["measurements"] = [
+        {
+            "experiment": each.experiment.key,
+            "seconds": each.seconds,
+            "cpu_seconds": each.cpu_seconds,
+            "spread": each.spread,
+            "num_blocks": len(each.blocks),
+        }
+        for each in found
+    ]
+    if json:
+        say(format_json(summary))
+        return
+    from traincast.report.table import Table, format_table
+
+    rows = tuple(
+        (
+            each.experiment.key[:90],
+            show_seconds(each.seconds),
+            show_seconds(each.cpu_seconds) if each.cpu_seconds is not None else "-",
+            "-" if each.spread is None else f"{each.spread:.1%}",
+            str(len(each.blocks)),
+        )
+        for each in found[:40]
+    )
+    if rows:
+        headings = ("experiment", "wall", "CPU", "spread", "blocks")
+        say(format_table(Table(headings=headings, rows=rows, left=frozenset({"experiment"}))))
+    if len(found) > 40:
+        say(f"... and {len(found) - 40} more; see: traincast store list {kept.path}")
+    noise = "unknown (one block each)" if summary["noise"] is None else f"{summary['noise']:.1%}"
+    say(f"{summary['num_blocks']} blocks added to {kept.path}; median noise of an estimate: {noise}")
+    if summary["drift"] is not None and summary["drift"] > 0.2:
+        say(f"warning: the machine was at times {summary['drift']:.0%} slower than usual; more rounds help")
+    for key, reason in list(summary["failures"].items())[:10]:
+        say(f"not measured: {key}: {reason}")
