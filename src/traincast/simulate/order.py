@@ -45,9 +45,45 @@ def _by_formula(order: str, forward_s: Sequence[float], backward_s: Sequence[flo
 def _by_recurrence(order: str, forward_s: Sequence[float], backward_s: Sequence[float], hop_s: float,
                    micro_batches: int) -> list[float]:  # fmt: skip
     """Each stage runs its list of passes in order; a pass also waits for its neighbour's."""
+    placed = _place(order, forward_s, backward_s, hop_s, micro_batches)
+    return [passes[-1][2] for passes in placed]
+
+
+def place_passes(order: str, *, forward_s: Sequence[float], backward_s: Sequence[float], hop_s: float,
+                 micro_batches: int, virtual_stages: int = 1) -> list[list[tuple[str, float, float]]]:  # fmt: skip
+    """("F" or "B", start, end) of every pass of each stage. Orders known only by formula are laid out as 1F1B, with their
+    gaps scaled so that each stage ends when the formula says."""
+    exact = order in ("gpipe", "1f1b") and virtual_stages == 1 and len(forward_s) > 1
+    placed = _place(order if exact else "1f1b", forward_s, backward_s, hop_s, micro_batches)
+    ends = finish_times(
+        order, forward_s=forward_s, backward_s=backward_s, hop_s=hop_s, micro_batches=micro_batches,
+        virtual_stages=virtual_stages,
+    )  # fmt: skip
+    return [_end_at(passes, end_s) for passes, end_s in zip(placed, ends, strict=True)]
+
+
+def _end_at(passes: Sequence[tuple[str, float, float]], end_s: float) -> list[tuple[str, float, float]]:
+    busy_s = sum(end - start for _, start, end in passes)
+    waited_s = passes[-1][2] - busy_s
+    idle_s = max(0.0, end_s - busy_s)
+    waits = waited_s > 1e-9 * busy_s
+    scale = idle_s / waited_s if waits else 0.0
+    moved = []
+    # A stage that never waits in 1F1B has no gap to scale: it begins late.
+    before_s, clock_s = 0.0, 0.0 if waits else idle_s
+    for kind, start, end in passes:
+        clock_s += scale * (start - before_s)
+        moved.append((kind, clock_s, clock_s + end - start))
+        before_s, clock_s = end, clock_s + end - start
+    return moved
+
+
+def _place(order: str, forward_s: Sequence[float], backward_s: Sequence[float], hop_s: float,
+           micro_batches: int) -> list[list[tuple[str, float, float]]]:  # fmt: skip
     num_stages = len(forward_s)
     lists = [_passes(order, stage, num_stages, micro_batches) for stage in range(num_stages)]
     done: dict[tuple[int, str, int], float] = {}
+    placed: list[list[tuple[str, float, float]]] = [[] for _ in range(num_stages)]
     clock = [0.0] * num_stages
     position = [0] * num_stages
     waiting = list(range(num_stages))
@@ -63,13 +99,15 @@ def _by_recurrence(order: str, forward_s: Sequence[float], backward_s: Sequence[
             if source is not None and source not in done:
                 break
             arrival = 0.0 if source is None else done[source] + (hop_s if source[0] != stage else 0.0)
-            clock[stage] = max(clock[stage], arrival) + (forward_s[stage] if kind == "F" else backward_s[stage])
+            start = max(clock[stage], arrival)
+            clock[stage] = start + (forward_s[stage] if kind == "F" else backward_s[stage])
+            placed[stage].append((kind, start, clock[stage]))
             done[(stage, kind, batch)] = clock[stage]
             position[stage] += 1
             neighbour = stage + 1 if kind == "F" else stage - 1
             if 0 <= neighbour < num_stages and neighbour not in waiting:
                 waiting.append(neighbour)
-    return clock
+    return placed
 
 
 def _passes(order: str, stage: int, num_stages: int, micro_batches: int) -> list[tuple[str, int]]:

@@ -1,8 +1,10 @@
 """Turns a program and its estimates into the timeline of one step."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from traincast.simulate.order import finish_times
+from traincast.simulate.draw import Pattern, draw_patterns, draw_pipeline
+from traincast.simulate.order import finish_times, place_passes
 from traincast.simulate.passes import Clocks, Part, Spent, run_pass, split_passes
 from traincast.spec import Collective, Estimate, Program, Span, Timeline
 
@@ -60,6 +62,7 @@ def _run_update(passes: Mapping[str, Sequence[Part]], clocks: Clocks, spent: Spe
 def _run_pipeline(program: Program, estimates: Sequence[Sequence[Estimate]], *, draw: bool) -> Timeline:
     plan = program.parallelism
     forward_s, backward_s, tails = [], [], []
+    patterns: list[Pattern] = []
     hop_s = 0.0
     slowest: tuple[float, Spent] | None = None
     for stage, priced in zip(program.stages, estimates, strict=True):
@@ -79,6 +82,8 @@ def _run_pipeline(program: Program, estimates: Sequence[Sequence[Estimate]], *, 
         before = tail.copy()
         _run_update(passes, end, tail, spans=None)
         tails.append((end.device_s - plain_s, tail, before))
+        if draw:
+            patterns.append(draw_patterns(passes, update=lambda *parts: _run_update(*parts[:3], spans=parts[3])))
     ends = finish_times(
         plan.order,
         forward_s=forward_s,
@@ -94,7 +99,17 @@ def _run_pipeline(program: Program, estimates: Sequence[Sequence[Estimate]], *, 
         total.add(slowest[1], Spent(), plan.micro_batches)
         bubble_s = max(0.0, ends[last] - plan.micro_batches * slowest[0])
     total.add(tails[last][1], tails[last][2], 1)
-    spans = _draw_pipeline(forward_s, backward_s, finishes) if draw else []
+    spans: list[Span] = []
+    if draw:
+        placed = place_passes(
+            plan.order,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            hop_s=hop_s,
+            micro_batches=plan.micro_batches,
+            virtual_stages=plan.virtual_stages,
+        )
+        spans = draw_pipeline(patterns, placed, hop=_find_hop(program), hop_s=hop_s)
     return _summarize(finishes[last], total, bubble_s=bubble_s, spans=spans)
 
 
@@ -106,11 +121,16 @@ def _hop_seconds(tasks: Sequence[object], priced: Sequence[Estimate]) -> list[fl
     ]
 
 
-def _draw_pipeline(forward_s: Sequence[float], backward_s: Sequence[float], finishes: Sequence[float]) -> list[Span]:
-    return [
-        Span(name="stage", start_s=0.0, end_s=finish, stream="device", category="compute", rank=stage)
-        for stage, finish in enumerate(finishes)
+def _find_hop(program: Program) -> Collective | None:
+    """The largest tensor that crosses between stages; with virtual stages it crosses once for each."""
+    hops = [
+        task
+        for stage in program.stages
+        for task in stage.tasks
+        if isinstance(task, Collective) and task.axis == "pipeline"
     ]
+    largest = max(hops, key=lambda hop: hop.num_bytes, default=None)
+    return largest and replace(largest, num_bytes=largest.num_bytes * program.parallelism.virtual_stages)
 
 
 def _summarize(duration_s: float, spent: Spent, *, bubble_s: float, spans: Sequence[Span]) -> Timeline:

@@ -70,6 +70,8 @@ class Span:
     """Read and written in the device's memory by an op."""
     collective: Collective | None = None
     """What is communicated; None for anything else."""
+    direction: str = "both"
+    """Of what is communicated, as this rank sees it: in, out or both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
