@@ -293,7 +293,9 @@ def choose_loads(
 ) -> list[int]:
     """The loads that tell most about all factors within the budget (Bayesian D-optimality: the prior is the ridge)."""
     features = fit.sensitivities(loads)
-    return d_optimal(features, budget=budget_s, costs=costs, ridge=1.0, measured=measured, forbidden=forbidden)
+    return d_optimal(
+        features, budget=budget_s, costs=costs, ridge=1.0, measured=measured, forbidden=forbidden, scaled=False
+    )
 
 
 def expected_cost_s(load: Load, fit: Fit, protocol: Protocol) -> float:

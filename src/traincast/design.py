@@ -36,14 +36,18 @@ def d_optimal(
     forbidden: Iterable[int] = (),
     measured: Iterable[int] = (),
     exchange: bool = True,
+    scaled: bool = True,
 ) -> list[int]:
     """Rows that shrink the uncertainty of a linear model most: they maximise log det(X'X + ridge) within the budget.
 
     `budget` is in the unit of `costs`; without costs it is a number of rows. Rows already `measured` count as known and
     are not chosen again. The best rows per cost come first, so a prefix is a good smaller design. Greedy choice, then
-    exchanges (Fedorov 1972) until none improves.
+    exchanges (Fedorov 1972) until none improves. Columns are brought to unit scale unless `scaled` is False: then the
+    ridge is the prior precision of coefficients that have a scale of their own.
     """
-    problem = _Problem.of(features, budget=budget, costs=costs, ridge=ridge, forbidden=forbidden, measured=measured)
+    problem = _Problem.of(
+        features, budget=budget, costs=costs, ridge=ridge, forbidden=forbidden, measured=measured, scaled=scaled
+    )
     # Greedy per cost alone can spend all on cheap rows; the better of both greedy rules is within a constant of
     # the best (Leskovec et al. 2007).
     plans = [_grow(problem, [], per_cost=True)]
@@ -64,9 +68,12 @@ def a_optimal(
     forbidden: Iterable[int] = (),
     measured: Iterable[int] = (),
     targets: ArrayLike | None = None,
+    scaled: bool = True,
 ) -> list[int]:
     """Rows that minimise the summed variance of the coefficients, or of the predictions for the rows of `targets`."""
-    problem = _Problem.of(features, budget=budget, costs=costs, ridge=ridge, forbidden=forbidden, measured=measured)
+    problem = _Problem.of(
+        features, budget=budget, costs=costs, ridge=ridge, forbidden=forbidden, measured=measured, scaled=scaled
+    )
     weight = np.eye(problem.rows.shape[1]) if targets is None else _gram(_matrix(targets) / problem.scale)
     inverse = problem.start_inverse()
     chosen: list[int] = []
@@ -209,8 +216,9 @@ class _Problem:
         ridge: float,
         forbidden: Iterable[int],
         measured: Iterable[int],
+        scaled: bool = True,
     ) -> "_Problem":
-        rows, scale = _scaled(features)
+        rows, scale = _scaled(features) if scaled else _unscaled(features)
         num_rows, num_columns = rows.shape
         prices = np.ones(num_rows) if costs is None else np.asarray(costs, dtype=np.float64)
         if prices.shape != (num_rows,):
@@ -307,6 +315,11 @@ def _scaled(features: ArrayLike) -> tuple[Array, Array]:
     scale = np.sqrt(np.mean(matrix**2, axis=0)) if len(matrix) else np.ones(matrix.shape[1])
     scale = np.where(scale > 0, scale, 1.0)
     return matrix / scale, scale
+
+
+def _unscaled(features: ArrayLike) -> tuple[Array, Array]:
+    matrix = _matrix(features)
+    return matrix, np.ones(matrix.shape[1])
 
 
 def _matrix(features: ArrayLike) -> Array:

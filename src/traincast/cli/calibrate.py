@@ -1,0 +1,95 @@
+"""`traincast calibrate`: measures this machine for a few minutes and keeps what was learned."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from traincast.cli.options import Json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traincast.calibrate import Load
+    from traincast.profile.protocol import Subject
+
+
+def calibrate(
+    out: Annotated[Path, typer.Option("--out", "-o", help="File that keeps the calibration.")] = Path(
+        "calibration.json"
+    ),
+    name: Annotated[str, typer.Option("--name", "-n", help="Of the calibration.")] = "this-machine",
+    budget: Annotated[str, typer.Option("--budget", help="Time to spend on measuring, such as 3min.")] = "3min",
+    width: Annotated[
+        float, typer.Option("--width", help="Stop earlier once the 90% interval of a step is this narrow, such as 0.1.")
+    ] = 0.0,
+    store: Annotated[Path, typer.Option("--store", "-s", help="File that keeps the measurements.")] = Path(
+        "measurements.db"
+    ),
+    models: Annotated[
+        int, typer.Option("--models", help="Architectures whose operators and steps may be measured.")
+    ] = 48,
+    held_out: Annotated[int, typer.Option("--held-out", help="Architectures kept back to check the result.")] = 20,
+    core: Annotated[int | None, typer.Option("--core", help="Pin to this core.")] = None,
+    share: Annotated[float | None, typer.Option("--share", help="CPU quota in cores; needs cgroups and root.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure this machine for a few minutes, so that forecasts for it become sharp.
+
+    What to measure is chosen by D-optimality, information per second, and planned again as results come in. The error is
+    shown before and after, on steps of models that were not fitted.
+    """
+    import os
+
+    from traincast.calibrate import calibrate_machine, corpus_candidates, save_calibration
+    from traincast.cli.output import say
+    from traincast.files import encode
+    from traincast.profile.machine import Steadiness, describe, make_canary, steady
+    from traincast.profile.protocol import Protocol
+    from traincast.report.document import format_json
+    from traincast.store import Store
+    from traincast.units import parse_seconds, show_seconds
+
+    budget_s = parse_seconds(budget)
+    _tell("recording the steps of our architectures")
+    candidates = corpus_candidates(num_models=models, num_held_out=held_out)
+    chosen = core if core is not None else max(os.sched_getaffinity(0))
+    wanted = Steadiness(cores=(chosen,), num_threads=1, cpu_share=share)
+    with steady(wanted) as steadiness, Store(store) as kept:
+        outcome = calibrate_machine(
+            candidates, name=name, store=kept, environment=describe(steadiness=steadiness), prepare=_subjects,
+            budget_s=budget_s, target_width=width, protocol=Protocol(num_rounds=3, block_s=0.03, warm_up_s=0.005),
+            canary=make_canary(), say=_tell,
+        )  # fmt: skip
+    save_calibration(outcome.calibration, out)
+    if json:
+        answer = {
+            "calibration": str(out), "name": name, "measuring_s": outcome.measuring_s, "num_operators": outcome.num_operators,
+            "num_steps": outcome.num_steps, "before": encode(outcome.before), "after": encode(outcome.after),
+            "interval_width": outcome.width, "unmeasured": list(outcome.unmeasured),
+        }  # fmt: skip
+        say(format_json(answer))
+        return
+    before, after = outcome.before, outcome.after
+    say(
+        f"{outcome.num_operators} operators and {outcome.num_steps} steps in {show_seconds(outcome.measuring_s)} of measuring"
+    )
+    say(f"error on {after.num_cases} steps of models that were not fitted:")
+    for label, score in (("before", before), ("after", after)):
+        say(f"  {label:7} mean {score.mean:6.1%}   median {score.median:6.1%}   worst {score.worst:6.1%}")
+    say(f"typical 90% interval of a step: ±{outcome.width:.0%}")
+    for line in outcome.unmeasured[:5]:
+        say(f"not measured: {line}")
+    say(f"kept in {out}; use it with: traincast forecast ... --calibration {out}")
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _subjects(loads: "Sequence[Load]") -> "list[Subject]":
+    from traincast.profile.operators import operator_subjects
+    from traincast.profile.steps import step_subjects
+
+    return [(step_subjects if load.is_step else operator_subjects)([load.experiment])[0] for load in loads]

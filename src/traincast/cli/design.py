@@ -1,0 +1,165 @@
+"""`traincast design`: says which few measurements are worth their price, what they cost and what they would gain."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from traincast.cli.options import Json
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+METHODS = ("d-optimal", "a-optimal", "random")
+
+
+def design(
+    table: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Candidates as CSV, one per line; without it the operators that profile knows.", show_default=False
+        ),
+    ] = None,
+    budget: Annotated[
+        str, typer.Option("--budget", help="Time to spend, such as 3min; without costs a number of rows.")
+    ] = "1min",
+    features: Annotated[
+        str | None,
+        typer.Option("--features", help="Columns of the table, by commas; default: all numbers but the cost."),
+    ] = None,
+    cost: Annotated[str | None, typer.Option("--cost", help="Column with the seconds each candidate takes.")] = None,
+    method: Annotated[str, typer.Option("--method", help=f"{', '.join(METHODS)}.")] = "d-optimal",
+    logarithms: Annotated[
+        bool, typer.Option("--log", help="Use the logarithm of every feature, and a constant.")
+    ] = False,
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", "-s", help="Operators measured there already count as known.", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", help="Lines to print.")] = 30,
+    json: Json = False,
+) -> None:
+    """Choose the few measurements that are worth their price.
+
+    The gain of a row is how much it shrinks the joint uncertainty of the model, in nats; the first rows bring most.
+    """
+    import numpy as np
+
+    from traincast.cli.output import say
+    from traincast.design import a_optimal, d_optimal, explain, prediction_spread, random_design
+    from traincast.errors import UnknownName
+    from traincast.report.document import format_json
+    from traincast.report.table import Table, format_table
+    from traincast.units import parse_seconds, show_seconds
+
+    if method not in METHODS:
+        raise UnknownName("method", method, METHODS)
+    if table is not None:
+        names, matrix, costs = _read(table, features, cost, logarithms=logarithms)
+        measured: list[int] = []
+        ridge = 1e-3
+    else:
+        names, matrix, costs, measured = _operators(store)
+        ridge = 1.0
+    amount = parse_seconds(budget)
+    if method == "d-optimal":
+        rows = d_optimal(matrix, budget=amount, costs=costs, ridge=ridge, measured=measured)
+    elif method == "a-optimal":
+        rows = a_optimal(matrix, budget=amount, costs=costs, ridge=ridge, measured=measured)
+    else:
+        rows = random_design(len(matrix), budget=amount, costs=costs, measured=measured)
+    choices = explain(matrix, rows, costs=costs, ridge=ridge, measured=measured)
+    before = float(np.median(prediction_spread(matrix, measured, ridge=ridge)))
+    after = float(np.median(prediction_spread(matrix, [*measured, *rows], ridge=ridge)))
+    total, everything = (
+        sum(choice.cost for choice in choices),
+        float(np.sum(costs)) if costs is not None else len(matrix),
+    )
+    if json:
+        answer = {
+            "method": method, "num_candidates": len(matrix), "num_measured": len(measured),
+            "rows": [{"row": each.row, "name": names[each.row], "cost": each.cost, "gain": each.gain} for each in choices],
+            "cost": total, "cost_of_all": everything, "spread_before": before, "spread_after": after,
+        }  # fmt: skip
+        say(format_json(answer))
+        return
+    show = show_seconds if costs is not None else (lambda value: f"{value:.0f}")
+    lines = tuple((names[each.row][:90], show(each.cost), f"{each.gain:.2f}") for each in choices[:limit])
+    headings = ("measure", "cost", "gain")
+    say(format_table(Table(headings=headings, rows=lines, left=frozenset({"measure"}))))
+    if len(choices) > limit:
+        say(f"... and {len(choices) - limit} more")
+    say(
+        f"{len(choices)} of {len(matrix)} candidates, {show(total)} instead of {show(everything)} for all; "
+        f"typical uncertainty of a prediction falls from {before:.2g} to {after:.2g} (in units of one measurement's error)"
+    )
+
+
+def _read(
+    path: Path, features: str | None, cost: str | None, *, logarithms: bool
+) -> "tuple[list[str], NDArray[np.float64], NDArray[np.float64] | None]":
+    import csv
+
+    import numpy as np
+
+    from traincast.errors import InvalidInput, UnknownName
+
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            lines: list[dict[str, Any]] = list(csv.DictReader(stream))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(f"cannot read {path}: {error}") from error
+    if not lines:
+        raise InvalidInput(f"{path} holds no candidates")
+    columns = list(lines[0])
+    if cost is not None and cost not in columns:
+        raise UnknownName("column", cost, columns)
+    wanted = [word.strip() for word in features.split(",")] if features else _numeric(lines, columns, cost)
+    for name in wanted:
+        if name not in columns:
+            raise UnknownName("column", name, columns)
+    try:
+        matrix = np.array([[float(line[name]) for name in wanted] for line in lines])
+        costs = np.array([float(line[cost]) for line in lines]) if cost is not None else None
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{path} has a cell that is not a number: {error}") from error
+    if not wanted:
+        raise InvalidInput(f"{path} has no column of numbers to use as a feature; name some with --features")
+    if logarithms:
+        if not (matrix > 0).all():
+            raise InvalidInput("--log needs features above 0")
+        matrix = np.concatenate([np.ones((len(matrix), 1)), np.log(matrix)], axis=1)
+    names = [", ".join(f"{name}={line[name]}" for name in columns if name != cost) for line in lines]
+    return names, matrix, costs
+
+
+def _numeric(lines: list[dict[str, Any]], columns: list[str], cost: str | None) -> list[str]:
+    def is_number(text: Any) -> bool:
+        try:
+            float(text)
+        except (TypeError, ValueError):
+            return False
+        return True
+
+    return [name for name in columns if name != cost and all(is_number(line[name]) for line in lines)]
+
+
+def _operators(store: Path | None) -> "tuple[list[str], NDArray[np.float64], NDArray[np.float64], list[int]]":
+    import numpy as np
+
+    from traincast.calibrate import expected_cost_s, find_peaks, operator_load, start_fit
+    from traincast.profile.operators import grid
+    from traincast.profile.protocol import Protocol
+    from traincast.store import Store
+
+    loads = [operator_load(experiment) for experiment in grid()]
+    fit = start_fit(loads, find_peaks([], {}))
+    protocol = Protocol(num_rounds=3, block_s=0.03, warm_up_s=0.005)
+    costs = np.array([expected_cost_s(load, fit, protocol) for load in loads])
+    measured: list[int] = []
+    if store is not None:
+        with Store(store, create=False) as kept:
+            known = {experiment.key for experiment, _, _ in kept.rows(subject="operator")}
+        measured = [index for index, load in enumerate(loads) if load.experiment.key in known]
+    return [load.experiment.key for load in loads], fit.sensitivities(loads), costs, measured
