@@ -168,7 +168,8 @@ class _Splitter:
         if not isinstance(task, Op):
             yield task
             return
-        if task.kind == "optimizer":
+        if task.phase == "optimizer":
+            # The update and what surrounds it (clipping, zeroing) touch the weights a rank holds.
             yield scale_op(task, self._weight_share(), attrs=("numel",))
             return
         partial = [tensor for tensor in task.reads if self.state.get(tensor) == PARTIAL]
@@ -216,7 +217,7 @@ class _Splitter:
             column = (cut == "column") == (op.phase != "backward")
             self._mark(op, PART if column else PARTIAL)
             return self._shrink_product(op, "n" if column else "k")
-        if op.kind == "embedding" and any(self.cuts.get(tensor) == "vocab" for tensor in (*op.reads, *op.writes)):
+        if op.kind == "embedding" and self._uses_split_table(op):
             self._mark(op, PART if op.phase == "backward" else PARTIAL)
             return op
         in_part = any(self.state.get(tensor) == PART for tensor in op.reads) or self._fills_split_shape(op)
@@ -236,6 +237,12 @@ class _Splitter:
         needs_part = (cut == "row") == (op.phase != "backward")
         has_part = any(self.state.get(tensor) == PART for tensor in op.reads)
         return needs_part == has_part
+
+    def _uses_split_table(self, op: Op) -> bool:
+        """The forward pass reads the table; the backward pass writes a gradient of its shape."""
+        tables = [tensor for tensor, cut in self.cuts.items() if cut == "vocab"]
+        shapes = {self.stage.tensors[tensor].shape for tensor in tables}
+        return any(tensor in tables for tensor in op.reads) or any(self.stage.tensors[t].shape in shapes for t in op.writes)
 
     def _fills_split_shape(self, op: Op) -> bool:
         """The first op of a loss's backward fills a gradient for scores that are split."""
