@@ -296,7 +296,8 @@ class _Classes:
         members: dict[int, list[int]] = defaultdict(list)
         for index, root in enumerate(self.of):
             members[root].append(index)
-        outside = self._read_outside()
+        # Only what the last repetition leaves behind has a meaning after the run; earlier results are gone or kept.
+        outside, early = self._read_outside(), self._written_early()
         for root, numbers in self._touching.items():
             tensors = [self.graph.tensors[index] for index in members[root]]
             run = self.runs[min(numbers)]
@@ -307,9 +308,16 @@ class _Classes:
             if tensors[0].role in PERSISTENT:
                 if counts != {len(tensors)}:
                     return run
-            elif len(counts) > 1 or len(outside & set(members[root])) > 2:
+            elif len(counts) > 1 or not outside.isdisjoint(early.intersection(members[root])):
                 return run
         return None
+
+    def _written_early(self) -> set[int]:
+        early: set[int] = set()
+        for run in self.runs:
+            for op in self.graph.ops[run.start : run.stop - run.period]:
+                early.update(op.writes)
+        return early
 
     def _read_outside(self) -> set[int]:
         places = _places(self.runs, len(self.graph.ops))

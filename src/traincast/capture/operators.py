@@ -366,6 +366,16 @@ def _norm(function: str, per_element: int, *, num_kernels: int = 1) -> Callable[
     return rule
 
 
+def _weight_norm(per_element: int) -> Callable[[Call], list[Work]]:
+    def rule(call: Call) -> list[Work]:
+        numel = _numel(call.inputs)
+        rows = max(1, min(tensor.numel() for tensor in call.inputs))
+        attrs: dict[str, Attr] = {"function": "weight_norm", "rows": rows, "cols": numel // rows}
+        return [_work(call, "norm", per_element * numel, attrs)]
+
+    return rule
+
+
 def _reduce(call: Call) -> list[Work]:
     data = next((tensor for tensor in call.inputs if tensor.numel() > 1), call.inputs[0])
     numel = data.numel()
@@ -639,7 +649,8 @@ def _bincount(call: Call) -> list[Work]:
 _POINTWISE_WITHOUT_TAG = frozenset(
     "aten." + name
     for name in (
-        "where", "clamp", "clamp_min", "clamp_max", "gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward",
+        "where", "floor_divide",
+        "clamp", "clamp_min", "clamp_max", "gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward",
         "threshold_backward", "hardtanh_backward", "hardswish_backward", "hardsigmoid_backward", "elu_backward",
         "leaky_relu_backward", "softplus_backward", "mish_backward", "glu", "glu_backward", "hardswish", "hardsigmoid",
         "prelu", "_prelu_kernel", "_prelu_kernel_backward", "rrelu_with_noise", "log_sigmoid_forward",
@@ -687,6 +698,8 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
     **_table("native_layer_norm_backward", _norm("layer_norm", 12, num_kernels=2)),
     **_table("_fused_rms_norm", _norm("rms_norm", 5)),
     **_table("_fused_rms_norm_backward", _norm("rms_norm", 10, num_kernels=2)),
+    **_table("_weight_norm_interface", _weight_norm(3)),
+    **_table("_weight_norm_interface_backward", _weight_norm(6)),
     **_table("native_group_norm", _norm("group_norm", 8)),
     **_table("native_group_norm_backward", _norm("group_norm", 12, num_kernels=2)),
     **_table(

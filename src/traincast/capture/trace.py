@@ -428,6 +428,9 @@ def _patched() -> Iterator[Callable[[], None]]:
         module = sys.modules.get("transformers.utils.import_utils")
         if module is not None and hasattr(module, "is_fake_tensor") and module.is_fake_tensor is not _never:
             patch(module, "is_fake_tensor", _never)
+        models = sys.modules.get("transformers.modeling_utils")
+        if models is not None and models.PreTrainedModel.__dict__.get("initialize_weights") not in (None, _nothing):
+            patch(models.PreTrainedModel, "initialize_weights", _nothing)
 
     fastpath = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -448,6 +451,10 @@ def _format(tensor: Any, specification: str) -> str:
     if tensor.dim() == 0:
         return format(tensor.item(), specification)
     return repr(tensor)
+
+
+def _nothing(*arguments: Any, **options: Any) -> None:
+    """Weights without memory need no first values."""
 
 
 def _never(tensor: Any) -> bool:
@@ -502,7 +509,7 @@ class _Ready:
 
     def run(self) -> None:
         step, recorder = self.step, self.step.recorder
-        recorder.recording = True
+        recorder.recording = recorder.values.recording = True
         with recorder.watch_modules():
             for _ in range(step.accumulate if step.mode != "inference" else 1):
                 if step.mode == "inference":

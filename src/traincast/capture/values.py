@@ -10,6 +10,9 @@ FLOAT_LIMIT = 4096
 WHOLE_LIMIT = 4 * 2**20
 """Values are followed through float tensors up to the first number of elements and through integer ones up to the second."""
 
+PATIENCE = 64
+"""Unknown conditions that may be read in one module before one of them is answered the other way."""
+
 _SLOT = "_traincast_value"
 _ATEN = torch.ops.aten
 _RANDOM = {_ATEN.rand.default, _ATEN.rand_like.default}
@@ -38,6 +41,8 @@ class Values:
     def __init__(self) -> None:
         self.assumptions: dict[str, None] = {}
         self.layer = ""
+        self.recording = False
+        self._asked: dict[tuple[bool, str], int] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in _READERS:
@@ -74,6 +79,8 @@ class Values:
         return value if value is not None and value.alive[0] else None
 
     def _assume(self, sentence: str) -> None:
+        if not self.recording:
+            return
         where = f" (in {self.layer})" if self.layer else ""
         self.assumptions[sentence + where] = None
 
@@ -95,11 +102,22 @@ class Values:
         tensor = args[0]
         if getattr(tensor, "constant", None) is not None:
             return func(*args, **kwargs)
-        answer: Any = True if tensor.dtype == torch.bool else 0.5 if tensor.dtype.is_floating_point else 1
+        answer: Any = (
+            self._guess_condition() if tensor.dtype == torch.bool else 0.5 if tensor.dtype.is_floating_point else 1
+        )
+        if not self.recording:
+            return answer
         self._assume(
             f"a {str(tensor.dtype).removeprefix('torch.')} value the program read from a tensor is taken as {answer}"
         )
         return answer
+
+    def _guess_condition(self) -> bool:
+        """True while recording and False while building ("is any weight out of range?"), but not for ever: a program that
+        asks again and again waits for the other answer."""
+        place = (self.recording, self.layer)
+        self._asked[place] = self._asked.get(place, 0) + 1
+        return self.recording != (self._asked[place] % PATIENCE == 0)
 
     def _ragged(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Operations whose output size depends on values."""

@@ -1,0 +1,244 @@
+"""What a user names to a graph: a Python file, an ONNX file, a Hugging Face config, a TensorFlow graph or a saved graph."""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from traincast.errors import CaptureFailed, InvalidInput, MissingExtra, TraincastError
+from traincast.files import GRAPH_FORMAT, load_graph, read_json
+from traincast.spec.graph import Graph, Scalable
+
+FORMS = (
+    "my_file.py:build, model.onnx, a Hugging Face config.json, a TensorFlow saved_model/ or graph.pb, or a saved graph"
+)
+
+
+def load_source(
+    source: str | Mapping[str, Any],
+    *,
+    batch: int | None = None,
+    seq: int | None = None,
+    precision: str | None = None,
+    mode: str | None = None,
+    optimizer: str | None = None,
+    attention: str | None = None,
+    accumulate: int | None = None,
+    checkpointing: bool = False,
+    scalable: bool = False,
+) -> Graph | Scalable:
+    """The step that a source names. `scalable` records it at two batch sizes, so that any batch follows."""
+    if batch is not None and batch < 1:
+        raise InvalidInput(f"a batch of {batch}; it must be at least 1")
+    options: dict[str, Any] = {
+        key: value
+        for key, value in (
+            ("precision", precision),
+            ("mode", mode),
+            ("optimizer", optimizer),
+            ("accumulate", accumulate),
+        )
+        if value is not None
+    }
+    if options.get("optimizer") == "none":
+        del options["optimizer"]
+        options.setdefault("mode", "forward_backward")
+    if isinstance(source, Mapping):
+        return _from_config(source, batch, seq, attention, checkpointing, scalable, options)
+    text = str(source)
+    path = Path(text)
+    if ".py" in text and (path.suffix == ".py" or ".py:" in text):
+        return _from_python(text, batch, seq, scalable, options)
+    if not path.exists():
+        raise InvalidInput(f"there is no file {text}; a model is given as {FORMS}")
+    if path.suffix == ".onnx":
+        _need_torch()
+        return _onnx(path, batch, scalable, options)
+    if path.suffix in (".pb", ".pbtxt") or (path.is_dir() and (path / "saved_model.pb").exists()):
+        room = importlib.import_module("traincast.capture.tensorflow")
+        if scalable:
+            raise InvalidInput(f"{path}: a TensorFlow graph is read at one batch; leave out the two batch sizes")
+        graph: Graph = room.read_tensorflow(path, batch=batch or 1, precision=precision or "fp32")
+        return graph
+    if path.suffix in (".json", ".gz"):
+        content = read_json(path)
+        if isinstance(content, dict) and content.get("format") == GRAPH_FORMAT:
+            return load_graph(path)
+        return _from_config(path, batch, seq, attention, checkpointing, scalable, options)
+    if path.is_dir() and (path / "config.json").exists():
+        return _from_config(path, batch, seq, attention, checkpointing, scalable, options)
+    raise InvalidInput(f"{text} is not a model that can be read; allowed: {FORMS}")
+
+
+def _need_torch() -> None:
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        raise MissingExtra("torch", "torch", "recording a model") from error
+
+
+def _record(
+    build: Any, make_inputs: Callable[[int], Any], *, batch: int | None, scalable: bool, options: dict[str, Any]
+) -> Graph | Scalable:
+    from traincast.capture import capture, capture_scalable
+
+    if scalable:
+        return capture_scalable(build, make_inputs, **options)
+    size = 1 if batch is None else batch
+    return capture(build, lambda: make_inputs(size), batch_size=size, **options)
+
+
+def _from_config(
+    config: Any, batch: int | None, seq: int | None, attention: str | None, checkpointing: bool, scalable: bool,
+    options: dict[str, Any],
+) -> Graph | Scalable:  # fmt: skip
+    _need_torch()
+    from traincast.capture.huggingface import describe_config
+
+    described = describe_config(config, seq=seq, attention=attention, checkpointing=checkpointing)
+    options = {
+        **options,
+        "name": described.name,
+        "source": "huggingface",
+        "tokens_per_sample": described.tokens_per_sample,
+        "samples_unit": described.samples_unit,
+    }
+    return _record(described.build, described.make_inputs, batch=batch, scalable=scalable, options=options)
+
+
+def _onnx(path: Path, batch: int | None, scalable: bool, options: dict[str, Any]) -> Graph | Scalable:
+    from traincast.capture.onnx import describe_onnx
+
+    described = describe_onnx(path)
+    if scalable and not described.batch_is_free:
+        raise InvalidInput(
+            f"{path} has a fixed batch of {described.batch}; export it with a dynamic batch, or leave out --any-batch"
+        )
+    if batch is not None and not described.batch_is_free and batch != described.batch:
+        raise InvalidInput(
+            f"{path} has a fixed batch of {described.batch}, not {batch}; export it with a dynamic batch"
+        )
+    options = {**options, "name": described.name, "source": "onnx"}
+    return _record(
+        described.build, described.make_inputs, batch=batch or described.batch, scalable=scalable, options=options
+    )
+
+
+def _from_python(
+    source: str, batch: int | None, seq: int | None, scalable: bool, options: dict[str, Any]
+) -> Graph | Scalable:
+    """`build()` returns a model, (model, inputs) or (model, make_inputs); its parameters `batch` and `seq` are passed on.
+
+    A `loss` or `make_inputs` function beside it in the file is used too.
+    """
+    file, _, name = source.rpartition(":") if ".py:" in source else (source, "", "build")
+    _need_torch()
+    module = _run_file(Path(file))
+    build = getattr(module, name, None)
+    if build is None:
+        functions = [
+            key for key, item in vars(module).items() if inspect.isfunction(item) and item.__module__ == module.__name__
+        ]
+        raise InvalidInput(f"{file} has no {name!r}; it defines: {', '.join(functions) or 'no function'}")
+    from torch import nn
+
+    made: dict[str, Any] = {}
+    asked = {"batch": batch, "batch_size": batch, "seq": seq}
+
+    def call(function: Any, **values: Any) -> Any:
+        accepted = inspect.signature(function).parameters
+        return function(**{key: value for key, value in values.items() if key in accepted and value is not None})
+
+    def make_model() -> Any:
+        result = build if isinstance(build, nn.Module) else call(build, **asked)
+        if isinstance(result, (tuple, list)):
+            made["inputs"] = result[1] if len(result) > 1 else None
+            return result[0]
+        return result
+
+    def make_inputs(size: int) -> Any:
+        given = made.get("inputs")
+        if given is None:
+            given = getattr(module, "make_inputs", None)
+        if given is None:
+            raise CaptureFailed(
+                f"{source} returned no inputs; return (model, inputs) or define make_inputs(batch) beside it"
+            )
+        if not callable(given) or hasattr(given, "shape"):
+            made["fixed"] = True
+            return given
+        parameters = inspect.signature(given).parameters
+        if not parameters:
+            made["fixed"] = True
+            return given()
+        return call(given, **{**asked, "batch": size, "batch_size": size}) if _by_name(parameters) else given(size)
+
+    def loss(output: Any, *target: Any) -> Any:
+        return module.loss(output, *target)
+
+    try:
+        if inspect.isfunction(build) and ("batch" in inspect.signature(build).parameters) and scalable:
+            raise InvalidInput(f"{source} builds for one batch; return (model, make_inputs) to record any batch")
+        options = {**options, "name": Path(file).stem, "source": source}
+        if getattr(module, "loss", None) is not None:
+            options["loss"] = loss
+        if getattr(module, "optimizer", None) is not None and "optimizer" not in options:
+            options["optimizer"] = module.optimizer
+        graph = _record_python(make_model, make_inputs, made, batch, scalable, options)
+    except TraincastError:
+        raise
+    except Exception as error:
+        raise CaptureFailed(f"{source} raised {type(error).__name__}: {_one_line(error)}") from error
+    return graph
+
+
+def _record_python(
+    make_model: Any, make_inputs: Any, made: dict[str, Any], batch: int | None, scalable: bool, options: dict[str, Any]
+) -> Graph | Scalable:
+    from traincast.capture import capture, capture_scalable
+
+    if scalable:
+        loaded = capture_scalable(make_model, make_inputs, **options)
+        if made.get("fixed"):
+            raise InvalidInput("the inputs have a fixed batch; return (model, make_inputs) to record any batch")
+        return loaded
+    graph = capture(make_model, lambda: make_inputs(batch or 1), **options)
+    if batch is not None and graph.batch_size != batch * options.get("accumulate", 1):
+        raise InvalidInput(
+            f"the inputs have a batch of {graph.batch_size}, not {batch}; return (model, make_inputs) with make_inputs(batch)"
+        )
+    return graph
+
+
+def _by_name(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    return any(name in ("batch", "batch_size", "seq") for name in parameters)
+
+
+def _run_file(path: Path) -> Any:
+    if not path.is_file():
+        raise InvalidInput(f"there is no file {path}")
+    specification = importlib.util.spec_from_file_location(f"traincast_source_{path.stem}", path)
+    if specification is None or specification.loader is None:
+        raise InvalidInput(f"{path} cannot be read as Python")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[specification.name] = module
+    # A model file may import its neighbours, as it does when it is run.
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:
+        line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
+        raise CaptureFailed(
+            f"{path} raised {type(error).__name__} when it was read{line}: {_one_line(error)}"
+        ) from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:297] + "..."
