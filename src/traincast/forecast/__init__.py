@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from traincast.cost import CostModel
 from traincast.cost.pricing import Pricing
 from traincast.cost.stack import stack
 from traincast.errors import IllegalPlan
 from traincast.lower import lower
+from traincast.resources import IDLE_POWER, profile_resources
 from traincast.simulate import replay_memory, simulate_step
 from traincast.spec import (
     GROUNDS,
@@ -28,8 +30,6 @@ from traincast.units import HOUR_S
 NORMAL_90 = 1.645
 CONTEXT_BYTES = 0.75e9
 """What the driver and libraries hold on a device beside the tensors."""
-IDLE_POWER = 0.25
-"""Share of its rated power that a waiting device draws."""
 
 
 def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None, *, costs: CostModel | None = None,
@@ -44,7 +44,8 @@ def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None,
     timeline = simulate_step(program, estimates, draw=draw)
     memory = _worst_memory(program, cluster)
     step = _with_interval(timeline, program, estimates, spread=software.spread)
-    return _answer(job, cluster, program, step, timeline, memory, estimates)
+    answer = _answer(job, cluster, program, step, timeline, memory, estimates)
+    return replace(answer, resources=profile_resources(timeline, cluster)) if timeline.spans else answer
 
 
 def _price_stages(program: Program, cluster: Cluster, model: CostModel) -> list[tuple[Estimate, ...]]:

@@ -51,8 +51,8 @@ class ResourceProfile:
     memory: Activity
     received: Activity
     sent: Activity
-    memory_bytes: float
-    """Read and written in one step."""
+    memory_bytes: float | None
+    """Read and written in one step; None where it cannot be counted."""
     received_bytes: float
     """That reach this rank from other nodes in one step."""
     sent_bytes: float
