@@ -7,7 +7,7 @@ from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
 from traincast.cost.stack import Stack, read_constants, with_constants
 from traincast.forecast.tune import know_step, tune
-from traincast.spec import Parallelism
+from traincast.spec import Job, Parallelism
 
 
 def known_steps(
@@ -21,8 +21,10 @@ def known_steps(
             for devices in (1, 4):
                 graph = make_mlp(layers=6, width=width, batch=batch)
                 cluster = make_cluster(devices_per_node=devices)
-                step = know_step(graph, cluster, Parallelism(data=devices), 1.0, costs=costs)
-                steps.append(know_step(graph, cluster, Parallelism(data=devices), step.predict(truth), costs=costs))
+                step = know_step(Job(graph=graph), cluster, Parallelism(data=devices), 1.0, costs=costs)
+                steps.append(
+                    know_step(Job(graph=graph), cluster, Parallelism(data=devices), step.predict(truth), costs=costs)
+                )
     return steps
 
 
@@ -48,7 +50,7 @@ def test_one_wild_measurement_does_not_carry_the_others_away() -> None:
     truth = with_constants(Stack(), {"product_factor": 1.2})
     steps = known_steps(truth)
     wild = know_step(
-        make_mlp(width=2048, batch=512), make_cluster(), Parallelism(), 50.0, costs=Pricing(ops=Roofline())
+        Job(graph=make_mlp(width=2048, batch=512)), make_cluster(), Parallelism(), 50.0, costs=Pricing(ops=Roofline())
     )
     tuned = tune(Stack(), [*steps, wild])
     assert tuned.product_factor == pytest.approx(1.2, rel=0.08)

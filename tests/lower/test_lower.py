@@ -214,5 +214,7 @@ def test_all_axes_combine() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-amp", "fp16"])
 def test_gradients_are_split_as_their_weights_are(precision: str) -> None:
     stage = lower(gpt(precision=precision), Parallelism(tensor=4)).stages[0]
-    numel = {role: sum(t.numel * t.copies for t in stage.tensors if t.role == role) for role in ("parameter", "gradient")}
+    numel = {
+        role: sum(t.numel * t.copies for t in stage.tensors if t.role == role) for role in ("parameter", "gradient")
+    }
     assert numel["gradient"] == pytest.approx(numel["parameter"], rel=0.01)

@@ -37,10 +37,12 @@ def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None,
     """How long a step and the whole job take, whether it fits, and what it costs."""
     plan = parallelism or Parallelism(data=cluster.num_devices)
     _check_size(plan, cluster)
-    program = lower(job.graph, plan)
+    program = lower(job.graph, plan, compiled=job.compiled)
     software = stack(job.stack)
     model = costs or Pricing(stack=software)
     estimates = _price_stages(program, cluster, model)
+    if job.cuda_graphs:
+        estimates = _replayed(estimates)
     timeline = simulate_step(program, estimates, draw=draw)
     memory = _worst_memory(program, cluster)
     step = _with_interval(timeline, program, estimates, spread=software.spread)
@@ -55,6 +57,11 @@ def _price_stages(program: Program, cluster: Cluster, model: CostModel) -> list[
         if id(stage.tasks) not in priced:
             priced[id(stage.tasks)] = model.estimate(stage, cluster)
     return [priced[id(stage.tasks)] for stage in program.stages]
+
+
+def _replayed(estimates: Sequence[Sequence[Estimate]]) -> list[tuple[Estimate, ...]]:
+    """CUDA graphs: one launch per step, so the host issues nothing op by op."""
+    return [tuple(replace(estimate, host_s=0.0) for estimate in priced) for priced in estimates]
 
 
 def _check_size(plan: Parallelism, cluster: Cluster) -> None:

@@ -12,7 +12,7 @@ from traincast.cost.pricing import Pricing
 from traincast.cost.stack import TUNABLE, Stack, read_constants, with_constants
 from traincast.lower import lower
 from traincast.simulate import simulate_step
-from traincast.spec import Cluster, Collective, Estimate, Graph, Op, Parallelism, Program
+from traincast.spec import Cluster, Collective, Estimate, Job, Op, Parallelism, Program
 
 Array = NDArray[np.float64]
 
@@ -30,6 +30,7 @@ class KnownStep:
     crossing: tuple[tuple[bool, ...], ...]
     """For each task, whether it is a collective that leaves its node."""
     seconds: float
+    cuda_graphs: bool = False
 
     def predict(self, stack: Stack) -> float:
         """The step under a stack's constants."""
@@ -42,15 +43,17 @@ class KnownStep:
                     else stack.price_collective(task, estimate, crosses_nodes=crosses)
                     for task, estimate, crosses in zip(stage.tasks, estimates, crossing, strict=True)
                 ]
+        if self.cuda_graphs:
+            priced = {key: [replace(estimate, host_s=0.0) for estimate in row] for key, row in priced.items()}
         timeline = simulate_step(self.program, [priced[id(stage.tasks)] for stage in self.program.stages])
         return timeline.duration_s + stack.pass_s * self.program.parallelism.micro_batches
 
 
 def know_step(
-    graph: Graph, cluster: Cluster, plan: Parallelism, seconds: float, *, costs: Pricing | None = None
+    job: Job, cluster: Cluster, plan: Parallelism, seconds: float, *, costs: Pricing | None = None
 ) -> KnownStep:
     """Lower and price a step whose duration was measured."""
-    program = lower(graph, plan)
+    program = lower(job.graph, plan, compiled=job.compiled)
     model = replace(costs or Pricing(), stack=Stack())
     priced: dict[int, tuple[tuple[Estimate, ...], tuple[bool, ...]]] = {}
     for stage in program.stages:
@@ -62,6 +65,7 @@ def know_step(
         estimates=tuple(priced[id(stage.tasks)][0] for stage in program.stages),
         crossing=tuple(priced[id(stage.tasks)][1] for stage in program.stages),
         seconds=seconds,
+        cuda_graphs=job.cuda_graphs,
     )
 
 

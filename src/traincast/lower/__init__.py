@@ -8,6 +8,7 @@ from traincast.lower.check import check_program
 from traincast.lower.context import split_context
 from traincast.lower.data import gather_weights, shard_state, sync_gradients
 from traincast.lower.expert import spread_experts
+from traincast.lower.fuse import fuse
 from traincast.lower.pipeline import cut_pipeline
 from traincast.lower.recompute import recompute
 from traincast.lower.rewrite import as_stage
@@ -17,11 +18,13 @@ from traincast.spec import Graph, Parallelism, Program, Stage
 __all__ = ["lower"]
 
 
-def lower(graph: Graph, plan: Parallelism) -> Program:
+def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False) -> Program:
     """The program of each distinct rank; one micro-batch of one replica is the graph's batch."""
     _refuse_unsupported(graph, plan)
     whole = recompute(as_stage(graph), plan.recompute)
     shared = spread_experts(split_tensors(split_context(whole, plan), plan), plan)
+    if compiled:
+        shared = fuse(shared)
     stages = cut_pipeline(shared, plan)
     if graph.mode != "inference":
         stages = _for_each_distinct(

@@ -242,7 +242,9 @@ class _Splitter:
         """The forward pass reads the table; the backward pass writes a gradient of its shape."""
         tables = [tensor for tensor, cut in self.cuts.items() if cut == "vocab"]
         shapes = {self.stage.tensors[tensor].shape for tensor in tables}
-        return any(tensor in tables for tensor in op.reads) or any(self.stage.tensors[t].shape in shapes for t in op.writes)
+        return any(tensor in tables for tensor in op.reads) or any(
+            self.stage.tensors[t].shape in shapes for t in op.writes
+        )
 
     def _fills_split_shape(self, op: Op) -> bool:
         """The first op of a loss's backward fills a gradient for scores that are split."""

@@ -1,0 +1,58 @@
+from builders import make_cluster, make_mlp
+from traincast.catalog.models.recipe import Recipe
+from traincast.catalog.models.transformer import TransformerShape, build_transformer
+from traincast.cost.pricing import Pricing
+from traincast.cost.roofline import Roofline
+from traincast.forecast import forecast
+from traincast.lower import lower
+from traincast.simulate import replay_memory
+from traincast.spec import Job, Op, Parallelism
+
+SHAPE = TransformerShape(n_layers=4, hidden=256, heads=4, vocab=1000, seq=128, dropout=0.1, activation="gelu_new")
+
+
+def gpt():
+    return build_transformer(SHAPE, Recipe(precision="fp32", attention="eager"), batch=4)
+
+
+def moved(program) -> float:
+    stage = program.stages[0]
+    return sum(t.num_bytes * n for t, n in zip(stage.tasks, stage.counts(), strict=True) if isinstance(t, Op))
+
+
+def test_fusion_launches_fewer_kernels_and_moves_fewer_bytes() -> None:
+    plain, fused = lower(gpt(), Parallelism()), lower(gpt(), Parallelism(), compiled=True)
+    assert len(fused.stages[0].tasks) < 0.7 * len(plain.stages[0].tasks)
+    assert moved(fused) < 0.9 * moved(plain)
+
+
+def test_fusion_leaves_products_and_their_flop_alone() -> None:
+    def products(compiled: bool) -> list[tuple[str, float | None]]:
+        stage = lower(gpt(), Parallelism(), compiled=compiled).stages[0]
+        return [(t.name, t.flop) for t in stage.tasks if isinstance(t, Op) and t.kind in ("matmul", "attention")]
+
+    assert products(True) == products(False)
+
+
+def test_every_tensor_that_is_read_is_still_written() -> None:
+    plain, fused = (lower(gpt(), Parallelism(), compiled=flag).stages[0] for flag in (False, True))
+    made_before = {t for task in plain.tasks if isinstance(task, Op) for t in task.writes}
+    made = {t for task in fused.tasks if isinstance(task, Op) for t in task.writes}
+    read = {t for task in fused.tasks if isinstance(task, Op) for t in task.reads}
+    assert (read & made_before) <= made
+
+
+def test_fusion_never_needs_more_memory() -> None:
+    plain, fused = (lower(gpt(), Parallelism(), compiled=flag).stages[0] for flag in (False, True))
+    peaks = [replay_memory(stage, capacity_bytes=1e12).peak_bytes for stage in (plain, fused)]
+    assert peaks[1] <= peaks[0] * 1.001
+
+
+def test_a_compiled_step_is_faster_and_a_replayed_one_does_not_wait_for_the_host() -> None:
+    def run(**flags: bool) -> float:
+        return forecast(Job(graph=gpt(), **flags), make_cluster(), costs=Pricing(ops=Roofline())).step.seconds
+
+    assert run(compiled=True) < run()
+    assert run(cuda_graphs=True) < run()
+    host = forecast(Job(graph=make_mlp(width=16), cuda_graphs=True), make_cluster(), costs=Pricing(ops=Roofline()))
+    assert host.timeline.shares["host"] < 1e-9
