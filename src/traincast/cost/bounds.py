@@ -15,19 +15,35 @@ GENERATIONS: dict[str, float] = {
 }  # fmt: skip
 """Families of library kernels: cuBLAS runs Maxwell kernels on Pascal, Volta kernels on Turing, Ampere kernels since."""
 
-LANE_ENERGY: dict[str, float] = {"ga10": 0.63, "ada": 0.38, "hopper": 0.38, "blackwell": 0.34, "cdna2": 0.8, "cdna3": 0.5}
+LANE_ENERGY: dict[str, float] = {
+    "ga10x": 0.63,
+    "ada": 0.38,
+    "hopper": 0.38,
+    "blackwell": 0.34,
+    "cdna2": 0.8,
+    "cdna3": 0.5,
+}
 """Joules per fp32 FLOP on the lanes, relative to the 16 to 7 nm chips the constant was fitted on (they differ by < 8%).
 
 Only the chips named here are carried over: from sustained SGEMM rates published for A10, RTX 3090, RTX 4090 and L4.
 """
 
 MATRIX_ENERGY: dict[str, float] = {
-    "volta": 0.15, "turing": 0.15, "ga10": 0.13, "ampere": 0.072, "ada": 0.078, "hopper": 0.056, "blackwell": 0.028,
+    "volta": 0.15, "turing": 0.15, "ga10x": 0.13, "ampere": 0.072, "ada": 0.078, "hopper": 0.056, "blackwell": 0.028,
     "cdna1": 0.125, "cdna2": 0.1, "cdna3": 0.03,
 }  # fmt: skip
 """Joules per fp16 FLOP on the matrix units, on the same scale; from published sustained GEMM rates, not fitted here."""
 
-DTYPE_ENERGY: dict[str, float] = {"fp64": 4.0, "fp32": 4.0, "tf32": 2.0, "fp16": 1.0, "bf16": 1.0, "fp8": 0.5, "int8": 0.5, "fp4": 0.25}
+DTYPE_ENERGY: dict[str, float] = {
+    "fp64": 4.0,
+    "fp32": 4.0,
+    "tf32": 2.0,
+    "fp16": 1.0,
+    "bf16": 1.0,
+    "fp8": 0.5,
+    "int8": 0.5,
+    "fp4": 0.25,
+}
 
 WIDER: dict[str, tuple[str, ...]] = {
     "fp4": ("fp4", "fp8", "bf16", "fp16", "tf32", "fp32"), "fp8": ("fp8", "bf16", "fp16", "tf32", "fp32"),
@@ -84,7 +100,10 @@ def product_flop_per_s(device: Device, dtype: str) -> tuple[float, str]:
 
 
 def uses_matrix_units(device: Device, dtype: str) -> bool:
-    return device.matrix_flop_per_s.get(dtype, 0.0) >= device.vector_flop_per_s.get(dtype, 0.0) and dtype in device.matrix_flop_per_s
+    return (
+        device.matrix_flop_per_s.get(dtype, 0.0) >= device.vector_flop_per_s.get(dtype, 0.0)
+        and dtype in device.matrix_flop_per_s
+    )
 
 
 def soaked(burst_s: float) -> float:
@@ -100,17 +119,19 @@ def sustained_clock(device: Device, dtype: str, law: PowerLaw, *, soak: float | 
     peak, real = product_flop_per_s(device, dtype)
     energy = _relative_energy(device, real, uses_matrix_units(device, real))
     held = law.clock_per_watt * device.power_watts / (peak * energy)
-    cold = (1.0 + held**-10.0) ** -0.1
+    cold = (1.0 + held**-20.0) ** -0.05
     return np.asarray(cold * (1.0 - law.heat * (1.0 - cold) * np.asarray(soak)), dtype=np.float64)
 
 
 def _relative_energy(device: Device, dtype: str, matrix: bool) -> float:
-    words = device.architecture.lower()
     table = MATRIX_ENERGY if matrix else LANE_ENERGY
-    found = 1.0 if not matrix else 0.072
-    for word, value in table.items():
-        if words.startswith(word) or f" {word}" in words:
-            found = value
-            if word == "ga10":
-                break
+    found = table.get(_silicon(device), 0.072 if matrix else 1.0)
     return found * (DTYPE_ENERGY.get(dtype, 1.0) if matrix else 1.0)
+
+
+def _silicon(device: Device) -> str:
+    """The key of the energy tables; the GA10x chips are not the GA100 that shares their name."""
+    words = device.architecture.lower().split()
+    if len(words) > 1 and words[0] == "ampere" and words[1] != "ga100":
+        return "ga10x"
+    return words[0] if words else ""

@@ -4,7 +4,7 @@ No feature is a raw number of the device: each relates the kernel to it (waves, 
 each saturates, because real models always lie outside the measured range of sizes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,6 @@ from traincast.cost.bounds import (
     PowerLaw,
     generation,
     l2_bytes_per_s,
-    lanes_flop_per_s,
     product_flop_per_s,
     sustained_clock,
     uses_matrix_units,
@@ -25,7 +24,17 @@ Array = NDArray[np.float64]
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "matmul": ("batch", "m", "n", "k", "transposed", "item_bytes", "bytes"),
-    "conv": ("batch", "in_channels", "out_channels", "groups", "in_numel", "out_numel", "taps", "strided", "item_bytes"),
+    "conv": (
+        "batch",
+        "in_channels",
+        "out_channels",
+        "groups",
+        "in_numel",
+        "out_numel",
+        "taps",
+        "strided",
+        "item_bytes",
+    ),
     "pointwise": ("bytes", "inputs", "heavy", "aligned"),
     "softmax": ("rows", "cols", "bytes"),
     "norm": ("rows", "cols", "bytes"),
@@ -36,8 +45,11 @@ TILES = ((128, 128), (64, 64), (32, 128))
 WINOGRAD = 2.25
 """A 3x3 stride-1 convolution needs this many fewer multiplications with F(2x2, 3x3) tiles (Lavin and Gray 2016)."""
 MAXWELL_STRIP = 32
-VOLTA_STRIP = 128
-"""Rows of the output one wave of thread blocks covers: what it does not keep in L2 it reads again from DRAM."""
+VOLTA_STRIP = 1024
+"""Rows of the output one wave of thread blocks covers: what it does not keep in L2 it reads again from DRAM.
+
+The Maxwell kernels walk row by row of tiles; later ones walk in blocks of tiles.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +58,9 @@ class Bounded:
 
     features: Array
     bound_s: Array
+    """With the clock that the power cap is expected to leave."""
+    floor_s: Array
+    """With the full clock: what no kernel beats, whatever the cap."""
     compute_s: Array
     memory_s: Array
 
@@ -62,8 +77,9 @@ class _Machine:
 
     def __init__(self, device: Device, law: PowerLaw, dtype: str, soak: Array | float) -> None:
         peak, real = product_flop_per_s(device, dtype)
+        self.peak_flop_per_s = peak
         self.product_flop_per_s = peak * sustained_clock(device, dtype, law, soak=soak)
-        self.lanes_flop_per_s = lanes_flop_per_s(device)
+        self.wide_flop_per_s = product_flop_per_s(device, "fp32")[0] * sustained_clock(device, "fp32", law, soak=soak)
         self.dram_bytes_per_s = device.memory_bytes_per_s
         self.l2_bytes_per_s = l2_bytes_per_s(device)
         self.l2_bytes = device.l2_bytes or 4e6
@@ -81,6 +97,11 @@ def _log2(x: Array, low: float, high: float) -> Array:
     return np.clip(np.log2(np.maximum(x, 1e-12)), low, high)
 
 
+def _join_limits(compute_s: Array, memory_s: Array) -> Array:
+    """A 4-norm, not a maximum: arithmetic and traffic near balance do not overlap fully."""
+    return np.asarray((np.maximum(compute_s, 1e-12) ** 4 + memory_s**4) ** 0.25, dtype=np.float64)
+
+
 def _product(batch: Array, m: Array, n: Array, k: Array, transposed: Array, num_bytes: Array, item_bytes: Array, work: Array,
              machine: _Machine, resident: Array | None) -> Bounded:  # fmt: skip
     compute_s = work / machine.product_flop_per_s
@@ -90,11 +111,15 @@ def _product(batch: Array, m: Array, n: Array, k: Array, transposed: Array, num_
     strip = np.where(transposed > 0, MAXWELL_STRIP, 2 * MAXWELL_STRIP) if machine.maxwell else float(VOLTA_STRIP)
     again = missing * item_bytes * batch * m * n * k / np.minimum(strip, np.maximum(m, n))
     memory_s = compulsory_s + again / machine.dram_bytes_per_s
-    # A p-norm, not a maximum: arithmetic and traffic near balance do not overlap fully.
-    bound_s = (np.maximum(compute_s, 1e-12) ** 4 + memory_s**4) ** 0.25
+    bound_s = _join_limits(compute_s, memory_s)
+    # Utilisation was measured in fp32 only: other formats ask for that of the same product in fp32, so that a fast matrix
+    # unit does not make a large product look like a small one.
+    wide_s = work / machine.wide_flop_per_s
+    wide_bytes = 4.0 / item_bytes
+    wide_memory_s = memory_s * wide_bytes
     features = [
-        _log2(compute_s / memory_s, -4, 6), _log2(bound_s / 5e-6, -2, 8), _log2(k, 3, 12),
-        _log2(np.minimum(m, n), 3, 11), _log2(num_bytes / machine.l2_bytes, -4, 6),
+        _log2(wide_s / wide_memory_s, -4, 6), _log2(_join_limits(wide_s, wide_memory_s) / 5e-6, -2, 8), _log2(k, 3, 12),
+        _log2(np.minimum(m, n), 3, 11), _log2(wide_bytes * num_bytes / machine.l2_bytes, -4, 6),
     ]  # fmt: skip
     for rows, cols in TILES:
         upright = np.ceil(m / rows) * np.ceil(n / cols)
@@ -105,7 +130,13 @@ def _product(batch: Array, m: Array, n: Array, k: Array, transposed: Array, num_
     aligned = (k % 4 == 0).astype(np.float64)
     features += [aligned * (n % 4 == 0) * (m % 4 == 0), aligned, (k % 2 == 0).astype(np.float64), transposed]
     features += [transposed * _log2(k, 3, 12)]
-    return Bounded(features=np.stack(features, axis=1), bound_s=bound_s, compute_s=compute_s, memory_s=memory_s)
+    return Bounded(
+        features=np.stack(features, axis=1),
+        bound_s=bound_s,
+        floor_s=np.maximum(work / machine.peak_flop_per_s, compulsory_s),
+        compute_s=compute_s,
+        memory_s=memory_s,
+    )
 
 
 def _describe_matmul(shape: dict[str, Array], machine: _Machine, resident: Array | None) -> Bounded:
@@ -138,7 +169,7 @@ def _describe_conv(shape: dict[str, Array], machine: _Machine, resident: Array |
         axis=1,
     )
     features = np.concatenate([base.features, extra], axis=1)
-    return Bounded(features=features, bound_s=base.bound_s, compute_s=base.compute_s, memory_s=base.memory_s)
+    return replace(base, features=features)
 
 
 def _describe_pointwise(shape: dict[str, Array], machine: _Machine, resident: Array | None) -> Bounded:
@@ -154,7 +185,7 @@ def _describe_pointwise(shape: dict[str, Array], machine: _Machine, resident: Ar
         ],
         axis=1,
     )
-    return Bounded(features=features, bound_s=bound_s, compute_s=np.zeros_like(bound_s), memory_s=memory_s)
+    return _streaming(features, bound_s, memory_s)
 
 
 def _describe_rows(shape: dict[str, Array], machine: _Machine, resident: Array | None) -> Bounded:
@@ -175,7 +206,13 @@ def _describe_rows(shape: dict[str, Array], machine: _Machine, resident: Array |
         ],
         axis=1,
     )
-    return Bounded(features=features, bound_s=bound_s, compute_s=np.zeros_like(bound_s), memory_s=memory_s)
+    return _streaming(features, bound_s, memory_s)
+
+
+def _streaming(features: Array, bound_s: Array, memory_s: Array) -> Bounded:
+    return Bounded(
+        features=features, bound_s=bound_s, floor_s=memory_s, compute_s=np.zeros_like(bound_s), memory_s=memory_s
+    )
 
 
 _DESCRIBE = {

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.cost.bounds import KERNEL_FLOOR_S, PowerLaw, generation, lanes_flop_per_s
+from traincast.cost.bounds import KERNEL_FLOOR_S, PowerLaw, generation, lanes_flop_per_s, sustained_clock
 from traincast.cost.features import FAMILIES, describe
 from traincast.cost.host import Host
 from traincast.cost.operators import Kernels, list_kernels
@@ -25,6 +25,11 @@ Array = NDArray[np.float64]
 
 NORMAL_90 = 1.645
 LIMITS = ("compute", "memory")
+PRODUCTS = ("matmul", "conv")
+SLACK = 0.15
+"""How far, in log time, a card may beat the clock we expect under its power cap; it never beats the full clock."""
+MATRIX_TAIL_S = 2.5e-6
+"""Filling and draining the pipeline of a product, which fp32 kernels are too long to show."""
 WEIGHTS = Path(__file__).parent / "weights" / "operators.safetensors"
 
 
@@ -45,15 +50,20 @@ class Similarity:
 
     reach: float = 0.8
     """The width of the kernel, in distances of the nearest measured device: a measured device listens to itself."""
-    nearest: float = 0.1
+    nearest: float = 0.03
     """Two sheets closer than this are the same device to us."""
-    watts: float = 1.0
+    power: float = 0.5
+    """Weight of how much of its clock the power cap takes, for families bound by arithmetic."""
+    balance: float = 2.0
+    """Weight of bytes per FLOP, for families bound by memory: it tells stacked from ordinary memory."""
 
-    def place(self, device: Device) -> Array:
-        """Coordinates of a device; a distance of 1 is one generation of kernels."""
-        watts_per_tera = (device.power_watts or 15e-12 * lanes_flop_per_s(device)) / (lanes_flop_per_s(device) / 1e12)
+    def place(self, device: Device, law: PowerLaw, family: str) -> Array:
+        """Coordinates of a device; a distance of 1 is one generation of product kernels."""
         vendor = 0.0 if device.vendor.upper() in ("NVIDIA", "") else 6.0
-        return np.array([generation(device), vendor, self.watts * math.log(watts_per_tera)])
+        if family in PRODUCTS:
+            return np.array([generation(device), vendor, self.power * math.log(sustained_clock(device, "fp32", law))])
+        balance = math.log(device.memory_bytes_per_s / lanes_flop_per_s(device))
+        return np.array([0.5 * generation(device), vendor, self.balance * balance])
 
     def weigh(self, place: Array, voices: Array) -> tuple[Array, float]:
         """The weight of each measured device, and the distance of the nearest."""
@@ -81,13 +91,13 @@ class Voices:
 
     def slowdown(self, features: Array, weight: Array) -> Array:
         """The weighted geometric mean of log(seconds / bound) over the voices."""
-        inputs = np.clip((features - self.mean) / self.scale, -4.0, 4.0)
+        inputs = (np.clip(features, self.low, self.high) - self.mean) / self.scale
         w1, b1, w2, b2, w3, b3 = self.layers
         total = np.zeros(len(features))
         for voice in np.flatnonzero(weight > 1e-3 * weight.max()):
             hidden = np.tanh(np.tanh(inputs @ w1[voice] + b1[voice]) @ w2[voice] + b2[voice])
             total += weight[voice] * np.logaddexp(0.0, (hidden @ w3[voice] + b3[voice])[:, 0])
-        return np.asarray(total / weight[weight > 1e-3 * weight.max()].sum(), dtype=np.float64)
+        return np.asarray(total / weight[weight > 1e-3 * weight.max()].sum() - SLACK, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,18 +139,20 @@ class Learned:
                soak: float) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
         voices = self.families[family]
         bounded = describe(family, part.columns, device, self.law, dtype=dtype, soak=soak, resident=part.resident)
-        weight, distance = self.similarity.weigh(self.similarity.place(device), voices.places)
+        weight, distance = self.similarity.weigh(self.similarity.place(device, self.law, family), voices.places)
         slowdown = voices.slowdown(bounded.features, weight)
         on_matrix = dtype not in ("fp32", "fp64")
         by_compute = bounded.compute_s > bounded.memory_s
         sigma = np.full(len(slowdown), _blend(voices.sigma_seen, voices.sigma_unseen, distance))
-        if on_matrix and family in ("matmul", "conv"):
+        if on_matrix and family in PRODUCTS:
             slowdown = slowdown + self.matrix_slowdown * by_compute
             sigma = np.hypot(sigma, self.matrix_sigma)
         outside = ((bounded.features < voices.low) | (bounded.features > voices.high)).any(axis=1)
         sigma = np.hypot(np.where(outside, 1.3 * sigma, sigma), part.extra_sigma)
-        seconds = np.maximum(bounded.bound_s * np.exp(slowdown), KERNEL_FLOOR_S) * part.factor
-        measured = (distance < 0.1) & (not (on_matrix and family in ("matmul", "conv")))
+        tail_s = MATRIX_TAIL_S if on_matrix and family in PRODUCTS else 0.0
+        seconds = np.maximum(bounded.bound_s * np.exp(slowdown), bounded.floor_s) + tail_s
+        seconds = np.maximum(seconds, KERNEL_FLOOR_S) * part.factor
+        measured = (distance < 0.1) & (not (on_matrix and family in PRODUCTS))
         ground = np.maximum(np.where(measured, 0, 1), part.ground)
         return seconds, sigma, ground, by_compute
 

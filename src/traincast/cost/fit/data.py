@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from traincast.cost.features import FAMILIES
+from traincast.catalog import device as find_device
+from traincast.cost.bounds import PowerLaw
+from traincast.cost.features import FAMILIES, describe
 from traincast.errors import InvalidInput
 
 Array = NDArray[np.float64]
@@ -22,8 +24,11 @@ DEVICE_OF: dict[str, str] = {
 
 NUM_CALLS = 25
 """Calls of one operator in a row while it was timed: its burst is this many times its latency."""
-FLOOR_FACTOR = 1.7
-"""Rows shorter than this many dispatch floors show the host, not the kernel, and are dropped."""
+FLOOR_FACTOR = 1.2
+"""A row whose bound is shorter than this many dispatch floors may show the host instead of the kernel, and is dropped.
+
+The bound decides, not the latency: dropping by what was measured would keep the slow rows of a size and lose the fast ones.
+"""
 NODE_WEIGHT = 20.0
 TEST_FILE_WEIGHT = 4.0
 """Shapes of real models count more than the random ones of the train files."""
@@ -56,7 +61,7 @@ class Rows:
         )
 
 
-def read_rows(directory: Path, *, max_rows: int = 6000, seed: int = 0) -> dict[tuple[str, str], Rows]:
+def read_rows(directory: Path, *, max_rows: int = 4000, seed: int = 0) -> dict[tuple[str, str], Rows]:
     """All rows by (family, device)."""
     if not (directory / "gemm_linear.parquet").is_file():
         raise InvalidInput(f"no measured operators in {directory}; give the directory that holds gemm_linear.parquet")
@@ -101,8 +106,12 @@ def _operators(directory: Path, max_rows: int, rng: np.random.Generator) -> Iter
             if not mine.any():
                 continue
             floor_s = np.quantile(latency_s[mine], 0.002)
-            keep = mine & (latency_s > FLOOR_FACTOR * floor_s) & ~foreign
-            chosen = np.concatenate([_thin(np.flatnonzero(keep & ~tested), max_rows, rng), np.flatnonzero(keep & tested)])
+            bound_s = describe(family, columns[mine], find_device(name), PowerLaw()).bound_s
+            keep = mine & ~foreign
+            keep[mine] &= bound_s > FLOOR_FACTOR * floor_s
+            chosen = np.concatenate(
+                [_thin(np.flatnonzero(keep & ~tested), max_rows, rng), np.flatnonzero(keep & tested)]
+            )
             real = tested[chosen]
             yield family, name, Rows(
                 columns=columns[chosen],
@@ -195,6 +204,10 @@ def _nodes(directory: Path) -> Iterator[tuple[str, str, Rows]]:
             family, columns = shape
             row = ([float(columns[name]) for name in FAMILIES[family]], node["fw_ms"] * 1e-3, node["model"])
             found.setdefault((family, DEVICE_OF[node["gpu"]]), []).append(row)
+            if family == "matmul" and node["bw_ms"] * 1e-3 > 2 * MIN_NODE_S:
+                found[family, DEVICE_OF[node["gpu"]]] += _backward_products(
+                    columns, node["bw_ms"] * 1e-3, node["model"]
+                )
     for (family, name), rows in found.items():
         yield family, name, Rows(
             columns=np.array([row[0] for row in rows]),
@@ -203,6 +216,18 @@ def _nodes(directory: Path) -> Iterator[tuple[str, str, Rows]]:
             model=np.array([row[2] for row in rows]),
             real=np.ones(len(rows), dtype=np.bool_),
         )  # fmt: skip
+
+
+def _backward_products(
+    forward: Mapping[str, float], seconds: float, model: str
+) -> list[tuple[list[float], float, str]]:
+    """A linear layer's backward is two products of the same size, timed together with the sum that makes the bias gradient."""
+    m, n, k = forward["m"], forward["n"], forward["k"]
+    both: tuple[dict[str, float], ...] = (
+        {**forward, "n": k, "k": n, "transposed": 1.0 - forward["transposed"]},
+        {**forward, "m": n, "n": k, "k": m, "transposed": 0.0},
+    )
+    return [([float(columns[name]) for name in FAMILIES["matmul"]], 0.48 * seconds, model) for columns in both]
 
 
 def _node_shape(node: Mapping[str, str]) -> tuple[str, dict[str, float]] | None:

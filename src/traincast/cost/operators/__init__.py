@@ -4,6 +4,6 @@ Kinds that were measured (matmul, 3x3 convolution, elementwise, softmax, layer n
 carried over by counting what the real kernels of PyTorch move and multiply, and carry a wider spread.
 """
 
-from traincast.cost.operators.kernels import Kernels, KernelList, list_kernels
+from traincast.cost.operators.kernels import KernelList, Kernels, list_kernels
 
 __all__ = ["KernelList", "Kernels", "list_kernels"]
