@@ -82,6 +82,13 @@ def test_every_degree_reaches_the_plan() -> None:
     )  # fmt: skip
 
 
+def test_experts_that_span_the_tensor_axis_are_split_by_it() -> None:
+    said: list[str] = []
+    plan = read_plan(make_case(n_gpus=256, dp=16, tp=2, pp=8, ep=32), said)
+    assert plan.expert == 16
+    assert any("ep = 32" in line for line in said)
+
+
 def test_a_missing_data_degree_takes_all_that_is_left() -> None:
     assert read_plan(make_case(n_gpus=8, tp=2), []).data == 4
 

@@ -133,3 +133,21 @@ def test_the_program_itself_prints_one_line_and_exits_with_2() -> None:
     assert ran.stdout == ""
     assert len(ran.stderr.splitlines()) == 1
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def build():\n    raise ValueError('no\\nway')",
+        "def build(:\n",
+        "import no_such_package_at_all",
+        "def construct():\n    return 1",
+        "def build():\n    return 'not a model'",
+        "def build():\n    import sys\n    sys.exit(3)",
+        "raise SystemExit(0)",
+    ],
+)
+def test_a_model_that_raises_is_named_in_one_line(run: Run, tmp_path: Path, body: str) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "mine.py").write_text(body)
+    assert "mine" in refused(run, "forecast", f"{tmp_path / 'mine.py'}:build", "-d", "v100")

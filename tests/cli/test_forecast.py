@@ -121,3 +121,32 @@ def test_trace_and_drawing_are_written_whole(run: Run, tmp_path: Path) -> None:
     assert {"X", "M"} == {event["ph"] for event in events}
     assert ElementTree.parse(drawing).getroot().tag.endswith("svg")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.json", "t.svg"]
+
+
+MODEL = """
+from torch import nn
+import torch
+
+print("building")
+
+def build():
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)), lambda batch: torch.zeros(batch, 64)
+"""
+
+
+def test_a_model_of_ones_own_is_recorded_and_its_prints_stay_out_of_the_answer(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "mine.py").write_text(MODEL)
+    ran = run("forecast", f"{tmp_path / 'mine.py'}:build", "-d", "a100-80g", "-b", 16, "--dp", 2, "--json")
+    document = json.loads(ran.out)
+    assert document["global_batch"] == 32
+    assert document["step"]["seconds"] > 0
+    assert "building" in ran.err
+
+
+def test_a_job_file_may_name_a_model_beside_it(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "mine.py").write_text(MODEL)
+    (tmp_path / "job.toml").write_text('source = "mine.py:build"\n[workload]\nbatch = 4\n[cluster]\ndevice = "t4"\n')
+    ran = run("forecast", tmp_path / "job.toml", "--json")
+    assert json.loads(ran.out)["global_batch"] == 4

@@ -1,16 +1,19 @@
 """What a user names (a workload, a file, a job file) to a job, a cluster and a plan."""
 
+import contextlib
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from traincast.errors import IllegalPlan, InvalidInput
+from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput
 from traincast.spec import Cluster, Graph, Job, Parallelism
 
-JOB_KEYS = ("source", "workload", "cluster", "parallelism", "job")
+MODEL_FOLDERS = ("saved_model.pb", "config.json")
+"""A folder that holds one of these is a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +160,9 @@ def load_source(source: str, options: WorkloadOptions, *, recompute: str = "none
 
 def _is_model_file(source: str, path: Path) -> bool:
     is_python = source.endswith(".py") or ".py:" in source
-    return is_python or path.suffix in (".onnx", ".pb", ".pbtxt") or (path / "saved_model.pb").is_file()
+    return (
+        is_python or path.suffix in (".onnx", ".pb", ".pbtxt") or any((path / name).is_file() for name in MODEL_FOLDERS)
+    )
 
 
 def catalogue_names(kind: str) -> list[str]:
@@ -237,7 +242,12 @@ def _capture(source: str, options: WorkloadOptions) -> Graph:
     from traincast.capture import load_source as capture_source
     from traincast.spec.graph import Scalable
 
-    loaded = capture_source(source, **options.given())
+    try:
+        # What a model prints must not end up inside the answer.
+        with contextlib.redirect_stdout(sys.stderr):
+            loaded = capture_source(source, **options.given())
+    except SystemExit as error:
+        raise CaptureFailed(f"{source} called sys.exit({error.code!r}) while it was recorded") from error
     if isinstance(loaded, Scalable):
         return loaded.at(options.batch) if options.batch is not None else loaded.small
     return loaded

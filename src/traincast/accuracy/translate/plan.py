@@ -1,5 +1,7 @@
 """The parallelism columns of a case to a Parallelism."""
 
+import math
+
 from traincast.accuracy.cases import Case
 from traincast.errors import InvalidInput, UnknownName
 from traincast.spec import RECOMPUTES, Parallelism
@@ -31,7 +33,7 @@ def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
         tensor=tensor,
         pipeline=pipeline,
         context=context,
-        expert=expert,
+        expert=_fit_experts(expert, replicas=data * context, tensor=tensor, assumptions=assumptions),
         virtual_stages=virtual if pipeline > 1 else 1,
         micro_batches=read_passes(case, data=data, assumptions=assumptions),
         zero=case.zero or 0,
@@ -41,6 +43,16 @@ def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
         order=_read_order(settings, virtual=virtual),
         overlap=case.framework not in SEPARATE_REDUCTION_STACKS,
     )
+
+
+def _fit_experts(expert: int, *, replicas: int, tensor: int, assumptions: list[str]) -> int:
+    """Megatron spreads experts over the tensor axis too; here they are spread over replicas and split by tensor, which
+    leaves each device the same work and the same share of the weights."""
+    if replicas % expert == 0 or (replicas * tensor) % expert:
+        return expert
+    spread = math.gcd(expert, replicas)
+    assumptions.append(f"ep = {expert} taken as experts over {spread} replicas, each split by tensor {tensor}")
+    return spread
 
 
 def read_passes(case: Case, *, data: int, assumptions: list[str]) -> int:
