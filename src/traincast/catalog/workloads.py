@@ -1,5 +1,6 @@
 """Well-known workloads by name or by shape: a name, a batch and a recipe in, the graph of one step out. No PyTorch needed."""
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -72,8 +73,8 @@ class Workload:
 
     name: str
     family: str
-    parameters: float | None
-    """As published, where it was."""
+    parameters: float
+    """As published (a fraction marks a rounded figure), else as built."""
     seq: int | None
     input_shape: str
     dataset: str
@@ -115,7 +116,14 @@ def workload(
         input_size=None if input_size is None else _count("input_size", input_size),
         num_classes=None if num_classes is None else _count("num_classes", num_classes),
     )
-    return _builder(entry["builder"])(found, entry, recipe, sizes)
+    return _build(found, recipe, sizes)
+
+
+@functools.lru_cache(maxsize=64)
+def _build(name: str, recipe: Recipe, sizes: Sizes) -> Graph:
+    """Graphs are values, so the last ones asked for are kept."""
+    entry = load_facts("model").entries[name]
+    return _builder(entry["builder"])(name, entry, recipe, sizes)
 
 
 def workloads(family: str | None = None) -> tuple[Workload, ...]:
@@ -128,7 +136,7 @@ def workloads(family: str | None = None) -> tuple[Workload, ...]:
         Workload(
             name=name,
             family=entry["family"],
-            parameters=entry.get("parameters"),
+            parameters=entry.get("parameters") or entry["built_parameters"],
             seq=entry.get("shape", {}).get("seq") or entry.get("seq"),
             input_shape=entry.get("input_shape", ""),
             dataset=entry.get("dataset", ""),
@@ -182,7 +190,12 @@ def from_shape(
         return _builder(OTHER_ARCHS[arch])(title, {"shape": given, "arch": arch}, recipe, Sizes(batch=batch, seq=seq))
     base = find_style(arch)
     shape = transformer_shape({**base, **given, **(style or {})})
-    return build_transformer(shape, recipe, batch=batch, name=title, source=f"shape of architecture {arch}")
+    return _build_shape(shape, recipe, batch, title, f"shape of architecture {arch}")
+
+
+@functools.lru_cache(maxsize=64)
+def _build_shape(shape: TransformerShape, recipe: Recipe, batch: int, name: str, source: str) -> Graph:
+    return build_transformer(shape, recipe, batch=batch, name=name, source=source)
 
 
 OTHER_ARCHS: dict[str, str] = {"vit": "vit-shape", "t5": "t5-shape", "switch": "t5-shape"}

@@ -377,7 +377,7 @@ def _norm(
         passes = 2 if weights else 1
         tape.op(
             f"aten.native_{function}_backward", "norm", (g, x, *statistics, *weights), (gx, *given), attrs,
-            flop=14.0 * x.numel, bytes_read=passes * (g.num_bytes + x.num_bytes), kernels=passes,
+            flop=12.0 * x.numel, kernels=passes,
         )  # fmt: skip
         return (gx, *given)
 
@@ -436,7 +436,7 @@ def batch_norm(tape: Tape, x: Value, *, name: str = "bn", channels: int | None =
         statistics = [tape.new((channels,), "fp32") for _ in range(2)]
         tape.op(
             "aten.native_batch_norm", "norm", (x, *weights, *running), (out, *statistics, *running), attrs,
-            flop=8.0 * x.numel, bytes_read=2 * x.num_bytes,
+            flop=8.0 * x.numel,
         )  # fmt: skip
         tape.op(
             "aten.add_", "elementwise", (), (tape.new((1,), "int64", role="buffer"),),
@@ -448,7 +448,7 @@ def batch_norm(tape: Tape, x: Value, *, name: str = "bn", channels: int | None =
             given = [tape.gradient_like(weight) for weight in weights]
             tape.op(
                 "aten.native_batch_norm_backward", "norm", (g, x, *statistics, weights[0]), (gx, *given), attrs,
-                flop=14.0 * x.numel, bytes_read=2 * (g.num_bytes + x.num_bytes),
+                flop=12.0 * x.numel, kernels=2,
             )  # fmt: skip
             return (gx, *given)
 
@@ -504,8 +504,7 @@ def softmax(tape: Tape, x: Value, *, fused: bool = False) -> Value:
             tape.op("megatron.scaled_masked_softmax_backward", "softmax", (g, out), (gx,), attrs, flop=5.0 * x.numel)
             return (gx,)
         tape.op(
-            "aten._softmax_backward_data", "softmax", (g, out), (gx,), attrs, flop=5.0 * x.numel,
-            bytes_read=2 * (g.num_bytes + out.num_bytes), bytes_written=2 * gx.num_bytes, kernels=2,
+            "aten._softmax_backward_data", "softmax", (g, out), (gx,), attrs, flop=4.0 * x.numel, kernels=2,
         )  # fmt: skip
         return (gx,)
 
@@ -585,11 +584,9 @@ def embedding(
                 tape.op("aten.embedding_sparse_backward", "embedding", (g, ids), (rows,), attrs, kernels=2, calls=3)
                 return (rows,)
             gradient = tape.gradient_like(table)
-            touched = min(ids.numel, vocab) * width * (table.num_bytes / table.numel)
             tape.op(
                 "aten.embedding_dense_backward", "embedding", (g, ids), (gradient,), attrs, flop=g.numel,
-                bytes_read=g.num_bytes + 4 * ids.num_bytes + touched,
-                bytes_written=gradient.num_bytes + touched + 2 * ids.num_bytes, kernels=6 if ids.numel > 3072 else 2,
+                kernels=6 if ids.numel > 3072 else 2,
             )  # fmt: skip
             return (gradient,)
 

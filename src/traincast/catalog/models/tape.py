@@ -451,6 +451,7 @@ class Tape:
         """Write the forward ops of a checkpoint again, on fresh memory, and let its backward pass read that memory."""
         again: dict[int, int] = {}
         drafts = self.drafts[span.first_op : span.last_op]
+        start = len(self.drafts)
         for draft in drafts:
             for index in draft.writes:
                 memory = self.memories[index]
@@ -468,6 +469,16 @@ class Tape:
         outer, self._translate = self._translate, {**self._translate, **again}
         self._walk_back(span.start, span.stop, inner)
         self._translate = outer
+        if not self.recipe.fused:
+            self._stop_early(start, start + len(drafts))
+
+    def _stop_early(self, start: int, stop: int) -> None:
+        """torch.utils.checkpoint stops once all that backward needs is there; Megatron-LM's own runs to the end."""
+        needed = {index for draft in self.drafts[stop:] for index in draft.reads}
+        last = stop
+        while last > start and needed.isdisjoint(self.drafts[last - 1].writes):
+            last -= 1
+        del self.drafts[last:stop]
 
     # the optimizer and the graph
 
@@ -556,6 +567,13 @@ class Tape:
                 bytes_written=main_bytes,
             )
 
+    def _name_temporaries(self, resolved: list[int]) -> None:
+        """What the forward pass writes and no later phase reads is temporary; the rest is kept for the backward pass."""
+        kept = {resolved[index] for draft in self.drafts if draft.phase != "forward" for index in draft.reads}
+        for index, memory in enumerate(self.memories):
+            if memory.role == "activation" and resolved[index] not in kept:
+                memory.role = "temporary"
+
     def finish(
         self,
         outputs: Sequence[Value],
@@ -596,6 +614,7 @@ class Tape:
         for value in self.parameters:
             used.setdefault(value.index, len(used))
         memories = self.memories
+        self._name_temporaries(resolved)
         tensors = tuple(
             [
                 Tensor(shape=m.shape, dtype=m.dtype, role=m.role, name=m.name, copies=m.copies)

@@ -193,6 +193,8 @@ def normalize(tape: Tape, shape: TransformerShape, value: Value, name: str) -> V
 
 def run_stack(tape: Tape, shape: TransformerShape, hidden: Value) -> Value:
     """All layers: runs of equal ones are folded, patterns of windows and of experts too."""
+    if shape.causal and shape.mask == "add" and tape.recipe.attention == "eager" and not tape.recipe.fused:
+        prepare_mask(tape, hidden.shape[0], shape.seq)
     tables = rotary_tables(tape, shape) if shape.positions == "rotary" else ()
     bias = alibi_bias(tape, shape) if shape.positions == "alibi" else None
     windows = tuple(0 if window >= shape.seq else window for window in shape.windows) or (0,)
@@ -339,6 +341,24 @@ def latent_attention(tape: Tape, shape: TransformerShape, x: Value, *, tables: t
         rate=tape.recipe.rate(shape.attention_dropout), value_dim=v_dim,
     )  # fmt: skip
     return linear(tape, mixed, shape.hidden, bias=False, name="output")
+
+
+def prepare_mask(tape: Tape, batch: int, seq: int) -> None:
+    """Hugging Face builds the additive mask once per step: comparisons, logic and a select on all pairs."""
+    mask = tape.new((batch, 1, seq, seq), tape.numbers.compute)
+    attrs: dict[str, Attr] = {"function": "where", "numel": mask.numel, "num_inputs": 3}
+    with tape.scope("mask"):
+        tape.op(
+            "aten.where",
+            "elementwise",
+            (),
+            (mask,),
+            attrs,
+            flop=mask.numel,
+            bytes_read=3.0 * mask.numel,
+            kernels=12,
+            calls=30,
+        )
 
 
 def rotary_tables(tape: Tape, shape: TransformerShape) -> tuple[Value, ...]:
