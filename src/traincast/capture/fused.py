@@ -10,6 +10,9 @@ import torch
 
 from traincast.capture.operators import RNN_GATES
 
+depth = [0]
+"""Above zero while a fused operation runs forward: gradients are switched off there even if it is recomputed."""
+
 _LIBRARY = torch.library.Library("traincast", "DEF")
 _LIBRARY.define(
     "attention(Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, float dropout) -> (Tensor, Tensor)"
@@ -81,7 +84,11 @@ _LIBRARY.impl("rnn_backward", _rnn_backward, "CompositeExplicitAutograd")
 class _Attention(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, query: Any, key: Any, value: Any, bias: Any, is_causal: bool, dropout: float) -> Any:
-        output, logsumexp = torch.ops.traincast.attention(query, key, value, bias, is_causal, dropout)
+        depth[0] += 1
+        try:
+            output, logsumexp = torch.ops.traincast.attention(query, key, value, bias, is_causal, dropout)
+        finally:
+            depth[0] -= 1
         ctx.save_for_backward(query, key, value, bias, output, logsumexp)
         ctx.is_causal = is_causal
         return output
@@ -101,7 +108,11 @@ class _Recurrent(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, options: tuple[Any, ...], num_states: int, data: Any, *tensors: Any) -> Any:
         states, weights = list(tensors[:num_states]), list(tensors[num_states:])
         train = any(ctx.needs_input_grad)
-        output, *rest = torch.ops.traincast.rnn(data, states, weights, *options, train)
+        depth[0] += 1
+        try:
+            output, *rest = torch.ops.traincast.rnn(data, states, weights, *options, train)
+        finally:
+            depth[0] -= 1
         ctx.save_for_backward(data, *tensors, output, rest[-1])
         ctx.options, ctx.num_states = options, num_states
         return (output, *rest[:-1])
@@ -158,3 +169,16 @@ def recurrent(cell: str, *arguments: Any) -> Any:
     projected = int(weights[1].shape[1]) if int(weights[1].shape[1]) != hidden else 0
     options = (cell, hidden, int(layers), 2 if both_ways else 1, length, projected)
     return _Recurrent.apply(options, len(states), data, *states, *weights)
+
+
+def pad_packed(
+    data: Any, batch_sizes: Any, batch_first: bool, padding_value: float = 0.0, total_length: int = -1
+) -> tuple[Any, Any]:
+    """torch._pad_packed_sequence, whose own loop over the steps reads memory that fake tensors do not have."""
+    sizes = [int(size) for size in batch_sizes.tolist()]
+    length, batch = max(len(sizes), total_length), sizes[0]
+    places = torch.tensor([step * batch + row for step, size in enumerate(sizes) for row in range(size)])
+    padded = data.new_full((length * batch, *data.shape[1:]), padding_value).index_copy(0, places, data)
+    padded = padded.view(length, batch, *data.shape[1:])
+    lengths = torch.tensor([sum(size > row for size in sizes) for row in range(batch)])
+    return (padded.transpose(0, 1) if batch_first else padded), lengths

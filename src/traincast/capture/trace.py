@@ -116,6 +116,7 @@ def _dropout(
 _REPLACED: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": fused.attention,
     "dropout": _dropout,
+    "_pad_packed_sequence": fused.pad_packed,
     **{name: functools.partial(fused.recurrent, cell) for name, cell in _RECURRENT.items()},
 }
 
@@ -134,6 +135,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.parameter_paths: dict[int, str] = {}
         self.stack: list[str] = []
         self.failed_op = ""
+        self.failure: tuple[BaseException | None, str] = (None, "")
         self._index_of: dict[int, int] = {}
         self._kept: list[StorageWeakRef] = []
         self._sequence: dict[int, str] = {}
@@ -186,10 +188,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         name, names, mutates, pointwise = known
         in_backward = torch._C._current_graph_task_id() != -1
         grad_enabled = torch.is_grad_enabled()
-        phase = "forward" if not in_backward else "recompute" if grad_enabled else "backward"
+        is_recomputed = grad_enabled or self.stack or fused.depth[0]
+        phase = "forward" if not in_backward else "recompute" if is_recomputed else "backward"
         layer = self._backward_layer() if phase == "backward" else self.stack[-1] if self.stack else ""
         self.values.layer = layer
-        if phase != "backward" and grad_enabled:
+        if phase != "backward":
             self._sequence.setdefault(torch.autograd._get_sequence_nr() - 1, layer)
         if name in _NO_WORK:
             return
@@ -252,12 +255,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.stack.append(self.paths.get(id(module), self.stack[-1] if self.stack else ""))
 
         def leave(module: nn.Module, arguments: Any, output: Any) -> None:
-            self.stack.pop()
+            path = self.stack.pop()
+            error = sys.exc_info()[1]
+            if error is not None and error is not self.failure[0]:
+                # The innermost module leaves first, so it is the one to name.
+                self.failure = (error, path)
 
-        # On an exception the stack is left as it was, so that the error can name the module.
         handles = [
             nn.modules.module.register_module_forward_pre_hook(enter),
-            nn.modules.module.register_module_forward_hook(leave),
+            nn.modules.module.register_module_forward_hook(leave, always_call=True),
         ]
         try:
             yield
@@ -380,7 +386,7 @@ def _called(model: Any) -> str:
 def _explain(error: Exception, recorder: _Recorder, name: str) -> CaptureFailed:
     text = " ".join(str(error).split())
     text = text if len(text) <= 300 else text[:297] + "..."
-    module = recorder.stack[-1] if recorder.stack else ""
+    module = recorder.failure[1] if recorder.failure[0] is error else ""
     where = f" in module {module!r}" if module else ""
     if recorder.failed_op:
         return CaptureFailed(f"{name} cannot be captured: operation {recorder.failed_op}{where} failed: {text}")

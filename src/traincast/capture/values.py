@@ -21,6 +21,7 @@ _READERS = {_ATEN._local_scalar_dense.default, _ATEN.equal.default}
 _RAGGED = {
     _ATEN.nonzero.default, _ATEN.masked_select.default, _ATEN._unique2.default, _ATEN.unique_dim.default,
     _ATEN.unique_consecutive.default, _ATEN.repeat_interleave.Tensor, _ATEN.bincount.default,
+    _ATEN._pack_padded_sequence.default, _ATEN._pack_padded_sequence_backward.default,
 }  # fmt: skip
 
 
@@ -122,6 +123,10 @@ class Values:
     def _ragged(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Operations whose output size depends on values."""
         known = [self.get(arg) for arg in args if isinstance(arg, torch.Tensor)]
+        if func is _ATEN._pack_padded_sequence_backward.default:
+            return args[0].new_empty([int(size) for size in args[1]])
+        if func is _ATEN._pack_padded_sequence.default:
+            return self._pack(args[0], args[1])
         if func is _ATEN.masked_select.default:
             data, mask = torch.broadcast_tensors(args[0], args[1])
             return _ATEN.index.Tensor(data, self._whole_indices([mask]))
@@ -159,6 +164,17 @@ class Values:
             whole,
             tensor.new_empty(size, dtype=torch.int64),
         )
+
+    def _pack(self, data: Any, lengths: Any) -> Any:
+        value = self.get(lengths)
+        length, batch = (data.shape[1], data.shape[0]) if lengths.numel() == data.shape[0] else data.shape[:2]
+        if value is None:
+            self._assume("sequences of unknown length are taken as full")
+        with _disable_current_modes():
+            known = value.real if value is not None else torch.full((batch,), length)
+            sizes = (known[None, :] > torch.arange(int(known.max()))[:, None]).sum(1)
+            total = int(sizes.sum())
+        return data.new_empty(total, *data.shape[2:]), self._wrap(sizes)
 
     def _whole_indices(self, indices: Any) -> list[Any]:
         """Masks among the indices replaced by the positions they select, as the device does it."""

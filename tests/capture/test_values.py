@@ -1,0 +1,141 @@
+"""Programs that look at their data."""
+
+import torch
+from torch import nn
+
+from traincast.capture import capture
+
+
+class Choosing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.small, self.large = nn.Linear(8, 8), nn.Linear(8, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.large(x) if x.sum() > 0 else self.small(x)
+
+
+def layers(graph: object) -> set[str]:
+    return {op.layer for op in graph.ops if op.kind == "matmul" and op.phase == "forward"}  # type: ignore[attr-defined]
+
+
+def test_a_branch_on_known_input_values_is_exact() -> None:
+    assert layers(capture(Choosing(), torch.ones(2, 8))) == {"large"}
+    graph = capture(Choosing(), -torch.ones(2, 8))
+    assert layers(graph) == {"small"}
+    assert not any("read" in sentence for sentence in graph.assumptions)
+
+
+def test_a_branch_on_unknown_values_is_an_assumption_told_to_the_user() -> None:
+    graph = capture(nn.Sequential(nn.Linear(8, 8), Choosing()), torch.ones(2, 8))
+    assert layers(graph) == {"0", "1.large"}
+    assert any(
+        "read from a tensor is taken as True" in sentence and "(in 1)" in sentence for sentence in graph.assumptions
+    )
+
+
+def test_a_loop_until_an_unknown_condition_ends() -> None:
+    class Iterating(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.step(x)
+            while x.abs().max() > 1e-3:
+                x = x * 0.5
+            return x
+
+    graph = capture(Iterating(), torch.ones(2, 8), mode="inference")
+    assert 1 < sum(count for op, count in zip(graph.ops, graph.counts(), strict=True) if op.name == "aten.mul") < 1000
+
+
+def test_known_masks_and_lengths_have_their_true_size() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return self.layer(x[mask])
+
+    mask = torch.zeros(4, 6, dtype=torch.bool)
+    mask[0, :5] = True
+    mask[2, 1] = True
+    graph = capture(Masked(), (torch.zeros(4, 6, 8), mask), mode="inference")
+    (product,) = [op for op in graph.ops if op.kind == "matmul"]
+    assert product.attrs["m"] == 6
+
+
+def test_an_unknown_mask_keeps_every_second_element() -> None:
+    class Sparse(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(1, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            return self.second(x[x > 0].unsqueeze(1))
+
+    graph = capture(Sparse(), torch.zeros(4, 8))
+    (product,) = [op for op in graph.ops if op.kind == "matmul" and op.layer == "second" and op.phase == "forward"]
+    assert product.attrs["m"] == 16
+    assert any("every second element" in sentence for sentence in graph.assumptions)
+
+
+def test_a_router_spreads_its_tokens_evenly_over_the_experts() -> None:
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.router = nn.Linear(8, 4)
+            self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            chosen = self.router(x).topk(2, dim=-1).indices
+            out = torch.zeros_like(x)
+            for number, expert in enumerate(self.experts):
+                rows = (chosen == number).any(-1).nonzero().squeeze(1)
+                out = out.index_add(0, rows, expert(x[rows]))
+            return out
+
+    graph = capture(Experts(), torch.zeros(32, 8), folded=False)
+    rows = [
+        op.attrs["m"] for op in graph.ops if op.kind == "matmul" and "experts" in op.layer and op.phase == "forward"
+    ]
+    assert rows == [16, 16, 16, 16]
+    assert any("spread evenly" in sentence for sentence in graph.assumptions)
+
+
+def test_layer_drop_and_constants_in_constructors_need_no_assumption() -> None:
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            rates = [rate.item() for rate in torch.linspace(0, 0.1, 3)]
+            self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Dropout(rate)) for rate in rates)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                if torch.rand([]) < 0.1:
+                    continue
+                x = block(x)
+            return x
+
+    graph = capture(Dropping, torch.zeros(2, 8), loss="mse")
+    assert len(layers(graph)) == 3 or graph.repeats
+    assert graph.assumptions == ()
+
+
+def test_an_unknown_write_ends_what_is_known() -> None:
+    class Overwriting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            flags = torch.zeros(4)
+            part = flags[:2]
+            part.copy_(self.layer(x)[0, :2].detach())
+            return self.layer(x) if flags.sum() > 0 else self.layer(x) * 2
+
+    graph = capture(Overwriting(), torch.zeros(2, 4))
+    assert any("taken as True" in sentence for sentence in graph.assumptions)
