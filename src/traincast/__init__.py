@@ -1,6 +1,8 @@
 """traincast forecasts the time, memory, resource use and cost of distributed training before it runs."""
 
 import importlib
+import sys
+import types
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,3 +46,15 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'traincast' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES.get(name, "traincast.spec")), name)
+
+
+class _Facade(types.ModuleType):
+    """The package, on which `capture` and `forecast` are the verbs and never the rooms of the same name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # The import system binds a room to the package when it is first loaded; that would hide the verb.
+        if not (name in _HOMES and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Facade
