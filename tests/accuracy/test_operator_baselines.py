@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-from builders import make_device, make_matmul
 
+from builders import make_device, make_matmul
 from traincast.accuracy.baselines.operators import fit_additive, roofline_seconds, scale_waves
 from traincast.errors import InvalidInput
 

@@ -1,0 +1,198 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import make_device, make_matmul
+from traincast.catalog import device as find_device
+from traincast.cost.learned import Learned, load_learned, read_safetensors, write_safetensors
+from traincast.cost.operators.kernels import reuse_shares
+from traincast.errors import InvalidInput
+from traincast.spec import KINDS, Op
+
+SAMPLES: dict[str, dict[str, int | str | bool]] = {
+    "matmul": {"batch": 1, "m": 1024, "n": 1024, "k": 1024, "layout": "tn"},
+    "attention": {
+        "batch": 4, "heads": 16, "kv_heads": 16, "q_len": 1024, "kv_len": 1024, "head_dim": 64, "causal": True,
+    },
+    "conv": {
+        "batch": 32, "in_channels": 64, "out_channels": 64, "groups": 1, "in_size": "56x56", "out_size": "56x56",
+        "kernel": "3x3", "stride": "1x1", "pass": "forward",
+    },
+    "elementwise": {"function": "add", "numel": 1 << 22, "num_inputs": 2},
+    "softmax": {"rows": 1 << 13, "cols": 512},
+    "norm": {"function": "layer_norm", "rows": 1 << 12, "cols": 1024},
+    "reduce": {"function": "sum", "rows": 1024, "cols": 4096},
+    "embedding": {"rows": 4096, "cols": 1024, "vocab": 30522},
+    "index": {"function": "gather", "numel": 1 << 20},
+    "pool": {"function": "max", "numel": 1 << 20, "kernel": "3x3"},
+    "rnn": {"cell": "lstm", "batch": 32, "length": 100, "inputs": 512, "hidden": 512, "layers": 1, "directions": 1},
+    "optimizer": {"algorithm": "adam", "numel": 1 << 24, "num_tensors": 100, "implementation": "foreach"},
+    "dropout": {"numel": 1 << 22},
+    "copy": {"function": "contiguous", "numel": 1 << 22},
+    "sort": {"rows": 1024, "cols": 1024},
+    "random": {"numel": 1 << 20},
+    "other": {},
+}  # fmt: skip
+
+
+def make_op(kind: str, **changes: object) -> Op:
+    values: dict[str, object] = {
+        "name": kind, "kind": kind, "flop": 1e9, "bytes_read": 3e7, "bytes_written": 3e7, "attrs": SAMPLES[kind],
+    }  # fmt: skip
+    return Op(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def learned() -> Learned:
+    return load_learned()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+@pytest.mark.parametrize("name", ["p4", "v100-pcie-32g", "h100-sxm-80g", "mi250"])
+def test_every_kind_has_a_finite_price_on_every_device(learned: Learned, kind: str, phase: str, name: str) -> None:
+    costs = learned.predict([make_op(kind, phase=phase)], find_device(name))
+    assert 1e-7 < costs.seconds[0] < 10
+    assert 0 < costs.log_sigma[0] < 2
+    assert costs.limit[0] in ("compute", "memory")
+    assert costs.ground[0] in ("measured", "transfer", "bound")
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "tf32", "fp16", "bf16", "fp8"])
+def test_every_precision_has_a_price_where_the_device_lacks_it_too(learned: Learned, dtype: str) -> None:
+    op = make_op("matmul", dtype=dtype, attrs={**SAMPLES["matmul"], "m": 8192})
+    assert learned.predict([op], find_device("p4")).seconds[0] > 0
+    assert learned.predict([op], find_device("h100-sxm-80g")).seconds[0] > 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    m=st.integers(1, 60_000),
+    n=st.integers(1, 60_000),
+    k=st.integers(1, 60_000),
+    name=st.sampled_from(["t4", "h100-sxm-80g", "l4"]),
+)
+def test_utilisation_stays_between_zero_and_one(m: int, n: int, k: int, name: str) -> None:
+    device = find_device(name)
+    op = make_op("matmul", flop=2.0 * m * n * k, attrs={**SAMPLES["matmul"], "m": m, "n": n, "k": k})
+    seconds = load_learned().predict([op], device).seconds[0]
+    assert 0 < 2.0 * m * n * k / seconds / device.vector_flop_per_s["fp32"] <= 1.0
+
+
+def test_half_precision_is_faster_than_fp32_on_matrix_units(learned: Learned) -> None:
+    device = find_device("a100-sxm-80g")
+    shape = {**SAMPLES["matmul"], "m": 8192, "n": 4096, "k": 4096}
+    wide, half = (
+        learned.predict([make_op("matmul", dtype=dtype, attrs=shape)], device).seconds[0] for dtype in ("fp32", "bf16")
+    )
+    assert 5 < wide / half < 16
+
+
+def test_twice_the_work_takes_about_twice_as_long_once_it_is_large(learned: Learned) -> None:
+    device = find_device("v100-pcie-32g")
+    once, twice = (
+        learned.predict([make_op("matmul", attrs={**SAMPLES["matmul"], "m": m, "n": 4096})], device).seconds[0]
+        for m in (8192, 16384)
+    )
+    assert 1.8 < twice / once < 2.2
+
+
+def test_a_measured_device_says_so_and_an_unseen_one_does_not(learned: Learned) -> None:
+    op = make_op("matmul")
+    assert learned.predict([op], find_device("v100-pcie-32g")).ground[0] == "measured"
+    seen = learned.predict([op], find_device("v100-pcie-32g")).log_sigma[0]
+    unseen = learned.predict([op], find_device("h100-sxm-80g"))
+    assert unseen.ground[0] == "transfer"
+    assert unseen.log_sigma[0] > seen
+
+
+def test_an_op_without_a_formula_rests_on_the_bound_and_has_a_wide_interval(learned: Learned) -> None:
+    costs = learned.predict([make_op("other", flop=None)], find_device("v100-pcie-32g"))
+    assert costs.ground[0] == "bound"
+    assert costs.log_sigma[0] >= 0.8
+
+
+def test_prices_do_not_depend_on_the_order_or_the_company_of_unrelated_ops(learned: Learned) -> None:
+    ops = [make_op(kind) for kind in KINDS]
+    together = learned.predict(ops, find_device("t4")).seconds
+    backwards = learned.predict(ops[::-1], find_device("t4")).seconds[::-1]
+    alone = [learned.predict([op], find_device("t4")).seconds[0] for op in ops]
+    assert together == pytest.approx(backwards)
+    assert together == pytest.approx(alone)
+
+
+def test_a_tensor_read_right_after_it_was_written_is_found_in_l2() -> None:
+    device = make_device(l2_bytes=40e6)
+    small = {"bytes_read": 4e6, "bytes_written": 4e6}
+    ops = [
+        make_op("copy", writes=(1,), **small),
+        make_op("copy", reads=(1,), writes=(2,), **small),
+        make_op("copy", reads=(7,), writes=(8,), bytes_read=5e7, bytes_written=5e7),
+        make_op("copy", reads=(2,), **small),
+    ]
+    assert reuse_shares(ops, device) == [0.0, 0.5, 0.0, 0.0]
+
+
+def test_softmax_backward_costs_its_two_kernels(learned: Learned) -> None:
+    device = find_device("v100-pcie-32g")
+    shape = {"rows": 65536, "cols": 512}
+    forward, backward = (
+        learned.predict([make_op("softmax", phase=phase, attrs=shape)], device).seconds[0]
+        for phase in ("forward", "backward")
+    )
+    assert 2.0 < backward / forward < 4.0
+
+
+def test_estimates_carry_the_interval_and_the_host(learned: Learned) -> None:
+    estimate = learned.estimate_ops([make_op("matmul")], find_device("h100-sxm-80g"))[0]
+    assert estimate.low_s < estimate.seconds < estimate.high_s
+    assert estimate.host_s > 0
+
+
+def test_ten_thousand_distinct_ops_are_priced_in_one_go(learned: Learned) -> None:
+    ops = [make_matmul(m=64 + i, n=1024 + i % 7, k=512) for i in range(10_000)]
+    device = find_device("h100-sxm-80g")
+    costs = learned.predict(ops, device)
+    assert len(np.unique(costs.seconds)) > 9000
+
+
+def test_weights_survive_writing_and_reading(tmp_path: Path) -> None:
+    arrays = {"a": np.arange(6, dtype=np.float64).reshape(2, 3), "b": np.array([1.5])}
+    write_safetensors(tmp_path / "w.safetensors", arrays, {"note": "x"})
+    found, notes = read_safetensors(tmp_path / "w.safetensors")
+    assert notes == {"note": "x"}
+    assert all((found[name] == arrays[name]).all() for name in arrays)
+
+
+def test_the_file_is_the_public_format(tmp_path: Path) -> None:
+    numpy_reader = pytest.importorskip("safetensors.numpy")
+    path = tmp_path / "w.safetensors"
+    write_safetensors(path, {"a": np.ones((2, 2))}, {"note": "x"})
+    assert (numpy_reader.load_file(path)["a"] == 1).all()
+
+
+def test_missing_weights_are_named_with_the_command_that_makes_them(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="fit-operators"):
+        load_learned(tmp_path / "none.safetensors")
+
+
+def test_without_its_own_voice_a_device_is_answered_by_the_others(learned: Learned) -> None:
+    name = "v100-pcie-32g"
+    families = {}
+    for family, voices in learned.families.items():
+        keep = np.array([voice != name for voice in voices.names])
+        families[family] = replace(
+            voices,
+            names=tuple(voice for voice in voices.names if voice != name),
+            places=voices.places[keep],
+            layers=tuple(layer[keep] for layer in voices.layers),
+        )
+    blind = replace(learned, families=families)
+    op = make_op("matmul", attrs={**SAMPLES["matmul"], "m": 4096, "n": 4096})
+    seen, unseen = learned.predict([op], find_device(name)), blind.predict([op], find_device(name))
+    assert unseen.ground[0] == "transfer"
+    assert abs(np.log(unseen.seconds[0] / seen.seconds[0])) < 0.3
