@@ -32,7 +32,10 @@ def cut_pipeline(stage: Stage, plan: Parallelism) -> tuple[Stage, ...]:
             f"pipeline = {plan.pipeline} x virtual_stages = {plan.virtual_stages} cannot cut {len(units)} layers; "
             f"allowed: pipeline x virtual_stages up to {max(layers, len(units))}"
         )
-    bounds = _balance(units, parts, plan.pipeline)
+    if plan.balance == "products":
+        bounds = _balance_products(stage, parts, units, plan.pipeline)
+    else:
+        bounds = _balance(units, parts, plan.pipeline)
     owner = _assign(stage, parts, units, bounds)
     cache: dict[tuple[object, ...], Stage] = {}
     stages = []
@@ -86,6 +89,36 @@ def _balance(units: Sequence[_Unit], parts: Sequence[Repeat], num_stages: int) -
     while len(starts) < num_stages:
         starts.append(min(len(units) - 1, starts[-1] + 1))
     return starts
+
+
+def _balance_products(stage: Stage, parts: Sequence[Repeat], units: Sequence[_Unit], num_stages: int) -> list[int]:
+    """Where each stage starts if it ends with the unit that fills its share of the products with weights."""
+    inside = {
+        number: sum(_product_flop(stage, task) for task in stage.tasks[part.start : part.stop])
+        for number, part in enumerate(parts)
+    }
+    costs = [
+        inside[unit.segment] if unit.task is None else _product_flop(stage, stage.tasks[unit.task]) for unit in units
+    ]
+    whole = sum(costs)
+    starts, spent = [0], 0.0
+    for place, cost in enumerate(costs[:-1]):
+        spent += cost
+        if len(starts) < num_stages and spent >= whole * len(starts) / num_stages * (1 - 1e-9) and cost:
+            starts.append(place + 1)
+    if len(starts) < num_stages:
+        raise IllegalPlan(
+            f"pipeline = {num_stages} leaves {num_stages - len(starts)} stages without work when it is cut by the work in "
+            f"products; allowed: pipeline up to {len(starts)}, or balance = 'layers'"
+        )
+    return starts
+
+
+def _product_flop(stage: Stage, task: Task) -> float:
+    if not isinstance(task, Op) or task.kind != "matmul" or task.phase != "forward":
+        return 0.0
+    weights = (tensor for tensor in task.reads if stage.tensors[tensor].role == "parameter")
+    return (task.flop or 0.0) if any(True for _ in weights) else 0.0
 
 
 @dataclass(slots=True)

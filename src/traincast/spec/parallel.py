@@ -6,6 +6,7 @@ from traincast.errors import IllegalPlan
 from traincast.units import MEGA
 
 ORDERS = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+BALANCES = ("layers", "products")
 RECOMPUTES = ("none", "selective", "full")
 AXES = ("tensor", "context", "expert", "data", "pipeline")
 """From the innermost (neighbouring ranks) to the outermost; expert lies inside data."""
@@ -29,6 +30,9 @@ class Parallelism:
     sequence_parallel: bool = False
     recompute: str = "none"
     order: str = "1f1b"
+    balance: str = "layers"
+    """How a pipeline is cut: equal numbers of layers (Megatron-LM), or equal work in products with weights, where the
+    output layer counts and the layer that crosses a boundary stays before it (nanotron)."""
     bucket_bytes: float = 25 * MEGA
     """Gradients are reduced in buckets of this size (torch DDP: 25 MB)."""
     overlap: bool = True
@@ -49,6 +53,8 @@ class Parallelism:
             raise IllegalPlan(f"recompute = {self.recompute!r}; allowed: {', '.join(RECOMPUTES)}")
         if self.order not in ORDERS:
             raise IllegalPlan(f"order = {self.order!r}; allowed: {', '.join(ORDERS)}")
+        if self.balance not in BALANCES:
+            raise IllegalPlan(f"balance = {self.balance!r}; allowed: {', '.join(BALANCES)}")
         if (self.data * self.context) % self.expert:
             raise IllegalPlan(f"expert = {self.expert} must divide data x context = {self.data * self.context}")
         if self.virtual_stages > 1 and self.pipeline == 1:

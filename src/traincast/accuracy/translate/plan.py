@@ -11,6 +11,9 @@ SEQUENCE_PARALLEL_STACKS = ("Megatron-Core", "nanotron", "torchtitan")
 SEPARATE_REDUCTION_STACKS = ("Megatron-DeepSpeed", "Megatron-LM")
 """Stacks (of the measured versions) that reduce gradients after the last backward pass and not beside it."""
 
+PRODUCT_BALANCED_STACKS = ("nanotron",)
+"""Stacks that cut a pipeline by the work in its products, the output layer included."""
+
 
 def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
     """Degrees, micro-batches and sharding; missing degrees are 1 and the rest of the devices hold replicas."""
@@ -41,6 +44,7 @@ def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
         and ("sequence_parallel" in settings or case.framework in SEQUENCE_PARALLEL_STACKS),
         recompute=read_recomputation(case, assumptions),
         order=_read_order(settings, virtual=virtual),
+        balance="products" if case.framework in PRODUCT_BALANCED_STACKS else "layers",
         overlap=case.framework not in SEPARATE_REDUCTION_STACKS,
     )
 

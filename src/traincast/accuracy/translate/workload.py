@@ -28,6 +28,8 @@ MODES = ("training_step", "forward_backward", "inference")
 
 FUSED_STACKS = ("megatron", "nanotron", "nvidia-dle-pytorch")
 """Stacks whose layers run fused kernels (norms, bias and activation, masked softmax)."""
+SEPARATE_GATE_STACKS = ("nanotron",)
+"""Fused stacks that still run the activation of a gated MLP and its product one after the other."""
 UPDATES = {
     "megatron": "fused",
     "nanotron": "fused",
@@ -110,6 +112,8 @@ def read_recipe(case: Case, plan: Parallelism, assumptions: list[str]) -> dict[s
         assumptions.append("the optimizer is not known; the usual one of the model is assumed")
     if any(stack.startswith(name) for name in FUSED_STACKS):
         recipe["fused"] = True
+    if stack in SEPARATE_GATE_STACKS:
+        recipe["fused_gate"] = False
     return recipe
 
 

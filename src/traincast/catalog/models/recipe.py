@@ -100,6 +100,8 @@ class Recipe:
     recompute: str = "none"
     fused: bool = False
     """Fused kernels as in Megatron-LM: bias+gelu, bias+dropout+add, masked softmax, rotary, norms, gradient accumulation."""
+    fused_gate: bool | None = None
+    """A gated MLP runs activation and product as one kernel that keeps only its input; None: as `fused`."""
     dropout: float | None = None
     """None: what the model was published with."""
     loss: bool = True
@@ -141,6 +143,10 @@ class Recipe:
     @property
     def optimizer_kernels(self) -> str:
         return self.implementation or ("fused" if self.fused else "foreach")
+
+    @property
+    def gates_once(self) -> bool:
+        return self.fused if self.fused_gate is None else self.fused_gate
 
     @property
     def numbers(self) -> Precision:

@@ -424,7 +424,12 @@ def mlp(tape: Tape, shape: TransformerShape, x: Value, *, width: int = 0, name: 
         if shape.gated:
             if tape.recipe.fused:
                 both = linear(tape, x, 2 * width, bias=shape.bias, name="gate_up")
-                inner = gate_fused(tape, both, width)
+                if tape.recipe.gates_once:
+                    inner = gate_fused(tape, both, width)
+                else:
+                    halves = (*both.shape[:-1], width)
+                    gate, up = split(tape, both, (halves, halves))
+                    inner = multiply(tape, activation(tape, shape.activation, gate), up)
             else:
                 gate = activation(tape, shape.activation, linear(tape, x, width, bias=shape.bias, name="gate"))
                 inner = multiply(tape, gate, linear(tape, x, width, bias=shape.bias, name="up"))
