@@ -2,18 +2,19 @@
 
 import pytest
 import torch
-from capture.replay import peak_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from capture.replay import peak_bytes
 from traincast.capture import capture, capture_scalable, fold
 from traincast.errors import CaptureFailed, InvalidInput
 from traincast.files import encode
 from traincast.spec.graph import Graph
 
 
-def assert_same_step(flat: Graph, folded: Graph) -> None:
+def assert_same_step(flat: Graph, folded: Graph, *, slack_bytes: float = 0.0) -> None:
+    """`slack_bytes`: a chain of n results has n + 1 ends, so tiny models may be off by one of them."""
     assert folded.flop == pytest.approx(flat.flop, rel=1e-12)
     assert folded.num_bytes == pytest.approx(flat.num_bytes, rel=1e-12)
     assert folded.num_parameters == flat.num_parameters
@@ -22,7 +23,8 @@ def assert_same_step(flat: Graph, folded: Graph) -> None:
     assert sum(folded.counts()) == len(flat.ops)
     kernels = sum(op.num_kernels * count for op, count in zip(folded.ops, folded.counts(), strict=True))
     assert kernels == sum(op.num_kernels for op in flat.ops)
-    assert peak_bytes(folded) == pytest.approx(peak_bytes(flat), rel=0.01)
+    flat_bytes = peak_bytes(flat)
+    assert abs(peak_bytes(folded) - flat_bytes) <= max(0.01 * flat_bytes, slack_bytes)
 
 
 class Residual(nn.Module):
@@ -53,7 +55,7 @@ def test_folding_keeps_flop_bytes_parameters_and_memory(depths: list[int], norm_
         ]
     flat = capture(nn.Sequential(*stages), torch.zeros(4, 4), mode=mode, folded=False)
     folded = fold(flat)
-    assert_same_step(flat, folded)
+    assert_same_step(flat, folded, slack_bytes=4 * 4 * 8 * len(depths))
     if max(depths) >= 4:
         assert len(folded.ops) < len(flat.ops)
 

@@ -3,6 +3,7 @@
 import bisect
 import contextlib
 import functools
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -438,6 +439,9 @@ def _patched() -> Iterator[Callable[[], None]]:
         if models is not None and models.PreTrainedModel.__dict__.get("initialize_weights") not in (None, _nothing):
             patch(models.PreTrainedModel, "initialize_weights", _nothing)
 
+    # PyTorch logs the stack of an impossible operation before it raises; the raised error says enough.
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled, logger.disabled = logger.disabled, True
     fastpath = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     patch_transformers()
@@ -445,6 +449,7 @@ def _patched() -> Iterator[Callable[[], None]]:
         yield patch_transformers
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
+        logger.disabled = was_disabled
         for owner, attribute, original in reversed(saved):
             if original is None:
                 delattr(owner, attribute)
