@@ -123,6 +123,21 @@ def sustained_clock(device: Device, dtype: str, law: PowerLaw, *, soak: float | 
     return np.asarray(cold * (1.0 - law.heat * (1.0 - cold) * np.asarray(soak)), dtype=np.float64)
 
 
+WIDE_SM_SHARE = 0.85
+"""What library kernels reach of the lanes' peak where 128 lanes share the operand bandwidth that 64 had: published SGEMM
+rates of RTX 3090, RTX 4090 and H100, not fitted here. A card that its power holds below that does not notice."""
+
+
+def usable_share(device: Device, dtype: str, law: PowerLaw, *, soak: float | Array = 0.0) -> Array:
+    """Of the peak, for products: the lesser of the clock that power allows and what wide multiprocessors can feed."""
+    clock = sustained_clock(device, dtype, law, soak=soak)
+    _, real = product_flop_per_s(device, dtype)
+    wide = (device.lanes_per_sm or 64) >= 128 and generation(device) >= 3.0 and device.vendor.upper() == "NVIDIA"
+    if wide and not uses_matrix_units(device, real):
+        return np.minimum(clock, WIDE_SM_SHARE)
+    return clock
+
+
 def _relative_energy(device: Device, dtype: str, matrix: bool) -> float:
     table = MATRIX_ENERGY if matrix else LANE_ENERGY
     found = table.get(_silicon(device), 0.072 if matrix else 1.0)

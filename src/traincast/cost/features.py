@@ -15,7 +15,7 @@ from traincast.cost.bounds import (
     generation,
     l2_bytes_per_s,
     product_flop_per_s,
-    sustained_clock,
+    usable_share,
     uses_matrix_units,
 )
 from traincast.spec import Device
@@ -41,6 +41,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 """The fitted families of kernels and the columns that describe one kernel of each."""
 
+MAX_UTILIZATION = 0.97
+"""The best share of a nominal peak that large products were measured at, on any device."""
 TILES = ((128, 128), (64, 64), (32, 128))
 WINOGRAD = 2.25
 """A 3x3 stride-1 convolution needs this many fewer multiplications with F(2x2, 3x3) tiles (Lavin and Gray 2016)."""
@@ -60,7 +62,7 @@ class Bounded:
     bound_s: Array
     """With the clock that the power cap is expected to leave."""
     floor_s: Array
-    """With the full clock: what no kernel beats, whatever the cap."""
+    """With the full clock: what no kernel was seen to beat, whatever the cap."""
     compute_s: Array
     memory_s: Array
 
@@ -78,8 +80,8 @@ class _Machine:
     def __init__(self, device: Device, law: PowerLaw, dtype: str, soak: Array | float) -> None:
         peak, real = product_flop_per_s(device, dtype)
         self.peak_flop_per_s = peak
-        self.product_flop_per_s = peak * sustained_clock(device, dtype, law, soak=soak)
-        self.wide_flop_per_s = product_flop_per_s(device, "fp32")[0] * sustained_clock(device, "fp32", law, soak=soak)
+        self.product_flop_per_s = peak * usable_share(device, dtype, law, soak=soak)
+        self.wide_flop_per_s = product_flop_per_s(device, "fp32")[0] * usable_share(device, "fp32", law, soak=soak)
         self.dram_bytes_per_s = device.memory_bytes_per_s
         self.l2_bytes_per_s = l2_bytes_per_s(device)
         self.l2_bytes = device.l2_bytes or 4e6
@@ -133,7 +135,7 @@ def _product(batch: Array, m: Array, n: Array, k: Array, transposed: Array, num_
     return Bounded(
         features=np.stack(features, axis=1),
         bound_s=bound_s,
-        floor_s=np.maximum(work / machine.peak_flop_per_s, compulsory_s),
+        floor_s=np.maximum(work / (MAX_UTILIZATION * machine.peak_flop_per_s), compulsory_s),
         compute_s=compute_s,
         memory_s=memory_s,
     )

@@ -82,7 +82,7 @@ class Voices:
     places: Array
     mean: Array
     scale: Array
-    layers: tuple[Array, ...]
+    layers: tuple[NDArray[np.float32], ...]
     low: Array
     high: Array
     """The range of features that was measured."""
@@ -91,13 +91,14 @@ class Voices:
 
     def slowdown(self, features: Array, weight: Array) -> Array:
         """The weighted geometric mean of log(seconds / bound) over the voices."""
-        inputs = (np.clip(features, self.low, self.high) - self.mean) / self.scale
+        heard = np.flatnonzero(weight > 0.01 * weight.max())
+        inputs = ((np.clip(features, self.low, self.high) - self.mean) / self.scale).astype(np.float32)
         w1, b1, w2, b2, w3, b3 = self.layers
         total = np.zeros(len(features))
-        for voice in np.flatnonzero(weight > 1e-3 * weight.max()):
+        for voice in heard:
             hidden = np.tanh(np.tanh(inputs @ w1[voice] + b1[voice]) @ w2[voice] + b2[voice])
             total += weight[voice] * np.logaddexp(0.0, (hidden @ w3[voice] + b3[voice])[:, 0])
-        return np.asarray(total / weight[weight > 1e-3 * weight.max()].sum() - SLACK, dtype=np.float64)
+        return np.asarray(total / weight[heard].sum() - SLACK, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +196,7 @@ def load_learned(path: Path = WEIGHTS) -> Learned:
             places=arrays[f"{family}.places"],
             mean=arrays[f"{family}.mean"],
             scale=arrays[f"{family}.scale"],
-            layers=tuple(arrays[f"{family}.layer{index}"] for index in range(6)),
+            layers=tuple(arrays[f"{family}.layer{index}"].astype(np.float32) for index in range(6)),
             low=arrays[f"{family}.low"],
             high=arrays[f"{family}.high"],
             sigma_seen=float(arrays[f"{family}.sigma"][0]),

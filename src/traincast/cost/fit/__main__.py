@@ -27,7 +27,7 @@ def save(learned: Learned, path: Path) -> None:
         for part in ("places", "mean", "scale", "low", "high"):
             arrays[f"{family}.{part}"] = getattr(voices, part)
         for index, layer in enumerate(voices.layers):
-            arrays[f"{family}.layer{index}"] = layer
+            arrays[f"{family}.layer{index}"] = layer.astype(np.float64)
         arrays[f"{family}.sigma"] = np.array([voices.sigma_seen, voices.sigma_unseen])
     constants = {
         "similarity": asdict(learned.similarity),

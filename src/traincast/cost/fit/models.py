@@ -129,7 +129,7 @@ def _fit_family(family: str, rows: AllRows, law: PowerLaw, recipe: Recipe) -> Vo
         ),
         mean=mean,
         scale=scale,
-        layers=tuple(np.array(stack) for stack in stacks),
+        layers=tuple(np.array(stack, dtype=np.float32) for stack in stacks),
         low=low,
         high=high,
         sigma_seen=shared_spread(residuals),

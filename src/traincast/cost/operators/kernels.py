@@ -48,15 +48,13 @@ class _Collector:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.rows: dict[tuple[str, str], list[tuple[float, ...]]] = {}
-        self.about: dict[tuple[str, str], list[tuple[int, float, float, int, float]]] = {}
         self.owner = 0
         self.resident = 0.0
 
     def add(self, family: str, columns: tuple[float, ...], *, dtype: str = "fp32", factor: float = 1.0, sigma: float = 0.0,
             ground: int = MEASURED) -> None:  # fmt: skip
-        key = family, dtype
-        self.rows.setdefault(key, []).append(columns)
-        self.about.setdefault(key, []).append((self.owner, factor, sigma, ground, self.resident))
+        row = (self.owner, factor, sigma, ground, self.resident, *columns)
+        self.rows.setdefault((family, dtype), []).append(row)
 
     def pointwise(self, num_bytes: float, *, inputs: float = 1.0, heavy: float = 0.0, aligned: bool = True,
                   factor: float = 1.0, sigma: float = 0.0, ground: int = TRANSFER) -> None:  # fmt: skip
@@ -79,9 +77,9 @@ class _Collector:
     def collect(self) -> KernelList:
         groups = {}
         for key, rows in self.rows.items():
-            about = np.array(self.about[key], dtype=np.float64)
+            about = np.array(rows, dtype=np.float64)
             groups[key] = Kernels(
-                columns=np.array(rows, dtype=np.float64),
+                columns=about[:, 5:],
                 owner=about[:, 0].astype(np.intp),
                 factor=about[:, 1],
                 extra_sigma=about[:, 2],
