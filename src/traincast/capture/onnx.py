@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _disable_current_modes
 
 from traincast.errors import CaptureFailed, InvalidInput, MissingExtra
 
@@ -170,9 +171,10 @@ class _Interpreter(nn.Module):  # type: ignore[misc]
         wanted = set(self._output_names)
         for step, (module, node, names, outputs) in enumerate(self._steps):
             arguments = [values[name] if name else None for name in names]
+            results: Any
             try:
                 if _belongs_on_host(node, arguments):
-                    results = self._on_host(node, arguments)
+                    results = self._on_host(module, node, arguments)
                 else:
                     results = module(arguments)
             except CaptureFailed:
@@ -190,14 +192,18 @@ class _Interpreter(nn.Module):  # type: ignore[misc]
         found = [values[name] for name in self._output_names if isinstance(values.get(name), torch.Tensor)]
         return found[0] if len(found) == 1 else tuple(found)
 
-    def _on_host(self, node: Any, arguments: list[Any]) -> list[Any]:
+    def _on_host(self, module: _Node, node: Any, arguments: list[Any]) -> list[Any]:
         """Shapes and constants, by the reference implementation."""
         from onnx.reference import ReferenceEvaluator
-        from torch.utils._python_dispatch import _disable_current_modes
 
         with _disable_current_modes():
             feeds = {name: np.asarray(value) for name, value in zip(node.input, arguments, strict=True) if name}
-            results: list[Any] = ReferenceEvaluator(node).run(None, feeds)
+            try:
+                results: list[Any] = ReferenceEvaluator(node).run(None, feeds)
+            except Exception:
+                # The reference has gaps; the recorded operation on real values has none that matter here.
+                answer = module([_tensor(value) for value in arguments])
+                results = [item.numpy() for item in (answer if isinstance(answer, (tuple, list)) else (answer,))]
         return results
 
 
