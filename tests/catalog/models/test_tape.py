@@ -283,8 +283,12 @@ def test_any_shape_has_the_weights_its_formula_says(
     assert graph.num_parameters == n_layers * layer + 2 * vocab * hidden + hidden
     tokens = 3 * 8
     dense = 2 * tokens * (n_layers * (layer - 2 * hidden) + vocab * hidden)
-    forward = sum((op.flop or 0.0) * n for op, n in zip(graph.ops, graph.counts(), strict=True)
-                  if op.phase == "forward" and op.kind == "matmul" and not {"core", "rotary"} & set(op.layer.split(".")))  # fmt: skip
+    outside = {"core", "rotary"}
+    forward = sum(
+        (op.flop or 0.0) * count
+        for op, count in zip(graph.ops, graph.counts(), strict=True)
+        if op.phase == "forward" and op.kind == "matmul" and not outside & set(op.layer.split("."))
+    )
     assert forward == pytest.approx(dense)
     for op in graph.ops:
         if op.kind == "elementwise":

@@ -52,6 +52,8 @@ def attend(
         selective = tape.recipe.recompute == "selective"
         fused = tape.recipe.fused
 
+        tape.views(6)
+
         def core() -> Value:
             shape = (batch, heads, q_len, kv_len)
             qs, ks, vs = q, k, v

@@ -89,9 +89,9 @@ def multiply(tape: Tape, left: Value, right: Value) -> Value:
             if not value.needs_gradient:
                 gradients.append(None)
                 continue
-            product = (
-                tape.new(wide.shape, dtype) if value.parameter or value.numel != g.numel else tape.gradient_like(value)
-            )
+            # Promoted and broadcast operands get their share in the wide form first.
+            direct = value.numel == g.numel and value.dtype == dtype
+            product = tape.gradient_like(value) if direct else tape.new(wide.shape, dtype)
             attrs: dict[str, Attr] = {"function": "mul", "numel": wide.numel, "num_inputs": 2}
             tape.op("aten.mul", "elementwise", (g, other), (product,), attrs, flop=wide.numel)
             gradients.append(fit(tape, product, value))
@@ -132,14 +132,14 @@ def activation(tape: Tape, function: str, value: Value, *, inplace: bool = False
 def gelu_new(tape: Tape, value: Value) -> Value:
     """The tanh approximation as Hugging Face writes it in Python: eight kernels."""
     half = scale(tape, value)
-    cube = pointwise(
-        tape,
-        "pow",
-        value,
-        backward=lambda g, out: (
-            kernel(tape, "mul", (g, kernel(tape, "mul", (kernel(tape, "pow", (value,), value),), value)), value),
-        ),
-    )
+    # Autocast runs powers in fp32, and all that follows is promoted.
+    wide = tape.for_stable(value)
+
+    def pow_backward(g: Value, out: Value) -> Gradients:
+        slope = kernel(tape, "mul", (kernel(tape, "pow", (wide,), wide),), wide)
+        return (kernel(tape, "mul", (g, slope), wide),)
+
+    cube = pointwise(tape, "pow", wide, backward=pow_backward)
     inner = scale(tape, add(tape, value, scale(tape, cube)))
     return multiply(tape, half, shift(tape, activation(tape, "tanh", inner)))
 

@@ -121,6 +121,7 @@ class Tape:
         self.layer = ""
         self._count = 1
         self._next_key = 0
+        self._waiting_calls = 0
 
     # values
 
@@ -164,8 +165,9 @@ class Tape:
         return out
 
     def part(self, value: Value, shape: Sequence[int]) -> Value:
-        """A piece of the same memory without a gradient of its own."""
+        """A piece of the same memory without a gradient of its own: a call of the host, and no kernel."""
         self._next_key += 1
+        self._waiting_calls += 1
         return Value(self._next_key, value.index, tuple(shape), value.dtype, needs_gradient=False)
 
     # ops
@@ -207,9 +209,14 @@ class Tape:
                 self.layer,
                 attrs,
                 kernels,
-                calls,
+                calls + self._waiting_calls,
             )
         )
+        self._waiting_calls = 0
+
+    def views(self, count: int) -> None:
+        """Count transposes and the like that the host calls before the next op."""
+        self._waiting_calls += count
 
     def register(self, output: Value, inputs: tuple[Value, ...], backward: Backward) -> Value:
         """Tell how the gradient of `output` becomes gradients of `inputs` (None where one has none)."""
@@ -550,9 +557,15 @@ class Tape:
             "implementation": implementation,
             "master": master,
         }
+        if update.flop > 6 and not fused:
+            # The denominator of the update is built for all weights before any is changed.
+            shape = (
+                (numel,) if implementation == "foreach" else max((value.shape for value, _ in trained), key=math.prod)
+            )
+            writes.append(self.new(shape, state_dtype, role="temporary", name=f"{recipe.update_name} temporary"))
         self.op(
             f"optimizer.{recipe.update_name}", "optimizer", reads, writes, attrs, flop=update.flop * numel, dtype="fp32",
-            bytes_read=read, bytes_written=written, kernels=kernels, calls=passes,
+            bytes_read=read, bytes_written=written, kernels=kernels, calls=kernels,
         )  # fmt: skip
         main = [gradient for value, gradient in trained if gradient.dtype != value.dtype]
         if main:
