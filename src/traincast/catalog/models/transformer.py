@@ -456,28 +456,35 @@ def experts(tape: Tape, shape: TransformerShape, x: Value) -> Value:
     tokens, top = batch * seq, shape.experts_per_token
     rows = tokens * top
     width = shape.moe_ffn or shape.width
-    with tape.scope("experts"):
+    with tape.scope("moe"):
         flat = tape.view(x, (tokens, hidden))
         logits = linear(tape, flat, shape.experts, bias=shape.expert_bias, name="router")
         scores = softmax(tape, tape.cast(logits, "fp32"), fused=tape.recipe.fused)
         chosen = top_k(tape, scores, top)
         permuted = gather_rows(tape, flat, rows)
-        if shape.gated:
-            inner = grouped(tape, permuted, shape, 2 * width, rows=rows, name="gate_up")
-            if tape.recipe.fused:
-                inner = gate_fused(tape, inner, width)
-            else:
-                gate, up = split(tape, inner, ((rows, width), (rows, width)))
-                inner = multiply(tape, activation(tape, shape.activation, gate), up)
-        else:
-            inner = activation(tape, shape.activation, grouped(tape, permuted, shape, width, rows=rows, name="up"))
-        mixed = grouped(tape, inner, shape, hidden, rows=rows, name="down")
+        with tape.scope("experts"):
+            mixed = expert_mlp(tape, shape, permuted, width)
         weighted = multiply(tape, mixed, tape.cast(chosen, mixed.dtype))
         out = tape.view(scatter_rows(tape, weighted, tokens), x.shape)
     if shape.shared_experts or shape.shared_ffn:
         shared = mlp(tape, shape, x, width=shape.shared_ffn or shape.shared_experts * width, name="shared_expert")
         out = add(tape, out, shared)
     return out
+
+
+def expert_mlp(tape: Tape, shape: TransformerShape, x: Value, width: int) -> Value:
+    """What all experts do to the tokens sent to them."""
+    rows, hidden = x.shape
+    if not shape.gated:
+        inner = activation(tape, shape.activation, grouped(tape, x, shape, width, rows=rows, name="up"))
+        return grouped(tape, inner, shape, hidden, rows=rows, name="down")
+    inner = grouped(tape, x, shape, 2 * width, rows=rows, name="gate_up")
+    if tape.recipe.fused:
+        inner = gate_fused(tape, inner, width)
+    else:
+        gate, up = split(tape, inner, ((rows, width), (rows, width)))
+        inner = multiply(tape, activation(tape, shape.activation, gate), up)
+    return grouped(tape, inner, shape, hidden, rows=rows, name="down")
 
 
 def top_k(tape: Tape, scores: Value, top: int) -> Value:
@@ -517,10 +524,10 @@ def grouped(tape: Tape, x: Value, shape: TransformerShape, features: int, *, row
         def backward(g: Value) -> Gradients:
             gx, gw = tape.gradient_like(x), tape.gradient_like(used)
             product_op(
-                tape, "aten._grouped_mm", (g, used), gx, batch=active, m=each, n=width, k=features, layout="nn", calls=2
+                tape, "aten._grouped_mm", (g, x), gw, batch=active, m=features, n=width, k=each, layout="nt", calls=2
             )
             product_op(
-                tape, "aten._grouped_mm", (g, x), gw, batch=active, m=features, n=width, k=each, layout="nt", calls=2
+                tape, "aten._grouped_mm", (g, used), gx, batch=active, m=each, n=width, k=features, layout="nn", calls=2
             )
             return gx, gw
 
