@@ -39,14 +39,19 @@ class Prediction:
         return self.status == OK and self.step_s is not None
 
 
-def summarize(forecast: Forecast, *, case_id: str, assumptions: Sequence[str] = ()) -> Prediction:
+def summarize(
+    forecast: Forecast, *, case_id: str, assumptions: Sequence[str] = (), watched_stage: int | None = None
+) -> Prediction:
+    """`fits` is about the fullest stage; the memory is that of the stage the source watched."""
+    memory = forecast.memory
+    watched = watched_stage is not None and memory.stage_peaks
     shares = forecast.timeline.shares
     return Prediction(
         case_id=case_id,
         step_s=forecast.step.seconds,
         step_low_s=forecast.step.low_s,
         step_high_s=forecast.step.high_s,
-        memory_bytes=forecast.memory.peak_bytes,
+        memory_bytes=memory.stage_peaks[watched_stage or 0] if watched else memory.peak_bytes,
         fits=forecast.memory.fits,
         reason="; ".join(assumptions),
         compute_share=shares.get("compute", 0.0),
@@ -57,8 +62,8 @@ def summarize(forecast: Forecast, *, case_id: str, assumptions: Sequence[str] = 
     )
 
 
-def refuse(case_id: str, reason: str) -> Prediction:
-    return Prediction(case_id=case_id, status=UNSUPPORTED, reason=" ".join(reason.split()))
+def refuse(case_id: str, reason: str, *, fits: bool | None = None) -> Prediction:
+    return Prediction(case_id=case_id, status=UNSUPPORTED, reason=" ".join(reason.split()), fits=fits)
 
 
 def check_target(path: str | os.PathLike[str]) -> None:

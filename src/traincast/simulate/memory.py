@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from traincast.spec import MemoryProfile, Op, Repeat, Stage, Tensor
+from traincast.spec import Collective, MemoryProfile, Op, Repeat, Stage, Tensor
 from traincast.spec.graph import segments
 
 RESIDENT: tuple[str, ...] = ("parameter", "optimizer_state", "input", "buffer")
@@ -36,35 +36,137 @@ class _Events:
     """Change once a segment is over."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overheads:
+    """What real runs hold beyond live tensors: few constants, fitted by `benchmarks/memory.py fit` with the priors as start.
+
+    A gathered input of a split product is dropped after use, but its memory comes back only when the device has passed the
+    gather. A host that runs ahead of the device therefore holds the gathers of several layers and passes.
+    """
+
+    cache: float = 0.04
+    """Share of the live bytes that the caching allocator holds on top: rounding and holes (see `allocator`)."""
+    workspace_bytes: float = 0.2e9
+    """Of the libraries inside the framework's allocator."""
+    returned_passes: float = 2.0
+    """Of the passes in flight, how many have given their gathers back; without a pipeline none has."""
+    held_alone: float = 0.83
+    """Share of the gathers held without a pipeline."""
+    lead_flop: float = 7.4e11
+    """FLOP between two gathers on one of eight ranks above which the device falls behind the host within one pass."""
+    lead_slope: float = 6.6
+    lead_ranks: float = 0.43
+    """How the FLOP grow with the ranks, as a power of two."""
+    wide_ranks: float = 24.0
+    """Ranks above which the gathers are so slow that the host waits with the device."""
+    reclaim: float = 0.83
+    """Share of the device at which half of what is held so is taken back: the allocator waits for it before it gives up."""
+    reclaim_slope: float = 4.6
+
+
 def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
+                  pipelined: bool = False, overheads: Overheads | None = None, spread: float = 0.0,
                   with_curve: bool = False) -> MemoryProfile:  # fmt: skip
-    """Allocate and free as the step does; of repeated layers only the first and last repetition can hold the peak."""
+    """Allocate and free as the step does; of repeated layers only the first and last repetition can hold the peak.
+
+    `overhead_bytes` lie outside the framework's allocator (driver, communicators): no part of the peak, but of what must fit.
+    Without `overheads` the peak is that of the live tensors alone.
+    """
     parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
     steady = RESIDENT
     if micro_batches > 1 or stage.num_in_flight > 1:
         steady = (*RESIDENT, "gradient")
     resident = {role: _role_bytes(stage.tensors, role) for role in steady}
     lives = list(_find_lives(stage, parts, skip=steady))
-    base = sum(resident.values()) + overhead_bytes
+    base = sum(resident.values())
     held = _stash_bytes(stage, parts, lives) * (stage.num_in_flight - 1)
     levels = _sweep(parts, _collect(stage, parts, lives), base + held, every=with_curve)
-    peak_bytes, peak_at = max(((level, place) for level, place in levels), default=(base, (0, 0, 0)))
+    live_bytes, peak_at = max(((level, place) for level, place in levels), default=(base, (0, 0, 0)))
     gradients = resident.get("gradient", _live_gradients(stage, parts, lives, peak_at))
     by_role = {
         **resident,
         "gradient": gradients,
-        "activation": peak_bytes - base - (0.0 if "gradient" in resident else gradients),
-        "framework": overhead_bytes,
+        "activation": live_bytes - base - (0.0 if "gradient" in resident else gradients),
+        "gathered weights": _unit_bytes(stage, parts),
     }
+    if overheads is not None:
+        tensors_bytes = sum(by_role.values())
+        gathers = Gathers.of(stage)
+        share = gathers.held_share(overheads, pipelined=pipelined)
+        pressure = (tensors_bytes + gathers.num_bytes) / (overheads.reclaim * capacity_bytes)
+        by_role["gathered inputs"] = gathers.num_bytes * share / (1 + pressure**overheads.reclaim_slope)
+        by_role["allocator"] = overheads.cache * sum(by_role.values())
+        by_role["workspace"] = overheads.workspace_bytes
     return MemoryProfile(
-        peak_bytes=peak_bytes,
+        peak_bytes=sum(by_role.values()),
         by_role={role: amount for role, amount in by_role.items() if amount > 0},
         peak_at=_describe(stage, parts, peak_at),
         capacity_bytes=capacity_bytes,
+        outside_bytes=overhead_bytes,
+        spread=spread,
         curve=tuple((stage.tasks[parts[at[0]].start + at[1]].name, level) for level, at in levels)
         if with_curve
         else (),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathers:
+    """The gathered inputs of split products in all passes in flight."""
+
+    num_bytes: float
+    num_ranks: int
+    num_passes: int
+    flop_between: float
+
+    @classmethod
+    def of(cls, stage: Stage) -> "Gathers":
+        amount, number, ranks, flop = 0.0, 0, 1, 0.0
+        for task, count in zip(stage.tasks, stage.counts(), strict=True):
+            if task.phase != "forward":
+                continue
+            if isinstance(task, Collective):
+                if task.axis == "tensor" and task.kind == "all_gather":
+                    # The rank's own part is there in any case.
+                    amount += task.num_bytes * (1 - 1 / task.num_ranks) * count
+                    number += count
+                    ranks = max(ranks, task.num_ranks)
+            elif task.kind == "matmul":
+                flop += (task.flop or 0.0) * count
+        return cls(
+            num_bytes=amount * stage.num_in_flight,
+            num_ranks=ranks,
+            num_passes=stage.num_in_flight,
+            flop_between=flop / number if number else 0.0,
+        )
+
+    def held_share(self, overheads: Overheads, *, pipelined: bool) -> float:
+        """Expected share that the host's lead keeps from being used again."""
+        if not self.num_bytes:
+            return 0.0
+        if not pipelined:
+            return overheads.held_alone
+        prompt = 1 / (1 + (self.num_ranks / overheads.wide_ranks) ** 8)
+        waiting = prompt * max(0.0, 1 - overheads.returned_passes / self.num_passes)
+        enough = overheads.lead_flop * (self.num_ranks / 8) ** overheads.lead_ranks
+        lead = 1 / (1 + (enough / self.flop_between) ** overheads.lead_slope) if self.flop_between else 0.0
+        return waiting + (1 - waiting) * lead
+
+
+def _unit_bytes(stage: Stage, parts: Sequence[Repeat]) -> float:
+    """Fully sharded weights: the two largest units that are whole at once (one runs, the next is being gathered), and the
+    gradients of the one that runs."""
+    units: list[float] = []
+    gradients = 0.0
+    for part in parts:
+        tasks = [task for task in stage.tasks[part.start : part.stop] if isinstance(task, Collective)]
+        gathered = sum(task.num_bytes for task in tasks if task.axis == "data" and task.kind == "all_gather"
+                       and task.phase != "optimizer")  # fmt: skip
+        if gathered:
+            units += [gathered] * min(part.count, 2)
+            reduced = sum(task.num_bytes for task in tasks if task.axis == "data" and task.kind == "reduce_scatter")
+            gradients = max(gradients, reduced)
+    return sum(sorted(units)[-2:]) + gradients
 
 
 def _role_bytes(tensors: Sequence[Tensor], role: str) -> float:

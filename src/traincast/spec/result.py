@@ -13,6 +13,7 @@ GROUNDS = ("measured", "transfer", "bound")
 
 COVERAGE = 0.9
 """Every interval is meant to hold the truth this often."""
+_NORMAL_90 = 1.645
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +101,36 @@ class MemoryProfile:
     peak_at: str
     """Phase and layer of the op that runs at the peak."""
     capacity_bytes: float
+    outside_bytes: float = 0.0
+    """Held on the device beside the framework's allocator (driver, communicators): no part of the peak, but it must fit."""
+    spread: float = 0.0
+    """One standard deviation of the error in log bytes; 0: not known."""
+    stage_peaks: tuple[float, ...] = ()
+    """Peak of each pipeline stage, first to last; the profile is that of the largest."""
     curve: tuple[tuple[str, float], ...] = ()
     """(op, bytes in use while it runs), in order."""
 
     @property
+    def needed_bytes(self) -> float:
+        return self.peak_bytes + self.outside_bytes
+
+    @property
     def fits(self) -> bool:
-        return self.peak_bytes <= self.capacity_bytes
+        """More likely than not."""
+        return self.needed_bytes <= self.capacity_bytes
+
+    @property
+    def fit_probability(self) -> float:
+        if self.spread <= 0 or self.needed_bytes <= 0:
+            return float(self.fits)
+        margin = math.log(self.capacity_bytes / self.needed_bytes) / self.spread
+        return 0.5 * math.erfc(-margin / math.sqrt(2))
+
+    @property
+    def peak_range(self) -> Range:
+        """The peak with its 90% interval."""
+        factor = math.exp(_NORMAL_90 * self.spread)
+        return Range(value=self.peak_bytes, low=self.peak_bytes / factor, high=self.peak_bytes * factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,9 @@ from traincast.spec import Cluster, Job, Parallelism
 
 __all__ = ["Question", "translate"]
 
+FIRST_STAGE_STACKS = ("nanotron",)
+"""Stacks whose logs report the memory of rank 0, which holds the first stage."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
@@ -19,6 +22,8 @@ class Question:
     cluster: Cluster
     parallelism: Parallelism
     assumptions: tuple[str, ...] = ()
+    watched_stage: int | None = None
+    """The pipeline stage whose memory the source reports; None: the fullest."""
 
 
 def translate(case: Case) -> Question:
@@ -27,4 +32,10 @@ def translate(case: Case) -> Question:
     plan = read_plan(case, assumptions)
     cluster = build_cluster(case, assumptions)
     job = build_job(case, plan, assumptions)
-    return Question(job=job, cluster=cluster, parallelism=plan, assumptions=tuple(dict.fromkeys(assumptions)))
+    return Question(
+        job=job,
+        cluster=cluster,
+        parallelism=plan,
+        assumptions=tuple(dict.fromkeys(assumptions)),
+        watched_stage=0 if case.framework in FIRST_STAGE_STACKS else None,
+    )
