@@ -36,7 +36,8 @@ def gpt(
         experts_per_token=2 if experts else 0,
         moe_ffn=1024 if experts else 0,
     )
-    return build_transformer(shape, Recipe(precision=precision, attention=attention), batch=batch)
+    recipe = Recipe(precision=precision, attention=attention, implementation="fused")
+    return build_transformer(shape, recipe, batch=batch)
 
 
 def flop(program: Program, *, kinds: tuple[str, ...] = ("matmul", "attention"), phases: tuple[str, ...] = ()) -> float:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from traincast.errors import IllegalPlan
 from traincast.lower.check import check_program
 from traincast.lower.context import split_context
-from traincast.lower.data import gather_weights, shard_state, sync_gradients
+from traincast.lower.data import gather_weights, shard_state, shrink_temporaries, sync_gradients
 from traincast.lower.expert import spread_experts
 from traincast.lower.fuse import fuse
 from traincast.lower.pipeline import cut_pipeline
@@ -28,7 +28,8 @@ def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False) -> Program
     stages = cut_pipeline(shared, plan)
     if graph.mode != "inference":
         stages = _for_each_distinct(
-            stages, lambda stage: shard_state(gather_weights(sync_gradients(stage, plan), plan), plan)
+            stages,
+            lambda stage: shrink_temporaries(shard_state(gather_weights(sync_gradients(stage, plan), plan), plan)),
         )
     return check_program(
         Program(stages=stages, parallelism=plan, batch_size=graph.batch_size, mode=graph.mode, notes=graph.assumptions)

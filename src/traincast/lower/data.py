@@ -63,6 +63,24 @@ def shard_state(stage: Stage, plan: Parallelism) -> Stage:
     return map_tasks(replace(stage, tensors=tensors), rewrite)
 
 
+def shrink_temporaries(stage: Stage) -> Stage:
+    """What the optimizer writes and forgets is as large as the weights it updates on this rank."""
+    sizes = {
+        tensor: int(task.attrs["numel"])
+        for task in stage.tasks
+        if isinstance(task, Op) and task.kind == "optimizer"
+        for tensor in task.writes
+        if stage.tensors[tensor].role == "temporary"
+    }
+    if not sizes:
+        return stage
+    tensors = tuple(
+        replace(tensor, shape=(min(tensor.numel, sizes[index]),)) if index in sizes else tensor
+        for index, tensor in enumerate(stage.tensors)
+    )
+    return replace(stage, tensors=tensors)
+
+
 def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
     """FSDP full shard: the weights of each unit (one repetition of a layer) are gathered before it runs, and again before
     its backward."""

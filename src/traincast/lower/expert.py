@@ -50,17 +50,18 @@ def spread_experts(stage: Stage, plan: Parallelism) -> Stage:
 
 
 def _ends(stage: Stage, expert_ops: set[int]) -> tuple[set[int], set[int]]:
-    """The first and last expert op of each layer and phase."""
+    """The first and last of every run of expert ops: several layers may stand in one repeated part."""
     first: set[int] = set()
     last: set[int] = set()
     for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
-        inside: dict[str, list[int]] = {}
         for index in range(part.start, part.stop):
-            if index in expert_ops:
-                inside.setdefault(stage.tasks[index].phase, []).append(index)
-        for indices in inside.values():
-            first.add(indices[0])
-            last.add(indices[-1])
+            if index not in expert_ops:
+                continue
+            phase = stage.tasks[index].phase
+            if index == part.start or index - 1 not in expert_ops or stage.tasks[index - 1].phase != phase:
+                first.add(index)
+            if index == part.stop - 1 or index + 1 not in expert_ops or stage.tasks[index + 1].phase != phase:
+                last.add(index)
     return first, last
 
 
@@ -68,7 +69,7 @@ def _all_to_all(op: Op, stage: Stage, plan: Parallelism, *, entering: bool) -> C
     sizes = [
         stage.tensors[t].num_bytes
         for t in (op.reads if entering else op.writes)
-        if stage.tensors[t].role != "parameter"
+        if stage.tensors[t].role not in ("parameter", "gradient")
     ]
     return Collective(
         kind="all_to_all",

@@ -544,12 +544,14 @@ class Tape:
         )
         if recipe.precision in ("fp16", "fp16-amp"):
             # The loss scaler looks for infinities and rescales every gradient in place.
-            gradients = [gradient for _, gradient in trained]
-            self.op(
-                "aten._amp_foreach_non_finite_check_and_unscale_", "elementwise", gradients, gradients,
-                {"function": "unscale", "numel": numel, "num_inputs": 1}, flop=numel, bytes_read=gradient_bytes,
-                bytes_written=gradient_bytes, kernels=num_launches(numel=numel, num_tensors=num_tensors),
-            )  # fmt: skip
+            read += gradient_bytes
+            written += gradient_bytes
+            kernels += num_launches(numel=numel, num_tensors=num_tensors)
+        main = [gradient for value, gradient in trained if gradient.dtype != value.dtype]
+        if main:
+            # Main gradients stay allocated and are zeroed for the next step.
+            written += gradient_bytes
+            kernels += 1
         attrs: dict[str, Attr] = {
             "algorithm": recipe.update_name,
             "numel": numel,
@@ -567,18 +569,6 @@ class Tape:
             f"optimizer.{recipe.update_name}", "optimizer", reads, writes, attrs, flop=update.flop * numel, dtype="fp32",
             bytes_read=read, bytes_written=written, kernels=kernels, calls=kernels,
         )  # fmt: skip
-        main = [gradient for value, gradient in trained if gradient.dtype != value.dtype]
-        if main:
-            main_bytes = sum([g.num_bytes * self.memories[g.index].copies for g in main], 0.0)
-            self.op(
-                "aten.zero_",
-                "copy",
-                (),
-                main,
-                {"function": "fill", "numel": numel},
-                bytes_read=0.0,
-                bytes_written=main_bytes,
-            )
 
     def _name_temporaries(self, resolved: list[int]) -> None:
         """What the forward pass writes and no later phase reads is temporary; the rest is kept for the backward pass."""
