@@ -51,7 +51,7 @@ PRIORS: dict[str, Prior] = {
     "matmul": Prior(compute=0.5, memory=1.0),
     "attention": Prior(compute=0.2, memory=1.0, overhead_s=2e-5),
     "conv": Prior(compute=0.3, memory=0.7, overhead_s=2e-5),
-    "rnn": Prior(compute=0.2, memory=0.7, overhead_s=1e-4),
+    "rnn": Prior(compute=0.2, memory=0.7, overhead_s=2e-5),
     "optimizer": Prior(compute=1.0, memory=0.8, overhead_s=2e-5),
 }
 DEFAULT_PRIOR = Prior(compute=0.2, memory=0.6)

@@ -84,7 +84,7 @@ def a_optimal(
         if not affordable.any():
             return chosen
         spread = problem.rows @ inverse
-        fall = np.einsum("ij,jk,ik->i", spread, weight, spread) / (1 + np.einsum("ij,ij->i", spread, problem.rows))
+        fall = ((spread @ weight) * spread).sum(axis=1) / (1 + (spread * problem.rows).sum(axis=1))
         row = int(np.argmax(np.where(affordable, fall / problem.costs, -np.inf)))
         chosen.append(row)
         free[row] = False
@@ -346,7 +346,7 @@ def _gram(matrix: Array) -> Array:
 
 
 def _leverages(rows: Array, inverse: Array) -> Array:
-    return np.asarray(np.maximum(np.einsum("ij,jk,ik->i", rows, inverse, rows, optimize=True), 0.0), dtype=np.float64)
+    return np.asarray(np.maximum(((rows @ inverse) * rows).sum(axis=1), 0.0), dtype=np.float64)
 
 
 def _added(inverse: Array, row: Array) -> Array:
