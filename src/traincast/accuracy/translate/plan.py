@@ -39,7 +39,7 @@ def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
         expert=_fit_experts(expert, replicas=data * context, tensor=tensor, assumptions=assumptions),
         virtual_stages=virtual if pipeline > 1 else 1,
         micro_batches=read_passes(case, data=data, assumptions=assumptions),
-        zero=case.zero or 0,
+        zero=_read_sharding(case),
         sequence_parallel=tensor > 1
         and ("sequence_parallel" in settings or case.framework in SEQUENCE_PARALLEL_STACKS),
         recompute=read_recomputation(case, assumptions),
@@ -99,6 +99,12 @@ def read_recomputation(case: Case, assumptions: list[str]) -> str:
     if case.act_ckpt not in RECOMPUTES:
         raise UnknownName("act_ckpt", case.act_ckpt, (*RECOMPUTES, "unknown"))
     return case.act_ckpt
+
+
+def _read_sharding(case: Case) -> int:
+    """A strategy that names FSDP shards everything, even where the column is empty."""
+    full = (case.strategy or "").startswith("fsdp") and "gradop" not in (case.strategy or "")
+    return case.zero or (3 if full else 0)
 
 
 def _read_order(settings: frozenset[str], *, virtual: int) -> str:

@@ -30,6 +30,8 @@ FUSED_STACKS = ("megatron", "nanotron", "nvidia-dle-pytorch")
 """Stacks whose layers run fused kernels (norms, bias and activation, masked softmax)."""
 SEPARATE_GATE_STACKS = ("nanotron",)
 """Fused stacks that still run the activation of a gated MLP and its product one after the other."""
+PURE_STACKS = ("litgpt",)
+"""Stacks that train with weights, gradients and optimizer state all in bf16 (LitGPT's "bf16-true")."""
 UPDATES = {
     "megatron": "fused",
     "nanotron": "fused",
@@ -126,6 +128,8 @@ def read_precision(case: Case, assumptions: list[str]) -> str:
     if dtype not in PRECISIONS:
         raise UnknownName("dtype", dtype, PRECISIONS)
     precision = PRECISIONS[dtype]
+    if precision == "bf16" and (case.framework or "").lower() in PURE_STACKS:
+        precision = "bf16-pure"
     if precision == "fp32" and "tf32 probably on" in (case.undetermined or ""):
         precision = "tf32"
     if precision == "tf32" and catalog.device(case.gpu).peak_flop_per_s("tf32") is None:
