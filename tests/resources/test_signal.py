@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traincast.errors import InvalidInput
-from traincast.resources.signal import Signal, from_counter, from_gauge, from_pieces, repeat, sample, summarize
+from traincast.resources.signal import (
+    Signal,
+    find_bursts,
+    from_counter,
+    from_gauge,
+    from_pieces,
+    repeat,
+    sample,
+    summarize,
+)
 
 levels = st.lists(st.sampled_from([0.0, 0.0, 0.2, 0.5, 1.0]), min_size=1, max_size=30)
 lengths = st.floats(0.01, 10.0)
@@ -108,6 +117,13 @@ def test_a_burst_that_crosses_the_end_of_the_step_is_one_burst():
     assert summarize(step, cyclic=True).num_bursts == 1
     assert summarize(step, cyclic=True).burst_s == 2
     assert summarize(step, num_cycles=1).num_bursts == 2
+
+
+def test_bursts_are_found_where_they_are():
+    signal = make_signal([0, 1, 1, 0, 1, 0, 0, 0, 0.5, 0], window_s=1.0)
+    assert find_bursts(signal) == [(1.0, 5.0), (8.0, 9.0)]
+    assert find_bursts(signal, floor=0.6) == [(1.0, 5.0)]
+    assert find_bursts(make_signal([0, 0])) == []
 
 
 def test_background_noise_below_the_floor_is_idle():

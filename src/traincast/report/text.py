@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from traincast.report.paint import Paint
+from traincast.report.resources import format_resources
 from traincast.report.table import PLAIN, Table, format_table
 from traincast.spec import Cluster, Estimate, Forecast, Parallelism, Range, Timeline
 from traincast.units import show_bytes, show_count, show_seconds, show_usd
@@ -54,6 +55,7 @@ def format_forecast(
         "\n".join(_shares(forecast, paint)),
         _slowest(forecast.timeline, paint, limit=_NUM_TOP_EXPLAINED if explain else _NUM_TOP, by_layer=explain),
         *([_exposed(forecast, paint), _memory_parts(forecast, paint), _job_parts(forecast, paint)] if explain else []),
+        format_resources(forecast.resources, paint=paint) if explain else "",
         "\n".join(_trust(forecast, paint)),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"

@@ -152,8 +152,7 @@ def summarize(
     if num_cycles is not None and not num_cycles > 0:
         raise InvalidInput(f"num_cycles = {num_cycles}; it must be above 0")
     levels, lengths = signal.levels, signal.lengths_s
-    highest = float(np.max(levels))
-    above = levels > max(floor, threshold * highest) if highest > 0 else np.zeros(len(levels), dtype=bool)
+    above = levels > burst_level(signal, floor=floor, threshold=threshold)
     gap_s = min_gap_s if min_gap_s is not None else MIN_GAP_WINDOWS * (signal.window_s or 0.0)
     if cyclic:
         levels, lengths, above = _turn(levels, lengths, above)
@@ -172,6 +171,23 @@ def summarize(
         mean=signal.mean,
         num_bursts=num_bursts / cycles,
     )
+
+
+def burst_level(signal: Signal, *, floor: float = 0.0, threshold: float = THRESHOLD) -> float:
+    """The level that a burst exceeds."""
+    return max(floor, threshold * float(np.max(signal.levels)))
+
+
+def find_bursts(signal: Signal, *, floor: float = 0.0) -> list[tuple[float, float]]:
+    """(start, end) of each burst of a run, short gaps bridged, in whole windows."""
+    above = signal.levels > burst_level(signal, floor=floor)
+    gap_s = MIN_GAP_WINDOWS * (signal.window_s or 0.0)
+    bridged = _bridge(above, signal.lengths_s, gap_s=gap_s, cyclic=False)
+    return [
+        (float(signal.edges_s[start]), float(signal.edges_s[stop]))
+        for value, start, stop in _stretches(bridged)
+        if value
+    ]
 
 
 def _stretches(above: NDArray[np.bool_]) -> list[tuple[bool, int, int]]:

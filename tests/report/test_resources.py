@@ -1,0 +1,56 @@
+"""Resource profiles as a table and as a drawing."""
+
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from builders import make_cluster, make_mlp
+from traincast.cost.pricing import Pricing
+from traincast.cost.roofline import Roofline
+from traincast.errors import InvalidInput
+from traincast.forecast import forecast
+from traincast.report.resources import Lane, draw_lanes, format_resources
+from traincast.report.text import format_forecast
+from traincast.resources.signal import Signal, summarize
+from traincast.spec import Forecast, Job, Parallelism
+
+
+def make_answer(*, draw: bool = True, **plan: int) -> Forecast:
+    cluster = make_cluster(nodes=Parallelism(**plan).num_devices)
+    return forecast(
+        Job(graph=make_mlp(layers=8)), cluster, Parallelism(**plan), costs=Pricing(ops=Roofline()), draw=draw
+    )
+
+
+def test_the_explanation_lists_the_four_resources_and_the_energy():
+    text = format_forecast(make_answer(data=2), explain=True)
+    for words in ("GPU utilisation", "GPU memory bandwidth", "network in", "network out", "energy of one device"):
+        assert words in text
+    assert "GPU utilisation" not in format_forecast(make_answer(data=2))
+
+
+def test_a_forecast_that_was_not_drawn_says_nothing_about_resources():
+    assert format_resources(make_answer(draw=False, data=2).resources) == ""
+
+
+def test_of_many_stages_the_first_and_the_last_are_shown():
+    text = format_resources(make_answer(pipeline=8, micro_batches=8).resources)
+    assert "stage 0" in text
+    assert "stage 7" in text
+    assert "stage 3" not in text
+
+
+def test_a_drawing_shades_each_burst_and_marks_threshold_and_peak():
+    signal = Signal(edges_s=np.arange(9.0), levels=np.array([0, 0, 1, 1, 0, 0, 0.5, 0]), window_s=1.0)
+    lane = Lane(resource="sent", sampled=signal, exact=signal, activity=summarize(signal, num_cycles=1))
+    drawing = ET.fromstring(draw_lanes([lane], title="a < b"))
+    rectangles = [item for item in drawing.iter("{http://www.w3.org/2000/svg}rect") if item.get("fill-opacity")]
+    assert len(rectangles) == 2
+    titles = [item.text for item in drawing.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles == ["threshold", "peak"]
+
+
+def test_a_drawing_of_nothing_is_refused():
+    with pytest.raises(InvalidInput, match="no resource"):
+        draw_lanes([], title="")
