@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help test check lint types layers fast-test bench clean
+.PHONY: help test check lint types layers fast-test bench clean corpus
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/ \t/' | expand -t 20
 
@@ -30,6 +30,10 @@ layers: .venv/dev-ready
 
 fast-test: .venv/dev-ready    ## the tests without the slow ones
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+corpus: .venv/dev-ready       ## measure our own corpus of training steps (root, hours, resumable)
+	$(BIN)/traincast profile corpus --rounds 3 --store corpus.db
+	$(BIN)/traincast store export corpus.db corpus.parquet
 
 clean:                        ## remove what the targets made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist
