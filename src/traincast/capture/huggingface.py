@@ -84,14 +84,20 @@ def _parse(transformers: Any, content: dict[str, Any], origin: str) -> Any:
     model_type = content.get("model_type")
     try:
         if model_type is None:
-            owner = getattr(transformers, content["architectures"][0]).config_class
-            return owner(**fields)
-        return transformers.AutoConfig.for_model(model_type, **fields)
+            known = getattr(transformers, content["architectures"][0]).config_class
+        else:
+            known = type(transformers.AutoConfig.for_model(model_type))
+        # What the library computes itself (the head dim of some models) cannot be set.
+        computed = {key for key in fields if isinstance(getattr(known, key, None), property)}
+        parsed = known(**{key: value for key, value in fields.items() if key not in computed})
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise CaptureFailed(
             f"the config {origin or model_type!r} cannot be read by transformers {transformers.__version__}: {reason}"
         ) from error
+    if getattr(parsed, "is_encoder_decoder", False) and getattr(parsed, "decoder_start_token_id", None) is None:
+        parsed.decoder_start_token_id = getattr(parsed, "pad_token_id", None) or 0
+    return parsed
 
 
 def _model_class(transformers: Any, content: dict[str, Any], parsed: Any, origin: str) -> Any:
