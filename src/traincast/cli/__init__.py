@@ -10,6 +10,7 @@ import typer
 
 COMMANDS = {
     "forecast": "Forecast step time, job time, memory and cost of a training job.",
+    "fit": "Find the largest batch and sequence that fit, and what to change first.",
     "capture": "Record the training step of a model as a graph.",
     "catalog": "List and show known devices, links, clusters, prices and workloads.",
     "plan": "Choose cluster and parallelism for a deadline, a budget or speed.",

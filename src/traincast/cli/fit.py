@@ -1,0 +1,166 @@
+"""`traincast fit`: the largest batch and the longest sequence that fit, and what to change first where nothing does."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from traincast.cli import options
+from traincast.cli.output import say
+
+
+def fit(
+    source: options.Source,
+    device: options.Device = None,
+    machine: Annotated[
+        str | None, typer.Option("--machine", help="A known node instead of a device, such as aws-p4d.24xlarge.")
+    ] = None,
+    nodes: options.Nodes = None,
+    devices_per_node: options.DevicesPerNode = None,
+    intra: options.Intra = None,
+    inter: options.Inter = None,
+    batch: options.Batch = None,
+    seq: options.Seq = None,
+    precision: options.Precision = None,
+    mode: options.Mode = None,
+    optimizer: options.Optimizer = None,
+    attention: options.Attention = None,
+    recompute: options.Recompute = None,
+    dp: Annotated[int | None, typer.Option("--dp", help="Data parallel replicas; default: all that are left.")] = None,
+    tp: Annotated[int | None, typer.Option("--tp", help="Tensor parallel degree.")] = None,
+    pp: Annotated[int | None, typer.Option("--pp", help="Pipeline stages.")] = None,
+    cp: Annotated[int | None, typer.Option("--cp", help="Context parallel degree.")] = None,
+    zero: Annotated[int | None, typer.Option("--zero", help="0, 1, 2 or 3 (FSDP full shard).")] = None,
+    micro_batches: Annotated[
+        int | None, typer.Option("--micro-batches", help="Passes per optimizer step (accumulation or pipeline).")
+    ] = None,
+    sequence_parallel: Annotated[
+        bool, typer.Option("--sequence-parallel", help="Split the sequence along the tensor axis.")
+    ] = False,
+    confidence: Annotated[
+        float, typer.Option("--confidence", "-c", help="How sure it must be to fit, between 0 and 1.")
+    ] = 0.95,
+    json: options.Json = False,
+    color: options.Color = "auto",
+) -> None:
+    """Find the largest batch and the longest sequence that fit, and what to change first where the job does not.
+
+    Example: traincast fit llama-2-7b --device a100-80g -g 8 --precision bf16 --seq 4096 --zero 3 --confidence 0.99
+    """
+    import dataclasses
+
+    from traincast.cli.sources import (
+        Request,
+        WorkloadOptions,
+        build_cluster,
+        build_job,
+        complete_plan,
+        load_source,
+    )
+    from traincast.plan.capacity import can_grow, largest_batch, longest_sequence, suggest_changes
+    from traincast.report.document import format_json
+    from traincast.spec import Job, Parallelism
+
+    options_given = WorkloadOptions(
+        batch=batch, seq=seq, precision=precision, mode=mode, optimizer=optimizer, attention=attention
+    )
+    request = Request(
+        source=source,
+        workload=options_given,
+        cluster=_given(
+            device=device, node=machine, nodes=nodes, devices_per_node=devices_per_node, intra=intra, inter=inter
+        ),
+        parallelism=_given(
+            data=dp, tensor=tp, pipeline=pp, context=cp, zero=zero, micro_batches=micro_batches, recompute=recompute,
+            sequence_parallel=sequence_parallel or None,
+        ),
+    )  # fmt: skip
+    cluster = build_cluster(request)
+    plan = complete_plan(request.parallelism, num_devices=cluster.num_devices)
+
+    def pose(size: int, length: int | None, chosen: Parallelism) -> Job:
+        asked = dataclasses.replace(options_given, batch=size, seq=length if length is not None else seq)
+        return build_job({}, load_source(source, asked, recompute=chosen.recompute))
+
+    from traincast.forecast import forecast
+
+    wanted = batch or 1
+    now = forecast(pose(wanted, seq, plan), cluster, plan)
+    most = largest_batch(pose, cluster, plan, confidence=confidence, seq=seq)
+    longest = None
+    if can_grow(pose, plan, batch=wanted):
+        longest = longest_sequence(pose, cluster, plan, batch=wanted, confidence=confidence)
+    sure = now.memory.fit_probability >= confidence
+    changes = [] if sure else suggest_changes(pose, cluster, plan, batch=wanted, seq=seq, confidence=confidence)
+    if json:
+        say(
+            format_json(
+                {
+                    "workload": now.workload,
+                    "device": now.device,
+                    "num_devices": now.num_devices,
+                    "confidence": confidence,
+                    "batch": wanted,
+                    "peak_bytes": now.memory.peak_bytes,
+                    "capacity_bytes": now.memory.capacity_bytes,
+                    "fit_probability": now.memory.fit_probability,
+                    "fits": sure,
+                    "largest_batch": most.size,
+                    "largest_batch_is_a_bound": not most.reached_end,
+                    "largest_batch_samples_per_s": most.answer.samples_per_s if most.answer else None,
+                    "longest_sequence": longest.size if longest else None,
+                    "by_role": now.memory.by_role,
+                    "peak_at": now.memory.peak_at,
+                    "changes": changes,
+                }
+            )
+        )
+        return
+
+    from traincast.report.paint import choose_paint
+
+    say(_describe(now, most, longest, changes, wanted, confidence, paint=choose_paint(sys.stdout, color=color)))
+
+
+def _describe(now: Any, most: Any, longest: Any, changes: Any, wanted: int, confidence: float, *, paint: Any) -> str:
+    from traincast.report.table import Table, format_table
+    from traincast.units import show_bytes
+
+    memory = now.memory
+    sure = memory.fit_probability >= confidence
+    verdict = paint("fits", "green") if sure else paint("DOES NOT FIT", "red", "bold")
+    lines = [
+        paint(f"{now.workload} on {now.num_devices} x {now.device}", "bold"),
+        f"  batch {wanted:<12}{show_bytes(memory.peak_bytes)} of {show_bytes(memory.capacity_bytes)} at the peak "
+        f"({memory.peak_at}): {verdict}, probability {memory.fit_probability:.1%}, asked {confidence:.0%}",
+    ]
+    if most.size:
+        reach = " or more" if most.reached_end else ""
+        speed = f", {most.answer.samples_per_s:,.4g} samples/s"
+        lines.append(f"  largest batch     {most.size:,}{reach} per pass and replica{speed}")
+    else:
+        lines.append("  largest batch     none: a batch of 1 does not fit either")
+    if longest is not None:
+        reach = " or more" if longest.reached_end else ""
+        text = f"{longest.size:,}{reach} tokens at batch {wanted}" if longest.size else f"none at batch {wanted}"
+        lines.append(f"  longest sequence  {text}")
+    if changes:
+        rows = tuple(
+            (
+                change.name,
+                show_bytes(change.peak_bytes),
+                f"{change.fit_probability:.1%}",
+                f"{change.seconds_ratio - 1:+.0%}",
+                "yes" if change.fits else "no",
+            )
+            for change in changes
+        )
+        headings = ("change one thing", "peak", "probability", "time per sample", "fits")
+        lines += ["", format_table(Table(headings=headings, rows=rows, left=frozenset(headings[:1])), paint=paint)]
+    elif not sure:
+        lines += ["", "No single change saves memory; use more or larger devices."]
+    return "\n".join(lines)
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

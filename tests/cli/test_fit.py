@@ -1,0 +1,44 @@
+import json
+from collections.abc import Callable
+from typing import Any
+
+Run = Callable[..., Any]
+
+
+def test_a_person_sees_the_largest_batch_and_the_longest_sequence(run: Run) -> None:
+    ran = run("fit", "gpt2", "--device", "a100-80g", "--seq", 1024, "--confidence", 0.99)
+    assert ran.code == 0
+    for wanted in ("gpt2 on 1 x", "fits, probability", "largest batch", "longest sequence"):
+        assert wanted in ran.out
+
+
+def test_json_answers_agree_with_the_forecast(run: Run) -> None:
+    found = json.loads(run("fit", "gpt2", "-d", "t4", "--seq", 512, "--confidence", 0.9, "--json").out)
+    assert found["largest_batch"] >= 1
+    at_limit = json.loads(run("forecast", "gpt2", "-d", "t4", "--seq", 512, "-b", found["largest_batch"], "--json").out)
+    beyond = json.loads(
+        run("forecast", "gpt2", "-d", "t4", "--seq", 512, "-b", 4 * found["largest_batch"], "--json").out
+    )
+    assert at_limit["memory"]["fits"] is True
+    assert beyond["memory"]["fits"] is False
+
+
+def test_a_job_that_does_not_fit_is_told_what_to_change_and_its_price(run: Run) -> None:
+    ran = run("fit", "gpt2-xl", "-d", "a100-40g", "-g", 8, "-b", 8, "--seq", 1024)
+    assert ran.code == 0
+    assert "DOES NOT FIT" in ran.out
+    assert "time per sample" in ran.out
+    assert "ZeRO" in ran.out
+
+
+def test_an_impossible_confidence_is_one_line_and_exit_code_2(run: Run) -> None:
+    ran = run("fit", "gpt2", "-d", "a100-80g", "--confidence", 2)
+    assert ran.code == 2
+    assert "between 0 and 1" in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_a_model_without_tokens_has_no_longest_sequence(run: Run) -> None:
+    found = json.loads(run("fit", "resnet50", "-d", "a100-80g", "--json").out)
+    assert found["longest_sequence"] is None
+    assert found["largest_batch"] > 32
