@@ -29,10 +29,13 @@ Only the chips named here are carried over: from sustained SGEMM rates published
 """
 
 MATRIX_ENERGY: dict[str, float] = {
-    "volta": 0.15, "turing": 0.15, "ga10x": 0.13, "ampere": 0.072, "ada": 0.078, "hopper": 0.056, "blackwell": 0.028,
+    "volta": 0.15, "turing": 0.15, "ga10x": 0.13, "ampere": 0.078, "ada": 0.078, "hopper": 0.06, "blackwell": 0.028,
     "cdna1": 0.125, "cdna2": 0.1, "cdna3": 0.03,
 }  # fmt: skip
 """Joules per fp16 FLOP on the matrix units, on the same scale; from published sustained GEMM rates, not fitted here."""
+
+MATRIX_POWER_EXPONENT = 0.75
+"""Clock follows power less than linearly because voltage falls with it; between the same chips at 250 and 300 watts 0.6."""
 
 DTYPE_ENERGY: dict[str, float] = {
     "fp64": 4.0,
@@ -119,6 +122,8 @@ def sustained_clock(device: Device, dtype: str, law: PowerLaw, *, soak: float | 
     peak, real = product_flop_per_s(device, dtype)
     energy = _relative_energy(device, real, uses_matrix_units(device, real))
     held = law.clock_per_watt * device.power_watts / (peak * energy)
+    if uses_matrix_units(device, real):
+        held = held**MATRIX_POWER_EXPONENT
     cold = (1.0 + held**-20.0) ** -0.05
     return np.asarray(cold * (1.0 - law.heat * (1.0 - cold) * np.asarray(soak)), dtype=np.float64)
 
@@ -140,7 +145,7 @@ def usable_share(device: Device, dtype: str, law: PowerLaw, *, soak: float | Arr
 
 def _relative_energy(device: Device, dtype: str, matrix: bool) -> float:
     table = MATRIX_ENERGY if matrix else LANE_ENERGY
-    found = table.get(_silicon(device), 0.072 if matrix else 1.0)
+    found = table.get(_silicon(device), 0.078 if matrix else 1.0)
     return found * (DTYPE_ENERGY.get(dtype, 1.0) if matrix else 1.0)
 
 

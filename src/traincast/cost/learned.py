@@ -14,12 +14,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.cost.bounds import KERNEL_FLOOR_S, PowerLaw, generation, lanes_flop_per_s, sustained_clock
+from traincast.cost.bounds import (
+    KERNEL_FLOOR_S,
+    PowerLaw,
+    generation,
+    lanes_flop_per_s,
+    product_flop_per_s,
+    sustained_clock,
+)
 from traincast.cost.features import FAMILIES, describe
 from traincast.cost.host import Host
 from traincast.cost.operators import Kernels, list_kernels
 from traincast.errors import InvalidInput
 from traincast.spec import Device, Estimate, Op
+from traincast.units import DTYPE_BYTES
 
 Array = NDArray[np.float64]
 
@@ -102,6 +110,27 @@ class Voices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixUnits:
+    """Log time that products on matrix units take beyond the utilisation of the same product in fp32.
+
+    The faster the units are beside the lanes, the harder they are to feed. Calibrated on whole steps in half precision and
+    TF32, as no kernel in these formats was measured alone.
+    """
+
+    base: float = -0.06
+    per_doubling: float = 0.144
+    """Of the bytes per second the units can take beside those the lanes can."""
+    tf32: float = 0.33
+    sigma: float = 0.1
+
+    def slowdown(self, device: Device, dtype: str) -> float:
+        peak, real = product_flop_per_s(device, dtype)
+        appetite = peak * DTYPE_BYTES[real] / (lanes_flop_per_s(device) * DTYPE_BYTES["fp32"])
+        extra = self.tf32 if real == "tf32" else 0.0
+        return max(0.0, self.base + self.per_doubling * math.log2(appetite) + extra)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
     """Prices operations on one device (an OpModel)."""
 
@@ -109,9 +138,7 @@ class Learned:
     similarity: Similarity = field(default_factory=Similarity)
     law: PowerLaw = field(default_factory=PowerLaw)
     host: Host = field(default_factory=Host)
-    matrix_slowdown: float = 0.0
-    """Log time that products on matrix units take beyond the fp32 utilisation; calibrated on half-precision steps."""
-    matrix_sigma: float = 0.25
+    matrix: MatrixUnits = field(default_factory=MatrixUnits)
 
     def predict(self, ops: Sequence[Op], device: Device, *, soak: float = 0.0) -> OpCosts:
         """`soak`: how far sustained load has warmed the card, 0 to 1 (see traincast.cost.bounds.soaked)."""
@@ -146,8 +173,8 @@ class Learned:
         by_compute = bounded.compute_s > bounded.memory_s
         sigma = np.full(len(slowdown), _blend(voices.sigma_seen, voices.sigma_unseen, distance))
         if on_matrix and family in PRODUCTS:
-            slowdown = slowdown + self.matrix_slowdown * by_compute
-            sigma = np.hypot(sigma, self.matrix_sigma)
+            slowdown = slowdown + self.matrix.slowdown(device, dtype) * by_compute
+            sigma = np.hypot(sigma, self.matrix.sigma)
         outside = ((bounded.features < voices.low) | (bounded.features > voices.high)).any(axis=1)
         sigma = np.hypot(np.where(outside, 1.3 * sigma, sigma), part.extra_sigma)
         tail_s = MATRIX_TAIL_S if on_matrix and family in PRODUCTS else 0.0
@@ -209,8 +236,7 @@ def load_learned(path: Path = WEIGHTS) -> Learned:
         families=families,
         similarity=Similarity(**constants["similarity"]),
         law=PowerLaw(**constants["law"]),
-        matrix_slowdown=constants["matrix_slowdown"],
-        matrix_sigma=constants["matrix_sigma"],
+        matrix=MatrixUnits(**constants["matrix"]),
     )
 
 

@@ -32,8 +32,7 @@ def save(learned: Learned, path: Path) -> None:
     constants = {
         "similarity": asdict(learned.similarity),
         "law": asdict(learned.law),
-        "matrix_slowdown": learned.matrix_slowdown,
-        "matrix_sigma": learned.matrix_sigma,
+        "matrix": asdict(learned.matrix),
     }
     notes = {
         "names": json.dumps(names, sort_keys=True),

@@ -11,7 +11,7 @@ from traincast.cost.bounds import PowerLaw, product_flop_per_s, soaked
 from traincast.cost.features import FAMILIES, Bounded, describe
 from traincast.cost.fit.data import Rows
 from traincast.cost.fit.network import Training, train_network
-from traincast.cost.learned import SLACK, Learned, Similarity, Voices
+from traincast.cost.learned import SLACK, Learned, MatrixUnits, Similarity, Voices
 
 Array = NDArray[np.float64]
 AllRows = Mapping[tuple[str, str], Rows]
@@ -29,9 +29,7 @@ class Recipe:
     similarity: Similarity = field(default_factory=Similarity)
     seed: int = 0
     capped: bool = True
-    matrix_slowdown: float = 0.35
-    """Calibrated on half-precision steps (MPT on A100), checked on H100; see docs/model-cards/operators.md."""
-    matrix_sigma: float = 0.1
+    matrix: MatrixUnits = field(default_factory=MatrixUnits)
 
 
 def fit_power_law(rows: AllRows, names: Sequence[str], recipe: Recipe) -> PowerLaw:
@@ -91,8 +89,7 @@ def fit_learned(rows: AllRows, *, recipe: Recipe, without_device: str = "", with
         families=families,
         similarity=recipe.similarity,
         law=law,
-        matrix_slowdown=recipe.matrix_slowdown,
-        matrix_sigma=recipe.matrix_sigma,
+        matrix=recipe.matrix,
     )
 
 
