@@ -185,6 +185,8 @@ def from_shape(
         "experts_per_token": experts_per_token, "moe_ffn": moe_ffn,
     }  # fmt: skip
     given = {key: value for key, value in sizes.items() if value is not None}
+    if given.get("experts"):
+        given.setdefault("experts_per_token", 1)
     title = name or f"{arch}-h{hidden}-l{n_layers}"
     if arch in OTHER_ARCHS:
         return _builder(OTHER_ARCHS[arch])(title, {"shape": given, "arch": arch}, recipe, Sizes(batch=batch, seq=seq))

@@ -698,16 +698,16 @@ def conv(
             macs = x.numel * (channels // groups) * math.prod(kernels)
         dtype = product_dtype(tape, x_used.dtype)
 
+        sizes: dict[str, Attr] = {
+            "batch": batch, "in_channels": in_channels, "out_channels": channels, "groups": groups,
+            "in_size": _sizes(size), "out_size": _sizes(out_size), "kernel": _sizes(kernels), "stride": _sizes(strides),
+        }  # fmt: skip
+        if transposed:
+            sizes["transposed"] = True
+
         def write(direction: str, reads: Sequence[Value], result: Value) -> None:
-            attrs: dict[str, Attr] = {
-                "batch": batch, "in_channels": in_channels, "out_channels": channels, "groups": groups,
-                "in_size": _sizes(size), "out_size": _sizes(out_size), "kernel": _sizes(kernels), "stride": _sizes(strides),
-                "pass": direction,
-            }  # fmt: skip
-            if transposed:
-                attrs["transposed"] = True
             name = "aten.convolution" if direction == "forward" else f"aten.convolution_backward.{direction}"
-            tape.op(name, "conv", reads, (result,), attrs, flop=2.0 * macs, dtype=dtype)
+            tape.op(name, "conv", reads, (result,), {**sizes, "pass": direction}, flop=2.0 * macs, dtype=dtype)
 
         write("forward", operands[:2], out)
         if bias_value is not None:
@@ -733,7 +733,7 @@ def conv(
 
 
 def _sizes(sizes: Sequence[int]) -> str:
-    return "x".join(str(size) for size in sizes)
+    return "x".join(map(str, sizes))
 
 
 def pool(
