@@ -22,6 +22,7 @@ _NUMBER = re.compile(r"\d+")
 _MAX_PERIODS = 64
 _MIN_SAVED_OPS = 4
 _MAX_RUNS = 200
+_GROUPS = (2, 3, 4, 5, 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ def _number_outside(
 
 def _settle(graph: Graph, found: list[_Run]) -> tuple[list[_Run], list[int]]:
     """Trim and drop runs until every tensor has one meaning in the folded graph."""
-    runs = list(found)
+    runs = _group_alternating(graph, found)
     while True:
         runs = _trim_to_partners(graph, runs)
         changed = _first_conflict(graph, runs)
@@ -184,27 +185,59 @@ def _places(runs: Sequence[_Run], num_ops: int) -> list[tuple[int, int, int] | N
     return places
 
 
+def _links(graph: Graph, runs: Sequence[_Run]) -> dict[tuple[int, int], set[tuple[int, int, int]]]:
+    """For every pair of runs, the tensors that one writes and the other reads, with the repetitions of both."""
+    places = _places(runs, len(graph.ops))
+    writer: dict[int, tuple[int, int]] = {}
+    links: dict[tuple[int, int], set[tuple[int, int, int]]] = defaultdict(set)
+    for op, place in zip(graph.ops, places, strict=True):
+        for index in op.reads:
+            source = writer.get(index)
+            if source is not None and place is not None and source[0] != place[0]:
+                links[source[0], place[0]].add((index, source[1], place[1]))
+        for index in op.writes:
+            if graph.tensors[index].role not in PERSISTENT:
+                if place is None:
+                    writer.pop(index, None)
+                else:
+                    writer[index] = (place[0], place[1])
+    return {
+        (a, b): pairs
+        for (a, b), pairs in links.items()
+        if len({index for index, _, _ in pairs}) > max(runs[a].count, runs[b].count) // 2
+    }
+
+
+def _group_alternating(graph: Graph, runs: list[_Run]) -> list[_Run]:
+    """Layers that alternate between two masks repeat in pairs: lengthen the period of such a run and of its partners."""
+    links = _links(graph, runs)
+    factors = [1] * len(runs)
+    for number, run in enumerate(runs):
+        if not _is_clean(graph, run):
+            factors[number] = next((m for m in _GROUPS if run.count >= 2 * m and _is_clean(graph, _grouped(run, m))), 1)
+    for a, b in links:
+        factors[a] = factors[b] = max(factors[a], factors[b])
+    readers = {b for _, b in links}
+    # The backward pass meets the layers in reverse order, so what is left over comes first there.
+    grouped = [
+        _grouped(run, factor, from_end=number in readers) if factor > 1 else run
+        for number, (run, factor) in enumerate(zip(runs, factors, strict=True))
+    ]
+    return [run for run in grouped if run.count >= 2]
+
+
+def _grouped(run: _Run, factor: int, *, from_end: bool = False) -> _Run:
+    count = run.count // factor
+    start = run.stop - count * factor * run.period if from_end else run.start
+    return _Run(start, run.period * factor, count)
+
+
 def _trim_to_partners(graph: Graph, runs: list[_Run]) -> list[_Run]:
     """Give runs that hand tensors to each other, repetition by repetition, the same layers."""
     while True:
-        places = _places(runs, len(graph.ops))
-        writer: dict[int, tuple[int, int]] = {}
-        links: dict[tuple[int, int], set[tuple[int, int, int]]] = defaultdict(set)
-        for op, place in zip(graph.ops, places, strict=True):
-            for index in op.reads:
-                source = writer.get(index)
-                if source is not None and place is not None and source[0] != place[0]:
-                    links[source[0], place[0]].add((index, source[1], place[1]))
-            for index in op.writes:
-                if graph.tensors[index].role not in PERSISTENT:
-                    if place is None:
-                        writer.pop(index, None)
-                    else:
-                        writer[index] = (place[0], place[1])
+        links = _links(graph, runs)
         for (a, b), pairs in links.items():
             first, second = runs[a], runs[b]
-            if len({index for index, _, _ in pairs}) < max(first.count, second.count) // 2 + 1:
-                continue
             sums = Counter(i + j for _, i, j in pairs).most_common(1)[0]
             differences = Counter(j - i for _, i, j in pairs).most_common(1)[0]
             if sums[1] >= differences[1]:
@@ -235,16 +268,17 @@ def _slots(graph: Graph, run: _Run) -> list[list[int]]:
     return slots
 
 
+def _is_clean(graph: Graph, run: _Run) -> bool:
+    return all(len(set(slot)) in (1, run.count) for slot in _slots(graph, run))
+
+
 def _first_conflict(graph: Graph, runs: Sequence[_Run]) -> tuple[_Run, _Run | None] | None:
     """A run with a place that is neither the same tensor nor another one in every repetition, and a better run."""
 
-    def is_clean(run: _Run) -> bool:
-        return all(len(set(slot)) in (1, run.count) for slot in _slots(graph, run))
-
     for run in runs:
-        if not is_clean(run):
+        if not _is_clean(graph, run):
             for first, last in ((1, run.count - 1), (0, run.count - 2), (1, run.count - 2)):
-                if last - first + 1 >= 2 and is_clean(run.trimmed(first, last)):
+                if last - first + 1 >= 2 and _is_clean(graph, run.trimmed(first, last)):
                     return run, run.trimmed(first, last)
             return run, None
     return None
@@ -297,7 +331,7 @@ class _Classes:
         for index, root in enumerate(self.of):
             members[root].append(index)
         # Only what the last repetition leaves behind has a meaning after the run; earlier results are gone or kept.
-        outside, early = self._read_outside(), self._written_early()
+        outside, early, flat = self._read_outside(), self._written_early(), self._written_outside()
         for root, numbers in self._touching.items():
             tensors = [self.graph.tensors[index] for index in members[root]]
             run = self.runs[min(numbers)]
@@ -308,7 +342,11 @@ class _Classes:
             if tensors[0].role in PERSISTENT:
                 if counts != {len(tensors)}:
                     return run
-            elif len(counts) > 1 or not outside.isdisjoint(early.intersection(members[root])):
+            elif (
+                len(counts) > 1
+                or not outside.isdisjoint(early.intersection(members[root]))
+                or len(flat.intersection(members[root])) > 1
+            ):
                 return run
         return None
 
@@ -318,6 +356,10 @@ class _Classes:
             for op in self.graph.ops[run.start : run.stop - run.period]:
                 early.update(op.writes)
         return early
+
+    def _written_outside(self) -> set[int]:
+        places = _places(self.runs, len(self.graph.ops))
+        return {index for op, place in zip(self.graph.ops, places, strict=True) if place is None for index in op.writes}
 
     def _read_outside(self) -> set[int]:
         places = _places(self.runs, len(self.graph.ops))
