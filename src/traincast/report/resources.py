@@ -134,6 +134,6 @@ def _draw_lane(lane: Lane, *, top: float, scale: float, start_s: float, width: i
         f"idle {show_seconds(activity.idle_s)}   burst {show_seconds(activity.burst_s)}   "
         f"peak {show_level(lane.resource, activity.peak)}   mean {show_level(lane.resource, activity.mean)}"
     )
-    body.append(_text(10, top + 30, NAMES.get(lane.resource, lane.resource), weight="bold"))
+    body.append(_text(10, base + 15, NAMES.get(lane.resource, lane.resource), weight="bold"))
     body.append(_text(_LEFT_PX, base + 15, says, size=11))
     return body
