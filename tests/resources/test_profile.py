@@ -9,7 +9,7 @@ from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
-from traincast.profile.resources import Sample, Samples
+from traincast.profile.resources import Sample, Samples, sampling
 from traincast.resources import profile_resources, profile_samples
 from traincast.resources.traffic import count_traffic
 from traincast.spec import RESOURCES, Collective, Job, Parallelism, ResourceProfile, Span, Timeline
@@ -217,3 +217,27 @@ def test_the_sampler_s_readings_of_a_real_run_give_the_same_twelve_numbers():
     assert measured.sent.peak == pytest.approx(2e7, rel=0.01)
     assert measured.sent_bytes == pytest.approx(1e6)
     assert (measured.received.burst_s, measured.received.peak) == (0, 0)
+
+
+def test_a_real_run_under_the_sampler_gives_a_physical_profile():
+    num_steps, sink = 5, 0
+    with sampling(interval_s=0.02) as samples:
+        for _ in range(num_steps):
+            sink += sum(number * number for number in range(300_000))
+    values = samples.values
+    measured = profile_samples(
+        [value.at_s for value in values],
+        busy_s=[value.cpu_s for value in values],
+        memory_share=[value.rss_bytes / 1e12 for value in values],
+        received_bytes=[value.received_bytes for value in values],
+        sent_bytes=[value.sent_bytes for value in values],
+        num_steps=num_steps,
+    )
+    cpu_s = values[-1].cpu_s - values[0].cpu_s
+    assert sink > 0
+    assert measured.step_s * num_steps == pytest.approx(values[-1].at_s - values[0].at_s)
+    assert measured.gpu.mean * measured.step_s * num_steps == pytest.approx(cpu_s)
+    assert measured.gpu.burst_s > 0
+    assert measured.memory.peak > 0
+    for name in RESOURCES:
+        assert getattr(measured, name).cycle_s == pytest.approx(measured.step_s)

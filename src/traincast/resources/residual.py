@@ -22,7 +22,7 @@ FITTED = Path(__file__).parent / "weights" / "gpu_utilization.json"
 STRENGTHS: Mapping[str, float] = {
     "octave": 0.02, "machine": 0.04, "device": 0.03, "workload": 0.05, "workload half": 0.03, "workload octave": 0.015,
 }  # fmt: skip
-"""How far each group may move a share of utilisation before we doubt it: one standard deviation. Chosen before fitting."""
+"""How far each group may move a share of utilisation before we doubt it: one standard deviation. First guesses, not tuned."""
 NOISE = 0.03
 ROUNDS = 20
 
