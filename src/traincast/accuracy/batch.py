@@ -1,15 +1,21 @@
 """A table of cases to a table of answers; a bad row is answered with its reason and never stops the others."""
 
+import functools
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, replace
 
-from traincast.accuracy.cases import Case, Observation, Row, hide_results, parse_case, parse_observation
+from traincast.accuracy.cases import Case, Measured, Observation, Row, hide_results, parse_case, parse_observation
 from traincast.accuracy.given import Known, correct
 from traincast.accuracy.predictions import Prediction, refuse, summarize
+from traincast.accuracy.remember import Remembering
+from traincast.accuracy.retune import Tuned, retune
 from traincast.accuracy.translate import Question, translate
-from traincast.errors import TraincastError
+from traincast.cost.pricing import Pricing, default_ops
+from traincast.cost.stack import Stack
+from traincast.errors import IllegalPlan, TraincastError
+from traincast.forecast import forecast
 from traincast.spec import Forecast
 
 Answer = Callable[[Question], Forecast]
@@ -28,20 +34,25 @@ def answer_rows(
     answer: Answer | None = None,
     progress: Progress | None = None,
     workers: int = 1,
+    prior: Stack | None = None,
 ) -> list[Prediction]:
     """One prediction per row, in order. Results in `rows` are dropped unseen; those in `given` may be learnt from.
 
+    Given rows first move the constants of the stacks that ran them (from `prior`, or from what ships for each), then what is
+    left of their errors corrects the cases near them.
     With more than one worker the distinct questions are shared between processes; the answers are the same.
     """
     asked, granted = hide_results(rows), hide_results(given)
     watched: Iterable[Row] = progress(asked) if progress is not None else asked
+    tuned = retune(_measured(given), ops=_op_model(), prior=prior) if given and answer is None else Tuned()
     if workers > 1 and answer is None:
         with ProcessPoolExecutor(max_workers=workers) as pool:
-            memory = _Shared(pool.map(_answer_chunk, _chunk([*asked, *granted])))
+            work = functools.partial(_answer_chunk, tuned=tuned)
+            memory = _Shared(pool.map(work, _chunk([*asked, *granted])))
             predictions = [memory.answer(row) for row in watched]
             known = _learn(given, [memory.answer(row) for row in granted])
     else:
-        alone = _Alone(answer or _forecast)
+        alone = _Alone(answer, tuned)
         predictions = [alone.answer(row) for row in watched]
         known = _learn(given, [alone.answer(row) for row in granted])
     if not known:
@@ -61,8 +72,9 @@ def choose_workers(num_rows: int) -> int:
 class _Alone:
     """Answers in this process, each distinct question once."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer | None, tuned: Tuned) -> None:
         self._answer = answer
+        self._tuned = tuned
         self._memory: dict[Hashable, Prediction] = {}
 
     def answer(self, row: Row) -> Prediction:
@@ -71,7 +83,7 @@ class _Alone:
             return case
         key = question_key(case)
         if key not in self._memory:
-            self._memory[key] = _answer_case(case, self._answer)
+            self._memory[key] = _answer_case(case, self._answer, self._tuned)
         return replace(self._memory[key], case_id=case.case_id)
 
 
@@ -103,8 +115,18 @@ def _chunk(rows: Sequence[Row]) -> list[list[Case]]:
     return [ordered[start : start + CHUNK] for start in range(0, len(ordered), CHUNK)]
 
 
-def _answer_chunk(cases: Sequence[Case]) -> dict[Hashable, Prediction]:
-    return {question_key(case): _answer_case(case, _forecast) for case in cases}
+def _answer_chunk(cases: Sequence[Case], *, tuned: Tuned) -> dict[Hashable, Prediction]:
+    return {question_key(case): _answer_case(case, None, tuned) for case in cases}
+
+
+def _measured(given: Sequence[Row]) -> list[Measured]:
+    """The given rows whose step time may be trusted."""
+    found: list[Measured] = []
+    for row in given:
+        case, observation = _read_case(row), _observe(row)
+        if isinstance(case, Case) and observation is not None and observation.scores_time and observation.step_s:
+            found.append(Measured(case=case, step_s=observation.step_s))
+    return found
 
 
 def _learn(given: Sequence[Row], predictions: Sequence[Prediction]) -> list[Known]:
@@ -130,10 +152,18 @@ def _read_case(row: Row) -> Case | Prediction:
         return refuse(str(row.get("case_id") or ""), str(error))
 
 
-def _answer_case(case: Case, answer: Answer) -> Prediction:
+def _answer_case(case: Case, answer: Answer | None, tuned: Tuned) -> Prediction:
     try:
         question = translate(case)
-        return summarize(answer(question), case_id=case.case_id, assumptions=question.assumptions)
+        return summarize(
+            answer(question) if answer is not None else _forecast(question, tuned.stack_of(case, question)),
+            case_id=case.case_id,
+            assumptions=question.assumptions,
+            watched_stage=question.watched_stage,
+        )
+    except IllegalPlan as error:
+        # A plan that cannot be built does not run on any device.
+        return refuse(case.case_id, str(error), fits=False)
     except TraincastError as error:
         return refuse(case.case_id, str(error))
     except Exception as error:
@@ -146,7 +176,11 @@ def question_key(case: Case) -> Hashable:
     return tuple(getattr(case, item.name) for item in fields(Case) if item.name not in _LABELS)
 
 
-def _forecast(question: Question) -> Forecast:
-    from traincast.forecast import forecast
+@functools.cache
+def _op_model() -> Remembering:
+    return Remembering(base=default_ops())
 
-    return forecast(question.job, question.cluster, question.parallelism)
+
+def _forecast(question: Question, software: Stack) -> Forecast:
+    costs = Pricing(ops=_op_model(), stack=software)
+    return forecast(question.job, question.cluster, question.parallelism, costs=costs)
