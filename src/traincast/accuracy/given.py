@@ -7,8 +7,8 @@ plan and shares of the step. So one device's profile of a job corrects its compu
 its network, and far from everything known the correction fades to none.
 
 The constants say how far apart errors of related cases are expected to be, as a share. They were chosen by the mean error
-over twelve leave-scale-out, leave-model-out and leave-GPU-out splits of the visible cases, where none of them matters much: halving or
-doubling any one moves that mean by less than a tenth of itself.
+over twelve leave-scale-out, leave-model-out and leave-GPU-out splits of the visible cases, where none of them matters
+much: halving or doubling any one moves that mean by less than a tenth of itself.
 """
 
 import math
