@@ -223,7 +223,9 @@ def pai_runs(folder: Path) -> Iterator[Agreement]:
 def cqsim_runs(folder: Path) -> Iterator[Agreement]:
     for path in sorted(folder.glob("*.rst")):
         trace, gpus, backfill = path.stem.split("_")
-        rows = [line.split() for line in (folder / "traces" / f"{trace}.swf").read_text().splitlines() if line[0] != ";"]
+        rows = [
+            line.split() for line in (folder / "traces" / f"{trace}.swf").read_text().splitlines() if line[0] != ";"
+        ]
         jobs = JobTable.build(
             job_ids=[row[0] for row in rows],
             submit_s=[float(row[1]) for row in rows],
@@ -264,7 +266,10 @@ def gavel_rates(path: Path) -> dict[tuple[str, int], dict[str, float]]:
     columns = _parquet(path)
     rates: dict[tuple[str, int], dict[str, float]] = {}
     for job_type, gpus, gpu_type, other, together, rate in zip(
-        *(columns[name] for name in ("job_type", "n_gpus", "gpu_type", "other_job_type", "consolidated", "steps_per_s")),
+        *(
+            columns[name]
+            for name in ("job_type", "n_gpus", "gpu_type", "other_job_type", "consolidated", "steps_per_s")
+        ),
         strict=True,
     ):
         if other is None and together:

@@ -63,7 +63,9 @@ def run(
     for node in range(num_nodes if width else 0):
         bits[width * words + node // kernels.BITS] |= 1 << (node % kernels.BITS)
     free = np.full(num_nodes, width, dtype=np.int64)
-    state = np.array([total, num_nodes], dtype=np.int64)
+    state = np.zeros(width + 2, dtype=np.int64)
+    state[0] = total
+    state[1 + width] += num_nodes if width else 0
     held = np.full(count, -1, dtype=np.int64)
     chain = np.full(num_nodes, -1, dtype=np.int64)
     last = np.full(count, -1, dtype=np.int64)
@@ -106,8 +108,6 @@ def run(
             shell(last),
             shell(np.zeros(len(class_gpus) + 1, dtype=np.int64)),
             shell(np.zeros(most_running + 1)),
-            shell(np.zeros(most_running + 1, dtype=np.int64)),
-            shell(np.zeros(most_running + 1, dtype=np.int64)),
             shell(np.zeros(most_running + 1, dtype=np.int64)),
             shell(np.zeros(most_running + 1, dtype=np.int64)),
             shell(np.zeros(count)),

@@ -12,6 +12,8 @@ from types import FunctionType
 from typing import Any
 
 BITS = 62
+# To place one job, losers are looked at for eviction until they hold this many times its own GPUs.
+DISTURB = 1
 BIG = 1e300
 
 
@@ -62,10 +64,14 @@ def drop_top(keys: Any, items: Any, base: int, size: Any, at: int) -> None:
 
 
 def forget_stale(keys: Any, items: Any, size: Any, expect: Any) -> None:
-    """Drop the events of runs that were interrupted, when they fill the heap."""
+    """Drop the events of runs that were interrupted, when they fill the heap.
+
+    A job moved at no cost still ends at the same moment, so an event may stand there twice: one is kept.
+    """
     kept = 0
     for at in range(size[0]):
         if expect[items[at]] == keys[at]:
+            expect[items[at]] = -1.0
             keys[kept] = keys[at]
             items[kept] = items[at]
             kept += 1
@@ -73,6 +79,7 @@ def forget_stale(keys: Any, items: Any, size: Any, expect: Any) -> None:
     for at in range(kept):
         key = keys[at]
         item = items[at]
+        expect[item] = key
         push(keys, items, 0, size, 0, key, item)
 
 
@@ -116,38 +123,45 @@ def flip(bits: Any, words: int, free: int, node: int) -> None:
 
 
 def change(node: int, by: int, free: Any, bits: Any, words: int, state: Any, width: int) -> None:
-    """`state` = (free GPUs, empty nodes)."""
+    """`state` = (free GPUs, nodes with 0, 1, ... width free GPUs)."""
     before = free[node]
     after = before + by
     free[node] = after
     flip(bits, words, before, node)
     flip(bits, words, after, node)
-    if before == width:
-        state[1] -= 1
-    if after == width:
-        state[1] += 1
+    state[1 + before] -= 1
+    state[1 + after] += 1
 
 
-def tightest(need: int, most: int, bits: Any, words: int) -> int:
+def any_with(need: int, most: int, state: Any) -> bool:
     for count in range(need, most + 1):
+        if state[1 + count] > 0:
+            return True
+    return False
+
+
+def tightest(need: int, most: int, bits: Any, words: int, state: Any) -> int:
+    for count in range(need, most + 1):
+        if state[1 + count] == 0:
+            continue
         for word in range(words):
             if bits[count * words + word] != 0:
                 return word * BITS + low_bit(bits[count * words + word])
     return -1
 
 
-def fits(need: int, free: Any, bits: Any, words: int, state: Any, width: int) -> bool:
+def fits(need: int, state: Any, width: int) -> bool:
     if need > state[0]:
         return False
     if width == 0:
         return True
     if need <= width:
-        return tightest(need, width, bits, words) >= 0
+        return any_with(need, width, state)
     full = need // width
     rest = need - full * width
-    if state[1] < full:
+    if state[1 + width] < full:
         return False
-    return rest == 0 or state[1] > full or tightest(rest, width - 1, bits, words) >= 0
+    return rest == 0 or state[1 + width] > full or any_with(rest, width - 1, state)
 
 
 def take(
@@ -160,25 +174,35 @@ def take(
     if width == 0:
         return
     if need <= width:
-        node = tightest(need, width, bits, words)
+        node = tightest(need, width, bits, words, state)
         last[job] = node
         change(node, -need, free, bits, words, state, width)
         return
     full = need // width
     rest = need - full * width
     for _ in range(full):
-        node = tightest(width, width, bits, words)
+        node = tightest(width, width, bits, words, state)
         change(node, -width, free, bits, words, state, width)
         chain[node] = held[job]
         held[job] = node
     if rest:
-        node = tightest(rest, width, bits, words)
+        node = tightest(rest, width, bits, words, state)
         last[job] = node
         change(node, -rest, free, bits, words, state, width)
 
 
 def shift(
-    job: int, need: int, sign: int, free: Any, bits: Any, words: int, state: Any, width: int, held: Any, chain: Any, last: Any
+    job: int,
+    need: int,
+    sign: int,
+    free: Any,
+    bits: Any,
+    words: int,
+    state: Any,
+    width: int,
+    held: Any,
+    chain: Any,
+    last: Any,
 ) -> None:
     """Give a job's nodes back (sign 1) or take the very same nodes again (sign -1)."""
     state[0] += sign * need
@@ -292,7 +316,7 @@ def run_queue(
             if best < 0:
                 break
             need = gpus[best]
-            if not fits(need, free, bits, words, state, width):
+            if not fits(need, state, width):
                 if fit == 0:
                     break
                 if fit == 1 or blocked:
@@ -374,9 +398,7 @@ def run_preemptive(
     dead: Any,
     run_keys: Any,
     run_jobs: Any,
-    chosen: Any,
     losers: Any,
-    loser_spots: Any,
     since: Any,
     attained: Any,
     level: Any,
@@ -455,113 +477,110 @@ def run_preemptive(
         passes += 1
         if waiting == 0:
             continue
-        # Choose by count.
         for kind in range(num_classes):
             dead[kind] = 0
-        num_chosen = 0
-        num_losers = 0
-        taken_gpus = 0
-        lost_gpus = 0
-        while True:
-            best = -1
-            best_kind = -1
-            best_key = 0.0
+        while waiting > 0:
+            # The first waiting job that fits by count if those after it made way. Classes: 1 = none by count,
+            # 2 = set aside for the whole pass.
             for kind in range(num_classes):
-                if dead[kind] == 1 or wait_size[kind] == 0:
-                    continue
-                key = wait_keys[class_base[kind]]
-                job = wait_jobs[class_base[kind]]
-                if best < 0 or key < best_key or (key == best_key and job < best):
-                    best = job
-                    best_kind = kind
-                    best_key = key
-            deficit = taken_gpus - lost_gpus - state[0]
-            if deficit <= 0 and best < 0:
-                break
-            skip = -1
-            if deficit > 0:
-                # The first running job whose followers together are fewer than the deficit cannot stay.
-                spot = num_running - 1
-                after = 0
-                while spot >= 0 and after < deficit:
-                    if run_jobs[spot] >= 0:
-                        skip = spot
-                        after += gpus[run_jobs[spot]]
-                    spot -= 1
-            if best >= 0 and (
-                skip < 0 or is_before(best_key, best, run_keys[skip], run_jobs[skip], now, by_level)
-            ):
+                if dead[kind] == 1:
+                    dead[kind] = 0
+            job = -1
+            need = 0
+            while job < 0:
+                best = -1
+                best_kind = -1
+                best_key = 0.0
+                for kind in range(num_classes):
+                    if dead[kind] > 0 or wait_size[kind] == 0:
+                        continue
+                    key = wait_keys[class_base[kind]]
+                    other = wait_jobs[class_base[kind]]
+                    if best < 0 or key < best_key or (key == best_key and other < best):
+                        best = other
+                        best_kind = kind
+                        best_key = key
+                if best < 0:
+                    break
                 need = class_gpus[best_kind]
-                room = state[0] - taken_gpus + lost_gpus
-                spot = num_running - 1
-                while room < need and spot >= 0:
-                    job = run_jobs[spot]
-                    if job >= 0:
-                        if not is_before(best_key, best, run_keys[spot], job, now, by_level):
-                            break
-                        room += gpus[job]
-                    spot -= 1
+                room = state[0]
+                at = num_running - 1
+                while room < need and at >= 0:
+                    if not is_before(best_key, best, run_keys[at], run_jobs[at], now, by_level):
+                        break
+                    room += gpus[run_jobs[at]]
+                    at -= 1
                 if room >= need:
-                    drop_top(wait_keys, wait_jobs, class_base[best_kind], wait_size, best_kind)
-                    chosen[num_chosen] = best
-                    num_chosen += 1
-                    taken_gpus += need
+                    job = best
                 else:
                     dead[best_kind] = 1
-                continue
-            if skip < 0:
+            if job < 0:
                 break
-            losers[num_losers] = run_jobs[skip]
-            loser_spots[num_losers] = skip
-            num_losers += 1
-            lost_gpus += gpus[run_jobs[skip]]
-            run_jobs[skip] = -1 - run_jobs[skip]
-        for at in range(num_losers):
-            run_jobs[loser_spots[at]] = losers[at]
-        if num_chosen == 0:
-            continue
-        # Place in order; evict losers from the last one on only as far as it helps.
-        missed = 0
-        for pick in range(num_chosen):
-            job = chosen[pick]
-            need = gpus[job]
-            good = fits(need, free, bits, words, state, width)
+            kind = class_of[job]
+            drop_top(wait_keys, wait_jobs, class_base[kind], wait_size, kind)
+            good = fits(need, state, width)
+            num_losers = 0
             if not good:
+                # A running job whose followers together are fewer than the deficit must make way.
+                deficit = need - state[0]
+                spot = num_running
+                behind = 0
+                while behind < deficit and spot > 0:
+                    spot -= 1
+                    behind += gpus[run_jobs[spot]]
+                while deficit > 0 and spot < num_running:
+                    size = gpus[run_jobs[spot]]
+                    behind -= size
+                    if behind < deficit:
+                        losers[num_losers] = run_jobs[spot]
+                        num_losers += 1
+                        deficit -= size
+                    spot += 1
                 left_over = num_losers
-                while left_over > 0 and not good:
+                freed = 0
+                while left_over > 0 and not good and freed < DISTURB * need:
                     left_over -= 1
                     loser = losers[left_over]
+                    freed += gpus[loser]
                     shift(loser, gpus[loser], 1, free, bits, words, state, width, held, chain, last)
-                    good = fits(need, free, bits, words, state, width)
-                if good:
-                    for at in range(left_over, num_losers):
-                        loser = losers[at]
-                        spot = position_of(run_keys, run_jobs, num_running, position[loser], loser)
-                        num_running -= 1
-                        for index in range(spot, num_running):
-                            run_keys[index] = run_keys[index + 1]
-                            run_jobs[index] = run_jobs[index + 1]
-                        elapsed = now - since[loser]
-                        left[loser] = left[loser] - elapsed + cost[loser]
-                        guess[loser] = guess[loser] - elapsed + cost[loser]
-                        attained[loser] += elapsed
-                        preemptions[loser] += 1
-                        expect[2 * loser] = -1.0
-                        expect[2 * loser + 1] = -1.0
-                        kind = class_of[loser]
-                        key = guess[loser]
-                        if by_level == 1:
-                            key = level[loser] * 2.0 * count + count + loser
-                        push(wait_keys, wait_jobs, class_base[kind], wait_size, kind, key, loser)
-                        waiting += 1
-                    num_losers = left_over
-                else:
-                    for at in range(left_over, num_losers):
-                        loser = losers[at]
-                        shift(loser, gpus[loser], -1, free, bits, words, state, width, held, chain, last)
+                    good = fits(need, state, width)
+                # Spare those whose leaving did not help.
+                for at in range(num_losers - 1, left_over, -1):
+                    loser = losers[at]
+                    shift(loser, gpus[loser], -1, free, bits, words, state, width, held, chain, last)
+                    if good and not fits(need, state, width):
+                        shift(loser, gpus[loser], 1, free, bits, words, state, width, held, chain, last)
+                    else:
+                        losers[at] = -1
+                if not good and left_over < num_losers:
+                    loser = losers[left_over]
+                    shift(loser, gpus[loser], -1, free, bits, words, state, width, held, chain, last)
+                    losers[left_over] = -1
+                for at in range(left_over, num_losers):
+                    loser = losers[at]
+                    if loser < 0:
+                        continue
+                    spot = position_of(run_keys, run_jobs, num_running, position[loser], loser)
+                    num_running -= 1
+                    for index in range(spot, num_running):
+                        run_keys[index] = run_keys[index + 1]
+                        run_jobs[index] = run_jobs[index + 1]
+                    elapsed = now - since[loser]
+                    left[loser] = left[loser] - elapsed + cost[loser]
+                    guess[loser] = guess[loser] - elapsed + cost[loser]
+                    attained[loser] += elapsed
+                    preemptions[loser] += 1
+                    expect[2 * loser] = -1.0
+                    expect[2 * loser + 1] = -1.0
+                    kind = class_of[loser]
+                    key = guess[loser]
+                    if by_level == 1:
+                        key = level[loser] * 2.0 * count + count + loser
+                    push(wait_keys, wait_jobs, class_base[kind], wait_size, kind, key, loser)
+                    waiting += 1
             if not good:
-                missed += 1
                 kind = class_of[job]
+                dead[kind] = 2
                 key = guess[job]
                 if by_level == 1:
                     key = level[job] * 2.0 * count + count + job
@@ -573,34 +592,6 @@ def run_preemptive(
                 job, now, by_level, by_gpu, limits, gpus, left, guess, attained, level, position, since, start,
                 run_keys, run_jobs, num_running, heap_keys, heap_jobs, expect, heap_size, count,
             )  # fmt: skip
-        if missed > 0 and state[0] > 0:
-            for kind in range(num_classes):
-                dead[kind] = 0
-            while state[0] > 0:
-                best = -1
-                best_kind = -1
-                best_key = 0.0
-                for kind in range(num_classes):
-                    if dead[kind] == 1 or wait_size[kind] == 0:
-                        continue
-                    key = wait_keys[class_base[kind]]
-                    job = wait_jobs[class_base[kind]]
-                    if best < 0 or key < best_key or (key == best_key and job < best):
-                        best = job
-                        best_kind = kind
-                        best_key = key
-                if best < 0:
-                    break
-                if not fits(gpus[best], free, bits, words, state, width):
-                    dead[best_kind] = 1
-                    continue
-                drop_top(wait_keys, wait_jobs, class_base[best_kind], wait_size, best_kind)
-                take(best, gpus[best], free, bits, words, state, width, held, chain, last)
-                waiting -= 1
-                num_running = begin(
-                    best, now, by_level, by_gpu, limits, gpus, left, guess, attained, level, position, since, start,
-                    run_keys, run_jobs, num_running, heap_keys, heap_jobs, expect, heap_size, count,
-                )  # fmt: skip
     return passes
 
 
@@ -671,7 +662,7 @@ def begin(
 
 
 _PARTS = (
-    push, drop_top, forget_stale, set_leaf, first_leaf, low_bit, flip, change, tightest, fits, take, shift, is_before,
+    push, drop_top, forget_stale, set_leaf, first_leaf, low_bit, flip, change, any_with, tightest, fits, take, shift, is_before,
     position_of, insert, begin, run_queue, run_preemptive,
 )  # fmt: skip
 

@@ -114,7 +114,9 @@ class KeyedLine:
     place does (Tiresias); "queue-first" puts waiting jobs before running ones (Helios).
     """
 
-    def __init__(self, view: View, key: Key, *, ties: str, wakeup: Callable[[View, Iterable[int], float], float] | None):
+    def __init__(
+        self, view: View, key: Key, *, ties: str, wakeup: Callable[[View, Iterable[int], float], float] | None
+    ):
         self._view = view
         self._key = key
         self._ties = ties

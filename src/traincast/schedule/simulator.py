@@ -256,6 +256,7 @@ class _Cluster:
         self.rounds = policy if isinstance(policy, RoundPolicy) else None
         self.queueing: Policy | None = None if isinstance(policy, RoundPolicy) else policy
         self.line = None if self.queueing is None else self.queueing.line(self)
+        self.packing = policy if isinstance(policy, Packing) else None
         self.node_failures = [0] * len(self.nodes.free)
         if failures is not None:
             for node in range(len(self.nodes.free)):
@@ -603,8 +604,8 @@ class _Cluster:
             self._conservative_pass(now)
         else:
             self._plain_pass(now, skip=policy.fit == "skip")
-        if isinstance(policy, Packing) and self.waiting:
-            self._pack(policy, now)
+        if self.packing is not None and self.waiting:
+            self._pack(self.packing, now)
         self.wake_s = line.wakeup_s(now)
         if self.wake_s <= now:
             self.wake_s = math.nextafter(now, math.inf)
@@ -625,7 +626,7 @@ class _Cluster:
         for job in line.order(now):
             if not any(free) and not shares and self.num_gpus[job] >= 1:
                 break
-            kind = (self.num_gpus[job], self.jobs.gpu_types[job], None if self.same_speed else job)
+            kind = self._kind(job)
             placement = None if kind in failed else self._find(job)
             if placement is None:
                 if not skip:
@@ -638,70 +639,90 @@ class _Cluster:
             line.started(job, now)
 
     def _preemptive_pass(self, now: float) -> None:
+        """In order, every waiting job that would fit by count if those after it made way; by count alone this is the
+        greedy choice with skipping. A job that has no room even then is set aside with all of its kind."""
         line = self.line
         if line is None:
             return
-        quota = list(self.nodes.up_in_pool)
-        chosen, losers, passed = [], [], []
-        fixed = [float(total) for total in quota]
-        for job in line.order(now):
-            need = self.held[job]
-            if self.state[job] == _RUNNING:
-                pool = self.pool[job]
-                if need <= fixed[pool]:
-                    fixed[pool] -= need
-                else:
-                    losers.append(job)
-                continue
-            for pool in self._pools(job):
-                if need <= fixed[pool]:
-                    fixed[pool] -= need
-                    chosen.append(job)
-                    break
-            else:
-                passed.append(job)
         if self.compat.keep_quota:
+            chosen, losers = self._choose(line.order(now), set(), most=len(self.jobs))
             for job in losers:
                 self._preempt(job, now)
-            losers = []
-        missed = False
-        for job in chosen:
+            for job in chosen:
+                placement = self._find(job)
+                if placement is not None:
+                    self._start(job, placement, now)
+                    line.started(job, now)
+            return
+        set_aside: set[tuple[object, ...]] = set()
+        while True:
+            chosen, losers = self._choose(line.order(now), set_aside, most=1)
+            if not chosen:
+                return
+            job = chosen[0]
             placement = self._find(job)
             if placement is None and losers:
                 placement = self._evict_for(job, losers, now)
             if placement is None:
-                missed = True
-                continue
-            self._start(job, placement, now)
-            line.started(job, now)
-        if missed and not self.compat.keep_quota and any(self.nodes.free_in_pool):
-            # Space that the chosen jobs cannot use for want of locality is not left idle.
-            failed: set[tuple[object, ...]] = set()
-            for job in [job for job in line.order(now) if self.state[job] == _WAITING]:
-                kind = (self.num_gpus[job], self.jobs.gpu_types[job], None if self.same_speed else job)
-                placement = None if kind in failed else self._find(job)
-                if placement is None:
-                    failed.add(kind)
-                    continue
+                set_aside.add(self._kind(job))
+            else:
                 self._start(job, placement, now)
                 line.started(job, now)
 
+    def _kind(self, job: int) -> tuple[object, ...]:
+        """Jobs of one kind fit or fail together."""
+        return (self.num_gpus[job], self.jobs.gpu_types[job], None if self.same_speed else job)
+
+    def _choose(
+        self, order: Iterable[int], set_aside: set[tuple[object, ...]], *, most: int
+    ) -> tuple[list[int], list[int]]:
+        """The first waiting jobs that fit by count, and the running jobs that must make way for them."""
+        quota = [float(total) for total in self.nodes.up_in_pool]
+        chosen, losers = [], []
+        for job in order:
+            need = self.held[job]
+            if self.state[job] == _RUNNING:
+                pool = self.pool[job]
+                if need <= quota[pool]:
+                    quota[pool] -= need
+                else:
+                    losers.append(job)
+            elif len(chosen) < most and (not set_aside or self._kind(job) not in set_aside):
+                for pool in self._pools(job):
+                    if need <= quota[pool]:
+                        quota[pool] -= need
+                        chosen.append(job)
+                        break
+        return chosen, losers
+
     def _evict_for(self, job: int, losers: list[int], now: float) -> Placement | None:
-        """Free losers from the last one on until the job fits; if it never does, nobody is disturbed."""
+        """Free losers from the last one on until the job fits, then spare those whose leaving did not help; if it
+        never fits, nobody is disturbed."""
         freed: list[int] = []
         placement = None
+        looked_at = 0.0
         for loser in reversed(losers):
+            if looked_at >= kernels.DISTURB * self.num_gpus[job]:
+                break
+            looked_at += self.held[loser]
             self.nodes.give(self.where[loser], loser)
             freed.append(loser)
             placement = self._find(job)
             if placement is not None:
                 break
-        for loser in reversed(freed):
+        victims = freed[-1:]
+        for loser in freed[:-1] if placement is not None else ():
+            self.nodes.take(self.where[loser], loser)
+            if self._find(job) is None:
+                self.nodes.give(self.where[loser], loser)
+                victims.append(loser)
+        if placement is not None:
+            placement = self._find(job)
+        for loser in freed if placement is None else victims:
             self.nodes.take(self.where[loser], loser)
         if placement is None:
             return None
-        for loser in freed:
-            losers.remove(loser)
+        for loser in victims:
             self._preempt(loser, now)
         return placement
 
@@ -714,9 +735,7 @@ class _Cluster:
         need = self.num_gpus[job]
         free = float(sum(self.nodes.free_in_pool[pool] for pool in pools))
         ends = sorted(
-            (self._believed_end(other, now), self.held[other])
-            for other in self.running
-            if self.pool[other] in pools
+            (self._believed_end(other, now), self.held[other]) for other in self.running if self.pool[other] in pools
         )
         for index, (end, gpus) in enumerate(ends):
             free += gpus
@@ -736,7 +755,7 @@ class _Cluster:
             if not any(self.nodes.free_in_pool):
                 break
             need = self.num_gpus[job]
-            kind = (need, self.jobs.gpu_types[job], None if self.same_speed else job)
+            kind = self._kind(job)
             if head < 0:
                 placement = self._find(job)
                 if placement is None:

@@ -1,0 +1,113 @@
+"""Speed of the scheduling simulator: jobs per CPU second by policy, growth with size, memory, and peers beside it.
+
+    python benchmarks/schedule.py                 the table of docs/theory/scheduling.md
+    python benchmarks/schedule.py --growth        10k, 100k and 1M jobs
+    python benchmarks/schedule.py --json out.json
+
+Every row states its speed relative to a calibration loop (a heap queue of 200,000 jobs in plain Python), so that numbers
+from different machines can be compared.
+"""
+
+import argparse
+import heapq
+import json
+import math
+import random
+import resource
+import time
+from pathlib import Path
+
+from traincast.schedule.generate import Mix, generate_jobs
+from traincast.schedule.placement import PLACERS
+from traincast.schedule.policies import POLICIES
+from traincast.schedule.simulator import simulate_cluster
+from traincast.spec.fleet import Fleet, NodePool
+
+CASES = (
+    ("fifo", "consolidated", 100_000),
+    ("sjf", "consolidated", 100_000),
+    ("fifo", "count", 100_000),
+    ("first-fit", "consolidated", 100_000),
+    ("srtf", "consolidated", 25_000),
+    ("srtf", "count", 25_000),
+    ("easy", "consolidated", 25_000),
+    ("easy", "count", 25_000),
+    ("las", "consolidated", 15_000),
+    ("las-2d", "consolidated", 15_000),
+)
+
+
+def calibrate(num_jobs: int = 200_000) -> float:
+    """CPU seconds of an M/G/100 queue on heapq and tuples; the unit of all relative speeds."""
+    rng = random.Random(0)
+    before = time.process_time()
+    servers = [0.0] * 100
+    now = 0.0
+    for _ in range(num_jobs):
+        now += rng.expovariate(1.0)
+        free = heapq.heappop(servers)
+        heapq.heappush(servers, max(free, now) + rng.expovariate(0.011))
+    return time.process_time() - before
+
+
+def measure(policy: str, placer: str, num_jobs: int, num_nodes: int, load: float, engine: str = "auto") -> dict[str, object]:
+    fleet = Fleet(pools=(NodePool(num_nodes=num_nodes, gpus_per_node=8),))
+    jobs = generate_jobs(num_jobs, num_gpus=fleet.num_gpus, mix=Mix(load=load), seed=1)
+    best = math.inf
+    for _ in range(3):
+        before = time.process_time()
+        schedule = simulate_cluster(jobs, POLICIES[policy], fleet=fleet, placer=PLACERS[placer], engine=engine)
+        best = min(best, time.process_time() - before)
+    waits = schedule.start_s - schedule.submit_s
+    return {
+        "policy": policy,
+        "placement": placer,
+        "jobs": num_jobs,
+        "gpus": fleet.num_gpus,
+        "load": load,
+        "engine": engine,
+        "cpu_s": round(best, 4),
+        "jobs_per_s": round(num_jobs / best),
+        "preemptions": int(schedule.preemptions.sum()),
+        "mean_wait_s": round(float(waits.mean()), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--nodes", type=int, default=1250)
+    parser.add_argument("--loads", default="0.9,1.2")
+    parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    unit = min(calibrate() for _ in range(3)) / 200_000
+    print(f"calibration: {1 / unit:,.0f} jobs/s of a heapq queue")
+    for policy in sorted({case[0] for case in CASES}):  # compile before the clock runs
+        measure(policy, "consolidated", 3000, 50, 1.0)
+        measure(policy, "count", 3000, 50, 1.0)
+    rows = []
+    for load in (float(part) for part in args.loads.split(",")):
+        sizes = (10_000, 100_000, 1_000_000) if args.growth else (args.jobs,)
+        for policy, placer, target in CASES:
+            if args.growth and policy not in ("fifo", "sjf", "easy"):
+                continue
+            for num_jobs in sizes:
+                row = measure(policy, placer, num_jobs, args.nodes, load)
+                row["of_calibration"] = round(row["jobs_per_s"] * unit, 3)
+                row["target_jobs_per_s"] = target
+                rows.append(row)
+                print(
+                    f"{policy:10s} {placer:13s} load {load:3.1f} {num_jobs:9,d} jobs {row['cpu_s']:8.3f} s "
+                    f"{row['jobs_per_s']:10,d} jobs/s (wanted {target:,d}) {row['preemptions']:8,d} preemptions "
+                    f"wait {row['mean_wait_s']:,.0f} s",
+                    flush=True,
+                )
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"peak memory of this process: {peak_mb:.0f} MB")
+    if args.json:
+        args.json.write_text(json.dumps({"unit_s": unit, "peak_mb": peak_mb, "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
