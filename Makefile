@@ -35,5 +35,14 @@ corpus: .venv/dev-ready       ## measure our own corpus of training steps (root,
 	$(BIN)/traincast profile corpus --rounds 3 --store corpus.db
 	$(BIN)/traincast store export corpus.db corpus.parquet
 
+fit-stacks: .venv/dev-ready   ## refit the constants of software stacks from ../shared/cases (about 15 minutes)
+	$(BIN)/python -m traincast.accuracy.fit_stacks ../shared/cases/single_gpu.parquet ../shared/cases/dp.parquet ../shared/cases/llm.parquet ../shared/cases/memory.parquet -o src/traincast/cost/weights/stacks.json
+
+fit-operators: .venv/dev-ready ## refit the operator models from ../shared/data
+	$(BIN)/python -m traincast.cost.fit
+
+fit-collectives: .venv/dev-ready ## refit the collective model, errors on left-out machines beside it
+	$(BIN)/python -m traincast.cost.fit.collectives ../shared/data/collectives/collectives.parquet
+
 clean:                        ## remove what the targets made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist

@@ -82,12 +82,17 @@ def build_job(case: Case, plan: Parallelism, assumptions: list[str]) -> Job:
 
 def read_stack(case: Case, assumptions: list[str]) -> str:
     """The software as the cost model knows it; plain eager PyTorch where it does not."""
-    spelling = (case.framework or "").lower()
-    name = next((name for part, name in STACKS.items() if part in spelling), "pytorch")
+    name = stack_name(case)
     if name in load_stacks():
         return name
     assumptions.append(f"no constants of the stack {name} are known; those of pytorch taken")
     return "pytorch"
+
+
+def stack_name(case: Case) -> str:
+    """The canonical name of the software a case ran on, known to the cost model or not."""
+    spelling = (case.framework or "").lower()
+    return next((name for part, name in STACKS.items() if part in spelling), "pytorch")
 
 
 def read_recipe(case: Case, plan: Parallelism, assumptions: list[str]) -> dict[str, Any]:
