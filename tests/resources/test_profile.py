@@ -228,7 +228,7 @@ def test_a_real_run_under_the_sampler_gives_a_physical_profile():
     measured = profile_samples(
         [value.at_s for value in values],
         busy_s=[value.cpu_s for value in values],
-        memory_share=[value.rss_bytes / 1e12 for value in values],
+        memory_share=[value.rss_bytes / 4e9 for value in values],
         received_bytes=[value.received_bytes for value in values],
         sent_bytes=[value.sent_bytes for value in values],
         num_steps=num_steps,
