@@ -99,3 +99,51 @@ def test_the_same_question_has_the_same_answer() -> None:
 
 def test_utilisation_never_exceeds_the_peak() -> None:
     assert 0 < ask(width=4096, batch=4096).utilization <= 1
+
+
+def servers(num_servers: int, *, asynchronous: bool = False, inter_bytes_per_s: float = 1e9) -> float:
+    link = Link(name="e", bytes_per_s=inter_bytes_per_s, latency_s=1e-5, kind="infiniband")
+    cluster = make_cluster(nodes=8, inter=link)
+    plan = Parallelism(data=8, servers=num_servers, asynchronous=asynchronous)
+    return ask(cluster=cluster, plan=plan).step.seconds
+
+
+def test_more_parameter_servers_are_never_slower() -> None:
+    steps = [servers(count) for count in (1, 2, 4, 8)]
+    assert steps == sorted(steps, reverse=True)
+    assert steps[-1] < 0.5 * steps[0]
+
+
+def test_asynchronous_workers_are_never_slower_than_synchronous_ones_nor_faster_than_the_servers() -> None:
+    assert servers(1, asynchronous=True) <= servers(1) * (1 + 1e-9)
+    weights = 6 * 1024 * 1024 * 4
+    assert servers(1, asynchronous=True) >= 2 * 8 * weights / 1e9
+
+
+def test_servers_go_with_data_parallelism_alone() -> None:
+    with pytest.raises(IllegalPlan, match="zero = 0"):
+        ask(cluster=make_cluster(nodes=4), plan=Parallelism(data=4, servers=1, zero=1))
+    with pytest.raises(IllegalPlan, match="needs parameter servers"):
+        ask(cluster=make_cluster(nodes=4), plan=Parallelism(data=4, asynchronous=True))
+
+
+def test_failures_cost_more_on_more_devices_and_less_with_checkpoints() -> None:
+    def restarts(nodes: int, **job: object) -> float:
+        return ask(cluster=make_cluster(nodes=nodes), steps=10_000_000, device_mtbf_s=1e6, **job).job.restarts_s
+
+    assert restarts(8) > restarts(1) > 0
+    assert restarts(8, checkpoint_every_steps=1000) < restarts(8)
+
+
+def test_mixed_devices_get_the_split_that_balances_them() -> None:
+    link = Link(name="l", bytes_per_s=1e12, latency_s=1e-6)
+    slow = make_device(
+        name="slowium", memory_bytes_per_s=5e11, vector_flop_per_s={"fp32": 5e12}, matrix_flop_per_s={"fp16": 5e13}
+    )
+    groups = tuple(
+        NodeGroup(device=device, num_nodes=1, devices_per_node=1, intra=link, inter=link)
+        for device in (make_device(), slow)
+    )
+    notes = ask(cluster=Cluster(name="mixed", groups=groups), batch=512, width=2048).notes
+    assert any("would save about" in note and "slowium" in note for note in notes)
+    assert not ask(cluster=make_cluster(nodes=2)).notes

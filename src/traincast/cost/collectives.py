@@ -25,6 +25,7 @@ class Route:
     inter_bytes_per_s: float
     intra_kind: str = "nvlink"
     inter_kind: str = "infiniband"
+    num_servers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,12 @@ class Pipelined:
         inside, across = route.per_node, route.num_nodes
         intra = self._intra_bytes_per_s(route)
         inter = self._inter_bytes_per_s(route)
-        if kind == "send_recv":
+        if kind in ("push", "pull"):
+            # The slower of a worker's own link and the servers' links, which all workers share (Li et al. 2014).
+            own = inter if across > 1 else intra
+            hops_s = c.inter_hop_s if across > 1 else c.intra_hop_s
+            volume_s = num_bytes * max(1.0, route.num_ranks / max(1, route.num_servers)) / own
+        elif kind == "send_recv":
             hops_s = c.inter_hop_s if across > 1 else c.intra_hop_s
             volume_s = num_bytes / (inter if across > 1 else intra)
         elif kind == "all_to_all":
@@ -136,6 +142,7 @@ def find_route(task: Collective, cluster: Cluster) -> Route:
         inter_bytes_per_s=group.inter.bytes_per_s * share,
         intra_kind=kind,
         inter_kind=group.inter.kind or "infiniband",
+        num_servers=task.num_servers,
     )
 
 

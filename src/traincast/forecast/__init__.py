@@ -8,8 +8,10 @@ from traincast.cost import CostModel
 from traincast.cost.pricing import Pricing
 from traincast.cost.stack import stack
 from traincast.errors import IllegalPlan
+from traincast.forecast.balance import advise_split
+from traincast.forecast.job_time import price_job, spend_energy, time_job
 from traincast.lower import lower
-from traincast.resources import IDLE_POWER, profile_resources
+from traincast.resources import profile_resources
 from traincast.simulate import Overheads, replay_memory, simulate_step
 from traincast.spec import (
     GROUNDS,
@@ -18,14 +20,11 @@ from traincast.spec import (
     Estimate,
     Forecast,
     Job,
-    JobTime,
     MemoryProfile,
     Parallelism,
     Program,
-    Range,
     Timeline,
 )
-from traincast.units import HOUR_S
 
 NORMAL_90 = 1.645
 CONTEXT_BYTES = 0.75e9
@@ -49,6 +48,8 @@ def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None,
         estimates = _replayed(estimates)
     timeline = simulate_step(program, estimates, draw=draw)
     memory = _worst_memory(program, cluster)
+    if plan.asynchronous:
+        timeline = replace(timeline, duration_s=max(timeline.duration_s, _server_seconds(job, cluster, plan, model)))
     step = _with_interval(timeline, program, estimates, spread=software.spread)
     answer = _answer(job, cluster, program, step, timeline, memory, estimates)
     return replace(answer, resources=profile_resources(timeline, cluster)) if timeline.spans else answer
@@ -61,6 +62,14 @@ def _price_stages(program: Program, cluster: Cluster, model: CostModel) -> list[
         if id(stage.tasks) not in priced:
             priced[id(stage.tasks)] = model.estimate(stage, cluster)
     return [priced[id(stage.tasks)] for stage in program.stages]
+
+
+def _server_seconds(job: Job, cluster: Cluster, plan: Parallelism, model: CostModel) -> float:
+    """What the servers need for one step of every worker: asynchronous workers cannot be faster than that."""
+    program = lower(job.graph, replace(plan, asynchronous=False), compiled=job.compiled)
+    stage, priced = program.stages[0], _price_stages(program, cluster, model)[0]
+    tasks = zip(stage.tasks, priced, stage.counts(), strict=True)
+    return sum(estimate.seconds * count for task, estimate, count in tasks if isinstance(task, Collective))
 
 
 def _replayed(estimates: Sequence[Sequence[Estimate]]) -> list[tuple[Estimate, ...]]:
@@ -143,7 +152,8 @@ def _answer(job: Job, cluster: Cluster, program: Program, step: Estimate, timeli
             estimates: Sequence[Sequence[Estimate]]) -> Forecast:  # fmt: skip
     plan = program.parallelism
     global_batch = program.batch_size * plan.micro_batches * plan.data
-    whole = _whole_job(job, cluster, step, global_batch)
+    balance = advise_split(job, cluster, plan)
+    whole = time_job(job, cluster, step, global_batch)
     device = cluster.groups[0].device
     flop = job.graph.flop * plan.micro_batches * plan.data
     peak = max((device.peak_flop_per_s(op.dtype) or 0.0 for op in job.graph.ops if op.kind in _PRODUCTS), default=0.0)
@@ -158,76 +168,16 @@ def _answer(job: Job, cluster: Cluster, program: Program, step: Estimate, timeli
         timeline=timeline,
         memory=memory,
         job=whole,
-        usd=_price(cluster, whole.total),
-        energy_joules=_energy(cluster, timeline, whole),
+        usd=price_job(cluster, whole.total),
+        energy_joules=spend_energy(cluster, timeline, whole),
         utilization=flop / (step.seconds * peak * cluster.num_devices) if peak and step.seconds else 0.0,
         grounds=_ground_shares(program, estimates),
         unknown_ops=job.graph.unknown_ops(),
-        notes=program.notes,
+        notes=(*program.notes, *balance),
     )
 
 
 _PRODUCTS = ("matmul", "conv", "attention", "rnn")
-
-
-def _whole_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> JobTime:
-    """Start-up, steps, evaluation, checkpoints and the wait for data (job execution time, as in DeletePop)."""
-    samples = job.samples if job.samples is not None else job.epoch_samples
-    steps = job.steps if job.steps is not None else math.ceil(samples / global_batch) if samples else 1
-    training_s = steps * step.seconds
-    stall_s = 0.0
-    if job.loading_samples_per_s is not None:
-        loading_s = global_batch / (job.loading_samples_per_s * cluster.num_nodes)
-        stall_s = steps * max(0.0, loading_s - step.seconds)
-    evaluation_s = 0.0
-    if job.evaluation_every_steps is not None:
-        # Evaluation runs the forward pass only: about a third of a training step per sample.
-        once_s = job.evaluation_samples / global_batch * step.seconds / 3
-        evaluation_s = (steps // job.evaluation_every_steps) * once_s
-    checkpoint_s = 0.0
-    if job.checkpoint_every_steps is not None:
-        saved = job.graph.role_bytes("parameter") + job.graph.role_bytes("optimizer_state")
-        checkpoint_s = (steps // job.checkpoint_every_steps) * saved / job.checkpoint_bytes_per_s
-    fixed_s = job.startup_s + stall_s + checkpoint_s
-    scaled_s = training_s + evaluation_s
-    total = Estimate(
-        seconds=fixed_s + scaled_s,
-        low_s=fixed_s + scaled_s * step.low_s / step.seconds if step.seconds else fixed_s,
-        high_s=fixed_s + scaled_s * step.high_s / step.seconds if step.seconds else fixed_s,
-        limit=step.limit,
-        ground=step.ground,
-    )
-    return JobTime(
-        total=total,
-        num_steps=steps,
-        startup_s=job.startup_s,
-        training_s=training_s,
-        evaluation_s=evaluation_s,
-        checkpoint_s=checkpoint_s,
-        loading_stall_s=stall_s,
-    )
-
-
-def _price(cluster: Cluster, total: Estimate) -> Range | None:
-    rate = cluster.usd_per_hour
-    if rate is None:
-        return None
-    return Range(
-        value=rate * total.seconds / HOUR_S, low=rate * total.low_s / HOUR_S, high=rate * total.high_s / HOUR_S
-    )
-
-
-def _energy(cluster: Cluster, timeline: Timeline, whole: JobTime) -> float | None:
-    """Rated power while the device works, a share of it while it waits."""
-    busy = timeline.busy_s / timeline.duration_s if timeline.duration_s else 0.0
-    working_s = whole.training_s * min(1.0, busy)
-    waiting_s = whole.total.seconds - working_s
-    joules = 0.0
-    for group in cluster.groups:
-        if group.device.power_watts is None:
-            return None
-        joules += group.num_devices * group.device.power_watts * (working_s + IDLE_POWER * waiting_s)
-    return joules
 
 
 def _ground_shares(program: Program, estimates: Sequence[Sequence[Estimate]]) -> Mapping[str, float]:

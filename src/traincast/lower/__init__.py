@@ -6,7 +6,7 @@ from dataclasses import replace
 from traincast.errors import IllegalPlan
 from traincast.lower.check import check_program
 from traincast.lower.context import split_context
-from traincast.lower.data import gather_weights, shard_state, shrink_temporaries, sync_gradients
+from traincast.lower.data import gather_weights, shard_state, shrink_temporaries, sync_gradients, use_servers
 from traincast.lower.expert import spread_experts
 from traincast.lower.fuse import fuse
 from traincast.lower.pipeline import cut_pipeline
@@ -29,7 +29,7 @@ def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False) -> Program
     if graph.mode != "inference":
         stages = _for_each_distinct(
             stages,
-            lambda stage: shrink_temporaries(shard_state(gather_weights(sync_gradients(stage, plan), plan), plan)),
+            lambda stage: shrink_temporaries(_spread_state(stage, plan)),
         )
     return check_program(
         Program(stages=stages, parallelism=plan, batch_size=graph.batch_size, mode=graph.mode, notes=graph.assumptions)
@@ -47,7 +47,20 @@ def _for_each_distinct(stages: tuple[Stage, ...], rewrite: Callable[[Stage], Sta
     )
 
 
+def _spread_state(stage: Stage, plan: Parallelism) -> Stage:
+    """Gradients, optimizer state and weights over the replicas, or on parameter servers."""
+    synced = sync_gradients(stage, plan)
+    if plan.servers:
+        return use_servers(synced, plan)
+    return shard_state(gather_weights(synced, plan), plan)
+
+
 def _refuse_unsupported(graph: Graph, plan: Parallelism) -> None:
-    for name in ("servers", "asynchronous", "offload_optimizer"):
-        if getattr(plan, name):
-            raise IllegalPlan(f"{name} = {getattr(plan, name)} is not supported yet")
+    if plan.offload_optimizer:
+        raise IllegalPlan(
+            "offload_optimizer = True is not supported yet; zero = 1 or 2 shard the optimizer state instead"
+        )
+    if plan.asynchronous and not plan.servers:
+        raise IllegalPlan("asynchronous = True needs parameter servers; set servers to at least 1")
+    if plan.servers and (plan.zero or plan.num_devices != plan.data):
+        raise IllegalPlan(f"servers = {plan.servers} go with data parallelism alone: zero = 0 and all other degrees 1")

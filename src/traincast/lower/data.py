@@ -18,19 +18,48 @@ def sync_gradients(stage: Stage, plan: Parallelism) -> Stage:
     def rewrite(index: int, task: Task) -> Iterator[Task]:
         yield task
         if index in writers and isinstance(task, Op):
+            reduction = "push" if plan.servers else "all_reduce" if plan.zero == 0 else "reduce_scatter"
             yield Collective(
-                kind="all_reduce" if plan.zero == 0 else "reduce_scatter",
+                kind=reduction,
                 num_bytes=sum(stage.tensors[tensor].num_bytes for tensor in writers[index]),
                 axis="data",
-                num_ranks=num_ranks,
+                num_ranks=2 if plan.asynchronous else num_ranks,
                 stride=plan.tensor,
                 phase="gradient" if plan.zero < 3 else "backward",
                 overlapped=plan.overlap,
                 bucket_bytes=plan.bucket_bytes,
                 layer=task.layer,
+                num_servers=plan.servers,
             )
 
     return map_tasks(stage, rewrite)
+
+
+def use_servers(stage: Stage, plan: Parallelism) -> Stage:
+    """Parameter servers hold and update the weights: workers push gradients, then pull what the servers made of them.
+
+    Synchronous workers push at once and share the servers' links; asynchronous ones come one by one.
+    """
+    if plan.servers == 0:
+        return stage
+    weights = sum(t.num_bytes * t.copies for t in stage.tensors if t.role == "parameter")
+
+    def rewrite(index: int, task: Task) -> Iterator[Task]:
+        if not isinstance(task, Op) or task.kind != "optimizer":
+            yield task
+            return
+        yield Collective(
+            kind="pull",
+            num_bytes=weights,
+            axis="data",
+            num_ranks=2 if plan.asynchronous else max(2, plan.data),
+            stride=1,
+            phase="optimizer",
+            num_servers=plan.servers,
+        )
+
+    tensors = tuple(replace(t, shape=(0,), copies=1) if t.role == "optimizer_state" else t for t in stage.tensors)
+    return map_tasks(replace(stage, tensors=tensors), rewrite)
 
 
 def shard_state(stage: Stage, plan: Parallelism) -> Stage:

@@ -6,7 +6,7 @@ from traincast.errors import InvalidInput
 from traincast.spec.graph import Op, Repeat, Tensor, check_repeats, count_runs
 from traincast.spec.parallel import Parallelism
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv", "push", "pull")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,8 @@ class Collective:
     bucket_bytes: float | None = None
     """Merged with its successors until this many bytes are ready; None: sent at once."""
     layer: str = ""
+    num_servers: int = 0
+    """Parameter servers that a push or pull is spread over."""
 
     def __post_init__(self) -> None:
         if self.kind not in COLLECTIVES:

@@ -1,0 +1,80 @@
+"""From the time of a step to the time, money and energy of the whole job."""
+
+import math
+
+from traincast.resources import IDLE_POWER
+from traincast.spec import Cluster, Estimate, Job, JobTime, Range, Timeline
+from traincast.units import HOUR_S
+
+
+def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> JobTime:
+    """Start-up, steps, evaluation, checkpoints the wait for data, failures and restarts (job execution time, as in DeletePop)."""
+    samples = job.samples if job.samples is not None else job.epoch_samples
+    steps = job.steps if job.steps is not None else math.ceil(samples / global_batch) if samples else 1
+    training_s = steps * step.seconds
+    stall_s = 0.0
+    if job.loading_samples_per_s is not None:
+        loading_s = global_batch / (job.loading_samples_per_s * cluster.num_nodes)
+        stall_s = steps * max(0.0, loading_s - step.seconds)
+    evaluation_s = 0.0
+    if job.evaluation_every_steps is not None:
+        # Evaluation runs the forward pass only: about a third of a training step per sample.
+        once_s = job.evaluation_samples / global_batch * step.seconds / 3
+        evaluation_s = (steps // job.evaluation_every_steps) * once_s
+    checkpoint_s = 0.0
+    if job.checkpoint_every_steps is not None:
+        saved = job.graph.role_bytes("parameter") + job.graph.role_bytes("optimizer_state")
+        checkpoint_s = (steps // job.checkpoint_every_steps) * saved / job.checkpoint_bytes_per_s
+    scaled_s = training_s + evaluation_s
+    running_s = scaled_s + stall_s + checkpoint_s
+    restarts_s = _expect_restarts(job, cluster, running_s, steps=steps)
+    fixed_s = job.startup_s + stall_s + checkpoint_s + restarts_s
+    total = Estimate(
+        seconds=fixed_s + scaled_s,
+        low_s=fixed_s + scaled_s * step.low_s / step.seconds if step.seconds else fixed_s,
+        high_s=fixed_s + scaled_s * step.high_s / step.seconds if step.seconds else fixed_s,
+        limit=step.limit,
+        ground=step.ground,
+    )
+    return JobTime(
+        total=total,
+        num_steps=steps,
+        startup_s=job.startup_s,
+        training_s=training_s,
+        evaluation_s=evaluation_s,
+        checkpoint_s=checkpoint_s,
+        loading_stall_s=stall_s,
+        restarts_s=restarts_s,
+    )
+
+
+def _expect_restarts(job: Job, cluster: Cluster, running_s: float, *, steps: float) -> float:
+    """Failures come at random, in proportion to devices and time; each costs a start and what was done since the last
+    checkpoint, on average half an interval (Young 1974). Without checkpoints a failure loses half of the job."""
+    failures = running_s * cluster.num_devices / job.device_mtbf_s
+    interval_s = running_s
+    if job.checkpoint_every_steps is not None:
+        interval_s = min(running_s, running_s * job.checkpoint_every_steps / steps)
+    return failures * (job.startup_s + interval_s / 2)
+
+
+def price_job(cluster: Cluster, total: Estimate) -> Range | None:
+    rate = cluster.usd_per_hour
+    if rate is None:
+        return None
+    return Range(
+        value=rate * total.seconds / HOUR_S, low=rate * total.low_s / HOUR_S, high=rate * total.high_s / HOUR_S
+    )
+
+
+def spend_energy(cluster: Cluster, timeline: Timeline, whole: JobTime) -> float | None:
+    """Rated power while the device works, a share of it while it waits."""
+    busy = timeline.busy_s / timeline.duration_s if timeline.duration_s else 0.0
+    working_s = whole.training_s * min(1.0, busy)
+    waiting_s = whole.total.seconds - working_s
+    joules = 0.0
+    for group in cluster.groups:
+        if group.device.power_watts is None:
+            return None
+        joules += group.num_devices * group.device.power_watts * (working_s + IDLE_POWER * waiting_s)
+    return joules
