@@ -31,13 +31,16 @@ def calibrate(
         int, typer.Option("--models", help="Architectures whose operators and steps may be measured.")
     ] = 48,
     held_out: Annotated[int, typer.Option("--held-out", help="Architectures kept back to check the result.")] = 20,
+    method: Annotated[
+        str, typer.Option("--method", help="How to choose: targeted (at whole steps) or d-optimal.")
+    ] = "targeted",
     core: Annotated[int | None, typer.Option("--core", help="Pin to this core.")] = None,
     share: Annotated[float | None, typer.Option("--share", help="CPU quota in cores; needs cgroups and root.")] = None,
     json: Json = False,
 ) -> None:
     """Measure this machine for a few minutes, so that forecasts for it become sharp.
 
-    What to measure is chosen by D-optimality, information per second, and planned again as results come in. The error is
+    What to measure is chosen by optimal design, information per second, and planned again as results come in. The error is
     shown before and after, on steps of models that were not fitted.
     """
     import os
@@ -60,7 +63,7 @@ def calibrate(
         outcome = calibrate_machine(
             candidates, name=name, store=kept, environment=describe(steadiness=steadiness), prepare=_subjects,
             budget_s=budget_s, target_width=width, protocol=Protocol(num_rounds=3, block_s=0.03, warm_up_s=0.005),
-            canary=make_canary(), say=_tell,
+            canary=make_canary(), say=_tell, method=method,
         )  # fmt: skip
     save_calibration(outcome.calibration, out)
     if json:

@@ -215,8 +215,10 @@ class Calibration:
     """By operator kind (or kind:phase where the backward pass was fitted apart)."""
     fallback: Rates
     """For a kind that was never measured here."""
-    step_scale: float = 1.0
-    """Whole steps over the sum of their operators."""
+    step_compute_scale: float = 1.0
+    """Arithmetic of an operator inside a step over the same operator run alone."""
+    step_memory_scale: float = 1.0
+    """The same for its memory traffic: alone it finds its data in cache, in a step it often does not."""
     step_call_s: float = 0.0
     """What each operator call costs a step beyond its own time."""
     step_log_spread: float = 0.0
@@ -233,9 +235,10 @@ class Calibration:
             raise InvalidInput(
                 f"calibration {self.name!r} has rates for {', '.join(unknown)}; known kinds: {', '.join(KINDS)}"
             )
-        if not (self.step_scale > 0 and self.step_call_s >= 0):
+        if not (self.step_compute_scale > 0 and self.step_memory_scale > 0 and self.step_call_s >= 0):
             raise InvalidInput(
-                f"calibration {self.name!r}: step_scale = {self.step_scale}, step_call_s = {self.step_call_s}"
+                f"calibration {self.name!r}: the scales of a step must be above 0 and step_call_s at least 0, not "
+                f"{self.step_compute_scale}, {self.step_memory_scale} and {self.step_call_s}"
             )
 
     def rates_of(self, op: Op) -> Rates:
@@ -246,11 +249,16 @@ class Calibration:
         """One run of an operator by itself."""
         return self.rates_of(op).seconds(flop=op.flop, num_bytes=op.num_bytes, num_calls=calls_of(op))
 
+    def op_seconds_in_step(self, op: Op) -> float:
+        """One run of an operator among the others of a step."""
+        rates = self.rates_of(op)
+        calls_s = (rates.overhead_s + self.step_call_s) * calls_of(op)
+        compute_s = self.step_compute_scale * (op.flop or 0.0) / rates.flop_per_s
+        return calls_s + compute_s + self.step_memory_scale * op.num_bytes / rates.bytes_per_s
+
     def step_seconds(self, ops: Sequence[Op], counts: Sequence[int]) -> float:
         """A whole step on one device: its operators one after another."""
-        total = sum(self.op_seconds(op) * count for op, count in zip(ops, counts, strict=True))
-        num_calls = sum(calls_of(op) * count for op, count in zip(ops, counts, strict=True))
-        return self.step_scale * total + self.step_call_s * num_calls
+        return sum(self.op_seconds_in_step(op) * count for op, count in zip(ops, counts, strict=True))
 
 
 def groups_of(op: Op) -> tuple[str, ...]:
