@@ -116,7 +116,9 @@ def test_an_exported_model_does_the_same_products_in_training(make: Any, inputs:
 
 
 def test_layers_keep_the_names_of_the_file_and_are_folded(tmp_path: Path) -> None:
-    graph = load_source(str(export(Language(), torch.ones(2, 12, dtype=torch.int64), tmp_path / "language.onnx")), batch=3)
+    graph = load_source(
+        str(export(Language(), torch.ones(2, 12, dtype=torch.int64), tmp_path / "language.onnx")), batch=3
+    )
     assert isinstance(graph, Graph)
     assert graph.batch_size == 3
     assert any(op.layer.startswith("layers.layers.*.up") or "up" in op.layer for op in graph.ops)

@@ -170,10 +170,9 @@ class _Walker:
         writes = [self._new(variable) for variable in equation.outvars]
         read_bytes = sum(self._tensors[index].num_bytes for index in dict.fromkeys(reads))
         written_bytes = sum(self._tensors[index].num_bytes for index in writes)
-        if (
-            (kind == "index"
-            and "gather" in equation.primitive.name)
-            or equation.primitive.name in ("dynamic_slice", "slice")
+        if (kind == "index" and "gather" in equation.primitive.name) or equation.primitive.name in (
+            "dynamic_slice",
+            "slice",
         ):
             # Only what comes out is read of the table.
             others = sum(self._tensors[index].num_bytes for index in dict.fromkeys(reads[1:]))
