@@ -30,6 +30,7 @@ from traincast.calibrate import (
     to_calibration,
 )
 from traincast.errors import InvalidInput
+from traincast.forecast import forecast
 from traincast.profile.operators import experiment_of
 from traincast.profile.protocol import Protocol, Running, Subject
 from traincast.spec import (
@@ -41,11 +42,14 @@ from traincast.spec import (
     Device,
     Environment,
     Experiment,
+    Graph,
+    Job,
     Link,
     Measurement,
     NodeGroup,
     Op,
     Rates,
+    Repeat,
     Stage,
 )
 from traincast.spec.measurement import calls_of, groups_of
@@ -285,6 +289,17 @@ def test_an_operator_of_a_kind_never_measured_uses_the_fallback_and_a_wider_inte
         Stage(tasks=(message,), repeats=(), tensors=()), cluster
     )
     assert estimate.seconds == pytest.approx(2e-4 + 1e6 / 1e8)
+
+
+def test_a_forecast_priced_by_a_calibration_is_the_step_it_fitted() -> None:
+    calibration = make_calibration()
+    ops = (matmul(64, 128, 128), add(64 * 128), softmax(64, 128))
+    graph = Graph(name="g", ops=ops, tensors=(), batch_size=8, repeats=(Repeat(start=0, stop=2, count=5),))
+    link = Link(name="l", bytes_per_s=1e9, latency_s=0.0)
+    device = Device(name="d", memory_bytes=1e9, memory_bytes_per_s=1e9, vector_flop_per_s={"fp32": 1e9})
+    group = NodeGroup(device=device, num_nodes=1, devices_per_node=1, intra=link, inter=link)
+    found = forecast(Job(graph=graph), Cluster(name="c", groups=(group,)), costs=Calibrated(calibration=calibration))
+    assert found.step.seconds == pytest.approx(calibration.step_seconds(graph.ops, graph.counts()), rel=1e-6)
 
 
 @given(hop_s=st.floats(1e-6, 1e-2), bytes_per_s=st.floats(1e6, 1e10))

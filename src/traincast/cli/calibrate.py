@@ -84,7 +84,7 @@ def calibrate(
     say(f"typical 90% interval of a step: ±{outcome.width:.0%}")
     for line in outcome.unmeasured[:5]:
         say(f"not measured: {line}")
-    say(f"kept in {out}; use it with: traincast forecast ... --calibration {out}")
+    say(f"kept in {out}; `load_calibration` and `Calibrated` of traincast.calibrate make it the costs of a forecast")
 
 
 def _tell(text: str) -> None:
