@@ -403,11 +403,13 @@ class Calibrated:
     others: Callable[[Stage, Cluster], tuple[Estimate, ...]] | None = None
 
     def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
+        # A synchronous step waits for the slowest node; a CPU share of a quarter is a speed of 0.25.
+        speed = min(group.speed for group in cluster.groups)
         others: tuple[Estimate, ...] | None = None
         estimates = []
         for index, task in enumerate(stage.tasks):
             if isinstance(task, Op):
-                estimates.append(self._estimate_op(task))
+                estimates.append(self._estimate_op(task).scaled(1 / speed))
             elif task.kind in self.calibration.collectives:
                 estimates.append(self._estimate_collective(task))
             else:

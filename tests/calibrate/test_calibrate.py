@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -300,6 +301,9 @@ def test_a_forecast_priced_by_a_calibration_is_the_step_it_fitted() -> None:
     group = NodeGroup(device=device, num_nodes=1, devices_per_node=1, intra=link, inter=link)
     found = forecast(Job(graph=graph), Cluster(name="c", groups=(group,)), costs=Calibrated(calibration=calibration))
     assert found.step.seconds == pytest.approx(calibration.step_seconds(graph.ops, graph.counts()), rel=1e-6)
+    throttled = Cluster(name="c", groups=(replace(group, speed=0.25),))
+    slow = forecast(Job(graph=graph), throttled, costs=Calibrated(calibration=calibration))
+    assert slow.step.seconds == pytest.approx(4 * found.step.seconds)
 
 
 @given(hop_s=st.floats(1e-6, 1e-2), bytes_per_s=st.floats(1e6, 1e10))
