@@ -18,7 +18,9 @@ from traincast.errors import TraincastError
 from traincast.files import write_json
 from traincast.forecast.tune import KnownStep, know_step, tune
 
-MAX_ROWS = 240
+MAX_ROWS = 160
+FOLD_ROWS = 60
+MAX_FOLDS = 6
 MIN_ROWS = 4
 
 
@@ -63,11 +65,16 @@ def fit_stack(rows: Sequence[Measured]) -> dict[str, object]:
     tuned = tune(Stack(), [step for _, step in known])
     before = _errors(Stack(), known)
     models = sorted({case.model or "" for case, _ in known})
+    folds = (
+        models
+        if len(models) <= MAX_FOLDS
+        else [models[i] for i in np.linspace(0, len(models) - 1, MAX_FOLDS).round().astype(int)]
+    )
     left: list[float] = []
-    for model in models:
+    for model in folds:
         rest = [step for case, step in known if (case.model or "") != model]
         own = [(case, step) for case, step in known if (case.model or "") == model]
-        left += _errors(tune(Stack(), rest) if rest else Stack(), own)
+        left += _errors(tune(Stack(), rest, rounds=4, max_steps=FOLD_ROWS) if rest else Stack(), own)
     # Wide enough for a model never seen: the constants know nothing about its own error.
     spread = float(np.quantile(np.abs(np.log1p(left)), 0.9)) / 1.645
     return {

@@ -13,6 +13,9 @@ from traincast.spec import Cluster, Collective, Estimate, NodeGroup
 HYBRID_CUBE: Mapping[int, float] = {2: 1 / 6, 3: 2 / 6, 4: 4 / 6, 5: 1.7 / 6, 6: 3 / 6, 7: 4 / 6, 8: 1.0}
 """Share of the six NVLinks of a V100 in a hybrid cube mesh that rings over so many of its eight devices can use."""
 
+NVLINK2_BYTES_PER_S = 150e9
+"""Six links of a V100: without switches in nodes of up to eight, with them in larger ones."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
@@ -115,7 +118,7 @@ class Pipelined:
         )
 
     def _inter_bytes_per_s(self, route: Route) -> float:
-        if route.inter_kind == "ethernet":
+        if route.inter_kind.startswith("ethernet"):
             rate = route.inter_bytes_per_s * self.constants.ethernet_efficiency
             return min(rate, self.constants.ethernet_flow_bytes_per_s)
         return route.inter_bytes_per_s * self.constants.network_efficiency
@@ -132,7 +135,11 @@ def find_route(task: Collective, cluster: Cluster) -> Route:
     num_nodes = min(-(-task.num_ranks // per_node), cluster.num_nodes)
     share = min(1.0, per_node / cluster.devices_per_node)
     kind = group.intra.kind or "nvlink"
-    if group.intra.name == "nvlink2" and cluster.devices_per_node <= 8:
+    if (
+        kind == "nvlink"
+        and abs(group.intra.bytes_per_s / NVLINK2_BYTES_PER_S - 1) < 0.02
+        and cluster.devices_per_node <= 8
+    ):
         kind = "hybrid-cube"
     return Route(
         num_ranks=task.num_ranks,

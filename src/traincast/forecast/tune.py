@@ -70,13 +70,18 @@ def know_step(
 
 
 def tune(
-    stack: Stack, known: Sequence[KnownStep], *, rounds: int = 8, spreads: Mapping[str, float] | None = None
+    stack: Stack,
+    known: Sequence[KnownStep],
+    *,
+    rounds: int = 8,
+    spreads: Mapping[str, float] | None = None,
+    max_steps: int = MAX_STEPS,
 ) -> Stack:
     """The most probable constants: Gauss-Newton on log time with Gaussian priors on log constants.
 
     Residuals far out count less (Huber), so that one mislabelled run does not move the rest.
     """
-    steps = _thin(known)
+    steps = _thin(known, max_steps)
     if not steps:
         return stack
     allowed = spreads or TUNABLE
@@ -123,9 +128,9 @@ def tune(
     return replace(tuned, spread=max(0.03, spread), num_steps=stack.num_steps + len(known))
 
 
-def _thin(known: Sequence[KnownStep]) -> list[KnownStep]:
+def _thin(known: Sequence[KnownStep], most: int) -> list[KnownStep]:
     """Evenly spread over the given order, so that every part of a table keeps a voice."""
-    if len(known) <= MAX_STEPS:
+    if len(known) <= most:
         return list(known)
-    picks = np.linspace(0, len(known) - 1, MAX_STEPS).round().astype(int)
+    picks = np.linspace(0, len(known) - 1, most).round().astype(int)
     return [known[pick] for pick in picks]
