@@ -22,6 +22,9 @@ class _Life:
     dies: Place
     carried_to: Place | None = None
     """Set where the next repetition uses it: the place where that one lets go of it."""
+    surplus: Place | None = None
+    """Set where each repetition's input is kept for the backward pass, that of the first from outside included: the place
+    where the result of the last one goes, which no backward repetition takes."""
 
 
 @dataclass(slots=True)
@@ -193,17 +196,58 @@ def _find_lives(stage: Stage, parts: Sequence[Repeat], *, skip: Sequence[str]) -
             continue
         used = sorted(reads.get(tensor, []))
         births = list(_births(parts, written, used))
-        for (born, let_go), after in zip(births, [*births[1:], None], strict=True):
-            limit = after[0] if after is not None else end
-            uses = [place for place in (*used, *written) if born <= place < limit and place != let_go]
-            if after is not None and after[1] is not None:
+        taken = [_taking_range(parts, born, _uses(births, i, used, written, end)) for i, (born, _) in enumerate(births)]
+        for number, (born, let_go) in enumerate(births):
+            after = births[number + 1] if number + 1 < len(births) else None
+            is_input = after is not None and after[1] is not None
+            if is_input and taken[number + 1] is not None:
+                # The range that follows keeps it with its own, and its backward range takes them all.
+                yield _Life(tensor, born, end)
+                continue
+            uses = _uses(births, number, used, written, end)
+            backward = taken[number]
+            if backward is not None:
+                last = max(place for place in uses if place[0] == backward)
+                surplus = _surplus(parts, born, backward, uses) if let_go is not None and number > 0 else None
+                yield _Life(tensor, born, last, None, surplus)
+                continue
+            if after is not None and is_input:
                 # The next writer uses this value in its first repetition, and counts it from its start on.
+                before = after[0][0] - 1
                 uses = [place for place in uses if place[0] < after[0][0]]
-                uses.append((after[0][0] - 1, parts[after[0][0] - 1].stop - parts[after[0][0] - 1].start - 1))
-            last = max(uses, default=born)
-            own_count = parts[born[0]].count
-            stashed = last[0] != born[0] and parts[last[0]].count == own_count
-            yield _Life(tensor, born, last, None if stashed or let_go is None else let_go)
+                uses.append((before, parts[before].stop - parts[before].start - 1))
+            yield _Life(tensor, born, max(uses, default=born), let_go)
+
+
+def _uses(
+    births: Sequence[tuple[Place, Place | None]],
+    number: int,
+    used: Sequence[Place],
+    written: Sequence[Place],
+    end: Place,
+) -> list[Place]:
+    """Where the value of one birth is read or changed, up to the next birth."""
+    born, let_go = births[number]
+    limit = births[number + 1][0] if number + 1 < len(births) else end
+    return [place for place in (*used, *written) if born <= place < limit and (place != let_go or place == born)]
+
+
+def _taking_range(parts: Sequence[Repeat], born: Place, uses: Sequence[Place]) -> int | None:
+    """The last range that repeats as often as that of the birth: every repetition keeps its own for it."""
+    count = parts[born[0]].count
+    later = [place[0] for place in uses if place[0] > born[0] and parts[place[0]].count == count]
+    if count == 1:
+        return None
+    return max(later, default=None)
+
+
+def _surplus(parts: Sequence[Repeat], born: Place, backward: int, uses: Sequence[Place]) -> Place:
+    """With the input from outside there is one more than the backward range takes: a read outside takes it, after that range
+    the input of the first repetition, before it the result of the last."""
+    outside = [place for place in uses if place[0] > born[0] and parts[place[0]].count == 1]
+    after = [place for place in outside if place[0] > backward]
+    before = [place for place in outside if place[0] < backward]
+    return max(after or before, default=(born[0] + 1, 0))
 
 
 def _births(
@@ -212,18 +256,20 @@ def _births(
     """The places where a tensor gets fresh memory, with the place where a repetition lets go of the one before it.
 
     A write after a read of the same memory is in place and no birth, unless the segment repeats: then the read was of what
-    the repetition before had written.
+    the repetition before had written. Memory that a backward range takes one by one is fresh in every repetition.
     """
     seen: set[int] = set()
     for place in sorted(written):
         number = place[0]
         if number in seen:
             continue
-        earlier = [use for use in used if use[0] == number and use < place]
-        in_place = place in used
-        if not seen or (not in_place and (not earlier or parts[number].count > 1)):
+        count = parts[number].count
+        kept = count > 1 and any(use[0] > number and parts[use[0]].count == count for use in used)
+        in_place = place in used and not kept
+        earlier = [use for use in used if use[0] == number and (use < place or (kept and use == place))]
+        if not seen or (not in_place and (not earlier or count > 1)):
             seen.add(number)
-            yield place, max(earlier) if earlier and parts[number].count > 1 and not in_place else None
+            yield place, max(earlier) if earlier and count > 1 and not in_place else None
 
 
 def _stash_bytes(stage: Stage, parts: Sequence[Repeat], lives: Sequence[_Life]) -> float:
@@ -248,6 +294,8 @@ def _collect(stage: Stage, parts: Sequence[Repeat], lives: Sequence[_Life]) -> _
         number = life.born[0]
         copies = parts[number].count
         events.born[life.born] += size
+        if life.surplus is not None:
+            events.freed[life.surplus] += size
         if life.carried_to is not None:
             events.freed[life.carried_to] += size
             events.enter[number] += size
