@@ -117,8 +117,8 @@ class MatrixUnits:
     TF32, as no kernel in these formats was measured alone.
     """
 
-    base: float = -0.06
-    per_doubling: float = 0.144
+    base: float = -0.04
+    per_doubling: float = 0.136
     """Of the bytes per second the units can take beside those the lanes can."""
     tf32: float = 0.33
     sigma: float = 0.1
@@ -172,12 +172,13 @@ class Learned:
         on_matrix = dtype not in ("fp32", "fp64")
         by_compute = bounded.compute_s > bounded.memory_s
         sigma = np.full(len(slowdown), _blend(voices.sigma_seen, voices.sigma_unseen, distance))
+        tail_s = 0.0
         if on_matrix and family in PRODUCTS:
             slowdown = slowdown + self.matrix.slowdown(device, dtype) * by_compute
             sigma = np.hypot(sigma, self.matrix.sigma)
+            tail_s = MATRIX_TAIL_S
         outside = ((bounded.features < voices.low) | (bounded.features > voices.high)).any(axis=1)
         sigma = np.hypot(np.where(outside, 1.3 * sigma, sigma), part.extra_sigma)
-        tail_s = MATRIX_TAIL_S if on_matrix and family in PRODUCTS else 0.0
         seconds = np.maximum(bounded.bound_s * np.exp(slowdown), bounded.floor_s) + tail_s
         seconds = np.maximum(seconds, KERNEL_FLOOR_S) * part.factor
         measured = (distance < 0.1) & (not (on_matrix and family in PRODUCTS))

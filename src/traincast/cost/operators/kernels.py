@@ -205,8 +205,9 @@ def _softmax(op: Op, to: _Collector) -> None:
     rows, cols = _number(op, "rows"), _number(op, "cols")
     item = DTYPE_BYTES[op.dtype]
     if op.phase == "backward":
-        # PyTorch multiplies gradient and output in a kernel of its own before it reduces.
-        to.pointwise(3 * item * rows * cols, inputs=2.0)
+        if op.num_kernels > 1:
+            # PyTorch multiplies gradient and output in a kernel of its own before it reduces; fused kernels do not.
+            to.pointwise(3 * item * rows * cols, inputs=2.0)
         to.add("softmax", (rows, cols, 3 * item * rows * cols), sigma=0.15, ground=TRANSFER)
     else:
         to.add("softmax", (rows, cols, 2 * item * rows * cols))
