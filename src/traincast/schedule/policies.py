@@ -3,7 +3,7 @@
 import bisect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -327,6 +327,255 @@ def by_remaining_service(view: View, job: int, now_s: float) -> float:
     return view.remaining_s(job, now_s) * view.num_gpus[job]
 
 
+def by_deadline(view: View, job: int, now_s: float) -> float:
+    deadline = float(view.jobs.deadline_s[job])
+    return math.inf if math.isnan(deadline) else deadline
+
+
+def by_priority(view: View, job: int, now_s: float) -> float:
+    return -float(view.jobs.priority[job])
+
+
+def by_expected_service(view: View, job: int, now_s: float) -> float:
+    """Believed GPU-seconds, the key of QSSF (Hu et al., 2021); give it a history estimator."""
+    return view.estimate_s[job] * view.num_gpus[job]
+
+
+def by_unfairness(view: View, job: int, now_s: float) -> float:
+    """Worst finish-time ratio first, as Themis auctions do (Mahajan et al., 2020)."""
+    alone = max(view.estimate_s[job], 1.0)
+    return -(now_s - view.submit_s[job] + max(view.remaining_s(job, now_s), 0.0)) / alone
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """Any key, looked at again whenever a lease ends: jobs keep their GPUs for `lease_s` at a time."""
+
+    name: str
+    key: Key
+    lease_s: float = 1800.0
+    preemptive: bool = True
+    fit: str = "skip"
+
+    def line(self, view: View) -> Line:
+        return _LeasedLine(view, self.key, self.lease_s)
+
+
+class _LeasedLine:
+    """Order by the key at the last lease; jobs inside their lease stand in front."""
+
+    def __init__(self, view: View, key: Key, lease_s: float) -> None:
+        self._view = view
+        self._key = key
+        self._lease_s = lease_s
+        self._jobs: dict[int, float] = {}
+
+    def join(self, job: int, now_s: float) -> None:
+        self._jobs[job] = -math.inf
+
+    def leave(self, job: int, now_s: float) -> None:
+        del self._jobs[job]
+
+    def started(self, job: int, now_s: float) -> None:
+        self._jobs[job] = now_s + self._lease_s
+
+    def stopped(self, job: int, now_s: float) -> None:
+        self._jobs[job] = -math.inf
+
+    def order(self, now_s: float) -> Iterable[int]:
+        view = self._view
+
+        def rank(job: int) -> tuple[bool, Any, float, int]:
+            inside = view.is_running(job) and self._jobs[job] > now_s
+            return (not inside, self._key(view, job, now_s), view.submit_s[job], job)
+
+        return sorted(self._jobs, key=rank)
+
+    def wakeup_s(self, now_s: float) -> float:
+        running = [job for job in self._jobs if self._view.is_running(job)]
+        if len(running) == len(self._jobs):
+            return math.inf
+        for job in running:
+            if self._jobs[job] <= now_s:
+                self._jobs[job] = now_s + self._lease_s
+        return min((self._jobs[job] for job in running), default=math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Gittins:
+    """Largest chance of ending soon per GPU-second of service, by the distribution of known durations (Gittins, 1979).
+
+    The index is a table over attained service, made from `sample_s` (for example last month's GPU-seconds).
+    """
+
+    sample_s: tuple[float, ...]
+    name: str = "gittins"
+    steps: int = 32
+    preemptive: bool = True
+    fit: str = "skip"
+
+    def __post_init__(self) -> None:
+        if len(self.sample_s) < 2:
+            raise InvalidInput("the Gittins index needs at least two known GPU-seconds of past jobs")
+
+    def table(self) -> tuple[list[float], list[float]]:
+        """Attained service at which the index changes, and the index from there on."""
+        sample = np.sort(np.asarray(self.sample_s, dtype=np.float64))
+        cuts = np.unique(np.concatenate([[0.0], np.quantile(sample, np.linspace(0, 1, self.steps + 1)[1:-1])]))
+        index = []
+        for served in cuts:
+            rest = sample[sample > served] - served
+            if not len(rest):
+                index.append(0.0)
+                continue
+            ended = np.arange(1, len(rest) + 1)
+            spent = np.cumsum(rest) + rest * (len(rest) - ended)
+            index.append(float((ended / spent).max()))
+        return cuts.tolist(), index
+
+    def line(self, view: View) -> Line:
+        cuts, index = self.table()
+
+        def key(view: View, job: int, now_s: float) -> float:
+            served = view.served_s(job, now_s) * view.num_gpus[job]
+            return -index[bisect.bisect_right(cuts, served + 1e-6) - 1]
+
+        def wakeup(view: View, running: Iterable[int], now_s: float) -> float:
+            soonest = math.inf
+            for job in running:
+                gpus = view.num_gpus[job]
+                at = bisect.bisect_right(cuts, view.served_s(job, now_s) * gpus + 1e-6)
+                if at < len(cuts):
+                    soonest = min(soonest, view.since[job] + max(cuts[at] / gpus - view.attained_s[job], 0.0))
+            return max(soonest, math.nextafter(now_s, math.inf))
+
+        return KeyedLine(view, key, ties="submit", wakeup=wakeup)
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """Every tenant owns GPUs and may borrow idle ones; borrowed GPUs go back when an owner needs them.
+
+    A tenant without an entry owns `default`. Owned jobs go first, in order of submission, then borrowers.
+    """
+
+    owned: tuple[tuple[str, float], ...] = ()
+    default: float = 0.0
+    name: str = "quota"
+    preemptive: bool = True
+    fit: str = "skip"
+
+    def line(self, view: View) -> Line:
+        return _QuotaLine(view, dict(self.owned), self.default)
+
+
+class _QuotaLine:
+    def __init__(self, view: View, owned: dict[str, float], default: float) -> None:
+        self._view = view
+        self._owned = owned
+        self._default = default
+        self._jobs: dict[int, None] = {}
+
+    def join(self, job: int, now_s: float) -> None:
+        self._jobs[job] = None
+
+    def leave(self, job: int, now_s: float) -> None:
+        del self._jobs[job]
+
+    def started(self, job: int, now_s: float) -> None:
+        pass
+
+    def stopped(self, job: int, now_s: float) -> None:
+        pass
+
+    def order(self, now_s: float) -> Iterable[int]:
+        view = self._view
+        spent: dict[str, float] = {}
+        inside, borrowing = [], []
+        for job in sorted(self._jobs, key=lambda job: (view.submit_s[job], job)):
+            tenant = view.jobs.tenants[job] or ""
+            after = spent.get(tenant, 0.0) + view.num_gpus[job]
+            if after <= self._owned.get(tenant, self._default):
+                spent[tenant] = after
+                inside.append(job)
+            else:
+                borrowing.append(job)
+        # A borrower that runs is not thrown out for another borrower.
+        return inside + sorted(borrowing, key=lambda job: (not view.is_running(job), view.submit_s[job], job))
+
+    def wakeup_s(self, now_s: float) -> float:
+        return math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFifo:
+    """First come, first served, and two jobs of equal size share GPUs when none are free (Xiao et al., 2018).
+
+    `pair_rate` is the speed of each of two jobs on the same GPUs; above 0.5 packing gains throughput. Measured pairs may
+    be given by workload names.
+    """
+
+    pair_rate: float = 0.6
+    pairs: tuple[tuple[str, str, float], ...] = ()
+    names: tuple[str | None, ...] = ()
+    name: str = "gandiva"
+    preemptive: bool = False
+    fit: str = "skip"
+
+    def line(self, view: View) -> Line:
+        return WaitingLine(view, by_submission)
+
+    def packed_rate(self, job: int, other: int) -> float:
+        if self.names:
+            mine, theirs = self.names[job], self.names[other]
+            for left, right, rate in self.pairs:
+                if (left, right) in ((mine, theirs), (theirs, mine)):
+                    return rate if rate > 0.5 else 0.0
+        return self.pair_rate if self.pair_rate > 0.5 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A pure function from what a scheduler may see to the requests it would start, first one first."""
+
+    decide: Callable[[Snapshot], Sequence[Request]]
+    name: str = "custom"
+    fit: str = "skip"
+    preemptive: bool = False
+
+    def line(self, view: View) -> Line:
+        return _OrderedLine(view, self.decide)
+
+
+class _OrderedLine:
+    def __init__(self, view: View, decide: Callable[[Snapshot], Sequence[Request]]) -> None:
+        self._view = view
+        self._decide = decide
+        self._row_of = {job_id: row for row, job_id in enumerate(view.jobs.job_ids)}
+        self._waiting: dict[int, None] = {}
+
+    def join(self, job: int, now_s: float) -> None:
+        self._waiting[job] = None
+
+    def leave(self, job: int, now_s: float) -> None:
+        self._waiting.pop(job, None)
+
+    def started(self, job: int, now_s: float) -> None:
+        self._waiting.pop(job, None)
+
+    def stopped(self, job: int, now_s: float) -> None:
+        self._waiting[job] = None
+
+    def order(self, now_s: float) -> Iterable[int]:
+        if not self._waiting:
+            return []
+        rows = [self._row_of[request.job_id] for request in self._decide(self._view.snapshot(now_s))]
+        return [row for row in rows if row in self._waiting]
+
+    def wakeup_s(self, now_s: float) -> float:
+        return math.inf
+
+
 POLICIES: dict[str, Policy] = {
     "fifo": ByKey("fifo", by_submission),
     "first-fit": ByKey("first-fit", by_submission, fit="skip"),
@@ -337,4 +586,26 @@ POLICIES: dict[str, Policy] = {
     "las-2d": LeastAttained("las-2d", by_gpu=True),
     "easy": ByKey("easy", by_submission, fit="easy"),
     "conservative": ByKey("conservative", by_submission, fit="conservative"),
+    "edf": ByKey("edf", by_deadline, preemptive=True, fit="skip"),
+    "priority": ByKey("priority", by_priority),
+    "priority-preemptive": ByKey("priority-preemptive", by_priority, preemptive=True, fit="skip"),
+    "qssf": ByKey("qssf", by_expected_service),
+    "themis": Leased("themis", by_unfairness),
+    "gandiva": PackedFifo(),
 }
+"""Policies that need nothing but a name; `policy_for` also makes those that need the trace."""
+
+FROM_TRACE = ("gittins", "quota")
+
+
+def policy_for(name: str, jobs: JobTable, *, num_gpus: int) -> Policy:
+    """A policy by name; Gittins learns from the trace's own durations, quotas are equal shares per tenant."""
+    if name == "gittins":
+        service = jobs.duration_s * jobs.num_gpus
+        return Gittins(tuple(service[~np.isnan(service)].tolist()))
+    if name == "quota":
+        tenants = sorted({tenant or "" for tenant in jobs.tenants})
+        return Quotas(owned=tuple((tenant, num_gpus / len(tenants)) for tenant in tenants))
+    if name not in POLICIES:
+        raise UnknownName("policy", name, [*POLICIES, *FROM_TRACE], plural="policies")
+    return POLICIES[name]

@@ -49,6 +49,8 @@ class RoundPolicy(Protocol):
     name: str
     interval_s: float
     on_events: bool
+    uses_progress: bool
+    """Whether the answer can change while the same jobs are there; if not, ticks without change are skipped."""
 
     def allocate(self, cluster: "ElasticView", now_s: float) -> dict[int, tuple[int, int]]:
         """Job to (pool, GPUs); jobs left out hold nothing."""
@@ -251,6 +253,8 @@ class _Cluster:
         self.passes = 0
         self.wake_s = math.inf
         self.tick_s = math.inf
+        self.membership = 0
+        self.allocated_for = -1
         self.pools_for: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.links = None if network is None else LinkSharing(network, fleet)
         self.rounds = policy if isinstance(policy, RoundPolicy) else None
@@ -391,6 +395,7 @@ class _Cluster:
         self.estimate_s[job] = self.guess_left[job] = self.estimator.estimate_s(job)
         self.state[job] = _WAITING
         self.waiting[job] = None
+        self.membership += 1
         if self.line is not None:
             self.line.join(job, now)
 
@@ -403,6 +408,7 @@ class _Cluster:
         self.state[job] = _DONE
         self.end_s[job] = now
         self.done += 1
+        self.membership += 1
         self.estimator.learn(job, self.attained_s[job])
 
     def _fail(self, node: int, count: int, now: float) -> None:
@@ -419,6 +425,7 @@ class _Cluster:
             for job in [j for j in self.running if any(held == broken for held, _ in self.where[j])]:
                 self._roll_back(job, now)
             self.nodes.fail(broken)
+            self.membership += 1
             number = self.node_failures[broken]
             self._push(now + failures.repair_s(broken, number), _REPAIR, broken, number)
 
@@ -427,6 +434,7 @@ class _Cluster:
         if failures is None:
             return
         self.nodes.repair(node)
+        self.membership += 1
         self.node_failures[node] = count + 1
         self._push(now + failures.up_s(node, count + 1), _FAIL, node, count + 1)
 
@@ -587,8 +595,10 @@ class _Cluster:
     def _pass(self, now: float) -> None:
         self.passes += 1
         if self.rounds is not None:
-            if self.rounds.on_events or now >= self.tick_s or self.tick_s == math.inf:
+            due = self.rounds.on_events or now >= self.tick_s or self.tick_s == math.inf
+            if due and (self.rounds.uses_progress or self.membership != self.allocated_for):
                 self._reallocate(now)
+                self.allocated_for = self.membership
             if self.tick_s <= now or self.tick_s == math.inf:
                 self.tick_s = now + self.rounds.interval_s
             return

@@ -1,7 +1,20 @@
-"""How fast a job runs where it was put: rates relative to the run its duration describes."""
+"""How fast a job runs where it was put: rates relative to the run its duration describes, from laws or from forecasts."""
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
 from typing import Protocol
+
+from traincast.errors import InvalidInput
+from traincast.schedule.estimators import Beliefs, Fixed, _normal
+from traincast.schedule.jobs import JobTable
+from traincast.spec.fleet import Fleet
+
+NORMAL_90 = 1.645
+_LOCALITY = ("node", "rack", "spine")
 
 
 class PerfModel(Protocol):
@@ -16,3 +29,139 @@ class SameSpeed:
 
     def rate(self, job: int, pool: int, num_gpus: float, locality: int) -> float:
         return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingLaw:
+    """Speed-up n / (1 + overhead (n - 1)), slower by a factor per step of distance, and by pool.
+
+    A law for studies on traces that say nothing about scaling; the anchor is the run that the trace measured.
+    """
+
+    num_gpus: Sequence[float]
+    overhead: float = 0.03
+    far_factor: float = 0.95
+    pool_speeds: tuple[float, ...] = ()
+
+    def _speed(self, num_gpus: float) -> float:
+        return num_gpus / (1 + self.overhead * max(num_gpus - 1, 0))
+
+    def rate(self, job: int, pool: int, num_gpus: float, locality: int) -> float:
+        relative = self._speed(num_gpus) / self._speed(float(self.num_gpus[job]))
+        base = self.pool_speeds[pool] if self.pool_speeds else 1.0
+        return base * relative * self.far_factor**locality
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedForecast:
+    """Seconds per step with the limits of the 90 % interval; `fits=False` forbids the placement."""
+
+    step_s: float
+    low_s: float
+    high_s: float
+    fits: bool = True
+
+    @property
+    def spread(self) -> float:
+        """One standard deviation of the logarithm."""
+        return math.log(self.high_s / self.low_s) / (2 * NORMAL_90) if self.high_s > self.low_s > 0 else 0.0
+
+
+SpeedOracle = Callable[[str, str, int, int], SpeedForecast]
+"""(workload, device, number of devices, number of nodes) to seconds per step."""
+
+
+class ForecastSpeeds:
+    """Rates from forecasts, one call per (workload, device, devices, nodes). More GPUs mean more samples per step."""
+
+    def __init__(self, jobs: JobTable, fleet: Fleet, oracle: SpeedOracle, reference: Sequence[float]) -> None:
+        self._jobs = jobs
+        self._fleet = fleet
+        self._oracle = oracle
+        self._reference = reference
+        self._known: dict[tuple[str, str, int, int], SpeedForecast] = {}
+
+    def look_up(self, workload: str, pool: int, num_gpus: int, locality: int) -> SpeedForecast:
+        node = self._fleet.pools[pool]
+        fewest = -(-num_gpus // node.gpus_per_node)
+        # Off one node means at least two; the oracle knows nodes, racks are the network's business.
+        nodes = max(fewest, 1 if locality == 0 else min(2, num_gpus))
+        key = (workload, node.device, num_gpus, nodes)
+        if key not in self._known:
+            self._known[key] = self._oracle(*key)
+        return self._known[key]
+
+    @property
+    def num_forecasts(self) -> int:
+        return len(self._known)
+
+    def rate(self, job: int, pool: int, num_gpus: float, locality: int) -> float:
+        workload = self._jobs.workloads[job]
+        reference = self._reference[job]
+        if workload is None or math.isnan(reference):
+            return 1.0
+        speed = self.look_up(workload, pool, max(int(num_gpus), 1), locality)
+        return num_gpus / speed.step_s / reference if speed.fits else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Believed:
+    """Estimates made before the run, such as forecasts."""
+
+    estimates_s: tuple[float, ...]
+    name: str = "forecast"
+
+    def start(self, jobs: JobTable) -> Beliefs:
+        return Fixed(np.asarray(self.estimates_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ForecastJobs:
+    """A trace whose jobs have durations, with what the scheduler believes and how fast every placement is."""
+
+    jobs: JobTable
+    perf: ForecastSpeeds
+    estimator: Believed
+    notes: tuple[str, ...]
+
+
+def forecast_jobs(jobs: JobTable, *, fleet: Fleet, oracle: SpeedOracle, seed: int = 0) -> ForecastJobs:
+    """Fill in durations from forecasts: belief is the forecast, truth is measured where the trace has it, else drawn.
+
+    A job that names a workload needs `steps`, or a measured duration that then says how much work it is.
+    """
+    speeds = ForecastSpeeds(jobs, fleet, oracle, reference := [math.nan] * len(jobs))
+    durations = jobs.duration_s.copy()
+    believed = jobs.duration_s.copy()
+    notes: list[str] = []
+    infeasible = 0
+    for job, workload in enumerate(jobs.workloads):
+        if workload is None:
+            continue
+        wanted = jobs.gpu_types[job]
+        gpus = max(int(jobs.num_gpus[job]), 1)
+        found: SpeedForecast | None = None
+        for pool, node in enumerate(fleet.pools):
+            if gpus > node.num_gpus or (wanted is not None and len(fleet.pools) > 1 and node.device != wanted):
+                continue
+            speed = speeds.look_up(workload, pool, gpus, 0 if gpus <= node.gpus_per_node else 1)
+            if speed.fits and (found is None or speed.step_s < found.step_s):
+                found = speed
+        if found is None:
+            infeasible += 1
+            durations[job] = believed[job] = 0.0 if math.isnan(durations[job]) else durations[job]
+            reference[job] = 1.0
+            continue
+        reference[job] = gpus / found.step_s
+        steps = float(jobs.steps[job])
+        if math.isnan(steps) and math.isnan(durations[job]):
+            raise InvalidInput(f"job {jobs.job_ids[job]} names the workload {workload} but neither steps nor a duration")
+        if not math.isnan(steps):
+            believed[job] = steps * found.step_s
+        if math.isnan(durations[job]):
+            durations[job] = believed[job] * math.exp(found.spread * _normal(seed, 2, jobs.job_ids[job]))
+    if infeasible:
+        notes.append(f"{infeasible} jobs fit in no GPU's memory anywhere in the fleet and are rejected")
+    return ForecastJobs(
+        jobs=jobs.with_durations(durations), perf=speeds, estimator=Believed(tuple(believed.tolist())), notes=tuple(notes)
+    )
