@@ -1,8 +1,6 @@
 """A model to the graph of its training step. PyTorch is needed to record one, not to import this room."""
 
 import importlib
-import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -44,13 +42,3 @@ def _room(name: str) -> Any:
     except ImportError as error:
         raise MissingExtra("torch", "torch", "recording a PyTorch model") from error
     return importlib.import_module(f"traincast.capture.{name}")
-
-
-class _Verb(types.ModuleType):
-    """Lets `traincast.capture(model, inputs)` be called as it reads, beside `from traincast.capture import ...`."""
-
-    def __call__(self, model: Any, inputs: Any = (), **options: Any) -> Graph:
-        return capture(model, inputs, **options)
-
-
-sys.modules[__name__].__class__ = _Verb

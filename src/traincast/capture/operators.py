@@ -721,7 +721,7 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
     **_table("embedding", _embedding),
     **_table("embedding_dense_backward", _embedding_backward),
     **_table("_embedding_bag _embedding_bag_forward_only", _embedding_bag),
-    **_table("_embedding_bag_dense_backward", _embedding_bag_backward),
+    **_table("_embedding_bag_dense_backward _embedding_bag_backward", _embedding_bag_backward),
     **_table("index index_select gather take masked_select", _gather),
     **_table("index_add scatter_add index_put _index_put_impl _unsafe_index_put scatter_reduce", _scatter(adds=True)),
     **_table(
@@ -779,7 +779,7 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
     **_table("_linalg_svd _linalg_eigh linalg_eig", _cube(12.0)),
     **_table(
         "mse_loss smooth_l1_loss huber_loss binary_cross_entropy mse_loss_backward smooth_l1_loss_backward l1_loss "
-        "soft_margin_loss kl_div",
+        "soft_margin_loss kl_div binary_cross_entropy_with_logits",
         _loss,
     ),
 }
