@@ -19,6 +19,9 @@ def accuracy(
         Path | None, typer.Option("--markdown", help="Write the tables into the marked part of this file.")
     ] = None,
     svg: Annotated[Path | None, typer.Option("--svg", help="Draw forecast against measurement to this file.")] = None,
+    granted: Annotated[
+        bool, typer.Option("--granted", help="Also score every split with its known rows given: takes minutes.")
+    ] = False,
     workers: options.Workers = 0,
     json: options.Json = False,
     color: options.Color = "auto",
@@ -47,7 +50,7 @@ def accuracy(
         progress=lambda items: watch(items, label="cases"),
         workers=workers or choose_workers(len(rows)),
     )
-    found = compare(scored)
+    found = compare(scored, granted=rows if granted else ())
     if svg is not None:
         points = [
             Point(measured=row.observation.step_s, forecast=row.prediction.step_s, series=row.case.group or "cases")

@@ -63,7 +63,7 @@ def load_rows(path: str, *, per_curve: int = 40) -> list[Row]:
         points.sort()
         chosen = sorted({round(i) for i in np.linspace(0, len(points) - 1, per_curve)})
         route = _route(machine, ranks, nodes)
-        rows += [Row(machine, collective, route, *points[i], 1 / len(chosen)) for i in chosen]
+        rows += [Row(machine, collective, route, points[i][0], points[i][1], 1 / len(chosen)) for i in chosen]
     return rows
 
 
