@@ -10,9 +10,10 @@ WORTH_SAYING = 0.05
 
 def advise_split(job: Job, cluster: Cluster, plan: Parallelism) -> tuple[str, ...]:
     """A sentence where an uneven batch would save a visible share of the step; nothing for equal devices."""
-    speeds = sample_rates(job, cluster)
-    if len({round(rate, 9) for _, _, rate in speeds}) < 2 or plan.tensor * plan.pipeline * plan.context > 1:
+    kinds = {(group.device.name, group.speed) for group in cluster.groups}
+    if len(kinds) < 2 or plan.tensor * plan.pipeline * plan.context > 1:
         return ()
+    speeds = sample_rates(job, cluster)
     slowest = min(rate for _, _, rate in speeds)
     replicas = sum(count for _, count, _ in speeds)
     gain = 1 - slowest * replicas / sum(count * rate for _, count, rate in speeds)
