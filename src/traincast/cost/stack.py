@@ -54,7 +54,7 @@ class Stack:
 
 
 TUNABLE: Mapping[str, float] = {
-    "forward_call_s": 0.9, "backward_call_s": 0.9, "launch_s": 0.5, "collective_call_s": 0.7,
+    "forward_call_s": 0.9, "backward_call_s": 0.9, "optimizer_call_s": 1.2, "launch_s": 0.5, "collective_call_s": 0.7,
     "product_factor": 0.2, "memory_factor": 0.3, "intra_factor": 0.4, "inter_factor": 0.5,
 }  # fmt: skip
 """What measurements may move, and by how much before we doubt them: one standard deviation of the log."""
