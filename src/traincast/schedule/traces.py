@@ -445,10 +445,9 @@ def read_trace(
     seen: set[str] = set()
     for line, row in chosen.rows(path):
         try:
-            if only is not None and isinstance(row, Mapping) and "trace" in row and row.get("trace") != only:
-                if only not in (row.get("vc"), row.get("tenant")):
-                    skipped += 1
-                    continue
+            if only is not None and only not in _labels(row):
+                skipped += 1
+                continue
             fields = chosen.read(row)
             if fields is None:
                 continue
@@ -471,10 +470,16 @@ def read_trace(
     jobs = JobTable.from_requests(requests)
     notes = [chosen.note] if chosen.note else []
     if skipped:
-        notes.append(f"{skipped} rows of other traces in the file left out on request")
+        notes.append(f"{skipped} rows without this name left out on request")
     if from_zero and origin:
         jobs = jobs.from_zero()
     return Trace(name=path.stem, format=name, jobs=jobs, bad_rows=tuple(bad), notes=tuple(notes))
+
+
+def _labels(row: Any) -> set[str]:
+    """The names by which a row of a file with several traces can be asked for."""
+    names = ("trace", "vc", "tenant", "Account", "Partition", "cluster")
+    return {str(row.get(name)) for name in names if row.get(name)} if isinstance(row, Mapping) else set()
 
 
 def _request(fields: dict[str, Any], line: int) -> Request:

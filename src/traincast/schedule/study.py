@@ -1,0 +1,258 @@
+"""One trace under several policies, or under ever worse estimates: the comparisons of `traincast schedule`."""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from traincast.errors import InvalidInput, TraincastError, UnknownName
+from traincast.schedule.elastic import ELASTIC
+from traincast.schedule.estimators import EXACT, Estimator, FromHistory, Noisy
+from traincast.schedule.hazards import FailureModel, Overheads
+from traincast.schedule.jobs import JobTable
+from traincast.schedule.metrics import Metrics, measure_schedule
+from traincast.schedule.network import NetworkModel
+from traincast.schedule.placement import Consolidated, Placer
+from traincast.schedule.policies import FROM_TRACE, POLICIES, policy_for
+from traincast.schedule.rounds import simulate_rounds
+from traincast.schedule.shares import SHARE_POLICIES
+from traincast.schedule.simulator import simulate_cluster
+from traincast.schedule.speeds import PerfModel, SameSpeed, ScalingLaw
+from traincast.spec.fleet import Fleet, NodePool, Schedule
+
+_POOL = re.compile(r"(\d+)x(\d+)(?::([\w.+-]+))?(?:@([\d.]+))?")
+
+
+def parse_fleet(text: str, *, nodes_per_rack: int | None = None, uplink_bytes_per_s: float | None = None) -> Fleet:
+    """'16x8' or '16x8:a100@2.5,8x4:t4': nodes x GPUs, device, dollars per GPU-hour; the fastest type first."""
+    pools = []
+    for part in text.replace(" ", "").split(","):
+        found = _POOL.fullmatch(part)
+        if found is None:
+            raise InvalidInput(f"cluster {part!r} is not NODESxGPUS[:device][@dollars per GPU-hour], such as 16x8:a100@2.5")
+        nodes, gpus, device, price = found.groups()
+        pools.append(
+            NodePool(
+                device=device or "gpu",
+                num_nodes=int(nodes),
+                gpus_per_node=int(gpus),
+                usd_per_gpu_hour=None if price is None else float(price),
+            )
+        )
+    return Fleet(pools=tuple(pools), nodes_per_rack=nodes_per_rack, rack_uplink_bytes_per_s=uplink_bytes_per_s)
+
+
+def policy_names() -> list[str]:
+    return [*POLICIES, *FROM_TRACE, *ELASTIC, *SHARE_POLICIES]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Everything about a run but the policy."""
+
+    fleet: Fleet
+    placer: Placer = field(default_factory=Consolidated)
+    perf: PerfModel | None = None
+    estimator: Estimator = EXACT
+    overheads: Overheads = field(default_factory=Overheads)
+    failures: FailureModel | None = None
+    network: NetworkModel | None = None
+    until_s: float = math.inf
+    record: bool = False
+
+
+def run_policy(
+    name: str, jobs: JobTable, setting: Setting, *, progress: Callable[[int], None] | None = None
+) -> Schedule:
+    """Simulate one policy by name, whatever its family."""
+    if name in SHARE_POLICIES:
+        perf = setting.perf or SameSpeed()
+        pools = range(len(setting.fleet.pools))
+        rates = np.array(
+            [
+                [
+                    perf.rate(job, pool, gpus, 0 if gpus <= setting.fleet.pools[pool].gpus_per_node else 1)
+                    for pool in pools
+                ]
+                for job, gpus in enumerate(jobs.num_gpus.tolist())
+            ]
+        ).reshape(len(jobs), len(pools))
+        whole = replace(jobs, steps=jobs.duration_s, num_gpus=np.maximum(jobs.num_gpus, 1.0))
+        return simulate_rounds(
+            whole, SHARE_POLICIES[name], fleet=setting.fleet, rates=rates, record=setting.record, progress=progress
+        )
+    perf = setting.perf
+    if name in ELASTIC:
+        policy: Any = ELASTIC[name]
+        perf = perf or ScalingLaw(tuple(jobs.num_gpus.tolist()))
+    else:
+        policy = policy_for(name, jobs, num_gpus=setting.fleet.num_gpus)
+    estimator = FromHistory() if name == "qssf" and setting.estimator is EXACT else setting.estimator
+    return simulate_cluster(
+        jobs,
+        policy,
+        fleet=setting.fleet,
+        placer=setting.placer,
+        perf=perf,
+        estimator=estimator,
+        overheads=setting.overheads,
+        failures=setting.failures,
+        network=setting.network,
+        until_s=setting.until_s,
+        record=setting.record,
+        progress=progress,
+    )
+
+
+def check_policies(names: Sequence[str]) -> list[str]:
+    for name in names:
+        if name not in policy_names():
+            raise UnknownName("policy", name, policy_names(), plural="policies")
+    return list(names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPoint:
+    """One policy under one kind and size of error, averaged over seeds."""
+
+    policy: str
+    error: str
+    sigma: float
+    num_seeds: int
+    mean_jct_s: float
+    p99_jct_s: float
+    makespan_s: float
+    deadline_misses: float | None
+    preemptions: float
+
+
+ERRORS: dict[str, Callable[[float, int], Noisy]] = {
+    "per job": lambda size, seed: Noisy(sigma=size, seed=seed),
+    "per class": lambda size, seed: Noisy(class_sigma=size, seed=seed),
+    "too long": lambda size, seed: Noisy(bias=math.exp(size), seed=seed),
+    "too short": lambda size, seed: Noisy(bias=math.exp(-size), seed=seed),
+}
+"""Kinds of error by size: a log-normal spread per job or per class (workload, user or size), or one bias for all."""
+
+
+def sweep_tasks(policies: Sequence[str], sigmas: Sequence[float], kinds: Sequence[str], num_seeds: int) -> list[tuple[str, str, float, int]]:
+    return [
+        (policy, kind, sigma, seed)
+        for policy in policies
+        for kind in kinds
+        for sigma in sigmas
+        for seed in range(num_seeds if sigma > 0 and kind.startswith("per") else 1)
+    ]
+
+
+def run_task(task: tuple[str, str, float, int], jobs: JobTable, setting: Setting) -> Metrics:
+    policy, kind, sigma, seed = task
+    return measure_schedule(run_policy(policy, jobs, replace(setting, estimator=ERRORS[kind](sigma, seed))))
+
+
+def sweep_errors(
+    jobs: JobTable,
+    setting: Setting,
+    *,
+    policies: Sequence[str],
+    sigmas: Sequence[float] = (0.0, 0.1, 0.3, 0.6, 1.0, 1.5),
+    kinds: Sequence[str] = tuple(ERRORS),
+    num_seeds: int = 3,
+    use_ray: bool = False,
+    watch: Callable[[Sequence[Any]], Iterator[Any]] = iter,
+) -> list[SweepPoint]:
+    """How schedules degrade as the scheduler's estimates get worse while the truth stays the same."""
+    tasks = sweep_tasks(policies, sigmas, kinds, num_seeds)
+    if use_ray:
+        results = _by_ray(tasks, jobs, setting)
+    else:
+        results = [run_task(task, jobs, setting) for task in watch(tasks)]
+    grouped: dict[tuple[str, str, float], list[Metrics]] = {}
+    for (policy, kind, sigma, _), metrics in zip(tasks, results, strict=True):
+        grouped.setdefault((policy, kind, sigma), []).append(metrics)
+    points = []
+    for (policy, kind, sigma), found in grouped.items():
+        missed = [entry.deadline_misses for entry in found if entry.deadline_misses is not None]
+        points.append(
+            SweepPoint(
+                policy=policy,
+                error=kind,
+                sigma=sigma,
+                num_seeds=len(found),
+                mean_jct_s=float(np.mean([entry.mean_jct_s for entry in found])),
+                p99_jct_s=float(np.mean([entry.p99_jct_s for entry in found])),
+                makespan_s=float(np.mean([entry.makespan_s for entry in found])),
+                deadline_misses=float(np.mean(missed)) if missed else None,
+                preemptions=float(np.mean([entry.preemptions for entry in found])),
+            )
+        )
+    return points
+
+
+def _by_ray(tasks: Sequence[tuple[str, str, float, int]], jobs: JobTable, setting: Setting) -> list[Metrics]:
+    try:
+        import ray
+    except ImportError as error:
+        raise TraincastError("sweeping with --ray needs the package 'ray'; install it with: pip install ray") from error
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False)
+    table, shared = ray.put(jobs), ray.put(setting)
+    remote = ray.remote(run_task)
+    results: list[Metrics] = ray.get([remote.remote(task, table, shared) for task in tasks])
+    return results
+
+
+def job_columns(schedule: Schedule) -> dict[str, list[Any]]:
+    """One row per job, for parquet or CSV; unknown is empty."""
+
+    def known(column: Any) -> list[Any]:
+        return [None if value != value else value for value in np.asarray(column).tolist()]
+
+    count = len(schedule)
+    return {
+        "policy": [schedule.policy] * count,
+        "job_id": list(schedule.job_ids),
+        "status": [schedule.status(job) for job in range(count)],
+        "reason": [schedule.rejected.get(job) for job in range(count)],
+        "submit_s": known(schedule.submit_s),
+        "start_s": known(schedule.start_s),
+        "end_s": known(schedule.end_s),
+        "completion_s": known(np.asarray(schedule.end_s) - np.asarray(schedule.submit_s)),
+        "run_s": known(schedule.run_s),
+        "num_gpus": known(schedule.num_gpus),
+        "gpu_s": known(schedule.gpu_s),
+        "lost_gpu_s": known(schedule.lost_gpu_s),
+        "preemptions": known(schedule.preemptions),
+        "failures": known(schedule.failures),
+        "deadline_s": known(schedule.deadline_s),
+        "tenant": list(schedule.tenants) if schedule.tenants else [None] * count,
+    }
+
+
+def event_columns(schedule: Schedule) -> dict[str, list[Any]]:
+    """The event log in order of time: submit, start, stop (preempted, resized or failed), finish, reject."""
+    events: list[tuple[float, int, str, str, float]] = []
+    ends = np.asarray(schedule.end_s)
+    for job, job_id in enumerate(schedule.job_ids):
+        events.append((float(schedule.submit_s[job]), 0, "submit", job_id, float(schedule.num_gpus[job])))
+        if job in schedule.rejected:
+            events.append((float(schedule.submit_s[job]), 1, "reject", job_id, 0.0))
+        elif not schedule.occupations and not math.isnan(schedule.start_s[job]):
+            events.append((float(schedule.start_s[job]), 3, "start", job_id, float(schedule.num_gpus[job])))
+        if not math.isnan(ends[job]):
+            events.append((float(ends[job]), 2, "finish", job_id, 0.0))
+    for held in schedule.occupations:
+        job_id = schedule.job_ids[held.job]
+        events.append((held.start_s, 3, "start", job_id, held.num_gpus))
+        if held.end_s != ends[held.job]:
+            events.append((held.end_s, 2, "stop", job_id, held.num_gpus))
+    events.sort()
+    return {
+        "time_s": [event[0] for event in events],
+        "event": [event[2] for event in events],
+        "job_id": [event[3] for event in events],
+        "num_gpus": [event[4] for event in events],
+    }
