@@ -186,14 +186,16 @@ def _places(runs: Sequence[_Run], num_ops: int) -> list[tuple[int, int, int] | N
 
 
 def _links(graph: Graph, runs: Sequence[_Run]) -> dict[tuple[int, int], set[tuple[int, int, int]]]:
-    """For every pair of runs, the tensors that one writes and the other reads, with the repetitions of both."""
+    """For every pair of runs, what ties their repetitions: tensors that one writes and the other reads, and weights of both."""
     places = _places(runs, len(graph.ops))
     writer: dict[int, tuple[int, int]] = {}
     links: dict[tuple[int, int], set[tuple[int, int, int]]] = defaultdict(set)
     for op, place in zip(graph.ops, places, strict=True):
         for index in op.reads:
             source = writer.get(index)
-            if source is not None and place is not None and source[0] != place[0]:
+            if source is None and place is not None and graph.tensors[index].role == "parameter":
+                writer[index] = (place[0], place[1])
+            elif source is not None and place is not None and source[0] != place[0]:
                 links[source[0], place[0]].add((index, source[1], place[1]))
         for index in op.writes:
             if graph.tensors[index].role not in PERSISTENT:
