@@ -219,3 +219,12 @@ def test_gradients_are_split_as_their_weights_are(precision: str) -> None:
         role: sum(t.numel * t.copies for t in stage.tensors if t.role == role) for role in ("parameter", "gradient")
     }
     assert numel["gradient"] == pytest.approx(numel["parameter"], rel=0.01)
+
+
+def test_gradients_of_spread_experts_are_reduced_over_their_own_replicas() -> None:
+    program = lower(gpt(experts=8), Parallelism(data=8, expert=4))
+    groups = {task.num_ranks: task.stride for task, _ in collectives(program, "data")}
+    assert groups == {8: 1, 2: 4}
+    assert {
+        task.num_ranks for task, _ in collectives(lower(gpt(experts=8), Parallelism(data=4, expert=4)), "data")
+    } == {4}

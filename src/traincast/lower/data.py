@@ -1,8 +1,9 @@
 """Data parallelism: reduces each gradient over the replicas, and shards state over them (ZeRO, FSDP)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from traincast.lower.expert import is_expert
 from traincast.lower.rewrite import last_writers, map_tasks, scale_op
 from traincast.spec import Collective, Op, Parallelism, Stage, Task
 from traincast.spec.graph import segments
@@ -17,22 +18,32 @@ def sync_gradients(stage: Stage, plan: Parallelism) -> Stage:
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
         yield task
-        if index in writers and isinstance(task, Op):
-            reduction = "push" if plan.servers else "all_reduce" if plan.zero == 0 else "reduce_scatter"
-            yield Collective(
-                kind=reduction,
-                num_bytes=sum(stage.tensors[tensor].num_bytes for tensor in writers[index]),
-                axis="data",
-                num_ranks=2 if plan.asynchronous else num_ranks,
-                stride=plan.tensor,
-                phase="gradient" if plan.zero < 3 else "backward",
-                overlapped=plan.overlap,
-                bucket_bytes=plan.bucket_bytes,
-                layer=task.layer,
-                num_servers=plan.servers,
-            )
+        if index not in writers or not isinstance(task, Op):
+            return
+        # Experts that are spread are replicated over fewer ranks, which lie further apart.
+        for spread in (1, plan.expert) if plan.expert > 1 else (1,):
+            own = [t for t in writers[index] if is_expert(stage.tensors[t].name) == (spread > 1) or plan.expert == 1]
+            if own and num_ranks > spread:
+                yield _reduce(stage, plan, own, task.layer, num_ranks=num_ranks // spread, stride=plan.tensor * spread)
 
     return map_tasks(stage, rewrite)
+
+
+def _reduce(
+    stage: Stage, plan: Parallelism, tensors: Sequence[int], layer: str, *, num_ranks: int, stride: int
+) -> Collective:
+    return Collective(
+        kind="push" if plan.servers else "all_reduce" if plan.zero == 0 else "reduce_scatter",
+        num_bytes=sum(stage.tensors[tensor].num_bytes for tensor in tensors),
+        axis="data",
+        num_ranks=2 if plan.asynchronous else num_ranks,
+        stride=stride,
+        phase="gradient" if plan.zero < 3 else "backward",
+        overlapped=plan.overlap,
+        bucket_bytes=plan.bucket_bytes,
+        layer=layer,
+        num_servers=plan.servers,
+    )
 
 
 def use_servers(stage: Stage, plan: Parallelism) -> Stage:

@@ -1,6 +1,6 @@
 """Expert parallelism: each rank holds some experts; tokens travel to theirs and back."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from traincast.errors import IllegalPlan
@@ -23,14 +23,14 @@ def spread_experts(stage: Stage, plan: Parallelism) -> Stage:
     expert_ops = {i for i, task in enumerate(stage.tasks) if isinstance(task, Op) and is_expert(task.layer)}
     if not expert_ops:
         raise IllegalPlan(f"expert = {plan.expert}: the model has no experts; allowed: expert = 1")
-    first, last = _ends(stage, expert_ops)
+    before, after = _transfers(stage, plan, expert_ops)
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
-        if index in first and isinstance(task, Op):
-            yield _all_to_all(task, stage, plan, entering=True)
+        if index in before:
+            yield before[index]
         yield _own_experts(task, plan.expert) if index in expert_ops and isinstance(task, Op) else task
-        if index in last and isinstance(task, Op):
-            yield _all_to_all(task, stage, plan, entering=False)
+        if index in after:
+            yield after[index]
 
     tensors = tuple(
         replace(tensor, shape=(max(1, tensor.numel // plan.expert),))
@@ -49,31 +49,33 @@ def spread_experts(stage: Stage, plan: Parallelism) -> Stage:
     return _scale_optimizer(replace(map_tasks(stage, rewrite), tensors=tensors), share)
 
 
-def _ends(stage: Stage, expert_ops: set[int]) -> tuple[set[int], set[int]]:
-    """The first and last of every run of expert ops: several layers may stand in one repeated part."""
-    first: set[int] = set()
-    last: set[int] = set()
+def _transfers(
+    stage: Stage, plan: Parallelism, expert_ops: set[int]
+) -> tuple[dict[int, Collective], dict[int, Collective]]:
+    """What travels before the first and after the last of every run of expert ops; several layers may stand in one part."""
+    before: dict[int, Collective] = {}
+    after: dict[int, Collective] = {}
     for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
-        for index in range(part.start, part.stop):
-            if index not in expert_ops:
-                continue
-            phase = stage.tasks[index].phase
-            if index == part.start or index - 1 not in expert_ops or stage.tasks[index - 1].phase != phase:
-                first.add(index)
-            if index == part.stop - 1 or index + 1 not in expert_ops or stage.tasks[index + 1].phase != phase:
-                last.add(index)
-    return first, last
+        run: list[int] = []
+        for index in range(part.start, part.stop + 1):
+            goes_on = index < part.stop and index in expert_ops
+            if run and not (goes_on and stage.tasks[index].phase == stage.tasks[run[-1]].phase):
+                ops = [op for i in run if isinstance(op := stage.tasks[i], Op)]
+                before[run[0]] = _all_to_all(stage, plan, ops[0], (t for op in ops for t in op.reads))
+                after[run[-1]] = _all_to_all(stage, plan, ops[-1], (t for op in ops for t in op.writes), made=True)
+                run = []
+            if goes_on:
+                run.append(index)
+    return before, after
 
 
-def _all_to_all(op: Op, stage: Stage, plan: Parallelism, *, entering: bool) -> Collective:
-    sizes = [
-        stage.tensors[t].num_bytes
-        for t in (op.reads if entering else op.writes)
-        if stage.tensors[t].role not in ("parameter", "gradient")
-    ]
+def _all_to_all(stage: Stage, plan: Parallelism, op: Op, tensors: Iterable[int], *, made: bool = False) -> Collective:
+    """Tokens as wide as the model: the first activation that the run reads, or the last that it writes."""
+    activations = [t for t in tensors if stage.tensors[t].role not in ("parameter", "gradient", "optimizer_state")]
+    widths = [stage.tensors[t].num_bytes for t in activations if len(stage.tensors[t].shape) > 1]
     return Collective(
         kind="all_to_all",
-        num_bytes=max(sizes, default=0.0),
+        num_bytes=(widths[-1] if made else widths[0]) if widths else 0.0,
         axis="expert",
         num_ranks=plan.expert,
         stride=plan.stride("expert"),

@@ -27,6 +27,11 @@ def map_tasks(stage: Stage, rewrite: Callable[[int, Task], Iterable[Task]], *, t
 def scale_op(op: Op, factor: float, *, attrs: Sequence[str] = ()) -> Op:
     """An op that does `factor` of its work, with the named sizes scaled alike."""
     sizes = {name: max(1, round(int(op.attrs[name]) * factor)) for name in attrs if name in op.attrs}
+    if op.kind == "optimizer":
+        # One launch serves a fixed number of parameters, so fewer parameters need fewer of them.
+        op = replace(
+            op, num_kernels=max(1, round(op.num_kernels * factor)), num_calls=max(1, round(op.num_calls * factor))
+        )
     return replace(
         op,
         flop=None if op.flop is None else op.flop * factor,
