@@ -32,6 +32,7 @@ fast-test: .venv/dev-ready    ## the tests without the slow ones
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
 corpus: .venv/dev-ready       ## measure our own corpus of training steps (root, hours, resumable)
+	$(BIN)/traincast profile corpus-operators --rounds 3 --block 0.03 --store corpus.db
 	$(BIN)/traincast profile corpus --rounds 3 --store corpus.db
 	$(BIN)/traincast store export corpus.db corpus.parquet
 

@@ -60,6 +60,7 @@ RATE_SPREAD, OVERHEAD_SPREAD, COMPUTE_SCALE_SPREAD, MEMORY_SCALE_SPREAD = 1.0, 1
 OPERATOR_SPREAD, STEP_SPREAD = 0.25, 0.06
 """What a rates model misses of single operators and of whole steps in log space: the weights of their residuals."""
 PRIOR_CALL_S = 2e-6
+UNKNOWN_INFLATION = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +157,9 @@ class Fit:
     prior: Array
     prior_spread: Array
     information: Array
+    step_inflation: float = UNKNOWN_INFLATION
+    """How many times wider than assumed steps scatter when each is forecast without its own measurement; until a few
+    steps are measured it is not known, and two is a cautious guess."""
 
     def predict(self, loads: Sequence[Load]) -> Array:
         return _evaluate(Amounts.of(loads, self.groups), self.theta)[0]
@@ -170,7 +174,8 @@ class Fit:
         amounts = Amounts.of(loads, self.groups)
         gradient = _evaluate(amounts, self.theta)[1]
         open_part = np.einsum("ij,ij->i", gradient, np.linalg.solve(self.information, gradient.T).T)
-        return np.asarray(np.sqrt(open_part + amounts.spread**2), dtype=np.float64)
+        inflation = np.where(amounts.is_step, self.step_inflation, 1.0)
+        return np.asarray(inflation * np.sqrt(open_part + amounts.spread**2), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +254,18 @@ def refit(fit: Fit, loads: Sequence[Load], seconds: Sequence[float], *, num_iter
     residual, jacobian = _residuals(amounts, target, theta)
     weight = _huber_weight(residual)
     information = jacobian.T @ (weight[:, None] * jacobian) + np.diag(1 / fit.prior_spread**2)
-    return replace(fit, theta=theta, information=information)
+    inflation = _step_inflation(residual, jacobian, information, amounts.is_step)
+    return replace(fit, theta=theta, information=information, step_inflation=inflation)
+
+
+def _step_inflation(residual: Array, jacobian: Array, information: Array, is_step: NDArray[np.bool_]) -> float:
+    """From leave-one-out residuals (Allen 1974) of the steps, never below one; unknown with fewer than five."""
+    if is_step.sum() < 5:
+        return UNKNOWN_INFLATION
+    rows = jacobian[is_step]
+    leverage = np.einsum("ij,ij->i", rows, np.linalg.solve(information, rows.T).T)
+    left_out = residual[is_step] / np.maximum(1 - leverage, 0.05)
+    return max(1.0, float(np.sqrt(np.mean(np.minimum(np.abs(left_out), 10.0) ** 2))))
 
 
 def _evaluate(amounts: Amounts, theta: Array) -> tuple[Array, Array]:
@@ -358,12 +374,11 @@ def to_calibration(
     for kind in kinds:
         members = [rate for group, rate in rates.items() if group.split(":")[0] == kind]
         rates.setdefault(kind, _middle(members))
-    steps = [float(ratio) for load, ratio in zip(loads, log_ratio, strict=True) if load.is_step]
     return Calibration(
         name=name, environment=environment, rates=rates, fallback=_middle(list(rates.values())),
         step_compute_scale=math.exp(fit.theta[-3]),
         step_memory_scale=math.exp(fit.theta[-2]), step_call_s=math.exp(fit.theta[-1]),
-        step_log_spread=max(STEP_SPREAD, _deviation(steps)), num_measurements=len(loads), measuring_s=measuring_s,
+        step_log_spread=fit.step_inflation * STEP_SPREAD, num_measurements=len(loads), measuring_s=measuring_s,
         errors=dict(errors or {}), collectives=dict(collectives or {}), notes=notes,
     )  # fmt: skip
 
@@ -494,19 +509,23 @@ def _fit_line(rows: Sequence[tuple[float, float, float]]) -> CollectiveRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Relative errors on measurements that were not fitted."""
+    """Relative errors on measurements that were not fitted, and the share of them that the 90% interval holds."""
 
     num_cases: int
     mean: float
     median: float
     worst: float
+    coverage: float | None = None
 
     @staticmethod
-    def of(predicted: Array, measured: Sequence[float]) -> "Score":
+    def of(predicted: Array, measured: Sequence[float], log_spread: Array | None = None) -> "Score":
         errors = np.abs(predicted / np.asarray(measured) - 1)
+        off = np.abs(np.log(predicted / np.asarray(measured)))
+        held = None if log_spread is None else float(np.mean(off <= NORMAL_90 * log_spread))
         return Score(
-            num_cases=len(errors), mean=float(errors.mean()), median=float(np.median(errors)), worst=float(errors.max())
-        )
+            num_cases=len(errors), mean=float(errors.mean()), median=float(np.median(errors)), worst=float(errors.max()),
+            coverage=held,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -647,7 +666,8 @@ def calibrate_machine(
     if not checked:
         raise InvalidInput("no held-out step could be measured, so nothing can be said about the error")
     truth = [seconds_of[load.experiment.key] for load in checked]
-    before, after = Score.of(first.predict(checked), truth), Score.of(fit.predict(checked), truth)
+    before = Score.of(first.predict(checked), truth, first.log_spread(checked))
+    after = Score.of(fit.predict(checked), truth, fit.log_spread(checked))
     calibration = to_calibration(
         fit, name=name, environment=environment, loads=measured, seconds=seconds, measuring_s=spent_s,
         errors={"steps_before": before.mean, "steps_after": after.mean},
@@ -672,8 +692,8 @@ def corpus_candidates(
     ordered = sorted(corpus_names(), key=lambda name: hashlib.sha256(f"order {name}".encode()).hexdigest())
     fitted = [name for name in ordered if not is_held_out(name)][:num_models]
     checked = [name for name in ordered if is_held_out(name)][:num_held_out]
-    steps = [_capture_step(name, batches[index % len(batches)], optimizer) for index, name in enumerate(fitted)]
-    held_out = [_capture_step(name, batches[index % len(batches)], optimizer) for index, name in enumerate(checked)]
+    steps = [capture_step(name, batches[index % len(batches)], optimizer) for index, name in enumerate(fitted)]
+    held_out = [capture_step(name, batches[index % len(batches)], optimizer) for index, name in enumerate(checked)]
     return Candidates(loads=(*operators_of(steps), *steps), held_out=tuple(held_out))
 
 
@@ -690,7 +710,8 @@ def operators_of(steps: Sequence[Load]) -> list[Load]:
     return list(found.values())
 
 
-def _capture_step(name: str, batch: int, optimizer: str) -> Load:
+def capture_step(name: str, batch: int, optimizer: str) -> Load:
+    """The step of one of our architectures with the operators it is made of."""
     from traincast.capture.trace import capture
     from traincast.profile.architectures import build_architecture
     from traincast.profile.steps import step_experiment

@@ -80,7 +80,8 @@ def calibrate(
     )
     say(f"error on {after.num_cases} steps of models that were not fitted:")
     for label, score in (("before", before), ("after", after)):
-        say(f"  {label:7} mean {score.mean:6.1%}   median {score.median:6.1%}   worst {score.worst:6.1%}")
+        held = "" if score.coverage is None else f"   inside the 90% interval {score.coverage:4.0%}"
+        say(f"  {label:7} mean {score.mean:6.1%}   median {score.median:6.1%}   worst {score.worst:6.1%}{held}")
     say(f"typical 90% interval of a step: ±{outcome.width:.0%}")
     for line in outcome.unmeasured[:5]:
         say(f"not measured: {line}")

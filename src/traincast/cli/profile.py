@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from traincast.spec import Environment, Experiment
     from traincast.store import Store
 
-SUBJECTS = ("operators", "steps", "collectives", "corpus")
+SUBJECTS = ("operators", "steps", "collectives", "corpus", "corpus-operators")
 
 
 def profile(
@@ -92,6 +92,8 @@ def _measure_here(
 
     if what == "operators":
         subjects = operator_subjects(_wanted_operators(names), device=device)
+    elif what == "corpus-operators":
+        subjects = operator_subjects(_operators_of_corpus(names), device=device)
     else:
         from traincast.profile.architectures import corpus_names
 
@@ -134,6 +136,16 @@ def _wanted_operators(names: list[str]) -> list["Experiment"]:
     if not found:
         raise InvalidInput(f"no operator of {', '.join(files)} can be run by itself")
     return found
+
+
+def _operators_of_corpus(names: list[str]) -> list["Experiment"]:
+    """Every different operator in the steps of a subset of the corpus, each sixth architecture."""
+    from traincast.calibrate import capture_step, operators_of
+    from traincast.profile.architectures import corpus_names
+    from traincast.profile.corpus import BATCHES, OPTIMIZER
+
+    steps = [capture_step(name, BATCHES[0], OPTIMIZER) for name in names or corpus_names()[::6]]
+    return [load.experiment for load in operators_of(steps)]
 
 
 def _distributed(

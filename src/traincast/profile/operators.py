@@ -460,7 +460,9 @@ def _optimizer(torch: Any, attrs: Attrs, options: Any) -> Callable[[], object]:
     weights = [torch.rand(max(1, count // tensors), **options).requires_grad_() for _ in range(tensors)]
     for weight in weights:
         weight.grad = torch.rand_like(weight)
-    optimizer = kinds[str(attrs["algorithm"])](weights, lr=1e-3, foreach=attrs["implementation"] == "foreach")
+    # On a CPU torch updates tensor by tensor unless told otherwise, whatever the graph was captured for.
+    foreach = attrs["implementation"] == "foreach" if options["device"] == "cuda" else None
+    optimizer = kinds[str(attrs["algorithm"])](weights, lr=1e-3, foreach=foreach)
     return lambda: optimizer.step()
 
 
