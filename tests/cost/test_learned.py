@@ -189,6 +189,7 @@ def test_without_its_own_voice_a_device_is_answered_by_the_others(learned: Learn
             voices,
             names=tuple(voice for voice in voices.names if voice != name),
             places=voices.places[keep],
+            handicap=voices.handicap[keep],
             layers=tuple(layer[keep] for layer in voices.layers),
         )
     blind = replace(learned, families=families)

@@ -73,9 +73,9 @@ class Similarity:
         balance = math.log(device.memory_bytes_per_s / lanes_flop_per_s(device))
         return np.array([0.5 * generation(device), vendor, self.balance * balance])
 
-    def weigh(self, place: Array, voices: Array) -> tuple[Array, float]:
-        """The weight of each measured device, and the distance of the nearest."""
-        squared = ((voices - place) ** 2).sum(axis=1)
+    def weigh(self, place: Array, voices: "Voices") -> tuple[Array, float]:
+        """The weight of each voice, and the distance of the nearest."""
+        squared = ((voices.places - place) ** 2).sum(axis=1) + voices.handicap**2
         width = self.reach**2 * (squared.min() + self.nearest**2)
         weight = np.exp(-(squared - squared.min()) / (2 * width))
         return weight / weight.sum(), float(np.sqrt(squared.min()))
@@ -88,6 +88,8 @@ class Voices:
     names: tuple[str, ...]
     """The measured device behind each network; members of one device follow one another."""
     places: Array
+    handicap: Array
+    """Added to the distance of a device that was measured on few shapes of real models: it is trusted less, even by itself."""
     mean: Array
     scale: Array
     layers: tuple[NDArray[np.float32], ...]
@@ -167,7 +169,7 @@ class Learned:
                soak: float) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
         voices = self.families[family]
         bounded = describe(family, part.columns, device, self.law, dtype=dtype, soak=soak, resident=part.resident)
-        weight, distance = self.similarity.weigh(self.similarity.place(device, self.law, family), voices.places)
+        weight, distance = self.similarity.weigh(self.similarity.place(device, self.law, family), voices)
         slowdown = voices.slowdown(bounded.features, weight)
         on_matrix = dtype not in ("fp32", "fp64")
         by_compute = bounded.compute_s > bounded.memory_s
@@ -222,6 +224,7 @@ def load_learned(path: Path = WEIGHTS) -> Learned:
         family: Voices(
             names=tuple(json.loads(notes["names"])[family]),
             places=arrays[f"{family}.places"],
+            handicap=arrays[f"{family}.handicap"],
             mean=arrays[f"{family}.mean"],
             scale=arrays[f"{family}.scale"],
             layers=tuple(arrays[f"{family}.layer{index}"].astype(np.float32) for index in range(6)),

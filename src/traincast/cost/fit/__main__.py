@@ -24,7 +24,7 @@ def save(learned: Learned, path: Path) -> None:
     names = {}
     for family, voices in learned.families.items():
         names[family] = list(voices.names)
-        for part in ("places", "mean", "scale", "low", "high"):
+        for part in ("places", "handicap", "mean", "scale", "low", "high"):
             arrays[f"{family}.{part}"] = getattr(voices, part)
         for index, layer in enumerate(voices.layers):
             arrays[f"{family}.layer{index}"] = layer.astype(np.float64)
