@@ -50,7 +50,9 @@ def calibrate(num_jobs: int = 200_000) -> float:
     return time.process_time() - before
 
 
-def measure(policy: str, placer: str, num_jobs: int, num_nodes: int, load: float, engine: str = "auto") -> dict[str, object]:
+def measure(
+    policy: str, placer: str, num_jobs: int, num_nodes: int, load: float, engine: str = "auto"
+) -> dict[str, object]:
     fleet = Fleet(pools=(NodePool(num_nodes=num_nodes, gpus_per_node=8),))
     jobs = generate_jobs(num_jobs, num_gpus=fleet.num_gpus, mix=Mix(load=load), seed=1)
     best = math.inf

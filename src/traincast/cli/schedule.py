@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +16,9 @@ def schedule(
         str, typer.Option("--cluster", "-c", help="NODESxGPUS[:device][@usd per GPU-hour], comma between pools.")
     ],
     policy: Annotated[str, typer.Option("--policy", "-p", help="Policies, comma between them.")] = "fifo,srtf,easy",
-    placement: Annotated[str, typer.Option("--placement", help="consolidated, spread, topology or count.")] = "consolidated",
+    placement: Annotated[
+        str, typer.Option("--placement", help="consolidated, spread, topology or count.")
+    ] = "consolidated",
     format: Annotated[str | None, typer.Option("--format", help="Format of the trace; default: guessed.")] = None,  # noqa: A002
     only: Annotated[str | None, typer.Option("--only", help="Keep rows of this trace, tenant or cluster.")] = None,
     forecasts: Annotated[
@@ -32,15 +34,22 @@ def schedule(
     mtbf: Annotated[float | None, typer.Option("--mtbf-hours", help="Mean hours between failures of a node.")] = None,
     mttr: Annotated[float, typer.Option("--mttr-hours", help="Mean hours to repair.")] = 1.0,
     checkpoint_every: Annotated[
-        float | None, typer.Option("--checkpoint-every", help="Seconds between checkpoints; needed to survive failures.")
+        float | None,
+        typer.Option("--checkpoint-every", help="Seconds between checkpoints; needed to survive failures."),
     ] = None,
     racks: Annotated[int | None, typer.Option("--nodes-per-rack", help="Nodes of a rack, for topology.")] = None,
-    uplink: Annotated[str | None, typer.Option("--uplink", help="Bytes/s of a rack's uplink, such as 12.5GB; shared.")] = None,
+    uplink: Annotated[
+        str | None, typer.Option("--uplink", help="Bytes/s of a rack's uplink, such as 12.5GB; shared.")
+    ] = None,
     traffic: Annotated[str, typer.Option("--traffic", help="Bytes/s each GPU of a job sends across racks.")] = "1GB",
     load: Annotated[float, typer.Option("--load", help="Load of a synthetic trace.")] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Seed of everything drawn.")] = 0,
-    until: Annotated[str | None, typer.Option("--until", help="Stop at this time, such as 7d; the rest is unfinished.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for tables, event logs, page and plots.")] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="Stop at this time, such as 7d; the rest is unfinished.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for tables, event logs, page and plots.")
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Simulate a cluster whose scheduler uses forecasts.
@@ -68,14 +77,16 @@ def schedule(
         raise UnknownName("placement", placement, PLACERS)
     capacity = None if uplink is None else parse_bytes(uplink)
     fleet = study.parse_fleet(cluster, nodes_per_rack=racks, uplink_bytes_per_s=capacity)
-    read = _read(trace, format=format, only=only, fleet_gpus=fleet.num_gpus, load=load, seed=seed)
+    read = _read(trace, kind=format, only=only, fleet_gpus=fleet.num_gpus, load=load, seed=seed)
     noisy = sigma > 0 or class_sigma > 0 or bias != 1.0
     setting = study.Setting(
         fleet=fleet,
         placer=PLACERS[placement],
         estimator=Noisy(sigma=sigma, class_sigma=class_sigma, bias=bias, seed=seed) if noisy else EXACT,
         overheads=Overheads(preempt_s=preempt_cost, resize_s=resize_cost, checkpoint_every_s=checkpoint_every),
-        failures=None if mtbf is None else WeibullFailures(mean_up_s=mtbf * HOUR_S, mean_repair_s=mttr * HOUR_S, seed=seed),
+        failures=None
+        if mtbf is None
+        else WeibullFailures(mean_up_s=mtbf * HOUR_S, mean_repair_s=mttr * HOUR_S, seed=seed),
         network=None if capacity is None else UniformTraffic(bytes_per_s_per_gpu=parse_bytes(traffic)),
         until_s=math.inf if until is None else parse_seconds(until),
         record=out is not None,
@@ -101,7 +112,7 @@ def schedule(
     schedules = [study.run_policy(name, jobs, setting) for name in watch(names, label="policies")]
     found = [measure_schedule(entry) for entry in schedules]
     if out is not None:
-        _write(out, read, schedules)
+        _write(out, schedules)
         write_whole(out / "index.html", format_page(read, schedules, found))
     if json:
         answer = {
@@ -119,7 +130,7 @@ def schedule(
             sys.stderr.write(f"wrote {out}/index.html, tables, event logs, charts and traces\n")
 
 
-def _read(trace, *, format, only, fleet_gpus, load, seed):  # type: ignore[no-untyped-def]  # noqa: A002
+def _read(trace: str, *, kind: str | None, only: str | None, fleet_gpus: int, load: float, seed: int) -> Any:
     from traincast.errors import InvalidInput
     from traincast.schedule.generate import Mix, generate_jobs
     from traincast.schedule.traces import Trace, read_trace
@@ -130,10 +141,10 @@ def _read(trace, *, format, only, fleet_gpus, load, seed):  # type: ignore[no-un
             raise InvalidInput(f"{trace!r} is not synthetic:N with a number of jobs, such as synthetic:1000")
         jobs = generate_jobs(int(count), num_gpus=fleet_gpus, mix=Mix(load=load, deadline_slack=2.0), seed=seed)
         return Trace(name=f"synthetic-{count}-load-{load:g}", format="synthetic", jobs=jobs)
-    return read_trace(Path(trace), format=format, only=only)
+    return read_trace(Path(trace), kind=kind, only=only)
 
 
-def _write(out, read, schedules):  # type: ignore[no-untyped-def]
+def _write(out: Path, schedules: Any) -> None:
     from traincast.files import write_whole
     from traincast.report.schedule import draw_completion, draw_gantt, draw_queue, draw_use, perfetto
     from traincast.schedule.study import event_columns, job_columns

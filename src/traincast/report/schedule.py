@@ -67,7 +67,7 @@ def draw_curves(
     xs = [x for curve in curves for x in curve.x if not log_x or x > 0]
     ys = [y for curve in curves for y in curve.y]
     if not xs or not ys:
-        return f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='40'><text x='8' y='24'>{html.escape(title)}: no data</text></svg>"
+        return _svg(width, 40, [f"<text x='8' y='24' font-size='12'>{html.escape(title)}: no data</text>"])
     low_x, high_x = min(xs), max(xs)
     low_y, high_y = (0.0 if from_zero else min(ys)), max(ys)
     if high_x <= low_x:
@@ -94,7 +94,9 @@ def draw_curves(
         if low_x <= tick <= high_x * (1 + 1e-9):
             x = place_x(tick)
             body.append(f"<line x1='{x:.1f}' y1='{top}' x2='{x:.1f}' y2='{top + plot_h}' stroke='#eee'/>")
-            body.append(f"<text x='{x:.1f}' y='{top + plot_h + 16}' font-size='11' text-anchor='middle'>{_label(tick)}</text>")
+            body.append(
+                f"<text x='{x:.1f}' y='{top + plot_h + 16}' font-size='11' text-anchor='middle'>{_label(tick)}</text>"
+            )
     for number, curve in enumerate(curves):
         color = COLORS[number % len(COLORS)]
         dash = "" if number < len(COLORS) else " stroke-dasharray='5 3'"
@@ -114,7 +116,9 @@ def draw_curves(
         row_y = height - 6 - 13 * (number // 4)
         body.append(f"<rect x='{row_x}' y='{row_y - 8}' width='12' height='4' fill='{color}'/>")
         body.append(f"<text x='{row_x + 16}' y='{row_y - 2}' font-size='11'>{html.escape(curve.name)}</text>")
-    body.append(f"<text x='{left + plot_w}' y='{top + plot_h + 30}' font-size='11' text-anchor='end'>{html.escape(x_label)}</text>")
+    body.append(
+        f"<text x='{left + plot_w}' y='{top + plot_h + 30}' font-size='11' text-anchor='end'>{html.escape(x_label)}</text>"
+    )
     body.append(f"<text x='{left - 66}' y='{top - 6}' font-size='11'>{html.escape(y_label)}</text>")
     return _svg(width, height, body)
 
@@ -137,7 +141,9 @@ def draw_completion(schedules: Sequence[Schedule]) -> str:
         )
         share = [(rank + 1) / max(len(schedule), 1) for rank in range(len(taken))]
         curves.append(Curve(name=schedule.policy, x=taken, y=share))
-    return draw_curves(curves, title="Job completion time", x_label="seconds (log)", y_label="share of jobs", log_x=True)
+    return draw_curves(
+        curves, title="Job completion time", x_label="seconds (log)", y_label="share of jobs", log_x=True
+    )
 
 
 def draw_queue(schedules: Sequence[Schedule]) -> str:
@@ -145,7 +151,9 @@ def draw_queue(schedules: Sequence[Schedule]) -> str:
     for schedule in schedules:
         times, waiting = queue_curve(schedule)
         curves.append(Curve(name=schedule.policy, x=(times / 3600).tolist(), y=waiting.tolist()))
-    return draw_curves(curves, title="Jobs that wait for their first start", x_label="hours", y_label="jobs", steps=True)
+    return draw_curves(
+        curves, title="Jobs that wait for their first start", x_label="hours", y_label="jobs", steps=True
+    )
 
 
 def draw_use(schedules: Sequence[Schedule]) -> str:
@@ -171,7 +179,9 @@ def draw_gantt(schedule: Schedule, *, width: int = 1000, max_rows: int = 80, max
     scale = (width - left - 10) / max(end - begin, 1e-9)
     # Jobs on one node are stacked: each holds the lowest free slice for as long as it is there.
     slices: dict[int, list[tuple[float, float, float]]] = {}
-    body = [f"<text x='{left}' y='20' font-size='14' font-weight='600'>{html.escape(schedule.policy)}: who holds which node</text>"]
+    body = [
+        f"<text x='{left}' y='20' font-size='14' font-weight='600'>{html.escape(schedule.policy)}: who holds which node</text>"
+    ]
     drawn = 0
     for held in sorted(schedule.occupations, key=lambda held: held.start_s):
         for node, count in held.nodes:
@@ -273,12 +283,17 @@ def _align(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = []
     for row in rows:
-        cells = [cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        cells = [
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
 
-def format_comparison(trace: Trace, schedules: Sequence[Schedule], metrics: Sequence[Metrics], *, max_bad: int = 5) -> str:
+def format_comparison(
+    trace: Trace, schedules: Sequence[Schedule], metrics: Sequence[Metrics], *, max_bad: int = 5
+) -> str:
     """The policies side by side, with what could not be read or run said first."""
     fleet = schedules[0].fleet
     pools = ", ".join(f"{pool.num_nodes}x{pool.gpus_per_node} {pool.device}" for pool in fleet.pools)

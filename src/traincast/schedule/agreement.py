@@ -1,7 +1,6 @@
 """Our schedules beside those of published simulators, job by job: the table of `traincast accuracy --schedulers`."""
 
 import csv
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -281,6 +280,7 @@ def gavel_runs(folder: Path) -> Iterator[Agreement]:
     table = gavel_rates(folder.parents[1] / "job_traces" / "gavel_throughputs.parquet")
     traces = {path.stem: path for path in sorted((folder / "traces").glob("*.trace"))}
     for path in sorted(folder.glob("*.csv")):
+        counts: tuple[int, ...]
         if path.stem.startswith("phys_"):
             trace, policy, counts = traces["max_min_fairness"], path.stem.removeprefix("phys_"), (8, 16, 24)
         else:

@@ -175,7 +175,7 @@ def _choose(columns: Sequence[tuple[int, int, int, float]], room: Sequence[int])
     )
     if answer.x is None:
         return {}
-    return {columns[i][0]: (columns[i][1], columns[i][2]) for i in np.flatnonzero(answer.x > 0.5)}
+    return {columns[i][0]: (columns[i][1], columns[i][2]) for i in np.flatnonzero(answer.x > 0.5).tolist()}
 
 
 ELASTIC: dict[str, RoundPolicy] = {"optimus": Optimus(), "pollux": PolluxLike(), "sia": SiaLike()}

@@ -1,7 +1,9 @@
 """What a scheduler believes about durations: exact, wrong on purpose, or learned from finished jobs."""
 
+import hashlib
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +23,8 @@ class Beliefs(Protocol):
 class Estimator(Protocol):
     """May be wrong on purpose; truth drives the ends of jobs, beliefs drive keys and reservations."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def start(self, jobs: JobTable) -> Beliefs: ...
 
@@ -70,13 +73,13 @@ class Noisy:
     def factors(self, jobs: JobTable) -> Floats:
         logs = np.full(len(jobs), math.log(self.bias))
         if self.sigma:
-            logs += self.sigma * np.array([_normal(self.seed, 0, job_id) for job_id in jobs.job_ids])
+            logs += self.sigma * np.array([draw_normal(self.seed, 0, job_id) for job_id in jobs.job_ids])
         if self.class_sigma:
             drawn: dict[str, float] = {}
             for job, workload in enumerate(jobs.workloads):
                 name = workload or jobs.users[job] or f"{jobs.num_gpus[job]:g} GPUs"
                 if name not in drawn:
-                    drawn[name] = _normal(self.seed, 1, name)
+                    drawn[name] = draw_normal(self.seed, 1, name)
                 logs[job] += self.class_sigma * drawn[name]
         return np.asarray(np.exp(logs))
 
@@ -84,11 +87,8 @@ class Noisy:
         return Fixed(jobs.duration_s * self.factors(jobs))
 
 
-def _normal(seed: int, stream: int, name: str) -> float:
+def draw_normal(seed: int, stream: int, name: str) -> float:
     """A standard normal number that depends on nothing but its arguments."""
-    import hashlib
-    from statistics import NormalDist
-
     digest = hashlib.blake2b(f"{seed}/{stream}/{name}".encode(), digest_size=8).digest()
     uniform = (int.from_bytes(digest, "big") + 0.5) / 2**64
     return NormalDist().inv_cdf(min(max(uniform, 1e-15), 1 - 1e-15))

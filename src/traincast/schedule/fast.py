@@ -184,9 +184,9 @@ def run(
         gpu_s=run_s * jobs.num_gpus,
         lost_gpu_s=lost,
         rejected={
-            int(job): f"needs {gpus[job]} GPUs of type {jobs.gpu_types[job] or 'any'}, "
+            job: f"needs {gpus[job]} GPUs of type {jobs.gpu_types[job] or 'any'}, "
             "which no pool of this fleet can ever give"
-            for job in np.flatnonzero(too_big)
+            for job in np.flatnonzero(too_big).tolist()
         },
         tenants=jobs.tenants,
         pool_gpu_s=np.array([float((run_s * jobs.num_gpus).sum())]),

@@ -49,7 +49,8 @@ def helios_checkpoint_s(num_gpus: float) -> float:
 class FailureModel(Protocol):
     """Times between failures and to repair; `rack_share` of failures take the whole rack down."""
 
-    rack_share: float
+    @property
+    def rack_share(self) -> float: ...
 
     def up_s(self, node: int, count: int) -> float:
         """How long this node works before its failure number `count`."""

@@ -134,7 +134,7 @@ def change(node: int, by: int, free: Any, bits: Any, words: int, state: Any, wid
 
 
 def any_with(need: int, most: int, state: Any) -> bool:
-    for count in range(need, most + 1):
+    for count in range(need, most + 1):  # noqa: SIM110 (numba compiles no generators)
         if state[1 + count] > 0:
             return True
     return False

@@ -47,7 +47,10 @@ class Metrics:
     energy_joules: float | None
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in asdict(self).items()}
+        return {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in asdict(self).items()
+        }
 
 
 def _percentile(values: Floats, share: float) -> float:
@@ -61,7 +64,7 @@ def measure_schedule(schedule: Schedule) -> Metrics:
     equal share of the fleet: 1 / (jobs in the system on average) of its GPUs, never more than asked.
     """
     end, submit = np.asarray(schedule.end_s), np.asarray(schedule.submit_s)
-    start, gpus = np.asarray(schedule.start_s), np.asarray(schedule.num_gpus)
+    gpus = np.asarray(schedule.num_gpus)
     run_s, gpu_s = np.asarray(schedule.run_s), np.asarray(schedule.gpu_s)
     done = ~np.isnan(end)
     jct = end[done] - submit[done]
@@ -148,11 +151,12 @@ def fragmentation(schedule: Schedule) -> float | None:
     if any(node >= num_nodes for _, node, _ in events):
         return None
     waits = sorted(
-        [(float(at), 1) for at in schedule.submit_s] + [(float(at), -1) for at in schedule.start_s if not math.isnan(at)]
+        [(float(at), 1) for at in schedule.submit_s]
+        + [(float(at), -1) for at in schedule.start_s if not math.isnan(at)]
     )
     events.sort(key=lambda event: event[0])
     used = [0.0] * num_nodes
-    broken = free = float(0)
+    broken = 0.0
     free = float(width * num_nodes)
     weighted = seconds = 0.0
     waiting = at_wait = 0
@@ -192,7 +196,7 @@ def use_curve(schedule: Schedule) -> tuple[Floats, Floats]:
         ends = np.array([held.end_s for held in schedule.occupations])
         gpus = np.array([held.num_gpus for held in schedule.occupations])
     else:
-        start, end = np.asarray(schedule.start_s), np.asarray(schedule.end_s)
+        end = np.asarray(schedule.end_s)
         done = ~np.isnan(end)
         ends = end[done]
         begins = ends - np.asarray(schedule.run_s)[done]

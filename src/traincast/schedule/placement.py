@@ -161,7 +161,8 @@ class NodeMap:
 class Placer(Protocol):
     """Picks free GPUs in one pool, or answers None when its rule cannot be met now; takes nothing itself."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def place(self, nodes: NodeMap, num_gpus: float, pool: int) -> Placement | None: ...
 

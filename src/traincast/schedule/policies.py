@@ -62,9 +62,14 @@ class Line(Protocol):
 class Policy(Protocol):
     """A rule of order; `fit` says what happens to later jobs when an earlier one does not fit."""
 
-    name: str
-    preemptive: bool
-    fit: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def preemptive(self) -> bool: ...
+
+    @property
+    def fit(self) -> str: ...
 
     def line(self, view: View) -> Line: ...
 

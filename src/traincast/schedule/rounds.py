@@ -2,8 +2,8 @@
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -49,8 +49,11 @@ class Shareholders:
 class SharePolicy(Protocol):
     """Answers the share of time each job gets on each type; a policy may keep memory between calls of one run."""
 
-    name: str
-    head_only: bool
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def head_only(self) -> bool: ...
 
     def begin(self) -> Callable[[Shareholders], Floats]: ...
 

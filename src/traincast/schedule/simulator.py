@@ -4,7 +4,7 @@ import bisect
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -46,11 +46,19 @@ CLEAN = Compat()
 class RoundPolicy(Protocol):
     """Decides how many GPUs of which pool every job holds, at every event and at least every `interval_s`."""
 
-    name: str
-    interval_s: float
-    on_events: bool
-    uses_progress: bool
-    """Whether the answer can change while the same jobs are there; if not, ticks without change are skipped."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def interval_s(self) -> float: ...
+
+    @property
+    def on_events(self) -> bool: ...
+
+    @property
+    def uses_progress(self) -> bool:
+        """Whether the answer can change while the same jobs are there; if not, ticks without change are skipped."""
+        ...
 
     def allocate(self, cluster: "ElasticView", now_s: float) -> dict[int, tuple[int, int]]:
         """Job to (pool, GPUs); jobs left out hold nothing."""
@@ -688,7 +696,8 @@ class _Cluster:
     ) -> tuple[list[int], list[int]]:
         """The first waiting jobs that fit by count, and the running jobs that must make way for them."""
         quota = [float(total) for total in self.nodes.up_in_pool]
-        chosen, losers = [], []
+        chosen: list[int] = []
+        losers: list[int] = []
         for job in order:
             need = self.held[job]
             if self.state[job] == _RUNNING:
@@ -890,8 +899,6 @@ class _Cluster:
 
 def _public(request: Request) -> Request:
     """A request without its true duration, which no scheduler may see."""
-    from dataclasses import replace
-
     return replace(request, duration_s=None, workload=request.workload or "unknown")
 
 

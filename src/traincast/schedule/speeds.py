@@ -3,18 +3,16 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from typing import Protocol
-
 from traincast.errors import InvalidInput
-from traincast.schedule.estimators import Beliefs, Fixed, _normal
+from traincast.schedule.estimators import Beliefs, Fixed, draw_normal
 from traincast.schedule.jobs import JobTable
 from traincast.spec.fleet import Fleet
 
 NORMAL_90 = 1.645
-_LOCALITY = ("node", "rack", "spine")
 
 
 class PerfModel(Protocol):
@@ -155,13 +153,18 @@ def forecast_jobs(jobs: JobTable, *, fleet: Fleet, oracle: SpeedOracle, seed: in
         reference[job] = gpus / found.step_s
         steps = float(jobs.steps[job])
         if math.isnan(steps) and math.isnan(durations[job]):
-            raise InvalidInput(f"job {jobs.job_ids[job]} names the workload {workload} but neither steps nor a duration")
+            raise InvalidInput(
+                f"job {jobs.job_ids[job]} names the workload {workload} but neither steps nor a duration"
+            )
         if not math.isnan(steps):
             believed[job] = steps * found.step_s
         if math.isnan(durations[job]):
-            durations[job] = believed[job] * math.exp(found.spread * _normal(seed, 2, jobs.job_ids[job]))
+            durations[job] = believed[job] * math.exp(found.spread * draw_normal(seed, 2, jobs.job_ids[job]))
     if infeasible:
         notes.append(f"{infeasible} jobs fit in no GPU's memory anywhere in the fleet and are rejected")
     return ForecastJobs(
-        jobs=jobs.with_durations(durations), perf=speeds, estimator=Believed(tuple(believed.tolist())), notes=tuple(notes)
+        jobs=jobs.with_durations(durations),
+        perf=speeds,
+        estimator=Believed(tuple(believed.tolist())),
+        notes=tuple(notes),
     )

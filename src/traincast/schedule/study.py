@@ -32,7 +32,9 @@ def parse_fleet(text: str, *, nodes_per_rack: int | None = None, uplink_bytes_pe
     for part in text.replace(" ", "").split(","):
         found = _POOL.fullmatch(part)
         if found is None:
-            raise InvalidInput(f"cluster {part!r} is not NODESxGPUS[:device][@dollars per GPU-hour], such as 16x8:a100@2.5")
+            raise InvalidInput(
+                f"cluster {part!r} is not NODESxGPUS[:device][@dollars per GPU-hour], such as 16x8:a100@2.5"
+            )
         nodes, gpus, device, price = found.groups()
         pools.append(
             NodePool(
@@ -69,12 +71,12 @@ def run_policy(
 ) -> Schedule:
     """Simulate one policy by name, whatever its family."""
     if name in SHARE_POLICIES:
-        perf = setting.perf or SameSpeed()
+        known = setting.perf or SameSpeed()
         pools = range(len(setting.fleet.pools))
         rates = np.array(
             [
                 [
-                    perf.rate(job, pool, gpus, 0 if gpus <= setting.fleet.pools[pool].gpus_per_node else 1)
+                    known.rate(job, pool, gpus, 0 if gpus <= setting.fleet.pools[pool].gpus_per_node else 1)
                     for pool in pools
                 ]
                 for job, gpus in enumerate(jobs.num_gpus.tolist())
@@ -138,7 +140,9 @@ ERRORS: dict[str, Callable[[float, int], Noisy]] = {
 """Kinds of error by size: a log-normal spread per job or per class (workload, user or size), or one bias for all."""
 
 
-def sweep_tasks(policies: Sequence[str], sigmas: Sequence[float], kinds: Sequence[str], num_seeds: int) -> list[tuple[str, str, float, int]]:
+def sweep_tasks(
+    policies: Sequence[str], sigmas: Sequence[float], kinds: Sequence[str], num_seeds: int
+) -> list[tuple[str, str, float, int]]:
     return [
         (policy, kind, sigma, seed)
         for policy in policies

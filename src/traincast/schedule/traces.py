@@ -5,7 +5,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,13 @@ def _name(row: Row, *names: str) -> str | None:
     return None
 
 
-_TIME_FORMATS = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S%z", "%Y-%m-%dT%H:%M:%S%z")
+_TIME_FORMATS = (
+    "%Y-%m-%d %H:%M:%S",
+    "%Y-%m-%dT%H:%M:%S",
+    "%Y-%m-%dT%H:%M:%SZ",
+    "%Y-%m-%d %H:%M:%S%z",
+    "%Y-%m-%dT%H:%M:%S%z",
+)
 
 
 def _moment(row: Row, *names: str) -> float:
@@ -249,7 +255,9 @@ def _kubernetes(item: Mapping[str, Any]) -> dict[str, Any]:
     kind = item.get("kind", "Pod")
     meta, spec, status = item.get("metadata", {}), item.get("spec", {}), item.get("status", {})
     if kind == "Workload":
-        groups = [(entry.get("count", 1), entry.get("template", {}).get("spec", {})) for entry in spec.get("podSets", [])]
+        groups = [
+            (entry.get("count", 1), entry.get("template", {}).get("spec", {})) for entry in spec.get("podSets", [])
+        ]
         tenant = spec.get("queueName")
     elif kind == "Job" and "tasks" in spec:
         groups = [(entry.get("replicas", 1), entry.get("template", {}).get("spec", {})) for entry in spec["tasks"]]
@@ -362,7 +370,9 @@ def _items(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     text = path.read_text(encoding="utf-8")
     try:
         data = json.loads(text)
-        items = data["items"] if isinstance(data, dict) and "items" in data else data if isinstance(data, list) else [data]
+        items = (
+            data["items"] if isinstance(data, dict) and "items" in data else data if isinstance(data, list) else [data]
+        )
         yield from enumerate(items, 1)
         return
     except json.JSONDecodeError:
@@ -429,13 +439,11 @@ def guess_format(path: Path) -> str:
     raise InvalidInput(f"{path}: cannot tell its format; pass one of {', '.join(FORMATS)}")
 
 
-def read_trace(
-    path: Path, *, format: str | None = None, only: str | None = None, from_zero: bool = True  # noqa: A002
-) -> Trace:
+def read_trace(path: Path, *, kind: str | None = None, only: str | None = None, from_zero: bool = True) -> Trace:
     """Read a job log; `only` keeps one tenant or one `trace` of a file that holds several."""
     if not path.is_file():
         raise InvalidInput(f"no trace at {path}")
-    name = format or guess_format(path)
+    name = kind or guess_format(path)
     if name not in FORMATS:
         raise UnknownName("trace format", name, FORMATS)
     chosen = FORMATS[name]

@@ -3,8 +3,20 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from traincast.errors import InvalidInput
+
+
+class Numbers(Protocol):
+    """A column of numbers: a list, a tuple or an array."""
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
 
 FINISHED, UNFINISHED, REJECTED = "finished", "unfinished", "rejected"
 LOCALITIES = ("node", "rack", "spine")
@@ -155,20 +167,20 @@ class Schedule:
     policy: str
     fleet: Fleet
     job_ids: Sequence[str]
-    submit_s: Sequence[float]
-    num_gpus: Sequence[float]
-    duration_s: Sequence[float]
-    deadline_s: Sequence[float]
-    start_s: Sequence[float]
-    end_s: Sequence[float]
-    preemptions: Sequence[int]
-    failures: Sequence[int]
-    run_s: Sequence[float]
-    gpu_s: Sequence[float]
-    lost_gpu_s: Sequence[float]
+    submit_s: Numbers
+    num_gpus: Numbers
+    duration_s: Numbers
+    deadline_s: Numbers
+    start_s: Numbers
+    end_s: Numbers
+    preemptions: Numbers
+    failures: Numbers
+    run_s: Numbers
+    gpu_s: Numbers
+    lost_gpu_s: Numbers
     rejected: Mapping[int, str] = field(default_factory=dict)
     tenants: Sequence[str | None] = ()
-    pool_gpu_s: Sequence[float] = ()
+    pool_gpu_s: Numbers = ()
     occupations: Sequence[Occupation] = ()
     num_passes: int = 0
     notes: tuple[str, ...] = ()
