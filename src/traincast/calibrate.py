@@ -617,7 +617,7 @@ def calibrate_machine(
     failures: dict[str, str] = {}
     spent_s = 0.0
 
-    def visit(loads: Sequence[Load], *, limit_s: float) -> float:
+    def visit(loads: Sequence[Load], *, limit_s: float, protocol: Protocol = protocol) -> float:
         started = time.monotonic()
         for done in run_subjects(
             prepare(loads), store=store, environment=environment, protocol=protocol, canary=canary, progress=progress,
@@ -660,7 +660,8 @@ def calibrate_machine(
             say("the intervals are narrow enough")
             break
     say(f"checking on {len(candidates.held_out)} steps that were not fitted")
-    visit(candidates.held_out, limit_s=math.inf)
+    # The truth of a check must be better known than what it checks.
+    visit(candidates.held_out, limit_s=math.inf, protocol=replace(protocol, num_rounds=2 * protocol.num_rounds))
     seconds_of = seconds_by_key(store, environment)
     checked = [load for load in candidates.held_out if load.experiment.key in seconds_of]
     if not checked:
