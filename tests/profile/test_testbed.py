@@ -41,8 +41,9 @@ def why_not() -> str | None:
         cpu_root()
     except CgroupsUnavailable as error:
         return str(error)
-    probe = subprocess.run(["ip", "netns", "add", "traincast-probe"], capture_output=True, check=False)
-    subprocess.run(["ip", "netns", "del", "traincast-probe"], capture_output=True, check=False)
+    name = f"traincast-probe-{os.getpid()}"
+    probe = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
     return None if probe.returncode == 0 else "network namespaces are not allowed here"
 
 
