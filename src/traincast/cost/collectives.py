@@ -13,6 +13,8 @@ from traincast.spec import Cluster, Collective, Estimate, NodeGroup
 HYBRID_CUBE: Mapping[int, float] = {2: 1 / 6, 3: 2 / 6, 4: 4 / 6, 5: 1.7 / 6, 6: 3 / 6, 7: 4 / 6, 8: 1.0}
 """Share of the six NVLinks of a V100 in a hybrid cube mesh that rings over so many of its eight devices can use."""
 
+IN_SWITCH_BYTES_PER_S = 400e9
+"""NVLink of this rate comes with switches that add (NVLink 4 and later)."""
 NVLINK2_BYTES_PER_S = 150e9
 """Six links of a V100: without switches in nodes of up to eight, with them in larger ones."""
 
@@ -35,20 +37,22 @@ class Route:
 class LinkConstants:
     """What software makes of links; fitted by `python -m traincast.cost.fit collectives` on measured collectives."""
 
-    launch_s: float = 9.6e-06
-    switched_efficiency: float = 0.865
+    launch_s: float = 7.4e-06
+    switched_efficiency: float = 0.88
     """Share of the nominal rate of NVLink, xGMI and like that a ring reaches."""
-    pcie_efficiency: float = 0.774
-    network_efficiency: float = 0.735
+    in_switch_efficiency: float = 0.55
+    """Share of it that an all-reduce reaches when the switches add in flight (NVLink SHARP, Hopper on). From one machine."""
+    pcie_efficiency: float = 0.79
+    network_efficiency: float = 0.736
     """Of InfiniBand, EFA and RoCE."""
     ethernet_efficiency: float = 0.7
     """Of plain Ethernet through the host's sockets."""
     ethernet_flow_bytes_per_s: float = 0.7e9
     """What one socket flow of a ring reaches, however fast the card: clouds cap a flow at 5 to 10 Gb/s. From the gradient
     synchronisation of five models on one 50 Gb/s cluster (Sia, aws): 0.3 to 0.7 GB/s."""
-    intra_hop_s: float = 1.87e-06
-    inter_hop_s: float = 2.2e-05
-    pipeline: float = 0.65
+    intra_hop_s: float = 2.9e-06
+    inter_hop_s: float = 2.24e-05
+    pipeline: float = 0.61
     """Weight of the square root: how far from the best chunk size real libraries stay."""
     spread: float = 0.25
     """One standard deviation of the log error on left-out machines."""
@@ -107,6 +111,15 @@ class Pipelined:
             # The shards of a node cross the network side by side, so its whole network carries the message once.
             remote_s = (across - 1) / across * num_bytes / inter if across > 1 else 0.0
             volume_s = rounds * max(local_s, remote_s)
+            if across == 1 and _adds_in_switch(route) and kind == "all_reduce":
+                switched = self._pipelined(
+                    4 * c.intra_hop_s, num_bytes / (route.intra_bytes_per_s * c.in_switch_efficiency)
+                )
+                return min(switched, self._pipelined(hops_s, volume_s))
+        return self._pipelined(hops_s, volume_s)
+
+    def _pipelined(self, hops_s: float, volume_s: float) -> float:
+        c = self.constants
         return c.launch_s + hops_s + volume_s + 2 * c.pipeline * math.sqrt(hops_s * volume_s)
 
     def _intra_bytes_per_s(self, route: Route) -> float:
@@ -122,6 +135,10 @@ class Pipelined:
             rate = route.inter_bytes_per_s * self.constants.ethernet_efficiency
             return min(rate, self.constants.ethernet_flow_bytes_per_s)
         return route.inter_bytes_per_s * self.constants.network_efficiency
+
+
+def _adds_in_switch(route: Route) -> bool:
+    return route.intra_kind.startswith("nv") and route.intra_bytes_per_s >= IN_SWITCH_BYTES_PER_S and route.per_node > 2
 
 
 def find_route(task: Collective, cluster: Cluster) -> Route:
