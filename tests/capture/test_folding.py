@@ -119,6 +119,14 @@ def test_embedding_tables_of_one_size_are_folded() -> None:
     assert_same_step(flat, fold(flat))
 
 
+def test_accumulated_passes_are_folded_each() -> None:
+    model = nn.Sequential(*(Residual(8, norm_first=True) for _ in range(6)))
+    flat = capture(model, torch.zeros(16, 8), accumulate=2, folded=False)
+    folded = fold(flat)
+    assert_same_step(flat, folded)
+    assert len(folded.repeats) == 4
+
+
 def test_a_folded_graph_is_not_folded_twice() -> None:
     graph = capture(nn.Sequential(*(Residual(8, norm_first=True) for _ in range(6))), torch.zeros(4, 8))
     with pytest.raises(InvalidInput, match="folded already"):

@@ -139,6 +139,21 @@ def test_checkpointing_of_a_config_recomputes_its_layers() -> None:
     assert kept.flop > plain.flop
 
 
+def test_a_jax_file_is_recorded(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    path = tmp_path / "step.py"
+    path.write_text(
+        "import jax, jax.numpy as jnp\n"
+        "framework = 'jax'\n"
+        "def build(batch=4):\n"
+        "    step = lambda w, x: w - 0.1 * jax.grad(lambda w: ((x @ w) ** 2).mean())(w)\n"
+        "    return step, (jax.ShapeDtypeStruct((8, 8), jnp.float32), jax.ShapeDtypeStruct((batch, 8), jnp.float32))\n"
+    )
+    graph = load_source(str(path), batch=16)
+    assert isinstance(graph, Graph)
+    assert (graph.batch_size, graph.source, graph.num_parameters) == (16, "jax", 64)
+
+
 def test_an_unknown_config_is_named() -> None:
     pytest.importorskip("transformers")
     with pytest.raises(CaptureFailed, match="no_such_model"):

@@ -1,6 +1,7 @@
 """Small models whose work can be counted by hand."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -294,6 +295,21 @@ def test_accumulated_gradients_are_added_and_the_batch_grows() -> None:
     assert two.role_bytes("gradient") == one.role_bytes("gradient")
     added = [op for op in two.ops if op.name == "aten.add_" and op.phase == "backward"]
     assert {op.attrs["numel"] for op in added} == {64, 8}
+
+
+def test_clipping_reads_and_scales_every_gradient() -> None:
+    graph = capture(nn.Linear(8, 8), torch.zeros(4, 8), max_grad_norm=1.0)
+    added = {op.name: op for op in graph.ops if op.phase == "optimizer" and op.kind != "optimizer"}
+    assert set(added) == {"norm_of_gradients", "clip_gradients"}
+    assert added["clip_gradients"].num_bytes == 2 * 4 * 72
+
+
+def test_a_compiled_model_is_recorded_as_the_eager_one() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = torch.compile(model, backend="eager")
+    assert capture(compiled, torch.zeros(4, 8)) == capture(model, torch.zeros(4, 8))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -135,9 +135,11 @@ def _from_python(
     A `loss` or `make_inputs` function beside it in the file is used too.
     """
     file, _, name = source.rpartition(":") if ".py:" in source else (source, "", "build")
-    _need_torch()
     module = _run_file(Path(file))
     build = getattr(module, name, None)
+    if getattr(module, "framework", "") == "jax" and callable(build):
+        return _from_jax(source, build, batch, scalable)
+    _need_torch()
     if build is None:
         functions = [
             key for key, item in vars(module).items() if inspect.isfunction(item) and item.__module__ == module.__name__
@@ -192,6 +194,23 @@ def _from_python(
         raise
     except Exception as error:
         raise CaptureFailed(f"{source} raised {type(error).__name__}: {_one_line(error)}") from error
+    return graph
+
+
+def _from_jax(source: str, build: Any, batch: int | None, scalable: bool) -> Graph:
+    """`build()` of a file with `framework = "jax"` returns (function, arguments)."""
+    from traincast.capture.jax import capture_jax
+
+    if scalable:
+        raise InvalidInput(f"{source}: a JAX function is recorded at one batch; leave out the two batch sizes")
+    try:
+        accepted = inspect.signature(build).parameters
+        function, arguments = build(**({"batch": batch} if batch is not None and "batch" in accepted else {}))
+    except Exception as error:
+        raise CaptureFailed(f"{source} raised {type(error).__name__}: {_one_line(error)}") from error
+    graph = capture_jax(function, *arguments, name=source.partition(".py")[0].rsplit("/", 1)[-1])
+    if batch is not None and graph.batch_size != batch:
+        raise InvalidInput(f"{source} has a batch of {graph.batch_size}, not {batch}; let build(batch) make it")
     return graph
 
 

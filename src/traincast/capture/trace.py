@@ -340,6 +340,8 @@ def capture(
         try:
             module = model if isinstance(model, nn.Module) else model()
             patch_imported()
+            # torch.compile keeps the eager module, which is what can be recorded.
+            module = getattr(module, "_orig_mod", module)
             given = _made(inputs)
             if not isinstance(module, nn.Module):
                 raise CaptureFailed(f"{_called(model)} returned a {type(module).__name__}; a torch.nn.Module is needed")

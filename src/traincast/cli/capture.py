@@ -55,8 +55,10 @@ def capture(
         raise InvalidInput(f"the graph file {output} must end in .json or .json.gz")
     if output is not None and not output.resolve().parent.is_dir():
         raise InvalidInput(f"there is no directory {output.resolve().parent} to write {output.name} to")
-    if sys.stderr.isatty():
+    is_terminal = sys.stderr.isatty()
+    if is_terminal:
         sys.stderr.write("recording the step ...\r")
+        sys.stderr.flush()
     from traincast.capture import load_source
     from traincast.files import save_graph
 
@@ -64,6 +66,8 @@ def capture(
         source, batch=batch, seq=seq, precision=precision, mode=mode, optimizer=optimizer, attention=attention,
         accumulate=accumulate, checkpointing=checkpointing, scalable=any_batch,
     )  # fmt: skip
+    if is_terminal:
+        sys.stderr.write("\x1b[K")
     if output is not None:
         save_graph(recorded, output)
     summary = _summary(recorded, output)
