@@ -15,6 +15,7 @@ def document_forecast(forecast: Forecast) -> dict[str, Any]:
     document: dict[str, Any] = plain_data(forecast)
     del document["timeline"]["spans"], document["memory"]["curve"]
     document["memory"]["fits"] = forecast.memory.fits
+    document["memory"]["fit_probability"] = forecast.memory.fit_probability
     document["limit"] = {"share": dominant_share(forecast), "says": say_dominant(forecast)}
     return document
 

@@ -47,24 +47,24 @@ class Overheads:
     gather. A host that runs ahead of the device therefore holds the gathers of several layers and passes.
     """
 
-    cache: float = 0.04
+    cache: float = 0.035
     """Share of the live bytes that the caching allocator holds on top: rounding and holes (see `allocator`)."""
-    workspace_bytes: float = 0.2e9
+    workspace_bytes: float = 0.27e9
     """Of the libraries inside the framework's allocator."""
     returned_passes: float = 2.0
     """Of the passes in flight, how many have given their gathers back; without a pipeline none has."""
-    held_alone: float = 0.83
+    held_alone: float = 0.87
     """Share of the gathers held without a pipeline."""
-    lead_flop: float = 7.4e11
+    lead_flop: float = 7.6e11
     """FLOP between two gathers on one of eight ranks above which the device falls behind the host within one pass."""
-    lead_slope: float = 6.6
-    lead_ranks: float = 0.43
+    lead_slope: float = 6.0
+    lead_ranks: float = 0.45
     """How the FLOP grow with the ranks, as a power of two."""
     wide_ranks: float = 24.0
     """Ranks above which the gathers are so slow that the host waits with the device."""
-    reclaim: float = 0.83
+    reclaim: float = 0.86
     """Share of the device at which half of what is held so is taken back: the allocator waits for it before it gives up."""
-    reclaim_slope: float = 4.6
+    reclaim_slope: float = 4.85
 
 
 def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
@@ -147,9 +147,9 @@ class Gathers:
         """Expected share that the host's lead keeps from being used again."""
         if not self.num_bytes:
             return 0.0
-        if not pipelined:
-            return overheads.held_alone
         prompt = 1 / (1 + (self.num_ranks / overheads.wide_ranks) ** 8)
+        if not pipelined:
+            return overheads.held_alone * prompt
         waiting = prompt * max(0.0, 1 - overheads.returned_passes / self.num_passes)
         enough = overheads.lead_flop * (self.num_ranks / 8) ** overheads.lead_ranks
         lead = 1 / (1 + (enough / self.flop_between) ** overheads.lead_slope) if self.flop_between else 0.0
