@@ -197,3 +197,29 @@ def test_without_its_own_voice_a_device_is_answered_by_the_others(learned: Learn
     seen, unseen = learned.predict([op], find_device(name)), blind.predict([op], find_device(name))
     assert unseen.ground[0] == "transfer"
     assert abs(np.log(unseen.seconds[0] / seen.seconds[0])) < 0.3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_op_costs_a_launch_and_not_a_nan(learned: Learned, kind: str) -> None:
+    empty = {
+        key: 0 if isinstance(value, int) and not isinstance(value, bool) else value
+        for key, value in SAMPLES[kind].items()
+    }
+    if kind == "conv":
+        empty |= {"groups": 1, "in_channels": 1, "out_channels": 1}
+    op = make_op(kind, flop=0.0, bytes_read=0.0, bytes_written=0.0, attrs=empty)
+    costs = learned.predict([op], find_device("a100-sxm-80g"))
+    assert 0 <= costs.seconds[0] < 1e-3
+
+
+def test_a_device_with_a_bare_data_sheet_still_gets_an_answer(learned: Learned) -> None:
+    bare = make_device(
+        num_sm=None, lanes_per_sm=None, clock_hz=None, l2_bytes=None, power_watts=None, matrix_flop_per_s={}
+    )
+    costs = learned.predict([make_op(kind) for kind in KINDS], bare)
+    assert np.isfinite(costs.seconds).all()
+    assert (costs.ground != "measured").all()
+
+
+def test_no_op_at_all_is_an_empty_answer(learned: Learned) -> None:
+    assert len(learned.predict([], find_device("t4")).seconds) == 0

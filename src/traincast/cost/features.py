@@ -111,7 +111,7 @@ def _product(batch: Array, m: Array, n: Array, k: Array, transposed: Array, num_
     panel = item_bytes * np.minimum(m * k, k * n)
     missing = np.clip(np.log2(np.maximum(panel / (0.5 * machine.l2_bytes), 1e-9)) / 2, 0.0, 1.0)
     strip = np.where(transposed > 0, MAXWELL_STRIP, 2 * MAXWELL_STRIP) if machine.maxwell else float(VOLTA_STRIP)
-    again = missing * item_bytes * batch * m * n * k / np.minimum(strip, np.maximum(m, n))
+    again = missing * item_bytes * batch * m * n * k / np.minimum(strip, np.maximum(np.maximum(m, n), 1.0))
     memory_s = compulsory_s + again / machine.dram_bytes_per_s
     bound_s = _join_limits(compute_s, memory_s)
     # Utilisation was measured in fp32 only: other formats ask for that of the same product in fp32, so that a fast matrix
@@ -120,13 +120,13 @@ def _product(batch: Array, m: Array, n: Array, k: Array, transposed: Array, num_
     wide_bytes = 4.0 / item_bytes
     wide_memory_s = memory_s * wide_bytes
     features = [
-        _log2(wide_s / wide_memory_s, -4, 6), _log2(_join_limits(wide_s, wide_memory_s) / 5e-6, -2, 8), _log2(k, 3, 12),
+        _log2(wide_s / np.maximum(wide_memory_s, 1e-12), -4, 6), _log2(_join_limits(wide_s, wide_memory_s) / 5e-6, -2, 8), _log2(k, 3, 12),
         _log2(np.minimum(m, n), 3, 11), _log2(wide_bytes * num_bytes / machine.l2_bytes, -4, 6),
     ]  # fmt: skip
     for rows, cols in TILES:
         upright = np.ceil(m / rows) * np.ceil(n / cols)
         lying = np.ceil(m / cols) * np.ceil(n / rows)
-        tiles = batch * np.minimum(upright, lying)
+        tiles = np.maximum(batch * np.minimum(upright, lying), 1.0)
         waves = tiles / machine.num_sm
         features += [_log2(waves, -4, 5), waves / np.ceil(waves), batch * m * n / (tiles * rows * cols)]
     aligned = (k % 4 == 0).astype(np.float64)

@@ -183,8 +183,8 @@ class Learned:
         sigma = np.hypot(np.where(outside, 1.3 * sigma, sigma), part.extra_sigma)
         seconds = np.maximum(bounded.bound_s * np.exp(slowdown), bounded.floor_s) + tail_s
         seconds = np.maximum(seconds, KERNEL_FLOOR_S) * part.factor
-        measured = (distance < 0.1) & (not (on_matrix and family in PRODUCTS))
-        ground = np.maximum(np.where(measured, 0, 1), part.ground)
+        measured = device.name in voices.names and not (on_matrix and family in PRODUCTS)
+        ground = np.maximum(0 if measured else 1, part.ground)
         return seconds, sigma, ground, by_compute
 
     def estimate_ops(self, ops: Sequence[Op], device: Device) -> tuple[Estimate, ...]:

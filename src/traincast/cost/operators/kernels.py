@@ -144,7 +144,7 @@ def _attention(op: Op, to: _Collector) -> None:
     factor = 2.25 if op.phase == "backward" else 1.9
     if 3.4 < generation(to.device) < 4.5 and to.device.matrix_flop_per_s.get("fp16", 0.0) > 5e14:
         factor *= HOPPER_ATTENTION
-    k = flop / (2 * batch * queries * keys)
+    k = flop / max(2 * batch * queries * keys, 1.0)
     to.matmul(op, batch, queries, keys, k, num_bytes=op.num_bytes, factor=factor, sigma=0.25, ground=TRANSFER)
 
 
