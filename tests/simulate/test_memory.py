@@ -9,7 +9,7 @@ from traincast.catalog.workloads import from_shape
 from traincast.errors import IllegalPlan
 from traincast.lower import lower
 from traincast.lower.rewrite import as_stage
-from traincast.simulate import Overheads, replay_memory
+from traincast.simulate import Overheads, replay_memory, replay_stages
 from traincast.simulate.memory import Gathers
 from traincast.spec import Parallelism, Program
 
@@ -146,3 +146,14 @@ def test_a_pipeline_cut_by_products_gives_the_output_layer_its_share() -> None:
 def test_a_pipeline_that_leaves_stages_without_work_is_refused() -> None:
     with pytest.raises(IllegalPlan, match="without work"):
         _lower_llama(pipeline=16, balance="products")
+
+
+def test_stages_replayed_together_are_the_stages_replayed_alone() -> None:
+    stages = _lower_llama(tensor=2, pipeline=4, sequence_parallel=True).stages
+    together = replay_stages(stages, capacity_bytes=1e11, micro_batches=8, overheads=Overheads())
+    for stage, profile in zip(stages, together, strict=True):
+        alone = replay_memory(
+            stage, capacity_bytes=1e11, micro_batches=8, overheads=Overheads(), pipelined=True
+        )  # fmt: skip
+        assert profile.peak_bytes == pytest.approx(alone.peak_bytes)
+        assert profile.by_role == pytest.approx(alone.by_role)

@@ -12,7 +12,7 @@ from traincast.forecast.balance import advise_split
 from traincast.forecast.job_time import price_job, spend_energy, time_job
 from traincast.lower import lower
 from traincast.resources import profile_resources
-from traincast.simulate import Overheads, replay_memory, simulate_step
+from traincast.simulate import Overheads, replay_stages, simulate_step
 from traincast.spec import (
     GROUNDS,
     Cluster,
@@ -97,20 +97,14 @@ def _worst_memory(program: Program, cluster: Cluster) -> MemoryProfile:
     capacity = min(group.device.memory_bytes for group in cluster.groups)
     plan = program.parallelism
     usable = USABLE_TOGETHER if plan.num_devices > 1 else USABLE_ALONE
-    known: dict[tuple[int, int], MemoryProfile] = {}
-    for stage in program.stages:
-        key = (id(stage.tasks), stage.num_in_flight)
-        if key not in known:
-            known[key] = replay_memory(
-                stage,
-                capacity_bytes=capacity,
-                micro_batches=plan.micro_batches,
-                overhead_bytes=CONTEXT_BYTES + (1 - usable) * capacity,
-                pipelined=plan.pipeline > 1,
-                overheads=Overheads(),
-                spread=MEMORY_SPREAD,
-            )
-    profiles = [known[(id(stage.tasks), stage.num_in_flight)] for stage in program.stages]
+    profiles = replay_stages(
+        program.stages,
+        capacity_bytes=capacity,
+        micro_batches=plan.micro_batches,
+        overhead_bytes=CONTEXT_BYTES + (1 - usable) * capacity,
+        overheads=Overheads(),
+        spread=MEMORY_SPREAD,
+    )
     worst = max(profiles, key=lambda profile: profile.peak_bytes)
     return replace(worst, stage_peaks=tuple(profile.peak_bytes for profile in profiles))
 

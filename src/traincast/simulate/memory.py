@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from traincast.spec import Collective, MemoryProfile, Op, Repeat, Stage, Tensor
 from traincast.spec.graph import segments
@@ -75,41 +75,93 @@ def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1
     `overhead_bytes` lie outside the framework's allocator (driver, communicators): no part of the peak, but of what must fit.
     Without `overheads` the peak is that of the live tensors alone.
     """
+    accumulates = micro_batches > 1 or stage.num_in_flight > 1
+    one = _run_once(stage, accumulates=accumulates, every=with_curve)
+    return _add_up(stage, one, capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes, pipelined=pipelined,
+                   overheads=overheads, spread=spread)  # fmt: skip
+
+
+def replay_stages(stages: Sequence[Stage], *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
+                  overheads: Overheads | None = None, spread: float = 0.0) -> list[MemoryProfile]:  # fmt: skip
+    """As `replay_memory` for each stage of a pipeline; equal tasks are replayed once."""
+    known: dict[tuple[int, bool], _Pass] = {}
+    profiles = []
+    for stage in stages:
+        key = (id(stage.tasks), micro_batches > 1 or stage.num_in_flight > 1)
+        if key not in known:
+            known[key] = _run_once(stage, accumulates=key[1])
+        profiles.append(
+            _add_up(stage, known[key], capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes,
+                    pipelined=len(stages) > 1, overheads=overheads, spread=spread)
+        )  # fmt: skip
+    return profiles
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One pass of one micro-batch through a stage."""
+
+    resident: dict[str, float]
+    live_bytes: float
+    """At the peak, without other passes in flight."""
+    peak_at: str
+    gradient_bytes: float
+    stash_bytes: float
+    unit_bytes: float
+    gathers: "Gathers"
+    curve: tuple[tuple[str, float], ...]
+
+
+def _run_once(stage: Stage, *, accumulates: bool, every: bool = False) -> _Pass:
     parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
-    steady = RESIDENT
-    if micro_batches > 1 or stage.num_in_flight > 1:
-        steady = (*RESIDENT, "gradient")
+    steady = (*RESIDENT, "gradient") if accumulates else RESIDENT
     resident = {role: _role_bytes(stage.tensors, role) for role in steady}
     lives = list(_find_lives(stage, parts, skip=steady))
     base = sum(resident.values())
-    held = _stash_bytes(stage, parts, lives) * (stage.num_in_flight - 1)
-    levels = _sweep(parts, _collect(stage, parts, lives), base + held, every=with_curve)
+    levels = _sweep(parts, _collect(stage, parts, lives), base, every=every)
     live_bytes, peak_at = max(((level, place) for level, place in levels), default=(base, (0, 0, 0)))
-    gradients = resident.get("gradient", _live_gradients(stage, parts, lives, peak_at))
+    names = ((stage.tasks[parts[at[0]].start + at[1]].name, level) for level, at in levels)
+    return _Pass(
+        resident=resident,
+        live_bytes=live_bytes,
+        peak_at=_describe(stage, parts, peak_at),
+        gradient_bytes=resident.get("gradient", _live_gradients(stage, parts, lives, peak_at)),
+        stash_bytes=_stash_bytes(stage, parts, lives),
+        unit_bytes=_unit_bytes(stage, parts),
+        gathers=Gathers.of(stage),
+        curve=tuple(names) if every else (),
+    )
+
+
+def _add_up(stage: Stage, one: _Pass, *, capacity_bytes: float, overhead_bytes: float, pipelined: bool,
+            overheads: Overheads | None, spread: float) -> MemoryProfile:  # fmt: skip
+    """Other passes in flight keep their stash; then comes what real runs hold besides."""
+    others = one.stash_bytes * (stage.num_in_flight - 1)
+    own = {**one.resident, "gradient": one.gradient_bytes}
     by_role = {
-        **resident,
-        "gradient": gradients,
-        "activation": live_bytes - base - (0.0 if "gradient" in resident else gradients),
-        "gathered weights": _unit_bytes(stage, parts),
+        **own,
+        "activation": one.live_bytes - sum(own.values()) + others,
+        "gathered weights": one.unit_bytes,
     }
     if overheads is not None:
-        tensors_bytes = sum(by_role.values())
-        gathers = Gathers.of(stage)
+        gathers = replace(
+            one.gathers,
+            num_bytes=one.gathers.num_bytes / one.gathers.num_passes * stage.num_in_flight,
+            num_passes=stage.num_in_flight,
+        )
         share = gathers.held_share(overheads, pipelined=pipelined)
-        pressure = (tensors_bytes + gathers.num_bytes) / (overheads.reclaim * capacity_bytes)
+        pressure = (sum(by_role.values()) + gathers.num_bytes) / (overheads.reclaim * capacity_bytes)
         by_role["gathered inputs"] = gathers.num_bytes * share / (1 + pressure**overheads.reclaim_slope)
         by_role["allocator"] = overheads.cache * sum(by_role.values())
         by_role["workspace"] = overheads.workspace_bytes
     return MemoryProfile(
         peak_bytes=sum(by_role.values()),
         by_role={role: amount for role, amount in by_role.items() if amount > 0},
-        peak_at=_describe(stage, parts, peak_at),
+        peak_at=one.peak_at,
         capacity_bytes=capacity_bytes,
         outside_bytes=overhead_bytes,
         spread=spread,
-        curve=tuple((stage.tasks[parts[at[0]].start + at[1]].name, level) for level, at in levels)
-        if with_curve
-        else (),
+        curve=tuple((name, level + others) for name, level in one.curve),
     )
 
 
