@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 Run = Callable[..., Any]
@@ -42,3 +43,10 @@ def test_a_model_without_tokens_has_no_longest_sequence(run: Run) -> None:
     found = json.loads(run("fit", "resnet50", "-d", "a100-80g", "--json").out)
     assert found["longest_sequence"] is None
     assert found["largest_batch"] > 32
+
+
+def test_the_memory_of_the_fullest_stage_can_be_drawn(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "memory.svg"
+    ran = run("fit", "gpt2", "-d", "a100-80g", "-g", 2, "--pp", 2, "--micro-batches", 4, "--svg", file)
+    assert ran.code == 0
+    assert "stage 2 of 2" in file.read_text()

@@ -1,6 +1,7 @@
 """`traincast fit`: the largest batch and the longest sequence that fit, and what to change first where nothing does."""
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -40,6 +41,9 @@ def fit(
     confidence: Annotated[
         float, typer.Option("--confidence", "-c", help="How sure it must be to fit, between 0 and 1.")
     ] = 0.95,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", help="Draw the memory of the fullest rank over one pass to an SVG file.")
+    ] = None,
     json: options.Json = False,
     color: options.Color = "auto",
 ) -> None:
@@ -86,6 +90,8 @@ def fit(
 
     wanted = batch or 1
     now = forecast(pose(wanted, seq, plan), cluster, plan)
+    if svg is not None:
+        _draw(svg, now, pose(wanted, seq, plan), plan)
     most = largest_batch(pose, cluster, plan, confidence=confidence, seq=seq)
     longest = None
     if can_grow(pose, plan, batch=wanted):
@@ -120,6 +126,21 @@ def fit(
     from traincast.report.paint import choose_paint
 
     say(_describe(now, most, longest, changes, wanted, confidence, paint=choose_paint(sys.stdout, color=color)))
+
+
+def _draw(file: Path, now: Any, job: Any, plan: Any) -> None:
+    from traincast.files import write_whole
+    from traincast.lower import lower
+    from traincast.report.memory import draw_memory
+    from traincast.simulate import replay_memory
+
+    peaks = now.memory.stage_peaks
+    stage = lower(job.graph, plan, compiled=job.compiled).stages[peaks.index(max(peaks))]
+    profile = replay_memory(
+        stage, capacity_bytes=now.memory.capacity_bytes, micro_batches=plan.micro_batches, with_curve=True
+    )
+    title = f"{now.workload} on {now.num_devices} x {now.device}, stage {stage.index + 1} of {len(peaks)}"
+    write_whole(file, draw_memory(profile, title=title))
 
 
 def _describe(now: Any, most: Any, longest: Any, changes: Any, wanted: int, confidence: float, *, paint: Any) -> str:
