@@ -7,9 +7,11 @@ from traincast.cost.fit.network import Training, softplus, train_network
 
 pytest.importorskip("pyarrow")
 
+from traincast.catalog import device as find_device
+from traincast.cost.bounds import sustained_clock
 from traincast.cost.fit.__main__ import main, save
 from traincast.cost.fit.data import Rows, read_rows
-from traincast.cost.fit.models import Recipe, fit_learned, residuals_on, shared_spread, spread
+from traincast.cost.fit.models import Recipe, fit_learned, fit_power_law, residuals_on, shared_spread, spread
 from traincast.cost.learned import load_learned
 from traincast.errors import InvalidInput
 
@@ -64,6 +66,11 @@ def test_the_spread_holds_nine_of_ten() -> None:
 def test_what_a_device_misses_as_a_whole_is_not_averaged_away() -> None:
     biased = [np.full(100, 0.2), np.full(100, -0.2)]
     assert shared_spread(biased) == pytest.approx(0.2)
+
+
+def test_without_a_cap_every_card_holds_its_clock() -> None:
+    law = fit_power_law({}, [], Recipe(capped=False))
+    assert sustained_clock(find_device("t4"), "fp32", law) == pytest.approx(1.0)
 
 
 def test_missing_data_is_one_sentence_and_exit_code_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ class Recipe:
 def fit_power_law(rows: AllRows, names: Sequence[str], recipe: Recipe) -> PowerLaw:
     """From the fastest large products of the cards whose power is short."""
     if not recipe.capped:
-        return PowerLaw(clock_per_watt=1.0, heat=0.0)
+        return PowerLaw(clock_per_watt=1e15, heat=0.0)
     shares, losses = [], []
     for name in names:
         device = find_device(name)
