@@ -2,9 +2,11 @@
 
 import csv
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ from traincast.schedule.simulator import CLEAN, Compat, simulate_cluster
 from traincast.spec.fleet import Fleet, NodePool, Schedule
 
 EXACTLY = "every job"
+Replay = Callable[[], "Agreement"]
+"""One reference run, replayed when it is called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +106,19 @@ def _csv(path: Path) -> dict[str, list[str]]:
 
 
 def compare(
-    schedule: Schedule, ends_s: Mapping[str, float], *, peer: str, run: str, policy: str, cpu_s: float, note: str = ""
+    simulate: Callable[[], Schedule],
+    ends_s: Mapping[str, float],
+    *,
+    peer: str,
+    run: str,
+    policy: str,
+    wanted: str = EXACTLY,
+    note: str = "",
 ) -> Agreement:
-    """Count the jobs whose end is the same to the microsecond."""
+    """Run ours and count the jobs whose end is the same to the microsecond."""
+    before = time.process_time()
+    schedule = simulate()
+    cpu_s = time.process_time() - before
     ours = {job_id: float(end) for job_id, end in zip(schedule.job_ids, schedule.end_s, strict=True)}
     submits = {job_id: float(at) for job_id, at in zip(schedule.job_ids, schedule.submit_s, strict=True)}
     if ours.keys() != ends_s.keys():
@@ -129,17 +143,12 @@ def compare(
         peer_makespan_s=float(np.nanmax(list(ends_s.values()))) - first,
         our_makespan_s=float(np.nanmax(list(ours.values()))) - first,
         cpu_s=cpu_s,
+        wanted=wanted,
         note=note or dropped,
     )
 
 
-def _timed(run: Callable[[], Schedule]) -> tuple[Schedule, float]:
-    before = time.process_time()
-    schedule = run()
-    return schedule, time.process_time() - before
-
-
-def helios_runs(folder: Path) -> Iterator[Agreement]:
+def helios_runs(folder: Path) -> Iterator[Replay]:
     paths = [*sorted((folder / "philly").glob("*.parquet")), *sorted((folder / "itp").glob("*.csv"))]
     for path in paths:
         if path.suffix == ".parquet":
@@ -158,18 +167,17 @@ def helios_runs(folder: Path) -> Iterator[Agreement]:
         )
         fleet = Fleet(pools=(NodePool(num_nodes=int(nodes[1:]), gpus_per_node=8),))
         preempts = policy == "srtf"
-        schedule, cpu_s = _timed(
-            lambda jobs=jobs, fleet=fleet, policy=policy, preempts=preempts: simulate_cluster(  # type: ignore[misc]
-                jobs,
-                HELIOS_POLICIES[policy],
-                fleet=fleet,
-                placer=HELIOS_PLACER,
-                overheads=Overheads(preempt_s=helios_checkpoint_s) if preempts else None,
-                compat=HELIOS_SRTF if preempts else CLEAN,
-            )
-        )
         ends = {str(job): float(end) for job, end in zip(columns["job_id"], columns["end_time"], strict=True)}
-        yield compare(schedule, ends, peer="helios", run=f"{run} {nodes[1:]}x8", policy=policy, cpu_s=cpu_s)
+        simulate = partial(
+            simulate_cluster,
+            jobs,
+            HELIOS_POLICIES[policy],
+            fleet=fleet,
+            placer=HELIOS_PLACER,
+            overheads=Overheads(preempt_s=helios_checkpoint_s) if preempts else None,
+            compat=HELIOS_SRTF if preempts else CLEAN,
+        )
+        yield partial(compare, simulate, ends, peer="helios", run=f"{run} {nodes[1:]}x8", policy=policy)
 
 
 def _tiresias_jobs(path: Path) -> JobTable:
@@ -182,25 +190,26 @@ def _tiresias_jobs(path: Path) -> JobTable:
     )
 
 
-def tiresias_runs(folder: Path) -> Iterator[Agreement]:
-    for run, trace, fleet in (
-        ("60job_n16g4", "60_job.csv", Fleet(pools=(NodePool(num_nodes=16, gpus_per_node=4),))),
-        ("w41_n32g8", "philly_w41.csv", Fleet(pools=(NodePool(num_nodes=32, gpus_per_node=8),))),
-    ):
-        jobs = _tiresias_jobs(folder / "traces" / trace)
+def tiresias_runs(folder: Path) -> Iterator[Replay]:
+    traces = {path.stem.replace("_", ""): path for path in sorted((folder / "traces").glob("*.csv"))}
+    for home in sorted(path for path in folder.iterdir() if path.is_dir() and path.name != "traces"):
+        run = home.name
+        name, _, shape = run.rpartition("_")
+        size = re.fullmatch(r"n(\d+)g(\d+)", shape)
+        trace = next((path for stem, path in traces.items() if stem.endswith(name.replace("_", ""))), None)
+        if size is None or trace is None:
+            raise InvalidInput(f"{home}: its name must be <trace>_n<nodes>g<GPUs> of a trace in {folder / 'traces'}")
+        fleet = Fleet(pools=(NodePool(num_nodes=int(size[1]), gpus_per_node=int(size[2])),))
+        jobs = _tiresias_jobs(trace)
         for path in sorted((folder / run).glob("*/job.csv")):
             policy = path.parent.name
             columns = _csv(path)
-            schedule, cpu_s = _timed(
-                lambda jobs=jobs, fleet=fleet, policy=policy: simulate_cluster(  # type: ignore[misc]
-                    jobs, TIRESIAS_POLICIES[policy], fleet=fleet, placer=AnyGpus()
-                )
-            )
             ends = {job: float(end) for job, end in zip(columns["job_id"], columns["end_time"], strict=True)}
-            yield compare(schedule, ends, peer="tiresias", run=run, policy=policy, cpu_s=cpu_s)
+            simulate = partial(simulate_cluster, jobs, TIRESIAS_POLICIES[policy], fleet=fleet, placer=AnyGpus())
+            yield partial(compare, simulate, ends, peer="tiresias", run=run, policy=policy)
 
 
-def pai_runs(folder: Path) -> Iterator[Agreement]:
+def pai_runs(folder: Path) -> Iterator[Replay]:
     jobs = _tiresias_jobs(folder.parent / "tiresias" / "traces" / "philly_w41.csv")
     fleet = Fleet(pools=(NodePool(num_nodes=32, gpus_per_node=8),))
     for path in sorted(folder.glob("w41_256_*.csv")):
@@ -211,15 +220,21 @@ def pai_runs(folder: Path) -> Iterator[Agreement]:
             for job, submit, jct in zip(columns["job_id"], columns["submit_time"], columns["jct"], strict=True)
         }
         rule = TIRESIAS_POLICIES["fjf" if policy == "fifo" else "sjf"]
-        schedule, cpu_s = _timed(
-            lambda rule=rule: simulate_cluster(jobs, rule, fleet=fleet, placer=AnyGpus())  # type: ignore[misc]
+        simulate = partial(simulate_cluster, jobs, rule, fleet=fleet, placer=AnyGpus())
+        exact = policy == "fifo"
+        yield partial(
+            compare,
+            simulate,
+            ends,
+            peer="pai",
+            run="w41 256 GPUs",
+            policy=policy,
+            wanted=EXACTLY if exact else "1%/1%",
+            note="" if exact else "ties may swap",
         )
-        note = "" if policy == "fifo" else "ties may swap"
-        row = compare(schedule, ends, peer="pai", run="w41 256 GPUs", policy=policy, cpu_s=cpu_s, note=note)
-        yield row if policy == "fifo" else replace(row, wanted="1%/1%")
 
 
-def cqsim_runs(folder: Path) -> Iterator[Agreement]:
+def cqsim_runs(folder: Path) -> Iterator[Replay]:
     for path in sorted(folder.glob("*.rst")):
         trace, gpus, backfill = path.stem.split("_")
         rows = [
@@ -233,20 +248,19 @@ def cqsim_runs(folder: Path) -> Iterator[Agreement]:
         )
         policy = "easy" if backfill == "bf1" else "conservative"
         fleet = Fleet(pools=(NodePool(num_nodes=1, gpus_per_node=int(gpus[1:])),))
-        schedule, cpu_s = _timed(
-            lambda jobs=jobs, fleet=fleet, policy=policy: simulate_cluster(  # type: ignore[misc]
-                jobs,
-                ByKey(f"cqsim-{policy}", by_submission, fit=policy),
-                fleet=fleet,
-                placer=AnyGpus(),
-                compat=CQSIM,
-            )
-        )
         ends = {}
         for line in path.read_text().splitlines():
             fields = line.split(";")
             ends[fields[0]] = float(fields[8])
-        yield compare(schedule, ends, peer="cqsim", run=f"{trace} {gpus[1:]} GPUs", policy=policy, cpu_s=cpu_s)
+        simulate = partial(
+            simulate_cluster,
+            jobs,
+            ByKey(f"cqsim-{policy}", by_submission, fit=policy),
+            fleet=fleet,
+            placer=AnyGpus(),
+            compat=CQSIM,
+        )
+        yield partial(compare, simulate, ends, peer="cqsim", run=f"{trace} {gpus[1:]} GPUs", policy=policy)
 
 
 GAVEL_TYPES = ("v100", "p100", "k80")
@@ -276,7 +290,7 @@ def gavel_rates(path: Path) -> dict[tuple[str, int], dict[str, float]]:
     return rates
 
 
-def gavel_runs(folder: Path) -> Iterator[Agreement]:
+def gavel_runs(folder: Path) -> Iterator[Replay]:
     table = gavel_rates(folder.parents[1] / "job_traces" / "gavel_throughputs.parquet")
     traces = {path.stem: path for path in sorted((folder / "traces").glob("*.trace"))}
     for path in sorted(folder.glob("*.csv")):
@@ -306,22 +320,18 @@ def gavel_runs(folder: Path) -> Iterator[Agreement]:
                 for kind, count in zip(GAVEL_TYPES, counts, strict=True)
             )
         )
-        schedule, cpu_s = _timed(
-            lambda jobs=jobs, fleet=fleet, rates=rates, share_policy=share_policy: simulate_rounds(  # type: ignore[misc]
-                jobs, share_policy, fleet=fleet, rates=rates, rules=GAVEL
-            )
-        )
         columns = _csv(path)
         ends = {
             job: float(arrival) + (float(jct) if jct not in ("", "None", "nan") else math.nan)
             for job, arrival, jct in zip(columns["job_id"], columns["arrival_s"], columns["jct_s"], strict=True)
         }
         run = f"{trace.stem} {':'.join(map(str, counts))}"
-        row = compare(schedule, ends, peer="gavel", run=run, policy=policy, cpu_s=cpu_s)
-        yield replace(row, wanted=wanted, note=row.note if wanted == EXACTLY else "many optima; Clarabel's is taken")
+        simulate = partial(simulate_rounds, jobs, share_policy, fleet=fleet, rates=rates, rules=GAVEL)
+        note = "" if wanted == EXACTLY else "many optima; Clarabel's is taken"
+        yield partial(compare, simulate, ends, peer="gavel", run=run, policy=policy, wanted=wanted, note=note)
 
 
-PEERS: dict[str, Callable[[Path], Iterator[Agreement]]] = {
+PEERS: dict[str, Callable[[Path], Iterator[Replay]]] = {
     "cqsim": cqsim_runs,
     "gavel": gavel_runs,
     "helios": helios_runs,
@@ -330,10 +340,13 @@ PEERS: dict[str, Callable[[Path], Iterator[Agreement]]] = {
 }
 
 
-def agree_with_peers(folder: Path, peers: tuple[str, ...] = ()) -> Iterator[Agreement]:
-    """Replay every reference run below `folder`, one row each."""
+def reference_runs(folder: Path, peers: tuple[str, ...] = ()) -> list[Replay]:
+    """Every reference run below `folder`, ready to be replayed."""
     if not folder.is_dir():
         raise InvalidInput(f"no reference runs at {folder}; pass the folder that holds helios/, tiresias/, cqsim/, ...")
-    for peer, replay in PEERS.items():
-        if (not peers or peer in peers) and (folder / peer).is_dir():
-            yield from replay(folder / peer)
+    return [
+        run
+        for peer, find in PEERS.items()
+        if (not peers or peer in peers) and (folder / peer).is_dir()
+        for run in find(folder / peer)
+    ]

@@ -1,0 +1,48 @@
+"""Small real traces and fleets for the tests of the scheduler."""
+
+from hypothesis import strategies as st
+
+from traincast.schedule.jobs import JobTable
+from traincast.spec.fleet import Fleet, NodePool, Schedule
+
+
+def table(*rows: tuple[float, float, float], **columns: object) -> JobTable:
+    """Rows of (submit, GPUs, duration)."""
+    return JobTable.build(
+        submit_s=[row[0] for row in rows],
+        num_gpus=[row[1] for row in rows],
+        duration_s=[row[2] for row in rows],
+        **columns,  # type: ignore[arg-type]
+    )
+
+
+def fleet(num_nodes: int = 2, gpus_per_node: int = 4, **more: object) -> Fleet:
+    return Fleet(pools=(NodePool(num_nodes=num_nodes, gpus_per_node=gpus_per_node),), **more)  # type: ignore[arg-type]
+
+
+@st.composite
+def job_tables(draw: st.DrawFn, *, max_jobs: int = 25, sizes: tuple[int, ...] = (1, 2, 3, 4, 8)) -> JobTable:
+    count = draw(st.integers(1, max_jobs))
+    rows = [
+        (float(draw(st.integers(0, 60))), float(draw(st.sampled_from(sizes))), float(draw(st.integers(1, 80))))
+        for _ in range(count)
+    ]
+    return table(*rows)
+
+
+def gpus_in_use_are_possible(schedule: Schedule) -> bool:
+    """At no moment does a node hold more GPUs than it has."""
+    width: list[int] = []
+    for pool in schedule.fleet.pools:
+        width += [pool.gpus_per_node] * pool.num_nodes
+    changes: dict[int, list[tuple[float, int, float]]] = {}
+    for held in schedule.occupations:
+        for node, count in held.nodes:
+            changes.setdefault(node, []).extend([(held.start_s, 1, count), (held.end_s, 0, -count)])
+    for node, events in changes.items():
+        used = 0.0
+        for _, _, change in sorted(events):
+            used += change
+            if used > width[node] + 1e-9 or used < -1e-9:
+                return False
+    return True

@@ -1,0 +1,82 @@
+"""General engine, interpreted loops and compiled loops: the same bits."""
+
+import numpy as np
+import pytest
+
+from traincast.errors import InvalidInput, UnknownName
+from traincast.schedule import kernels
+from traincast.schedule.estimators import EXACT, FromHistory, Noisy
+from traincast.schedule.generate import Mix, generate_jobs
+from traincast.schedule.hazards import Overheads, helios_checkpoint_s
+from traincast.schedule.placement import PLACERS
+from traincast.schedule.policies import POLICIES, LeastAttained, Policy
+from traincast.schedule.simulator import simulate_cluster
+from traincast.spec.fleet import Fleet, NodePool
+
+COVERED: dict[str, Policy] = {
+    **{name: POLICIES[name] for name in ("fifo", "first-fit", "sjf", "easy", "srtf")},
+    "las": LeastAttained(limits=(500.0, 3000.0)),
+    "las-2d": LeastAttained("las-2d", by_gpu=True, limits=(500.0, 3000.0)),
+}
+
+
+def same(left: object, right: object) -> bool:
+    return np.asarray(left).tobytes() == np.asarray(right).tobytes()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("placement", ["count", "consolidated"])
+@pytest.mark.parametrize("name", list(COVERED))
+def test_interpreted_loops_equal_the_general_engine(name: str, placement: str, seed: int) -> None:
+    fleet = Fleet(pools=(NodePool(num_nodes=3 + 30 * (seed == 3), gpus_per_node=4 if seed % 2 else 8),))
+    mix = Mix(sizes={1: 4, 2: 2, 3: 1, 4: 1, 8: 1, 12: 1, 16: 1}, load=1.4, median_s=300)
+    jobs = generate_jobs(150, num_gpus=fleet.num_gpus, mix=mix, seed=seed)
+    for estimator in (EXACT, Noisy(sigma=0.7, seed=seed)):
+        answers = [
+            simulate_cluster(
+                jobs,
+                COVERED[name],
+                fleet=fleet,
+                placer=PLACERS[placement],
+                estimator=estimator,
+                overheads=Overheads(preempt_s=helios_checkpoint_s),
+                engine=engine,
+            )
+            for engine in ("general", "interpreted")
+        ]
+        assert same(answers[0].end_s, answers[1].end_s)
+        assert same(answers[0].start_s, answers[1].start_s)
+        assert same(answers[0].preemptions, answers[1].preemptions)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["count", "consolidated"])
+@pytest.mark.parametrize("name", list(COVERED))
+def test_compiled_loops_equal_interpreted_ones_at_size(name: str, placement: str) -> None:
+    if kernels.compiled() is None:
+        pytest.skip("numba is not installed")
+    fleet = Fleet(pools=(NodePool(num_nodes=70, gpus_per_node=8),))
+    jobs = generate_jobs(3000, num_gpus=fleet.num_gpus, mix=Mix(load=1.3), seed=2)
+    answers = [
+        simulate_cluster(jobs, COVERED[name], fleet=fleet, placer=PLACERS[placement], engine=engine)
+        for engine in ("interpreted", "compiled")
+    ]
+    assert same(answers[0].end_s, answers[1].end_s)
+    assert same(answers[0].preemptions, answers[1].preemptions)
+
+
+def test_loops_refuse_what_they_do_not_cover() -> None:
+    fleet = Fleet(pools=(NodePool(num_nodes=2, gpus_per_node=8),))
+    jobs = generate_jobs(5, num_gpus=16)
+    with pytest.raises(InvalidInput, match="do not cover"):
+        simulate_cluster(jobs, POLICIES["fifo"], fleet=fleet, estimator=FromHistory(), engine="interpreted")
+    with pytest.raises(UnknownName, match="engine"):
+        simulate_cluster(jobs, POLICIES["fifo"], fleet=fleet, engine="quick")
+
+
+def test_preempted_jobs_that_move_at_no_cost_do_not_fill_the_event_heap() -> None:
+    fleet = Fleet(pools=(NodePool(num_nodes=4, gpus_per_node=8),))
+    jobs = generate_jobs(1500, num_gpus=32, mix=Mix(load=3.0, median_s=100, arrivals="bursts"), seed=1)
+    schedule = simulate_cluster(jobs, POLICIES["srtf"], fleet=fleet, engine="interpreted")
+    assert not np.isnan(schedule.end_s).any()
+    assert schedule.preemptions.sum() > 0
