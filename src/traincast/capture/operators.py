@@ -443,7 +443,7 @@ def _embedding_bag_backward(call: Call) -> list[Work]:
     return [
         _work(
             call, "embedding", rows * columns, attrs, num_kernels=3,
-            reads=[gradient, indices], bytes_read=touched_bytes(gradient) + touched_bytes(indices) + touched_rows,
+            bytes_read=touched_bytes(gradient) + touched_bytes(indices) + touched_rows,
             bytes_written=touched_bytes(output) + touched_rows,
         )
     ]  # fmt: skip
@@ -494,9 +494,10 @@ def _nll(call: Call) -> list[Work]:
     outputs = _sum_bytes(call.outputs)
     attrs: dict[str, Attr] = {"function": _plain(call), "numel": rows}
     if backward:
+        # The scores are passed for their shape: kept alive until here, but not read.
         read = picked + touched_bytes(target) + touched_bytes(call["grad_output"])
-        return [_work(call, "index", rows, attrs, reads=[call["grad_output"], target], bytes_read=read,
-                      bytes_written=outputs + picked, num_kernels=2)]  # fmt: skip
+        written = outputs + picked
+        return [_work(call, "index", rows, attrs, bytes_read=read, bytes_written=written, num_kernels=2)]
     return [_work(call, "index", rows, attrs, bytes_read=picked + touched_bytes(target))]
 
 
@@ -558,11 +559,10 @@ def _pool(function: str) -> Callable[[Call], list[Work]]:
         numel = call.inputs[0].numel() if backward else output.numel()
         flop = numel if backward and function == "max" else numel * math.prod(kernel)
         attrs: dict[str, Attr] = {"function": function, "numel": numel, "kernel": written_size(kernel)}
-        if backward and function == "max":
-            # Only the gradient and the positions are read; the forward input is passed for its shape.
-            return [_work(call, "pool", flop, attrs, reads=[call["grad_output"], call.get("indices")])]
         if backward:
-            return [_work(call, "pool", flop, attrs, reads=[call["grad_output"]])]
+            # The forward input is passed for its shape: it is kept alive until here, but not read.
+            read = _sum_bytes([call["grad_output"], *(t for t in [call.get("indices")] if t is not None)])
+            return [_work(call, "pool", flop, attrs, bytes_read=read)]
         return [_work(call, "pool", flop, attrs)]
 
     return rule
