@@ -1,0 +1,207 @@
+"""Metrics, sweeps, speeds from forecasts, pages and the command."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from schedule.builders import fleet, table
+from traincast.__main__ import main
+from traincast.errors import InvalidInput
+from traincast.report.schedule import draw_gantt, draw_sweep, format_comparison, format_page, perfetto
+from traincast.schedule.generate import Mix, generate_jobs
+from traincast.schedule.metrics import measure_schedule
+from traincast.schedule.policies import POLICIES
+from traincast.schedule.shares import SHARE_POLICIES
+from traincast.schedule.simulator import simulate_cluster
+from traincast.schedule.speeds import SpeedForecast, forecast_jobs
+from traincast.schedule.study import (
+    Setting,
+    event_columns,
+    job_columns,
+    parse_fleet,
+    policy_names,
+    run_policy,
+    sweep_errors,
+)
+from traincast.schedule.traces import Trace
+from traincast.spec.fleet import Fleet, NodePool
+
+
+def test_metrics_of_a_schedule_done_by_hand() -> None:
+    priced = Fleet(
+        pools=(NodePool(num_nodes=1, gpus_per_node=2, usd_per_gpu_hour=3.6, busy_watts=10.0, idle_watts=1.0),)
+    )
+    jobs = table((0, 2, 100), (0, 2, 100), (0, 9, 5), deadline_s=[100.0, 150.0, math.nan])
+    found = measure_schedule(simulate_cluster(jobs, POLICIES["fifo"], fleet=priced, record=True))
+    assert (found.finished, found.rejected, found.unfinished) == (2, 1, 0)
+    assert found.mean_jct_s == 150.0
+    assert found.mean_wait_s == 50.0
+    assert found.makespan_s == 200.0
+    assert found.utilization == 1.0
+    assert found.deadline_misses == 1
+    assert found.cost_usd == pytest.approx(0.4)
+    assert found.energy_joules == pytest.approx(4000.0)
+
+
+def test_unknown_prices_and_powers_stay_unknown() -> None:
+    found = measure_schedule(simulate_cluster(table((0, 1, 5)), POLICIES["fifo"], fleet=fleet()))
+    assert found.cost_usd is None
+    assert found.energy_joules is None
+    assert found.deadline_misses is None
+
+
+@pytest.mark.parametrize("name", policy_names())
+def test_every_named_policy_runs_a_trace_to_its_end(name: str) -> None:
+    if name in SHARE_POLICIES and name != "gavel-fifo":
+        pytest.importorskip("clarabel")
+    jobs = generate_jobs(
+        25, num_gpus=8, mix=Mix(load=1.2, deadline_slack=1.0, elastic=True, median_s=600, max_s=9000), seed=2
+    )
+    schedule = run_policy(name, jobs, Setting(fleet=parse_fleet("2x4:fast,2x4:slow")))
+    assert not np.isnan(schedule.end_s).any()
+    found = measure_schedule(schedule)
+    assert found.finished == 25
+    assert found.utilization <= 1.0 + 1e-9
+
+
+def test_shares_by_optimisation_are_fair_and_within_capacity() -> None:
+    pytest.importorskip("clarabel")
+    from traincast.schedule.rounds import Shareholders
+
+    holders = Shareholders(
+        jobs=np.arange(4),
+        rates=np.array([[4.0, 1.0], [2.0, 1.0], [1.0, 1.0], [3.0, 0.0]]),
+        num_gpus=np.array([1.0, 2.0, 1.0, 1.0]),
+        weights=np.ones(4),
+        waited_s=np.array([0.0, 10.0, 20.0, 0.0]),
+        steps_left=np.array([100.0, 200.0, 50.0, 70.0]),
+        capacity=np.array([2.0, 1.0]),
+        usd_per_gpu_s=np.array([2.0, 1.0]),
+    )
+    for name in ("max-min", "max-min-perf", "makespan", "finish-time-fairness", "cost"):
+        shares = SHARE_POLICIES[name].begin()(holders)
+        assert (shares >= 0).all()
+        assert (shares.sum(axis=1) <= 1 + 1e-6).all()
+        assert ((shares * holders.num_gpus[:, None]).sum(axis=0) <= holders.capacity + 1e-6).all()
+    fair = SHARE_POLICIES["max-min"].begin()(holders)
+    assert (fair.sum(axis=1) * holders.num_gpus).min() == pytest.approx(0.75, abs=1e-4)
+
+
+def test_errors_degrade_schedules_in_the_sweep() -> None:
+    jobs = generate_jobs(300, num_gpus=32, mix=Mix(load=1.2, deadline_slack=1.0), seed=3)
+    points = sweep_errors(
+        jobs,
+        Setting(fleet=fleet(4, 8)),
+        policies=["srtf"],
+        sigmas=(0.0, 1.5),
+        kinds=("per job", "too long"),
+        num_seeds=2,
+    )
+    by_size = {(point.error, point.sigma): point.mean_jct_s for point in points}
+    assert by_size["per job", 1.5] > by_size["per job", 0.0]
+    assert by_size["too long", 0.0] == by_size["per job", 0.0]
+    assert draw_sweep(points).startswith("<svg")
+
+
+def oracle(workload: str, device: str, num_devices: int, num_nodes: int) -> SpeedForecast:
+    step = {"fast": 1.0, "slow": 4.0}[device] * (1.0 if num_nodes == 1 else 1.25)
+    return SpeedForecast(step_s=step, low_s=step * 0.8, high_s=step * 1.25, fits=workload != "huge" or device == "fast")
+
+
+def test_forecasts_give_durations_beliefs_and_memory() -> None:
+    mixed = parse_fleet("1x2:fast,4x2:slow")
+    jobs = table((0, 2, 0), (0, 2, 0), (0, 1, 0), workloads=["net", "huge", "net"], steps=[100.0, 100.0, 100.0])
+    known = forecast_jobs(jobs.with_durations(np.full(3, np.nan)), fleet=mixed, oracle=oracle, seed=1)
+    assert known.estimator.estimates_s == (100.0, 100.0, 100.0)
+    assert 50 < known.jobs.duration_s[0] < 200
+    assert known.jobs.duration_s[0] != 100.0
+    assert known.perf.rate(0, 1, 2, 0) == pytest.approx(0.25)
+    assert known.perf.rate(1, 1, 2, 0) == 0.0
+    assert known.perf.num_forecasts == 4 + 2
+    schedule = simulate_cluster(known.jobs, POLICIES["fifo"], fleet=mixed, perf=known.perf, estimator=known.estimator)
+    assert schedule.start_s[1] == pytest.approx(known.jobs.duration_s[0])
+    measured = forecast_jobs(jobs.with_durations(np.full(3, 77.0)), fleet=mixed, oracle=oracle)
+    assert measured.jobs.duration_s.tolist() == [77.0] * 3
+
+
+def test_a_workload_without_steps_or_duration_is_refused() -> None:
+    jobs = table((0, 1, 0), workloads=["net"]).with_durations(np.array([math.nan]))
+    with pytest.raises(InvalidInput, match="neither steps nor a duration"):
+        forecast_jobs(jobs, fleet=parse_fleet("1x2:fast"), oracle=oracle)
+    with pytest.raises(InvalidInput, match="no duration"):
+        simulate_cluster(jobs, POLICIES["fifo"], fleet=fleet())
+
+
+def test_real_forecasts_slow_a_job_down_on_an_older_gpu() -> None:
+    from traincast.schedule.oracle import forecast_speeds
+
+    speed = forecast_speeds()
+    new, old = speed("gpt2@4", "a100-80g", 8, 1), speed("gpt2@4", "v100-16g", 8, 1)
+    assert new.low_s < new.step_s < new.high_s
+    assert old.step_s > new.step_s
+    assert not speed("gpt2-xl@16", "t4", 1, 1).fits
+
+
+def test_pages_charts_and_logs_show_every_job() -> None:
+    jobs = table((0, 4, 100), (10, 4, 5))
+    schedule = simulate_cluster(jobs, POLICIES["srtf"], fleet=fleet(1, 4), record=True)
+    trace = Trace(name="two", format="hand", jobs=jobs)
+    page = format_page(trace, [schedule], [measure_schedule(schedule)])
+    assert page.count("<svg") == 4
+    assert draw_gantt(schedule).count("<title>") == 3
+    slices = [event for event in json.loads(perfetto(schedule))["traceEvents"] if event["ph"] == "X"]
+    assert [entry["dur"] for entry in slices] == [10e6, 5e6, 90e6]
+    log = event_columns(schedule)
+    assert log["event"] == ["submit", "start", "submit", "stop", "start", "finish", "start", "finish"]
+    assert job_columns(schedule)["completion_s"] == [105.0, 5.0]
+    assert "srtf" in format_comparison(trace, [schedule], [measure_schedule(schedule)])
+
+
+def test_the_command_compares_policies_and_writes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyarrow")
+    code = main(
+        ["schedule", "synthetic:60", "--cluster", "2x8:a100@2", "-p", "fifo,srtf", "-o", str(tmp_path / "o"), "--json"]
+    )
+    assert code == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [entry["policy"] for entry in answer["policies"]] == ["fifo", "srtf"]
+    assert answer["policies"][0]["finished"] == 60
+    names = {path.name for path in (tmp_path / "o").iterdir()}
+    assert {
+        "index.html",
+        "srtf-gantt.svg",
+        "srtf-perfetto.json",
+        "fifo-jobs.parquet",
+        "fifo-events.parquet",
+        "use.svg",
+    } <= names
+
+
+def test_the_command_sweeps_errors_and_reports_bad_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "own.csv"
+    trace.write_text("job_id,submit_s,num_gpus,duration_s\na,0,1,5\nb,0,zero,5\nc,1,1,9\n")
+    assert main(["schedule", str(trace), "--cluster", "1x1", "-p", "srtf", "--error-sweep", "-o", str(tmp_path)]) == 0
+    assert "per class" in capsys.readouterr().out
+    assert (tmp_path / "error-sweep.svg").is_file()
+    assert main(["schedule", str(trace), "--cluster", "1x1", "-p", "srtf"]) == 0
+    assert "line 3: num_gpus is 'zero'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["schedule", "nowhere.csv", "-c", "1x1"], "no trace at"),
+        (["schedule", "synthetic:0", "-c", "1x1"], "synthetic:N"),
+        (["schedule", "synthetic:5", "-c", "one"], "NODESxGPUS"),
+        (["schedule", "synthetic:5", "-c", "1x1", "-p", "strf"], "did you mean 'srtf'"),
+        (["accuracy", "--schedulers", "--references", "nowhere"], "no reference runs"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_two(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert reason in capsys.readouterr().err
