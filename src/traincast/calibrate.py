@@ -612,7 +612,7 @@ def calibrate_machine(
 ) -> Outcome:
     """Plan, measure and fit in turns until the budget is spent or the intervals are narrow enough; then check.
 
-    The budget pays for what is fitted. The check on held-out steps is measured afterwards, on time of its own.
+    The budget pays for what is fitted. The steps kept for the check are visited between the turns, on time of their own.
     """
     failures: dict[str, str] = {}
     spent_s = 0.0
@@ -652,6 +652,9 @@ def calibrate_machine(
         took_s = visit([loads[index] for index in chosen], limit_s=left_s)
         spent_s += took_s
         ratio *= min(4.0, max(0.25, took_s / expected_s))
+        say(f"visiting {len(candidates.held_out)} steps that are kept for the check")
+        # In every turn, not at the end: else a machine that slows down meanwhile looks like an error of the fit.
+        visit(candidates.held_out, limit_s=math.inf, protocol=replace(protocol, num_rounds=2 * (turn + 1)))
         seconds_of = seconds_by_key(store, environment)
         measured = [load for load in loads if seconds_of.get(load.experiment.key, 0.0) > 0]
         seconds = [seconds_of[load.experiment.key] for load in measured]
@@ -659,9 +662,6 @@ def calibrate_machine(
         if target_width and _width(fit, candidates.held_out) <= target_width:
             say("the intervals are narrow enough")
             break
-    say(f"checking on {len(candidates.held_out)} steps that were not fitted")
-    # The truth of a check must be better known than what it checks.
-    visit(candidates.held_out, limit_s=math.inf, protocol=replace(protocol, num_rounds=2 * protocol.num_rounds))
     seconds_of = seconds_by_key(store, environment)
     checked = [load for load in candidates.held_out if load.experiment.key in seconds_of]
     if not checked:
