@@ -120,9 +120,12 @@ def _product(batch: Array, m: Array, n: Array, k: Array, transposed: Array, num_
     wide_bytes = 4.0 / item_bytes
     wide_memory_s = memory_s * wide_bytes
     features = [
-        _log2(wide_s / np.maximum(wide_memory_s, 1e-12), -4, 6), _log2(_join_limits(wide_s, wide_memory_s) / 5e-6, -2, 8), _log2(k, 3, 12),
-        _log2(np.minimum(m, n), 3, 11), _log2(wide_bytes * num_bytes / machine.l2_bytes, -4, 6),
-    ]  # fmt: skip
+        _log2(wide_s / np.maximum(wide_memory_s, 1e-12), -4, 6),
+        _log2(_join_limits(wide_s, wide_memory_s) / 5e-6, -2, 8),
+        _log2(k, 3, 12),
+        _log2(np.minimum(m, n), 3, 11),
+        _log2(wide_bytes * num_bytes / machine.l2_bytes, -4, 6),
+    ]
     for rows, cols in TILES:
         upright = np.ceil(m / rows) * np.ceil(n / cols)
         lying = np.ceil(m / cols) * np.ceil(n / rows)
