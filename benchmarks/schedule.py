@@ -2,6 +2,7 @@
 
     python benchmarks/schedule.py                 the table of docs/theory/scheduling.md
     python benchmarks/schedule.py --growth        10k, 100k and 1M jobs
+    python benchmarks/schedule.py --peers DIR     published runs in DIR beside ours: same trace, fleet and policy
     python benchmarks/schedule.py --json out.json
 
 Every row states its speed relative to a calibration loop (a heap queue of 200,000 jobs in plain Python), so that numbers
@@ -75,12 +76,70 @@ def measure(
     }
 
 
+PEER_POLICIES = {
+    "helios": {"fifo": "fifo", "sjf": "sjf", "srtf": "srtf"},
+    "tiresias": {"fifo": "fifo", "fjf": "first-fit", "shortest": "srtf", "dlas": "las", "dlas-gpu": "las-2d"},
+    "pai": {"fifo": "first-fit", "sjf": "sjf"},
+    "cqsim": {"easy": "easy", "conservative": "conservative"},
+}
+
+
+def published_cpu_s(folder: Path) -> dict[tuple[str, str, int, float], float]:
+    """CPU seconds by (peer, policy, jobs, mean JCT rounded), which names a run."""
+    names = {"fcfs+easy": "easy", "fcfs+conservative": "conservative"}
+    found = {}
+    for peer in PEER_POLICIES:
+        for path in sorted((folder / peer).glob("summary*.jsonl")):
+            for line in path.read_text().splitlines():
+                row = json.loads(line)
+                if "jobs_per_cpu_s" in row:
+                    policy = names.get(row["policy"], row["policy"])
+                    found[peer, policy, row["jobs"], round(row["avg_jct"], 1)] = row["jobs"] / row["jobs_per_cpu_s"]
+    return found
+
+
+def beside_peers(folder: Path, unit: float) -> None:
+    """Our clean policy on the very input of each published run, both in CPU seconds of one core."""
+    from traincast.schedule.agreement import reference_runs
+
+    published = published_cpu_s(folder)
+    for run in reference_runs(folder, tuple(PEER_POLICIES)):
+        simulate, ends = run.args
+        peer, policy = run.keywords["peer"], run.keywords["policy"]
+        jobs, fleet = simulate.args[0], simulate.keywords["fleet"]
+        mean = sum(ends[job] - at for job, at in zip(jobs.job_ids, jobs.submit_s, strict=True)) / len(jobs)
+        theirs = published.get((peer, policy, len(jobs), round(mean, 1)))
+        ours = PEER_POLICIES[peer].get(policy)
+        if theirs is None or ours is None:
+            continue
+        placer = PLACERS["consolidated" if peer == "helios" else "count"]
+        best = math.inf
+        for _ in range(3):
+            before = time.process_time()
+            simulate_cluster(
+                jobs,
+                POLICIES[ours],
+                fleet=fleet,
+                placer=placer,
+                engine="general" if ours == "conservative" else "compiled",
+            )
+            best = min(best, time.process_time() - before)
+            if best > 2:
+                break
+        print(
+            f"{peer:9s} {run.keywords['run']:20s} {policy:13s} {len(jobs):6,d} jobs  theirs {theirs:8.2f} s  ours {best:8.4f} s  "
+            f"{theirs / best:9,.0f} x  {len(jobs) / best * unit:6.2f} of calibration",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--nodes", type=int, default=1250)
     parser.add_argument("--loads", default="0.9,1.2")
     parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--peers", type=Path)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     unit = min(calibrate() for _ in range(3)) / 200_000
@@ -88,6 +147,9 @@ def main() -> None:
     for policy in sorted({case[0] for case in CASES}):  # compile before the clock runs
         measure(policy, "consolidated", 3000, 50, 1.0)
         measure(policy, "count", 3000, 50, 1.0)
+    if args.peers:
+        beside_peers(args.peers, unit)
+        return
     rows = []
     for load in (float(part) for part in args.loads.split(",")):
         sizes = (10_000, 100_000, 1_000_000) if args.growth else (args.jobs,)

@@ -12,8 +12,8 @@ from types import FunctionType
 from typing import Any
 
 BITS = 62
-# To place one job, losers are looked at for eviction until they hold this many times its own GPUs.
-DISTURB = 1
+# To find one job a node, the last jobs in line are looked at until they hold this many times its own GPUs.
+DISTURB = 8
 BIG = 1e300
 
 
@@ -536,48 +536,64 @@ def run_preemptive(
                         num_losers += 1
                         deficit -= size
                     spot += 1
-                left_over = num_losers
-                freed = 0
-                while left_over > 0 and not good and freed < DISTURB * need:
-                    left_over -= 1
-                    loser = losers[left_over]
-                    freed += gpus[loser]
-                    shift(loser, gpus[loser], 1, free, bits, words, state, width, held, chain, last)
-                    good = fits(need, state, width)
-                # Spare those whose leaving did not help.
-                for at in range(num_losers - 1, left_over, -1):
-                    loser = losers[at]
-                    shift(loser, gpus[loser], -1, free, bits, words, state, width, held, chain, last)
-                    if good and not fits(need, state, width):
+                for attempt in range(2):
+                    if good or (attempt == 1 and need > width):
+                        break
+                    if attempt == 1:
+                        # By count there was room, but not on one node: look for a node among the last jobs in line.
+                        key = guess[job]
+                        if by_level == 1:
+                            key = level[job] * 2.0 * count + count + job
+                        spot = num_running
+                        freed = 0
+                        while spot > 0 and freed < DISTURB * need:
+                            if not is_before(key, job, run_keys[spot - 1], run_jobs[spot - 1], now, by_level):
+                                break
+                            spot -= 1
+                            freed += gpus[run_jobs[spot]]
+                        num_losers = num_running - spot
+                        for at in range(num_losers):
+                            losers[at] = run_jobs[spot + at]
+                    left_over = num_losers
+                    while left_over > 0 and not good:
+                        left_over -= 1
+                        loser = losers[left_over]
                         shift(loser, gpus[loser], 1, free, bits, words, state, width, held, chain, last)
-                    else:
-                        losers[at] = -1
-                if not good and left_over < num_losers:
-                    loser = losers[left_over]
-                    shift(loser, gpus[loser], -1, free, bits, words, state, width, held, chain, last)
-                    losers[left_over] = -1
-                for at in range(left_over, num_losers):
-                    loser = losers[at]
-                    if loser < 0:
-                        continue
-                    spot = position_of(run_keys, run_jobs, num_running, position[loser], loser)
-                    num_running -= 1
-                    for index in range(spot, num_running):
-                        run_keys[index] = run_keys[index + 1]
-                        run_jobs[index] = run_jobs[index + 1]
-                    elapsed = now - since[loser]
-                    left[loser] = left[loser] - elapsed + cost[loser]
-                    guess[loser] = guess[loser] - elapsed + cost[loser]
-                    attained[loser] += elapsed
-                    preemptions[loser] += 1
-                    expect[2 * loser] = -1.0
-                    expect[2 * loser + 1] = -1.0
-                    kind = class_of[loser]
-                    key = guess[loser]
-                    if by_level == 1:
-                        key = level[loser] * 2.0 * count + count + loser
-                    push(wait_keys, wait_jobs, class_base[kind], wait_size, kind, key, loser)
-                    waiting += 1
+                        good = fits(need, state, width)
+                    # Spare those whose leaving did not help.
+                    for at in range(num_losers - 1, left_over, -1):
+                        loser = losers[at]
+                        shift(loser, gpus[loser], -1, free, bits, words, state, width, held, chain, last)
+                        if good and not fits(need, state, width):
+                            shift(loser, gpus[loser], 1, free, bits, words, state, width, held, chain, last)
+                        else:
+                            losers[at] = -1
+                    if not good and left_over < num_losers:
+                        loser = losers[left_over]
+                        shift(loser, gpus[loser], -1, free, bits, words, state, width, held, chain, last)
+                        losers[left_over] = -1
+                    for at in range(left_over, num_losers):
+                        loser = losers[at]
+                        if loser < 0:
+                            continue
+                        spot = position_of(run_keys, run_jobs, num_running, position[loser], loser)
+                        num_running -= 1
+                        for index in range(spot, num_running):
+                            run_keys[index] = run_keys[index + 1]
+                            run_jobs[index] = run_jobs[index + 1]
+                        elapsed = now - since[loser]
+                        left[loser] = left[loser] - elapsed + cost[loser]
+                        guess[loser] = guess[loser] - elapsed + cost[loser]
+                        attained[loser] += elapsed
+                        preemptions[loser] += 1
+                        expect[2 * loser] = -1.0
+                        expect[2 * loser + 1] = -1.0
+                        kind = class_of[loser]
+                        key = guess[loser]
+                        if by_level == 1:
+                            key = level[loser] * 2.0 * count + count + loser
+                        push(wait_keys, wait_jobs, class_base[kind], wait_size, kind, key, loser)
+                        waiting += 1
             if not good:
                 kind = class_of[job]
                 dead[kind] = 2

@@ -674,13 +674,18 @@ class _Cluster:
             return
         set_aside: set[tuple[object, ...]] = set()
         while True:
-            chosen, losers = self._choose(line.order(now), set_aside, most=1)
+            order = list(line.order(now))
+            chosen, losers = self._choose(order, set_aside, most=1)
             if not chosen:
                 return
             job = chosen[0]
             placement = self._find(job)
             if placement is None and losers:
-                placement = self._evict_for(job, losers, now)
+                placement = self._evict_for(job, losers, math.inf, now)
+            if placement is None and self.num_gpus[job] <= max(self.nodes.width):
+                # By count there was room, but not on one node: look for a node among the last jobs in line.
+                behind = [other for other in order[order.index(job) :] if self.state[other] == _RUNNING]
+                placement = self._evict_for(job, behind, kernels.DISTURB * self.num_gpus[job], now)
             if placement is None:
                 set_aside.add(self._kind(job))
             else:
@@ -714,14 +719,14 @@ class _Cluster:
                         break
         return chosen, losers
 
-    def _evict_for(self, job: int, losers: list[int], now: float) -> Placement | None:
+    def _evict_for(self, job: int, losers: Sequence[int], most_gpus: float, now: float) -> Placement | None:
         """Free losers from the last one on until the job fits, then spare those whose leaving did not help; if it
         never fits, nobody is disturbed."""
         freed: list[int] = []
         placement = None
         looked_at = 0.0
         for loser in reversed(losers):
-            if looked_at >= kernels.DISTURB * self.num_gpus[job]:
+            if looked_at >= most_gpus:
                 break
             looked_at += self.held[loser]
             self.nodes.give(self.where[loser], loser)
