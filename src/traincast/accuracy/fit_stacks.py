@@ -4,6 +4,7 @@ Run: make fit-stacks, or python -m traincast.accuracy.fit_stacks CASES... -o src
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 
@@ -75,21 +76,32 @@ def fit_stack(rows: Sequence[Measured]) -> dict[str, object]:
         rest = [step for case, step in known if (case.model or "") != model]
         own = [(case, step) for case, step in known if (case.model or "") == model]
         left += _errors(tune(Stack(), rest, rounds=4, max_steps=FOLD_ROWS) if rest else Stack(), own)
+    own_folds = [(case, step) for case, step in known if (case.model or "") in folds]
+    untuned = _errors(Stack(), own_folds)
+    if _mean_error(left) >= _mean_error(untuned):
+        # Constants that do not carry over to a model left out are not shipped.
+        tuned, left = Stack(), untuned
     # Wide enough for a model never seen: the constants know nothing about its own error.
-    spread = float(np.quantile(np.abs(np.log1p(left)), 0.9)) / 1.645
+    spread = float(np.quantile(np.abs(left), 0.9)) / 1.645
     return {
         **read_constants(tuned),
         "pass_s": 0.0,
         "spread": max(0.05, spread),
         "num_steps": len(known),
-        "mean_error_before": float(np.mean(np.abs(before))),
-        "mean_error_model_left_out": float(np.mean(np.abs(left))),
+        "mean_error_before": _mean_error(before),
+        "mean_error_model_left_out": _mean_error(left),
         "models": len(models),
     }
 
 
 def _errors(stack: Stack, known: Sequence[tuple[Case, KnownStep]]) -> list[float]:
-    return [step.seconds / step.predict(stack) - 1 for _, step in known]
+    """Logarithms of measured over predicted."""
+    return [math.log(step.seconds / step.predict(stack)) for _, step in known]
+
+
+def _mean_error(errors: Sequence[float]) -> float:
+    """The mean of |predicted - measured| / measured."""
+    return float(np.mean(np.abs(np.expm1(-np.array(errors)))))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
