@@ -80,3 +80,13 @@ def test_preempted_jobs_that_move_at_no_cost_do_not_fill_the_event_heap() -> Non
     schedule = simulate_cluster(jobs, POLICIES["srtf"], fleet=fleet, engine="interpreted")
     assert not np.isnan(schedule.end_s).any()
     assert schedule.preemptions.sum() > 0
+
+
+@pytest.mark.parametrize("engine", ["general", "interpreted"])
+def test_near_equal_jobs_do_not_swap_for_ever(engine: str) -> None:
+    """Believed remaining times that are equal but for rounding once made two jobs evict each other without end."""
+    fleet = Fleet(pools=(NodePool(num_nodes=3, gpus_per_node=8),))
+    jobs = generate_jobs(400, num_gpus=24, mix=Mix(load=2.0, sigma=0.05, median_s=100), seed=5)
+    schedule = simulate_cluster(jobs, POLICIES["srtf"], fleet=fleet, estimator=Noisy(bias=1.35), engine=engine)
+    assert not np.isnan(schedule.end_s).any()
+    assert schedule.preemptions.sum() < 40 * len(jobs)

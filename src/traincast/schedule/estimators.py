@@ -51,6 +51,7 @@ class Exact:
 
 
 EXACT = Exact()
+_STANDARD = NormalDist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,7 @@ def draw_normal(seed: int, stream: int, name: str) -> float:
     """A standard normal number that depends on nothing but its arguments."""
     digest = hashlib.blake2b(f"{seed}/{stream}/{name}".encode(), digest_size=8).digest()
     uniform = (int.from_bytes(digest, "big") + 0.5) / 2**64
-    return NormalDist().inv_cdf(min(max(uniform, 1e-15), 1 - 1e-15))
+    return _STANDARD.inv_cdf(min(max(uniform, 1e-15), 1 - 1e-15))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

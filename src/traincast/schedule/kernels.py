@@ -520,7 +520,8 @@ def run_preemptive(
             drop_top(wait_keys, wait_jobs, class_base[kind], wait_size, kind)
             good = fits(need, state, width)
             num_losers = 0
-            if not good:
+            # A job that was pushed out at this moment pushes nobody out, or two near equals could swap for ever.
+            if not good and not (start[job] >= 0.0 and since[job] == now):
                 # A running job whose followers together are fewer than the deficit must make way.
                 deficit = need - state[0]
                 spot = num_running
@@ -585,6 +586,7 @@ def run_preemptive(
                         left[loser] = left[loser] - elapsed + cost[loser]
                         guess[loser] = guess[loser] - elapsed + cost[loser]
                         attained[loser] += elapsed
+                        since[loser] = now
                         preemptions[loser] += 1
                         expect[2 * loser] = -1.0
                         expect[2 * loser + 1] = -1.0

@@ -247,6 +247,7 @@ class _Cluster:
         self.lost_gpu_s = [0.0] * count
         self.preemptions = [0] * count
         self.num_failed = [0] * count
+        self.evicted_s = [-1.0] * count
         self.since_checkpoint = [0.0] * count
         self.rejected: dict[int, str] = {}
         self.partner: dict[int, int] = {}
@@ -577,6 +578,7 @@ class _Cluster:
 
     def _preempt(self, job: int, now: float) -> None:
         self.preemptions[job] += 1
+        self.evicted_s[job] = now
         cost = self.overheads.preemption_s(self.num_gpus[job])
         self._stop(job, now, extra_s=cost, lost_s=cost)
         self.since_checkpoint[job] = 0.0
@@ -680,9 +682,11 @@ class _Cluster:
                 return
             job = chosen[0]
             placement = self._find(job)
-            if placement is None and losers:
+            # A job that was pushed out at this moment pushes nobody out, or two near equals could swap for ever.
+            may_evict = self.evicted_s[job] != now
+            if placement is None and losers and may_evict:
                 placement = self._evict_for(job, losers, math.inf, now)
-            if placement is None and self.num_gpus[job] <= max(self.nodes.width):
+            if placement is None and may_evict and self.num_gpus[job] <= max(self.nodes.width):
                 # By count there was room, but not on one node: look for a node among the last jobs in line.
                 behind = [other for other in order[order.index(job) :] if self.state[other] == _RUNNING]
                 placement = self._evict_for(job, behind, kernels.DISTURB * self.num_gpus[job], now)

@@ -154,7 +154,9 @@ def sweep_tasks(
 
 def run_task(task: tuple[str, str, float, int], jobs: JobTable, setting: Setting) -> Metrics:
     policy, kind, sigma, seed = task
-    return measure_schedule(run_policy(policy, jobs, replace(setting, estimator=ERRORS[kind](sigma, seed))))
+    return measure_schedule(
+        run_policy(policy, jobs, replace(setting, estimator=ERRORS[kind](sigma, seed), record=False))
+    )
 
 
 def sweep_errors(
