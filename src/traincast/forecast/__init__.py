@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from traincast.cost import CostModel
 from traincast.cost.pricing import Pricing
-from traincast.cost.stack import stack
+from traincast.cost.stack import Stack, stack
 from traincast.errors import IllegalPlan
 from traincast.forecast.balance import advise_split
 from traincast.forecast.job_time import price_job, spend_energy, time_job
@@ -27,6 +27,8 @@ from traincast.spec import (
 )
 
 NORMAL_90 = 1.645
+UNSEEN_DEVICE = 1.15
+"""A stack's left-out errors are of models never seen on devices that were; others may be a little further off."""
 CONTEXT_BYTES = 0.75e9
 """What the driver and libraries hold on a device beside the framework's allocator."""
 USABLE_ALONE, USABLE_TOGETHER = 0.95, 0.87
@@ -50,7 +52,7 @@ def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None,
     memory = _worst_memory(program, cluster)
     if plan.asynchronous:
         timeline = replace(timeline, duration_s=max(timeline.duration_s, _server_seconds(job, cluster, plan, model)))
-    step = _with_interval(timeline, program, estimates, spread=software.spread)
+    step = _with_interval(timeline, program, estimates, software=software)
     answer = _answer(job, cluster, program, step, timeline, memory, estimates)
     return replace(answer, resources=profile_resources(timeline, cluster)) if timeline.spans else answer
 
@@ -110,9 +112,10 @@ def _worst_memory(program: Program, cluster: Cluster) -> MemoryProfile:
 
 
 def _with_interval(
-    timeline: Timeline, program: Program, estimates: Sequence[Sequence[Estimate]], *, spread: float
+    timeline: Timeline, program: Program, estimates: Sequence[Sequence[Estimate]], *, software: Stack
 ) -> Estimate:
-    """Errors of one kind of task go together, those of different kinds do not; composition (`spread`) adds its own."""
+    """Errors of one kind of task go together, those of different kinds do not; composition adds its own. For a stack whose
+    whole steps were measured, their left-out errors say it all."""
     seconds: dict[str, float] = {}
     weighted: dict[str, float] = {}
     grounds = dict.fromkeys(GROUNDS, 0.0)
@@ -124,7 +127,9 @@ def _with_interval(
             weighted[kind] = weighted.get(kind, 0.0) + amount * _spread(estimate)
             grounds[estimate.ground] += amount
     whole = sum(seconds.values())
-    variance = spread**2 + sum((part / whole) ** 2 for part in weighted.values() if whole)
+    variance = software.spread**2 + sum((part / whole) ** 2 for part in weighted.values() if whole)
+    if software.num_steps:
+        variance = (UNSEEN_DEVICE * software.spread) ** 2
     factor = math.exp(NORMAL_90 * math.sqrt(variance))
     total = timeline.duration_s
     return Estimate(

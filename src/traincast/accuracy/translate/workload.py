@@ -191,6 +191,8 @@ def _arch(case: Case) -> str:
     arch = (case.arch or "").lower()
     if arch == "bert" and ("squad" in (case.model or "") or "squad" in (case.dataset or "")):
         return "bert-squad"
+    if arch == "bert" and case.mode == "inference":
+        return "bert-squad"  # served with a small task head, not with those of pre-training
     return arch
 
 
