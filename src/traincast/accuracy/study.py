@@ -26,7 +26,8 @@ from traincast.cost.stack import Stack
 from traincast.errors import TraincastError
 
 OURS, OURS_GIVEN = "traincast, nothing granted", "traincast, known rows granted"
-MOST_KNOWN, MOST_ASKED, MOST_ASKED_OF_A_FOLD = 600, 200, 40
+MOST_KNOWN, MOST_ASKED = 600, 200
+MOST_KNOWN_OF_A_FOLD, MOST_ASKED_OF_A_FOLD = 200, 40
 """Rows of a split with known rows given: each costs a forecast and a place in the process that corrects it."""
 MEMORY_SPLITS: Mapping[str, Callable[[Case], bool]] = {
     "nanotron: all": lambda case: case.source == "hf_ultrascale",
@@ -119,9 +120,10 @@ def _compare_splits(scored: Sequence[Scored], rows: Sequence[Row]) -> list[Compa
         found.append(Comparison(split=split.name, method=OURS, score=score_time(asked)))
         if by_id:
             again: list[Scored] = []
-            most = MOST_ASKED if split.leave_out is None else MOST_ASKED_OF_A_FOLD
+            one_fold = split.leave_out is None
+            most_known, most = (MOST_KNOWN, MOST_ASKED) if one_fold else (MOST_KNOWN_OF_A_FOLD, MOST_ASKED_OF_A_FOLD)
             for known, rest in folds(split, measured):
-                known_rows = _thin([by_id[row.case.case_id] for row in known], MOST_KNOWN)
+                known_rows = _thin([by_id[row.case.case_id] for row in known], most_known)
                 again.extend(_grant(known_rows, _thin([by_id[row.case.case_id] for row in rest], most)))
             found.append(Comparison(split=split.name, method=OURS_GIVEN, score=score_time(again)))
     return found
