@@ -1,6 +1,9 @@
 """A fit recovers what made the data, shrinks to its prior where nothing was measured, and is checked on what it never saw."""
 
+import json
 import math
+import subprocess
+import sys
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -343,3 +346,14 @@ def test_an_update_pays_its_overhead_per_tensor_and_a_cell_per_time_step() -> No
     sizes = {"cell": "lstm", "batch": 1, "length": 5, "inputs": 2, "hidden": 2, "layers": 2, "directions": 1}
     cell = Op(name="lstm", kind="rnn", flop=1.0, bytes_read=1.0, bytes_written=1.0, attrs=sizes)
     assert (calls_of(update), calls_of(cell), calls_of(matmul(1, 1, 1))) == (7, 10, 1)
+
+
+def test_a_calibration_changes_what_the_command_line_forecasts(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    save_calibration(make_calibration(), path)
+    command = [sys.executable, "-m", "traincast", "forecast", "resnet18", "--device", "cpu", "--batch", "2", "--json"]
+    plain, own = (
+        json.loads(subprocess.run([*command, *extra], capture_output=True, text=True, check=True).stdout)
+        for extra in ([], ["--calibration", str(path)])
+    )
+    assert own["step"]["seconds"] != plain["step"]["seconds"]

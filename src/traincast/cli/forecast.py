@@ -2,12 +2,15 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from traincast.cli import options
 from traincast.cli.output import say
+
+if TYPE_CHECKING:
+    from traincast.cost import CostModel
 
 
 def forecast(
@@ -60,6 +63,10 @@ def forecast(
         Path | None, typer.Option("--trace", help="Write the step as a trace for https://ui.perfetto.dev.")
     ] = None,
     svg: Annotated[Path | None, typer.Option("--svg", help="Draw the step's timeline to an SVG file.")] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option("--calibration", help="Price ops as measured by `traincast calibrate` on its machine."),
+    ] = None,
     json: options.Json = False,
     color: options.Color = "auto",
 ) -> None:
@@ -99,7 +106,8 @@ def forecast(
     from traincast.report.svg import draw_timeline
     from traincast.report.trace import trace_forecast
 
-    answer = run_forecast(resolved.job, resolved.cluster, resolved.parallelism, draw=True)
+    costs = _load_costs(calibration) if calibration is not None else None
+    answer = run_forecast(resolved.job, resolved.cluster, resolved.parallelism, costs=costs, draw=True)
     if trace is not None:
         write_json(trace, trace_forecast(answer))
     if svg is not None:
@@ -112,6 +120,13 @@ def forecast(
         describe_price(resolved.cluster),
     ]
     say(format_forecast(answer, paint=paint, explain=explain, asked=[line for line in asked if line]))
+
+
+def _load_costs(path: Path) -> "CostModel":
+    from traincast.calibrate import Calibrated, load_calibration
+    from traincast.cost.pricing import Pricing
+
+    return Calibrated(calibration=load_calibration(path), others=Pricing().estimate)
 
 
 def _given(**values: Any) -> dict[str, Any]:
