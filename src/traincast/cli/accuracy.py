@@ -87,10 +87,10 @@ def _compare_schedulers(references: Path, *, markdown: Path | None, json: bool) 
     from traincast.report.accuracy import splice
     from traincast.report.document import format_json
     from traincast.report.schedule import format_agreement, format_agreement_markdown
-    from traincast.schedule.agreement import reference_runs
+    from traincast.schedule.agreement import not_replayed, reference_runs
 
     rows = [run() for run in watch(reference_runs(references), label="reference runs")]
     if markdown is not None:
         before = markdown.read_text(encoding="utf-8") if markdown.is_file() else ""
         write_whole(markdown, splice(before, format_agreement_markdown(rows), begin=BEGIN, end=END))
-    say(format_json(rows) if json else format_agreement(rows))
+    say(format_json(rows) if json else format_agreement(rows, not_replayed(references)))

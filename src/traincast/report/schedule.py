@@ -74,7 +74,9 @@ def draw_curves(
         high_x = low_x + 1
     if high_y <= low_y:
         high_y = low_y + 1
-    left, top, right, bottom = 76, 34, 16, 46
+    legend_rows = -(-len(curves) // 4)
+    left, top, right, bottom = 76, 48, 16, 40 + 15 * legend_rows
+    height += 15 * (legend_rows - 1)
     plot_w, plot_h = width - left - right, height - top - bottom
 
     def place_x(x: float) -> float:
@@ -113,7 +115,7 @@ def draw_curves(
                 body.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3' fill='{color}'/>")
         body.append(f"<polyline fill='none' stroke='{color}' stroke-width='1.6'{dash} points='{' '.join(points)}'/>")
         row_x = left + 8 + (number % 4) * 160
-        row_y = height - 6 - 13 * (number // 4)
+        row_y = top + plot_h + 48 + 15 * (number // 4)
         body.append(f"<rect x='{row_x}' y='{row_y - 8}' width='12' height='4' fill='{color}'/>")
         body.append(f"<text x='{row_x + 16}' y='{row_y - 2}' font-size='11'>{html.escape(curve.name)}</text>")
     body.append(
@@ -369,7 +371,7 @@ def format_page(trace: Trace, schedules: Sequence[Schedule], metrics: Sequence[M
     )
 
 
-def format_agreement(rows: Sequence[Agreement]) -> str:
+def format_agreement(rows: Sequence[Agreement], left_out: Sequence[str] = ()) -> str:
     table = [["peer", "run", "policy", "jobs equal", "mean JCT theirs", "ours", "error", "makespan", "wanted", ""]]
     for row in rows:
         table.append(
@@ -383,7 +385,8 @@ def format_agreement(rows: Sequence[Agreement]) -> str:
         f"{sum(row.num_equal == row.num_jobs for row in exact)} of {len(exact)} deterministic runs equal for every job; "
         f"{reached} of {len(rows)} runs within what is wanted"
     )
-    return f"{_align(table)}\n\n{summary}"
+    missing = "".join(f"\nnot replayed: {line}" for line in left_out)
+    return f"{_align(table)}\n\n{summary}{missing}"
 
 
 def format_agreement_markdown(rows: Sequence[Agreement]) -> str:

@@ -210,10 +210,11 @@ def tiresias_runs(folder: Path) -> Iterator[Replay]:
 
 
 def pai_runs(folder: Path) -> Iterator[Replay]:
-    jobs = _tiresias_jobs(folder.parent / "tiresias" / "traces" / "philly_w41.csv")
-    fleet = Fleet(pools=(NodePool(num_nodes=32, gpus_per_node=8),))
-    for path in sorted(folder.glob("w41_256_*.csv")):
-        policy = path.stem.rsplit("_", 1)[1]
+    traces = folder.parent / "tiresias" / "traces"
+    for path in sorted(folder.glob("*_*_*.csv")):
+        week, gpus, policy = path.stem.rsplit("_", 2)
+        jobs = _tiresias_jobs(traces / f"philly_{week}.csv")
+        fleet = Fleet(pools=(NodePool(num_nodes=1, gpus_per_node=int(gpus)),))
         columns = _csv(path)
         ends = {
             job: float(submit) + float(jct)
@@ -227,7 +228,7 @@ def pai_runs(folder: Path) -> Iterator[Replay]:
             simulate,
             ends,
             peer="pai",
-            run="w41 256 GPUs",
+            run=f"{week} {gpus} GPUs",
             policy=policy,
             wanted=EXACTLY if exact else "1%/1%",
             note="" if exact else "ties may swap",
@@ -290,20 +291,48 @@ def gavel_rates(path: Path) -> dict[tuple[str, int], dict[str, float]]:
     return rates
 
 
+def _gavel_run(path: Path) -> tuple[str, str, tuple[int, ...]]:
+    """The trace's name, the policy and the GPUs of each type, from the name of the file."""
+    if path.stem.startswith("phys_"):
+        return "max_min_fairness", path.stem.removeprefix("phys_"), (8, 16, 24)
+    name, _, spec = path.stem.rpartition("_")
+    seed = "_".join(name.split("_")[:2])
+    return seed, name.removeprefix(seed + "_"), tuple(int(part) for part in spec.split("-"))
+
+
+def _gavel_gap(policy: str, counts: tuple[int, ...]) -> str:
+    """Why a run of Gavel cannot be replayed; empty if it can."""
+    if policy not in GAVEL_POLICIES:
+        return "we have no such policy"
+    if policy == "fifo" and sum(count > 0 for count in counts) > 1:
+        return "draws the type of every job at random"
+    return ""
+
+
+def not_replayed(folder: Path) -> list[str]:
+    """Reference runs that the table leaves out, and why."""
+    left_out = []
+    for path in sorted((folder / "gavel").glob("*.csv")):
+        _, policy, counts = _gavel_run(path)
+        gap = _gavel_gap(policy, counts)
+        if gap:
+            left_out.append(f"gavel/{path.name}: {gap}")
+    for peer in ("pollux", "sia"):
+        for path in sorted((folder / peer).glob("*.csv")):
+            left_out.append(
+                f"{peer}/{path.name}: needs the peer's profiles of each application, which are not in the data"
+            )
+    return left_out
+
+
 def gavel_runs(folder: Path) -> Iterator[Replay]:
     table = gavel_rates(folder.parents[1] / "job_traces" / "gavel_throughputs.parquet")
     traces = {path.stem: path for path in sorted((folder / "traces").glob("*.trace"))}
     for path in sorted(folder.glob("*.csv")):
-        counts: tuple[int, ...]
-        if path.stem.startswith("phys_"):
-            trace, policy, counts = traces["max_min_fairness"], path.stem.removeprefix("phys_"), (8, 16, 24)
-        else:
-            name, _, spec = path.stem.rpartition("_")
-            seed = "_".join(name.split("_")[:2])
-            trace = next(file for stem, file in traces.items() if stem.startswith(seed))
-            policy, counts = name.removeprefix(seed + "_"), tuple(int(part) for part in spec.split("-"))
-        if policy == "fifo" and sum(count > 0 for count in counts) > 1:
-            continue  # draws the type of every job at random: no two implementations agree
+        name, policy, counts = _gavel_run(path)
+        if _gavel_gap(policy, counts):
+            continue  # said by `not_replayed`
+        trace = next(file for stem, file in traces.items() if stem.startswith(name))
         share_policy, wanted = GAVEL_POLICIES[policy]
         rows = [line.split("\t") for line in trace.read_text().splitlines() if line.strip()]
         jobs = JobTable.build(
