@@ -36,7 +36,7 @@ corpus: .venv/dev-ready       ## measure our own corpus of training steps (root,
 	$(BIN)/traincast profile corpus --rounds 3 --store corpus.db
 	$(BIN)/traincast store export corpus.db corpus.parquet
 
-fit-stacks: .venv/dev-ready   ## refit the constants of software stacks from ../shared/cases (about 15 minutes)
+fit-stacks: .venv/dev-ready   ## refit the constants of software stacks from ../shared/cases (about 3 minutes)
 	$(BIN)/python -m traincast.accuracy.fit_stacks ../shared/cases/single_gpu.parquet ../shared/cases/dp.parquet ../shared/cases/llm.parquet ../shared/cases/memory.parquet -o src/traincast/cost/weights/stacks.json
 
 fit-operators: .venv/dev-ready ## refit the operator models from ../shared/data

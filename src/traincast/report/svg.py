@@ -19,6 +19,7 @@ CATEGORY_COLOURS = {
 }
 _LANE_PX = 22
 _LEFT_PX = 170
+_RIGHT_PX = 45
 _TOP_PX = 40
 
 
@@ -28,7 +29,7 @@ def draw_timeline(timeline: Timeline, *, title: str = "", width: int = 1000) -> 
         raise InvalidInput("a timeline of no duration cannot be drawn")
     lanes = list(dict.fromkeys((span.rank, span.stream) for span in timeline.spans))
     height = _TOP_PX + _LANE_PX * len(lanes) + 50
-    scale = (width - _LEFT_PX - 20) / timeline.duration_s
+    scale = (width - _LEFT_PX - _RIGHT_PX) / timeline.duration_s
     body: list[str] = [_text(10, 22, title, size=15, weight="bold")]
     for row, (rank, stream) in enumerate(lanes):
         top = _TOP_PX + row * _LANE_PX
@@ -37,7 +38,7 @@ def draw_timeline(timeline: Timeline, *, title: str = "", width: int = 1000) -> 
         body.extend(_draw_span(span, top=top, scale=scale) for span in _merge(spans, shortest_s=0.25 / scale))
     axis = _TOP_PX + _LANE_PX * len(lanes) + 14
     for tick in range(6):
-        x = _LEFT_PX + (width - _LEFT_PX - 20) * tick / 5
+        x = _LEFT_PX + (width - _LEFT_PX - _RIGHT_PX) * tick / 5
         body.append(_text(x, axis, show_seconds(timeline.duration_s * tick / 5), anchor="middle"))
     body.extend(_legend(_LEFT_PX, axis + 22, timeline))
     return _document(width, height, body)
