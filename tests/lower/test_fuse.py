@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from builders import make_cluster, make_mlp
 from traincast.catalog.models.recipe import Recipe
 from traincast.catalog.models.transformer import TransformerShape, build_transformer
@@ -11,8 +13,9 @@ from traincast.spec import Job, Op, Parallelism
 SHAPE = TransformerShape(n_layers=4, hidden=256, heads=4, vocab=1000, seq=128, dropout=0.1, activation="gelu_new")
 
 
-def gpt():
-    return build_transformer(SHAPE, Recipe(precision="fp32", attention="eager"), batch=4)
+def gpt(*, mask: str = "add", mode: str = "training_step", seq: int = 128):
+    shape = replace(SHAPE, mask=mask, seq=seq)
+    return build_transformer(shape, Recipe(precision="fp32", attention="eager", mode=mode), batch=4)
 
 
 def moved(program) -> float:
@@ -28,7 +31,7 @@ def test_fusion_launches_fewer_kernels_and_moves_fewer_bytes() -> None:
 
 def test_fusion_leaves_products_and_their_flop_alone() -> None:
     def products(compiled: bool) -> list[tuple[str, float | None]]:
-        stage = lower(gpt(), Parallelism(), compiled=compiled).stages[0]
+        stage = lower(gpt(mask="where"), Parallelism(), compiled=compiled).stages[0]
         return [(t.name, t.flop) for t in stage.tasks if isinstance(t, Op) and t.kind in ("matmul", "attention")]
 
     assert products(True) == products(False)
@@ -56,3 +59,27 @@ def test_a_compiled_step_is_faster_and_a_replayed_one_does_not_wait_for_the_host
     assert run(cuda_graphs=True) < run()
     host = forecast(Job(graph=make_mlp(width=16), cuda_graphs=True), make_cluster(), costs=Pricing(ops=Roofline()))
     assert host.timeline.shares["host"] < 1e-9
+
+
+def attentions(**options: str) -> list[Op]:
+    stage = lower(gpt(**options), Parallelism(), compiled=True).stages[0]
+    return [task for task in stage.tasks if isinstance(task, Op) and task.kind == "attention"]
+
+
+def test_attention_written_out_becomes_one_kernel_each_way() -> None:
+    forward, backward = attentions()
+    assert (forward.phase, backward.phase) == ("forward", "backward")
+    assert forward.flop == 4 * 4 * 4 * 128 * 128 * 64
+    assert backward.flop == 2.5 * forward.flop
+    assert len(attentions(mode="inference")) == 1
+
+
+def test_a_mask_the_compiler_does_not_know_keeps_attention_written_out() -> None:
+    assert attentions(mask="where") == []
+
+
+def test_fused_attention_no_longer_keeps_its_scores() -> None:
+    long = gpt(seq=1024)
+    plain, fused = (lower(long, Parallelism(), compiled=flag).stages[0] for flag in (False, True))
+    peaks = [replay_memory(stage, capacity_bytes=1e12).by_role["activation"] for stage in (plain, fused)]
+    assert peaks[1] < 0.7 * peaks[0]

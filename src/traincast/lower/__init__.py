@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from traincast.errors import IllegalPlan
+from traincast.lower.attend import find_attention
 from traincast.lower.check import check_program
 from traincast.lower.context import split_context
 from traincast.lower.data import gather_weights, shard_state, shrink_temporaries, sync_gradients, use_servers
@@ -24,7 +25,7 @@ def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False) -> Program
     whole = recompute(as_stage(graph), plan.recompute)
     shared = spread_experts(split_tensors(split_context(whole, plan), plan), plan)
     if compiled:
-        shared = fuse(shared)
+        shared = fuse(find_attention(shared))
     stages = cut_pipeline(shared, plan)
     if graph.mode != "inference":
         stages = _for_each_distinct(
