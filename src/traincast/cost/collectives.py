@@ -47,9 +47,9 @@ class LinkConstants:
     """Of InfiniBand, EFA and RoCE."""
     ethernet_efficiency: float = 0.7
     """Of plain Ethernet through the host's sockets."""
-    ethernet_flow_bytes_per_s: float = 0.7e9
+    ethernet_flow_bytes_per_s: float = 0.5e9
     """What one socket flow of a ring reaches, however fast the card: clouds cap a flow at 5 to 10 Gb/s. From the gradient
-    synchronisation of five models on one 50 Gb/s cluster (Sia, aws): 0.3 to 0.7 GB/s."""
+    synchronisation of five models on one 50 Gb/s cluster (Sia, aws): 0.3 to 0.7 GB/s, median 0.5."""
     intra_hop_s: float = 2.9e-06
     inter_hop_s: float = 2.24e-05
     pipeline: float = 0.61
