@@ -159,6 +159,8 @@ def assess(scored: Sequence[Scored]) -> Accuracy:
 GROUPINGS: Mapping[str, Callable[[Case], str]] = {
     "group": lambda case: case.group or "unknown",
     "gpu": lambda case: case.gpu,
+    "model": lambda case: case.model or "unknown",
+    "dtype": lambda case: case.dtype or "unknown",
     "family": lambda case: case.family or "unknown",
     "source": lambda case: case.source or "unknown",
     "scale": lambda case: name_scale(case),
