@@ -49,7 +49,7 @@ def test_json_has_answered_share_coverage_and_the_confusion(run: Run, cases: Pat
     assert (time["num_cases"], time["num_answered"]) == (3, 2)
     assert 0 <= time["coverage"] <= 1
     assert fit["false_safe"] == 1
-    assert set(document["parts"]) == {"group", "gpu", "family", "source", "scale"}
+    assert set(document["parts"]) == {"group", "gpu", "model", "dtype", "family", "source", "scale"}
 
 
 def test_markdown_replaces_only_its_own_part(run: Run, cases: Path, tmp_path: Path) -> None:
