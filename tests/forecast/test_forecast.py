@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_device, make_mlp
-from traincast.cost.pricing import Pricing
+from traincast.cost.pricing import Pricing, default_ops
 from traincast.cost.roofline import Roofline
 from traincast.errors import IllegalPlan
 from traincast.forecast import forecast
@@ -147,3 +147,13 @@ def test_mixed_devices_get_the_split_that_balances_them() -> None:
     notes = ask(cluster=Cluster(name="mixed", groups=groups), batch=512, width=2048).notes
     assert any("would save about" in note and "slowium" in note for note in notes)
     assert not ask(cluster=make_cluster(nodes=2)).notes
+
+
+def test_what_rests_on_the_bound_alone_widens_the_interval_of_a_measured_stack_too() -> None:
+    def width(ops: object) -> float:
+        graph = make_mlp(layers=6, width=1024, batch=64)
+        costs = Pricing(ops=ops)  # type: ignore[arg-type]
+        step = forecast(Job(graph=graph, stack="composer"), make_cluster(), costs=costs).step
+        return step.high_s / step.low_s
+
+    assert width(Roofline()) > 1.3 * width(default_ops())

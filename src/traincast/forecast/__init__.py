@@ -115,10 +115,11 @@ def _with_interval(
     timeline: Timeline, program: Program, estimates: Sequence[Sequence[Estimate]], *, software: Stack
 ) -> Estimate:
     """Errors of one kind of task go together, those of different kinds do not; composition adds its own. For a stack whose
-    whole steps were measured, their left-out errors say it all."""
+    whole steps were measured their left-out errors say it all, but for tasks that rest on the bound alone: they widen any."""
     seconds: dict[str, float] = {}
     weighted: dict[str, float] = {}
     grounds = dict.fromkeys(GROUNDS, 0.0)
+    bounded = 0.0
     for stage, priced in zip(program.stages, estimates, strict=True):
         for task, estimate, count in zip(stage.tasks, priced, stage.counts(), strict=True):
             kind = f"{task.axis} communication" if isinstance(task, Collective) else task.kind
@@ -126,10 +127,11 @@ def _with_interval(
             seconds[kind] = seconds.get(kind, 0.0) + amount
             weighted[kind] = weighted.get(kind, 0.0) + amount * _spread(estimate)
             grounds[estimate.ground] += amount
+            bounded += amount * _spread(estimate) if estimate.ground == "bound" else 0.0
     whole = sum(seconds.values())
     variance = software.spread**2 + sum((part / whole) ** 2 for part in weighted.values() if whole)
     if software.num_steps:
-        variance = (UNSEEN_DEVICE * software.spread) ** 2
+        variance = (UNSEEN_DEVICE * software.spread) ** 2 + (bounded / whole if whole else 0.0) ** 2
     factor = math.exp(NORMAL_90 * math.sqrt(variance))
     total = timeline.duration_s
     return Estimate(
