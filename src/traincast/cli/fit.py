@@ -53,7 +53,7 @@ def fit(
     """
     import dataclasses
 
-    from traincast.cli.sources import (
+    from traincast.forecast.request import (
         Request,
         WorkloadOptions,
         build_cluster,
@@ -71,10 +71,10 @@ def fit(
     request = Request(
         source=source,
         workload=options_given,
-        cluster=_given(
+        cluster=options.given(
             device=device, node=machine, nodes=nodes, devices_per_node=devices_per_node, intra=intra, inter=inter
         ),
-        parallelism=_given(
+        parallelism=options.given(
             data=dp, tensor=tp, pipeline=pp, context=cp, zero=zero, micro_batches=micro_batches, recompute=recompute,
             sequence_parallel=sequence_parallel or None,
         ),
@@ -181,7 +181,3 @@ def _describe(now: Any, most: Any, longest: Any, changes: Any, wanted: int, conf
     elif not sure:
         lines += ["", "No single change saves memory; use more or larger devices."]
     return "\n".join(lines)
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

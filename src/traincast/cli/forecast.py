@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -74,7 +74,7 @@ def forecast(
 
     Example: traincast forecast gpt2-xl --device a100-80g --nodes 2 --devices-per-node 8 --batch 8 --seq 1024
     """
-    from traincast.cli.sources import Request, WorkloadOptions, resolve
+    from traincast.forecast.request import Request, WorkloadOptions, resolve
     from traincast.report.document import document_forecast, format_json
     from traincast.report.paint import choose_paint
     from traincast.report.text import describe_plan, describe_price, format_forecast
@@ -85,16 +85,16 @@ def forecast(
         workload=WorkloadOptions(
             batch=batch, seq=seq, precision=precision, mode=mode, optimizer=optimizer, attention=attention,
         ),
-        cluster=_given(
+        cluster=options.given(
             device=device, node=machine, nodes=nodes, devices_per_node=devices_per_node, intra=intra, inter=inter,
             price_per_device=price,
         ),
-        parallelism=_given(
+        parallelism=options.given(
             data=dp, tensor=tp, pipeline=pp, context=cp, expert=ep, virtual_stages=vp, zero=zero,
             micro_batches=micro_batches, sequence_parallel=sequence_parallel or None, order=order, servers=servers,
             recompute=recompute,
         ),
-        job=_given(
+        job=options.given(
             steps=steps, samples=samples, epochs=epochs, epoch_samples=epoch_samples, loading_samples_per_s=loading,
             stack=stack, compiled=compiled or None, cuda_graphs=cuda_graphs or None,
         ),
@@ -127,7 +127,3 @@ def _load_costs(path: Path) -> "CostModel":
     from traincast.cost.pricing import Pricing
 
     return Calibrated(calibration=load_calibration(path), others=Pricing().estimate)
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

@@ -1,28 +1,33 @@
 """Options that several commands share, so that one word means one thing everywhere."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 
 def complete_device(incomplete: str) -> list[str]:
-    return _matching("devices", incomplete)
+    return _matching("device", incomplete)
 
 
 def complete_source(incomplete: str) -> list[str]:
     """Catalogue workloads; the shell itself completes file names."""
-    return _matching("workloads", incomplete)
+    return _matching("model", incomplete)
 
 
 def _matching(kind: str, incomplete: str) -> list[str]:
     # A shell that asks for completions must never see an error.
     try:
-        from traincast.cli.sources import catalogue_names
+        from traincast.catalog.names import load_facts
 
-        return [name for name in catalogue_names(kind) if name.startswith(incomplete)]
+        return sorted(name for name in load_facts(kind).entries if name.startswith(incomplete))
     except Exception:
         return []
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The options that were set."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]

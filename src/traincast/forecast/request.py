@@ -165,15 +165,6 @@ def _is_model_file(source: str, path: Path) -> bool:
     )
 
 
-def catalogue_names(kind: str) -> list[str]:
-    """Names for completion."""
-    from traincast.catalog.names import load_facts
-
-    if kind == "workloads":
-        kind = "models"
-    return sorted(load_facts(kind.removesuffix("s")).entries)
-
-
 def _merge_job_file(request: Request) -> Request:
     from traincast.files import decode, read_toml
 
