@@ -12,11 +12,6 @@ if TYPE_CHECKING:
     from traincast.report.table import Table
 
 KINDS = ("devices", "links", "nodes", "workloads", "datasets")
-_TABLE_OF = {"devices": "device", "links": "link", "nodes": "node", "workloads": "model", "datasets": "dataset"}
-_SEARCHED = (
-    *("name", "title", "aliases", "vendor", "architecture", "provider", "instance", "kind", "device", "price_region"),
-    *("family", "dataset"),
-)
 
 
 def _complete_kind(incomplete: str) -> list[str]:
@@ -45,24 +40,25 @@ def catalog(
     `traincast catalog devices --filter hopper` lists, `traincast catalog devices h100` shows one entry with the source
     of each figure, `traincast catalog h100` finds a name of any kind.
     """
+    from traincast.catalog import records
     from traincast.report.paint import choose_paint
 
     paint = choose_paint(sys.stdout, color=color)
     if kind is None:
-        records = {each: len(_names(each)) for each in KINDS}
-        _write(records, _overview(records, paint), json=json, colors=paint.colors)
+        counts = {each: len(records.entry_names(each)) for each in KINDS}
+        _write(counts, _overview(counts, paint), json=json, colors=paint.colors)
         return
-    if (plural := _plural(kind)) is None:
+    if (plural := records.plural_kind(kind)) is None:
         if name is not None:
             from traincast.errors import UnknownName
 
             raise UnknownName("kind of entry", kind, KINDS, plural="kinds")
-        plural, name = _kind_of(kind), kind
+        plural, name = records.kind_of(kind), kind
     if name is None:
-        records_of_kind = [record for record in _records(plural) if _matches(record, text)]
-        _write(records_of_kind, _list(plural, records_of_kind, text, paint), json=json, colors=paint.colors)
+        listed = records.list_records(plural, text=text)
+        _write(listed, _list(plural, listed, text, paint), json=json, colors=paint.colors)
     else:
-        record = _record(plural, name)
+        record = records.find_record(plural, name)
         _write(record, _show(plural, record, paint), json=json, colors=paint.colors)
 
 
@@ -75,69 +71,6 @@ def _write(record: Any, shown: str, *, json: bool, colors: bool) -> None:
     typer.echo(shown, color=colors)
 
 
-def _plural(kind: str) -> str | None:
-    lower = kind.lower()
-    return next((each for each in KINDS if lower in (each, each[:-1])), None)
-
-
-def _kind_of(name: str) -> str:
-    from traincast.catalog.names import load_facts
-    from traincast.errors import UnknownName
-
-    tables = {kind: load_facts(_TABLE_OF[kind]) for kind in KINDS}
-    for kind, facts in tables.items():
-        if facts.get(name) is not None:
-            return kind
-    known = [each for facts in tables.values() for each in (*facts.entries, *facts.aliases())]
-    raise UnknownName("name", name, KINDS, plural="kinds of entries", also=known)
-
-
-def _names(kind: str) -> tuple[str, ...]:
-    from traincast.catalog.names import load_facts
-
-    return tuple(load_facts(_TABLE_OF[kind]).entries)
-
-
-def _records(kind: str) -> list[dict[str, Any]]:
-    if kind == "workloads":
-        from traincast.catalog.workloads import workloads
-        from traincast.files import encode
-
-        return [encode(each) for each in workloads()]
-    return [_record(kind, name) for name in _names(kind)]
-
-
-def _record(kind: str, name: str) -> dict[str, Any]:
-    """One entry as plain data, as `--json` prints it."""
-    from traincast.files import encode
-
-    if kind == "workloads":
-        from traincast.catalog.names import load_facts
-
-        found = load_facts(_TABLE_OF[kind]).find(name)
-        return next(record for record in _records(kind) if record["name"] == found)
-    from traincast import catalog
-
-    if kind == "datasets":
-        record = encode(catalog.dataset(name))
-    elif kind == "nodes":
-        record = encode(catalog.node(name))
-        record["device"] = record["device"]["name"]
-    else:
-        record = encode(catalog.device_entry(name) if kind == "devices" else catalog.link_entry(name))
-        record = {**record.pop(kind[:-1]), **record}
-    return dict(record)
-
-
-def _matches(record: dict[str, Any], text: str | None) -> bool:
-    if not text:
-        return True
-    values = [record.get(key, "") for key in _SEARCHED]
-    words = [word for value in values for word in (value if isinstance(value, list) else [str(value)])]
-    haystack = " ".join(words).lower()
-    return all(word in haystack for word in text.lower().split())
-
-
 def _overview(counts: dict[str, int], paint: "Paint") -> str:
     from traincast.report.table import Table, format_table
 
@@ -147,12 +80,13 @@ def _overview(counts: dict[str, int], paint: "Paint") -> str:
 
 
 def _list(kind: str, records: list[dict[str, Any]], text: str | None, paint: "Paint") -> str:
+    from traincast.catalog.records import entry_names
     from traincast.report.table import format_table
 
     if not records:
         return f"no {kind} contain {text!r}"
     shown = format_table(_TABLES[kind](records, paint), paint=paint)
-    total = len(_names(kind))
+    total = len(entry_names(kind))
     count = f"{total} {kind}" if len(records) == total else f"{len(records)} of {total} {kind}"
     return f"{shown}\n\n{count}; one with its sources: traincast catalog {kind} {records[0]['name']}"
 
