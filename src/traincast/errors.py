@@ -7,6 +7,10 @@ from collections.abc import Iterable
 class TraincastError(Exception):
     """Anything a user can mend; the command line prints it as one line and exits with 2."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors of worker processes travel as their message: the constructors of some kinds take other arguments.
+        return _revive, (type(self), self.args)
+
 
 class InvalidInput(TraincastError):
     """A value, file or table that breaks its rules."""
@@ -38,6 +42,10 @@ class MissingExtra(TraincastError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package {package!r}; install it with: pip install 'traincast[{extra}]'")
+
+
+def _revive(kind: type[TraincastError], args: tuple[object, ...]) -> TraincastError:
+    return kind.__new__(kind, *args)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

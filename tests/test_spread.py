@@ -1,0 +1,129 @@
+"""Calls spread over processes and over Ray give what one process gives, also when workers die."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from traincast.errors import InvalidInput, UnknownName
+from traincast.spread import WorkerLost, deliver, spread
+
+
+def scale(item: int, factor: int) -> int:
+    return item * factor
+
+
+def refuse(item: int) -> int:
+    raise UnknownName("number", str(item), ["one", "two"])
+
+
+def die_once(item: int, folder: Path) -> int:
+    try:
+        (folder / f"{item}").touch(exist_ok=False)
+    except FileExistsError:
+        return item
+    if item == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def die(item: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+@pytest.mark.parametrize("engine", ["none", "processes"])
+def test_results_keep_the_order_of_the_items(engine: str) -> None:
+    heard: list[tuple[int, int]] = []
+    results = spread(
+        scale, range(7), shared=(3,), engine=engine, workers=2, on_done=lambda done, total: heard.append((done, total))
+    )
+    assert results == [0, 3, 6, 9, 12, 15, 18]
+    assert heard == [(done, 7) for done in range(1, 8)]
+
+
+def test_no_items_need_no_workers() -> None:
+    assert spread(scale, [], engine="ray") == []
+
+
+@pytest.mark.parametrize("engine", ["none", "processes"])
+def test_what_a_call_raises_is_raised_with_its_message(engine: str) -> None:
+    with pytest.raises(UnknownName, match=r"unknown number '5'; known numbers: one, two"):
+        spread(refuse, [5], engine=engine, workers=1)
+
+
+def test_calls_of_a_killed_process_are_made_again(tmp_path: Path) -> None:
+    assert spread(die_once, range(6), shared=(tmp_path,), workers=2) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_call_that_kills_every_worker_is_named() -> None:
+    with pytest.raises(WorkerLost, match="worker processes died 4 times in a row with 1 of 1 calls open"):
+        spread(die, [1], workers=1)
+
+
+def test_unknown_engines_and_negative_workers_are_refused() -> None:
+    with pytest.raises(UnknownName, match="unknown engine 'slurm'"):
+        spread(scale, [1], shared=(1,), engine="slurm")
+    with pytest.raises(InvalidInput, match="workers is -1"):
+        deliver(scale, [1], shared=(1,), workers=-1)
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[Callable[[], str]]:
+    """A Ray cluster of two nodes with one processor each; the value removes the second one and returns its id."""
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'traincast[ray]'")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    # A silent node is given up after four seconds instead of the usual quarter of a minute.
+    watchful = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 8}
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": watchful},
+    )
+    doomed = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+
+    def lose() -> str:
+        cluster.remove_node(doomed, allow_graceful=False)
+        return str(doomed.node_id)
+
+    try:
+        yield lose
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_calls_of_a_lost_ray_node_are_made_elsewhere(two_nodes: Callable[[], str], tmp_path: Path) -> None:
+    import ray
+
+    head = ray.get_runtime_context().get_node_id()
+    reached = tmp_path / "reached"
+
+    def call(item: int, factor: int) -> int:
+        if ray.get_runtime_context().get_node_id() != head:
+            reached.touch()
+            while True:  # until the node dies under it
+                time.sleep(0.05)
+        while not reached.exists():
+            time.sleep(0.05)
+        return item * factor
+
+    lost: list[str] = []
+    results = spread(
+        call, range(5), shared=(2,), engine="ray", on_done=lambda done, total: lost or lost.append(two_nodes())
+    )
+    assert results == [0, 2, 4, 6, 8]
+    assert len(lost) == 1
+
+    def fail(item: int) -> int:
+        raise InvalidInput(f"item {item}")
+
+    with pytest.raises(InvalidInput, match="item 3"):
+        spread(fail, [3], engine="ray")
