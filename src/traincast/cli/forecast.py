@@ -45,6 +45,9 @@ def forecast(
         bool, typer.Option("--sequence-parallel", help="Split the sequence along the tensor axis.")
     ] = False,
     order: Annotated[str | None, typer.Option("--order", help="gpipe, 1f1b, interleaved or zero-bubble.")] = None,
+    offload_optimizer: Annotated[
+        bool, typer.Option("--offload-optimizer", help="Optimizer state in host memory, updated by the host.")
+    ] = False,
     servers: Annotated[int | None, typer.Option("--servers", help="Parameter servers; 0: all-reduce.")] = None,
     stack: Annotated[str | None, typer.Option("--stack", help="Software that runs it; default: pytorch.")] = None,
     compiled: Annotated[bool, typer.Option("--compiled", help="torch.compile.")] = False,
@@ -92,7 +95,7 @@ def forecast(
         parallelism=options.given(
             data=dp, tensor=tp, pipeline=pp, context=cp, expert=ep, virtual_stages=vp, zero=zero,
             micro_batches=micro_batches, sequence_parallel=sequence_parallel or None, order=order, servers=servers,
-            recompute=recompute,
+            recompute=recompute, offload_optimizer=offload_optimizer or None,
         ),
         job=options.given(
             steps=steps, samples=samples, epochs=epochs, epoch_samples=epoch_samples, loading_samples_per_s=loading,

@@ -8,7 +8,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from traincast.spec import Cluster, Collective, Estimate, NodeGroup
+from traincast.cost.offload import estimate_host_task
+from traincast.spec import HOST, Cluster, Collective, Estimate, NodeGroup
 
 HYBRID_CUBE: Mapping[int, float] = {2: 1 / 6, 3: 2 / 6, 4: 4 / 6, 5: 1.7 / 6, 6: 3 / 6, 7: 4 / 6, 8: 1.0}
 """Share of the six NVLinks of a V100 in a hybrid cube mesh that rings over so many of its eight devices can use."""
@@ -65,6 +66,8 @@ class Pipelined:
     constants: LinkConstants = field(default_factory=LinkConstants)
 
     def estimate(self, task: Collective, cluster: Cluster) -> Estimate:
+        if task.axis == HOST:
+            return estimate_host_task(task, cluster)
         route = find_route(task, cluster)
         size = task.num_bytes
         if task.bucket_bytes is not None and 0 < size < task.bucket_bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from traincast.cost.host import Host
 from traincast.errors import UnknownName
-from traincast.spec import Collective, Estimate, Op
+from traincast.spec import HOST, Collective, Estimate, Op
 
 FITTED = Path(__file__).parent / "weights" / "stacks.json"
 PRODUCTS = ("matmul", "attention", "conv", "rnn")
@@ -51,6 +51,8 @@ class Stack:
 
     def price_collective(self, task: Collective, estimate: Estimate, *, crosses_nodes: bool) -> Estimate:
         factor = self.inter_factor if crosses_nodes else self.intra_factor
+        if task.axis == HOST:
+            factor = 1.0
         return replace(estimate.scaled(factor), host_s=self.collective_call_s)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from traincast.cost import CostModel
+from traincast.cost.offload import describe_host
 from traincast.cost.pricing import Pricing
 from traincast.cost.stack import Stack, stack
 from traincast.errors import IllegalPlan
@@ -174,7 +175,7 @@ def _answer(job: Job, cluster: Cluster, program: Program, step: Estimate, timeli
         utilization=flop / (step.seconds * peak * cluster.num_devices) if peak and step.seconds else 0.0,
         grounds=_ground_shares(program, estimates),
         unknown_ops=job.graph.unknown_ops(),
-        notes=(*program.notes, *balance),
+        notes=(*program.notes, *balance, *((describe_host(cluster),) if plan.offload_optimizer else ())),
     )
 
 

@@ -10,6 +10,7 @@ from traincast.lower.context import split_context
 from traincast.lower.data import gather_weights, shard_state, shrink_temporaries, sync_gradients, use_servers
 from traincast.lower.expert import spread_experts
 from traincast.lower.fuse import fuse
+from traincast.lower.offload import offload_state
 from traincast.lower.pipeline import cut_pipeline
 from traincast.lower.recompute import recompute
 from traincast.lower.rewrite import as_stage
@@ -53,14 +54,14 @@ def _spread_state(stage: Stage, plan: Parallelism) -> Stage:
     synced = sync_gradients(stage, plan)
     if plan.servers:
         return use_servers(synced, plan)
-    return shard_state(gather_weights(synced, plan), plan)
+    return offload_state(shard_state(gather_weights(synced, plan), plan), plan)
 
 
 def _refuse_unsupported(graph: Graph, plan: Parallelism) -> None:
-    if plan.offload_optimizer:
-        raise IllegalPlan(
-            "offload_optimizer = True is not supported yet; zero = 1 or 2 shard the optimizer state instead"
-        )
+    if plan.offload_optimizer and plan.servers:
+        raise IllegalPlan(f"offload_optimizer = True: the {plan.servers} servers hold the optimizer state already")
+    if plan.offload_optimizer and not any(op.kind == "optimizer" for op in graph.ops):
+        raise IllegalPlan("offload_optimizer = True: this graph has no optimizer; use a training step with one")
     if plan.asynchronous and not plan.servers:
         raise IllegalPlan("asynchronous = True needs parameter servers; set servers to at least 1")
     if plan.servers and (plan.zero or plan.num_devices != plan.data):

@@ -1,7 +1,7 @@
 """Verifies a program before anyone puts a price on it."""
 
 from traincast.errors import IllegalPlan, InvalidInput
-from traincast.spec import AXES, Collective, Program, Stage
+from traincast.spec import AXES, HOST, Collective, Program, Stage
 from traincast.spec.graph import PHASES
 
 
@@ -18,9 +18,9 @@ def _check_stage(stage: Stage) -> None:
     in_optimizer = False
     for index, task in enumerate(stage.tasks):
         if isinstance(task, Collective):
-            if task.axis not in AXES or task.phase not in (*PHASES, "gradient"):
+            if task.axis not in (*AXES, HOST) or task.phase not in (*PHASES, "gradient"):
                 raise InvalidInput(f"task {index} is a collective on axis {task.axis!r} in phase {task.phase!r}")
-            if task.num_ranks < 2:
+            if task.num_ranks < 2 and task.axis != HOST:
                 raise InvalidInput(f"task {index}, {task.name}, has {task.num_ranks} rank; a collective needs two")
             continue
         in_optimizer = in_optimizer or task.phase == "optimizer"

@@ -1,4 +1,4 @@
-"""Runs the tasks of one pass on three clocks: host, device and network; repeated layers in closed form or one by one.
+"""Runs the tasks of one pass on four clocks: host, device, network and copies; repeated layers in closed form or one by one.
 
 A kernel starts when the one before it has ended and the host has issued it: end = max(end before, issued) + duration. That
 recurrence is linear in the (max, +) algebra, so a layer repeated n times needs no loop (Baccelli et al. 1992).
@@ -7,7 +7,7 @@ recurrence is linear in the (max, +) algebra, so a layer repeated n times needs 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from traincast.spec import Collective, Estimate, Span, Stage, Task
+from traincast.spec import HOST, Collective, Estimate, Span, Stage, Task
 from traincast.spec.graph import segments
 
 PASSES = ("forward", "backward", "optimizer")
@@ -15,11 +15,12 @@ PASSES = ("forward", "backward", "optimizer")
 
 @dataclass(slots=True)
 class Clocks:
-    """When each of the three is free again."""
+    """When each of them is free again."""
 
     host_s: float = 0.0
     device_s: float = 0.0
     network_s: float = 0.0
+    copies_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ def run_pass(parts: Sequence[Part], clocks: Clocks, spent: Spent, *, last: bool 
         if spans is not None:
             for _ in range(part.count):
                 _run_once(part, clocks, spent, loose, spans, rank)
-        elif part.before:
+        elif part.before or any(task.axis == HOST for task, _, _ in loose):
             for _ in range(part.count):
                 _run_once(part, clocks, spent, loose, None, rank)
         else:
@@ -226,6 +227,13 @@ def _run_once(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[Co
     stretch = elapsed_s / part.device_s if part.device_s else 1.0
     for task, ready_s, seconds in loose:
         send_s = max(clocks.network_s, start_s + ready_s * stretch)
+        if task.axis == HOST:
+            # A gradient is copied when it is reduced; what the network does later is not waited for.
+            send_s = max(clocks.copies_s, send_s)
+            clocks.copies_s = send_s + seconds
+            if spans is not None:
+                spans.append(_span(task.kind, task, send_s, clocks.copies_s, rank, stream="copies"))
+            continue
         clocks.network_s = send_s + seconds
         spent.communication_s += seconds
         if spans is not None:
@@ -238,7 +246,7 @@ def _account(part: Part, spent: Spent, count: int, *, waited_s: float) -> None:
     spent.host_s += max(0.0, waited_s)
     for task, seconds in part.blocking:
         spent.expose(task.axis, count * seconds)
-        spent.communication_s += count * seconds
+        spent.communication_s += count * seconds if task.axis != HOST else 0.0
 
 
 def _write_down(part: Part, clocks: Clocks, spans: list[Span], rank: int) -> None:
@@ -250,7 +258,8 @@ def _write_down(part: Part, clocks: Clocks, spans: list[Span], rank: int) -> Non
         start_s = max(clocks.device_s, host_s)
         clocks.device_s = start_s + estimate.seconds
         if isinstance(task, Collective):
-            spans.append(_span(task.kind, task, start_s, clocks.device_s, rank, stream="device"))
+            stream = HOST if task.axis == HOST else "device"
+            spans.append(_span(task.kind, task, start_s, clocks.device_s, rank, stream=stream))
         else:
             spans.append(
                 Span(
@@ -273,7 +282,7 @@ def _span(name: str, task: Collective, start_s: float, end_s: float, rank: int, 
         start_s=start_s,
         end_s=end_s,
         stream=stream,
-        category="communication",
+        category=HOST if task.kind == "host_update" else "communication",
         rank=rank,
         layer=task.layer,
         collective=task,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from traincast.simulate.draw import Pattern, draw_patterns, draw_pipeline
 from traincast.simulate.order import finish_times, place_passes
 from traincast.simulate.passes import Clocks, Part, Spent, run_pass, split_passes
-from traincast.spec import Collective, Estimate, Program, Span, Timeline
+from traincast.spec import HOST, Collective, Estimate, Program, Span, Timeline
 
 MAX_SPANS = 200_000
 
@@ -52,11 +52,19 @@ def _run_rounds(passes: Mapping[str, Sequence[Part]], rounds: int, clocks: Clock
 
 def _run_update(passes: Mapping[str, Sequence[Part]], clocks: Clocks, spent: Spent, *, spans: list[Span] | None,
                 rank: int = 0) -> None:  # fmt: skip
-    """The optimizer waits for the last gradient."""
+    """The optimizer waits for the last gradient, wherever it goes; the step ends when new weights have come back."""
     if clocks.network_s > clocks.device_s:
         spent.expose("data", clocks.network_s - clocks.device_s)
         clocks.device_s = clocks.network_s
+    _await_copies(clocks, spent)
     run_pass(passes["optimizer"], clocks, spent, spans=spans, rank=rank)
+    _await_copies(clocks, spent)
+
+
+def _await_copies(clocks: Clocks, spent: Spent) -> None:
+    if clocks.copies_s > clocks.device_s:
+        spent.expose(HOST, clocks.copies_s - clocks.device_s)
+        clocks.device_s = clocks.copies_s
 
 
 def _run_pipeline(program: Program, estimates: Sequence[Sequence[Estimate]], *, draw: bool) -> Timeline:

@@ -14,7 +14,7 @@ from traincast.spec.measurement import (
     Rates,
 )
 from traincast.spec.parallel import AXES, ORDERS, RECOMPUTES, Parallelism
-from traincast.spec.program import COLLECTIVES, Collective, Program, Stage, Task
+from traincast.spec.program import COLLECTIVES, HOST, Collective, Program, Stage, Task
 from traincast.spec.resources import RESOURCES, Activity, ResourceProfile
 from traincast.spec.result import (
     COVERAGE,
@@ -33,6 +33,7 @@ __all__ = [
     "COLLECTIVES",
     "COVERAGE",
     "GROUNDS",
+    "HOST",
     "KINDS",
     "MODES",
     "ORDERS",

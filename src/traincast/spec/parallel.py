@@ -41,6 +41,9 @@ class Parallelism:
     """Parameter servers; 0: all-reduce."""
     asynchronous: bool = False
     offload_optimizer: bool = False
+    """The optimizer state, its master weights with it, lies in host memory and the host updates it (Ren et al. 2021). On the
+    device nothing of it remains; gradients are copied to the host as they become ready in the last pass and stay on the
+    device until the step ends; updated weights are copied back."""
 
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "pipeline", "context", "expert", "virtual_stages", "micro_batches"):

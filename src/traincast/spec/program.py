@@ -6,7 +6,13 @@ from traincast.errors import InvalidInput
 from traincast.spec.graph import Op, Repeat, Tensor, check_repeats, count_runs
 from traincast.spec.parallel import Parallelism
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv", "push", "pull")
+COLLECTIVES = (
+    "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv", "push", "pull",
+    "copy_out", "copy_in", "host_update",
+)  # fmt: skip
+HOST = "host"
+"""The axis of what a device exchanges with its own host (copy_out, copy_in) and of what the host computes for it
+(host_update, whose bytes are those the host reads and writes in its memory)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
