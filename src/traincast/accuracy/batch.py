@@ -3,23 +3,32 @@
 import functools
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, replace
+from typing import Protocol
 
 from traincast.accuracy.cases import Case, Measured, Observation, Row, hide_results, parse_case, parse_observation
 from traincast.accuracy.given import Known, correct
+from traincast.accuracy.grant import Grant, Verdict, weigh
 from traincast.accuracy.predictions import Prediction, refuse, summarize
 from traincast.accuracy.remember import Remembering
-from traincast.accuracy.retune import Tuned, retune
+from traincast.accuracy.retune import Tuned, prepare
 from traincast.accuracy.translate import Question, translate
 from traincast.cost.pricing import Pricing, default_ops
 from traincast.cost.stack import Stack
-from traincast.errors import IllegalPlan, TraincastError
+from traincast.errors import IllegalPlan, TraincastError, UnknownName
 from traincast.forecast import forecast
 from traincast.spec import Forecast
+from traincast.spread import ENGINES, deliver
 
 Answer = Callable[[Question], Forecast]
 Progress = Callable[[Sequence[Row]], Iterable[Row]]
+
+
+class Stacks(Protocol):
+    """Says which constants a case is answered with."""
+
+    def stack_of(self, case: Case, name: str) -> Stack: ...
+
 
 CHUNK = 16
 LONG_TABLE = 400
@@ -34,34 +43,57 @@ def answer_rows(
     answer: Answer | None = None,
     progress: Progress | None = None,
     workers: int = 1,
+    engine: str = "processes",
     prior: Stack | None = None,
 ) -> list[Prediction]:
     """One prediction per row, in order. Results in `rows` are dropped unseen; those in `given` may be learnt from.
 
-    Given rows first move the constants of the stacks that ran them (from `prior`, or from what ships for each), then what is
-    left of their errors corrects the cases near them.
+    Given rows move the constants of the stacks that ran them (from `prior`, or from what ships for each) and correct the cases
+    near them, each as far as it proves itself on the given rows (see `grant`).
     With more than one worker the distinct questions are shared between processes; the answers are the same.
     """
     asked, granted = hide_results(rows), hide_results(given)
     watched: Iterable[Row] = progress(asked) if progress is not None else asked
-    tuned = retune(_measured(given), ops=_op_model(), prior=prior) if given and answer is None else Tuned()
+    grant = _weigh(asked, given, prior) if answer is None else Grant()
+    if engine not in ENGINES:
+        raise UnknownName("engine", engine, ENGINES)
     if workers > 1 and answer is None:
-        with ProcessPoolExecutor(max_workers=workers) as pool:
-            work = functools.partial(_answer_chunk, tuned=tuned)
-            memory = _Shared(pool.map(work, _chunk([*asked, *granted])))
-            predictions = [memory.answer(row) for row in watched]
-            known = _learn(given, [memory.answer(row) for row in granted])
+        chunks = deliver(_answer_chunk, _chunk(asked), shared=(grant,), engine=engine, workers=workers)
+        memory = _Shared(answers for _, answers in chunks)
+        predictions = [memory.answer(row) for row in watched]
     else:
-        alone = _Alone(answer, tuned)
+        alone = _Alone(answer, grant)
         predictions = [alone.answer(row) for row in watched]
-        known = _learn(given, [alone.answer(row) for row in granted])
-    if not known:
-        return predictions
-    places = [index for index, prediction in enumerate(predictions) if prediction.answered]
-    moved = correct([parse_case(asked[index]) for index in places], [predictions[index] for index in places], known)
-    for index, prediction in zip(places, moved, strict=True):
-        predictions[index] = prediction
+    for constants in (False, True):
+        places = _places_to_correct(asked, predictions, grant, constants=constants, always=answer is not None)
+        if given and places and not (constants and answer is not None):
+            teacher = _Alone(answer, grant.tuned if constants else grant.ignoring)
+            cases = [parse_case(asked[index]) for index in places]
+            frameworks = {case.framework for case in cases}
+            known = [row for row in _learn(given, granted, teacher) if answer or row.case.framework in frameworks]
+            moved = correct(cases, [predictions[index] for index in places], known)
+            for index, prediction in zip(places, moved, strict=True):
+                predictions[index] = prediction
     return predictions
+
+
+def _weigh(asked: Sequence[Row], given: Sequence[Row], prior: Stack | None) -> Grant:
+    if not given:
+        return Grant(tuned=Tuned(start=prior))
+    cases = [case for row in asked if isinstance(case := _read_case(row), Case)]
+    return weigh(prepare(_measured(given), ops=_op_model(), prior=prior), cases, prior=prior)
+
+
+def _places_to_correct(
+    asked: Sequence[Row], predictions: Sequence[Prediction], grant: Grant, *, constants: bool, always: bool
+) -> list[int]:
+    """The answered rows whose near rows may correct them, with or without moved constants."""
+    wanted = Verdict(constants=constants, near=True)
+    return [
+        index
+        for index, prediction in enumerate(predictions)
+        if prediction.answered and (always or grant.verdict_of(parse_case(asked[index])) == wanted)
+    ]
 
 
 def choose_workers(num_rows: int) -> int:
@@ -72,9 +104,9 @@ def choose_workers(num_rows: int) -> int:
 class _Alone:
     """Answers in this process, each distinct question once."""
 
-    def __init__(self, answer: Answer | None, tuned: Tuned) -> None:
+    def __init__(self, answer: Answer | None, stacks: Stacks) -> None:
         self._answer = answer
-        self._tuned = tuned
+        self._stacks = stacks
         self._memory: dict[Hashable, Prediction] = {}
 
     def answer(self, row: Row) -> Prediction:
@@ -83,7 +115,7 @@ class _Alone:
             return case
         key = question_key(case)
         if key not in self._memory:
-            self._memory[key] = _answer_case(case, self._answer, self._tuned)
+            self._memory[key] = _answer_case(case, self._answer, self._stacks)
         return replace(self._memory[key], case_id=case.case_id)
 
 
@@ -115,8 +147,8 @@ def _chunk(rows: Sequence[Row]) -> list[list[Case]]:
     return [ordered[start : start + CHUNK] for start in range(0, len(ordered), CHUNK)]
 
 
-def _answer_chunk(cases: Sequence[Case], *, tuned: Tuned) -> dict[Hashable, Prediction]:
-    return {question_key(case): _answer_case(case, None, tuned) for case in cases}
+def _answer_chunk(cases: Sequence[Case], stacks: Stacks) -> dict[Hashable, Prediction]:
+    return {question_key(case): _answer_case(case, None, stacks) for case in cases}
 
 
 def _measured(given: Sequence[Row]) -> list[Measured]:
@@ -129,10 +161,10 @@ def _measured(given: Sequence[Row]) -> list[Measured]:
     return found
 
 
-def _learn(given: Sequence[Row], predictions: Sequence[Prediction]) -> list[Known]:
+def _learn(given: Sequence[Row], granted: Sequence[Row], teacher: _Alone) -> list[Known]:
     known: list[Known] = []
-    for row, prediction in zip(given, predictions, strict=True):
-        observation = _observe(row)
+    for row, hidden in zip(given, granted, strict=True):
+        prediction, observation = teacher.answer(hidden), _observe(row)
         if prediction.answered and observation is not None and observation.scores_time and observation.step_s:
             known.append(Known(case=parse_case(row), prediction=prediction, step_s=observation.step_s))
     return known
@@ -152,11 +184,11 @@ def _read_case(row: Row) -> Case | Prediction:
         return refuse(str(row.get("case_id") or ""), str(error))
 
 
-def _answer_case(case: Case, answer: Answer | None, tuned: Tuned) -> Prediction:
+def _answer_case(case: Case, answer: Answer | None, stacks: Stacks) -> Prediction:
     try:
         question = translate(case)
         return summarize(
-            answer(question) if answer is not None else _forecast(question, tuned.stack_of(case, question)),
+            answer(question) if answer is not None else _forecast(question, stacks.stack_of(case, question.job.stack)),
             case_id=case.case_id,
             assumptions=question.assumptions,
             watched_stage=question.watched_stage,

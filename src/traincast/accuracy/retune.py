@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincast.accuracy.cases import Case, Measured
-from traincast.accuracy.translate import Question, translate
+from traincast.accuracy.translate import translate
 from traincast.cost import OpModel
 from traincast.cost.pricing import Pricing
 from traincast.cost.stack import TUNABLE, Stack, stack
 from traincast.errors import TraincastError
-from traincast.forecast.tune import KnownStep, know_step, tune
+from traincast.forecast.tune import MAX_STEPS, KnownStep, know_step, tune
 
 Group = tuple[str | None, str | None]
 
@@ -21,22 +21,32 @@ OWN_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """A measured case, lowered and priced once."""
+
+    case: Case
+    step: KnownStep
+    start: Stack
+    """The constants that it is answered with where nothing is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """The constants to use for a case."""
+    """The constants to use for a case; where a framework has none, `start`, or what ships for its stack."""
 
     groups: Mapping[Group, Stack] = field(default_factory=dict)
+    start: Stack | None = None
 
-    def stack_of(self, case: Case, question: Question) -> Stack:
+    def stack_of(self, case: Case, name: str) -> Stack:
         for group in ((case.framework, case.gpu), (case.framework, None)):
             if group in self.groups:
                 return self.groups[group]
-        return stack(question.job.stack)
+        return self.start or stack(name)
 
 
-def retune(known: Sequence[Measured], *, ops: OpModel, prior: Stack | None = None) -> Tuned:
-    """Constants moved to the known cases. `prior`: where they start; by default at what ships for each stack."""
-    steps: dict[Group, list[KnownStep]] = {}
-    starts: dict[str | None, Stack] = {}
+def prepare(known: Sequence[Measured], *, ops: OpModel, prior: Stack | None = None) -> list[Lesson]:
+    """The rows that can be answered at all. `prior`: the constants to start from; by default what ships for each stack."""
+    lessons: list[Lesson] = []
     for row in known:
         try:
             question = translate(row.case)
@@ -44,15 +54,27 @@ def retune(known: Sequence[Measured], *, ops: OpModel, prior: Stack | None = Non
         except TraincastError as error:
             logging.getLogger(__name__).info("%s teaches nothing: %s", row.case.case_id, error)
             continue
-        steps.setdefault((row.case.framework, row.case.gpu), []).append(step)
-        starts[row.case.framework] = prior or stack(question.job.stack)
+        lessons.append(Lesson(case=row.case, step=step, start=prior or stack(question.job.stack)))
+    return lessons
+
+
+def retune(
+    lessons: Sequence[Lesson], *, prior: Stack | None = None, rounds: int = 8, max_steps: int = MAX_STEPS
+) -> Tuned:
+    """Constants moved from where the lessons start towards what was measured."""
+    steps: dict[Group, list[KnownStep]] = {}
+    starts: dict[str | None, Stack] = {}
+    for lesson in lessons:
+        steps.setdefault((lesson.case.framework, lesson.case.gpu), []).append(lesson.step)
+        starts[lesson.case.framework] = lesson.start
     groups: dict[Group, Stack] = {}
+    narrow = {name: OWN_SHARE * width for name, width in TUNABLE.items()}
     for framework, start in starts.items():
         own = {group: rows for group, rows in steps.items() if group[0] == framework}
         together = [step for rows in own.values() for step in rows]
-        groups[framework, None] = tune(start, together)
-        narrow = {name: OWN_SHARE * width for name, width in TUNABLE.items()}
+        groups[framework, None] = tune(start, together, rounds=rounds, max_steps=max_steps)
         for group, rows in own.items():
             if len(own) > 1 and len(rows) >= MIN_ROWS:
-                groups[group] = tune(groups[framework, None], rows, spreads=narrow, rounds=5)
-    return Tuned(groups=groups)
+                common = groups[framework, None]
+                groups[group] = tune(common, rows, spreads=narrow, rounds=min(5, rounds), max_steps=max_steps)
+    return Tuned(groups=groups, start=prior)

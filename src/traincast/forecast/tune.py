@@ -12,7 +12,7 @@ from traincast.cost.pricing import Pricing
 from traincast.cost.stack import TUNABLE, Stack, read_constants, with_constants
 from traincast.lower import lower
 from traincast.simulate import simulate_step
-from traincast.spec import Cluster, Collective, Estimate, Job, Op, Parallelism, Program
+from traincast.spec import Cluster, Collective, Estimate, Job, Op, Parallelism, Program, Timeline
 
 Array = NDArray[np.float64]
 
@@ -35,6 +35,10 @@ class KnownStep:
     cuda_graphs: bool = False
 
     def predict(self, stack: Stack) -> float:
+        """The duration of the step under a stack's constants."""
+        return self.simulate(stack).duration_s
+
+    def simulate(self, stack: Stack) -> Timeline:
         """The step under a stack's constants."""
         priced: dict[int, list[Estimate]] = {}
         for stage, estimates, crossing in zip(self.program.stages, self.estimates, self.crossing, strict=True):
@@ -48,7 +52,8 @@ class KnownStep:
         if self.cuda_graphs:
             priced = {key: [replace(estimate, host_s=0.0) for estimate in row] for key, row in priced.items()}
         timeline = simulate_step(self.program, [priced[id(stage.tasks)] for stage in self.program.stages])
-        return timeline.duration_s + stack.pass_s * self.program.parallelism.micro_batches
+        extra_s = stack.pass_s * self.program.parallelism.micro_batches
+        return replace(timeline, duration_s=timeline.duration_s + extra_s) if extra_s else timeline
 
 
 def know_step(
