@@ -1,7 +1,8 @@
 """`traincast profile`: measures operators, collectives, steps or the whole corpus into a store."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,9 @@ import typer
 from traincast.cli.options import Json
 
 if TYPE_CHECKING:
+    from traincast.profile.corpus import Setting
     from traincast.profile.protocol import Progress, Protocol, Visit
+    from traincast.profile.team import Team
     from traincast.spec import Environment, Experiment
     from traincast.store import Store
 
@@ -38,6 +41,10 @@ def profile(
     testbed: Annotated[
         str | None, typer.Option("--testbed", help="Name of a test-bed that is up; its nodes are the ranks.")
     ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--setting", help="Corpus: only this setting, such as 4x1gbit; may be repeated."),
+    ] = None,
     device: Annotated[str, typer.Option("--device", "-d", help="cpu or cuda.")] = "cpu",
     rounds: Annotated[int, typer.Option("--rounds", help="Visits to each experiment, apart in time.")] = 5,
     block: Annotated[float, typer.Option("--block", help="Seconds of repeats in each visit.")] = 0.15,
@@ -64,7 +71,7 @@ def profile(
     protocol = Protocol(num_rounds=rounds, block_s=block)
     with Store(store) as kept:
         if what == "corpus":
-            visits = _measure_corpus(kept, names or [], budget_s=budget_s, rounds=rounds)
+            visits = _measure_corpus(kept, names or [], settings=setting or [], budget_s=budget_s, rounds=rounds)
         elif what == "collectives" or ranks > 1 or testbed is not None:
             experiments = _distributed(what, names or [], batch, optimizer, size, ranks, strategy, testbed)
             visits = _measure_team(
@@ -198,12 +205,13 @@ def _measure_team(
     else:
         opened = local_team(ranks, backend="nccl" if device == "cuda" else "gloo")
     with opened as team:
-        yield from _visit_all(team, kept, team.environment, experiments, protocol, budget_s=budget_s)
+        visit_one = partial(team.visit, protocol=protocol, sample=True)
+        yield from _visit_all(visit_one, kept, team.environment, experiments, protocol, budget_s=budget_s)
 
 
 def _visit_all(
-    team: Any, kept: "Store", environment: "Environment", experiments: list["Experiment"], protocol: "Protocol", *,
-    budget_s: float, skipped: set[str] | None = None,
+    visit_one: Callable[["Experiment"], "Visit"], kept: "Store", environment: "Environment",
+    experiments: list["Experiment"], protocol: "Protocol", *, budget_s: float, skipped: set[str] | None = None,
 ) -> Iterator["Visit"]:  # fmt: skip
     """In rounds. While an experiment runs it is in `skipped`, so one that kills the ranks is not tried again."""
     import time
@@ -221,7 +229,7 @@ def _visit_all(
                 continue
             before = time.monotonic()
             skipped.add(experiment.key)
-            visit = team.visit(experiment, protocol=protocol, sample=number == 0)
+            visit = visit_one(experiment)
             if visit.block is not None:
                 kept.append(experiment, environment, visit.block)
                 skipped.discard(experiment.key)
@@ -234,37 +242,101 @@ def _visit_all(
     _show(progress, None)
 
 
-def _measure_corpus(kept: "Store", names: list[str], *, budget_s: float, rounds: int) -> Iterator["Visit"]:
+def _measure_corpus(
+    kept: "Store", names: list[str], *, settings: list[str], budget_s: float, rounds: int
+) -> Iterator["Visit"]:
     """Round by round over all settings, so that a corpus cut short is thin everywhere rather than absent somewhere."""
     import os
     import platform
     import time
 
     from traincast.profile.architectures import corpus_names
-    from traincast.profile.corpus import SETTINGS, experiments_in
+    from traincast.profile.corpus import experiments_in, find_settings
     from traincast.profile.protocol import Protocol
     from traincast.profile.team import TeamFailed, team_in
     from traincast.profile.testbed import EmulatedCluster, emulated, require_root
 
     require_root()
     started = time.monotonic()
-    skipped: dict[str, set[str]] = {setting.name: set() for setting in SETTINGS}
+    chosen = find_settings(settings)
+    skipped: dict[str, set[str]] = {setting.name: set() for setting in chosen}
     for number in range(1, rounds + 1):
-        protocol = Protocol(num_rounds=number, block_s=0.6, min_repeats=4, max_repeats=30, warm_up_runs=2)
-        for setting in SETTINGS:
+        protocol = Protocol(num_rounds=number, block_s=0.6, min_repeats=3, max_repeats=30, warm_up_runs=2)
+        for setting in chosen:
             experiments = list(experiments_in(setting, names or corpus_names()))
             cluster = EmulatedCluster(name=f"c{os.getpid()}"[:12], nodes=setting.nodes)
             while time.monotonic() - started < budget_s:
                 left_s = budget_s - (time.monotonic() - started)
                 try:
                     with emulated(cluster), team_in(cluster, machine=f"{platform.node()} testbed") as team:
+                        visit_one = partial(_visit_profiled, team, setting, protocol=protocol, kept_beside=kept.path)
                         yield from _visit_all(
-                            team, kept, team.environment, experiments, protocol, budget_s=left_s,
+                            visit_one, kept, team.environment, experiments, protocol, budget_s=left_s,
                             skipped=skipped[setting.name],
                         )  # fmt: skip
                     break
                 except TeamFailed as error:
                     sys.stderr.write(f"{setting.name}: {error}; starting its ranks again\n")
+
+
+def _visit_profiled(team: "Team", setting: "Setting", experiment: "Experiment", *, protocol: "Protocol",
+                    kept_beside: Path) -> "Visit":  # fmt: skip
+    """The visit with the twelve resource numbers of each rank, by the definitions that forecasts use."""
+    import dataclasses
+
+    from traincast.profile.machine import total_memory_bytes
+    from traincast.resources import profile_samples
+
+    visit = team.visit_watched(experiment, protocol=protocol)
+    if visit.block is None:
+        return visit
+    _keep_samples(visit, kept_beside.with_suffix(".samples.jsonl"))
+    memory_bytes = total_memory_bytes() / setting.num_ranks
+    resources = dict(visit.block.resources)
+    for rank, (samples, node) in enumerate(zip(visit.samples, setting.nodes, strict=True)):
+        read = samples.values
+        if len(read) < 4:
+            continue
+        profile = profile_samples(
+            [each.at_s for each in read],
+            # A node's share is its whole processor: working all of it is full utilisation.
+            busy_s=[each.cpu_s / node.cpu_share for each in read],
+            memory_share=[each.rss_bytes / memory_bytes for each in read],
+            received_bytes=[each.received_bytes for each in read],
+            sent_bytes=[each.sent_bytes for each in read],
+            num_steps=len(visit.block.wall_s),
+        )
+        resources |= {f"rank{rank}_{name}": value for name, value in profile.twelve().items()}
+        resources[f"rank{rank}_sampled_steps"] = len(visit.block.wall_s)
+        resources[f"rank{rank}_gpu_mean"] = profile.gpu.mean
+        resources[f"rank{rank}_window_s"] = profile.window_s
+        resources[f"rank{rank}_rss_peak_bytes"] = max(each.rss_bytes for each in read)
+    return dataclasses.replace(visit, block=dataclasses.replace(visit.block, resources=resources))
+
+
+def _keep_samples(visit: "Visit", path: Path) -> None:
+    """One line with every reading of every rank, so that other definitions can be applied to the same run later."""
+    import json
+
+    line = {
+        "experiment": visit.experiment.key,
+        "num_steps": len(visit.block.wall_s) if visit.block is not None else 0,
+        "ranks": [
+            [
+                [
+                    round(each.at_s, 5),
+                    round(each.cpu_s, 5),
+                    int(each.received_bytes),
+                    int(each.sent_bytes),
+                    int(each.rss_bytes),
+                ]
+                for each in samples.values
+            ]
+            for samples in visit.samples
+        ],
+    }
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 
 def _progress() -> "Progress":

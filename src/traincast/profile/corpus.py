@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from traincast.errors import UnknownName
 from traincast.profile.testbed import EmulatedNode
 from traincast.spec.graph import Attr
 from traincast.spec.measurement import Experiment
@@ -12,6 +13,11 @@ BATCHES = (4, 16)
 OPTIMIZER = "adamw"
 CPU_SHARE = 0.25
 NUM_ROUNDS = 3
+TOO_LARGE = frozenset({
+    "dlrm(tables=12,width=32,rows=5000)", "mlp(depth=4,width=768)", "mlp(depth=8,width=512)", "mlp(depth=8,width=768)",
+    "random(seed=7)", "random(seed=12)", "random(seed=16)",
+})  # fmt: skip
+"""Above 5 MB of parameters: a few of them would spend most of the campaign waiting for a 100 Mbit/s link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +49,25 @@ def unequal(num_ranks: int) -> Setting:
 
 SETTINGS: tuple[Setting, ...] = (
     equal("none", 1e9, 1),
-    *(equal("100mbit", 1e8, ranks) for ranks in (2, 3, 4)),
-    *(equal("1gbit", 1e9, ranks) for ranks in (2, 3, 4)),
-    *(equal("10gbit", 1e10, ranks) for ranks in (2, 3, 4)),
-    *(unequal(ranks) for ranks in (2, 4)),
-)
+    equal("1gbit", 1e9, 2), equal("100mbit", 1e8, 4), unequal(4), equal("10gbit", 1e10, 2), equal("1gbit", 1e9, 4),
+    equal("100mbit", 1e8, 2), equal("10gbit", 1e10, 4), unequal(2),
+    *(equal(network, rate, 3) for network, rate in (("1gbit", 1e9), ("100mbit", 1e8), ("10gbit", 1e10))),
+)  # fmt: skip
+"""In this order: a corpus cut short has every network and the ends of the scale."""
+
+
+def find_settings(names: Sequence[str]) -> tuple[Setting, ...]:
+    """All of them where none is named."""
+    known = {setting.name: setting for setting in SETTINGS}
+    for name in names:
+        if name not in known:
+            raise UnknownName("setting", name, known)
+    return tuple(known[name] for name in names) or SETTINGS
 
 
 def experiments_in(setting: Setting, names: Sequence[str], *, batches: Sequence[int] = BATCHES) -> Iterator[Experiment]:
     """Every architecture at every batch size, in a fixed order in which families are mixed."""
-    ordered = sorted(names, key=lambda name: hashlib.sha256(f"corpus {name}".encode()).hexdigest())
+    ordered = sorted(set(names) - TOO_LARGE, key=lambda name: hashlib.sha256(f"corpus {name}".encode()).hexdigest())
     for batch in batches:
         for name in ordered:
             attrs: dict[str, Attr] = {

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincast.errors import InvalidInput
+from traincast.profile.resources import Samples
 from traincast.spec.measurement import Block, Experiment
 
 VERSION = 1
@@ -91,6 +92,8 @@ class Visit:
     experiment: Experiment
     block: Block | None
     failure: str | None = None
+    samples: Sequence[Samples] = ()
+    """Of each rank during the block, where somebody watched."""
 
 
 def measure(

@@ -8,14 +8,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import TraincastError
 from traincast.files import decode, encode
+from traincast.profile.machine import CpuGroup
 from traincast.profile.protocol import Protocol, Visit
+from traincast.profile.resources import watching
 from traincast.profile.testbed import EmulatedCluster, group_of, start_in_node, stop_all
 from traincast.spec.measurement import Block, Environment, Experiment
 
@@ -35,16 +37,31 @@ class Team:
     processes: Sequence["subprocess.Popen[bytes]"]
     environment: Environment
     _answers: Iterator[dict[str, Any]] = field(repr=False)
+    shares: Mapping[CpuGroup, float] = field(default_factory=dict)
+    """CPU group of each rank and what it may use while it is timed; building and warming up get more."""
 
     def visit(
         self, experiment: Experiment, *, protocol: Protocol, sample: bool = False, timeout_s: float = 300.0
     ) -> Visit:
         order = {"experiment": encode(experiment), "protocol": encode(protocol), "sample": sample}
         self.send(order)
+        return _read_visit(experiment, self.receive(timeout_s=timeout_s))
+
+    def visit_watched(self, experiment: Experiment, *, protocol: Protocol, timeout_s: float = 300.0) -> Visit:
+        """Build and warm up with CPU time to spare, then hold each rank to its share and watch it from outside."""
+        for group in self.shares:
+            group.set_share(1.0)
+        self.send({"experiment": encode(experiment), "protocol": encode(protocol), "rehearse": True})
         answer = self.receive(timeout_s=timeout_s)
-        if "failure" in answer:
-            return Visit(experiment=experiment, block=None, failure=str(answer["failure"]))
-        return Visit(experiment=experiment, block=decode(Block, answer["block"]))
+        if "rehearsed" not in answer:
+            return _read_visit(experiment, answer)
+        for group, share in self.shares.items():
+            group.set_share(share)
+        with watching([process.pid for process in self.processes]) as samples:
+            self.send({"go": True})
+            answer = self.receive(timeout_s=timeout_s)
+        span = (float(answer["began_s"]), float(answer["ended_s"]))
+        return replace(_read_visit(experiment, answer), samples=[each.between(*span) for each in samples])
 
     def send(self, order: dict[str, Any]) -> None:
         with (self.directory / "inbox").open("a", encoding="utf-8") as stream:
@@ -52,6 +69,12 @@ class Team:
 
     def receive(self, *, timeout_s: float) -> dict[str, Any]:
         return _receive(self._answers, self.processes, self.directory, timeout_s=timeout_s)
+
+
+def _read_visit(experiment: Experiment, answer: Mapping[str, Any]) -> Visit:
+    if "failure" in answer:
+        return Visit(experiment=experiment, block=None, failure=str(answer["failure"]))
+    return Visit(experiment=experiment, block=decode(Block, answer["block"]))
 
 
 @contextlib.contextmanager
@@ -77,8 +100,9 @@ def team_in(cluster: EmulatedCluster, *, num_ranks: int | None = None, machine: 
                         )
                     )
             team = _assemble(directory, processes)
-            for group, node in zip(groups, cluster.nodes, strict=False):
-                group.set_share(node.cpu_share)
+            team.shares = {group: node.cpu_share for group, node in zip(groups, cluster.nodes[:ranks], strict=True)}
+            for group, share in team.shares.items():
+                group.set_share(share)
             yield team
             _dismiss(team)
         finally:

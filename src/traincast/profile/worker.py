@@ -65,10 +65,26 @@ def serve(*, inbox: Path, results: Path, machine: str | None) -> None:
         order = _share(next(orders) if orders is not None else None)
         if order.get("stop"):
             return
-        answer = _answer(order, canary)
+        answer = _answer(order, canary, _rehearsed(order, orders, results))
         if dist.get_rank() == 0:
             _report(results, answer)
         gc.collect()
+
+
+def _rehearsed(
+    order: dict[str, Any], orders: Iterator[dict[str, Any]] | None, results: Path
+) -> Callable[[], None] | None:
+    """Between warm-up and timing, tell whoever asked, and wait: it may now take away the CPU time that only building and
+    warming up were meant to have. None where nobody asked."""
+    if not order.get("rehearse"):
+        return None
+
+    def wait() -> None:
+        if orders is not None:
+            _report(results, {"rehearsed": True})
+        _share(next(orders) if orders is not None else None)
+
+    return wait
 
 
 def die_with_parent() -> None:
@@ -106,7 +122,9 @@ def _gather(value: Any) -> list[Any]:
     return values
 
 
-def _answer(order: dict[str, Any], canary: Callable[[], float]) -> dict[str, Any]:
+def _answer(
+    order: dict[str, Any], canary: Callable[[], float], rehearsed: Callable[[], None] | None = None
+) -> dict[str, Any]:
     experiment = decode(Experiment, order["experiment"])
     protocol = decode(Protocol, order.get("protocol", {}))
     problem, run = None, None
@@ -118,18 +136,25 @@ def _answer(order: dict[str, Any], canary: Callable[[], float]) -> dict[str, Any
     problems = [text for text in _gather(problem) if text]
     if problems or run is None:
         return {"experiment": order["experiment"], "failure": problems[0].splitlines()[0]}
-    block = _measure(run, protocol=protocol, canary=canary, sample=bool(order.get("sample")))
-    return {"experiment": order["experiment"], "block": encode(block)}
+    block, began_s, ended_s = _measure(
+        run, protocol=protocol, canary=canary, sample=bool(order.get("sample")), rehearsed=rehearsed
+    )
+    return {"experiment": order["experiment"], "block": encode(block), "began_s": began_s, "ended_s": ended_s}
 
 
-def _measure(run: Callable[[], None], *, protocol: Protocol, canary: Callable[[], float], sample: bool) -> Block:
-    durations = []
-    for _ in range(max(2, protocol.warm_up_runs)):
-        dist.barrier()
-        started = time.perf_counter()
-        run()
-        durations.append(time.perf_counter() - started)
-    typical_s = max(statistics.median(durations[1:]), 1e-6)
+def _measure(
+    run: Callable[[], None],
+    *,
+    protocol: Protocol,
+    canary: Callable[[], float],
+    sample: bool,
+    rehearsed: Callable[[], None] | None,
+) -> tuple[Block, float, float]:
+    """The block, and when its repeats began and ended by the clock that all processes of this machine share."""
+    typical_s = _warm_up(run, max(2, protocol.warm_up_runs))
+    if rehearsed is not None:
+        rehearsed()
+        typical_s = _warm_up(run, 1)
     wanted = min(protocol.max_repeats, max(protocol.min_repeats, round(protocol.block_s / typical_s)))
     num_repeats = int(_share(wanted))
     canary_s = canary()
@@ -160,7 +185,7 @@ def _measure(run: Callable[[], None], *, protocol: Protocol, canary: Callable[[]
         resources[f"rank{number}_received_bytes"] = rank["received_bytes"]
         for name, value in rank["resources"].items():
             resources[f"rank{number}_sampled_{name}"] = value
-    return Block(
+    block = Block(
         started_at=started_at,
         # A step is over when the slowest rank is.
         wall_s=tuple(max(times) for times in zip(*(rank["wall_s"] for rank in ranks), strict=True)),
@@ -169,6 +194,18 @@ def _measure(run: Callable[[], None], *, protocol: Protocol, canary: Callable[[]
         resources=resources,
         source="profile",
     )
+    return block, marks[0][0], marks[-1][0]
+
+
+def _warm_up(run: Callable[[], None], times: int) -> float:
+    """Seconds of a typical run; the first of several is not one."""
+    durations = []
+    for _ in range(times):
+        dist.barrier()
+        started = time.perf_counter()
+        run()
+        durations.append(time.perf_counter() - started)
+    return max(statistics.median(durations[1:] or durations), 1e-6)
 
 
 def _sample(run: Callable[[], None]) -> dict[str, float]:
