@@ -54,3 +54,51 @@ def test_more_virtual_stages_shrink_the_bubble() -> None:
         )
 
     assert run(4) < run(2) < run(1)
+
+
+@pytest.mark.parametrize("virtual_stages", [2, 3, 4])
+@pytest.mark.parametrize(("stages", "rounds"), [(2, 4), (4, 8), (4, 16), (8, 8)])
+def test_the_interleaved_bubble_is_that_of_narayanan_2021(stages: int, rounds: int, virtual_stages: int) -> None:
+    """(p - 1) / (v m) of the time that the work itself takes."""
+    ends = finish_times("interleaved", forward_s=[1.0] * stages, backward_s=[2.0] * stages, hop_s=0.0,
+                        micro_batches=rounds, virtual_stages=virtual_stages)  # fmt: skip
+    work_s = rounds * 3.0
+    assert max(ends) - work_s == pytest.approx(work_s * (stages - 1) / (virtual_stages * rounds))
+
+
+@pytest.mark.parametrize(("stages", "rounds"), [(2, 4), (4, 8), (4, 32), (8, 16)])
+def test_the_zero_bubble_order_waits_a_third_as_long(stages: int, rounds: int) -> None:
+    """ZB-H1 (Qi et al. 2024): (p - 1)(F + B - W) with F, the input half B and the weight half W of one length."""
+    ends = finish_times(
+        "zero-bubble", forward_s=[1.0] * stages, backward_s=[2.0] * stages, hop_s=0.0, micro_batches=rounds
+    )
+    assert max(ends) - rounds * 3.0 == pytest.approx((stages - 1) * 1.0)
+
+
+@given(
+    order=st.sampled_from(["interleaved", "zero-bubble"]),
+    stages=st.integers(2, 5),
+    turns=st.integers(1, 4),
+    virtual_stages=st.integers(1, 3),
+)
+def test_formula_and_placement_agree_on_equal_stages(order: str, stages: int, turns: int, virtual_stages: int) -> None:
+    virtual_stages = virtual_stages if order == "interleaved" else 1
+    forward_s, backward_s, rounds = [1.0] * stages, [2.0] * stages, stages * turns
+    exact = finish_times(order, forward_s=forward_s, backward_s=backward_s, hop_s=0.0, micro_batches=rounds,
+                         virtual_stages=virtual_stages)  # fmt: skip
+    formula = _by_formula(order, forward_s, backward_s, 0.0, rounds, virtual_stages)
+    assert max(exact) == pytest.approx(max(formula))
+
+
+@given(
+    forward_s=st.lists(st.floats(0.1, 5.0), min_size=2, max_size=4), hop_s=st.floats(0.0, 1.0), turns=st.integers(1, 3)
+)
+def test_no_order_beats_the_work_of_any_stage_and_none_stalls(forward_s: list[float], hop_s: float, turns: int) -> None:
+    backward_s = [2 * seconds for seconds in forward_s]
+    rounds = turns * len(forward_s)
+    for order, virtual_stages in (("interleaved", 2), ("interleaved", 3), ("zero-bubble", 1)):
+        ends = finish_times(order, forward_s=forward_s, backward_s=backward_s, hop_s=hop_s, micro_batches=rounds,
+                            virtual_stages=virtual_stages)  # fmt: skip
+        assert all(end >= rounds * 3 * work - 1e-9 for end, work in zip(ends, forward_s, strict=True))
+        serial_s = sum(3 * rounds * work for work in forward_s) + 4 * rounds * virtual_stages * len(forward_s) * hop_s
+        assert max(ends) <= serial_s + 1e-9

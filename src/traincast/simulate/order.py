@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
-EXACT_CELLS = 20_000
+EXACT_CELLS = 4_000
+"""Passes of a micro-batch that are placed one by one; beyond, the formulas say the same of equal stages."""
+WEIGHT_SHARE = 0.5
+"""Of a backward pass that makes weight gradients: every product has one of each."""
 
 
 def finish_times(order: str, *, forward_s: Sequence[float], backward_s: Sequence[float], hop_s: float, micro_batches: int,
@@ -11,25 +14,34 @@ def finish_times(order: str, *, forward_s: Sequence[float], backward_s: Sequence
     num_stages = len(forward_s)
     if num_stages == 1:
         return [micro_batches * (forward_s[0] + backward_s[0])]
-    if (
-        order == "interleaved"
-        or virtual_stages > 1
-        or order == "zero-bubble"
-        or num_stages * micro_batches > EXACT_CELLS
-    ):
+    exact = num_stages * micro_batches * virtual_stages <= EXACT_CELLS
+    # Megatron's interleaved order is defined for whole rounds of micro-batches only.
+    if not exact or (virtual_stages > 1 and (micro_batches % num_stages or order == "zero-bubble")):
         return _by_formula(order, forward_s, backward_s, hop_s, micro_batches, virtual_stages)
-    return _by_recurrence(order, forward_s, backward_s, hop_s, micro_batches)
+    if virtual_stages > 1:
+        lists = [
+            _interleave(stage, num_stages, micro_batches, virtual_stages, forward_s[stage], backward_s[stage])
+            for stage in range(num_stages)
+        ]
+    elif order == "zero-bubble":
+        lists = [
+            _fill_bubbles(stage, num_stages, micro_batches, forward_s[stage], backward_s[stage])
+            for stage in range(num_stages)
+        ]
+    else:
+        return [passes[-1][2] for passes in _place(order, forward_s, backward_s, hop_s, micro_batches)]
+    return _run(lists, hop_s=hop_s, num_chunks=num_stages * virtual_stages, micro_batches=micro_batches)
 
 
 def _by_formula(order: str, forward_s: Sequence[float], backward_s: Sequence[float], hop_s: float, micro_batches: int,
                 virtual_stages: int) -> list[float]:  # fmt: skip
-    """Steady state of the slowest stage, plus filling and draining (Narayanan et al. 2021; zero-bubble: Qi et al. 2024)."""
+    """Steady state of the slowest stage, plus filling and draining: (p - 1)(F + B) / v (Narayanan et al. 2021), and
+    (p - 1)(F + B - 2W) where the weight half W of each backward fills the gaps (ZB-H1, Qi et al. 2024)."""
     both = [f + b for f, b in zip(forward_s, backward_s, strict=True)]
     slowest = max(both)
     ramp_s = sum(both) - slowest
     if order == "zero-bubble":
-        # The weight half of the backward fills the ramp; only one forward and the input half stay exposed.
-        ramp_s *= 1 / 3
+        ramp_s = max(0.0, ramp_s - 2 * WEIGHT_SHARE * (sum(backward_s) - backward_s[both.index(slowest)]))
     hops_s = 2 * (len(both) - 1) * hop_s
     transfers_s = 2 * hop_s * (virtual_stages - 1) * micro_batches / len(both)
     total_s = micro_batches * slowest + ramp_s / virtual_stages + hops_s + transfers_s
@@ -42,11 +54,78 @@ def _by_formula(order: str, forward_s: Sequence[float], backward_s: Sequence[flo
     return ends
 
 
-def _by_recurrence(order: str, forward_s: Sequence[float], backward_s: Sequence[float], hop_s: float,
-                   micro_batches: int) -> list[float]:  # fmt: skip
-    """Each stage runs its list of passes in order; a pass also waits for its neighbour's."""
-    placed = _place(order, forward_s, backward_s, hop_s, micro_batches)
-    return [passes[-1][2] for passes in placed]
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = range(3)
+Pass = tuple[int, int, int, float]
+"""What it is, the chunk of layers it runs, its micro-batch, its duration."""
+
+
+def _interleave(stage: int, num_stages: int, micro_batches: int, virtual: int, forward_s: float,
+                backward_s: float) -> list[Pass]:  # fmt: skip
+    """Megatron's interleaved 1F1B: rounds of one micro-batch per stage through each chunk in turn (Narayanan et al. 2021)."""
+    total = micro_batches * virtual
+    warm = min(2 * (num_stages - stage - 1) + (virtual - 1) * num_stages, total)
+
+    def step(number: int, kind: int) -> Pass:
+        turn, place = divmod(number, num_stages * virtual)
+        chunk = place // num_stages
+        chunk = chunk if kind == FORWARD else virtual - 1 - chunk
+        seconds = (forward_s if kind == FORWARD else backward_s) / virtual
+        return kind, chunk * num_stages + stage, turn * num_stages + place % num_stages, seconds
+
+    passes = [step(number, FORWARD) for number in range(warm)]
+    for number in range(total):
+        if warm + number < total:
+            passes.append(step(warm + number, FORWARD))
+        passes.append(step(number, INPUT_GRADIENT))
+    return passes
+
+
+def _fill_bubbles(stage: int, num_stages: int, micro_batches: int, forward_s: float, backward_s: float) -> list[Pass]:
+    """ZB-H1: weight gradients wait, later stages longer, so that input gradients reach the front sooner (Qi et al. 2024)."""
+    warm = min(num_stages - stage, micro_batches)
+    weight_s = WEIGHT_SHARE * backward_s
+    passes: list[Pass] = [(FORWARD, stage, number, forward_s) for number in range(warm)]
+    for number in range(micro_batches):
+        passes.append((INPUT_GRADIENT, stage, number, backward_s - weight_s))
+        if number >= stage:
+            passes.append((WEIGHT_GRADIENT, stage, number - stage, weight_s))
+        if warm + number < micro_batches:
+            passes.append((FORWARD, stage, warm + number, forward_s))
+    left = range(max(0, micro_batches - stage), micro_batches)
+    return passes + [(WEIGHT_GRADIENT, stage, number, weight_s) for number in left]
+
+
+def _run(lists: Sequence[Sequence[Pass]], *, hop_s: float, num_chunks: int, micro_batches: int) -> list[float]:
+    """When each stage is done. It runs its passes in order; one that needs another stage's result waits for it."""
+    num_stages = len(lists)
+    done: list[list[list[float | None]]] = [
+        [[None] * micro_batches for _ in range(num_chunks)] for _ in (FORWARD, INPUT_GRADIENT)
+    ]
+    clock, position = [0.0] * num_stages, [0] * num_stages
+    waiting = list(range(num_stages))
+    while waiting:
+        stage = waiting.pop()
+        passes = lists[stage]
+        at = position[stage]
+        now = clock[stage]
+        while at < len(passes):
+            kind, chunk, batch, seconds = passes[at]
+            made_s: float | None = -hop_s
+            if kind == FORWARD and chunk:
+                made_s = done[FORWARD][chunk - 1][batch]
+            elif kind == INPUT_GRADIENT and chunk < num_chunks - 1:
+                made_s = done[INPUT_GRADIENT][chunk + 1][batch]
+            if made_s is None:
+                break
+            now = max(now, made_s + hop_s) + seconds
+            if kind != WEIGHT_GRADIENT:
+                done[kind][chunk][batch] = now
+            at += 1
+        if at > position[stage]:
+            position[stage], clock[stage] = at, now
+            waiting += [other for other in ((stage + 1) % num_stages, stage - 1 if stage else num_stages - 1)
+                        if other not in waiting]  # fmt: skip
+    return clock
 
 
 def place_passes(order: str, *, forward_s: Sequence[float], backward_s: Sequence[float], hop_s: float,
