@@ -1,0 +1,139 @@
+"""Our own corpus of measured training steps, read back: each step with its graph, its setting and its resource numbers.
+
+`make corpus` measures it; `python -m traincast.accuracy.corpus STORE` writes the committed files from a store.
+"""
+
+import gzip
+import json
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from traincast.errors import InvalidInput
+from traincast.files import decode, encode, write_whole
+from traincast.profile.corpus import OPTIMIZER, SETTINGS, Setting
+from traincast.spec.graph import Graph
+from traincast.spec.measurement import Measurement, collect
+from traincast.store import Store, export_table, import_table
+
+FOLDER = Path(__file__).resolve().parents[3] / "corpus"
+STEPS, OPERATORS, GRAPHS = "steps.parquet", "operators.parquet", "graphs.json.gz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusStep:
+    """One measured step: the median over its blocks of the medians in them."""
+
+    name: str
+    batch: int
+    """Samples of one rank."""
+    setting: Setting
+    seconds: float
+    cpu_seconds: float | None
+    """CPU time of the slowest rank in one step."""
+    noise: float | None
+    """Relative standard error of `seconds`; None where there is but one block."""
+    resources: Mapping[str, float]
+    """rank0_gpu_idle_s, rank0_sent_bytes ...: medians over the blocks, by the names of spec.resources."""
+
+    @property
+    def family(self) -> str:
+        return self.name.split("(")[0]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Of its graph."""
+        return self.name, self.batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    steps: tuple[CorpusStep, ...]
+    operators: tuple[Measurement, ...]
+    """Single operators of a part of the architectures, at the machine's full speed."""
+    graphs: Mapping[tuple[str, int], Graph]
+    """By architecture and batch; optimizer and loss included, before any plan."""
+
+
+def corpus_is_here() -> bool:
+    return (FOLDER / STEPS).exists()
+
+
+@cache
+def load_corpus(folder: Path = FOLDER) -> Corpus:
+    """The committed corpus; a checkout of the repository has it, an installed package does not."""
+    if not (folder / STEPS).exists():
+        raise InvalidInput(f"there is no corpus in {folder}; it comes with the repository, or measure it: make corpus")
+    operators = import_table(folder / OPERATORS) if (folder / OPERATORS).exists() else []
+    with gzip.open(folder / GRAPHS, "rt", encoding="utf-8") as stream:
+        graphs = {
+            (entry["name"], entry["batch"]): decode(Graph, entry["graph"], where=f"{GRAPHS}: {entry['name']}")
+            for entry in json.load(stream)
+        }
+    return Corpus(
+        steps=read_steps(collect(import_table(folder / STEPS))), operators=tuple(collect(operators)), graphs=graphs
+    )
+
+
+def read_steps(measurements: Iterable[Measurement]) -> tuple[CorpusStep, ...]:
+    settings = {setting.name: setting for setting in SETTINGS}
+    steps = []
+    for found in measurements:
+        attrs = found.experiment.attrs
+        if found.experiment.subject != "step" or attrs.get("network") is None:
+            continue
+        setting = settings[f"{attrs['num_ranks']}x{attrs['network']}"]
+        steps.append(
+            CorpusStep(
+                name=found.experiment.name,
+                batch=int(attrs["batch"]),
+                setting=setting,
+                seconds=found.seconds,
+                cpu_seconds=found.cpu_seconds,
+                noise=found.noise,
+                resources=_medians([block.resources for block in found.blocks]),
+            )
+        )
+    return tuple(steps)
+
+
+def _medians(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = sorted({name for table in tables for name in table})
+    return {name: statistics.median(table[name] for table in tables if name in table) for name in names}
+
+
+def write_corpus(store: Path, folder: Path = FOLDER) -> None:
+    """The committed files from the store of a campaign: steps of the test-bed, single operators, captured graphs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with Store(store, create=False) as kept:
+        rows = list(kept.rows())
+    steps = [row for row in rows if row[0].subject == "step"]
+    export_table(steps, folder / STEPS)
+    operators = [row for row in rows if row[0].subject == "operator"]
+    if operators:
+        export_table(operators, folder / OPERATORS)
+    write_graphs({(row[0].name, int(row[0].attrs["batch"])) for row in steps}, folder / GRAPHS)
+
+
+def write_graphs(keys: Iterable[tuple[str, int]], path: Path) -> None:
+    """Capture each architecture at its batch; what the file already holds is kept."""
+    from traincast.capture import capture
+    from traincast.profile.architectures import build_architecture
+
+    known: dict[tuple[str, int], object] = {}
+    if path.exists():
+        with gzip.open(path, "rt", encoding="utf-8") as stream:
+            known = {(entry["name"], entry["batch"]): entry["graph"] for entry in json.load(stream)}
+    for name, batch in sorted(set(keys) - set(known)):
+        model, inputs = build_architecture(name)
+        known[name, batch] = encode(capture(model, inputs(batch), optimizer=OPTIMIZER, name=name))
+    entries = [{"name": name, "batch": batch, "graph": graph} for (name, batch), graph in sorted(known.items())]
+    # Without a time stamp, so that the same graphs are the same file.
+    write_whole(path, gzip.compress(json.dumps(entries, separators=(",", ":")).encode(), mtime=0))
+
+
+if __name__ == "__main__":
+    write_corpus(Path(sys.argv[1]))
