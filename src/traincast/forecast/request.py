@@ -57,11 +57,16 @@ class Resolved:
 
 def resolve(request: Request) -> Resolved:
     """Look up every name of a request; the job file's own values are filled in first."""
-    whole = _merge_job_file(request) if request.source.endswith(".toml") else request
+    whole = fill_in(request)
     cluster = build_cluster(whole)
     plan = complete_plan(whole.parallelism, num_devices=cluster.num_devices)
     graph = load_source(whole.source, whole.workload, recompute=plan.recompute)
     return Resolved(job=build_job(whole.job, graph), cluster=cluster, parallelism=plan)
+
+
+def fill_in(request: Request) -> Request:
+    """The request with the values of its job file, where it names one; what the request says itself wins."""
+    return _merge_job_file(request) if request.source.endswith(".toml") else request
 
 
 def build_cluster(request: Request) -> Cluster:

@@ -1,0 +1,107 @@
+"""A job or a request to the same job at other batches and recomputations."""
+
+import dataclasses
+import functools
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from traincast.errors import InvalidInput
+from traincast.forecast.request import Request, build_job, fill_in, load_source
+from traincast.plan.nouns import Pose, Space
+from traincast.spec import Job
+from traincast.spec.graph import Graph, Scalable
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """A graph that was recorded at one batch."""
+
+    job: Job
+
+    def __call__(self, batch: int, recompute: str) -> Job:
+        if batch != self.job.graph.batch_size:
+            raise InvalidInput(
+                f"the graph was recorded at a batch of {self.job.graph.batch_size}, not {batch}; give a request, or a "
+                "space whose batches are only that"
+            )
+        return self.job
+
+
+def pose_job(job: Job, space: Space | None) -> tuple[Pose, Space]:
+    """A job keeps its batch per pass; without a space a step has one pass of one replica."""
+    batch = job.graph.batch_size
+    return _Fixed(job), replace(space or Space(global_batch=batch), batches=(batch,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A request whose batch and recomputation may be changed; picklable, so that processes can share it."""
+
+    request: Request
+
+    def __call__(self, batch: int, recompute: str) -> Job:
+        request = self.request
+        built_in = not _is_file(request.source)
+        key = _Key(request, batch, recompute if built_in else "none")
+        return build_job(request.job, _load(key))
+
+
+class _Key:
+    """A request holds dicts, which have no hash; its text has."""
+
+    def __init__(self, request: Request, batch: int, recompute: str) -> None:
+        self.request, self.batch, self.recompute = request, batch, recompute
+        self.text = repr((request.source, request.workload, batch, recompute))
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self.text == other.text
+
+
+@functools.lru_cache(maxsize=64)
+def _load(key: _Key) -> Graph:
+    options = dataclasses.replace(key.request.workload, batch=key.batch)
+    return load_source(key.request.source, options, recompute=key.recompute)
+
+
+def _is_file(source: str) -> bool:
+    return Path(source.rpartition(":")[0] if ".py:" in source else source).exists()
+
+
+def pose_request(request: Request, space: Space | None) -> tuple[Pose, Space]:
+    """A request at any batch, but for a graph that was saved at one; without a space the plan of the request says how many
+    samples a step has."""
+    whole = fill_in(request)
+    if space is None:
+        space = Space(global_batch=global_batch_of(whole))
+    fixed = _recorded_batch(whole.source)
+    if fixed is not None:
+        space = replace(space, batches=(fixed,))
+    return _Named(whole), space
+
+
+def global_batch_of(request: Request) -> int:
+    """Samples of one step as the request describes it."""
+    batch = request.workload.batch
+    if batch is None:
+        raise InvalidInput(
+            "how many samples an optimizer step has is not known; give --global-batch, which every plan keeps"
+        )
+    factors = (request.parallelism.get("data", 1), request.parallelism.get("micro_batches", 1))
+    for factor in factors:
+        batch *= factor if isinstance(factor, int) else 1
+    return batch
+
+
+def _recorded_batch(source: str) -> int | None:
+    if not source.endswith((".json", ".json.gz")) or not Path(source).exists():
+        return None
+    from traincast.files import GRAPH_FORMAT, load_graph, read_json
+
+    data = read_json(source)
+    if not (isinstance(data, dict) and data.get("format") == GRAPH_FORMAT):
+        return None
+    loaded = load_graph(source)
+    return None if isinstance(loaded, Scalable) else loaded.batch_size
