@@ -1,0 +1,222 @@
+"""The JSON that requests carry, as the OpenAPI document describes it. Lower bounds and names are checked where the command
+line checks them, so that both say the same sentence; what stands here are types and the most that may be asked."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Name = Annotated[str, Field(max_length=200)]
+Word = Annotated[str, Field(max_length=40)]
+Degree = Annotated[int, Field(le=65_536, ge=-65_536)]
+Count = Annotated[int, Field(le=2**40, ge=-(2**40))]
+Amount = Annotated[float, Field(le=1e24, ge=-1e24)]
+ModelId = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    def given(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True)
+
+
+class WorkloadBody(Body):
+    """One of `name`, `model`, `graph` and `config` says what is trained; the rest how."""
+
+    name: Name | None = Field(None, description="A workload of the catalogue.", examples=["gpt2-xl"])
+    model: ModelId | None = Field(None, description="What POST /models answered for an upload.")
+    graph: dict[str, Any] | None = Field(
+        None, description="A saved graph, as `traincast capture -o graph.json` writes it."
+    )
+    config: dict[str, Any] | None = Field(None, description="The content of a Hugging Face config.json.")
+    batch: Annotated[int, Field(le=2**22, ge=-(2**22))] | None = Field(
+        None, description="Samples of one pass of one replica."
+    )
+    seq: Annotated[int, Field(le=2**23, ge=-(2**23))] | None = Field(None, description="Sequence length in tokens.")
+    precision: Word | None = Field(None, description="fp32, tf32, fp16, fp16-amp, bf16, bf16-amp, fp8 ...")
+    mode: Word | None = Field(None, description="training_step, forward_backward or inference.")
+    optimizer: Word | None = Field(None, description="adamw, adam, sgd, momentum, none ...")
+    attention: Word | None = Field(None, description="eager or flash.")
+
+
+class GroupBody(Body):
+    """Equal nodes: a machine of the catalogue, or a device and how it is connected."""
+
+    device: Name | None = Field(None, description="An accelerator of the catalogue.", examples=["a100-80g"])
+    machine: Name | None = Field(None, description="A machine instead of a device.", examples=["aws-p4d.24xlarge"])
+    nodes: Degree | None = None
+    devices_per_node: Degree | None = None
+    intra: Name | None = Field(None, description="Link inside a node: a catalogue name or 300GB/s.")
+    inter: Name | None = Field(None, description="Network of a node: a catalogue name or 100Gb/s.")
+    speed: Amount | None = None
+
+    def table(self) -> dict[str, Any]:
+        """As the catalogue reads it."""
+        table = self.given()
+        if "machine" in table:
+            table["node"] = table.pop("machine")
+        return table
+
+
+class ClusterBody(GroupBody):
+    """One group of equal nodes, or several under `groups`."""
+
+    price_per_device: Amount | None = Field(None, description="USD for one device and hour; default: the catalogue's.")
+    groups: Annotated[list[GroupBody], Field(max_length=16)] | None = None
+
+    def table(self) -> dict[str, Any]:
+        table = super().table()
+        if self.groups is not None:
+            table["groups"] = [group.table() for group in self.groups]
+        return table
+
+
+class ParallelismBody(Body):
+    """Degrees; without `data` every device that the others leave holds a replica."""
+
+    data: Degree | None = None
+    tensor: Degree | None = None
+    pipeline: Degree | None = None
+    context: Degree | None = None
+    expert: Degree | None = None
+    virtual_stages: Degree | None = None
+    micro_batches: Degree | None = None
+    zero: Degree | None = Field(None, description="0, 1, 2 or 3 (FSDP full shard).")
+    sequence_parallel: bool | None = None
+    recompute: Word | None = Field(None, description="none, selective or full.")
+    order: Word | None = Field(None, description="gpipe, 1f1b, interleaved or zero-bubble.")
+    balance: Word | None = None
+    bucket_bytes: Amount | None = None
+    overlap: bool | None = None
+    servers: Degree | None = None
+    asynchronous: bool | None = None
+    offload_optimizer: bool | None = None
+
+
+class JobBody(Body):
+    """How long it trains and what happens around the steps."""
+
+    steps: Count | None = None
+    samples: Amount | None = None
+    epochs: Amount | None = None
+    epoch_samples: Amount | None = None
+    loading_samples_per_s: Amount | None = None
+    evaluation_every_steps: Count | None = None
+    evaluation_samples: Amount | None = None
+    checkpoint_every_steps: Count | None = None
+    checkpoint_bytes_per_s: Amount | None = None
+    startup_s: Amount | None = None
+    device_mtbf_s: Amount | None = None
+    stack: Name | None = None
+    compiled: bool | None = None
+    cuda_graphs: bool | None = None
+
+
+class AskBody(Body):
+    """A job on a cluster under a plan."""
+
+    workload: WorkloadBody
+    cluster: ClusterBody
+    parallelism: ParallelismBody = Field(default_factory=lambda: ParallelismBody.model_validate({}))
+    job: JobBody = Field(default_factory=lambda: JobBody.model_validate({}))
+
+
+class ForecastBody(AskBody):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "workload": {"name": "gpt2-xl", "batch": 8, "seq": 1024, "precision": "bf16"},
+                    "cluster": {"device": "a100-80g", "nodes": 2, "devices_per_node": 8},
+                    "parallelism": {"zero": 1},
+                    "job": {"steps": 10000},
+                }
+            ]
+        }
+    )
+
+    detail: bool = Field(False, description="Add the spans of the step, the memory over it and its slowest tasks.")
+
+
+class FitBody(AskBody):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "workload": {"name": "llama-2-7b", "precision": "bf16", "seq": 4096},
+                    "cluster": {"device": "a100-80g", "devices_per_node": 8},
+                    "parallelism": {"zero": 3},
+                    "confidence": 0.95,
+                }
+            ]
+        }
+    )
+
+    confidence: Amount = Field(0.95, description="How sure it must be to fit, between 0 and 1.")
+
+
+class TraceBody(Body):
+    """Generated jobs, or the text of a job log."""
+
+    synthetic: Count | None = Field(None, description="Number of jobs to generate.", examples=[500])
+    load: Amount = Field(1.0, description="Load of generated jobs: their demand over what the cluster can serve.")
+    text: Annotated[str, Field(max_length=4_000_000)] | None = Field(None, description="The content of a job log.")
+    format: Word | None = Field(None, description="Format of the log; default: guessed from its first line.")
+    only: Name | None = Field(None, description="Keep rows of this trace, tenant or cluster.")
+
+
+class ScheduleBody(Body):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "trace": {"synthetic": 300},
+                    "cluster": "4x8:a100@2.5",
+                    "policies": ["fifo", "srtf", "easy"],
+                    "seed": 1,
+                }
+            ]
+        }
+    )
+
+    trace: TraceBody
+    cluster: Annotated[str, Field(max_length=500)] = Field(
+        description="NODESxGPUS[:device][@usd per GPU-hour], comma between pools.", examples=["4x8:a100@2.5"]
+    )
+    policies: Annotated[list[Word], Field(min_length=1, max_length=12)] = Field(default=["fifo", "srtf", "easy"])
+    placement: Word = "consolidated"
+    sigma: Amount = Field(0.0, description="Log-normal error of every estimate.")
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
+
+
+class Problem(BaseModel):
+    """What is wrong, in one sentence, as the command line says it."""
+
+    error: str = Field(examples=["unknown device 'b20'; known devices: ... (did you mean 'b200'?)"])
+
+
+class ModelAnswer(BaseModel):
+    """An upload that can be forecast."""
+
+    model: str
+    name: str
+    kind: Literal["graph", "config", "onnx"]
+    batch_size: int
+    any_batch: bool
+    num_ops: int
+    parameters: float
+
+
+class JobAnswer(BaseModel):
+    """A plan or a schedule: asked, running or ended."""
+
+    id: str
+    kind: str
+    state: Literal["queued", "running", "done", "failed", "cancelled"]
+    done: int
+    total: int
+    words: str
+    created_s: float
+    finished_s: float | None
+    error: str | None
+    result: Any = None

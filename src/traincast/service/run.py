@@ -1,0 +1,46 @@
+"""Settings to a running server."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from traincast.errors import InvalidInput
+from traincast.service.app import make_app
+from traincast.service.limits import Settings
+
+
+def run_service(settings: Settings, *, host: str, port: int, announce: Callable[[str], None]) -> None:
+    """Serve until interrupted; `announce` is called with the address once requests are answered."""
+    listener = _listen(host, port)
+    config = uvicorn.Config(
+        make_app(settings), log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=5
+    )
+    server = uvicorn.Server(config)
+
+    async def serve() -> None:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.02)
+        if server.started:
+            shown = f"[{host}]" if ":" in host else host
+            announce(f"http://{shown}:{listener.getsockname()[1]}")
+        await serving
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serve())
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
+        ) from error
+    return listener

@@ -1,0 +1,106 @@
+"""A real service in its own process, and the few words tests say to it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SMALL = {
+    "workload": {"name": "gpt2", "batch": 4, "seq": 512, "precision": "bf16"},
+    "cluster": {"device": "a100-80g", "nodes": 1, "devices_per_node": 8},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    body: Any
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def error(self) -> str:
+        return str(self.body["error"])
+
+
+@dataclass(slots=True)
+class Running:
+    """A service and how to talk to it."""
+
+    url: str
+    process: "subprocess.Popen[str]"
+
+    def ask(self, method: str, path: str, body: Any = None, *, raw: bytes | None = None, **headers: str) -> Reply:
+        data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+        sent = {"content-type": "application/json", **{key.replace("_", "-"): value for key, value in headers.items()}}
+        request = urllib.request.Request(f"{self.url}{path}", data=data, method=method, headers=sent)
+        try:
+            with urllib.request.urlopen(request, timeout=120) as response:
+                return Reply(response.status, _read(response), dict(response.headers))
+        except urllib.error.HTTPError as error:
+            with error:
+                return Reply(error.code, _read(error), dict(error.headers))
+
+    def get(self, path: str, **headers: str) -> Reply:
+        return self.ask("GET", path, **headers)
+
+    def post(self, path: str, body: Any, **headers: str) -> Reply:
+        return self.ask("POST", path, body, **headers)
+
+    def finish(self, job: str, *, patience_s: float = 90.0) -> Reply:
+        """Wait for a job to end."""
+        until = time.monotonic() + patience_s
+        while True:
+            reply = self.get(f"/jobs/{job}")
+            if reply.body["state"] not in ("queued", "running") or time.monotonic() > until:
+                return reply
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+def _read(response: Any) -> Any:
+    content = response.read()
+    if "json" in (response.headers.get("content-type") or ""):
+        return json.loads(content)
+    return content.decode()
+
+
+def start(state: Path, *options: str, token: str | None = None) -> Running:
+    command = [sys.executable, "-m", "traincast", "serve", "--port", "0", "--state", str(state), "--json", *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("TRAINCAST_TOKEN", None)
+    if token is not None:
+        environment["TRAINCAST_TOKEN"] = token
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, f"the service did not start: exit code {process.wait()}"
+    process.stdout.close()
+    return Running(json.loads(line)["url"], process)
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One service for all tests that leave it as it is."""
+    running = start(tmp_path_factory.mktemp("service") / "state.db", "--workers", "1")
+    yield running
+    running.stop()

@@ -1,0 +1,127 @@
+"""What the service answers is what the command line answers."""
+
+import json
+from typing import Any
+
+import pytest
+
+from builders import make_mlp
+from service.conftest import SMALL, Running
+from traincast.__main__ import main
+from traincast.files import GRAPH_FORMAT, GRAPH_VERSION, encode
+from traincast.spec.graph import Scalable
+
+DEVICE = {"device": "a100-80g", "devices_per_node": 1}
+
+
+def asked(**changes: Any) -> dict[str, Any]:
+    return {**SMALL, **changes}
+
+
+def saved_graph(*, batch: int = 32, any_batch: bool = False) -> dict[str, Any]:
+    small = make_mlp(batch=batch)
+    if any_batch:
+        noun: Any = Scalable(small=small, large=make_mlp(batch=2 * batch))
+        return {"format": GRAPH_FORMAT, "version": GRAPH_VERSION, "scalable": encode(noun)}
+    return {"format": GRAPH_FORMAT, "version": GRAPH_VERSION, "graph": encode(small)}
+
+
+def test_a_forecast_is_that_of_the_command_line(service: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["forecast", "gpt2", *"-d a100-80g --nodes 1 -g 8 -b 4 --seq 512 --precision bf16 --json".split()])
+    assert code == 0
+    printed = json.loads(capsys.readouterr().out)
+    reply = service.post("/forecast", asked())
+    assert reply.status == 200
+    for part in ("step", "memory", "job", "usd", "global_batch", "grounds"):
+        assert reply.body[part] == printed[part]
+
+
+def test_a_fit_is_that_of_the_command_line(service: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gpt2", *"-d t4 -g 1 -b 64 --seq 512 --json".split()]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    body = {"workload": {"name": "gpt2", "batch": 64, "seq": 512}, "cluster": {"device": "t4", "devices_per_node": 1}}
+    reply = service.post("/fit", body)
+    assert reply.status == 200
+    assert reply.body == printed
+
+
+def test_the_same_request_in_other_words_is_answered_from_memory(service: Running) -> None:
+    first = service.post("/forecast", asked(job={"steps": 12345}))
+    before = read_metric(service, "traincast_cache_hits_total")
+    turned = dict(reversed(asked(job={"steps": 12345}).items()))
+    assert service.post("/forecast", turned).body == first.body
+    assert read_metric(service, "traincast_cache_hits_total") == before + 1
+
+
+def read_metric(service: Running, name: str) -> float:
+    lines = service.get("/metrics").body.splitlines()
+    return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
+
+
+def test_details_show_the_step_and_the_memory(service: Running) -> None:
+    body = asked(detail=True)
+    detail = service.post("/forecast", body).body["detail"]
+    spans = [span for lane in detail["lanes"] for span in lane["spans"]]
+    assert 10 < len(spans) <= 900 * len(detail["lanes"])
+    for lane in detail["lanes"]:
+        starts = [start for start, _, _, _ in lane["spans"]]
+        assert starts == sorted(starts)
+        assert all(end >= start for start, end, _, _ in lane["spans"])
+    levels = [amount for _, amount in detail["memory"]["points"]]
+    assert max(levels) == pytest.approx(detail["memory"]["live_peak_bytes"], rel=0.3)
+    assert detail["slowest"]
+
+
+def test_an_uploaded_graph_is_forecast_by_its_id(service: Running) -> None:
+    upload = service.ask("POST", "/models", raw=json.dumps(saved_graph()).encode())
+    assert upload.status == 200
+    assert (upload.body["kind"], upload.body["batch_size"], upload.body["any_batch"]) == ("graph", 32, False)
+    by_id = service.post("/forecast", {"workload": {"model": upload.body["model"]}, "cluster": DEVICE})
+    inline = service.post("/forecast", {"workload": {"graph": saved_graph()}, "cluster": DEVICE})
+    assert by_id.status == inline.status == 200
+    assert by_id.body["step"] == inline.body["step"]
+
+
+def test_a_graph_of_one_batch_refuses_another(service: Running) -> None:
+    reply = service.post("/forecast", {"workload": {"graph": saved_graph(), "batch": 7}, "cluster": DEVICE})
+    assert reply.status == 422
+    assert "captured at a batch of 32, not 7" in reply.error
+
+
+def test_a_graph_recorded_at_two_batches_takes_any(service: Running) -> None:
+    workload = {"graph": saved_graph(any_batch=True), "batch": 48}
+    assert service.post("/forecast", {"workload": workload, "cluster": DEVICE}).body["global_batch"] == 48
+
+
+def test_a_fit_of_an_upload_finds_its_largest_batch(service: Running) -> None:
+    reply = service.post("/fit", {"workload": {"graph": saved_graph(any_batch=True)}, "cluster": DEVICE})
+    assert reply.status == 200
+    assert reply.body["largest_batch"] > 1000
+    assert reply.body["longest_sequence"] is None
+
+
+@pytest.mark.parametrize("kind", ["devices", "links", "nodes", "workloads", "datasets"])
+def test_the_catalogue_is_listed_and_searched(service: Running, kind: str) -> None:
+    everything = service.get(f"/catalog/{kind}").body
+    assert len(everything) == service.get("/catalog").body[kind]
+    name = everything[0]["name"]
+    assert service.get(f"/catalog/{kind}/{name}").body == everything[0]
+    found = service.get(f"/catalog/{kind}?filter={name}&brief=true").body
+    assert name in [each["name"] for each in found]
+    assert set(found[0]) <= set(everything[0])
+
+
+def test_health_and_metrics_speak_prometheus(service: Running) -> None:
+    assert service.get("/health").body["status"] == "ok"
+    reply = service.get("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    for name in ("requests_total", "request_seconds_bucket", "cache_hits_total", "jobs", "resident_bytes"):
+        assert f"traincast_{name}" in reply.body
+
+
+def test_the_openapi_document_has_examples_that_work(service: Running) -> None:
+    document = service.get("/openapi.json").body
+    for path, schema in (("/forecast", "ForecastBody"), ("/fit", "FitBody")):
+        assert path in document["paths"]
+        example = document["components"]["schemas"][schema]["examples"][0]
+        assert service.post(path, example).status == 200
