@@ -100,6 +100,28 @@ def two_nodes() -> Iterator[Callable[[], str]]:
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_sweep_and_a_table_over_ray_give_what_one_process_gives(two_nodes: Callable[[], str]) -> None:
+    from traincast.accuracy.batch import answer_rows
+    from traincast.schedule.generate import generate_jobs
+    from traincast.schedule.study import Setting, parse_fleet, sweep_errors
+
+    setting = Setting(fleet=parse_fleet("2x8"))
+    jobs = generate_jobs(60, num_gpus=16, seed=3)
+    asked = {"policies": ["srtf", "easy"], "sigmas": (0.0, 1.0), "kinds": ("per job",), "num_seeds": 2}
+    heard: list[int] = []
+    spread_out = sweep_errors(jobs, setting, engine="ray", on_done=lambda done, _: heard.append(done), **asked)
+    assert spread_out == sweep_errors(jobs, setting, **asked)
+    assert heard == [1, 2, 3, 4, 5, 6]
+
+    rows = [
+        {"case_id": str(batch), "gpu": "a100-sxm4-40g", "arch": "resnet50", "model": "resnet50", "dtype": "fp32",
+         "mode": "training_step", "n_gpus": 1, "micro_batch": batch, "global_batch": batch}
+        for batch in (1, 2)
+    ]  # fmt: skip
+    assert answer_rows(rows, engine="ray") == answer_rows(rows)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_calls_of_a_lost_ray_node_are_made_elsewhere(two_nodes: Callable[[], str], tmp_path: Path) -> None:
     import ray
 

@@ -140,3 +140,9 @@ def test_more_workers_give_the_same_answers(run: Run, tmp_path: Path) -> None:
     run("batch", cases, "-o", tmp_path / "one.csv", "--given", given, "--workers", 1)
     run("batch", cases, "-o", tmp_path / "two.csv", "--given", given, "--workers", 2)
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+
+
+def test_an_unknown_engine_is_refused_before_any_work(run: Run, tmp_path: Path) -> None:
+    ran = run("batch", write(tmp_path / "c.csv", *GOOD), "-o", tmp_path / "p.csv", "--engine", "slurm")
+    assert ran.code == 2
+    assert "unknown engine 'slurm'; known engines: none, processes, ray" in ran.err

@@ -13,7 +13,7 @@ from traincast.errors import InvalidInput
 from traincast.report.schedule import draw_gantt, draw_sweep, format_comparison, format_page, perfetto
 from traincast.schedule.generate import Mix, generate_jobs
 from traincast.schedule.metrics import measure_schedule
-from traincast.schedule.policies import POLICIES
+from traincast.schedule.policies import POLICIES, Ordered
 from traincast.schedule.shares import SHARE_POLICIES
 from traincast.schedule.simulator import simulate_cluster
 from traincast.schedule.speeds import SpeedForecast, forecast_jobs
@@ -27,7 +27,7 @@ from traincast.schedule.study import (
     sweep_errors,
 )
 from traincast.schedule.traces import Trace
-from traincast.spec.fleet import Fleet, NodePool
+from traincast.spec.fleet import Fleet, NodePool, Request, Snapshot
 
 
 def test_metrics_of_a_schedule_done_by_hand() -> None:
@@ -143,6 +143,50 @@ def test_real_forecasts_slow_a_job_down_on_an_older_gpu() -> None:
     assert new.low_s < new.step_s < new.high_s
     assert old.step_s > new.step_s
     assert not speed("gpt2-xl@16", "t4", 1, 1).fits
+
+
+def test_a_job_may_name_a_saved_graph_or_a_job_file(tmp_path: Path) -> None:
+    from traincast.catalog.workloads import workload
+    from traincast.files import save_graph
+    from traincast.schedule.oracle import forecast_speeds
+
+    save_graph(workload("gpt2", batch=2, precision="bf16"), tmp_path / "own.json.gz")
+    (tmp_path / "run.toml").write_text(
+        'source = "gpt2"\n[workload]\nbatch = 2\n[parallelism]\ntensor = 2\ndata = 4\n[job]\nsteps = 1000\n'
+    )
+    speed = forecast_speeds(folder=tmp_path)
+    saved = speed("own.json.gz", "a100-80g", 2, 1)
+    assert saved.step_s == pytest.approx(speed("gpt2@2", "a100-80g", 2, 1).step_s)
+    assert saved.samples_per_step == 4
+    whole = speed("run.toml", "a100-80g", 2, 1)
+    assert whole.samples_per_step == 2  # two devices hold one replica
+    assert whole.job_s is not None
+    assert whole.job_s > 1000 * whole.step_s
+    assert not speed("run.toml", "a100-80g", 3, 1).fits  # half a replica
+    with pytest.raises(InvalidInput, match=r"nowhere.toml.*no such file"):
+        speed("nowhere.toml", "a100-80g", 1, 1)
+
+    trace = tmp_path / "trace.csv"
+    trace.write_text("job_id,submit_s,num_gpus,workload\na,0,2,run.toml\nb,0,4,run.toml\n")
+    assert main(["schedule", str(trace), "-c", "1x8:a100-80g", "-p", "fifo", "--forecasts", "--json"]) == 0
+
+
+def test_the_scheduler_sees_the_forecast_with_its_interval() -> None:
+    jobs = table((0, 1, 0), (0, 1, 0), workloads=["net", "net"], steps=[100.0, 50.0])
+    jobs = jobs.with_durations(np.full(2, np.nan))
+    seen: list[Snapshot] = []
+
+    def decide(snapshot: Snapshot) -> list[Request]:
+        seen.append(snapshot)
+        return list(snapshot.waiting)
+
+    one = parse_fleet("1x1:fast")
+    known = forecast_jobs(jobs, fleet=one, oracle=oracle)
+    simulate_cluster(known.jobs, Ordered(decide), fleet=one, perf=known.perf, estimator=known.estimator)
+    low, high = seen[0].interval_s["0"]
+    assert (low, seen[0].estimated_s["0"], high) == pytest.approx((80.0, 100.0, 125.0))
+    careful = forecast_jobs(jobs, fleet=one, oracle=oracle, quantile=0.95)
+    assert careful.estimator.start(jobs).estimate_s(0) == pytest.approx(125.0, rel=1e-3)
 
 
 def test_pages_charts_and_logs_show_every_job() -> None:

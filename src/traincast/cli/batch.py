@@ -17,6 +17,7 @@ def batch(
     ],
     given: options.Given = None,
     workers: options.Workers = 0,
+    engine: options.Engine = "processes",
     json: options.Json = False,
 ) -> None:
     """Answer a whole table of cases: one row each with step time, 90% interval, memory, fits, status and shares.
@@ -39,7 +40,8 @@ def batch(
         rows,
         given=known,
         progress=lambda items: watch(items, label="cases"),
-        workers=workers or choose_workers(len(rows)),
+        workers=workers if engine == "ray" else workers or choose_workers(len(rows)),
+        engine=engine,
     )
     write_predictions(predictions, output)
     statuses = Counter(prediction.status for prediction in predictions)

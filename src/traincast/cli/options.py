@@ -67,3 +67,7 @@ Given = Annotated[
 Workers = Annotated[
     int, typer.Option("--workers", min=0, help="Processes; 0: one for a short table, more for a long one.")
 ]
+Engine = Annotated[
+    str,
+    typer.Option("--engine", help="Who works: processes of this machine, ray (a Ray cluster) or none (this process)."),
+]

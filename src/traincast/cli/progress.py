@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TextIO, TypeVar
 
 T = TypeVar("T")
@@ -28,6 +29,29 @@ def watch(items: Sequence[T], *, label: str, stream: TextIO | None = None) -> It
                 out.flush()
                 shown, drawn = now, True
             yield item
+    finally:
+        if drawn:
+            out.write("\r\x1b[K")
+            out.flush()
+
+
+@contextmanager
+def follow(*, label: str, stream: TextIO | None = None) -> Iterator[Callable[[int, int], None]]:
+    """A function to be told (done, total), for work whose results come in any order, as from `traincast.spread`."""
+    out = stream or sys.stderr
+    started = shown = time.monotonic()
+    drawn = False
+
+    def show(done: int, total: int) -> None:
+        nonlocal shown, drawn
+        now = time.monotonic()
+        if out.isatty() and now - started > QUIET_S and now - shown > _REFRESH_S:
+            out.write(f"\r{describe(done, total, now - started, label=label)}\x1b[K")
+            out.flush()
+            shown, drawn = now, True
+
+    try:
+        yield show
     finally:
         if drawn:
             out.write("\r\x1b[K")

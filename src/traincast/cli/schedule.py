@@ -29,6 +29,12 @@ def schedule(
     bias: Annotated[float, typer.Option("--bias", help="Factor on every estimate.")] = 1.0,
     error_sweep: Annotated[bool, typer.Option("--error-sweep", help="Repeat with ever worse estimates.")] = False,
     ray: Annotated[bool, typer.Option("--ray", help="Spread the sweep over a Ray cluster.")] = False,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, help="Processes of the sweep; with --ray, calls at once (0: all).")
+    ] = 0,
+    plan_with: Annotated[
+        float, typer.Option("--plan-with", help="Quantile of a forecast that the scheduler plans with, such as 0.9.")
+    ] = 0.5,
     preempt_cost: Annotated[float, typer.Option("--preempt-cost", help="Seconds lost by a preemption.")] = 0.0,
     resize_cost: Annotated[float, typer.Option("--resize-cost", help="Seconds lost by an elastic resize.")] = 0.0,
     mtbf: Annotated[float | None, typer.Option("--mtbf-hours", help="Mean hours between failures of a node.")] = None,
@@ -59,7 +65,7 @@ def schedule(
     import math
     from dataclasses import replace
 
-    from traincast.cli.progress import watch
+    from traincast.cli.progress import follow, watch
     from traincast.errors import UnknownName
     from traincast.files import write_whole
     from traincast.report.document import format_json
@@ -96,14 +102,15 @@ def schedule(
         from traincast.schedule.oracle import forecast_speeds
         from traincast.schedule.speeds import forecast_jobs
 
-        known = forecast_jobs(jobs, fleet=fleet, oracle=forecast_speeds(), seed=seed)
+        beside = Path(trace).parent
+        known = forecast_jobs(jobs, fleet=fleet, oracle=forecast_speeds(folder=beside), seed=seed, quantile=plan_with)
         jobs = known.jobs
         read = replace(read, jobs=jobs, notes=(*read.notes, *known.notes))
         setting = replace(setting, perf=known.perf, estimator=setting.estimator if noisy else known.estimator)
     if error_sweep:
-        points = study.sweep_errors(
-            jobs, setting, policies=names, use_ray=ray, watch=lambda items: watch(items, label="runs")
-        )
+        engine = "ray" if ray else "processes" if workers > 1 else "none"
+        with follow(label="runs") as on_done:
+            points = study.sweep_errors(jobs, setting, policies=names, engine=engine, workers=workers, on_done=on_done)
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             write_whole(out / "error-sweep.svg", draw_sweep(points, title=f"What wrong estimates cost: {read.name}"))

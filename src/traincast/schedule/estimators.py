@@ -4,7 +4,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -29,11 +29,26 @@ class Estimator(Protocol):
     def start(self, jobs: JobTable) -> Beliefs: ...
 
 
-class Fixed:
-    """Beliefs that do not change during the run."""
+@runtime_checkable
+class Ranged(Protocol):
+    """Beliefs that also know how far they may be off."""
 
-    def __init__(self, estimates_s: Floats) -> None:
+    def interval_s(self, job: int) -> tuple[float, float] | None:
+        """Limits of the 90 % interval of the duration; None where no forecast was made."""
+        ...
+
+
+class Fixed:
+    """Beliefs that do not change during the run; limits are known where they come from forecasts."""
+
+    def __init__(self, estimates_s: Floats, *, low_s: Floats | None = None, high_s: Floats | None = None) -> None:
         self.estimates: list[float] = estimates_s.tolist()
+        self._low_s, self._high_s = low_s, high_s
+
+    def interval_s(self, job: int) -> tuple[float, float] | None:
+        if self._low_s is None or self._high_s is None or self._low_s[job] == self._high_s[job]:
+            return None
+        return float(self._low_s[job]), float(self._high_s[job])
 
     def estimate_s(self, job: int) -> float:
         return self.estimates[job]

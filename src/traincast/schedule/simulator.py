@@ -11,7 +11,7 @@ import numpy as np
 
 from traincast.errors import InvalidInput, MissingExtra, UnknownName
 from traincast.schedule import fast, kernels
-from traincast.schedule.estimators import EXACT, Estimator, Fixed
+from traincast.schedule.estimators import EXACT, Estimator, Fixed, Ranged
 from traincast.schedule.hazards import FailureModel, Overheads
 from traincast.schedule.jobs import JobTable
 from traincast.schedule.network import LinkSharing, NetworkModel
@@ -330,7 +330,15 @@ class _Cluster:
             ),
             free_gpus=free,
             estimated_s={self.jobs.job_ids[job]: self.estimate_s[job] for job in (*self.waiting, *self.running)},
+            interval_s=self._intervals(),
         )
+
+    def _intervals(self) -> dict[str, tuple[float, float]]:
+        beliefs = self.estimator
+        if not isinstance(beliefs, Ranged):
+            return {}
+        found = ((job, beliefs.interval_s(job)) for job in (*self.waiting, *self.running))
+        return {self.jobs.job_ids[job]: limits for job, limits in found if limits is not None}
 
     # The clock.
 

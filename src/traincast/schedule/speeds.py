@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from statistics import NormalDist
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -52,21 +53,40 @@ class ScalingLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedForecast:
-    """Seconds per step with the limits of the 90 % interval; `fits=False` forbids the placement."""
+    """Seconds per step with the limits of the 90 % interval; `fits=False` forbids the placement.
+
+    `samples_per_step` without a number grows with the GPUs. `job_s` is there where the workload itself says how long it
+    trains, as a job file may.
+    """
 
     step_s: float
     low_s: float
     high_s: float
     fits: bool = True
+    samples_per_step: float | None = None
+    job_s: float | None = None
 
     @property
     def spread(self) -> float:
         """One standard deviation of the logarithm."""
         return math.log(self.high_s / self.low_s) / (2 * NORMAL_90) if self.high_s > self.low_s > 0 else 0.0
 
+    def samples_per_s(self, num_gpus: float) -> float:
+        return (num_gpus if self.samples_per_step is None else self.samples_per_step) / self.step_s
+
+
+NO_FIT = SpeedForecast(step_s=1.0, low_s=1.0, high_s=1.0, fits=False)
+SpeedKey = tuple[str, str, int, int]
 
 SpeedOracle = Callable[[str, str, int, int], SpeedForecast]
-"""(workload, device, number of devices, number of nodes) to seconds per step."""
+"""(workload, device, number of devices, number of nodes), a `SpeedKey`, to seconds per step."""
+
+
+@runtime_checkable
+class BatchOracle(Protocol):
+    """An oracle that answers many keys at once."""
+
+    def answer_all(self, keys: Sequence[SpeedKey]) -> Sequence[SpeedForecast]: ...
 
 
 class ForecastSpeeds:
@@ -79,15 +99,32 @@ class ForecastSpeeds:
         self._reference = reference
         self._known: dict[tuple[str, str, int, int], SpeedForecast] = {}
 
-    def look_up(self, workload: str, pool: int, num_gpus: int, locality: int) -> SpeedForecast:
+    def key(self, workload: str, pool: int, num_gpus: int, locality: int) -> SpeedKey:
         node = self._fleet.pools[pool]
         fewest = -(-num_gpus // node.gpus_per_node)
         # Off one node means at least two; the oracle knows nodes, racks are the network's business.
-        nodes = max(fewest, 1 if locality == 0 else min(2, num_gpus))
-        key = (workload, node.device, num_gpus, nodes)
+        return (workload, node.device, num_gpus, max(fewest, 1 if locality == 0 else min(2, num_gpus)))
+
+    def look_up(self, workload: str, pool: int, num_gpus: int, locality: int) -> SpeedForecast:
+        key = self.key(workload, pool, num_gpus, locality)
         if key not in self._known:
             self._known[key] = self._oracle(*key)
         return self._known[key]
+
+    def prepare(self, jobs: JobTable) -> None:
+        """Ask at once what every job needs where it may start, if the oracle answers batches."""
+        oracle: object = self._oracle
+        if not isinstance(oracle, BatchOracle):
+            return
+        keys = dict.fromkeys(
+            self.key(workload, pool, gpus, 0 if gpus <= node.gpus_per_node else 1)
+            for job, workload in enumerate(jobs.workloads)
+            if workload is not None
+            for gpus in (max(int(jobs.num_gpus[job]), 1),)
+            for pool, node in enumerate(self._fleet.pools)
+            if gpus <= node.num_gpus
+        )
+        self._known.update(zip(keys, oracle.answer_all(list(keys)), strict=True))
 
     @property
     def num_forecasts(self) -> int:
@@ -99,18 +136,31 @@ class ForecastSpeeds:
         if workload is None or math.isnan(reference):
             return 1.0
         speed = self.look_up(workload, pool, max(int(num_gpus), 1), locality)
-        return num_gpus / speed.step_s / reference if speed.fits else 0.0
+        return speed.samples_per_s(num_gpus) / reference if speed.fits else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Believed:
-    """Estimates made before the run, such as forecasts."""
+    """Estimates made before the run, such as forecasts, with the spread (of the logarithm) that they admit.
+
+    The scheduler plans with the `quantile` of each forecast; 0.5 is the forecast itself, 0.9 reserves generously.
+    """
 
     estimates_s: tuple[float, ...]
+    spreads: tuple[float, ...] = ()
+    quantile: float = 0.5
     name: str = "forecast"
 
+    def __post_init__(self) -> None:
+        if not 0 < self.quantile < 1:
+            raise InvalidInput(f"the quantile of a forecast is {self.quantile}; it must lie between 0 and 1")
+
     def start(self, jobs: JobTable) -> Beliefs:
-        return Fixed(np.asarray(self.estimates_s))
+        middle = np.asarray(self.estimates_s, dtype=np.float64)
+        spread = np.asarray(self.spreads or np.zeros(len(middle)), dtype=np.float64)
+        planned = middle if self.quantile == 0.5 else middle * np.exp(NormalDist().inv_cdf(self.quantile) * spread)
+        reach = np.exp(NORMAL_90 * spread)
+        return Fixed(planned, low_s=middle / reach, high_s=middle * reach)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,15 +173,20 @@ class ForecastJobs:
     notes: tuple[str, ...]
 
 
-def forecast_jobs(jobs: JobTable, *, fleet: Fleet, oracle: SpeedOracle, seed: int = 0) -> ForecastJobs:
+def forecast_jobs(
+    jobs: JobTable, *, fleet: Fleet, oracle: SpeedOracle, seed: int = 0, quantile: float = 0.5
+) -> ForecastJobs:
     """Fill in durations from forecasts: belief is the forecast, truth is measured where the trace has it, else drawn.
 
-    A job that names a workload needs `steps`, or a measured duration that then says how much work it is.
+    A job that names a workload needs `steps`, a measured duration that then says how much work it is, or a job file that
+    says how long it trains.
     """
     speeds = ForecastSpeeds(jobs, fleet, oracle, reference := [math.nan] * len(jobs))
     durations = jobs.duration_s.copy()
     believed = jobs.duration_s.copy()
+    spreads = np.zeros(len(jobs))
     notes: list[str] = []
+    speeds.prepare(jobs)
     infeasible = 0
     for job, workload in enumerate(jobs.workloads):
         if workload is None:
@@ -143,21 +198,26 @@ def forecast_jobs(jobs: JobTable, *, fleet: Fleet, oracle: SpeedOracle, seed: in
             if gpus > node.num_gpus or (wanted is not None and len(fleet.pools) > 1 and node.device != wanted):
                 continue
             speed = speeds.look_up(workload, pool, gpus, 0 if gpus <= node.gpus_per_node else 1)
-            if speed.fits and (found is None or speed.step_s < found.step_s):
+            if speed.fits and (found is None or speed.samples_per_s(gpus) > found.samples_per_s(gpus)):
                 found = speed
         if found is None:
             infeasible += 1
             durations[job] = believed[job] = 0.0 if math.isnan(durations[job]) else durations[job]
             reference[job] = 1.0
             continue
-        reference[job] = gpus / found.step_s
+        reference[job] = found.samples_per_s(gpus)
         steps = float(jobs.steps[job])
-        if math.isnan(steps) and math.isnan(durations[job]):
-            raise InvalidInput(
-                f"job {jobs.job_ids[job]} names the workload {workload} but neither steps nor a duration"
-            )
         if not math.isnan(steps):
             believed[job] = steps * found.step_s
+        elif found.job_s is not None:
+            believed[job] = found.job_s
+        elif math.isnan(durations[job]):
+            raise InvalidInput(
+                f"job {jobs.job_ids[job]} names the workload {workload} but neither steps nor a duration; "
+                "give one of them, or a job file that says how long it trains"
+            )
+        if not math.isnan(steps) or found.job_s is not None:
+            spreads[job] = found.spread
         if math.isnan(durations[job]):
             durations[job] = believed[job] * math.exp(found.spread * draw_normal(seed, 2, jobs.job_ids[job]))
     if infeasible:
@@ -165,6 +225,6 @@ def forecast_jobs(jobs: JobTable, *, fleet: Fleet, oracle: SpeedOracle, seed: in
     return ForecastJobs(
         jobs=jobs.with_durations(durations),
         perf=speeds,
-        estimator=Believed(tuple(believed.tolist())),
+        estimator=Believed(tuple(believed.tolist()), spreads=tuple(spreads.tolist()), quantile=quantile),
         notes=tuple(notes),
     )

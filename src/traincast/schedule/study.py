@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from traincast.errors import InvalidInput, TraincastError, UnknownName
+from traincast.errors import InvalidInput, UnknownName
 from traincast.schedule.elastic import ELASTIC
 from traincast.schedule.estimators import EXACT, Estimator, FromHistory, Noisy
 from traincast.schedule.hazards import FailureModel, Overheads
@@ -22,6 +22,7 @@ from traincast.schedule.shares import SHARE_POLICIES
 from traincast.schedule.simulator import simulate_cluster
 from traincast.schedule.speeds import PerfModel, SameSpeed, ScalingLaw
 from traincast.spec.fleet import Fleet, NodePool, Schedule
+from traincast.spread import spread
 
 _POOL = re.compile(r"(\d+)x(\d+)(?::([\w.+-]+))?(?:@([\d.]+))?")
 
@@ -167,15 +168,16 @@ def sweep_errors(
     sigmas: Sequence[float] = (0.0, 0.1, 0.3, 0.6, 1.0, 1.5),
     kinds: Sequence[str] = tuple(ERRORS),
     num_seeds: int = 3,
-    use_ray: bool = False,
-    watch: Callable[[Sequence[Any]], Iterator[Any]] = iter,
+    engine: str = "none",
+    workers: int = 0,
+    on_done: Callable[[int, int], None] | None = None,
 ) -> list[SweepPoint]:
-    """How schedules degrade as the scheduler's estimates get worse while the truth stays the same."""
+    """How schedules degrade as the scheduler's estimates get worse while the truth stays the same.
+
+    Runs are independent: `engine` spreads them over "processes" or over a "ray" cluster, with the same answer.
+    """
     tasks = sweep_tasks(policies, sigmas, kinds, num_seeds)
-    if use_ray:
-        results = _by_ray(tasks, jobs, setting)
-    else:
-        results = [run_task(task, jobs, setting) for task in watch(tasks)]
+    results = spread(run_task, tasks, shared=(jobs, setting), engine=engine, workers=workers, on_done=on_done)
     grouped: dict[tuple[str, str, float], list[Metrics]] = {}
     for (policy, kind, sigma, _), metrics in zip(tasks, results, strict=True):
         grouped.setdefault((policy, kind, sigma), []).append(metrics)
@@ -196,19 +198,6 @@ def sweep_errors(
             )
         )
     return points
-
-
-def _by_ray(tasks: Sequence[tuple[str, str, float, int]], jobs: JobTable, setting: Setting) -> list[Metrics]:
-    try:
-        import ray
-    except ImportError as error:
-        raise TraincastError("sweeping with --ray needs the package 'ray'; install it with: pip install ray") from error
-    if not ray.is_initialized():
-        ray.init(log_to_driver=False)
-    table, shared = ray.put(jobs), ray.put(setting)
-    remote = ray.remote(run_task)
-    results: list[Metrics] = ray.get([remote.remote(task, table, shared) for task in tasks])
-    return results
 
 
 def job_columns(schedule: Schedule) -> dict[str, list[Any]]:

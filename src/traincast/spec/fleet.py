@@ -114,13 +114,17 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything a scheduler may see at one moment; true durations are not in it."""
+    """Everything a scheduler may see at one moment; true durations are not in it.
+
+    `interval_s` holds the limits of the 90 % interval of a job's duration where a forecast gave one.
+    """
 
     now_s: float
     waiting: tuple[Request, ...]
     running: tuple[RunningJob, ...]
     free_gpus: Mapping[str, int]
     estimated_s: Mapping[str, float]
+    interval_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
