@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from traincast.cost import CostModel
 from traincast.cost.offload import describe_host
@@ -24,6 +24,7 @@ from traincast.spec import (
     MemoryProfile,
     Parallelism,
     Program,
+    Task,
     Timeline,
 )
 
@@ -112,35 +113,52 @@ def _worst_memory(program: Program, cluster: Cluster) -> MemoryProfile:
     return replace(worst, stage_peaks=tuple(profile.peak_bytes for profile in profiles))
 
 
+@dataclass(slots=True)
+class Tally:
+    """Device seconds of every kind of task, and how unsure they are."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    weighted: dict[str, float] = field(default_factory=dict)
+    """Seconds times the standard deviation of their log."""
+    grounds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(GROUNDS, 0.0))
+    bounded: float = 0.0
+    """The weighted seconds that rest on the bound alone."""
+
+    def add(self, tasks: Sequence[Task], estimates: Sequence[Estimate], counts: Sequence[int]) -> None:
+        for task, estimate, count in zip(tasks, estimates, counts, strict=True):
+            kind = f"{task.axis} communication" if isinstance(task, Collective) else task.kind
+            amount = estimate.seconds * count
+            unsure = amount * _spread(estimate)
+            self.seconds[kind] = self.seconds.get(kind, 0.0) + amount
+            self.weighted[kind] = self.weighted.get(kind, 0.0) + unsure
+            self.grounds[estimate.ground] += amount
+            self.bounded += unsure if estimate.ground == "bound" else 0.0
+
+    def spread(self, software: Stack) -> float:
+        """One standard deviation of the log error of a step. Errors of one kind of task go together, those of different
+        kinds do not; composition adds its own. For a stack whose whole steps were measured their left-out errors say it
+        all, but for tasks that rest on the bound alone: they widen any."""
+        whole = sum(self.seconds.values())
+        variance = software.spread**2 + sum((part / whole) ** 2 for part in self.weighted.values() if whole)
+        if software.num_steps:
+            variance = (UNSEEN_DEVICE * software.spread) ** 2 + (self.bounded / whole if whole else 0.0) ** 2
+        return math.sqrt(variance)
+
+
 def _with_interval(
     timeline: Timeline, program: Program, estimates: Sequence[Sequence[Estimate]], *, software: Stack
 ) -> Estimate:
-    """Errors of one kind of task go together, those of different kinds do not; composition adds its own. For a stack whose
-    whole steps were measured their left-out errors say it all, but for tasks that rest on the bound alone: they widen any."""
-    seconds: dict[str, float] = {}
-    weighted: dict[str, float] = {}
-    grounds = dict.fromkeys(GROUNDS, 0.0)
-    bounded = 0.0
+    tally = Tally()
     for stage, priced in zip(program.stages, estimates, strict=True):
-        for task, estimate, count in zip(stage.tasks, priced, stage.counts(), strict=True):
-            kind = f"{task.axis} communication" if isinstance(task, Collective) else task.kind
-            amount = estimate.seconds * count
-            seconds[kind] = seconds.get(kind, 0.0) + amount
-            weighted[kind] = weighted.get(kind, 0.0) + amount * _spread(estimate)
-            grounds[estimate.ground] += amount
-            bounded += amount * _spread(estimate) if estimate.ground == "bound" else 0.0
-    whole = sum(seconds.values())
-    variance = software.spread**2 + sum((part / whole) ** 2 for part in weighted.values() if whole)
-    if software.num_steps:
-        variance = (UNSEEN_DEVICE * software.spread) ** 2 + (bounded / whole if whole else 0.0) ** 2
-    factor = math.exp(NORMAL_90 * math.sqrt(variance))
+        tally.add(stage.tasks, priced, stage.counts())
+    factor = math.exp(NORMAL_90 * tally.spread(software))
     total = timeline.duration_s
     return Estimate(
         seconds=total,
         low_s=total / factor,
         high_s=total * factor,
         limit=max(timeline.shares, key=lambda name: timeline.shares[name]),
-        ground=max(grounds, key=lambda name: grounds[name]),
+        ground=max(tally.grounds, key=lambda name: tally.grounds[name]),
     )
 
 

@@ -14,7 +14,7 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Life:
+class Life:
     """One birth of a tensor: once per repetition of the segment it happens in."""
 
     tensor: int
@@ -76,29 +76,29 @@ def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1
     Without `overheads` the peak is that of the live tensors alone.
     """
     accumulates = micro_batches > 1 or stage.num_in_flight > 1
-    one = _run_once(stage, accumulates=accumulates, every=with_curve)
-    return _add_up(stage, one, capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes, pipelined=pipelined,
+    one = replay_pass(stage, accumulates=accumulates, every=with_curve)
+    return add_up(stage, one, capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes, pipelined=pipelined,
                    overheads=overheads, spread=spread)  # fmt: skip
 
 
 def replay_stages(stages: Sequence[Stage], *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
                   overheads: Overheads | None = None, spread: float = 0.0) -> list[MemoryProfile]:  # fmt: skip
     """As `replay_memory` for each stage of a pipeline; equal tasks are replayed once."""
-    known: dict[tuple[int, bool], _Pass] = {}
+    known: dict[tuple[int, bool], Pass] = {}
     profiles = []
     for stage in stages:
         key = (id(stage.tasks), micro_batches > 1 or stage.num_in_flight > 1)
         if key not in known:
-            known[key] = _run_once(stage, accumulates=key[1])
+            known[key] = replay_pass(stage, accumulates=key[1])
         profiles.append(
-            _add_up(stage, known[key], capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes,
+            add_up(stage, known[key], capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes,
                     pipelined=len(stages) > 1, overheads=overheads, spread=spread)
         )  # fmt: skip
     return profiles
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class Pass:
     """One pass of one micro-batch through a stage."""
 
     resident: dict[str, float]
@@ -112,16 +112,24 @@ class _Pass:
     curve: tuple[tuple[str, float], ...]
 
 
-def _run_once(stage: Stage, *, accumulates: bool, every: bool = False) -> _Pass:
+def find_lives(stage: Stage, *, accumulates: bool) -> list[Life]:
+    """When each tensor is born and dies. They hold for any numbers of repetitions above one, so a stage with more or fewer
+    layers need not be looked at again."""
+    parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
+    return list(_find_lives(stage, parts, skip=(*RESIDENT, "gradient") if accumulates else RESIDENT))
+
+
+def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False, lives: Sequence[Life] | None = None) -> Pass:
+    """One micro-batch through a stage; `accumulates`: gradients stay from pass to pass."""
     parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
     steady = (*RESIDENT, "gradient") if accumulates else RESIDENT
     resident = {role: _role_bytes(stage.tensors, role) for role in steady}
-    lives = list(_find_lives(stage, parts, skip=steady))
+    lives = lives if lives is not None else find_lives(stage, accumulates=accumulates)
     base = sum(resident.values())
     levels = _sweep(parts, _collect(stage, parts, lives), base, every=every)
     live_bytes, peak_at = max(((level, place) for level, place in levels), default=(base, (0, 0, 0)))
     names = ((stage.tasks[parts[at[0]].start + at[1]].name, level) for level, at in levels)
-    return _Pass(
+    return Pass(
         resident=resident,
         live_bytes=live_bytes,
         peak_at=_describe(stage, parts, peak_at),
@@ -133,7 +141,7 @@ def _run_once(stage: Stage, *, accumulates: bool, every: bool = False) -> _Pass:
     )
 
 
-def _add_up(stage: Stage, one: _Pass, *, capacity_bytes: float, overhead_bytes: float, pipelined: bool,
+def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: float, pipelined: bool,
             overheads: Overheads | None, spread: float) -> MemoryProfile:  # fmt: skip
     """Other passes in flight keep their stash; then comes what real runs hold besides."""
     others = one.stash_bytes * (stage.num_in_flight - 1)
@@ -228,7 +236,7 @@ def _role_bytes(tensors: Sequence[Tensor], role: str) -> float:
     return sum(tensor.num_bytes * tensor.copies for tensor in tensors if tensor.role == role)
 
 
-def _find_lives(stage: Stage, parts: Sequence[Repeat], *, skip: Sequence[str]) -> Iterator[_Life]:
+def _find_lives(stage: Stage, parts: Sequence[Repeat], *, skip: Sequence[str]) -> Iterator[Life]:
     reads: dict[int, list[Place]] = {}
     writes: dict[int, list[Place]] = {}
     for number, part in enumerate(parts):
@@ -244,7 +252,7 @@ def _find_lives(stage: Stage, parts: Sequence[Repeat], *, skip: Sequence[str]) -
         if role in skip:
             continue
         if role == "gradient":
-            yield _Life(tensor, written[0], end)
+            yield Life(tensor, written[0], end)
             continue
         used = sorted(reads.get(tensor, []))
         births = list(_births(parts, written, used))
@@ -254,21 +262,21 @@ def _find_lives(stage: Stage, parts: Sequence[Repeat], *, skip: Sequence[str]) -
             is_input = after is not None and after[1] is not None
             if is_input and taken[number + 1] is not None:
                 # The range that follows keeps it with its own, and its backward range takes them all.
-                yield _Life(tensor, born, end)
+                yield Life(tensor, born, end)
                 continue
             uses = _uses(births, number, used, written, end)
             backward = taken[number]
             if backward is not None:
                 last = max(place for place in uses if place[0] == backward)
                 surplus = _surplus(parts, born, backward, uses) if let_go is not None and number > 0 else None
-                yield _Life(tensor, born, last, None, surplus)
+                yield Life(tensor, born, last, None, surplus)
                 continue
             if after is not None and is_input:
                 # The next writer uses this value in its first repetition, and counts it from its start on.
                 before = after[0][0] - 1
                 uses = [place for place in uses if place[0] < after[0][0]]
                 uses.append((before, parts[before].stop - parts[before].start - 1))
-            yield _Life(tensor, born, max(uses, default=born), let_go)
+            yield Life(tensor, born, max(uses, default=born), let_go)
 
 
 def _uses(
@@ -324,7 +332,7 @@ def _births(
             yield place, max(earlier) if earlier and count > 1 and not in_place else None
 
 
-def _stash_bytes(stage: Stage, parts: Sequence[Repeat], lives: Sequence[_Life]) -> float:
+def _stash_bytes(stage: Stage, parts: Sequence[Repeat], lives: Sequence[Life]) -> float:
     """What one micro-batch leaves from its forward pass for its backward."""
     first = next((number for number, part in enumerate(parts) if _phase(stage, part) != "forward"), len(parts))
     return sum(
@@ -338,7 +346,7 @@ def _phase(stage: Stage, part: Repeat) -> str:
     return next((task.phase for task in stage.tasks[part.start : part.stop] if isinstance(task, Op)), "forward")
 
 
-def _collect(stage: Stage, parts: Sequence[Repeat], lives: Sequence[_Life]) -> _Events:
+def _collect(stage: Stage, parts: Sequence[Repeat], lives: Sequence[Life]) -> _Events:
     events = _Events()
 
     for life in lives:
@@ -388,7 +396,7 @@ def _sweep(
     return levels
 
 
-def _live_gradients(stage: Stage, parts: Sequence[Repeat], lives: Sequence[_Life], peak: tuple[int, int, int]) -> float:
+def _live_gradients(stage: Stage, parts: Sequence[Repeat], lives: Sequence[Life], peak: tuple[int, int, int]) -> float:
     total = 0.0
     for life in lives:
         if stage.tensors[life.tensor].role != "gradient":

@@ -1,7 +1,7 @@
 """Turns a program and its estimates into the timeline of one step."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from traincast.simulate.draw import Pattern, draw_patterns, draw_pipeline
 from traincast.simulate.order import finish_times, place_passes
@@ -19,12 +19,20 @@ def simulate_step(program: Program, estimates: Sequence[Sequence[Estimate]], *, 
 
 
 def _run_single(program: Program, estimates: Sequence[Estimate], *, draw: bool) -> Timeline:
-    passes = split_passes(program.stages[0], estimates)
-    clocks, spent = Clocks(), Spent()
     spans: list[Span] = []
-    _run_rounds(passes, program.parallelism.micro_batches, clocks, spent, spans=spans if draw else None)
-    _run_update(passes, clocks, spent, spans=spans if draw else None)
-    return _summarize(clocks.device_s, spent, bubble_s=0.0, spans=spans)
+    passes = split_passes(program.stages[0], estimates)
+    seconds, spent = run_alone(passes, micro_batches=program.parallelism.micro_batches, spans=spans if draw else None)
+    return _summarize(seconds, spent, bubble_s=0.0, spans=spans)
+
+
+def run_alone(
+    passes: Mapping[str, Sequence[Part]], *, micro_batches: int, spans: list[Span] | None = None
+) -> tuple[float, Spent]:
+    """A whole step without a pipeline: its seconds, and where they went."""
+    clocks, spent = Clocks(), Spent()
+    _run_rounds(passes, micro_batches, clocks, spent, spans=spans)
+    _run_update(passes, clocks, spent, spans=spans)
+    return clocks.device_s, spent
 
 
 def _run_rounds(passes: Mapping[str, Sequence[Part]], rounds: int, clocks: Clocks, spent: Spent, *,
@@ -67,31 +75,68 @@ def _await_copies(clocks: Clocks, spent: Spent) -> None:
         clocks.device_s = clocks.copies_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRun:
+    """One stage of a pipeline: its passes alone, and what its last backward adds at the end of the step."""
+
+    forward_s: float
+    backward_s: float
+    tail_s: float
+    """The gradients that the last backward cannot hide, and the update."""
+    spent: Spent
+    """By one forward and one backward."""
+    tail: Spent
+    """With the last backward and the update, counted from its start ..."""
+    before: Spent
+    """... of which this much came before the tail."""
+
+
+def run_stage(passes: Mapping[str, Sequence[Part]]) -> StageRun:
+    """Each pass of a stage once, as if no other stage made it wait."""
+    clocks, spent = Clocks(), Spent()
+    run_pass(passes["forward"], clocks, spent, last=False)
+    forward_s = clocks.device_s
+    run_pass(passes["backward"], clocks, spent, last=False)
+    # The last micro-batch reduces its gradients: run it once more to see what it cannot hide.
+    end, tail = Clocks(), Spent()
+    run_pass(passes["backward"], end, tail, last=True)
+    plain_s = end.device_s
+    before = tail.copy()
+    _run_update(passes, end, tail, spans=None)
+    return StageRun(
+        forward_s=forward_s,
+        backward_s=clocks.device_s - forward_s,
+        tail_s=end.device_s - plain_s,
+        spent=spent,
+        tail=tail,
+        before=before,
+    )
+
+
+def join_stages(runs: Sequence[StageRun], ends: Sequence[float], *, micro_batches: int) -> tuple[float, Spent, float]:
+    """(seconds of the step, where they went on the slowest stage, seconds of bubble) once the order says when each ends."""
+    finishes = [end_s + run.tail_s for end_s, run in zip(ends, runs, strict=True)]
+    last = max(range(len(finishes)), key=lambda stage: finishes[stage])
+    slowest = max(runs, key=lambda run: run.forward_s + run.backward_s)
+    total = Spent()
+    total.add(slowest.spent, Spent(), micro_batches)
+    bubble_s = max(0.0, ends[last] - micro_batches * (slowest.forward_s + slowest.backward_s))
+    total.add(runs[last].tail, runs[last].before, 1)
+    return finishes[last], total, bubble_s
+
+
 def _run_pipeline(program: Program, estimates: Sequence[Sequence[Estimate]], *, draw: bool) -> Timeline:
     plan = program.parallelism
-    forward_s, backward_s, tails = [], [], []
+    runs: list[StageRun] = []
     patterns: list[Pattern] = []
     hop_s = 0.0
-    slowest: tuple[float, Spent] | None = None
     for stage, priced in zip(program.stages, estimates, strict=True):
         hop_s = max([hop_s, *(_hop_seconds(stage.tasks, priced))])
         passes = split_passes(stage, priced)
-        clocks, spent = Clocks(), Spent()
-        run_pass(passes["forward"], clocks, spent, last=False)
-        forward_s.append(clocks.device_s)
-        run_pass(passes["backward"], clocks, spent, last=False)
-        backward_s.append(clocks.device_s - forward_s[-1])
-        if slowest is None or clocks.device_s > slowest[0]:
-            slowest = (clocks.device_s, spent.copy())
-        # The last micro-batch reduces its gradients: run it once more to see what it cannot hide.
-        end, tail = Clocks(), Spent()
-        run_pass(passes["backward"], end, tail, last=True)
-        plain_s = end.device_s
-        before = tail.copy()
-        _run_update(passes, end, tail, spans=None)
-        tails.append((end.device_s - plain_s, tail, before))
+        runs.append(run_stage(passes))
         if draw:
             patterns.append(draw_patterns(passes, update=lambda *parts: _run_update(*parts[:3], spans=parts[3])))
+    forward_s, backward_s = [run.forward_s for run in runs], [run.backward_s for run in runs]
     ends = finish_times(
         plan.order,
         forward_s=forward_s,
@@ -100,13 +145,7 @@ def _run_pipeline(program: Program, estimates: Sequence[Sequence[Estimate]], *, 
         micro_batches=plan.micro_batches,
         virtual_stages=plan.virtual_stages,
     )
-    finishes = [end_s + tail[0] for end_s, tail in zip(ends, tails, strict=True)]
-    last = max(range(len(finishes)), key=lambda stage: finishes[stage])
-    total = Spent()
-    if slowest is not None:
-        total.add(slowest[1], Spent(), plan.micro_batches)
-        bubble_s = max(0.0, ends[last] - plan.micro_batches * slowest[0])
-    total.add(tails[last][1], tails[last][2], 1)
+    seconds, total, bubble_s = join_stages(runs, ends, micro_batches=plan.micro_batches)
     spans: list[Span] = []
     if draw:
         placed = place_passes(
@@ -118,7 +157,7 @@ def _run_pipeline(program: Program, estimates: Sequence[Sequence[Estimate]], *, 
             virtual_stages=plan.virtual_stages,
         )
         spans = draw_pipeline(patterns, placed, hop=_find_hop(program), hop_s=hop_s)
-    return _summarize(finishes[last], total, bubble_s=bubble_s, spans=spans)
+    return _summarize(seconds, total, bubble_s=bubble_s, spans=spans)
 
 
 def _hop_seconds(tasks: Sequence[object], priced: Sequence[Estimate]) -> list[float]:
