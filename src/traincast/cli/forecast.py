@@ -1,5 +1,6 @@
 """`traincast forecast`: one job on one cluster under one plan."""
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,6 +56,9 @@ def forecast(
     steps: Annotated[int | None, typer.Option("--steps", help="Optimizer steps of the job.")] = None,
     samples: Annotated[float | None, typer.Option("--samples", help="Samples of the job, instead of steps.")] = None,
     epochs: Annotated[float | None, typer.Option("--epochs", help="Epochs of the job; needs --epoch-samples.")] = None,
+    to_target: Annotated[
+        bool, typer.Option("--to-target", help="Until MLPerf's quality target, where its samples are known.")
+    ] = False,
     epoch_samples: Annotated[
         float | None, typer.Option("--epoch-samples", help="Samples of one pass over the training set.")
     ] = None,
@@ -103,6 +107,12 @@ def forecast(
         ),
     )  # fmt: skip
     resolved = resolve(request)
+    about_target: tuple[str, ...] = ()
+    if to_target:
+        from traincast.forecast.target import train_to_target
+
+        job, said = train_to_target(resolved.job, resolved.parallelism)
+        resolved, about_target = dataclasses.replace(resolved, job=job), (said,)
 
     from traincast.files import write_json, write_whole
     from traincast.forecast import forecast as run_forecast
@@ -111,6 +121,7 @@ def forecast(
 
     costs = _load_costs(calibration) if calibration is not None else None
     answer = run_forecast(resolved.job, resolved.cluster, resolved.parallelism, costs=costs, draw=True)
+    answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target))
     if trace is not None:
         write_json(trace, trace_forecast(answer))
     if svg is not None:

@@ -6,9 +6,11 @@ from traincast.resources import IDLE_POWER
 from traincast.spec import Cluster, Estimate, Job, JobTime, Range, Timeline
 from traincast.units import HOUR_S
 
+NORMAL_90 = 1.645
+
 
 def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> JobTime:
-    """Start-up, steps, evaluation, checkpoints the wait for data, failures and restarts (job execution time, as in DeletePop)."""
+    """Start-up, steps, evaluation, checkpoints, the wait for data, failures and restarts (DeletePop's job execution time)."""
     samples = job.samples if job.samples is not None else job.epoch_samples
     steps = job.steps if job.steps is not None else math.ceil(samples / global_batch) if samples else 1
     training_s = steps * step.seconds
@@ -29,10 +31,11 @@ def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> J
     running_s = scaled_s + stall_s + checkpoint_s
     restarts_s = _expect_restarts(job, cluster, running_s, steps=steps)
     fixed_s = job.startup_s + stall_s + checkpoint_s + restarts_s
+    low, high = _both_uncertain(step, job.samples_spread if job.samples is not None else 0.0)
     total = Estimate(
         seconds=fixed_s + scaled_s,
-        low_s=fixed_s + scaled_s * step.low_s / step.seconds if step.seconds else fixed_s,
-        high_s=fixed_s + scaled_s * step.high_s / step.seconds if step.seconds else fixed_s,
+        low_s=fixed_s + scaled_s * low,
+        high_s=fixed_s + scaled_s * high,
         limit=step.limit,
         ground=step.ground,
     )
@@ -46,6 +49,15 @@ def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> J
         loading_stall_s=stall_s,
         restarts_s=restarts_s,
     )
+
+
+def _both_uncertain(step: Estimate, samples_spread: float) -> tuple[float, float]:
+    """The interval of steps x step as multiples of its middle; speed and convergence err independently, in log time."""
+    if not (step.seconds > 0 and step.low_s > 0):
+        return 0.0, 1.0
+    number = NORMAL_90 * samples_spread
+    low, high = math.log(step.seconds / step.low_s), math.log(step.high_s / step.seconds)
+    return math.exp(-math.hypot(low, number)), math.exp(math.hypot(high, number))
 
 
 def _expect_restarts(job: Job, cluster: Cluster, running_s: float, *, steps: float) -> float:

@@ -14,6 +14,8 @@ class Job:
     graph: Graph
     steps: int | None = None
     samples: float | None = None
+    samples_spread: float = 0.0
+    """One standard deviation of the log of `samples`, where they are what a target is expected to take and not a decision."""
     epoch_samples: float | None = None
     """Samples in one pass over the training set."""
     loading_samples_per_s: float | None = None
@@ -42,7 +44,7 @@ class Job:
             amount = getattr(self, name)
             if amount is not None and not (amount > 0 and math.isfinite(amount)):
                 raise InvalidInput(f"{name} = {amount}; it must be a finite number above 0")
-        for name in ("evaluation_samples", "startup_s"):
+        for name in ("evaluation_samples", "startup_s", "samples_spread"):
             amount = getattr(self, name)
             if not (amount >= 0 and math.isfinite(amount)):
                 raise InvalidInput(f"{name} = {amount}; it must be a finite number of at least 0")
