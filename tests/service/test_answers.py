@@ -27,17 +27,18 @@ def saved_graph(*, batch: int = 32, any_batch: bool = False) -> dict[str, Any]:
 
 
 def test_a_forecast_is_that_of_the_command_line(service: Running, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["forecast", "gpt2", *"-d a100-80g --nodes 1 -g 8 -b 4 --seq 512 --precision bf16 --json".split()])
+    code = main(["forecast", "gpt2", *["-d", "a100-80g", "--nodes", "1", "-g", "8", "-b", "4", "--seq", "512", "--precision", "bf16", "--json"]])
     assert code == 0
     printed = json.loads(capsys.readouterr().out)
-    reply = service.post("/forecast", asked())
+    # The command line draws the step; so does a request for details.
+    reply = service.post("/forecast", asked(detail=True))
     assert reply.status == 200
     for part in ("step", "memory", "job", "usd", "global_batch", "grounds"):
         assert reply.body[part] == printed[part]
 
 
 def test_a_fit_is_that_of_the_command_line(service: Running, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", "gpt2", *"-d t4 -g 1 -b 64 --seq 512 --json".split()]) == 0
+    assert main(["fit", "gpt2", *["-d", "t4", "-g", "1", "-b", "64", "--seq", "512", "--json"]]) == 0
     printed = json.loads(capsys.readouterr().out)
     body = {"workload": {"name": "gpt2", "batch": 64, "seq": 512}, "cluster": {"device": "t4", "devices_per_node": 1}}
     reply = service.post("/fit", body)

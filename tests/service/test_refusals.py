@@ -153,9 +153,7 @@ def test_a_page_of_another_site_is_refused(service: Running) -> None:
 
 
 def test_a_token_is_asked_for_and_one_origin_can_be_allowed(tmp_path: Path) -> None:
-    running = start(
-        tmp_path / "state.db", "--workers", "1", "--cors", "https://friend.example", token="correct horse"
-    )
+    running = start(tmp_path / "state.db", "--workers", "1", "--cors", "https://friend.example", token="correct horse")
     try:
         assert running.get("/health").status == 200
         assert running.get("/").status == 200

@@ -89,6 +89,28 @@ def answer_schedule(task: Mapping[str, Any], _blob: bytes, report: Report) -> by
     return _to_json(simulate_request(task["request"], task["limits"], report))
 
 
+def answer_plan(task: Mapping[str, Any], _blob: bytes, report: Report) -> bytes:
+    from traincast.service.planning import plan_request
+
+    pose = _pose(task)
+    found = plan_request(
+        task["request"],
+        task["limits"],
+        lambda batch, recompute: pose(batch, None, Parallelism(recompute=recompute)),
+        batches=_only_batch(task),
+        report=report,
+    )
+    return _to_json(found)
+
+
+def _only_batch(task: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """A graph recorded at one batch has no other; None: any."""
+    if "name" in task["request"]["workload"]:
+        return None
+    loaded = _stored_graph(task["state"], task["request"]["workload"]["model"], task["options"])
+    return None if isinstance(loaded, Scalable) else (loaded.batch_size,)
+
+
 def warm_up(_task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
     """Load what every forecast needs: weights, catalogue tables, and one answer through all rooms."""
     small = {"workload": {"name": "resnet18"}, "cluster": {"device": "a100-80g"}, "parallelism": {}, "job": {}}
@@ -102,6 +124,7 @@ TASKS: dict[str, Callable[[Mapping[str, Any], bytes, Report], bytes]] = {
     "forecast": answer_forecast,
     "fit": answer_fit,
     "capture": answer_capture,
+    "plan": answer_plan,
     "schedule": answer_schedule,
 }
 

@@ -10,6 +10,8 @@ Word = Annotated[str, Field(max_length=40)]
 Degree = Annotated[int, Field(le=65_536, ge=-65_536)]
 Count = Annotated[int, Field(le=2**40, ge=-(2**40))]
 Amount = Annotated[float, Field(le=1e24, ge=-1e24)]
+Degrees = Annotated[list[Degree], Field(max_length=16)]
+Words = Annotated[list[Word], Field(max_length=16)]
 ModelId = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -153,6 +155,52 @@ class FitBody(AskBody):
     )
 
     confidence: Amount = Field(0.95, description="How sure it must be to fit, between 0 and 1.")
+
+
+class SpaceBody(Body):
+    """What may be chosen; left out: whatever is sensible."""
+
+    tensor: Degrees | None = None
+    pipeline: Degrees | None = None
+    context: Degrees | None = None
+    expert: Degrees | None = None
+    zero: Degrees | None = None
+    recompute: Words | None = None
+    orders: Words | None = None
+
+
+class PlanBody(AskBody):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "workload": {"name": "gpt2-xl", "seq": 1024, "precision": "bf16"},
+                    "cluster": {"device": "a100-80g", "devices_per_node": 8},
+                    "job": {"steps": 10000},
+                    "global_batch": 256,
+                    "max_gpus": 32,
+                    "deadline_s": 172800,
+                    "space": {"orders": ["1f1b"]},
+                }
+            ]
+        }
+    )
+
+    cluster: ClusterBody = Field(default_factory=lambda: ClusterBody.model_validate({}))
+    all_machines: bool = Field(False, description="Every rented machine of the catalogue instead of one cluster.")
+    global_batch: Annotated[int, Field(ge=1, le=2**26)] | None = Field(
+        None, description="Samples of one optimizer step."
+    )
+    min_gpus: Annotated[int, Field(ge=1, le=65_536)] = 1
+    max_gpus: Annotated[int, Field(ge=1, le=65_536)] = 64
+    regions: Words = []
+    devices: Annotated[list[Name], Field(max_length=32)] = []
+    deadline_s: Amount | None = None
+    budget_usd: Amount | None = None
+    confidence: Amount = 0.9
+    objective: Literal["time", "money", "energy"] = "time"
+    top: Annotated[int, Field(ge=1, le=1000)] = 100
+    space: SpaceBody = Field(default_factory=lambda: SpaceBody.model_validate({}))
 
 
 class TraceBody(Body):

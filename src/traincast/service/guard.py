@@ -69,6 +69,8 @@ class Guard:
                 await self._app(scope, self._count(receive, scope["path"]), answer)
         except Refused as refusal:
             if not begun:
+                if refusal.status == 413:
+                    await _drain(receive, most=2 * self._settings.limits.body_bytes)
                 await _say(answer, refusal.status, str(refusal))
         finally:
             route = getattr(scope.get("route"), "path", "none") if status not in (401, 403) else "refused"
@@ -132,9 +134,21 @@ class Guard:
 _METHODS = ("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH")
 
 
+async def _drain(receive: Receive, *, most: int) -> None:
+    """Let a caller finish what it sends, so that it reads the answer; what never ends is cut off."""
+    seen = 0
+    while seen <= most:
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return
+
+
 async def _say(send: Send, status: int, words: str | None) -> None:
     body = b"" if words is None else json.dumps({"error": words}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers = [(b"content-length", str(len(body)).encode())]
+    if words is not None:
+        headers.append((b"content-type", b"application/json"))
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -22,6 +22,11 @@ def add_job_routes(app: FastAPI, dispatcher: Dispatcher, *, responses: Responses
     async def schedule(body: bodies.ScheduleBody) -> bodies.JobAnswer:
         return _answer(dispatcher.ask_job("schedule", {"request": body.given()}))
 
+    @app.post("/plan", status_code=202, summary="Search clusters and parallelisms, as a job", responses=asked)
+    async def plan(body: bodies.PlanBody) -> bodies.JobAnswer:
+        request, options = await dispatcher.settle(body)
+        return _answer(dispatcher.ask_job("plan", {"request": request, "options": options}))
+
     @app.get("/jobs", summary="The latest jobs", responses=found)
     async def jobs(limit: Annotated[int, Query(ge=1, le=500)] = 50) -> list[bodies.JobAnswer]:
         return [_answer(job) for job in dispatcher.state.list_jobs(limit=limit)]

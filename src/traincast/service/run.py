@@ -34,12 +34,15 @@ def run_service(settings: Settings, *, host: str, port: int, announce: Callable[
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    listener = None
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
+        if listener is not None:
+            listener.close()
         raise InvalidInput(
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
         ) from error

@@ -26,6 +26,7 @@ _KEYS = {
         ("groups", bodies.GroupBody),
         ("parallelism", bodies.ParallelismBody),
         ("job", bodies.JobBody),
+        ("space", bodies.SpaceBody),
         ("trace", bodies.TraceBody),
     )
 }
