@@ -96,16 +96,21 @@ def _suggest(plan: Parallelism, cluster: Cluster) -> str:
     return f"tensor x pipeline x context must divide {cluster.num_devices}"
 
 
+def outside_bytes(capacity_bytes: float, *, num_devices: int) -> float:
+    """What of a device the framework's allocator never gets to use."""
+    usable = USABLE_TOGETHER if num_devices > 1 else USABLE_ALONE
+    return CONTEXT_BYTES + (1 - usable) * capacity_bytes
+
+
 def _worst_memory(program: Program, cluster: Cluster) -> MemoryProfile:
     """Of the stage that comes nearest to filling the smallest device."""
     capacity = min(group.device.memory_bytes for group in cluster.groups)
     plan = program.parallelism
-    usable = USABLE_TOGETHER if plan.num_devices > 1 else USABLE_ALONE
     profiles = replay_stages(
         program.stages,
         capacity_bytes=capacity,
         micro_batches=plan.micro_batches,
-        overhead_bytes=CONTEXT_BYTES + (1 - usable) * capacity,
+        overhead_bytes=outside_bytes(capacity, num_devices=plan.num_devices),
         overheads=Overheads(),
         spread=MEMORY_SPREAD,
     )

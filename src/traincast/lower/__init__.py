@@ -17,25 +17,28 @@ from traincast.lower.rewrite import as_stage
 from traincast.lower.tensor import split_tensors
 from traincast.spec import Graph, Parallelism, Program, Stage
 
-__all__ = ["lower"]
+__all__ = ["lower", "split_model", "spread_state"]
 
 
 def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False) -> Program:
     """The program of each distinct rank; one micro-batch of one replica is the graph's batch."""
     _refuse_unsupported(graph, plan)
-    whole = recompute(as_stage(graph), plan.recompute)
-    shared = spread_experts(split_tensors(split_context(whole, plan), plan), plan)
-    if compiled:
-        shared = fuse(find_attention(shared))
-    stages = cut_pipeline(shared, plan)
+    stages = cut_pipeline(split_model(graph, plan, compiled=compiled), plan)
     if graph.mode != "inference":
         stages = _for_each_distinct(
             stages,
-            lambda stage: shrink_temporaries(_spread_state(stage, plan)),
+            lambda stage: spread_state(stage, plan),
         )
     return check_program(
         Program(stages=stages, parallelism=plan, batch_size=graph.batch_size, mode=graph.mode, notes=graph.assumptions)
     )
+
+
+def split_model(graph: Graph, plan: Parallelism, *, compiled: bool = False) -> Stage:
+    """What one rank of the context, tensor and expert axes runs, before a pipeline cuts it and replicas share its state."""
+    whole = recompute(as_stage(graph), plan.recompute)
+    shared = spread_experts(split_tensors(split_context(whole, plan), plan), plan)
+    return fuse(find_attention(shared)) if compiled else shared
 
 
 def _for_each_distinct(stages: tuple[Stage, ...], rewrite: Callable[[Stage], Stage]) -> tuple[Stage, ...]:
@@ -49,12 +52,12 @@ def _for_each_distinct(stages: tuple[Stage, ...], rewrite: Callable[[Stage], Sta
     )
 
 
-def _spread_state(stage: Stage, plan: Parallelism) -> Stage:
+def spread_state(stage: Stage, plan: Parallelism) -> Stage:
     """Gradients, optimizer state and weights over the replicas, or on parameter servers."""
     synced = sync_gradients(stage, plan)
     if plan.servers:
-        return use_servers(synced, plan)
-    return offload_state(shard_state(gather_weights(synced, plan), plan), plan)
+        return shrink_temporaries(use_servers(synced, plan))
+    return shrink_temporaries(offload_state(shard_state(gather_weights(synced, plan), plan), plan))
 
 
 def _refuse_unsupported(graph: Graph, plan: Parallelism) -> None:
