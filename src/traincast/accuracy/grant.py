@@ -8,7 +8,8 @@ near rows; both. Which one is used is decided by the given rows alone, before an
    new, or where there is too little to leave out) and each answer is scored on them by its mean absolute log error.
 3. Another answer than "ignore" must be better by GAIN of the error and by one standard error of the paired difference; of those
    the best is taken, a simpler one where it is nearly as good.
-4. A new device or model that the given rows could not rehearse is not corrected by near rows, because there are none.
+4. A new device or model that the given rows could not rehearse, or that is new in scale too, is not corrected by near rows,
+   because there are none.
 
 A row of a framework that is not among the given rows is answered as if nothing were given. With fewer than MIN_LESSONS rows
 nothing can be rehearsed: the constants stay, and only rows of a known device and model are corrected.
@@ -29,9 +30,9 @@ from traincast.cost.stack import Stack
 MIN_LESSONS = 6
 MIN_GROUP = 2
 """Rows that make a device, model or scale worth leaving out."""
-MAX_FOLDS = 4
-FOLD_LESSONS, FOLD_ASKED = 150, 40
-FOLD_STEPS, FOLD_ROUNDS = 40, 3
+MAX_FOLDS = 3
+FOLD_LESSONS, FOLD_ASKED = 100, 30
+FOLD_STEPS, FOLD_ROUNDS = 32, 3
 """A rehearsal moves constants on fewer rows and in fewer rounds than the real fit."""
 GAIN = 0.1
 SIMPLER = 0.03
@@ -121,7 +122,7 @@ def _judge(lessons: Sequence[Lesson], novelty: Novelty, scores: dict[str, list[l
     how = rehearsed[0] if rehearsed else "block"
     if how not in scores:
         scores[how] = _rehearse(lessons, how)
-    may_correct = strange <= set(rehearsed[:1])
+    may_correct = strange <= set(rehearsed[:1]) and not (strange and "scale" in novelty)
     return choose(scores[how], may_correct=may_correct)
 
 
