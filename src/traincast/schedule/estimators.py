@@ -42,7 +42,8 @@ class Fixed:
     """Beliefs that do not change during the run; limits are known where they come from forecasts."""
 
     def __init__(self, estimates_s: Floats, *, low_s: Floats | None = None, high_s: Floats | None = None) -> None:
-        self.estimates: list[float] = estimates_s.tolist()
+        self.values_s = estimates_s
+        self._estimates: list[float] = []
         self._low_s, self._high_s = low_s, high_s
 
     def interval_s(self, job: int) -> tuple[float, float] | None:
@@ -51,7 +52,9 @@ class Fixed:
         return float(self._low_s[job]), float(self._high_s[job])
 
     def estimate_s(self, job: int) -> float:
-        return self.estimates[job]
+        if not self._estimates:  # single entries of a list are read faster, and the hot loops need none
+            self._estimates = self.values_s.tolist()
+        return self._estimates[job]
 
     def learn(self, job: int, duration_s: float) -> None:
         pass

@@ -1,0 +1,321 @@
+"""The loop of preemptive policies: shortest remaining time, and levels of attained service."""
+
+from typing import Any
+
+from traincast.schedule.kernels.heaps import drop_top, forget_stale, push
+from traincast.schedule.kernels.nodes import fits, shift, take
+
+# To find one job a node, the last jobs in line are looked at until they hold this many times its own GPUs.
+DISTURB = 8
+BIG = 1e300
+
+
+def run_preemptive(
+    by_level: int,
+    by_gpu: int,
+    limits: Any,
+    submit: Any,
+    gpus: Any,
+    left: Any,
+    guess: Any,
+    cost: Any,
+    class_of: Any,
+    class_gpus: Any,
+    class_base: Any,
+    wait_keys: Any,
+    wait_jobs: Any,
+    wait_size: Any,
+    heap_keys: Any,
+    heap_jobs: Any,
+    expect: Any,
+    heap_size: Any,
+    free: Any,
+    bits: Any,
+    words: int,
+    state: Any,
+    width: int,
+    held: Any,
+    chain: Any,
+    last: Any,
+    dead: Any,
+    run_keys: Any,
+    run_jobs: Any,
+    losers: Any,
+    since: Any,
+    attained: Any,
+    level: Any,
+    position: Any,
+    preemptions: Any,
+    start: Any,
+    end: Any,
+) -> int:
+    """Shortest remaining time (`by_level` 0) or levels of attained service (1); the order is that of `KeyedLine`.
+
+    Running jobs stand sorted by a number that does not move while they run: the believed end, or level and row. The
+    greedy choice by count can only push out jobs at the tail, so a pass looks at the tail and at the heads of classes.
+    """
+    count = len(submit)
+    num_classes = len(class_gpus)
+    num_limits = len(limits)
+    cursor = 0
+    passes = 0
+    waiting = 0
+    num_running = 0
+    done = 0
+    while done < count:
+        while heap_size[0] > 0 and expect[heap_jobs[0]] != heap_keys[0]:
+            drop_top(heap_keys, heap_jobs, 0, heap_size, 0)
+        if heap_size[0] > len(heap_keys) - 2 * len(run_keys) - 8:
+            forget_stale(heap_keys, heap_jobs, heap_size, expect)
+        now = BIG
+        if heap_size[0] > 0:
+            now = heap_keys[0]
+        if cursor < count and submit[cursor] < now:
+            now = submit[cursor]
+        if now >= BIG:
+            break
+        changed = False
+        while heap_size[0] > 0 and heap_keys[0] == now:
+            token = heap_jobs[0]
+            drop_top(heap_keys, heap_jobs, 0, heap_size, 0)
+            job = token >> 1
+            if expect[token] != now:
+                continue
+            expect[token] = -1.0
+            changed = True
+            at = position_of(run_keys, run_jobs, num_running, position[job], job)
+            num_running -= 1
+            for spot in range(at, num_running):
+                run_keys[spot] = run_keys[spot + 1]
+                run_jobs[spot] = run_jobs[spot + 1]
+            if token & 1 == 0:
+                attained[job] += now - since[job]
+                shift(job, gpus[job], 1, free, bits, words, state, width, held, chain, last)
+                end[job] = now
+                expect[token + 1] = -1.0
+                done += 1
+            else:
+                level[job] += 1
+                position[job] = level[job] * 2.0 * count + job
+                num_running = insert(run_keys, run_jobs, num_running, position[job], job)
+                if level[job] < num_limits:
+                    limit = limits[level[job]] / (gpus[job] if by_gpu == 1 else 1)
+                    expect[2 * job + 1] = since[job] + max(limit - attained[job], 0.0)
+                    push(heap_keys, heap_jobs, 0, heap_size, 0, expect[2 * job + 1], 2 * job + 1)
+        while cursor < count and submit[cursor] == now:
+            changed = True
+            if start[cursor] > -2.0:
+                kind = class_of[cursor]
+                key = guess[cursor]
+                if by_level == 1:
+                    key = 0.0 + count + cursor
+                push(wait_keys, wait_jobs, class_base[kind], wait_size, kind, key, cursor)
+                waiting += 1
+            else:
+                done += 1
+            cursor += 1
+        if not changed:
+            continue
+        passes += 1
+        if waiting == 0:
+            continue
+        for kind in range(num_classes):
+            dead[kind] = 0
+        while waiting > 0:
+            # The first waiting job that fits by count if those after it made way. Classes: 1 = none by count,
+            # 2 = set aside for the whole pass.
+            for kind in range(num_classes):
+                if dead[kind] == 1:
+                    dead[kind] = 0
+            job = -1
+            need = 0
+            while job < 0:
+                best = -1
+                best_kind = -1
+                best_key = 0.0
+                for kind in range(num_classes):
+                    if dead[kind] > 0 or wait_size[kind] == 0:
+                        continue
+                    key = wait_keys[class_base[kind]]
+                    other = wait_jobs[class_base[kind]]
+                    if best < 0 or key < best_key or (key == best_key and other < best):
+                        best = other
+                        best_kind = kind
+                        best_key = key
+                if best < 0:
+                    break
+                need = class_gpus[best_kind]
+                room = state[0]
+                at = num_running - 1
+                while room < need and at >= 0:
+                    if not is_before(best_key, best, run_keys[at], run_jobs[at], now, by_level):
+                        break
+                    room += gpus[run_jobs[at]]
+                    at -= 1
+                if room >= need:
+                    job = best
+                else:
+                    dead[best_kind] = 1
+            if job < 0:
+                break
+            kind = class_of[job]
+            drop_top(wait_keys, wait_jobs, class_base[kind], wait_size, kind)
+            good = fits(need, state, width)
+            num_losers = 0
+            # A job that was pushed out at this moment pushes nobody out, or two near equals could swap for ever.
+            if not good and not (start[job] >= 0.0 and since[job] == now):
+                # A running job whose followers together are fewer than the deficit must make way.
+                deficit = need - state[0]
+                spot = num_running
+                behind = 0
+                while behind < deficit and spot > 0:
+                    spot -= 1
+                    behind += gpus[run_jobs[spot]]
+                while deficit > 0 and spot < num_running:
+                    size = gpus[run_jobs[spot]]
+                    behind -= size
+                    if behind < deficit:
+                        losers[num_losers] = run_jobs[spot]
+                        num_losers += 1
+                        deficit -= size
+                    spot += 1
+                for attempt in range(2):
+                    if good or (attempt == 1 and need > width):
+                        break
+                    if attempt == 1:
+                        # By count there was room, but not on one node: look for a node among the last jobs in line.
+                        key = guess[job]
+                        if by_level == 1:
+                            key = level[job] * 2.0 * count + count + job
+                        spot = num_running
+                        freed = 0
+                        while spot > 0 and freed < DISTURB * need:
+                            if not is_before(key, job, run_keys[spot - 1], run_jobs[spot - 1], now, by_level):
+                                break
+                            spot -= 1
+                            freed += gpus[run_jobs[spot]]
+                        num_losers = num_running - spot
+                        for at in range(num_losers):
+                            losers[at] = run_jobs[spot + at]
+                    left_over = num_losers
+                    while left_over > 0 and not good:
+                        left_over -= 1
+                        loser = losers[left_over]
+                        shift(loser, gpus[loser], 1, free, bits, words, state, width, held, chain, last)
+                        good = fits(need, state, width)
+                    # Spare those whose leaving did not help.
+                    for at in range(num_losers - 1, left_over, -1):
+                        loser = losers[at]
+                        shift(loser, gpus[loser], -1, free, bits, words, state, width, held, chain, last)
+                        if good and not fits(need, state, width):
+                            shift(loser, gpus[loser], 1, free, bits, words, state, width, held, chain, last)
+                        else:
+                            losers[at] = -1
+                    if not good and left_over < num_losers:
+                        loser = losers[left_over]
+                        shift(loser, gpus[loser], -1, free, bits, words, state, width, held, chain, last)
+                        losers[left_over] = -1
+                    for at in range(left_over, num_losers):
+                        loser = losers[at]
+                        if loser < 0:
+                            continue
+                        spot = position_of(run_keys, run_jobs, num_running, position[loser], loser)
+                        num_running -= 1
+                        for index in range(spot, num_running):
+                            run_keys[index] = run_keys[index + 1]
+                            run_jobs[index] = run_jobs[index + 1]
+                        elapsed = now - since[loser]
+                        left[loser] = left[loser] - elapsed + cost[loser]
+                        guess[loser] = guess[loser] - elapsed + cost[loser]
+                        attained[loser] += elapsed
+                        since[loser] = now
+                        preemptions[loser] += 1
+                        expect[2 * loser] = -1.0
+                        expect[2 * loser + 1] = -1.0
+                        kind = class_of[loser]
+                        key = guess[loser]
+                        if by_level == 1:
+                            key = level[loser] * 2.0 * count + count + loser
+                        push(wait_keys, wait_jobs, class_base[kind], wait_size, kind, key, loser)
+                        waiting += 1
+            if not good:
+                kind = class_of[job]
+                dead[kind] = 2
+                key = guess[job]
+                if by_level == 1:
+                    key = level[job] * 2.0 * count + count + job
+                push(wait_keys, wait_jobs, class_base[kind], wait_size, kind, key, job)
+                continue
+            take(job, need, free, bits, words, state, width, held, chain, last)
+            waiting -= 1
+            num_running = begin(
+                job, now, by_level, by_gpu, limits, gpus, left, guess, attained, level, position, since, start,
+                run_keys, run_jobs, num_running, heap_keys, heap_jobs, expect, heap_size, count,
+            )  # fmt: skip
+    return passes
+
+
+def is_before(key: float, job: int, run_key: float, run_job: int, now: float, by_level: int) -> bool:
+    """Whether a waiting job stands before a running one."""
+    other = run_key if by_level == 1 else run_key - now
+    return key < other or (key == other and job < run_job)
+
+
+def position_of(run_keys: Any, run_jobs: Any, num_running: int, key: float, job: int) -> int:
+    low = 0
+    high = num_running
+    while low < high:
+        middle = (low + high) >> 1
+        if run_keys[middle] < key or (run_keys[middle] == key and run_jobs[middle] < job):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def insert(run_keys: Any, run_jobs: Any, num_running: int, key: float, job: int) -> int:
+    at = position_of(run_keys, run_jobs, num_running, key, job)
+    for spot in range(num_running, at, -1):
+        run_keys[spot] = run_keys[spot - 1]
+        run_jobs[spot] = run_jobs[spot - 1]
+    run_keys[at] = key
+    run_jobs[at] = job
+    return num_running + 1
+
+
+def begin(
+    job: int,
+    now: float,
+    by_level: int,
+    by_gpu: int,
+    limits: Any,
+    gpus: Any,
+    left: Any,
+    guess: Any,
+    attained: Any,
+    level: Any,
+    position: Any,
+    since: Any,
+    start: Any,
+    run_keys: Any,
+    run_jobs: Any,
+    num_running: int,
+    heap_keys: Any,
+    heap_jobs: Any,
+    expect: Any,
+    heap_size: Any,
+    count: int,
+) -> int:
+    if start[job] < 0.0:
+        start[job] = now
+    since[job] = now
+    position[job] = now + guess[job]
+    if by_level == 1:
+        position[job] = level[job] * 2.0 * count + job
+        if level[job] < len(limits):
+            limit = limits[level[job]] / (gpus[job] if by_gpu == 1 else 1)
+            expect[2 * job + 1] = now + max(limit - attained[job], 0.0)
+            push(heap_keys, heap_jobs, 0, heap_size, 0, expect[2 * job + 1], 2 * job + 1)
+    expect[2 * job] = now + left[job]
+    push(heap_keys, heap_jobs, 0, heap_size, 0, expect[2 * job], 2 * job)
+    return insert(run_keys, run_jobs, num_running, position[job], job)
