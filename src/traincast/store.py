@@ -364,11 +364,7 @@ def import_kineto(path: str | os.PathLike[str]) -> list[Row]:
 
     Durations under the profiler are inflated, most of all on a CPU; `source` says so, and a fit can leave them out.
     """
-    trace = read_json(path)
-    events = trace.get("traceEvents") if isinstance(trace, dict) else None
-    if not isinstance(events, list):
-        raise InvalidInput(f"{path} is not a Kineto trace: it has no list 'traceEvents'")
-    complete = [event for event in events if isinstance(event, dict) and event.get("ph") == "X" and "dur" in event]
+    trace, complete = read_kineto(path)
     environment = _kineto_environment(trace)
     started_at = str(trace.get("baseTimeNanoseconds", ""))
     repeats: dict[str, tuple[Experiment, list[float]]] = {}
@@ -376,8 +372,8 @@ def import_kineto(path: str | os.PathLike[str]) -> list[Row]:
     for event, own_us in zip(complete, self_us, strict=True):
         experiment = _kineto_experiment(event)
         if experiment is not None:
-            duration_us = event["dur"] if event.get("cat") != "cpu_op" else own_us
-            repeats.setdefault(experiment.key, (experiment, []))[1].append(max(0.0, float(duration_us)) * 1e-6)
+            duration_us = float(event["dur"]) if event.get("cat") != "cpu_op" else own_us
+            repeats.setdefault(experiment.key, (experiment, []))[1].append(max(0.0, duration_us) * 1e-6)
     if not repeats:
         raise InvalidInput(f"{path} holds no operators, kernels or steps; record it with torch.profiler.profile")
     source = f"kineto:{Path(path).name}"
@@ -385,6 +381,25 @@ def import_kineto(path: str | os.PathLike[str]) -> list[Row]:
         (experiment, environment, Block(started_at=started_at, wall_s=tuple(seconds), source=source))
         for experiment, seconds in repeats.values()
     ]
+
+
+def read_kineto(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A trace of the PyTorch profiler and its complete events, each with a name, a category, a start and a duration."""
+    trace = read_json(path)
+    events = trace.get("traceEvents") if isinstance(trace, dict) else None
+    if not isinstance(events, list):
+        raise InvalidInput(f"{path} is not a Kineto trace: it has no list 'traceEvents'")
+    return trace, [event for event in events if isinstance(event, dict) and _is_complete(event)]
+
+
+def _is_complete(event: Mapping[str, Any]) -> bool:
+    # The first two tests leave out numbers of any size that no clock gives; the last, arguments that are no table.
+    times = (event.get("ts"), event.get("dur"))
+    return (
+        event.get("ph") == "X"
+        and all(isinstance(time, (int, float)) and abs(time) < 1e18 for time in times)
+        and isinstance(event.get("args") or {}, dict)
+    )
 
 
 IMPORTERS: dict[str, Callable[[Path], list[Row]]] = {
@@ -395,13 +410,14 @@ IMPORTERS: dict[str, Callable[[Path], list[Row]]] = {
 
 
 def _kineto_environment(trace: Mapping[str, Any]) -> Environment:
-    devices = trace.get("deviceProperties") or []
+    devices = trace.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
     software = {
         name: str(trace[name])
         for name in ("schemaVersion", "cuda_runtime_version", "cuda_driver_version")
         if name in trace
     }
-    device = str(devices[0].get("name", "unknown GPU")) if devices else "cpu"
+    device = str(first.get("name") or "unknown GPU") if first else "cpu"
     return Environment(device=device, software=software, settings={"profiler": True})
 
 

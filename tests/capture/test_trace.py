@@ -449,3 +449,12 @@ def test_wrong_options_say_what_is_allowed() -> None:
         capture(nn.Linear(4, 4), torch.zeros(2, 4), accumulate=0)
     with pytest.raises(UnknownName, match="training_step"):
         capture(nn.Linear(4, 4), torch.zeros(2, 4), mode="train")
+
+
+def test_a_module_used_in_several_places_gets_its_own_weights_back() -> None:
+    shared = nn.Linear(8, 8)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    weight = shared.weight
+    capture(model, torch.randn(2, 8))
+    assert shared.weight is weight
+    assert type(model(torch.randn(2, 8))) is torch.Tensor

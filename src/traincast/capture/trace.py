@@ -652,7 +652,8 @@ class _Step:
                 originals=originals,
             )
         finally:
-            for owned, key, tensor in saved:
+            # Backwards: a module that is used in several places was saved several times, first with its real tensors.
+            for owned, key, tensor in reversed(saved):
                 owned[key] = tensor
             for part, was_training in training:
                 part.training = was_training

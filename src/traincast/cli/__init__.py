@@ -18,6 +18,7 @@ COMMANDS = {
     "accuracy": "Compare forecasts with measured cases, baselines beside them.",
     "profile": "Measure operators, collectives and steps on this machine.",
     "design": "Choose the few measurements that are worth their price.",
+    "compare": "Lay a profiler trace beside the forecast of its job.",
     "calibrate": "Fit the cost model to measurements.",
     "resources": "Forecast how busy GPU, memory and network are.",
     "schedule": "Simulate a cluster whose scheduler uses forecasts.",

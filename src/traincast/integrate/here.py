@@ -108,7 +108,9 @@ def forecast_here(
     plan = Parallelism(data=place.num_ranks, micro_batches=accumulate)
     if calibration is not None:
         kept = calibration if isinstance(calibration, Calibration) else load_calibration(calibration)
-        cluster = _gpus(place) if place.device == "cuda" else _cores(place, environment.device, kept)
+        cluster = (
+            _gpus(place) if place.device == "cuda" else cluster_of_cores(kept, place=place, name=environment.device)
+        )
         answer = forecast(job, cluster, plan, costs=Calibrated(calibration=kept, others=Pricing().estimate), draw=True)
         answer = _widen(answer, kept.step_log_spread, note=_differences(kept.environment, environment))
     elif place.device == "cuda":
@@ -123,7 +125,7 @@ def forecast_here(
         kept = to_calibration(
             fit, name="this process", environment=environment, loads=measured, seconds=seconds, measuring_s=measuring_s
         )
-        cluster = _cores(place, environment.device, kept)
+        cluster = cluster_of_cores(kept, place=place, name=environment.device)
         answer = forecast(job, cluster, plan, costs=Calibrated(calibration=kept, others=Pricing().estimate), draw=True)
         note = f"priced by {len(measured)} measurements on this machine, {measuring_s:g} s of them for this job"
         answer = _widen(answer, float(fit.log_spread([step])[0]), note=note)
@@ -139,7 +141,8 @@ def _measure(
     marks = anchors()
     candidates = [*marks, *operators_of([step])]
     with Store(":memory:") if store is None else nullcontext(store) as kept:
-        _visit(operator_subjects([load.experiment for load in marks]), kept, environment, budget_s=budget_s)
+        # Six short operators, whatever the budget: without the peaks there is no prior.
+        _visit(operator_subjects([load.experiment for load in marks]), kept, environment, budget_s=math.inf)
         seconds_of = _seconds_of(kept, environment)
         first = start_fit([*candidates, step], find_peaks(marks, seconds_of))
         costs = [expected_cost_s(load, first, QUICK) for load in (*candidates, step)]
@@ -180,8 +183,10 @@ def _gpus(place: Place) -> Cluster:
     )
 
 
-def _cores(place: Place, name: str, calibration: Calibration) -> Cluster:
-    """The processes of this host as devices whose peaks are the best rates of the calibration."""
+def cluster_of_cores(calibration: Calibration, *, place: Place | None = None, name: str | None = None) -> Cluster:
+    """The processes of a host as devices whose peaks are the best rates of its calibration."""
+    place = place or Place()
+    name = name or calibration.environment.device
     rates = calibration.rates.values()
     matmul = [rate.flop_per_s for group, rate in calibration.rates.items() if group.split(":")[0] == "matmul"]
     device = Device(

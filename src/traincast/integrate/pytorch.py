@@ -35,12 +35,12 @@ class TorchRun(Run):
         while True:
             if self._mark is None:
                 self.start()
-            begun = time.perf_counter()
+            begun = self._clock()
             try:
                 batch = next(source)
             except StopIteration:
                 return
-            self.batch_arrives(time.perf_counter() - begun)
+            self.batch_arrives(self._clock() - begun)
             yield batch
 
     def batch_arrives(self, seconds: float) -> None:

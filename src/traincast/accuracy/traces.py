@@ -1,0 +1,242 @@
+"""A Kineto trace beside the forecast of the same job: which operations make up the difference."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from traincast.errors import InvalidInput
+from traincast.spec import Estimate, Forecast, Graph, Span
+from traincast.store import read_kineto
+
+DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
+ALIASES = {
+    "aten.scaled_dot_product_attention": "traincast.attention",
+    "aten._scaled_dot_product_flash_attention": "traincast.attention",
+    "aten._scaled_dot_product_efficient_attention": "traincast.attention",
+    "aten._scaled_dot_product_flash_attention_for_cpu": "traincast.attention",
+    "aten._scaled_dot_product_flash_attention_backward": "traincast.attention_backward",
+    "aten._scaled_dot_product_efficient_attention_backward": "traincast.attention_backward",
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": "traincast.attention_backward",
+    "aten.dropout": "aten.native_dropout",
+}
+"""What the profiler calls an operation that the forecast names otherwise."""
+UNFORECAST = "not forecast"
+"""The kind of operations that the forecast has no name for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpDifference:
+    """One operation in both, in seconds of one step."""
+
+    name: str
+    kind: str
+    forecast_s: float
+    measured_s: float
+    num_measured: float
+    """Calls in one step of the trace."""
+
+    @property
+    def difference_s(self) -> float:
+        return self.measured_s - self.forecast_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceComparison:
+    """A measured step beside a forecast one."""
+
+    trace: str
+    device: str
+    """Of the trace; 'cpu' where it holds no GPU."""
+    num_steps: int
+    forecast: Estimate
+    measured_s: float
+    ops: tuple[OpDifference, ...]
+    """By their contribution to the difference, largest first."""
+    forecast_gap_s: float
+    """Of the forecast step, in which the device waits for the host or an empty pipeline."""
+    measured_gap_s: float
+    """Of the measured step, in which no operation runs."""
+
+    @property
+    def missing(self) -> tuple[OpDifference, ...]:
+        """Forecast and not in the trace."""
+        return tuple(op for op in self.ops if not op.num_measured)
+
+    @property
+    def extra(self) -> tuple[OpDifference, ...]:
+        """In the trace and not forecast."""
+        return tuple(op for op in self.ops if op.num_measured and op.forecast_s == 0)
+
+    def by_kind(self) -> dict[str, tuple[float, float]]:
+        """(forecast, measured) seconds of each kind, largest difference first."""
+        sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for op in self.ops:
+            sums[op.kind][0] += op.forecast_s
+            sums[op.kind][1] += op.measured_s
+        ranked = sorted(sums.items(), key=lambda item: (-abs(item[1][1] - item[1][0]), item[0]))
+        return {kind: (forecast_s, measured_s) for kind, (forecast_s, measured_s) in ranked}
+
+
+def device_of_trace(path: str | os.PathLike[str]) -> str | None:
+    """The name of the first GPU in a trace; None where it holds none."""
+    trace, _ = read_kineto(path)
+    devices = trace.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices else None
+    return str(first["name"]) if isinstance(first, dict) and first.get("name") else None
+
+
+def compare_trace(
+    path: str | os.PathLike[str], forecast: Forecast, graph: Graph, *, num_steps: int | None = None
+) -> TraceComparison:
+    """Lay a trace beside a forecast whose timeline was drawn. `num_steps` says how many steps a trace without marks holds."""
+    _, events = read_kineto(path)
+    windows = _steps_of(events)
+    if windows:
+        events = [event for event in events if any(start <= float(event["ts"]) < stop for start, stop in windows)]
+        measured_s = sum(stop - start for start, stop in windows) / len(windows) * 1e-6
+        count = len(windows)
+    else:
+        if not events:
+            raise InvalidInput(f"{path} holds no complete events; record it with torch.profiler.profile")
+        count = num_steps or 1
+        begun = min(float(event["ts"]) for event in events)
+        measured_s = (max(float(event["ts"]) + float(event["dur"]) for event in events) - begun) / count * 1e-6
+    if not forecast.timeline.spans:
+        raise InvalidInput("the forecast has no timeline to compare with; make it with draw=True")
+    kinds = {op.name: op.kind for op in graph.ops}
+    expected = _forecast_seconds(forecast.timeline.spans, kinds)
+    on_device = [event for event in events if event.get("cat") in DEVICE_CATEGORIES]
+    found = _device_seconds(events, on_device, expected) if on_device else _host_seconds(events, expected)
+    if not found:
+        raise InvalidInput(f"{path} holds no operators or kernels; record it with torch.profiler.profile")
+    ops = [
+        OpDifference(
+            name=name, kind=kinds.get(name) or _kind_of(name), forecast_s=expected.get(name, 0.0),
+            measured_s=found[name][0] / count if name in found else 0.0,
+            num_measured=found[name][1] / count if name in found else 0.0,
+        )
+        for name in {**expected, **found}
+    ]  # fmt: skip
+    busy_s = _covered_s(on_device) / count if on_device else sum(op.measured_s for op in ops)
+    shares = forecast.timeline.shares
+    return TraceComparison(
+        trace=Path(path).name, device=device_of_trace(path) or "cpu", num_steps=count, forecast=forecast.step,
+        measured_s=measured_s, ops=tuple(sorted(ops, key=lambda op: (-abs(op.difference_s), op.name))),
+        forecast_gap_s=forecast.timeline.duration_s * (shares.get("host", 0.0) + shares.get("bubble", 0.0)),
+        measured_gap_s=max(0.0, measured_s - busy_s),
+    )  # fmt: skip
+
+
+def _steps_of(events: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """Start and end of each marked step, by the host's clock."""
+    return sorted(
+        (float(event["ts"]), float(event["ts"]) + float(event["dur"]))
+        for event in events
+        if str(event.get("name", "")).startswith("ProfilerStep") and not str(event.get("cat", "")).startswith("gpu")
+    )
+
+
+def _forecast_seconds(spans: Sequence[Span], kinds: Mapping[str, str]) -> dict[str, float]:
+    """Of each operation of the first rank; a collective goes by its kind."""
+    rank = min(span.rank for span in spans)
+    seconds: dict[str, float] = defaultdict(float)
+    for span in spans:
+        is_op = span.name in kinds or span.collective is not None
+        if span.rank == rank and is_op:
+            seconds[span.collective.kind if span.collective is not None else span.name] += span.end_s - span.start_s
+    return dict(seconds)
+
+
+def _host_seconds(events: Sequence[Mapping[str, Any]], expected: Mapping[str, float]) -> dict[str, tuple[float, int]]:
+    """Self times of operators on a CPU, each given to the outermost operation around it that the forecast knows."""
+    sums: dict[str, tuple[float, int]] = {}
+    for _, owner, own_us, is_itself in _walk(events, expected):
+        if owner:
+            seconds, calls = sums.get(owner, (0.0, 0))
+            sums[owner] = (seconds + own_us * 1e-6, calls + is_itself)
+    return sums
+
+
+def _device_seconds(
+    events: Sequence[Mapping[str, Any]], on_device: Sequence[Mapping[str, Any]], expected: Mapping[str, float]
+) -> dict[str, tuple[float, int]]:
+    """Times of kernels, each given to the operation that launched it; NCCL's go by their collective."""
+    owners: dict[Any, str] = {}
+    for index, owner, _, _ in _walk(events, expected):
+        launched = (events[index].get("args") or {}).get("External id")
+        if launched is not None:
+            owners[str(launched)] = owner
+    sums: dict[str, tuple[float, int]] = {}
+    for event in on_device:
+        args = event.get("args") or {}
+        name = str(event.get("name", ""))
+        if "nccl" in name.lower():
+            owner = _collective_of(str(args.get("Collective name") or name))
+        else:
+            owner = owners.get(str(args.get("External id"))) or f"kernel {name}"
+        seconds, calls = sums.get(owner, (0.0, 0))
+        sums[owner] = (seconds + float(event["dur"]) * 1e-6, calls + 1)
+    return sums
+
+
+def _walk(events: Sequence[Mapping[str, Any]], expected: Mapping[str, float]) -> Iterator[tuple[int, str, float, bool]]:
+    """(event, the operation it belongs to, its self time in µs, whether it is that operation itself), thread by thread."""
+    threads: dict[tuple[str, str], list[int]] = {}
+    for index, event in enumerate(events):
+        if event.get("cat") in ("cpu_op", "user_annotation"):
+            threads.setdefault((str(event.get("pid")), str(event.get("tid"))), []).append(index)
+    for indices in threads.values():
+        indices.sort(key=lambda index: (float(events[index]["ts"]), -float(events[index]["dur"])))
+        own = {index: float(events[index]["dur"]) for index in indices}
+        stack: list[tuple[float, int, str, bool]] = []
+        found: list[tuple[int, str, bool]] = []
+        for index in indices:
+            start, duration = float(events[index]["ts"]), float(events[index]["dur"])
+            while stack and stack[-1][0] <= start:
+                stack.pop()
+            inherited, settled = (stack[-1][2], stack[-1][3]) if stack else ("", False)
+            name = _operation(str(events[index].get("name", "")), expected)
+            if stack:
+                own[stack[-1][1]] -= duration
+            # The outermost operation that the forecast knows; else the outermost that is an operator at all.
+            owner = inherited if settled or not name or (inherited and name not in expected) else name
+            settled = settled or name in expected
+            found.append((index, owner, owner != inherited))
+            stack.append((start + duration, index, owner, settled))
+        for index, owner, is_itself in found:
+            yield index, owner, max(0.0, own[index]), is_itself
+
+
+def _operation(name: str, expected: Mapping[str, float]) -> str:
+    """As the forecast would call it; empty for what only wraps operations."""
+    if name.startswith("Optimizer.step#"):
+        return next((known for known in expected if known.startswith("optimizer.")), "optimizer")
+    if not name.startswith("aten::"):
+        return ""
+    plain = name.replace("aten::", "aten.")
+    return plain if plain in expected else ALIASES.get(plain, plain)
+
+
+def _collective_of(name: str) -> str:
+    plain = name.lower().replace("_", "")
+    words = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
+             "alltoall": "all_to_all", "broadcast": "broadcast", "sendrecv": "send_recv"}  # fmt: skip
+    return next((kind for word, kind in words.items() if word in plain), name)
+
+
+def _kind_of(name: str) -> str:
+    if name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"):
+        return "communication"
+    return "optimizer" if name.startswith("optimizer") else UNFORECAST
+
+
+def _covered_s(events: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds in which at least one of these runs."""
+    covered_us, end_us = 0.0, float("-inf")
+    for start_us, stop_us in sorted((float(e["ts"]), float(e["ts"]) + float(e["dur"])) for e in events):
+        covered_us += max(0.0, stop_us - max(start_us, end_us))
+        end_us = max(end_us, stop_us)
+    return covered_us * 1e-6
