@@ -45,7 +45,7 @@ def cut_pipeline(stage: Stage, plan: Parallelism) -> tuple[Stage, ...]:
         )
         if key not in cache:
             cache[key] = _extract(stage, parts, owner, index, plan)
-        stages.append(replace(cache[key], index=index, num_in_flight=_in_flight(plan, index)))
+        stages.append(replace(cache[key], index=index, num_in_flight=in_flight(plan, index)))
     return tuple(stages)
 
 
@@ -281,7 +281,7 @@ def _writes(stage: Stage, index: int) -> tuple[int, ...]:
     return task.writes if isinstance(task, Op) else ()
 
 
-def _in_flight(plan: Parallelism, index: int) -> int:
+def in_flight(plan: Parallelism, index: int) -> int:
     """Micro-batches whose activations a stage holds at its fullest moment (Narayanan et al. 2021)."""
     if plan.order == "gpipe":
         return plan.micro_batches
