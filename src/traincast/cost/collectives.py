@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from traincast.cost.offload import estimate_host_task
+from traincast.cost.sharing import MAX_EXACT_DEVICES, share_network
 from traincast.spec import HOST, Cluster, Collective, Estimate, NodeGroup
 
 HYBRID_CUBE: Mapping[int, float] = {2: 1 / 6, 3: 2 / 6, 4: 4 / 6, 5: 1.7 / 6, 6: 3 / 6, 7: 4 / 6, 8: 1.0}
@@ -147,13 +148,15 @@ def _adds_in_switch(route: Route) -> bool:
 def find_route(task: Collective, cluster: Cluster) -> Route:
     """Which links the group crosses: its members sit `stride` ranks apart, nodes hold `devices_per_node` ranks.
 
-    Groups of the same kind run side by side on a node and share its network; a group with more members on the node has
-    the larger share of it.
+    Groups of the same kind run side by side on a node and share its network evenly: on equal nodes each has its members' part
+    of it, on unequal ones the slowest group's max-min share counts, because the step waits for all.
     """
     group = _slowest_group(cluster)
     per_node = min(task.num_ranks, max(1, cluster.devices_per_node // task.stride))
     num_nodes = min(-(-task.num_ranks // per_node), cluster.num_nodes)
-    share = min(1.0, per_node / cluster.devices_per_node)
+    inter_bytes_per_s = group.inter.bytes_per_s * min(1.0, per_node / cluster.devices_per_node)
+    if num_nodes > 1 and len(cluster.groups) > 1 and cluster.num_devices <= MAX_EXACT_DEVICES:
+        inter_bytes_per_s = share_network(task, cluster)
     kind = group.intra.kind or "nvlink"
     if (
         kind == "nvlink"
@@ -166,7 +169,7 @@ def find_route(task: Collective, cluster: Cluster) -> Route:
         per_node=per_node,
         num_nodes=num_nodes,
         intra_bytes_per_s=group.intra.bytes_per_s,
-        inter_bytes_per_s=group.inter.bytes_per_s * share,
+        inter_bytes_per_s=inter_bytes_per_s,
         intra_kind=kind,
         inter_kind=group.inter.kind or "infiniband",
         num_servers=task.num_servers,
