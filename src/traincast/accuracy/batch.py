@@ -192,6 +192,7 @@ def _answer_case(case: Case, answer: Answer | None, stacks: Stacks) -> Predictio
             case_id=case.case_id,
             assumptions=question.assumptions,
             watched_stage=question.watched_stage,
+            memory_unit=question.memory_unit,
         )
     except IllegalPlan as error:
         # A plan that cannot be built does not run on any device.

@@ -40,9 +40,10 @@ class Prediction:
 
 
 def summarize(
-    forecast: Forecast, *, case_id: str, assumptions: Sequence[str] = (), watched_stage: int | None = None
-) -> Prediction:
-    """`fits` is about the fullest stage; the memory is that of the stage the source watched."""
+    forecast: Forecast, *, case_id: str, assumptions: Sequence[str] = (), watched_stage: int | None = None,
+    memory_unit: float = 1.0,
+) -> Prediction:  # fmt: skip
+    """`fits` is about the fullest stage; the memory is that of the stage the source watched, in the unit it took for bytes."""
     memory = forecast.memory
     watched = watched_stage is not None and memory.stage_peaks
     shares = forecast.timeline.shares
@@ -51,7 +52,7 @@ def summarize(
         step_s=forecast.step.seconds,
         step_low_s=forecast.step.low_s,
         step_high_s=forecast.step.high_s,
-        memory_bytes=memory.stage_peaks[watched_stage or 0] if watched else memory.peak_bytes,
+        memory_bytes=(memory.stage_peaks[watched_stage or 0] if watched else memory.peak_bytes) / memory_unit,
         fits=forecast.memory.fits,
         reason="; ".join(assumptions),
         compute_share=shares.get("compute", 0.0),

@@ -113,6 +113,7 @@ def _worst_memory(program: Program, cluster: Cluster) -> MemoryProfile:
         overhead_bytes=outside_bytes(capacity, num_devices=plan.num_devices),
         overheads=Overheads(),
         spread=MEMORY_SPREAD,
+        bucket_copies=plan.copies_gradients,
     )
     worst = max(profiles, key=lambda profile: profile.peak_bytes)
     return replace(worst, stage_peaks=tuple(profile.peak_bytes for profile in profiles))

@@ -9,6 +9,9 @@ from traincast.spec.graph import segments
 
 RESIDENT: tuple[str, ...] = ("parameter", "optimizer_state", "input", "buffer")
 
+WIDE_GRADIENT = ".main_grad"
+"""How gradients are named that are kept in a wider format than the one they are computed in."""
+
 Place = tuple[int, int]
 """(segment, position in it)."""
 
@@ -47,54 +50,67 @@ class Overheads:
     gather. A host that runs ahead of the device therefore holds the gathers of several layers and passes.
     """
 
-    cache: float = 0.035
+    cache: float = 0.01
     """Share of the live bytes that the caching allocator holds on top: rounding and holes (see `allocator`)."""
-    workspace_bytes: float = 0.27e9
+    workspace_bytes: float = 0.18e9
     """Of the libraries inside the framework's allocator."""
+    whole_buffers: float = 4.2
+    """Whole activations beside a split product: its gathered input, its partial results, and the same of their gradients."""
     returned_passes: float = 2.0
     """Of the passes in flight, how many have given their gathers back; without a pipeline none has."""
-    held_alone: float = 0.87
+    held_alone: float = 0.84
     """Share of the gathers held without a pipeline."""
-    lead_flop: float = 7.6e11
+    lead_flop: float = 8.6e11
     """FLOP between two gathers on one of eight ranks above which the device falls behind the host within one pass."""
-    lead_slope: float = 6.0
-    lead_ranks: float = 0.45
+    lead_slope: float = 4.0
+    lead_ranks: float = 0.8
     """How the FLOP grow with the ranks, as a power of two."""
     wide_ranks: float = 24.0
     """Ranks above which the gathers are so slow that the host waits with the device."""
-    reclaim: float = 0.86
+    wide_bytes: float = 1e8
+    """Without a pipeline only gathers above this size are."""
+    reclaim: float = 1.0
     """Share of the device at which half of what is held so is taken back: the allocator waits for it before it gives up."""
-    reclaim_slope: float = 4.85
+    reclaim_slope: float = 8.7
 
 
 def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
                   pipelined: bool = False, overheads: Overheads | None = None, spread: float = 0.0,
-                  with_curve: bool = False) -> MemoryProfile:  # fmt: skip
+                  with_curve: bool = False, bucket_copies: bool = False) -> MemoryProfile:  # fmt: skip
     """Allocate and free as the step does; of repeated layers only the first and last repetition can hold the peak.
 
     `overhead_bytes` lie outside the framework's allocator (driver, communicators): no part of the peak, but of what must fit.
-    Without `overheads` the peak is that of the live tensors alone.
+    Without `overheads` the peak is that of the live tensors alone. `bucket_copies`: replicas copy their gradients, in the format
+    of the weights, into the buckets in which they are reduced.
     """
-    accumulates = micro_batches > 1 or stage.num_in_flight > 1
+    accumulates = _keeps_gradients(stage, micro_batches)
     one = replay_pass(stage, accumulates=accumulates, every=with_curve)
     return add_up(stage, one, capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes, pipelined=pipelined,
-                   overheads=overheads, spread=spread)  # fmt: skip
+                   overheads=overheads, spread=spread, bucket_copies=bucket_copies)  # fmt: skip
 
 
 def replay_stages(stages: Sequence[Stage], *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
-                  overheads: Overheads | None = None, spread: float = 0.0) -> list[MemoryProfile]:  # fmt: skip
+                  overheads: Overheads | None = None, spread: float = 0.0,
+                  bucket_copies: bool = False) -> list[MemoryProfile]:  # fmt: skip
     """As `replay_memory` for each stage of a pipeline; equal tasks are replayed once."""
     known: dict[tuple[int, bool], Pass] = {}
     profiles = []
     for stage in stages:
-        key = (id(stage.tasks), micro_batches > 1 or stage.num_in_flight > 1)
+        key = (id(stage.tasks), _keeps_gradients(stage, micro_batches))
         if key not in known:
             known[key] = replay_pass(stage, accumulates=key[1])
         profiles.append(
             add_up(stage, known[key], capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes,
-                    pipelined=len(stages) > 1, overheads=overheads, spread=spread)
+                    pipelined=len(stages) > 1, overheads=overheads, spread=spread, bucket_copies=bucket_copies)
         )  # fmt: skip
     return profiles
+
+
+def _keeps_gradients(stage: Stage, micro_batches: int) -> bool:
+    """Gradients that are added up live through the whole step; so do those kept in a wider format than their weights'."""
+    if micro_batches > 1 or stage.num_in_flight > 1:
+        return True
+    return any(tensor.role == "gradient" and tensor.name.endswith(WIDE_GRADIENT) for tensor in stage.tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +124,8 @@ class Pass:
     gradient_bytes: float
     stash_bytes: float
     unit_bytes: float
+    largest_gradient_bytes: float
+    """Of gradients that are added to others: one as large as a table of tokens finds no hole and takes new memory."""
     gathers: "Gathers"
     curve: tuple[tuple[str, float], ...]
 
@@ -136,13 +154,14 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False, lives: 
         gradient_bytes=resident.get("gradient", _live_gradients(stage, parts, lives, peak_at)),
         stash_bytes=_stash_bytes(stage, parts, lives),
         unit_bytes=_unit_bytes(stage, parts),
+        largest_gradient_bytes=_largest_gradient_bytes(stage),
         gathers=Gathers.of(stage),
         curve=tuple(names) if every else (),
     )
 
 
 def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: float, pipelined: bool,
-            overheads: Overheads | None, spread: float) -> MemoryProfile:  # fmt: skip
+           overheads: Overheads | None, spread: float, bucket_copies: bool = False) -> MemoryProfile:  # fmt: skip
     """Other passes in flight keep their stash; then comes what real runs hold besides."""
     others = one.stash_bytes * (stage.num_in_flight - 1)
     own = {**one.resident, "gradient": one.gradient_bytes}
@@ -150,6 +169,7 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
         **own,
         "activation": one.live_bytes - sum(own.values()) + others,
         "gathered weights": one.unit_bytes,
+        "gradient buckets": one.resident["parameter"] if bucket_copies else 0.0,
     }
     if overheads is not None:
         gathers = replace(
@@ -157,6 +177,8 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
             num_bytes=one.gathers.num_bytes / one.gathers.num_passes * stage.num_in_flight,
             num_passes=stage.num_in_flight,
         )
+        by_role["largest gradient"] = one.largest_gradient_bytes
+        by_role["whole activations"] = overheads.whole_buffers * gathers.largest_bytes
         share = gathers.held_share(overheads, pipelined=pipelined)
         pressure = (sum(by_role.values()) + gathers.num_bytes) / (overheads.reclaim * capacity_bytes)
         by_role["gathered inputs"] = gathers.num_bytes * share / (1 + pressure**overheads.reclaim_slope)
@@ -178,26 +200,28 @@ class Gathers:
     """The gathered inputs of split products in all passes in flight."""
 
     num_bytes: float
+    largest_bytes: float
     num_ranks: int
     num_passes: int
     flop_between: float
 
     @classmethod
     def of(cls, stage: Stage) -> "Gathers":
-        amount, number, ranks, flop = 0.0, 0, 1, 0.0
+        amount, largest, number, ranks, flop = 0.0, 0.0, 0, 1, 0.0
         for task, count in zip(stage.tasks, stage.counts(), strict=True):
             if task.phase != "forward":
                 continue
             if isinstance(task, Collective):
                 if task.axis == "tensor" and task.kind == "all_gather":
-                    # The rank's own part is there in any case.
-                    amount += task.num_bytes * (1 - 1 / task.num_ranks) * count
+                    amount += task.num_bytes * count
+                    largest = max(largest, task.num_bytes)
                     number += count
                     ranks = max(ranks, task.num_ranks)
             elif task.kind == "matmul":
                 flop += (task.flop or 0.0) * count
         return cls(
             num_bytes=amount * stage.num_in_flight,
+            largest_bytes=largest,
             num_ranks=ranks,
             num_passes=stage.num_in_flight,
             flop_between=flop / number if number else 0.0,
@@ -209,7 +233,7 @@ class Gathers:
             return 0.0
         prompt = 1 / (1 + (self.num_ranks / overheads.wide_ranks) ** 8)
         if not pipelined:
-            return overheads.held_alone * prompt
+            return overheads.held_alone * (prompt if self.largest_bytes > overheads.wide_bytes else 1.0)
         waiting = prompt * max(0.0, 1 - overheads.returned_passes / self.num_passes)
         enough = overheads.lead_flop * (self.num_ranks / 8) ** overheads.lead_ranks
         lead = 1 / (1 + (enough / self.flop_between) ** overheads.lead_slope) if self.flop_between else 0.0
@@ -230,6 +254,20 @@ def _unit_bytes(stage: Stage, parts: Sequence[Repeat]) -> float:
             reduced = sum(task.num_bytes for task in tasks if task.axis == "data" and task.kind == "reduce_scatter")
             gradients = max(gradients, reduced)
     return sum(sorted(units)[-2:]) + gradients
+
+
+def _largest_gradient_bytes(stage: Stage) -> float:
+    return max(
+        (
+            stage.tensors[tensor].num_bytes
+            for task in stage.tasks
+            if isinstance(task, Op) and task.name == "aten.add_" and task.phase == "backward"
+            if any(stage.tensors[tensor].role == "gradient" for tensor in task.writes)
+            for tensor in task.reads
+            if stage.tensors[tensor].role != "gradient"
+        ),
+        default=0.0,
+    )
 
 
 def _role_bytes(tensors: Sequence[Tensor], role: str) -> float:

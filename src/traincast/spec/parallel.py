@@ -35,6 +35,9 @@ class Parallelism:
     output layer counts and the layer that crosses a boundary stays before it (nanotron)."""
     bucket_bytes: float = 25 * MEGA
     """Gradients are reduced in buckets of this size (torch DDP: 25 MB)."""
+    bucket_copies: bool = True
+    """Replicas copy gradients into the buckets they are reduced in (torch DDP's default); False: gradients are views of them
+    (gradient_as_bucket_view, Megatron-LM)."""
     overlap: bool = True
     """Gradient reduction and weight gathering run beside computation."""
     servers: int = 0
@@ -70,6 +73,11 @@ class Parallelism:
     @property
     def num_devices(self) -> int:
         return self.data * self.tensor * self.pipeline * self.context
+
+    @property
+    def copies_gradients(self) -> bool:
+        """Whether replicas hold a second copy of their gradients, in buckets."""
+        return self.bucket_copies and self.zero < 2 and self.data * self.context > 1
 
     def stride(self, axis: str) -> int:
         """The distance in ranks between neighbours along an axis: tensor innermost, pipeline outermost."""

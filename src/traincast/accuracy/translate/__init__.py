@@ -7,11 +7,16 @@ from traincast.accuracy.translate.machine import build_cluster
 from traincast.accuracy.translate.plan import read_plan
 from traincast.accuracy.translate.workload import build_job
 from traincast.spec import Cluster, Job, Parallelism
+from traincast.units import GIB, GIGA
 
 __all__ = ["Question", "translate"]
 
 FIRST_STAGE_STACKS = ("nanotron",)
 """Stacks whose logs report the memory of rank 0, which holds the first stage."""
+
+BINARY_STACKS = ("nanotron",)
+"""Stacks that log memory in GiB and call it GB (nanotron divides by 1024 cubed), which the table took for 10^9 bytes: only so
+do the states that ZeRO shards away, the copies in DDP's buckets and the fullest runs that fitted come out right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +29,8 @@ class Question:
     assumptions: tuple[str, ...] = ()
     watched_stage: int | None = None
     """The pipeline stage whose memory the source reports; None: the fullest."""
+    memory_unit: float = 1.0
+    """Bytes in what the table calls a byte of memory."""
 
 
 def translate(case: Case) -> Question:
@@ -38,4 +45,5 @@ def translate(case: Case) -> Question:
         parallelism=plan,
         assumptions=tuple(dict.fromkeys(assumptions)),
         watched_stage=0 if case.framework in FIRST_STAGE_STACKS else None,
+        memory_unit=GIB / GIGA if case.framework in BINARY_STACKS else 1.0,
     )

@@ -46,6 +46,7 @@ def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
         order=_read_order(settings, virtual=virtual),
         balance="products" if case.framework in PRODUCT_BALANCED_STACKS else "layers",
         overlap=case.framework not in SEPARATE_REDUCTION_STACKS,
+        bucket_copies=not (case.framework or "").startswith("Megatron"),
     )
 
 
