@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help test check lint types layers fast-test bench clean corpus
+.PHONY: help test check lint types layers fast-test bench clean corpus docs fuzz
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/ \t/' | expand -t 20
 
@@ -35,6 +35,12 @@ corpus: .venv/dev-ready       ## measure our own corpus of training steps (root,
 	$(BIN)/traincast profile corpus-operators --rounds 3 --block 0.03 --store corpus.db
 	$(BIN)/traincast profile corpus --rounds 3 --store corpus.db
 	$(BIN)/traincast store export corpus.db corpus.parquet
+
+docs: .venv/dev-ready         ## build the site into site/; a broken link is an error
+	$(BIN)/python -m mkdocs build --strict
+
+fuzz: .venv/dev-ready         ## feed every file reader a million damaged inputs (an hour of one core)
+	$(BIN)/python benchmarks/fuzz.py --inputs 1000000
 
 fit-stacks: .venv/dev-ready   ## refit the constants of software stacks from ../shared/cases (about 3 minutes)
 	$(BIN)/python -m traincast.accuracy.fit_stacks ../shared/cases/single_gpu.parquet ../shared/cases/dp.parquet ../shared/cases/llm.parquet ../shared/cases/memory.parquet -o src/traincast/cost/weights/stacks.json
