@@ -27,6 +27,7 @@ class RoundRules:
     whole_steps: bool = False
     use_leftovers: bool = True
     max_failures: int = 5
+    shuffle_types: int | None = None
 
 
 GAVEL = RoundRules(min_reset_s=1920.0, whole_steps=True, use_leftovers=False)
@@ -86,6 +87,7 @@ def simulate_rounds(
         for job in np.flatnonzero(~usable.any(axis=1))
     }
     decide = policy.begin()
+    shuffler = None if rules.shuffle_types is None else random.Random(rules.shuffle_types)
     submit: list[float] = jobs.submit_s.tolist()
     gpus: list[int] = jobs.num_gpus.astype(int).tolist()
     rate_rows: list[list[float]] = rates.tolist()
@@ -144,10 +146,11 @@ def simulate_rounds(
             )
         scheduled: list[tuple[int, int]] = []
         taken: set[int] = set()
-        for kind in range(num_types):
+        kinds = [kind for kind in range(num_types) if capacity[kind]]
+        if shuffler is not None:
+            shuffler.shuffle(kinds)
+        for kind in kinds:
             free = int(capacity[kind])
-            if not free:
-                continue
             shares = share[index, kind]
             priority = shares / time_run[index, kind]
             order = np.lexsort((-shares, -deficit[index, kind], -priority))
