@@ -27,7 +27,13 @@ def saved_graph(*, batch: int = 32, any_batch: bool = False) -> dict[str, Any]:
 
 
 def test_a_forecast_is_that_of_the_command_line(service: Running, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["forecast", "gpt2", *["-d", "a100-80g", "--nodes", "1", "-g", "8", "-b", "4", "--seq", "512", "--precision", "bf16", "--json"]])
+    code = main(
+        [
+            "forecast",
+            "gpt2",
+            *["-d", "a100-80g", "--nodes", "1", "-g", "8", "-b", "4", "--seq", "512", "--precision", "bf16", "--json"],
+        ]
+    )
     assert code == 0
     printed = json.loads(capsys.readouterr().out)
     # The command line draws the step; so does a request for details.

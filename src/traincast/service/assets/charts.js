@@ -21,6 +21,11 @@ function niceTicks(low, high, count) {
   return ticks;
 }
 
+function byteTicks(high) {
+  const step = 2 ** Math.ceil(Math.log2(high / 6));
+  return [0, 1, 2, 3, 4, 5, 6].map((at) => at * step).filter((at) => at <= high);
+}
+
 function logTicks(low, high) {
   const ticks = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
@@ -28,7 +33,15 @@ function logTicks(low, high) {
       const at = each * 10 ** power;
       if (at >= low * 0.999 && at <= high * 1.001) ticks.push(at);
     }
+  if (ticks.length < 3) return niceTicks(low, high, 4);
   return ticks.length > 7 ? ticks.filter((at) => Math.abs(Math.log10(at) % 1) < 1e-9) : ticks;
+}
+
+// Times that people say: minutes, hours and days in round numbers.
+function timeTicks(low, high) {
+  const units = [[1e-3, [1, 2, 5, 10, 20, 50, 100, 200, 500]], [1, [1, 2, 5, 10, 20, 30]], [60, [1, 2, 5, 10, 20, 30]], [3600, [1, 2, 3, 6, 12]], [86400, [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]]];
+  const ticks = units.flatMap(([unit, counts]) => counts.map((count) => count * unit)).filter((at) => at >= low && at <= high);
+  return ticks.length < 2 ? logTicks(low, high) : ticks;
 }
 
 // Axes of a plot: how values become places, and the lines and words around them.
@@ -65,7 +78,7 @@ function drawMemory(place, detail, memory) {
   const most = Math.max(memory.capacity_bytes, ...points.map(([, amount]) => amount)) * 1.05;
   const { px, py, inner, words } = frame({
     width, height, x: { low: 0, high: points.length, ticks: [], show: String, name: "operations of one pass, in order" },
-    y: { low: 0, high: most, show: showBytes },
+    y: { low: 0, high: most, ticks: byteTicks(most), show: showBytes },
   });
   const line = points.flatMap(([, amount], at) => [[px(at), py(amount)], [px(at + 1), py(amount)]]);
   const area = `${path(line)}L${inner.right} ${inner.bottom}L${inner.left} ${inner.bottom}Z`;
@@ -125,7 +138,7 @@ function drawCost(place, points, { deadline, budget, choose } = {}) {
   const [left, right] = around([...known.map((point) => point.seconds), ...(deadline ? [deadline] : [])]);
   const [low, high] = around([...known.map((point) => point.usd), ...(budget ? [budget] : [])]);
   const { px, py, inner, words } = frame({
-    width, height, x: { low: left, high: right, log: true, show: showSeconds, name: "time of the whole job" },
+    width, height, x: { low: left, high: right, log: true, ticks: timeTicks(left, right), show: showSeconds, name: "time of the whole job" },
     y: { low, high, log: true, show: (value) => showUsd(value).replace(/\.00$/, ""), name: "cost" }, left: 70,
   });
   const front = known.filter((point) => point.front).sort((a, b) => a.seconds - b.seconds);

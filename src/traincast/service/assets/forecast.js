@@ -76,12 +76,12 @@ function showForecast() {
   memoryCard.append(drawMemory(memoryCard, detail.memory, memory));
   const kinds = [...new Set(detail.lanes.flatMap((lane) => lane.spans.map((span) => span[2])))];
   timelineCard.append(drawTimeline(timelineCard, detail.lanes, answer.timeline.duration_s),
-    element("ul", { class: "legend" }, kinds.map((name) => element("li", {}, element("i", { style: `background:${categoryColour(name)}` }), WORDS[name] || name))));
+    element("ul", { class: "legend" }, kinds.map((name) => element("li", {}, element("i", { style: `background:${categoryColour(name)}` }), name === "memory" ? "memory traffic" : name))));
 }
 
 function slowest(tasks) {
   return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "task"), element("th", { scope: "col" }, "kind"), element("th", { scope: "col" }, "time"))),
-    element("tbody", {}, tasks.map((task) => element("tr", {}, element("td", {}, task.name), element("td", {}, task.category), element("td", {}, showSeconds(task.seconds)))))));
+    element("tbody", {}, tasks.map((task) => element("tr", {}, element("td", { class: "wrap" }, task.name), element("td", {}, task.category), element("td", {}, showSeconds(task.seconds)))))));
 }
 
 async function fit(place) {

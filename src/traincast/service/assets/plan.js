@@ -31,7 +31,7 @@ function planRequest(state) {
   if (!limits.global_batch) limits.global_batch = (Number(state.batch) || 1) * Math.max(1, (Number(state.nodes) || 1) * (Number(state.devices_per_node) || 1));
   if (state.all_machines) Object.assign(request, { cluster: {}, all_machines: true });
   delete request.workload.batch;
-  return { ...request, ...limits, objective: state.objective, top: 1000 };
+  return { ...request, ...limits, objective: state.objective, top: Number(state.top) };
 }
 
 async function searchPlans() {
