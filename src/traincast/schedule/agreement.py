@@ -25,7 +25,7 @@ from traincast.schedule.policies import (
     by_remaining_service,
     by_submission,
 )
-from traincast.schedule.rounds import GAVEL, RandomTypeFifo, SharePolicy, simulate_rounds
+from traincast.schedule.rounds import GAVEL, GAVEL_BLIND, RandomTypeFifo, SharePolicy, simulate_rounds
 from traincast.schedule.shares import SHARE_POLICIES
 from traincast.schedule.simulator import CLEAN, Compat, simulate_cluster
 from traincast.spec.fleet import Fleet, NodePool, Schedule
@@ -355,7 +355,8 @@ def gavel_runs(folder: Path) -> Iterator[Replay]:
             for job, arrival, jct in zip(columns["job_id"], columns["arrival_s"], columns["jct_s"], strict=True)
         }
         run = f"{trace.stem} {':'.join(map(str, counts))}"
-        simulate = partial(simulate_rounds, jobs, share_policy, fleet=fleet, rates=rates, rules=GAVEL)
+        rules = GAVEL if policy.endswith("_perf") else GAVEL_BLIND
+        simulate = partial(simulate_rounds, jobs, share_policy, fleet=fleet, rates=rates, rules=rules)
         note = "" if wanted == EXACTLY else "many optima; Clarabel's is taken"
         yield partial(compare, simulate, ends, peer="gavel", run=run, policy=policy, wanted=wanted, note=note)
 

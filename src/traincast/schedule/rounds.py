@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ class RoundRules:
     `min_reset_s`: shares are computed again only if something changed and this long has passed. `whole_steps`: a round
     runs a whole number of steps, split over GPUs by integer division, and a job whose split has a zero fails; after
     `max_failures` it is dropped. `use_leftovers`: GPUs that nobody with a share can use go to jobs without one.
+    `shuffle_types`: the seed of a new random order of the types in every round, without which the first type goes first.
     """
 
     round_s: float = 360.0
@@ -31,6 +32,8 @@ class RoundRules:
 
 
 GAVEL = RoundRules(min_reset_s=1920.0, whole_steps=True, use_leftovers=False)
+GAVEL_BLIND = replace(GAVEL, shuffle_types=5)
+"""For policies blind to speeds Gavel draws the order of the types anew in every round, seeded with the run's seed (0) plus 5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
