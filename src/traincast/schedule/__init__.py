@@ -3,7 +3,8 @@
 from traincast.schedule.jobs import JobTable
 from traincast.schedule.metrics import Metrics, measure_schedule
 from traincast.schedule.policies import POLICIES, Ordered, Policy
-from traincast.schedule.simulator import RoundPolicy, simulate_cluster
+from traincast.schedule.protocols import RoundPolicy
+from traincast.schedule.simulator import simulate_cluster
 
 __all__ = [
     "POLICIES",

@@ -25,9 +25,10 @@ from traincast.schedule.policies import (
     by_remaining_service,
     by_submission,
 )
+from traincast.schedule.protocols import CLEAN, Compat
 from traincast.schedule.rounds import GAVEL, GAVEL_BLIND, RandomTypeFifo, SharePolicy, simulate_rounds
 from traincast.schedule.shares import SHARE_POLICIES
-from traincast.schedule.simulator import CLEAN, Compat, simulate_cluster
+from traincast.schedule.simulator import simulate_cluster
 from traincast.spec.fleet import Fleet, NodePool, Schedule
 
 EXACTLY = "every job"

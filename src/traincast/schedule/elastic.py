@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traincast.errors import MissingExtra
-from traincast.schedule.simulator import ElasticView, RoundPolicy
+from traincast.schedule.protocols import ElasticView, RoundPolicy
 
 
 def _room(view: ElasticView) -> list[int]:

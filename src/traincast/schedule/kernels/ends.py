@@ -98,7 +98,7 @@ def drop_end(job: int, ends: Any, gpus: Any, lower: Any, upper: Any, total: Any,
 
 def first_room(need: float, room: float, gpus: Any, lower: Any, upper: Any, total: Any, root: Any) -> int:
     """The job with whose end at least `need` GPUs are free, if `room` are free now; -1 if they never are."""
-    at = root[0]
+    at: int = root[0]
     while at >= 0:
         if lower[at] >= 0 and room + total[lower[at]] >= need:
             at = lower[at]

@@ -1,0 +1,287 @@
+"""One look at the line of jobs: who starts now, who makes way, who may be backfilled, packed or resized."""
+
+import bisect
+import math
+from collections.abc import Iterable, Sequence
+
+from traincast.schedule import kernels
+from traincast.schedule.floor import RUNNING, WAITING, Floor
+from traincast.schedule.lines import Line
+from traincast.schedule.placement import PLACERS, Placement
+from traincast.schedule.protocols import Packing, RoundPolicy
+
+
+def plain_pass(floor: Floor, line: Line, now: float, *, skip: bool) -> None:
+    started = []
+    failed: set[tuple[object, ...]] = set()
+    free = floor.nodes.free_in_pool
+    shares = bool(floor.nodes.shares)
+    for job in line.order(now):
+        if not any(free) and not shares and floor.num_gpus[job] >= 1:
+            break
+        kind = floor.kind(job)
+        placement = None if kind in failed else floor.find(job)
+        if placement is None:
+            if not skip:
+                break
+            failed.add(kind)
+            continue
+        floor.start(job, placement, now)
+        started.append(job)
+    for job in started:
+        line.started(job, now)
+
+
+def preemptive_pass(floor: Floor, line: Line, now: float) -> None:
+    """In order, every waiting job that would fit by count if those after it made way; by count alone this is the
+    greedy choice with skipping. A job that has no room even then is set aside with all of its kind."""
+    if floor.compat.keep_quota:
+        chosen, losers = _choose(floor, line.order(now), set(), most=len(floor.jobs))
+        for job in losers:
+            floor.preempt(job, now)
+        for job in chosen:
+            placement = floor.find(job)
+            if placement is not None:
+                floor.start(job, placement, now)
+                line.started(job, now)
+        return
+    set_aside: set[tuple[object, ...]] = set()
+    while True:
+        order = list(line.order(now))
+        chosen, losers = _choose(floor, order, set_aside, most=1)
+        if not chosen:
+            return
+        job = chosen[0]
+        placement = floor.find(job)
+        # A job that was pushed out at this moment pushes nobody out, or two near equals could swap for ever.
+        may_evict = floor.evicted_s[job] != now
+        if placement is None and losers and may_evict:
+            placement = _evict_for(floor, job, losers, math.inf, now)
+        if placement is None and may_evict and floor.num_gpus[job] <= max(floor.nodes.width):
+            # By count there was room, but not on one node: look for a node among the last jobs in line.
+            behind = [other for other in order[order.index(job) :] if floor.state[other] == RUNNING]
+            placement = _evict_for(floor, job, behind, kernels.DISTURB * floor.num_gpus[job], now)
+        if placement is None:
+            set_aside.add(floor.kind(job))
+        else:
+            floor.start(job, placement, now)
+            line.started(job, now)
+
+
+def _choose(
+    floor: Floor, order: Iterable[int], set_aside: set[tuple[object, ...]], *, most: int
+) -> tuple[list[int], list[int]]:
+    """The first waiting jobs that fit by count, and the running jobs that must make way for them."""
+    quota = [float(total) for total in floor.nodes.up_in_pool]
+    chosen: list[int] = []
+    losers: list[int] = []
+    for job in order:
+        need = floor.held[job]
+        if floor.state[job] == RUNNING:
+            pool = floor.pool[job]
+            if need <= quota[pool]:
+                quota[pool] -= need
+            else:
+                losers.append(job)
+        elif len(chosen) < most and (not set_aside or floor.kind(job) not in set_aside):
+            for pool in floor.pools(job):
+                if need <= quota[pool]:
+                    quota[pool] -= need
+                    chosen.append(job)
+                    break
+    return chosen, losers
+
+
+def _evict_for(floor: Floor, job: int, losers: Sequence[int], most_gpus: float, now: float) -> Placement | None:
+    """Free losers from the last one on until the job fits, then spare those whose leaving did not help; if it
+    never fits, nobody is disturbed."""
+    freed: list[int] = []
+    placement = None
+    looked_at = 0.0
+    for loser in reversed(losers):
+        if looked_at >= most_gpus:
+            break
+        looked_at += floor.held[loser]
+        floor.nodes.give(floor.where[loser], loser)
+        freed.append(loser)
+        placement = floor.find(job)
+        if placement is not None:
+            break
+    victims = freed[-1:]
+    for loser in freed[:-1] if placement is not None else ():
+        floor.nodes.take(floor.where[loser], loser)
+        if floor.find(job) is None:
+            floor.nodes.give(floor.where[loser], loser)
+            victims.append(loser)
+    if placement is not None:
+        placement = floor.find(job)
+    for loser in freed if placement is None else victims:
+        floor.nodes.take(floor.where[loser], loser)
+    if placement is None:
+        return None
+    for loser in victims:
+        floor.preempt(loser, now)
+    return placement
+
+
+def _reserve(floor: Floor, job: int, now: float) -> tuple[float, float]:
+    """When enough GPUs are believed to be free for the job, and how many are then left over."""
+    pools = set(floor.pools(job))
+    need = floor.num_gpus[job]
+    free = float(sum(floor.nodes.free_in_pool[pool] for pool in pools))
+    ends = sorted(
+        (floor.believed_end(other, now), floor.held[other]) for other in floor.running if floor.pool[other] in pools
+    )
+    for index, (end, gpus) in enumerate(ends):
+        free += gpus
+        if free >= need and (index + 1 == len(ends) or ends[index + 1][0] > end):
+            return end, free - need
+    return math.inf, 0.0
+
+
+def easy_pass(floor: Floor, line: Line, now: float) -> None:
+    started = []
+    head = -1
+    shadow = extra = 0.0
+    failed: set[tuple[object, ...]] = set()
+    for job in line.order(now):
+        if not any(floor.nodes.free_in_pool):
+            break
+        need = floor.num_gpus[job]
+        kind = floor.kind(job)
+        if head < 0:
+            placement = floor.find(job)
+            if placement is None:
+                head = job
+                shadow, extra = _reserve(floor, job, now)
+                if shadow == math.inf:
+                    # Enough GPUs are free but not together: wait for the next event, hold nobody back.
+                    extra = math.inf
+                continue
+        else:
+            if kind in failed:
+                continue
+            in_time = now + floor.guess_left[job] <= shadow
+            if not in_time and need > extra:
+                continue
+            placement = floor.find(job)
+            if placement is None:
+                failed.add(kind)
+                continue
+            if not in_time:
+                extra -= need
+        floor.start(job, placement, now)
+        started.append(job)
+    for job in started:
+        line.started(job, now)
+
+
+def conservative_pass(floor: Floor, line: Line, now: float) -> None:
+    ends = sorted((floor.believed_end(other, now), floor.held[other]) for other in floor.running)
+    profile = _Profile(now, float(sum(floor.nodes.free_in_pool)), ends)
+    started = []
+    for job in line.order(now):
+        if profile.free_now() <= 0:
+            break
+        lasts = max(floor.guess_left[job], 0.0)
+        begin = profile.reserve(floor.num_gpus[job], lasts)
+        if begin <= now:
+            placement = floor.find(job)
+            if placement is not None:
+                floor.start(job, placement, now)
+                started.append(job)
+    for job in started:
+        line.started(job, now)
+
+
+def pack(floor: Floor, line: Line, policy: Packing, now: float) -> None:
+    started = []
+    for job in line.order(now):
+        if floor.num_gpus[job] < 1:
+            continue
+        best, best_rate = -1, 0.0
+        for other in floor.running:
+            if other in floor.partner or floor.held[other] != floor.num_gpus[job]:
+                continue
+            if floor.pool[other] not in floor.pools(job):
+                continue
+            rate = policy.packed_rate(job, other)
+            if rate > best_rate:
+                best, best_rate = other, rate
+        if best < 0:
+            continue
+        floor.settle(best, now)
+        floor.start(job, floor.where[best], now, take=False)
+        floor.partner[job], floor.partner[best] = best, job
+        floor.set_rate(best, floor.base_rate[best] * best_rate, now)
+        floor.set_rate(job, floor.base_rate[job] * best_rate, now)
+        started.append(job)
+    for job in started:
+        line.started(job, now)
+
+
+def reallocate(floor: Floor, rounds: RoundPolicy, now: float) -> None:
+    target = rounds.allocate(floor, now)
+    for job in list(floor.running):
+        if target.get(job) != floor.holding(job):
+            cost = floor.overheads.resize_s if job in target else floor.overheads.preemption_s(floor.held[job])
+            if job not in target:
+                floor.preemptions[job] += 1
+            floor.stop(job, now, extra_s=cost * max(floor.rate[job], 0.0), lost_s=cost)
+    for job, (pool, count) in target.items():
+        if floor.state[job] != WAITING:
+            continue
+        placement = floor.placer.place(floor.nodes, count, pool)
+        if placement is None:
+            placement = PLACERS["spread"].place(floor.nodes, count, pool)
+        if placement is None:
+            continue
+        floor.held[job] = float(count)
+        if floor.rate_at(job, placement, count) > 0:
+            floor.start(job, placement, now)
+
+
+class _Profile:
+    """Free GPUs over future time as steps, for reservations in order."""
+
+    def __init__(self, now: float, free: float, ends: Sequence[tuple[float, float]]) -> None:
+        self.times = [now]
+        self.free = [free]
+        for end, gpus in ends:
+            if end == self.times[-1]:
+                self.free[-1] += gpus
+            else:
+                self.times.append(end)
+                self.free.append(self.free[-1] + gpus)
+
+    def free_now(self) -> float:
+        return self.free[0]
+
+    def _cut(self, time_s: float) -> int:
+        at = bisect.bisect_left(self.times, time_s)
+        if at == len(self.times) or self.times[at] != time_s:
+            self.times.insert(at, time_s)
+            self.free.insert(at, self.free[at - 1])
+        return at
+
+    def reserve(self, need: float, lasts_s: float) -> float:
+        times, free = self.times, self.free
+        begin = 0
+        while begin < len(times):
+            if free[begin] < need:
+                begin += 1
+                continue
+            end_s = times[begin] + lasts_s
+            at = begin + 1
+            while at < len(times) and times[at] < end_s and free[at] >= need:
+                at += 1
+            if at == len(times) or times[at] >= end_s:
+                break
+            begin = at + 1
+        else:
+            return math.inf
+        begin_s = times[begin]
+        last = self._cut(begin_s + lasts_s)
+        for index in range(begin, last):
+            free[index] -= need
+        return begin_s
