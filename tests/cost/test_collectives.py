@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import make_cluster
-from traincast.cost.collectives import HYBRID_CUBE, Pipelined, Route, find_route
+from traincast.cost.collectives import HYBRID_CUBE, LinkConstants, Pipelined, Route, find_route
 from traincast.spec import Collective, Link
 from traincast.spec.program import COLLECTIVES
 
@@ -78,3 +78,16 @@ def test_a_small_gradient_pays_its_part_of_a_bucket() -> None:
     alone = MODEL.estimate(Collective(num_bytes=1e5, **common), cluster)  # type: ignore[arg-type]
     together = MODEL.estimate(Collective(num_bytes=1e5, bucket_bytes=25e6, **common), cluster)  # type: ignore[arg-type]
     assert together.seconds < alone.seconds
+
+
+def test_what_a_collective_takes_from_kernels_is_off_unless_asked_for_and_grows_with_its_rate() -> None:
+    cluster = make_cluster(nodes=1, devices_per_node=8)
+    task = Collective(
+        kind="all_reduce", num_bytes=1e9, axis="data", num_ranks=8, stride=1, phase="gradient", overlapped=True
+    )
+    assert MODEL.estimate(task, cluster).slowdown == 0.0
+    counted = Pipelined(constants=LinkConstants(overlap_slowdown=1.0))
+    slow = counted.estimate(task, cluster).slowdown
+    fast_link = Link(name="faster", bytes_per_s=4e11, latency_s=2e-6)
+    fast = counted.estimate(task, make_cluster(nodes=1, devices_per_node=8, intra=fast_link)).slowdown
+    assert 0 < slow < fast <= 1.0

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +9,7 @@ from builders import make_cluster, make_mlp
 from traincast.cost.pricing import Pricing
 from traincast.lower import lower
 from traincast.simulate import simulate_step
-from traincast.spec import Estimate, Parallelism, Program, Span
+from traincast.spec import Estimate, Parallelism, Program, Span, Timeline
 
 
 def price(program: Program, device_s: list[float], host_s: list[float], network_s: float) -> list[tuple[Estimate, ...]]:
@@ -105,3 +106,23 @@ def test_gradients_that_are_not_overlapped_are_reduced_once_after_the_last_backw
 
     for rounds in (1, 2, 8):
         assert run(rounds=rounds, network_s=5.0) == pytest.approx(run(rounds=rounds, network_s=0.0) + 3 * 5.0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(device_s=durations, network_s=st.floats(0.0, 20.0), slowdown=st.floats(0.0, 1.0), zero=st.sampled_from([0, 3]))
+def test_kernels_beside_collectives_take_longer_by_no_more_than_the_overlap(
+    device_s: list[float], network_s: float, slowdown: float, zero: int
+) -> None:
+    program = lower(make_mlp(layers=4), Parallelism(data=2, zero=zero))
+
+    def run(share: float, *, draw: bool = False) -> Timeline:
+        priced = [
+            tuple(replace(estimate, slowdown=share) for estimate in stage)
+            for stage in price(program, device_s, [0.0], network_s)
+        ]
+        return simulate_step(program, priced, draw=draw)
+
+    free, slowed = run(0.0), run(slowdown)
+    most_s = slowdown * min(free.communication_s, free.busy_s)
+    assert free.duration_s - 1e-9 <= slowed.duration_s <= free.duration_s + most_s + 1e-9
+    assert run(slowdown, draw=True).duration_s == pytest.approx(slowed.duration_s, rel=1e-9)

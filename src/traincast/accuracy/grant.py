@@ -3,9 +3,9 @@
 For every asked row there are four answers: ignore what is given; move the constants of its stack; correct it by the errors of
 near rows; both. Which one is used is decided by the given rows alone, before any asked row is answered:
 
-1. What is new about the asked row beside the given rows of its framework: the device, the model, a larger scale.
-2. The given rows are left out in the same way (one device, one model, the largest scales; blocks of rows where nothing is
-   new, or where there is too little to leave out) and each answer is scored on them by its mean absolute log error.
+1. What is new about the asked row beside the given rows of its framework: the device, the model, a larger model, more devices.
+2. The given rows are left out in the same way (one device, one model, the largest models, the largest scales; blocks of rows
+   where nothing is new or there is too little to leave out) and each answer is scored by its mean absolute log error on them.
 3. Another answer than "ignore" must be better by GAIN of the error and by one standard error of the paired difference; of those
    the best is taken, a simpler one where it is nearly as good.
 4. A new device or model that the given rows could not rehearse, or that is new in scale too, is not corrected by near rows,
@@ -37,7 +37,7 @@ FOLD_STEPS, FOLD_ROUNDS = 32, 3
 GAIN = 0.1
 SIMPLER = 0.03
 LARGER = 1.5
-"""A scale is new beyond this multiple of the largest given."""
+"""A scale or a model's size is new beyond this multiple of the largest given."""
 
 Novelty = frozenset[str]
 
@@ -62,13 +62,14 @@ class Scope:
     models: frozenset[str | None]
     devices: frozenset[str]
     most_devices: int
+    most_params: float = math.inf
 
     def novelty_of(self, case: Case) -> Novelty:
         found = set()
         if case.gpu not in self.devices:
             found.add("device")
         if case.model not in self.models:
-            found.add("model")
+            found.add("size" if (case.params or 0.0) > LARGER * self.most_params else "model")
         if (case.n_gpus or 1) > LARGER * self.most_devices:
             found.add("scale")
         return frozenset(found)
@@ -105,6 +106,7 @@ def weigh(lessons: Sequence[Lesson], asked: Sequence[Case], *, prior: Stack | No
             models=frozenset(lesson.case.model for lesson in own),
             devices=frozenset(lesson.case.gpu for lesson in own),
             most_devices=max(lesson.case.n_gpus or 1 for lesson in own),
+            most_params=max(lesson.case.params or math.inf for lesson in own),
         )
         scores: dict[str, list[list[float]]] = {}
         for novelty in dict.fromkeys(scope.novelty_of(case) for case in asked if case.framework == framework):
@@ -115,10 +117,10 @@ def weigh(lessons: Sequence[Lesson], asked: Sequence[Case], *, prior: Stack | No
 
 
 def _judge(lessons: Sequence[Lesson], novelty: Novelty, scores: dict[str, list[list[float]]]) -> Verdict:
-    strange = novelty & {"device", "model"}
+    strange = novelty & {"device", "model", "size"}
     if len(lessons) < MIN_LESSONS:
         return Verdict(near=not strange)
-    rehearsed = [name for name in ("device", "model", "scale") if name in novelty and _groups(lessons, name)]
+    rehearsed = [name for name in ("device", "size", "model", "scale") if name in novelty and _groups(lessons, name)]
     how = rehearsed[0] if rehearsed else "block"
     if how not in scores:
         scores[how] = _rehearse(lessons, how)
@@ -152,11 +154,11 @@ def _groups(lessons: Sequence[Lesson], name: str) -> list[list[int]]:
     values: dict[object, list[int]] = {}
     for place, lesson in enumerate(lessons):
         case = lesson.case
-        value = {"device": case.gpu, "model": case.model, "scale": case.n_gpus or 1}[name]
+        value = {"device": case.gpu, "model": case.model, "scale": case.n_gpus or 1, "size": case.params or 0.0}[name]
         values.setdefault(value, []).append(place)
-    if name == "scale":
-        # Larger scales are asked of smaller ones, never the reverse.
-        sizes = sorted(size for size in values if isinstance(size, int))
+    if name in ("scale", "size"):
+        # The larger is asked of the smaller, never the reverse.
+        sizes = sorted(size for size in values if isinstance(size, (int, float)))
         large = [size for size in sizes[1:] if len(values[size]) >= MIN_GROUP][-2:]
         return [[place for size in sizes if size >= first for place in values[size]] for first in large]
     own = [places for places in values.values() if len(places) >= MIN_GROUP]

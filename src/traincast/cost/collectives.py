@@ -17,6 +17,8 @@ HYBRID_CUBE: Mapping[int, float] = {2: 1 / 6, 3: 2 / 6, 4: 4 / 6, 5: 1.7 / 6, 6:
 
 IN_SWITCH_BYTES_PER_S = 400e9
 """NVLink of this rate comes with switches that add (NVLink 4 and later)."""
+CHANNELS_INSIDE, CHANNELS_ACROSS = 16, 8
+"""Cores that NCCL's rings occupy by default, inside a node and across."""
 NVLINK2_BYTES_PER_S = 150e9
 """Six links of a V100: without switches in nodes of up to eight, with them in larger ones."""
 
@@ -58,6 +60,8 @@ class LinkConstants:
     """Weight of the square root: how far from the best chunk size real libraries stay."""
     spread: float = 0.25
     """One standard deviation of the log error on left-out machines."""
+    overlap_slowdown: float = 0.0
+    """Weight of what a collective takes from kernels that run beside it; 1: as `slow_kernels` counts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,18 @@ class Pipelined:
             host_s=self.constants.launch_s / 2,
             limit="communication",
             ground="transfer",
+            slowdown=self.slow_kernels(route, _slowest_group(cluster)) if task.overlapped else 0.0,
         )
+
+    def slow_kernels(self, route: Route, group: NodeGroup) -> float:
+        """How much longer kernels take beside a collective: it holds a core for each channel, and for every byte on the link
+        it reads or writes three in memory. The scarcer of the two counts."""
+        if not self.constants.overlap_slowdown or route.num_ranks == 1:
+            return 0.0
+        rate = self._inter_bytes_per_s(route) if route.num_nodes > 1 else self._intra_bytes_per_s(route)
+        cores = CHANNELS_ACROSS if route.num_nodes > 1 else CHANNELS_INSIDE
+        share = max(cores / (group.device.num_sm or 100), 3 * rate / group.device.memory_bytes_per_s)
+        return self.constants.overlap_slowdown * min(share, 0.5) / (1 - min(share, 0.5))
 
     def seconds(self, kind: str, num_bytes: float, route: Route) -> float:
         if route.num_ranks == 1 or num_bytes <= 0:

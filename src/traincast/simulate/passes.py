@@ -77,6 +77,8 @@ class Part:
     """The same, for collectives that run only in the last micro-batch."""
     deferred: tuple[tuple[Collective, float], ...]
     """Reductions that are not overlapped: they run when the last backward pass is over."""
+    slowdown: float = 0.0
+    """Of kernels while a collective of this part runs beside them."""
 
 
 def split_passes(stage: Stage, estimates: Sequence[Estimate]) -> dict[str, list[Part]]:
@@ -102,7 +104,7 @@ def run_pass(parts: Sequence[Part], clocks: Clocks, spent: Spent, *, last: bool 
         if spans is not None:
             for _ in range(part.count):
                 _run_once(part, clocks, spent, loose, spans, rank)
-        elif part.before or any(task.axis == HOST for task, _, _ in loose):
+        elif part.before or part.slowdown or any(task.axis == HOST for task, _, _ in loose):
             for _ in range(part.count):
                 _run_once(part, clocks, spent, loose, None, rank)
         else:
@@ -129,11 +131,13 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
     before: list[tuple[Collective, float]] = []
     deferred: list[tuple[Collective, float]] = []
     loose: dict[bool, list[tuple[Collective, float, float]]] = {True: [], False: []}
+    slowdown = 0.0
     for task, estimate in zip(tasks, estimates, strict=True):
         host_s += estimate.host_s
         if isinstance(task, Collective) and task.axis == "pipeline":
             continue  # a hop between stages: the pipeline's order places it
         if isinstance(task, Collective) and task.overlapped:
+            slowdown = max(slowdown, estimate.slowdown)
             if task.kind == "all_gather":
                 before.append((task, estimate.seconds))
             else:
@@ -164,6 +168,7 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
         during=tuple(loose[False]),
         gradients=tuple(loose[True]),
         deferred=tuple(deferred),
+        slowdown=slowdown,
     )
 
 
@@ -225,7 +230,9 @@ def _run_once(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[Co
     elapsed_s = clocks.device_s - start_s
     _account(part, spent, 1, waited_s=elapsed_s - part.device_s)
     stretch = elapsed_s / part.device_s if part.device_s else 1.0
+    beside_s = sum(seconds for _, seconds in part.before)
     for task, ready_s, seconds in loose:
+        beside_s += seconds
         send_s = max(clocks.network_s, start_s + ready_s * stretch)
         if task.axis == HOST:
             # A gradient is copied when it is reduced; what the network does later is not waited for.
@@ -238,6 +245,16 @@ def _run_once(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[Co
         spent.communication_s += seconds
         if spans is not None:
             spans.append(_span("gradients", task, send_s, clocks.network_s, rank))
+    _slow_down(part, clocks, spent, busy_s=beside_s, elapsed_s=elapsed_s)
+
+
+def _slow_down(part: Part, clocks: Clocks, spent: Spent, *, busy_s: float, elapsed_s: float) -> None:
+    """Kernels beside collectives take longer; what a step cannot hide behind them counts as communication."""
+    extra_s = part.slowdown * min(busy_s, elapsed_s)
+    if extra_s > 0:
+        clocks.device_s += extra_s
+        axis = next(task.axis for task in part.tasks if isinstance(task, Collective) and task.overlapped)
+        spent.expose(axis, extra_s)
 
 
 def _account(part: Part, spent: Spent, count: int, *, waited_s: float) -> None:

@@ -28,6 +28,8 @@ class Estimate:
     limit: str = "compute"
     """What bounds it: compute, memory, communication or host."""
     ground: str = "bound"
+    slowdown: float = 0.0
+    """How much longer kernels take that run beside it, as a share of their time: a collective takes cores and memory."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.low_s <= self.seconds <= self.high_s and math.isfinite(self.high_s)):
@@ -43,6 +45,7 @@ class Estimate:
             host_s=self.host_s * factor,
             limit=self.limit,
             ground=self.ground,
+            slowdown=self.slowdown,
         )
 
 
