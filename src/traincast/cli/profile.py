@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from traincast.spec import Environment, Experiment
     from traincast.store import Store
 
+DISTURBED = 0.2
+"""Cores that neighbours may use during a block of the corpus before it is taken again, where --quiet allows."""
 SUBJECTS = ("operators", "steps", "collectives", "corpus", "corpus-operators")
 
 
@@ -51,6 +53,9 @@ def profile(
     budget: Annotated[
         str | None, typer.Option("--budget", help="Stop after this time, such as 3min; a later run goes on.")
     ] = None,
+    quiet: Annotated[
+        str, typer.Option("--quiet", help="Corpus: wait up to this long, each time, for a moment without neighbours.")
+    ] = "0s",
     core: Annotated[int | None, typer.Option("--core", help="Pin to this core.")] = None,
     share: Annotated[float | None, typer.Option("--share", help="CPU quota in cores; needs cgroups and root.")] = None,
     json: Json = False,
@@ -71,7 +76,15 @@ def profile(
     protocol = Protocol(num_rounds=rounds, block_s=block)
     with Store(store) as kept:
         if what == "corpus":
-            visits = _measure_corpus(kept, names or [], settings=setting or [], budget_s=budget_s, rounds=rounds)
+            visits = _measure_corpus(
+                kept,
+                names or [],
+                settings=setting or [],
+                batches=batch,
+                budget_s=budget_s,
+                rounds=rounds,
+                quiet_s=parse_seconds(quiet),
+            )
         elif what == "collectives" or ranks > 1 or testbed is not None:
             experiments = _distributed(what, names or [], batch, optimizer, size, ranks, strategy, testbed)
             visits = _measure_team(
@@ -243,7 +256,14 @@ def _visit_all(
 
 
 def _measure_corpus(
-    kept: "Store", names: list[str], *, settings: list[str], budget_s: float, rounds: int
+    kept: "Store",
+    names: list[str],
+    *,
+    settings: list[str],
+    batches: list[int] | None,
+    budget_s: float,
+    rounds: int,
+    quiet_s: float,
 ) -> Iterator["Visit"]:
     """Round by round over all settings, so that a corpus cut short is thin everywhere rather than absent somewhere."""
     import os
@@ -251,7 +271,7 @@ def _measure_corpus(
     import time
 
     from traincast.profile.architectures import corpus_names
-    from traincast.profile.corpus import experiments_in, find_settings
+    from traincast.profile.corpus import BATCHES, experiments_in, find_settings
     from traincast.profile.protocol import Protocol
     from traincast.profile.team import TeamFailed, team_in
     from traincast.profile.testbed import EmulatedCluster, emulated, require_root
@@ -263,13 +283,15 @@ def _measure_corpus(
     for number in range(1, rounds + 1):
         protocol = Protocol(num_rounds=number, block_s=0.6, min_repeats=3, max_repeats=30, warm_up_runs=2)
         for setting in chosen:
-            experiments = list(experiments_in(setting, names or corpus_names()))
+            experiments = list(experiments_in(setting, names or corpus_names(), batches=batches or BATCHES))
             cluster = EmulatedCluster(name=f"c{os.getpid()}"[:12], nodes=setting.nodes)
             while time.monotonic() - started < budget_s:
                 left_s = budget_s - (time.monotonic() - started)
                 try:
                     with emulated(cluster), team_in(cluster, machine=f"{platform.node()} testbed") as team:
-                        visit_one = partial(_visit_profiled, team, setting, protocol=protocol, kept_beside=kept.path)
+                        visit_one = partial(
+                            _visit_profiled, team, setting, protocol=protocol, kept_beside=kept.path, quiet_s=quiet_s
+                        )
                         yield from _visit_all(
                             visit_one, kept, team.environment, experiments, protocol, budget_s=left_s,
                             skipped=skipped[setting.name],
@@ -280,19 +302,21 @@ def _measure_corpus(
 
 
 def _visit_profiled(team: "Team", setting: "Setting", experiment: "Experiment", *, protocol: "Protocol",
-                    kept_beside: Path) -> "Visit":  # fmt: skip
+                    kept_beside: Path, quiet_s: float) -> "Visit":  # fmt: skip
     """The visit with the twelve resource numbers of each rank, by the definitions that forecasts use."""
     import dataclasses
 
     from traincast.profile.machine import total_memory_bytes
     from traincast.resources import profile_samples
 
-    visit = team.visit_watched(experiment, protocol=protocol)
+    visit = _visit_undisturbed(team, experiment, protocol=protocol, quiet_s=quiet_s)
     if visit.block is None:
         return visit
     _keep_samples(visit, kept_beside.with_suffix(".samples.jsonl"))
     memory_bytes = total_memory_bytes() / setting.num_ranks
     resources = dict(visit.block.resources)
+    if visit.disturbance is not None:
+        resources["neighbours_cpu_share"] = visit.disturbance
     for rank, (samples, node) in enumerate(zip(visit.samples, setting.nodes, strict=True)):
         read = samples.values
         if len(read) < 4:
@@ -312,6 +336,19 @@ def _visit_profiled(team: "Team", setting: "Setting", experiment: "Experiment", 
         resources[f"rank{rank}_window_s"] = profile.window_s
         resources[f"rank{rank}_rss_peak_bytes"] = max(each.rss_bytes for each in read)
     return dataclasses.replace(visit, block=dataclasses.replace(visit.block, resources=resources))
+
+
+def _visit_undisturbed(team: "Team", experiment: "Experiment", *, protocol: "Protocol", quiet_s: float) -> "Visit":
+    """Visit again while neighbours disturb it; the least disturbed counts."""
+    import time
+
+    deadline_s = time.monotonic() + quiet_s
+    best = team.visit_watched(experiment, protocol=protocol, quiet_s=quiet_s)
+    while (best.disturbance or 0.0) > DISTURBED and time.monotonic() < deadline_s:
+        again = team.visit_watched(experiment, protocol=protocol, quiet_s=quiet_s)
+        if (again.disturbance or 0.0) < (best.disturbance or 0.0):
+            best = again
+    return best
 
 
 def _keep_samples(visit: "Visit", path: Path) -> None:

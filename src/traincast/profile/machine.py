@@ -223,6 +223,25 @@ def cpu_root() -> tuple[Path, bool]:
     raise CgroupsUnavailable("no cgroup hierarchy with a CPU controller is mounted here; CPU shares cannot be set")
 
 
+def busy_cpu_s() -> float:
+    """CPU seconds that all processes of this machine together have used since it started."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, irq, soft, *_ = (int(word) for word in words)
+    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_until_quiet(*, patience_s: float, limit: float = 0.15, look_s: float = 0.2) -> bool:
+    """Wait until nobody uses more than `limit` of a core; False where patience ends first. The caller must be idle too."""
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        before = busy_cpu_s()
+        time.sleep(look_s)
+        if busy_cpu_s() - before <= limit * look_s:
+            return True
+        if time.monotonic() > deadline_s:
+            return False
+
+
 def make_canary(*, size: int = 160, memory_bytes: int = 4 * 2**20) -> Callable[[], float]:
     """A fixed small job of arithmetic, memory traffic and Python; its duration tells how slow the machine is now."""
     import torch

@@ -94,6 +94,8 @@ class Visit:
     failure: str | None = None
     samples: Sequence[Samples] = ()
     """Of each rank during the block, where somebody watched."""
+    disturbance: float | None = None
+    """CPU time that others used during the block, in cores; None where nobody watched."""
 
 
 def measure(

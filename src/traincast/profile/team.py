@@ -15,7 +15,7 @@ from typing import Any
 
 from traincast.errors import TraincastError
 from traincast.files import decode, encode
-from traincast.profile.machine import CpuGroup
+from traincast.profile.machine import CpuGroup, busy_cpu_s, wait_until_quiet
 from traincast.profile.protocol import Protocol, Visit
 from traincast.profile.resources import watching
 from traincast.profile.testbed import EmulatedCluster, group_of, start_in_node, stop_all
@@ -47,8 +47,11 @@ class Team:
         self.send(order)
         return _read_visit(experiment, self.receive(timeout_s=timeout_s))
 
-    def visit_watched(self, experiment: Experiment, *, protocol: Protocol, timeout_s: float = 300.0) -> Visit:
-        """Build and warm up with CPU time to spare, then hold each rank to its share and watch it from outside."""
+    def visit_watched(
+        self, experiment: Experiment, *, protocol: Protocol, quiet_s: float = 0.0, timeout_s: float = 300.0
+    ) -> Visit:
+        """Build and warm up with CPU time to spare, wait up to `quiet_s` until the neighbours are, then hold each rank to
+        its share and watch it from outside. `disturbance` is the CPU time, in cores, that neighbours took meanwhile."""
         for group in self.shares:
             group.set_share(1.0)
         self.send({"experiment": encode(experiment), "protocol": encode(protocol), "rehearse": True})
@@ -57,11 +60,21 @@ class Team:
             return _read_visit(experiment, answer)
         for group, share in self.shares.items():
             group.set_share(share)
+        if quiet_s > 0:
+            wait_until_quiet(patience_s=quiet_s)
         with watching([process.pid for process in self.processes]) as samples:
+            busy_s, own_s, started_s = busy_cpu_s(), time.process_time(), time.perf_counter()
             self.send({"go": True})
             answer = self.receive(timeout_s=timeout_s)
+            busy_s, own_s = busy_cpu_s() - busy_s, time.process_time() - own_s
+            lasted_s = time.perf_counter() - started_s
+        ranks_s = sum(each.values[-1].cpu_s - each.values[0].cpu_s for each in samples if each.values)
         span = (float(answer["began_s"]), float(answer["ended_s"]))
-        return replace(_read_visit(experiment, answer), samples=[each.between(*span) for each in samples])
+        return replace(
+            _read_visit(experiment, answer),
+            samples=[each.between(*span) for each in samples],
+            disturbance=max(0.0, busy_s - own_s - ranks_s) / lasted_s,
+        )
 
     def send(self, order: dict[str, Any]) -> None:
         with (self.directory / "inbox").open("a", encoding="utf-8") as stream:
