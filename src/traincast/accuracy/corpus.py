@@ -68,14 +68,20 @@ def load_corpus(folder: Path = FOLDER) -> Corpus:
     if not (folder / STEPS).exists():
         raise InvalidInput(f"there is no corpus in {folder}; it comes with the repository, or measure it: make corpus")
     operators = import_table(folder / OPERATORS) if (folder / OPERATORS).exists() else []
-    with gzip.open(folder / GRAPHS, "rt", encoding="utf-8") as stream:
-        graphs = {
-            (entry["name"], entry["batch"]): decode(Graph, entry["graph"], where=f"{GRAPHS}: {entry['name']}")
+    return Corpus(
+        steps=read_steps(collect(import_table(folder / STEPS))),
+        operators=tuple(collect(operators)),
+        graphs=load_graphs(folder / GRAPHS),
+    )
+
+
+def load_graphs(path: Path) -> dict[tuple[str, int], Graph]:
+    """What `write_graphs` wrote, by architecture and batch."""
+    with gzip.open(path, "rt", encoding="utf-8") as stream:
+        return {
+            (entry["name"], entry["batch"]): decode(Graph, entry["graph"], where=f"{path.name}: {entry['name']}")
             for entry in json.load(stream)
         }
-    return Corpus(
-        steps=read_steps(collect(import_table(folder / STEPS))), operators=tuple(collect(operators)), graphs=graphs
-    )
 
 
 def read_steps(measurements: Iterable[Measurement]) -> tuple[CorpusStep, ...]:

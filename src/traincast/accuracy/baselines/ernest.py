@@ -2,12 +2,14 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traincast.accuracy.baselines.work import Rate, catalogue_rate, peak_of, transformer_flop
 from traincast.accuracy.cases import Case, Measured
+from traincast.errors import InvalidInput
 
 Size = Callable[[Case], float | None]
 _MIN_ROWS = 5
@@ -77,6 +79,85 @@ def nonnegative_least_squares(design: NDArray[np.float64], target: NDArray[np.fl
     return best
 
 
-def _terms(case: Case, size: float) -> NDArray[np.float64]:
-    machines = case.n_gpus or 1
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One configuration of a job: its size and its machines."""
+
+    size: float
+    machines: int
+
+    @property
+    def terms(self) -> NDArray[np.float64]:
+        return ernest_terms(self.size, self.machines)
+
+
+def fit_ernest(runs: Sequence[Run], seconds: Sequence[float]) -> NDArray[np.float64]:
+    """The four coefficients from measured runs of one job, by relative errors."""
+    if not runs:
+        raise InvalidInput("Ernest learns from runs of the job itself; give at least one")
+    measured = np.asarray(seconds, dtype=np.float64)
+    design = np.array([run.terms for run in runs]) / measured[:, None]
+    scale = np.abs(design).max(axis=0)
+    scale[scale == 0] = 1
+    return np.asarray(nonnegative_least_squares(design / scale, np.ones(len(runs))) / scale)
+
+
+def choose_runs(candidates: Sequence[Run], costs: Sequence[float], *, budget: float, keep: float = 0.3) -> list[int]:
+    """Ernest's A-optimal design: shares in [0, 1] that minimise the trace of the inverse information within the budget.
+
+    The convex problem of its section 4, solved by projected gradient steps instead of a solver package; runs with a share above
+    `keep` are done, as its authors round.
+    """
+    rows = np.array([run.terms for run in candidates])
+    rows = rows / np.abs(rows).max(axis=0).clip(1e-12)
+    prices = np.asarray(costs, dtype=np.float64)
+    if len(prices) != len(rows) or not (prices > 0).all() or not budget > 0:
+        raise InvalidInput(
+            f"{len(rows)} candidate runs with {len(prices)} costs and a budget of {budget}; costs are above 0"
+        )
+    shares = _within(np.full(len(rows), 0.5), prices, budget)
+    step, value = 1.0, _trace(rows, shares)
+    for _ in range(400):
+        inverse = np.linalg.inv(_information(rows, shares))
+        slope = -((rows @ inverse) ** 2).sum(axis=1)
+        trial = _within(shares - step * slope / np.abs(slope).max(), prices, budget)
+        reached = _trace(rows, trial)
+        if reached < value:
+            shares, step, value = trial, step * 1.5, reached
+        else:
+            step /= 2
+            if step < 1e-6:
+                break
+    return [index for index, share in enumerate(shares.tolist()) if share > keep]
+
+
+def _information(rows: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    # The tiny ridge keeps jobs whose candidates cannot tell all four terms apart solvable.
+    return np.asarray(rows.T @ (shares[:, None] * rows) + 1e-6 * np.eye(rows.shape[1]))
+
+
+def _trace(rows: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
+    return float(np.trace(np.linalg.inv(_information(rows, shares))))
+
+
+def _within(shares: NDArray[np.float64], costs: NDArray[np.float64], budget: float) -> NDArray[np.float64]:
+    """The nearest shares in [0, 1] that the budget pays for."""
+    inside = shares.clip(0, 1)
+    if inside @ costs <= budget:
+        return inside
+    low, high = 0.0, float((shares / costs).max())
+    for _ in range(60):
+        middle = (low + high) / 2
+        if (shares - middle * costs).clip(0, 1) @ costs > budget:
+            low = middle
+        else:
+            high = middle
+    return (shares - high * costs).clip(0, 1)
+
+
+def ernest_terms(size: float, machines: int) -> NDArray[np.float64]:
     return np.array([1.0, size / machines, np.log(machines), machines])
+
+
+def _terms(case: Case, size: float) -> NDArray[np.float64]:
+    return ernest_terms(size, case.n_gpus or 1)

@@ -1,0 +1,177 @@
+"""What we know already: workloads of the catalogue and of our corpus as points, the nearest of them, and how far away one is."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from traincast.embed.encoder import FOLDER, Encoder
+from traincast.embed.features import Array
+from traincast.embed.reuse import Predictor, Reach, Residual, workload_point
+from traincast.embed.summary import Summary, summarize
+from traincast.errors import InvalidInput
+from traincast.files import read_json, write_json
+from traincast.spec.graph import Graph
+
+KNOWN, PREDICTOR = FOLDER / "known.json.gz", FOLDER / "predictor.json.gz"
+UNFAMILIAR = 0.95
+"""Farther from its nearest neighbour than this share of the known workloads are from theirs: measure before you trust."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownWorkload:
+    """One workload that was measured or can be built by name."""
+
+    name: str
+    source: str
+    """corpus or catalogue."""
+    dataset_type: str
+    batch_size: int
+    measured_s: Mapping[str, float]
+    """Step times by setting (4x1gbit: four workers on 1 Gbit/s); empty where nothing was measured."""
+
+    @property
+    def architecture(self) -> str:
+        return f"{self.source} {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    workload: KnownWorkload
+    distance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Atlas:
+    """Known workloads as points; coordinates are in standard deviations over the known ones."""
+
+    workloads: tuple[KnownWorkload, ...]
+    center: Array
+    scale: Array
+    points: Array
+    spacing: Array
+    """Sorted distances of each known workload to the nearest of another name."""
+
+    def nearest(self, summary: Summary, *, count: int = 5, others: bool = False) -> list[Neighbour]:
+        """The closest first, one batch of each workload; `others` leaves out what has the same name."""
+        if count < 1:
+            raise InvalidInput(f"{count} neighbours; ask for at least 1")
+        distances = self._distances(summary)
+        found: dict[str, Neighbour] = {}
+        for place in np.argsort(distances, kind="stable").tolist():
+            workload = self.workloads[place]
+            if workload.architecture not in found and not (others and workload.name == summary.name):
+                found[workload.architecture] = Neighbour(workload=workload, distance=float(distances[place]))
+            if len(found) == count:
+                break
+        return list(found.values())
+
+    def distance(self, summary: Summary) -> float:
+        """The share of known workloads that lie closer to their nearest neighbour than this one to its own."""
+        nearest = float(self._distances(summary).min())
+        return float(np.searchsorted(self.spacing, nearest, side="right") / len(self.spacing))
+
+    def features(self, summaries: Sequence[Summary]) -> Array:
+        """A row for each workload, for `design.d_optimal` over whole workloads: a constant and the coordinates."""
+        rows = (np.array([workload_point(summary) for summary in summaries]) - self.center) / self.scale
+        return np.column_stack([np.ones(len(rows)), rows])
+
+    def _distances(self, summary: Summary) -> Array:
+        point = (workload_point(summary) - self.center) / self.scale
+        return np.asarray(np.sqrt(((self.points - point) ** 2).mean(axis=1)))
+
+
+def draw_atlas(workloads: Sequence[KnownWorkload], summaries: Sequence[Summary]) -> Atlas:
+    points = np.array([workload_point(summary) for summary in summaries])
+    center, scale = points.mean(axis=0), points.std(axis=0) + 1e-3
+    points = (points - center) / scale
+    names = np.array([workload.architecture for workload in workloads])
+    squares = ((points[:, None] - points[None]) ** 2).mean(axis=2) if len(points) < 50 else _mean_squares(points)
+    squares[names[:, None] == names[None]] = np.inf
+    nearest = squares.min(axis=1)
+    return Atlas(
+        workloads=tuple(workloads), center=center, scale=scale, points=points,
+        spacing=np.sort(np.sqrt(nearest[np.isfinite(nearest)])),
+    )  # fmt: skip
+
+
+def _mean_squares(points: Array) -> Array:
+    lengths = (points**2).sum(axis=1)
+    return np.asarray(np.maximum(lengths[:, None] + lengths[None] - 2 * points @ points.T, 0.0) / points.shape[1])
+
+
+def distance(graph: Graph, *, encoder: Encoder | None = None) -> float:
+    """From what we know, between 0 (an old acquaintance) and 1; above `UNFAMILIAR` intervals widen and measuring is advised."""
+    return load_atlas().distance(summarize(graph, encoder=encoder))
+
+
+def widen(distance: float) -> float:
+    """The factor on the logarithm of an interval: 1 among the known, up to 2 for what is farther than any of them."""
+    return 1.0 + max(0.0, distance - 0.5) * 2
+
+
+def save_atlas(atlas: Atlas, path: Path = KNOWN) -> None:
+    write_json(path, {
+        "workloads": [
+            {"name": each.name, "source": each.source, "dataset_type": each.dataset_type, "batch_size": each.batch_size,
+             "measured_s": {setting: _short(seconds) for setting, seconds in sorted(each.measured_s.items())}}
+            for each in atlas.workloads
+        ],
+        "center": _shorten(atlas.center), "scale": _shorten(atlas.scale), "points": _shorten(atlas.points),
+        "spacing": _shorten(atlas.spacing),
+    })  # fmt: skip
+
+
+@cache
+def load_atlas(path: Path = KNOWN) -> Atlas:
+    data = read_json(path)
+    return Atlas(
+        workloads=tuple(KnownWorkload(**entry) for entry in data["workloads"]),
+        center=np.array(data["center"]), scale=np.array(data["scale"]), points=np.array(data["points"]),
+        spacing=np.array(data["spacing"]),
+    )  # fmt: skip
+
+
+def save_predictor(predictor: Predictor, path: Path = PREDICTOR) -> None:
+    write_json(path, {
+        "rates": _shorten(predictor.rates), "sigma": predictor.sigma, "family_sigma": predictor.family_sigma,
+        "typical_distance": predictor.typical_distance,
+        "reach": {name: getattr(predictor.reach, name) for name in Reach.__slots__},
+        "residuals": {
+            kind: {"center": _shorten(each.center), "scale": _shorten(each.scale), "workloads": _shorten(each.workloads),
+                   "index": each.index.tolist(), "places": _shorten(each.places), "weights": _shorten(each.weights)}
+            for kind, each in predictor.residuals.items()
+        },
+    })  # fmt: skip
+
+
+@cache
+def load_predictor(path: Path = PREDICTOR) -> Predictor:
+    data = read_json(path)
+    return Predictor(
+        rates=np.array(data["rates"]), sigma=data["sigma"], family_sigma=data["family_sigma"],
+        typical_distance=data["typical_distance"], reach=Reach(**data["reach"]),
+        residuals={
+            kind: Residual(
+                center=np.array(entry["center"]), scale=np.array(entry["scale"]), workloads=np.array(entry["workloads"]),
+                index=np.array(entry["index"], dtype=np.intp), places=np.array(entry["places"]),
+                weights=np.array(entry["weights"]),
+            )
+            for kind, entry in data["residuals"].items()
+        },
+    )  # fmt: skip
+
+
+def _shorten(values: Array) -> Any:
+    """Nested lists with six digits, more than any of these numbers knows."""
+    if values.ndim > 1:
+        return [_shorten(row) for row in values]
+    return [_short(value) for value in values.tolist()]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}") if math.isfinite(value) else value

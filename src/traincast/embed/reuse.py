@@ -1,0 +1,277 @@
+"""The reuse predictor: workload vector and machines to step time, fitted once, asked for architectures that never ran.
+
+A sum of physical terms at fitted rates carries the answer; a Gaussian process per type of data set learns the logarithm of what
+it misses from the traits and the vector of the workload and from the machines. Far from all known workloads it fades to the sum.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.embed.features import Array
+from traincast.embed.summary import Ranks, Summary, physical_columns, place
+from traincast.errors import InvalidInput
+from traincast.spec.result import Estimate
+
+MIN_SIGMA = 0.02
+Z90 = 1.6449
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """One measured step of a known workload."""
+
+    summary: Summary
+    ranks: Ranks
+    seconds: float
+    architecture: str = ""
+    """Rows of one architecture are one workload, whatever their batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How far a measured residual speaks for others; lengths are in standard deviations per square root of a column.
+
+    Chosen by leave-family-out over a small grid, see docs/adr/0013-embedding.md.
+    """
+
+    traits: float = 2.0
+    vector: float = 2.0
+    place: float = 0.5
+    common: float = 0.15
+    """Standard deviation of what a workload misses in all settings alike."""
+    single: float = 0.10
+    """And of what it misses in one place only."""
+    noise: float = 0.10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """A Gaussian process over (traits, vector, place), as far as a mean needs it."""
+
+    center: Array
+    scale: Array
+    workloads: Array
+    """Standardised traits and vector of each known workload, already divided by their reach."""
+    index: NDArray[np.intp]
+    """Which workload each known row is of."""
+    places: Array
+    weights: Array
+
+    def correct(self, point: Array, where: Array, reach: Reach) -> float:
+        """The expected logarithm of measured over physical."""
+        near = np.exp(-0.5 * _squares(_scaled(point[None], self.center, self.scale, reach), self.workloads))[0]
+        here = np.exp(-0.5 * _squares(where[None] / reach.place, self.places))[0]
+        kernel = near[self.index] * (reach.common**2 + reach.single**2 * here)
+        return float(kernel @ self.weights)
+
+    def distance(self, point: Array, reach: Reach) -> float:
+        """To the nearest known workload, in reaches."""
+        return float(np.sqrt(_squares(_scaled(point[None], self.center, self.scale, reach), self.workloads).min()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictor:
+    """Step times of data-parallel training on one sort of machine."""
+
+    rates: Array
+    residuals: dict[str, Residual]
+    reach: Reach
+    sigma: float
+    """Of the logarithm on architectures that were left out."""
+    family_sigma: float
+    """And on whole families that were left out: what an architecture unlike all others must expect."""
+    typical_distance: float
+    """Of an architecture to the nearest other one."""
+
+    def predict(self, summary: Summary, ranks: Ranks) -> Estimate:
+        physical_s = float(physical_columns(summary, ranks) @ self.rates)
+        if not physical_s > 0:
+            raise InvalidInput(f"workload {summary.name!r} has no work that the reuse predictor knows a rate for")
+        residual = self.residuals.get(summary.dataset_type)
+        shift, sigma = 0.0, 2 * self.family_sigma
+        if residual is not None:
+            point = workload_point(summary)
+            shift = residual.correct(point, place(summary, ranks), self.reach)
+            far = residual.distance(point, self.reach) / max(self.typical_distance, 1e-9)
+            # Between an ordinary neighbour and a stranger the interval grows from the one error to the other, then on.
+            sigma = self.sigma + (self.family_sigma - self.sigma) * max(0.0, far - 1)
+            sigma = min(sigma, 3 * self.family_sigma)
+        seconds = physical_s * math.exp(shift)
+        width = math.exp(Z90 * max(sigma, MIN_SIGMA))
+        return Estimate(seconds=seconds, low_s=seconds / width, high_s=seconds * width, ground="reuse")
+
+    def epoch_s(self, summary: Summary, ranks: Ranks, *, num_samples: float) -> Estimate:
+        steps = math.ceil(num_samples / (summary.batch_size * ranks.num_ranks))
+        return self.predict(summary, ranks).scaled(steps)
+
+
+def workload_point(summary: Summary) -> Array:
+    return np.concatenate([summary.traits, summary.vector])
+
+
+def fit_predictor(rows: Sequence[Known], *, reach: Reach | None = None) -> Predictor:
+    """Rates, residuals and the widths that leave-architecture-out and leave-family-out errors ask for."""
+    reach = reach or Reach()
+    table = _Table.of(rows, reach)
+    everything = np.ones(len(rows), dtype=bool)
+    rates = table.rates(everything)
+    logs = np.log(table.seconds / (table.columns @ rates))
+    residuals = {kind: part.fit(logs[part.rows]) for kind, part in table.parts.items()}
+    architectures = [row.architecture or row.summary.name for row in rows]
+    spreads = []
+    for groups in (architectures, [name.split("(")[0] for name in architectures]):
+        missed = np.log(cross_validate(rows, groups, reach=reach) / table.seconds)
+        spreads.append(float(np.quantile(np.abs(missed), 0.9) / Z90))
+    distances = []
+    for part in table.parts.values():
+        squares = _squares(part.workloads, part.workloads)
+        names = np.array([architectures[place] for place in part.first])
+        squares[names[:, None] == names[None]] = np.inf
+        distances += np.sqrt(squares.min(axis=1)[np.isfinite(squares.min(axis=1))]).tolist()
+    return Predictor(
+        rates=rates, residuals=residuals, reach=reach, sigma=spreads[0], family_sigma=max(spreads),
+        typical_distance=float(np.quantile(distances, 0.75)) if distances else 1.0,
+    )  # fmt: skip
+
+
+def cross_validate(rows: Sequence[Known], groups: Sequence[Any], *, reach: Reach | None = None) -> Array:
+    """Seconds of every row by a predictor that saw no row of its group; rates and residuals are fitted anew for each group."""
+    reach = reach or Reach()
+    table = _Table.of(rows, reach)
+    labels = np.array([str(group) for group in groups])
+    answers = np.zeros(len(rows))
+    for label in sorted(set(labels.tolist())):
+        asked = labels == label
+        if asked.all():
+            raise InvalidInput(f"all rows are of the group {label!r}; leaving it out leaves nothing to learn from")
+        physical_s = table.columns @ table.rates(~asked)
+        logs = np.log(table.seconds / physical_s)
+        for part in table.parts.values():
+            mine = asked[part.rows]
+            if mine.any():
+                shift = part.leave_out(logs[part.rows], mine)
+                answers[part.rows[mine]] = physical_s[part.rows[mine]] * np.exp(shift)
+    return answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The rows of one type of data set."""
+
+    rows: NDArray[np.intp]
+    first: list[int]
+    """A row of each workload."""
+    center: Array
+    scale: Array
+    workloads: Array
+    index: NDArray[np.intp]
+    places: Array
+    inverse: Array
+    reach: Reach
+
+    def fit(self, logs: Array) -> Residual:
+        return Residual(
+            center=self.center, scale=self.scale, workloads=self.workloads, index=self.index, places=self.places,
+            weights=self.inverse @ logs,
+        )  # fmt: skip
+
+    def leave_out(self, logs: Array, asked: NDArray[np.bool_]) -> Array:
+        """What the process fitted to the other rows says of these: by blocks of the inverse, without another fit."""
+        if asked.all():
+            return np.zeros(int(asked.sum()))
+        block = self.inverse[np.ix_(asked, asked)]
+        return np.asarray(logs[asked] - np.linalg.solve(block, self.inverse[asked] @ logs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    columns: Array
+    seconds: Array
+    parts: dict[str, _Part]
+
+    @classmethod
+    def of(cls, rows: Sequence[Known], reach: Reach) -> "_Table":
+        if not rows:
+            raise InvalidInput("no measured steps to fit the reuse predictor to; give at least one")
+        columns = np.array([physical_columns(row.summary, row.ranks) for row in rows])
+        parts = {}
+        for kind in sorted({row.summary.dataset_type for row in rows}):
+            chosen = [place for place, row in enumerate(rows) if row.summary.dataset_type == kind]
+            parts[kind] = _part(rows, chosen, reach)
+        return cls(columns, np.array([row.seconds for row in rows]), parts)
+
+    def rates(self, known: NDArray[np.bool_]) -> Array:
+        """Rates that are not negative, by relative errors."""
+        return fit_nonnegative(self.columns[known] / self.seconds[known, None])
+
+
+def _part(rows: Sequence[Known], chosen: list[int], reach: Reach) -> _Part:
+    first: dict[tuple[str, int], int] = {}
+    index = []
+    for row in chosen:
+        key = (rows[row].architecture or rows[row].summary.name, rows[row].summary.batch_size)
+        first.setdefault(key, row)
+        index.append(list(first).index(key))
+    points = np.array([workload_point(rows[row].summary) for row in first.values()])
+    center, scale = points.mean(axis=0), points.std(axis=0) + 1e-3
+    workloads = _scaled(points, center, scale, reach)
+    places = np.array([place(rows[row].summary, rows[row].ranks) for row in chosen]) / reach.place
+    numbers = np.array(index, dtype=np.intp)
+    near = np.exp(-0.5 * _squares(workloads, workloads))[np.ix_(numbers, numbers)]
+    kernel = near * (reach.common**2 + reach.single**2 * np.exp(-0.5 * _squares(places, places)))
+    kernel[np.diag_indices_from(kernel)] += reach.noise**2
+    return _Part(
+        np.array(chosen, dtype=np.intp), list(first.values()), center, scale, workloads, numbers, places,
+        np.asarray(np.linalg.inv(kernel), dtype=np.float64), reach,
+    )  # fmt: skip
+
+
+def _scaled(points: Array, center: Array, scale: Array, reach: Reach) -> Array:
+    from traincast.embed.encoder import SIZE
+
+    num_traits = points.shape[1] - SIZE
+    lengths = np.concatenate([
+        np.full(num_traits, reach.traits * math.sqrt(num_traits)), np.full(SIZE, reach.vector * math.sqrt(SIZE))
+    ])  # fmt: skip
+    return np.asarray((points - center) / scale / lengths)
+
+
+def _squares(left: Array, right: Array) -> Array:
+    """Squared distances between rows."""
+    found = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None] - 2 * left @ right.T
+    return np.asarray(np.maximum(found, 0.0))
+
+
+def fit_nonnegative(design: Array) -> Array:
+    """x >= 0 that brings design @ x nearest to 1 in squares (Lawson and Hanson 1974), by the normal equations."""
+    scale = np.sqrt((design**2).mean(axis=0))
+    scale[scale == 0] = 1
+    scaled = design / scale
+    gram, moment = scaled.T @ scaled / len(design), scaled.mean(axis=0)
+    gram[np.diag_indices_from(gram)] += 1e-9
+    solution, active = np.zeros(len(gram)), np.zeros(len(gram), dtype=bool)
+    for _ in range(10 * len(gram)):
+        slope = np.where(active, -np.inf, moment - gram @ solution)
+        entering = int(np.argmax(slope))
+        if slope[entering] <= 1e-10:
+            break
+        active[entering] = True
+        while True:
+            trial = np.zeros(len(gram))
+            trial[active] = np.linalg.solve(gram[np.ix_(active, active)], moment[active])
+            negative = active & (trial <= 0)
+            if not negative.any():
+                solution = trial
+                break
+            step = (solution[negative] / np.maximum(solution[negative] - trial[negative], 1e-300)).min()
+            solution = solution + step * (trial - solution)
+            active &= solution > 1e-14
+            solution[~active] = 0
+            if not active.any():
+                break
+    return np.asarray(solution / scale)
