@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from traincast.cost.sync import num_hops, price_collectives, slowest_speed, wire_bytes
 from traincast.design import a_optimal, d_optimal
 from traincast.errors import InvalidInput, UnknownName
 from traincast.files import decode, encode, read_json, write_json
@@ -27,7 +28,7 @@ from traincast.spec.measurement import (
     calls_of,
     groups_of,
 )
-from traincast.spec.program import Collective, Stage
+from traincast.spec.program import Stage
 from traincast.spec.result import Estimate
 from traincast.store import Store
 
@@ -418,15 +419,16 @@ class Calibrated:
     others: Callable[[Stage, Cluster], tuple[Estimate, ...]] | None = None
 
     def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
-        # A synchronous step waits for the slowest node; a CPU share of a quarter is a speed of 0.25.
-        speed = min(group.speed for group in cluster.groups)
+        scale = self.calibration.step_wall_scale / slowest_speed(cluster)
+        known = price_collectives(stage, cluster, self.calibration.collectives)
         others: tuple[Estimate, ...] | None = None
         estimates = []
         for index, task in enumerate(stage.tasks):
             if isinstance(task, Op):
-                estimates.append(self._estimate_op(task).scaled(1 / speed))
-            elif task.kind in self.calibration.collectives:
-                estimates.append(self._estimate_collective(task))
+                estimates.append(self._estimate_op(task).scaled(scale))
+            elif index in known:
+                spread = max(self.calibration.collectives[task.kind].log_spread, 0.05)
+                estimates.append(_with_interval(known[index], spread, limit="communication", ground="measured"))
             else:
                 if self.others is None:
                     raise InvalidInput(
@@ -444,13 +446,6 @@ class Calibrated:
         ground = "measured" if rates.num_measurements else "transfer"
         return _with_interval(seconds, rates.log_spread, limit=limit, ground=ground)
 
-    def _estimate_collective(self, collective: Collective) -> Estimate:
-        rates = self.calibration.collectives[collective.kind]
-        seconds = collective_seconds(
-            rates, num_ranks=collective.num_ranks, num_bytes=collective.num_bytes, kind=collective.kind
-        )
-        return _with_interval(seconds, max(rates.log_spread, 0.05), limit="communication", ground="measured")
-
 
 def _with_interval(seconds: float, log_spread: float, *, limit: str, ground: str) -> Estimate:
     factor = math.exp(NORMAL_90 * log_spread)
@@ -458,22 +453,6 @@ def _with_interval(seconds: float, log_spread: float, *, limit: str, ground: str
 
 
 # Collectives
-
-
-def wire_bytes(kind: str, *, num_ranks: int, num_bytes: float) -> float:
-    """What one rank sends in the ring algorithms (Patarasuk and Yuan 2009); a broadcast forwards all of it."""
-    share = (num_ranks - 1) / num_ranks
-    factors = {"all_reduce": 2 * share, "reduce_scatter": share, "all_gather": share, "all_to_all": share}
-    return num_bytes * factors.get(kind, 1.0)
-
-
-def num_hops(kind: str, *, num_ranks: int) -> int:
-    return {"all_reduce": 2 * (num_ranks - 1), "send_recv": 1}.get(kind, num_ranks - 1)
-
-
-def collective_seconds(rates: CollectiveRates, *, num_ranks: int, num_bytes: float, kind: str = "all_reduce") -> float:
-    wire = wire_bytes(kind, num_ranks=num_ranks, num_bytes=num_bytes)
-    return rates.hop_s * num_hops(kind, num_ranks=num_ranks) + wire / rates.bytes_per_s
 
 
 def fit_collectives(measurements: Sequence[Measurement]) -> dict[str, CollectiveRates]:

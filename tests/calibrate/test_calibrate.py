@@ -21,7 +21,6 @@ from traincast.calibrate import (
     Score,
     calibrate_machine,
     choose_loads,
-    collective_seconds,
     expected_cost_s,
     fit_collectives,
     is_held_out,
@@ -33,6 +32,7 @@ from traincast.calibrate import (
     start_fit,
     to_calibration,
 )
+from traincast.cost.sync import collective_seconds
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
 from traincast.profile.operators import experiment_of

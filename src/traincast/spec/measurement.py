@@ -195,11 +195,19 @@ class CollectiveRates:
     bytes_per_s: float
     cpu_s_per_byte: float = 0.0
     """Taken from the same cores that compute; zero where the network card does the work."""
+    cpu_s_per_tensor: float = 0.0
+    """The same for each gradient that is copied into a bucket and handed over."""
+    call_s: float = 0.0
+    """Of each bucket, beside its hops."""
+    link_efficiency: float | None = None
+    """Share of the narrowest link's rate that the payload reaches; None: bytes_per_s belongs to the one link there is."""
     log_spread: float = 0.0
     num_measurements: int = 0
 
     def __post_init__(self) -> None:
-        if not (self.bytes_per_s > 0 and self.hop_s >= 0 and self.cpu_s_per_byte >= 0):
+        efficiency = 1.0 if self.link_efficiency is None else self.link_efficiency
+        amounts = (self.hop_s, self.cpu_s_per_byte, self.cpu_s_per_tensor, self.call_s)
+        if not (self.bytes_per_s > 0 and efficiency > 0 and min(amounts) >= 0):
             raise InvalidInput(
                 f"bytes_per_s = {self.bytes_per_s}, hop_s = {self.hop_s}; a rate is above 0, a latency >= 0"
             )
@@ -221,6 +229,8 @@ class Calibration:
     """The same for its memory traffic: alone it finds its data in cache, in a step it often does not."""
     step_call_s: float = 0.0
     """What each operator call costs a step beyond its own time."""
+    step_wall_scale: float = 1.0
+    """Time of a step by the clock over its CPU time divided by the share of a core: what throttling adds."""
     step_log_spread: float = 0.0
     collectives: Mapping[str, CollectiveRates] = field(default_factory=dict)
     num_measurements: int = 0

@@ -1,0 +1,101 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traincast.cost.sync import SyncedStep, collective_seconds, fit_sync, price_collectives
+from traincast.errors import InvalidInput
+from traincast.spec.hardware import Cluster, Device, Link, NodeGroup
+from traincast.spec.measurement import CollectiveRates
+from traincast.spec.program import Collective, Stage
+
+RATES = CollectiveRates(
+    hop_s=2e-3, call_s=5e-3, bytes_per_s=1e15, cpu_s_per_byte=1e-9, cpu_s_per_tensor=2e-5, link_efficiency=0.8
+)
+
+
+def cluster(*nodes: tuple[float, float]) -> Cluster:
+    """Nodes of (bytes per second, share of a core)."""
+    device = Device(name="core", memory_bytes=1e9, memory_bytes_per_s=1e10, vector_flop_per_s={"fp32": 1e10})
+    groups = []
+    for rate, speed in nodes:
+        link = Link(name="l", bytes_per_s=rate, latency_s=0.0)
+        groups.append(NodeGroup(device=device, num_nodes=1, devices_per_node=1, intra=link, inter=link, speed=speed))
+    return Cluster(name="c", groups=tuple(groups))
+
+
+def gradient(num_bytes: float, *, num_ranks: int = 4, bucket_bytes: float = 25e6) -> Collective:
+    return Collective(
+        kind="all_reduce", num_bytes=num_bytes, axis="data", num_ranks=num_ranks, stride=1, phase="gradient",
+        bucket_bytes=bucket_bytes,
+    )  # fmt: skip
+
+
+def test_a_ring_pays_hops_the_narrowest_link_and_the_slowest_core() -> None:
+    seconds = collective_seconds(RATES, num_ranks=4, num_bytes=1e6, link_bytes_per_s=1e8, speed=0.25)
+    # 6 hops, 1.5 MB on the wire at 80 MB/s, and 1.5 ms of CPU time on a quarter of a core.
+    assert seconds == pytest.approx(5e-3 + 6 * 2e-3 + 1.5e6 / 0.8e8 + 1.5e-3 / 0.25)
+
+
+def test_gradients_share_a_bucket_and_each_pays_its_part() -> None:
+    stage = Stage(tasks=(gradient(3e6), gradient(1e6)), repeats=(), tensors=())
+    nodes = cluster((1.25e8, 0.25), (2.5e7, 0.25), (1.25e8, 0.15), (1.25e8, 0.25))
+    prices = price_collectives(stage, nodes, {"all_reduce": RATES})
+    together = collective_seconds(RATES, num_ranks=4, num_bytes=4e6, link_bytes_per_s=2.5e7, speed=0.15)
+    assert prices[0] + prices[1] == pytest.approx(together + 2 * 2e-5 / 0.15)
+    assert prices[0] - 2e-5 / 0.15 == pytest.approx(0.75 * together)
+
+
+def test_a_second_bucket_pays_the_hops_again() -> None:
+    nodes = cluster((1.25e8, 1.0), (1.25e8, 1.0))
+    one, two = (
+        price_collectives(
+            Stage(tasks=(gradient(4e6, num_ranks=2, bucket_bytes=bucket),), repeats=(), tensors=()), nodes,
+            {"all_reduce": RATES},
+        )[0]
+        for bucket in (4e6, 2e6)
+    )  # fmt: skip
+    assert two - one == pytest.approx(5e-3 + 2 * 2e-3)
+
+
+def test_one_rank_communicates_in_no_time() -> None:
+    stage = Stage(tasks=(gradient(1e6, num_ranks=1),), repeats=(), tensors=())
+    assert price_collectives(stage, cluster((1e8, 0.25)), {"all_reduce": RATES})[0] == 0.0
+
+
+@given(factor=st.floats(1.0, 100.0))
+@settings(max_examples=30, deadline=None)
+def test_a_wider_link_is_never_slower(factor: float) -> None:
+    slow, fast = (
+        collective_seconds(RATES, num_ranks=3, num_bytes=2e6, link_bytes_per_s=rate) for rate in (1e7, 1e7 * factor)
+    )
+    assert fast <= slow
+
+
+def test_the_constants_of_synchronised_steps_are_recovered() -> None:
+    steps = []
+    for compute_s in (1e-3, 4e-3, 2e-2):
+        for num_ranks in (1, 2, 3, 4):
+            for link in (1.25e7, 1.25e8, 1.25e9):
+                for num_bytes, num_tensors, speed in ((2e5, 10, 0.25), (3e6, 60, 0.15)):
+                    sync_s = collective_seconds(
+                        RATES, num_ranks=num_ranks, num_bytes=num_bytes, link_bytes_per_s=link, speed=speed
+                    )
+                    sync_s += num_tensors * RATES.cpu_s_per_tensor / speed if num_ranks > 1 else 0.0
+                    steps.append(
+                        SyncedStep(
+                            seconds=1.1 * compute_s / speed + sync_s, compute_s=compute_s, num_ranks=num_ranks,
+                            speed=speed, link_bytes_per_s=link, gradient_bytes=num_bytes, num_tensors=num_tensors,
+                        )
+                    )  # fmt: skip
+    found = fit_sync(steps)
+    assert found.wall_scale == pytest.approx(1.1, rel=1e-3)
+    assert found.rates.hop_s == pytest.approx(RATES.hop_s, rel=1e-2)
+    assert found.rates.call_s == pytest.approx(RATES.call_s, rel=1e-2)
+    assert found.rates.cpu_s_per_byte == pytest.approx(RATES.cpu_s_per_byte, rel=1e-2)
+    assert found.rates.cpu_s_per_tensor == pytest.approx(RATES.cpu_s_per_tensor, rel=1e-2)
+    assert found.rates.link_efficiency == pytest.approx(0.8, rel=1e-2)
+
+
+def test_too_few_steps_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="at least three"):
+        fit_sync([])
