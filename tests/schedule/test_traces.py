@@ -24,6 +24,14 @@ CASES = {
     "helios.csv": ("helios", "job_id,user,vc,gpu_num,submit_time,duration\n7,u,v,2,2020-04-01 00:00:30,100\n"),
     "philly.csv": ("philly", "jobid,vc,submitted_time,num_gpus,duration\n7,v,2017-10-01 00:00:00,2,100\n"),
     "pai.csv": ("pai", "job_name,plan_gpu,inst_num,start_time,end_time\n7,50,4,0,100\n"),
+    "pai_task_table.csv": ("pai", "7,worker,4,Terminated,0,100,600,30,50,V100\n"),
+    "cluster_job_log": (
+        "philly-log",
+        '[{"status": "Pass", "vc": "v", "jobid": "7", "user": "u", "submitted_time": "2017-10-07 01:11:09", "attempts": ['
+        '{"start_time": "2017-10-07 01:11:20", "end_time": "2017-10-07 01:12:00", "detail": [{"ip": "m", "gpus": ["gpu0"]}]},'
+        '{"start_time": "2017-10-07 01:13:00", "end_time": "2017-10-07 01:14:00",'
+        ' "detail": [{"ip": "m", "gpus": ["gpu0", "gpu1"]}]}]}]\n',
+    ),
     "acme.csv": ("acme", "job_id,user,type,gpu_num,submit_time,start_time,end_time\n7,u,Eval,2,5,10,110\n"),
     "itp.csv": ("itp", "job_id,num_gpu,submit_time,duration,ddl,model_name,iterations\n7,2,30,100,400,vgg,9\n"),
     "own.csv": ("tidy-csv", "job_id,submit_s,num_gpus,duration_s\n7,30,2,100\n"),
