@@ -228,3 +228,44 @@ def test_gradients_of_spread_experts_are_reduced_over_their_own_replicas() -> No
     assert {
         task.num_ranks for task, _ in collectives(lower(gpt(experts=8), Parallelism(data=4, expert=4)), "data")
     } == {4}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Parallelism(data=4, expert=4, tensor=2, sequence_parallel=True),
+        Parallelism(data=4, expert=4, context=2),
+        Parallelism(data=4, expert=8, tensor=2, sequence_parallel=True, expert_tensor=1),
+    ],
+)
+def test_a_rank_with_part_of_the_sequence_sends_that_part_to_the_experts(plan: Parallelism) -> None:
+    whole = lower(gpt(experts=8), Parallelism(data=4, expert=4))
+    programs = (whole, lower(gpt(experts=8), plan))
+    sent = [sum(task.num_bytes * count for task, count in collectives(p, "expert")) for p in programs]
+    assert sent[1] == pytest.approx(sent[0] / 2)
+
+
+def test_folded_experts_do_the_same_work_whole_and_without_reductions() -> None:
+    graph = gpt(experts=8)
+    split = lower(graph, Parallelism(data=4, tensor=2, sequence_parallel=True, expert=4))
+    folded = lower(graph, Parallelism(data=4, tensor=2, sequence_parallel=True, expert=8, expert_tensor=1))
+    assert flop(folded) == pytest.approx(flop(split), rel=0.01)
+    assert parameters(folded) == pytest.approx(parameters(split), rel=0.01)
+    reduced = [sum(task.num_bytes * count for task, count in collectives(p, "tensor")) for p in (split, folded)]
+    assert reduced[1] < reduced[0]
+    assert {(task.num_ranks, task.stride) for task, _ in collectives(folded, "expert")} == {(8, 1)}
+
+
+def test_gradients_of_folded_experts_are_reduced_over_what_is_left() -> None:
+    plan = Parallelism(data=4, tensor=2, sequence_parallel=True, expert=4, expert_tensor=1)
+    groups = {(task.num_ranks, task.stride) for task, _ in collectives(lower(gpt(experts=8), plan), "data")}
+    assert groups == {(4, 2), (2, 4)}
+
+
+def test_an_expert_split_that_no_framework_has_is_refused() -> None:
+    with pytest.raises(IllegalPlan, match="allowed: 1 or tensor = 4"):
+        Parallelism(tensor=4, expert_tensor=2)
+    with pytest.raises(IllegalPlan, match="sequence_parallel"):
+        Parallelism(tensor=4, expert_tensor=1)
+    with pytest.raises(IllegalPlan, match="data x context x tensor = 8"):
+        Parallelism(data=4, tensor=2, sequence_parallel=True, expert=3, expert_tensor=1)

@@ -7,7 +7,8 @@ near rows; both. Which one is used is decided by the given rows alone, before an
 2. The given rows are left out in the same way (one device, one model, the largest models, the largest scales; blocks of rows
    where nothing is new or there is too little to leave out) and each answer is scored by its mean absolute log error on them.
 3. Another answer than "ignore" must be better by GAIN of the error and by one standard error of the paired difference; of those
-   the best is taken, a simpler one where it is nearly as good.
+   the best is taken, a simpler one where it is nearly as good. For a new device or model "ignore" must also be off by more
+   than repeats of one step are (NOISE_FLOOR).
 4. A new device or model that the given rows could not rehearse, or that is new in scale too, is not corrected by near rows,
    because there are none.
 
@@ -35,6 +36,8 @@ FOLD_LESSONS, FOLD_ASKED = 100, 30
 FOLD_STEPS, FOLD_ROUNDS = 32, 3
 """A rehearsal moves constants on fewer rows and in fewer rounds than the real fit."""
 GAIN = 0.1
+NOISE_FLOOR = 0.06
+"""Repeats of one step differ by 2 to 6%: an error below that leaves nothing to carry over to a strange device or model."""
 SIMPLER = 0.03
 LARGER = 1.5
 """A scale or a model's size is new beyond this multiple of the largest given."""
@@ -125,13 +128,14 @@ def _judge(lessons: Sequence[Lesson], novelty: Novelty, scores: dict[str, list[l
     if how not in scores:
         scores[how] = _rehearse(lessons, how)
     may_correct = strange <= set(rehearsed[:1]) and not (strange and "scale" in novelty)
-    return choose(scores[how], may_correct=may_correct)
+    return choose(scores[how], may_correct=may_correct, floor=NOISE_FLOOR if strange else 0.0)
 
 
-def choose(errors: Sequence[Sequence[float]], *, may_correct: bool) -> Verdict:
-    """The verdict with the least of the absolute log errors (one list for each of CHOICES), if it is surely less."""
+def choose(errors: Sequence[Sequence[float]], *, may_correct: bool, floor: float = 0.0) -> Verdict:
+    """The verdict with the least of the absolute log errors (one list for each of CHOICES), if it is surely less. Errors that
+    are on average below `floor` without anything given are left alone."""
     ignored = np.asarray(errors[0])
-    if not len(ignored):
+    if not len(ignored) or float(ignored.mean()) < floor:
         return IGNORE
     best, best_error = IGNORE, float(ignored.mean()) * (1 - GAIN)
     for verdict, found in zip(CHOICES[1:], errors[1:], strict=True):

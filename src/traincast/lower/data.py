@@ -23,8 +23,11 @@ def sync_gradients(stage: Stage, plan: Parallelism) -> Stage:
         # Experts that are spread are replicated over fewer ranks, which lie further apart.
         for spread in (1, plan.expert) if plan.expert > 1 else (1,):
             own = [t for t in writers[index] if is_expert(stage.tensors[t].name) == (spread > 1) or plan.expert == 1]
-            if own and num_ranks > spread:
-                yield _reduce(stage, plan, own, task.layer, num_ranks=num_ranks // spread, stride=plan.tensor * spread)
+            ranks, stride = num_ranks // spread, plan.tensor * spread
+            if spread > 1 and plan.folds_experts:
+                ranks, stride = plan.expert_ranks // spread, spread
+            if own and ranks > 1:
+                yield _reduce(stage, plan, own, task.layer, num_ranks=ranks, stride=stride)
 
     return map_tasks(stage, rewrite)
 

@@ -18,17 +18,18 @@ def is_expert(layer: str) -> bool:
 
 def spread_experts(stage: Stage, plan: Parallelism) -> Stage:
     """Expert weights are divided over `plan.expert` ranks; with balanced routing each computes as much as before."""
-    if plan.expert == 1:
+    if plan.expert == 1 and not plan.folds_experts:
         return stage
     expert_ops = {i for i, task in enumerate(stage.tasks) if isinstance(task, Op) and is_expert(task.layer)}
     if not expert_ops:
         raise IllegalPlan(f"expert = {plan.expert}: the model has no experts; allowed: expert = 1")
-    before, after = _transfers(stage, plan, expert_ops)
+    parts = plan.tensor if plan.folds_experts else 1
+    before, after = _transfers(stage, plan, expert_ops) if plan.expert > 1 else ({}, {})
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
         if index in before:
             yield before[index]
-        yield _own_experts(task, plan.expert) if index in expert_ops and isinstance(task, Op) else task
+        yield _own_experts(task, plan.expert, parts) if index in expert_ops and isinstance(task, Op) else task
         if index in after:
             yield after[index]
 
@@ -72,7 +73,8 @@ def _transfers(
 def _all_to_all(stage: Stage, plan: Parallelism, op: Op, tensors: Iterable[int], *, made: bool = False) -> Collective:
     """Tokens as wide as the model: the first activation that the run reads, or the last that it writes."""
     activations = [t for t in tensors if stage.tensors[t].role not in ("parameter", "gradient", "optimizer_state")]
-    widths = [stage.tensors[t].num_bytes for t in activations if len(stage.tensors[t].shape) > 1]
+    # Counts and places of tokens travel too, but weigh nothing.
+    widths = [stage.tensors[t].num_bytes for t in activations if stage.tensors[t].dtype.startswith(("fp", "bf"))]
     return Collective(
         kind="all_to_all",
         num_bytes=(widths[-1] if made else widths[0]) if widths else 0.0,
@@ -84,16 +86,19 @@ def _all_to_all(stage: Stage, plan: Parallelism, op: Op, tensors: Iterable[int],
     )
 
 
-def _own_experts(op: Op, ranks: int) -> Op:
-    """Fewer experts, more tokens for each: the same FLOP, fewer bytes of weights."""
+def _own_experts(op: Op, ranks: int, parts: int) -> Op:
+    """Fewer experts, more tokens for each: the same FLOP, fewer bytes of weights. `parts`: what is still to be divided of the
+    tokens because each rank has only its part of the sequence."""
     if op.kind != "matmul" or int(op.attrs["batch"]) < ranks:
         return op
     batch, m, n, k = (int(op.attrs[name]) for name in ("batch", "m", "n", "k"))
     size = op.num_bytes / max(1.0, batch * (m * k + k * n + m * n))
     own = max(1, batch // ranks)
-    m2, k2 = (m * batch // own, k) if op.attrs["layout"] != "nt" else (m, k * batch // own)
+    tokens = (m if op.attrs["layout"] != "nt" else k) * batch // own // parts
+    m2, k2 = (max(1, tokens), k) if op.attrs["layout"] != "nt" else (m, max(1, tokens))
     return replace(
         op,
+        flop=None if op.flop is None else op.flop / parts,
         bytes_read=size * own * (m2 * k2 + k2 * n),
         bytes_written=size * own * m2 * n,
         attrs={**op.attrs, "batch": own, "m": m2, "k": k2},

@@ -10,6 +10,8 @@ from traincast.spec.graph import segments
 FUSIBLE = ("elementwise", "copy", "dropout", "norm", "softmax", "reduce", "random", "index", "embedding")
 LEADING = ("softmax", "norm", "reduce", "embedding", "index")
 """A fused kernel is priced as the least regular of its members, the first of these that it holds."""
+LOSS = "loss"
+"""Of the layer that models are compiled without: training loops compute it outside of them."""
 MAX_MEMBERS = 32
 
 
@@ -59,7 +61,7 @@ def _chains(stage: Stage, start: int, stop: int) -> list[list[int]]:
 
     for index in range(start, stop):
         task = stage.tasks[index]
-        if not isinstance(task, Op) or task.kind not in FUSIBLE or task.phase == "optimizer":
+        if not isinstance(task, Op) or task.kind not in FUSIBLE or task.phase == "optimizer" or task.layer == LOSS:
             close()
             continue
         linked = any(tensor in made for tensor in task.reads)

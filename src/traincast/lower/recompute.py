@@ -7,7 +7,8 @@ from traincast.spec.graph import segments
 
 
 def recompute(stage: Stage, how: str) -> Stage:
-    """`full`: every op of a repeated layer; `selective`: the core of attention, whose results grow with length squared."""
+    """`full`: every op of a repeated layer; `selective`: the core of attention, whose results grow with length squared;
+    `products`: all of a repeated layer but attention and every second product with weights, the first included."""
     if how == "none" or any(task.phase == "recompute" for task in stage.tasks):
         return stage
     parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
@@ -26,7 +27,11 @@ def recompute(stage: Stage, how: str) -> Stage:
             chosen = _attention_core(stage, chosen)
         elif span.count == 1:
             continue
+        elif how == "products":
+            chosen = _without_saved(stage, chosen)
         again, first_run = _run_twice(span, chosen, stage, tensors)
+        if how == "products" and again:
+            again[-1] = _hand_in_saved(stage, again[-1], span, chosen)
         before[parts[backward].start] = again
         replaced.update(first_run)
     tasks: list[Task] = []
@@ -70,6 +75,32 @@ def _attention_core(stage: Stage, indices: list[int]) -> list[int]:
         if isinstance(op := stage.tasks[index], Op) and op.kind == "matmul" and int(op.attrs["batch"]) > 1
     ]
     return indices[batched[0] : batched[1]] if len(batched) > 1 else []
+
+
+def _without_saved(stage: Stage, indices: list[int]) -> list[int]:
+    ops = [(index, task) for index in indices if isinstance(task := stage.tasks[index], Op)]
+    products = [
+        index
+        for index, op in ops
+        if op.kind == "matmul" and any(stage.tensors[tensor].role == "parameter" for tensor in op.reads)
+    ]
+    core = set(_attention_core(stage, indices))
+    saved = {*products[::2], *(index for index, op in ops if op.kind == "attention")}
+    if core:
+        # Written out, attention ends with the value product.
+        saved.add(min(index for index in indices if index > max(core)))
+    return [index for index in indices if index not in saved]
+
+
+def _hand_in_saved(stage: Stage, last: Op, span: Repeat, chosen: list[int]) -> Op:
+    """What was saved is kept for the second run even where no backward op needs it, as torch's selective checkpoints do."""
+    saved = {
+        tensor
+        for index, task in enumerate(stage.tasks[span.start : span.stop], span.start)
+        if isinstance(task, Op) and task.phase == "forward" and index not in chosen
+        for tensor in task.writes
+    }
+    return replace(last, reads=tuple(dict.fromkeys((*last.reads, *sorted(saved)))))
 
 
 def _carried(stage: Stage, span: Repeat) -> set[int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from traincast.errors import IllegalPlan
+from traincast.lower.expert import is_expert
 from traincast.lower.rewrite import map_tasks, scale_op
 from traincast.spec import Collective, Op, Parallelism, Stage, Task, Tensor
 from traincast.spec.graph import segments
@@ -36,6 +37,8 @@ def split_tensors(stage: Stage, plan: Parallelism) -> Stage:
     if plan.tensor == 1:
         return stage
     cuts = _choose_cuts(stage, plan.tensor)
+    if plan.folds_experts:
+        cuts = {weight: cut for weight, cut in cuts.items() if not is_expert(stage.tensors[weight].name)}
     if not cuts:
         raise IllegalPlan(
             f"tensor = {plan.tensor}: no pair of products in this model can be split; allowed: tensor = 1"

@@ -7,7 +7,9 @@ from traincast.units import MEGA
 
 ORDERS = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 BALANCES = ("layers", "products")
-RECOMPUTES = ("none", "selective", "full")
+RECOMPUTES = ("none", "selective", "full", "products")
+"""What runs again before its backward pass: nothing; the core of attention (Korthikanti et al. 2022); whole layers; or all of a
+layer but the result of attention and every second product with weights (torchtitan's selective policy)."""
 AXES = ("tensor", "context", "expert", "data", "pipeline")
 """From the innermost (neighbouring ranks) to the outermost; expert lies inside data."""
 
@@ -22,6 +24,10 @@ class Parallelism:
     context: int = 1
     expert: int = 1
     """Divides the data axis: experts are spread over this many of its ranks."""
+    expert_tensor: int | None = None
+    """Over how many ranks each expert is split. None: as everything else, over `tensor`. 1: experts stay whole and are spread
+    over the tensor axis too, each rank sending its part of the sequence (Megatron-Core's parallel folding); then `expert`
+    divides data x context x tensor."""
     virtual_stages: int = 1
     micro_batches: int = 1
     """Passes per optimizer step: gradient accumulation, or the micro-batches of a pipeline."""
@@ -61,8 +67,16 @@ class Parallelism:
             raise IllegalPlan(f"order = {self.order!r}; allowed: {', '.join(ORDERS)}")
         if self.balance not in BALANCES:
             raise IllegalPlan(f"balance = {self.balance!r}; allowed: {', '.join(BALANCES)}")
-        if (self.data * self.context) % self.expert:
-            raise IllegalPlan(f"expert = {self.expert} must divide data x context = {self.data * self.context}")
+        if self.expert_tensor not in (None, 1, self.tensor):
+            raise IllegalPlan(f"expert_tensor = {self.expert_tensor}; allowed: 1 or tensor = {self.tensor}")
+        if self.folds_experts and not self.sequence_parallel:
+            raise IllegalPlan(
+                f"expert_tensor = 1 with tensor = {self.tensor} needs sequence_parallel = True, so that each rank has its own "
+                "tokens to send"
+            )
+        if self.expert_ranks % self.expert:
+            over = "data x context x tensor" if self.folds_experts else "data x context"
+            raise IllegalPlan(f"expert = {self.expert} must divide {over} = {self.expert_ranks}")
         if self.virtual_stages > 1 and self.pipeline == 1:
             raise IllegalPlan(f"virtual_stages = {self.virtual_stages} needs pipeline > 1; pipeline is 1")
         if self.bucket_bytes <= 0:
@@ -79,12 +93,22 @@ class Parallelism:
         """Whether replicas hold a second copy of their gradients, in buckets."""
         return self.bucket_copies and self.zero < 2 and self.data * self.context > 1
 
+    @property
+    def folds_experts(self) -> bool:
+        """Experts are spread over the tensor axis instead of being split by it."""
+        return self.tensor > 1 and self.expert_tensor == 1
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks over which experts may be spread."""
+        return self.data * self.context * (self.tensor if self.folds_experts else 1)
+
     def stride(self, axis: str) -> int:
         """The distance in ranks between neighbours along an axis: tensor innermost, pipeline outermost."""
         return {
             "tensor": 1,
             "context": self.tensor,
-            "expert": self.tensor,
+            "expert": 1 if self.folds_experts else self.tensor,
             "data": self.tensor * self.context,
             "pipeline": self.tensor * self.context * self.data,
         }[axis]

@@ -1,0 +1,45 @@
+"""Recomputation keeps what its policy says and runs the rest again."""
+
+from dataclasses import replace
+
+import pytest
+
+from traincast.catalog.workloads import from_shape
+from traincast.lower import lower
+from traincast.simulate import replay_memory
+from traincast.spec import Graph, Op, Parallelism, Stage
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return from_shape(
+        arch="llama", n_layers=8, hidden=256, heads=8, vocab=512, seq=128, batch=4, ffn=1024, precision="bf16"
+    )
+
+
+def stage_of(graph: Graph, how: str) -> Stage:
+    return lower(graph, Parallelism(recompute=how)).stages[0]
+
+
+def peak_of(graph: Graph, how: str) -> float:
+    return replay_memory(stage_of(graph, how), capacity_bytes=1e12).peak_bytes
+
+
+def test_saving_every_second_product_lies_between_none_and_all(graph: Graph) -> None:
+    assert peak_of(graph, "full") < peak_of(graph, "products") < peak_of(graph, "none")
+
+
+def test_half_of_the_products_and_no_attention_run_again(graph: Graph) -> None:
+    again = [task for task in stage_of(graph, "products").tasks if isinstance(task, Op) and task.phase == "recompute"]
+    forward = [task for task in stage_of(graph, "none").tasks if isinstance(task, Op) and task.phase == "forward"]
+    layer = [task for task in forward if task.kind == "matmul" and "layers" in task.layer]
+    assert sum(task.kind == "matmul" for task in again) == len(layer) // 2
+    assert not any(task.kind == "attention" for task in again)
+
+
+def test_what_is_saved_is_held_until_its_layer_runs_again(graph: Graph) -> None:
+    """As much as the kept results weigh: each layer's input, attention, and the first, third, ... of its products."""
+    tokens, hidden, ffn, layers = 4 * 128, 256, 1024, 8
+    kept = 2 * tokens * (5 * hidden + ffn) * layers
+    without = peak_of(replace(graph), "full")
+    assert peak_of(graph, "products") - without == pytest.approx(kept - 2 * tokens * hidden * layers, rel=0.3)
