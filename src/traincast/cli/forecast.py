@@ -37,6 +37,9 @@ def forecast(
     pp: Annotated[int | None, typer.Option("--pp", help="Pipeline stages.")] = None,
     cp: Annotated[int | None, typer.Option("--cp", help="Context parallel degree.")] = None,
     ep: Annotated[int | None, typer.Option("--ep", help="Expert parallel degree.")] = None,
+    etp: Annotated[
+        int | None, typer.Option("--etp", help="Ranks that split one expert: 1 spreads experts over --tp too.")
+    ] = None,
     vp: Annotated[int | None, typer.Option("--vp", help="Virtual stages of each pipeline stage.")] = None,
     zero: Annotated[int | None, typer.Option("--zero", help="0, 1, 2 or 3 (FSDP full shard).")] = None,
     micro_batches: Annotated[
@@ -97,7 +100,7 @@ def forecast(
             price_per_device=price,
         ),
         parallelism=options.given(
-            data=dp, tensor=tp, pipeline=pp, context=cp, expert=ep, virtual_stages=vp, zero=zero,
+            data=dp, tensor=tp, pipeline=pp, context=cp, expert=ep, expert_tensor=etp, virtual_stages=vp, zero=zero,
             micro_batches=micro_batches, sequence_parallel=sequence_parallel or None, order=order, servers=servers,
             recompute=recompute, offload_optimizer=offload_optimizer or None,
         ),
