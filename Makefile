@@ -51,5 +51,8 @@ fit-operators: .venv/dev-ready ## refit the operator models from ../shared/data
 fit-collectives: .venv/dev-ready ## refit the collective model, errors on left-out machines beside it
 	$(BIN)/python -m traincast.cost.fit.collectives ../shared/data/collectives/collectives.parquet
 
+fit-embedding: .venv/dev-ready ## train the encoders and refit the reuse predictor to the corpus (some minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m traincast.accuracy.fit_embedding
+
 clean:                        ## remove what the targets made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist
