@@ -85,8 +85,6 @@ class Figures:
     job_s: float
     usd: float | None
     energy_joules: float | None
-    fit_probability: float
-    needed_bytes: float
     deadline_probability: float | None = None
     budget_probability: float | None = None
 

@@ -25,11 +25,12 @@ from traincast.spec import Cluster
 from traincast.spread import deliver
 from traincast.units import show_bytes, show_seconds, show_usd
 
-CHUNK = 512
+CHUNK = 32
 """Candidates worked out between two looks at what is the best so far."""
 MOST_ON_FRONT = 200
-SLACK = 1e-9
-"""A bound must be worse by more than rounding before it decides."""
+SLACK = 1e-6
+"""A bound must be worse by more than this before it decides: the search prices an update apart from what runs before it,
+which moves a step by some 1e-8."""
 
 Watch = Callable[[int, int], None]
 """(plans answered, plans in all so far)."""
@@ -107,6 +108,7 @@ def sift(
                 sieve.take(candidate, figures)
             if watch is not None:
                 watch(sieve.num_answered, total)
+        bench.forget(cluster)
     return sieve
 
 
