@@ -83,7 +83,7 @@ def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1
     Without `overheads` the peak is that of the live tensors alone. `bucket_copies`: replicas copy their gradients, in the format
     of the weights, into the buckets in which they are reduced.
     """
-    accumulates = _keeps_gradients(stage, micro_batches)
+    accumulates = keeps_gradients(stage, micro_batches)
     one = replay_pass(stage, accumulates=accumulates, every=with_curve)
     return add_up(stage, one, capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes, pipelined=pipelined,
                    overheads=overheads, spread=spread, bucket_copies=bucket_copies)  # fmt: skip
@@ -96,7 +96,7 @@ def replay_stages(stages: Sequence[Stage], *, capacity_bytes: float, micro_batch
     known: dict[tuple[int, bool], Pass] = {}
     profiles = []
     for stage in stages:
-        key = (id(stage.tasks), _keeps_gradients(stage, micro_batches))
+        key = (id(stage.tasks), keeps_gradients(stage, micro_batches))
         if key not in known:
             known[key] = replay_pass(stage, accumulates=key[1])
         profiles.append(
@@ -106,7 +106,7 @@ def replay_stages(stages: Sequence[Stage], *, capacity_bytes: float, micro_batch
     return profiles
 
 
-def _keeps_gradients(stage: Stage, micro_batches: int) -> bool:
+def keeps_gradients(stage: Stage, micro_batches: int) -> bool:
     """Gradients that are added up live through the whole step; so do those kept in a wider format than their weights'."""
     if micro_batches > 1 or stage.num_in_flight > 1:
         return True
@@ -181,7 +181,10 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
         by_role["whole activations"] = overheads.whole_buffers * gathers.largest_bytes
         share = gathers.held_share(overheads, pipelined=pipelined)
         pressure = (sum(by_role.values()) + gathers.num_bytes) / (overheads.reclaim * capacity_bytes)
-        by_role["gathered inputs"] = gathers.num_bytes * share / (1 + pressure**overheads.reclaim_slope)
+        wanted = gathers.num_bytes * share
+        by_role["gathered inputs"] = wanted / (1 + pressure**overheads.reclaim_slope)
+        # Runs that live on what is taken back are the ones that fail: all that is asked for must fit.
+        overhead_bytes += wanted - by_role["gathered inputs"]
         by_role["allocator"] = overheads.cache * sum(by_role.values())
         by_role["workspace"] = overheads.workspace_bytes
     return MemoryProfile(

@@ -11,6 +11,8 @@ SEQUENCE_PARALLEL_STACKS = ("Megatron-Core", "nanotron", "torchtitan")
 SEPARATE_REDUCTION_STACKS = ("Megatron-DeepSpeed", "Megatron-LM")
 """Stacks (of the measured versions) that reduce gradients after the last backward pass and not beside it."""
 
+PRODUCT_SAVING_STACKS = ("torchtitan",)
+"""Stacks whose selective recomputation keeps the result of attention and every second product."""
 PRODUCT_BALANCED_STACKS = ("nanotron",)
 """Stacks that cut a pipeline by the work in its products, the output layer included."""
 
@@ -93,6 +95,8 @@ def read_micro_batch(case: Case, plan: Parallelism, assumptions: list[str]) -> i
 
 
 def read_recomputation(case: Case, assumptions: list[str]) -> str:
+    if case.act_ckpt == "selective" and case.framework in PRODUCT_SAVING_STACKS:
+        return "products"
     if case.act_ckpt == "unknown":
         assumptions.append("whether activations are recomputed is not known; none assumed")
     if case.act_ckpt in (None, "unknown"):

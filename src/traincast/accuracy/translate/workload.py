@@ -105,7 +105,7 @@ def read_recipe(case: Case, plan: Parallelism, assumptions: list[str]) -> dict[s
         "precision": read_precision(case, assumptions),
         "mode": mode,
         "attention": _read_attention(case, stack, assumptions),
-        "recompute": plan.recompute,
+        "recompute": "none" if plan.recompute == "products" else plan.recompute,
         "loss": mode == "training_step",
         "accumulate": plan.micro_batches > 1 and mode != "inference",
         "implementation": next((how for name, how in UPDATES.items() if name in stack), "foreach"),
