@@ -57,10 +57,14 @@ def preemptive_pass(floor: Floor, line: Line, now: float) -> None:
         may_evict = floor.evicted_s[job] != now
         if placement is None and losers and may_evict:
             placement = _evict_for(floor, job, losers, math.inf, now)
-        if placement is None and may_evict and floor.num_gpus[job] <= max(floor.nodes.width):
-            # By count there was room, but not on one node: look for a node among the last jobs in line.
+        if placement is None and may_evict:
+            # By count there was room, but not together.
             behind = [other for other in order[order.index(job) :] if floor.state[other] == RUNNING]
-            placement = _evict_for(floor, job, behind, kernels.DISTURB * floor.num_gpus[job], now)
+            if floor.num_gpus[job] <= max(floor.nodes.width):
+                # Look for one node among the last jobs in line.
+                placement = _evict_for(floor, job, behind, kernels.DISTURB * floor.num_gpus[job], now)
+            else:
+                placement = _evict_for(floor, job, _in_the_way(floor, job, behind), math.inf, now)
         if placement is None:
             set_aside.add(floor.kind(job))
         else:
@@ -90,6 +94,27 @@ def _choose(
                     chosen.append(job)
                     break
     return chosen, losers
+
+
+def _in_the_way(floor: Floor, job: int, behind: Sequence[int]) -> list[int]:
+    """For a job of several nodes: those behind it on the nodes that are cleared at the least cost in GPUs, if enough nodes
+    hold nobody else."""
+    for pool in floor.pools(job):
+        width = floor.nodes.width[pool]
+        wanted = -(-int(floor.num_gpus[job]) // width)
+        held: dict[int, float] = {}
+        for other in behind:
+            for node, count in floor.where[other]:
+                held[node] = held.get(node, 0.0) + count
+        nodes = [
+            node
+            for node, free in enumerate(floor.nodes.free)
+            if floor.nodes.pool_of[node] == pool and free + held.get(node, 0.0) == width
+        ]
+        if len(nodes) >= wanted:
+            cleared = set(sorted(nodes, key=lambda node: (-floor.nodes.free[node], node))[:wanted])
+            return [other for other in behind if any(node in cleared for node, _ in floor.where[other])]
+    return []
 
 
 def _evict_for(floor: Floor, job: int, losers: Sequence[int], most_gpus: float, now: float) -> Placement | None:

@@ -41,6 +41,7 @@ def run_preemptive(
     run_keys: Any,
     run_jobs: Any,
     losers: Any,
+    gain: Any,
     since: Any,
     attained: Any,
     level: Any,
@@ -180,23 +181,28 @@ def run_preemptive(
                         deficit -= size
                     spot += 1
                 for attempt in range(2):
-                    if good or (attempt == 1 and need > width):
+                    if good or (attempt == 1 and width == 0):
                         break
                     if attempt == 1:
-                        # By count there was room, but not on one node: look for a node among the last jobs in line.
+                        # By count there was room, but not together: look for nodes among the last jobs in line.
                         key = guess[job]
                         if by_level == 1:
                             key = level[job] * 2.0 * count + count + job
                         spot = num_running
                         freed = 0
-                        while spot > 0 and freed < DISTURB * need:
+                        while spot > 0 and (need > width or freed < DISTURB * need):
                             if not is_before(key, job, run_keys[spot - 1], run_jobs[spot - 1], now, by_level):
                                 break
                             spot -= 1
                             freed += gpus[run_jobs[spot]]
-                        num_losers = num_running - spot
-                        for at in range(num_losers):
-                            losers[at] = run_jobs[spot + at]
+                        if need <= width:
+                            num_losers = num_running - spot
+                            for at in range(num_losers):
+                                losers[at] = run_jobs[spot + at]
+                        else:
+                            num_losers = find_in_the_way(
+                                need, spot, num_running, run_jobs, losers, gpus, free, width, held, chain, last, gain
+                            )
                     left_over = num_losers
                     while left_over > 0 and not good:
                         left_over -= 1
@@ -253,6 +259,55 @@ def run_preemptive(
                 run_keys, run_jobs, num_running, heap_keys, heap_jobs, expect, heap_size, count,
             )  # fmt: skip
     return passes
+
+
+def find_in_the_way(
+    need: int,
+    spot: int,
+    num_running: int,
+    run_jobs: Any,
+    losers: Any,
+    gpus: Any,
+    free: Any,
+    width: int,
+    held: Any,
+    chain: Any,
+    last: Any,
+    gain: Any,
+) -> int:
+    """For a job of several nodes: those from `spot` on that hold the nodes which are cleared at the least cost in GPUs, if
+    enough nodes hold nobody else. `gain` is 0 for every node before and after."""
+    for at in range(spot, num_running):
+        rest = gpus[run_jobs[at]]
+        node = held[run_jobs[at]]
+        while node >= 0:
+            gain[node] = width
+            rest -= width
+            node = chain[node]
+        if last[run_jobs[at]] >= 0:
+            gain[last[run_jobs[at]]] += rest
+    wanted = (need + width - 1) // width
+    # The freest nodes first: -1 marks a node that is to be cleared.
+    for room in range(width, -1, -1):
+        for node in range(len(free)):
+            if wanted > 0 and free[node] == room and gain[node] == width - room:
+                gain[node] = -1
+                wanted -= 1
+        if wanted == 0:
+            break
+    num_losers = 0
+    for at in range(spot, num_running if wanted == 0 else spot):
+        touched = last[run_jobs[at]] >= 0 and gain[last[run_jobs[at]]] == -1
+        node = held[run_jobs[at]]
+        while node >= 0 and not touched:
+            touched = gain[node] == -1
+            node = chain[node]
+        if touched:
+            losers[num_losers] = run_jobs[at]
+            num_losers += 1
+    for node in range(len(free)):
+        gain[node] = 0
+    return num_losers
 
 
 def is_before(key: float, job: int, run_key: float, run_job: int, now: float, by_level: int) -> bool:
