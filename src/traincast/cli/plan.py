@@ -88,6 +88,9 @@ def plan(
         float, typer.Option("--time-quantile", help="The time limit holds with this probability.")
     ] = 0.95,
     command: Annotated[str, typer.Option("--command", help="What each rank runs, for --emit.")] = "train.py",
+    print_flags: Annotated[
+        bool, typer.Option("--print-flags", help="With --emit slurm: only the flags for sbatch.")
+    ] = False,
     svg: Annotated[
         Path | None, typer.Option("--svg", help="Draw cost against time with the front to an SVG file.")
     ] = None,
@@ -150,7 +153,10 @@ def plan(
         )
         write_whole(svg, draw_front(found, title=title, deadline_s=limits.deadline_s))
     if emit is not None:
-        _emit(found.plans, emit, output, quantile=time_quantile, command=command)
+        _emit(
+            found.plans, emit, output, quantile=time_quantile, command=command,
+            precision=request.workload.precision or "fp32", print_flags=print_flags,
+        )  # fmt: skip
         if output is None or str(output) == "-":
             return
     if json:
@@ -267,15 +273,24 @@ def _document_delta(delta: Any) -> dict[str, Any]:
     return {**ratios, "after": document_forecast(delta.after)}
 
 
-def _emit(plans: "Sequence[Plan]", kind: str, output: Path | None, *, quantile: float, command: str) -> None:
+def _emit(
+    plans: "Sequence[Plan]", kind: str, output: Path | None, *, quantile: float, command: str, precision: str,
+    print_flags: bool,
+) -> None:  # fmt: skip
     from traincast.errors import InvalidInput
     from traincast.files import write_whole
-    from traincast.plan.emit import emit
+    from traincast.plan.emit import emit, make_recipe, slurm_flags
 
     if not plans:
         raise InvalidInput("--emit writes the best plan, and no plan keeps every limit")
-    text = emit(plans[0], kind, quantile=quantile, command=command)
+    if print_flags:
+        if kind != "slurm":
+            raise InvalidInput(f"--print-flags goes with --emit slurm, not {kind}")
+        flags = slurm_flags(make_recipe(plans[0], quantile=quantile, command=command, precision=precision))
+        text = " ".join(f"{name}={value}" for name, value in flags.items())
+    else:
+        text = emit(plans[0], kind, quantile=quantile, command=command, precision=precision)
     if output is None or str(output) == "-":
         say(text)
     else:
-        write_whole(output, text)
+        write_whole(output, text if text.endswith("\n") else f"{text}\n")
