@@ -24,6 +24,7 @@ from traincast.spec import (
     MemoryProfile,
     Parallelism,
     Program,
+    Stage,
     Task,
     Timeline,
 )
@@ -155,8 +156,8 @@ def _with_interval(
     timeline: Timeline, program: Program, estimates: Sequence[Sequence[Estimate]], *, software: Stack
 ) -> Estimate:
     tally = Tally()
-    for stage, priced in zip(program.stages, estimates, strict=True):
-        tally.add(stage.tasks, priced, stage.counts())
+    for stage, priced, times in _distinct(program, estimates):
+        tally.add(stage.tasks, priced, [times * count for count in stage.counts()])
     factor = math.exp(NORMAL_90 * tally.spread(software))
     total = timeline.duration_s
     return Estimate(
@@ -166,6 +167,15 @@ def _with_interval(
         limit=max(timeline.shares, key=lambda name: timeline.shares[name]),
         ground=max(tally.grounds, key=lambda name: tally.grounds[name]),
     )
+
+
+def _distinct(program: Program, estimates: Sequence[Sequence[Estimate]]) -> list[tuple[Stage, Sequence[Estimate], int]]:
+    """Each sort of stage with its prices and how many there are of it."""
+    found: dict[tuple[int, int], tuple[Stage, Sequence[Estimate], int]] = {}
+    for stage, priced in zip(program.stages, estimates, strict=True):
+        key = id(stage.tasks), id(priced)
+        found[key] = (stage, priced, found[key][2] + 1 if key in found else 1)
+    return list(found.values())
 
 
 def _spread(estimate: Estimate) -> float:
@@ -208,8 +218,8 @@ _PRODUCTS = ("matmul", "conv", "attention", "rnn")
 
 def _ground_shares(program: Program, estimates: Sequence[Sequence[Estimate]]) -> Mapping[str, float]:
     amounts = dict.fromkeys(GROUNDS, 0.0)
-    for stage, priced in zip(program.stages, estimates, strict=True):
+    for stage, priced, times in _distinct(program, estimates):
         for estimate, count in zip(priced, stage.counts(), strict=True):
-            amounts[estimate.ground] += estimate.seconds * count
+            amounts[estimate.ground] += times * estimate.seconds * count
     whole = sum(amounts.values())
     return {ground: amount / whole if whole else 0.0 for ground, amount in amounts.items()}

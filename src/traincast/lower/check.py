@@ -9,7 +9,7 @@ def check_program(program: Program) -> Program:
     """The program itself, if every stage keeps the rules of the intermediate form."""
     if not program.stages:
         raise IllegalPlan("the plan leaves no stage to run")
-    for stage in program.stages:
+    for stage in {id(stage.tasks): stage for stage in program.stages}.values():
         _check_stage(stage)
     return program
 
@@ -26,5 +26,6 @@ def _check_stage(stage: Stage) -> None:
         in_optimizer = in_optimizer or task.phase == "optimizer"
         if in_optimizer and task.phase != "optimizer":
             raise InvalidInput(f"task {index}, {task.name!r} ({task.phase}), comes after the optimizer")
-        if any(not 0 <= tensor < len(stage.tensors) for tensor in (*task.reads, *task.writes)):
+        named = (*task.reads, *task.writes)
+        if named and not (min(named) >= 0 and max(named) < len(stage.tensors)):
             raise InvalidInput(f"task {index}, {task.name!r}, names a tensor that stage {stage.index} does not have")

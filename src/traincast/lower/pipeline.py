@@ -224,9 +224,10 @@ def _extract(stage: Stage, parts: Sequence[Repeat], owner: _Owner, index: int, p
     share = own_numel / whole if whole else 1.0
     tensors = tuple(_keep(i, tensor, used, copies, share) for i, tensor in enumerate(stage.tensors))
     tasks = [scale_op(t, share, attrs=("numel",)) if isinstance(t, Op) and t.kind == "optimizer" else t for t in tasks]
+    transfers = _transfers(stage, parts, owner, index, plan)
     return Stage(
-        tasks=(*_transfers(stage, parts, owner, index, plan), *tasks),
-        repeats=tuple(_shift(repeat, len(_transfers(stage, parts, owner, index, plan))) for repeat in repeats),
+        tasks=(*transfers, *tasks),
+        repeats=tuple(_shift(repeat, len(transfers)) for repeat in repeats),
         tensors=tensors,
     )
 
@@ -240,7 +241,8 @@ def _keep(index: int, tensor: Tensor, used: set[int], copies: dict[int, int], sh
         return replace(tensor, shape=(max(1, round(tensor.numel * tensor.copies * share)),), copies=1)
     if index not in used:
         return replace(tensor, shape=(0,), copies=1)
-    return replace(tensor, copies=copies.get(index, tensor.copies))
+    number = copies.get(index, tensor.copies)
+    return tensor if number == tensor.copies else replace(tensor, copies=number)
 
 
 def _transfers(stage: Stage, parts: Sequence[Repeat], owner: _Owner, index: int, plan: Parallelism) -> list[Collective]:

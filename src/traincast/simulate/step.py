@@ -130,12 +130,21 @@ def _run_pipeline(program: Program, estimates: Sequence[Sequence[Estimate]], *, 
     runs: list[StageRun] = []
     patterns: list[Pattern] = []
     hop_s = 0.0
+    # Stages with the same tasks and prices run alike: a pipeline of 64 has three or four sorts of them.
+    known: dict[tuple[int, int], tuple[StageRun, Pattern | None]] = {}
     for stage, priced in zip(program.stages, estimates, strict=True):
-        hop_s = max([hop_s, *(_hop_seconds(stage.tasks, priced))])
-        passes = split_passes(stage, priced)
-        runs.append(run_stage(passes))
-        if draw:
-            patterns.append(draw_patterns(passes, update=lambda *parts: _run_update(*parts[:3], spans=parts[3])))
+        key = id(stage.tasks), id(priced)
+        if key not in known:
+            hop_s = max([hop_s, *(_hop_seconds(stage.tasks, priced))])
+            passes = split_passes(stage, priced)
+            pattern = (
+                draw_patterns(passes, update=lambda *parts: _run_update(*parts[:3], spans=parts[3])) if draw else None
+            )
+            known[key] = run_stage(passes), pattern
+        run, drawn = known[key]
+        runs.append(run)
+        if drawn is not None:
+            patterns.append(drawn)
     forward_s, backward_s = [run.forward_s for run in runs], [run.backward_s for run in runs]
     ends = finish_times(
         plan.order,
