@@ -14,6 +14,7 @@ from traincast.spec.program import Collective, Stage
 
 Array = NDArray[np.float64]
 UNBOUNDED_BYTES_PER_S = 1e15
+RIDGE = 0.01
 
 
 def wire_bytes(kind: str, *, num_ranks: int, num_bytes: float) -> float:
@@ -120,10 +121,13 @@ def fit_sync(steps: Sequence[SyncedStep], *, num_iterations: int = 15) -> Synced
     seconds = np.array([step.seconds for step in steps])
     scale = np.where(design.max(axis=0) > 0, design.max(axis=0), 1.0)
     relative = design / scale / seconds[:, None]
+    # Where the data cannot tell two constants apart (two ranks only: buckets or hops?) they share the time.
+    ridge = np.diag(RIDGE * np.linalg.norm(relative, axis=0))
     trust = np.ones(len(steps))
     found = np.zeros(design.shape[1])
     for _ in range(num_iterations):
-        found = _nonnegative(relative * trust[:, None], trust)
+        weighed = np.concatenate([relative * trust[:, None], ridge])
+        found = _nonnegative(weighed, np.concatenate([trust, np.zeros(len(ridge))]))
         residual = relative @ found - 1
         trust = np.sqrt(np.minimum(1.0, 0.1 / np.maximum(np.abs(residual), 1e-9)))
     wall, per_tensor, call_s, hop_s, per_byte, per_link = (float(value) for value in found / scale)
