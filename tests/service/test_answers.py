@@ -44,7 +44,8 @@ def test_a_forecast_is_that_of_the_command_line(service: Running, capsys: pytest
 
 
 def test_a_fit_is_that_of_the_command_line(service: Running, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", "gpt2", *["-d", "t4", "-g", "1", "-b", "64", "--seq", "512", "--json"]]) == 0
+    words = ["-d", "t4", "-g", "1", "-b", "64", "--seq", "512", "--json"]
+    assert main(["fit", "gpt2", *words]) == 0
     printed = json.loads(capsys.readouterr().out)
     body = {"workload": {"name": "gpt2", "batch": 64, "seq": 512}, "cluster": {"device": "t4", "devices_per_node": 1}}
     reply = service.post("/fit", body)
@@ -105,6 +106,16 @@ def test_a_fit_of_an_upload_finds_its_largest_batch(service: Running) -> None:
     assert reply.status == 200
     assert reply.body["largest_batch"] > 1000
     assert reply.body["longest_sequence"] is None
+
+
+def test_a_hugging_face_config_is_recorded_and_forecast_at_any_batch(service: Running) -> None:
+    pytest.importorskip("transformers")
+    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+              "intermediate_size": 128, "vocab_size": 100}  # fmt: skip
+    asked = {"workload": {"config": config, "seq": 16, "batch": 6}, "cluster": DEVICE}
+    reply = service.post("/forecast", asked)
+    assert (reply.status, reply.body["global_batch"]) == (200, 6)
+    assert reply.body["workload"] == "llama"
 
 
 @pytest.mark.parametrize("kind", ["devices", "links", "nodes", "workloads", "datasets"])

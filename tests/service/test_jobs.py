@@ -1,6 +1,5 @@
 """Plans and schedules run beside the service: watched, cancelled, and kept through any end of it."""
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -191,7 +190,7 @@ def test_models_beyond_the_kept_ones_are_dropped_with_their_graphs(state: State)
 
 def test_the_state_file_is_only_for_its_owner(tmp_path: Path) -> None:
     State(tmp_path / "deep" / "state.db").close()
-    assert os.stat(tmp_path / "deep" / "state.db").st_mode & 0o077 == 0
+    assert (tmp_path / "deep" / "state.db").stat().st_mode & 0o077 == 0
 
 
 def test_a_limit_must_be_above_zero() -> None:

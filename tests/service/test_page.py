@@ -142,15 +142,14 @@ def test_the_address_holds_what_was_asked(page: Any, service: Running) -> None:
     page.press("#batch", "Enter")
     page.wait_for_url("**batch=32**")
     page.click("#share")
-    page.wait_for_function("document.getElementById('status').textContent.includes('link') || "
-                           "document.getElementById('status').textContent.includes('address')")  # fmt: skip
+    page.wait_for_selector("#status:text-matches('link|address')")
     again = page.evaluate("location.href")
     page.goto("about:blank")
     page.goto(again)
     page.wait_for_selector("#panel-scaling svg")
     assert page.input_value("#batch") == "32"
     page.click("#reset")
-    page.wait_for_function("document.getElementById('name').value === 'gpt2-xl'")
+    assert page.input_value("#name") == "gpt2-xl"
 
 
 def test_scaling_draws_sizes_and_cost(page: Any, service: Running) -> None:
@@ -257,7 +256,7 @@ def test_a_schedule_is_simulated_and_drawn(page: Any, service: Running, tmp_path
     log.write_text("job_id,submit_s,num_gpus,duration_s\na,0,1,60\nb,10,4,120\n")
     page.set_input_files("#trace-file", str(log))
     page.click("#schedule-ask")
-    page.wait_for_function("document.querySelector('#schedule-answer h2')?.textContent.includes('2 jobs')")
+    page.wait_for_selector("#schedule-answer h2:has-text('2 jobs')")
     page.click("#trace-forget")
     assert page.is_enabled("#trace_jobs")
     for box in page.locator("#policies input:checked").all():
@@ -313,7 +312,7 @@ def test_a_phone_shows_everything_without_sideways_scrolling(browser: Any, servi
         page.goto("about:blank")
         visit(page, service, f"#name=gpt2&batch=2&nodes=1&tab={tab}")
         page.wait_for_selector(f"#panel-{tab} .card")
-        page.wait_for_function("!document.querySelector('#ask').disabled")
+        page.wait_for_selector("#ask:not([disabled])")
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     assert page.get_attribute("html", "data-theme") == "dark"
     context.close()
