@@ -269,3 +269,11 @@ def test_an_expert_split_that_no_framework_has_is_refused() -> None:
         Parallelism(tensor=4, expert_tensor=1)
     with pytest.raises(IllegalPlan, match="data x context x tensor = 8"):
         Parallelism(data=4, tensor=2, sequence_parallel=True, expert=3, expert_tensor=1)
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_ranks_of_the_tensor_axis_each_send_their_part_to_the_next_stage(sequence_parallel: bool) -> None:
+    whole = lower(gpt(), Parallelism(pipeline=2, micro_batches=4))
+    split = lower(gpt(), Parallelism(pipeline=2, micro_batches=4, tensor=4, sequence_parallel=sequence_parallel))
+    sizes = [{task.num_bytes for task, _ in collectives(p, "pipeline")} for p in (whole, split)]
+    assert {size / 4 for size in sizes[0]} == sizes[1]

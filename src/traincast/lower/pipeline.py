@@ -248,7 +248,7 @@ def _keep(index: int, tensor: Tensor, used: set[int], copies: dict[int, int], sh
 def _transfers(stage: Stage, parts: Sequence[Repeat], owner: _Owner, index: int, plan: Parallelism) -> list[Collective]:
     """What crosses to the next stage and back: the largest tensor that one repetition hands to the next.
 
-    Ranks of the tensor axis each send their part (Narayanan et al. 2021).
+    Ranks of the tensor axis each send their part (Narayanan et al. 2021); with sequence parallelism that is all they hold.
     """
     boundary = 0.0
     for part in parts:
@@ -267,7 +267,7 @@ def _transfers(stage: Stage, parts: Sequence[Repeat], owner: _Owner, index: int,
     return [
         Collective(
             kind="send_recv",
-            num_bytes=boundary / plan.tensor,
+            num_bytes=boundary if plan.sequence_parallel else boundary / plan.tensor,
             axis="pipeline",
             num_ranks=2,
             stride=plan.stride("pipeline"),
