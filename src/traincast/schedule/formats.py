@@ -378,21 +378,22 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _items(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")
     try:
         data = json.loads(text)
-        items = (
-            data["items"] if isinstance(data, dict) and "items" in data else data if isinstance(data, list) else [data]
-        )
-        yield from enumerate(items, 1)
+    except ValueError:
+        data = None
+    except RecursionError as error:
+        raise InvalidInput(f"{path} is nested too deeply to be read") from error
+    if data is not None:
+        items = data["items"] if isinstance(data, dict) and "items" in data else data
+        yield from enumerate(items if isinstance(items, list) else [data], 1)
         return
-    except json.JSONDecodeError:
-        pass
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 yield number, json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:
                 yield number, {"kind": "?", "metadata": {"name": f"unreadable JSON: {error}"}}
 
 

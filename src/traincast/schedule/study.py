@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from traincast.errors import InvalidInput, UnknownName
+from traincast.resources import IDLE_POWER
 from traincast.schedule.elastic import ELASTIC
 from traincast.schedule.estimators import EXACT, Estimator, FromHistory, Noisy
 from traincast.schedule.hazards import FailureModel, Overheads
@@ -28,7 +29,10 @@ _POOL = re.compile(r"(\d+)x(\d+)(?::([\w.+-]+))?(?:@([\d.]+))?")
 
 
 def parse_fleet(text: str, *, nodes_per_rack: int | None = None, uplink_bytes_per_s: float | None = None) -> Fleet:
-    """'16x8' or '16x8:a100@2.5,8x4:t4': nodes x GPUs, device, dollars per GPU-hour; the fastest type first."""
+    """'16x8' or '16x8:a100@2.5,8x4:t4': nodes x GPUs, device, dollars per GPU-hour; the fastest type first.
+
+    A device of the catalogue brings its power: its limit when busy, `IDLE_POWER` of it when idle.
+    """
     pools = []
     for part in text.replace(" ", "").split(","):
         found = _POOL.fullmatch(part)
@@ -37,15 +41,30 @@ def parse_fleet(text: str, *, nodes_per_rack: int | None = None, uplink_bytes_pe
                 f"cluster {part!r} is not NODESxGPUS[:device][@dollars per GPU-hour], such as 16x8:a100@2.5"
             )
         nodes, gpus, device, price = found.groups()
+        watts = _power_watts(device)
         pools.append(
             NodePool(
                 device=device or "gpu",
                 num_nodes=int(nodes),
                 gpus_per_node=int(gpus),
                 usd_per_gpu_hour=None if price is None else float(price),
+                busy_watts=watts,
+                idle_watts=None if watts is None else IDLE_POWER * watts,
             )
         )
     return Fleet(pools=tuple(pools), nodes_per_rack=nodes_per_rack, rack_uplink_bytes_per_s=uplink_bytes_per_s)
+
+
+def _power_watts(name: str | None) -> float | None:
+    from traincast.catalog import device
+
+    if name is None:
+        return None
+    try:
+        watts: float | None = device(name).power_watts
+    except UnknownName:
+        return None
+    return watts
 
 
 def policy_names() -> list[str]:

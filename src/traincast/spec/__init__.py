@@ -1,5 +1,15 @@
 """The nouns: plain, frozen, complete when born; one set for Python, TOML, JSON and HTTP."""
 
+from traincast.spec.fleet import (
+    Fleet,
+    JobOutcome,
+    NodePool,
+    Occupation,
+    Request,
+    RunningJob,
+    Schedule,
+    Snapshot,
+)
 from traincast.spec.graph import KINDS, MODES, PHASES, ROLES, Graph, Op, Repeat, Tensor
 from traincast.spec.hardware import Cluster, Device, Link, NodeGroup
 from traincast.spec.job import Job
@@ -52,21 +62,29 @@ __all__ = [
     "Environment",
     "Estimate",
     "Experiment",
+    "Fleet",
     "Forecast",
     "Graph",
     "Job",
+    "JobOutcome",
     "JobTime",
     "Link",
     "Measurement",
     "MemoryProfile",
     "NodeGroup",
+    "NodePool",
+    "Occupation",
     "Op",
     "Parallelism",
     "Program",
     "Range",
     "Rates",
     "Repeat",
+    "Request",
     "ResourceProfile",
+    "RunningJob",
+    "Schedule",
+    "Snapshot",
     "Span",
     "Stage",
     "Task",
