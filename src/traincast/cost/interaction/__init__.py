@@ -1,0 +1,104 @@
+"""What tasks do to each other: a graph network scales each task of a priced stage, within bounds, by what it sees around it.
+
+Wraps any cost model and fits the same slot. Evaluated with numpy; `cost.interaction.fit` trains it.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from traincast.cost import CostModel
+from traincast.cost.interaction.features import NUM_PASSES, NUMERIC, SORTS, Array, Neighbourhood, Places, describe
+from traincast.cost.learned import read_safetensors, write_safetensors
+from traincast.spec.hardware import Cluster
+from traincast.spec.program import Stage
+from traincast.spec.result import Estimate
+
+WEIGHTS = Path(__file__).resolve().parents[1] / "weights" / "interaction.safetensors"
+BOUND = 0.7
+"""The logarithm of the largest correction: between half and twice what the model below says."""
+NUM_ROUNDS = 2
+NEIGHBOURS = ("self", "before", "after", "sources", "targets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Weights of the graph network, and the range of features it was trained in."""
+
+    weights: Mapping[str, Array]
+    centre: Array
+    scale: Array
+    low: Array
+    high: Array
+    """Of each numeric feature in the training data, between its 1st and 99th percentile."""
+    known_sorts: Array
+    """1 for each sort of task that was seen in training."""
+    bound: float = BOUND
+
+    def inputs(self, seen: Neighbourhood) -> Array:
+        numeric = np.clip((seen.numeric - self.centre) / self.scale, -4.0, 4.0)
+        return np.concatenate([_one_hot(seen.sorts, len(SORTS)), _one_hot(seen.passes, NUM_PASSES), numeric], axis=1)
+
+    def nearness(self, seen: Neighbourhood) -> Array:
+        """1 inside the range of the training data, falling to 0 outside of it: there the correction fades."""
+        outside = np.maximum(self.low - seen.numeric, 0.0) + np.maximum(seen.numeric - self.high, 0.0)
+        distance = (outside / self.scale).sum(axis=1)
+        return np.asarray(np.exp(-(distance**2)) * self.known_sorts[seen.sorts], dtype=np.float64)
+
+    def factors(self, seen: Neighbourhood) -> Array:
+        if seen.num_tasks == 0:
+            return np.ones(0)
+        flows = seen.flows()
+        state = np.tanh(self.inputs(seen) @ self.weights["in"] + self.weights["in_bias"])
+        for number in range(NUM_ROUNDS):
+            total = self.weights[f"round{number}_bias"]
+            around = (state, *(flow.apply(state) for flow in flows))
+            for name, gathered in zip(NEIGHBOURS, around, strict=True):
+                total = total + gathered @ self.weights[f"round{number}_{name}"]
+            state = state + np.tanh(total)
+        answer = np.tanh(state @ self.weights["out"] + self.weights["out_bias"])[:, 0]
+        return np.asarray(np.exp(self.bound * self.nearness(seen) * answer), dtype=np.float64)
+
+
+def _one_hot(places: Places, size: int) -> Array:
+    return np.asarray(np.eye(size)[places], dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interacting:
+    """Any cost model, with each task scaled by what its neighbours do to it."""
+
+    base: CostModel
+    network: Network
+
+    def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
+        estimates = self.base.estimate(stage, cluster)
+        factors = self.network.factors(describe(stage, estimates))
+        return tuple(
+            replace(
+                estimate,
+                seconds=estimate.seconds * factor,
+                low_s=estimate.low_s * factor,
+                high_s=estimate.high_s * factor,
+            )
+            for estimate, factor in zip(estimates, factors.tolist(), strict=True)
+        )
+
+
+def save_network(network: Network, path: Path, notes: Mapping[str, str]) -> None:
+    ranges = {name: getattr(network, name) for name in ("centre", "scale", "low", "high", "known_sorts")}
+    arrays = {**{f"weights.{name}": value for name, value in network.weights.items()}, **ranges}
+    write_safetensors(path, arrays, {**notes, "bound": repr(network.bound), "features": ",".join(NUMERIC)})
+
+
+@functools.cache
+def load_network(path: Path = WEIGHTS) -> Network:
+    arrays, notes = read_safetensors(path)
+    weights = {name.removeprefix("weights."): value for name, value in arrays.items() if name.startswith("weights.")}
+    return Network(
+        weights=weights, centre=arrays["centre"], scale=arrays["scale"], low=arrays["low"], high=arrays["high"],
+        known_sorts=arrays["known_sorts"], bound=float(notes["bound"]),
+    )  # fmt: skip

@@ -1,0 +1,207 @@
+"""Turns a priced stage into a graph of numbers: what each task is, when it runs, and which others touch it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.spec.graph import KINDS, Op
+from traincast.spec.measurement import calls_of
+from traincast.spec.program import Stage, Task
+from traincast.spec.result import Estimate
+
+Array = NDArray[np.float64]
+Places = NDArray[np.intp]
+
+COLLECTIVE = "collective"
+SORTS = (*KINDS, COLLECTIVE)
+_SORT_OF = {sort: place for place, sort in enumerate(SORTS)}
+_STAGES = {"forward": 0, "backward": 1, "recompute": 1, "gradient": 1, "optimizer": 2}
+NUM_PASSES = 3
+OF_TASK = (
+    "log_flop", "log_read_bytes", "log_written_bytes", "log_intensity", "log_calls", "log_count", "log_rows", "log_cols",
+    "log_depth", "log_share", "log_relative_cost", "log_reuse_bytes", "read_fresh", "position", "host_lead", "overlap",
+)  # fmt: skip
+"""Of each task. Costs count only beside those of the whole stage, so that a machine twice as fast gives the same features:
+the share of the stage, and the price of a byte beside the stage's mean. `log_reuse_bytes`: moved since its largest input was
+last touched; `read_fresh`: share of its inputs written by the task before; `host_lead`: how far the device is behind the host
+(above 0) or waits for it; `overlap`: communication under way beside it, beside the whole stage."""
+OF_STAGE = ("log_stage_flop", "log_stage_bytes", "log_stage_calls", "log_stage_weights", "log_stage_intensity")
+NUMERIC = (*OF_TASK, *OF_STAGE)
+NUM_FEATURES = len(SORTS) + NUM_PASSES + len(NUMERIC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """A weighted sum over edges: at each end, of what stands at its origins. Edges are sorted by their ends."""
+
+    origins: Places
+    ends: Places
+    weights: Array
+    starts: Places
+    size: int
+
+    @staticmethod
+    def of(origins: Places, ends: Places, weights: Array, *, size: int) -> "Flow":
+        order = np.argsort(ends, kind="stable")
+        ends = ends[order]
+        starts = (
+            np.flatnonzero(np.concatenate([[True], ends[1:] != ends[:-1]])) if len(ends) else np.zeros(0, dtype=np.intp)
+        )
+        return Flow(origins=origins[order], ends=ends, weights=weights[order], starts=starts, size=size)
+
+    @staticmethod
+    def mean(origins: Places, ends: Places, *, size: int) -> "Flow":
+        weights = 1.0 / np.maximum(np.bincount(ends, minlength=size), 1)[ends] if len(ends) else np.zeros(0)
+        return Flow.of(origins, ends, weights, size=size)
+
+    def apply(self, state: Array) -> Array:
+        total = np.zeros((self.size, state.shape[1]))
+        if len(self.ends):
+            carried = self.weights[:, None] * state[self.origins]
+            total[self.ends[self.starts]] = np.add.reduceat(carried, self.starts, axis=0)
+        return total
+
+    def turned(self) -> "Flow":
+        """Against its direction: what a gradient needs."""
+        return Flow.of(self.ends, self.origins, self.weights, size=self.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbourhood:
+    """One stage as the network sees it."""
+
+    sorts: Places
+    passes: Places
+    numeric: Array
+    """One row for each task, one column for each of NUMERIC, not yet scaled."""
+    counts: Array
+    seconds: Array
+    """As the cost model below priced them."""
+    sources: Places
+    targets: Places
+    """Edges of data flow: the task that writes a tensor and one that reads it."""
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.counts)
+
+    def flows(self) -> tuple[Flow, ...]:
+        """From the task before, the task after, those a task reads from, and those it hands over to."""
+        size, places = self.num_tasks, np.arange(self.num_tasks, dtype=np.intp)
+        return (
+            Flow.mean(places[:-1], places[1:], size=size), Flow.mean(places[1:], places[:-1], size=size),
+            Flow.mean(self.sources, self.targets, size=size), Flow.mean(self.targets, self.sources, size=size),
+        )  # fmt: skip
+
+
+def describe(stage: Stage, estimates: Sequence[Estimate]) -> Neighbourhood:
+    tasks = stage.tasks
+    counts = np.array(stage.counts(), dtype=np.float64)
+    seconds = np.array([estimate.seconds for estimate in estimates])
+    sorts = np.array([_SORT_OF[task.kind] if isinstance(task, Op) else _SORT_OF[COLLECTIVE] for task in tasks])
+    passes = np.array([_STAGES[task.phase] for task in tasks])
+    moved = np.array([_moved_bytes(task) for task in tasks])
+    sizes = np.array([_sizes(task) for task in tasks]).reshape(len(tasks), 6)
+    flop, read, written, rows, cols, depth = sizes.T
+    calls = np.array([calls_of(task) if isinstance(task, Op) else 1 for task in tasks], dtype=np.float64)
+    spent = seconds * counts
+    whole_s, whole_bytes = max(float(spent.sum()), 1e-30), max(float((moved * counts).sum()), 1.0)
+    whole_flop, whole_calls = float((flop * counts).sum()), float((calls * counts).sum())
+    weights = sum(tensor.num_bytes * tensor.copies for tensor in stage.tensors if tensor.role == "parameter")
+    reuse, fresh, sources, targets = _follow_tensors(stage, moved * counts)
+    # The device runs tasks one after another; a host that issues slower than it runs is a queue that empties.
+    host = np.cumsum(np.array([estimate.host_s for estimate in estimates]) * counts)
+    lead = np.clip((np.cumsum(spent) - host) / whole_s, -1.0, 1.0) * (host[-1] > 0 if len(host) else 0.0)
+    columns = [
+        np.log10(1 + flop), np.log10(1 + read), np.log10(1 + written), np.log10((1 + flop) / (1 + moved)), np.log10(calls),
+        np.log10(counts), np.log10(rows), np.log10(cols), np.log10(depth), np.log10(np.maximum(spent / whole_s, 1e-9)),
+        np.log10(np.clip((seconds / (1 + moved)) / (whole_s / whole_bytes), 1e-6, 1e6)), np.log10(1 + reuse), fresh,
+        (np.cumsum(spent) - spent / 2) / whole_s, lead, _overlap(tasks, spent, whole_s),
+    ]  # fmt: skip
+    constants = [
+        math.log10(1 + whole_flop), math.log10(1 + whole_bytes), math.log10(1 + whole_calls), math.log10(1 + weights),
+        math.log10((1 + whole_flop) / (1 + whole_bytes)),
+    ]  # fmt: skip
+    numeric = np.stack([*columns, *(np.full(len(tasks), value) for value in constants)], axis=1)
+    return Neighbourhood(
+        sorts=sorts.astype(np.intp), passes=passes.astype(np.intp), numeric=numeric, counts=counts, seconds=seconds,
+        sources=sources, targets=targets,
+    )  # fmt: skip
+
+
+def _moved_bytes(task: Task) -> float:
+    return task.num_bytes
+
+
+_SIZES = {
+    "matmul": ("m", "n", "k"), "softmax": ("rows", "cols", None), "norm": ("rows", "cols", None),
+    "reduce": ("rows", "cols", None), "embedding": ("rows", "cols", "vocab"), "sort": ("rows", "cols", None),
+    "attention": ("q_len", "kv_len", "head_dim"), "elementwise": ("numel", None, "num_inputs"), "index": ("numel", None, None),
+    "pool": ("numel", None, None), "rnn": ("batch", "hidden", "inputs"), "optimizer": ("numel", "num_tensors", None),
+    "dropout": ("numel", None, None), "copy": ("numel", None, None), "random": ("numel", None, None),
+}  # fmt: skip
+
+
+def _sizes(task: Task) -> tuple[float, float, float, float, float, float]:
+    """FLOP, bytes read and written, and three sizes that say how long and how thin the work is."""
+    if not isinstance(task, Op):
+        return 0.0, task.num_bytes, task.num_bytes, 1.0, 1.0, float(task.num_ranks)
+    attrs = task.attrs
+    if task.kind == "conv":
+        groups = int(attrs["groups"])
+        places = math.prod(int(size) for size in str(attrs["out_size"]).split("x"))
+        sizes = (
+            float(places) * int(attrs["batch"]),
+            int(attrs["out_channels"]) / groups,
+            int(attrs["in_channels"]) / groups,
+        )
+    else:
+        named = [float(attrs.get(name, 1)) if name else 1.0 for name in _SIZES.get(task.kind, ())]
+        sizes = (named[0], named[1], named[2]) if named else (1.0, 1.0, 1.0)
+    rows, cols, depth = (max(1.0, size) for size in sizes)
+    return task.flop or 0.0, task.bytes_read, task.bytes_written, rows, cols, depth
+
+
+def _follow_tensors(stage: Stage, moved: Array) -> tuple[Array, Array, Places, Places]:
+    """Bytes moved since each task's largest input was touched, how much of its input is fresh, and the data-flow edges."""
+    before = np.concatenate([[0.0], np.cumsum(moved)])
+    touched: dict[int, int] = {}
+    writer: dict[int, int] = {}
+    reuse, fresh = np.full(len(stage.tasks), before[-1]), np.zeros(len(stage.tasks))
+    sources: list[int] = []
+    targets: list[int] = []
+    sizes = [tensor.num_bytes for tensor in stage.tensors]
+    for place, task in enumerate(stage.tasks):
+        if not isinstance(task, Op):
+            if place:
+                sources.append(place - 1)
+                targets.append(place)
+            continue
+        if task.reads:
+            largest = max(task.reads, key=sizes.__getitem__)
+            if largest in touched:
+                reuse[place] = before[place] - before[touched[largest] + 1]
+            whole = sum(sizes[tensor] for tensor in task.reads)
+            new = sum(sizes[tensor] for tensor in task.reads if writer.get(tensor, -2) == place - 1)
+            fresh[place] = new / whole if whole else 0.0
+        for source in {writer[tensor] for tensor in task.reads if tensor in writer}:
+            sources.append(source)
+            targets.append(place)
+        touched.update(dict.fromkeys((*task.reads, *task.writes), place))
+        writer.update(dict.fromkeys(task.writes, place))
+    return reuse, fresh, np.array(sources, dtype=np.intp), np.array(targets, dtype=np.intp)
+
+
+def _overlap(tasks: Sequence[Task], spent: Array, whole_s: float) -> Array:
+    """Communication issued but not yet over when each task starts, if a network carries it beside the computation."""
+    pending, waiting = 0.0, []
+    for task, seconds in zip(tasks, spent, strict=True):
+        waiting.append(pending)
+        if isinstance(task, Op):
+            pending = max(0.0, pending - seconds)
+        elif task.overlapped:
+            pending += seconds
+    return np.minimum(np.array(waiting) / whole_s, 1.0)
