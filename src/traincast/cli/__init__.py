@@ -14,6 +14,7 @@ COMMANDS = {
     "capture": "Record the training step of a model as a graph.",
     "catalog": "List and show known devices, links, clusters, prices and workloads.",
     "plan": "Choose cluster and parallelism for a deadline, a budget or speed.",
+    "advise": "Say in sentences what dominates a job, whether it fits and what would help.",
     "batch": "Answer a whole table of cases.",
     "accuracy": "Compare forecasts with measured cases, baselines beside them.",
     "profile": "Measure operators, collectives and steps on this machine.",

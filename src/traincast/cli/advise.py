@@ -1,0 +1,115 @@
+"""`traincast advise`: a job in plain sentences, or as the flags of a Slurm script."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from traincast.cli import options
+from traincast.cli.output import say
+
+
+def advise(
+    source: options.Source,
+    device: options.Device = None,
+    machine: Annotated[
+        str | None, typer.Option("--machine", help="A known node instead of a device, such as aws-p4d.24xlarge.")
+    ] = None,
+    nodes: options.Nodes = None,
+    devices_per_node: options.DevicesPerNode = None,
+    price: options.Price = None,
+    batch: options.Batch = None,
+    seq: options.Seq = None,
+    precision: options.Precision = None,
+    optimizer: options.Optimizer = None,
+    recompute: options.Recompute = None,
+    tp: Annotated[int | None, typer.Option("--tp", help="Tensor parallel degree.")] = None,
+    pp: Annotated[int | None, typer.Option("--pp", help="Pipeline stages.")] = None,
+    zero: Annotated[int | None, typer.Option("--zero", help="0, 1, 2 or 3 (FSDP full shard).")] = None,
+    micro_batches: Annotated[
+        int | None, typer.Option("--micro-batches", help="Passes per optimizer step (accumulation or pipeline).")
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Optimizer steps of the job.")] = None,
+    samples: Annotated[float | None, typer.Option("--samples", help="Samples of the job, instead of steps.")] = None,
+    epochs: Annotated[float | None, typer.Option("--epochs", help="Epochs of the job; needs --epoch-samples.")] = None,
+    epoch_samples: Annotated[
+        float | None, typer.Option("--epoch-samples", help="Samples of one pass over the training set.")
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option("--confidence", "-c", help="How sure it must be to fit, between 0 and 1.")
+    ] = 0.9,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Only the flags for sbatch: --time, --mem, --gres, --nodes ...")
+    ] = False,
+    time_quantile: Annotated[
+        float, typer.Option("--time-quantile", help="The time limit holds with this probability.")
+    ] = 0.95,
+    json: options.Json = False,
+    color: options.Color = "auto",
+) -> None:
+    """Say in sentences what dominates a job, whether it fits, what one change would bring and what is not known.
+
+    Example: traincast advise gpt2-xl --device a100-80g -g 8 --batch 4 --seq 1024 --precision bf16-amp --steps 10000
+    """
+    import dataclasses
+
+    from traincast.forecast.request import Request, WorkloadOptions, build_cluster, complete_plan, fill_in
+    from traincast.plan.advice import advise as give_advice
+    from traincast.plan.advice import with_batch
+    from traincast.report.document import document_forecast, format_json, plain_data
+    from traincast.report.paint import choose_paint
+
+    request = fill_in(
+        Request(
+            source=source,
+            workload=WorkloadOptions(batch=batch, seq=seq, precision=precision, optimizer=optimizer),
+            cluster=options.given(
+                device=device, node=machine, nodes=nodes, devices_per_node=devices_per_node, price_per_device=price
+            ),
+            parallelism=options.given(
+                tensor=tp, pipeline=pp, zero=zero, micro_batches=micro_batches, recompute=recompute
+            ),
+            job=options.given(steps=steps, samples=samples, epochs=epochs, epoch_samples=epoch_samples),
+        )
+    )
+    if not request.source.endswith((".json", ".json.gz")):
+        request = dataclasses.replace(request, workload=with_batch(request.workload))
+    cluster = build_cluster(request)
+    parallelism = complete_plan(request.parallelism, num_devices=cluster.num_devices)
+    if slurm:
+        say(_flags(request, cluster, parallelism, quantile=time_quantile, as_json=json))
+        return
+    advice = give_advice(request, cluster, parallelism, confidence=confidence)
+    if json:
+        document = {
+            "sentences": list(advice.sentences),
+            "suggestions": plain_data(advice.suggestions),
+            "forecast": document_forecast(advice.plan.forecast),
+        }
+        say(format_json(document))
+        return
+    paint = choose_paint(sys.stdout, color=color)
+    import textwrap
+
+    for sentence in advice.sentences:
+        say(textwrap.fill(sentence, width=paint.width, subsequent_indent="  "))
+
+
+def _flags(request: Any, cluster: Any, parallelism: Any, *, quantile: float, as_json: bool) -> str:
+    from traincast.forecast import forecast
+    from traincast.forecast.request import build_job, load_source
+    from traincast.plan import Candidate, Plan
+    from traincast.plan.emit import make_recipe, slurm_flags
+    from traincast.report.document import format_json
+
+    job = build_job(request.job, load_source(request.source, request.workload, recompute=parallelism.recompute))
+    answer = forecast(job, cluster, parallelism)
+    plan = Plan(
+        candidate=Candidate(cluster=cluster, parallelism=parallelism, batch=job.graph.batch_size),
+        forecast=answer,
+        deadline_probability=None,
+    )
+    flags = slurm_flags(make_recipe(plan, quantile=quantile, command="train.py"))
+    if as_json:
+        return format_json({"flags": flags, "time_quantile": quantile, "job": answer.job})
+    return " ".join(f"{name}={value}" for name, value in flags.items())
