@@ -12,6 +12,7 @@ import tempfile
 import tomllib
 import types
 import typing
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,15 +49,18 @@ def decode(kind: type[T], data: Any, *, where: str = "") -> T:
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         return tomllib.loads(_read_bytes(Path(path)).decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
+        # Bad syntax, bad encoding, and numbers of more digits than Python converts.
         raise InvalidInput(f"{path} is not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise InvalidInput(f"{path} is nested too deeply to be read") from error
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
     """JSON, gzip or plain, with limits on size and depth."""
     try:
         return json.loads(_read_bytes(Path(path)), parse_constant=_refuse_constant)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise InvalidInput(f"{path} is not valid JSON: {error}") from error
     except RecursionError as error:
         raise InvalidInput(f"{path} is nested too deeply to be read") from error
@@ -123,7 +127,7 @@ def _read_bytes(path: Path) -> bytes:
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
             unpacked = stream.read(MAX_UNPACKED_BYTES + 1)
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise InvalidInput(f"{path} is a damaged gzip file: {error}") from error
     if len(unpacked) > MAX_UNPACKED_BYTES:
         raise InvalidInput(f"{path} unpacks to more than {show_bytes(MAX_UNPACKED_BYTES)}, the most that is read")

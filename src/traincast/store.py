@@ -313,7 +313,8 @@ def import_nccl_tests(text: str, *, collective: str | None = None, source: str =
         "alltoall": "all_to_all", "all_to_all": "all_to_all", "broadcast": "broadcast", "sendrecv": "send_recv",
         "send_recv": "send_recv",
     }  # fmt: skip
-    lines = [re.sub(r"^\[[\d,]+\]<std(?:out|err)>:\s?", "", line) for line in text.splitlines()]
+    # No line of nccl-tests is long; the patterns below would take seconds for one of a megabyte.
+    lines = [re.sub(r"^\[[\d,]+\]<std(?:out|err)>:\s?", "", line[:1000]) for line in text.splitlines()]
     found = next((match[1] for line in lines if (match := re.search(r"(\w+?)_perf\b", line))), collective)
     if collective is not None:
         found = collective
@@ -341,7 +342,7 @@ def import_nccl_tests(text: str, *, collective: str | None = None, source: str =
     rows: list[Row] = []
     for line in lines:
         fields = line.split()
-        if len(fields) < 9 or not fields[0].isdigit() or not fields[1].isdigit():
+        if len(fields) < 9 or not all(re.fullmatch(r"[0-9]{1,18}", field) for field in fields[:2]):
             continue
         for in_place, position in ((False, 5), (True, 9)):
             if position < len(fields) and _is_number(fields[position]):
@@ -405,7 +406,9 @@ def _is_complete(event: Mapping[str, Any]) -> bool:
 IMPORTERS: dict[str, Callable[[Path], list[Row]]] = {
     "table": import_table,
     "kineto": import_kineto,
-    "nccl-tests": lambda path: import_nccl_tests(path.read_text(encoding="utf-8"), source=f"nccl-tests:{path.name}"),
+    "nccl-tests": lambda path: import_nccl_tests(
+        path.read_text(encoding="utf-8", errors="replace"), source=f"nccl-tests:{path.name}"
+    ),
 }
 
 
@@ -431,7 +434,7 @@ def _kineto_experiment(event: Mapping[str, Any]) -> Experiment | None:
         if "nccl" in name.lower() and isinstance(ranks, int):
             attrs: dict[str, Attr] = {
                 "num_ranks": ranks,
-                "numel": int(args.get("In msg nelems", 0)),
+                "numel": amount if isinstance(amount := args.get("In msg nelems"), int) else 0,
                 "dtype": str(args.get("dtype", "")),
             }
             return Experiment(subject="collective", name=str(args.get("Collective name", name)), attrs=attrs)
@@ -446,10 +449,10 @@ def _kineto_experiment(event: Mapping[str, Any]) -> Experiment | None:
 def _self_durations(events: Sequence[Mapping[str, Any]]) -> list[float]:
     """Each event's duration without the events nested in it on the same thread."""
     own = [float(event["dur"]) for event in events]
-    threads: dict[tuple[Any, Any], list[int]] = {}
+    threads: dict[tuple[str, str], list[int]] = {}
     for index, event in enumerate(events):
         if event.get("cat") == "cpu_op":
-            threads.setdefault((event.get("pid"), event.get("tid")), []).append(index)
+            threads.setdefault((str(event.get("pid")), str(event.get("tid"))), []).append(index)
     for indices in threads.values():
         indices.sort(key=lambda index: (float(events[index]["ts"]), -float(events[index]["dur"])))
         stack: list[tuple[float, int]] = []
@@ -522,10 +525,10 @@ def _read_csv(path: Path) -> list[dict[str, Any]]:
     try:
         with path.open(newline="", encoding="utf-8") as stream:
             reader = csv.DictReader(stream)
-            lines = list(reader)
+            lines, names = list(reader), reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from error
-    _require_columns(path, reader.fieldnames or ())
+    _require_columns(path, names)
     return lines
 
 
@@ -533,10 +536,10 @@ def _read_parquet(path: Path) -> list[dict[str, Any]]:
     parquet = _load("pyarrow.parquet")
     try:
         table = parquet.read_table(path)
+        _require_columns(path, table.schema.names)
+        return list(table.to_pylist())
     except (OSError, ValueError) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from error
-    _require_columns(path, table.schema.names)
-    return list(table.to_pylist())
 
 
 def _require_columns(path: Path, names: Sequence[str]) -> None:

@@ -233,7 +233,7 @@ def _read_parquet(path: Path) -> list[dict[str, Any]]:
         raise MissingExtra("pyarrow", "tables", "reading parquet (csv needs nothing)") from error
     try:
         rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(f"{path} is not a readable parquet file: {error}") from error
     return rows
 

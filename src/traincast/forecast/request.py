@@ -178,7 +178,10 @@ def _merge_job_file(request: Request) -> Request:
     if file.source.endswith(".toml"):
         raise InvalidInput(f"{request.source} names the job file {file.source}; its source must be a model")
     local = Path(request.source).parent / file.source.split(":")[0]
-    found = str(Path(request.source).parent / file.source) if local.is_file() else file.source
+    try:
+        found = str(Path(request.source).parent / file.source) if local.is_file() else file.source
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{request.source} names the source {file.source[:80]!r}, which no file can have") from error
     return Request(
         source=found,
         workload=dataclasses.replace(file.workload, **request.workload.given()),

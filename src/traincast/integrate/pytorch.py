@@ -169,13 +169,16 @@ def foresee(
     """Record and forecast on the first rank; the others wait, so that they do not disturb what it measures."""
 
     def prepare(store: Store | None) -> Prepared:
-        # An ambient autocast or no_grad belongs to the training, not to the recording, which sets its own.
-        with torch.enable_grad(), torch.autocast(run.device, enabled=False), torch.autocast("cpu", enabled=False):
-            graph = record()
-        return forecast_here(
-            graph, place=find_place(run.device), num_steps=run.watch.num_steps, accumulate=accumulate, compiled=compiled,
-            attrs=attrs, calibration=calibration, measuring_s=measuring_s, store=store,
-        )  # fmt: skip
+        devices = [torch.cuda.current_device()] if run.device == "cuda" else []
+        # Recording and measuring draw random numbers; the training must draw what it would have drawn without them.
+        with torch.random.fork_rng(devices=devices):
+            # An ambient autocast or no_grad belongs to the training, not to the recording, which sets its own.
+            with torch.enable_grad(), torch.autocast(run.device, enabled=False), torch.autocast("cpu", enabled=False):
+                graph = record()
+            return forecast_here(
+                graph, place=find_place(run.device), num_steps=run.watch.num_steps, accumulate=accumulate,
+                compiled=compiled, attrs=attrs, calibration=calibration, measuring_s=measuring_s, store=store,
+            )  # fmt: skip
 
     if run.is_first:
         run.foresee(prepare)

@@ -1,0 +1,81 @@
+"""Readers refuse damaged files with our own errors: no crash, no hang. benchmarks/fuzz.py does the same a million times."""
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fuzz.readers import READERS, feed, mutate
+
+CHEAP = [name for name, reader in READERS.items() if reader.cost <= 4]
+DEAR = [name for name, reader in READERS.items() if reader.cost > 4]
+FINE = ("accepted", "refused")
+
+
+def need(name: str) -> None:
+    for package in READERS[name].needs:
+        pytest.importorskip(package)
+
+
+@pytest.mark.parametrize("name", [*CHEAP, *DEAR])
+def test_the_samples_of_every_reader_are_valid(name: str, tmp_path: Path) -> None:
+    need(name)
+    reader = READERS[name]
+    assert {feed(reader, sample, tmp_path) for sample in reader.samples(tmp_path)} == {"accepted"}
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_damaged_files_are_refused_in_our_own_words(name: str, tmp_path: Path) -> None:
+    need(name)
+    reader = READERS[name]
+    samples = reader.samples(tmp_path)
+
+    @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
+    @given(st.integers(0, 2**32))
+    def check(seed: int) -> None:
+        draw = random.Random(seed)
+        assert feed(reader, mutate(draw.choice(samples), draw.choice(samples), draw), tmp_path) in FINE
+
+    check()
+
+
+@pytest.mark.parametrize("name", DEAR)
+def test_damaged_models_are_refused_in_our_own_words(name: str, tmp_path: Path) -> None:
+    need(name)
+    reader = READERS[name]
+    samples = reader.samples(tmp_path)
+    draw = random.Random(name)
+    for _ in range(12):
+        assert feed(reader, mutate(draw.choice(samples), draw.choice(samples), draw), tmp_path) in FINE
+
+
+MANY_DIGITS = b"9" * 5000
+FOUND = {
+    "a gzip file whose body is damaged": ("graph", b"\x1f\x8b\x08\x00" + bytes(6) + b"\xff" * 40),
+    "a number of thousands of digits in JSON": ("graph", b'{"format": ' + MANY_DIGITS + b"}"),
+    "a number of thousands of digits in TOML": ("cluster table", b"nodes = " + MANY_DIGITS),
+    "deeply nested TOML": ("job file", b"source = " + b"[" * 3000 + b"]" * 3000),
+    "a source too long to be a file": ("job file", b'source = "' + b"x" * 5000 + b'"'),
+    "an empty table of measurements": ("measurements csv", b""),
+    "a message size that is no number": (
+        "kineto",
+        b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "nccl", "ts": 1, "dur": 1,'
+        b' "args": {"Group size": 2, "In msg nelems": ""}}]}',
+    ),
+    "a thread that is a table": (
+        "kineto",
+        b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1, "tid": {}}]}',
+    ),
+    "nccl-tests output that is no UTF-8": ("nccl-tests", b"# all_reduce_perf \xbc\xff"),
+    "a log of jobs that is no UTF-8": ("jobs kubernetes", b'{"items": [{"kind": "\xff"}]}'),
+    "a log of jobs that is deeply nested": ("jobs kubernetes", b"[" * 5000 + b"]" * 5000),
+    "items that are no list": ("jobs kubernetes", b'{"items": null}'),
+}
+
+
+@pytest.mark.parametrize("what", list(FOUND))
+def test_what_once_crashed_a_reader_is_refused(what: str, tmp_path: Path) -> None:
+    name, content = FOUND[what]
+    assert feed(READERS[name], content, tmp_path) in FINE
