@@ -1,7 +1,7 @@
 """How far given measurements may move a forecast: never further than they prove themselves on each other.
 
-For every asked row there are four answers: ignore what is given; move the constants of its stack; correct it by the errors of
-near rows; both. Which one is used is decided by the given rows alone, before any asked row is answered:
+For every asked row there are three answers: ignore what is given; move the constants of its stack; also correct it by the errors
+of near rows. Which one is used is decided by the given rows alone, before any asked row is answered:
 
 1. What is new about the asked row beside the given rows of its framework: the device, the model, a larger model, more devices.
 2. The given rows are left out in the same way (one device, one model, the largest models, the largest scales; blocks of rows
@@ -54,8 +54,9 @@ class Verdict:
 
 
 IGNORE = Verdict()
-CHOICES = (IGNORE, Verdict(constants=True), Verdict(near=True), Verdict(constants=True, near=True))
-"""From the simplest."""
+CHOICES = (IGNORE, Verdict(constants=True), Verdict(constants=True, near=True))
+"""From the simplest. Near rows without moved constants are no choice: errors of one node that are really the host's would be
+carried to many nodes as if they were the device's, and no row of one node could tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,19 +181,14 @@ def _rehearse(lessons: Sequence[Lesson], how: str) -> list[list[float]]:
     errors: list[list[float]] = [[] for _ in CHOICES]
     for known, asked in _folds(lessons, how):
         moved = retune(known, rounds=FOLD_ROUNDS, max_steps=FOLD_STEPS)
-        for constants in (False, True):
-            teachers = [Known(case=one.case, prediction=_answer(one, moved, moves=constants), step_s=one.step.seconds)
-                        for one in known]  # fmt: skip
-            plain = [_answer(one, moved, moves=constants) for one in asked]
-            near = correct([one.case for one in asked], plain, teachers)
-            for verdict, answers in (
-                (Verdict(constants=constants), plain),
-                (Verdict(constants=constants, near=True), near),
-            ):
-                errors[CHOICES.index(verdict)] += [
-                    abs(math.log((answer.step_s or math.nan) / one.step.seconds))
-                    for answer, one in zip(answers, asked, strict=True)
-                ]
+        plain = [_answer(one, moved) for one in asked]
+        teachers = [Known(case=one.case, prediction=_answer(one, moved), step_s=one.step.seconds) for one in known]
+        near = correct([one.case for one in asked], plain, teachers)
+        for place, answers in enumerate(([_answer(one, None) for one in asked], plain, near)):
+            errors[place] += [
+                abs(math.log((answer.step_s or math.nan) / one.step.seconds))
+                for answer, one in zip(answers, asked, strict=True)
+            ]
     return errors
 
 
@@ -210,8 +206,8 @@ def _thin(lessons: Sequence[Lesson], most: int) -> list[Lesson]:
     return [lessons[place] for place in np.linspace(0, len(lessons) - 1, most).round().astype(int)]
 
 
-def _answer(lesson: Lesson, moved: Tuned, *, moves: bool) -> Prediction:
-    software = moved.stack_of(lesson.case, lesson.start.name) if moves else lesson.start
+def _answer(lesson: Lesson, moved: Tuned | None) -> Prediction:
+    software = moved.stack_of(lesson.case, lesson.start.name) if moved else lesson.start
     timeline = lesson.step.simulate(software)
     shares = timeline.shares
     return Prediction(

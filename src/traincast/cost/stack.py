@@ -12,6 +12,7 @@ from traincast.errors import UnknownName
 from traincast.spec import HOST, Collective, Estimate, Op
 
 FITTED = Path(__file__).parent / "weights" / "stacks.json"
+RINGS = ("all_gather", "reduce_scatter")
 PRODUCTS = ("matmul", "attention", "conv", "rnn")
 
 
@@ -30,6 +31,9 @@ class Stack:
     intra_factor: float = 1.0
     """Time of collectives inside a node beside the collective model's."""
     inter_factor: float = 1.0
+    ring_step_s: float = 1e-6
+    """What every step of a ring between nodes adds to an all-gather or reduce-scatter, which have no shorter tree: the
+    latency of transport and library, beside the collective model's own hops."""
     pass_s: float = 0.0
     """Time per micro-batch that no op accounts for: data, logging, checks."""
     spread: float = 0.06
@@ -53,12 +57,23 @@ class Stack:
         factor = self.inter_factor if crosses_nodes else self.intra_factor
         if task.axis == HOST:
             factor = 1.0
-        return replace(estimate.scaled(factor), host_s=self.collective_call_s)
+        scaled = replace(estimate.scaled(factor), host_s=self.collective_call_s)
+        if not crosses_nodes or task.kind not in RINGS:
+            return scaled
+        # A gradient that travels in a bucket with others pays its part of the bucket's steps.
+        part = min(1.0, task.num_bytes / task.bucket_bytes) if task.bucket_bytes else 1.0
+        steps_s = part * (task.num_ranks - 1) * self.ring_step_s
+        return replace(
+            scaled,
+            seconds=scaled.seconds + steps_s,
+            low_s=scaled.low_s + steps_s,
+            high_s=scaled.high_s + steps_s,
+        )
 
 
 TUNABLE: Mapping[str, float] = {
     "forward_call_s": 0.9, "backward_call_s": 0.9, "optimizer_call_s": 1.2, "launch_s": 0.5, "collective_call_s": 0.7,
-    "product_factor": 0.2, "memory_factor": 0.3, "intra_factor": 0.4, "inter_factor": 0.5,
+    "product_factor": 0.2, "memory_factor": 0.3, "intra_factor": 0.4, "inter_factor": 0.5, "ring_step_s": 1.5,
 }  # fmt: skip
 """What measurements may move, and by how much before we doubt them: one standard deviation of the log."""
 
@@ -82,7 +97,7 @@ def load_stacks() -> Mapping[str, Stack]:
     stacks = {"pytorch": Stack()}
     if FITTED.is_file():
         for name, values in json.loads(FITTED.read_text())["stacks"].items():
-            constants = {key: values[key] for key in TUNABLE}
+            constants = {key: values[key] for key in TUNABLE if key in values}
             base = Stack(name=name, pass_s=values["pass_s"], spread=values["spread"], num_steps=values["num_steps"])
             stacks[name] = with_constants(base, constants)
     return stacks
