@@ -86,6 +86,17 @@ def serving(*options: str) -> Iterator[Service]:
             service.stop()
 
 
+def read_cpu_s(pid: int) -> float:
+    """CPU seconds of a process and of its children that live."""
+    total = 0.0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(stat.parent.name) == pid or int(fields[1]) == pid:
+                total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
 class Connection:
     """One kept-alive HTTP connection, as small as a load generator can be."""
 
@@ -122,25 +133,28 @@ class Tally:
     seconds: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
     elapsed_s: float = 0.0
+    cpu_s: float = 0.0
+    """Of the service and its workers."""
 
     def row(self, name: str) -> str:
         ordered = sorted(self.seconds)
         at = [ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1e3 for share in (0.5, 0.95, 0.99)]
-        rate = len(ordered) / self.elapsed_s
+        rate, each_ms = len(ordered) / self.elapsed_s, 1e3 * self.cpu_s / len(ordered)
         faults = sum(count for status, count in self.statuses.items() if status != 200)
-        return f"| {name} | {rate:,.0f} | {at[0]:.1f} | {at[1]:.1f} | {at[2]:.1f} | {len(ordered):,} | {faults} |"
+        return f"| {name} | {rate:,.0f} | {at[0]:.1f} | {at[1]:.1f} | {at[2]:.1f} | {each_ms:.1f} | {len(ordered):,} | {faults} |"
 
 
 async def press(
-    port: int, *, seconds: float, connections: int, numbers: Iterator[int], rate: float | None = None
+    service: Service, *, seconds: float, connections: int, numbers: Iterator[int], rate: float | None = None
 ) -> Tally:
     """Ask as fast as the connections can, or at a fixed rate with latencies counted from when a request was due."""
     tally = Tally()
+    cpu_s = read_cpu_s(service.process.pid)
     begin = time.perf_counter()
     due = (begin + place / rate for place in range(10**9)) if rate else None
 
     async def run() -> None:
-        connection = Connection(port)
+        connection = Connection(service.port)
         while time.perf_counter() - begin < seconds:
             started = time.perf_counter()
             if due is not None:
@@ -153,6 +167,7 @@ async def press(
 
     await asyncio.gather(*(run() for _ in range(connections)))
     tally.elapsed_s = time.perf_counter() - begin
+    tally.cpu_s = read_cpu_s(service.process.pid) - cpu_s
     return tally
 
 
@@ -163,7 +178,8 @@ def cycle(count: int) -> Iterator[int]:
 
 async def load(arguments: argparse.Namespace) -> None:
     print(f"2 workers on {os.cpu_count()} cores, load average before {os.getloadavg()[0]:.1f}")
-    print("| requests | per s | p50 ms | p95 ms | p99 ms | asked | not 200 |\n|---|--:|--:|--:|--:|--:|--:|")
+    print("| requests | per s | p50 ms | p95 ms | p99 ms | CPU ms each | asked | not 200 |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|")
     with serving("--workers", "2") as service:
         known = 200
         warm = Connection(service.port)
@@ -171,17 +187,16 @@ async def load(arguments: argparse.Namespace) -> None:
             await warm.ask("POST", "/forecast", make_request(number))
         warm.close()
         options: dict[str, Any] = {"seconds": arguments.seconds, "connections": arguments.connections}
-        print(
-            (await press(service.port, numbers=cycle(known), **options)).row(f"{known} known ones, as fast as possible")
-        )
-        print((await press(service.port, numbers=cycle(known), rate=200.0, **options)).row("known ones at 200/s"))
+        print((await press(service, numbers=cycle(known), **options)).row(f"{known} known ones, as fast as possible"))
+        print((await press(service, numbers=cycle(known), rate=200.0, **options)).row("known ones at 200/s"))
         fresh = iter(range(10_000, 10**9))
-        print((await press(service.port, numbers=fresh, **options)).row("each one new, as fast as possible"))
+        print((await press(service, numbers=fresh, **options)).row("each one new, as fast as possible"))
         rate = arguments.fresh_rate
-        print((await press(service.port, numbers=fresh, rate=rate, **options)).row(f"each one new at {rate:g}/s"))
+        print((await press(service, numbers=fresh, rate=rate, **options)).row(f"each one new at {rate:g}/s"))
         wrk = shutil.which("wrk")
         if wrk is not None:
-            script = f'wrk.method="POST"; wrk.body=[[{json.dumps(make_request(0))}]]; wrk.headers["content-type"]="application/json"'
+            body = json.dumps(make_request(0))
+            script = f'wrk.method="POST"; wrk.headers["content-type"]="application/json"; wrk.body=[[{body}]]'
             with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
                 file.write(script)
                 file.flush()

@@ -118,6 +118,16 @@ def test_a_hugging_face_config_is_recorded_and_forecast_at_any_batch(service: Ru
     assert reply.body["workload"] == "llama"
 
 
+def test_similar_workloads_are_those_of_the_command_line(service: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    if main(["similar", "resnet50", "-b", "32", "-n", "3", "--json"]) != 0:
+        pytest.skip(f"no table of known workloads: {capsys.readouterr().err}")
+    printed = json.loads(capsys.readouterr().out)
+    reply = service.post("/similar", {"workload": {"name": "resnet50", "batch": 32}, "count": 3})
+    assert reply.status == 200
+    assert reply.body["distance"] == pytest.approx(printed["distance"])
+    assert [each["name"] for each in reply.body["neighbours"]] == [each["name"] for each in printed["neighbours"]]
+
+
 @pytest.mark.parametrize("kind", ["devices", "links", "nodes", "workloads", "datasets"])
 def test_the_catalogue_is_listed_and_searched(service: Running, kind: str) -> None:
     everything = service.get(f"/catalog/{kind}").body

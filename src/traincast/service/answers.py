@@ -89,6 +89,34 @@ def answer_schedule(task: Mapping[str, Any], _blob: bytes, report: Report) -> by
     return _to_json(simulate_request(task["request"], task["limits"], report))
 
 
+def answer_similar(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
+    """The known workloads most like this one, with the steps measured of them."""
+    from traincast.embed import UNFAMILIAR, load_atlas, summarize
+
+    graph = _pose(task)(None, None, Parallelism()).graph
+    summary, atlas = summarize(graph), load_atlas()
+    distance = atlas.distance(summary)
+    return _to_json(
+        {
+            "workload": graph.name,
+            "batch": graph.batch_size,
+            "dataset_type": summary.dataset_type,
+            "distance": distance,
+            "familiar": distance <= UNFAMILIAR,
+            "neighbours": [
+                {
+                    "name": each.workload.name,
+                    "source": each.workload.source,
+                    "batch": each.workload.batch_size,
+                    "distance": each.distance,
+                    "measured_s": dict(each.workload.measured_s),
+                }
+                for each in atlas.nearest(summary, count=task["request"]["count"], others=True)
+            ],
+        }
+    )
+
+
 def answer_plan(task: Mapping[str, Any], _blob: bytes, report: Report) -> bytes:
     from traincast.service.planning import plan_request
 
@@ -124,6 +152,7 @@ TASKS: dict[str, Callable[[Mapping[str, Any], bytes, Report], bytes]] = {
     "forecast": answer_forecast,
     "fit": answer_fit,
     "capture": answer_capture,
+    "similar": answer_similar,
     "plan": answer_plan,
     "schedule": answer_schedule,
 }

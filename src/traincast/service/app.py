@@ -197,6 +197,10 @@ def _add_asking(app: FastAPI, dispatcher: Dispatcher) -> None:
     async def fit(body: bodies.FitBody) -> Response:
         return Response(await dispatcher.answer("fit", body), media_type="application/json")
 
+    @app.post("/similar", summary="The known workloads most like this one", responses=asked)
+    async def similar(body: bodies.SimilarBody) -> Response:
+        return Response(await dispatcher.answer("similar", body), media_type="application/json")
+
     upload = {
         "requestBody": {
             "required": True,

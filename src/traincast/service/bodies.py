@@ -157,6 +157,15 @@ class FitBody(AskBody):
     confidence: Amount = Field(0.95, description="How sure it must be to fit, between 0 and 1.")
 
 
+class SimilarBody(AskBody):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"workload": {"name": "resnet50", "batch": 32}, "count": 5}]}
+    )
+
+    cluster: ClusterBody = Field(default_factory=lambda: ClusterBody.model_validate({}))
+    count: Annotated[int, Field(ge=1, le=50)] = Field(5, description="How many neighbours.")
+
+
 class SpaceBody(Body):
     """What may be chosen; left out: whatever is sensible."""
 
