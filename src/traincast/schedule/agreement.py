@@ -27,7 +27,7 @@ from traincast.schedule.policies import (
 )
 from traincast.schedule.protocols import CLEAN, Compat
 from traincast.schedule.rounds import GAVEL, GAVEL_BLIND, RandomTypeFifo, SharePolicy, simulate_rounds
-from traincast.schedule.shares import SHARE_POLICIES
+from traincast.schedule.shares import SHARE_POLICIES, Blind
 from traincast.schedule.simulator import simulate_cluster
 from traincast.spec.fleet import Fleet, NodePool, Schedule
 
@@ -89,6 +89,13 @@ TIRESIAS_POLICIES: dict[str, Policy] = {
 }
 
 CQSIM = Compat(coalesce=False)
+CQSIM_POLICIES: dict[str, Policy] = {
+    "bf0": ByKey("cqsim-fcfs", by_submission),
+    "bf1": ByKey("cqsim-easy", by_submission, fit="easy"),
+    "bf2": ByKey("cqsim-conservative", by_submission, fit="conservative"),
+}
+PAI_POLICIES = {"fifo": TIRESIAS_POLICIES["fjf"], "sjf": TIRESIAS_POLICIES["sjf"]}
+NO_POLICY = "we have no policy that repeats it"
 
 
 def _parquet(path: Path) -> dict[str, list[Any]]:
@@ -168,6 +175,8 @@ def helios_runs(folder: Path) -> Iterator[Replay]:
         )
         fleet = Fleet(pools=(NodePool(num_nodes=int(nodes[1:]), gpus_per_node=8),))
         preempts = policy == "srtf"
+        if policy not in HELIOS_POLICIES:
+            continue  # said by `not_replayed`
         ends = {str(job): float(end) for job, end in zip(columns["job_id"], columns["end_time"], strict=True)}
         simulate = partial(
             simulate_cluster,
@@ -204,6 +213,8 @@ def tiresias_runs(folder: Path) -> Iterator[Replay]:
         jobs = _tiresias_jobs(trace)
         for path in sorted((folder / run).glob("*/job.csv")):
             policy = path.parent.name
+            if policy not in TIRESIAS_POLICIES:
+                continue  # said by `not_replayed`
             columns = _csv(path)
             ends = {job: float(end) for job, end in zip(columns["job_id"], columns["end_time"], strict=True)}
             simulate = partial(simulate_cluster, jobs, TIRESIAS_POLICIES[policy], fleet=fleet, placer=AnyGpus())
@@ -214,6 +225,8 @@ def pai_runs(folder: Path) -> Iterator[Replay]:
     traces = folder.parent / "tiresias" / "traces"
     for path in sorted(folder.glob("*_*_*.csv")):
         week, gpus, policy = path.stem.rsplit("_", 2)
+        if policy not in PAI_POLICIES:
+            continue  # said by `not_replayed`
         jobs = _tiresias_jobs(traces / f"philly_{week}.csv")
         fleet = Fleet(pools=(NodePool(num_nodes=1, gpus_per_node=int(gpus)),))
         columns = _csv(path)
@@ -221,8 +234,7 @@ def pai_runs(folder: Path) -> Iterator[Replay]:
             job: float(submit) + float(jct)
             for job, submit, jct in zip(columns["job_id"], columns["submit_time"], columns["jct"], strict=True)
         }
-        rule = TIRESIAS_POLICIES["fjf" if policy == "fifo" else "sjf"]
-        simulate = partial(simulate_cluster, jobs, rule, fleet=fleet, placer=AnyGpus())
+        simulate = partial(simulate_cluster, jobs, PAI_POLICIES[policy], fleet=fleet, placer=AnyGpus())
         exact = policy == "fifo"
         yield partial(
             compare,
@@ -239,6 +251,8 @@ def pai_runs(folder: Path) -> Iterator[Replay]:
 def cqsim_runs(folder: Path) -> Iterator[Replay]:
     for path in sorted(folder.glob("*.rst")):
         trace, gpus, backfill = path.stem.split("_")
+        if backfill not in CQSIM_POLICIES:
+            continue  # said by `not_replayed`
         rows = [
             line.split() for line in (folder / "traces" / f"{trace}.swf").read_text().splitlines() if line[0] != ";"
         ]
@@ -248,7 +262,8 @@ def cqsim_runs(folder: Path) -> Iterator[Replay]:
             duration_s=[float(row[3]) for row in rows],
             num_gpus=[float(row[7]) for row in rows],
         )
-        policy = "easy" if backfill == "bf1" else "conservative"
+        rule = CQSIM_POLICIES[backfill]
+        policy = rule.name.removeprefix("cqsim-")
         fleet = Fleet(pools=(NodePool(num_nodes=1, gpus_per_node=int(gpus[1:])),))
         ends = {}
         for line in path.read_text().splitlines():
@@ -257,7 +272,7 @@ def cqsim_runs(folder: Path) -> Iterator[Replay]:
         simulate = partial(
             simulate_cluster,
             jobs,
-            ByKey(f"cqsim-{policy}", by_submission, fit=policy),
+            rule,
             fleet=fleet,
             placer=AnyGpus(),
             compat=CQSIM,
@@ -273,6 +288,10 @@ GAVEL_POLICIES: dict[str, tuple[SharePolicy, str]] = {
     "max_min_fairness_perf": (SHARE_POLICIES["max-min-perf"], "3%/2%"),
     "min_total_duration_perf": (SHARE_POLICIES["makespan"], "3%/2%"),
     "finish_time_fairness_perf": (SHARE_POLICIES["finish-time-fairness"], "3%/2%"),
+    "min_total_duration": (Blind(SHARE_POLICIES["makespan"]), "5%/5%"),
+    "finish_time_fairness": (Blind(SHARE_POLICIES["finish-time-fairness"]), "5%/5%"),
+    "max_sum_throughput_perf": (SHARE_POLICIES["max-throughput"], "3%/2%"),
+    "isolated": (SHARE_POLICIES["isolated"], "3%/2%"),
 }
 
 
@@ -304,26 +323,36 @@ def _gavel_run(path: Path) -> tuple[str, str, tuple[int, ...]]:
 def _gavel_gap(policy: str, counts: tuple[int, ...]) -> str:
     """Why a run of Gavel cannot be replayed; empty if it can."""
     if policy not in GAVEL_POLICIES:
-        return "we have no such policy"
+        return NO_POLICY
     if policy == "fifo" and sum(count > 0 for count in counts) > 1:
         return "draws the type of every job at random"
     return ""
 
 
+ADAPTIVE_GAP = (
+    "needs the peer's profile of each application (step times by placement and batch size, and gradient statistics by epoch: "
+    "Pollux's placements.csv, scalability.csv and validation-*.csv), which the data do not hold"
+)
+
+
 def not_replayed(folder: Path) -> list[str]:
     """Reference runs that the table leaves out, and why."""
-    left_out = []
-    for path in sorted((folder / "gavel").glob("*.csv")):
-        _, policy, counts = _gavel_run(path)
-        gap = _gavel_gap(policy, counts)
-        if gap:
-            left_out.append(f"gavel/{path.name}: {gap}")
-    for peer in ("pollux", "sia"):
-        for path in sorted((folder / peer).glob("*.csv")):
-            left_out.append(
-                f"{peer}/{path.name}: needs the peer's profiles of each application, which are not in the data"
-            )
-    return left_out
+    gaps = [
+        (path, _gavel_gap(policy, counts))
+        for path in sorted((folder / "gavel").glob("*.csv"))
+        for _, policy, counts in (_gavel_run(path),)
+    ]
+    named: dict[str, tuple[Mapping[str, Any], Callable[[Path], str]]] = {
+        "helios/philly/*.parquet": (HELIOS_POLICIES, lambda path: path.stem.split("_")[-1]),
+        "helios/itp/*.csv": (HELIOS_POLICIES, lambda path: path.stem.split("_")[0]),
+        "tiresias/*/*/job.csv": (TIRESIAS_POLICIES, lambda path: path.parent.name),
+        "pai/*_*_*.csv": (PAI_POLICIES, lambda path: path.stem.rsplit("_", 1)[1]),
+        "cqsim/*.rst": (CQSIM_POLICIES, lambda path: path.stem.split("_")[-1]),
+    }
+    for pattern, (policies, name_of) in named.items():
+        gaps += [(path, "" if name_of(path) in policies else NO_POLICY) for path in sorted(folder.glob(pattern))]
+    gaps += [(path, ADAPTIVE_GAP) for peer in ("pollux", "sia") for path in sorted((folder / peer).glob("*.csv"))]
+    return [f"{path.relative_to(folder)}: {gap}" for path, gap in gaps if gap]
 
 
 def gavel_runs(folder: Path) -> Iterator[Replay]:

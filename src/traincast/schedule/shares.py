@@ -4,7 +4,7 @@ These programs have many optima. The interior-point answer (Clarabel) lies in th
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -142,9 +142,7 @@ class _FinishTimes:
     def __call__(self, holders: Shareholders) -> Floats:
         rates = _usable(holders)
         num_jobs = len(holders.jobs)
-        slices = holders.capacity[None, :] / num_jobs / holders.num_gpus[:, None]
-        slices = slices / np.maximum(slices.sum(axis=1, keepdims=True), 1.0)
-        alone = (rates * slices).sum(axis=1)
+        alone = (rates * isolated(holders)).sum(axis=1)
         expected = np.empty(num_jobs)
         for row, job in enumerate(holders.jobs.tolist()):
             steps = float(holders.steps_left[row])
@@ -189,6 +187,20 @@ def cheapest(holders: Shareholders) -> Floats:
     return np.zeros_like(rates) if solution is None else program.shares(solution)
 
 
+def most_throughput(holders: Shareholders) -> Floats:
+    """The most steps per second in all, whoever makes them."""
+    rates = _usable(holders)
+    program = _Program(holders, 0)
+    solution = program.solve(-rates.ravel() / rates.max())
+    return np.zeros_like(rates) if solution is None else program.shares(solution)
+
+
+def isolated(holders: Shareholders) -> Floats:
+    """Everybody an equal slice of every type, as if the fleet were cut up."""
+    slices = holders.capacity[None, :] / len(holders.jobs) / holders.num_gpus[:, None]
+    return np.asarray(slices / np.maximum(slices.sum(axis=1, keepdims=True), 1.0))
+
+
 @dataclass(frozen=True, slots=True)
 class ByProgram:
     """A share policy without memory."""
@@ -212,6 +224,25 @@ class FinishTimeFairness:
         return _FinishTimes({}, {}, {})
 
 
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """Any share policy that believes all types to be equally fast, as Gavel's policies without "perf" do."""
+
+    base: SharePolicy
+
+    @property
+    def name(self) -> str:
+        return f"{self.base.name}-blind"
+
+    @property
+    def head_only(self) -> bool:
+        return self.base.head_only
+
+    def begin(self) -> Callable[[Shareholders], Floats]:
+        decide = self.base.begin()
+        return lambda holders: decide(replace(holders, rates=np.ones_like(holders.rates)))
+
+
 SHARE_POLICIES: dict[str, SharePolicy] = {
     "gavel-fifo": FastestFirstInFirstOut("gavel-fifo"),
     "max-min": ByProgram("max-min", max_min),
@@ -219,4 +250,6 @@ SHARE_POLICIES: dict[str, SharePolicy] = {
     "makespan": ByProgram("makespan", makespan),
     "finish-time-fairness": FinishTimeFairness(),
     "cost": ByProgram("cost", cheapest),
+    "max-throughput": ByProgram("max-throughput", most_throughput),
+    "isolated": ByProgram("isolated", isolated),
 }
