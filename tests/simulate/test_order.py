@@ -102,3 +102,13 @@ def test_no_order_beats_the_work_of_any_stage_and_none_stalls(forward_s: list[fl
         assert all(end >= rounds * 3 * work - 1e-9 for end, work in zip(ends, forward_s, strict=True))
         serial_s = sum(3 * rounds * work for work in forward_s) + 4 * rounds * virtual_stages * len(forward_s) * hop_s
         assert max(ends) <= serial_s + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("order", "virtual_stages"), [("gpipe", 1), ("1f1b", 1), ("zero-bubble", 1), ("interleaved", 2)]
+)
+def test_what_crosses_between_stages_goes_one_after_the_other(order: str, virtual_stages: int) -> None:
+    """Where a hop takes longer than a pass, the link sets the pace."""
+    ends = finish_times(order, forward_s=[0.1] * 2, backward_s=[0.2] * 2, hop_s=1.0, micro_batches=8,
+                        virtual_stages=virtual_stages)  # fmt: skip
+    assert max(ends) >= 8 * virtual_stages * 1.0

@@ -85,15 +85,18 @@ def _draw_hops(placed: Sequence[Sequence[tuple[str, float, float]]], hop: Collec
     """A forward pass hands its result to the next stage, a backward pass to the one before."""
     spans = []
     for stage, passes in enumerate(placed):
+        free_s = {"F": 0.0, "B": 0.0}
         for kind, _, end_s in passes:
             other = stage + 1 if kind == "F" else stage - 1
             if 0 <= other < len(placed):
+                sent_s = max(end_s, free_s[kind])
+                free_s[kind] = sent_s + hop_s
                 for rank, direction in ((stage, "out"), (other, "in")):
                     spans.append(
                         Span(
                             name=f"{hop.name} {direction}",
-                            start_s=end_s,
-                            end_s=end_s + hop_s,
+                            start_s=sent_s,
+                            end_s=sent_s + hop_s,
                             stream=f"pipeline {direction} {kind}",
                             category="communication",
                             rank=rank,

@@ -102,6 +102,8 @@ def _run(lists: Sequence[Sequence[Pass]], *, hop_s: float, num_chunks: int, micr
         [[None] * micro_batches for _ in range(num_chunks)] for _ in (FORWARD, INPUT_GRADIENT)
     ]
     clock, position = [0.0] * num_stages, [0] * num_stages
+    # What a stage sends in one direction goes one after the other.
+    free = [[0.0] * num_stages for _ in (FORWARD, INPUT_GRADIENT)]
     waiting = list(range(num_stages))
     while waiting:
         stage = waiting.pop()
@@ -110,16 +112,16 @@ def _run(lists: Sequence[Sequence[Pass]], *, hop_s: float, num_chunks: int, micr
         now = clock[stage]
         while at < len(passes):
             kind, chunk, batch, seconds = passes[at]
-            made_s: float | None = -hop_s
+            arrival_s: float | None = 0.0
             if kind == FORWARD and chunk:
-                made_s = done[FORWARD][chunk - 1][batch]
+                arrival_s = done[FORWARD][chunk - 1][batch]
             elif kind == INPUT_GRADIENT and chunk < num_chunks - 1:
-                made_s = done[INPUT_GRADIENT][chunk + 1][batch]
-            if made_s is None:
+                arrival_s = done[INPUT_GRADIENT][chunk + 1][batch]
+            if arrival_s is None:
                 break
-            now = max(now, made_s + hop_s) + seconds
+            now = max(now, arrival_s) + seconds
             if kind != WEIGHT_GRADIENT:
-                done[kind][chunk][batch] = now
+                free[kind][stage] = done[kind][chunk][batch] = max(now, free[kind][stage]) + hop_s
             at += 1
         if at > position[stage]:
             position[stage], clock[stage] = at, now
@@ -162,6 +164,7 @@ def _place(order: str, forward_s: Sequence[float], backward_s: Sequence[float], 
     num_stages = len(forward_s)
     lists = [_passes(order, stage, num_stages, micro_batches) for stage in range(num_stages)]
     done: dict[tuple[int, str, int], float] = {}
+    free: dict[tuple[int, str], float] = {}
     placed: list[list[tuple[str, float, float]]] = [[] for _ in range(num_stages)]
     clock = [0.0] * num_stages
     position = [0] * num_stages
@@ -177,11 +180,13 @@ def _place(order: str, forward_s: Sequence[float], backward_s: Sequence[float], 
                 source = (stage + 1, "B", batch) if stage + 1 < num_stages else (stage, "F", batch)
             if source is not None and source not in done:
                 break
-            arrival = 0.0 if source is None else done[source] + (hop_s if source[0] != stage else 0.0)
+            # Its own results are there at once, a neighbour's when they have crossed, one after the other.
+            arrival = 0.0 if source is None or source[0] == stage else done[source]
             start = max(clock[stage], arrival)
             clock[stage] = start + (forward_s[stage] if kind == "F" else backward_s[stage])
             placed[stage].append((kind, start, clock[stage]))
-            done[(stage, kind, batch)] = clock[stage]
+            sent_s = max(clock[stage], free.get((stage, kind), 0.0)) + hop_s
+            free[stage, kind] = done[stage, kind, batch] = sent_s
             position[stage] += 1
             neighbour = stage + 1 if kind == "F" else stage - 1
             if 0 <= neighbour < num_stages and neighbour not in waiting:

@@ -1,0 +1,32 @@
+"""Draws the picture of distributed.md and exports the same step for Perfetto: python docs/theory/draw_pipeline.py"""
+
+import gzip
+import json
+from pathlib import Path
+
+from traincast import catalog
+from traincast.catalog.workloads import workload
+from traincast.files import write_whole
+from traincast.forecast import forecast
+from traincast.report.svg import draw_timeline
+from traincast.report.trace import trace_forecast
+from traincast.spec import Job, Parallelism
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    """GPT-2 over eight nodes with one A100 each: four stages, two replicas, six micro-batches, 100 Gb/s each."""
+    cluster = catalog.cluster(device="a100-80g", nodes=8, devices_per_node=1, inter="roce-100")
+    plan = Parallelism(pipeline=4, data=2, micro_batches=6, zero=1)
+    graph = workload("gpt2", batch=4, seq=1024, precision="bf16")
+    answer = forecast(Job(graph=graph), cluster, plan, draw=True)
+    title = f"{answer.workload}: 1F1B over 4 stages x 2 replicas, {answer.step.seconds * 1e3:.0f} ms"
+    write_whole(HERE / "pipeline-step.svg", draw_timeline(answer.timeline, title=title))
+    # No time stamp inside, so that the same step gives the same file.
+    raw = json.dumps(trace_forecast(answer), separators=(",", ":")).encode()
+    write_whole(HERE / "pipeline-step.trace.json.gz", gzip.compress(raw, mtime=0))
+
+
+if __name__ == "__main__":
+    main()
