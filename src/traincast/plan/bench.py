@@ -257,7 +257,7 @@ class Bench:
             if isinstance(task, Collective)
             else next(priced)
             if place < end
-            else self._price_update(job, cluster, task)
+            else self._price_update(job, cluster, task, piece)
             for place, task in enumerate(tasks)
         ]
         if job.cuda_graphs:
@@ -272,11 +272,16 @@ class Bench:
             self._ops[key] = self._model(job).estimate(alone, cluster)
         return self._ops[key]
 
-    def _price_update(self, job: Job, cluster: Cluster, op: Op) -> Estimate:
-        key = (job.stack, _devices_of(cluster), op.name, op.kind, op.num_bytes, op.num_kernels, tuple(op.attrs.items()))
+    def _price_update(self, job: Job, cluster: Cluster, op: Op, piece: Piece) -> Estimate:
+        """Apart from the passes, but for what they leave in a cache: that only matters to small models."""
+        context = _recent(piece, op, max(group.device.l2_bytes or 0.0 for group in cluster.groups))
+        key = (
+            job.stack, _devices_of(cluster), op.name, op.kind, op.num_bytes, op.num_kernels, tuple(op.attrs.items()),
+            id(piece.shape) if context else 0,
+        )  # fmt: skip
         if key not in self._updates:
-            alone = Stage(tasks=(op,), repeats=(), tensors=())
-            self._updates[key] = self._model(job).estimate(alone, cluster)[0]
+            alone = Stage(tasks=(*context, op), repeats=(), tensors=piece.stage.tensors)
+            self._updates[key] = self._model(job).estimate(alone, cluster)[-1]
         return self._updates[key]
 
     def _price_collective(self, job: Job, cluster: Cluster, task: Collective) -> Estimate:
@@ -312,6 +317,23 @@ class Bench:
 def _split_of(candidate: Candidate) -> Spot:
     plan = candidate.parallelism
     return (candidate.batch, plan.recompute, plan.tensor, plan.context, plan.expert, plan.sequence_parallel)
+
+
+def _recent(piece: Piece, op: Op, cache_bytes: float) -> tuple[Op, ...]:
+    """The last ops of the backward pass whose results may still be cached when the update reads them; often none."""
+    recent: list[Op] = []
+    touched = 0.0
+    cached = False
+    for task in reversed(piece.stage.tasks[: piece.end]):
+        if not isinstance(task, Op) or touched > cache_bytes:
+            if touched > cache_bytes:
+                break
+            continue
+        recent.append(task)
+        small = task.bytes_written <= cache_bytes * max(1, len(task.writes))
+        cached = cached or (small and any(tensor in op.reads for tensor in task.writes))
+        touched += task.num_bytes
+    return tuple(reversed(recent)) if cached else ()
 
 
 def _devices_of(cluster: Cluster) -> str:

@@ -1,0 +1,161 @@
+"""The search is never worse than trying every plan, and says what ruled plans out."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plan.models import pose_transformer
+from traincast import Job, catalog
+from traincast.errors import IllegalPlan, InvalidInput
+from traincast.forecast import forecast
+from traincast.forecast.request import Request, WorkloadOptions
+from traincast.plan import Limits, Space, job_quantile_s, meet_probability, plan, search_plans
+from traincast.plan.search import search
+from traincast.plan.space import Shape, list_candidates
+
+CLUSTERS = (catalog.cluster("aws-p4d.24xlarge", nodes=1), catalog.cluster("aws-p3.16xlarge", nodes=1))
+
+
+def _by_brute_force(pose, clusters, space, limits):
+    """Forecast every plan; the figures of those that keep the limits."""
+    shape = Shape.of(pose(1, "none").graph)
+    points = []
+    for cluster in clusters:
+        for candidate in list_candidates(space, cluster, shape):
+            try:
+                answer = forecast(
+                    pose(candidate.batch, candidate.parallelism.recompute), cluster, candidate.parallelism
+                )
+            except IllegalPlan:
+                continue
+            late = limits.deadline_s and meet_probability(answer.job, limits.deadline_s) < limits.confidence
+            if answer.memory.fit_probability >= limits.confidence and not late:
+                points.append((answer.job.total.seconds, answer.usd.value, answer.energy_joules))
+    return points
+
+
+def _front(points):
+    return {
+        point
+        for point in points
+        if not any(all(a <= b for a, b in zip(other, point, strict=True)) and other != point for other in points)
+    }
+
+
+@given(
+    layers=st.integers(2, 6),
+    hidden=st.sampled_from([128, 1024]),
+    zero=st.sets(st.integers(0, 3), min_size=1, max_size=2),
+    order=st.sampled_from(["1f1b", "gpipe", "interleaved", "zero-bubble"]),
+    recompute=st.sampled_from(["none", "full"]),
+    objective=st.sampled_from(["time", "money", "energy"]),
+    late=st.booleans(),
+)
+@settings(max_examples=6, deadline=None)
+def test_the_search_is_never_worse_than_trying_every_plan(
+    layers: int, hidden: int, zero: set[int], order: str, recompute: str, objective: str, late: bool
+) -> None:
+    pose = pose_transformer(layers=layers, hidden=hidden)
+    space = Space(
+        global_batch=16, batches=(1, 2), tensor=(1, 2), context=(1,), pipeline=(1, 2), zero=tuple(zero),
+        orders=(order,), recompute=(recompute,), sequence_parallel=(False,),
+    )  # fmt: skip
+    limits = Limits(deadline_s=75.0 if late else None)
+    points = _by_brute_force(pose, CLUSTERS, space, limits)
+    found = search(pose, CLUSTERS, space, limits=limits, objective=objective, top=3)
+    if not points:
+        assert not found.plans
+        return
+    axis = ["time", "money", "energy"].index(objective)
+    best = found.plans[0].forecast
+    reached = (best.job.total.seconds, best.usd.value, best.energy_joules)[axis]
+    assert reached <= min(point[axis] for point in points) * (1 + 1e-6)
+    front = [(p.forecast.job.total.seconds, p.forecast.usd.value, p.forecast.energy_joules) for p in found.front]
+    for point in _front(points):
+        assert any(all(a <= b * (1 + 1e-5) for a, b in zip(mine, point, strict=True)) for mine in front)
+
+
+def test_bounds_and_exhaustion_give_the_same_plans() -> None:
+    pose = pose_transformer(layers=8)
+    space = Space(global_batch=32, context=(1,), recompute=("none",), batches=(1, 2))
+    quick = search(pose, CLUSTERS[:1], space, top=5)
+    whole = search(pose, CLUSTERS[:1], space, top=5, exhaustive=True)
+    assert [p.forecast.job.total for p in quick.plans] == [p.forecast.job.total for p in whole.plans]
+    assert len(quick.front) == len(whole.front)
+    assert whole.num_pruned == 0
+    assert quick.num_pruned > 0
+    for found in (quick, whole):
+        excluded = sum(found.excluded.values())
+        assert found.num_plans == found.num_evaluated + found.num_pruned + excluded
+
+
+def test_every_plan_carries_the_forecast_that_the_forecast_gives() -> None:
+    pose = pose_transformer()
+    for found in search(pose, CLUSTERS[:1], Space(global_batch=8, batches=(1,), context=(1,)), top=3).plans:
+        again = forecast(pose(found.batch, found.parallelism.recompute), found.cluster, found.parallelism)
+        assert again == found.forecast
+
+
+def test_an_impossible_deadline_says_how_many_it_excluded_and_what_came_nearest() -> None:
+    space = Space(global_batch=8, batches=(1,), context=(1,), pipeline=(1,))
+    found = search(pose_transformer(), CLUSTERS[:1], space, limits=Limits(deadline_s=61.0))
+    assert found.plans == ()
+    assert found.excluded["deadline"] == found.num_plans
+    assert found.nearest is not None
+    assert found.nearest.limit == "deadline"
+    assert "meets the deadline" in found.nearest.says
+
+
+def test_a_model_that_fits_nowhere_is_excluded_by_memory_before_it_is_timed() -> None:
+    request = Request(source="llama-3-70b", workload=WorkloadOptions(precision="bf16", seq=4096), job={"steps": 10})
+    space = Space(global_batch=8, batches=(1,), tensor=(8,), context=(1,), recompute=("full",))
+    found = search_plans(request, catalog.cluster("aws-p3.16xlarge", nodes=1), space=space)
+    assert found.plans == ()
+    assert set(found.excluded) == {"memory"}
+    assert found.nearest is not None
+    assert "per device" in found.nearest.says
+
+
+def test_a_budget_without_a_price_is_a_reason_of_its_own() -> None:
+    cluster = catalog.cluster(device="a100-80g", nodes=1, devices_per_node=2, price=None)
+    space = Space(global_batch=4, batches=(1,), context=(1,), pipeline=(1,), tensor=(1,), recompute=("none",))
+    found = search(pose_transformer(), [cluster], space, limits=Limits(budget_usd=5.0))
+    assert set(found.excluded) == {"price not known"}
+
+
+@given(deadlines=st.tuples(st.floats(61, 1e4), st.floats(61, 1e4)))
+@settings(max_examples=20, deadline=None)
+def test_a_later_deadline_is_never_less_likely_to_be_met(deadlines: tuple[float, float]) -> None:
+    answer = forecast(pose_transformer()(1, "none"), CLUSTERS[0])
+    early, late = (meet_probability(answer.job, deadline) for deadline in sorted(deadlines))
+    assert 0 <= early <= late <= 1
+
+
+@pytest.mark.parametrize("quantile", [0.05, 0.5, 0.95])
+def test_a_time_limit_at_a_quantile_is_met_with_that_probability(quantile: float) -> None:
+    job = forecast(pose_transformer(steps=10_000)(1, "none"), CLUSTERS[0]).job
+    assert meet_probability(job, job_quantile_s(job, quantile)) == pytest.approx(quantile, abs=1e-6)
+    assert job_quantile_s(job, 0.95) == pytest.approx(job.total.high_s, rel=1e-3)
+
+
+def test_a_job_with_a_fixed_batch_is_planned_at_that_batch() -> None:
+    job: Job = pose_transformer()(2, "none")
+    found = plan(job, CLUSTERS[0], space=Space(global_batch=16, context=(1,), pipeline=(1,)), top=2)
+    assert [one.batch for one in found] == [2, 2]
+    assert all(one.forecast.global_batch == 16 for one in found)
+
+
+def test_wrong_questions_are_refused_in_a_sentence() -> None:
+    pose, space = pose_transformer(), Space(global_batch=8)
+    with pytest.raises(InvalidInput, match="allowed: time, money, energy"):
+        search(pose, CLUSTERS, space, objective="speed")
+    with pytest.raises(InvalidInput, match="between 0 and 1"):
+        Limits(confidence=1.0)
+    with pytest.raises(InvalidInput, match="at least one sample"):
+        Space(global_batch=0)
+    with pytest.raises(InvalidInput, match="no cluster"):
+        plan(replace(pose(1, "none")), [])
+    with pytest.raises(InvalidInput, match="allowed: 0, 1, 2, 3"):
+        replace(space, zero=(7,))
