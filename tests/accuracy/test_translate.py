@@ -162,8 +162,6 @@ def test_what_the_source_leaves_open_is_passed_on() -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"strategy": "qlora"},
-        {"extra": "lora"},
         {"arch": "perpetuum", "model": "mobile"},
         {"mode": "dream"},
         {"micro_batch": 0.0},
@@ -173,3 +171,18 @@ def test_what_the_source_leaves_open_is_passed_on() -> None:
 def test_jobs_that_cannot_be_posed_are_refused_with_a_reason(values: dict[str, object]) -> None:
     with pytest.raises(TraincastError):
         translate(make_case(**values))
+
+
+@pytest.mark.parametrize(("strategy", "dtypes"), [("lora", {"bf16"}), ("qlora", {"bf16", "fp4"})])
+def test_adapters_leave_the_model_frozen_and_say_which_rank_is_assumed(strategy: str, dtypes: set[str]) -> None:
+    question = translate(make_case(strategy=strategy, dtype="bf16"))
+    weights = [tensor for tensor in question.job.graph.tensors if tensor.role == "parameter"]
+    trained = [tensor for tensor in question.job.graph.tensors if tensor.role == "gradient"]
+    assert {tensor.dtype for tensor in weights} == dtypes
+    assert sum(t.numel * t.copies for t in trained) < 0.2 * sum(t.numel * t.copies for t in weights)
+    assert any("rank of the adapters" in assumption for assumption in question.assumptions)
+
+
+def test_nanotron_counts_memory_in_binary_units() -> None:
+    assert translate(make_case(framework="nanotron")).memory_unit == pytest.approx(1.0737, abs=1e-4)
+    assert translate(make_case()).memory_unit == 1.0

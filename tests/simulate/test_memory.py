@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from traincast.lower import lower
 from traincast.lower.rewrite import as_stage
 from traincast.simulate import Overheads, replay_memory, replay_stages
 from traincast.simulate.memory import Gathers
-from traincast.spec import Parallelism, Program
+from traincast.spec import Graph, Parallelism, Program
 
 
 @settings(max_examples=30, deadline=None)
@@ -157,3 +158,29 @@ def test_stages_replayed_together_are_the_stages_replayed_alone() -> None:
         )  # fmt: skip
         assert profile.peak_bytes == pytest.approx(alone.peak_bytes)
         assert profile.by_role == pytest.approx(alone.by_role)
+
+
+def test_frozen_weights_have_no_gradients_and_no_optimizer_state() -> None:
+    def build(**more: Any) -> Graph:
+        return from_shape(
+            arch="llama", n_layers=4, hidden=256, heads=8, vocab=512, seq=64, batch=2, precision="bf16-pure", **more
+        )
+
+    full, adapted = build(), build(adapter_rank=4)
+    quantized = build(adapter_rank=4, frozen_dtype="fp4")
+    assert adapted.role_bytes("optimizer_state") < 0.1 * full.role_bytes("optimizer_state")
+    assert adapted.role_bytes("gradient") < 0.1 * full.role_bytes("gradient")
+    assert adapted.role_bytes("parameter") > full.role_bytes("parameter")
+    # Dense layers shrink to a quarter of bf16, embeddings and norms do not.
+    dense = 4 * (4 * 256**2 + 3 * 256 * 1024)
+    saved = adapted.role_bytes("parameter") - quantized.role_bytes("parameter")
+    assert saved == pytest.approx(1.5 * dense, rel=0.5)
+    assert quantized.role_bytes("buffer") >= 4 * dense / 64 * 0.5
+
+
+def test_replicas_hold_their_trained_gradients_twice_where_buckets_are_copies() -> None:
+    stage = as_stage(make_mlp())
+    plain = replay_memory(stage, capacity_bytes=1e9)
+    copied = replay_memory(stage, capacity_bytes=1e9, bucket_copies=True)
+    parameters = sum(tensor.num_bytes * tensor.copies for tensor in stage.tensors if tensor.role == "parameter")
+    assert copied.peak_bytes - plain.peak_bytes == pytest.approx(parameters)

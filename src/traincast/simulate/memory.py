@@ -50,28 +50,28 @@ class Overheads:
     gather. A host that runs ahead of the device therefore holds the gathers of several layers and passes.
     """
 
-    cache: float = 0.01
+    cache: float = 0.004
     """Share of the live bytes that the caching allocator holds on top: rounding and holes (see `allocator`)."""
-    workspace_bytes: float = 0.18e9
+    workspace_bytes: float = 0.17e9
     """Of the libraries inside the framework's allocator."""
-    whole_buffers: float = 4.2
+    whole_buffers: float = 4.1
     """Whole activations beside a split product: its gathered input, its partial results, and the same of their gradients."""
     returned_passes: float = 2.0
     """Of the passes in flight, how many have given their gathers back; without a pipeline none has."""
-    held_alone: float = 0.84
+    held_alone: float = 0.86
     """Share of the gathers held without a pipeline."""
     lead_flop: float = 8.6e11
     """FLOP between two gathers on one of eight ranks above which the device falls behind the host within one pass."""
-    lead_slope: float = 4.0
+    lead_slope: float = 4.2
     lead_ranks: float = 0.8
     """How the FLOP grow with the ranks, as a power of two."""
     wide_ranks: float = 24.0
     """Ranks above which the gathers are so slow that the host waits with the device."""
     wide_bytes: float = 1e8
     """Without a pipeline only gathers above this size are."""
-    reclaim: float = 1.0
+    reclaim: float = 1.03
     """Share of the device at which half of what is held so is taken back: the allocator waits for it before it gives up."""
-    reclaim_slope: float = 8.7
+    reclaim_slope: float = 8.4
 
 
 def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
@@ -123,11 +123,18 @@ class Pass:
     peak_at: str
     gradient_bytes: float
     stash_bytes: float
+    trained_bytes: float
+    """All gradients together, at the peak or not: those of frozen weights are never made."""
     unit_bytes: float
     largest_gradient_bytes: float
     """Of gradients that are added to others: one as large as a table of tokens finds no hole and takes new memory."""
     gathers: "Gathers"
     curve: tuple[tuple[str, float], ...]
+
+    @property
+    def bucket_bytes(self) -> float:
+        """Of a copy of the gradients in the format of the weights, where one of them is not the wider."""
+        return min(self.resident["parameter"], self.resident.get("gradient", self.trained_bytes))
 
 
 def find_lives(stage: Stage, *, accumulates: bool) -> list[Life]:
@@ -153,6 +160,7 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False, lives: 
         peak_at=_describe(stage, parts, peak_at),
         gradient_bytes=resident.get("gradient", _live_gradients(stage, parts, lives, peak_at)),
         stash_bytes=_stash_bytes(stage, parts, lives),
+        trained_bytes=_role_bytes(stage.tensors, "gradient"),
         unit_bytes=_unit_bytes(stage, parts),
         largest_gradient_bytes=_largest_gradient_bytes(stage),
         gathers=Gathers.of(stage),
@@ -169,7 +177,7 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
         **own,
         "activation": one.live_bytes - sum(own.values()) + others,
         "gathered weights": one.unit_bytes,
-        "gradient buckets": one.resident["parameter"] if bucket_copies else 0.0,
+        "gradient buckets": one.bucket_bytes if bucket_copies else 0.0,
     }
     if overheads is not None:
         gathers = replace(

@@ -42,6 +42,8 @@ UPDATES = {
     "nvidia-dle": "fused",
 }
 """How the measured versions of a stack ran the optimizer: one fused kernel, or one call for each tensor."""
+USUAL_RANK = 32
+"""Of low-rank adapters, where a recipe does not say: that of most of LitGPT's."""
 OLD_STACKS = ("nvidia-dle", "adaptdl", "pytorch-ddp", "pytorch-1")
 """Stacks from before fused attention came to PyTorch."""
 
@@ -62,7 +64,6 @@ STACKS = {
 
 def build_job(case: Case, plan: Parallelism, assumptions: list[str]) -> Job:
     """The step that one replica runs, and how the host runs it."""
-    _refuse_adapters(case)
     batch = read_micro_batch(case, plan, assumptions)
     recipe = read_recipe(case, plan, assumptions)
     if _has_shape(case):
@@ -117,6 +118,7 @@ def read_recipe(case: Case, plan: Parallelism, assumptions: list[str]) -> dict[s
         recipe["optimizer"] = optimizer
     else:
         assumptions.append("the optimizer is not known; the usual one of the model is assumed")
+    recipe.update(read_adapters(case, assumptions))
     if any(stack.startswith(name) for name in FUSED_STACKS):
         recipe["fused"] = True
     if stack in SEPARATE_GATE_STACKS:
@@ -154,11 +156,18 @@ def _read_attention(case: Case, stack: str, assumptions: list[str]) -> str:
     return ATTENTIONS[case.attention]
 
 
-def _refuse_adapters(case: Case) -> None:
+def read_adapters(case: Case, assumptions: list[str]) -> dict[str, Any]:
+    """Low-rank adapters, on weights stored in 4 bits where the recipe says so."""
     words = case.settings | {case.strategy or ""}
-    adapters = sorted(word for word in words if "lora" in word)
-    if adapters:
-        raise InvalidInput(f"low-rank adapters ({', '.join(adapters)}) are not supported; only full training is")
+    if not any("lora" in word for word in words):
+        return {}
+    stated = next(
+        (int(found[1]) for word in words if (found := re.fullmatch(r"(?:lora_)?r(?:ank)?=?(\d+)", word))), None
+    )
+    if stated is None:
+        assumptions.append(f"the rank of the adapters is not known; {USUAL_RANK} assumed, beside all dense layers")
+    quantized = any("qlora" in word for word in words)
+    return {"adapter_rank": stated or USUAL_RANK, **({"frozen_dtype": "fp4"} if quantized else {})}
 
 
 def _has_shape(case: Case) -> bool:

@@ -273,6 +273,10 @@ def quantize(tape: Tape, value: Value) -> None:
         tape.op("te.cast_transpose", "copy", (value,), (small,), attrs, bytes_written=2 * size * value.numel)
 
 
+FROZEN_BLOCK = 64
+"""Frozen 4-bit weights that share a scale (Dettmers et al. 2023)."""
+
+
 def linear(
     tape: Tape,
     x: Value,
@@ -291,7 +295,9 @@ def linear(
     width = inputs or x.shape[-1]
     rows = x.numel // width
     shape = (features, width) if layout == "tn" else (width, features)
-    weight_value = tape.parameter("weight", shape) if weight is None else weight
+    frozen = tape.recipe.frozen_dtype if weight is None and tape.in_layers else None
+    weight_value = tape.parameter("weight", shape, dtype=frozen or "") if weight is None else weight
+    scales = [tape.buffer(f"{tape.layer}.scales", (-(-features * width // FROZEN_BLOCK),))] if frozen == "fp4" else []
     bias_value = tape.parameter("bias", (features,)) if bias else None
     x_used = tape.for_product(x)
     w_used = tape.for_product(weight_value)
@@ -299,10 +305,14 @@ def linear(
     if bias_value is not None:
         operands.append(tape.for_product(bias_value))
     out = tape.new((*x.shape[:-1], features), x_used.dtype)
+    if frozen:
+        # Quantised products (bitsandbytes) run on an fp32 copy of their input and keep it, though nothing needs it later.
+        x_used = tape.cast(x_used, "fp32", cached=True)
+        operands[0] = x_used
     quantize(tape, x_used)
     quantize(tape, w_used)
     product_op(
-        tape, "aten.addmm" if bias else "aten.mm", operands, out,
+        tape, "aten.addmm" if bias else "aten.mm", [*operands, *scales], out,
         batch=1, m=rows, n=features, k=width, layout=layout, calls=4,
     )  # fmt: skip
 
@@ -312,7 +322,9 @@ def linear(
         if x_used.needs_gradient:
             gx = tape.gradient_like(x_used)
             back = "nn" if layout == "tn" else "tn"
-            product_op(tape, "aten.mm", (g, w_used), gx, batch=1, m=rows, n=width, k=features, layout=back, calls=3)
+            kept = (x_used,) if frozen else ()
+            reads = (g, w_used, *kept)
+            product_op(tape, "aten.mm", reads, gx, batch=1, m=rows, n=width, k=features, layout=back, calls=3)
             gradients[0] = gx
         if w_used.needs_gradient:
             gw = tape.gradient_like(w_used)
@@ -323,7 +335,32 @@ def linear(
             gradients[2] = sum_to(tape, g, operands[2])
         return gradients
 
-    return tape.register(out, tuple(operands), backward)
+    tape.register(out, tuple(operands), backward)
+    if tape.recipe.adapter_rank and tape.layer.rpartition(".")[2] in tape.recipe.adapted:
+        return add(tape, out, adapt(tape, x, features))
+    return out
+
+
+def adapt(tape: Tape, x: Value, features: int) -> Value:
+    """The low-rank path beside a frozen layer: down to the rank and up again (Hu et al. 2021)."""
+
+    def narrow(value: Value, name: str, size: int) -> Value:
+        width = value.shape[-1]
+        rows = value.numel // width
+        weight = tape.parameter(name, (size, width), adapter=True)
+        value, used = tape.for_product(value), tape.for_product(weight)
+        out = tape.new((*value.shape[:-1], size), value.dtype)
+        product_op(tape, "aten.mm", (value, used), out, batch=1, m=rows, n=size, k=width, layout="tn", calls=4)
+
+        def backward(g: Value) -> Gradients:
+            gx, gw = tape.gradient_like(value), tape.gradient_like(used)
+            product_op(tape, "aten.mm", (g, used), gx, batch=1, m=rows, n=width, k=size, layout="nn", calls=3)
+            product_op(tape, "aten.mm", (g, value), gw, batch=1, m=size, n=width, k=rows, layout="nt", calls=4)
+            return gx, gw
+
+        return tape.register(out, (value, used), backward)
+
+    return scale(tape, narrow(narrow(x, "adapter_down", tape.recipe.adapter_rank), "adapter_up", features))
 
 
 def matmul(

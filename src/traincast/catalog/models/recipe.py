@@ -114,6 +114,14 @@ class Recipe:
     """None: as the precision says."""
     gradient_dtype: str | None = None
     """None: as the precision says."""
+    adapter_rank: int = 0
+    """Low-rank adapters of this rank beside the dense layers named in `adapted` are trained and all other weights are frozen
+    (Hu et al. 2021); 0: everything is trained."""
+    adapted: tuple[str, ...] = ("query", "key", "value", "qkv", "output", "gate", "up", "gate_up", "down")
+    """All dense layers of a block, as Dettmers et al. (2023) advise."""
+    frozen_dtype: str | None = None
+    """What the frozen weights of dense layers are stored in: fp4 with a scale per 64 (QLoRA, Dettmers et al. 2023) or int8;
+    None: as other weights."""
     inplace: bool = True
     """Activation functions of convolutional networks overwrite their input, as torchvision writes them."""
 
@@ -133,6 +141,12 @@ class Recipe:
             raise UnknownName("optimizer implementation", str(self.implementation), IMPLEMENTATIONS)
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise InvalidInput(f"dropout = {self.dropout}; it must be at least 0 and below 1")
+        if self.adapter_rank < 0:
+            raise InvalidInput(f"adapter_rank = {self.adapter_rank}; it must be at least 0")
+        if self.frozen_dtype not in (None, "fp4", "int8"):
+            raise InvalidInput(f"frozen_dtype = {self.frozen_dtype!r}; allowed: fp4, int8")
+        if self.frozen_dtype and not self.adapter_rank:
+            raise InvalidInput(f"frozen_dtype = {self.frozen_dtype!r} needs frozen weights; set adapter_rank")
         if self.gradient_dtype not in (None, "fp32", "fp16", "bf16"):
             raise InvalidInput(f"gradient_dtype = {self.gradient_dtype!r}; allowed: fp32, fp16, bf16")
 

@@ -138,15 +138,22 @@ class Tape:
         value.needs_gradient = needs_gradient
         return value
 
+    @property
+    def in_layers(self) -> bool:
+        """Whether a layer that repeats is being written."""
+        return self._count > 1
+
     def buffer(self, name: str, shape: Sequence[int], dtype: str = "fp32") -> Value:
         return self.new(shape, dtype, role="buffer", name=name, copies=self._count)
 
-    def parameter(self, name: str, shape: Sequence[int], *, dtype: str = "", trained: bool = True) -> Value:
+    def parameter(
+        self, name: str, shape: Sequence[int], *, dtype: str = "", trained: bool = True, adapter: bool = False
+    ) -> Value:
         """A weight of the current layer; inside a repeated layer every repetition has its own."""
         path = f"{self.layer}.{name}" if self.layer else name
         value = self.new(shape, dtype or self.numbers.weight, role="parameter", name=path, copies=self._count)
         value.parameter = True
-        value.needs_gradient = trained and self.recipe.trains
+        value.needs_gradient = trained and self.recipe.trains and (adapter or not self.recipe.adapter_rank)
         self.parameters.append(value)
         return value
 

@@ -151,6 +151,8 @@ def build_transformer(
     """One step of the model on `batch` sequences of `shape.seq` tokens."""
     tape = Tape(recipe)
     hidden, table = embed_tokens(tape, shape, batch)
+    # Behind a frozen table the first layer's adapters still ask for a gradient, and folded layers are all alike.
+    hidden.needs_gradient = recipe.trains
     hidden = run_stack(tape, shape, hidden)
     outputs = run_head(tape, shape, hidden, table)
     return tape.finish(
