@@ -30,6 +30,13 @@ def accuracy(
     references: Annotated[
         Path, typer.Option("--references", help="Folder of the reference runs, for --schedulers.")
     ] = Path("../shared/data/sched_refs"),
+    paper: Annotated[
+        bool,
+        typer.Option(
+            "--paper", help="Repeat the comparisons of the source papers on our corpus instead: takes minutes."
+        ),
+    ] = False,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds, for --paper.")] = 3,
     workers: options.Workers = 0,
     json: options.Json = False,
     color: options.Color = "auto",
@@ -41,6 +48,9 @@ def accuracy(
     """
     if schedulers:
         _compare_schedulers(references, markdown=markdown, json=json)
+        return
+    if paper:
+        _compare_papers(num_seeds=seeds, markdown=markdown, json=json, color=color)
         return
     from traincast.errors import InvalidInput
 
@@ -94,3 +104,23 @@ def _compare_schedulers(references: Path, *, markdown: Path | None, json: bool) 
         before = markdown.read_text(encoding="utf-8") if markdown.is_file() else ""
         write_whole(markdown, splice(before, format_agreement_markdown(rows), begin=BEGIN, end=END))
     say(format_json(rows) if json else format_agreement(rows, not_replayed(references)))
+
+
+def _compare_papers(*, num_seeds: int, markdown: Path | None, json: bool, color: str) -> None:
+    from traincast.accuracy.corpus import load_corpus
+    from traincast.accuracy.paper import compare_papers
+    from traincast.files import write_whole
+    from traincast.report.accuracy import splice
+    from traincast.report.document import format_json
+    from traincast.report.paint import choose_paint
+    from traincast.report.paper import format_papers, format_papers_markdown
+
+    def tell(text: str) -> None:
+        if sys.stderr.isatty():
+            typer.echo(text, err=True)
+
+    found = compare_papers(load_corpus(), seeds=range(num_seeds), say=tell)
+    if markdown is not None:
+        before = markdown.read_text(encoding="utf-8") if markdown.is_file() else ""
+        write_whole(markdown, splice(before, format_papers_markdown(found), begin=BEGIN, end=END))
+    say(format_json(found) if json else format_papers(found, paint=choose_paint(sys.stdout, color=color)))

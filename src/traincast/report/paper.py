@@ -1,0 +1,100 @@
+"""The comparisons with the source papers to tables."""
+
+from collections.abc import Iterator, Sequence
+
+from traincast.accuracy.paper import Claim, Papers
+from traincast.accuracy.paper.compare import Line
+from traincast.report.paint import Paint
+from traincast.report.table import PLAIN, Table, format_markdown, format_table
+
+_ERRORS = ("n", "mean", "± seeds", "median", "p90", "max", "RMSE ms", "x ours", "RMSE x ours")
+
+
+def tabulate_papers(found: Papers) -> Iterator[Table]:
+    yield Table(
+        title="what the papers claim, on our corpus",
+        headings=("paper", "what", "to reach", "found", ""),
+        rows=tuple((c.paper, c.what, _amount(c, c.aim), _amount(c, c.found), _verdict(c)) for c in found.claims),
+        left=frozenset({"paper", "what", ""}),
+    )
+    yield _lines("ScaleDL: each workload left out, all settings", found.scaledl)
+    yield Table(
+        title="ScaleDL: error of the other one-worker steps after so many measured, layers only",
+        headings=("measured steps", "D-optimal", "random", "± seeds"),
+        rows=tuple(
+            (str(c.num_measured), _percent(c.d_optimal), _percent(c.random), _percent(c.spread)) for c in found.designs
+        ),
+    )
+    yield Table(
+        title="DeletePop: whole jobs, start-up included",
+        headings=("architecture", "setting", "steps", "measured s", "forecast s", "start-up s", "accuracy"),
+        rows=tuple(
+            (
+                line.job.name, line.job.setting, str(line.job.num_steps), f"{line.job.wall_s:.1f}", f"{line.forecast_s:.1f}",
+                f"{line.startup_s:.1f}", _percent(line.accuracy),
+            )
+            for line in found.jobs
+        ),
+        left=frozenset({"architecture", "setting"}),
+    )  # fmt: skip
+    yield _lines("ablation: each part switched off in turn", found.ablation)
+    yield Table(
+        title="PredictDDL: the reuse predictor and Ernest, all workloads",
+        headings=("split", "method", "n", "architectures", *_ERRORS[1:-1], "up to"),
+        rows=tuple(
+            (
+                row.split, row.method, f"{row.num_rows:,}", str(row.num_architectures), _percent(row.mean),
+                _percent(row.spread), _percent(row.median), _percent(row.p90), _percent(row.max),
+                f"{1e3 * row.rmse_s:.0f}", f"{row.ratio:.1f}", f"{row.best_ratio:.1f}",
+            )
+            for row in found.predictddl
+            if row.workloads == "all"
+        ),
+        left=frozenset({"split", "method"}),
+    )  # fmt: skip
+
+
+def format_papers(found: Papers, *, paint: Paint = PLAIN) -> str:
+    tables = "\n\n".join(format_table(table, paint=paint) for table in tabulate_papers(found) if table.rows)
+    return f"{tables}\n\n{_about(found)}\n"
+
+
+def format_papers_markdown(found: Papers) -> str:
+    tables = "\n\n".join(format_markdown(table) for table in tabulate_papers(found) if table.rows)
+    return f"{_about(found)}\n\n{tables}\n"
+
+
+def _about(found: Papers) -> str:
+    return (
+        f"{found.num_steps:,} measured steps of {found.num_architectures} architectures; means over {len(found.seeds)} "
+        f"seeds; made in {found.cpu_s:.0f} s of CPU time. Relative errors of wall time; x ours: mean error over that of the "
+        "first method of the split."
+    )
+
+
+def _lines(title: str, lines: Sequence[Line]) -> Table:
+    rows = []
+    for index, line in enumerate(lines):
+        split = "" if index and lines[index - 1].split == line.split else line.split
+        rows.append(
+            (
+                split, line.method, f"{line.num_rows:,}", _percent(line.mean), _percent(line.spread), _percent(line.median),
+                _percent(line.p90), _percent(line.max), f"{1e3 * line.rmse_s:.1f}", f"{line.ratio:.2f}",
+                f"{line.rmse_ratio:.2f}",
+            )
+        )  # fmt: skip
+    return Table(
+        title=title, headings=("split", "method", *_ERRORS), rows=tuple(rows), left=frozenset({"split", "method"})
+    )
+
+
+def _amount(claim: Claim, value: float) -> str:
+    return _percent(value) if claim.unit == "%" else f"{value:.1f}x"
+
+
+def _verdict(claim: Claim) -> str:
+    return "reached" if claim.reached else "not reached"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}%"
