@@ -114,6 +114,24 @@ def test_one_slow_rank_is_named_a_straggler_with_its_number() -> None:
     assert "rank 2" in found.says
 
 
+def test_a_process_that_does_not_get_its_cores_is_told_so() -> None:
+    watch = RunWatch(make_forecast(1.0), num_steps=1000)
+    feed(watch, 50, 4.0, starved_s=2.9)
+    found = watch.find_cause()
+    assert found is not None
+    assert found.cause == "contention"
+    assert "72%" in found.says
+
+
+def test_a_machine_that_gets_busier_is_not_taken_for_a_device_that_throttles() -> None:
+    watch = RunWatch(make_forecast(1.0), num_steps=1000)
+    for number in range(200):
+        feed(watch, 1, 1.0 + number / 100, seed=number, starved_s=number / 100, noise=0.0)
+    found = watch.find_cause()
+    assert found is not None
+    assert found.cause == "contention"
+
+
 def test_steps_that_grow_longer_are_named_throttling() -> None:
     watch = RunWatch(make_forecast(1.0), num_steps=1000)
     for number in range(200):

@@ -18,6 +18,7 @@ from traincast.calibrate import (
     expected_cost_s,
     find_peaks,
     load_calibration,
+    observed_seconds,
     operators_of,
     refit,
     run_subjects,
@@ -168,9 +169,8 @@ def _visit(subjects: Sequence[Any], store: Store, environment: Environment, *, b
 
 
 def _seconds_of(store: Store, environment: Environment) -> dict[str, float]:
-    """Wall times: a run is timed by the wall too, on the machine as loaded as it is."""
     found = store.measurements(device=environment.device, machine=environment.machine)
-    return {each.experiment.key: each.seconds for each in found if each.environment == environment}
+    return {each.experiment.key: observed_seconds(each) for each in found if each.environment == environment}
 
 
 def _gpus(place: Place) -> Cluster:

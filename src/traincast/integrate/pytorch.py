@@ -25,7 +25,13 @@ class TorchRun(Run):
                  say: Callable[[str], None] = tell, **options: Any) -> None:  # fmt: skip
         self.device = device_of(model)
         self.is_first = rank_of() == 0
-        super().__init__(store=store if self.is_first else None, say=say if self.is_first else _silent, **options)
+        threads = torch.get_num_threads() if self.device == "cpu" else None
+        super().__init__(
+            store=store if self.is_first else None,
+            say=say if self.is_first else _silent,
+            num_threads=threads,
+            **options,
+        )
         self._ranks = RankClock(model) if num_ranks() > 1 else None
         self._idle: Any = None
 

@@ -1,8 +1,10 @@
 """The clock of a training run: turns the events of a loop into step times, says what it sees, and keeps measurements."""
 
+import collections
 import contextlib
 import datetime
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -37,7 +39,9 @@ class Run:
         warm_up: int = 3,
         say: Callable[[str], None] = tell,
         clock: Callable[[], float] = time.perf_counter,
+        num_threads: int | None = None,
     ) -> None:
+        """`num_threads` that compute on a CPU; None where something else computes."""
         self.watch = RunWatch(None, num_steps=num_steps, warm_up=warm_up)
         self.prepared: Prepared | None = None
         self.check_every = max(1, check_every)
@@ -47,9 +51,12 @@ class Run:
         self._pending: list[StepTime] = []
         self._started_at = ""
         self._mark: float | None = None
+        self._num_threads = num_threads
+        self._cpu_mark = 0.0
         self._waiting_s = 0.0
         self._outside_s = 0.0
         self._told: set[str] = set()
+        self._last: collections.deque[StepTime] = collections.deque(maxlen=KEEP_EVERY)
 
     @property
     def forecast(self) -> Forecast | None:
@@ -80,6 +87,7 @@ class Run:
     def start(self) -> None:
         """The loop begins now; what came before is not part of a step."""
         self._mark = self._clock()
+        self._cpu_mark = time.process_time()
         self._waiting_s = self._outside_s = 0.0
 
     def waited(self, seconds: float) -> None:
@@ -113,17 +121,32 @@ class Run:
         now = self._clock()
         seconds = max(0.0, now - self._mark - self._outside_s)
         waiting_s = min(self._waiting_s, seconds)
-        step = StepTime(seconds=seconds, waiting_s=waiting_s, outside_s=self._outside_s, rank_s=rank_s)
+        step = StepTime(
+            seconds=seconds, waiting_s=waiting_s, outside_s=self._outside_s, rank_s=rank_s,
+            **self._cpu_time(seconds - waiting_s),
+        )  # fmt: skip
         self._mark, self._waiting_s, self._outside_s = now, 0.0, 0.0
         self.watch.observe(step)
         if self.watch.num_done > self.watch.warm_up:
             if not self._pending:
                 self._started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             self._pending.append(step)
+            self._last.append(step)
         if len(self._pending) >= KEEP_EVERY:
             self._keep()
         if self.watch.num_done % self.check_every == 0:
             self._check()
+
+    def _cpu_time(self, running_s: float) -> dict[str, float]:
+        """CPU time since the last step, and what is missing of it: threads that were ready while others had the cores."""
+        if self._num_threads is None:
+            return {}
+        now = time.process_time()
+        # Evaluation and the like computed too; their part is not known, so such a step says nothing about starving.
+        cpu_s, self._cpu_mark = now - self._cpu_mark, now
+        if self._outside_s:
+            return {}
+        return {"cpu_s": cpu_s, "starved_s": max(0.0, running_s - cpu_s) if self._num_threads == 1 else 0.0}
 
     def compare(self) -> Comparison:
         return self.watch.compare()
@@ -142,6 +165,9 @@ class Run:
                 f"; the forecast was {show_seconds(step.seconds)} ({step.seconds / compared.observed_s - 1:+.0%}), "
                 f"the run is {inside} its interval"
             )
+        known = [step.cpu_s for step in self._last if step.cpu_s is not None]
+        if known and self._num_threads == 1:
+            line += f"; {show_seconds(statistics.median(known))} of CPU time per step"
         self._say(line)
 
     def _check(self) -> None:
@@ -157,9 +183,11 @@ class Run:
         steps, self._pending = self._pending, []
         if self._store is None or self.prepared is None or not steps:
             return
+        cpu_s = tuple(step.cpu_s for step in steps if step.cpu_s is not None)
         block = Block(
             started_at=self._started_at,
             wall_s=tuple(step.seconds - step.waiting_s for step in steps),
+            cpu_s=cpu_s if len(cpu_s) == len(steps) else (),
             resources={
                 "forecast_s": self.prepared.forecast.step.seconds,
                 "waiting_s": sum(step.waiting_s for step in steps) / len(steps),

@@ -39,11 +39,15 @@ class StepTime:
     """Of these, for the next batch."""
     outside_s: float = 0.0
     """Beside the step: evaluation, checkpoints, logging."""
+    cpu_s: float | None = None
+    """CPU time of the process, over its threads; None where something else than a CPU computes."""
+    starved_s: float = 0.0
+    """Of the step, in which the process was ready and did not run: others had its cores."""
     rank_s: tuple[float, ...] = ()
     """Of each rank by itself, before it waits for the others; empty where it was not taken."""
 
     def __post_init__(self) -> None:
-        for amount in (self.seconds, self.waiting_s, self.outside_s, *self.rank_s):
+        for amount in (self.seconds, self.waiting_s, self.outside_s, self.starved_s, *self.rank_s):
             if not (amount >= 0 and math.isfinite(amount)):
                 raise InvalidInput(f"a step time of {amount} s; durations are finite and at least 0")
 
@@ -59,7 +63,7 @@ class Finding:
     says: str
 
 
-CAUSES = ("input pipeline", "straggler", "throttling", "everywhere")
+CAUSES = ("input pipeline", "straggler", "throttling", "contention", "everywhere")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,17 +114,20 @@ class _Block:
     seconds: float
     waiting_s: float
     outside_s: float
+    starved_s: float
     rank_s: tuple[float, ...]
     num_ranked: int
 
     @staticmethod
     def of(step: StepTime) -> "_Block":
-        return _Block(1, step.seconds, step.waiting_s, step.outside_s, step.rank_s, 1 if step.rank_s else 0)
+        return _Block(
+            1, step.seconds, step.waiting_s, step.outside_s, step.starved_s, step.rank_s, 1 if step.rank_s else 0
+        )
 
     @property
     def own_s(self) -> float:
-        """Of one step, without waiting for data."""
-        return (self.seconds - self.waiting_s) / self.num
+        """Of one step, without waiting for data or for a core."""
+        return max(0.0, self.seconds - self.waiting_s - self.starved_s) / self.num
 
 
 class RunWatch:
@@ -202,7 +209,8 @@ class RunWatch:
         if sum(block.num for block in self._blocks) < MIN_STEPS:
             return None
         recent_s = _mean_s(recent) or 0.0
-        suspects = [found for found in (self._waits(recent), self._straggles(recent), self._throttles()) if found]
+        found = (self._waits(recent), self._straggles(recent), self._throttles(), self._starves(recent))
+        suspects = [each for each in found if each is not None]
         main = max(suspects, key=lambda found: found.seconds, default=None)
         if self.forecast is None:
             return main
@@ -233,6 +241,18 @@ class RunWatch:
             seconds=waiting_s,
             says=f"the input pipeline is too slow: each step waits {show_seconds(waiting_s)} "
             f"({waiting_s * num / seconds:.0%}) for data; more loader workers, prefetching or cheaper preprocessing help",
+        )
+
+    def _starves(self, recent: Sequence[_Block]) -> Finding | None:
+        num, seconds = _totals(recent)
+        starved_s = sum(block.starved_s for block in recent) / num
+        if starved_s < NOTABLE * seconds / num:
+            return None
+        return Finding(
+            cause="contention",
+            seconds=starved_s,
+            says=f"other programs have its cores: for {show_seconds(starved_s)} of each step ({starved_s * num / seconds:.0%}) "
+            "this process was ready and did not run; fewer programs at once, or cores of its own (taskset, cgroups) help",
         )
 
     def _straggles(self, recent: Sequence[_Block]) -> Finding | None:
@@ -330,7 +350,7 @@ def _merge(left: _Block, right: _Block) -> _Block:
         rank_s = left.rank_s or right.rank_s
     return _Block(
         left.num + right.num, left.seconds + right.seconds, left.waiting_s + right.waiting_s,
-        left.outside_s + right.outside_s, rank_s, left.num_ranked + right.num_ranked,
+        left.outside_s + right.outside_s, left.starved_s + right.starved_s, rank_s, left.num_ranked + right.num_ranked,
     )  # fmt: skip
 
 
