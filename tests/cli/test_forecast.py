@@ -150,3 +150,22 @@ def test_a_job_file_may_name_a_model_beside_it(run: Run, tmp_path: Path) -> None
     (tmp_path / "job.toml").write_text('source = "mine.py:build"\n[workload]\nbatch = 4\n[cluster]\ndevice = "t4"\n')
     ran = run("forecast", tmp_path / "job.toml", "--json")
     assert json.loads(ran.out)["global_batch"] == 4
+
+
+def test_a_job_to_its_target_says_how_many_samples_that_takes(run: Run) -> None:
+    ran = run("forecast", "resnet50", "--device", "a100-80g", "--batch", 400, "--to-target", "--json")
+    answer = json.loads(ran.out)
+    assert ran.code == 0
+    assert any("MLPerf" in note for note in answer["notes"])
+    refused = run("forecast", "gpt2", "--device", "a100-80g", "--to-target")
+    assert refused.code == 2
+    assert "no samples to a target are known" in refused.err
+
+
+def test_the_optimizer_state_can_live_on_the_host(run: Run) -> None:
+    here, there = (
+        json.loads(run("forecast", "gpt2", "--device", "a100-80g", "--json", *flags).out)
+        for flags in ((), ("--offload-optimizer",))
+    )
+    assert there["memory"]["peak_bytes"] < here["memory"]["peak_bytes"]
+    assert there["step"]["seconds"] > here["step"]["seconds"]

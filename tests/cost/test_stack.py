@@ -1,0 +1,42 @@
+from dataclasses import replace
+
+import pytest
+
+from traincast.cost.stack import TUNABLE, Stack, load_stacks, read_constants, with_constants
+from traincast.spec import HOST, Collective, Estimate
+
+ONE_MS = Estimate(seconds=1e-3, low_s=5e-4, high_s=2e-3)
+
+
+def gather(**changes: object) -> Collective:
+    task = Collective(kind="all_gather", num_bytes=1e6, axis="tensor", num_ranks=16, stride=1, phase="forward")
+    return replace(task, **changes)  # type: ignore[arg-type]
+
+
+def test_every_step_of_a_ring_between_nodes_adds_its_latency() -> None:
+    stack = Stack(ring_step_s=5e-5)
+    assert stack.price_collective(gather(), ONE_MS, crosses_nodes=True).seconds == pytest.approx(1e-3 + 15 * 5e-5)
+
+
+def test_inside_a_node_and_for_trees_there_are_no_such_steps() -> None:
+    stack = Stack(ring_step_s=5e-5)
+    assert stack.price_collective(gather(), ONE_MS, crosses_nodes=False).seconds == 1e-3
+    assert stack.price_collective(gather(kind="all_reduce"), ONE_MS, crosses_nodes=True).seconds == 1e-3
+
+
+def test_a_gradient_in_a_bucket_pays_its_part_of_the_steps() -> None:
+    stack = Stack(ring_step_s=5e-5)
+    part = stack.price_collective(gather(kind="reduce_scatter", bucket_bytes=4e6), ONE_MS, crosses_nodes=True)
+    assert part.seconds == pytest.approx(1e-3 + 15 * 5e-5 / 4)
+
+
+def test_factors_of_links_do_not_touch_copies_to_the_host() -> None:
+    copy = Collective(kind="copy_out", num_bytes=1e6, axis=HOST, num_ranks=1, stride=1, phase="gradient")
+    assert Stack(intra_factor=3.0).price_collective(copy, ONE_MS, crosses_nodes=False).seconds == 1e-3
+
+
+def test_constants_survive_being_read_and_set() -> None:
+    for stack in load_stacks().values():
+        constants = read_constants(stack)
+        assert set(constants) == set(TUNABLE)
+        assert with_constants(stack, constants) == stack
