@@ -1,6 +1,7 @@
 """The reuse predictor: fits what it is given, answers for what it never saw, and knows when it is far from home."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ ONE = Ranks(num_ranks=1, bits_per_s=1e9, share=0.25)
 FOUR = Ranks(num_ranks=4, bits_per_s=1e8, share=0.25)
 
 
+@cache
 def _summaries() -> list[Summary]:
     encoder = load_encoder()
     return [

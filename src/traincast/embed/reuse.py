@@ -39,8 +39,8 @@ class Reach:
     Chosen by leave-family-out over a small grid, see docs/adr/0013-embedding.md.
     """
 
-    traits: float = 2.0
-    vector: float = 2.0
+    traits: float = 0.5
+    vector: float = 0.5
     place: float = 0.5
     common: float = 0.15
     """Standard deviation of what a workload misses in all settings alike."""

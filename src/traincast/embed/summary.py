@@ -12,7 +12,8 @@ from traincast.spec.graph import Graph
 
 SORTS: dict[str, str] = {
     "matmul": "matmul", "conv": "conv", "attention": "attention", "rnn": "rnn", "optimizer": "optimizer", "norm": "norm",
-    "embedding": "index", "index": "index",
+    "embedding": "index", "index": "index", "elementwise": "elementwise", "copy": "copy", "dropout": "random",
+    "random": "random", "softmax": "reduce", "reduce": "reduce", "pool": "reduce",
 }  # fmt: skip
 SORT_NAMES = (*dict.fromkeys(SORTS.values()), "rest")
 """Sorts of operations that reach different rates; kinds that are not named are the rest."""

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 CHANNEL_STEPS = (1, 3, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048)
 """Channels are rounded down to one of these, as GHN-2 looks shapes up in a table."""
-COSTS, WIDTHS = (1.0, 10.0, 100.0), (0.1, 0.3, 1.0, 3.0)
+COSTS, WIDTHS = (1.0, 10.0, 100.0), (0.3, 1.0, 3.0)
 MARGIN = 0.05
 
 
