@@ -7,10 +7,13 @@ from traincast.spec import Cluster, Estimate, Job, JobTime, Range, Timeline
 from traincast.units import HOUR_S
 
 NORMAL_90 = 1.645
+COMPILE_S_PER_OP = 0.1
+"""torch.compile traces, fuses and builds kernels for about ten ops a second without a warm cache; an order of magnitude, from no
+measurement of ours. Give `compile_s` where it matters."""
 
 
 def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> JobTime:
-    """Start-up, steps, evaluation, checkpoints, the wait for data, failures and restarts (DeletePop's job execution time)."""
+    """Start-up, compilation, steps, evaluation, checkpoints, the wait for data, failures: DeletePop's job execution time."""
     samples = job.samples if job.samples is not None else job.epoch_samples
     steps = job.steps if job.steps is not None else math.ceil(samples / global_batch) if samples else 1
     training_s = steps * step.seconds
@@ -29,8 +32,9 @@ def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> J
         checkpoint_s = (steps // job.checkpoint_every_steps) * saved / job.checkpoint_bytes_per_s
     scaled_s = training_s + evaluation_s
     running_s = scaled_s + stall_s + checkpoint_s
-    restarts_s = _expect_restarts(job, cluster, running_s, steps=steps)
-    fixed_s = job.startup_s + stall_s + checkpoint_s + restarts_s
+    compile_s = expect_compilation(job)
+    restarts_s = _expect_restarts(job, cluster, running_s, steps=steps, compile_s=compile_s)
+    fixed_s = job.startup_s + compile_s + stall_s + checkpoint_s + restarts_s
     low, high = _both_uncertain(step, job.samples_spread if job.samples is not None else 0.0)
     total = Estimate(
         seconds=fixed_s + scaled_s,
@@ -48,7 +52,15 @@ def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> J
         checkpoint_s=checkpoint_s,
         loading_stall_s=stall_s,
         restarts_s=restarts_s,
+        compile_s=compile_s,
     )
+
+
+def expect_compilation(job: Job) -> float:
+    """A compiler sees a layer once, however often it repeats, so the folded graph counts."""
+    if not job.compiled:
+        return 0.0
+    return job.compile_s if job.compile_s is not None else COMPILE_S_PER_OP * len(job.graph.ops)
 
 
 def _both_uncertain(step: Estimate, samples_spread: float) -> tuple[float, float]:
@@ -60,14 +72,14 @@ def _both_uncertain(step: Estimate, samples_spread: float) -> tuple[float, float
     return math.exp(-math.hypot(low, number)), math.exp(math.hypot(high, number))
 
 
-def _expect_restarts(job: Job, cluster: Cluster, running_s: float, *, steps: float) -> float:
+def _expect_restarts(job: Job, cluster: Cluster, running_s: float, *, steps: float, compile_s: float) -> float:
     """Failures come at random, in proportion to devices and time; each costs a start and what was done since the last
     checkpoint, on average half an interval (Young 1974). Without checkpoints a failure loses half of the job."""
     failures = running_s * cluster.num_devices / job.device_mtbf_s
     interval_s = running_s
     if job.checkpoint_every_steps is not None:
         interval_s = min(running_s, running_s * job.checkpoint_every_steps / steps)
-    return failures * (job.startup_s + interval_s / 2)
+    return failures * (job.startup_s + compile_s + interval_s / 2)
 
 
 def price_job(cluster: Cluster, total: Estimate) -> Range | None:

@@ -225,6 +225,7 @@ def _job_parts(forecast: Forecast, paint: Paint) -> str:
     job = forecast.job
     parts = {
         "start-up": job.startup_s,
+        "compilation": job.compile_s,
         "training": job.training_s,
         "evaluation": job.evaluation_s,
         "checkpoints": job.checkpoint_s,

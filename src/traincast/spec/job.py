@@ -31,6 +31,8 @@ class Job:
     16,384 devices in 54 days (Llama Team 2024, table 5)."""
     stack: str = "pytorch"
     """The software that runs it; its host times and habits differ (see `traincast catalog stacks`)."""
+    compile_s: float | None = None
+    """Before the first step of a compiled job; None: a rough figure for each distinct op of the graph."""
     compiled: bool = False
     """torch.compile: pointwise chains run inside their producers."""
     cuda_graphs: bool = False
@@ -44,7 +46,7 @@ class Job:
             amount = getattr(self, name)
             if amount is not None and not (amount > 0 and math.isfinite(amount)):
                 raise InvalidInput(f"{name} = {amount}; it must be a finite number above 0")
-        for name in ("evaluation_samples", "startup_s", "samples_spread"):
+        for name in ("evaluation_samples", "startup_s", "samples_spread", "compile_s"):
             amount = getattr(self, name)
-            if not (amount >= 0 and math.isfinite(amount)):
+            if amount is not None and not (amount >= 0 and math.isfinite(amount)):
                 raise InvalidInput(f"{name} = {amount}; it must be a finite number of at least 0")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from traincast.errors import InvalidInput
+from traincast.spec.display import show_html
 from traincast.spec.program import Collective
 from traincast.spec.resources import ResourceProfile
 
@@ -93,6 +94,9 @@ class Timeline:
     communication_s: float = 0.0
     """Seconds of communication, hidden or not."""
 
+    def _repr_html_(self) -> str | None:
+        return show_html(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryProfile:
@@ -148,6 +152,7 @@ class JobTime:
     checkpoint_s: float = 0.0
     loading_stall_s: float = 0.0
     restarts_s: float = 0.0
+    compile_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,3 +181,6 @@ class Forecast:
     notes: tuple[str, ...] = ()
     resources: tuple[ResourceProfile, ...] = ()
     """One profile for each distinct rank (pipeline stage); empty where they were not asked for."""
+
+    def _repr_html_(self) -> str | None:
+        return show_html(self)
