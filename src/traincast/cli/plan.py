@@ -199,6 +199,8 @@ def _choose(
     request: "Request", *, all_machines: bool, offers: Path | None, gpus: str | None, region: str | None,
     devices: str | None,
 ) -> "Chosen":  # fmt: skip
+    import dataclasses
+
     from traincast.errors import InvalidInput
     from traincast.forecast.request import build_cluster
     from traincast.plan.offers import (
@@ -227,6 +229,8 @@ def _choose(
         chosen = size_offers(listed, wanted)
     else:
         cluster: Cluster = build_cluster(request)
+        if isinstance(request.cluster.get("node"), str):
+            cluster = dataclasses.replace(cluster, name=f"{cluster.num_nodes} x {request.cluster['node']}")
         if gpus is None or len(cluster.groups) > 1:
             return Chosen(clusters=(cluster,), left_out={})
         chosen = size_offers([offer_of(cluster)], wanted)
