@@ -22,6 +22,7 @@ from traincast.schedule.study import (
     event_columns,
     job_columns,
     parse_fleet,
+    parse_quotas,
     policy_names,
     run_policy,
     sweep_errors,
@@ -189,6 +190,22 @@ def test_the_scheduler_sees_the_forecast_with_its_interval() -> None:
     assert careful.estimator.start(jobs).estimate_s(0) == pytest.approx(125.0, rel=1e-3)
 
 
+def test_owners_get_their_quota_back_from_borrowers() -> None:
+    jobs = table((0, 4, 100), (10, 2, 50), tenants=["guest", "owner"])
+    setting = Setting(fleet=fleet(1, 4), quotas=parse_quotas("owner=2", fleet(1, 4)))
+    schedule = run_policy("quota", jobs, setting)
+    assert schedule.start_s.tolist() == [0.0, 10.0]
+    assert schedule.preemptions.tolist() == [1, 0]
+
+
+def test_known_devices_bring_their_power() -> None:
+    pools = parse_fleet("1x8:a100-80g,1x8:homemade").pools
+    assert pools[0].busy_watts == 400
+    assert pools[0].idle_watts is not None
+    assert 0 < pools[0].idle_watts < 400
+    assert pools[1].busy_watts is None
+
+
 def test_pages_charts_and_logs_show_every_job() -> None:
     jobs = table((0, 4, 100), (10, 4, 5))
     schedule = simulate_cluster(jobs, POLICIES["srtf"], fleet=fleet(1, 4), record=True)
@@ -241,6 +258,8 @@ def test_the_command_sweeps_errors_and_reports_bad_rows(tmp_path: Path, capsys: 
         (["schedule", "synthetic:0", "-c", "1x1"], "synthetic:N"),
         (["schedule", "synthetic:5", "-c", "one"], "NODESxGPUS"),
         (["schedule", "synthetic:5", "-c", "1x1", "-p", "strf"], "did you mean 'srtf'"),
+        (["schedule", "synthetic:5", "-c", "1x1", "-p", "quota", "--quota", "vision"], "TENANT=GPUS"),
+        (["schedule", "synthetic:5", "-c", "1x1", "-p", "quota", "--quota", "vision=2"], "exceed the 1 of the fleet"),
         (["accuracy", "--schedulers", "--references", "nowhere"], "no reference runs"),
     ],
 )

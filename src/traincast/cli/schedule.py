@@ -48,6 +48,9 @@ def schedule(
         str | None, typer.Option("--uplink", help="Bytes/s of a rack's uplink, such as 12.5GB; shared.")
     ] = None,
     traffic: Annotated[str, typer.Option("--traffic", help="Bytes/s each GPU of a job sends across racks.")] = "1GB",
+    quotas: Annotated[
+        str | None, typer.Option("--quota", help="GPUs that tenants own under the policy quota: vision=32,speech=16.")
+    ] = None,
     load: Annotated[float, typer.Option("--load", help="Load of a synthetic trace.")] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Seed of everything drawn.")] = 0,
     until: Annotated[
@@ -61,6 +64,8 @@ def schedule(
     """Simulate a cluster whose scheduler uses forecasts.
 
     Runs every policy on the same trace and compares waiting, completion, fairness, use, deadlines, cost and energy.
+
+    Example: traincast schedule synthetic:1000 --cluster 16x8:a100-80g@2.5 --policy fifo,srtf,easy --out out/
     """
     import math
     from dataclasses import replace
@@ -96,6 +101,7 @@ def schedule(
         network=None if capacity is None else UniformTraffic(bytes_per_s_per_gpu=parse_bytes(traffic)),
         until_s=math.inf if until is None else parse_seconds(until),
         record=out is not None,
+        quotas=() if quotas is None else study.parse_quotas(quotas, fleet),
     )
     jobs = read.jobs
     if forecasts:

@@ -17,7 +17,7 @@ from traincast.schedule.jobs import JobTable
 from traincast.schedule.metrics import Metrics, measure_schedule
 from traincast.schedule.network import NetworkModel
 from traincast.schedule.placement import Consolidated, Placer
-from traincast.schedule.policies import FROM_TRACE, POLICIES, policy_for
+from traincast.schedule.policies import FROM_TRACE, POLICIES, Quotas, policy_for
 from traincast.schedule.rounds import simulate_rounds
 from traincast.schedule.shares import SHARE_POLICIES
 from traincast.schedule.simulator import simulate_cluster
@@ -84,6 +84,8 @@ class Setting:
     network: NetworkModel | None = None
     until_s: float = math.inf
     record: bool = False
+    quotas: tuple[tuple[str, float], ...] = ()
+    """GPUs that tenants own, for the policy quota; without any, all own equal shares."""
 
 
 def run_policy(
@@ -110,6 +112,8 @@ def run_policy(
     if name in ELASTIC:
         policy: Any = ELASTIC[name]
         perf = perf or ScalingLaw(tuple(jobs.num_gpus.tolist()))
+    elif name == "quota" and setting.quotas:
+        policy = Quotas(owned=setting.quotas)
     else:
         policy = policy_for(name, jobs, num_gpus=setting.fleet.num_gpus)
     estimator = FromHistory() if name == "qssf" and setting.estimator is EXACT else setting.estimator
@@ -127,6 +131,19 @@ def run_policy(
         record=setting.record,
         progress=progress,
     )
+
+
+def parse_quotas(text: str, fleet: Fleet) -> tuple[tuple[str, float], ...]:
+    """'vision=32,speech=16': GPUs that each tenant owns; others only borrow."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        tenant, _, gpus = part.strip().rpartition("=")
+        if not tenant or not gpus.isdigit():
+            raise InvalidInput(f"quota {part!r} is not TENANT=GPUS, such as vision=32")
+        found[tenant] = float(gpus)
+    if sum(found.values()) > fleet.num_gpus:
+        raise InvalidInput(f"quotas of {sum(found.values()):g} GPUs exceed the {fleet.num_gpus} of the fleet")
+    return tuple(found.items())
 
 
 def check_policies(names: Sequence[str]) -> list[str]:
