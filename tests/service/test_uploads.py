@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from traincast.errors import CaptureFailed, InvalidInput, TraincastError
+from traincast.service import uploads
 from traincast.service.uploads import (
     MODEL_TYPES,
     _keep_inside,
@@ -93,7 +94,7 @@ def test_the_recording_worker_may_not_start_or_call_anything(event: str) -> None
 def test_the_recording_worker_opens_only_libraries_and_its_own_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(uploads, "_own_folders", [tmp_path.resolve()])
     _refuse("open", (str(tmp_path / "model.onnx"), "w", 0))
     _refuse("open", (json.__file__, "r", 0))
     for path in ("/etc/passwd", "../elsewhere", str(Path.home() / ".ssh" / "id_rsa")):

@@ -219,8 +219,10 @@ def _keep_inside(blob: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _empty_folder() -> Iterator[Path]:
+    """A folder to work in; it stays open to this process until it is gone."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="traincast-upload-") as folder:
+        _own_folders.append(Path(folder).resolve())
         os.chdir(folder)
         try:
             yield Path(folder)
@@ -228,6 +230,7 @@ def _empty_folder() -> Iterator[Path]:
             os.chdir(before)
 
 
+_own_folders: list[Path] = []
 _closed = False
 
 
@@ -266,6 +269,8 @@ def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
     if event != "open" or not isinstance(arguments[0], (str, bytes)):
         return
     path = Path(os.fsdecode(arguments[0])).resolve()
-    allowed = (Path.cwd(), *map(Path, (sys.prefix, sys.base_prefix, *_SYSTEM, *filter(None, sys.path))))
+    allowed = (*_own_folders, *map(Path, (sys.prefix, sys.base_prefix, *_SYSTEM, *filter(None, sys.path))))
     if not any(path.is_relative_to(place.resolve()) for place in allowed):
+        # The operator may see the path; the one who sent the model may not.
+        sys.stderr.write(f"traincast: refused to open {path} while a model was recorded\n")
         raise CaptureFailed("recording this model tried to open a file, which an upload may not")
