@@ -359,32 +359,20 @@ def score_cases(tables: Sequence[Path], svg: Path | None) -> None:
 
 def draw_scatter(cases: Sequence[Seen], file: Path) -> None:
     """Predicted against measured, both axes logarithmic."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "traincast"
-    from matplotlib import pyplot
-
+    from traincast.files import write_whole
+    from traincast.report.svg import Point, draw_agreement
     from traincast.simulate import Overheads
 
-    figure, axes = pyplot.subplots(figsize=(6, 6))
-    for source in sorted({case.source for case in cases}):
-        own = [case for case in cases if case.source == source]
-        points = [((case.measured_bytes or 0) / 1e9, predict_case(case, Overheads()) / 1e9) for case in own]
-        axes.scatter(*zip(*points, strict=True), s=6, alpha=0.5, label=f"{source} ({len(points)})")
-    ends = [1.0, 100.0]
-    axes.plot(ends, ends, color="black", linewidth=0.8)
-    axes.plot(ends, [1.1 * end for end in ends], color="grey", linewidth=0.5, linestyle="--", label="10% off")
-    axes.plot(ends, [end / 1.1 for end in ends], color="grey", linewidth=0.5, linestyle="--")
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="measured peak, GB",
-        ylabel="predicted peak, GB",
-        title="Peak memory per device",
-    )
-    axes.legend()
-    figure.savefig(file, metadata={"Date": None}, bbox_inches="tight")
+    points = [
+        Point(
+            measured=(case.measured_bytes or 0) / 1e9,
+            forecast=predict_case(case, Overheads()) / 1e9,
+            series=case.source,
+        )
+        for case in cases
+    ]
+    title = f"Peak memory of {len(points)} runs, band 10%"
+    write_whole(file, draw_agreement(points, title=title, show=lambda value: f"{value:g} GB"))
     print(f"drawn to {file}")
 
 

@@ -47,6 +47,6 @@ def test_a_model_without_tokens_has_no_longest_sequence(run: Run) -> None:
 
 def test_the_memory_of_the_fullest_stage_can_be_drawn(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "memory.svg"
-    ran = run("fit", "gpt2", "-d", "a100-80g", "-g", 2, "--pp", 2, "--micro-batches", 4, "--svg", file)
+    ran = run("fit", "gpt2", "-d", "a100-80g", "-g", 2, "-b", 8, "--pp", 2, "--micro-batches", 4, "--svg", file)
     assert ran.code == 0
     assert "stage 2 of 2" in file.read_text()

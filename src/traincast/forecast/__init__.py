@@ -34,7 +34,7 @@ UNSEEN_DEVICE = 1.15
 """A stack's left-out errors are of models never seen on devices that were; others may be a little further off."""
 CONTEXT_BYTES = 0.75e9
 """What the driver and libraries hold on a device beside the framework's allocator."""
-USABLE_ALONE, USABLE_TOGETHER = 0.95, 0.89
+USABLE_ALONE, USABLE_TOGETHER = 0.95, 0.91
 """Share of a device that requests fill before one of them finds no hole; with others, communicators take their part too."""
 MEMORY_SPREAD = 0.1
 """One standard deviation of the peak in log bytes, on models and scales left out of the fit."""

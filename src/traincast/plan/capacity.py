@@ -14,6 +14,13 @@ Pose = Callable[[int, int | None, Parallelism], Job]
 LARGEST_BATCH = 2**22
 LONGEST_SEQUENCE = 2**23
 MOST_COMBINED = 4
+LEAST_SAVED = 0.005
+"""A change that saves a smaller share of the peak is no advice."""
+AGAIN = {
+    "selective": "the core of attention",
+    "products": "all but attention and every second product",
+    "full": "whole layers",
+}
 SEQUENCE_STEP = 128
 """Tokens: lengths are multiples of this, which all kernels run well."""
 
@@ -127,7 +134,7 @@ def _try_each(pose: Pose, cluster: Cluster, plan: Parallelism, batch: int, seq: 
         except (IllegalPlan, InvalidInput):
             # Not every model can be split or cut in every way; what cannot be built is no advice.
             continue
-        if after.memory.peak_bytes >= before.memory.peak_bytes:
+        if after.memory.peak_bytes > (1 - LEAST_SAVED) * before.memory.peak_bytes:
             continue
         yield Change(
             name=name,
@@ -141,13 +148,9 @@ def _try_each(pose: Pose, cluster: Cluster, plan: Parallelism, batch: int, seq: 
 
 
 def _alternatives(plan: Parallelism, batch: int) -> Iterator[tuple[str, Parallelism, int]]:
-    for how in ("selective", "full"):
-        if plan.recompute != how and plan.recompute != "full":
-            yield (
-                f"recompute {'the core of attention' if how == 'selective' else 'whole layers'}",
-                replace(plan, recompute=how),
-                batch,
-            )
+    for how, what in AGAIN.items():
+        if plan.recompute not in (how, "full"):
+            yield f"recompute {what}", replace(plan, recompute=how), batch
     if plan.data * plan.context > 1:
         shards = {1: "optimizer state (ZeRO 1)", 2: "gradients too (ZeRO 2)", 3: "weights too (ZeRO 3, FSDP)"}
         for stage in range(plan.zero + 1, 4):

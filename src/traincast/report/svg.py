@@ -1,7 +1,7 @@
 """A timeline or a comparison of measured and forecast times to a stand-alone SVG drawing."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
@@ -53,7 +53,9 @@ class Point:
     series: str
 
 
-def draw_agreement(points: Sequence[Point], *, title: str, size: int = 560) -> str:
+def draw_agreement(
+    points: Sequence[Point], *, title: str, size: int = 560, show: Callable[[float], str] = show_seconds
+) -> str:
     """Forecast against measurement on logarithmic axes; the band is 10% to either side."""
     if not points:
         raise InvalidInput("there is no point to draw")
@@ -85,8 +87,8 @@ def draw_agreement(points: Sequence[Point], *, title: str, size: int = 560) -> s
     body = [_text(10, 22, title, size=15, weight="bold"), f'<polygon points="{band}" fill="#dddddd"/>']
     for decade in range(low, low + span + 1):
         value = 10.0**decade
-        body.append(_text(x(value), size - 42, show_seconds(value), anchor="middle"))
-        body.append(_text(64, y(value) + 4, show_seconds(value), anchor="end"))
+        body.append(_text(x(value), size - 42, show(value), anchor="middle"))
+        body.append(_text(64, y(value) + 4, show(value), anchor="end"))
     body.append(_text(70 + inner / 2, size - 22, "measured", anchor="middle"))
     body.append(_text(70, 42, "forecast"))
     names = sorted({point.series for point in points})
