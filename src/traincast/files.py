@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import re
 import tempfile
 import tomllib
 import types
@@ -25,6 +26,8 @@ MAX_FILE_BYTES = 256 * MIB
 MAX_UNPACKED_BYTES = 1024 * MIB
 GRAPH_FORMAT = "traincast-graph"
 GRAPH_VERSION = 1
+
+_HUGE = re.compile(rb"[0-9a-fA-F_]{300}")
 
 T = TypeVar("T")
 
@@ -48,7 +51,7 @@ def decode(kind: type[T], data: Any, *, where: str = "") -> T:
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
-        return tomllib.loads(_read_bytes(Path(path)).decode("utf-8"))
+        return tomllib.loads(_read_numbers(Path(path)).decode("utf-8"))
     except ValueError as error:
         # Bad syntax, bad encoding, and numbers of more digits than Python converts.
         raise InvalidInput(f"{path} is not valid TOML: {error}") from error
@@ -59,7 +62,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 def read_json(path: str | os.PathLike[str]) -> Any:
     """JSON, gzip or plain, with limits on size and depth."""
     try:
-        return json.loads(_read_bytes(Path(path)), parse_constant=_refuse_constant)
+        return json.loads(_read_numbers(Path(path)), parse_constant=_refuse_constant)
     except ValueError as error:
         raise InvalidInput(f"{path} is not valid JSON: {error}") from error
     except RecursionError as error:
@@ -112,6 +115,14 @@ def load_graph(path: str | os.PathLike[str]) -> Graph | Scalable:
     if "scalable" in data:
         return decode(Scalable, data["scalable"], where=f"{path}: scalable")
     return decode(Graph, data.get("graph"), where=f"{path}: graph")
+
+
+def _read_numbers(path: Path) -> bytes:
+    """The bytes of a text whose numbers a float can hold; Python would read whole numbers of any size."""
+    raw = _read_bytes(path)
+    if _HUGE.search(raw):
+        raise InvalidInput(f"{path} holds a number of 300 digits or more; amounts end near 1e308")
+    return raw
 
 
 def _read_bytes(path: Path) -> bytes:

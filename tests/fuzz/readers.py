@@ -562,6 +562,6 @@ READERS: dict[str, Reader] = {
     },
     "jobs, format guessed": Reader(
         read=_lazily("traincast.schedule.traces", "read_trace"), suffix=".csv",
-        samples=_given(*(sample for _, sample in LOGS.values())),
+        samples=_given(*(sample for suffix, sample in LOGS.values() if suffix == ".csv")),
     ),
 }  # fmt: skip

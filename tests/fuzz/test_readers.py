@@ -56,6 +56,10 @@ FOUND = {
     "a gzip file whose body is damaged": ("graph", b"\x1f\x8b\x08\x00" + bytes(6) + b"\xff" * 40),
     "a number of thousands of digits in JSON": ("graph", b'{"format": ' + MANY_DIGITS + b"}"),
     "a number of thousands of digits in TOML": ("cluster table", b"nodes = " + MANY_DIGITS),
+    "a whole number that no float can hold": (
+        "job file",
+        b'source = "gpt2"\n[cluster]\ndevice = "a100-80g"\nprice_per_device = ' + b"9" * 400,
+    ),
     "deeply nested TOML": ("job file", b"source = " + b"[" * 3000 + b"]" * 3000),
     "a source too long to be a file": ("job file", b'source = "' + b"x" * 5000 + b'"'),
     "an empty table of measurements": ("measurements csv", b""),

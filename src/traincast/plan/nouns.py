@@ -7,6 +7,7 @@ from statistics import NormalDist
 
 from traincast.errors import InvalidInput
 from traincast.spec import ORDERS, RECOMPUTES, Cluster, Forecast, Job, JobTime, Parallelism
+from traincast.spec.display import show_html
 
 Pose = Callable[[int, str], Job]
 """(samples of one pass of one replica, how activations are recomputed) -> the job to forecast."""
@@ -117,6 +118,9 @@ class Plan:
     def batch(self) -> int:
         return self.candidate.batch
 
+    def _repr_html_(self) -> str | None:
+        return show_html(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
@@ -146,6 +150,9 @@ class Search:
     nearest: Miss | None = None
     """Set where no plan keeps every limit."""
     notes: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str | None:
+        return show_html(self)
 
 
 def meet_probability(job: JobTime, deadline_s: float) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from traincast.errors import InvalidInput
+from traincast.spec.display import show_html
 from traincast.units import DTYPE_BYTES
 
 PHASES = ("forward", "backward", "recompute", "optimizer")
@@ -174,6 +175,9 @@ class Graph:
     def unknown_ops(self) -> tuple[str, ...]:
         """The names of ops without a FLOP formula, once each, in order."""
         return tuple(dict.fromkeys(op.name for op in self.ops if op.flop is None))
+
+    def _repr_html_(self) -> str | None:
+        return show_html(self)
 
     def with_ops(self, ops: tuple[Op, ...]) -> "Graph":
         return replace(self, ops=ops)
