@@ -82,10 +82,10 @@ def test_every_degree_reaches_the_plan() -> None:
     )  # fmt: skip
 
 
-def test_experts_that_span_the_tensor_axis_are_split_by_it() -> None:
+def test_more_ranks_for_experts_than_replicas_fold_them_over_the_tensor_axis() -> None:
     said: list[str] = []
     plan = read_plan(make_case(n_gpus=256, dp=16, tp=2, pp=8, ep=32), said)
-    assert plan.expert == 16
+    assert (plan.expert, plan.expert_tensor) == (32, 1)
     assert any("ep = 32" in line for line in said)
 
 

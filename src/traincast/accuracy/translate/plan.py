@@ -1,7 +1,5 @@
 """The parallelism columns of a case to a Parallelism."""
 
-import math
-
 from traincast.accuracy.cases import Case
 from traincast.errors import InvalidInput, UnknownName
 from traincast.spec import RECOMPUTES, Parallelism
@@ -33,17 +31,19 @@ def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
         raise InvalidInput(f"dp x tp x pp x cp = {data} x {tensor} x {pipeline} x {context} is not n_gpus = {num_gpus}")
     settings = case.settings
     virtual = case.vp or 1
+    folds = _folds_experts(expert, replicas=data * context, tensor=tensor, assumptions=assumptions)
     return Parallelism(
         data=data,
         tensor=tensor,
         pipeline=pipeline,
         context=context,
-        expert=_fit_experts(expert, replicas=data * context, tensor=tensor, assumptions=assumptions),
+        expert=expert,
+        expert_tensor=1 if folds else None,
         virtual_stages=virtual if pipeline > 1 else 1,
         micro_batches=read_passes(case, data=data, assumptions=assumptions),
         zero=_read_sharding(case),
         sequence_parallel=tensor > 1
-        and ("sequence_parallel" in settings or case.framework in SEQUENCE_PARALLEL_STACKS),
+        and (folds or "sequence_parallel" in settings or case.framework in SEQUENCE_PARALLEL_STACKS),
         recompute=read_recomputation(case, assumptions),
         order=_read_order(settings, virtual=virtual),
         balance="products" if case.framework in PRODUCT_BALANCED_STACKS else "layers",
@@ -52,14 +52,14 @@ def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
     )
 
 
-def _fit_experts(expert: int, *, replicas: int, tensor: int, assumptions: list[str]) -> int:
-    """Megatron spreads experts over the tensor axis too; here they are spread over replicas and split by tensor, which
-    leaves each device the same work and the same share of the weights."""
+def _folds_experts(expert: int, *, replicas: int, tensor: int, assumptions: list[str]) -> bool:
+    """More ranks for experts than there are replicas: they can only lie along the tensor axis too, each expert whole."""
     if replicas % expert == 0 or (replicas * tensor) % expert:
-        return expert
-    spread = math.gcd(expert, replicas)
-    assumptions.append(f"ep = {expert} taken as experts over {spread} replicas, each split by tensor {tensor}")
-    return spread
+        return False
+    assumptions.append(
+        f"ep = {expert} over {replicas} replicas: experts are spread over tensor {tensor} too, each whole"
+    )
+    return True
 
 
 def read_passes(case: Case, *, data: int, assumptions: list[str]) -> int:
