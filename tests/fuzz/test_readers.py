@@ -75,6 +75,7 @@ FOUND = {
     "nccl-tests output that is no UTF-8": ("nccl-tests", b"# all_reduce_perf \xbc\xff"),
     "a log of jobs that is no UTF-8": ("jobs kubernetes", b'{"items": [{"kind": "\xff"}]}'),
     "a log of jobs that is deeply nested": ("jobs kubernetes", b"[" * 5000 + b"]" * 5000),
+    "a cell larger than csv reads": ("jobs tidy-csv", b"job_id,submit_s,num_gpus\n" + b"x" * 200_000 + b",1,1\n"),
     "items that are no list": ("jobs kubernetes", b'{"items": null}'),
 }
 

@@ -326,9 +326,15 @@ def _tidy(row: Row) -> dict[str, Any]:
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        reader = csv.DictReader(file)
+        yield from _numbered(csv.DictReader(file), path)
+
+
+def _numbered(reader: "csv.DictReader[str]", path: Path) -> Iterator[tuple[int, Row]]:
+    try:
         for row in reader:
             yield reader.line_num, row
+    except csv.Error as error:
+        raise InvalidInput(f"{path}, after line {reader.line_num}: {error}") from error
 
 
 PAI_TASKS = ("job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
@@ -341,16 +347,12 @@ def _pai_rows(path: Path) -> Iterator[tuple[int, Row]]:
         head = file.readline()
         named = "start_time" in head or "submit_time" in head
         file.seek(0)
-        reader = csv.DictReader(file) if named else csv.DictReader(file, fieldnames=PAI_TASKS)
-        for row in reader:
-            yield reader.line_num, row
+        yield from _numbered(csv.DictReader(file) if named else csv.DictReader(file, fieldnames=PAI_TASKS), path)
 
 
 def _bar_rows(path: Path) -> Iterator[tuple[int, Row]]:
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        reader = csv.DictReader(file, delimiter="|")
-        for row in reader:
-            yield reader.line_num, row
+        yield from _numbered(csv.DictReader(file, delimiter="|"), path)
 
 
 def _words(path: Path) -> Iterator[tuple[int, list[str]]]:
