@@ -376,7 +376,7 @@ def screenshots(arguments: argparse.Namespace) -> None:
                 opened.locator("#answers").scroll_into_view_if_needed()
                 opened.evaluate("document.getElementById('answers').scrollIntoView()")
             elif click is not None:
-                opened.locator(ready).first.scroll_into_view_if_needed()
+                opened.evaluate("document.querySelector('#plan-answer svg, #measures')?.scrollIntoView()")
             opened.screenshot(path=str(folder / f"{name}.png"))
             print(f"{folder / name}.png")
             context.close()

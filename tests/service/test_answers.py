@@ -118,6 +118,20 @@ def test_a_hugging_face_config_is_recorded_and_forecast_at_any_batch(service: Ru
     assert reply.body["workload"] == "llama"
 
 
+def test_an_onnx_file_is_recorded_and_forecast(service: Running) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, kinds = onnx.helper, onnx.TensorProto
+    weight = helper.make_tensor("w", kinds.FLOAT, [64, 32], b"\0" * (64 * 32 * 4), raw=True)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Relu", ["y"], ["z"])]
+    ends = [helper.make_tensor_value_info(name, kinds.FLOAT, ["n", size]) for name, size in (("x", 64), ("z", 32))]
+    model = helper.make_model(helper.make_graph(nodes, "tiny", ends[:1], ends[1:], [weight]))
+    upload = service.ask("POST", "/models", raw=model.SerializeToString(), content_type="application/octet-stream")
+    assert upload.status == 200, upload.body
+    assert (upload.body["kind"], upload.body["name"], upload.body["parameters"]) == ("onnx", "tiny", 64 * 32)
+    reply = service.post("/forecast", {"workload": {"model": upload.body["model"], "batch": 5}, "cluster": DEVICE})
+    assert (reply.status, reply.body["global_batch"]) == (200, 5)
+
+
 def test_similar_workloads_are_those_of_the_command_line(service: Running, capsys: pytest.CaptureFixture[str]) -> None:
     if main(["similar", "resnet50", "-b", "32", "-n", "3", "--json"]) != 0:
         pytest.skip(f"no table of known workloads: {capsys.readouterr().err}")
