@@ -52,9 +52,11 @@ def answer_rows(
     near them, each as far as it proves itself on the given rows (see `grant`).
     With more than one worker the distinct questions are shared between processes; the answers are the same.
     """
-    asked, granted = hide_results(rows), hide_results(given)
+    asked = hide_results(rows)
     watched: Iterable[Row] = progress(asked) if progress is not None else asked
-    grant = _weigh(asked, given, prior) if answer is None else Grant()
+    lessons = prepare(_measured(given), ops=_op_model(), prior=prior) if answer is None else []
+    cases = [case for row in asked if isinstance(case := _read_case(row), Case)] if lessons else []
+    grant = weigh(lessons, cases, prior=prior) if lessons else Grant(tuned=Tuned(start=prior))
     if engine not in ENGINES:
         raise UnknownName("engine", engine, ENGINES)
     if workers > 1 and answer is None:
@@ -64,35 +66,37 @@ def answer_rows(
     else:
         alone = _Alone(answer, grant)
         predictions = [alone.answer(row) for row in watched]
+    if answer is not None:
+        known = _learn(given, [alone.answer(row) for row in hide_results(given)])
+        places = [index for index, prediction in enumerate(predictions) if prediction.answered]
+        return _correct(asked, predictions, places, known)
     for constants in (False, True):
-        places = _places_to_correct(asked, predictions, grant, constants=constants, always=answer is not None)
-        if given and places and not (constants and answer is not None):
-            teacher = _Alone(answer, grant.tuned if constants else grant.ignoring)
-            cases = [parse_case(asked[index]) for index in places]
-            frameworks = {case.framework for case in cases}
-            known = [row for row in _learn(given, granted, teacher) if answer or row.case.framework in frameworks]
-            moved = correct(cases, [predictions[index] for index in places], known)
-            for index, prediction in zip(places, moved, strict=True):
-                predictions[index] = prediction
+        places = _places_to_correct(asked, predictions, grant, constants=constants)
+        if places:
+            predictions = _correct(asked, predictions, places, grant.teach(lessons, constants=constants))
     return predictions
 
 
-def _weigh(asked: Sequence[Row], given: Sequence[Row], prior: Stack | None) -> Grant:
-    if not given:
-        return Grant(tuned=Tuned(start=prior))
-    cases = [case for row in asked if isinstance(case := _read_case(row), Case)]
-    return weigh(prepare(_measured(given), ops=_op_model(), prior=prior), cases, prior=prior)
+def _correct(
+    asked: Sequence[Row], predictions: Sequence[Prediction], places: Sequence[int], known: Sequence[Known]
+) -> list[Prediction]:
+    """The predictions with those at some places moved towards what is known of their frameworks."""
+    cases = [parse_case(asked[index]) for index in places]
+    frameworks = {case.framework for case in cases}
+    own = [row for row in known if row.case.framework in frameworks]
+    moved = dict(zip(places, correct(cases, [predictions[index] for index in places], own), strict=True))
+    return [moved.get(index, prediction) for index, prediction in enumerate(predictions)]
 
 
 def _places_to_correct(
-    asked: Sequence[Row], predictions: Sequence[Prediction], grant: Grant, *, constants: bool, always: bool
+    asked: Sequence[Row], predictions: Sequence[Prediction], grant: Grant, *, constants: bool
 ) -> list[int]:
     """The answered rows whose near rows may correct them, with or without moved constants."""
     wanted = Verdict(constants=constants, near=True)
     return [
         index
         for index, prediction in enumerate(predictions)
-        if prediction.answered and (always or grant.verdict_of(parse_case(asked[index])) == wanted)
+        if prediction.answered and grant.verdict_of(parse_case(asked[index])) == wanted
     ]
 
 
@@ -161,10 +165,10 @@ def _measured(given: Sequence[Row]) -> list[Measured]:
     return found
 
 
-def _learn(given: Sequence[Row], granted: Sequence[Row], teacher: _Alone) -> list[Known]:
+def _learn(given: Sequence[Row], predictions: Sequence[Prediction]) -> list[Known]:
     known: list[Known] = []
-    for row, hidden in zip(given, granted, strict=True):
-        prediction, observation = teacher.answer(hidden), _observe(row)
+    for row, prediction in zip(given, predictions, strict=True):
+        observation = _observe(row)
         if prediction.answered and observation is not None and observation.scores_time and observation.step_s:
             known.append(Known(case=parse_case(row), prediction=prediction, step_s=observation.step_s))
     return known

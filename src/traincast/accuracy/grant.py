@@ -99,6 +99,15 @@ class Grant:
     def ignoring(self) -> Tuned:
         return Tuned(start=self.tuned.start)
 
+    def teach(self, lessons: Sequence[Lesson], *, constants: bool) -> list[Known]:
+        """The lessons beside what would have been answered, with or without moved constants."""
+        moved = self.tuned if constants else None
+        return [
+            Known(case=one.case, prediction=_answer(one, moved), step_s=one.step.seconds)
+            for one in lessons
+            if not constants or (one.case.framework, None) in self.tuned.groups
+        ]
+
 
 def weigh(lessons: Sequence[Lesson], asked: Sequence[Case], *, prior: Stack | None = None) -> Grant:
     """Learn from the lessons, and decide for every sort of asked row what of it is used."""

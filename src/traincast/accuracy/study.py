@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 OURS, OURS_GIVEN = "traincast, nothing granted", "traincast, known rows granted"
 OURS_IGNORING = "traincast, the same without them"
-MOST_KNOWN, MOST_ASKED = 300, 150
-MOST_FOLDS, MOST_KNOWN_OF_A_FOLD, MOST_ASKED_OF_A_FOLD = 6, 150, 40
+MOST_KNOWN, MOST_ASKED = 250, 120
+MOST_FOLDS, MOST_KNOWN_OF_A_FOLD, MOST_ASKED_OF_A_FOLD = 6, 120, 30
 """Rows of a split with known rows given: each costs a forecast and a place in the process that corrects it."""
 MEMORY_SPLITS: Mapping[str, Callable[[Case], bool]] = {
     "nanotron: all": lambda case: case.source == "hf_ultrascale",
