@@ -162,8 +162,8 @@ class Fit:
     """How many times wider than assumed steps scatter when each is forecast without its own measurement; until a few
     steps are measured it is not known, and two is a cautious guess."""
 
-    def predict(self, loads: Sequence[Load]) -> Array:
-        return _evaluate(Amounts.of(loads, self.groups), self.theta)[0]
+    def predict(self, loads: "Sequence[Load] | Amounts") -> Array:
+        return _evaluate(_amounts(loads, self.groups), self.theta)[0]
 
     def sensitivities(self, loads: Sequence[Load]) -> Array:
         """d ln(seconds) / d theta in units of the residual and of the prior: the features of the design."""
@@ -188,6 +188,19 @@ class Amounts:
     is_step: NDArray[np.bool_]
     spread: Array
 
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def pick(self, places: Sequence[int]) -> "Amounts":
+        """Some of the loads, in this order: counting operators takes longer than fitting them."""
+        chosen = list(places)
+        return Amounts(
+            matrix=self.matrix[chosen],
+            calls=self.calls[chosen],
+            is_step=self.is_step[chosen],
+            spread=self.spread[chosen],
+        )
+
     @staticmethod
     def of(loads: Sequence[Load], groups: tuple[str, ...]) -> "Amounts":
         position = {group: 3 * index for index, group in enumerate(groups)}
@@ -205,6 +218,10 @@ class Amounts:
             matrix=matrix, calls=calls, is_step=np.array([load.is_step for load in loads], dtype=bool),
             spread=np.array([load.spread for load in loads]),
         )  # fmt: skip
+
+
+def _amounts(loads: Sequence[Load] | Amounts, groups: tuple[str, ...]) -> Amounts:
+    return loads if isinstance(loads, Amounts) else Amounts.of(loads, groups)
 
 
 def start_fit(loads: Sequence[Load], peaks: Peaks) -> Fit:
@@ -226,12 +243,14 @@ def start_fit(loads: Sequence[Load], peaks: Peaks) -> Fit:
     return Fit(groups=groups, theta=start, prior=start, prior_spread=spreads, information=np.diag(1 / spreads**2))
 
 
-def refit(fit: Fit, loads: Sequence[Load], seconds: Sequence[float], *, num_iterations: int = 60) -> Fit:
+def refit(
+    fit: Fit, loads: Sequence[Load] | Amounts, seconds: Sequence[float] | Array, *, num_iterations: int = 60
+) -> Fit:
     """The most probable factors given prior and measurements: damped Gauss-Newton on robust log residuals."""
-    if not loads:
+    if not len(loads):
         return fit
     target = np.log(np.asarray(seconds, dtype=np.float64))
-    amounts = Amounts.of(loads, fit.groups)
+    amounts = _amounts(loads, fit.groups)
     theta = fit.theta.copy()
     damping = 1e-2
     cost = _cost(fit, amounts, target, theta)

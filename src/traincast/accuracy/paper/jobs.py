@@ -51,7 +51,7 @@ def forecast_jobs(learner: Learner, jobs: Sequence[MeasuredJob], *, parts: Parts
 
     Starting a process is CPU work (importing, building, joining), so it takes longer on a smaller share of a core.
     """
-    chosen = parts or Parts(own=False, interaction=False)
+    chosen = parts or Parts(own=False)
     settings = {setting.name: setting for setting in SETTINGS}
     steps = usable(learner)
     step_s, share = [], []

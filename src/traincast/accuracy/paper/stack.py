@@ -11,7 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.accuracy.corpus import Corpus, CorpusStep
-from traincast.calibrate import Calibrated, Fit, Load, Peaks, operator_load, refit, start_fit, step_load, to_calibration
+from traincast.calibrate import (
+    Amounts,
+    Calibrated,
+    Fit,
+    Load,
+    Peaks,
+    operator_load,
+    refit,
+    start_fit,
+    step_load,
+    to_calibration,
+)
 from traincast.cost.interaction import Interacting, Network
 from traincast.cost.interaction.features import Neighbourhood, describe
 from traincast.cost.interaction.fit import Example, Training, fit_network
@@ -48,7 +59,10 @@ class Parts:
     """Operators measured alone teach the rates too; off: whole steps only."""
     sync: bool = True
     """CPU time and latency of gradient synchronisation; off: bytes over the link's nominal rate."""
-    interaction: bool = True
+    steps: bool = True
+    """Whole steps teach the rates; off: operators measured alone do, and nobody has seen them together."""
+    interaction: bool = False
+    """Off by default: it did not prove better on families left out (ADR 14)."""
     own: bool = True
     """Known steps of the same workload scale its compute time; off: a workload is only its graph."""
 
@@ -105,6 +119,7 @@ class Model:
     calibration: Calibration
     parts: Parts
     network: Network | None = None
+    layers: "Layers | None" = None
     own: Mapping[Key, float] = field(default_factory=dict)
     """Factor on the compute time of a workload that has known steps."""
 
@@ -170,6 +185,23 @@ NOMINAL = CollectiveRates(hop_s=0.0, bytes_per_s=1e15, link_efficiency=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """Rates of the operators, and what they say of every workload: CPU seconds of its step."""
+
+    calibration: Calibration
+    compute_s: Mapping[Key, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frame:
+    """What all fits share: the operators of every workload, and the measured ones, counted by group."""
+
+    places: Mapping[Key, int]
+    start: Fit
+    amounts: Amounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Learner:
     """Fits models to known steps of one corpus; fits that two questions share are done once."""
 
@@ -195,21 +227,21 @@ class Learner:
         usable = [step for step in known if step.key in self.workloads]
         name = hash(tuple((step.key, step.setting.name) for step in usable))
         labels = self.once(("labels", name), lambda: self._clean(usable))
-        calibration = self.once(
-            ("layers", name, chosen.layers, chosen.operators), lambda: self._fit_layers(labels, chosen)
-        )
+        layers = self.once(("layers", name, replace(chosen, sync=True, own=True, interaction=True)),
+                           lambda: self._fit_layers(labels, chosen))  # fmt: skip
         network = None
         if chosen.interaction:
             network = self.once(
-                ("network", name, chosen.layers, chosen.operators, seed),
-                lambda: self._fit_network(labels, calibration, seed),
+                ("network", name, replace(chosen, sync=True, own=True), seed),
+                lambda: self._fit_network(labels, layers.calibration, seed),
             )
         synced = self.once(("sync", name), lambda: self._fit_sync(usable, dict(labels)))
         if not chosen.sync:
             synced = replace(synced, rates=NOMINAL)
         rates = {"all_reduce": synced.rates}
         model = Model(
-            calibration=replace(calibration, step_wall_scale=synced.wall_scale, collectives=rates),
+            calibration=replace(layers.calibration, step_wall_scale=synced.wall_scale, collectives=rates),
+            layers=layers,
             parts=chosen,
             network=network,
         )
@@ -225,18 +257,17 @@ class Learner:
         if len(single) < 5:
             raise InvalidInput(f"{len(single)} known steps of one worker; at least five are needed to fit layers")
         synced = self._fit_sync([step for step in known if step.key in single], single)
-        calibration = self._fit_layers(tuple(single.items()), Parts(operators=False))
-        model = Model(calibration=calibration, parts=Parts(interaction=False))
-        compute_s = {
-            key: single.get(key) or model.compute_s(self.workloads[key]) for key in dict.fromkeys(s.key for s in known)
-        }
+        layers = self._fit_layers(tuple(single.items()), Parts(operators=False))
+        compute_s = {key: single.get(key) or layers.compute_s[key] for key in dict.fromkeys(s.key for s in known)}
         factors = _own_factors(known, self.workloads, compute_s, synced, spread=LABEL_SPREAD)
         return tuple((key, seconds * factors[key]) for key, seconds in compute_s.items())
 
     def compute_s(self, model: Model, key: Key) -> float:
-        """Kept: the same graph is asked in a dozen settings. The calibration's layers and the network are kept too, so their
-        identities name them."""
-        name = ("compute", id(model.calibration.rates), id(model.network), key)
+        """Kept: the same graph is asked in a dozen settings."""
+        if model.layers is not None and model.network is None:
+            return model.layers.compute_s[key]
+        # Layers and network live in the cache as long as this does, so their identities name them.
+        name = ("compute", id(model.layers), id(model.network), key)
         return self.once(name, lambda: model.compute_s(self.workloads[key]))
 
     def answer(self, model: Model, step: CorpusStep) -> float:
@@ -248,19 +279,35 @@ class Learner:
             self._cache[name] = make()
         return self._cache[name]  # type: ignore[return-value]
 
-    def _fit_layers(self, single: Sequence[tuple[Key, float]], parts: Parts) -> Calibration:
-        loads = [self.workloads[key].load for key, _ in single]
-        seconds = [took for _, took in single]
-        every = [workload.load for workload in self.workloads.values()]
-        alone = self.operators if parts.operators else ()
-        if not parts.layers:
-            return _fit_two_rates(loads, seconds, every)
-        start = start_fit([*every, *(load for load, _ in alone)], PEAKS)
-        fit = refit(start, [*loads, *(load for load, _ in alone)], [*seconds, *(took for _, took in alone)])
-        return _calibration(fit)
+    def _frame(self) -> _Frame:
+        def make() -> _Frame:
+            keys = list(self.workloads)
+            loads = [*(self.workloads[key].load for key in keys), *(load for load, _ in self.operators)]
+            start = start_fit(loads, PEAKS)
+            places = {key: place for place, key in enumerate(keys)}
+            return _Frame(places=places, start=start, amounts=Amounts.of(loads, start.groups))
 
-    def _fit_network(self, single: Sequence[tuple[Key, float]], calibration: Calibration, seed: int) -> Network:
-        examples = [Example(seen=see(self.workloads[key].graph, calibration), seconds=took) for key, took in single]
+        return self.once("frame", make)
+
+    def _fit_layers(self, labels: Sequence[tuple[Key, float]], parts: Parts) -> Layers:
+        frame = self._frame()
+        known = labels if parts.steps else ()
+        rows = [frame.places[key] for key, _ in known]
+        seconds = [took for _, took in known]
+        if not parts.layers:
+            fit = _fit_two_rates(frame, rows, seconds)
+        else:
+            if parts.operators:
+                rows += range(len(frame.places), len(frame.amounts))
+                seconds += [took for _, took in self.operators]
+            fit = refit(frame.start, frame.amounts.pick(rows), seconds)
+        computed = fit.predict(frame.amounts.pick(list(frame.places.values())))
+        return Layers(calibration=_calibration(fit), compute_s=dict(zip(frame.places, computed.tolist(), strict=True)))
+
+    def _fit_network(self, labels: Sequence[tuple[Key, float]], calibration: Calibration, seed: int) -> Network:
+        # One batch size of each architecture, small and large in turn: the other teaches little and costs as much.
+        chosen = [pair for place, pair in enumerate(sorted(labels)) if (place // 2 + place) % 2 == 0]
+        examples = [Example(seen=see(self.workloads[key].graph, calibration), seconds=took) for key, took in chosen]
         return fit_network(examples, replace(self.training, seed=seed))
 
     def _fit_sync(self, known: Sequence[CorpusStep], compute_s: Mapping[Key, float]) -> Synced:
@@ -291,22 +338,15 @@ def _calibration(fit: Fit) -> Calibration:
     )
 
 
-def _fit_two_rates(loads: Sequence[Load], seconds: Sequence[float], every: Sequence[Load]) -> Calibration:
+def _fit_two_rates(frame: _Frame, rows: Sequence[int], seconds: Sequence[float]) -> Fit:
     """One rate of computing, one of moving data and one cost of a call for all kinds: the roofline's idea, fitted."""
     from traincast.accuracy.baselines.ernest import nonnegative_least_squares
 
-    def amounts(load: Load) -> tuple[float, float, float]:
-        flop = sum((op.flop or 0.0) * count for op, count in zip(load.ops, load.counts, strict=True))
-        moved = sum(op.num_bytes * count for op, count in zip(load.ops, load.counts, strict=True))
-        return flop, moved, float(sum(load.counts))
-
-    design = np.array([amounts(load) for load in loads])
+    matrix = frame.amounts.matrix[list(rows)]
+    design = np.stack([matrix[:, 0::3].sum(axis=1), matrix[:, 1::3].sum(axis=1), matrix[:, 2::3].sum(axis=1)], axis=1)
     scale = design.max(axis=0)
-    found = nonnegative_least_squares(design / scale / np.array(seconds)[:, None], np.ones(len(loads))) / scale
-    per_flop, per_byte, per_call = (max(float(value), 1e-16) for value in found)
-    fit = start_fit(every, PEAKS)
-    theta = fit.theta.copy()
-    for index in range(len(fit.groups)):
-        theta[3 * index : 3 * index + 3] = np.log([per_call, per_flop, per_byte])
+    found = nonnegative_least_squares(design / scale / np.array(seconds)[:, None], np.ones(len(rows))) / scale
+    theta = frame.start.theta.copy()
+    theta[:-3] = np.tile(np.log(np.maximum(found, 1e-16)), len(frame.start.groups))
     theta[-1] = np.log(1e-12)
-    return _calibration(replace(fit, theta=theta))
+    return replace(frame.start, theta=theta)

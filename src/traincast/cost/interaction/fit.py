@@ -22,9 +22,9 @@ class Example:
 class Training:
     """How a network is trained; chosen by leave-family-out error of the first half of the corpus (ADR 14)."""
 
-    width: int = 12
-    num_steps: int = 150
-    rate: float = 0.02
+    width: int = 8
+    num_steps: int = 40
+    rate: float = 0.03
     towards_one: float = 0.1
     """Penalty on the squared logarithm of each correction, weighed by the task's share of its step."""
     decay: float = 1e-3
