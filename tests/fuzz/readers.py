@@ -560,7 +560,7 @@ READERS: dict[str, Reader] = {
         )
         for name, (suffix, sample) in LOGS.items()
     },
-    "jobs, format guessed": Reader(
+    "jobs guessed": Reader(
         read=_lazily("traincast.schedule.traces", "read_trace"), suffix=".csv",
         samples=_given(*(sample for suffix, sample in LOGS.values() if suffix == ".csv")),
     ),

@@ -76,6 +76,12 @@ FOUND = {
     "a log of jobs that is no UTF-8": ("jobs kubernetes", b'{"items": [{"kind": "\xff"}]}'),
     "a log of jobs that is deeply nested": ("jobs kubernetes", b"[" * 5000 + b"]" * 5000),
     "a cell larger than csv reads": ("jobs tidy-csv", b"job_id,submit_s,num_gpus\n" + b"x" * 200_000 + b",1,1\n"),
+    "endlessly many GPUs": (
+        "jobs kubernetes",
+        b'{"items": [{"kind": "Workload", "metadata": {"name": "w", "creationTimestamp": "2024-01-01T00:00:00Z"}, "spec":'
+        b' {"podSets": [{"count": 1e309, "template": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu":'
+        b' "1"}}}]}}}]}}]}',
+    ),
     "items that are no list": ("jobs kubernetes", b'{"items": null}'),
 }
 

@@ -59,7 +59,7 @@ def read_trace(path: Path, *, kind: str | None = None, only: str | None = None, 
         except (Unusable, InvalidInput) as error:
             bad.append(BadRow(line=line, reason=str(error)))
             continue
-        except (AttributeError, TypeError, ValueError, KeyError) as error:
+        except (AttributeError, TypeError, ValueError, KeyError, OverflowError) as error:
             bad.append(BadRow(line=line, reason=f"unreadable ({type(error).__name__}: {error})"))
             continue
         if request.job_id in seen:
