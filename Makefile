@@ -48,6 +48,9 @@ fit-stacks: .venv/dev-ready   ## refit the constants of software stacks from ../
 fit-operators: .venv/dev-ready ## refit the operator models from ../shared/data
 	$(BIN)/python -m traincast.cost.fit
 
+fit-interaction: .venv/dev-ready ## refit the interaction network to our corpus (a minute)
+	$(BIN)/python -m traincast.accuracy.fit_interaction
+
 fit-collectives: .venv/dev-ready ## refit the collective model, errors on left-out machines beside it
 	$(BIN)/python -m traincast.cost.fit.collectives ../shared/data/collectives/collectives.parquet
 
