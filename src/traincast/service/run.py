@@ -14,9 +14,14 @@ from traincast.service.limits import Settings
 
 def run_service(settings: Settings, *, host: str, port: int, announce: Callable[[str], None]) -> None:
     """Serve until interrupted; `announce` is called with the address once requests are answered."""
-    listener = _listen(host, port)
+    app = make_app(settings)
+    try:
+        listener = _listen(host, port)
+    except InvalidInput:
+        app.state.dispatcher.state.close()
+        raise
     config = uvicorn.Config(
-        make_app(settings), log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=5
+        app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=5
     )
     server = uvicorn.Server(config)
 
