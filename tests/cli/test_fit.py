@@ -50,3 +50,18 @@ def test_the_memory_of_the_fullest_stage_can_be_drawn(run: Run, tmp_path: Path) 
     ran = run("fit", "gpt2", "-d", "a100-80g", "-g", 2, "-b", 8, "--pp", 2, "--micro-batches", 4, "--svg", file)
     assert ran.code == 0
     assert "stage 2 of 2" in file.read_text()
+
+
+def test_adapters_on_four_bit_weights_fit_where_full_training_does_not(run: Run) -> None:
+    size = ("fit", "llama-2-7b", "-d", "a10g", "--precision", "bf16-pure", "--seq", 512, "--json")
+    full = json.loads(run(*size).out)
+    frozen = json.loads(run(*size, "--adapter-rank", 16, "--frozen-dtype", "fp4").out)
+    assert not full["fits"]
+    assert frozen["fits"]
+    assert frozen["by_role"]["optimizer_state"] < 0.01 * full["by_role"]["optimizer_state"]
+
+
+def test_quantised_weights_need_adapters(run: Run) -> None:
+    ran = run("fit", "gpt2", "-d", "a100-80g", "--frozen-dtype", "fp4")
+    assert ran.code == 2
+    assert "adapter_rank" in ran.err

@@ -26,6 +26,13 @@ def fit(
     mode: options.Mode = None,
     optimizer: options.Optimizer = None,
     attention: options.Attention = None,
+    adapter_rank: Annotated[
+        int | None,
+        typer.Option("--adapter-rank", help="Train low-rank adapters (LoRA) of this rank, the model frozen."),
+    ] = None,
+    frozen_dtype: Annotated[
+        str | None, typer.Option("--frozen-dtype", help="Store frozen weights in fp4 (QLoRA) or int8.")
+    ] = None,
     recompute: options.Recompute = None,
     dp: Annotated[int | None, typer.Option("--dp", help="Data parallel replicas; default: all that are left.")] = None,
     tp: Annotated[int | None, typer.Option("--tp", help="Tensor parallel degree.")] = None,
@@ -66,8 +73,9 @@ def fit(
     from traincast.spec import Job, Parallelism
 
     options_given = WorkloadOptions(
-        batch=batch, seq=seq, precision=precision, mode=mode, optimizer=optimizer, attention=attention
-    )
+        batch=batch, seq=seq, precision=precision, mode=mode, optimizer=optimizer, attention=attention,
+        adapter_rank=adapter_rank, frozen_dtype=frozen_dtype,
+    )  # fmt: skip
     request = Request(
         source=source,
         workload=options_given,

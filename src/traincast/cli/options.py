@@ -58,7 +58,7 @@ Mode = Annotated[str | None, typer.Option("--mode", help="training_step, forward
 Optimizer = Annotated[str | None, typer.Option("--optimizer", help="adamw, adam, sgd, momentum, none ...")]
 Attention = Annotated[str | None, typer.Option("--attention", help="eager or flash.")]
 Recompute = Annotated[
-    str | None, typer.Option("--recompute", help="Activation recomputation: none, selective or full.")
+    str | None, typer.Option("--recompute", help="Activation recomputation: none, selective, products or full.")
 ]
 Given = Annotated[
     Path | None,

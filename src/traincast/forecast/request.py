@@ -26,6 +26,10 @@ class WorkloadOptions:
     mode: str | None = None
     optimizer: str | None = None
     attention: str | None = None
+    adapter_rank: int | None = None
+    """Of low-rank adapters beside a frozen model."""
+    frozen_dtype: str | None = None
+    """fp4 or int8: what frozen weights are stored in."""
 
     def given(self) -> dict[str, Any]:
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
@@ -224,7 +228,7 @@ def _load_json(path: Path, options: WorkloadOptions) -> Graph:
 def _refuse_changes(path: Path, options: WorkloadOptions) -> None:
     changed = [name for name in options.given() if name != "batch"]
     if changed:
-        flags = ", ".join(f"--{name}" for name in changed)
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
         raise InvalidInput(f"{path} is a captured graph, so {flags} cannot change it; capture the model again")
 
 
@@ -238,6 +242,10 @@ def _catalogue_workload(source: str, options: WorkloadOptions, recompute: str) -
 
 def _capture(source: str, options: WorkloadOptions) -> Graph:
     """Record a model from its file; this is the only way that may need PyTorch."""
+    if options.adapter_rank or options.frozen_dtype:
+        raise InvalidInput(
+            f"adapters are added to workloads of the catalogue only; build them into the model of {source}"
+        )
     from traincast.capture import load_source as capture_source
     from traincast.spec.graph import Scalable
 
