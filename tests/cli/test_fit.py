@@ -65,3 +65,10 @@ def test_quantised_weights_need_adapters(run: Run) -> None:
     ran = run("fit", "gpt2", "-d", "a100-80g", "--frozen-dtype", "fp4")
     assert ran.code == 2
     assert "adapter_rank" in ran.err
+
+
+def test_what_fills_the_device_is_named(run: Run) -> None:
+    line = next(
+        line for line in run("fit", "gpt2", "-d", "a100-80g").out.splitlines() if line.startswith("  at the peak")
+    )
+    assert all(part in line for part in ("parameter", "optimizer state", "activation"))

@@ -9,6 +9,9 @@ import typer
 from traincast.cli import options
 from traincast.cli.output import say
 
+MOST_PARTS = 5
+"""Of the peak, largest first."""
+
 
 def fit(
     source: options.Source,
@@ -163,6 +166,9 @@ def _describe(now: Any, most: Any, longest: Any, changes: Any, wanted: int, conf
         f"  batch {wanted:<12}{show_bytes(memory.peak_bytes)} of {show_bytes(memory.capacity_bytes)} at the peak "
         f"({memory.peak_at}): {verdict}, probability {memory.fit_probability:.1%}, asked {confidence:.0%}",
     ]
+    largest = sorted(memory.by_role.items(), key=lambda item: -item[1])[:MOST_PARTS]
+    parts = ", ".join(f"{role.replace('_', ' ')} {show_bytes(amount)}" for role, amount in largest)
+    lines.append(f"  at the peak       {parts}")
     if most.size:
         reach = " or more" if most.reached_end else ""
         speed = f", {most.answer.samples_per_s:,.4g} samples/s"
