@@ -249,8 +249,7 @@ class Bench:
         """The tasks of a piece under a plan, and their estimates: ops once per device, collectives once per cluster."""
         template = piece.shape.template(plan)
         end = next((i for i, task in enumerate(template.tasks) if task.phase == "optimizer"), len(template.tasks))
-        update = piece.update(plan)
-        tasks: list[Task] = [*place_replicas(template.tasks[:end], plan), *update.tasks]
+        tasks: list[Task] = [*place_replicas(template.tasks[:end], plan), *piece.update_tasks(plan)]
         priced = iter(self._price_ops(job, cluster, piece))
         estimates = [
             self._price_collective(job, cluster, task)

@@ -12,8 +12,11 @@ from traincast.lower import spread_state
 from traincast.lower.pipeline import cut_pipeline
 from traincast.lower.rewrite import scale_op
 from traincast.simulate.memory import RESIDENT, WIDE_GRADIENT, Life, Pass, find_lives, replay_pass
-from traincast.spec import Collective, Op, Parallelism, Repeat, Stage, Task
+from traincast.spec import Collective, Op, Parallelism, Repeat, Stage, Task, Tensor
 from traincast.spec.graph import segments
+
+_SHARED = ("parameter", "gradient", "optimizer_state")
+_HOLLOW = {role: Tensor(shape=(0,), dtype="fp32", role=role) for role in (*RESIDENT, "gradient", "temporary")}
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +64,7 @@ class Piece:
     _replayed: dict[tuple[int, int, bool], Pass] = field(default_factory=dict)
     _leftover: float | None = None
     _state: dict[tuple[int, int], Stage] = field(default_factory=dict)
+    _alone: tuple[Stage, tuple[int, ...]] | None = None
 
     @property
     def widens(self) -> bool:
@@ -68,12 +72,38 @@ class Piece:
         return any(t.role == "gradient" and t.name.endswith(WIDE_GRADIENT) for t in self.stage.tensors)
 
     def update(self, plan: Parallelism) -> Stage:
-        """The optimizer's tasks under a plan, and all tensors of the stage as this plan shares them."""
+        """The optimizer's tasks under a plan, and the tensors that replicas share as this plan shares them."""
         key = plan.data * plan.context, plan.zero
         if key not in self._state:
-            alone = replace(self.stage, tasks=self.stage.tasks[self.end :], repeats=())
-            self._state[key] = spread_state(alone, plan)
+            self._state[key] = spread_state(self._take_update()[0], plan)
         return self._state[key]
+
+    def update_tasks(self, plan: Parallelism) -> tuple[Task, ...]:
+        """The optimizer's tasks under a plan, naming the tensors of the whole stage."""
+        places = self._take_update()[1]
+        return tuple(
+            replace(task, reads=tuple(places[t] for t in task.reads), writes=tuple(places[t] for t in task.writes))
+            if isinstance(task, Op)
+            else task
+            for task in self.update(plan).tasks
+        )
+
+    def _take_update(self) -> tuple[Stage, tuple[int, ...]]:
+        """The optimizer as a stage of its own, with the tensors it shares or writes, and their places in the whole."""
+        if self._alone is None:
+            tasks = self.stage.tasks[self.end :]
+            used = {t for task in tasks if isinstance(task, Op) for t in (*task.reads, *task.writes)}
+            places = tuple(i for i, t in enumerate(self.stage.tensors) if t.role in _SHARED or i in used)
+            number = {place: index for index, place in enumerate(places)}
+            moved = tuple(
+                replace(task, reads=tuple(number[t] for t in task.reads), writes=tuple(number[t] for t in task.writes))
+                if isinstance(task, Op)
+                else task
+                for task in tasks
+            )
+            tensors = tuple(self.stage.tensors[place] for place in places)
+            self._alone = Stage(tasks=moved, repeats=(), tensors=tensors), places
+        return self._alone
 
     def repeats(self, template: Stage) -> tuple[Repeat, ...]:
         if self.count is None:
@@ -91,8 +121,11 @@ class Piece:
         state = self.update(plan)
         if not accumulates:
             # Gradients come and go with the layers here, so their shares change the whole course.
+            tensors = list(self.stage.tensors)
+            for place, tensor in zip(self._take_update()[1], state.tensors, strict=True):
+                tensors[place] = tensor
             one = replay_pass(
-                replace(self.stage, tensors=state.tensors),
+                replace(self.stage, tensors=tuple(tensors)),
                 accumulates=False,
                 lives=self.shape.find_lives(accumulates=False),
             )
@@ -100,11 +133,11 @@ class Piece:
             if accumulates not in self._passes:
                 self._passes[accumulates] = self._replay_without_update()
             one = self._passes[accumulates]
-            resident = dict.fromkeys((*RESIDENT, "gradient"), 0.0)
+            resident = {role: self._fixed_bytes(role) for role in (*RESIDENT, "gradient")}
             temporary = 0.0
             written = {t for task in state.tasks if isinstance(task, Op) for t in task.writes}
             for index, tensor in enumerate(state.tensors):
-                if tensor.role in resident:
+                if tensor.role in _SHARED:
                     resident[tensor.role] += tensor.num_bytes * tensor.copies
                 elif index in written and tensor.role == "temporary":
                     temporary += tensor.num_bytes
@@ -118,11 +151,17 @@ class Piece:
         gathered = self.shape.gathered_unit_bytes(plan) if plan.zero == 3 and plan.data * plan.context > 1 else 0.0
         return replace(one, unit_bytes=gathered)
 
+    def _fixed_bytes(self, role: str) -> float:
+        """Of what no replica shares."""
+        if role in _SHARED:
+            return 0.0
+        return sum(t.num_bytes * t.copies for t in self.stage.tensors if t.role == role)
+
     def _replay_without_update(self) -> Pass:
         """With nothing resident and nothing that the optimizer writes: what the passes alone add to any state."""
         written = {t for task in self.stage.tasks[self.end :] if isinstance(task, Op) for t in task.writes}
         hollow = tuple(
-            replace(tensor, shape=(0,), copies=1)
+            _HOLLOW[tensor.role]
             if tensor.role in (*RESIDENT, "gradient") or (tensor.role == "temporary" and index in written)
             else tensor
             for index, tensor in enumerate(self.stage.tensors)
@@ -162,39 +201,53 @@ class Variant:
 
     shared: Stage
     _cuts: dict[int, Cut] = field(default_factory=dict)
-    _shapes: dict[str, tuple[Shape, int]] = field(default_factory=dict)
+    _shapes: tuple[tuple[Shape, int], ...] | None = None
 
     def cut(self, plan: Parallelism) -> Cut:
         if plan.pipeline not in self._cuts:
-            made = self._cut_alike(plan.pipeline) if plan.pipeline > 2 else None
+            made = self._cut_alike(plan) if plan.pipeline > 1 else None
             self._cuts[plan.pipeline] = made or self._cut(plan)
         return self._cuts[plan.pipeline]
 
     def _cut(self, plan: Parallelism) -> Cut:
-        stages = cut_pipeline(self.shared, plan)
         pieces: list[Piece] = []
         known: dict[int, int] = {}
         owner = []
-        for stage in stages:
+        for stage in cut_pipeline(self.shared, plan):
             if id(stage.tasks) not in known:
                 known[id(stage.tasks)] = len(pieces)
                 pieces.append(Piece(shape=Shape(stage=stage), stage=stage, count=None, end=_optimizer_start(stage)))
             owner.append(known[id(stage.tasks)])
-        cut = Cut(pieces=tuple(pieces), owner=tuple(owner))
-        layers = self._layers()
-        if layers is not None and len(pieces) == 3 and layers % plan.pipeline == 0 and layers // plan.pipeline > 1:
-            for name, place in (("first", 0), ("middle", 1), ("last", -1)):
-                self._shapes[name] = pieces[owner[place]].shape, layers // plan.pipeline
-        return cut
+        return Cut(pieces=tuple(pieces), owner=tuple(owner))
 
-    def _cut_alike(self, num_stages: int) -> Cut | None:
-        """From the stages of another cut of the same model, where each gets the same number of layers."""
-        layers = self._layers()
-        if layers is None or layers % num_stages or layers // num_stages < 2 or not self._shapes:
+    def _cut_alike(self, plan: Parallelism) -> Cut | None:
+        """From the stages of one cut of the same model: where layers do not divide evenly, the first stages get one more."""
+        layers, num_stages = self._layers(), plan.pipeline
+        if layers is None or layers // num_stages < 2 or plan.balance != "layers":
             return None
-        count = layers // num_stages
-        pieces = tuple(self._resize(*self._shapes[name], count) for name in ("first", "middle", "last"))
-        return Cut(pieces=pieces, owner=(0, *[1] * (num_stages - 2), 2))
+        shapes = self._reference(plan, layers)
+        if shapes is None:
+            return None
+        pieces: dict[tuple[int, int], Piece] = {}
+        owner = []
+        for index in range(num_stages):
+            sort = 0 if index == 0 else 2 if index == num_stages - 1 else 1
+            count = layers // num_stages + (index < layers % num_stages)
+            if (sort, count) not in pieces:
+                pieces[sort, count] = self._resize(*shapes[sort], count)
+            owner.append(list(pieces).index((sort, count)))
+        return Cut(pieces=tuple(pieces.values()), owner=tuple(owner))
+
+    def _reference(self, plan: Parallelism, layers: int) -> tuple[tuple[Shape, int], ...] | None:
+        """(first, middle, last) stage of a cut in which each has as many layers; None where no cut is like that."""
+        if self._shapes is None:
+            degree = next((p for p in range(3, layers // 2 + 1) if layers % p == 0), None)
+            self._shapes = ()
+            if degree is not None:
+                cut = self._cut(replace(plan, pipeline=degree, virtual_stages=1))
+                if cut.owner == (0, *[1] * (degree - 2), 2):
+                    self._shapes = tuple((piece.shape, layers // degree) for piece in cut.pieces)
+        return self._shapes or None
 
     def _layers(self) -> int | None:
         """How often the layers repeat, where there is one sort of them; None: each cut is another."""
