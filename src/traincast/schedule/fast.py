@@ -267,7 +267,7 @@ def _run_preemptive(desk: _Desk, policy: Policy) -> tuple[int, Floats, Ints]:
         desk.floats(desk.most_running + 1),
         desk.ints(desk.most_running + 1),
         desk.ints(desk.most_running + 1),
-        desk.ints(len(desk.nodes[0])),
+        desk.ints(len(desk.nodes[0]) + desk.nodes[4] + 1),
         desk.floats(count),
         attained,
         desk.ints(count),

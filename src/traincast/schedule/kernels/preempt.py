@@ -276,7 +276,7 @@ def find_in_the_way(
     gain: Any,
 ) -> int:
     """For a job of several nodes: those from `spot` on that hold the nodes which are cleared at the least cost in GPUs, if
-    enough nodes hold nobody else. `gain` is 0 for every node before and after."""
+    enough nodes hold nobody else. `gain` (an entry per node, then one per number of free GPUs) is 0 before and after."""
     for at in range(spot, num_running):
         rest = gpus[run_jobs[at]]
         node = held[run_jobs[at]]
@@ -286,17 +286,24 @@ def find_in_the_way(
             node = chain[node]
         if last[run_jobs[at]] >= 0:
             gain[last[run_jobs[at]]] += rest
-    wanted = (need + width - 1) // width
-    # The freest nodes first: -1 marks a node that is to be cleared.
-    for room in range(width, -1, -1):
-        for node in range(len(free)):
-            if wanted > 0 and free[node] == room and gain[node] == width - room:
-                gain[node] = -1
-                wanted -= 1
-        if wanted == 0:
-            break
+    num_nodes = len(free)
+    left = (need + width - 1) // width
+    # How many nodes would be empty, by the GPUs that are free there now; the freest are cleared first.
+    for node in range(num_nodes):
+        if free[node] + gain[node] == width:
+            gain[num_nodes + free[node]] += 1
+    room = width
+    while room >= 0 and gain[num_nodes + room] < left:
+        left -= gain[num_nodes + room]
+        room -= 1
+    enough = room >= 0
+    for node in range(num_nodes if enough else 0):
+        if free[node] + gain[node] == width and free[node] >= room and (free[node] > room or left > 0):
+            if free[node] == room:
+                left -= 1
+            gain[node] = -1  # to be cleared
     num_losers = 0
-    for at in range(spot, num_running if wanted == 0 else spot):
+    for at in range(spot, num_running if enough else spot):
         touched = last[run_jobs[at]] >= 0 and gain[last[run_jobs[at]]] == -1
         node = held[run_jobs[at]]
         while node >= 0 and not touched:
@@ -305,8 +312,8 @@ def find_in_the_way(
         if touched:
             losers[num_losers] = run_jobs[at]
             num_losers += 1
-    for node in range(len(free)):
-        gain[node] = 0
+    for at in range(num_nodes + width + 1):
+        gain[at] = 0
     return num_losers
 
 
