@@ -11,7 +11,17 @@ from pathlib import Path
 import numpy as np
 
 from traincast.cost import CostModel
-from traincast.cost.interaction.features import NUM_PASSES, NUMERIC, SORTS, Array, Neighbourhood, Places, describe
+from traincast.cost.interaction.features import (
+    NUM_PASSES,
+    NUMERIC,
+    OF_STAGE,
+    SORTS,
+    Array,
+    Neighbourhood,
+    Places,
+    describe,
+    measure_stage,
+)
 from traincast.cost.learned import read_safetensors, write_safetensors
 from traincast.spec.hardware import Cluster
 from traincast.spec.program import Stage
@@ -20,6 +30,8 @@ from traincast.spec.result import Estimate
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights" / "interaction.safetensors"
 BOUND = 0.7
 """The logarithm of the largest correction: between half and twice what the model below says."""
+FAR = 3.0
+"""Standard deviations outside of the training data at which a correction has faded to less than 0.01%."""
 NUM_ROUNDS = 2
 NEIGHBOURS = ("self", "before", "after", "sources", "targets")
 
@@ -41,6 +53,12 @@ class Network:
     def inputs(self, seen: Neighbourhood) -> Array:
         numeric = np.clip((seen.numeric - self.centre) / self.scale, -4.0, 4.0)
         return np.concatenate([_one_hot(seen.sorts, len(SORTS)), _one_hot(seen.passes, NUM_PASSES), numeric], axis=1)
+
+    def knows(self, stage: Stage) -> bool:
+        """Whether any task of it could be corrected: its totals alone may lie too far from the training data."""
+        totals, last = measure_stage(stage), slice(len(NUMERIC) - len(OF_STAGE), len(NUMERIC))
+        outside = np.maximum(self.low[last] - totals, 0.0) + np.maximum(totals - self.high[last], 0.0)
+        return bool((outside / self.scale[last]).sum() < FAR)
 
     def nearness(self, seen: Neighbourhood) -> Array:
         """1 inside the range of the training data, falling to 0 outside of it: there the correction fades."""
@@ -76,6 +94,8 @@ class Interacting:
 
     def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
         estimates = self.base.estimate(stage, cluster)
+        if not self.network.knows(stage):
+            return estimates
         factors = self.network.factors(describe(stage, estimates))
         return tuple(
             replace(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from traincast.spec.graph import KINDS, Op
 from traincast.spec.measurement import calls_of
-from traincast.spec.program import Stage, Task
+from traincast.spec.program import Collective, Stage, Task
 from traincast.spec.result import Estimate
 
 Array = NDArray[np.float64]
@@ -97,20 +97,33 @@ class Neighbourhood:
         )  # fmt: skip
 
 
+def measure_stage(stage: Stage) -> Array:
+    """The numbers OF_STAGE, which need no price: they tell whether a network knows anything like it."""
+    flop = moved = calls = 0.0
+    for task, count in zip(stage.tasks, stage.counts(), strict=True):
+        moved += task.num_bytes * count
+        if isinstance(task, Op):
+            flop += (task.flop or 0.0) * count
+            calls += calls_of(task) * count
+        else:
+            calls += count
+    weights = sum(tensor.num_bytes * tensor.copies for tensor in stage.tensors if tensor.role == "parameter")
+    amounts = (1 + flop, 1 + max(moved, 1.0), 1 + calls, 1 + weights, (1 + flop) / (1 + max(moved, 1.0)))
+    return np.log10(amounts)
+
+
 def describe(stage: Stage, estimates: Sequence[Estimate]) -> Neighbourhood:
     tasks = stage.tasks
     counts = np.array(stage.counts(), dtype=np.float64)
     seconds = np.array([estimate.seconds for estimate in estimates])
     sorts = np.array([_SORT_OF[task.kind] if isinstance(task, Op) else _SORT_OF[COLLECTIVE] for task in tasks])
     passes = np.array([_STAGES[task.phase] for task in tasks])
-    moved = np.array([_moved_bytes(task) for task in tasks])
+    moved = np.array([task.num_bytes for task in tasks])
     sizes = np.array([_sizes(task) for task in tasks]).reshape(len(tasks), 6)
     flop, read, written, rows, cols, depth = sizes.T
     calls = np.array([calls_of(task) if isinstance(task, Op) else 1 for task in tasks], dtype=np.float64)
     spent = seconds * counts
     whole_s, whole_bytes = max(float(spent.sum()), 1e-30), max(float((moved * counts).sum()), 1.0)
-    whole_flop, whole_calls = float((flop * counts).sum()), float((calls * counts).sum())
-    weights = sum(tensor.num_bytes * tensor.copies for tensor in stage.tensors if tensor.role == "parameter")
     reuse, fresh, sources, targets = _follow_tensors(stage, moved * counts)
     # The device runs tasks one after another; a host that issues slower than it runs is a queue that empties.
     host = np.cumsum(np.array([estimate.host_s for estimate in estimates]) * counts)
@@ -121,19 +134,12 @@ def describe(stage: Stage, estimates: Sequence[Estimate]) -> Neighbourhood:
         np.log10(np.clip((seconds / (1 + moved)) / (whole_s / whole_bytes), 1e-6, 1e6)), np.log10(1 + reuse), fresh,
         (np.cumsum(spent) - spent / 2) / whole_s, lead, _overlap(tasks, spent, whole_s),
     ]  # fmt: skip
-    constants = [
-        math.log10(1 + whole_flop), math.log10(1 + whole_bytes), math.log10(1 + whole_calls), math.log10(1 + weights),
-        math.log10((1 + whole_flop) / (1 + whole_bytes)),
-    ]  # fmt: skip
+    constants = measure_stage(stage)
     numeric = np.stack([*columns, *(np.full(len(tasks), value) for value in constants)], axis=1)
     return Neighbourhood(
         sorts=sorts.astype(np.intp), passes=passes.astype(np.intp), numeric=numeric, counts=counts, seconds=seconds,
         sources=sources, targets=targets,
     )  # fmt: skip
-
-
-def _moved_bytes(task: Task) -> float:
-    return task.num_bytes
 
 
 _SIZES = {
@@ -167,7 +173,7 @@ def _sizes(task: Task) -> tuple[float, float, float, float, float, float]:
 
 def _follow_tensors(stage: Stage, moved: Array) -> tuple[Array, Array, Places, Places]:
     """Bytes moved since each task's largest input was touched, how much of its input is fresh, and the data-flow edges."""
-    before = np.concatenate([[0.0], np.cumsum(moved)])
+    before = [0.0, *np.cumsum(moved).tolist()]
     touched: dict[int, int] = {}
     writer: dict[int, int] = {}
     reuse, fresh = np.full(len(stage.tasks), before[-1]), np.zeros(len(stage.tasks))
@@ -180,25 +186,35 @@ def _follow_tensors(stage: Stage, moved: Array) -> tuple[Array, Array, Places, P
                 sources.append(place - 1)
                 targets.append(place)
             continue
-        if task.reads:
-            largest = max(task.reads, key=sizes.__getitem__)
-            if largest in touched:
-                reuse[place] = before[place] - before[touched[largest] + 1]
-            whole = sum(sizes[tensor] for tensor in task.reads)
-            new = sum(sizes[tensor] for tensor in task.reads if writer.get(tensor, -2) == place - 1)
+        reads, writes = task.reads, task.writes
+        if reads:
+            largest = max(reads, key=sizes.__getitem__)
+            last = touched.get(largest)
+            if last is not None:
+                reuse[place] = before[place] - before[last + 1]
+            whole = new = 0.0
+            for tensor in reads:
+                whole += sizes[tensor]
+                source = writer.get(tensor)
+                if source is None:
+                    continue
+                new += sizes[tensor] if source == place - 1 else 0.0
+                sources.append(source)
+                targets.append(place)
             fresh[place] = new / whole if whole else 0.0
-        for source in {writer[tensor] for tensor in task.reads if tensor in writer}:
-            sources.append(source)
-            targets.append(place)
-        touched.update(dict.fromkeys((*task.reads, *task.writes), place))
-        writer.update(dict.fromkeys(task.writes, place))
+        for tensor in reads:
+            touched[tensor] = place
+        for tensor in writes:
+            touched[tensor] = writer[tensor] = place
     return reuse, fresh, np.array(sources, dtype=np.intp), np.array(targets, dtype=np.intp)
 
 
 def _overlap(tasks: Sequence[Task], spent: Array, whole_s: float) -> Array:
     """Communication issued but not yet over when each task starts, if a network carries it beside the computation."""
+    if not any(isinstance(task, Collective) and task.overlapped for task in tasks):
+        return np.zeros(len(tasks))
     pending, waiting = 0.0, []
-    for task, seconds in zip(tasks, spent, strict=True):
+    for task, seconds in zip(tasks, spent.tolist(), strict=True):
         waiting.append(pending)
         if isinstance(task, Op):
             pending = max(0.0, pending - seconds)
