@@ -125,6 +125,14 @@ def forecast(
     costs = _load_costs(calibration) if calibration is not None else None
     answer = run_forecast(resolved.job, resolved.cluster, resolved.parallelism, costs=costs, draw=True)
     answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target))
+    if explain:
+        from traincast.cost.pricing import Pricing
+        from traincast.cost.stack import stack as find_stack
+        from traincast.forecast.parts import explain_interaction
+
+        priced = costs or Pricing(stack=find_stack(resolved.job.stack))
+        said = explain_interaction(resolved.job, resolved.cluster, resolved.parallelism, priced)
+        answer = dataclasses.replace(answer, notes=(*answer.notes, said))
     if trace is not None:
         write_json(trace, trace_forecast(answer))
     if svg is not None:
