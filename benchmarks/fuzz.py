@@ -47,7 +47,7 @@ def main() -> int:
             foreign = [sample for kind in ("graph", "kineto") for sample in READERS[kind].samples(folder)]
             others = [*samples, *foreign]
             for sample in samples:
-                verdict = feed(reader, sample, folder)
+                verdict = feed(reader, sample, folder, limit_s=120)
                 if verdict != "accepted":
                     print(f"{name}: its own sample is not accepted: {verdict}")
                     bad += 1

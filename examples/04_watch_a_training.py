@@ -1,5 +1,6 @@
 """A real training on this CPU: forecast before step 0, live comparison, then a slow loader. Needs traincast[torch]."""
 
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from traincast.integrate.pytorch import watch_training
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
-BATCH, STEPS = 32, 60
+BATCH, STEPS = 32, int(os.environ.get("STEPS", "24"))
 
 
 class Net(torch.nn.Module):
@@ -37,7 +38,7 @@ def train(store: Path, *, wait_s: float) -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     with watch_training(
         model, torch.randint(500, (BATCH, 32)), loss="cross_entropy", optimizer=optimizer, num_steps=STEPS, store=store,
-        name="small transformer", say=print,
+        name="small transformer", check_every=STEPS // 3, say=print,
     ) as run:  # fmt: skip
         for tokens in run.batches(batches(wait_s=wait_s)):
             optimizer.zero_grad()

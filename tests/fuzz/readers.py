@@ -161,19 +161,19 @@ def limited(seconds: float = CPU_LIMIT_S) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def feed(reader: Reader, content: bytes, folder: Path) -> str:
-    """Read one input: 'accepted', 'refused', or what went wrong and where."""
+def feed(reader: Reader, content: bytes, folder: Path, *, limit_s: float = CPU_LIMIT_S) -> str:
+    """Read one input: 'accepted', 'refused', or what went wrong and where. The first may import a framework: allow more."""
     path = folder / f"input{reader.suffix}"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     try:
-        with warnings.catch_warnings(), limited(), contextlib.redirect_stderr(io.StringIO()):
+        with warnings.catch_warnings(), limited(limit_s), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             reader.read(path)
     except TraincastError:
         return "refused"
     except TooSlow:
-        return f"more than {CPU_LIMIT_S} s of CPU time"
+        return f"more than {limit_s} s of CPU time"
     except Exception as error:
         return f"{type(error).__name__} at {_place(error)}: {' '.join(str(error).split())[:120]}"
     return "accepted"
@@ -542,9 +542,13 @@ READERS: dict[str, Reader] = {
     "nccl-tests": Reader(read=_read_nccl, suffix=".txt", samples=_given(NCCL)),
     "hf config": Reader(
         read=_lazily("traincast.capture.huggingface", "describe_config"), suffix=".json",
-        samples=_given(HF_CONFIG, LLAMA_CONFIG), needs=("torch", "transformers"), cost=20,
+        samples=_given(HF_CONFIG, LLAMA_CONFIG), needs=("torch", "transformers"), cost=5,
     ),
-    "onnx": Reader(read=_read_source, suffix=".onnx", samples=_onnx, needs=("torch", "onnx"), cost=40),
+    "hf model": Reader(
+        read=_read_source, suffix=".json", samples=_given(HF_CONFIG, LLAMA_CONFIG), needs=("torch", "transformers"),
+        cost=400,
+    ),
+    "onnx": Reader(read=_read_source, suffix=".onnx", samples=_onnx, needs=("torch", "onnx"), cost=8),
     "tensorflow pb": Reader(read=_read_source, suffix=".pb", samples=_pb, needs=("tensorboard",), cost=4),
     "tensorflow pbtxt": Reader(read=_read_source, suffix=".pbtxt", samples=_pbtxt, needs=("tensorboard",), cost=4),
     "tensorflow saved model": Reader(

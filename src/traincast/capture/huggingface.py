@@ -101,7 +101,8 @@ def _parse(transformers: Any, content: dict[str, Any], origin: str) -> Any:
 
 
 def _model_class(transformers: Any, content: dict[str, Any], parsed: Any, origin: str) -> Any:
-    for name in content.get("architectures") or ():
+    named = content.get("architectures")
+    for name in named if isinstance(named, list) else ():
         found = getattr(transformers, str(name), None)
         if found is not None and hasattr(found, "_from_config"):
             return found
