@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", choices=("all", "encoders", "predictor"), default="all")
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder of the corpus")
     parser.add_argument("--generated", type=Path, help="file that keeps the captured random architectures between runs")
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=12)
     given = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     corpus = load_corpus(given.corpus)

@@ -28,7 +28,7 @@ HIDDEN_SHARE = 0.15
 class Training:
     """Fixed before any error was looked at, but for the number of epochs, which the time of a laptop decides."""
 
-    epochs: int = 40
+    epochs: int = 12
     batch: int = 32
     learning_rate: float = 3e-3
     seed: int = 0

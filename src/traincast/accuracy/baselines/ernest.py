@@ -123,7 +123,10 @@ def choose_runs(candidates: Sequence[Run], costs: Sequence[float], *, budget: fl
         trial = _within(shares - step * slope / np.abs(slope).max(), prices, budget)
         reached = _trace(rows, trial)
         if reached < value:
+            settled = value - reached < 1e-5 * value
             shares, step, value = trial, step * 1.5, reached
+            if settled:
+                break
         else:
             step /= 2
             if step < 1e-6:
