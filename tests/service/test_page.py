@@ -259,8 +259,8 @@ def test_a_schedule_is_simulated_and_drawn(page: Any, service: Running, tmp_path
     page.wait_for_selector("#schedule-answer h2:has-text('2 jobs')")
     page.click("#trace-forget")
     assert page.is_enabled("#trace_jobs")
-    for box in page.locator("#policies input:checked").all():
-        box.uncheck()
+    for name in ("fifo", "srtf", "las"):
+        page.uncheck(f"#policies input[value={name}]")
     page.click("#schedule-ask")
     page.wait_for_selector("#schedule-answer .problem")
     assert "choose at least one" in page.inner_text("#schedule-answer")
