@@ -37,9 +37,10 @@ WINDOW_S = 0.02
 """Of the sampler whose numbers are learned."""
 LENGTHS: Mapping[str, float] = {"size": 4.0, "mix": 1.5, "setting": 2.0, "physics": 2.0}
 """How far, in standard deviations of each group's features over the training rows, one row speaks for another."""
-SHARED, OWN, NOISE = 1.0, 0.35, 0.12
+SHARED, OWN, NOISE = 1.0, 0.35, 0.8
 """Standard deviations of the shared part, of the part of one setting, and of a measurement, over that of the targets.
-First guesses, then the best of {1/2, 1, 2} times each by leave-one-family-out on the first three settings measured."""
+The best of nine pairs (OWN 0.35, 0.7, 1.4; NOISE 0.12, 0.4, 0.8) for the transfer to 2xmixed and 2x100mbit of the corpus, which
+the tables of docs/theory/resources.md therefore leave out of the transfer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,8 @@ def fit_rates(runs: Sequence[Run]) -> Rates:
     wire_s = np.array([ring_bytes(run.work, run.place) / run.place.narrowest_bytes_per_s for run in runs])
     usable = wire_s < 0.5 * seconds
     if not usable.any():
-        raise InvalidInput("every run waits for its link; give some that do not")
+        # Where every run waits for its link, none tells what computing costs: at most all of the rest.
+        usable[:] = True
     scaled = table[usable] / seconds[usable, None]
     scale = np.maximum(scaled.max(axis=0), 1e-300)
     weights = _nonnegative(scaled / scale, np.ones(int(usable.sum())))
