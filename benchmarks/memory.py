@@ -423,6 +423,14 @@ def score_fits(cases: Sequence[Seen], thresholds: Sequence[float] = (0.5, 0.7, 0
         alarms = sum(not fit and verdict.case.ran for fit, verdict in zip(fits, verdicts, strict=True))
         print(f"  {threshold:<18}{right:>8.1%}{safe / len(failed):>12.1%}{truly / max(1, len(can_be)):>26.1%}"
               f"{alarms / (len(verdicts) - len(failed)):>13.1%}")  # fmt: skip
+    counts = {
+        (ran, fit): sum(v.case.ran == ran and (v.probability >= 0.5) == fit for v in verdicts)
+        for ran in (True, False)
+        for fit in (True, False)
+    }
+    print(f"  {'confusion':<18}{'said to fit':>12}{'said to fail':>14}")
+    for ran, name in ((True, "ran"), (False, "failed")):
+        print(f"  {name:<18}{counts[ran, True]:>12}{counts[ran, False]:>14}")
     print("  reliability: probability said, rows, share that ran")
     edges = [0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0000001]
     for low, high in itertools.pairwise(edges):
