@@ -65,7 +65,7 @@ class Speed:
     ernest_s: float
     """Machine-independent lower bound: ten steps of each run that its design asks for, launching not counted."""
     capture_s: float | None
-    """Recording the graph, CPU time; None where torch is not installed."""
+    """Recording the graph, CPU time; None where it was not asked for or torch is not installed."""
     predict_s: float
     """Vector and forecast, CPU time."""
 
@@ -333,6 +333,8 @@ def time_to_forecast(corpus: Corpus, *, num_captures: int = 3) -> Speed:
 
 
 def _capture_s(keys: Sequence[tuple[str, int]], num_captures: int) -> float | None:
+    if not num_captures:
+        return None
     try:
         from traincast.capture import capture
         from traincast.profile.architectures import build_architecture
