@@ -1,5 +1,6 @@
 """What the service answers is what the command line answers."""
 
+import gzip
 import json
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_details_show_the_step_and_the_memory(service: Running) -> None:
 
 
 def test_an_uploaded_graph_is_forecast_by_its_id(service: Running) -> None:
-    upload = service.ask("POST", "/models", raw=json.dumps(saved_graph()).encode())
+    upload = service.ask("POST", "/models", raw=gzip.compress(json.dumps(saved_graph()).encode()))
     assert upload.status == 200
     assert (upload.body["kind"], upload.body["batch_size"], upload.body["any_batch"]) == ("graph", 32, False)
     by_id = service.post("/forecast", {"workload": {"model": upload.body["model"]}, "cluster": DEVICE})

@@ -1,5 +1,6 @@
 """Models from strangers: read for their shapes, never for code, files or other people's data."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from traincast.service.uploads import (
     check_config,
     guess_kind,
     parse_json,
+    unpack,
 )
 
 
@@ -27,6 +29,16 @@ def test_the_kind_of_an_upload_is_told_by_its_content() -> None:
     assert guess_kind(b'  {"format": "traincast-graph"}') == "graph"
     assert guess_kind(json.dumps(config()).encode()) == "config"
     assert guess_kind(b"\x08\x07") == "onnx"
+
+
+def test_a_packed_upload_is_unpacked_within_bounds() -> None:
+    packed = gzip.compress(b"{}" * 500)
+    assert unpack(packed, most=1000) == b"{}" * 500
+    assert unpack(b"{}", most=1) == b"{}"
+    for content, words in ((packed, "more than 999 B"), (packed[:-9], "ends too early"), (packed[:4], "ends too early"),
+                           (b"\x1f\x8bxxxxxxxxxxxx", "damaged gzip")):  # fmt: skip
+        with pytest.raises(InvalidInput, match=words):
+            unpack(content, most=999 if content is packed else 2000)
 
 
 @pytest.mark.parametrize("key", ["auto_map", "backbone", "quantization_config", "_attn_implementation", "peft_config"])

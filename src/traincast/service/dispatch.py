@@ -15,7 +15,7 @@ from traincast.service.limits import Settings
 from traincast.service.metrics import Meter
 from traincast.service.pool import Busy, InternalError, Pool, Worker
 from traincast.service.state import State, StoredJob
-from traincast.service.uploads import guess_kind
+from traincast.service.uploads import guess_kind, unpack
 
 log = logging.getLogger("traincast.service")
 
@@ -155,6 +155,8 @@ class Dispatcher:
         self, content: bytes, *, kind: str | None = None, options: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Keep a model and the graph recorded from it; the same bytes are the same model."""
+        # In a thread: unpacking is long and lets others run meanwhile.
+        content = await asyncio.to_thread(unpack, content, most=4 * self.settings.limits.body_bytes)
         kind = kind or guess_kind(content)
         model = hashlib.sha256(kind.encode() + b"\0" + content).hexdigest()
         key = json.dumps(options or {}, sort_keys=True)

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from traincast.errors import CaptureFailed, InvalidInput, TraincastError
 from traincast.files import GRAPH_FORMAT, GRAPH_VERSION, decode, encode
 from traincast.spec.graph import Graph, Scalable
+from traincast.units import show_bytes
 
 KINDS = ("graph", "config", "onnx")
 
@@ -43,6 +45,22 @@ SIZE_KEYS = {
     "intermediate_size": 2**21, "vocab_size": 2**24, "num_experts": 4_096, "num_local_experts": 4_096,
     "n_routed_experts": 4_096, "image_size": 16_384, "max_position_embeddings": 2**26,
 }  # fmt: skip
+
+
+def unpack(content: bytes, *, most: int) -> bytes:
+    """A gzip file unpacked, up to a number of bytes; anything else as it is."""
+    if content[:2] != b"\x1f\x8b":
+        return content
+    unpacking = zlib.decompressobj(wbits=31)
+    try:
+        unpacked = unpacking.decompress(content, most)
+    except zlib.error as error:
+        raise InvalidInput(f"the upload is a damaged gzip file: {error}") from error
+    if unpacking.unconsumed_tail:
+        raise InvalidInput(f"the upload unpacks to more than {show_bytes(most)}, the most that is read")
+    if not unpacking.eof:
+        raise InvalidInput("the upload is a gzip file that ends too early; send all of it")
+    return unpacked
 
 
 def guess_kind(content: bytes) -> str:
