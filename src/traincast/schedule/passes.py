@@ -55,12 +55,13 @@ def preemptive_pass(floor: Floor, line: Line, now: float) -> None:
         placement = floor.find(job)
         # A job that was pushed out at this moment pushes nobody out, or two near equals could swap for ever.
         may_evict = floor.evicted_s[job] != now
-        if placement is None and losers and may_evict:
+        of_one_node = floor.num_gpus[job] <= max(floor.nodes.width)
+        if placement is None and losers and may_evict and of_one_node:
             placement = _evict_for(floor, job, losers, math.inf, now)
         if placement is None and may_evict:
             # By count there was room, but not together.
             behind = [other for other in order[order.index(job) :] if floor.state[other] == RUNNING]
-            if floor.num_gpus[job] <= max(floor.nodes.width):
+            if of_one_node:
                 # Look for one node among the last jobs in line.
                 placement = _evict_for(floor, job, behind, kernels.DISTURB * floor.num_gpus[job], now)
             else:

@@ -183,6 +183,8 @@ def run_preemptive(
                 for attempt in range(2):
                     if good or (attempt == 1 and width == 0):
                         break
+                    if attempt == 0 and need > width > 0:
+                        continue  # whole nodes are looked for at once
                     if attempt == 1:
                         # By count there was room, but not together: look for nodes among the last jobs in line.
                         key = guess[job]
