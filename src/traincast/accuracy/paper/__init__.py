@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from traincast.accuracy.corpus import Corpus
 from traincast.accuracy.paper.compare import (
     ABLATION,
-    ALONE,
-    ALONE_INTERACTION,
     BOX,
-    INTERACTION,
+    JOINT,
+    JOINT_INTERACTION,
+    LAYER_SUM,
     LINEAR,
     Chosen,
     Line,
@@ -19,7 +19,7 @@ from traincast.accuracy.paper.compare import (
     compare_splits,
     ours,
 )
-from traincast.accuracy.paper.compare import OURS as OUR_LAYERS
+from traincast.accuracy.paper.compare import OURS as OUR_INTERACTION
 from traincast.accuracy.paper.jobs import JobLine, forecast_jobs, read_jobs
 from traincast.accuracy.paper.predictddl import ERNEST, OURS, Row, Speed, compare, time_to_forecast
 from traincast.accuracy.paper.stack import Learner
@@ -115,8 +115,8 @@ def _claims(rows: Sequence[Row], speed: Speed, lines: Sequence[Line], jobs: Sequ
                 Claim(paper="ScaleDL", what=f"RMSE of {baseline} over ours", aim=5.0, found=five[baseline].rmse_ratio),
             ]
     for below, above, name in (
-        (OUR_LAYERS, INTERACTION, "layers that saw whole steps"),
-        (ALONE, ALONE_INTERACTION, "layers of single operators"),
+        (LAYER_SUM, OUR_INTERACTION, "layers of single operators"),
+        (JOINT, JOINT_INTERACTION, "layers that saw whole steps"),
     ):
         if below in five and above in five:
             ratio = five[below].mean / five[above].mean

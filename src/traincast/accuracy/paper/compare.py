@@ -26,8 +26,8 @@ Method = Callable[[Learner, Sequence[CorpusStep], Sequence[CorpusStep], int], li
 
 NUM_FOLDS = 5
 SCALEDL_FAMILIES = ("vgg", "resnet", "vit", "bert", "gpt")
-OURS, INTERACTION = "layers from operators and steps (ours)", "the same with interaction"
-ALONE, ALONE_INTERACTION = "layers from single operators only", "single operators only, with interaction"
+OURS, LAYER_SUM = "single operators + interaction (ours)", "single operators, layer sum (ours)"
+JOINT, JOINT_INTERACTION = "operators and steps, layer sum (ours)", "operators and steps + interaction (ours)"
 LINEAR, NONLINEAR, BOX, GNN = "additive linear", "additive non-linear", "black box", "GNN only"
 
 
@@ -161,10 +161,10 @@ ABLATION: Mapping[str, Parts] = {
     "without layers (one rate for all)": Parts(layers=False),
 }
 SCALEDL: Mapping[str, Method] = {
-    OURS: ours(Parts(own=False)),
-    INTERACTION: ours(Parts(own=False, interaction=True)),
-    ALONE: ours(Parts(own=False, steps=False)),
-    ALONE_INTERACTION: ours(Parts(own=False, steps=False, interaction=True)),
+    OURS: ours(Parts(own=False, steps=False, interaction=True)),
+    LAYER_SUM: ours(Parts(own=False, steps=False)),
+    JOINT: ours(Parts(own=False)),
+    JOINT_INTERACTION: ours(Parts(own=False, interaction=True)),
     NONLINEAR: additive(nonlinear=True),
     LINEAR: additive(nonlinear=False),
     BOX: black_box,
