@@ -142,7 +142,7 @@ class Search:
     num_plans: int
     """In the space."""
     num_evaluated: int
-    """Whose time and memory were worked out."""
+    """That were worked out and keep every limit; with those pruned and those excluded they are all plans."""
     num_pruned: int
     """That a bound showed to be worse than what was known, without working them out."""
     excluded: Mapping[str, int] = field(default_factory=dict)

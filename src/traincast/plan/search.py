@@ -249,7 +249,7 @@ def conclude(pose: Pose, sieve: Sieve, *, limits: Limits, objective: str, top: i
         plans=tuple(plans),
         front=tuple(replace(made[id(candidate)], on_front=True) for candidate in front),
         num_plans=sieve.num_plans,
-        num_evaluated=sieve.num_evaluated + sum(n for name, n in sieve.excluded.items() if name in _BY_FIGURES),
+        num_evaluated=sieve.num_evaluated,
         num_pruned=sieve.num_pruned,
         excluded=dict(sieve.excluded),
         nearest=nearest[1] if nearest is not None and not plans else None,

@@ -41,8 +41,8 @@ def say_candidate(candidate: Any) -> str:
 
 def _account(found: Search) -> Iterator[str]:
     yield (
-        f"{found.num_plans:,} plans: {found.num_evaluated:,} worked out, {found.num_pruned:,} shown by a bound to be no "
-        f"better, {sum(found.excluded.values()):,} excluded."
+        f"{found.num_plans:,} plans: {found.num_evaluated:,} worked out and within the limits, {found.num_pruned:,} shown by "
+        f"a bound to be no better, {sum(found.excluded.values()):,} excluded."
     )
     for limit, count in sorted(found.excluded.items(), key=lambda item: -item[1]):
         yield f"  {limit}: {count:,} plans excluded"
