@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from traincast.cost import CostModel
+from traincast.cost.interaction import WEIGHTS, Interacting, load_network
 from traincast.cost.sync import num_hops, price_collectives, slowest_speed, wire_bytes
 from traincast.design import a_optimal, d_optimal
 from traincast.errors import InvalidInput, UnknownName
@@ -37,6 +39,8 @@ VERSION = 1
 NORMAL_90 = 1.645
 
 Array = NDArray[np.float64]
+Others = Callable[[Stage, Cluster], tuple[Estimate, ...]]
+"""What prices the tasks a calibration does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -435,7 +439,7 @@ class Calibrated:
     """A cost model for the machine of a calibration; collectives it does not know are left to another model."""
 
     calibration: Calibration
-    others: Callable[[Stage, Cluster], tuple[Estimate, ...]] | None = None
+    others: Others | None = None
 
     def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
         scale = self.calibration.step_wall_scale / slowest_speed(cluster)
@@ -464,6 +468,16 @@ class Calibrated:
         limit = "compute" if compute_s >= op.num_bytes / rates.bytes_per_s else "memory"
         ground = "measured" if rates.num_measurements else "transfer"
         return _with_interval(seconds, rates.log_spread, limit=limit, ground=ground)
+
+
+def choose_costs(calibration: Calibration, *, others: Others | None = None) -> CostModel:
+    """The cost model a forecast should use: the interaction network corrects layers that never saw a whole step. It proved
+    better there on families left out, and not above layers that steps have taught already (ADR 14)."""
+    base = Calibrated(calibration=calibration, others=others)
+    taught = calibration.step_compute_scale != 1.0 or calibration.step_memory_scale != 1.0
+    if taught or not WEIGHTS.is_file():
+        return base
+    return Interacting(base=base, network=load_network())
 
 
 def _with_interval(seconds: float, log_spread: float, *, limit: str, ground: str) -> Estimate:

@@ -20,6 +20,7 @@ from traincast.calibrate import (
     Peaks,
     Score,
     calibrate_machine,
+    choose_costs,
     choose_loads,
     expected_cost_s,
     fit_collectives,
@@ -32,6 +33,7 @@ from traincast.calibrate import (
     start_fit,
     to_calibration,
 )
+from traincast.cost.interaction import Interacting
 from traincast.cost.sync import collective_seconds
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
@@ -357,3 +359,12 @@ def test_a_calibration_changes_what_the_command_line_forecasts(tmp_path: Path) -
         for extra in ([], ["--calibration", str(path)])
     )
     assert own["step"]["seconds"] != plain["step"]["seconds"]
+
+
+def test_the_interaction_network_corrects_only_layers_that_never_saw_a_step() -> None:
+    alone = operators(1, 25)
+    seconds = [true_seconds(load) for load in alone]
+    fit = refit(start_fit(alone, PEAKS), alone, seconds)
+    never = to_calibration(fit, name="x", environment=HERE, loads=alone, seconds=seconds, measuring_s=1.0)
+    assert isinstance(choose_costs(never), Interacting)
+    assert isinstance(choose_costs(make_calibration()), Calibrated)

@@ -148,7 +148,7 @@ def forecast(
 
 
 def _load_costs(path: Path) -> "CostModel":
-    from traincast.calibrate import Calibrated, load_calibration
+    from traincast.calibrate import choose_costs, load_calibration
     from traincast.cost.pricing import Pricing
 
-    return Calibrated(calibration=load_calibration(path), others=Pricing().estimate)
+    return choose_costs(load_calibration(path), others=Pricing().estimate)

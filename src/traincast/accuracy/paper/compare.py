@@ -273,7 +273,7 @@ def compare_designs(learner: Learner, *, seeds: Sequence[int], sizes: Sequence[i
 
 
 def train_default(learner: Learner, training: Training | None = None) -> tuple[Model, list[CorpusStep]]:
-    """What ships: fitted to every usable step."""
+    """What ships: layers of single operators, and the network that every usable step taught."""
     steps = usable(learner)
     chosen = learner if training is None else replace(learner, training=training)
-    return chosen.learn(steps, Parts(own=False, interaction=True)), steps
+    return chosen.learn(steps, Parts(own=False, steps=False, interaction=True)), steps
