@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from traincast.capture import capture
     from traincast.files import load_graph, save_graph
     from traincast.forecast import forecast
+    from traincast.plan import plan
     from traincast.spec import Cluster, Device, Estimate, Forecast, Graph, Job, Link, NodeGroup, Parallelism
 
 __version__ = "0.1.0"
@@ -28,6 +29,7 @@ __all__ = [
     "catalog",
     "forecast",
     "load_graph",
+    "plan",
     "save_graph",
 ]
 
@@ -35,6 +37,7 @@ _HOMES = {
     "capture": "traincast.capture",
     "forecast": "traincast.forecast",
     "load_graph": "traincast.files",
+    "plan": "traincast.plan",
     "save_graph": "traincast.files",
 }
 
