@@ -88,7 +88,7 @@ def similar(
     left = frozenset({"workload", "from", "how it behaved"})
     title = f"Known workloads like {graph.name} (batch {graph.batch_size}, {summary.dataset_type} data)"
     say(format_table(Table(headings=headings, rows=rows, left=left, title=title), paint=paint))
-    say(f"\n{_verdict(distance, limit=UNFAMILIAR, nearest=neighbours[0].workload.name)}")
+    say(f"\n{_verdict(distance, limit=UNFAMILIAR)}")
     if run is not None:
         say(_run_words(run))
 
@@ -128,13 +128,13 @@ def _words(found: dict[str, Any]) -> str:
     return f"forecast {answer['device']} {show_seconds(answer['step_s'])} a step, {answer['utilization']:.0%} of peak{fits}"
 
 
-def _verdict(distance: float, *, limit: float, nearest: str) -> str:
+def _verdict(distance: float, *, limit: float) -> str:
     if distance > limit:
         return (
             f"Unlike all we know: farther from its nearest neighbour than {distance:.0%} of the known workloads. "
             "Intervals widen; measure a few steps of it (traincast profile step) before you trust a forecast."
         )
-    return f"Familiar: {1 - distance:.0%} of the known workloads lie farther from their own nearest than this from {nearest}."
+    return f"Familiar: {1 - distance:.0%} of the known workloads are lonelier: farther from their nearest than this from its own."
 
 
 def _reuse(summary: Any, *, workers: int, link: str, cores: float, samples: float | None) -> dict[str, Any]:
