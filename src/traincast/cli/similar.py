@@ -132,7 +132,7 @@ def _verdict(distance: float, *, limit: float) -> str:
     if distance > limit:
         return (
             f"Unlike all we know: farther from its nearest neighbour than {distance:.0%} of the known workloads. "
-            "Intervals widen; measure a few steps of it (traincast profile step) before you trust a forecast."
+            "Intervals widen; measure a few steps of it (traincast profile steps) before you trust a forecast."
         )
     return f"Familiar: {1 - distance:.0%} of the known workloads are lonelier: farther from their nearest than this from its own."
 
