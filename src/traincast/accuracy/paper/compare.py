@@ -151,6 +151,8 @@ def _totals(learner: Learner) -> Mapping[Key, Totals]:
 
 
 FULL = Parts()
+SCALEDL_FORM = Parts(steps=False, interaction=True)
+"""Layers from single operators, a network from steps: two changes to the default, the one way in which the network pays."""
 ABLATION: Mapping[str, Parts] = {
     "everything but interaction (default)": FULL,
     "with interaction": Parts(interaction=True),
@@ -159,6 +161,7 @@ ABLATION: Mapping[str, Parts] = {
     "without single operators": Parts(operators=False),
     "without whole steps in layers": Parts(steps=False),
     "without layers (one rate for all)": Parts(layers=False),
+    "without whole steps in layers, with interaction": SCALEDL_FORM,
 }
 SCALEDL: Mapping[str, Method] = {
     OURS: ours(Parts(own=False, steps=False, interaction=True)),
