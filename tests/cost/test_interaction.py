@@ -185,3 +185,11 @@ def test_it_costs_a_small_part_of_a_forecast(network: Network) -> None:
     # A ratio, and the best of five of each: absolute times mean nothing on a shared machine. The bound is loose on purpose;
     # benchmarks/interaction.py measures it.
     assert min(after for _, after in times) < 2.0 * min(before for before, _ in times)
+
+
+def test_dense_and_listed_neighbours_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = see(128)
+    state = np.random.default_rng(0).normal(size=(seen.num_tasks, 3))
+    dense = seen.gather()(state)
+    monkeypatch.setattr("traincast.cost.interaction.features.DENSE", 0)
+    assert seen.gather()(state) == pytest.approx(dense)

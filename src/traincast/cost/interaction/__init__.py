@@ -5,7 +5,7 @@ Wraps any cost model and fits the same slot. Evaluated with numpy; `cost.interac
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,7 @@ BOUND = 0.7
 """The logarithm of the largest correction: between half and twice what the model below says."""
 FAR = 3.0
 """Standard deviations outside of the training data at which a correction has faded to less than 0.01%."""
+NEGLIGIBLE = 1e-4
 NUM_ROUNDS = 2
 NEIGHBOURS = ("self", "before", "after", "sources", "targets")
 
@@ -54,9 +55,9 @@ class Network:
         numeric = np.clip((seen.numeric - self.centre) / self.scale, -4.0, 4.0)
         return np.concatenate([_one_hot(seen.sorts, len(SORTS)), _one_hot(seen.passes, NUM_PASSES), numeric], axis=1)
 
-    def knows(self, stage: Stage) -> bool:
-        """Whether any task of it could be corrected: its totals alone may lie too far from the training data."""
-        totals, last = measure_stage(stage), slice(len(NUMERIC) - len(OF_STAGE), len(NUMERIC))
+    def knows(self, totals: Array) -> bool:
+        """Whether any task of a stage could be corrected: its totals alone may lie too far from the training data."""
+        last = slice(len(NUMERIC) - len(OF_STAGE), len(NUMERIC))
         outside = np.maximum(self.low[last] - totals, 0.0) + np.maximum(totals - self.high[last], 0.0)
         return bool((outside / self.scale[last]).sum() < FAR)
 
@@ -69,20 +70,22 @@ class Network:
     def factors(self, seen: Neighbourhood) -> Array:
         if seen.num_tasks == 0:
             return np.ones(0)
-        flows = seen.flows()
+        nearness = self.nearness(seen)
+        if nearness.max() < NEGLIGIBLE:
+            return np.ones(seen.num_tasks)
+        gather = seen.gather()
         state = np.tanh(self.inputs(seen) @ self.weights["in"] + self.weights["in_bias"])
         for number in range(NUM_ROUNDS):
-            total = self.weights[f"round{number}_bias"]
-            around = (state, *(flow.apply(state) for flow in flows))
-            for name, gathered in zip(NEIGHBOURS, around, strict=True):
-                total = total + gathered @ self.weights[f"round{number}_{name}"]
-            state = state + np.tanh(total)
+            weights = np.concatenate([self.weights[f"round{number}_{name}"] for name in NEIGHBOURS])
+            state = state + np.tanh(gather(state) @ weights + self.weights[f"round{number}_bias"])
         answer = np.tanh(state @ self.weights["out"] + self.weights["out_bias"])[:, 0]
-        return np.asarray(np.exp(self.bound * self.nearness(seen) * answer), dtype=np.float64)
+        return np.asarray(np.exp(self.bound * nearness * answer), dtype=np.float64)
 
 
 def _one_hot(places: Places, size: int) -> Array:
-    return np.asarray(np.eye(size)[places], dtype=np.float64)
+    found = np.zeros((len(places), size))
+    found[np.arange(len(places)), places] = 1.0
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,18 +97,17 @@ class Interacting:
 
     def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
         estimates = self.base.estimate(stage, cluster)
-        if not self.network.knows(stage):
+        totals = measure_stage(stage)
+        if not self.network.knows(totals):
             return estimates
-        factors = self.network.factors(describe(stage, estimates))
+        factors = self.network.factors(describe(stage, estimates, totals=totals))
         return tuple(
-            replace(
-                estimate,
-                seconds=estimate.seconds * factor,
-                low_s=estimate.low_s * factor,
-                high_s=estimate.high_s * factor,
+            Estimate(
+                seconds=estimate.seconds * factor, low_s=estimate.low_s * factor, high_s=estimate.high_s * factor,
+                host_s=estimate.host_s, limit=estimate.limit, ground=estimate.ground,
             )
             for estimate, factor in zip(estimates, factors.tolist(), strict=True)
-        )
+        )  # fmt: skip
 
 
 def save_network(network: Network, path: Path, notes: Mapping[str, str]) -> None:

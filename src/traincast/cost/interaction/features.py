@@ -1,7 +1,7 @@
 """Turns a priced stage into a graph of numbers: what each task is, when it runs, and which others touch it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,8 @@ OF_TASK = (
 the share of the stage, and the price of a byte beside the stage's mean. `log_reuse_bytes`: moved since its largest input was
 last touched; `read_fresh`: share of its inputs written by the task before; `host_lead`: how far the device is behind the host
 (above 0) or waits for it; `overlap`: communication under way beside it, beside the whole stage."""
+DENSE = 400
+"""Tasks up to which a table of all pairs is quicker than lists of edges."""
 OF_STAGE = ("log_stage_flop", "log_stage_bytes", "log_stage_calls", "log_stage_weights", "log_stage_intensity")
 NUMERIC = (*OF_TASK, *OF_STAGE)
 NUM_FEATURES = len(SORTS) + NUM_PASSES + len(NUMERIC)
@@ -88,6 +90,25 @@ class Neighbourhood:
     def num_tasks(self) -> int:
         return len(self.counts)
 
+    def gather(self) -> Callable[[Array], Array]:
+        """The state of each task beside those of its four sorts of neighbours. Small stages take one dense product."""
+        size = self.num_tasks
+        if size > DENSE:
+            flows = self.flows()
+            return lambda state: np.concatenate([state, *(flow.apply(state) for flow in flows)], axis=1)
+        matrix = np.zeros((4, size, size))
+        places = np.arange(size - 1)
+        matrix[0, places + 1, places] = matrix[1, places, places + 1] = 1.0
+        np.add.at(matrix[2], (self.targets, self.sources), 1.0)
+        matrix[2:] = matrix[2], matrix[2].T
+        matrix[2:] /= np.maximum(matrix[2:].sum(axis=2, keepdims=True), 1.0)
+
+        def apply(state: Array) -> Array:
+            around = (matrix @ state).transpose(1, 0, 2).reshape(size, -1)
+            return np.concatenate([state, around], axis=1)
+
+        return apply
+
     def flows(self) -> tuple[Flow, ...]:
         """From the task before, the task after, those a task reads from, and those it hands over to."""
         size, places = self.num_tasks, np.arange(self.num_tasks, dtype=np.intp)
@@ -112,7 +133,8 @@ def measure_stage(stage: Stage) -> Array:
     return np.log10(amounts)
 
 
-def describe(stage: Stage, estimates: Sequence[Estimate]) -> Neighbourhood:
+def describe(stage: Stage, estimates: Sequence[Estimate], *, totals: Array | None = None) -> Neighbourhood:
+    """`totals`: of the stage, where they are known already."""
     tasks = stage.tasks
     counts = np.array(stage.counts(), dtype=np.float64)
     seconds = np.array([estimate.seconds for estimate in estimates])
@@ -134,7 +156,7 @@ def describe(stage: Stage, estimates: Sequence[Estimate]) -> Neighbourhood:
         np.log10(np.clip((seconds / (1 + moved)) / (whole_s / whole_bytes), 1e-6, 1e6)), np.log10(1 + reuse), fresh,
         (np.cumsum(spent) - spent / 2) / whole_s, lead, _overlap(tasks, spent, whole_s),
     ]  # fmt: skip
-    constants = measure_stage(stage)
+    constants = measure_stage(stage) if totals is None else totals
     numeric = np.stack([*columns, *(np.full(len(tasks), value) for value in constants)], axis=1)
     return Neighbourhood(
         sorts=sorts.astype(np.intp), passes=passes.astype(np.intp), numeric=numeric, counts=counts, seconds=seconds,
