@@ -538,7 +538,7 @@ def _read_parquet(path: Path) -> list[dict[str, Any]]:
         table = parquet.read_table(path)
         _require_columns(path, table.schema.names)
         return list(table.to_pylist())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, NotImplementedError) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from error
 
 

@@ -89,6 +89,20 @@ FOUND = {
 }
 
 
+def test_an_onnx_operation_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    need("onnx")
+    sample = READERS["onnx"].samples(tmp_path)[0]
+    assert feed(READERS["onnx"], sample.replace(b"Relu", b"\xffelu"), tmp_path, limit_s=120) == "refused"
+
+
+@pytest.mark.parametrize("name", ["measurements parquet", "jobs tidy parquet"])
+def test_a_parquet_type_that_arrow_cannot_read_is_refused(name: str, tmp_path: Path) -> None:
+    need(name)
+    folder = Path(__file__).parent / "found"
+    content = (folder / f"{name.replace(' ', '-')}.parquet").read_bytes()
+    assert feed(READERS[name], content, tmp_path, limit_s=120) == "refused"
+
+
 @pytest.mark.parametrize("what", list(FOUND))
 def test_what_once_crashed_a_reader_is_refused(what: str, tmp_path: Path) -> None:
     name, content = FOUND[what]

@@ -56,7 +56,7 @@ def describe_onnx(path: str | Path) -> Source:
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in weights]
     unsupported = sorted(
-        {node.op_type for node in graph.node if node.op_type not in NODES and node.op_type != "Constant"}
+        {str(node.op_type) for node in graph.node if node.op_type not in NODES and node.op_type != "Constant"}
     )
     if unsupported:
         raise CaptureFailed(f"{path} uses the ONNX operation {', '.join(unsupported)}, which cannot be recorded")

@@ -374,7 +374,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
         raise MissingExtra("pyarrow", "tables", f"reading {path.name}") from error
     try:
         rows = pyarrow.parquet.read_table(path).to_pylist()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, NotImplementedError) as error:
         raise InvalidInput(f"{path}: not a parquet table ({error})") from error
     yield from enumerate(rows, 1)
 
