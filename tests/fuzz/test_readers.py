@@ -85,6 +85,7 @@ FOUND = {
         b' "1"}}}]}}}]}}]}',
     ),
     "architectures that are no list": ("hf config", b'{"architectures": 3, "model_type": "gpt2"}'),
+    "a vocabulary beyond any token id": ("hf config", b'{"model_type": "gpt2", "vocab_size": 1000000000000000000000}'),
     "items that are no list": ("jobs kubernetes", b'{"items": null}'),
 }
 

@@ -138,6 +138,8 @@ def _inputs(parsed: Any, model_class: Any, *, seq: int | None) -> Callable[[int]
     text = getattr(parsed, "text_config", None) or parsed
     length = _length(parsed, seq)
     vocabulary = int(getattr(text, "vocab_size", 2) or 2)
+    if vocabulary >= 2**31:
+        raise InvalidInput(f"the config has vocab_size = {vocabulary}; token ids end below 2**31")
 
     def tokens(batch: int, size: int) -> Any:
         # Spread over the vocabulary without its last ids, which are often reserved.
