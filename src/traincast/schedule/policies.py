@@ -81,18 +81,24 @@ class _Levels:
         self._by_gpu = by_gpu
         self._level_of: dict[int, int] = {}
 
+    def _limit_s(self, view: View, job: int, level: int) -> float:
+        return self._limits[level] / (view.num_gpus[job] if self._by_gpu else 1)
+
     def _sinks_at_s(self, view: View, job: int, level: int) -> float:
-        limit = self._limits[level] / (view.num_gpus[job] if self._by_gpu else 1)
-        return view.since[job] + max(limit - view.attained_s[job], 0.0)
+        return view.since[job] + max(self._limit_s(view, job, level) - view.attained_s[job], 0.0)
 
     def key(self, view: View, job: int, now_s: float) -> tuple[int, bool]:
         level = self._level_of.get(job, 0)
-        if not view.is_running(job):
-            return (level, True)
-        while level < len(self._limits) and now_s >= self._sinks_at_s(view, job, level):
+        waits = not view.is_running(job)
+        # A job that is stopped at the very moment when it reaches a limit has sunk too.
+        while level < len(self._limits) and (
+            view.attained_s[job] >= self._limit_s(view, job, level)
+            if waits
+            else now_s >= self._sinks_at_s(view, job, level)
+        ):
             level += 1
             self._level_of[job] = level
-        return (level, False)
+        return (level, waits)
 
     def wakeup_s(self, view: View, running: Iterable[int], now_s: float) -> float:
         soonest = math.inf

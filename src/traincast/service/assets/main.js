@@ -26,6 +26,9 @@ function setUpload(found) {
 
 async function takeModel(file) {
   if (!file) return;
+  // What was asked before the file came must not be answered over it.
+  underWay?.abort();
+  byId("ask").disabled = false;
   byId("panel-forecast").replaceChildren(busy(`Reading ${file.name}`));
   say(`Reading ${file.name}`);
   try {
