@@ -10,7 +10,7 @@ of near rows. Which one is used is decided by the given rows alone, before any a
    the best is taken, a simpler one where it is nearly as good. For a new device or model "ignore" must also be off by more
    than repeats of one step are (NOISE_FLOOR).
 4. A new device or model that the given rows could not rehearse, or that is new in scale too, is not corrected by near rows,
-   because there are none.
+   because there are none; nor do rows of a single device move the constants for another.
 
 A row of a framework that is not among the given rows is answered as if nothing were given. With fewer than MIN_LESSONS rows
 nothing can be rehearsed: the constants stay, and only rows of a known device and model are corrected.
@@ -134,6 +134,9 @@ def _judge(lessons: Sequence[Lesson], novelty: Novelty, scores: dict[str, list[l
     if len(lessons) < MIN_LESSONS:
         return Verdict(near=not strange)
     rehearsed = [name for name in ("device", "size", "model", "scale") if name in novelty and _groups(lessons, name)]
+    if "device" in novelty and "device" not in rehearsed:
+        # Rows of one device cannot tell which of its constants are its own.
+        return IGNORE
     how = rehearsed[0] if rehearsed else "block"
     if how not in scores:
         scores[how] = _rehearse(lessons, how)
