@@ -42,7 +42,9 @@ def _listen(host: str, port: int) -> socket.socket:
     listener = None
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # The protocol by name: asyncio lets small answers go at once only where it is told that this is TCP; else each would
+        # wait 40 ms for the client's acknowledgement of its headers.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
