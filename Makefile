@@ -34,7 +34,7 @@ fast-test: .venv/dev-ready    ## the tests without the slow ones
 corpus: .venv/dev-ready       ## measure our own corpus of training steps (root, hours, resumable)
 	$(BIN)/traincast profile corpus-operators --rounds 3 --block 0.03 --store corpus.db
 	$(BIN)/traincast profile corpus --rounds 3 --store corpus.db
-	$(BIN)/traincast store export corpus.db corpus.parquet
+	$(BIN)/python -m traincast.accuracy.corpus corpus.db
 
 docs: .venv/dev-ready         ## build the site into site/; a broken link is an error
 	$(BIN)/python -m mkdocs build --strict
