@@ -150,5 +150,5 @@ def test_a_slow_rank_is_named_by_the_first_rank_and_the_others_are_silent() -> N
     lines, says, num_devices = found[0]
     assert num_devices == 2
     assert "rank 1 is a straggler" in says
-    assert any("rank 1 is a straggler" in line for line in lines)
+    assert any("rank 1 is a straggler" in line for line in lines), lines
     assert found[1][0] == []

@@ -269,7 +269,19 @@ def test_a_schedule_is_simulated_and_drawn(page: Any, service: Running, tmp_path
 def test_a_job_is_cancelled_from_the_page(page: Any, service: Running) -> None:
     visit(page, service, "#tab=schedule&trace_jobs=20000&fleet=64x8&policies=conservative")
     page.click("#schedule-ask")
+    page.wait_for_selector("#schedule-answer .cancel")
     page.click("#schedule-answer .cancel")
+    page.wait_for_selector("#schedule-answer .problem")
+    assert "cancelled" in page.inner_text("#schedule-answer")
+
+
+def test_a_job_is_cancelled_before_the_service_has_named_it(page: Any, service: Running) -> None:
+    visit(page, service, "#tab=schedule&trace_jobs=20000&fleet=64x8&policies=conservative")
+    # Both clicks in one turn of the page: no answer can come between them.
+    page.evaluate(
+        """() => { document.querySelector("#schedule-ask").click();
+                   document.querySelector("#schedule-answer .cancel").click(); }"""
+    )
     page.wait_for_selector("#schedule-answer .problem")
     assert "cancelled" in page.inner_text("#schedule-answer")
 

@@ -30,6 +30,7 @@ class TorchRun(Run):
             store=store if self.is_first else None,
             say=say if self.is_first else _silent,
             num_threads=threads,
+            has_peers=num_ranks() > 1,
             **options,
         )
         self._ranks = RankClock(model) if num_ranks() > 1 else None

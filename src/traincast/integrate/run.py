@@ -40,8 +40,9 @@ class Run:
         say: Callable[[str], None] = tell,
         clock: Callable[[], float] = time.perf_counter,
         num_threads: int | None = None,
+        has_peers: bool = False,
     ) -> None:
-        """`num_threads` that compute on a CPU; None where something else computes."""
+        """`num_threads` that compute on a CPU; None where something else computes. A rank with peers waits for them too."""
         self.watch = RunWatch(None, num_steps=num_steps, warm_up=warm_up)
         self.prepared: Prepared | None = None
         self.check_every = max(1, check_every)
@@ -52,6 +53,7 @@ class Run:
         self._started_at = ""
         self._mark: float | None = None
         self._num_threads = num_threads
+        self._may_starve = num_threads == 1 and not has_peers
         self._cpu_mark = 0.0
         self._waiting_s = 0.0
         self._outside_s = 0.0
@@ -138,7 +140,10 @@ class Run:
             self._check()
 
     def _cpu_time(self, running_s: float) -> dict[str, float]:
-        """CPU time since the last step, and what is missing of it: threads that were ready while others had the cores."""
+        """CPU time since the last step, and what is missing of it: a thread that was ready while others had the cores.
+
+        A rank that waits in a collective uses no CPU time either, so only one that has no peers can tell.
+        """
         if self._num_threads is None:
             return {}
         now = time.process_time()
@@ -146,7 +151,7 @@ class Run:
         cpu_s, self._cpu_mark = now - self._cpu_mark, now
         if self._outside_s:
             return {}
-        return {"cpu_s": cpu_s, "starved_s": max(0.0, running_s - cpu_s) if self._num_threads == 1 else 0.0}
+        return {"cpu_s": cpu_s, "starved_s": max(0.0, running_s - cpu_s) if self._may_starve else 0.0}
 
     def compare(self) -> Comparison:
         return self.watch.compare()

@@ -112,9 +112,16 @@ async function followJob(where, body, place) {
   const bar = element("progress", { max: 1, "aria-label": "Progress" });
   const words = element("span", {}, "Waiting for a worker");
   let job = null;
-  const cancel = element("button", { type: "button", class: "cancel", onclick: () => job && call("DELETE", `jobs/${job.id}`) }, "Cancel");
+  let unwanted = false;
+  // A click before the service has answered counts: it is carried out as soon as the job has a name.
+  const stop = () => {
+    unwanted = true;
+    if (job) call("DELETE", `jobs/${job.id}`).catch((error) => say(error.message, { bad: true }));
+  };
+  const cancel = element("button", { type: "button", class: "cancel", onclick: stop }, "Cancel");
   place.replaceChildren(element("div", { class: "card busy" }, words, bar, cancel));
   job = await call("POST", where, body);
+  if (unwanted) stop();
   let pause = 80;
   while (job.state === "queued" || job.state === "running") {
     await new Promise((resolve) => setTimeout(resolve, pause));
