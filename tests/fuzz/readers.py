@@ -250,6 +250,11 @@ node = "aws-p4d.24xlarge"
 usd_per_hour = 20
 provider = "x"
 """
+SCRIPT = b"""#!/bin/bash
+#SBATCH --nodes=2 --gres=gpu:a100:4 -t 1-00:30
+#SBATCH --mem 4000M --gpus-per-node=8
+srun train.py
+"""
 CASES = b"""case_id,model,gpu,num_gpus,nodes,batch_per_gpu,precision,measured_step_s
 a,resnet50,a100-40g,4,1,32,fp32,0.1
 b,gpt2,v100,8,2,4,fp16-amp,0.2
@@ -470,6 +475,13 @@ def _read_job(path: Path) -> object:
     return build_job(whole.job, make_mlp(layers=1))
 
 
+def _read_script(path: Path) -> None:
+    from traincast.plan.emit.sbatch import read_batch_script
+
+    script = read_batch_script(path)
+    _ = script.num_nodes, script.devices_per_node, script.device, script.limit_s
+
+
 def _read_cases(path: Path) -> object:
     from traincast.accuracy.cases import parse_case, parse_observation, read_rows
 
@@ -527,6 +539,7 @@ READERS: dict[str, Reader] = {
     "job file": Reader(read=_read_job, suffix=".toml", samples=_given(JOB)),
     "cluster table": Reader(read=_lazily("traincast.catalog.nodes", "read_cluster"), suffix=".toml", samples=_given(GROUPS)),
     "price list": Reader(read=_lazily("traincast.plan.offers", "read_offers"), suffix=".toml", samples=_given(OFFERS)),
+    "batch script": Reader(read=_read_script, suffix=".sh", samples=_given(SCRIPT)),
     "case table csv": Reader(read=_read_cases, suffix=".csv", samples=_given(CASES)),
     "case table parquet": Reader(
         read=_read_cases, suffix=".parquet", samples=_case_parquet, needs=("pyarrow",), cost=2

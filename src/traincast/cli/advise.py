@@ -1,6 +1,7 @@
 """`traincast advise`: a job in plain sentences, or as the flags of a Slurm script."""
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -41,6 +42,14 @@ def advise(
     slurm: Annotated[
         bool, typer.Option("--slurm", help="Only the flags for sbatch: --time, --mem, --gres, --nodes ...")
     ] = False,
+    script: Annotated[
+        Path | None,
+        typer.Option(
+            "--script",
+            help="A batch script: its nodes and GPUs are those of the job unless given here, and its --time, --mem and "
+            "--gres are judged. Implies --slurm.",
+        ),
+    ] = None,
     time_quantile: Annotated[
         float, typer.Option("--time-quantile", help="The time limit holds with this probability.")
     ] = 0.95,
@@ -50,15 +59,19 @@ def advise(
     """Say in sentences what dominates a job, whether it fits, what one change would bring and what is not known.
 
     Example: traincast advise gpt2-xl --device a100-80g -g 8 --batch 4 --seq 1024 --precision bf16-amp --steps 10000
+
+    Example: traincast advise gpt2-xl --script train.sbatch --device a100-80g --batch 4 --seq 1024 --steps 10000
     """
     import dataclasses
 
     from traincast.forecast.request import Request, WorkloadOptions, build_cluster, complete_plan, fill_in
     from traincast.plan.advice import advise as give_advice
     from traincast.plan.advice import with_batch
+    from traincast.plan.emit.sbatch import read_batch_script
     from traincast.report.document import document_forecast, format_json, plain_data
     from traincast.report.paint import choose_paint
 
+    asks = None if script is None else read_batch_script(script)
     request = fill_in(
         Request(
             source=source,
@@ -72,12 +85,17 @@ def advise(
             job=options.given(steps=steps, samples=samples, epochs=epochs, epoch_samples=epoch_samples),
         )
     )
+    if asks is not None:
+        written: dict[str, Any] = {"nodes": asks.num_nodes, "devices_per_node": asks.devices_per_node}
+        if not {"device", "node", "groups"} & request.cluster.keys():
+            written["device"] = asks.device
+        request = dataclasses.replace(request, cluster=options.given(**written) | dict(request.cluster))
     if not request.source.endswith((".json", ".json.gz")):
         request = dataclasses.replace(request, workload=with_batch(request.workload))
     cluster = build_cluster(request)
     parallelism = complete_plan(request.parallelism, num_devices=cluster.num_devices)
-    if slurm:
-        say(_flags(request, cluster, parallelism, quantile=time_quantile, as_json=json))
+    if slurm or asks is not None:
+        say(_flags(request, cluster, parallelism, quantile=time_quantile, asks=asks, as_json=json))
         return
     advice = give_advice(request, cluster, parallelism, confidence=confidence)
     if json:
@@ -95,11 +113,12 @@ def advise(
         say(textwrap.fill(sentence, width=paint.width, subsequent_indent="  "))
 
 
-def _flags(request: Any, cluster: Any, parallelism: Any, *, quantile: float, as_json: bool) -> str:
+def _flags(request: Any, cluster: Any, parallelism: Any, *, quantile: float, asks: Any, as_json: bool) -> str:
     from traincast.forecast import forecast
     from traincast.forecast.request import build_job, load_source
     from traincast.plan import Candidate, Plan
     from traincast.plan.emit import make_recipe, slurm_flags
+    from traincast.plan.emit.sbatch import judge
     from traincast.report.document import format_json
 
     job = build_job(request.job, load_source(request.source, request.workload, recompute=parallelism.recompute))
@@ -110,6 +129,7 @@ def _flags(request: Any, cluster: Any, parallelism: Any, *, quantile: float, as_
         deadline_probability=None,
     )
     flags = slurm_flags(make_recipe(plan, quantile=quantile, command="train.py"))
+    remarks = () if asks is None else tuple(judge(asks, flags, answer.job))
     if as_json:
-        return format_json({"flags": flags, "time_quantile": quantile, "job": answer.job})
-    return " ".join(f"{name}={value}" for name, value in flags.items())
+        return format_json({"flags": flags, "time_quantile": quantile, "job": answer.job, "remarks": remarks})
+    return "\n".join((" ".join(f"{name}={value}" for name, value in flags.items()), *(f"# {line}" for line in remarks)))
