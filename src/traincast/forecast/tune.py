@@ -21,6 +21,8 @@ NOISE = 0.08
 MAX_STEPS = 120
 HOST_TIMES = ("forward_call_s", "backward_call_s", "optimizer_call_s", "launch_s", "collective_call_s")
 SLOWER_HOSTS = (1.0, 2.5, 6.0)
+COMMUNICATING = ("collective_call_s", "intra_factor", "inter_factor", "ring_step_s")
+COMPUTING = tuple(name for name in TUNABLE if name not in COMMUNICATING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,8 @@ class KnownStep:
     """For each task, whether it is a collective that leaves its node."""
     seconds: float
     cuda_graphs: bool = False
+    slowness: float = 1.0
+    """How many times longer the computation of this job takes than the constants say; its communication does not."""
 
     def predict(self, stack: Stack) -> float:
         """The duration of the step under a stack's constants."""
@@ -40,6 +44,7 @@ class KnownStep:
 
     def simulate(self, stack: Stack) -> Timeline:
         """The step under a stack's constants."""
+        stack = slow_down(stack, self.slowness)
         priced: dict[int, list[Estimate]] = {}
         for stage, estimates, crossing in zip(self.program.stages, self.estimates, self.crossing, strict=True):
             if id(stage.tasks) not in priced:
@@ -54,6 +59,15 @@ class KnownStep:
         timeline = simulate_step(self.program, [priced[id(stage.tasks)] for stage in self.program.stages])
         extra_s = stack.pass_s * self.program.parallelism.micro_batches
         return replace(timeline, duration_s=timeline.duration_s + extra_s) if extra_s else timeline
+
+
+def slow_down(stack: Stack, factor: float) -> Stack:
+    """The stack with everything but communication taking `factor` times as long: a step of one device takes exactly that."""
+    if factor == 1.0:
+        return stack
+    constants = read_constants(stack)
+    moved = with_constants(stack, {name: factor * constants[name] for name in COMPUTING})
+    return replace(moved, pass_s=factor * stack.pass_s)
 
 
 def know_step(

@@ -12,10 +12,19 @@ from traincast.schedule.estimators import Beliefs, Fixed
 from traincast.schedule.hazards import Overheads
 from traincast.schedule.jobs import Floats, Ints, JobTable
 from traincast.schedule.placement import AnyGpus, Consolidated, Placer
-from traincast.schedule.policies import ByKey, LeastAttained, Policy, by_estimate, by_remaining, by_submission
+from traincast.schedule.policies import (
+    ByKey,
+    LeastAttained,
+    Policy,
+    by_estimate,
+    by_remaining,
+    by_remaining_service,
+    by_submission,
+)
 from traincast.spec.fleet import Fleet, Schedule
 
 _FITS = {"skip": 1, "easy": 2}
+_MOVING_KEYS = {by_remaining: kernels.BY_REMAINING, by_remaining_service: kernels.BY_SERVICE}
 
 
 def is_covered(policy: Any, *, jobs: JobTable, fleet: Fleet, placer: Placer, beliefs: Beliefs) -> bool:
@@ -31,7 +40,7 @@ def is_covered(policy: Any, *, jobs: JobTable, fleet: Fleet, placer: Placer, bel
     if not isinstance(policy, ByKey) or policy.ties != "submit":
         return False
     if policy.preemptive:
-        return policy.key is by_remaining and policy.wakeup is None
+        return policy.key in _MOVING_KEYS and policy.wakeup is None
     if policy.fit == "conservative":
         return policy.key is by_submission
     return policy.key in (by_submission, by_estimate)
@@ -91,7 +100,7 @@ def run(
         shell=shell,
         start=shell(np.where(too_big, -3.0, -1.0)),
         end=shell(np.full(count, np.nan)),
-        nodes=_lay_out(fleet, count, shell, by_count=isinstance(placer, AnyGpus)),
+        nodes=_lay_out(fleet, count, shell, by_count=isinstance(placer, AnyGpus) or fleet.pools[0].num_nodes == 1),
     )
     preempted, lost = np.zeros(count, dtype=np.int64), np.zeros(count)
     if policy.preemptive:
@@ -243,8 +252,9 @@ def _run_preemptive(desk: _Desk, policy: Policy) -> tuple[int, Floats, Ints]:
     room = 4 * desk.most_running + 2 * count + 64
     attained, preemptions = desk.floats(count), desk.ints(count)
     levels = policy if isinstance(policy, LeastAttained) else None
+    order = _MOVING_KEYS[policy.key] if isinstance(policy, ByKey) else kernels.BY_LEVEL
     passes = desk.loops["run_preemptive"](
-        int(levels is not None),
+        order,
         int(levels is not None and levels.by_gpu),
         shell(np.array(levels.limits) if levels is not None else np.zeros(0)),
         shell(jobs.submit_s),
@@ -265,6 +275,7 @@ def _run_preemptive(desk: _Desk, policy: Policy) -> tuple[int, Floats, Ints]:
         *desk.nodes,
         desk.ints(len(class_gpus) + 1),
         desk.floats(desk.most_running + 1),
+        desk.ints(desk.most_running + 1),
         desk.ints(desk.most_running + 1),
         desk.ints(desk.most_running + 1),
         desk.ints(len(desk.nodes[0]) + desk.nodes[4] + 1),

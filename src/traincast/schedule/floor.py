@@ -68,6 +68,9 @@ class Floor:
         self.nodes = NodeMap(fleet, by_count=by_count)
         self.submit_s: list[float] = jobs.submit_s.tolist()
         self.num_gpus: list[float] = jobs.num_gpus.tolist()
+        # Whole GPUs of one node need no place, so who runs is decided by count alone.
+        one_node = all(pool.num_nodes <= 1 for pool in fleet.pools)
+        self.counts_only = (by_count or one_node) and not (jobs.num_gpus < 1).any()
         self.left: list[float] = jobs.duration_s.tolist()
         self.guess_left = [math.nan] * count
         self.estimate_s = [math.nan] * count

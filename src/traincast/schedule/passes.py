@@ -34,8 +34,9 @@ def plain_pass(floor: Floor, line: Line, now: float, *, skip: bool) -> None:
 
 def preemptive_pass(floor: Floor, line: Line, now: float) -> None:
     """In order, every waiting job that would fit by count if those after it made way; by count alone this is the
-    greedy choice with skipping. A job that has no room even then is set aside with all of its kind."""
-    if floor.compat.keep_quota:
+    greedy choice with skipping, made at once in the order of the moment, so that nobody is moved in line by a start or a
+    stop of the same pass. A job that has no room on its nodes even then is set aside with all of its kind."""
+    if floor.compat.keep_quota or floor.counts_only:
         chosen, losers = _choose(floor, line.order(now), set(), most=len(floor.jobs))
         for job in losers:
             floor.preempt(job, now)

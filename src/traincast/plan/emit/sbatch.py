@@ -13,7 +13,9 @@ from traincast.units import DAY_S, HOUR_S, MINUTE_S, parse_bytes
 
 SHORT = {"-N": "--nodes", "-t": "--time", "-n": "--ntasks", "-G": "--gpus", "-J": "--job-name"}
 MOST_BYTES = 1 << 20
-_GPUS = re.compile(r"(?:gpu:)?(?:(?P<kind>[A-Za-z][\w.-]*):)?(?P<count>\d+)$|gpu(?::(?P<alone>[A-Za-z][\w.-]*))?$")
+_GPUS = re.compile(
+    r"(?:gpu:)?(?:(?P<kind>[A-Za-z][\w.-]*):)?(?P<count>[0-9]{1,9})$|gpu(?::(?P<alone>[A-Za-z][\w.-]*))?$"
+)
 _UNITS = {"K": "KiB", "M": "MiB", "G": "GiB", "T": "TiB"}
 
 
@@ -117,7 +119,7 @@ def judge(script: BatchScript, flags: Mapping[str, str], job: JobTime) -> Iterat
 
 def parse_slurm_time(text: str) -> float | None:
     """minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]; None: no limit, or not a time."""
-    matched = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    matched = re.fullmatch(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?", text.strip())
     if matched is None:
         return None
     days, first, second, third = (None if part is None else int(part) for part in matched.groups())
@@ -130,13 +132,13 @@ def parse_slurm_time(text: str) -> float | None:
 
 def parse_slurm_memory(text: str) -> float | None:
     """4000 (MiB), 32G, 0 or nothing known: None, because 0 means all there is."""
-    matched = re.fullmatch(r"(\d+)([KMGT]?)B?", text.strip().upper())
+    matched = re.fullmatch(r"([0-9]{1,12})([KMGT]?)B?", text.strip().upper())
     if matched is None or int(matched[1]) == 0:
         return None
     return parse_bytes(f"{matched[1]}{_UNITS[matched[2] or 'M']}")
 
 
 def _whole(text: str, flag: str, where: str) -> int:
-    if not text.strip().isdigit() or int(text) < 1:
-        raise InvalidInput(f"{where}: {flag}={text}; a whole number of at least 1 is wanted")
+    if re.fullmatch(r"0*[1-9][0-9]{0,8}", text.strip()) is None:
+        raise InvalidInput(f"{where}: {flag}={text[:40]}; a whole number of at least 1 is wanted")
     return int(text)

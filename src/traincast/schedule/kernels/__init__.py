@@ -13,9 +13,9 @@ from types import FunctionType
 
 from traincast.schedule.kernels import ends, head, heaps, nodes, preempt, queue, reserve, trees
 from traincast.schedule.kernels.nodes import BITS
-from traincast.schedule.kernels.preempt import DISTURB
+from traincast.schedule.kernels.preempt import BY_LEVEL, BY_REMAINING, BY_SERVICE, DISTURB
 
-__all__ = ["BITS", "DISTURB", "compiled", "interpreted"]
+__all__ = ["BITS", "BY_LEVEL", "BY_REMAINING", "BY_SERVICE", "DISTURB", "compiled", "interpreted"]
 
 Loops = dict[str, Callable[..., int]]
 _MODULES = (heaps, trees, nodes, ends, head, queue, reserve, preempt)
