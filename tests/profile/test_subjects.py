@@ -14,6 +14,7 @@ from traincast.profile.operators import distinct_operators, experiment_of, grid,
 from traincast.profile.protocol import Protocol, measure, measure_block  # noqa: E402
 from traincast.profile.resources import sampling  # noqa: E402
 from traincast.profile.steps import load_workload, loss_of, prepare_step, step_experiment, step_subjects  # noqa: E402
+from traincast.resources import profile_samples  # noqa: E402
 from traincast.spec import Experiment, Graph, Op  # noqa: E402
 
 ONCE = Protocol(
@@ -187,10 +188,14 @@ def test_a_sampler_sees_work_and_idleness() -> None:
         while time.process_time() - started < 0.1:
             sum(range(1000))
         time.sleep(0.15)
-    summary = samples.summary()
-    assert summary["cpu_share"] > 0
-    assert summary["cpu_idle_s"] > 0
-    assert summary["cpu_burst_s"] > 0
+    assert samples.summary()["cpu_share"] > 0
+    read = samples.values
+    seen = profile_samples(
+        [each.at_s for each in read], busy_s=[each.cpu_s for each in read], memory_share=[each.rss_bytes for each in read],
+        received_bytes=[0.0] * len(read), sent_bytes=[0.0] * len(read), num_steps=1,
+    ).gpu  # fmt: skip
+    assert seen.idle_s > 0
+    assert seen.burst_s > 0
 
 
 def test_the_environment_names_hardware_and_versions() -> None:

@@ -1,4 +1,4 @@
-"""Samples what a process uses while it runs: memory, CPU, network; levels over time to idle and burst lengths."""
+"""Samples what a process uses while it runs: memory, CPU, network. What a burst is, `resources.signal` alone says."""
 
 import bisect
 import contextlib
@@ -49,51 +49,18 @@ class Samples:
         )
 
     def summary(self) -> dict[str, float]:
-        """Totals, peaks, and the idle and burst lengths of CPU and network, units in the names."""
+        """Totals and peaks, units in the names."""
         if len(self.values) < 2:
             return {}
         first, last = self.values[0], self.values[-1]
         span_s = max(last.at_s - first.at_s, 1e-9)
-        summary = {
+        return {
             "sampled_s": span_s,
             "rss_peak_bytes": max(sample.rss_bytes for sample in self.values),
             "rss_mean_bytes": sum(sample.rss_bytes for sample in self.values) / len(self.values),
             "cpu_share": (last.cpu_s - first.cpu_s) / span_s,
             "sent_bytes": last.sent_bytes - first.sent_bytes,
             "received_bytes": last.received_bytes - first.received_bytes,
-        }
-        for name in ("sent_bytes", "received_bytes", "cpu_s"):
-            summary.update(self._bursts(name))
-        return summary
-
-    def _bursts(self, name: str) -> dict[str, float]:
-        """Mean length of stretches above and below a tenth of the peak rate, and the mean rate inside a burst."""
-        rates = [
-            (
-                (getattr(after, name) - getattr(before, name)) / max(after.at_s - before.at_s, 1e-9),
-                after.at_s - before.at_s,
-            )
-            for before, after in zip(self.values, self.values[1:], strict=False)
-        ]
-        peak = max(rate for rate, _ in rates)
-        label = name.removesuffix("_bytes").removesuffix("_s")
-        if peak <= 0:
-            return {}
-        stretches: list[tuple[bool, float]] = []
-        for rate, length_s in rates:
-            busy = rate > 0.1 * peak
-            if stretches and stretches[-1][0] == busy:
-                stretches[-1] = (busy, stretches[-1][1] + length_s)
-            else:
-                stretches.append((busy, length_s))
-        bursts = [length for busy, length in stretches if busy]
-        idles = [length for busy, length in stretches if not busy]
-        busy_s = sum(bursts)
-        moved = sum(rate * length for rate, length in rates if rate > 0.1 * peak)
-        return {
-            f"{label}_burst_s": busy_s / len(bursts),
-            f"{label}_idle_s": sum(idles) / len(idles) if idles else 0.0,
-            f"{label}_burst_per_s": moved / busy_s,
         }
 
 
