@@ -193,3 +193,24 @@ def test_dense_and_listed_neighbours_are_the_same(monkeypatch: pytest.MonkeyPatc
     dense = seen.gather()(state)
     monkeypatch.setattr("traincast.cost.interaction.features.DENSE", 0)
     assert seen.gather()(state) == pytest.approx(dense)
+
+
+def test_looked_up_first_weights_are_the_product_with_ones_and_zeros(network: Network) -> None:
+    seen = see(128)
+    assert network._enter(seen) == pytest.approx(
+        network.inputs(seen) @ network.weights["in"] + network.weights["in_bias"]
+    )
+
+
+def test_small_and_large_stages_hear_the_same_neighbours() -> None:
+    seen = see(128)
+    state = np.random.default_rng(0).normal(size=(seen.num_tasks, 3))
+    listed = np.concatenate([state, *(flow.apply(state) for flow in seen.flows())], axis=1)
+    assert seen.gather()(state) == pytest.approx(listed)
+
+
+def test_a_corrected_collective_still_slows_the_kernels_beside_it(network: Network) -> None:
+    cluster, stage = make_cluster(nodes=2), lower(make_mlp(width=128, layers=3), Parallelism(data=2)).stages[0]
+    before = BASE.estimate(stage, cluster)
+    after = Interacting(base=BASE, network=network).estimate(stage, cluster)
+    assert [estimate.slowdown for estimate in after] == [estimate.slowdown for estimate in before]

@@ -20,7 +20,7 @@ from traincast.cost.interaction.features import (
     Neighbourhood,
     Places,
     describe,
-    measure_stage,
+    look_at,
 )
 from traincast.cost.learned import read_safetensors, write_safetensors
 from traincast.spec.hardware import Cluster
@@ -52,8 +52,18 @@ class Network:
     bound: float = BOUND
 
     def inputs(self, seen: Neighbourhood) -> Array:
-        numeric = np.clip((seen.numeric - self.centre) / self.scale, -4.0, 4.0)
-        return np.concatenate([_one_hot(seen.sorts, len(SORTS)), _one_hot(seen.passes, NUM_PASSES), numeric], axis=1)
+        of_kind, of_pass = _one_hot(seen.sorts, len(SORTS)), _one_hot(seen.passes, NUM_PASSES)
+        return np.concatenate([of_kind, of_pass, self._scaled(seen)], axis=1)
+
+    def _enter(self, seen: Neighbourhood) -> Array:
+        """`inputs` times the first weights; of a column of ones and zeros only the ones are looked up."""
+        weights = self.weights["in"]
+        found = weights[seen.sorts] + weights[len(SORTS) + seen.passes]
+        found += self._scaled(seen) @ weights[len(SORTS) + NUM_PASSES :] + self.weights["in_bias"]
+        return np.asarray(found)
+
+    def _scaled(self, seen: Neighbourhood) -> Array:
+        return np.minimum(np.maximum((seen.numeric - self.centre) / self.scale, -4.0), 4.0)
 
     def knows(self, totals: Array) -> bool:
         """Whether any task of a stage could be corrected: its totals alone may lie too far from the training data."""
@@ -74,7 +84,7 @@ class Network:
         if nearness.max() < NEGLIGIBLE:
             return np.ones(seen.num_tasks)
         gather = seen.gather()
-        state = np.tanh(self.inputs(seen) @ self.weights["in"] + self.weights["in_bias"])
+        state = np.tanh(self._enter(seen))
         for number in range(NUM_ROUNDS):
             weights = np.concatenate([self.weights[f"round{number}_{name}"] for name in NEIGHBOURS])
             state = state + np.tanh(gather(state) @ weights + self.weights[f"round{number}_bias"])
@@ -97,14 +107,16 @@ class Interacting:
 
     def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
         estimates = self.base.estimate(stage, cluster)
-        totals = measure_stage(stage)
-        if not self.network.knows(totals):
+        look = look_at(stage)
+        if not self.network.knows(look.totals):
             return estimates
-        factors = self.network.factors(describe(stage, estimates, totals=totals))
+        factors = self.network.factors(describe(stage, estimates, look=look))
         return tuple(
-            Estimate(
+            estimate
+            if factor == 1.0
+            else Estimate(
                 seconds=estimate.seconds * factor, low_s=estimate.low_s * factor, high_s=estimate.high_s * factor,
-                host_s=estimate.host_s, limit=estimate.limit, ground=estimate.ground,
+                host_s=estimate.host_s, limit=estimate.limit, ground=estimate.ground, slowdown=estimate.slowdown,
             )
             for estimate, factor in zip(estimates, factors.tolist(), strict=True)
         )  # fmt: skip

@@ -91,21 +91,24 @@ class Neighbourhood:
         return len(self.counts)
 
     def gather(self) -> Callable[[Array], Array]:
-        """The state of each task beside those of its four sorts of neighbours. Small stages take one dense product."""
+        """The state of each task beside those of its four sorts of neighbours. Small stages take dense products."""
         size = self.num_tasks
         if size > DENSE:
             flows = self.flows()
             return lambda state: np.concatenate([state, *(flow.apply(state) for flow in flows)], axis=1)
-        matrix = np.zeros((4, size, size))
-        places = np.arange(size - 1)
-        matrix[0, places + 1, places] = matrix[1, places, places + 1] = 1.0
-        np.add.at(matrix[2], (self.targets, self.sources), 1.0)
-        matrix[2:] = matrix[2], matrix[2].T
-        matrix[2:] /= np.maximum(matrix[2:].sum(axis=2, keepdims=True), 1.0)
+        heard = np.bincount(self.targets * size + self.sources, minlength=size * size).reshape(size, size)
+        sources = heard / np.maximum(heard.sum(axis=1, keepdims=True), 1.0)
+        targets = heard.T / np.maximum(heard.sum(axis=0)[:, None], 1.0)
 
         def apply(state: Array) -> Array:
-            around = (matrix @ state).transpose(1, 0, 2).reshape(size, -1)
-            return np.concatenate([state, around], axis=1)
+            width = state.shape[1]
+            around = np.zeros((size, 5 * width))
+            around[:, :width] = state
+            around[1:, width : 2 * width] = state[:-1]
+            around[:-1, 2 * width : 3 * width] = state[1:]
+            around[:, 3 * width : 4 * width] = sources @ state
+            around[:, 4 * width :] = targets @ state
+            return around
 
         return apply
 
@@ -118,50 +121,88 @@ class Neighbourhood:
         )  # fmt: skip
 
 
-def measure_stage(stage: Stage) -> Array:
-    """The numbers OF_STAGE, which need no price: they tell whether a network knows anything like it."""
-    flop = moved = calls = 0.0
-    for task, count in zip(stage.tasks, stage.counts(), strict=True):
-        moved += task.num_bytes * count
-        if isinstance(task, Op):
-            flop += (task.flop or 0.0) * count
-            calls += calls_of(task) * count
-        else:
-            calls += count
-    weights = sum(tensor.num_bytes * tensor.copies for tensor in stage.tensors if tensor.role == "parameter")
-    amounts = (1 + flop, 1 + max(moved, 1.0), 1 + calls, 1 + weights, (1 + flop) / (1 + max(moved, 1.0)))
-    return np.log10(amounts)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a stage says of itself before anything is priced."""
+
+    amounts: Array
+    """One row for each task, one column for each of AMOUNTS."""
+    counts: Array
+    tensor_bytes: tuple[float, ...]
+    totals: Array
+    """The numbers OF_STAGE: they tell whether a network knows anything like it."""
 
 
-def describe(stage: Stage, estimates: Sequence[Estimate], *, totals: Array | None = None) -> Neighbourhood:
-    """`totals`: of the stage, where they are known already."""
-    tasks = stage.tasks
+def look_at(stage: Stage) -> Look:
+    amounts = np.array([_amounts(task) for task in stage.tasks]).reshape(len(stage.tasks), len(AMOUNTS))
     counts = np.array(stage.counts(), dtype=np.float64)
+    flop, moved, calls = (counts @ amounts[:, (_FLOP, _MOVED, _CALLS)]).tolist()
+    sizes = tuple(tensor.num_bytes for tensor in stage.tensors)
+    parameters = zip(stage.tensors, sizes, strict=True)
+    weights = sum(size * tensor.copies for tensor, size in parameters if tensor.role == "parameter")
+    moved = 1 + max(moved, 1.0)
+    totals = np.log10([1 + flop, moved, 1 + calls, 1 + weights, (1 + flop) / moved])
+    return Look(amounts=amounts, counts=counts, tensor_bytes=sizes, totals=totals)
+
+
+def describe(stage: Stage, estimates: Sequence[Estimate], *, look: Look | None = None) -> Neighbourhood:
+    """`look`: at the same stage, where it was taken already."""
+    look = look or look_at(stage)
+    size, counts = len(stage.tasks), look.counts
+    sorts, passes, flop, read, written, moved, calls, rows, cols, depth = look.amounts.T
     seconds = np.array([estimate.seconds for estimate in estimates])
-    sorts = np.array([_SORT_OF[task.kind] if isinstance(task, Op) else _SORT_OF[COLLECTIVE] for task in tasks])
-    passes = np.array([_STAGES[task.phase] for task in tasks])
-    moved = np.array([task.num_bytes for task in tasks])
-    sizes = np.array([_sizes(task) for task in tasks]).reshape(len(tasks), 6)
-    flop, read, written, rows, cols, depth = sizes.T
-    calls = np.array([calls_of(task) if isinstance(task, Op) else 1 for task in tasks], dtype=np.float64)
     spent = seconds * counts
     whole_s, whole_bytes = max(float(spent.sum()), 1e-30), max(float((moved * counts).sum()), 1.0)
-    reuse, fresh, sources, targets = _follow_tensors(stage, moved * counts)
+    reuse, fresh, sources, targets = _follow_tensors(stage, look.tensor_bytes, moved * counts)
     # The device runs tasks one after another; a host that issues slower than it runs is a queue that empties.
     host = np.cumsum(np.array([estimate.host_s for estimate in estimates]) * counts)
-    lead = np.clip((np.cumsum(spent) - host) / whole_s, -1.0, 1.0) * (host[-1] > 0 if len(host) else 0.0)
-    columns = [
-        np.log10(1 + flop), np.log10(1 + read), np.log10(1 + written), np.log10((1 + flop) / (1 + moved)), np.log10(calls),
-        np.log10(counts), np.log10(rows), np.log10(cols), np.log10(depth), np.log10(np.maximum(spent / whole_s, 1e-9)),
-        np.log10(np.clip((seconds / (1 + moved)) / (whole_s / whole_bytes), 1e-6, 1e6)), np.log10(1 + reuse), fresh,
-        (np.cumsum(spent) - spent / 2) / whole_s, lead, _overlap(tasks, spent, whole_s),
-    ]  # fmt: skip
-    constants = measure_stage(stage) if totals is None else totals
-    numeric = np.stack([*columns, *(np.full(len(tasks), value) for value in constants)], axis=1)
+    done = np.cumsum(spent)
+    numeric = np.empty((size, len(NUMERIC)))
+    for place, column in enumerate((
+        1 + flop, 1 + read, 1 + written, (1 + flop) / (1 + moved), calls, counts, rows, cols, depth,
+        np.maximum(spent / whole_s, 1e-9),
+        np.minimum(np.maximum((seconds / (1 + moved)) * (whole_bytes / whole_s), 1e-6), 1e6),
+        1 + reuse,
+    )):  # fmt: skip
+        numeric[:, place] = column
+    np.log10(numeric[:, :_NUM_LOGS], out=numeric[:, :_NUM_LOGS])
+    numeric[:, _NUM_LOGS] = fresh
+    numeric[:, _NUM_LOGS + 1] = (done - spent / 2) / whole_s
+    issued = bool(len(host)) and host[-1] > 0
+    numeric[:, _NUM_LOGS + 2] = np.minimum(np.maximum((done - host) / whole_s, -1.0), 1.0) if issued else 0.0
+    numeric[:, _NUM_LOGS + 3] = _overlap(stage.tasks, spent, whole_s)
+    numeric[:, len(OF_TASK) :] = look.totals
     return Neighbourhood(
         sorts=sorts.astype(np.intp), passes=passes.astype(np.intp), numeric=numeric, counts=counts, seconds=seconds,
         sources=sources, targets=targets,
     )  # fmt: skip
+
+
+AMOUNTS = ("sort", "pass", "flop", "read_bytes", "written_bytes", "moved_bytes", "calls", "rows", "cols", "depth")
+_FLOP, _MOVED, _CALLS = (AMOUNTS.index(name) for name in ("flop", "moved_bytes", "calls"))
+_NUM_LOGS = OF_TASK.index("read_fresh")
+_KNOWN_OPS: dict[int, tuple[Op, tuple[float, ...]]] = {}
+_MOST_KNOWN = 20_000
+
+
+def _amounts(task: Task) -> tuple[float, ...]:
+    """AMOUNTS of a task. Those of an operator are kept: plans and settings of one graph share its operators."""
+    if not isinstance(task, Op):
+        moved = task.num_bytes
+        place = float(_SORT_OF[COLLECTIVE])
+        return place, _STAGES[task.phase], 0.0, moved, moved, moved, 1.0, 1.0, 1.0, float(task.num_ranks)
+    found = _KNOWN_OPS.get(id(task))
+    # Held by the table itself, so no other operator can come by its identity.
+    if found is not None:
+        return found[1]
+    if len(_KNOWN_OPS) >= _MOST_KNOWN:
+        _KNOWN_OPS.clear()
+    amounts = (
+        float(_SORT_OF[task.kind]), _STAGES[task.phase], task.flop or 0.0, task.bytes_read, task.bytes_written,
+        task.num_bytes, float(calls_of(task)), *_sizes(task),
+    )  # fmt: skip
+    _KNOWN_OPS[id(task)] = task, amounts
+    return amounts
 
 
 _SIZES = {
@@ -173,12 +214,10 @@ _SIZES = {
 }  # fmt: skip
 
 
-def _sizes(task: Task) -> tuple[float, float, float, float, float, float]:
-    """FLOP, bytes read and written, and three sizes that say how long and how thin the work is."""
-    if not isinstance(task, Op):
-        return 0.0, task.num_bytes, task.num_bytes, 1.0, 1.0, float(task.num_ranks)
-    attrs = task.attrs
-    if task.kind == "conv":
+def _sizes(op: Op) -> tuple[float, float, float]:
+    """Three sizes that say how long and how thin the work is."""
+    attrs = op.attrs
+    if op.kind == "conv":
         groups = int(attrs["groups"])
         places = math.prod(int(size) for size in str(attrs["out_size"]).split("x"))
         sizes = (
@@ -187,13 +226,13 @@ def _sizes(task: Task) -> tuple[float, float, float, float, float, float]:
             int(attrs["in_channels"]) / groups,
         )
     else:
-        named = [float(attrs.get(name, 1)) if name else 1.0 for name in _SIZES.get(task.kind, ())]
+        named = [float(attrs.get(name, 1)) if name else 1.0 for name in _SIZES.get(op.kind, ())]
         sizes = (named[0], named[1], named[2]) if named else (1.0, 1.0, 1.0)
     rows, cols, depth = (max(1.0, size) for size in sizes)
-    return task.flop or 0.0, task.bytes_read, task.bytes_written, rows, cols, depth
+    return rows, cols, depth
 
 
-def _follow_tensors(stage: Stage, moved: Array) -> tuple[Array, Array, Places, Places]:
+def _follow_tensors(stage: Stage, sizes: Sequence[float], moved: Array) -> tuple[Array, Array, Places, Places]:
     """Bytes moved since each task's largest input was touched, how much of its input is fresh, and the data-flow edges."""
     before = [0.0, *np.cumsum(moved).tolist()]
     touched: dict[int, int] = {}
@@ -201,7 +240,6 @@ def _follow_tensors(stage: Stage, moved: Array) -> tuple[Array, Array, Places, P
     reuse, fresh = np.full(len(stage.tasks), before[-1]), np.zeros(len(stage.tasks))
     sources: list[int] = []
     targets: list[int] = []
-    sizes = [tensor.num_bytes for tensor in stage.tensors]
     for place, task in enumerate(stage.tasks):
         if not isinstance(task, Op):
             if place:
@@ -210,7 +248,7 @@ def _follow_tensors(stage: Stage, moved: Array) -> tuple[Array, Array, Places, P
             continue
         reads, writes = task.reads, task.writes
         if reads:
-            largest = max(reads, key=sizes.__getitem__)
+            largest = max(reads, key=sizes.__getitem__) if len(reads) > 1 else reads[0]
             last = touched.get(largest)
             if last is not None:
                 reuse[place] = before[place] - before[last + 1]
