@@ -73,7 +73,8 @@ def test_unknown_engines_and_negative_workers_are_refused() -> None:
 
 @pytest.fixture(scope="module")
 def two_nodes() -> Iterator[Callable[[], str]]:
-    """A Ray cluster of two nodes with one processor each; the value removes the second one and returns its id."""
+    """A Ray cluster of two nodes with one processor each; the value removes the second, puts a new one in its place and
+    returns the id of the lost one."""
     pytest.importorskip("ray", reason="ray is not installed: pip install 'traincast[ray]'")
     import ray
     from ray.cluster_utils import Cluster
@@ -84,13 +85,15 @@ def two_nodes() -> Iterator[Callable[[], str]]:
         initialize_head=True,
         head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": watchful},
     )
-    doomed = cluster.add_node(num_cpus=1)
+    doomed = [cluster.add_node(num_cpus=1)]
     cluster.wait_for_nodes()
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
 
     def lose() -> str:
-        cluster.remove_node(doomed, allow_graceful=False)
-        return str(doomed.node_id)
+        last = doomed.pop()
+        cluster.remove_node(last, allow_graceful=False)
+        doomed.append(cluster.add_node(num_cpus=1))
+        return str(last.node_id)
 
     try:
         yield lose
@@ -129,7 +132,7 @@ def test_calls_of_a_lost_ray_node_are_made_elsewhere(two_nodes: Callable[[], str
     reached = tmp_path / "reached"
 
     def call(item: int, factor: int) -> int:
-        if ray.get_runtime_context().get_node_id() != head:
+        if ray.get_runtime_context().get_node_id() != head and not reached.exists():
             reached.touch()
             while True:  # until the node dies under it
                 time.sleep(0.05)
@@ -149,3 +152,49 @@ def test_calls_of_a_lost_ray_node_are_made_elsewhere(two_nodes: Callable[[], str
 
     with pytest.raises(InvalidInput, match="item 3"):
         spread(fail, [3], engine="ray")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_calls_that_must_not_share_a_machine_run_one_at_a_time_on_each(
+    two_nodes: Callable[[], str], tmp_path: Path
+) -> None:
+    import ray
+
+    def call(item: int, folder: Path) -> tuple[int, str]:
+        node = ray.get_runtime_context().get_node_id()
+        (folder / node).touch(exist_ok=False)
+        time.sleep(0.1)
+        (folder / node).unlink()
+        return item, node
+
+    found = dict(deliver(call, range(8), shared=(tmp_path,), engine="ray", one_per_node=True))
+    assert [found[at][0] for at in range(8)] == list(range(8))
+    assert len({node for _, node in found.values()}) == 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_profile_over_ray_keeps_every_block_and_survives_the_loss_of_a_node(
+    two_nodes: Callable[[], str], tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'traincast[torch]'")
+    from traincast.profile.operators import grid
+    from traincast.profile.protocol import Progress, Protocol
+    from traincast.profile.remote import measure_over_nodes
+
+    chosen = grid()[:3]
+    protocol = Protocol(num_rounds=2, block_s=0.01, min_repeats=2)
+    progress = Progress(total=0)
+    counts = {chosen[0].key: 1}
+    taken: list[str] = []
+    for visit, environment, seconds in measure_over_nodes(
+        chosen, protocol=protocol, device="cpu", share=None, counts=counts, progress=progress
+    ):
+        assert visit.block is not None, visit.failure
+        assert len(visit.block.wall_s) >= 2
+        assert environment.settings["pinned"] is True
+        progress.finish(visit.experiment.key, seconds)
+        if not taken:
+            two_nodes()
+        taken.append(visit.experiment.key)
+    assert sorted(taken) == sorted([chosen[0].key, *(each.key for each in chosen[1:] for _ in range(2))])
+    assert (progress.done, progress.total) == (5, 5)

@@ -50,8 +50,9 @@ def deliver(
     shared: tuple[Any, ...] = (),
     engine: str = "processes",
     workers: int = 0,
+    one_per_node: bool = False,
 ) -> Iterator[tuple[int, R]]:
-    """Like `spread`, but (place, result) pairs as they come."""
+    """Like `spread`, but (place, result) pairs as they come. `one_per_node`: calls that must not share a machine."""
     if engine not in ENGINES:
         raise UnknownName("engine", engine, ENGINES)
     if workers < 0:
@@ -59,7 +60,9 @@ def deliver(
     if not items:
         return iter(())
     if engine == "ray":
-        return _by_ray(work, items, shared, workers)
+        return _by_ray(work, items, shared, workers, one_per_node=one_per_node)
+    if one_per_node:
+        workers = 1
     if engine == "processes":
         return _by_processes(work, items, shared, min(workers or os.cpu_count() or 1, len(items)))
     return ((at, work(item, *shared)) for at, item in enumerate(items))
@@ -107,7 +110,7 @@ def _by_processes(
 
 
 def _by_ray(
-    work: Callable[..., R], items: Sequence[T], shared: tuple[Any, ...], workers: int
+    work: Callable[..., R], items: Sequence[T], shared: tuple[Any, ...], workers: int, *, one_per_node: bool
 ) -> Iterator[tuple[int, R]]:
     try:
         import ray
@@ -118,6 +121,9 @@ def _by_ray(
         _join_ray(ray, workers)
     try:
         sent = [ray.put(part) for part in shared]
+        if one_per_node:
+            yield from _node_by_node(ray, work, items, sent)
+            return
         # Ray begins the calls of a lost node elsewhere, this often.
         remote = ray.remote(max_retries=ATTEMPTS - 1)(work)
         places: dict[Any, int] = {}
@@ -134,6 +140,38 @@ def _by_ray(
     finally:
         if mine:
             ray.shutdown()
+
+
+def _node_by_node(ray: Any, work: Callable[..., R], items: Sequence[T], sent: Sequence[Any]) -> Iterator[tuple[int, R]]:
+    """One call at a time on each node that lives; the call of a node that dies goes to another."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    remote = ray.remote(max_retries=0)(work)
+    waiting = list(range(len(items)))[::-1]
+    losses = dict.fromkeys(waiting, 0)
+    places: dict[Any, tuple[int, str]] = {}
+    while waiting or places:
+        busy = {node for _, node in places.values()}
+        for node in sorted(each["NodeID"] for each in ray.nodes() if each["Alive"]):
+            if waiting and node not in busy:
+                strategy = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+                at = waiting.pop()
+                places[remote.options(scheduling_strategy=strategy).remote(items[at], *sent)] = (at, node)
+        # A node that joins later is seen when a call ends, or after this long.
+        ready, _ = ray.wait(list(places), num_returns=1, timeout=10)
+        for call in ready:
+            at, _ = places.pop(call)
+            try:
+                result = ray.get(call)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from None
+            except ray.exceptions.RayError as error:
+                losses[at] += 1
+                if losses[at] >= ATTEMPTS:
+                    raise WorkerLost(f"Ray lost the worker of one call {losses[at]} times: {error}") from error
+                waiting.append(at)
+                continue
+            yield at, result
 
 
 def _join_ray(ray: Any, workers: int) -> None:

@@ -93,7 +93,6 @@ def _tell(text: str) -> None:
 
 
 def _subjects(loads: "Sequence[Load]") -> "list[Subject]":
-    from traincast.profile.operators import operator_subjects
-    from traincast.profile.steps import step_subjects
+    from traincast.profile.remote import subject_of
 
-    return [(step_subjects if load.is_step else operator_subjects)([load.experiment])[0] for load in loads]
+    return [subject_of(load.experiment, device="cpu") for load in loads]

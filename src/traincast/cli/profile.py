@@ -58,20 +58,36 @@ def profile(
     ] = "0s",
     core: Annotated[int | None, typer.Option("--core", help="Pin to this core.")] = None,
     share: Annotated[float | None, typer.Option("--share", help="CPU quota in cores; needs cgroups and root.")] = None,
+    engine: Annotated[
+        str,
+        typer.Option("--engine", help="Operators and steps: none (this machine) or ray (the nodes of a Ray cluster)."),
+    ] = "none",
     json: Json = False,
 ) -> None:
     """Measure operators, collectives and steps on this machine.
 
     Everything finished is in the store at once: a run that is stopped or killed is simply started again and goes on where
     it was. Blocks of repeats are spread over interleaved rounds, so that a busy moment of the machine spoils few of them.
+
+    Example: traincast profile steps 'resnet(depth=2,width=16)' my_model.py:build --batch 8 --store mine.db
+
+    Example: traincast profile operators --engine ray --store cluster.db
     """
-    from traincast.errors import UnknownName
+    from traincast.errors import InvalidInput, UnknownName
     from traincast.profile.protocol import Protocol
     from traincast.store import Store
     from traincast.units import parse_seconds
 
     if what not in SUBJECTS:
         raise UnknownName("subject", what, SUBJECTS)
+    if engine not in ("none", "ray"):
+        raise UnknownName("engine", engine, ("none", "ray"))
+    is_alone = what not in ("corpus", "collectives") and ranks == 1 and testbed is None
+    if engine == "ray" and not is_alone:
+        raise InvalidInput(
+            "--engine ray spreads operators and steps of one rank over nodes; several ranks are started by torchrun, on "
+            "one machine or on a test-bed"
+        )
     budget_s = parse_seconds(budget) if budget else float("inf")
     protocol = Protocol(num_rounds=rounds, block_s=block)
     with Store(store) as kept:
@@ -90,6 +106,11 @@ def profile(
             visits = _measure_team(
                 kept, experiments, protocol, ranks=ranks, testbed=testbed, budget_s=budget_s, device=device
             )
+        elif engine == "ray":
+            visits = _measure_over_ray(
+                kept, _experiments(what, names or [], batch or [8], optimizer), protocol, device=device, share=share,
+                budget_s=budget_s,
+            )  # fmt: skip
         else:
             visits = _measure_here(
                 kept, what, names or [], batch or [8], optimizer, protocol, device=device, core=core, share=share,
@@ -107,22 +128,9 @@ def _measure_here(
 
     from traincast.calibrate import run_subjects
     from traincast.profile.machine import Steadiness, describe, make_canary, steady
-    from traincast.profile.operators import operator_subjects
-    from traincast.profile.steps import step_experiment, step_subjects
+    from traincast.profile.remote import subject_of
 
-    if what == "operators":
-        subjects = operator_subjects(_wanted_operators(names), device=device)
-    elif what == "corpus-operators":
-        subjects = operator_subjects(_operators_of_corpus(names), device=device)
-    else:
-        from traincast.profile.architectures import corpus_names
-
-        experiments = [
-            step_experiment(name, batch=batch, optimizer=optimizer)
-            for name in names or corpus_names()
-            for batch in batches
-        ]
-        subjects = step_subjects(experiments, device=device)
+    subjects = [subject_of(each, device=device) for each in _experiments(what, names, batches, optimizer)]
     chosen = core if core is not None else max(os.sched_getaffinity(0))
     with steady(Steadiness(cores=(chosen,), num_threads=1, cpu_share=share)) as steadiness:
         environment = describe(device=device, steadiness=steadiness)
@@ -135,6 +143,48 @@ def _measure_here(
             _show(progress, visit.experiment)
             yield visit
         _show(progress, None)
+
+
+def _experiments(what: str, names: list[str], batches: list[int], optimizer: str) -> list["Experiment"]:
+    from traincast.profile.steps import step_experiment
+
+    if what == "operators":
+        return _wanted_operators(names)
+    if what == "corpus-operators":
+        return _operators_of_corpus(names)
+    from traincast.profile.architectures import corpus_names
+
+    return [
+        step_experiment(name, batch=batch, optimizer=optimizer) for name in names or corpus_names() for batch in batches
+    ]
+
+
+def _measure_over_ray(
+    kept: "Store", experiments: list["Experiment"], protocol: "Protocol", *, device: str, share: float | None,
+    budget_s: float,
+) -> Iterator["Visit"]:  # fmt: skip
+    """In rounds, each node at one experiment at a time; what a lost node had begun is begun elsewhere."""
+    import time
+
+    from traincast.profile.remote import measure_over_nodes
+
+    started = time.monotonic()
+    progress = _progress()
+    counts = {each.key: 0 for each in experiments}
+    for known in kept.measurements():
+        if known.experiment.key in counts:
+            counts[known.experiment.key] += len(known.blocks)
+    for visit, environment, seconds in measure_over_nodes(
+        experiments, protocol=protocol, device=device, share=share, counts=counts, progress=progress
+    ):
+        if visit.block is not None:
+            kept.append(visit.experiment, environment, visit.block)
+        progress.finish(visit.experiment.key, seconds)
+        _show(progress, visit.experiment)
+        yield visit
+        if time.monotonic() - started > budget_s:
+            break
+    _show(progress, None)
 
 
 def _wanted_operators(names: list[str]) -> list["Experiment"]:
