@@ -11,14 +11,15 @@ from functools import cache
 from pathlib import Path
 from types import FunctionType
 
-from traincast.schedule.kernels import ends, head, heaps, nodes, preempt, queue, reserve, trees
+from traincast.schedule.kernels import ends, head, heaps, nodes, order, preempt, queue, reserve, trees
 from traincast.schedule.kernels.nodes import BITS
-from traincast.schedule.kernels.preempt import BY_LEVEL, BY_REMAINING, BY_SERVICE, DISTURB
+from traincast.schedule.kernels.order import BY_LEVEL, BY_REMAINING, BY_SERVICE
+from traincast.schedule.kernels.preempt import DISTURB
 
 __all__ = ["BITS", "BY_LEVEL", "BY_REMAINING", "BY_SERVICE", "DISTURB", "compiled", "interpreted"]
 
 Loops = dict[str, Callable[..., int]]
-_MODULES = (heaps, trees, nodes, ends, head, queue, reserve, preempt)
+_MODULES = (heaps, trees, nodes, ends, head, queue, reserve, order, preempt)
 _LOOPS = ("run_head", "run_queue", "run_conservative", "run_preemptive")
 
 

@@ -1,9 +1,20 @@
-"""The loop of preemptive policies: shortest remaining time, and levels of attained service."""
+"""The loop of preemptive policies: shortest remaining time or service, and levels of attained service."""
 
 from typing import Any
 
 from traincast.schedule.kernels.heaps import drop_top, forget_stale, push
 from traincast.schedule.kernels.nodes import fits, shift, take
+from traincast.schedule.kernels.order import (
+    BY_LEVEL,
+    BY_SERVICE,
+    choose_by_count,
+    first_waiting,
+    insert,
+    is_before,
+    position_of,
+    sort_anew,
+    wait_key,
+)
 
 # To find one job a node, the last jobs in line are looked at until they hold this many times its own GPUs.
 DISTURB = 8
@@ -11,7 +22,7 @@ BIG = 1e300
 
 
 def run_preemptive(
-    by_level: int,
+    order: int,
     by_gpu: int,
     limits: Any,
     submit: Any,
@@ -41,6 +52,7 @@ def run_preemptive(
     run_keys: Any,
     run_jobs: Any,
     losers: Any,
+    chosen: Any,
     gain: Any,
     since: Any,
     attained: Any,
@@ -50,10 +62,11 @@ def run_preemptive(
     start: Any,
     end: Any,
 ) -> int:
-    """Shortest remaining time (`by_level` 0) or levels of attained service (1); the order is that of `KeyedLine`.
+    """Remaining time, levels of attained service or remaining service (`order`); the line is that of `KeyedLine`.
 
-    Running jobs stand sorted by a number that does not move while they run: the believed end, or level and row. The
-    greedy choice by count can only push out jobs at the tail, so a pass looks at the tail and at the heads of classes.
+    Running jobs stand sorted by a number that does not move while they run, the believed end or level and row; remaining
+    service does move and is sorted anew. The greedy choice by count can only push out jobs at the tail, so a pass looks at
+    the tail and at the heads of classes.
     """
     count = len(submit)
     num_classes = len(class_gpus)
@@ -107,9 +120,7 @@ def run_preemptive(
             changed = True
             if start[cursor] > -2.0:
                 kind = class_of[cursor]
-                key = guess[cursor]
-                if by_level == 1:
-                    key = 0.0 + count + cursor
+                key = wait_key(order, cursor, guess, gpus, level, count)
                 push(wait_keys, wait_jobs, class_base[kind], wait_size, kind, key, cursor)
                 waiting += 1
             else:
@@ -122,6 +133,39 @@ def run_preemptive(
             continue
         for kind in range(num_classes):
             dead[kind] = 0
+        if order == BY_SERVICE:
+            sort_anew(run_keys, run_jobs, num_running, position, since, guess, gpus, now)
+        if width == 0:
+            num_chosen, num_losers = choose_by_count(
+                order, now, state[0], gpus, class_gpus, class_base, wait_keys, wait_jobs, wait_size, dead,
+                run_keys, run_jobs, num_running, losers, chosen,
+            )  # fmt: skip
+            waiting += num_losers - num_chosen
+            if num_losers > 0:
+                kept = losers[0]
+                at = 0
+                for spot in range(losers[0], num_running):
+                    if at < num_losers and spot == losers[at]:
+                        losers[at] = run_jobs[spot]
+                        at += 1
+                    else:
+                        run_keys[kept] = run_keys[spot]
+                        run_jobs[kept] = run_jobs[spot]
+                        kept += 1
+                num_running = kept
+                for at in range(num_losers):
+                    state[0] += gpus[losers[at]]
+                    stop(
+                        losers[at], now, order, gpus, left, guess, cost, attained, since, level, preemptions, expect,
+                        class_of, class_base, wait_keys, wait_jobs, wait_size, count,
+                    )  # fmt: skip
+            for at in range(num_chosen):
+                state[0] -= gpus[chosen[at]]
+                num_running = begin(
+                    chosen[at], now, order, by_gpu, limits, gpus, left, guess, attained, level, position, since, start,
+                    run_keys, run_jobs, num_running, heap_keys, heap_jobs, expect, heap_size, count,
+                )  # fmt: skip
+            continue
         while waiting > 0:
             # The first waiting job that fits by count if those after it made way. Classes: 1 = none by count,
             # 2 = set aside for the whole pass.
@@ -131,25 +175,16 @@ def run_preemptive(
             job = -1
             need = 0
             while job < 0:
-                best = -1
-                best_kind = -1
-                best_key = 0.0
-                for kind in range(num_classes):
-                    if dead[kind] > 0 or wait_size[kind] == 0:
-                        continue
-                    key = wait_keys[class_base[kind]]
-                    other = wait_jobs[class_base[kind]]
-                    if best < 0 or key < best_key or (key == best_key and other < best):
-                        best = other
-                        best_kind = kind
-                        best_key = key
-                if best < 0:
+                best_kind = first_waiting(num_classes, dead, wait_size, wait_keys, wait_jobs, class_base)
+                if best_kind < 0:
                     break
+                best = wait_jobs[class_base[best_kind]]
+                best_key = wait_keys[class_base[best_kind]]
                 need = class_gpus[best_kind]
                 room = state[0]
                 at = num_running - 1
                 while room < need and at >= 0:
-                    if not is_before(best_key, best, run_keys[at], run_jobs[at], now, by_level):
+                    if not is_before(best_key, best, run_keys[at], run_jobs[at], now, order):
                         break
                     room += gpus[run_jobs[at]]
                     at -= 1
@@ -181,19 +216,17 @@ def run_preemptive(
                         deficit -= size
                     spot += 1
                 for attempt in range(2):
-                    if good or (attempt == 1 and width == 0):
+                    if good:
                         break
-                    if attempt == 0 and need > width > 0:
+                    if attempt == 0 and need > width:
                         continue  # whole nodes are looked for at once
                     if attempt == 1:
                         # By count there was room, but not together: look for nodes among the last jobs in line.
-                        key = guess[job]
-                        if by_level == 1:
-                            key = level[job] * 2.0 * count + count + job
+                        key = wait_key(order, job, guess, gpus, level, count)
                         spot = num_running
                         freed = 0
                         while spot > 0 and (need > width or freed < DISTURB * need):
-                            if not is_before(key, job, run_keys[spot - 1], run_jobs[spot - 1], now, by_level):
+                            if not is_before(key, job, run_keys[spot - 1], run_jobs[spot - 1], now, order):
                                 break
                             spot -= 1
                             freed += gpus[run_jobs[spot]]
@@ -232,32 +265,21 @@ def run_preemptive(
                         for index in range(spot, num_running):
                             run_keys[index] = run_keys[index + 1]
                             run_jobs[index] = run_jobs[index + 1]
-                        elapsed = now - since[loser]
-                        left[loser] = left[loser] - elapsed + cost[loser]
-                        guess[loser] = guess[loser] - elapsed + cost[loser]
-                        attained[loser] += elapsed
-                        since[loser] = now
-                        preemptions[loser] += 1
-                        expect[2 * loser] = -1.0
-                        expect[2 * loser + 1] = -1.0
-                        kind = class_of[loser]
-                        key = guess[loser]
-                        if by_level == 1:
-                            key = level[loser] * 2.0 * count + count + loser
-                        push(wait_keys, wait_jobs, class_base[kind], wait_size, kind, key, loser)
+                        stop(
+                            loser, now, order, gpus, left, guess, cost, attained, since, level, preemptions, expect,
+                            class_of, class_base, wait_keys, wait_jobs, wait_size, count,
+                        )  # fmt: skip
                         waiting += 1
             if not good:
                 kind = class_of[job]
                 dead[kind] = 2
-                key = guess[job]
-                if by_level == 1:
-                    key = level[job] * 2.0 * count + count + job
+                key = wait_key(order, job, guess, gpus, level, count)
                 push(wait_keys, wait_jobs, class_base[kind], wait_size, kind, key, job)
                 continue
             take(job, need, free, bits, words, state, width, held, chain, last)
             waiting -= 1
             num_running = begin(
-                job, now, by_level, by_gpu, limits, gpus, left, guess, attained, level, position, since, start,
+                job, now, order, by_gpu, limits, gpus, left, guess, attained, level, position, since, start,
                 run_keys, run_jobs, num_running, heap_keys, heap_jobs, expect, heap_size, count,
             )  # fmt: skip
     return passes
@@ -319,38 +341,43 @@ def find_in_the_way(
     return num_losers
 
 
-def is_before(key: float, job: int, run_key: float, run_job: int, now: float, by_level: int) -> bool:
-    """Whether a waiting job stands before a running one."""
-    other = run_key if by_level == 1 else run_key - now
-    return key < other or (key == other and job < run_job)
-
-
-def position_of(run_keys: Any, run_jobs: Any, num_running: int, key: float, job: int) -> int:
-    low = 0
-    high = num_running
-    while low < high:
-        middle = (low + high) >> 1
-        if run_keys[middle] < key or (run_keys[middle] == key and run_jobs[middle] < job):
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def insert(run_keys: Any, run_jobs: Any, num_running: int, key: float, job: int) -> int:
-    at = position_of(run_keys, run_jobs, num_running, key, job)
-    for spot in range(num_running, at, -1):
-        run_keys[spot] = run_keys[spot - 1]
-        run_jobs[spot] = run_jobs[spot - 1]
-    run_keys[at] = key
-    run_jobs[at] = job
-    return num_running + 1
+def stop(
+    job: int,
+    now: float,
+    order: int,
+    gpus: Any,
+    left: Any,
+    guess: Any,
+    cost: Any,
+    attained: Any,
+    since: Any,
+    level: Any,
+    preemptions: Any,
+    expect: Any,
+    class_of: Any,
+    class_base: Any,
+    wait_keys: Any,
+    wait_jobs: Any,
+    wait_size: Any,
+    count: int,
+) -> None:
+    elapsed = now - since[job]
+    left[job] = left[job] - elapsed + cost[job]
+    guess[job] = guess[job] - elapsed + cost[job]
+    attained[job] += elapsed
+    since[job] = now
+    preemptions[job] += 1
+    expect[2 * job] = -1.0
+    expect[2 * job + 1] = -1.0
+    kind = class_of[job]
+    key = wait_key(order, job, guess, gpus, level, count)
+    push(wait_keys, wait_jobs, class_base[kind], wait_size, kind, key, job)
 
 
 def begin(
     job: int,
     now: float,
-    by_level: int,
+    order: int,
     by_gpu: int,
     limits: Any,
     gpus: Any,
@@ -374,7 +401,9 @@ def begin(
         start[job] = now
     since[job] = now
     position[job] = now + guess[job]
-    if by_level == 1:
+    if order == BY_SERVICE:
+        position[job] = guess[job] * gpus[job]
+    if order == BY_LEVEL:
         position[job] = level[job] * 2.0 * count + job
         if level[job] < len(limits):
             limit = limits[level[job]] / (gpus[job] if by_gpu == 1 else 1)
