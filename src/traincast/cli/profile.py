@@ -320,7 +320,7 @@ def _measure_corpus(
     import platform
     import time
 
-    from traincast.profile.architectures import corpus_names
+    from traincast.profile.architectures import corpus_names, large_image_names
     from traincast.profile.corpus import BATCHES, experiments_in, find_settings
     from traincast.profile.protocol import Protocol
     from traincast.profile.team import TeamFailed, team_in
@@ -330,10 +330,11 @@ def _measure_corpus(
     started = time.monotonic()
     chosen = find_settings(settings)
     skipped: dict[str, set[str]] = {setting.name: set() for setting in chosen}
+    wanted = names or [*corpus_names(), *large_image_names()]
     for number in range(1, rounds + 1):
         protocol = Protocol(num_rounds=number, block_s=0.6, min_repeats=3, max_repeats=30, warm_up_runs=2)
         for setting in chosen:
-            experiments = list(experiments_in(setting, names or corpus_names(), batches=batches or BATCHES))
+            experiments = list(experiments_in(setting, wanted, batches=batches or BATCHES))
             cluster = EmulatedCluster(name=f"c{os.getpid()}"[:12], nodes=setting.nodes)
             while time.monotonic() - started < budget_s:
                 left_s = budget_s - (time.monotonic() - started)

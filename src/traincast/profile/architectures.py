@@ -78,6 +78,17 @@ def corpus_names(*, num_random: int = 24) -> list[str]:
     return [*itertools.chain.from_iterable(_grids()), *(write_name("random", seed=seed) for seed in range(num_random))]
 
 
+def large_image_names() -> list[str]:
+    """Architectures for images of 224 x 224, as ImageNet's are cut; the others see 16 x 16 to 48 x 48."""
+    size = 224
+    return [
+        *(write_name("resnet", depth=depth, width=width, size=size) for depth, width in ((1, 8), (2, 8), (1, 12))),
+        *(write_name("mobilenet", depth=d, width=16, expand=e, size=size) for d, e in ((3, 2), (3, 4), (5, 2))),
+        *(write_name("convnext", depth=depth, width=width, size=size) for depth, width in ((2, 24), (4, 24), (2, 48))),
+        *(write_name("vit", depth=d, width=w, patch=16, size=size) for d, w in ((2, 48), (4, 48), (2, 96))),
+    ]
+
+
 def family_of(name: str) -> str:
     return parse_name(name)[0]
 
@@ -228,7 +239,7 @@ def _resnet(*, depth: int = 2, width: int = 16, size: int = 32) -> tuple[nn.Modu
     return Loss(nn.Sequential(*layers, Head(channels))), _images(size)
 
 
-def _mobilenet(*, depth: int = 4, width: int = 16, expand: int = 4) -> tuple[nn.Module, Inputs]:
+def _mobilenet(*, depth: int = 4, width: int = 16, expand: int = 4, size: int = 32) -> tuple[nn.Module, Inputs]:
     layers: list[nn.Module] = [_conv(3, width, stride=2), nn.ReLU6()]
     for block in range(depth):
         wide = width * expand
@@ -237,7 +248,7 @@ def _mobilenet(*, depth: int = 4, width: int = 16, expand: int = 4) -> tuple[nn.
             _conv(wide, width, 1),
         )  # fmt: skip
         layers.append(Residual(body))
-    return Loss(nn.Sequential(*layers, Head(width))), _images(32)
+    return Loss(nn.Sequential(*layers, Head(width))), _images(size)
 
 
 class Dense(nn.Module):
@@ -282,7 +293,7 @@ class ChannelsLast(nn.Module):
         return result
 
 
-def _convnext(*, depth: int = 2, width: int = 24) -> tuple[nn.Module, Inputs]:
+def _convnext(*, depth: int = 2, width: int = 24, size: int = 48) -> tuple[nn.Module, Inputs]:
     blocks = [
         Residual(
             nn.Sequential(
@@ -296,7 +307,7 @@ def _convnext(*, depth: int = 2, width: int = 24) -> tuple[nn.Module, Inputs]:
         )
         for _ in range(depth)
     ]
-    return Loss(nn.Sequential(nn.Conv2d(3, width, 4, stride=4), *blocks, Head(width))), _images(48)
+    return Loss(nn.Sequential(nn.Conv2d(3, width, 4, stride=4), *blocks, Head(width))), _images(size)
 
 
 class UNet(nn.Module):
@@ -345,9 +356,10 @@ class Patches(nn.Module):
         return result
 
 
-def _vit(*, depth: int = 2, width: int = 48, patch: int = 4) -> tuple[nn.Module, Inputs]:
+def _vit(*, depth: int = 2, width: int = 48, patch: int = 4, size: int = 32) -> tuple[nn.Module, Inputs]:
     blocks = [_transformer_block(width, 3) for _ in range(depth)]
-    return Loss(nn.Sequential(Patches(width, patch, 32), *blocks, nn.LayerNorm(width), Head(width, (1,)))), _images(32)
+    body = nn.Sequential(Patches(width, patch, size), *blocks, nn.LayerNorm(width), Head(width, (1,)))
+    return Loss(body), _images(size)
 
 
 class Transposed(nn.Module):
