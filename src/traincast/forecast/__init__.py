@@ -9,10 +9,12 @@ from traincast.cost.offload import describe_host
 from traincast.cost.pricing import Pricing
 from traincast.cost.stack import Stack, stack
 from traincast.errors import IllegalPlan
+from traincast.forecast.activity import describe_activity
 from traincast.forecast.balance import advise_split
+from traincast.forecast.choose import settle, stretch
 from traincast.forecast.job_time import price_job, spend_energy, time_job
 from traincast.lower import lower
-from traincast.resources import profile_resources
+from traincast.resources.correction import GraphCorrection
 from traincast.simulate import Overheads, replay_stages, simulate_step
 from traincast.spec import (
     GROUNDS,
@@ -41,8 +43,9 @@ MEMORY_SPREAD = 0.1
 
 
 def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None, *, costs: CostModel | None = None,
-             draw: bool = False) -> Forecast:  # fmt: skip
-    """How long a step and the whole job take, whether it fits, and what it costs."""
+             draw: bool = False, activity: GraphCorrection | None = None) -> Forecast:  # fmt: skip
+    """How long a step and the whole job take, whether it fits, and what it costs. `activity`: corrects the resource numbers
+    by runs measured in this setting."""
     plan = parallelism or Parallelism(data=cluster.num_devices)
     _check_size(plan, cluster)
     program = lower(job.graph, plan, compiled=job.compiled)
@@ -56,8 +59,14 @@ def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None,
     if plan.asynchronous:
         timeline = replace(timeline, duration_s=max(timeline.duration_s, _server_seconds(job, cluster, plan, model)))
     step = _with_interval(timeline, program, estimates, software=software)
-    answer = _answer(job, cluster, program, step, timeline, memory, estimates)
-    return replace(answer, resources=profile_resources(timeline, cluster)) if timeline.spans else answer
+    settled = settle(job, cluster, plan, step, has_own_costs=costs is not None)
+    if settled.reuse is not None and timeline.duration_s > 0:
+        timeline = stretch(timeline, settled.step.seconds / timeline.duration_s)
+    answer = _answer(job, cluster, program, settled.step, timeline, memory, estimates)
+    answer = replace(answer, notes=(*answer.notes, *settled.notes))
+    if not timeline.spans:
+        return answer
+    return replace(answer, resources=describe_activity(job, cluster, plan, timeline, correction=activity))
 
 
 def _price_stages(program: Program, cluster: Cluster, model: CostModel) -> list[tuple[Estimate, ...]]:

@@ -20,6 +20,12 @@ NAMES: Mapping[str, str] = {
 }
 COLOURS: Mapping[str, str] = {"gpu": "#3a923a", "memory": "#2b8cbe", "received": "#d95f0e", "sent": "#b04a9c"}
 MAX_RANKS = 4
+BASES: Mapping[str, str] = {
+    "derived": "derived from the timeline; no run of such a setting was measured",
+    "corrected": "corrected by measured runs of such a setting; in brackets the range of nine runs in ten",
+}
+RESIDENT = "resident memory"
+"""What the memory numbers of a corrected CPU setting are: there is no counter of memory traffic to learn from."""
 _LEFT_PX, _LANE_PX, _PLOT_PX = 170, 110, 72
 
 
@@ -36,7 +42,7 @@ def format_resources(profiles: Sequence[ResourceProfile], *, paint: Paint = PLAI
         title=f"Resources of one rank in one step (sampled every {show_seconds(profiles[0].window_s)})",
     )
     energy = profiles[0].energy_joules
-    lines = [format_table(table, paint=paint)]
+    lines = [format_table(table, paint=paint), BASES[profiles[0].basis]]
     if energy is not None:
         lines.append(f"energy of one device: {show_count(energy, 'J')} per step")
     return "\n".join(lines)
@@ -80,17 +86,28 @@ def _rows(profile: ResourceProfile, *, with_rank: bool) -> list[tuple[str, ...]]
     for resource in RESOURCES:
         activity: Activity = getattr(profile, resource)
         amount = amounts.get(resource)
+        name = RESIDENT if resource == "memory" and profile.basis == "corrected" else NAMES[resource]
         rows.append(
             (
-                NAMES[resource] + (f", stage {profile.rank}" if with_rank else ""),
-                show_seconds(activity.idle_s),
-                show_seconds(activity.burst_s),
-                show_level(resource, activity.peak),
+                name + (f", stage {profile.rank}" if with_rank else ""),
+                show_seconds(activity.idle_s) + _range(profile, f"{resource}_idle_s"),
+                show_seconds(activity.burst_s) + _range(profile, f"{resource}_burst_s"),
+                show_level(resource, activity.peak) + _range(profile, f"{resource}_peak"),
                 show_level(resource, activity.mean),
                 "" if amount is None else show_bytes(amount),
             )
         )
     return rows
+
+
+def _range(profile: ResourceProfile, name: str) -> str:
+    if name not in profile.ranges:
+        return ""
+    resource = name.partition("_")[0]
+    low, high = (
+        show_seconds(each) if name.endswith("_s") else show_level(resource, each) for each in profile.ranges[name]
+    )
+    return f" ({low} - {high})"
 
 
 def _draw_lane(lane: Lane, *, top: float, scale: float, start_s: float, width: int) -> list[str]:

@@ -93,11 +93,15 @@ def profile_samples(
         "sent": from_counter(times_s, sent_bytes),
     }
     duration_s = signals["gpu"].duration_s
+    seen = {name: summarize(signal, num_cycles=num_steps, floor=FLOORS[name]) for name, signal in signals.items()}
     return ResourceProfile(
         rank=rank,
         step_s=duration_s / num_steps,
         window_s=float(np.median(np.diff(np.asarray(times_s)))),
-        **{name: summarize(signal, num_cycles=num_steps, floor=FLOORS[name]) for name, signal in signals.items()},
+        gpu=seen["gpu"],
+        memory=seen["memory"],
+        received=seen["received"],
+        sent=seen["sent"],
         memory_bytes=None,
         received_bytes=(received_bytes[-1] - received_bytes[0]) / num_steps,
         sent_bytes=(sent_bytes[-1] - sent_bytes[0]) / num_steps,

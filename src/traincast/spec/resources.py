@@ -1,7 +1,8 @@
 """The twelve resource numbers of a rank: how long it is idle, how long it bursts and how high, for four resources."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from traincast.errors import InvalidInput
 
@@ -58,6 +59,10 @@ class ResourceProfile:
     sent_bytes: float
     energy_joules: float | None
     """Of one step of one device; None where its power is not known."""
+    basis: str = "derived"
+    """derived: from the timeline, or from the samples of a run; corrected: by what runs like it were measured to do."""
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Where corrected: in which of nine out of ten measured runs each of the twelve numbers lies."""
 
     def twelve(self) -> dict[str, float]:
         """The numbers by name, in the order of RESOURCES."""

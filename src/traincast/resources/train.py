@@ -1,0 +1,243 @@
+"""Trains the graph network that corrects the twelve numbers, on the error they are judged by: relative, mean over the twelve."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from traincast.errors import InvalidInput
+from traincast.resources.correction import (
+    BOUNDS,
+    FLOOR,
+    NUM_NODE_FEATURES,
+    NUM_ROUNDS,
+    TWELVE,
+    Array,
+    GraphCorrection,
+    Nodes,
+    Places,
+    describe_place,
+    node_shares,
+)
+from traincast.resources.learned import KIND_GROUPS, OUTPUTS, TIMED, Expected, Rates, Run, expect, fit_rates
+from traincast.spec.resources import RESOURCES
+
+LEAK = 0.03
+"""In training a share beyond 0 or 1 still moves a little, or it could never come back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One measured rank with the operators of its step."""
+
+    nodes: Nodes
+    run: Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """Chosen by leave-architecture-out error on the corpus; see docs/theory/resources.md."""
+
+    width: int = 16
+    hidden: int = 48
+    num_epochs: int = 250
+    batch: int = 512
+    rate: float = 4e-3
+    decay: float = 0.02
+    num_members: int = 3
+    dropout: float = 0.1
+    seed: int = 0
+
+
+class _Network(nn.Module):  # type: ignore[misc]
+    def __init__(self, num_flat: int, training: Training) -> None:
+        super().__init__()
+        width, hidden = training.width, training.hidden
+        sizes = {"in": (NUM_NODE_FEATURES, width), "hidden": (2 * width + num_flat, hidden), "second": (hidden, hidden)}
+        sizes["out"] = (hidden, len(OUTPUTS))
+        for number in range(NUM_ROUNDS):
+            sizes |= {f"{name}{number}": (width, width) for name in ("own", "from", "to")}
+        self.table = nn.ParameterDict()
+        for name, (rows, columns) in sizes.items():
+            self.table[name] = nn.Parameter(torch.randn(rows, columns) / rows**0.5 * (0.1 if name == "out" else 1.0))
+        for name, (_, columns) in sizes.items():
+            if name in ("in", "hidden", "second", "out"):
+                self.table[f"{name}_bias"] = nn.Parameter(torch.zeros(columns))
+        for number in range(NUM_ROUNDS):
+            self.table[f"round{number}_bias"] = nn.Parameter(torch.zeros(width))
+        self.drop = nn.Dropout(training.dropout)
+
+    def pool(self, graphs: "_Graphs") -> Tensor:
+        table = self.table
+        states = torch.tanh(graphs.features @ table["in"] + table["in_bias"])
+        for number in range(NUM_ROUNDS):
+            said, heard = torch.sparse.mm(graphs.said, states), torch.sparse.mm(graphs.heard, states)
+            total = states @ table[f"own{number}"] + said @ table[f"from{number}"] + heard @ table[f"to{number}"]
+            states = states + torch.tanh(total + table[f"round{number}_bias"])
+        return torch.cat([torch.sparse.mm(graphs.by_share, states), torch.sparse.mm(graphs.by_mean, states)], dim=1)
+
+    def forward(self, pooled: Tensor, flat: Tensor) -> Tensor:
+        table = self.table
+        whole = self.drop(torch.cat([pooled, flat], dim=1))
+        hidden = torch.tanh(whole @ table["hidden"] + table["hidden_bias"])
+        hidden = self.drop(torch.tanh(hidden @ table["second"] + table["second_bias"]))
+        return torch.tanh(hidden @ table["out"] + table["out_bias"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Graphs:
+    """All graphs as one: matrices of listeners x speakers, and of graphs x operators."""
+
+    features: Tensor
+    said: Tensor
+    heard: Tensor
+    by_share: Tensor
+    by_mean: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    graph: Tensor
+    flat: Tensor
+    step_s: Tensor
+    """Expected; so are the shares and peaks."""
+    shares: Tensor
+    peaks: Tensor
+    measured: Tensor
+    units: Tensor
+    """What each error is judged against; infinite for what does not count."""
+
+
+def fit_correction(examples: Sequence[Example], *, training: Training | None = None, rates: Rates | None = None,
+                   start: GraphCorrection | None = None) -> GraphCorrection:  # fmt: skip
+    """`start`: go on from networks of other settings, their scales kept, and tune the perceptron alone."""
+    chosen = training or Training()
+    if not examples:
+        raise InvalidInput("there is no run to learn from")
+    torch.set_num_threads(1)
+    rates = start.rates if start is not None else rates or fit_rates([example.run for example in examples])
+    expected = [expect(rates, example.run.work, example.run.place) for example in examples]
+    points = np.array(
+        [describe_place(one.run.work, one.run.place, given) for one, given in zip(examples, expected, strict=True)]
+    )
+    if start is None:
+        centre, scale = points.mean(axis=0), np.maximum(points.std(axis=0), 0.1)
+    else:
+        centre, scale = start.centre, start.scale
+    distinct = list({id(example.nodes): example.nodes for example in examples}.values())
+    graphs = _join(distinct, rates)
+    rows = _tabulate(examples, expected, (points - centre) / scale, distinct)
+    members = tuple(
+        _train(graphs, rows, chosen, seed=1000 * chosen.seed + number, start=start.members[number] if start else None)
+        for number in range(chosen.num_members if start is None else len(start.members))
+    )
+    low, high = np.percentile(points, [1, 99], axis=0)
+    groups = tuple(any(one.run.work.num_bytes[group] > 0 for one in examples) for group in range(len(KIND_GROUPS)))
+    return GraphCorrection(
+        rates=rates, centre=centre, scale=scale, low=low, high=high, members=members, known_groups=groups
+    )
+
+
+def _train(graphs: _Graphs, rows: _Rows, chosen: Training, *, seed: int,
+           start: "dict[str, Array] | object | None" = None) -> dict[str, Array]:  # fmt: skip
+    torch.manual_seed(seed)
+    network = _Network(rows.flat.shape[1], chosen)
+    tuned = list(network.parameters())
+    if isinstance(start, dict):
+        with torch.no_grad():
+            for name, values in start.items():
+                network.table[name].copy_(torch.from_numpy(np.asarray(values)))
+        tuned = [network.table[name] for name in ("second", "second_bias", "out", "out_bias")]
+    optimizer = torch.optim.AdamW(tuned, lr=chosen.rate, weight_decay=chosen.decay)
+    size = min(chosen.batch, len(rows.flat))
+    num_batches = max(1, len(rows.flat) // size)
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, chosen.rate, total_steps=chosen.num_epochs * num_batches)
+    for _ in range(chosen.num_epochs):
+        order = torch.randperm(len(rows.flat))
+        for number in range(num_batches):
+            picked = order[number * size : (number + 1) * size]
+            optimizer.zero_grad()
+            pooled = network.pool(graphs)[rows.graph[picked]]
+            loss = _loss(network(pooled, rows.flat[picked]), rows, picked)
+            loss.backward()
+            nn.utils.clip_grad_norm_(tuned, 1.0)
+            optimizer.step()
+            rate.step()
+    return {name: values.detach().numpy().astype(np.float64) for name, values in network.table.items()}
+
+
+def _loss(raw: Tensor, rows: _Rows, picked: Tensor) -> Tensor:
+    error = (_compose(raw, rows, picked) - rows.measured[picked]).abs() / rows.units[picked]
+    counted = torch.isfinite(rows.units[picked])
+    return error[counted].mean()
+
+
+def _compose(raw: Tensor, rows: _Rows, picked: Tensor) -> Tensor:
+    """As resources.correction.compose, for many rows at once."""
+    step_s, shares, peaks = rows.step_s[picked], rows.shares[picked], rows.peaks[picked]
+    out = {name: BOUNDS[name] * raw[:, index] for index, name in enumerate(OUTPUTS)}
+    whole_s = step_s * torch.exp(out["step"])
+    columns = []
+    for index, resource in enumerate(RESOURCES):
+        learned = out[f"{resource}_share"]
+        if resource in TIMED:
+            share = shares[:, index] * torch.exp(learned) * step_s / whole_s
+        else:
+            share = shares[:, index] + learned
+        inside = share.clamp(0.0, 1.0)
+        share = inside + LEAK * (share - inside).clamp(-1.0, 1.0)
+        columns += [(1 - share) * whole_s, share * whole_s, peaks[:, index] * torch.exp(out[f"{resource}_peak"])]
+    return torch.stack(columns, dim=1)
+
+
+def _tabulate(
+    examples: Sequence[Example], expected: Sequence[Expected], flat: Array, distinct: Sequence[Nodes]
+) -> _Rows:
+    home = {id(nodes): index for index, nodes in enumerate(distinct)}
+    measured = np.array([[one.run.twelve[name] for name in TWELVE] for one in examples])
+    steps = np.array([one.run.step_s for one in examples])
+    units = np.empty_like(measured)
+    for index, name in enumerate(TWELVE):
+        units[:, index] = np.maximum(measured[:, index], FLOOR * steps if name.endswith("_s") else 1e-12)
+        if name.startswith(TIMED):
+            units[[one.run.place.num_ranks == 1 for one in examples], index] = np.inf
+
+    def tensor(values: Array) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32)
+
+    return _Rows(
+        graph=torch.tensor([home[id(one.nodes)] for one in examples]), flat=tensor(flat),
+        step_s=tensor(np.array([given.step_s for given in expected])),
+        shares=tensor(np.array([[given.shares[name] for name in RESOURCES] for given in expected])),
+        peaks=tensor(np.array([[given.peaks[name] for name in RESOURCES] for given in expected])),
+        measured=tensor(measured), units=tensor(units),
+    )  # fmt: skip
+
+
+def _join(graphs: Sequence[Nodes], rates: Rates) -> _Graphs:
+    sizes = [len(nodes.features) for nodes in graphs]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    whole = int(starts[-1])
+    writers = np.concatenate([nodes.writers + start for nodes, start in zip(graphs, starts, strict=False)])
+    readers = np.concatenate([nodes.readers + start for nodes, start in zip(graphs, starts, strict=False)])
+    owner = np.repeat(np.arange(len(graphs)), sizes)
+    share = np.concatenate([node_shares(nodes, rates) for nodes in graphs])
+    return _Graphs(
+        features=torch.tensor(np.concatenate([nodes.features for nodes in graphs]), dtype=torch.float32),
+        said=_mean_of(readers, writers, whole), heard=_mean_of(writers, readers, whole),
+        by_share=_sparse(owner, np.arange(whole), share, (len(graphs), whole)),
+        by_mean=_sparse(owner, np.arange(whole), 1 / np.repeat(sizes, sizes), (len(graphs), whole)),
+    )  # fmt: skip
+
+
+def _mean_of(listeners: Places, speakers: Places, whole: int) -> Tensor:
+    counts = np.maximum(np.bincount(listeners, minlength=whole), 1)
+    return _sparse(listeners, speakers, 1 / counts[listeners], (whole, whole))
+
+
+def _sparse(left: Places, right: Places, values: Array, shape: tuple[int, int]) -> Tensor:
+    places = torch.tensor(np.stack([left, right]))
+    found = torch.sparse_coo_tensor(places, torch.tensor(values, dtype=torch.float32), shape, check_invariants=False)
+    return found.coalesce()
