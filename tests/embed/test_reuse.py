@@ -177,8 +177,9 @@ def test_what_is_unlike_all_known_is_farther_than_most() -> None:
 
 
 def test_intervals_widen_only_beyond_the_ordinary() -> None:
-    assert widen(0.0) == widen(0.5) == 1.0
-    assert widen(1.0) == 2.0
+    assert widen(0.0) == widen(1.0) == 1.0
+    assert widen(1.5) == 1.5
+    assert widen(9.0) == 2.0
 
 
 def test_whole_workloads_are_chosen_by_d_optimal_design_in_this_space() -> None:

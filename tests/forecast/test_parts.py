@@ -1,27 +1,56 @@
+"""Each part of the model says its own answer, and exactly one of them is the forecast's."""
+
 from dataclasses import replace
 
 import numpy as np
 from tests.builders import make_cluster, make_mlp
 
-from traincast.cost.interaction import Interacting, load_network
+from traincast.cost.interaction import Interacting, Network, load_network
 from traincast.cost.pricing import Pricing
-from traincast.forecast.parts import explain_interaction
-from traincast.spec import Job, Parallelism
+from traincast.forecast import forecast
+from traincast.forecast.parts import UNKNOWING, explain_parts
+from traincast.spec import Cluster, Job, Parallelism, Part
 
 
-def test_a_workload_far_from_the_corpus_is_not_corrected() -> None:
-    job = Job(graph=make_mlp(width=8192, layers=48, batch=4096))
-    assert "changes nothing" in explain_interaction(job, make_cluster(), Parallelism(), Pricing())
+def explain(job: Job, cluster: Cluster, costs: Pricing | Interacting | None = None, *,
+            network: Network | None = None) -> dict[str, Part]:  # fmt: skip
+    plan = Parallelism(data=cluster.num_devices)
+    answer = forecast(job, cluster, plan, costs=costs)
+    return {part.name: part for part in explain_parts(answer, job, cluster, plan, costs=costs, network=network)}
 
 
-def test_both_answers_are_named_where_the_network_has_something_to_say() -> None:
+def everywhere() -> Network:
+    """The shipped network as if it had seen every sort of workload."""
     known = load_network()
-    everywhere = replace(
+    return replace(
         known, low=np.full_like(known.low, -np.inf), high=np.full_like(known.high, np.inf),
         known_sorts=np.ones_like(known.known_sorts),
     )  # fmt: skip
+
+
+def test_a_workload_far_from_the_corpus_is_not_corrected() -> None:
+    parts = explain(Job(graph=make_mlp(width=8192, layers=48, batch=4096)), make_cluster())
+    assert parts["interaction"].says == UNKNOWING
+    assert parts["interaction"].step == replace(
+        parts["interaction"].step, seconds=parts["layers"].step.seconds  # type: ignore[type-var, union-attr]
+    )  # fmt: skip
+
+
+def test_layers_answer_on_a_gpu_and_the_reuse_predictor_says_why_it_does_not() -> None:
+    cluster = make_cluster()
     job = Job(graph=make_mlp())
-    said = explain_interaction(job, make_cluster(), Parallelism(), Pricing(), network=everywhere)
-    assert "with the interaction network it would be" in said
-    used = Interacting(base=Pricing(), network=everywhere)
-    assert explain_interaction(job, make_cluster(), Parallelism(), used).endswith("which is the answer")
+    parts = explain(job, cluster)
+    assert [name for name, part in parts.items() if part.is_answer] == ["layers"]
+    assert parts["reuse"].step is None
+    assert parts["reuse"].says == "outside its range: it was measured on CPU cores, not on testium"
+    assert parts["layers"].step is not None
+    assert parts["layers"].step.seconds == forecast(job, cluster).step.seconds
+
+
+def test_the_network_answers_where_it_is_the_cost_model() -> None:
+    job, cluster = Job(graph=make_mlp()), make_cluster()
+    used = explain(job, cluster, Interacting(base=Pricing(), network=everywhere()))
+    assert [name for name, part in used.items() if part.is_answer] == ["interaction"]
+    unused = explain(job, cluster, network=everywhere())
+    assert "not used" in unused["interaction"].says
+    assert unused["interaction"].step != unused["layers"].step

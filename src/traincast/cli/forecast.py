@@ -24,6 +24,10 @@ def forecast(
     devices_per_node: options.DevicesPerNode = None,
     intra: options.Intra = None,
     inter: options.Inter = None,
+    speed: Annotated[
+        float | None,
+        typer.Option("--speed", help="Share of its nominal speed that each node reaches, such as 0.25 of a CPU core."),
+    ] = None,
     price: options.Price = None,
     batch: options.Batch = None,
     seq: options.Seq = None,
@@ -68,7 +72,9 @@ def forecast(
     loading: Annotated[
         float | None, typer.Option("--loading", help="Samples per second that one node's input pipeline delivers.")
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", "-e", help="Slowest layers, parts of memory and job.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", "-e", help="Each part's own answer, slowest layers, parts of memory and job.")
+    ] = False,
     trace: Annotated[
         Path | None, typer.Option("--trace", help="Write the step as a trace for https://ui.perfetto.dev.")
     ] = None,
@@ -97,7 +103,7 @@ def forecast(
         ),
         cluster=options.given(
             device=device, node=machine, nodes=nodes, devices_per_node=devices_per_node, intra=intra, inter=inter,
-            price_per_device=price,
+            speed=speed, price_per_device=price,
         ),
         parallelism=options.given(
             data=dp, tensor=tp, pipeline=pp, context=cp, expert=ep, expert_tensor=etp, virtual_stages=vp, zero=zero,
@@ -126,13 +132,10 @@ def forecast(
     answer = run_forecast(resolved.job, resolved.cluster, resolved.parallelism, costs=costs, draw=True)
     answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target))
     if explain:
-        from traincast.cost.pricing import Pricing
-        from traincast.cost.stack import stack as find_stack
-        from traincast.forecast.parts import explain_interaction
+        from traincast.forecast.parts import explain_parts
 
-        priced = costs or Pricing(stack=find_stack(resolved.job.stack))
-        said = explain_interaction(resolved.job, resolved.cluster, resolved.parallelism, priced)
-        answer = dataclasses.replace(answer, notes=(*answer.notes, said))
+        parts = explain_parts(answer, resolved.job, resolved.cluster, resolved.parallelism, costs=costs)
+        answer = dataclasses.replace(answer, parts=parts)
     if trace is not None:
         write_json(trace, trace_forecast(answer))
     if svg is not None:

@@ -50,33 +50,39 @@ class Encoder:
     def _traverse(
         self, states: Array, sources: tuple[Places, ...], distances: tuple[Array, ...], order: range
     ) -> Array:
-        states = states.copy()
-        near, far = np.zeros_like(states), np.zeros_like(states)
-        into, back = self.weights["gate.weight_ih"], self.weights["gate.weight_hh"]
-        into_bias, back_bias = self.weights["gate.bias_ih"], self.weights["gate.bias_hh"]
+        size, num_nodes = states.shape[1], len(states)
+        # What each node tells its neighbours, and behind all of those what it tells whoever is farther away.
+        said = np.zeros((2 * num_nodes, size))
+        into, into_bias = self.weights["gate.weight_ih"], self.weights["gate.bias_ih"]
+        speak = np.concatenate([self.weights["near.weight"], self.weights["far.weight"]])
+        speak_bias = np.concatenate([self.weights["near.bias"], self.weights["far.bias"]])
+        held = states @ self.weights["gate.weight_hh"].T + self.weights["gate.bias_hh"]
+        found = np.empty_like(states)
         for node in order:
-            heard, distance = sources[node], distances[node]
-            message = np.zeros(states.shape[1])
-            if len(heard):
-                direct = distance == 1
-                message = near[heard[direct]].sum(axis=0)
-                if not direct.all():
-                    weight = 1 / distance[~direct]
-                    message = message + weight @ far[heard[~direct]] / weight.sum()
-            state = states[node]
-            reset_in, update_in, new_in = np.split(into @ message + into_bias, 3)
-            reset_back, update_back, new_back = np.split(back @ state + back_bias, 3)
-            update = _sigmoid(update_in + update_back)
-            new = np.tanh(new_in + _sigmoid(reset_in + reset_back) * new_back)
-            state = (1 - update) * new + update * state
-            states[node] = state
-            near[node] = np.maximum(self._linear("near", state), 0.0)
-            far[node] = np.maximum(self._linear("far", state), 0.0)
-        return states
+            given, kept = into_bias, held[node]
+            if len(sources[node]):
+                loud, speakers = _listen(sources[node], distances[node], num_nodes)
+                given = into @ (loud @ said[speakers]) + into_bias
+            gates = _sigmoid(given[: 2 * size] + kept[: 2 * size])
+            new = np.tanh(given[2 * size :] + gates[:size] * kept[2 * size :])
+            state = new + gates[size:] * (states[node] - new)
+            found[node] = state
+            spoken = np.maximum(speak @ state + speak_bias, 0.0)
+            said[node], said[num_nodes + node] = spoken[:size], spoken[size:]
+        return found
 
     def _linear(self, name: str, values: Array) -> Array:
         result: Array = values @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
         return result
+
+
+def _listen(heard: Places, distance: Array, num_nodes: int) -> tuple[Array, Places]:
+    """How loud each one is heard, and where what it says stands: neighbours in full, the others as a weighed mean."""
+    farther = distance > 1
+    if not farther.any():
+        return np.ones(len(heard)), heard
+    loud = farther / distance
+    return np.where(farther, loud / loud.sum(), 1.0), heard + farther * num_nodes
 
 
 def reverse(nodes: Nodes) -> tuple[tuple[Places, ...], tuple[Array, ...]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from traincast.embed.encoder import FOLDER, Encoder
 from traincast.embed.features import Array
-from traincast.embed.reuse import Predictor, Reach, Residual, workload_point
+from traincast.embed.reuse import Predictor, Proof, Reach, Residual, Tested
 from traincast.embed.summary import Summary, summarize
 from traincast.errors import InvalidInput
 from traincast.files import read_json, write_json
@@ -20,6 +20,9 @@ from traincast.spec.graph import Graph
 KNOWN, PREDICTOR = FOLDER / "known.json.gz", FOLDER / "predictor.json.gz"
 UNFAMILIAR = 0.95
 """Farther from its nearest neighbour than this share of the known workloads are from theirs: measure before you trust."""
+WIDEST = 2.0
+NUM_AMOUNTS, BATCH = 7, 5
+"""The traits begin with logarithms of FLOP, bytes, calls, parameters, activations and batch, and FLOP per byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +78,29 @@ class Atlas:
         nearest = float(self._distances(summary).min())
         return float(np.searchsorted(self.spacing, nearest, side="right") / len(self.spacing))
 
+    def farness(self, summary: Summary) -> float:
+        """The distance to the nearest known workload over the largest that is ordinary among them: above 1, unfamiliar."""
+        return float(self._distances(summary).min() / max(np.quantile(self.spacing, UNFAMILIAR), 1e-9))
+
     def features(self, summaries: Sequence[Summary]) -> Array:
         """A row for each workload, for `design.d_optimal` over whole workloads: a constant and the coordinates."""
-        rows = (np.array([workload_point(summary) for summary in summaries]) - self.center) / self.scale
+        rows = (np.array([kinship(summary) for summary in summaries]) - self.center) / self.scale
         return np.column_stack([np.ones(len(rows)), rows])
 
     def _distances(self, summary: Summary) -> Array:
-        point = (workload_point(summary) - self.center) / self.scale
+        point = (kinship(summary) - self.center) / self.scale
         return np.asarray(np.sqrt(((self.points - point) ** 2).mean(axis=1)))
 
 
+def kinship(summary: Summary) -> Array:
+    """What makes workloads alike whatever their batch: sizes of one sample, shares of the work, and the vector."""
+    flop, _, calls, parameters, activations, batch, _ = summary.traits[:NUM_AMOUNTS]
+    sizes = [flop - batch, calls, parameters, activations - batch]
+    return np.concatenate([sizes, summary.traits[NUM_AMOUNTS:], summary.vector])
+
+
 def draw_atlas(workloads: Sequence[KnownWorkload], summaries: Sequence[Summary]) -> Atlas:
-    points = np.array([workload_point(summary) for summary in summaries])
+    points = np.array([kinship(summary) for summary in summaries])
     center, scale = points.mean(axis=0), points.std(axis=0) + 1e-3
     points = (points - center) / scale
     names = np.array([workload.architecture for workload in workloads])
@@ -109,9 +123,9 @@ def distance(graph: Graph, *, encoder: Encoder | None = None) -> float:
     return load_atlas().distance(summarize(graph, encoder=encoder))
 
 
-def widen(distance: float) -> float:
-    """The factor on the logarithm of an interval: 1 among the known, up to 2 for what is farther than any of them."""
-    return 1.0 + max(0.0, distance - 0.5) * 2
+def widen(farness: float) -> float:
+    """The factor on the logarithm of an interval: 1 where workloads like it are known, growing with the distance up to 2."""
+    return min(max(farness, 1.0), WIDEST)
 
 
 def save_atlas(atlas: Atlas, path: Path = KNOWN) -> None:
@@ -140,6 +154,7 @@ def save_predictor(predictor: Predictor, path: Path = PREDICTOR) -> None:
     write_json(path, {
         "rates": _shorten(predictor.rates), "sigma": predictor.sigma, "family_sigma": predictor.family_sigma,
         "typical_distance": predictor.typical_distance,
+        "tested": _plain(predictor.tested), "proof": _plain(predictor.proof),
         "reach": {name: getattr(predictor.reach, name) for name in Reach.__slots__},
         "residuals": {
             kind: {"center": _shorten(each.center), "scale": _shorten(each.scale), "workloads": _shorten(each.workloads),
@@ -154,7 +169,8 @@ def load_predictor(path: Path = PREDICTOR) -> Predictor:
     data = read_json(path)
     return Predictor(
         rates=np.array(data["rates"]), sigma=data["sigma"], family_sigma=data["family_sigma"],
-        typical_distance=data["typical_distance"], reach=Reach(**data["reach"]),
+        typical_distance=data["typical_distance"], reach=Reach(**data["reach"]), tested=Tested(**data["tested"]),
+        proof=Proof(**data["proof"]),
         residuals={
             kind: Residual(
                 center=np.array(entry["center"]), scale=np.array(entry["scale"]), workloads=np.array(entry["workloads"]),
@@ -164,6 +180,10 @@ def load_predictor(path: Path = PREDICTOR) -> Predictor:
             for kind, entry in data["residuals"].items()
         },
     )  # fmt: skip
+
+
+def _plain(noun: Tested | Proof) -> dict[str, Any]:
+    return {name: getattr(noun, name) for name in type(noun).__slots__}
 
 
 def _shorten(values: Array) -> Any:

@@ -75,6 +75,59 @@ class Residual:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tested:
+    """The machines and sizes of the measured steps: inside of them a predictor has been checked, outside it is a guess."""
+
+    most_ranks: int
+    least_bits_per_s: float
+    most_bits_per_s: float
+    least_share: float
+    most_share: float
+    least_flop: float
+    most_flop: float
+    """Of a step, in logarithms of GFLOP as in the traits."""
+
+    def find_gap(self, summary: Summary, ranks: Ranks) -> str:
+        """What of a question lies outside, in words; empty where nothing does."""
+        if ranks.num_ranks > self.most_ranks:
+            return f"{ranks.num_ranks} ranks; steps of 1 to {self.most_ranks} were measured"
+        if not (self.least_share / MARGIN <= ranks.share <= self.most_share * MARGIN):
+            return f"{ranks.share:g} of a core for each rank; {self.least_share:g} to {self.most_share:g} were measured"
+        slow, fast = self.least_bits_per_s / MARGIN, self.most_bits_per_s * MARGIN
+        if ranks.num_ranks > 1 and not (slow <= ranks.bits_per_s <= fast):
+            return (
+                f"links of {ranks.bits_per_s / 1e9:g} Gbit/s; {self.least_bits_per_s / 1e9:g} to "
+                f"{self.most_bits_per_s / 1e9:g} were measured"
+            )
+        flop = float(summary.traits[0])
+        if not (self.least_flop - math.log(MARGIN) <= flop <= self.most_flop + math.log(MARGIN)):
+            return (
+                f"{math.exp(flop):.3g} GFLOP a step; {math.exp(self.least_flop):.3g} to {math.exp(self.most_flop):.3g} "
+                "were measured"
+            )
+        return ""
+
+
+MARGIN = 1.25
+"""How far beyond the measured range a question may lie."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """Mean relative errors of the reuse predictor and of its rival on the same measured steps."""
+
+    architecture_error: float
+    """Of architectures that were left out."""
+    family_error: float
+    """Of families that were left out."""
+    rival_error: float | None = None
+    """Of the forecast without it, physics and layers as shipped; None: never compared."""
+    rival_sigma: float | None = None
+    """The same as a standard deviation of the logarithm that holds 90% of them."""
+    num_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Predictor:
     """Step times of data-parallel training on one sort of machine."""
 
@@ -87,23 +140,32 @@ class Predictor:
     """And on whole families that were left out: what an architecture unlike all others must expect."""
     typical_distance: float
     """Of an architecture to the nearest other one."""
+    tested: Tested
+    proof: Proof
 
     def predict(self, summary: Summary, ranks: Ranks) -> Estimate:
         physical_s = float(physical_columns(summary, ranks) @ self.rates)
         if not physical_s > 0:
             raise InvalidInput(f"workload {summary.name!r} has no work that the reuse predictor knows a rate for")
         residual = self.residuals.get(summary.dataset_type)
-        shift, sigma = 0.0, 2 * self.family_sigma
-        if residual is not None:
-            point = workload_point(summary)
-            shift = residual.correct(point, place(summary, ranks), self.reach)
-            far = residual.distance(point, self.reach) / max(self.typical_distance, 1e-9)
-            # Between an ordinary neighbour and a stranger the interval grows from the one error to the other, then on.
-            sigma = self.sigma + (self.family_sigma - self.sigma) * max(0.0, far - 1)
-            sigma = min(sigma, 3 * self.family_sigma)
+        shift = (
+            0.0 if residual is None else residual.correct(workload_point(summary), place(summary, ranks), self.reach)
+        )
         seconds = physical_s * math.exp(shift)
-        width = math.exp(Z90 * max(sigma, MIN_SIGMA))
-        return Estimate(seconds=seconds, low_s=seconds / width, high_s=seconds * width, ground="reuse")
+        width = math.exp(Z90 * max(self.sigma_at(self.farness(summary)), MIN_SIGMA))
+        return Estimate(seconds=seconds, low_s=seconds / width, high_s=seconds * width, ground="transfer")
+
+    def farness(self, summary: Summary) -> float:
+        """The distance to the nearest measured workload of its type of data, over an ordinary one: above 1, a stranger."""
+        residual = self.residuals.get(summary.dataset_type)
+        if residual is None:
+            return math.inf
+        return residual.distance(workload_point(summary), self.reach) / max(self.typical_distance, 1e-9)
+
+    def sigma_at(self, farness: float) -> float:
+        """Between an ordinary neighbour and a stranger it grows from the one left-out error to the other, then on."""
+        grown = self.sigma + (self.family_sigma - self.sigma) * max(0.0, farness - 1)
+        return min(grown, (3 if math.isfinite(farness) else 2) * self.family_sigma)
 
     def epoch_s(self, summary: Summary, ranks: Ranks, *, num_samples: float) -> Estimate:
         steps = math.ceil(num_samples / (summary.batch_size * ranks.num_ranks))
@@ -114,8 +176,13 @@ def workload_point(summary: Summary) -> Array:
     return np.concatenate([summary.traits, summary.vector])
 
 
-def fit_predictor(rows: Sequence[Known], *, reach: Reach | None = None) -> Predictor:
-    """Rates, residuals and the widths that leave-architecture-out and leave-family-out errors ask for."""
+def fit_predictor(
+    rows: Sequence[Known], *, reach: Reach | None = None, rival_s: Sequence[float | None] | None = None
+) -> Predictor:
+    """Rates, residuals and the widths that leave-architecture-out and leave-family-out errors ask for.
+
+    `rival_s`: what a forecast without the predictor says of each row, None where it was not asked.
+    """
     reach = reach or Reach()
     table = _Table.of(rows, reach)
     everything = np.ones(len(rows), dtype=bool)
@@ -123,10 +190,11 @@ def fit_predictor(rows: Sequence[Known], *, reach: Reach | None = None) -> Predi
     logs = np.log(table.seconds / (table.columns @ rates))
     residuals = {kind: part.fit(logs[part.rows]) for kind, part in table.parts.items()}
     architectures = [row.architecture or row.summary.name for row in rows]
-    spreads = []
+    spreads, errors = [], []
     for groups in (architectures, [name.split("(")[0] for name in architectures]):
         missed = np.log(cross_validate(rows, groups, reach=reach) / table.seconds)
-        spreads.append(float(np.quantile(np.abs(missed), 0.9) / Z90))
+        spreads.append(_spread(missed))
+        errors.append(float(np.abs(np.expm1(missed)).mean()))
     distances = []
     for part in table.parts.values():
         squares = _squares(part.workloads, part.workloads)
@@ -135,7 +203,36 @@ def fit_predictor(rows: Sequence[Known], *, reach: Reach | None = None) -> Predi
         distances += np.sqrt(squares.min(axis=1)[np.isfinite(squares.min(axis=1))]).tolist()
     return Predictor(
         rates=rates, residuals=residuals, reach=reach, sigma=spreads[0], family_sigma=max(spreads),
-        typical_distance=float(np.quantile(distances, 0.75)) if distances else 1.0,
+        typical_distance=float(np.quantile(distances, 0.75)) if distances else 1.0, tested=_range_of(rows),
+        proof=_compare(table.seconds, rival_s, architecture_error=errors[0], family_error=errors[1]),
+    )  # fmt: skip
+
+
+def _spread(missed: Array) -> float:
+    """The standard deviation of a normal error that is as often as large as these at 90%."""
+    return float(np.quantile(np.abs(missed), 0.9) / Z90)
+
+
+def _range_of(rows: Sequence[Known]) -> Tested:
+    joined = [row.ranks.bits_per_s for row in rows if row.ranks.num_ranks > 1] or [row.ranks.bits_per_s for row in rows]
+    shares = [row.ranks.share for row in rows]
+    flop = [float(row.summary.traits[0]) for row in rows]
+    return Tested(
+        most_ranks=max(row.ranks.num_ranks for row in rows), least_bits_per_s=min(joined), most_bits_per_s=max(joined),
+        least_share=min(shares), most_share=max(shares), least_flop=min(flop), most_flop=max(flop),
+    )  # fmt: skip
+
+
+def _compare(seconds: Array, rival_s: Sequence[float | None] | None, *, architecture_error: float,
+             family_error: float) -> Proof:  # fmt: skip
+    answered = [
+        (guess, took) for guess, took in zip(rival_s or (), seconds.tolist(), strict=False) if guess is not None
+    ]
+    missed = np.log([guess / took for guess, took in answered])
+    return Proof(
+        architecture_error=architecture_error, family_error=family_error, num_steps=len(seconds),
+        rival_error=float(np.abs(np.expm1(missed)).mean()) if answered else None,
+        rival_sigma=_spread(missed) if answered else None,
     )  # fmt: skip
 
 

@@ -55,6 +55,7 @@ def format_forecast(
         "\n".join(_shares(forecast, paint)),
         _slowest(forecast.timeline, paint, limit=_NUM_TOP_EXPLAINED if explain else _NUM_TOP, by_layer=explain),
         *([_exposed(forecast, paint), _memory_parts(forecast, paint), _job_parts(forecast, paint)] if explain else []),
+        "\n".join(_parts(forecast, paint)) if explain else "",
         format_resources(forecast.resources, paint=paint) if explain else "",
         "\n".join(_trust(forecast, paint)),
     ]
@@ -219,6 +220,25 @@ def _memory_parts(forecast: Forecast, paint: Paint) -> str:
         bar = paint.bar(share, width=40, style="blue")
         lines.append(f"  {role.replace('_', ' '):<16}{bar} {share:>4.0%}  {show_bytes(amount)}")
     return "\n".join(lines)
+
+
+PART_WORDS = {
+    "physics": "physics alone", "layers": "layer models", "interaction": "interaction", "reuse": "reuse predictor",
+}  # fmt: skip
+
+
+def _parts(forecast: Forecast, paint: Paint) -> Iterator[str]:
+    """What each part says by itself; the one that answers is marked."""
+    if not forecast.parts:
+        return
+    yield paint("Which part answers", "bold")
+    for part in forecast.parts:
+        name = f"{'>' if part.is_answer else ' '} {PART_WORDS.get(part.name, part.name):<16}"
+        amount = "-" if part.step is None else show_seconds(part.step.seconds)
+        head = f"  {name}{amount:<10} "
+        for index, line in enumerate(textwrap.wrap(part.says, width=max(paint.width - len(head), 40))):
+            lead = f"  {paint(name, 'bold') if part.is_answer else name}{amount:<10} " if not index else " " * len(head)
+            yield f"{lead}{paint(line, 'dim')}"
 
 
 def _job_parts(forecast: Forecast, paint: Paint) -> str:

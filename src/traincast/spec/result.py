@@ -156,6 +156,19 @@ class JobTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of the model and what it says of the step by itself."""
+
+    name: str
+    """physics, layers, interaction or reuse."""
+    step: Estimate | None
+    """None where it has no ground."""
+    is_answer: bool
+    says: str
+    """What it is, how sure, and why it was chosen or not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """Everything traincast answers about one job on one cluster under one plan."""
 
@@ -181,6 +194,8 @@ class Forecast:
     notes: tuple[str, ...] = ()
     resources: tuple[ResourceProfile, ...] = ()
     """One profile for each distinct rank (pipeline stage); empty where they were not asked for."""
+    parts: tuple[Part, ...] = ()
+    """What each part of the model says by itself; empty where it was not asked for."""
 
     def _repr_html_(self) -> str | None:
         return show_html(self)
