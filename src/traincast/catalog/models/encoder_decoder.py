@@ -424,9 +424,10 @@ def build_transformer_xl(name: str, entry: Mapping[str, Any], recipe: Recipe, si
     tape.assume("adaptive softmax: words are as frequent as one over their rank (Zipf)")
     with tape.scope("embeddings"):
         ids = tape.input("input_ids", (batch, length), "int64")
-        with tape.scope("tokens"):
-            table = tape.parameter("weight", (config["vocab"], width))
-        hidden = scale(tape, embedding(tape, ids, vocab=config["vocab"], width=width, name="tokens", weight=table))
+        tables, found = adaptive_embedding(
+            tape, ids, width, config["cutoffs"], config["vocab"], config.get("narrow", 1)
+        )
+        hidden = scale(tape, found)
         hidden = dropout(tape, hidden, rate)
         hidden = tape.cast(hidden, "fp32") if tape.numbers.autocast else hidden
         positions = dropout(tape, tape.buffer("positions", (keys, width), tape.numbers.compute), rate)
@@ -470,28 +471,58 @@ def build_transformer_xl(name: str, entry: Mapping[str, Any], recipe: Recipe, si
     outputs = [hidden]
     if recipe.trains and recipe.loss:
         outputs = [
-            adaptive_loss(tape, tape.view(hidden, (batch * length, width)), table, config["cutoffs"], config["vocab"])
+            adaptive_loss(tape, tape.view(hidden, (batch * length, width)), tables, config["cutoffs"], config["vocab"])
         ]
     return tape.finish(
         outputs, name=name, batch_size=batch, tokens_per_sample=length, samples_unit="segments", source=entry["source"]
     )
 
 
-def adaptive_loss(tape: Tape, hidden: Value, table: Value, cutoffs: list[int], vocab: int) -> Value:
+def adaptive_embedding(
+    tape: Tape, ids: Value, width: int, cutoffs: list[int], vocab: int, narrow: int
+) -> tuple[list[Value], Value]:
+    """The tables and the embedded words. Each cluster of rarer words may be `narrow` times as narrow (Baevski 2018)."""
+    if narrow == 1:
+        with tape.scope("tokens"):
+            table = tape.parameter("weight", (vocab, width))
+        return [table], embedding(tape, ids, vocab=vocab, width=width, name="tokens", weight=table)
+    tables, parts = [], []
+    left = ids.numel
+    for index, (low, high) in enumerate(pairwise((0, *cutoffs, vocab))):
+        rows = min(left, _cluster_rows(ids.numel, low, high, vocab)) if high < vocab else left
+        left -= rows
+        narrower = width // narrow**index
+        with tape.scope(f"tokens{index}"):
+            table = tape.parameter("weight", (high - low, narrower))
+            chosen = tape.part(ids, (rows,))
+            part = embedding(tape, chosen, vocab=high - low, width=narrower, name="words", weight=table)
+            tables.append(table)
+            parts.append(linear(tape, part, width, bias=False, name="projection"))
+    return tables, tape.view(concat(tape, tuple(parts), (ids.numel, width)), (*ids.shape, width))
+
+
+def _cluster_rows(tokens: int, low: int, high: int, vocab: int) -> int:
+    """Word frequencies fall about as one over the rank, so a cluster holds the logarithm of its bounds' ratio."""
+    return max(1, round(tokens * math.log(high / max(1, low)) / math.log(vocab)))
+
+
+def adaptive_loss(tape: Tape, hidden: Value, tables: list[Value], cutoffs: list[int], vocab: int) -> Value:
     """A head over the frequent words and clusters, and a tail for the tokens of each cluster (Grave 2017)."""
     tokens, width = hidden.shape
     with tape.scope("adaptive"):
         clusters = tape.parameter("cluster_weight", (len(cutoffs), width))
-        head = concat(tape, (take(tape, table, (cutoffs[0], width)), clusters), (cutoffs[0] + len(cutoffs), width))
+        frequent = take(tape, tables[0], (cutoffs[0], width)) if len(tables) == 1 else tables[0]
+        head = concat(tape, (frequent, clusters), (cutoffs[0] + len(cutoffs), width))
         total = cross_entropy(tape, _against(tape, hidden, head))
         for index, (low, high) in enumerate(pairwise((*cutoffs, vocab))):
-            # Word frequencies fall about as one over the rank, so a cluster holds the logarithm of its bounds' ratio.
-            rows = max(1, round(tokens * math.log(high / low) / math.log(vocab)))
             with tape.scope(f"tail{index}"):
-                part = gather_rows(tape, hidden, rows)
-                total = add(
-                    tape, total, cross_entropy(tape, _against(tape, part, take(tape, table, (high - low, width))))
-                )
+                part = gather_rows(tape, hidden, _cluster_rows(tokens, low, high, vocab))
+                if len(tables) == 1:
+                    words = take(tape, tables[0], (high - low, width))
+                else:
+                    words = tables[index + 1]
+                    part = linear(tape, part, words.shape[1], bias=False, name="projection")
+                total = add(tape, total, cross_entropy(tape, _against(tape, part, words)))
     return total
 
 

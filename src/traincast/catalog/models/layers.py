@@ -548,8 +548,9 @@ def softmax(tape: Tape, x: Value, *, fused: bool = False) -> Value:
     return tape.register(out, (x,), backward)
 
 
-def cross_entropy(tape: Tape, logits: Value, *, classes: int | None = None) -> Value:
-    """Log-softmax and negative log-likelihood, in fp32 as Hugging Face and autocast do."""
+def cross_entropy(tape: Tape, logits: Value, *, classes: int | None = None, in_place: bool = False) -> Value:
+    """Log-softmax and negative log-likelihood, in fp32 as Hugging Face and autocast do. `in_place`: the gradient is written
+    over what came, as Megatron's loss over a split vocabulary does, so two copies of the scores exist and not three."""
     cols = classes or logits.shape[-1]
     rows = logits.numel // cols
     with tape.scope("loss"):
@@ -560,7 +561,7 @@ def cross_entropy(tape: Tape, logits: Value, *, classes: int | None = None) -> V
         tape.op("aten._log_softmax", "softmax", (wide,), (log,), attrs, flop=5.0 * wide.numel)
 
         def log_backward(g: Value) -> Gradients:
-            gx = tape.gradient_like(wide)
+            gx = g if in_place else tape.gradient_like(wide)
             tape.op("aten._log_softmax_backward_data", "softmax", (g, log), (gx,), attrs, flop=5.0 * wide.numel)
             return (gx,)
 
