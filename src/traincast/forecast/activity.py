@@ -10,6 +10,9 @@ from traincast.spec import Activity, Cluster, Job, Parallelism, ResourceProfile,
 CORE_FLOP_PER_S = 2e11
 """One core of a processor is slower than this and every accelerator faster: runs on cores say nothing about those."""
 
+LEAST_NEARNESS = 0.05
+"""Below it nothing of a correction is left."""
+
 
 def describe_activity(job: Job, cluster: Cluster, plan: Parallelism, timeline: Timeline, *,
                       correction: GraphCorrection | None = None) -> tuple[ResourceProfile, ...]:  # fmt: skip
@@ -22,7 +25,7 @@ def describe_activity(job: Job, cluster: Cluster, plan: Parallelism, timeline: T
         return derived
     chosen = correction or load_graph_correction()
     found = chosen.predict(job.graph, place_of(cluster), step_s=timeline.duration_s)
-    return (correct_profile(derived[0], found),)
+    return (correct_profile(derived[0], found),) if found.nearness >= LEAST_NEARNESS else derived
 
 
 def is_like_corpus(cluster: Cluster) -> bool:

@@ -17,7 +17,19 @@ from numpy.typing import NDArray
 
 from traincast.errors import InvalidInput
 from traincast.files import read_json, write_json
-from traincast.resources.learned import KIND_GROUPS, OUTPUTS, TIMED, WINDOW_S, Expected, Place, Rates, Work, expect
+from traincast.resources.learned import (
+    KIND_GROUPS,
+    OUTPUTS,
+    TIMED,
+    WINDOW_S,
+    Expected,
+    Place,
+    Rates,
+    Work,
+    compose,
+    count_work,
+    expect,
+)
 from traincast.spec.graph import PHASES, Graph
 from traincast.spec.measurement import calls_of
 from traincast.spec.resources import RESOURCES
@@ -37,6 +49,7 @@ FLOOR = 0.1
 """An idle or burst time is judged against itself or, where shorter, against this share of the step."""
 TWELVE = tuple(f"{resource}_{name}" for resource in RESOURCES for name in ("idle_s", "burst_s", "peak"))
 NUM_NODE_FEATURES = len(KIND_GROUPS) + len(PHASES) + 7
+NUM_PLACE_FEATURES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +112,13 @@ class GraphCorrection:
     """Everything that was fitted: the rates of physics, the networks whose answers are averaged, and where they hold."""
 
     rates: Rates
-    centre: Array
-    scale: Array
-    low: Array
-    high: Array
+    centre: Array = field(default_factory=lambda: np.zeros(NUM_PLACE_FEATURES))
+    scale: Array = field(default_factory=lambda: np.ones(NUM_PLACE_FEATURES))
+    low: Array = field(default_factory=lambda: np.zeros(NUM_PLACE_FEATURES))
+    high: Array = field(default_factory=lambda: np.zeros(NUM_PLACE_FEATURES))
     """Of the features of places in the training runs, 1st and 99th percentile."""
-    members: tuple[Mapping[str, Array], ...] = field(repr=False)
+    members: tuple[Mapping[str, Array], ...] = field(default=(), repr=False)
+    """None: nothing is corrected."""
     errors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """For each of the twelve: 5th and 95th percentile of measured less predicted, over what it is judged against."""
     about: Mapping[str, str] = field(default_factory=dict)
@@ -120,6 +134,8 @@ class GraphCorrection:
 
     def answer(self, nodes: Nodes, place: Place, expected: Expected) -> tuple[dict[str, float], float]:
         """The corrections by output, and how near to the training runs this is."""
+        if not self.members:
+            return dict.fromkeys(OUTPUTS, 0.0), 0.0
         point = describe_place(nodes.work, place, expected)
         flat = (point - self.centre) / self.scale
         near = self.nearness(point, nodes.work)
@@ -130,8 +146,6 @@ class GraphCorrection:
     def predict(self, graph: Graph | Nodes, place: Place, *, step_s: float | None = None) -> "Corrected":
         """`step_s`: of a cost model that knows better; its duration is kept and the rest is corrected."""
         if isinstance(graph, Graph):
-            from traincast.resources.learned import count_work
-
             graph = read_nodes(graph, count_work(graph))
         expected = expect(self.rates, graph.work, place)
         if step_s is not None:
@@ -140,9 +154,9 @@ class GraphCorrection:
         if step_s is not None:
             answers["step"] = 0.0
         found_s, twelve = compose(answers, expected, place)
-        return Corrected(step_s=found_s, twelve=twelve, ranges=self._ranges(found_s, twelve, near), nearness=near)
+        return Corrected(step_s=found_s, twelve=twelve, ranges=self.ranges_of(found_s, twelve, near), nearness=near)
 
-    def _ranges(self, step_s: float, twelve: Mapping[str, float], near: float) -> dict[str, tuple[float, float]]:
+    def ranges_of(self, step_s: float, twelve: Mapping[str, float], near: float) -> dict[str, tuple[float, float]]:
         """Of 90%; far from every run they are three times as wide."""
         ranges = {}
         for name, (below, above) in self.errors.items():
@@ -163,24 +177,6 @@ class Corrected:
     twelve: Mapping[str, float]
     ranges: Mapping[str, tuple[float, float]]
     nearness: float
-
-
-def compose(answers: Mapping[str, float], expected: Expected, place: Place) -> tuple[float, dict[str, float]]:
-    """Corrections applied to what physics gives; idle and burst fill the step."""
-    step_s = expected.step_s * math.exp(answers["step"])
-    twelve = {}
-    for resource in RESOURCES:
-        silent = resource in TIMED and place.num_ranks == 1
-        learned = answers[f"{resource}_share"]
-        if resource in TIMED:
-            share = expected.shares[resource] * math.exp(learned) * expected.step_s / step_s
-        else:
-            share = expected.shares[resource] + learned
-        share = 0.0 if silent else min(1.0, max(0.0, share))
-        twelve[f"{resource}_idle_s"] = (1 - share) * step_s
-        twelve[f"{resource}_burst_s"] = share * step_s
-        twelve[f"{resource}_peak"] = 0.0 if silent else expected.peaks[resource] * math.exp(answers[f"{resource}_peak"])
-    return step_s, twelve
 
 
 def _last(expected: Expected, step_s: float) -> Expected:

@@ -178,6 +178,24 @@ def expect(rates: Rates, work: Work, place: Place) -> Expected:
     )
 
 
+def compose(answers: Mapping[str, float], expected: Expected, place: Place) -> tuple[float, dict[str, float]]:
+    """What was learned applied to what physics gives; idle and burst fill the step."""
+    step_s = expected.step_s * math.exp(answers["step"])
+    twelve = {}
+    for resource in RESOURCES:
+        silent = resource in ("received", "sent") and place.num_ranks == 1
+        learned = answers[f"{resource}_share"]
+        if resource in TIMED:
+            share = expected.shares[resource] * math.exp(learned) * expected.step_s / step_s
+        else:
+            share = expected.shares[resource] + learned
+        share = 0.0 if silent else min(1.0, max(0.0, share))
+        twelve[f"{resource}_idle_s"] = (1 - share) * step_s
+        twelve[f"{resource}_burst_s"] = share * step_s
+        twelve[f"{resource}_peak"] = 0.0 if silent else expected.peaks[resource] * math.exp(answers[f"{resource}_peak"])
+    return step_s, twelve
+
+
 def describe(rates: Rates, work: Work, place: Place, vector: Sequence[float] = ()) -> dict[str, Array]:
     """The features of a run by group."""
     expected = expect(rates, work, place)
@@ -223,24 +241,7 @@ class Learned:
         asked = {name: ((features[name] - self.means[name]) / self.scales[name])[None, :] for name in self.groups}
         near = _covariance(asked, self.rows, (place.name,), self.places)
         answers = dict(zip(OUTPUTS, self.offsets + self.spreads * (near @ self.weights)[0], strict=True))
-        return _compose(answers, expect(self.rates, work, place), place)
-
-
-def _compose(answers: Mapping[str, float], expected: Expected, place: Place) -> tuple[float, dict[str, float]]:
-    step_s = expected.step_s * math.exp(answers["step"])
-    twelve = {}
-    for resource in RESOURCES:
-        silent = resource in ("received", "sent") and place.num_ranks == 1
-        learned = answers[f"{resource}_share"]
-        if resource in TIMED:
-            share = expected.shares[resource] * math.exp(learned) * expected.step_s / step_s
-        else:
-            share = expected.shares[resource] + learned
-        share = 0.0 if silent else min(1.0, max(0.0, share))
-        twelve[f"{resource}_idle_s"] = (1 - share) * step_s
-        twelve[f"{resource}_burst_s"] = share * step_s
-        twelve[f"{resource}_peak"] = 0.0 if silent else expected.peaks[resource] * math.exp(answers[f"{resource}_peak"])
-    return step_s, twelve
+        return compose(answers, expect(self.rates, work, place), place)
 
 
 def learn(runs: Sequence[Run], *, rates: Rates | None = None) -> Learned:
@@ -258,7 +259,7 @@ def learn(runs: Sequence[Run], *, rates: Rates | None = None) -> Learned:
     }
     rows = {name: (table - means[name]) / scales[name] for name, table in tables.items()}
     places = tuple(run.place.name for run in runs)
-    targets = np.array([_targets(run, expect(rates, run.work, run.place)) for run in runs])
+    targets = np.array([aim_at(run, expect(rates, run.work, run.place)) for run in runs])
     offsets = np.median(targets, axis=0)
     spreads = np.maximum(1.4826 * np.median(np.abs(targets - offsets), axis=0), 0.02)
     covariance = _covariance(rows, rows, places, places) + NOISE**2 * np.eye(len(runs))
@@ -268,7 +269,8 @@ def learn(runs: Sequence[Run], *, rates: Rates | None = None) -> Learned:
     return Learned(rates, groups, means, scales, rows, places, offsets, spreads, weights)
 
 
-def _targets(run: Run, expected: Expected) -> list[float]:
+def aim_at(run: Run, expected: Expected) -> list[float]:
+    """The outputs that would give what was measured."""
     shares, peaks = [], []
     for resource in RESOURCES:
         burst_s, idle_s = run.twelve[f"{resource}_burst_s"], run.twelve[f"{resource}_idle_s"]

@@ -9,9 +9,11 @@ Needs torch (and networkx, which torch brings); nothing imports this module unle
 """
 
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import networkx
 import torch
@@ -141,12 +143,31 @@ def batch_graphs(graphs: Sequence[Grouped], *, scale: Tensor | None = None) -> B
     table = torch.tensor(features, dtype=torch.float32)
     return Batch(
         features=table if scale is None else table / scale,
-        adjacency=torch.sparse_coo_tensor(
-            indices, weights, (len(features), len(features)), check_invariants=False
-        ).coalesce(),
+        adjacency=_rows(indices, weights, len(features)),
         owner=torch.tensor(owner),
         num_graphs=len(graphs),
     )
+
+
+def _rows(indices: Tensor, weights: Tensor, size: int) -> Tensor:
+    with warnings.catch_warnings():
+        # torch calls this layout a beta; the product is all we use.
+        warnings.simplefilter("ignore", UserWarning)
+        whole = torch.sparse_coo_tensor(indices, weights, (size, size), check_invariants=False)
+        return whole.coalesce().to_sparse_csr()
+
+
+class _Spread(torch.autograd.Function):  # type: ignore[misc]
+    """Features over the edges. The adjacency is symmetric, so the way back is the same product: no transposing."""
+
+    @staticmethod
+    def forward(ctx: Any, adjacency: Tensor, features: Tensor) -> Tensor:
+        ctx.adjacency = adjacency
+        return adjacency @ features
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[None, Tensor]:
+        return None, ctx.adjacency @ slopes[0]
 
 
 class Convolution(nn.Module):  # type: ignore[misc]
@@ -158,7 +179,7 @@ class Convolution(nn.Module):  # type: ignore[misc]
         self.bias = nn.Parameter(torch.zeros(size_out))
 
     def forward(self, features: Tensor, adjacency: Tensor) -> Tensor:
-        return torch.sparse.mm(adjacency, self.linear(features)) + self.bias
+        return _Spread.apply(adjacency, self.linear(features)) + self.bias
 
 
 class Set2Set(nn.Module):  # type: ignore[misc]
@@ -172,17 +193,24 @@ class Set2Set(nn.Module):  # type: ignore[misc]
     def forward(self, nodes: Tensor, owner: Tensor, num_graphs: int) -> Tensor:
         state = nodes.new_zeros(num_graphs, self.size), nodes.new_zeros(num_graphs, self.size)
         answer = nodes.new_zeros(num_graphs, 2 * self.size)
+        padded, absent = _pad(nodes, owner, num_graphs)
         for _ in range(self.num_steps):
             state = self.cell(answer, state)
             query = state[0]
-            energy = (nodes * query[owner]).sum(dim=1)
-            # The softmax of each graph by itself; its largest energy is taken off so that no exponential overflows.
-            largest = energy.new_full((num_graphs,), -torch.inf).scatter_reduce(0, owner, energy.detach(), "amax")
-            share = (energy - largest[owner]).exp()
-            share = share / share.new_zeros(num_graphs).index_add(0, owner, share)[owner]
-            read = nodes.new_zeros(num_graphs, self.size).index_add(0, owner, share[:, None] * nodes)
+            energy = torch.bmm(padded, query[:, :, None])[:, :, 0] + absent
+            read = torch.bmm(energy.softmax(dim=1)[:, None, :], padded)[:, 0]
             answer = torch.cat([query, read], dim=1)
         return answer
+
+
+def _pad(nodes: Tensor, owner: Tensor, num_graphs: int) -> tuple[Tensor, Tensor]:
+    """Graphs x the most nodes x features, and minus infinity where a graph has no node: a hundred readings of rows that lie
+    side by side are ten times faster than of rows that are looked up."""
+    counts = torch.bincount(owner, minlength=num_graphs)
+    place = torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner]
+    padded = nodes.new_zeros(num_graphs, int(counts.max()), nodes.shape[1]).index_put((owner, place), nodes)
+    absent = nodes.new_full(padded.shape[:2], -torch.inf).index_put((owner, place), nodes.new_zeros(len(owner)))
+    return padded, absent
 
 
 class Network(nn.Module):  # type: ignore[misc]
@@ -228,6 +256,8 @@ class Training:
     learning_rate: float = 3e-3
     patience: int = 1000
     max_epochs: int = 10_000
+    batch: int | None = None
+    """Graphs of one update; None: all of them."""
     seed: int = SEED
 
 
@@ -264,17 +294,21 @@ def _train(model: Driple, known: Sequence[Example], validation: Sequence[Example
            training: Training) -> Driple:  # fmt: skip
     network = model.network
     optimizer = torch.optim.Adam(weights, lr=training.learning_rate)
-    batches = [batch_graphs([one.graph for one in part], scale=model.feature_scale) for part in (known, validation)]
-    labels = [torch.tensor([one.targets for one in part]) / model.label_scale for part in (known, validation)]
+    size = training.batch or len(known)
+    order = torch.randperm(len(known), generator=torch.Generator().manual_seed(training.seed)).tolist()
+    mixed = [known[index] for index in order]
+    parts = [_prepare(model, mixed[start : start + size]) for start in range(0, len(mixed), size)]
+    check = _prepare(model, validation)
     best, best_loss, waited = copy.deepcopy(network.state_dict()), float("inf"), 0
     for _ in range(training.max_epochs):
         network.train()
-        optimizer.zero_grad()
-        nn.functional.mse_loss(network(batches[0]), labels[0]).backward()
-        optimizer.step()
+        for batch, labels in parts:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(network(batch), labels).backward()
+            optimizer.step()
         network.eval()
         with torch.no_grad():
-            loss = float(nn.functional.mse_loss(network(batches[1]), labels[1]))
+            loss = float(nn.functional.mse_loss(network(check[0]), check[1]))
         if loss < best_loss:
             best, best_loss, waited = copy.deepcopy(network.state_dict()), loss, 0
         else:
@@ -283,6 +317,11 @@ def _train(model: Driple, known: Sequence[Example], validation: Sequence[Example
                 break
     network.load_state_dict(best)
     return model
+
+
+def _prepare(model: Driple, examples: Sequence[Example]) -> tuple[Batch, Tensor]:
+    graphs = batch_graphs([one.graph for one in examples], scale=model.feature_scale)
+    return graphs, torch.tensor([one.targets for one in examples]) / model.label_scale
 
 
 def _largest(rows: Sequence[Sequence[float]]) -> Tensor:

@@ -2,21 +2,25 @@
 
 import hashlib
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traincast.accuracy.corpus import Corpus, CorpusStep
-from traincast.resources.learned import Learned, Place, Run, count_work, learn
-from traincast.spec.resources import RESOURCES
+from traincast.resources.adapt import adapt
+from traincast.resources.correction import FLOOR, TWELVE, GraphCorrection, Nodes, read_nodes
+from traincast.resources.learned import Place, Rates, Run, count_work, fit_rates, learn
+
+if TYPE_CHECKING:
+    from traincast.resources.train import Training
 
 NUM_FOLDS = 5
-NAMES = tuple(f"{resource}_{name}" for resource in RESOURCES for name in ("idle_s", "burst_s", "peak"))
-FLOOR = 0.1
-"""An idle or burst time is compared with itself, or with this share of the step where it is shorter: a time of nothing has
-no relative error."""
+NAMES = TWELVE
+METHODS = ("physics", "process", "network")
+"""What physics derives alone; the Gaussian process over sums of operators; the graph network over the operators themselves."""
+Predict = Callable[[Nodes, Place], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,7 @@ class Measured:
 
     step: CorpusStep
     run: Run
+    nodes: Nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,28 +45,28 @@ class TargetScore:
 
 def read_runs(corpus: Corpus, *, rank: int = 0) -> list[Measured]:
     """The first rank of every step whose resources were sampled; its work is counted once per graph."""
-    works = {key: count_work(graph) for key, graph in corpus.graphs.items()}
+    graphs = {key: read_nodes(graph, count_work(graph)) for key, graph in corpus.graphs.items()}
     found = []
     for step in corpus.steps:
         numbers = {name: step.resources.get(f"rank{rank}_{name}") for name in NAMES}
-        if step.key not in works or any(value is None for value in numbers.values()):
+        if step.key not in graphs or any(value is None for value in numbers.values()):
             continue
         busy = ("gpu_peak", "memory_peak", *(("received_peak", "sent_peak") if step.setting.num_ranks > 1 else ()))
         if any(not numbers[name] for name in busy):
             # The sampler was kept from running: a step that trains is never idle from end to end.
             continue
-        nodes = step.setting.nodes
+        machines = step.setting.nodes
         place = Place(
-            num_ranks=len(nodes),
-            bytes_per_s=nodes[rank].bits_per_s / 8,
-            narrowest_bytes_per_s=min(node.bits_per_s for node in nodes) / 8,
-            speed=nodes[rank].cpu_share,
-            slowest=min(node.cpu_share for node in nodes),
+            num_ranks=len(machines),
+            bytes_per_s=machines[rank].bits_per_s / 8,
+            narrowest_bytes_per_s=min(machine.bits_per_s for machine in machines) / 8,
+            speed=machines[rank].cpu_share,
+            slowest=min(machine.cpu_share for machine in machines),
         )
         twelve = {name: value for name, value in numbers.items() if value is not None}
-        found.append(
-            Measured(step=step, run=Run(work=works[step.key], place=place, step_s=step.seconds, twelve=twelve))
-        )
+        nodes = graphs[step.key]
+        run = Run(work=nodes.work, place=place, step_s=step.seconds, twelve=twelve)
+        found.append(Measured(step=step, run=run, nodes=nodes))
     return found
 
 
@@ -110,19 +115,105 @@ def mean_over_targets(scores: Sequence[TargetScore]) -> float:
     return statistics.fmean(score.mean for score in scores)
 
 
-def predict_left_out(rows: Sequence[Measured], *, split: str, seed: int = 0) -> list[dict[str, float]]:
-    """Our process: every row answered by one that has seen no row of the same fold, in any setting."""
+def fit_method(method: str, rows: Sequence[Measured], *, training: "Training | None" = None) -> Predict:
+    if method == "physics":
+        bare = bare_correction(fit_rates([row.run for row in rows]))
+        return lambda nodes, place: bare.predict(nodes, place).twelve
+    if method == "process":
+        process = learn([row.run for row in rows])
+        return lambda nodes, place: process.predict(nodes.work, place)[1]
+    network = fit_network(rows, training=training)
+    return lambda nodes, place: network.predict(nodes, place).twelve
+
+
+def fit_network(rows: Sequence[Measured], *, training: "Training | None" = None) -> GraphCorrection:
+    from traincast.resources.train import Example, fit_correction
+
+    return fit_correction([Example(nodes=row.nodes, run=row.run) for row in rows], training=training)
+
+
+def bare_correction(rates: Rates) -> GraphCorrection:
+    """Nothing learned but the rates: what a timeline at these rates shows."""
+    return GraphCorrection(rates=rates)
+
+
+def predict_left_out(rows: Sequence[Measured], *, split: str, method: str = "network", seed: int = 0,
+                     folds: Sequence[int] = range(NUM_FOLDS),
+                     training: "Training | None" = None) -> list[Mapping[str, float]]:  # fmt: skip
+    """Every row of the folds answered by a model that has seen no row of the same fold, in any setting."""
     key = split_by(split)
-    answers: list[dict[str, float]] = [{} for _ in rows]
-    for fold in range(NUM_FOLDS):
-        asked = [index for index, row in enumerate(rows) if fold_of(key(row), seed=seed) == fold]
-        known = [row.run for row in rows if fold_of(key(row), seed=seed) != fold]
+    answers: list[Mapping[str, float]] = [{} for _ in rows]
+    for fold in folds:
+        asked = [row for row in enumerate(rows) if fold_of(key(row[1]), seed=seed) == fold]
+        known = [row for row in rows if fold_of(key(row), seed=seed) != fold]
         if not asked or not known:
             continue
-        model = learn(known)
-        for index in asked:
-            answers[index] = model.predict(rows[index].run.work, rows[index].run.place)[1]
+        predict = fit_method(method, known, training=training)
+        for index, row in asked:
+            answers[index] = predict(row.nodes, row.run.place)
     return answers
+
+
+def find_ranges(rows: Sequence[Measured], answers: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
+    """5th and 95th percentile of measured less predicted, over what a prediction is judged against."""
+    found = {}
+    for name in NAMES:
+        missed = []
+        for row, answer in zip(rows, answers, strict=True):
+            if row.run.place.num_ranks == 1 and name.startswith(("received", "sent")):
+                continue
+            step_s = answer["gpu_idle_s"] + answer["gpu_burst_s"]
+            unit = max(answer[name], FLOOR * step_s if name.endswith("_s") else 1e-12)
+            missed.append((row.run.twelve[name] - answer[name]) / unit)
+        low, high = np.quantile(missed, [0.05, 0.95])
+        found[name] = float(low), float(high)
+    return found
+
+
+def coverage(
+    rows: Sequence[Measured], answers: Sequence[Mapping[str, float]], ranges: Mapping[str, tuple[float, float]]
+) -> float:
+    """Share of measured numbers inside the ranges around their predictions."""
+    bare = GraphCorrection(rates=Rates(values=()), errors=ranges)
+    inside = []
+    for row, answer in zip(rows, answers, strict=True):
+        around = bare.ranges_of(answer["gpu_idle_s"] + answer["gpu_burst_s"], answer, 1.0)
+        for name, (low, high) in around.items():
+            if row.run.place.num_ranks > 1 or not name.startswith(("received", "sent")):
+                inside.append(low * (1 - 1e-9) <= row.run.twelve[name] <= high * (1 + 1e-9))
+    return statistics.fmean(inside)
+
+
+NEIGHBOURS = tuple((f"{ranks}x1gbit", f"{ranks}x10gbit") for ranks in (2, 3, 4))
+"""Settings that hardly differ for a step of some megabytes of gradients."""
+
+
+def label_noise(rows: Sequence[Measured]) -> tuple[TargetScore, ...]:
+    """What an error cannot fall below: how far two measurements lie apart that should agree, over the root of two.
+
+    The two are of neighbouring settings, made alike by the median ratio between those. What really differs between them counts
+    as noise, so this is a little too much; what one block of one day shares is missing, so it is a little too little.
+    """
+    found = {(*row.step.key, row.step.setting.name): row for row in rows}
+    errors: dict[str, list[float]] = {name: [] for name in NAMES}
+    for one, other in NEIGHBOURS:
+        pairs = [
+            (row, found[*key[:2], other]) for key, row in found.items() if key[2] == one and (*key[:2], other) in found
+        ]
+        for name in NAMES:
+            small = [0.01 * left.run.step_s if name.endswith("_s") else 0.0 for left, _ in pairs]
+            ratios = [
+                (left.run.twelve[name] + least) / (right.run.twelve[name] + least)
+                for (left, right), least in zip(pairs, small, strict=True)
+            ]
+            alike = statistics.median(ratios) if ratios else 1.0
+            errors[name] += [
+                relative_error(
+                    name, predicted=alike * right.run.twelve[name], measured=left.run.twelve[name], step_s=left.run.step_s
+                ) / 2**0.5
+                for left, right in pairs
+            ]  # fmt: skip
+    return summarise(errors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,39 +229,39 @@ class TransferPoint:
     """Mean relative error over the twelve targets."""
 
 
-def transfer(rows: Sequence[Measured], *, setting: str, counts: Sequence[int], seed: int = 0) -> list[TransferPoint]:
-    """Learn all other settings, then add few runs of this one; asked are runs of architectures in none of them."""
+def transfer(rows: Sequence[Measured], *, setting: str, counts: Sequence[int], seed: int = 0,
+             training: "Training | None" = None) -> list[TransferPoint]:  # fmt: skip
+    """Learn all other settings, then add few runs of this one; asked are runs of architectures in none of them. From scratch
+    learns the process, which needs fewer runs than a network."""
     elsewhere = [row for row in rows if row.step.setting.name != setting and fold_of(row.step.name, seed=seed)]
     inside = [row for row in rows if row.step.setting.name == setting]
     asked = [row for row in inside if fold_of(row.step.name, seed=seed) == 0]
     pool = [row for row in inside if fold_of(row.step.name, seed=seed)]
     order = np.random.default_rng(seed).permutation(len(pool))
-    source = learn([row.run for row in elsewhere])
+    source = fit_network(elsewhere, training=training)
     points = []
     for count in counts:
-        few = [pool[index].run for index in order[:count]]
-        seconds = sum(_measuring_s(pool[index]) for index in order[:count])
-        both = learn([*(row.run for row in elsewhere), *few], rates=source.rates)
+        few = [pool[index] for index in order[:count]]
+        seconds = sum(_measuring_s(row) for row in few)
+        if few:
+            adapted = adapt(source, [(row.nodes, row.run) for row in few])
+            alone = learn([row.run for row in few])
+            ours = [adapted.predict(row.nodes, row.run.place).twelve for row in asked]
+            theirs = _score(asked, [alone.predict(row.run.work, row.run.place)[1] for row in asked])
+        else:
+            ours, theirs = [source.predict(row.nodes, row.run.place).twelve for row in asked], float("nan")
         points.append(
             TransferPoint(
-                setting=setting, num_samples=count, seconds=seconds, with_transfer=_score(both, asked),
-                from_scratch=_score(learn(few), asked),
+                setting=setting, num_samples=len(few), seconds=seconds, with_transfer=_score(asked, ours),
+                from_scratch=theirs,
             )
         )  # fmt: skip
     return points
 
 
-def _score(model: Learned, rows: Sequence[Measured]) -> float:
-    answers = [model.predict(row.run.work, row.run.place)[1] for row in rows]
+def _score(rows: Sequence[Measured], answers: Sequence[Mapping[str, float]]) -> float:
     return mean_over_targets(summarise(errors_of(rows, answers)))
 
 
 def _measuring_s(row: Measured) -> float:
     return row.run.step_s * row.step.resources.get("rank0_sampled_steps", 1.0)
-
-
-def time_learning(rows: Sequence[Measured]) -> float:
-    """Seconds that learning all of them takes."""
-    started = time.perf_counter()
-    learn([row.run for row in rows])
-    return time.perf_counter() - started

@@ -1,0 +1,48 @@
+"""Fits the graph network of the twelve resource numbers that ships: `python -m traincast.accuracy.fit_resources [-o FILE]`."""
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from traincast.accuracy.corpus import FOLDER, load_corpus
+from traincast.accuracy.paper.driple import (
+    coverage,
+    errors_of,
+    find_ranges,
+    fit_network,
+    mean_over_targets,
+    predict_left_out,
+    read_runs,
+    summarise,
+)
+from traincast.resources.correction import WEIGHTS, save_graph_correction
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="traincast.accuracy.fit_resources", description=__doc__)
+    parser.add_argument("-o", "--out", type=Path, default=WEIGHTS)
+    parser.add_argument(
+        "--corpus", type=Path, default=FOLDER, help="a corpus of your own setting, as `make corpus` writes it"
+    )
+    options = parser.parse_args()
+    rows = read_runs(load_corpus(options.corpus))
+    answers = predict_left_out(rows, split="architecture")
+    ranges = find_ranges(rows, answers)
+    error = mean_over_targets(summarise(errors_of(rows, answers)))
+    about = {
+        "runs": str(len(rows)),
+        "architectures": str(len({row.step.name for row in rows})),
+        "settings": str(len({row.step.setting.name for row in rows})),
+        "error_architecture_left_out": f"{error:.4f}",
+        "made_by": "python -m traincast.accuracy.fit_resources",
+    }
+    save_graph_correction(replace(fit_network(rows), errors=ranges, about=about), options.out)
+    inside = coverage(rows, answers, ranges)
+    sys.stdout.write(
+        f"{len(rows)} runs; an architecture left out: {error:.1%} mean over the twelve; {inside:.0%} inside the ranges\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Resource numbers of a forecast: derived from the timeline, or corrected where runs of such a setting were measured."""
+
+from dataclasses import replace
+
+import pytest
+
+from builders import make_cluster, make_mlp
+from resources.test_correction import RATES, make_member
+from traincast import catalog
+from traincast.cost.pricing import Pricing
+from traincast.cost.roofline import Roofline
+from traincast.forecast import forecast
+from traincast.forecast.activity import is_like_corpus, place_of
+from traincast.report.document import document_forecast
+from traincast.report.text import format_forecast
+from traincast.resources.correction import TWELVE, GraphCorrection, describe_place
+from traincast.resources.learned import count_work, expect
+from traincast.spec import RESOURCES, Cluster, Forecast, Job, Parallelism
+
+
+def cores(num_nodes: int = 4) -> Cluster:
+    return catalog.cluster("cpu", nodes=num_nodes, devices_per_node=1, inter="ethernet-1g")
+
+
+def make_correction(cluster: Cluster) -> GraphCorrection:
+    work = count_work(make_mlp())
+    point = describe_place(work, place_of(cluster), expect(RATES, work, place_of(cluster)))
+    return GraphCorrection(
+        rates=RATES, centre=point, low=point - 9.0, high=point + 9.0, members=(make_member(0),),
+        errors={name: (-0.2, 0.3) for name in TWELVE},
+    )  # fmt: skip
+
+
+def ask(cluster: Cluster, *, activity: GraphCorrection | None = None, **plan: int) -> Forecast:
+    parallelism = Parallelism(**(plan or {"data": cluster.num_devices}))
+    return forecast(
+        Job(graph=make_mlp()), cluster, parallelism, costs=Pricing(ops=Roofline()), draw=True, activity=activity
+    )
+
+
+def test_no_accelerator_of_the_catalogue_is_taken_for_a_cpu_core():
+    for device in catalog.devices():
+        assert is_like_corpus(make_cluster(device=device)) == (device.name == "cpu"), device.name
+
+
+def test_a_gpu_job_is_derived_and_says_so():
+    answer = ask(make_cluster(nodes=2))
+    assert [profile.basis for profile in answer.resources] == ["derived"]
+    assert document_forecast(answer)["resources"][0]["ranges"] == {}
+    assert "derived from the timeline" in format_forecast(answer, explain=True)
+
+
+def test_a_correction_that_is_given_is_used_with_ranges_and_says_so():
+    cluster = cores()
+    derived = ask(cluster, activity=GraphCorrection(rates=RATES)).resources[0]
+    assert derived.basis == "derived"
+    answer = ask(cluster, activity=make_correction(cluster))
+    (profile,) = answer.resources
+    assert profile.basis == "corrected"
+    assert profile.twelve() != derived.twelve()
+    assert set(profile.ranges) == set(TWELVE)
+    document = document_forecast(answer)["resources"][0]
+    assert document["basis"] == "corrected"
+    assert len(document["ranges"]["sent_peak"]) == 2
+    assert "corrected by measured runs" in format_forecast(answer, explain=True)
+
+
+def test_a_corrected_profile_keeps_the_step_the_bytes_and_the_energy():
+    cluster = cores()
+    corrected, derived = (
+        ask(cluster, activity=given).resources[0] for given in (make_correction(cluster), GraphCorrection(rates=RATES))
+    )
+    assert corrected.step_s == pytest.approx(derived.step_s)
+    assert (corrected.sent_bytes, corrected.energy_joules) == (derived.sent_bytes, derived.energy_joules)
+    for name in RESOURCES:
+        assert getattr(corrected, name).cycle_s == pytest.approx(derived.step_s)
+    assert corrected.sent.mean == pytest.approx(derived.sent_bytes / derived.step_s)
+
+
+def test_a_plan_that_no_run_had_is_derived():
+    cluster = cores(2)
+    profiles = ask(cluster, activity=make_correction(cluster), pipeline=2, micro_batches=4).resources
+    assert {profile.basis for profile in profiles} == {"derived"}
+
+
+def test_the_place_of_unequal_nodes_is_that_of_the_first_rank():
+    equal = cores(1).groups[0]
+    slow = replace(equal, speed=0.5, inter=replace(equal.inter, bytes_per_s=1e7))
+    place = place_of(Cluster(name="mixed", groups=(equal, slow)))
+    assert (place.num_ranks, place.speed, place.slowest) == (2, 1.0, 0.5)
+    assert place.narrowest_bytes_per_s == 1e7 < place.bytes_per_s
