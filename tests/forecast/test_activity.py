@@ -27,7 +27,7 @@ def make_correction(cluster: Cluster) -> GraphCorrection:
     point = describe_place(work, place_of(cluster), expect(RATES, work, place_of(cluster)))
     return GraphCorrection(
         rates=RATES, centre=point, low=point - 9.0, high=point + 9.0, members=(make_member(0),),
-        errors={name: (-0.2, 0.3) for name in TWELVE},
+        errors=dict.fromkeys(TWELVE, (-0.2, 0.3)),
     )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def make_correction(*, nodes: Nodes | None = None, size: float = 1.0, members: i
     return GraphCorrection(
         rates=RATES, centre=point, scale=np.ones(len(point)), low=point - 0.5, high=point + 0.5,
         members=tuple(make_member(seed, size=size) for seed in range(members)),
-        errors={name: (-0.2, 0.3) for name in TWELVE},
+        errors=dict.fromkeys(TWELVE, (-0.2, 0.3)),
     )  # fmt: skip
 
 
