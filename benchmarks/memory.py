@@ -21,7 +21,8 @@ PRIORS = {
     "cache": (0.03, 0.02, False),
     "workspace_bytes": (0.3e9, 0.5, True),
     "whole_buffers": (3.0, 1.0, False),
-    "held_alone": (0.9, 0.15, False),
+    "queued_gathers": (50.0, 0.25, True),
+    "lone_pass": (1.0, 0.3, False),
     "lead_flop": (1e12, 1.0, True),
     "lead_slope": (3.0, 1.5, False),
     "lead_ranks": (1.0, 0.7, False),
@@ -183,9 +184,12 @@ class Seen:
     """(a stage without its tasks, its pass)."""
     pipelined: bool
     bucket_copies: bool
+    lone_pass: bool
+    replicated: bool
     num_devices: int
     capacity_bytes: float
     unit: float
+    counts_reserved: bool
     watched_first: bool
     measured_bytes: float | None
     ran: bool
@@ -215,12 +219,14 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
 
     stages: list[Any] = []
     pipelined, copies, capacity, unit, refusal, watched, devices = False, False, 1.0, 1.0, "", False, 1
+    lone, replicated, reserved = False, False, True
     try:
         question = translate(parse_case(hidden))
         capacity = min(group.device.memory_bytes for group in question.cluster.groups)
         plan = question.parallelism
         pipelined, copies, devices = plan.pipeline > 1, plan.copies_gradients, plan.num_devices
-        unit, watched = question.memory_unit, question.watched_stage == 0
+        lone, replicated = plan.micro_batches == 1, plan.data > 1
+        unit, watched, reserved = question.memory_unit, question.watched_stage == 0, question.counts_reserved
         known: set[tuple[int, int]] = set()
         for stage in lower(question.job.graph, plan, compiled=question.job.compiled).stages:
             key = (id(stage.tasks), stage.num_in_flight)
@@ -241,9 +247,12 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
         stages=tuple(stages),
         pipelined=pipelined,
         bucket_copies=copies,
+        lone_pass=lone,
+        replicated=replicated,
         num_devices=devices,
         capacity_bytes=capacity,
         unit=unit,
+        counts_reserved=reserved,
         watched_first=watched,
         measured_bytes=float(measured) if ran and measured else None,
         ran=ran,
@@ -263,13 +272,17 @@ def profile_of(case: Seen, overheads: Any, stage: int) -> Any:
         overheads=overheads,
         spread=MEMORY_SPREAD,
         bucket_copies=case.bucket_copies,
+        lone_pass=case.lone_pass,
+        replicated=case.replicated,
     )
 
 
 def predict_case(case: Seen, overheads: Any) -> float:
     """Of the rank that the source watched, in what it calls bytes."""
     watched = range(1) if case.watched_first else range(len(case.stages))
-    return max(float(profile_of(case, overheads, stage).peak_bytes) for stage in watched) / case.unit
+    profiles = [profile_of(case, overheads, stage) for stage in watched]
+    peaks = [p.peak_bytes - (0.0 if case.counts_reserved else p.by_role.get("allocator", 0.0)) for p in profiles]
+    return float(max(peaks)) / case.unit
 
 
 def errors_of(cases: Sequence[Seen], overheads: Any) -> list[float]:

@@ -186,3 +186,36 @@ def test_adapters_leave_the_model_frozen_and_say_which_rank_is_assumed(strategy:
 def test_nanotron_counts_memory_in_binary_units() -> None:
     assert translate(make_case(framework="nanotron")).memory_unit == pytest.approx(1.0737, abs=1e-4)
     assert translate(make_case()).memory_unit == 1.0
+
+
+def test_litgpt_shards_its_full_recipes_and_runs_their_blocks_again() -> None:
+    values = {
+        "framework": "LitGPT",
+        "dtype": "bf16",
+        "n_gpus": 4,
+        "gpu": "a10g",
+        "global_batch": 8.0,
+        "optimizer": "adamw",
+    }
+    sharded = translate(make_case(**values, strategy="fsdp-full"))
+    adapted = translate(make_case(**values, strategy="fsdp-lora"))
+    assert (sharded.parallelism.zero, sharded.parallelism.recompute) == (3, "full")
+    assert (adapted.parallelism.zero, adapted.parallelism.recompute) == (0, "none")
+    assert any("each block again" in text for text in sharded.assumptions)
+    assert not sharded.counts_reserved
+    assert translate(make_case(framework="nanotron", dtype="bf16")).counts_reserved
+
+
+def test_the_state_of_a_recipe_that_exceeds_its_device_is_taken_off_it() -> None:
+    large = {"n_layers": 32, "hidden": 4096, "n_heads": 32, "n_kv_heads": 32, "head_dim": 128, "ffn": 11008}
+    values = {
+        "framework": "LitGPT",
+        "dtype": "bf16",
+        "gpu": "a10g",
+        "optimizer": "adamw",
+        "strategy": "full",
+        "arch": "llama",
+    }
+    assert translate(make_case(**values, **large)).parallelism.offload_optimizer
+    assert not translate(make_case(**values)).parallelism.offload_optimizer
+    assert not translate(make_case(**{**values, "framework": "torchtune"}, **large)).parallelism.offload_optimizer

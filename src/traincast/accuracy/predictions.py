@@ -41,18 +41,21 @@ class Prediction:
 
 def summarize(
     forecast: Forecast, *, case_id: str, assumptions: Sequence[str] = (), watched_stage: int | None = None,
-    memory_unit: float = 1.0,
+    memory_unit: float = 1.0, counts_reserved: bool = True,
 ) -> Prediction:  # fmt: skip
     """`fits` is about the fullest stage; the memory is that of the stage the source watched, in the unit it took for bytes."""
     memory = forecast.memory
     watched = watched_stage is not None and memory.stage_peaks
+    peak_bytes = memory.stage_peaks[watched_stage or 0] if watched else memory.peak_bytes
+    if not counts_reserved:
+        peak_bytes -= memory.by_role.get("allocator", 0.0)
     shares = forecast.timeline.shares
     return Prediction(
         case_id=case_id,
         step_s=forecast.step.seconds,
         step_low_s=forecast.step.low_s,
         step_high_s=forecast.step.high_s,
-        memory_bytes=(memory.stage_peaks[watched_stage or 0] if watched else memory.peak_bytes) / memory_unit,
+        memory_bytes=peak_bytes / memory_unit,
         fits=forecast.memory.fits,
         reason="; ".join(assumptions),
         compute_share=shares.get("compute", 0.0),

@@ -124,6 +124,7 @@ def _worst_memory(program: Program, cluster: Cluster) -> MemoryProfile:
         overheads=Overheads(),
         spread=MEMORY_SPREAD,
         bucket_copies=plan.copies_gradients,
+        replicated=plan.data > 1,
     )
     worst = max(profiles, key=lambda profile: profile.peak_bytes)
     return replace(worst, stage_peaks=tuple(profile.peak_bytes for profile in profiles))

@@ -131,11 +131,11 @@ class Bench:
                 profile = add_up(
                     replace(piece.stage, num_in_flight=flying), one, capacity_bytes=capacity, overhead_bytes=outside,
                     pipelined=plan.pipeline > 1, overheads=self.overheads, spread=MEMORY_SPREAD,
-                    bucket_copies=plan.copies_gradients,
+                    bucket_copies=plan.copies_gradients, lone_pass=plan.micro_batches == 1, replicated=plan.data > 1,
                 )  # fmt: skip
                 if worst is None or profile.peak_bytes > worst.peak_bytes:
                     worst = profile
-                if not one.gathers.num_bytes:
+                if not one.gathers.num_gathers:
                     # Without gathers a stage of the same sort that holds fewer passes never needs more.
                     seen.update((place, fewer) for fewer in range(1, flying))
             if worst is None:

@@ -47,36 +47,39 @@ class Overheads:
     """What real runs hold beyond live tensors: few constants, fitted by `benchmarks/memory.py fit` with the priors as start.
 
     A gathered input of a split product is dropped after use, but its memory comes back only when the device has passed the
-    gather. A host that runs ahead of the device therefore holds the gathers of several layers and passes.
+    gather. A host that runs ahead of the device therefore holds gathers of several layers and passes: as many as it can
+    queue, which is a number of launches and not a share of the model.
     """
 
-    cache: float = 0.004
+    cache: float = 0.028
     """Share of the live bytes that the caching allocator holds on top: rounding and holes (see `allocator`)."""
-    workspace_bytes: float = 0.17e9
+    workspace_bytes: float = 0.1e9
     """Of the libraries inside the framework's allocator."""
-    whole_buffers: float = 4.1
+    whole_buffers: float = 3.4
     """Whole activations beside a split product: its gathered input, its partial results, and the same of their gradients."""
+    queued_gathers: float = 48.5
+    """Gathers by which the host is ahead at most: about 1,024 launches can wait, and some 20 lie between two gathers."""
+    lone_pass: float = 0.93
+    """Share of its own gathers that a step of one pass holds: the step before has ended, so the host starts level."""
     returned_passes: float = 2.0
-    """Of the passes in flight, how many have given their gathers back; without a pipeline none has."""
-    held_alone: float = 0.86
-    """Share of the gathers held without a pipeline."""
-    lead_flop: float = 8.6e11
+    """Of the passes in flight in a pipeline, how many have given their gathers back."""
+    lead_flop: float = 8.4e11
     """FLOP between two gathers on one of eight ranks above which the device falls behind the host within one pass."""
-    lead_slope: float = 4.2
-    lead_ranks: float = 0.8
+    lead_slope: float = 6.3
+    lead_ranks: float = 0.64
     """How the FLOP grow with the ranks, as a power of two."""
     wide_ranks: float = 24.0
     """Ranks above which the gathers are so slow that the host waits with the device."""
     wide_bytes: float = 1e8
-    """Without a pipeline only gathers above this size are."""
-    reclaim: float = 1.03
+    """Without a pipeline only gathers above this size are, and only beside other replicas."""
+    reclaim: float = 0.95
     """Share of the device at which half of what is held so is taken back: the allocator waits for it before it gives up."""
-    reclaim_slope: float = 8.4
+    reclaim_slope: float = 12.2
 
 
 def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
                   pipelined: bool = False, overheads: Overheads | None = None, spread: float = 0.0,
-                  with_curve: bool = False, bucket_copies: bool = False) -> MemoryProfile:  # fmt: skip
+                  with_curve: bool = False, bucket_copies: bool = False, replicated: bool = False) -> MemoryProfile:  # fmt: skip
     """Allocate and free as the step does; of repeated layers only the first and last repetition can hold the peak.
 
     `overhead_bytes` lie outside the framework's allocator (driver, communicators): no part of the peak, but of what must fit.
@@ -86,12 +89,13 @@ def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1
     accumulates = keeps_gradients(stage, micro_batches)
     one = replay_pass(stage, accumulates=accumulates, every=with_curve)
     return add_up(stage, one, capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes, pipelined=pipelined,
-                   overheads=overheads, spread=spread, bucket_copies=bucket_copies)  # fmt: skip
+                   overheads=overheads, spread=spread, bucket_copies=bucket_copies, lone_pass=micro_batches == 1,
+                   replicated=replicated)  # fmt: skip
 
 
 def replay_stages(stages: Sequence[Stage], *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
-                  overheads: Overheads | None = None, spread: float = 0.0,
-                  bucket_copies: bool = False) -> list[MemoryProfile]:  # fmt: skip
+                  overheads: Overheads | None = None, spread: float = 0.0, bucket_copies: bool = False,
+                  replicated: bool = False) -> list[MemoryProfile]:  # fmt: skip
     """As `replay_memory` for each stage of a pipeline; equal tasks are replayed once."""
     known: dict[tuple[int, bool], Pass] = {}
     profiles = []
@@ -101,7 +105,8 @@ def replay_stages(stages: Sequence[Stage], *, capacity_bytes: float, micro_batch
             known[key] = replay_pass(stage, accumulates=key[1])
         profiles.append(
             add_up(stage, known[key], capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes,
-                    pipelined=len(stages) > 1, overheads=overheads, spread=spread, bucket_copies=bucket_copies)
+                    pipelined=len(stages) > 1, overheads=overheads, spread=spread, bucket_copies=bucket_copies,
+                    lone_pass=micro_batches == 1, replicated=replicated)
         )  # fmt: skip
     return profiles
 
@@ -169,8 +174,12 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False, lives: 
 
 
 def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: float, pipelined: bool,
-           overheads: Overheads | None, spread: float, bucket_copies: bool = False) -> MemoryProfile:  # fmt: skip
-    """Other passes in flight keep their stash; then comes what real runs hold besides."""
+           overheads: Overheads | None, spread: float, bucket_copies: bool = False, lone_pass: bool = False,
+           replicated: bool = False) -> MemoryProfile:  # fmt: skip
+    """Other passes in flight keep their stash; then comes what real runs hold besides.
+
+    `lone_pass`: the step is one pass; `replicated`: other ranks train the same weights.
+    """
     others = one.stash_bytes * (stage.num_in_flight - 1)
     own = {**one.resident, "gradient": one.gradient_bytes}
     by_role = {
@@ -182,14 +191,14 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
     if overheads is not None:
         gathers = replace(
             one.gathers,
-            num_bytes=one.gathers.num_bytes / one.gathers.num_passes * stage.num_in_flight,
+            num_gathers=one.gathers.num_gathers / one.gathers.num_passes * stage.num_in_flight,
             num_passes=stage.num_in_flight,
         )
         by_role["largest gradient"] = one.largest_gradient_bytes
         by_role["whole activations"] = overheads.whole_buffers * gathers.largest_bytes
-        share = gathers.held_share(overheads, pipelined=pipelined)
-        pressure = (sum(by_role.values()) + gathers.num_bytes) / (overheads.reclaim * capacity_bytes)
-        wanted = gathers.num_bytes * share
+        held = gathers.num_held(overheads, pipelined=pipelined, lone_pass=lone_pass, replicated=replicated)
+        wanted = held * gathers.mean_bytes
+        pressure = (sum(by_role.values()) + wanted) / (overheads.reclaim * capacity_bytes)
         by_role["gathered inputs"] = wanted / (1 + pressure**overheads.reclaim_slope)
         # Runs that live on what is taken back are the ones that fail: all that is asked for must fit.
         overhead_bytes += wanted - by_role["gathered inputs"]
@@ -206,11 +215,16 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
     )
 
 
+BACKWARD_GATHERS = 2
+"""For each gather of the forward pass: of its input again, and of the gradient of the product it fed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathers:
     """The gathered inputs of split products in all passes in flight."""
 
-    num_bytes: float
+    num_gathers: float
+    mean_bytes: float
     largest_bytes: float
     num_ranks: int
     num_passes: int
@@ -231,20 +245,26 @@ class Gathers:
             elif task.kind == "matmul":
                 flop += (task.flop or 0.0) * count
         return cls(
-            num_bytes=amount * stage.num_in_flight,
+            num_gathers=float(number * stage.num_in_flight),
+            mean_bytes=amount / number if number else 0.0,
             largest_bytes=largest,
             num_ranks=ranks,
             num_passes=stage.num_in_flight,
             flop_between=flop / number if number else 0.0,
         )
 
-    def held_share(self, overheads: Overheads, *, pipelined: bool) -> float:
-        """Expected share that the host's lead keeps from being used again."""
-        if not self.num_bytes:
-            return 0.0
+    def num_held(self, overheads: Overheads, *, pipelined: bool, lone_pass: bool, replicated: bool) -> float:
+        """Gathers that the host's lead is expected to keep from being used again."""
         prompt = 1 / (1 + (self.num_ranks / overheads.wide_ranks) ** 8)
-        if not pipelined:
-            return overheads.held_alone * (prompt if self.largest_bytes > overheads.wide_bytes else 1.0)
+        if pipelined:
+            return min(overheads.queued_gathers, self._share_held(overheads, prompt) * self.num_gathers)
+        # Whoever gathers again and again is as far ahead in the backward pass, and in the pass that follows.
+        behind = overheads.lone_pass if lone_pass else 2 * (1 + BACKWARD_GATHERS)
+        waits = replicated and self.largest_bytes > overheads.wide_bytes
+        return min(overheads.queued_gathers, behind * self.num_gathers) * (prompt if waits else 1.0)
+
+    def _share_held(self, overheads: Overheads, prompt: float) -> float:
+        """Of the gathers of a pipeline's passes: those of all passes but the last ones, and more where the device is slow."""
         waiting = prompt * max(0.0, 1 - overheads.returned_passes / self.num_passes)
         enough = overheads.lead_flop * (self.num_ranks / 8) ** overheads.lead_ranks
         lead = 1 / (1 + (enough / self.flop_between) ** overheads.lead_slope) if self.flop_between else 0.0

@@ -1,12 +1,12 @@
 """A case becomes a question: a job, a cluster and a plan, with every assumption said out loud."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traincast.accuracy.cases import Case
 from traincast.accuracy.translate.machine import build_cluster
 from traincast.accuracy.translate.plan import read_plan
 from traincast.accuracy.translate.workload import build_job
-from traincast.spec import Cluster, Job, Parallelism
+from traincast.spec import Cluster, Graph, Job, Parallelism
 from traincast.units import GIB, GIGA
 
 __all__ = ["Question", "translate"]
@@ -17,6 +17,12 @@ FIRST_STAGE_STACKS = ("nanotron",)
 BINARY_STACKS = ("nanotron",)
 """Stacks that log memory in GiB and call it GB (nanotron divides by 1024 cubed), which the table took for 10^9 bytes: only so
 do the states that ZeRO shards away, the copies in DDP's buckets and the fullest runs that fitted come out right."""
+
+ALLOCATED_STACKS = ("LitGPT",)
+"""Stacks that log what tensors take (torch.cuda.max_memory_allocated); the others log what the allocator has reserved."""
+
+RECIPE_STACKS = ("LitGPT",)
+"""Sources whose rows are recipes published for a device, so each is known to run on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +37,8 @@ class Question:
     """The pipeline stage whose memory the source reports; None: the fullest."""
     memory_unit: float = 1.0
     """Bytes in what the table calls a byte of memory."""
+    counts_reserved: bool = True
+    """Whether the source counts what the caching allocator holds on top of tensors."""
 
 
 def translate(case: Case) -> Question:
@@ -39,6 +47,9 @@ def translate(case: Case) -> Question:
     plan = read_plan(case, assumptions)
     cluster = build_cluster(case, assumptions)
     job = build_job(case, plan, assumptions)
+    if case.framework in RECIPE_STACKS and not _state_fits(job.graph, cluster, plan):
+        assumptions.append("weights, gradients and optimizer state exceed the recipe's device; the state is off it")
+        plan = replace(plan, offload_optimizer=True)
     return Question(
         job=job,
         cluster=cluster,
@@ -46,4 +57,12 @@ def translate(case: Case) -> Question:
         assumptions=tuple(dict.fromkeys(assumptions)),
         watched_stage=0 if case.framework in FIRST_STAGE_STACKS else None,
         memory_unit=GIB / GIGA if case.framework in BINARY_STACKS else 1.0,
+        counts_reserved=case.framework not in ALLOCATED_STACKS,
     )
+
+
+def _state_fits(graph: Graph, cluster: Cluster, plan: Parallelism) -> bool:
+    """Whether what an update needs at once fits, activations aside; sharded state is taken to."""
+    roles = ("parameter", "gradient", "optimizer_state")
+    capacity = min(group.device.memory_bytes for group in cluster.groups)
+    return plan.zero > 0 or sum(graph.role_bytes(role) for role in roles) < capacity

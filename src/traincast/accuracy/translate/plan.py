@@ -97,6 +97,9 @@ def read_micro_batch(case: Case, plan: Parallelism, assumptions: list[str]) -> i
 def read_recomputation(case: Case, assumptions: list[str]) -> str:
     if case.act_ckpt == "selective" and case.framework in PRODUCT_SAVING_STACKS:
         return "products"
+    if shards_recipe(case):
+        assumptions.append("LitGPT runs each block again wherever it shards the weights")
+        return "full"
     if case.act_ckpt == "unknown":
         assumptions.append("whether activations are recomputed is not known; none assumed")
     if case.act_ckpt in (None, "unknown"):
@@ -104,6 +107,13 @@ def read_recomputation(case: Case, assumptions: list[str]) -> str:
     if case.act_ckpt not in RECOMPUTES:
         raise UnknownName("act_ckpt", case.act_ckpt, (*RECOMPUTES, "unknown"))
     return case.act_ckpt
+
+
+def shards_recipe(case: Case) -> bool:
+    """LitGPT's full fine-tuning on several devices: FSDP with recomputed blocks and, by its peaks, shards kept in fp32."""
+    return (
+        case.framework == "LitGPT" and (case.strategy or "").startswith("fsdp") and "lora" not in (case.strategy or "")
+    )
 
 
 def _read_sharding(case: Case) -> int:

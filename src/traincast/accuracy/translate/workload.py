@@ -6,7 +6,7 @@ from typing import Any
 
 from traincast import catalog
 from traincast.accuracy.cases import Case
-from traincast.accuracy.translate.plan import read_micro_batch
+from traincast.accuracy.translate.plan import read_micro_batch, shards_recipe
 from traincast.catalog.workloads import from_shape, workload
 from traincast.cost.stack import load_stacks
 from traincast.errors import InvalidInput, UnknownName
@@ -135,7 +135,7 @@ def read_precision(case: Case, assumptions: list[str]) -> str:
     if dtype not in PRECISIONS:
         raise UnknownName("dtype", dtype, PRECISIONS)
     precision = PRECISIONS[dtype]
-    if precision == "bf16" and (case.framework or "").lower() in PURE_STACKS:
+    if precision == "bf16" and (case.framework or "").lower() in PURE_STACKS and not shards_recipe(case):
         precision = "bf16-pure"
     if precision == "fp32" and "tf32 probably on" in (case.undetermined or ""):
         precision = "tf32"
