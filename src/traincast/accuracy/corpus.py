@@ -16,7 +16,7 @@ from traincast.errors import InvalidInput
 from traincast.files import decode, encode, write_whole
 from traincast.profile.corpus import OPTIMIZER, SETTINGS, Setting
 from traincast.spec.graph import Graph
-from traincast.spec.measurement import Measurement, collect
+from traincast.spec.measurement import Block, Measurement, collect
 from traincast.store import Store, export_table, import_table
 
 FOLDER = Path(__file__).resolve().parents[3] / "corpus"
@@ -38,6 +38,8 @@ class CorpusStep:
     """Relative standard error of `seconds`; None where there is but one block."""
     resources: Mapping[str, float]
     """rank0_gpu_idle_s, rank0_sent_bytes ...: medians over the blocks, by the names of spec.resources."""
+    blocks: tuple[Block, ...] = ()
+    """Every repeat, and when it was taken."""
 
     @property
     def family(self) -> str:
@@ -101,6 +103,7 @@ def read_steps(measurements: Iterable[Measurement]) -> tuple[CorpusStep, ...]:
                 cpu_seconds=found.cpu_seconds,
                 noise=found.noise,
                 resources=_medians([block.resources for block in found.blocks]),
+                blocks=found.blocks,
             )
         )
     return tuple(steps)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from traincast.accuracy.paper import Claim, Papers
 from traincast.accuracy.paper.compare import Line
+from traincast.accuracy.paper.noise import Noise
 from traincast.report.paint import Paint
 from traincast.report.table import PLAIN, Table, format_markdown, format_table
 
@@ -13,10 +14,22 @@ _ERRORS = ("n", "mean", "± seeds", "median", "p90", "max", "RMSE ms", "x ours",
 def tabulate_papers(found: Papers) -> Iterator[Table]:
     yield Table(
         title="what the papers claim, on our corpus",
-        headings=("paper", "what", "to reach", "found", ""),
-        rows=tuple((c.paper, c.what, _amount(c, c.aim), _amount(c, c.found), _verdict(c)) for c in found.claims),
+        headings=("paper", "what", "to reach", "found", "at most here", ""),
+        rows=tuple(
+            (
+                c.paper,
+                c.what,
+                _amount(c, c.aim),
+                _amount(c, c.found),
+                "" if c.most is None else _amount(c, c.most),
+                _verdict(c),
+            )
+            for c in found.claims
+        ),
         left=frozenset({"paper", "what", ""}),
     )
+    if found.noise is not None:
+        yield _tabulate_noise(found.noise)
     yield _lines("ScaleDL: each workload left out, all settings", found.scaledl)
     yield Table(
         title="ScaleDL: error of the other one-worker steps after so many measured, layers only",
@@ -37,20 +50,57 @@ def tabulate_papers(found: Papers) -> Iterator[Table]:
         ),
         left=frozenset({"architecture", "setting"}),
     )  # fmt: skip
-    yield _lines("ablation: each part switched off in turn", found.ablation)
     yield Table(
-        title="PredictDDL: the reuse predictor and Ernest, all workloads",
-        headings=("split", "method", "n", "architectures", *_ERRORS[1:-1], "up to"),
+        title="CherryPick: finding the best of the measured settings of an architecture",
+        headings=("best is", "method", "searches", "regret", "p90", "within 5%", "runs", "machine s of runs"),
         rows=tuple(
             (
-                row.split, row.method, f"{row.num_rows:,}", str(row.num_architectures), _percent(row.mean),
+                line.objective, line.method, f"{line.num_searches:,}", _percent(line.regret), _percent(line.p90),
+                _percent(line.found_best), f"{line.num_runs:.1f}", f"{line.run_s:.1f}",
+            )
+            for line in found.searches
+        ),
+        left=frozenset({"best is", "method"}),
+    )  # fmt: skip
+    yield _lines("ablation: each part switched off in turn", found.ablation)
+    yield Table(
+        title="PredictDDL: the workloads where Ernest is farthest behind, architectures left out",
+        headings=("method", "architecture", "n", "theirs", "ours", "x ours"),
+        rows=tuple(
+            (line.method, line.architecture, str(line.num_rows), _percent(line.theirs), _percent(line.ours), f"{line.ratio:.1f}")
+            for line in found.best_workloads
+        ),
+        left=frozenset({"method", "architecture"}),
+    )  # fmt: skip
+    yield Table(
+        title="PredictDDL: the reuse predictor and Ernest",
+        headings=("split", "workloads", "method", "n", "architectures", *_ERRORS[1:-1], "up to"),
+        rows=tuple(
+            (
+                row.split, row.workloads, row.method, f"{row.num_rows:,}", str(row.num_architectures), _percent(row.mean),
                 _percent(row.spread), _percent(row.median), _percent(row.p90), _percent(row.max),
                 f"{1e3 * row.rmse_s:.0f}", f"{row.ratio:.1f}", f"{row.best_ratio:.1f}",
             )
             for row in found.predictddl
-            if row.workloads == "all"
+            if row.workloads == "all" or row.split == "leave-architecture-out"
         ),
-        left=frozenset({"split", "method"}),
+        left=frozenset({"split", "workloads", "method"}),
+    )  # fmt: skip
+
+
+def _tabulate_noise(noise: Noise) -> Table:
+    again = "" if noise.again is None else _percent(noise.again)
+    return Table(
+        title="what the labels allow",
+        headings=("what", "of", "standard deviation"),
+        rows=(
+            ("repeats inside a block: its median", f"{noise.num_blocks:,} blocks", _percent(noise.within)),
+            ("the machine's drift: what neighbours in time miss together", f"{noise.num_pairs:,} pairs", _percent(noise.drift)),
+            ("a block against another of the same step", f"{noise.num_again:,} pairs", again),
+            ("a label, from the first two", "", _percent(noise.sigma)),
+            ("mean error that a perfect forecast would show", "", _percent(noise.floor)),
+        ),
+        left=frozenset({"what", "of"}),
     )  # fmt: skip
 
 
@@ -68,7 +118,7 @@ def _about(found: Papers) -> str:
     return (
         f"{found.num_steps:,} measured steps of {found.num_architectures} architectures; means over {len(found.seeds)} "
         f"seeds; made in {found.cpu_s:.0f} s of CPU time. Relative errors of wall time; x ours: mean error over that of the "
-        "first method of the split."
+        "first method of the split; at most here: what a perfect forecast would show, given the noise of the labels."
     )
 
 

@@ -76,7 +76,35 @@ class Speed:
         return self.ernest_s / ((self.capture_s or 0.0) + self.predict_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestLine:
+    """A workload on which a baseline is much worse than ours, on the rows that both answer; means over the seeds."""
+
+    method: str
+    architecture: str
+    num_rows: int
+    ours: float
+    theirs: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All tables of one run."""
+
+    rows: tuple[Row, ...]
+    best: tuple[BestLine, ...]
+    """Left-out architectures, the largest ratios of each Ernest first."""
+    steps: tuple[CorpusStep, ...]
+    forecast_s: Array
+    """Of each step by ours, its architecture left out."""
+
+
 def compare(corpus: Corpus, *, seeds: Sequence[int] = (0, 1, 2), fast: bool = False) -> tuple[Row, ...]:
+    return compare_all(corpus, seeds=seeds, fast=fast).rows
+
+
+def compare_all(corpus: Corpus, *, seeds: Sequence[int] = (0, 1, 2), fast: bool = False) -> Comparison:
     """Every split, every method, the same rows for all; `fast` leaves the slow GHN + SVR out."""
     steps = [step for step in corpus.steps if step.key in corpus.graphs]
     if len({step.name for step in steps}) < 2:
@@ -91,12 +119,52 @@ def compare(corpus: Corpus, *, seeds: Sequence[int] = (0, 1, 2), fast: bool = Fa
     rates: dict[str, dict[str, Array]] = {}
     tables = {seed: _answer_all(corpus, steps, designed, rates, seed=seed, splits=splits, fast=fast) for seed in seeds}
     measured = np.array([step.seconds for step in steps])
-    types = np.array(tables[seeds[0]].types)
+    kinds = _kinds(steps, tables[seeds[0]].types)
     for split in splits:
-        for workloads in ("all", "image", "token", "vector"):
-            chosen = np.ones(len(steps), dtype=bool) if workloads == "all" else types == workloads
+        for workloads, chosen in kinds.items():
             rows += _score(split, workloads, steps, measured, chosen, [tables[seed].answers[split] for seed in seeds])
-    return tuple(rows)
+    unseen = [tables[seed].answers["leave-architecture-out"] for seed in seeds]
+    best = _best_workloads(steps, measured, unseen)
+    forecast_s = np.exp(np.mean([np.log(found[OURS]) for found in unseen], axis=0))
+    return Comparison(rows=tuple(rows), best=best, steps=tuple(steps), forecast_s=forecast_s)
+
+
+LARGE_IMAGE = "size=224"
+
+
+def _kinds(steps: Sequence[CorpusStep], types: Sequence[str]) -> dict[str, Mask]:
+    """All rows and those of each type of data; large images are told from small ones."""
+    large = np.array([LARGE_IMAGE in step.name for step in steps])
+    kinds = {"all": np.ones(len(steps), dtype=bool)}
+    for name in ("image", "token", "vector"):
+        kinds[name] = np.array([kind == name for kind in types])
+    if large.any():
+        kinds["CIFAR-like"], kinds["ImageNet-like"] = kinds["image"] & ~large, large
+    return kinds
+
+
+NUM_BEST = 5
+
+
+def _best_workloads(
+    steps: Sequence[CorpusStep], measured: Array, answers: Sequence[Mapping[str, Array]]
+) -> tuple[BestLine, ...]:
+    names = np.array([step.name for step in steps])
+    best: list[BestLine] = []
+    for method in (ERNEST, ERNEST_WORKLOAD, ERNEST_POOLED):
+        use = np.isfinite(answers[0][method])
+        theirs = np.mean([np.abs(found[method] / measured - 1) for found in answers], axis=0)
+        ours = np.mean([np.abs(found[OURS] / measured - 1) for found in answers], axis=0)
+        lines = []
+        for name in sorted(set(names[use].tolist())):
+            own = use & (names == name)
+            if own.sum() >= MIN_ROWS:
+                mine, other = float(ours[own].mean()), float(theirs[own].mean())
+                lines.append(BestLine(
+                    method=method, architecture=name, num_rows=int(own.sum()), ours=mine, theirs=other, ratio=other / mine
+                ))  # fmt: skip
+        best += sorted(lines, key=lambda line: -line.ratio)[:NUM_BEST]
+    return tuple(best)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

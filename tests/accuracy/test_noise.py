@@ -1,0 +1,91 @@
+"""What the labels allow, on labels whose noise we drew ourselves; and searches whose best setting we know."""
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from traincast.accuracy.corpus import CorpusStep
+from traincast.accuracy.paper.noise import Noise, measure_noise
+from traincast.accuracy.paper.search import CHECKED, CHERRYPICK, FORECAST, LARGEST, compare_searches
+from traincast.errors import InvalidInput
+from traincast.profile.corpus import SETTINGS
+from traincast.spec.measurement import Block
+
+BEGAN = datetime(2026, 11, 16, tzinfo=UTC)
+
+
+def make_steps(*, drift: float, scatter: float, count: int = 1200) -> tuple[list[CorpusStep], list[float]]:
+    """Steps of one second, a few seconds apart, on a machine whose pace wanders; and forecasts of a quiet machine."""
+    random = np.random.default_rng(0)
+    steps, pace = [], 0.0
+    for place in range(count):
+        pace = 0.9 * pace + drift * np.sqrt(1 - 0.9**2) * random.normal()
+        wall_s = tuple(np.exp(pace + scatter * random.normal(size=16)).tolist())
+        started = (BEGAN + timedelta(seconds=2 * place)).isoformat()
+        block = Block(started_at=started, wall_s=wall_s)
+        steps.append(CorpusStep(
+            name=f"net{place}(width=1)", batch=4, setting=SETTINGS[place % 2], seconds=block.seconds, cpu_seconds=None,
+            noise=None, resources={}, blocks=(block,),
+        ))  # fmt: skip
+    return steps, [1.0] * count
+
+
+def test_scatter_and_drift_are_told_apart() -> None:
+    steps, forecasts = make_steps(drift=0.08, scatter=0.1)
+    noise = measure_noise(steps, forecasts)
+    assert noise is not None
+    # The median of 16 normal values scatters by 1.25 / 4 of one of them.
+    assert noise.within == pytest.approx(0.1 * 1.25 / 4, rel=0.2)
+    assert noise.drift == pytest.approx(0.08 * np.sqrt(0.9), rel=0.25)
+    truth = np.abs(1 / np.array([step.seconds for step in steps]) - 1).mean()
+    assert noise.floor == pytest.approx(truth, rel=0.25)
+
+
+def test_a_quiet_machine_has_no_drift() -> None:
+    noise = measure_noise(*make_steps(drift=0.0, scatter=0.1))
+    assert noise is not None
+    assert noise.drift < 0.015
+
+
+def test_errors_of_a_model_that_neighbours_do_not_share_are_no_drift() -> None:
+    steps, forecasts = make_steps(drift=0.0, scatter=0.02)
+    random = np.random.default_rng(1)
+    wrong = [guess * float(np.exp(0.3 * random.normal())) for guess in forecasts]
+    noise = measure_noise(steps, wrong)
+    assert noise is not None
+    assert noise.drift < 0.1
+
+
+def test_steps_without_their_repeats_say_nothing_of_noise() -> None:
+    bare = CorpusStep(name="a", batch=4, setting=SETTINGS[0], seconds=1.0, cpu_seconds=None, noise=None, resources={})
+    assert measure_noise([bare], [1.0]) is None
+    with pytest.raises(InvalidInput, match="give one for each"):
+        measure_noise([bare], [])
+
+
+def test_the_floor_of_normal_errors_is_four_fifths_of_their_deviation() -> None:
+    noise = Noise(num_blocks=1, within=0.03, drift=0.04, num_pairs=1, again=None, num_again=0)
+    assert noise.sigma == pytest.approx(0.05)
+    assert noise.floor == pytest.approx(0.05 * np.sqrt(2 / np.pi), rel=0.02)
+    assert noise.rmse_s([3.0, 4.0]) == pytest.approx(0.05 * np.sqrt(12.5))
+
+
+def test_a_forecast_that_orders_settings_rightly_finds_the_best_without_a_run() -> None:
+    steps = []
+    for name, gradient_s in (("light(width=1)", 0.001), ("heavy(width=9)", 3.0)):
+        for setting in SETTINGS:
+            rate = min(node.bits_per_s for node in setting.nodes) / 1e9
+            wire = gradient_s / rate if setting.num_ranks > 1 else 0.0
+            seconds = 0.1 / min(node.cpu_share for node in setting.nodes) + wire
+            steps.append(CorpusStep(
+                name=name, batch=4, setting=setting, seconds=seconds, cpu_seconds=None, noise=None, resources={}
+            ))  # fmt: skip
+    lines = compare_searches(steps, [2 * step.seconds for step in steps], seeds=(0, 1))
+    fastest = {line.method: line for line in lines if line.objective == "fastest epoch"}
+    assert fastest[FORECAST].regret == 0.0
+    assert fastest[FORECAST].num_runs == 0.0
+    assert fastest[CHECKED].num_runs == 3.0
+    assert fastest[CHERRYPICK].num_runs >= 6.0
+    assert fastest[CHERRYPICK].run_s > fastest[CHECKED].run_s
+    assert fastest[LARGEST].num_searches == 4
