@@ -4,11 +4,12 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from traincast.errors import InvalidInput
+from traincast.schedule import kernels
 from traincast.schedule.jobs import Floats, Ints, JobTable
 from traincast.spec.fleet import Fleet, Occupation, Schedule
 
@@ -71,10 +72,12 @@ def simulate_rounds(
     rules: RoundRules | None = None,
     record: bool = False,
     progress: Callable[[int], None] | None = None,
+    engine: str = "auto",
 ) -> Schedule:
     """Run the jobs' `steps` with `rates[job, pool]` steps per second; a rate of 0 or less means it cannot run there.
 
-    Pools are visited in the fleet's order, so put the fastest type first.
+    Pools are visited in the fleet's order, so put the fastest type first. `engine`: as in `simulate_cluster`; only
+    "general" records who held what.
     """
     rules = rules or RoundRules()
     count, num_types = len(jobs), len(fleet.pools)
@@ -89,6 +92,16 @@ def simulate_rounds(
         int(job): f"needs {jobs.num_gpus[job]:g} GPUs of one type that can run it, which this fleet never has free"
         for job in np.flatnonzero(~usable.any(axis=1))
     }
+    loops = None if record or engine == "general" else kernels.interpreted()
+    if loops is not None and engine != "interpreted":
+        loops = kernels.compiled()
+    if loops is None and engine in ("interpreted", "compiled"):
+        raise InvalidInput(
+            f"the {engine} loop does not cover this run, or numba is missing; use the engine general or auto"
+        )
+    if loops is not None:
+        turns = _Turns(jobs, policy, fleet, rates, rules, rejected, loops, lists=engine == "interpreted")
+        return turns.run(progress)
     decide = policy.begin()
     shuffler = None if rules.shuffle_types is None else random.Random(rules.shuffle_types)
     submit: list[float] = jobs.submit_s.tolist()
@@ -174,7 +187,7 @@ def simulate_rounds(
                 upcoming.append(last_reset_s + rules.min_reset_s)
             if not upcoming:
                 break
-            now = max(min(upcoming), math.nextafter(now, math.inf))
+            now = max(min(upcoming), now * (1.0 + kernels.TICK))
             continue
         num_rounds += 1
         round_end = now if rules.whole_steps else now + rules.round_s
@@ -246,6 +259,130 @@ def simulate_rounds(
     )
 
 
+_ORDERS_AT_ONCE = 256
+
+
+class _Turns:
+    """The same rounds by the hot loop: what it reads and writes, and the divisions of shares between its calls."""
+
+    def __init__(
+        self,
+        jobs: JobTable,
+        policy: SharePolicy,
+        fleet: Fleet,
+        rates: Floats,
+        rules: RoundRules,
+        rejected: dict[int, str],
+        loops: kernels.Loops,
+        *,
+        lists: bool,
+    ) -> None:
+        self.jobs, self.policy, self.fleet, self.rates, self.rules = jobs, policy, fleet, rates, rules
+        self.rejected = rejected
+        self.run_turns = loops["run_turns"]
+        self.shell: Callable[[Any], Any] = (lambda array: array.tolist()) if lists else (lambda array: array)
+        self.shuffler = None if rules.shuffle_types is None else random.Random(rules.shuffle_types)
+        self.gpus = jobs.num_gpus.astype(np.int64)
+        self.capacity = np.array([pool.num_gpus for pool in fleet.pools], dtype=np.int64)
+
+    def run(self, progress: Callable[[int], None] | None) -> Schedule:
+        jobs, rules, shell = self.jobs, self.rules, self.shell
+        count, num_types = self.rates.shape
+        steps = np.floor(jobs.steps) if rules.whole_steps else jobs.steps.copy()
+
+        def floats(size: int, value: float = 0.0) -> Any:
+            return shell(np.full(size, value))
+
+        def ints(size: int, value: int = 0) -> Any:
+            return shell(np.full(size, value, dtype=np.int64))
+
+        refused = np.zeros(count, dtype=np.int64)
+        refused[list(self.rejected)] = 1
+        left, share = shell(steps), floats(count * num_types)
+        start, end, run_s, gpu_s = floats(count, -1.0), floats(count, math.nan), floats(count), floats(count)
+        pool_gpu_s, preemptions, dropped = floats(num_types), ints(count), floats(count, -1.0)
+        active, orders, counts = ints(count), self._draw_orders(), ints(6)
+        clock = shell(np.array([float(jobs.submit_s[0]) if count else 0.0, 0.0]))
+        fixed = (
+            num_types, rules.round_s, rules.min_reset_s, int(rules.whole_steps),
+            int(rules.use_leftovers and not self.policy.head_only), rules.max_failures, int(self.shuffler is not None),
+            shell(jobs.submit_s), shell(self.gpus), shell(np.ascontiguousarray(self.rates).ravel()), shell(self.capacity),
+            shell(refused), left, floats(count * num_types, rules.round_s / 2), floats(count * num_types), share, start, end,
+            run_s, gpu_s, pool_gpu_s, preemptions, ints(count), dropped, active, ints(count, -1), ints(count), ints(count),
+            floats(count), ints(count), ints(count),
+        )  # fmt: skip
+        decide = self.policy.begin()
+        weights = np.where(jobs.priority > 0, jobs.priority, 1.0)
+        usd = np.array([(pool.usd_per_gpu_hour or 1.0) / 3600 for pool in self.fleet.pools])
+        reported = 0
+        while True:
+            answer = self.run_turns(*fixed, orders, clock, counts)
+            if progress is not None and counts[4] > reported:
+                progress(int(counts[4]) - reported)
+                reported = int(counts[4])
+            if answer == kernels.DRAW:
+                orders, counts[5] = self._draw_orders(), 0
+            elif answer == kernels.DIVIDE:
+                index = np.array(active[: counts[1]], dtype=np.int64)
+                given = decide(
+                    Shareholders(
+                        jobs=index,
+                        rates=self.rates[index],
+                        num_gpus=jobs.num_gpus[index],
+                        weights=weights[index],
+                        waited_s=clock[0] - jobs.submit_s[index],
+                        steps_left=np.array([left[job] for job in index.tolist()])
+                        if isinstance(left, list)
+                        else left[index],
+                        capacity=self.capacity.astype(np.float64),
+                        usd_per_gpu_s=usd,
+                    )
+                )
+                if isinstance(share, list):
+                    for job, row in zip(index.tolist(), given.tolist(), strict=True):
+                        share[job * num_types : (job + 1) * num_types] = row
+                else:
+                    share.reshape(count, num_types)[index] = given
+            else:
+                break
+        for job in np.flatnonzero(np.asarray(dropped) >= 0).tolist():
+            self.rejected[job] = f"dropped: {dropped[job]:.0f} steps left cannot be split over {self.gpus[job]} GPUs"
+        began = np.array(start)
+        began[began < 0] = math.nan
+        return Schedule(
+            policy=self.policy.name,
+            fleet=self.fleet,
+            job_ids=jobs.job_ids,
+            submit_s=jobs.submit_s,
+            num_gpus=jobs.num_gpus,
+            duration_s=jobs.duration_s,
+            deadline_s=jobs.deadline_s,
+            start_s=began,
+            end_s=np.array(end),
+            preemptions=np.array(preemptions, dtype=np.int64),
+            failures=np.zeros(count, dtype=np.int64),
+            run_s=np.array(run_s),
+            gpu_s=np.array(gpu_s),
+            lost_gpu_s=np.zeros(count),
+            rejected=self.rejected,
+            tenants=jobs.tenants,
+            pool_gpu_s=np.array(pool_gpu_s),
+            num_passes=int(counts[3]),
+        )
+
+    def _draw_orders(self) -> Any:
+        kinds = np.flatnonzero(self.capacity)
+        idle = np.flatnonzero(self.capacity == 0).tolist()
+        if self.shuffler is None:
+            return self.shell(np.arange(len(self.capacity)))
+        orders: list[int] = []
+        for _ in range(_ORDERS_AT_ONCE):
+            drawn = kinds.tolist()
+            self.shuffler.shuffle(drawn)
+            orders += drawn + idle
+        return self.shell(np.array(orders, dtype=np.int64))
+
+
 @dataclass(frozen=True, slots=True)
 class FastestFirstInFirstOut:
     """In order of arrival, each on the fastest type with room; stops at the first that fits nowhere."""
@@ -258,19 +395,10 @@ class FastestFirstInFirstOut:
 
 
 def _fifo_perf(holders: Shareholders) -> Floats:
-    shares = np.zeros_like(holders.rates)
-    free = holders.capacity.copy()
-    for row in range(len(holders.jobs)):
-        # Equal rates go to the type listed last, as Gavel compares types in order of name.
-        fitting = [kind for kind in range(len(free) - 1, -1, -1) if free[kind] >= holders.num_gpus[row]]
-        if not fitting:
-            break
-        running = [kind for kind in fitting if holders.rates[row, kind] > 0]
-        if running:
-            best = max(running, key=lambda kind: float(holders.rates[row, kind]))
-            shares[row, best] = 1.0
-            free[best] -= holders.num_gpus[row]
-    return shares
+    shares = np.zeros(holders.rates.size)
+    loop = (kernels.compiled() or kernels.interpreted())["fill_in_order"]
+    loop(holders.rates.shape[1], holders.rates.ravel(), holders.num_gpus, holders.capacity.copy(), shares)
+    return shares.reshape(holders.rates.shape)
 
 
 @dataclass(frozen=True, slots=True)

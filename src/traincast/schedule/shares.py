@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from traincast.errors import MissingExtra, TraincastError
+from traincast.schedule import kernels
 from traincast.schedule.jobs import Floats
 from traincast.schedule.rounds import FastestFirstInFirstOut, Shareholders, SharePolicy
 
@@ -76,26 +77,43 @@ def _usable(holders: Shareholders) -> Floats:
 
 
 def _max_min(holders: Shareholders, rates: Floats) -> Floats:
-    program = _Program(holders, 1)
-    split = holders.capacity / holders.capacity.sum()
-    fair = rates @ split
-    scaled = rates * (holders.num_gpus / holders.weights / np.where(fair > 0, fair, 1.0))[:, None]
-    jobs = np.arange(program.num_jobs)
-    shares = np.arange(program.num_shares)
-    program.less(
-        np.concatenate([shares // program.num_types, jobs]),
-        np.concatenate([shares, np.full(program.num_jobs, program.num_shares)]),
-        np.concatenate([-scaled.ravel(), np.ones(program.num_jobs)]),
-        np.zeros(program.num_jobs),
+    fair = rates @ (holders.capacity / holders.capacity.sum())
+    worth = rates * (holders.num_gpus / holders.weights / np.where(fair > 0, fair, 1.0))[:, None]
+    return _raise_level(holders, worth)[1]
+
+
+def _raise_level(holders: Shareholders, worth: Floats) -> tuple[float, Floats]:
+    """The largest level that `worth` times shares reaches for every job, and shares in the middle of those that do."""
+    shares = np.zeros_like(worth)
+    open_types = np.flatnonzero(holders.capacity > 0)
+    loops = kernels.compiled()
+    shell: Callable[[Any], Any] = (lambda array: array) if loops is not None else (lambda array: array.tolist())
+    num_jobs, num_types = len(worth), len(open_types)
+    size = num_jobs * num_types
+    x = shell(np.zeros(size))
+    level = (loops or kernels.interpreted())["raise_level"](
+        num_types,
+        shell(worth[:, open_types].ravel()),
+        shell(holders.num_gpus),
+        shell(holders.capacity[open_types]),
+        x,
+        shell(np.zeros(size)),
+        shell(np.zeros(12 * num_jobs)),
+        shell(np.zeros(5 * num_types)),
+        *(shell(np.zeros(size)) for _ in range(5)),
+        shell(np.zeros(2 * (num_types + 1) * (num_types + 2))),
     )
-    costs = np.zeros(program.num_vars)
-    costs[-1] = -1.0
-    solution = program.solve(costs)
-    return np.zeros_like(rates) if solution is None else program.shares(solution)
+    shares[:, open_types] = np.asarray(x).reshape(num_jobs, num_types)
+    return float(level), shares
 
 
 def max_min(holders: Shareholders) -> Floats:
     """Equal time for all, blind to speeds."""
+    total = float(holders.capacity.sum())
+    each = total / len(holders.jobs) / holders.num_gpus
+    if (holders.weights == holders.weights[0]).all() and (each <= 1.0).all():
+        # Nobody can be helped further, and the middle of all ways to do it is to split everybody like the fleet.
+        return np.asarray(each[:, None] * (holders.capacity / total)[None, :])
     return _max_min(holders, np.ones_like(holders.rates))
 
 
@@ -146,20 +164,8 @@ def _shortest_s(holders: Shareholders, rates: Floats) -> float:
     unit_s = float((holders.steps_left / best).max())
     if unit_s <= 0:
         return 0.0
-    program = _Program(holders, 1)
-    jobs, shares = np.arange(program.num_jobs), np.arange(program.num_shares)
-    scaled = rates * (unit_s / np.maximum(holders.steps_left, 1e-9))[:, None]
-    # The speed of the slowest, in units of the longest job alone.
-    program.less(
-        np.concatenate([shares // program.num_types, jobs]),
-        np.concatenate([shares, np.full(program.num_jobs, program.num_shares)]),
-        np.concatenate([-scaled.ravel(), np.ones(program.num_jobs)]),
-        np.zeros(program.num_jobs),
-    )
-    costs = np.zeros(program.num_vars)
-    costs[-1] = -1.0
-    solution = program.solve(costs)
-    return math.inf if solution is None or solution[-1] <= 0 else unit_s / float(solution[-1])
+    level, _ = _raise_level(holders, rates * (unit_s / np.maximum(holders.steps_left, 1e-9))[:, None])
+    return math.inf if level <= 0 else unit_s / level
 
 
 @dataclass(slots=True)

@@ -10,17 +10,38 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
-from traincast.schedule.kernels import ends, head, heaps, nodes, order, preempt, queue, reserve, trees
+from traincast.schedule.kernels import ends, head, heaps, nodes, order, preempt, program, queue, reserve, trees, turns
 from traincast.schedule.kernels.nodes import BITS
 from traincast.schedule.kernels.order import BY_LEVEL, BY_REMAINING, BY_SERVICE
 from traincast.schedule.kernels.preempt import DISTURB
+from traincast.schedule.kernels.turns import DIVIDE, DRAW, TICK
 
-__all__ = ["BITS", "BY_LEVEL", "BY_REMAINING", "BY_SERVICE", "DISTURB", "compiled", "interpreted"]
+__all__ = [
+    "BITS",
+    "BY_LEVEL",
+    "BY_REMAINING",
+    "BY_SERVICE",
+    "DISTURB",
+    "DIVIDE",
+    "DRAW",
+    "TICK",
+    "compiled",
+    "interpreted",
+]
 
-Loops = dict[str, Callable[..., int]]
-_MODULES = (heaps, trees, nodes, ends, head, queue, reserve, order, preempt)
-_LOOPS = ("run_head", "run_queue", "run_conservative", "run_preemptive")
+Loops = dict[str, Callable[..., Any]]
+_MODULES = (heaps, trees, nodes, ends, head, queue, reserve, order, preempt, turns, program)
+_LOOPS = (
+    "run_head",
+    "run_queue",
+    "run_conservative",
+    "run_preemptive",
+    "run_turns",
+    "fill_in_order",
+    "raise_level",
+)
 
 
 def _parts() -> dict[str, FunctionType]:
