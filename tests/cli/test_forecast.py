@@ -7,7 +7,10 @@ from xml.etree import ElementTree
 import pytest
 
 from builders import make_mlp
+from forecast.test_activity import make_correction
+from traincast import catalog
 from traincast.files import save_graph
+from traincast.resources.correction import save_graph_correction
 from traincast.spec.graph import Scalable
 
 Run = Callable[..., Any]
@@ -169,3 +172,19 @@ def test_the_optimizer_state_can_live_on_the_host(run: Run) -> None:
     )
     assert there["memory"]["peak_bytes"] < here["memory"]["peak_bytes"]
     assert there["step"]["seconds"] > here["step"]["seconds"]
+
+
+def test_resource_numbers_say_whether_they_are_derived_or_corrected(run: Run, tmp_path: Path) -> None:
+    save_graph(make_mlp(), tmp_path / "mlp.json.gz")
+    cluster = ("--nodes", 2, "--devices-per-node", 1)
+    on_gpus = answer(run, tmp_path / "mlp.json.gz", "--device", "a100-80g", *cluster)
+    assert on_gpus["resources"][0]["basis"] == "derived"
+    cores = catalog.cluster("cpu", nodes=2, devices_per_node=1, inter="ethernet-1g")
+    save_graph_correction(make_correction(cores), tmp_path / "mine.json.gz")
+    given = ("--device", "cpu", *cluster, "--inter", "ethernet-1g", "--activity", tmp_path / "mine.json.gz")
+    corrected = answer(run, tmp_path / "mlp.json.gz", *given)["resources"][0]
+    assert corrected["basis"] == "corrected"
+    assert len(corrected["ranges"]) == 12
+    ran = run("forecast", tmp_path / "mlp.json.gz", "--device", "cpu", "--activity", tmp_path / "mlp.json.gz")
+    assert ran.code == 2
+    assert "fit_resources" in ran.err

@@ -83,6 +83,12 @@ def forecast(
         Path | None,
         typer.Option("--calibration", help="Price ops as measured by `traincast calibrate` on its machine."),
     ] = None,
+    activity: Annotated[
+        Path | None,
+        typer.Option(
+            "--activity", help="Correct the resource numbers by runs of this setting (accuracy.fit_resources)."
+        ),
+    ] = None,
     json: options.Json = False,
     color: options.Color = "auto",
 ) -> None:
@@ -129,7 +135,14 @@ def forecast(
     from traincast.report.trace import trace_forecast
 
     costs = _load_costs(calibration) if calibration is not None else None
-    answer = run_forecast(resolved.job, resolved.cluster, resolved.parallelism, costs=costs, draw=True)
+    correction = None
+    if activity is not None:
+        from traincast.resources.correction import load_graph_correction
+
+        correction = load_graph_correction(activity)
+    answer = run_forecast(
+        resolved.job, resolved.cluster, resolved.parallelism, costs=costs, draw=True, activity=correction
+    )
     answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target))
     if explain:
         from traincast.forecast.parts import explain_parts

@@ -40,13 +40,13 @@ class Example:
 class Training:
     """Chosen by leave-architecture-out error on the corpus; see docs/theory/resources.md."""
 
-    width: int = 16
-    hidden: int = 48
-    num_epochs: int = 250
+    width: int = 8
+    hidden: int = 32
+    num_epochs: int = 60
     batch: int = 512
     rate: float = 4e-3
     decay: float = 0.02
-    num_members: int = 3
+    num_members: int = 2
     dropout: float = 0.1
     seed: int = 0
 
