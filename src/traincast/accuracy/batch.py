@@ -197,6 +197,7 @@ def _answer_case(case: Case, answer: Answer | None, stacks: Stacks) -> Predictio
             assumptions=question.assumptions,
             watched_stage=question.watched_stage,
             memory_unit=question.memory_unit,
+            counts_reserved=question.counts_reserved,
         )
     except IllegalPlan as error:
         # A plan that cannot be built does not run on any device.

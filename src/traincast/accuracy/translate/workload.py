@@ -30,6 +30,8 @@ FUSED_STACKS = ("megatron", "nanotron", "nvidia-dle-pytorch")
 """Stacks whose layers run fused kernels (norms, bias and activation, masked softmax)."""
 SEPARATE_GATE_STACKS = ("nanotron",)
 """Fused stacks that still run the activation of a gated MLP and its product one after the other."""
+FUSED_LOSS_STACKS = ("composer",)
+"""Stacks whose language models use flash-attn's cross entropy (llm-foundry's default)."""
 PURE_STACKS = ("litgpt",)
 """Stacks that train with weights, gradients and optimizer state all in bf16 (LitGPT's "bf16-true")."""
 UPDATES = {
@@ -121,6 +123,8 @@ def read_recipe(case: Case, plan: Parallelism, assumptions: list[str]) -> dict[s
     recipe.update(read_adapters(case, assumptions))
     if any(stack.startswith(name) for name in FUSED_STACKS):
         recipe["fused"] = True
+    if any(name in stack for name in FUSED_LOSS_STACKS):
+        recipe["fused_loss"] = True
     if stack in SEPARATE_GATE_STACKS:
         recipe["fused_gate"] = False
     return recipe

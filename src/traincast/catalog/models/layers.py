@@ -548,11 +548,16 @@ def softmax(tape: Tape, x: Value, *, fused: bool = False) -> Value:
     return tape.register(out, (x,), backward)
 
 
-def cross_entropy(tape: Tape, logits: Value, *, classes: int | None = None, in_place: bool = False) -> Value:
+def cross_entropy(
+    tape: Tape, logits: Value, *, classes: int | None = None, in_place: bool = False, fused: bool = False
+) -> Value:
     """Log-softmax and negative log-likelihood, in fp32 as Hugging Face and autocast do. `in_place`: the gradient is written
-    over what came, as Megatron's loss over a split vocabulary does, so two copies of the scores exist and not three."""
+    over what came, as Megatron's loss over a split vocabulary does, so two copies of the scores exist and not three.
+    `fused`: one kernel that reads the scores in their own format and keeps them (flash-attn's cross entropy)."""
     cols = classes or logits.shape[-1]
     rows = logits.numel // cols
+    if fused:
+        return _fused_cross_entropy(tape, logits, rows=rows, cols=cols)
     with tape.scope("loss"):
         labels = tape.input("labels", (rows,), "int64")
         wide = tape.cast(logits, "fp32")
@@ -576,6 +581,22 @@ def cross_entropy(tape: Tape, logits: Value, *, classes: int | None = None, in_p
             return (gx,)
 
         return tape.register(loss, (log,), nll_backward)
+
+
+def _fused_cross_entropy(tape: Tape, logits: Value, *, rows: int, cols: int) -> Value:
+    with tape.scope("loss"):
+        labels = tape.input("labels", (rows,), "int64")
+        loss = tape.new((rows,), "fp32")
+        attrs: dict[str, Attr] = {"rows": rows, "cols": cols}
+        tape.op("flash_attn.cross_entropy", "softmax", (logits, labels), (loss,), attrs, flop=5.0 * logits.numel)
+
+        def backward(g: Value) -> Gradients:
+            gx = tape.gradient_like(logits)
+            reads = (g, logits, labels)
+            tape.op("flash_attn.cross_entropy_backward", "softmax", reads, (gx,), attrs, flop=5.0 * logits.numel)
+            return (gx,)
+
+        return tape.register(loss, (logits,), backward)
 
 
 def mean_loss(tape: Tape, prediction: Value, function: str = "mse_loss") -> Value:

@@ -102,6 +102,8 @@ class Recipe:
     """Fused kernels as in Megatron-LM: bias+gelu, bias+dropout+add, masked softmax, rotary, norms, gradient accumulation."""
     fused_gate: bool | None = None
     """A gated MLP runs activation and product as one kernel that keeps only its input; None: as `fused`."""
+    fused_loss: bool = False
+    """A language model's loss is one kernel on scores in their own format (flash-attn's), not several on fp32 copies."""
     dropout: float | None = None
     """None: what the model was published with."""
     loss: bool = True

@@ -576,7 +576,8 @@ def run_head(tape: Tape, shape: TransformerShape, hidden: Value, table: Value) -
     if not wants_loss or shape.head == "none":
         return outputs
     in_place = tape.recipe.fused and shape.head == "lm"
-    losses = [cross_entropy(tape, value, in_place=in_place) for value in outputs]
+    fused = tape.recipe.fused_loss and shape.head == "lm"
+    losses = [cross_entropy(tape, value, in_place=in_place, fused=fused) for value in outputs]
     total = losses[0]
     for loss in losses[1:]:
         total = add(tape, total, loss)
