@@ -223,3 +223,84 @@ def test_a_device_with_a_bare_data_sheet_still_gets_an_answer(learned: Learned) 
 
 def test_no_op_at_all_is_an_empty_answer(learned: Learned) -> None:
     assert len(learned.predict([], find_device("t4")).seconds) == 0
+
+
+def make_conv(dtype: str, *, batch: int = 64, channels: int = 256, **more: int | str | bool) -> Op:
+    numel = batch * channels * 28 * 28
+    item = 2 if dtype == "fp16" else 4
+    return Op(
+        name="conv", kind="conv", flop=2.0 * numel * channels * 9, bytes_read=item * numel, bytes_written=item * numel,
+        dtype=dtype,
+        attrs={
+            "batch": batch, "in_channels": channels, "out_channels": channels, "groups": 1, "in_size": "28x28",
+            "out_size": "28x28", "kernel": "3x3", "stride": "1x1", "pass": "forward", **more,
+        },
+    )  # fmt: skip
+
+
+def seconds(learned: Learned, op: Op, name: str) -> float:
+    return float(learned.predict([op], find_device(name)).seconds[0])
+
+
+def test_matrix_units_do_not_mind_the_layout_of_a_product(learned: Learned) -> None:
+    either = [
+        make_matmul(
+            m=2048,
+            n=6144,
+            k=12288,
+            dtype="fp16",
+            attrs={"batch": 1, "m": 2048, "n": 6144, "k": 12288, "layout": layout},
+        )
+        for layout in ("tn", "nn")
+    ]
+    assert seconds(learned, either[0], "a100-sxm4-80g") == seconds(learned, either[1], "a100-sxm4-80g")
+
+
+def test_a_long_sum_is_split_over_a_device_that_its_few_outputs_leave_idle(learned: Learned) -> None:
+    tall = make_matmul(m=256, n=256, k=1 << 22, dtype="fp16")
+    streamed_s = tall.num_bytes / find_device("a100-sxm4-40g").memory_bytes_per_s
+    assert streamed_s < seconds(learned, tall, "a100-sxm4-40g") < 2 * streamed_s
+
+
+def test_a_matrix_times_a_vector_is_read_at_the_rate_of_memory(learned: Learned) -> None:
+    thin = make_matmul(m=1 << 22, n=1, k=128)
+    streamed_s = thin.num_bytes / find_device("a100-sxm4-40g").memory_bytes_per_s
+    assert streamed_s < seconds(learned, thin, "a100-sxm4-40g") < 2 * streamed_s
+
+
+@pytest.mark.parametrize("name", ["v100-sxm2-32g", "a100-sxm4-40g", "h100-sxm-80g"])
+def test_half_precision_convolutions_that_find_channels_last_turn_nothing_round(learned: Learned, name: str) -> None:
+    turned, stays = make_conv("fp16"), make_conv("fp16", channels_last=True)
+    moved_s = 2 * turned.num_bytes / find_device(name).memory_bytes_per_s
+    assert seconds(learned, turned, name) >= seconds(learned, stays, name) + moved_s
+
+
+def test_tf32_convolutions_run_on_the_lanes_where_matrix_units_are_hardly_faster(learned: Learned) -> None:
+    for name, same in (("rtx-3090", True), ("a100-sxm4-40g", False)):
+        tf32, fp32 = seconds(learned, make_conv("tf32"), name), seconds(learned, make_conv("fp32"), name)
+        assert (tf32 == pytest.approx(fp32)) == same
+        assert tf32 <= fp32 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_a_fused_norm_reads_a_wide_row_once(learned: Learned, phase: str) -> None:
+    shape: dict[str, int | str | bool] = {"function": "layer_norm", "rows": 8192, "cols": 12288}
+    num_bytes = 2.0 * 8192 * 12288
+    plain, fused = (
+        Op(
+            name="norm", kind="norm", phase=phase, flop=num_bytes, bytes_read=num_bytes, bytes_written=num_bytes,
+            dtype="fp16", attrs=attrs,
+        )
+        for attrs in (shape, {**shape, "fused": True})
+    )  # fmt: skip
+    assert seconds(learned, fused, "a100-sxm4-80g") < seconds(learned, plain, "a100-sxm4-80g")
+
+
+def test_the_gradient_of_an_embedding_grows_with_its_rows_and_pays_for_the_empty_table(learned: Learned) -> None:
+    def gradient(rows: int, vocab: int) -> float:
+        attrs: dict[str, int | str | bool] = {"rows": rows, "cols": 128, "vocab": vocab}
+        op = Op(name="e", kind="embedding", phase="backward", flop=0.0, bytes_read=1.0, bytes_written=1.0, attrs=attrs)
+        return seconds(learned, op, "v100-sxm2-32g")
+
+    assert gradient(1 << 20, 1000) < gradient(1 << 21, 1000) < 2.1 * gradient(1 << 20, 1000)
+    assert gradient(1 << 20, 1 << 22) > gradient(1 << 20, 1000)

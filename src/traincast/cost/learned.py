@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from traincast.cost.bounds import (
     KERNEL_FLOOR_S,
     PowerLaw,
+    appetite,
     generation,
     lanes_flop_per_s,
     product_flop_per_s,
@@ -27,7 +28,6 @@ from traincast.cost.host import Host
 from traincast.cost.operators import Kernels, list_kernels
 from traincast.errors import InvalidInput
 from traincast.spec import Device, Estimate, Op
-from traincast.units import DTYPE_BYTES
 
 Array = NDArray[np.float64]
 
@@ -126,10 +126,9 @@ class MatrixUnits:
     sigma: float = 0.1
 
     def slowdown(self, device: Device, dtype: str) -> float:
-        peak, real = product_flop_per_s(device, dtype)
-        appetite = peak * DTYPE_BYTES[real] / (lanes_flop_per_s(device) * DTYPE_BYTES["fp32"])
+        _, real = product_flop_per_s(device, dtype)
         extra = self.tf32 if real == "tf32" else 0.0
-        return max(0.0, self.base + self.per_doubling * math.log2(appetite) + extra)
+        return max(0.0, self.base + self.per_doubling * math.log2(appetite(device, dtype)) + extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,12 @@ PRECISIONS = {
 ATTENTIONS = {"eager": "eager", "unfused": "eager", "flash": "flash", "sdpa-flash": "flash", "sdpa": "flash"}
 MODES = ("training_step", "forward_backward", "inference")
 
-FUSED_STACKS = ("megatron", "nanotron", "nvidia-dle-pytorch")
+FUSED_STACKS = ("megatron", "nanotron")
 """Stacks whose layers run fused kernels (norms, bias and activation, masked softmax)."""
+HALF_STACKS = ("nvidia-dle-pytorch",)
+"""Stacks whose mixed precision turns whole transformers to half (apex O2) instead of casting around each op."""
+CHANNELS_LAST_STACKS = ("nvidia-dle-tensorflow",)
+"""Stacks that store images with channels last."""
 SEPARATE_GATE_STACKS = ("nanotron",)
 """Fused stacks that still run the activation of a gated MLP and its product one after the other."""
 FUSED_LOSS_STACKS = ("composer",)
@@ -121,13 +125,19 @@ def read_recipe(case: Case, plan: Parallelism, assumptions: list[str]) -> dict[s
     else:
         assumptions.append("the optimizer is not known; the usual one of the model is assumed")
     recipe.update(read_adapters(case, assumptions))
-    if any(stack.startswith(name) for name in FUSED_STACKS):
+    if _is_one_of(case, FUSED_STACKS):
         recipe["fused"] = True
+    if _is_one_of(case, CHANNELS_LAST_STACKS):
+        recipe["channels_last"] = True
     if any(name in stack for name in FUSED_LOSS_STACKS):
         recipe["fused_loss"] = True
     if stack in SEPARATE_GATE_STACKS:
         recipe["fused_gate"] = False
     return recipe
+
+
+def _is_one_of(case: Case, stacks: tuple[str, ...]) -> bool:
+    return (case.framework or "").lower().startswith(stacks)
 
 
 def read_precision(case: Case, assumptions: list[str]) -> str:
@@ -141,6 +151,8 @@ def read_precision(case: Case, assumptions: list[str]) -> str:
     precision = PRECISIONS[dtype]
     if precision == "bf16" and (case.framework or "").lower() in PURE_STACKS and not shards_recipe(case):
         precision = "bf16-pure"
+    if precision == "fp16-amp" and (case.family or "").startswith("transformer") and _is_one_of(case, HALF_STACKS):
+        precision = "fp16"
     if precision == "fp32" and "tf32 probably on" in (case.undetermined or ""):
         precision = "tf32"
     if precision == "tf32" and catalog.device(case.gpu).peak_flop_per_s("tf32") is None:

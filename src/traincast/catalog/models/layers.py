@@ -406,6 +406,8 @@ def _norm(
     out = tape.new(x.shape, x.dtype)
     statistics = [tape.new((rows,), "fp32") for _ in range(num_statistics)]
     attrs: dict[str, Attr] = {"function": function, "rows": rows, "cols": cols}
+    if tape.recipe.fused:
+        attrs["fused"] = True
     tape.op(f"aten.native_{function}", "norm", (x, *weights), (out, *statistics), attrs, flop=8.0 * x.numel)
 
     def backward(g: Value) -> Gradients:
@@ -763,6 +765,8 @@ def conv(
         }  # fmt: skip
         if transposed:
             sizes["transposed"] = True
+        if tape.recipe.channels_last:
+            sizes["channels_last"] = True
 
         def write(direction: str, reads: Sequence[Value], result: Value) -> None:
             name = "aten.convolution" if direction == "forward" else f"aten.convolution_backward.{direction}"

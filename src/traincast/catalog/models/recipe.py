@@ -124,6 +124,8 @@ class Recipe:
     frozen_dtype: str | None = None
     """What the frozen weights of dense layers are stored in: fp4 with a scale per 64 (QLoRA, Dettmers et al. 2023) or int8;
     None: as other weights."""
+    channels_last: bool = False
+    """Images are stored with channels last, as half-precision convolutions take them; else each of these turns them round."""
     inplace: bool = True
     """Activation functions of convolutional networks overwrite their input, as torchvision writes them."""
 

@@ -379,8 +379,13 @@ class Tape:
             memory.name = f"{self.memories[value.index].name}.grad"
             self._parameter_gradients[value.key] = gradient
             if self.recipe.accumulate or value.key in self._shared:
-                fresh = self.new(value.shape, gradient.dtype)
                 draft = self._writer(gradient)
+                if self.recipe.fused and draft.kind == "matmul" and value.key not in self._shared:
+                    # The weight-gradient product adds to what is there.
+                    draft.reads.append(gradient.index)
+                    draft.bytes_read += gradient.num_bytes
+                    return
+                fresh = self.new(value.shape, gradient.dtype)
                 draft.writes = [fresh.index if index == gradient.index else index for index in draft.writes]
                 self._add(gradient, fresh, gradient)
             return

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.cost.bounds import generation, lanes_flop_per_s, product_flop_per_s, uses_matrix_units
+from traincast.cost.bounds import (
+    WIDE_SM_SHARE,
+    appetite,
+    generation,
+    lanes_flop_per_s,
+    product_flop_per_s,
+    uses_matrix_units,
+)
+from traincast.cost.features import WINOGRAD
 from traincast.spec import Device, Op
 from traincast.units import DTYPE_BYTES
 
@@ -127,9 +135,37 @@ def _number(op: Op, key: str) -> float:
     return float(op.attrs[key])
 
 
+LONGEST_SUM = 4096.0
+"""The longest sum that was measured; libraries split longer ones over a device that few outputs leave idle."""
+SPLIT_TILE = 128.0
+
+
 def _matmul(op: Op, to: _Collector) -> None:
-    sizes = (_number(op, "batch"), _number(op, "m"), _number(op, "n"), _number(op, "k"))
-    to.matmul(op, *sizes, transposed=op.attrs["layout"] == "tn")
+    batch, m, n, k = (_number(op, "batch"), _number(op, "m"), _number(op, "n"), _number(op, "k"))
+    if min(m, n) == 1.0 and batch == 1.0:
+        # A matrix and a vector: every number is read once and used once.
+        to.pointwise(op.num_bytes, factor=1.2, sigma=0.25)
+        return
+    _, real = product_flop_per_s(to.device, op.dtype)
+    # The lanes' kernels transpose on their way into shared memory; matrix units load either order at full rate.
+    transposed = op.attrs["layout"] == "tn" and not uses_matrix_units(to.device, real)
+    tiles = max(1.0, batch * math.ceil(m / SPLIT_TILE) * math.ceil(n / SPLIT_TILE))
+    parts = math.floor(min((to.device.num_sm or 80) / tiles, k / LONGEST_SUM))
+    if parts > 1:
+        to.matmul(
+            op,
+            batch * parts,
+            m,
+            n,
+            k / parts,
+            transposed=transposed,
+            num_bytes=op.num_bytes,
+            sigma=0.2,
+            ground=TRANSFER,
+        )
+        to.pointwise((parts + 1) * 4.0 * batch * m * n, factor=1.2, sigma=0.25)
+        return
+    to.matmul(op, batch, m, n, k, transposed=transposed)
 
 
 HOPPER_ATTENTION = 1.35
@@ -153,9 +189,20 @@ def _spatial(op: Op, key: str) -> float:
 
 
 CONV_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.1, "grad_weight": 1.2}
-CONV_IN_HALF = 1.5
-"""Half-precision convolutions convert layouts and types around every kernel; from ResNet-50 and SSD steps of the Lambda set,
-where the median with one GPU left out is 1.59 to 1.68; 1.5 has the lower mean error. TF32 needs no such factor."""
+TURNED_PASSES = 2.0
+"""Half-precision kernels take images with channels last: cuDNN turns what they read and turns back what they write, so each
+byte moves once more each way. Kernels for TF32 take them as they are."""
+
+
+EVEN_APPETITE, GATHERED_EXPONENT = 4.0, 0.29
+"""A convolution gathers its operands where a plain product streams them, so it falls behind further the more the units can
+take (0.2 in log time per doubling), from ResNet-50 and SSD steps of the Lambda set with one GPU left out; level at Volta's."""
+
+
+def _prefers_lanes(device: Device, real: str) -> bool:
+    """Whether Winograd's saving on the lanes beats matrix units that are hardly faster, as on GeForce cards in TF32."""
+    peak, _ = product_flop_per_s(device, real)
+    return real == "tf32" and WIDE_SM_SHARE * WINOGRAD * lanes_flop_per_s(device) > peak
 
 
 def _conv(op: Op, to: _Collector) -> None:
@@ -172,18 +219,23 @@ def _conv(op: Op, to: _Collector) -> None:
         return
     lanes = not uses_matrix_units(to.device, real)
     slower = CONV_PASS[direction]
-    if taps == 9 and not strided and groups == 1 and lanes:
+    winograd = taps == 9 and not strided and groups == 1
+    if winograd and (lanes or _prefers_lanes(to.device, real)):
         if direction == "grad_input":
             inputs, outputs = outputs, inputs
         row = (batch, inputs, outputs, groups, in_numel, out_numel, taps, 0.0, DTYPE_BYTES[op.dtype])
         forward = direction == "forward"
         sigma, ground = (0.0, MEASURED) if forward else (0.2, TRANSFER)
-        to.add("conv", row, dtype=op.dtype, factor=slower, sigma=sigma, ground=ground)
+        to.add("conv", row, dtype=op.dtype if lanes else "fp32", factor=slower, sigma=sigma, ground=ground)
         return
     # All three passes are products of the same three sizes; libraries split the long sum of the weight gradient over the
     # device, so none of them runs out of parallel work before the forward pass does.
     m, n, k = batch * out_numel, outputs / groups, inputs / groups * taps
-    factor = slower * (1.1 if taps == 1 else 1.25) * (CONV_IN_HALF if real in HALF and not lanes else 1.0)
+    factor = slower * (1.1 if taps == 1 else 1.25)
+    if real in HALF and not lanes:
+        factor *= (appetite(to.device, real) / EVEN_APPETITE) ** GATHERED_EXPONENT
+        if not op.attrs.get("channels_last"):
+            to.pointwise(TURNED_PASSES * op.num_bytes, sigma=0.25)
     to.matmul(op, groups, m, n, k, num_bytes=op.num_bytes, factor=factor, sigma=0.3, ground=TRANSFER)
 
 
@@ -222,6 +274,10 @@ def _norm(op: Op, to: _Collector) -> None:
         first, second = (2, 3) if op.phase == "backward" else (1, 2)
         to.pointwise(first * item * numel, factor=1.15, sigma=0.25)
         to.pointwise(second * item * numel, inputs=2.0, sigma=0.25)
+    elif op.attrs.get("fused"):
+        # A row stays in registers, so it is read once.
+        passes, factor = (3, 1.3) if op.phase == "backward" else (2, 1.1)
+        to.pointwise(passes * item * numel, inputs=passes - 1.0, factor=factor, sigma=0.15)
     elif op.phase == "backward":
         to.add("norm", (rows, cols, 3 * item * numel), sigma=0.15, ground=TRANSFER)
         to.add("norm", (rows, cols, 2 * item * numel), sigma=0.15, ground=TRANSFER)
@@ -234,12 +290,18 @@ def _reduce(op: Op, to: _Collector) -> None:
     to.pointwise(op.num_bytes, factor=1.2, sigma=0.25)
 
 
+SORT_BYTES, SORT_KERNELS = 360.0, 12.0
+"""Of a radix sort of pairs of 64-bit numbers, for each pair: eight passes that read and write both, and their counts."""
+
+
 def _embedding(op: Op, to: _Collector) -> None:
     rows, cols, vocab = _number(op, "rows"), _number(op, "cols"), _number(op, "vocab")
     item = DTYPE_BYTES[op.dtype]
     if op.phase == "backward":
+        # An empty table, the ids sorted by digits (a dozen short kernels), then each id's rows fetched and summed.
         to.pointwise(item * vocab * cols, factor=1.0, sigma=0.3)
-        to.pointwise(5 * item * rows * cols, factor=1.3, sigma=0.4)
+        to.pointwise(SORT_BYTES * rows / SORT_KERNELS, factor=SORT_KERNELS, sigma=0.4)
+        to.pointwise(1.1 * item * rows * cols, factor=1.6, sigma=0.4)
     else:
         to.pointwise(2 * item * rows * cols, factor=1.6, sigma=0.3)
 
