@@ -147,8 +147,8 @@ def _matmul(op: Op, to: _Collector) -> None:
         to.pointwise(op.num_bytes, factor=1.2, sigma=0.25)
         return
     _, real = product_flop_per_s(to.device, op.dtype)
-    # The lanes' kernels transpose on their way into shared memory; matrix units load either order at full rate.
-    transposed = op.attrs["layout"] == "tn" and not uses_matrix_units(to.device, real)
+    # Kernels for fp32 transpose on their way into shared memory; those for shorter formats load either order at full rate.
+    transposed = op.attrs["layout"] == "tn" and (real == "fp32" or not uses_matrix_units(to.device, real))
     tiles = max(1.0, batch * math.ceil(m / SPLIT_TILE) * math.ceil(n / SPLIT_TILE))
     parts = math.floor(min((to.device.num_sm or 80) / tiles, k / LONGEST_SUM))
     if parts > 1:
