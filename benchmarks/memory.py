@@ -188,6 +188,7 @@ class Seen:
     replicated: bool
     num_devices: int
     capacity_bytes: float
+    stack: str
     unit: float
     counts_reserved: bool
     watched_first: bool
@@ -219,13 +220,13 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
 
     stages: list[Any] = []
     pipelined, copies, capacity, unit, refusal, watched, devices = False, False, 1.0, 1.0, "", False, 1
-    lone, replicated, reserved = False, False, True
+    lone, replicated, reserved, stack = False, False, True, ""
     try:
         question = translate(parse_case(hidden))
         capacity = min(group.device.memory_bytes for group in question.cluster.groups)
         plan = question.parallelism
         pipelined, copies, devices = plan.pipeline > 1, plan.copies_gradients, plan.num_devices
-        lone, replicated = plan.micro_batches == 1, plan.data > 1
+        lone, replicated, stack = plan.micro_batches == 1, plan.data > 1, question.job.stack
         unit, watched, reserved = question.memory_unit, question.watched_stage == 0, question.counts_reserved
         known: set[tuple[int, int]] = set()
         for stage in lower(question.job.graph, plan, compiled=question.job.compiled).stages:
@@ -251,6 +252,7 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
         replicated=replicated,
         num_devices=devices,
         capacity_bytes=capacity,
+        stack=stack,
         unit=unit,
         counts_reserved=reserved,
         watched_first=watched,
@@ -261,7 +263,7 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
 
 
 def profile_of(case: Seen, overheads: Any, stage: int) -> Any:
-    from traincast.forecast import MEMORY_SPREAD, outside_bytes
+    from traincast.forecast import MEMORY_SPREAD, REUSING_STACKS, outside_bytes
     from traincast.simulate.memory import add_up
 
     return add_up(
@@ -269,7 +271,7 @@ def profile_of(case: Seen, overheads: Any, stage: int) -> Any:
         capacity_bytes=case.capacity_bytes,
         overhead_bytes=outside_bytes(case.capacity_bytes, num_devices=case.num_devices),
         pipelined=case.pipelined,
-        overheads=overheads,
+        overheads=dataclasses.replace(overheads, queued_gathers=0.0) if case.stack in REUSING_STACKS else overheads,
         spread=MEMORY_SPREAD,
         bucket_copies=case.bucket_copies,
         lone_pass=case.lone_pass,
@@ -406,7 +408,7 @@ def judge(cases: Sequence[Seen], overheads: Any) -> list[Verdict]:
     verdicts = []
     for case in cases:
         profiles = [profile_of(case, overheads, stage) for stage in range(len(case.stages))]
-        worst = max(profiles, key=lambda profile: profile.peak_bytes, default=None)
+        worst = max(profiles, key=lambda profile: profile.needed_bytes, default=None)
         share = worst.needed_bytes / case.capacity_bytes if worst else math.inf
         verdicts.append(Verdict(case, worst.fit_probability if worst else 0.0, share))
     return verdicts

@@ -37,6 +37,13 @@ def test_a_placement_says_how_many_devices_each_node_uses(values: dict[str, obje
     assert read_placement(make_case(**values), []) == counts
 
 
+def test_a_device_of_unknown_memory_has_the_most_that_is_sold() -> None:
+    assumptions: list[str] = []
+    group = build_cluster(make_case(gpu="a100-sxm4"), assumptions).groups[0]
+    assert group.device.memory_bytes > 80e9
+    assert any("does not say its memory" in text for text in assumptions)
+
+
 def test_an_uneven_placement_becomes_unequal_groups_of_nodes() -> None:
     cluster = build_cluster(make_case(n_gpus=7, n_nodes=3, placement="331"), [])
     assert [(group.num_nodes, group.devices_per_node) for group in cluster.groups] == [(2, 3), (1, 1)]

@@ -38,8 +38,11 @@ CONTEXT_BYTES = 0.75e9
 """What the driver and libraries hold on a device beside the framework's allocator."""
 USABLE_ALONE, USABLE_TOGETHER = 0.95, 0.91
 """Share of a device that requests fill before one of them finds no hole; with others, communicators take their part too."""
-MEMORY_SPREAD = 0.1
-"""One standard deviation of the peak in log bytes, on models and scales left out of the fit."""
+MEMORY_SPREAD = 0.04
+"""Scale of Student's t (two degrees of freedom) of the peak in log bytes, on models and scales left out of the fit."""
+REUSING_STACKS = frozenset({"megatron-core", "megatron-deepspeed", "megatron-lm", "torchtitan"})
+"""Stacks that gather into one buffer again and again (Megatron) or on the stream of the product (torchtitan): a host that is
+ahead holds nothing."""
 
 
 def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None, *, costs: CostModel | None = None,
@@ -55,7 +58,7 @@ def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None,
     if job.cuda_graphs:
         estimates = _replayed(estimates)
     timeline = simulate_step(program, estimates, draw=draw)
-    memory = _worst_memory(program, cluster)
+    memory = _worst_memory(program, cluster, job.stack)
     if plan.asynchronous:
         timeline = replace(timeline, duration_s=max(timeline.duration_s, _server_seconds(job, cluster, plan, model)))
     step = _with_interval(timeline, program, estimates, software=software)
@@ -112,7 +115,12 @@ def outside_bytes(capacity_bytes: float, *, num_devices: int) -> float:
     return CONTEXT_BYTES + (1 - usable) * capacity_bytes
 
 
-def _worst_memory(program: Program, cluster: Cluster) -> MemoryProfile:
+def overheads_of(stack_name: str) -> Overheads:
+    """What runs of a stack hold beside their tensors."""
+    return Overheads(queued_gathers=0.0) if stack_name in REUSING_STACKS else Overheads()
+
+
+def _worst_memory(program: Program, cluster: Cluster, stack_name: str) -> MemoryProfile:
     """Of the stage that comes nearest to filling the smallest device."""
     capacity = min(group.device.memory_bytes for group in cluster.groups)
     plan = program.parallelism
@@ -121,12 +129,12 @@ def _worst_memory(program: Program, cluster: Cluster) -> MemoryProfile:
         capacity_bytes=capacity,
         micro_batches=plan.micro_batches,
         overhead_bytes=outside_bytes(capacity, num_devices=plan.num_devices),
-        overheads=Overheads(),
+        overheads=overheads_of(stack_name),
         spread=MEMORY_SPREAD,
         bucket_copies=plan.copies_gradients,
         replicated=plan.data > 1,
     )
-    worst = max(profiles, key=lambda profile: profile.peak_bytes)
+    worst = max(profiles, key=lambda profile: profile.needed_bytes)
     return replace(worst, stage_peaks=tuple(profile.peak_bytes for profile in profiles))
 
 

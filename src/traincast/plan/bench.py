@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 from traincast.cost.pricing import Pricing
 from traincast.cost.stack import stack
 from traincast.errors import IllegalPlan
-from traincast.forecast import MEMORY_SPREAD, NORMAL_90, Tally, forecast, outside_bytes
+from traincast.forecast import MEMORY_SPREAD, NORMAL_90, Tally, forecast, outside_bytes, overheads_of
 from traincast.forecast.job_time import price_job, spend_energy, time_job
 from traincast.lower import split_model
 from traincast.lower.pipeline import in_flight
 from traincast.plan.nouns import Candidate, Figures, Limits, Pose, meet_probability
 from traincast.plan.pieces import NotInPieces, Piece, Variant, place_replicas
-from traincast.simulate import Overheads
 from traincast.simulate.memory import add_up
 from traincast.simulate.order import EXACT_CELLS, WEIGHT_SHARE, finish_times
 from traincast.simulate.passes import Spent, split_passes
@@ -77,7 +76,6 @@ class Bench:
 
     pose: Pose
     limits: Limits = field(default_factory=Limits)
-    overheads: Overheads = field(default_factory=Overheads)
     _variants: dict[Spot, Variant | str | None] = field(default_factory=dict)
     """None: a model that cannot be taken apart; a text: why the split is impossible."""
     _pricing: dict[str, Pricing] = field(default_factory=dict)
@@ -119,6 +117,7 @@ class Bench:
         if key not in self._memory:
             cut = variant.cut(plan)
             outside = outside_bytes(capacity, num_devices=plan.num_devices)
+            overheads = overheads_of(self.pose(candidate.batch, plan.recompute).stack)
             seen: set[tuple[int, int]] = set()
             worst: MemoryProfile | None = None
             for index, place in enumerate(cut.owner):
@@ -130,10 +129,10 @@ class Bench:
                 one = piece.replay(plan, accumulates=plan.micro_batches > 1 or flying > 1 or piece.widens)
                 profile = add_up(
                     replace(piece.stage, num_in_flight=flying), one, capacity_bytes=capacity, overhead_bytes=outside,
-                    pipelined=plan.pipeline > 1, overheads=self.overheads, spread=MEMORY_SPREAD,
+                    pipelined=plan.pipeline > 1, overheads=overheads, spread=MEMORY_SPREAD,
                     bucket_copies=plan.copies_gradients, lone_pass=plan.micro_batches == 1, replicated=plan.data > 1,
                 )  # fmt: skip
-                if worst is None or profile.peak_bytes > worst.peak_bytes:
+                if worst is None or profile.needed_bytes > worst.needed_bytes:
                     worst = profile
                 if not one.gathers.num_gathers:
                     # Without gathers a stage of the same sort that holds fewer passes never needs more.

@@ -196,12 +196,17 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
         )
         by_role["largest gradient"] = one.largest_gradient_bytes
         by_role["whole activations"] = overheads.whole_buffers * gathers.largest_bytes
-        held = gathers.num_held(overheads, pipelined=pipelined, lone_pass=lone_pass, replicated=replicated)
-        wanted = held * gathers.mean_bytes
+        wanted = gathers.mean_bytes * gathers.num_held(
+            overheads, pipelined=pipelined, lone_pass=lone_pass, replicated=replicated
+        )
         pressure = (sum(by_role.values()) + wanted) / (overheads.reclaim * capacity_bytes)
         by_role["gathered inputs"] = wanted / (1 + pressure**overheads.reclaim_slope)
-        # Runs that live on what is taken back are the ones that fail: all that is asked for must fit.
-        overhead_bytes += wanted - by_role["gathered inputs"]
+        # Runs that live on what is taken back are the ones that fail: all that is asked for must fit. But what a wide axis
+        # holds comes back in time, beside replicas or not.
+        kept = gathers.mean_bytes * gathers.num_held(
+            overheads, pipelined=pipelined, lone_pass=lone_pass, replicated=True
+        )
+        overhead_bytes += max(0.0, kept - by_role["gathered inputs"])
         by_role["allocator"] = overheads.cache * sum(by_role.values())
         by_role["workspace"] = overheads.workspace_bytes
     return MemoryProfile(

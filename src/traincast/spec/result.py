@@ -14,7 +14,10 @@ GROUNDS = ("measured", "transfer", "bound")
 
 COVERAGE = 0.9
 """Every interval is meant to hold the truth this often."""
-_NORMAL_90 = 1.645
+_STUDENT_90 = 2.92
+"""Scales on each side of the middle of Student's t with two degrees of freedom that hold 90% of it."""
+FIT_CONFIDENCE = 0.75
+"""A run that fails for lack of memory is taken to cost as much as three that were not tried: said to fit from 3 to 1 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,7 @@ class MemoryProfile:
     outside_bytes: float = 0.0
     """Held on the device beside the framework's allocator (driver, communicators): no part of the peak, but it must fit."""
     spread: float = 0.0
-    """One standard deviation of the error in log bytes; 0: not known."""
+    """Scale of the error in log bytes: two in three are below 1.25 of it, but one in fifty is above 7; 0: not known."""
     stage_peaks: tuple[float, ...] = ()
     """Peak of each pipeline stage, first to last; the profile is that of the largest."""
     curve: tuple[tuple[str, float], ...] = ()
@@ -123,20 +126,22 @@ class MemoryProfile:
 
     @property
     def fits(self) -> bool:
-        """More likely than not."""
-        return self.needed_bytes <= self.capacity_bytes
+        """Probably enough to try (`FIT_CONFIDENCE`): a run that fails costs more than one that was not tried."""
+        return self.fit_probability >= FIT_CONFIDENCE
 
     @property
     def fit_probability(self) -> float:
+        """Errors of the peak have heavy tails: those of left-out models and scales follow Student's t with two degrees of
+        freedom, whose distribution function has a closed form."""
         if self.spread <= 0 or self.needed_bytes <= 0:
-            return float(self.fits)
+            return float(self.needed_bytes <= self.capacity_bytes)
         margin = math.log(self.capacity_bytes / self.needed_bytes) / self.spread
-        return 0.5 * math.erfc(-margin / math.sqrt(2))
+        return 0.5 + margin / (2 * math.sqrt(2 + margin**2))
 
     @property
     def peak_range(self) -> Range:
         """The peak with its 90% interval."""
-        factor = math.exp(_NORMAL_90 * self.spread)
+        factor = math.exp(_STUDENT_90 * self.spread)
         return Range(value=self.peak_bytes, low=self.peak_bytes / factor, high=self.peak_bytes * factor)
 
 

@@ -13,6 +13,8 @@ from traincast.units import GIGA
 
 RACK_SCALE = {"gb200-186g": 64, "gb300-279g": 64}
 """Devices whose NVLink spans a rack of trays: a domain of 72, of which jobs use 64."""
+UNSIZED = {"a100-sxm4": "a100-sxm4-80g"}
+"""Names that do not say how much memory the device has, with the largest that is sold."""
 _NVLINK_FROM_GBPS = 40.0
 _PCIE_LATENCY_S, _NVLINK_LATENCY_S = 8e-6, 3e-6
 _FAST_NETWORK_FROM_GBPS = 200.0
@@ -22,6 +24,10 @@ _ETHERNET_LATENCY_S, _RDMA_LATENCY_S = 3e-5, 8e-6
 def build_cluster(case: Case, assumptions: list[str]) -> Cluster:
     """One group per number of devices in use on a node, so that uneven placements stay uneven."""
     device = catalog.device(case.gpu)
+    if device.name in UNSIZED:
+        largest = catalog.device(UNSIZED[device.name]).memory_bytes
+        assumptions.append(f"{device.name} does not say its memory; {largest / GIGA:.0f} GB assumed")
+        device = replace(device, memory_bytes=largest)
     counts = read_placement(case, assumptions)
     if device.name in RACK_SCALE and case.inter_bw_Gbps is None and len(counts) > 1:
         counts = _join_trays(counts, RACK_SCALE[device.name])
