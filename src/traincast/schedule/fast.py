@@ -11,6 +11,7 @@ from traincast.schedule import kernels
 from traincast.schedule.estimators import Beliefs, Fixed
 from traincast.schedule.hazards import Overheads
 from traincast.schedule.jobs import Floats, Ints, JobTable
+from traincast.schedule.lines import Key
 from traincast.schedule.placement import AnyGpus, Consolidated, Placer
 from traincast.schedule.policies import (
     ByKey,
@@ -21,10 +22,11 @@ from traincast.schedule.policies import (
     by_remaining_service,
     by_submission,
 )
+from traincast.schedule.protocols import RoundPolicy
 from traincast.spec.fleet import Fleet, Schedule
 
 _FITS = {"skip": 1, "easy": 2}
-_MOVING_KEYS = {by_remaining: kernels.BY_REMAINING, by_remaining_service: kernels.BY_SERVICE}
+_MOVING_KEYS: dict[Key, int] = {by_remaining: kernels.BY_REMAINING, by_remaining_service: kernels.BY_SERVICE}
 
 
 def is_covered(policy: Any, *, jobs: JobTable, fleet: Fleet, placer: Placer, beliefs: Beliefs) -> bool:
@@ -44,6 +46,15 @@ def is_covered(policy: Any, *, jobs: JobTable, fleet: Fleet, placer: Placer, bel
     if policy.fit == "conservative":
         return policy.key is by_submission
     return policy.key in (by_submission, by_estimate)
+
+
+def loop_for(policy: Policy | RoundPolicy) -> str:
+    """The loop that would run this policy, if any does."""
+    if isinstance(policy, RoundPolicy):
+        return "run_queue"
+    if policy.preemptive:
+        return "run_preemptive"
+    return {"head": "run_head", "conservative": "run_conservative"}.get(policy.fit, "run_queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +172,7 @@ def _lay_out(fleet: Fleet, count: int, shell: Callable[[Any], Any], *, by_count:
 def _run_head(desk: _Desk, policy: Policy) -> int:
     by_key = not (isinstance(policy, ByKey) and policy.key is by_submission)
     waiting = len(desk.jobs) if by_key else 1
-    return desk.loops["run_head"](
+    passes: int = desk.loops["run_head"](
         int(by_key),
         desk.shell(desk.jobs.submit_s),
         desk.shell(desk.gpus),
@@ -177,11 +188,12 @@ def _run_head(desk: _Desk, policy: Policy) -> int:
         desk.start,
         desk.end,
     )
+    return passes
 
 
 def _run_conservative(desk: _Desk, policy: Policy) -> int:
     count = len(desk.jobs)
-    return desk.loops["run_conservative"](
+    passes: int = desk.loops["run_conservative"](
         desk.shell(desk.jobs.submit_s),
         desk.shell(desk.gpus),
         desk.shell(desk.jobs.duration_s),
@@ -198,6 +210,7 @@ def _run_conservative(desk: _Desk, policy: Policy) -> int:
         desk.start,
         desk.end,
     )
+    return passes
 
 
 def _run_queue(desk: _Desk, policy: Policy) -> int:
@@ -214,7 +227,7 @@ def _run_queue(desk: _Desk, policy: Policy) -> int:
     leaves = np.array([1 << max(int(size) - 1, 0).bit_length() for size in sizes], dtype=np.int64)
     # Believed ends are kept for backfill only.
     entries = count + 1 if policy.fit == "easy" else 1
-    return desk.loops["run_queue"](
+    passes: int = desk.loops["run_queue"](
         _FITS[policy.fit],
         shell(jobs.submit_s),
         shell(desk.gpus),
@@ -243,6 +256,7 @@ def _run_queue(desk: _Desk, policy: Policy) -> int:
         desk.start,
         desk.end,
     )
+    return passes
 
 
 def _run_preemptive(desk: _Desk, policy: Policy) -> tuple[int, Floats, Ints]:

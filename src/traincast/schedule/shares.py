@@ -3,7 +3,6 @@
 These programs have many optima. The interior-point answer (Clarabel) lies in the middle of them and is the one stated.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -137,7 +136,14 @@ def makespan(holders: Shareholders) -> Floats:
     is one program, so its halving is repeated on numbers, and only the last division is computed.
     """
     rates = _usable(holders)
-    shortest_s = _shortest_s(holders, rates)
+    best = rates.max(axis=1)
+    if (best <= 0).any():
+        raise TraincastError("no division of the fleet ends all jobs; a job has no type that runs it")
+    steps = np.maximum(holders.steps_left, 1e-9)
+    unit_s = float((steps / best).max())
+    # The speed of the slowest, in units of the longest job alone.
+    level, _ = _raise_level(holders, rates * (unit_s / steps)[:, None])
+    shortest_s = unit_s / level
     low, high, widest = 100.0, 1e6, 1e6
     within_s: float | None = None
     while within_s is None:
@@ -155,17 +161,6 @@ def makespan(holders: Shareholders) -> Floats:
     if found is None:  # within the solver's tolerance of the shortest time
         found = _finish_within(holders, rates, 1.01 * within_s)
     return np.zeros_like(rates) if found is None else found
-
-
-def _shortest_s(holders: Shareholders, rates: Floats) -> float:
-    best = rates.max(axis=1)
-    if (best <= 0).any():
-        return math.inf
-    unit_s = float((holders.steps_left / best).max())
-    if unit_s <= 0:
-        return 0.0
-    level, _ = _raise_level(holders, rates * (unit_s / np.maximum(holders.steps_left, 1e-9))[:, None])
-    return math.inf if level <= 0 else unit_s / level
 
 
 @dataclass(slots=True)

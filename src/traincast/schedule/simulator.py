@@ -86,7 +86,7 @@ def _by_loops(
     engine: str,
 ) -> Schedule | None:
     placer = placer or Consolidated()
-    if engine == "auto" and len(jobs) < _WORTH_COMPILING:
+    if engine == "auto" and len(jobs) < _WORTH_COMPILING and not kernels.is_ready(fast.loop_for(policy)):
         return None
     check_durations(jobs)
     beliefs = estimator.start(jobs)

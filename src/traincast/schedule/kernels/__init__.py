@@ -12,7 +12,19 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from traincast.schedule.kernels import ends, head, heaps, nodes, order, preempt, program, queue, reserve, trees, turns
+from traincast.schedule.kernels import (
+    ends,
+    head,
+    heaps,
+    nodes,
+    order,
+    preempt,
+    program,
+    queue,
+    reserve,
+    trees,
+    turns,
+)
 from traincast.schedule.kernels.nodes import BITS
 from traincast.schedule.kernels.order import BY_LEVEL, BY_REMAINING, BY_SERVICE
 from traincast.schedule.kernels.preempt import DISTURB
@@ -75,6 +87,12 @@ def compiled() -> Loops | None:
         except RuntimeError:  # no writable place for the cache
             scope[name] = numba.njit(twin)
     return {name: scope[name] for name in _LOOPS}  # type: ignore[misc]
+
+
+def is_ready(name: str) -> bool:
+    """Whether this process has the machine code of a loop at hand, so that even a small run gains by it."""
+    loops = compiled() if compiled.cache_info().currsize else None
+    return loops is not None and bool(getattr(loops[name], "signatures", ()))
 
 
 def interpreted() -> Loops:

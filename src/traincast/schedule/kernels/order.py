@@ -8,11 +8,12 @@ BY_REMAINING, BY_LEVEL, BY_SERVICE = 0, 1, 2
 
 
 def wait_key(order: int, job: int, guess: Any, gpus: Any, level: Any, count: int) -> float:
+    key: float = guess[job]
     if order == BY_LEVEL:
-        return level[job] * 2.0 * count + count + job
+        key = level[job] * 2.0 * count + count + job
     if order == BY_SERVICE:
-        return guess[job] * gpus[job]
-    return guess[job]
+        key = guess[job] * gpus[job]
+    return key
 
 
 def is_before(key: float, job: int, run_key: float, run_job: int, now: float, order: int) -> bool:

@@ -251,7 +251,7 @@ def direct(
         system[kind * wide + size] = types[5 * kind + 3]
     system[num_types * wide + size] = raised
     solve_small(size, system)
-    rise = system[num_types * wide + size]
+    rise: float = system[num_types * wide + size]
     for kind in range(num_types):
         types[5 * kind + 2] = 0.0
     for job in range(num_jobs):

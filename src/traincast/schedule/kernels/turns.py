@@ -222,15 +222,16 @@ def sink(parent: int, size: int, kind: int, num_types: int, line: Any, urgency: 
 
 
 def is_due_before(job: int, other: int, kind: int, num_types: int, urgency: Any, deficit: Any, share: Any) -> bool:
-    if urgency[job] != urgency[other]:
-        return urgency[job] > urgency[other]
     mine = job * num_types + kind
     theirs = other * num_types + kind
-    if deficit[mine] != deficit[theirs]:
-        return deficit[mine] > deficit[theirs]
-    if share[mine] != share[theirs]:
-        return share[mine] > share[theirs]
-    return job < other
+    before: bool = job < other
+    if urgency[job] != urgency[other]:
+        before = urgency[job] > urgency[other]
+    elif deficit[mine] != deficit[theirs]:
+        before = deficit[mine] > deficit[theirs]
+    elif share[mine] != share[theirs]:
+        before = share[mine] > share[theirs]
+    return before
 
 
 def fill_in_order(num_types: int, rates: Any, gpus: Any, free: Any, shares: Any) -> None:
