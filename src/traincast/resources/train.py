@@ -1,6 +1,6 @@
 """Trains the graph network that corrects the twelve numbers, on the error they are judged by: relative, mean over the twelve."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,11 +43,14 @@ class Training:
     width: int = 8
     hidden: int = 32
     num_epochs: int = 60
-    batch: int = 512
+    batch: int = 48
+    """Graphs of one update, each with all its runs."""
     rate: float = 4e-3
     decay: float = 0.02
     num_members: int = 2
     dropout: float = 0.1
+    towards_physics: float = 0.3
+    """Penalty on the squared correction of the step: what rates give carries over to a family never seen."""
     seed: int = 0
 
 
@@ -126,41 +129,54 @@ def fit_correction(examples: Sequence[Example], *, training: Training | None = N
         centre, scale = points.mean(axis=0), np.maximum(points.std(axis=0), 0.1)
     else:
         centre, scale = start.centre, start.scale
-    distinct = list({id(example.nodes): example.nodes for example in examples}.values())
-    graphs = _join(distinct, rates)
-    rows = _tabulate(examples, expected, (points - centre) / scale, distinct)
-    members = tuple(
-        _train(graphs, rows, chosen, seed=1000 * chosen.seed + number, start=start.members[number] if start else None)
-        for number in range(chosen.num_members if start is None else len(start.members))
-    )
+    flat = (points - centre) / scale
+    members = []
+    for number in range(chosen.num_members if start is None else len(start.members)):
+        seed = 1000 * chosen.seed + number
+        parts = _part(examples, expected, flat, rates, chosen, seed=seed)
+        members.append(_train(parts, chosen, seed=seed, start=None if start is None else start.members[number]))
     low, high = np.percentile(points, [1, 99], axis=0)
     groups = tuple(any(one.run.work.num_bytes[group] > 0 for one in examples) for group in range(len(KIND_GROUPS)))
     return GraphCorrection(
-        rates=rates, centre=centre, scale=scale, low=low, high=high, members=members, known_groups=groups
+        rates=rates, centre=centre, scale=scale, low=low, high=high, members=tuple(members), known_groups=groups
     )
 
 
-def _train(graphs: _Graphs, rows: _Rows, chosen: Training, *, seed: int,
-           start: "dict[str, Array] | object | None" = None) -> dict[str, Array]:  # fmt: skip
+def _part(examples: Sequence[Example], expected: Sequence[Expected], flat: Array, rates: Rates, chosen: Training, *,
+          seed: int) -> "list[tuple[_Graphs, _Rows]]":  # fmt: skip
+    """Updates see whole graphs: a graph is passed over once for all its runs."""
+    distinct = list({id(example.nodes): example.nodes for example in examples}.values())
+    owners: dict[int, list[int]] = {}
+    for index, example in enumerate(examples):
+        owners.setdefault(id(example.nodes), []).append(index)
+    order = np.random.default_rng(seed).permutation(len(distinct))
+    parts = []
+    for picked in np.array_split(order, max(1, round(len(order) / chosen.batch))):
+        graphs = [distinct[index] for index in picked]
+        rows = [index for nodes in graphs for index in owners[id(nodes)]]
+        table = _tabulate([examples[row] for row in rows], [expected[row] for row in rows], flat[rows], graphs)
+        parts.append((_join(graphs, rates), table))
+    return parts
+
+
+def _train(parts: "list[tuple[_Graphs, _Rows]]", chosen: Training, *, seed: int,
+           start: Mapping[str, Array] | None = None) -> dict[str, Array]:  # fmt: skip
     torch.manual_seed(seed)
-    network = _Network(rows.flat.shape[1], chosen)
+    network = _Network(parts[0][1].flat.shape[1], chosen)
     tuned = list(network.parameters())
-    if isinstance(start, dict):
+    if start is not None:
         with torch.no_grad():
             for name, values in start.items():
                 network.table[name].copy_(torch.from_numpy(np.asarray(values)))
         tuned = [network.table[name] for name in ("second", "second_bias", "out", "out_bias")]
     optimizer = torch.optim.AdamW(tuned, lr=chosen.rate, weight_decay=chosen.decay)
-    size = min(chosen.batch, len(rows.flat))
-    num_batches = max(1, len(rows.flat) // size)
-    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, chosen.rate, total_steps=chosen.num_epochs * num_batches)
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, chosen.rate, total_steps=chosen.num_epochs * len(parts))
     for _ in range(chosen.num_epochs):
-        order = torch.randperm(len(rows.flat))
-        for number in range(num_batches):
-            picked = order[number * size : (number + 1) * size]
+        for number in torch.randperm(len(parts)).tolist():
+            graphs, rows = parts[number]
             optimizer.zero_grad()
-            pooled = network.pool(graphs)[rows.graph[picked]]
-            loss = _loss(network(pooled, rows.flat[picked]), rows, picked)
+            raw = network(network.pool(graphs)[rows.graph], rows.flat)
+            loss = _loss(raw, rows) + chosen.towards_physics * (raw[:, OUTPUTS.index("step")] ** 2).mean()
             loss.backward()
             nn.utils.clip_grad_norm_(tuned, 1.0)
             optimizer.step()
@@ -168,15 +184,14 @@ def _train(graphs: _Graphs, rows: _Rows, chosen: Training, *, seed: int,
     return {name: values.detach().numpy().astype(np.float64) for name, values in network.table.items()}
 
 
-def _loss(raw: Tensor, rows: _Rows, picked: Tensor) -> Tensor:
-    error = (_compose(raw, rows, picked) - rows.measured[picked]).abs() / rows.units[picked]
-    counted = torch.isfinite(rows.units[picked])
-    return error[counted].mean()
+def _loss(raw: Tensor, rows: _Rows) -> Tensor:
+    error = (_compose(raw, rows) - rows.measured).abs() / rows.units
+    return error[torch.isfinite(rows.units)].mean()
 
 
-def _compose(raw: Tensor, rows: _Rows, picked: Tensor) -> Tensor:
+def _compose(raw: Tensor, rows: _Rows) -> Tensor:
     """As resources.correction.compose, for many rows at once."""
-    step_s, shares, peaks = rows.step_s[picked], rows.shares[picked], rows.peaks[picked]
+    step_s, shares, peaks = rows.step_s, rows.shares, rows.peaks
     out = {name: BOUNDS[name] * raw[:, index] for index, name in enumerate(OUTPUTS)}
     whole_s = step_s * torch.exp(out["step"])
     columns = []
