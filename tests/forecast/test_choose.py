@@ -9,12 +9,15 @@ from tests.builders import make_cluster, make_mlp
 
 from traincast import catalog
 from traincast.accuracy.corpus import FOLDER, GRAPHS, corpus_is_here, load_graphs
+from traincast.calibrate import Calibrated
 from traincast.cost.pricing import Pricing
 from traincast.embed import load_predictor, summarize
 from traincast.embed.summary import Ranks
 from traincast.forecast import forecast
-from traincast.forecast.choose import ask_reuse, find_gap, measure_farness, settle, stretch
+from traincast.forecast.choose import ask_reuse, find_gap, load_layers, measure_farness, settle, stretch
 from traincast.forecast.parts import explain_parts
+from traincast.lower import lower
+from traincast.simulate import simulate_step
 from traincast.spec import Cluster, Estimate, Graph, Job, Parallelism
 
 
@@ -39,7 +42,13 @@ def test_inside_its_range_the_reuse_predictor_answers_and_says_so() -> None:
     graph, cluster = known_graph(), cores(4)
     answer = forecast(Job(graph=graph), cluster, draw=True)
     link = cluster.groups[0].inter.bytes_per_s * 8
-    said = load_predictor().predict(summarize(graph), Ranks(num_ranks=4, bits_per_s=link, share=0.25))
+    program = lower(graph, Parallelism(data=4, overlap=False))
+    layers = Calibrated(calibration=load_layers())
+    layers_s = simulate_step(program, [layers.estimate(stage, cluster) for stage in program.stages]).duration_s
+    ranks = Ranks(num_ranks=4, bits_per_s=link, share=0.25)
+    said = load_predictor().predict(summarize(graph), ranks, layers_s=layers_s)
+    alone = load_predictor().predict(summarize(graph), ranks)
+    assert said.seconds == pytest.approx(math.sqrt(alone.seconds * layers_s))
     assert answer.step.seconds == pytest.approx(said.seconds)
     assert answer.timeline.duration_s == pytest.approx(said.seconds)
     assert max(span.end_s for span in answer.timeline.spans) <= said.seconds * (1 + 1e-9)

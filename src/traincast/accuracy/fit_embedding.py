@@ -9,18 +9,31 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from traincast.accuracy.corpus import FOLDER as CORPUS
-from traincast.accuracy.corpus import Corpus, load_corpus, load_graphs, write_graphs
+from traincast.accuracy.corpus import Corpus, CorpusStep, load_corpus, load_graphs, write_graphs
+from traincast.accuracy.paper.beside import answer_layers, merge_groups
 from traincast.accuracy.paper.predictddl import know
+from traincast.accuracy.paper.stack import Learner, Parts
+from traincast.catalog import cluster
 from traincast.catalog.workloads import workload, workloads
+from traincast.cost.pricing import Pricing
 from traincast.embed.encoder import FOLDER, load_encoder, save_encoder
 from traincast.embed.features import LOG_SCALE
 from traincast.embed.known import KnownWorkload, draw_atlas, save_atlas, save_predictor
 from traincast.embed.reuse import fit_predictor
 from traincast.embed.summary import summarize
-from traincast.spec.graph import Graph
+from traincast.files import encode, write_json
+from traincast.forecast import forecast
+from traincast.forecast.choose import CORE, LAYERS
+from traincast.spec import Cluster, Graph, Job, Parallelism
+
+Array = NDArray[np.float64]
 
 FIRST_SEED, NUM_GENERATED = 1000, 64
 """Random architectures that no corpus holds: its own have seeds below 100."""
@@ -74,13 +87,43 @@ def train_all(corpus_graphs: Sequence[Graph], generated: Sequence[Graph], catalo
     load_encoder.cache_clear()
 
 
+def ask_rival(corpus: Corpus, steps: Sequence[CorpusStep]) -> list[float | None]:
+    """What physics and layers, as shipped, say of every third step: the forecast that the reuse predictor must beat."""
+    core = cluster(device=CORE, nodes=1, devices_per_node=1, price=None).groups[0]
+
+    def ask(step: CorpusStep) -> float:
+        links = [
+            replace(core.inter, bytes_per_s=node.bits_per_s / 8, latency_s=node.latency_s)
+            for node in step.setting.nodes
+        ]
+        nodes = zip(step.setting.nodes, links, strict=True)
+        groups = tuple(replace(core, inter=link, speed=node.cpu_share) for node, link in nodes)
+        plan = Parallelism(data=step.setting.num_ranks)
+        where = Cluster(name=step.setting.name, groups=groups)
+        return forecast(Job(graph=corpus.graphs[step.key]), where, plan, costs=Pricing()).step.seconds
+
+    return [ask(step) if place % 3 == 0 else None for place, step in enumerate(steps)]
+
+
+def fit_layers(corpus: Corpus, steps: Sequence[CorpusStep]) -> tuple[Array, Array]:
+    """Writes the layers that answer beside the predictor; what they say of rows whose architecture or family is left out."""
+    learner = Learner.of(corpus)
+    write_json(LAYERS, encode(learner.learn(steps, Parts(own=False)).calibration))
+    everything = np.ones(len(steps), dtype=bool)
+    by_name = merge_groups([step.name for step in steps], num_folds=20, seed=0)
+    return (
+        answer_layers(learner, steps, by_name, everything),
+        answer_layers(learner, steps, [step.family for step in steps], everything),
+    )
+
+
 def fit_all(corpus: Corpus, catalogue: Sequence[Graph]) -> None:
     steps = [step for step in corpus.steps if step.key in corpus.graphs]
     rows = know(corpus, steps)
-    predictor = fit_predictor(rows)
+    predictor = fit_predictor(rows, rival_s=ask_rival(corpus, steps), layers_s=fit_layers(corpus, steps))
     save_predictor(predictor)
     sys.stderr.write(
-        f"{len(rows)} steps; sigma {predictor.sigma:.3f}, {predictor.family_sigma:.3f} for left-out families\n"
+        f"{len(rows)} steps; sigma {predictor.sigma:.3f}, {predictor.family_sigma:.3f} for left-out families; {predictor.proof}\n"
     )
     measured: dict[tuple[str, int], dict[str, float]] = {}
     for step in steps:

@@ -1,5 +1,6 @@
 """`traincast similar`: the nearest known workloads, how they behaved, and how far this one is from all we know."""
 
+import math
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ from traincast.cli.output import say
 
 if TYPE_CHECKING:
     from traincast.embed import Neighbour
+    from traincast.spec import Graph
 
 DEVICE = "a100-80g"
 
@@ -60,7 +62,7 @@ def similar(
     neighbours = atlas.nearest(summary, count=count, others=True)
     distance = atlas.distance(summary)
     behaved = [_behaviour(neighbour, device) for neighbour in neighbours]
-    run = None if workers is None else _reuse(summary, workers=workers, link=link, cores=cores, samples=samples)
+    run = None if workers is None else _reuse(graph, workers=workers, link=link, cores=cores, samples=samples)
     if json:
         say(format_json({
             "workload": graph.name, "batch": graph.batch_size, "dataset_type": summary.dataset_type, "distance": distance,
@@ -137,19 +139,30 @@ def _verdict(distance: float, *, limit: float) -> str:
     return f"Familiar: {1 - distance:.0%} of the known workloads are lonelier: farther from their nearest than this from its own."
 
 
-def _reuse(summary: Any, *, workers: int, link: str, cores: float, samples: float | None) -> dict[str, Any]:
-    from traincast.embed import Ranks, load_predictor
-    from traincast.profile.testbed import parse_rate
+def _reuse(graph: "Graph", *, workers: int, link: str, cores: float, samples: float | None) -> dict[str, Any]:
+    from dataclasses import replace
 
-    predictor = load_predictor()
-    ranks = Ranks(num_ranks=workers, bits_per_s=parse_rate(link), share=cores)
-    step = predictor.predict(summary, ranks)
+    from traincast.catalog import cluster
+    from traincast.errors import InvalidInput
+    from traincast.forecast.choose import CORE, ask_reuse
+    from traincast.profile.testbed import parse_rate
+    from traincast.spec import Cluster, Job, Parallelism
+
+    rate = parse_rate(link)
+    group = cluster(device=CORE, nodes=workers, devices_per_node=1, speed=cores, price=None).groups[0]
+    nodes = Cluster(name="workers", groups=(replace(group, inter=replace(group.inter, bytes_per_s=rate / 8)),))
+    found = ask_reuse(Job(graph=graph), nodes, Parallelism(data=workers))
+    if found.step is None:
+        raise InvalidInput(
+            f"no forecast of {graph.name} from measured steps of others: {found.gap}; leave --workers out"
+        )
+    step = found.step
     answer: dict[str, Any] = {
-        "workers": workers, "bits_per_s": ranks.bits_per_s, "cores": cores,
-        "step_s": step.seconds, "low_s": step.low_s, "high_s": step.high_s,
+        "workers": workers, "bits_per_s": rate, "cores": cores, "step_s": step.seconds, "low_s": step.low_s,
+        "high_s": step.high_s, "outside": found.gap, "error": found.error,
     }  # fmt: skip
     if samples is not None:
-        answer["epoch_s"] = predictor.epoch_s(summary, ranks, num_samples=samples).seconds
+        answer["epoch_s"] = step.seconds * math.ceil(samples / (graph.batch_size * workers))
     return answer
 
 
@@ -157,7 +170,8 @@ def _run_words(run: dict[str, Any]) -> str:
     from traincast.units import show_seconds
 
     epoch = f"; epoch {show_seconds(run['epoch_s'])}" if "epoch_s" in run else ""
+    outside = f" Outside its range: {run['outside']}." if run["outside"] else ""
     return (
         f"On {run['workers']} CPU worker{'s' if run['workers'] > 1 else ''} a step takes {show_seconds(run['step_s'])} "
-        f"({show_seconds(run['low_s'])} to {show_seconds(run['high_s'])}), from measured steps of others{epoch}"
+        f"({show_seconds(run['low_s'])} to {show_seconds(run['high_s'])}), from measured steps of others{epoch}.{outside}"
     )

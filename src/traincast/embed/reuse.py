@@ -143,7 +143,9 @@ class Predictor:
     tested: Tested
     proof: Proof
 
-    def predict(self, summary: Summary, ranks: Ranks) -> Estimate:
+    def predict(self, summary: Summary, ranks: Ranks, *, layers_s: float | None = None) -> Estimate:
+        """`layers_s`: what layers fitted to the same machines say. Both err apart from each other, so their geometric mean is
+        nearer than either."""
         physical_s = float(physical_columns(summary, ranks) @ self.rates)
         if not physical_s > 0:
             raise InvalidInput(f"workload {summary.name!r} has no work that the reuse predictor knows a rate for")
@@ -152,6 +154,8 @@ class Predictor:
             0.0 if residual is None else residual.correct(workload_point(summary), place(summary, ranks), self.reach)
         )
         seconds = physical_s * math.exp(shift)
+        if layers_s is not None:
+            seconds = math.sqrt(seconds * layers_s)
         width = math.exp(Z90 * max(self.sigma_at(self.farness(summary)), MIN_SIGMA))
         return Estimate(seconds=seconds, low_s=seconds / width, high_s=seconds * width, ground="transfer")
 
@@ -177,11 +181,16 @@ def workload_point(summary: Summary) -> Array:
 
 
 def fit_predictor(
-    rows: Sequence[Known], *, reach: Reach | None = None, rival_s: Sequence[float | None] | None = None
+    rows: Sequence[Known],
+    *,
+    reach: Reach | None = None,
+    rival_s: Sequence[float | None] | None = None,
+    layers_s: tuple[Array, Array] | None = None,
 ) -> Predictor:
     """Rates, residuals and the widths that leave-architecture-out and leave-family-out errors ask for.
 
-    `rival_s`: what a forecast without the predictor says of each row, None where it was not asked.
+    `rival_s`: what a forecast without the predictor says of each row, None where it was not asked. `layers_s`: what layers that
+    will answer beside it say of each row, its architecture and then its family left out.
     """
     reach = reach or Reach()
     table = _Table.of(rows, reach)
@@ -191,8 +200,10 @@ def fit_predictor(
     residuals = {kind: part.fit(logs[part.rows]) for kind, part in table.parts.items()}
     architectures = [row.architecture or row.summary.name for row in rows]
     spreads, errors = [], []
-    for groups in (architectures, [name.split("(")[0] for name in architectures]):
-        missed = np.log(cross_validate(rows, groups, reach=reach) / table.seconds)
+    families = [name.split("(")[0] for name in architectures]
+    for groups, beside_s in zip((architectures, families), layers_s or (None, None), strict=True):
+        answers = cross_validate(rows, groups, reach=reach)
+        missed = np.log((answers if beside_s is None else np.sqrt(answers * beside_s)) / table.seconds)
         spreads.append(_spread(missed))
         errors.append(float(np.abs(np.expm1(missed)).mean()))
     distances = []

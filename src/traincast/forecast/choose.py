@@ -12,9 +12,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traincast.spec import Cluster, Estimate, Graph, Job, Parallelism, Timeline
+from traincast.spec import Calibration, Cluster, Estimate, Graph, Job, Op, Parallelism, Timeline
 
 if TYPE_CHECKING:
     from traincast.embed import Ranks, Summary
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 CORE = "cpu"
 """The catalogue's device that is one core of a server: what the corpus was measured on."""
 EXACT_TYPES = frozenset({"fp32", "int64", "int32", "bool"})
+LAYERS = Path(__file__).parents[1] / "embed" / "weights" / "layers.json.gz"
+"""Layer models fitted to the same corpus as the reuse predictor; they answer together."""
 _NUM_KEPT = 16
 
 
@@ -115,8 +118,9 @@ def ask_reuse(job: Job, cluster: Cluster, plan: Parallelism) -> Reuse:
     sigma = predictor.sigma_at(farness)
     # Mean errors grow with the width of the errors: that of left-out architectures nearby, of left-out families far away.
     error = proof.architecture_error * sigma / max(predictor.sigma, 1e-9)
+    step = predictor.predict(summary, ranks, layers_s=_price_layers(job.graph, cluster, plan))
     return Reuse(
-        gap=gap, step=predictor.predict(summary, ranks), farness=farness, error=error, rival_error=proof.rival_error,
+        gap=gap, step=step, farness=farness, error=error, rival_error=proof.rival_error,
         is_better=not gap and proof.rival_sigma is not None and sigma < proof.rival_sigma,
     )  # fmt: skip
 
@@ -142,6 +146,34 @@ def advise_measuring(graph: Graph, farness: float) -> str:
         "traincast profile operators step.json) and a few steps (traincast profile steps MODEL), then traincast calibrate; "
         "traincast design says which operators first"
     )
+
+
+def _price_layers(graph: Graph, cluster: Cluster, plan: Parallelism) -> float | None:
+    """The step by the layers that the corpus taught: operators one after the other, then synchronisation. None without them."""
+    from traincast.cost.sync import price_collectives, slowest_speed
+    from traincast.lower import lower
+
+    if not LAYERS.is_file():
+        return None
+    layers = load_layers()
+    stage = lower(graph, plan).stages[0]
+    synced = price_collectives(stage, cluster, layers.collectives)
+    computed_s = sum(
+        layers.op_seconds_in_step(task) * count
+        for task, count in zip(stage.tasks, stage.counts(), strict=True)
+        if isinstance(task, Op)
+    )
+    return computed_s * layers.step_wall_scale / slowest_speed(cluster) + sum(
+        seconds * count
+        for seconds, count in zip(synced.values(), (stage.counts()[place] for place in synced), strict=True)
+    )
+
+
+@cache
+def load_layers(path: Path = LAYERS) -> Calibration:
+    from traincast.files import decode, read_json
+
+    return decode(Calibration, read_json(path), where=path.name)
 
 
 def _widen(step: Estimate, farness: float) -> Estimate:

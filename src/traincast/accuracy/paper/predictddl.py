@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from traincast.accuracy.baselines.ernest import Run, choose_runs, fit_ernest
 from traincast.accuracy.baselines.ghn_svr import describe_plainly, fit_svr_by_grid
 from traincast.accuracy.corpus import Corpus, CorpusStep
+from traincast.accuracy.paper.beside import answer_layers, combine, find_learner, merge_groups
+from traincast.accuracy.paper.stack import Learner
 from traincast.embed.encoder import FOLDER, load_encoder
 from traincast.embed.reuse import Known, Reach, cross_validate, leave_out_rates
 from traincast.embed.summary import Ranks, summarize
@@ -25,8 +27,10 @@ ERNEST = "Ernest, own runs per workload and network"
 ERNEST_WORKLOAD = "Ernest, own runs per workload"
 ERNEST_POOLED = "Ernest, no own run"
 GHN = "GHN + SVR, no costs"
-PHYSICAL = "our physical sum alone"
-NO_VECTOR = "ours without the vector"
+PHYSICAL = "the physical sum alone"
+NO_LAYERS = "ours without the layers"
+LAYERS = "the layers alone"
+NO_VECTOR = "ours without layers and vector"
 
 BUDGET_SHARE = 0.5
 """Of the machine time of all candidate runs, for Ernest's design: generous, its authors spend a few per cent."""
@@ -116,8 +120,8 @@ def compare_all(corpus: Corpus, *, seeds: Sequence[int] = (0, 1, 2), fast: bool 
         ERNEST: _ernest_by_design(steps, lambda step: step.setting.network),
         ERNEST_WORKLOAD: _ernest_by_design(steps, lambda step: ""),
     }
-    rates: dict[str, dict[str, Array]] = {}
-    tables = {seed: _answer_all(corpus, steps, designed, rates, seed=seed, splits=splits, fast=fast) for seed in seeds}
+    kept = _Kept(learner=find_learner(corpus), rates={}, layers={})
+    tables = {seed: _answer_all(corpus, steps, designed, kept, seed=seed, splits=splits, fast=fast) for seed in seeds}
     measured = np.array([step.seconds for step in steps])
     kinds = _kinds(steps, tables[seeds[0]].types)
     for split in splits:
@@ -174,9 +178,18 @@ class _Answers:
     """By split and method; nan where a method was not asked."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """What does not depend on a seed, by split."""
+
+    learner: Learner | None
+    rates: dict[str, dict[str, Array]]
+    layers: dict[str, Array]
+
+
 def _answer_all(
-    corpus: Corpus, steps: Sequence[CorpusStep], designed: Mapping[str, Array], rates: dict[str, dict[str, Array]], *,
-    seed: int, splits: Sequence[str], fast: bool,
+    corpus: Corpus, steps: Sequence[CorpusStep], designed: Mapping[str, Array], kept: _Kept, *, seed: int,
+    splits: Sequence[str], fast: bool,
 ) -> _Answers:  # fmt: skip
     known = know(corpus, steps, encoder=FOLDER / f"strict-{seed % 3}.json.gz")
     plain = None if fast else _plain_rows(corpus, steps)
@@ -193,19 +206,27 @@ def _answer_all(
     for split in splits:
         groups = groupings[split]
         asked = _asked(split, steps)
-        if split == "random" or split not in rates:
-            rates[split] = leave_out_rates(known, groups)
+        if split == "random" or split not in kept.rates:
+            kept.rates[split] = leave_out_rates(known, groups)
+            kept.layers[split] = np.full(len(steps), np.nan)
+            if kept.learner is not None:
+                folds = merge_groups(groups, num_folds=20, seed=0)
+                kept.layers[split] = answer_layers(kept.learner, steps, folds, asked)
+        rates = kept.rates[split]
+        alone = cross_validate(known, groups, rates=rates)
         found = {
-            OURS: cross_validate(known, groups, rates=rates[split]),
-            NO_VECTOR: cross_validate(known, groups, reach=Reach(vector=1e6), rates=rates[split]),
-            PHYSICAL: cross_validate(known, groups, reach=Reach(common=1e-6, single=1e-6), rates=rates[split]),
+            OURS: combine(alone, kept.layers[split]),
+            NO_LAYERS: alone,
+            LAYERS: kept.layers[split],
+            NO_VECTOR: cross_validate(known, groups, reach=Reach(vector=1e6), rates=rates),
+            PHYSICAL: cross_validate(known, groups, reach=Reach(common=1e-6, single=1e-6), rates=rates),
             ERNEST_POOLED: _by_group(steps, groups, lambda inside, out: _ernest(steps, inside, out)),
         }
         if split in ("leave-architecture-out", "leave-family-out"):
             found |= designed
             if plain is not None:
                 # Asked only for what it is made for; a grid search for every fold of every split would take an hour.
-                folds = _merge_groups(groups, seed)
+                folds = merge_groups(groups, num_folds=NUM_FOLDS, seed=seed)
                 found[GHN] = _by_group(steps, folds, partial(_ghn, plain, steps, seed=seed))
         else:
             found[ERNEST] = _by_group(
@@ -253,14 +274,6 @@ def _by_group(steps: Sequence[CorpusStep], groups: Sequence[str], answer: Callab
         out = labels == label
         found[out] = answer(~out, out)
     return found
-
-
-def _merge_groups(groups: Sequence[str], seed: int) -> list[str]:
-    """Whole groups dealt to a few folds: a support vector machine for each of 141 architectures would take an hour."""
-    names = sorted(set(groups))
-    dealt = np.random.default_rng(seed).permutation(len(names)) % NUM_FOLDS
-    fold = {name: str(number) for name, number in zip(names, dealt.tolist(), strict=True)}
-    return [fold[name] for name in groups]
 
 
 def _run(step: CorpusStep) -> Run:

@@ -49,6 +49,9 @@ OWN_SPREAD, ROW_SPREAD, LABEL_SPREAD = 0.1, 0.12, 0.1
 that of a quiet machine, in log space."""
 
 
+MIN_SINGLE = 5
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """Which ideas are used."""
@@ -254,8 +257,10 @@ class Learner:
         """CPU time of each known workload's step. One worker's was read directly, but once and on a shared machine; its other
         settings, less their synchronisation, were read at other times, and all of them together are steadier."""
         single = {step.key: step.cpu_seconds for step in known if step.setting.num_ranks == 1 and step.cpu_seconds}
-        if len(single) < 5:
-            raise InvalidInput(f"{len(single)} known steps of one worker; at least five are needed to fit layers")
+        if len(single) < MIN_SINGLE:
+            raise InvalidInput(
+                f"{len(single)} known steps of one worker; at least {MIN_SINGLE} are needed to fit layers"
+            )
         synced = self._fit_sync([step for step in known if step.key in single], single)
         layers = self._fit_layers(tuple(single.items()), Parts(operators=False))
         compute_s = {key: single.get(key) or layers.compute_s[key] for key in dict.fromkeys(s.key for s in known)}

@@ -182,7 +182,7 @@ AMOUNTS = ("sort", "pass", "flop", "read_bytes", "written_bytes", "moved_bytes",
 _FLOP, _MOVED, _CALLS = (AMOUNTS.index(name) for name in ("flop", "moved_bytes", "calls"))
 _NUM_LOGS = OF_TASK.index("read_fresh")
 _KNOWN_OPS: dict[int, tuple[Op, tuple[float, ...]]] = {}
-_MOST_KNOWN = 20_000
+_MOST_KNOWN = 50_000
 
 
 def _amounts(task: Task) -> tuple[float, ...]:
