@@ -7,9 +7,12 @@ python benchmarks/resources.py driple 4x1gbit 2x1gbit # Driple's network beside 
 """
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from traincast.accuracy.corpus import load_corpus
 from traincast.accuracy.paper.driple import (
@@ -25,10 +28,15 @@ from traincast.accuracy.paper.driple import (
     mean_over_targets,
     predict_left_out,
     read_runs,
+    relative_error,
     split_by,
     summarise,
     transfer,
 )
+from traincast.profile.corpus import SETTINGS, Setting
+from traincast.profile.machine import total_memory_bytes
+from traincast.resources import profile_samples
+from traincast.spec import ResourceProfile
 
 COUNTS = (0, 2, 5, 10, 20, 40, 80)
 TRANSFER = ("4x100mbit", "4xmixed", "3x10gbit")
@@ -39,6 +47,47 @@ def print_noise(rows: Sequence[Measured]) -> None:
     print(f"noise of the labels, from neighbouring settings: {mean_over_targets(scores):.1%} mean over the twelve")
     for score in scores:
         print(f"  {score.target:18} n {score.num_rows:5}  {score.mean:7.1%} / {score.median:6.1%}")
+
+
+def print_repeats(path: Path) -> None:
+    """Blocks that a campaign measured twice: the first and the second of each, over the root of two."""
+    settings = {setting.name: setting for setting in SETTINGS}
+    blocks: dict[str, list[dict[str, Any]]] = {}
+    with path.open() as stream:
+        for line in stream:
+            block = json.loads(line)
+            blocks.setdefault(block["experiment"], []).append(block)
+    errors: dict[str, list[float]] = {name: [] for name in NAMES}
+    for experiment, found in blocks.items():
+        if len(found) < 2 or any(len(block["ranks"][0]) < 4 for block in found):
+            continue
+        words = dict(pair.split("=") for pair in experiment.rpartition("(")[2].rstrip(")").split(", "))
+        setting = settings[f"{words['num_ranks']}x{words['network']}"]
+        one, other = (_profile_block(block, setting) for block in found[:2])
+        for name in NAMES:
+            if setting.num_ranks > 1 or not name.startswith(("received", "sent")):
+                pairs = ((one, other), (other, one))
+                missed = [
+                    relative_error(name, predicted=b.twelve()[name], measured=a.twelve()[name], step_s=a.step_s)
+                    for a, b in pairs
+                ]
+                errors[name].append(statistics.fmean(missed) / 2**0.5)
+    scores = summarise(errors)
+    print(f"noise of the labels, from repeated blocks: {mean_over_targets(scores):.1%} mean over the twelve")
+    for score in scores:
+        print(f"  {score.target:18} n {score.num_rows:5}  {score.mean:7.1%} / {score.median:6.1%}")
+
+
+def _profile_block(block: Mapping[str, Any], setting: Setting) -> ResourceProfile:
+    times_s, cpu_s, received, sent, resident = zip(*block["ranks"][0], strict=True)
+    return profile_samples(
+        times_s,
+        busy_s=[value / setting.nodes[0].cpu_share for value in cpu_s],
+        memory_share=[value * setting.num_ranks / total_memory_bytes() for value in resident],
+        received_bytes=received,
+        sent_bytes=sent,
+        num_steps=block["num_steps"],
+    )
 
 
 def print_ours(rows: Sequence[Measured], seeds: range) -> None:
@@ -145,12 +194,17 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=("noise", "ours", "transfer", "driple"))
     parser.add_argument("settings", nargs="*")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--samples", type=Path, help="readings of a campaign (corpus.samples.jsonl), for blocks measured twice"
+    )
     parser.add_argument("--epochs", type=int, default=25, help="of Driple")
     parser.add_argument("--batch", type=int, default=4, help="of Driple's graphs")
     options = parser.parse_args()
     table = read_runs(load_corpus())
     if options.what == "noise":
         print_noise(table)
+        if options.samples is not None:
+            print_repeats(options.samples)
     elif options.what == "ours":
         print_ours(table, range(options.seeds))
     elif options.what == "transfer":
