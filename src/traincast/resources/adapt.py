@@ -14,7 +14,7 @@ from traincast.resources.correction import BOUNDS, Array, Corrected, GraphCorrec
 from traincast.resources.learned import OUTPUTS, Expected, Place, Run, aim_at, compose, expect
 
 SHIFT, BEND, NOISE = 1.0, 0.5, 0.7
-"""Standard deviations of the common shift, of the smooth function and of one run, against each other. First guesses, not tuned."""
+"""Standard deviations of the common shift, of the smooth function and of one run, over one another. First guesses, not tuned."""
 REACH = 1.5
 """In standard deviations of each feature, per square root of their number."""
 

@@ -38,7 +38,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """Chosen among ten on two of five folds of the corpus, by architecture and by family; see docs/theory/resources.md."""
+    """Chosen among nine on two of five folds of the corpus, by architecture and by family; see docs/theory/resources.md."""
 
     width: int = 8
     hidden: int = 32
