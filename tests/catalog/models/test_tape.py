@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.catalog.models.layers import add, dropout, embedding, linear, softmax
+from traincast.catalog.models.layers import add, conv, dropout, embedding, linear, softmax
 from traincast.catalog.models.recipe import OPTIMIZERS, PRECISIONS, Recipe
 from traincast.catalog.models.tape import Tape, Value
 from traincast.catalog.models.transformer import TransformerShape, build_transformer
@@ -190,6 +190,23 @@ def test_accumulating_gradients_adds_one_kernel_per_weight() -> None:
     once, more = stack(3, Recipe()), stack(3, Recipe(accumulate=True))
     num_tensors = int(once.ops[-1].attrs["num_tensors"])
     assert sum(more.counts()) == sum(once.counts()) + num_tensors
+
+
+def test_fused_products_add_to_the_gradients_that_are_there() -> None:
+    plain, fused = (stack(3, Recipe(precision="fp16", accumulate=True, fused=fused)) for fused in (False, True))
+    products = [op for op in ops_in(fused, "backward") if op.kind == "matmul" and set(op.reads) & set(op.writes)]
+    assert products
+    assert {fused.tensors[tensor].role for op in products for tensor in set(op.reads) & set(op.writes)} == {"gradient"}
+    adds = [[op for op in ops_in(graph, "backward") if op.name == "aten.add_"] for graph in (plain, fused)]
+    assert len(adds[0]) - len(adds[1]) >= len(products)
+
+
+def test_a_recipe_with_channels_last_says_so_of_every_convolution() -> None:
+    for channels_last in (False, True):
+        tape = Tape(Recipe(mode="forward_backward", channels_last=channels_last))
+        out = conv(tape, tape.input("x", (2, 3, 8, 8), "fp32"), 4, 3)
+        graph = tape.finish([out], name="test", batch_size=2)
+        assert {bool(op.attrs.get("channels_last")) for op in graph.ops if op.kind == "conv"} == {channels_last}
 
 
 def test_shared_layers_have_weights_once_and_gradients_added_up() -> None:
