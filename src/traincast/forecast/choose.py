@@ -127,13 +127,12 @@ def ask_reuse(job: Job, cluster: Cluster, plan: Parallelism) -> Reuse:
 
 def measure_farness(graph: Graph) -> float:
     """From everything known, in ordinary distances between known workloads; 0 for what the catalogue builds by name."""
-    from traincast.embed.known import KNOWN
-
-    if graph.mode != "training_step" or graph.name in _catalogue_names() or not graph.ops or not KNOWN.is_file():
+    if graph.mode != "training_step" or graph.name in _catalogue_names() or not graph.ops:
         return 0.0
     from traincast.embed import load_atlas
+    from traincast.embed.known import KNOWN
 
-    return load_atlas().farness(_summarize(graph))
+    return load_atlas().farness(_summarize(graph)) if KNOWN.is_file() else 0.0
 
 
 def advise_measuring(graph: Graph, farness: float) -> str:
