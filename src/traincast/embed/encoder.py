@@ -39,17 +39,18 @@ class Encoder:
         if not nodes.num_nodes:
             raise InvalidInput("a graph without operations has no embedding; capture a step that does something")
         states = self._linear("enter", nodes.features)
-        states = self._traverse(states, nodes.sources, nodes.distances, range(nodes.num_nodes))
-        heard_by = reverse(nodes)
-        return self._traverse(states, *heard_by, range(nodes.num_nodes - 1, -1, -1))
+        speakers, distances = np.concatenate(nodes.sources), np.concatenate(nodes.distances)
+        listeners = np.repeat(np.arange(nodes.num_nodes), [len(heard) for heard in nodes.sources])
+        there = _Edges.of(speakers, listeners, distances, nodes.num_nodes)
+        back = _Edges.of(listeners, speakers, distances, nodes.num_nodes)
+        states = self._traverse(states, there, range(nodes.num_nodes))
+        return self._traverse(states, back, range(nodes.num_nodes - 1, -1, -1))
 
     def pool(self, states: Array) -> Array:
         whole = np.concatenate([states.mean(axis=0), states.max(axis=0), [np.log(len(states))]])
         return self._linear("leave", whole)
 
-    def _traverse(
-        self, states: Array, sources: tuple[Places, ...], distances: tuple[Array, ...], order: range
-    ) -> Array:
+    def _traverse(self, states: Array, edges: "_Edges", order: range) -> Array:
         size, num_nodes = states.shape[1], len(states)
         # What each node tells its neighbours, and behind all of those what it tells whoever is farther away.
         said = np.zeros((2 * num_nodes, size))
@@ -60,9 +61,9 @@ class Encoder:
         found = np.empty_like(states)
         for node in order:
             given, kept = into_bias, held[node]
-            if len(sources[node]):
-                loud, speakers = _listen(sources[node], distances[node], num_nodes)
-                given = into @ (loud @ said[speakers]) + into_bias
+            first, last = edges.starts[node], edges.starts[node + 1]
+            if last > first:
+                given = into @ (edges.loud[first:last] @ said[edges.speakers[first:last]]) + into_bias
             gates = _sigmoid(given[: 2 * size] + kept[: 2 * size])
             new = np.tanh(given[2 * size :] + gates[:size] * kept[2 * size :])
             state = new + gates[size:] * (states[node] - new)
@@ -76,13 +77,29 @@ class Encoder:
         return result
 
 
-def _listen(heard: Places, distance: Array, num_nodes: int) -> tuple[Array, Places]:
-    """How loud each one is heard, and where what it says stands: neighbours in full, the others as a weighed mean."""
-    farther = distance > 1
-    if not farther.any():
-        return np.ones(len(heard)), heard
-    loud = farther / distance
-    return np.where(farther, loud / loud.sum(), 1.0), heard + farther * num_nodes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Edges:
+    """Who hears whom, sorted by listener: neighbours in full, whoever is farther away as a mean weighed by 1 / distance."""
+
+    speakers: Places
+    """Where what they say stands: to those farther away they speak from the second half of a table."""
+    loud: Array
+    starts: list[int]
+
+    @staticmethod
+    def of(speakers: Places, listeners: Places, distances: Array, num_nodes: int) -> "_Edges":
+        order = np.argsort(listeners, kind="stable")
+        speakers, listeners, distances = speakers[order], listeners[order], distances[order]
+        farther = distances > 1
+        inverse = farther / np.maximum(distances, 1.0)
+        whole = np.bincount(listeners, weights=inverse, minlength=num_nodes)[listeners]
+        loud = np.where(farther, inverse / np.maximum(whole, 1e-12), 1.0)
+        counts = np.bincount(listeners, minlength=num_nodes)
+        return _Edges(
+            speakers=(speakers + farther * num_nodes).astype(np.intp),
+            loud=loud,
+            starts=[0, *np.cumsum(counts).tolist()],
+        )
 
 
 def reverse(nodes: Nodes) -> tuple[tuple[Places, ...], tuple[Array, ...]]:
