@@ -158,7 +158,7 @@ def print_driple(rows: Sequence[Measured], settings: Sequence[str], *, epochs: i
             check = [example(row) for (row, _), fold in zip(inside, folds, strict=True) if fold == 1]
             known = [example(row) for (row, _), fold in zip(inside, folds, strict=True) if fold > 1]
             started = time.process_time()
-            training = driple.Training(max_epochs=epochs, patience=max(10, epochs // 2), batch=16, seed=seed)
+            training = driple.Training(max_epochs=epochs, patience=max(10, epochs // 2), batch=8, seed=seed)
             model = driple.fit(known, check, training=training)
             spent_s = time.process_time() - started
             theirs = model.predict([grouped[row.step.key] for row, _ in asked])
@@ -197,7 +197,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--samples", type=Path, help="readings of a campaign (corpus.samples.jsonl), for blocks measured twice"
     )
-    parser.add_argument("--epochs", type=int, default=25, help="of Driple")
+    parser.add_argument("--epochs", type=int, default=20, help="of Driple")
     parser.add_argument("--batch", type=int, default=4, help="of Driple's graphs")
     options = parser.parse_args()
     table = read_runs(load_corpus())
