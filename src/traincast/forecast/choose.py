@@ -9,7 +9,6 @@ The interval widens with the distance from every known workload.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -126,8 +125,10 @@ def ask_reuse(job: Job, cluster: Cluster, plan: Parallelism) -> Reuse:
 
 
 def measure_farness(graph: Graph) -> float:
-    """From everything known, in ordinary distances between known workloads; 0 for what the catalogue builds by name."""
-    if graph.mode != "training_step" or graph.name in _catalogue_names() or not graph.ops:
+    """From everything known, in ordinary distances between known workloads; 0 for what the catalogue knows by name."""
+    from traincast.catalog.names import load_facts
+
+    if graph.mode != "training_step" or load_facts("model").get(graph.name) is not None or not graph.ops:
         return 0.0
     from traincast.embed import load_atlas
     from traincast.embed.known import KNOWN
@@ -194,13 +195,6 @@ def _ranks_of(cluster: Cluster) -> "Ranks":
         bits_per_s=8 * min(group.inter.bytes_per_s for group in cluster.groups),
         share=min(group.speed for group in cluster.groups),
     )
-
-
-@cache
-def _catalogue_names() -> Mapping[str, object]:
-    from traincast.catalog.names import load_facts
-
-    return load_facts("model").entries
 
 
 _SUMMARIES: dict[int, "tuple[Graph, Summary]"] = {}
