@@ -186,7 +186,7 @@ class Seen:
     bucket_copies: bool
     lone_pass: bool
     replicated: bool
-    num_devices: int
+    outside_bytes: float
     capacity_bytes: float
     stack: str
     unit: float
@@ -215,17 +215,18 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
     from traincast.accuracy.cases import parse_case
     from traincast.accuracy.translate import translate
     from traincast.errors import TraincastError
+    from traincast.forecast import outside_bytes
     from traincast.lower import lower
     from traincast.simulate.memory import keeps_gradients, replay_pass
 
     stages: list[Any] = []
-    pipelined, copies, capacity, unit, refusal, watched, devices = False, False, 1.0, 1.0, "", False, 1
+    pipelined, copies, capacity, unit, refusal, watched, outside = False, False, 1.0, 1.0, "", False, 0.0
     lone, replicated, reserved, stack = False, False, True, ""
     try:
         question = translate(parse_case(hidden))
         capacity = min(group.device.memory_bytes for group in question.cluster.groups)
         plan = question.parallelism
-        pipelined, copies, devices = plan.pipeline > 1, plan.copies_gradients, plan.num_devices
+        pipelined, copies, outside = plan.pipeline > 1, plan.copies_gradients, outside_bytes(capacity, plan)
         lone, replicated, stack = plan.micro_batches == 1, plan.data > 1, question.job.stack
         unit, watched, reserved = question.memory_unit, question.watched_stage == 0, question.counts_reserved
         known: set[tuple[int, int]] = set()
@@ -250,7 +251,7 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
         bucket_copies=copies,
         lone_pass=lone,
         replicated=replicated,
-        num_devices=devices,
+        outside_bytes=outside,
         capacity_bytes=capacity,
         stack=stack,
         unit=unit,
@@ -263,13 +264,13 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
 
 
 def profile_of(case: Seen, overheads: Any, stage: int) -> Any:
-    from traincast.forecast import MEMORY_SPREAD, REUSING_STACKS, outside_bytes
+    from traincast.forecast import MEMORY_SPREAD, REUSING_STACKS
     from traincast.simulate.memory import add_up
 
     return add_up(
         *case.stages[stage],
         capacity_bytes=case.capacity_bytes,
-        overhead_bytes=outside_bytes(case.capacity_bytes, num_devices=case.num_devices),
+        overhead_bytes=case.outside_bytes,
         pipelined=case.pipelined,
         overheads=dataclasses.replace(overheads, queued_gathers=0.0) if case.stack in REUSING_STACKS else overheads,
         spread=MEMORY_SPREAD,
@@ -419,8 +420,9 @@ IMPOSSIBLE_SHARE = 0.5
 predicted but for a handful of runs."""
 
 
-def score_fits(cases: Sequence[Seen], thresholds: Sequence[float] = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)) -> None:
+def score_fits(cases: Sequence[Seen], thresholds: Sequence[float] = (0.5, 0.75, 0.9, 0.95, 0.99)) -> None:
     from traincast.simulate import Overheads
+    from traincast.spec.result import FIT_CONFIDENCE
 
     verdicts = judge(cases, Overheads())
     failed = [verdict for verdict in verdicts if not verdict.case.ran]
@@ -439,7 +441,7 @@ def score_fits(cases: Sequence[Seen], thresholds: Sequence[float] = (0.5, 0.7, 0
         print(f"  {threshold:<18}{right:>8.1%}{safe / len(failed):>12.1%}{truly / max(1, len(can_be)):>26.1%}"
               f"{alarms / (len(verdicts) - len(failed)):>13.1%}")  # fmt: skip
     counts = {
-        (ran, fit): sum(v.case.ran == ran and (v.probability >= 0.5) == fit for v in verdicts)
+        (ran, fit): sum(v.case.ran == ran and (v.probability >= FIT_CONFIDENCE) == fit for v in verdicts)
         for ran in (True, False)
         for fit in (True, False)
     }

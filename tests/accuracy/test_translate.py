@@ -5,7 +5,7 @@ from traincast.accuracy.translate import translate
 from traincast.accuracy.translate.machine import build_cluster, read_placement
 from traincast.accuracy.translate.plan import read_plan
 from traincast.accuracy.translate.workload import read_precision, read_recipe
-from traincast.errors import TraincastError, UnknownName
+from traincast.errors import IllegalPlan, TraincastError, UnknownName
 from traincast.spec import Parallelism
 
 
@@ -114,6 +114,14 @@ def test_a_missing_data_degree_takes_all_that_is_left() -> None:
 def test_a_plan_that_does_not_add_up_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(TraincastError):
         read_plan(make_case(**values), [])
+
+
+def test_nanotron_refuses_fewer_passes_than_fill_its_pipeline() -> None:
+    values = {"framework": "nanotron", "n_gpus": 4, "pp": 4}
+    assert read_plan(make_case(**values, grad_accum=3), []).micro_batches == 3
+    with pytest.raises(IllegalPlan, match="asks for 3 or more"):
+        read_plan(make_case(**values, grad_accum=2), [])
+    assert read_plan(make_case(**{**values, "framework": "Megatron-LM"}, grad_accum=2), []).micro_batches == 2
 
 
 def test_passes_follow_from_the_batches_where_they_are_not_stated() -> None:

@@ -36,8 +36,10 @@ UNSEEN_DEVICE = 1.15
 """A stack's left-out errors are of models never seen on devices that were; others may be a little further off."""
 CONTEXT_BYTES = 0.75e9
 """What the driver and libraries hold on a device beside the framework's allocator."""
-USABLE_ALONE, USABLE_TOGETHER = 0.95, 0.91
-"""Share of a device that requests fill before one of them finds no hole; with others, communicators take their part too."""
+USABLE = 0.95
+"""Share of a device that requests fill before one of them finds no hole."""
+COMMUNICATOR_BYTES = 1.1e9
+"""Buffers of the ranks of one axis, its channels and proxies. Found, as the share above, from runs that failed."""
 MEMORY_SPREAD = 0.04
 """Scale of Student's t (two degrees of freedom) of the peak in log bytes, on models and scales left out of the fit."""
 REUSING_STACKS = frozenset({"megatron-core", "megatron-deepspeed", "megatron-lm", "torchtitan"})
@@ -109,10 +111,10 @@ def _suggest(plan: Parallelism, cluster: Cluster) -> str:
     return f"tensor x pipeline x context must divide {cluster.num_devices}"
 
 
-def outside_bytes(capacity_bytes: float, *, num_devices: int) -> float:
+def outside_bytes(capacity_bytes: float, plan: Parallelism) -> float:
     """What of a device the framework's allocator never gets to use."""
-    usable = USABLE_TOGETHER if num_devices > 1 else USABLE_ALONE
-    return CONTEXT_BYTES + (1 - usable) * capacity_bytes
+    num_axes = sum(degree > 1 for degree in (plan.data, plan.tensor, plan.pipeline, plan.context, plan.expert))
+    return CONTEXT_BYTES + (1 - USABLE) * capacity_bytes + num_axes * COMMUNICATOR_BYTES
 
 
 def overheads_of(stack_name: str) -> Overheads:
@@ -128,7 +130,7 @@ def _worst_memory(program: Program, cluster: Cluster, stack_name: str) -> Memory
         program.stages,
         capacity_bytes=capacity,
         micro_batches=plan.micro_batches,
-        overhead_bytes=outside_bytes(capacity, num_devices=plan.num_devices),
+        overhead_bytes=outside_bytes(capacity, plan),
         overheads=overheads_of(stack_name),
         spread=MEMORY_SPREAD,
         bucket_copies=plan.copies_gradients,

@@ -116,7 +116,7 @@ class Bench:
         key = (_split_of(candidate), plan.pipeline, plan.data, plan.zero, plan.micro_batches > 1, held, capacity)
         if key not in self._memory:
             cut = variant.cut(plan)
-            outside = outside_bytes(capacity, num_devices=plan.num_devices)
+            outside = outside_bytes(capacity, plan)
             overheads = overheads_of(self.pose(candidate.batch, plan.recompute).stack)
             seen: set[tuple[int, int]] = set()
             worst: MemoryProfile | None = None

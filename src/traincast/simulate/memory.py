@@ -134,6 +134,8 @@ class Pass:
     largest_gradient_bytes: float
     """Of gradients that are added to others: one as large as a table of tokens finds no hole and takes new memory."""
     gathers: "Gathers"
+    has_master: bool
+    """The update keeps weights in a wider format than the passes use."""
     curve: tuple[tuple[str, float], ...]
 
     @property
@@ -169,6 +171,7 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False, lives: 
         unit_bytes=_unit_bytes(stage, parts),
         largest_gradient_bytes=_largest_gradient_bytes(stage),
         gathers=Gathers.of(stage),
+        has_master=any(isinstance(task, Op) and bool(task.attrs.get("master")) for task in stage.tasks),
         curve=tuple(names) if every else (),
     )
 
@@ -188,6 +191,9 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
         "gathered weights": one.unit_bytes,
         "gradient buckets": one.bucket_bytes if bucket_copies else 0.0,
     }
+    if one.unit_bytes and one.has_master:
+        # FSDP shards the wide weights alone: those of the passes exist while they are gathered.
+        by_role["parameter"] = 0.0
     if overheads is not None:
         gathers = replace(
             one.gathers,

@@ -1,7 +1,7 @@
 """The parallelism columns of a case to a Parallelism."""
 
 from traincast.accuracy.cases import Case
-from traincast.errors import InvalidInput, UnknownName
+from traincast.errors import IllegalPlan, InvalidInput, UnknownName
 from traincast.spec import RECOMPUTES, Parallelism
 
 SEQUENCE_PARALLEL_STACKS = ("Megatron-Core", "nanotron", "torchtitan")
@@ -13,6 +13,8 @@ PRODUCT_SAVING_STACKS = ("torchtitan",)
 """Stacks whose selective recomputation keeps the result of attention and every second product."""
 PRODUCT_BALANCED_STACKS = ("nanotron",)
 """Stacks that cut a pipeline by the work in its products, the output layer included."""
+FILLED_PIPELINE_STACKS = ("nanotron",)
+"""Stacks whose one-forward-one-backward order refuses fewer passes than stages less one."""
 
 
 def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
@@ -31,6 +33,11 @@ def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
         raise InvalidInput(f"dp x tp x pp x cp = {data} x {tensor} x {pipeline} x {context} is not n_gpus = {num_gpus}")
     settings = case.settings
     virtual = case.vp or 1
+    passes = read_passes(case, data=data, assumptions=assumptions)
+    if case.framework in FILLED_PIPELINE_STACKS and passes < pipeline - 1:
+        raise IllegalPlan(
+            f"{case.framework} runs no pipeline of {pipeline} stages with {passes} passes; it asks for {pipeline - 1} or more"
+        )
     folds = _folds_experts(expert, replicas=data * context, tensor=tensor, assumptions=assumptions)
     return Parallelism(
         data=data,
@@ -40,7 +47,7 @@ def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
         expert=expert,
         expert_tensor=1 if folds else None,
         virtual_stages=virtual if pipeline > 1 else 1,
-        micro_batches=read_passes(case, data=data, assumptions=assumptions),
+        micro_batches=passes,
         zero=_read_sharding(case),
         sequence_parallel=tensor > 1
         and (folds or "sequence_parallel" in settings or case.framework in SEQUENCE_PARALLEL_STACKS),
