@@ -9,14 +9,15 @@ import pytest
 
 from schedule.builders import fleet, table
 from traincast.__main__ import main
-from traincast.errors import InvalidInput
+from traincast.errors import InvalidInput, UnknownName
 from traincast.report.schedule import draw_gantt, draw_sweep, format_comparison, format_page, perfetto
 from traincast.schedule.generate import Mix, generate_jobs
+from traincast.schedule.jobs import JobTable
 from traincast.schedule.metrics import measure_schedule
 from traincast.schedule.policies import POLICIES, Ordered
 from traincast.schedule.shares import SHARE_POLICIES
 from traincast.schedule.simulator import simulate_cluster
-from traincast.schedule.speeds import SpeedForecast, forecast_jobs
+from traincast.schedule.speeds import SpeedForecast, forecast_jobs, read_speeds
 from traincast.schedule.study import (
     Setting,
     event_columns,
@@ -268,3 +269,24 @@ def test_mistakes_are_one_line_and_exit_code_two(
 ) -> None:
     assert main(words) == 2
     assert reason in capsys.readouterr().err
+
+
+def test_measured_speeds_stand_in_for_durations(tmp_path: Path) -> None:
+    file = tmp_path / "speeds.csv"
+    file.write_text(
+        "job_type,gpu_type,n_gpus,consolidated,other_job_type,steps_per_s\n"
+        "LM,V100,2,True,,10\nLM,V100,2,False,,8\nLM,P100,2,True,,5\nLM,V100,2,True,LM,1\nMLP,V100,2,True,,1\n"
+    )
+    oracle = read_speeds(file)
+    place = parse_fleet("2x2:v100,1x2:p100")
+    jobs = JobTable.build(submit_s=[0, 0, 0], num_gpus=[2, 2, 2], steps=[1000, 1000, 1000], workloads=["LM"] * 3)
+    known = forecast_jobs(jobs, fleet=place, oracle=oracle)
+    schedule = run_policy("fifo", known.jobs, Setting(fleet=place, perf=known.perf))
+    assert np.asarray(schedule.end_s).tolist() == [100.0, 100.0, 200.0]
+    assert oracle("LM", "v100", 2, 2).step_s == 1 / 8
+    assert not oracle("MLP", "p100", 2, 1).fits
+    with pytest.raises(UnknownName, match="LM, MLP"):
+        oracle("GAN", "v100", 2, 1)
+    file.write_text("workload,device\nLM,v100\n")
+    with pytest.raises(InvalidInput, match="steps_per_s"):
+        read_speeds(file)

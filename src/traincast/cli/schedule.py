@@ -24,6 +24,10 @@ def schedule(
     forecasts: Annotated[
         bool, typer.Option("--forecasts", help="Forecast jobs that name a workload: speed, memory, belief and truth.")
     ] = False,
+    speeds: Annotated[
+        Path | None,
+        typer.Option("--speeds", help="Measured steps/s by workload, device and num_gpus (CSV or parquet)."),
+    ] = None,
     sigma: Annotated[float, typer.Option("--sigma", help="Log-normal error of every estimate.")] = 0.0,
     class_sigma: Annotated[float, typer.Option("--class-sigma", help="Error shared by a class of jobs.")] = 0.0,
     bias: Annotated[float, typer.Option("--bias", help="Factor on every estimate.")] = 1.0,
@@ -71,7 +75,7 @@ def schedule(
     from dataclasses import replace
 
     from traincast.cli.progress import follow, watch
-    from traincast.errors import UnknownName
+    from traincast.errors import InvalidInput, UnknownName
     from traincast.files import write_whole
     from traincast.report.document import format_json
     from traincast.report.schedule import draw_sweep, format_comparison, format_page, format_sweep
@@ -104,12 +108,14 @@ def schedule(
         quotas=() if quotas is None else study.parse_quotas(quotas, fleet),
     )
     jobs = read.jobs
-    if forecasts:
+    if forecasts and speeds is not None:
+        raise InvalidInput("speeds come from --forecasts or from the table of --speeds, not from both")
+    if forecasts or speeds is not None:
         from traincast.schedule.oracle import forecast_speeds
-        from traincast.schedule.speeds import forecast_jobs
+        from traincast.schedule.speeds import forecast_jobs, read_speeds
 
-        beside = Path(trace).parent
-        known = forecast_jobs(jobs, fleet=fleet, oracle=forecast_speeds(folder=beside), seed=seed, quantile=plan_with)
+        source = forecast_speeds(folder=Path(trace).parent) if speeds is None else read_speeds(speeds)
+        known = forecast_jobs(jobs, fleet=fleet, oracle=source, seed=seed, quantile=plan_with)
         jobs = known.jobs
         read = replace(read, jobs=jobs, notes=(*read.notes, *known.notes))
         setting = replace(setting, perf=known.perf, estimator=setting.estimator if noisy else known.estimator)

@@ -26,7 +26,7 @@ def check_durations(jobs: JobTable) -> None:
     if np.isnan(jobs.duration_s).any():
         job = int(np.flatnonzero(np.isnan(jobs.duration_s))[0])
         raise InvalidInput(
-            f"job {jobs.job_ids[job]} has no duration; forecast its workload first (schedule.speeds.forecast_jobs)"
+            f"job {jobs.job_ids[job]} has no duration; forecast its workload (--forecasts) or give measured speeds (--speeds)"
         )
 
 
