@@ -38,8 +38,9 @@ CONTEXT_BYTES = 0.75e9
 """What the driver and libraries hold on a device beside the framework's allocator."""
 USABLE = 0.95
 """Share of a device that requests fill before one of them finds no hole."""
-COMMUNICATOR_BYTES = 1.1e9
-"""Buffers of the ranks of one axis, its channels and proxies. Found, as the share above, from runs that failed."""
+COMMUNICATOR_SHARE = 0.013
+"""Share taken by the buffers of one axis: a larger device has more channels to its peers. Found, as the share above, from
+runs that failed."""
 MEMORY_SPREAD = 0.04
 """Scale of Student's t (two degrees of freedom) of the peak in log bytes, on models and scales left out of the fit."""
 REUSING_STACKS = frozenset({"megatron-core", "megatron-deepspeed", "megatron-lm", "torchtitan"})
@@ -114,7 +115,7 @@ def _suggest(plan: Parallelism, cluster: Cluster) -> str:
 def outside_bytes(capacity_bytes: float, plan: Parallelism) -> float:
     """What of a device the framework's allocator never gets to use."""
     num_axes = sum(degree > 1 for degree in (plan.data, plan.tensor, plan.pipeline, plan.context, plan.expert))
-    return CONTEXT_BYTES + (1 - USABLE) * capacity_bytes + num_axes * COMMUNICATOR_BYTES
+    return CONTEXT_BYTES + (1 - USABLE + num_axes * COMMUNICATOR_SHARE) * capacity_bytes
 
 
 def overheads_of(stack_name: str) -> Overheads:
