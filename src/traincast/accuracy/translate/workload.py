@@ -36,6 +36,8 @@ SEPARATE_GATE_STACKS = ("nanotron",)
 """Fused stacks that still run the activation of a gated MLP and its product one after the other."""
 FUSED_LOSS_STACKS = ("composer",)
 """Stacks whose language models use flash-attn's cross entropy (llm-foundry's default)."""
+SEPARATE_SUM_STACKS = ("megatron-deepspeed",)
+"""Fused stacks whose engine adds up gradients in kernels of their own."""
 PURE_STACKS = ("litgpt",)
 """Stacks that train with weights, gradients and optimizer state all in bf16 (LitGPT's "bf16-true")."""
 UPDATES = {
@@ -131,6 +133,8 @@ def read_recipe(case: Case, plan: Parallelism, assumptions: list[str]) -> dict[s
         recipe["channels_last"] = True
     if any(name in stack for name in FUSED_LOSS_STACKS):
         recipe["fused_loss"] = True
+    if _is_one_of(case, SEPARATE_SUM_STACKS):
+        recipe["fused_sums"] = False
     if stack in SEPARATE_GATE_STACKS:
         recipe["fused_gate"] = False
     return recipe

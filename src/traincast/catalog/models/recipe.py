@@ -104,6 +104,8 @@ class Recipe:
     """A gated MLP runs activation and product as one kernel that keeps only its input; None: as `fused`."""
     fused_loss: bool = False
     """A language model's loss is one kernel on scores in their own format (flash-attn's), not several on fp32 copies."""
+    fused_sums: bool | None = None
+    """The product that makes a weight's gradient adds it to what is there; None: as `fused`."""
     dropout: float | None = None
     """None: what the model was published with."""
     loss: bool = True
@@ -165,6 +167,10 @@ class Recipe:
     @property
     def gates_once(self) -> bool:
         return self.fused if self.fused_gate is None else self.fused_gate
+
+    @property
+    def sums_at_once(self) -> bool:
+        return self.fused if self.fused_sums is None else self.fused_sums
 
     @property
     def numbers(self) -> Precision:

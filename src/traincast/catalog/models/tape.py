@@ -364,7 +364,7 @@ class Tape:
                 before = self.new(value.shape, wanted, role="gradient", name=name, copies=copies)
                 self._parameter_gradients[value.key] = before
             draft = self._writer(gradient)
-            if self.recipe.fused and draft.kind == "matmul":
+            if self.recipe.sums_at_once and draft.kind == "matmul":
                 # The weight-gradient product adds straight into the main gradient.
                 draft.writes[draft.writes.index(gradient.index)] = before.index
                 draft.reads.append(before.index)
@@ -380,7 +380,7 @@ class Tape:
             self._parameter_gradients[value.key] = gradient
             if self.recipe.accumulate or value.key in self._shared:
                 draft = self._writer(gradient)
-                if self.recipe.fused and draft.kind == "matmul" and value.key not in self._shared:
+                if self.recipe.sums_at_once and draft.kind == "matmul" and value.key not in self._shared:
                     # The weight-gradient product adds to what is there.
                     draft.reads.append(gradient.index)
                     draft.bytes_read += gradient.num_bytes
