@@ -188,3 +188,28 @@ def test_resource_numbers_say_whether_they_are_derived_or_corrected(run: Run, tm
     ran = run("forecast", tmp_path / "mlp.json.gz", "--device", "cpu", "--activity", tmp_path / "mlp.json.gz")
     assert ran.code == 2
     assert "fit_resources" in ran.err
+
+
+def test_explain_shows_each_parts_answer_and_marks_the_one_that_counts(run: Run) -> None:
+    ran = run("forecast", "gpt2", "--device", "a100-80g", "--batch", 2, "--explain")
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    first = lines.index("Which part answers")
+    shown = [line for line in lines[first + 1 : first + 10] if line[2:3] in (">", " ") and line[4:5] not in (" ", "")]
+    assert [line[4:20].strip() for line in shown] == [
+        "physics alone",
+        "layer models",
+        "interaction",
+        "reuse predictor",
+    ]
+    assert [line[2] for line in shown] == [" ", ">", " ", " "]
+    assert "outside its range: it was measured on CPU cores" in ran.out
+
+
+def test_a_part_of_a_core_can_be_asked_for_and_the_reuse_predictor_answers_there(run: Run, tmp_path: Path) -> None:
+    save_graph(catalog.workload("resnet18-cifar", batch=4), tmp_path / "step.json.gz")
+    flags = ("--device", "cpu", "--nodes", 2, "--devices-per-node", 1, "--inter", "1gbe", "--speed", 0.25, "--explain")
+    parts = {part["name"]: part for part in answer(run, tmp_path / "step.json.gz", *flags)["parts"]}
+    assert set(parts) == {"physics", "layers", "interaction", "reuse"}
+    assert sum(part["is_answer"] for part in parts.values()) == 1
+    assert parts["reuse"]["step"]["seconds"] > 0
