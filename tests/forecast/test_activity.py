@@ -1,6 +1,9 @@
 """Resource numbers of a forecast: derived from the timeline, or corrected where runs of such a setting were measured."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +92,29 @@ def test_the_place_of_unequal_nodes_is_that_of_the_first_rank():
     place = place_of(Cluster(name="mixed", groups=(equal, slow)))
     assert (place.num_ranks, place.speed, place.slowest) == (2, 1.0, 0.5)
     assert place.narrowest_bytes_per_s == 1e7 < place.bytes_per_s
+
+
+def test_what_ships_corrects_a_small_step_on_cpu_nodes_and_needs_no_torch():
+    program = """
+import sys
+from builders import make_mlp
+from forecast.test_activity import ask, cores
+from dataclasses import replace
+cluster = cores(4)
+cluster = replace(cluster, groups=(replace(cluster.groups[0], speed=0.25),))
+print(ask(cluster).resources[0].basis, "torch" in sys.modules)
+"""
+    tests = Path(__file__).parents[1]
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tests, check=True)
+    assert ran.stdout.split() == ["corrected", "False"]
+
+
+def test_a_step_unlike_all_measured_ones_is_derived():
+    answer = forecast(
+        Job(graph=make_mlp(width=8192, batch=4096)),
+        cores(),
+        Parallelism(data=4),
+        costs=Pricing(ops=Roofline()),
+        draw=True,
+    )
+    assert answer.resources[0].basis == "derived"
