@@ -1,0 +1,81 @@
+"""The comparison on the twelve numbers: splits, errors, ranges and the noise of labels, on runs made up by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from builders import make_mlp
+from traincast.accuracy.corpus import CorpusStep
+from traincast.accuracy.paper.driple import (
+    NAMES,
+    Measured,
+    coverage,
+    errors_of,
+    find_ranges,
+    label_noise,
+    mean_over_targets,
+    predict_left_out,
+    relative_error,
+    summarise,
+)
+from traincast.profile.corpus import SETTINGS
+from traincast.resources.correction import read_nodes
+from traincast.resources.learned import Place, Run, count_work
+
+
+def make_row(name: str, setting: str, *, factor: float = 1.0) -> Measured:
+    where = next(each for each in SETTINGS if each.name == setting)
+    graph = make_mlp(width=32 * (1 + sum(map(ord, name)) % 7))
+    nodes = read_nodes(graph, count_work(graph))
+    machine = where.nodes[0]
+    place = Place(
+        num_ranks=where.num_ranks, bytes_per_s=machine.bits_per_s / 8, narrowest_bytes_per_s=machine.bits_per_s / 8,
+        speed=machine.cpu_share, slowest=machine.cpu_share,
+    )  # fmt: skip
+    twelve = {each: factor * (0.05 if each.endswith("_s") else 2.0) for each in NAMES}
+    step = CorpusStep(
+        name=name, batch=4, setting=where, seconds=0.1 * factor, cpu_seconds=None, noise=None, resources={}
+    )
+    return Measured(step=step, run=Run(work=nodes.work, place=place, step_s=0.1 * factor, twelve=twelve), nodes=nodes)
+
+
+def test_a_time_of_nothing_is_judged_against_a_tenth_of_the_step() -> None:
+    assert relative_error("gpu_idle_s", predicted=0.01, measured=0.0, step_s=0.1) == pytest.approx(1.0)
+    assert relative_error("sent_peak", predicted=3.0, measured=2.0, step_s=0.1) == pytest.approx(0.5)
+
+
+def test_the_network_numbers_of_one_rank_do_not_count() -> None:
+    rows = [make_row("a", "1xnone"), make_row("a", "2x1gbit")]
+    errors = errors_of(rows, [row.run.twelve for row in rows])
+    assert (len(errors["gpu_peak"]), len(errors["sent_peak"])) == (2, 1)
+    assert mean_over_targets(summarise(errors)) == 0
+
+
+def test_equal_measurements_in_neighbouring_settings_have_no_noise_and_a_known_spread_is_found() -> None:
+    quiet = [make_row(name, setting) for name in "abcdef" for setting in ("2x1gbit", "2x10gbit")]
+    assert mean_over_targets(label_noise(quiet)) == pytest.approx(0)
+    random = np.random.default_rng(0)
+    noisy = [
+        make_row(f"model{number}", setting, factor=float(np.exp(0.1 * random.normal())))
+        for number in range(300) for setting in ("2x1gbit", "2x10gbit")
+    ]  # fmt: skip
+    # The mean distance of a normal variable from its middle is 0.8 of its standard deviation.
+    assert mean_over_targets(label_noise(noisy)) == pytest.approx(0.08, rel=0.15)
+
+
+def test_ranges_hold_nine_of_ten() -> None:
+    random = np.random.default_rng(1)
+    rows = [make_row(f"model{number}", "2x1gbit", factor=float(np.exp(0.3 * random.normal()))) for number in range(300)]
+    answers = [make_row("any", "2x1gbit").run.twelve for _ in rows]
+    assert coverage(rows, answers, find_ranges(rows, answers)) == pytest.approx(0.9, abs=0.02)
+
+
+def test_who_answers_has_not_seen_the_architecture() -> None:
+    rows = [make_row(f"model{number}", "2x1gbit") for number in range(12)]
+    odd = replace(rows[0], run=replace(rows[0].run, step_s=1000.0))
+    told, untold = (
+        predict_left_out([first, *rows[1:]], split="architecture", method="process")[0] for first in (odd, rows[0])
+    )
+    assert told == pytest.approx(untold)
+    assert predict_left_out(rows, split="architecture", method="physics")[3].keys() == set(NAMES)
