@@ -118,10 +118,13 @@ def print_ours(rows: Sequence[Measured], seeds: range) -> None:
 
 
 def print_transfer(rows: Sequence[Measured], settings: Sequence[str], seeds: range) -> None:
+    from traincast.resources.train import Training
+
     print("transfer to a setting never seen, mean error over the twelve numbers (median over seeds)")
     print("setting      runs  seconds  with transfer  from scratch")
     for setting in settings:
-        curves = [transfer(rows, setting=setting, counts=COUNTS, seed=seed) for seed in seeds]
+        one = Training(num_members=1)
+        curves = [transfer(rows, setting=setting, counts=COUNTS, seed=seed, training=one) for seed in seeds]
         for points in zip(*curves, strict=True):
             seconds = statistics.median(point.seconds for point in points)
             ours = statistics.median(point.with_transfer for point in points)
@@ -174,18 +177,24 @@ def print_driple(rows: Sequence[Measured], settings: Sequence[str], *, epochs: i
             print(
                 f"{setting} batch {batch}, seed {seed}, n {len(asked)}: {means}, Driple {spent_s:.0f} CPU s", flush=True
             )
+        print_beside(found, settings)
+
+
+def print_beside(
+    found: Mapping[tuple[str, str], Sequence[Mapping[str, Sequence[float]]]], settings: Sequence[str]
+) -> None:
     for setting in settings:
         whole = [
             summarise({name: [value for one in found[setting, method] for value in one[name]] for name in NAMES})
             for method in ("Driple", "network")
         ]
-        print(
-            f"{setting}, all seeds: Driple {mean_over_targets(whole[0]):.1%}, network {mean_over_targets(whole[1]):.1%}"
-        )
-        for theirs_, ours_ in zip(*whole, strict=True):
+        means = [f"{mean_over_targets(scores):.1%}" for scores in whole]
+        print(f"{setting}, {len(found[setting, 'Driple'])} seeds: Driple {means[0]}, network {means[1]}")
+        for theirs, ours in zip(*whole, strict=True):
             print(
-                f"  {theirs_.target:18} n {theirs_.num_rows:4}  Driple {theirs_.mean:7.1%} / {theirs_.median:6.1%}   "
-                f"network {ours_.mean:7.1%} / {ours_.median:6.1%}"
+                f"  {theirs.target:18} n {theirs.num_rows:4}  Driple {theirs.mean:7.1%} / {theirs.median:6.1%}   "
+                f"network {ours.mean:7.1%} / {ours.median:6.1%}",
+                flush=True,
             )
 
 
@@ -197,7 +206,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--samples", type=Path, help="readings of a campaign (corpus.samples.jsonl), for blocks measured twice"
     )
-    parser.add_argument("--epochs", type=int, default=20, help="of Driple")
+    parser.add_argument("--epochs", type=int, default=15, help="of Driple")
     parser.add_argument("--batch", type=int, default=4, help="of Driple's graphs")
     options = parser.parse_args()
     table = read_runs(load_corpus())
