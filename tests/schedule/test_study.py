@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from schedule.builders import fleet, table
 from traincast.__main__ import main
 from traincast.errors import InvalidInput, UnknownName
 from traincast.report.schedule import draw_gantt, draw_sweep, format_comparison, format_page, perfetto
+from traincast.schedule.elastic import _stdout_aside
 from traincast.schedule.generate import Mix, generate_jobs
 from traincast.schedule.jobs import JobTable
 from traincast.schedule.metrics import measure_schedule
@@ -290,3 +292,11 @@ def test_measured_speeds_stand_in_for_durations(tmp_path: Path) -> None:
     file.write_text("workload,device\nLM,v100\n")
     with pytest.raises(InvalidInput, match="steps_per_s"):
         read_speeds(file)
+
+
+def test_what_a_solver_prints_by_itself_stays_out_of_the_answer(capfd: pytest.CaptureFixture[str]) -> None:
+    os.write(1, b"before ")
+    with _stdout_aside():
+        os.write(1, b"noise ")
+    os.write(1, b"after")
+    assert capfd.readouterr() == ("before after", "noise ")

@@ -1,7 +1,10 @@
 """How many GPUs each job should hold now: Optimus, and allocation in the manner of Pollux and Sia."""
 
+import contextlib
+import ctypes
 import heapq
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -150,6 +153,25 @@ def _counts(low: int, high: int, width: int) -> list[int]:
     return sorted({count for count in [*counts, low] if low <= count <= high})
 
 
+@contextlib.contextmanager
+def _stdout_aside() -> Iterator[None]:
+    """HiGHS prints lines of its own past Python, where the answer of --json goes; they are sent to standard error."""
+    try:
+        kept = os.dup(1)
+    except OSError:  # there is no standard output to protect
+        yield
+        return
+    flush = ctypes.CDLL(None).fflush
+    try:
+        flush(None)
+        os.dup2(2, 1)
+        yield
+    finally:
+        flush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 def _choose(columns: Sequence[tuple[int, int, int, float]], room: Sequence[int]) -> dict[int, tuple[int, int]]:
     """At most one column per job within the room of every pool, of the greatest value (HiGHS)."""
     if not columns:
@@ -166,13 +188,14 @@ def _choose(columns: Sequence[tuple[int, int, int, float]], room: Sequence[int])
     limits = np.concatenate([np.ones(len(jobs)), np.asarray(room, dtype=np.float64)])
     # Having GPUs at all is worth more than any better choice for others.
     gains = np.array([column[3] + 1.0 for column in columns])
-    answer = optimize.milp(
-        -gains,
-        constraints=optimize.LinearConstraint(matrix, ub=limits),
-        integrality=np.ones(len(columns)),
-        bounds=optimize.Bounds(0, 1),
-        options={"mip_rel_gap": 1e-2},
-    )
+    with _stdout_aside():
+        answer = optimize.milp(
+            -gains,
+            constraints=optimize.LinearConstraint(matrix, ub=limits),
+            integrality=np.ones(len(columns)),
+            bounds=optimize.Bounds(0, 1),
+            options={"mip_rel_gap": 1e-2},
+        )
     if answer.x is None:
         return {}
     return {columns[i][0]: (columns[i][1], columns[i][2]) for i in np.flatnonzero(answer.x > 0.5).tolist()}

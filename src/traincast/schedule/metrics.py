@@ -138,7 +138,7 @@ def _energy_joules(schedule: Schedule, makespan_s: float) -> float | None:
 
 
 def fragmentation(schedule: Schedule) -> float | None:
-    """The mean share of free GPUs that sit on partly used nodes while jobs wait; None without recorded places."""
+    """The mean share of free GPUs that sit on partly used nodes while jobs wait; None without recorded places on nodes."""
     if not schedule.occupations or len(schedule.fleet.pools) != 1:
         return None
     width = schedule.fleet.pools[0].gpus_per_node
@@ -172,6 +172,8 @@ def fragmentation(schedule: Schedule) -> float | None:
         if 0 < used[node] < width:
             broken -= width - used[node]
         used[node] += change
+        if used[node] > width + 1e-9:
+            return None  # shares of time are of a type, not of a node
         free -= change
         if 1e-9 < used[node] < width:
             broken += width - used[node]
