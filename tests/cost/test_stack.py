@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from traincast.cost.stack import TUNABLE, Stack, load_stacks, read_constants, untouched, with_constants
-from traincast.spec import HOST, Collective, Estimate, Op
+from traincast.cost.stack import TUNABLE, Stack, load_stacks, read_constants, with_constants
+from traincast.spec import HOST, Collective, Estimate
 
 ONE_MS = Estimate(seconds=1e-3, low_s=5e-4, high_s=2e-3)
 
@@ -40,26 +40,3 @@ def test_constants_survive_being_read_and_set() -> None:
         constants = read_constants(stack)
         assert set(constants) == set(TUNABLE)
         assert with_constants(stack, constants) == stack
-
-
-def update(num_tensors: int) -> Op:
-    attrs: dict[str, int | str | bool] = {
-        "algorithm": "sgd", "numel": 1000, "num_tensors": num_tensors, "implementation": "loop",
-    }  # fmt: skip
-    return Op(
-        name="update", kind="optimizer", phase="optimizer", flop=1.0, bytes_read=1.0, bytes_written=1.0, attrs=attrs
-    )
-
-
-def test_a_stack_that_reads_every_gradient_back_makes_the_device_wait_for_each_parameter() -> None:
-    waits = Stack(parameter_s=2e-4)
-    estimate = waits.price_op(update(100), ONE_MS)
-    assert estimate.seconds == pytest.approx(1e-3 + 100 * 2e-4)
-    assert estimate.limit == HOST
-    assert waits.price_op(update(1), ONE_MS).limit == ONE_MS.limit
-    assert Stack().price_op(update(100), ONE_MS).seconds == 1e-3
-
-
-def test_only_stacks_that_read_gradients_back_start_with_such_a_wait() -> None:
-    assert untouched("adaptdl").parameter_s > 0
-    assert untouched("composer") == Stack(name="composer")

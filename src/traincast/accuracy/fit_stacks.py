@@ -14,7 +14,7 @@ from traincast.accuracy.cases import Case, Measured, hide_results, parse_case, p
 from traincast.accuracy.translate import translate
 from traincast.accuracy.translate.workload import stack_name
 from traincast.cost.pricing import Pricing, default_ops
-from traincast.cost.stack import Stack, read_constants, untouched
+from traincast.cost.stack import Stack, read_constants
 from traincast.errors import TraincastError
 from traincast.files import write_json
 from traincast.forecast.tune import KnownStep, know_step, tune
@@ -53,7 +53,7 @@ def thin(rows: Sequence[Measured]) -> list[Measured]:
     return picked
 
 
-def fit_stack(rows: Sequence[Measured], *, start: Stack) -> dict[str, object]:
+def fit_stack(rows: Sequence[Measured]) -> dict[str, object]:
     """Constants fitted to the rows, with the error left by folds over models: how they do on a model never seen."""
     known: list[tuple[Case, KnownStep]] = []
     for row in rows:
@@ -63,8 +63,8 @@ def fit_stack(rows: Sequence[Measured], *, start: Stack) -> dict[str, object]:
         except TraincastError:
             continue
         known.append((row.case, step))
-    tuned = tune(start, [step for _, step in known])
-    before = _errors(start, known)
+    tuned = tune(Stack(), [step for _, step in known])
+    before = _errors(Stack(), known)
     models = sorted({case.model or "" for case, _ in known})
     folds = (
         models
@@ -75,12 +75,12 @@ def fit_stack(rows: Sequence[Measured], *, start: Stack) -> dict[str, object]:
     for model in folds:
         rest = [step for case, step in known if (case.model or "") != model]
         own = [(case, step) for case, step in known if (case.model or "") == model]
-        left += _errors(tune(start, rest, rounds=4, max_steps=FOLD_ROWS) if rest else start, own)
+        left += _errors(tune(Stack(), rest, rounds=4, max_steps=FOLD_ROWS) if rest else Stack(), own)
     own_folds = [(case, step) for case, step in known if (case.model or "") in folds]
-    untuned = _errors(start, own_folds)
+    untuned = _errors(Stack(), own_folds)
     if _mean_error(left) >= _mean_error(untuned):
         # Constants that do not carry over to a model left out are not shipped.
-        tuned, left = start, untuned
+        tuned, left = Stack(), untuned
     # Wide enough for a model never seen: the constants know nothing about its own error.
     spread = float(np.quantile(np.abs(left), 0.9)) / 1.645
     return {
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stacks: dict[str, object] = {}
     for name, rows in sorted(groups.items()):
         if len(rows) >= MIN_ROWS:
-            stacks[name] = fit_stack(thin(rows), start=untouched(name))
+            stacks[name] = fit_stack(thin(rows))
             sys.stdout.write(f"{name}: {stacks[name]}\n")
             sys.stdout.flush()
     write_json(options.output, {"fitted_by": "python -m traincast.accuracy.fit_stacks", "stacks": stacks}, indent=1)

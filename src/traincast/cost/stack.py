@@ -34,9 +34,6 @@ class Stack:
     ring_step_s: float = 1e-6
     """What every step of a ring between nodes adds to an all-gather or reduce-scatter, which have no shorter tree: the
     latency of transport and library, beside the collective model's own hops."""
-    parameter_s: float = 0.0
-    """Host time for each parameter before an update, for which the device waits: statistics of every gradient that are read
-    back. 0: the stack reads none."""
     pass_s: float = 0.0
     """Time per micro-batch that no op accounts for: data, logging, checks."""
     spread: float = 0.06
@@ -47,14 +44,12 @@ class Stack:
 
     def price_op(self, op: Op, estimate: Estimate) -> Estimate:
         factor = self.product_factor if op.kind in PRODUCTS else self.memory_factor
-        seconds = estimate.seconds * factor
-        waited_s = self.parameter_s * float(op.attrs["num_tensors"]) if op.kind == "optimizer" else 0.0
         return Estimate(
-            seconds=seconds + waited_s,
-            low_s=estimate.low_s * factor + waited_s,
-            high_s=estimate.high_s * factor + waited_s,
+            seconds=estimate.seconds * factor,
+            low_s=estimate.low_s * factor,
+            high_s=estimate.high_s * factor,
             host_s=self.host.issue_s(op),
-            limit=HOST if waited_s > seconds else estimate.limit,
+            limit=estimate.limit,
             ground=estimate.ground,
         )
 
@@ -76,20 +71,9 @@ class Stack:
         )
 
 
-READ_BACK_S: Mapping[str, float] = {"adaptdl": 2e-4}
-"""Stacks that read statistics of every gradient back, with a dozen small calls' time for each parameter (AdaptDL measures
-the noise of gradients to choose the batch)."""
-
-
-def untouched(name: str) -> Stack:
-    """What is known of a stack before any of its steps was measured."""
-    return Stack(name=name, parameter_s=READ_BACK_S.get(name, 0.0))
-
-
 TUNABLE: Mapping[str, float] = {
     "forward_call_s": 0.9, "backward_call_s": 0.9, "optimizer_call_s": 1.2, "launch_s": 0.5, "collective_call_s": 0.7,
     "product_factor": 0.2, "memory_factor": 0.3, "intra_factor": 0.4, "inter_factor": 0.5, "ring_step_s": 1.5,
-    "parameter_s": 1.0,
 }  # fmt: skip
 """What measurements may move, and by how much before we doubt them: one standard deviation of the log."""
 
@@ -114,8 +98,7 @@ def load_stacks() -> Mapping[str, Stack]:
     if FITTED.is_file():
         for name, values in json.loads(FITTED.read_text())["stacks"].items():
             constants = {key: values[key] for key in TUNABLE if key in values}
-            known = {key: values[key] for key in ("pass_s", "spread", "num_steps")}
-            base = replace(untouched(name), **known)
+            base = Stack(name=name, pass_s=values["pass_s"], spread=values["spread"], num_steps=values["num_steps"])
             stacks[name] = with_constants(base, constants)
     return stacks
 

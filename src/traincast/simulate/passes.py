@@ -68,8 +68,6 @@ class Part:
     """Longest way from the part's start on the host to its end on the device."""
     compute_s: float
     memory_s: float
-    idle_s: float
-    """Tasks that wait for the host more than they work."""
     blocking: tuple[tuple[Collective, float], ...]
     before: tuple[tuple[Collective, float], ...]
     """Collectives that must end before the part starts, and may be issued one repetition ahead."""
@@ -128,7 +126,7 @@ def _pass_of(task: Task) -> str:
 
 
 def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: int) -> Part:
-    device_s = host_s = chain_s = compute_s = memory_s = idle_s = 0.0
+    device_s = host_s = chain_s = compute_s = memory_s = 0.0
     blocking: list[tuple[Collective, float]] = []
     before: list[tuple[Collective, float]] = []
     deferred: list[tuple[Collective, float]] = []
@@ -154,8 +152,6 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
             blocking.append((task, estimate.seconds))
         elif estimate.limit == "compute":
             compute_s += estimate.seconds
-        elif estimate.limit == HOST:
-            idle_s += estimate.seconds
         else:
             memory_s += estimate.seconds
     return Part(
@@ -167,7 +163,6 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
         chain_s=max(chain_s, host_s),
         compute_s=compute_s,
         memory_s=memory_s,
-        idle_s=idle_s,
         blocking=tuple(blocking),
         before=tuple(before),
         during=tuple(loose[False]),
@@ -265,7 +260,7 @@ def _slow_down(part: Part, clocks: Clocks, spent: Spent, *, busy_s: float, elaps
 def _account(part: Part, spent: Spent, count: int, *, waited_s: float) -> None:
     spent.compute_s += count * part.compute_s
     spent.memory_s += count * part.memory_s
-    spent.host_s += max(0.0, waited_s) + count * part.idle_s
+    spent.host_s += max(0.0, waited_s)
     for task, seconds in part.blocking:
         spent.expose(task.axis, count * seconds)
         spent.communication_s += count * seconds if task.axis != HOST else 0.0
