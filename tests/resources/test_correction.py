@@ -168,7 +168,8 @@ def test_a_few_runs_of_a_new_setting_shift_its_forecasts_towards_them():
     for count in (2, 6):
         adapted = adapt(correction, [(nodes, measure(correction, nodes, slower=1.5)) for nodes in steps[:count]])
         missed.append(abs(math.log(adapted.predict(asked, place()).step_s / truth.step_s)))
-    assert missed[0] > 2 * missed[1] > 2 * missed[2]
+    assert missed[0] > 5 * missed[1]
+    assert missed[1] >= missed[2]
 
 
 def test_nothing_to_adapt_to_is_refused():

@@ -1,41 +1,35 @@
 """A fitted correction and a few runs of a setting it never saw to one for that setting: the transfer Driple tunes layers for.
 
-What the network misses in the new setting is one shift for all runs and, where runs are many, a smooth function of what they are
-made of: a Gaussian process over both, with the noise of a single measured run. Two runs move the shift alone.
+What the network misses in the new setting is taken to be one shift of each output for all its runs: nine numbers, which two runs
+can tell. They are chosen by the error that forecasts are judged by, and have to be worth their size.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from traincast.errors import InvalidInput
-from traincast.resources.correction import BOUNDS, Array, Corrected, GraphCorrection, Nodes, describe_place
-from traincast.resources.learned import OUTPUTS, Expected, Place, Run, aim_at, compose, expect
+from traincast.resources.correction import FLOOR, TWELVE, Corrected, GraphCorrection, Nodes
+from traincast.resources.learned import OUTPUTS, TIMED, Expected, Place, Run, compose, expect
+from traincast.spec.resources import RESOURCES
 
-SHIFT, BEND, NOISE = 1.0, 0.5, 0.7
-"""Standard deviations of the common shift, of the smooth function and of one run, over one another. First guesses, not tuned."""
-REACH = 1.5
-"""In standard deviations of each feature, per square root of their number."""
+PRICE = 0.5
+"""What a shift of 1, squared, must save in relative errors, summed over the runs. A first guess, not tuned."""
+STEPS = (0.8, 0.4, 0.2, 0.1, 0.05)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapted:
-    """Predicts as its source does, corrected once more by runs of one setting."""
+    """Predicts as its source does, shifted by what runs of one setting showed."""
 
     source: GraphCorrection
-    points: Array = field(repr=False)
-    weights: Array = field(repr=False)
+    shifts: Mapping[str, float]
 
     def predict(self, nodes: Nodes, place: Place) -> Corrected:
         expected = expect(self.source.rates, nodes.work, place)
         answers, near = self.source.answer(nodes, place, expected)
-        shifts = _covariance(_point(self.source, nodes, place, expected)[None], self.points)[0] @ self.weights
-        both = {
-            name: float(np.clip(answers[name] + shift, -2 * BOUNDS[name], 2 * BOUNDS[name]))
-            for name, shift in zip(OUTPUTS, shifts, strict=True)
-        }
-        step_s, twelve = compose(both, expected, place)
+        step_s, twelve = compose(_shift(answers, self.shifts), expected, place)
         return Corrected(
             step_s=step_s, twelve=twelve, ranges=self.source.ranges_of(step_s, twelve, near), nearness=near
         )
@@ -44,28 +38,35 @@ class Adapted:
 def adapt(source: GraphCorrection, runs: Sequence[tuple[Nodes, Run]]) -> Adapted:
     if not runs:
         raise InvalidInput("there is no run of the new setting to adapt to")
-    points, missed = [], []
+    seen = []
     for nodes, run in runs:
         expected = expect(source.rates, nodes.work, run.place)
-        answers, _ = source.answer(nodes, run.place, expected)
-        wanted = aim_at(run, expected)
-        points.append(_point(source, nodes, run.place, expected))
-        missed.append([aim - answers[name] for name, aim in zip(OUTPUTS, wanted, strict=True)])
-    table, rest = np.array(points), np.array(missed)
-    # A share that is full says that the burst is at least so long, and one stray run is not a setting.
-    middle = np.median(rest, axis=0)
-    spread = np.maximum(1.4826 * np.median(np.abs(rest - middle), axis=0), 0.1)
-    cut = np.clip(rest, middle - 3 * spread, middle + 3 * spread)
-    covariance = _covariance(table, table) + NOISE**2 * np.eye(len(runs))
-    return Adapted(source=source, points=table, weights=np.linalg.solve(covariance, cut))
+        seen.append((source.answer(nodes, run.place, expected)[0], expected, run))
+    shifts = dict.fromkeys(OUTPUTS, 0.0)
+    # Down the hill, one output after the other; the step comes first because all durations are shares of it.
+    for size in STEPS:
+        for name in OUTPUTS:
+            moved = [{**shifts, name: shifts[name] + move * size} for move in (-2, -1, 0, 1, 2)]
+            shifts = min(moved, key=lambda tried: _cost(seen, tried, name))
+    return Adapted(source=source, shifts=shifts)
 
 
-def _point(source: GraphCorrection, nodes: Nodes, place: Place, expected: Expected) -> Array:
-    point = (describe_place(nodes.work, place, expected) - source.centre) / source.scale
-    return np.asarray(point / (REACH * np.sqrt(len(point))))
+def _cost(seen: Sequence[tuple[Mapping[str, float], Expected, Run]], shifts: Mapping[str, float], name: str) -> float:
+    """Of the numbers that one output moves."""
+    resource = name.partition("_")[0]
+    concerned = [each for each in TWELVE if name == "step" or each.startswith(resource)]
+    total = PRICE * shifts[name] ** 2
+    for answers, expected, run in seen:
+        if resource in TIMED and run.place.num_ranks == 1:
+            continue
+        twelve = compose(_shift(answers, shifts), expected, run.place)[1]
+        missed = []
+        for each in concerned:
+            unit = max(run.twelve[each], FLOOR * run.step_s if each.endswith("_s") else 1e-12)
+            missed.append(abs(twelve[each] - run.twelve[each]) / unit)
+        total += float(np.mean(missed)) * (len(RESOURCES) if name == "step" else 1)
+    return total
 
 
-def _covariance(left: Array, right: Array) -> Array:
-    squared = ((left[:, None, :] - right[None, :, :]) ** 2).sum(axis=2)
-    distance = np.sqrt(3 * squared)
-    return np.asarray(SHIFT**2 + BEND**2 * (1 + distance) * np.exp(-distance))
+def _shift(answers: Mapping[str, float], shifts: Mapping[str, float]) -> dict[str, float]:
+    return {name: value + shifts[name] for name, value in answers.items()}

@@ -45,6 +45,9 @@ BOUNDS: Mapping[str, float] = {
     for name in OUTPUTS
 }  # fmt: skip
 """The largest correction: of logarithms, but for the shares of GPU and memory, which are corrected by a sum."""
+FADE = 3.0
+"""So many standard deviations outside of the training runs a correction is down to a third. Of 1, 2 and 3 the best on families
+left out; what physics says alone of bursts is so poor that 1 was worse by three points."""
 FLOOR = 0.1
 """An idle or burst time is judged against itself or, where shorter, against this share of the step."""
 TWELVE = tuple(f"{resource}_{name}" for resource in RESOURCES for name in ("idle_s", "burst_s", "peak"))
@@ -130,7 +133,7 @@ class GraphCorrection:
         unknown = sum(
             share for share, known in zip(_shares(work.num_bytes), self.known_groups, strict=True) if not known
         )
-        return float(np.exp(-((beyond / self.scale) ** 2).sum()) * (1 - unknown))
+        return float(np.exp(-((beyond / (FADE * self.scale)) ** 2).sum()) * (1 - unknown))
 
     def answer(self, nodes: Nodes, place: Place, expected: Expected) -> tuple[dict[str, float], float]:
         """The corrections by output, and how near to the training runs this is."""
