@@ -195,6 +195,8 @@ class Seen:
     measured_bytes: float | None
     ran: bool
     refusal: str = ""
+    disputed: bool = False
+    """It has numbers, and its authors flag it as failed."""
 
 
 def read_cases(*tables: Path) -> list[Seen]:
@@ -260,6 +262,7 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
         measured_bytes=float(measured) if ran and measured else None,
         ran=ran,
         refusal=refusal,
+        disputed=ran and str(row["quality_reason"] or "").startswith("flagged as failed"),
     )
 
 
@@ -440,6 +443,12 @@ def score_fits(cases: Sequence[Seen], thresholds: Sequence[float] = (0.5, 0.75, 
         alarms = sum(not fit and verdict.case.ran for fit, verdict in zip(fits, verdicts, strict=True))
         print(f"  {threshold:<18}{right:>8.1%}{safe / len(failed):>12.1%}{truly / max(1, len(can_be)):>26.1%}"
               f"{alarms / (len(verdicts) - len(failed)):>13.1%}")  # fmt: skip
+    score_left_out_fits(verdicts)
+    disputed = [v for v in verdicts if v.case.disputed]
+    agreed = sum(v.probability < FIT_CONFIDENCE for v in disputed)
+    print(
+        f"  of {len(disputed)} rows that have numbers but are flagged as failed by their authors, {agreed} are said to fail"
+    )
     counts = {
         (ran, fit): sum(v.case.ran == ran and (v.probability >= FIT_CONFIDENCE) == fit for v in verdicts)
         for ran in (True, False)
@@ -456,6 +465,42 @@ def score_fits(cases: Sequence[Seen], thresholds: Sequence[float] = (0.5, 0.75, 
             print(
                 f"    {low:.2f} to {min(high, 1):.2f}  {len(inside):>5}  {sum(v.case.ran for v in inside) / len(inside):.1%}"
             )
+
+
+WEIGHT = 3.0
+"""A run that is said to fit and fails costs as much as this many that are said to fail and would have run."""
+GROUPINGS: dict[str, Callable[[Seen], Any]] = {
+    "model": lambda case: case.model,
+    "number of nodes": lambda case: case.num_nodes,
+}
+
+
+def choose_confidence(verdicts: Sequence[Verdict]) -> float:
+    """The probability from which saying that a run fits is cheapest, on runs that can have failed for lack of memory."""
+
+    def cost(threshold: float) -> float:
+        own = [v for v in verdicts if v.case.ran or v.needed_share >= IMPOSSIBLE_SHARE]
+        return sum((WEIGHT if not v.case.ran else 1.0) for v in own if (v.probability >= threshold) != v.case.ran)
+
+    return min((step / 100 for step in range(50, 99)), key=lambda threshold: (cost(threshold), abs(threshold - 0.75)))
+
+
+def score_left_out_fits(verdicts: Sequence[Verdict]) -> None:
+    """Each group judged by the threshold that the others chose."""
+    for name, group_of in GROUPINGS.items():
+        right = safe = alarms = 0
+        chosen = []
+        for group in sorted({group_of(v.case) for v in verdicts}):
+            threshold = choose_confidence([v for v in verdicts if group_of(v.case) != group])
+            chosen.append(threshold)
+            for v in verdicts:
+                if group_of(v.case) == group:
+                    fit = v.probability >= threshold
+                    right += fit == v.case.ran
+                    safe += fit and not v.case.ran
+                    alarms += not fit and v.case.ran
+        print(f"  threshold chosen without each {name}: {min(chosen):.2f} to {max(chosen):.2f}, "
+              f"right {right / len(verdicts):.1%}, false-safe {safe}, false alarms {alarms}")  # fmt: skip
 
 
 def fit_overheads(table: Path) -> None:

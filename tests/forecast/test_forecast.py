@@ -3,10 +3,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_device, make_mlp
+from traincast.catalog.workloads import from_shape
 from traincast.cost.pricing import Pricing, default_ops
 from traincast.cost.roofline import Roofline
 from traincast.errors import IllegalPlan
-from traincast.forecast import forecast
+from traincast.forecast import forecast, outside_bytes
 from traincast.spec import Cluster, Forecast, Job, Link, NodeGroup, Parallelism
 
 ROOFLINE = Pricing(ops=Roofline())
@@ -158,3 +159,27 @@ def test_what_rests_on_the_bound_alone_widens_the_interval_of_a_measured_stack_t
         return step.high_s / step.low_s
 
     assert width(Roofline()) > 1.3 * width(default_ops())
+
+
+def test_every_axis_takes_its_part_of_the_device() -> None:
+    alone = outside_bytes(80e9, Parallelism())
+    one = outside_bytes(80e9, Parallelism(data=4))
+    three = outside_bytes(80e9, Parallelism(data=2, tensor=2, pipeline=2))
+    assert 0 < alone < one < three < 0.15 * 80e9
+    assert three - alone == pytest.approx(3 * (one - alone))
+
+
+def test_stacks_that_gather_into_one_buffer_hold_no_gathers() -> None:
+    graph = from_shape(
+        arch="llama", n_layers=8, hidden=512, heads=8, vocab=4096, seq=512, batch=2, precision="bf16", fused=True,
+        accumulate=True, name="small",
+    )  # fmt: skip
+    plan = Parallelism(tensor=2, sequence_parallel=True, micro_batches=4)
+    cluster = make_cluster(devices_per_node=2, device=make_device(memory_bytes=80e9))
+
+    def held(stack: str) -> float:
+        memory = forecast(Job(graph=graph, stack=stack), cluster, plan, costs=ROOFLINE).memory
+        return memory.by_role.get("gathered inputs", 0.0)
+
+    assert held("megatron-lm") == held("torchtitan") == 0.0
+    assert held("nanotron") > 0

@@ -36,11 +36,11 @@ UNSEEN_DEVICE = 1.15
 """A stack's left-out errors are of models never seen on devices that were; others may be a little further off."""
 CONTEXT_BYTES = 0.75e9
 """What the driver and libraries hold on a device beside the framework's allocator."""
-USABLE = 0.95
-"""Share of a device that requests fill before one of them finds no hole."""
-COMMUNICATOR_SHARE = 0.013
+USABLE = 0.975
+"""Share of a device that requests fill, holes included, before one of them finds no room."""
+COMMUNICATOR_SHARE = 0.022
 """Share taken by the buffers of one axis: a larger device has more channels to its peers. Found, as the share above, from
-runs that failed."""
+runs that failed and from batches chosen to fill the device."""
 MEMORY_SPREAD = 0.04
 """Scale of Student's t (two degrees of freedom) of the peak in log bytes, on models and scales left out of the fit."""
 REUSING_STACKS = frozenset({"megatron-core", "megatron-deepspeed", "megatron-lm", "torchtitan"})
