@@ -68,6 +68,23 @@ def test_a_one_device_profile_corrects_computation_and_not_the_network() -> None
     assert talking < 1.06
 
 
+def test_a_model_whose_width_is_unknown_is_near_its_own_family_only() -> None:
+    asked = make_case(n_gpus=8)
+    own, other = (make_known(1.5, n_gpus=8, gpu="p100-pcie-16g", model=model) for model in ("resnet50", "yolov3"))
+    moved = [(corrected(asked, make_prediction(), known).step_s or 0.0) - 1 for known in (own, other)]
+    assert moved[0] > 3 * moved[1] > 0
+
+
+def test_an_error_of_the_network_is_shared_most_by_near_placements() -> None:
+    def known(nodes: int) -> Known:
+        case = make_case(model="other", n_gpus=4 * nodes, n_nodes=nodes)
+        return Known(case=case, prediction=make_prediction(communication=0.8), step_s=1.5)
+
+    asked = make_case(n_gpus=8, n_nodes=2)
+    near, far = ((corrected(asked, make_prediction(communication=0.8), known(n)).step_s or 0.0) for n in (2, 16))
+    assert near > far > 1.0
+
+
 @given(st.floats(0.2, 5.0), st.integers(0, 8))
 def test_a_correction_never_leaves_the_side_of_the_evidence(ratio: float, octave: int) -> None:
     moved = corrected(make_case(micro_batch=2.0**octave), make_prediction(), make_known(ratio))

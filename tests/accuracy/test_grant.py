@@ -1,13 +1,15 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_mlp
 from traincast.accuracy.cases import Case
-from traincast.accuracy.grant import CHOICES, IGNORE, Verdict, choose, weigh
+from traincast.accuracy.grant import CHOICES, IGNORE, Fold, Novelty, choose, read_scope, weigh
+from traincast.accuracy.predictions import Prediction
 from traincast.accuracy.retune import Lesson
 from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
@@ -21,7 +23,9 @@ def make_lesson(*, slower: float = 1.0, batch: int = 8, **values: object) -> Les
     usual: dict[str, object] = {"case_id": "x", "gpu": "t4", "model": "mlp", "framework": "f", "n_gpus": 1}
     case = Case(**{**usual, "micro_batch": float(batch), **values})  # type: ignore[arg-type]
     job = Job(graph=make_mlp(layers=4, width=2048, batch=64 * batch))
-    step = know_step(job, make_cluster(), Parallelism(), 1.0, costs=Pricing(ops=Roofline()))
+    devices = case.n_gpus or 1
+    plan, cluster = Parallelism(data=devices), make_cluster(devices_per_node=devices)
+    step = know_step(job, cluster, plan, 1.0, costs=Pricing(ops=Roofline()))
     truth = step.predict(Stack(product_factor=slower))
     return Lesson(case=case, step=replace(step, seconds=truth), start=Stack())
 
@@ -33,7 +37,8 @@ def rows(slower: float, **values: object) -> list[Lesson]:
 def test_rows_that_agree_with_us_change_nothing() -> None:
     lessons = rows(1.0)
     grant = weigh(lessons, [lessons[0].case])
-    assert grant.verdict_of(lessons[0].case) == IGNORE
+    assert not grant.verdict_of(lessons[0].case).constants
+    assert lessons[0].step.predict(grant.stack_of(lessons[0].case, "pytorch")) == pytest.approx(lessons[0].step.seconds)
 
 
 def test_a_shared_bias_is_learnt_even_for_a_model_never_seen() -> None:
@@ -48,7 +53,9 @@ def test_a_shared_bias_is_learnt_even_for_a_model_never_seen() -> None:
 def test_models_that_contradict_each_other_teach_nothing_about_a_third() -> None:
     lessons = [*rows(1.6), *rows(0.6, model="other")]
     strange = replace(lessons[0].case, model="third")
-    assert weigh(lessons, [strange]).verdict_of(strange) == IGNORE
+    verdict = weigh(lessons, [strange]).verdict_of(strange)
+    assert not verdict.constants
+    assert not verdict.near
 
 
 def test_another_framework_is_answered_as_if_nothing_were_given() -> None:
@@ -56,7 +63,7 @@ def test_another_framework_is_answered_as_if_nothing_were_given() -> None:
     stranger = replace(lessons[0].case, framework="another")
     grant = weigh(lessons, [stranger, lessons[0].case])
     assert grant.verdict_of(stranger) == IGNORE
-    assert grant.stack_of(stranger, "pytorch") == grant.ignoring.stack_of(stranger, "pytorch")
+    assert grant.stack_of(stranger, "pytorch") == Stack()
 
 
 def test_a_device_that_no_fold_can_rehearse_is_not_corrected_by_near_rows() -> None:
@@ -69,15 +76,72 @@ def test_a_single_profile_corrects_its_own_job_and_leaves_the_constants() -> Non
     lesson = make_lesson(slower=1.6)
     other = replace(lesson.case, model="other")
     grant = weigh([lesson], [lesson.case, other])
-    assert grant.verdict_of(lesson.case) == Verdict(near=True)
-    assert grant.verdict_of(other) == IGNORE
+    assert not grant.verdict_of(lesson.case).constants
+    assert lesson.step.predict(grant.stack_of(lesson.case, "pytorch")) == pytest.approx(lesson.step.seconds)
+    assert grant.stack_of(other, "pytorch") == Stack()
+    assert not grant.verdict_of(other).near
+
+
+def test_what_is_new_is_seen_beside_the_whole_the_device_and_the_model() -> None:
+    case = make_lesson().case
+    many = replace(case, n_gpus=8, n_nodes=2)
+    scope = read_scope([case, replace(many, model="other"), replace(many, gpu="p100-pcie-16g")])
+    assert scope.novelty_of(case) == Novelty()
+    assert scope.novelty_of(many) == Novelty()
+    assert scope.novelty_of(replace(many, n_gpus=16)).kinds == {"scale"}
+    assert scope.novelty_of(replace(case, model="third")).kinds == {"model"}
+    alone = read_scope([case, replace(many, model="other")])
+    assert alone.novelty_of(many) == Novelty(kinds=frozenset({"model scale"}), reach=(1, 1))
+    apart = read_scope([case, replace(many, gpu="p100-pcie-16g")])
+    assert apart.novelty_of(many) == Novelty(kinds=frozenset({"device scale"}), reach=(1, 1))
+
+
+def test_the_same_devices_on_more_nodes_are_a_new_scale() -> None:
+    case = replace(make_lesson().case, n_gpus=4, n_nodes=1)
+    assert read_scope([case]).novelty_of(replace(case, n_nodes=4)).kinds == {"scale"}
+
+
+def test_jobs_that_scale_alike_teach_how_a_profiled_one_scales() -> None:
+    known = [
+        lesson
+        for model, slower in (("a", 1.3), ("b", 1.6), ("c", 0.8))
+        for devices in (1, 4)
+        for lesson in rows(slower, model=model, n_gpus=devices)[::2]
+    ]
+    asked = make_lesson(slower=2.0, model="d", n_gpus=4, batch=4)
+    grant = weigh([*known, *rows(2.0, model="d")], [asked.case])
+    verdict = grant.verdict_of(asked.case)
+    assert verdict.profile
+    assert asked.step.predict(grant.stack_of(asked.case, "pytorch")) == pytest.approx(asked.step.seconds, rel=0.05)
+
+
+def folds(*errors: list[list[float]]) -> list[Fold]:
+    return [Fold(errors=tuple(np.array(row) for row in fold), spreads=np.full(len(fold[0]), 0.1)) for fold in errors]
 
 
 @given(
     ignored=st.lists(st.floats(0.0, 1.0), min_size=3, max_size=8),
-    factor=st.floats(0.92, 3.0),
+    factor=st.floats(1.0, 3.0),
     may_correct=st.booleans(),
 )
-def test_what_does_not_clearly_help_is_not_used(ignored: list[float], factor: float, may_correct: bool) -> None:
-    others = [[factor * error for error in ignored]] * (len(CHOICES) - 1)
-    assert choose([ignored, *others], may_correct=may_correct) == IGNORE or math.isclose(sum(ignored), 0)
+def test_what_does_not_help_is_not_used(ignored: list[float], factor: float, may_correct: bool) -> None:
+    fold = [ignored, *[[factor * error for error in ignored]] * (len(CHOICES) - 1)]
+    assert choose(folds(fold, fold), may_correct=may_correct) == IGNORE
+
+
+def test_one_group_of_two_that_gains_is_not_enough() -> None:
+    gaining, losing = [[0.5] * 9, *[[0.1] * 9] * 3], [[0.2] * 9, *[[0.25] * 9] * 3]
+    assert choose(folds(gaining, losing)) == IGNORE
+    assert choose(folds(gaining, gaining)) != IGNORE
+
+
+def test_the_simpler_of_equal_answers_is_taken() -> None:
+    fold = [[0.5, 0.4, 0.5], *[[0.1, 0.1, 0.2]] * 3]
+    assert choose(folds(fold, fold)) == CHOICES[1]
+
+
+def test_an_interval_holds_the_errors_of_what_was_left_out() -> None:
+    sure = replace(CHOICES[2], spread=0.1)
+    answer = sure.doubt(Prediction(case_id="x", step_s=1.0, step_low_s=0.2, step_high_s=5.0))
+    assert answer.step_high_s == pytest.approx(math.exp(0.16449), rel=1e-3)
+    assert CHOICES[2].doubt(answer) == answer

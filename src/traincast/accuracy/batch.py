@@ -6,9 +6,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Protocol
 
+from traincast.accuracy.anchor import Learned
 from traincast.accuracy.cases import Case, Measured, Observation, Row, hide_results, parse_case, parse_observation
 from traincast.accuracy.given import Known, correct
-from traincast.accuracy.grant import Grant, Verdict, weigh
+from traincast.accuracy.grant import Grant, weigh
 from traincast.accuracy.predictions import Prediction, refuse, summarize
 from traincast.accuracy.remember import Remembering
 from traincast.accuracy.retune import Tuned, prepare
@@ -56,7 +57,7 @@ def answer_rows(
     watched: Iterable[Row] = progress(asked) if progress is not None else asked
     lessons = prepare(_measured(given), ops=_op_model(), prior=prior) if answer is None else []
     cases = [case for row in asked if isinstance(case := _read_case(row), Case)] if lessons else []
-    grant = weigh(lessons, cases, prior=prior) if lessons else Grant(tuned=Tuned(start=prior))
+    grant = weigh(lessons, cases, prior=prior) if lessons else Grant(plain=Learned(tuned=Tuned(start=prior)))
     if engine not in ENGINES:
         raise UnknownName("engine", engine, ENGINES)
     if workers > 1 and answer is None:
@@ -74,7 +75,10 @@ def answer_rows(
         places = _places_to_correct(asked, predictions, grant, constants=constants)
         if places:
             predictions = _correct(asked, predictions, places, grant.teach(lessons, constants=constants))
-    return predictions
+    return [
+        grant.verdict_of(parse_case(row)).doubt(prediction) if prediction.answered else prediction
+        for row, prediction in zip(asked, predictions, strict=True)
+    ]
 
 
 def _correct(
@@ -92,12 +96,13 @@ def _places_to_correct(
     asked: Sequence[Row], predictions: Sequence[Prediction], grant: Grant, *, constants: bool
 ) -> list[int]:
     """The answered rows whose near rows may correct them, with or without moved constants."""
-    wanted = Verdict(constants=constants, near=True)
-    return [
-        index
-        for index, prediction in enumerate(predictions)
-        if prediction.answered and grant.verdict_of(parse_case(asked[index])) == wanted
-    ]
+    found = []
+    for index, prediction in enumerate(predictions):
+        if prediction.answered:
+            verdict = grant.verdict_of(parse_case(asked[index]))
+            if verdict.near and verdict.constants == constants:
+                found.append(index)
+    return found
 
 
 def choose_workers(num_rows: int) -> int:

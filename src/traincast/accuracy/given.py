@@ -2,9 +2,9 @@
 
 The log error of a case is modelled as (1 - c) d + c m + l, where c is the forecast's share of exposed communication, d the
 error of what runs on the device, m that of the network, l what is left near the case. d is shared by cases of the same job at
-near batches, of the same model, device and stack; m by cases of the same cluster; l by cases that are near in batch, size,
-plan and shares of the step. So one device's profile of a job corrects its computation at every scale and says nothing about
-its network, and far from everything known the correction fades to none.
+near batches, of the same model, device and stack; m by cases of the same cluster, the more the nearer their plans; l by cases
+that are near in batch, size, plan and shares of the step. So one device's profile of a job corrects its computation at every
+scale and says nothing about its network, and far from everything known the correction fades to none.
 
 The constants say how far apart errors of related cases are expected to be, as a share. They were chosen by the mean error
 over twelve leave-scale-out, leave-model-out and leave-GPU-out splits of the visible cases, where none of them matters
@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traincast.accuracy.anchor import job_of
 from traincast.accuracy.cases import Case
 from traincast.accuracy.predictions import Prediction
 
@@ -26,15 +27,16 @@ Array = NDArray[np.float64]
 NOISE = 0.08
 """Spread of one measurement around its truth, as a share: repeats differ by 2-6%, and runs have their accidents."""
 JOB, MODEL, FAMILY, DEVICE, STACK, EVERYTHING = 0.3, 0.1, 0.1, 0.15, 0.1, 0.05
-CLUSTER, NETWORK, NEAR = 0.2, 0.1, 0.12
+CLUSTER, PLACEMENT, NETWORK, NEAR = 0.2, 0.2, 0.1, 0.12
 BATCH_OCTAVES, SIZE_OCTAVES, SHARE_REACH = 1.5, 1.5, 0.5
 PLAN_OCTAVES = (1.5, 1.5, 1.5, 1.5, 2.5)
 """Of tensor, pipeline, nodes, devices and micro-batches."""
+FAR = 1e3
 MAX_KNOWN = 400
 """Known rows used for one job, nearest first: enough for a profile, small enough for an exact solution."""
 OUTLIER = 2.0
 """Known rows further than this many standard deviations from what the others say count less."""
-_Z90 = 1.6449
+Z90 = 1.6449
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ def correct(cases: Sequence[Case], predictions: Sequence[Prediction], known: Seq
     jobs: dict[tuple[str | None, ...], list[int]] = {}
     for index, (case, prediction) in enumerate(zip(cases, predictions, strict=True)):
         if prediction.answered:
-            jobs.setdefault(_job(case), []).append(index)
+            jobs.setdefault(job_of(case), []).append(index)
     for places in jobs.values():
         near = _nearest(usable, cases[places[0]])
         shifts, spreads = _infer(near, [(cases[place], predictions[place]) for place in places])
@@ -81,7 +83,7 @@ def _nearest(known: Sequence[Known], case: Case) -> list[Known]:
 
 
 def _relation(one: Case, other: Case) -> int:
-    same_job = 8 * (_job(one) == _job(other))
+    same_job = 8 * (job_of(one) == job_of(other))
     return same_job + 4 * (one.model == other.model) + 2 * (one.gpu == other.gpu) + (one.framework == other.framework)
 
 
@@ -135,7 +137,7 @@ def _describe(rows: Sequence[tuple[Case, Prediction]], codes: dict[Hashable, int
         codes=np.array(
             [
                 (
-                    code("job", *_job(case)),
+                    code("job", *job_of(case)),
                     code("model", case.model, case.mode),
                     code("family", case.arch or case.model, case.mode),
                     code("device", case.gpu, case.dtype),
@@ -147,7 +149,16 @@ def _describe(rows: Sequence[tuple[Case, Prediction]], codes: dict[Hashable, int
             dtype=np.int64,
         ),
         batch=np.array([[octave((case.micro_batch or 1.0) * (case.seq_len or 1))] for case in cases]),
-        size=np.array([[octave(case.hidden), octave(case.n_layers)] for case in cases]),
+        size=np.array(
+            [
+                # Models whose width is not known are near none but their own family.
+                [
+                    octave(case.hidden) if case.hidden else FAR * code("family", case.arch or case.model, case.mode),
+                    octave(case.n_layers),
+                ]
+                for case in cases
+            ]
+        ),
         plan=np.array(
             [[octave(x) for x in (case.tp, case.pp, case.n_nodes, case.n_gpus, case.grad_accum)] for case in cases]
         ),
@@ -173,7 +184,7 @@ def _covariance(left: _Features, right: _Features) -> Array:
     shares = _near(left.shares, right.shares, SHARE_REACH)
     on_device = batch * (JOB**2 * job + MODEL**2 * model + FAMILY**2 * family * size)
     on_device += DEVICE**2 * device + STACK**2 * stack + EVERYTHING**2
-    on_network = CLUSTER**2 * cluster + NETWORK**2
+    on_network = cluster * (CLUSTER**2 + PLACEMENT**2 * plan) + NETWORK**2
     sent_left, sent_right = left.communication[:, None], right.communication[None, :]
     both = (1 - sent_left) * (1 - sent_right) * on_device + sent_left * sent_right * on_network
     return np.asarray(both + NEAR**2 * stack * batch * size * plan * shares, dtype=np.float64)
@@ -187,7 +198,9 @@ def _near(left: Array, right: Array, reach: float) -> Array:
 def _prior_variance(features: _Features) -> Array:
     device = JOB**2 + MODEL**2 + FAMILY**2 + DEVICE**2 + STACK**2 + EVERYTHING**2
     sent = features.communication
-    return np.asarray((1 - sent) ** 2 * device + sent**2 * (CLUSTER**2 + NETWORK**2) + NEAR**2, dtype=np.float64)
+    return np.asarray(
+        (1 - sent) ** 2 * device + sent**2 * (CLUSTER**2 + PLACEMENT**2 + NETWORK**2) + NEAR**2, dtype=np.float64
+    )
 
 
 def _move(prediction: Prediction, *, shift: float, spread: float, num_known: int) -> Prediction:
@@ -199,12 +212,7 @@ def _move(prediction: Prediction, *, shift: float, spread: float, num_known: int
     return replace(
         prediction,
         step_s=step_s,
-        step_low_s=step_s * math.exp(-_Z90 * spread),
-        step_high_s=step_s * math.exp(_Z90 * spread),
+        step_low_s=step_s * math.exp(-Z90 * spread),
+        step_high_s=step_s * math.exp(Z90 * spread),
         reason="; ".join(part for part in (prediction.reason, note) if part),
     )
-
-
-def _job(case: Case) -> tuple[str | None, ...]:
-    """What is one job on one kind of device, at whatever batch and scale."""
-    return case.model, case.gpu, case.dtype, case.mode, case.framework, case.act_ckpt, str(case.compiled)

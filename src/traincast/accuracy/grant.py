@@ -1,31 +1,33 @@
 """How far given measurements may move a forecast: never further than they prove themselves on each other.
 
-For every asked row there are three answers: ignore what is given; move the constants of its stack; also correct it by the errors
-of near rows. Which one is used is decided by the given rows alone, before any asked row is answered:
+For every asked row there are four answers, from the simplest: ignore what is given; let the job's own one-device steps say how
+slow its computation is; also move the constants of its stack; also correct it by the errors of near rows. Which one is used
+is decided by the given rows alone, before any asked row is answered:
 
-1. What is new about the asked row beside the given rows of its framework: the device, the model, a larger model, more devices.
-2. The given rows are left out in the same way (one device, one model, the largest models, the largest scales; blocks of rows
-   where nothing is new or there is too little to leave out) and each answer is scored by its mean absolute log error on them.
-3. Another answer than "ignore" must be better by GAIN of the error and by one standard error of the paired difference; of those
-   the best is taken, a simpler one where it is nearly as good. For a new device or model "ignore" must also be off by more
-   than repeats of one step are (NOISE_FLOOR).
-4. A new device or model that the given rows could not rehearse, or that is new in scale too, is not corrected by near rows,
-   because there are none; nor do rows of a single device move the constants for another.
+1. What is new about the asked row beside the given rows of its framework: the device, the model, a larger model, more
+   devices or nodes than any row, than any row of its device, or than any row of its model.
+2. The given rows are left out in the same way (one device, one model, the largest models, the largest scales, the larger scales
+   of one device or model) and each answer is scored by its absolute log error on them.
+3. An answer is preferred to a simpler one where its gain is larger than one standard error, between rows and between what was
+   left out together.
+4. What could not be rehearsed for want of a second device teaches nothing about another one; for want of a second model, only
+   constants, by their errors on blocks of rows. Near rows of a strange model at a strange scale do not exist.
 
 A row of a framework that is not among the given rows is answered as if nothing were given. With fewer than MIN_LESSONS rows
 nothing can be rehearsed: the constants stay, and only rows of a known device and model are corrected.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from traincast.accuracy.anchor import Learned, anchor, choose_telling, learn
 from traincast.accuracy.cases import Case
-from traincast.accuracy.given import Known, correct
+from traincast.accuracy.given import NOISE, Z90, Array, Known, correct
 from traincast.accuracy.predictions import Prediction
-from traincast.accuracy.retune import Lesson, Tuned, retune
+from traincast.accuracy.retune import Lesson, Tuned
 from traincast.cost.stack import Stack
 
 MIN_LESSONS = 6
@@ -35,55 +37,107 @@ MAX_FOLDS = 3
 FOLD_LESSONS, FOLD_ASKED = 100, 30
 FOLD_STEPS, FOLD_ROUNDS = 32, 3
 """A rehearsal moves constants on fewer rows and in fewer rounds than the real fit."""
-GAIN = 0.1
-NOISE_FLOOR = 0.06
-"""Repeats of one step differ by 2 to 6%: an error below that leaves nothing to carry over to a strange device or model."""
-SIMPLER = 0.03
+MAX_STRETCH = 3.0
 LARGER = 1.5
 """A scale or a model's size is new beyond this multiple of the largest given."""
 
-Novelty = frozenset[str]
+KINDS = ("device", "size", "model", "scale", "device scale", "model scale")
+"""What can be new about a case, the strangest first."""
+Scale = tuple[int, int]
+"""Devices and nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Novelty:
+    """What is new about a case."""
+
+    kinds: frozenset[str] = frozenset()
+    reach: Scale | None = None
+    """The largest given scale of its device or model, where only that is new."""
+
+    @property
+    def strange(self) -> frozenset[str]:
+        return self.kinds & {"device", "model", "size"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What may be used for an asked row."""
 
+    profile: bool = False
     constants: bool = False
     near: bool = False
+    spread: float = 0.0
+    """Of the log errors of rows that were left out in the same way and answered so; 0: there were none."""
+    stretch: float = 1.0
+    """How many times larger than expected the errors of such rows were after they were corrected by near rows."""
+
+    def doubt(self, prediction: Prediction) -> Prediction:
+        """The prediction with an interval that would have held nine of ten rows that were left out in the same way."""
+        if prediction.step_s is None or not self.spread:
+            return prediction
+        spread = self.stretch * _spread(prediction) if self.near else self.spread
+        return replace(
+            prediction,
+            step_low_s=prediction.step_s * math.exp(-Z90 * spread),
+            step_high_s=prediction.step_s * math.exp(Z90 * spread),
+        )
 
 
 IGNORE = Verdict()
-CHOICES = (IGNORE, Verdict(constants=True), Verdict(constants=True, near=True))
+CHOICES = (
+    IGNORE,
+    Verdict(profile=True),
+    Verdict(profile=True, constants=True),
+    Verdict(profile=True, constants=True, near=True),
+)
 """From the simplest. Near rows without moved constants are no choice: errors of one node that are really the host's would be
 carried to many nodes as if they were the device's, and no row of one node could tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """Lessons left out together."""
+
+    errors: tuple[Array, ...]
+    """Absolute log errors, for each of CHOICES."""
+    spreads: Array
+    """What the last of them expects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """What the given rows of one framework hold."""
 
-    models: frozenset[str | None]
-    devices: frozenset[str]
-    most_devices: int
+    models: Mapping[str | None, Scale]
+    """The largest scale of each."""
+    devices: Mapping[str, Scale]
     most_params: float = math.inf
 
     def novelty_of(self, case: Case) -> Novelty:
-        found = set()
+        kinds = set()
         if case.gpu not in self.devices:
-            found.add("device")
+            kinds.add("device")
         if case.model not in self.models:
-            found.add("size" if (case.params or 0.0) > LARGER * self.most_params else "model")
-        if (case.n_gpus or 1) > LARGER * self.most_devices:
-            found.add("scale")
-        return frozenset(found)
+            kinds.add("size" if (case.params or 0.0) > LARGER * self.most_params else "model")
+        everything = _largest(self.devices.values())
+        if _beyond(case, everything):
+            kinds.add("scale")
+        if kinds:
+            return Novelty(kinds=frozenset(kinds))
+        for kind, reach in (("device scale", self.devices[case.gpu]), ("model scale", self.models[case.model])):
+            if _beyond(case, reach):
+                return Novelty(kinds=frozenset({kind}), reach=reach)
+        return Novelty()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
     """What was learnt from given rows, and for which rows it may be used."""
 
-    tuned: Tuned = field(default_factory=Tuned)
+    plain: Learned = field(default_factory=Learned)
+    """With the constants left where they were."""
+    moved: Learned = field(default_factory=Learned)
     scopes: Mapping[str | None, Scope] = field(default_factory=dict)
     verdicts: Mapping[tuple[str | None, Novelty], Verdict] = field(default_factory=dict)
 
@@ -93,20 +147,15 @@ class Grant:
 
     def stack_of(self, case: Case, name: str) -> Stack:
         """The constants that an asked row is answered with."""
-        return (self.tuned if self.verdict_of(case).constants else self.ignoring).stack_of(case, name)
-
-    @property
-    def ignoring(self) -> Tuned:
-        return Tuned(start=self.tuned.start)
+        verdict = self.verdict_of(case)
+        return (self.moved if verdict.constants else self.plain).stack_of(case, name, profile=verdict.profile)
 
     def teach(self, lessons: Sequence[Lesson], *, constants: bool) -> list[Known]:
         """The lessons beside what would have been answered, with or without moved constants."""
-        moved = self.tuned if constants else None
-        return [
-            Known(case=one.case, prediction=_answer(one, moved), step_s=one.step.seconds)
-            for one in lessons
-            if not constants or (one.case.framework, None) in self.tuned.groups
-        ]
+        if not constants:
+            return _teach(lessons, self.plain)
+        groups = self.moved.tuned.groups
+        return _teach([one for one in lessons if (one.case.framework, None) in groups], self.moved)
 
 
 def weigh(lessons: Sequence[Lesson], asked: Sequence[Case], *, prior: Stack | None = None) -> Grant:
@@ -115,65 +164,116 @@ def weigh(lessons: Sequence[Lesson], asked: Sequence[Case], *, prior: Stack | No
     verdicts: dict[tuple[str | None, Novelty], Verdict] = {}
     for framework in dict.fromkeys(lesson.case.framework for lesson in lessons):
         own = [lesson for lesson in lessons if lesson.case.framework == framework]
-        scope = scopes[framework] = Scope(
-            models=frozenset(lesson.case.model for lesson in own),
-            devices=frozenset(lesson.case.gpu for lesson in own),
-            most_devices=max(lesson.case.n_gpus or 1 for lesson in own),
-            most_params=max(lesson.case.params or math.inf for lesson in own),
-        )
-        scores: dict[str, list[list[float]]] = {}
+        scope = scopes[framework] = read_scope([lesson.case for lesson in own])
+        rehearsals: dict[object, list[Fold]] = {}
         for novelty in dict.fromkeys(scope.novelty_of(case) for case in asked if case.framework == framework):
-            verdicts[framework, novelty] = _judge(own, novelty, scores)
+            verdicts[framework, novelty] = _judge(own, novelty, rehearsals)
     moving = {framework for (framework, _), verdict in verdicts.items() if verdict.constants}
-    tuned = retune([lesson for lesson in lessons if lesson.case.framework in moving], prior=prior)
-    return Grant(tuned=tuned, scopes=scopes, verdicts=verdicts)
+    start = Tuned(start=prior)
+    return Grant(
+        plain=Learned(tuned=start, anchors=anchor(lessons, start)),
+        moved=learn([lesson for lesson in lessons if lesson.case.framework in moving], prior=prior),
+        scopes=scopes,
+        verdicts=verdicts,
+    )
 
 
-def _judge(lessons: Sequence[Lesson], novelty: Novelty, scores: dict[str, list[list[float]]]) -> Verdict:
-    strange = novelty & {"device", "model", "size"}
+def read_scope(cases: Sequence[Case]) -> Scope:
+    models: dict[str | None, list[Scale]] = {}
+    devices: dict[str, list[Scale]] = {}
+    for case in cases:
+        models.setdefault(case.model, []).append(_scale(case))
+        devices.setdefault(case.gpu, []).append(_scale(case))
+    return Scope(
+        models={name: _largest(scales) for name, scales in models.items()},
+        devices={name: _largest(scales) for name, scales in devices.items()},
+        most_params=max(case.params or math.inf for case in cases),
+    )
+
+
+def _judge(lessons: Sequence[Lesson], novelty: Novelty, rehearsals: dict[object, list[Fold]]) -> Verdict:
     if len(lessons) < MIN_LESSONS:
-        return Verdict(near=not strange)
-    rehearsed = [name for name in ("device", "size", "model", "scale") if name in novelty and _groups(lessons, name)]
-    if "device" in novelty and "device" not in rehearsed:
+        return Verdict(profile=True, near=not novelty.strange)
+    rehearsed = [kind for kind in KINDS if kind in novelty.kinds and len(_groups(lessons, kind, novelty.reach)) > 1]
+    if "device" in novelty.kinds and "device" not in rehearsed:
         # Rows of one device cannot tell which of its constants are its own.
         return IGNORE
     how = rehearsed[0] if rehearsed else "block"
-    if how not in scores:
-        scores[how] = _rehearse(lessons, how)
-    may_correct = strange <= set(rehearsed[:1]) and not (strange and "scale" in novelty)
-    return choose(scores[how], may_correct=may_correct, floor=NOISE_FLOOR if strange else 0.0)
+    key = how, novelty.reach
+    if key not in rehearsals:
+        rehearsals[key] = _rehearse(lessons, how, novelty.reach)
+    may_correct = novelty.strange <= set(rehearsed[:1]) and not (novelty.strange and "scale" in novelty.kinds)
+    # Blocks of rows take a job's profile away with the job, and so say nothing against it.
+    verdict = choose(rehearsals[key], first=0 if rehearsed else 1, may_correct=may_correct)
+    return _calibrate(verdict, rehearsals[key]) if rehearsed else verdict
 
 
-def choose(errors: Sequence[Sequence[float]], *, may_correct: bool, floor: float = 0.0) -> Verdict:
-    """The verdict with the least of the absolute log errors (one list for each of CHOICES), if it is surely less. Errors that
-    are on average below `floor` without anything given are left alone."""
-    ignored = np.asarray(errors[0])
-    if not len(ignored) or float(ignored.mean()) < floor:
-        return IGNORE
-    best, best_error = IGNORE, float(ignored.mean()) * (1 - GAIN)
-    for verdict, found in zip(CHOICES[1:], errors[1:], strict=True):
-        if verdict.near and not may_correct:
-            continue
-        gains = ignored - np.asarray(found)
-        doubt = float(gains.std(ddof=1)) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
-        error = float(np.mean(found))
-        better = error < best_error * (1 - SIMPLER) if best is not IGNORE else error <= best_error
-        if better and float(gains.mean()) > doubt:
-            best, best_error = verdict, error
-    return best
+def choose(folds: Sequence[Fold], *, first: int = 0, may_correct: bool = True) -> Verdict:
+    """The most elaborate of CHOICES from the first that is surely better than the simpler ones."""
+    best = first
+    for place in range(first + 1, len(CHOICES)):
+        if (may_correct or not CHOICES[place].near) and _surely_better(folds, place, best):
+            best = place
+    return CHOICES[best]
 
 
-def _groups(lessons: Sequence[Lesson], name: str) -> list[list[int]]:
+def _surely_better(folds: Sequence[Fold], place: int, than: int) -> bool:
+    """By more than one standard error, between rows as between folds: the errors of one device or model are alike."""
+    gains = [np.subtract(fold.errors[than], fold.errors[place]) for fold in folds if len(fold.errors[place])]
+    if not gains:
+        return False
+
+    def surely_positive(values: Array) -> bool:
+        return len(values) > 1 and float(values.mean()) > float(values.std(ddof=1)) / math.sqrt(len(values))
+
+    return surely_positive(np.concatenate(gains)) and surely_positive(np.array([gain.mean() for gain in gains]))
+
+
+def _calibrate(verdict: Verdict, folds: Sequence[Fold]) -> Verdict:
+    errors = np.concatenate([fold.errors[CHOICES.index(verdict)] for fold in folds])
+    if verdict == IGNORE or len(errors) < MIN_LESSONS:
+        return verdict
+    expected = np.concatenate([fold.spreads for fold in folds])
+    return replace(
+        verdict,
+        spread=max(NOISE, float(np.quantile(errors, 0.9)) / Z90),
+        stretch=min(MAX_STRETCH, max(1.0, float(np.quantile(errors / expected, 0.9)) / Z90)),
+    )
+
+
+def _spread(prediction: Prediction) -> float:
+    return math.log((prediction.step_high_s or math.nan) / (prediction.step_low_s or math.nan)) / (2 * Z90)
+
+
+def _scale(case: Case) -> Scale:
+    return case.n_gpus or 1, case.n_nodes or 1
+
+
+def _largest(scales: Iterable[Scale]) -> Scale:
+    found = list(scales)
+    return max(devices for devices, _ in found), max(nodes for _, nodes in found)
+
+
+def _beyond(case: Case, reach: Scale) -> bool:
+    devices, nodes = _scale(case)
+    return devices > LARGER * reach[0] or nodes > LARGER * reach[1]
+
+
+def _groups(lessons: Sequence[Lesson], kind: str, reach: Scale | None) -> list[list[int]]:
     """The places of the lessons to leave out together, one list for each fold; none where there is too little."""
-    if name == "block":
+    if kind == "block":
         order = sorted(range(len(lessons)), key=lambda place: (_layout(lessons[place].case), place))
         return [part.tolist() for part in np.array_split(np.array(order), MAX_FOLDS)]
     values: dict[object, list[int]] = {}
     for place, lesson in enumerate(lessons):
         case = lesson.case
+        if reach is not None and not _beyond(case, reach):
+            # What is known of the asked device or model at its own small scale stays known of the others, too.
+            continue
+        name = kind.removesuffix(" scale")
         value = {"device": case.gpu, "model": case.model, "scale": case.n_gpus or 1, "size": case.params or 0.0}[name]
         values.setdefault(value, []).append(place)
-    if name in ("scale", "size"):
+    if kind in ("scale", "size"):
         # The larger is asked of the smaller, never the reverse.
         sizes = sorted(size for size in values if isinstance(size, (int, float)))
         large = [size for size in sizes[1:] if len(values[size]) >= MIN_GROUP][-2:]
@@ -188,28 +288,46 @@ def _layout(case: Case) -> tuple[str, ...]:
     return tuple(str(value) for value in (case.model, case.gpu, case.tp, case.pp, case.n_nodes, case.n_gpus))
 
 
-def _rehearse(lessons: Sequence[Lesson], how: str) -> list[list[float]]:
-    """Absolute log errors on left-out lessons, one list for each of CHOICES."""
-    errors: list[list[float]] = [[] for _ in CHOICES]
-    for known, asked in _folds(lessons, how):
-        moved = retune(known, rounds=FOLD_ROUNDS, max_steps=FOLD_STEPS)
-        plain = [_answer(one, moved) for one in asked]
-        teachers = [Known(case=one.case, prediction=_answer(one, moved), step_s=one.step.seconds) for one in known]
-        near = correct([one.case for one in asked], plain, teachers)
-        for place, answers in enumerate(([_answer(one, None) for one in asked], plain, near)):
-            errors[place] += [
-                abs(math.log((answer.step_s or math.nan) / one.step.seconds))
-                for answer, one in zip(answers, asked, strict=True)
-            ]
-    return errors
+def _rehearse(lessons: Sequence[Lesson], how: str, reach: Scale | None) -> list[Fold]:
+    """What each answer would have been worth on lessons left out."""
+    found: list[Fold] = []
+    start = Tuned(start=lessons[0].start)
+    for known, asked in _folds(lessons, how, reach):
+        plain = Learned(tuned=start, anchors=anchor(known, start))
+        moved = learn(known, rounds=FOLD_ROUNDS, max_steps=FOLD_STEPS)
+        better = [_answer(one, moved) for one in asked]
+        near = correct([one.case for one in asked], better, _teach(known, moved))
+        answers = (
+            [_answer(one, plain, profile=False) for one in asked],
+            [_answer(one, plain) for one in asked],
+            better,
+            near,
+        )
+        found.append(
+            Fold(
+                errors=tuple(
+                    np.array(
+                        [
+                            abs(math.log((answer.step_s or math.nan) / one.step.seconds))
+                            for answer, one in zip(row, asked, strict=True)
+                        ]
+                    )
+                    for row in answers
+                ),
+                spreads=np.array([_spread(answer) for answer in near]),
+            )
+        )
+    return found
 
 
-def _folds(lessons: Sequence[Lesson], how: str) -> Iterator[tuple[list[Lesson], list[Lesson]]]:
-    for places in _groups(lessons, how):
+def _folds(lessons: Sequence[Lesson], how: str, reach: Scale | None) -> Iterator[tuple[list[Lesson], list[Lesson]]]:
+    for places in _groups(lessons, how, reach):
         out = set(places)
+        asked = _thin([lessons[place] for place in places], FOLD_ASKED)
         known = [lesson for place, lesson in enumerate(lessons) if place not in out]
         if known:
-            yield _thin(known, FOLD_LESSONS), _thin([lessons[place] for place in places], FOLD_ASKED)
+            cases = [one.case for one in known], [one.case for one in asked]
+            yield [known[place] for place in choose_telling(*cases, FOLD_LESSONS)], asked
 
 
 def _thin(lessons: Sequence[Lesson], most: int) -> list[Lesson]:
@@ -218,9 +336,13 @@ def _thin(lessons: Sequence[Lesson], most: int) -> list[Lesson]:
     return [lessons[place] for place in np.linspace(0, len(lessons) - 1, most).round().astype(int)]
 
 
-def _answer(lesson: Lesson, moved: Tuned | None) -> Prediction:
-    software = moved.stack_of(lesson.case, lesson.start.name) if moved else lesson.start
-    timeline = lesson.step.simulate(software)
+def _teach(lessons: Sequence[Lesson], learned: Learned) -> list[Known]:
+    """The lessons beside what would have been answered."""
+    return [Known(case=one.case, prediction=_answer(one, learned), step_s=one.step.seconds) for one in lessons]
+
+
+def _answer(lesson: Lesson, learned: Learned, *, profile: bool = True) -> Prediction:
+    timeline = lesson.step.simulate(learned.stack_of(lesson.case, lesson.start.name, profile=profile))
     shares = timeline.shares
     return Prediction(
         case_id=lesson.case.case_id,

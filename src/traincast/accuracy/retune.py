@@ -8,9 +8,9 @@ from traincast.accuracy.cases import Case, Measured
 from traincast.accuracy.translate import translate
 from traincast.cost import OpModel
 from traincast.cost.pricing import Pricing
-from traincast.cost.stack import TUNABLE, Stack, stack
+from traincast.cost.stack import TUNABLE, Stack, read_constants, stack, with_constants
 from traincast.errors import TraincastError
-from traincast.forecast.tune import MAX_STEPS, KnownStep, know_step, tune
+from traincast.forecast.tune import COMMUNICATING, MAX_STEPS, KnownStep, know_step, tune
 
 Group = tuple[str | None, str | None]
 
@@ -78,3 +78,21 @@ def retune(
                 common = groups[framework, None]
                 groups[group] = tune(common, rows, spreads=narrow, rounds=min(5, rounds), max_steps=max_steps)
     return Tuned(groups=groups, start=prior)
+
+
+def retune_network(tuned: Tuned, lessons: Sequence[Lesson], *, rounds: int = 8, max_steps: int = MAX_STEPS) -> Tuned:
+    """The constants of communication again and alone, for each device from where they started: the links of one machine say
+    nothing about those of another. `lessons`: steps of many devices, their computation held to what was measured of it."""
+    spreads = {name: TUNABLE[name] for name in COMMUNICATING}
+    starts = {one.case.framework: one.start for one in lessons}
+    groups = dict(tuned.groups)
+    for group, found in tuned.groups.items():
+        framework, device = group
+        own = [
+            one.step for one in lessons if one.case.framework == framework and one.case.gpu == (device or one.case.gpu)
+        ]
+        if framework not in starts or (device is None and any(other[0] == framework and other[1] for other in groups)):
+            continue
+        network = {name: value for name, value in read_constants(starts[framework]).items() if name in COMMUNICATING}
+        groups[group] = tune(with_constants(found, network), own, spreads=spreads, rounds=rounds, max_steps=max_steps)
+    return Tuned(groups=groups, start=tuned.start)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from traincast.accuracy.anchor import choose_telling
 from traincast.accuracy.baselines import nominal_memory_bytes
 from traincast.accuracy.baselines.memory import FAILS_ABOVE_BYTES
 from traincast.accuracy.batch import Answer, Progress, answer_rows
@@ -128,8 +129,10 @@ def _compare_splits(scored: Sequence[Scored], rows: Sequence[Row]) -> list[Compa
             one_fold = split.leave_out is None
             most_known, most = (MOST_KNOWN, MOST_ASKED) if one_fold else (MOST_KNOWN_OF_A_FOLD, MOST_ASKED_OF_A_FOLD)
             for known, rest in _thin(list(folds(split, measured)), MOST_FOLDS):
-                known_rows = _thin([by_id[row.case.case_id] for row in known], most_known)
-                asked_rows = _thin([by_id[row.case.case_id] for row in rest], most)
+                asked_cases = [row.case for row in _thin(rest, most)]
+                telling = choose_telling([row.case for row in known], asked_cases, most_known)
+                known_rows = [by_id[known[place].case.case_id] for place in telling]
+                asked_rows = [by_id[case.case_id] for case in asked_cases]
                 again.extend(_grant(known_rows, asked_rows))
                 without.extend(_grant([], asked_rows))
             found.append(Comparison(split=split.name, method=OURS_GIVEN, score=score_time(again)))
