@@ -1,11 +1,12 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from traincast.accuracy.cases import Case, Observation
-from traincast.accuracy.predictions import Prediction
+from traincast.accuracy.predictions import Prediction, refuse
 from traincast.accuracy.scores import Scored, break_down, confuse, name_scale, score, score_time
 
 
@@ -51,6 +52,15 @@ def test_false_safe_is_kept_apart_from_false_alarm() -> None:
     assert found.false_safe_rate == pytest.approx(2 / 3)
     assert found.false_alarm_rate == pytest.approx(1 / 2)
     assert found.accuracy == pytest.approx(2 / 5)
+
+
+def test_a_plan_that_cannot_be_built_is_said_to_fail() -> None:
+    rows = [replace(make_scored(said=None, status=status), prediction=refuse("x", "no such plan", fits=False))
+            for status in ("failed", "ok")]  # fmt: skip
+    found = confuse(rows)
+    assert (found.true_fail, found.false_alarm) == (1, 1)
+    assert score_time(rows).answered == 0.0
+    assert confuse([replace(rows[0], prediction=refuse("x", "unknown model"))]).num_cases == 0
 
 
 def test_suspect_rows_are_scored_for_nothing() -> None:

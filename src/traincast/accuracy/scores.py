@@ -139,10 +139,10 @@ def score_memory(scored: Iterable[Scored]) -> Score:
 
 
 def confuse(scored: Iterable[Scored]) -> Confusion:
-    """Only cases that were answered."""
+    """Every case with a verdict: a plan that cannot be built, and so is not answered, is said to fail."""
     counts = {(said, went): 0 for said in (True, False) for went in (True, False)}
     for row in scored:
-        if row.observation.scores_fit and row.prediction.answered and row.prediction.fits is not None:
+        if row.observation.scores_fit and row.prediction.fits is not None:
             counts[row.prediction.fits, row.observation.status == "ok"] += 1
     return Confusion(
         true_fit=counts[True, True],
