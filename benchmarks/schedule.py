@@ -130,6 +130,8 @@ def beside_peers(folder: Path, unit: float) -> None:
             continue
         placer = PLACERS["consolidated" if peer == "helios" else "count"]
         best = math.inf
+        if ours is None:  # compile before the clock runs
+            simulate()
         for _ in range(3):
             before = time.process_time()
             if ours is None:

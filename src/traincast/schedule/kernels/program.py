@@ -11,7 +11,7 @@ from typing import Any
 MOST_STEPS = 60
 TOLERANCE = 1e-6
 """Of the level: where the gap to the best possible is closed."""
-LEAST_EASE = 0.3
+LEAST_EASE = 0.2
 """No step closes more of the gap than all but this, or the point would leave the middle and run into a corner."""
 
 

@@ -208,26 +208,34 @@ def grant(
 
 def sink(parent: int, size: int, kind: int, num_types: int, line: Any, urgency: Any, deficit: Any, share: Any) -> None:
     job = line[parent]
+    mine = urgency[job]
     while True:
         child = 2 * parent + 1
         if child >= size:
             break
-        if child + 1 < size and is_due_before(line[child + 1], line[child], kind, num_types, urgency, deficit, share):
-            child += 1
-        if not is_due_before(line[child], job, kind, num_types, urgency, deficit, share):
+        other = line[child]
+        theirs = urgency[other]
+        if child + 1 < size:
+            third = urgency[line[child + 1]]
+            if third > theirs or (
+                third == theirs and is_due_before(line[child + 1], other, kind, num_types, deficit, share)
+            ):
+                child += 1
+                other = line[child]
+                theirs = third
+        if theirs < mine or (theirs == mine and not is_due_before(other, job, kind, num_types, deficit, share)):
             break
-        line[parent] = line[child]
+        line[parent] = other
         parent = child
     line[parent] = job
 
 
-def is_due_before(job: int, other: int, kind: int, num_types: int, urgency: Any, deficit: Any, share: Any) -> bool:
+def is_due_before(job: int, other: int, kind: int, num_types: int, deficit: Any, share: Any) -> bool:
+    """Of two that are equally urgent."""
     mine = job * num_types + kind
     theirs = other * num_types + kind
     before: bool = job < other
-    if urgency[job] != urgency[other]:
-        before = urgency[job] > urgency[other]
-    elif deficit[mine] != deficit[theirs]:
+    if deficit[mine] != deficit[theirs]:
         before = deficit[mine] > deficit[theirs]
     elif share[mine] != share[theirs]:
         before = share[mine] > share[theirs]
