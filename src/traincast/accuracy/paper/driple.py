@@ -247,8 +247,7 @@ class TransferPoint:
 
 def transfer(rows: Sequence[Measured], *, setting: str, counts: Sequence[int], seed: int = 0,
              training: "Training | None" = None) -> list[TransferPoint]:  # fmt: skip
-    """Learn all other settings, then add few runs of this one; asked are runs of architectures in none of them. From scratch
-    learns the process, which needs fewer runs than a network."""
+    """Learn all other settings, then add few runs of this one; asked are runs of architectures in none of them."""
     elsewhere = [row for row in rows if row.step.setting.name != setting and fold_of(row.step.name, seed=seed)]
     inside = [row for row in rows if row.step.setting.name == setting]
     asked = [row for row in inside if fold_of(row.step.name, seed=seed) == 0]
@@ -262,9 +261,8 @@ def transfer(rows: Sequence[Measured], *, setting: str, counts: Sequence[int], s
         if few:
             base = source if count < TUNED else tune_network(source, few)
             adapted = adapt(base, [(row.nodes, row.run) for row in few])
-            alone = learn([row.run for row in few])
             ours = [adapted.predict(row.nodes, row.run.place).twelve for row in asked]
-            theirs = _score(asked, [alone.predict(row.run.work, row.run.place)[1] for row in asked])
+            theirs = score_alone(few, asked)
         else:
             ours, theirs = [source.predict(row.nodes, row.run.place).twelve for row in asked], float("nan")
         points.append(
@@ -274,6 +272,18 @@ def transfer(rows: Sequence[Measured], *, setting: str, counts: Sequence[int], s
             )
         )  # fmt: skip
     return points
+
+
+def score_alone(few: Sequence[Measured], asked: Sequence[Measured]) -> float:
+    """From scratch: the process, which needs fewer runs than a network, or the network where that turns out better."""
+    alone = learn([row.run for row in few])
+    best = _score(asked, [alone.predict(row.run.work, row.run.place)[1] for row in asked])
+    if len(few) < 2 * TUNED:
+        return best
+    from traincast.resources.train import Training
+
+    network = fit_network(few, training=Training(num_members=1, num_epochs=150))
+    return min(best, _score(asked, [network.predict(row.nodes, row.run.place).twelve for row in asked]))
 
 
 def _score(rows: Sequence[Measured], answers: Sequence[Mapping[str, float]]) -> float:
