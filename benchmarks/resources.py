@@ -1,8 +1,8 @@
 """The twelve resource numbers on our corpus: the noise of their labels, unseen architectures and families, Driple, transfer.
 
 python benchmarks/resources.py noise                 # how far two measurements of the same lie apart (seconds)
-python benchmarks/resources.py ours                  # physics, the process and the graph network (six minutes of one core)
-python benchmarks/resources.py transfer              # to settings never seen (ten minutes)
+python benchmarks/resources.py ours                  # physics, the process and the graph network (three minutes of one core for each seed)
+python benchmarks/resources.py transfer              # to settings never seen (two minutes)
 python benchmarks/resources.py driple 4x1gbit 2x1gbit # Driple's network beside ours (a minute for each setting and seed)
 """
 
@@ -80,10 +80,11 @@ def print_repeats(path: Path) -> None:
 
 def _profile_block(block: Mapping[str, Any], setting: Setting) -> ResourceProfile:
     times_s, cpu_s, received, sent, resident = zip(*block["ranks"][0], strict=True)
+    node_bytes = total_memory_bytes() / setting.num_ranks
     return profile_samples(
         times_s,
         busy_s=[value / setting.nodes[0].cpu_share for value in cpu_s],
-        memory_share=[value * setting.num_ranks / total_memory_bytes() for value in resident],
+        memory_share=[value / node_bytes for value in resident],
         received_bytes=received,
         sent_bytes=sent,
         num_steps=block["num_steps"],
