@@ -1,7 +1,7 @@
 """The twelve resource numbers on our corpus: the noise of their labels, unseen architectures and families, Driple, transfer.
 
 python benchmarks/resources.py noise                 # how far two measurements of the same lie apart (seconds)
-python benchmarks/resources.py ours                  # physics, the process and the graph network (three minutes of one core for each seed)
+python benchmarks/resources.py ours                  # physics, the process and the graph network (two minutes for each seed)
 python benchmarks/resources.py transfer              # to settings never seen (two minutes)
 python benchmarks/resources.py driple 4x1gbit 2x1gbit # Driple's network beside ours (a minute for each setting and seed)
 """
