@@ -196,7 +196,7 @@ def _read_case(row: Row) -> Case | Prediction:
 def _answer_case(case: Case, answer: Answer | None, stacks: Stacks) -> Prediction:
     try:
         question = translate(case)
-        return summarize(
+        prediction = summarize(
             answer(question) if answer is not None else _forecast(question, stacks.stack_of(case, question.job.stack)),
             case_id=case.case_id,
             assumptions=question.assumptions,
@@ -204,6 +204,9 @@ def _answer_case(case: Case, answer: Answer | None, stacks: Stacks) -> Predictio
             memory_unit=question.memory_unit,
             counts_reserved=question.counts_reserved,
         )
+        if case.act_ckpt == "unknown" and prediction.fits is False:
+            return _recompute_to_fit(case, prediction, answer, stacks)
+        return prediction
     except IllegalPlan as error:
         # A plan that cannot be built does not run on any device.
         return refuse(case.case_id, str(error), fits=False)
@@ -212,6 +215,15 @@ def _answer_case(case: Case, answer: Answer | None, stacks: Stacks) -> Predictio
     except Exception as error:
         # A table of thousands must not die of one row that finds a hole in the model; the hole is named instead.
         return refuse(case.case_id, f"internal error: {type(error).__name__}: {error}")
+
+
+def _recompute_to_fit(case: Case, prediction: Prediction, answer: Answer | None, stacks: Stacks) -> Prediction:
+    """Where the source does not say what is run again, whoever is short of memory runs all layers again."""
+    frugal = _answer_case(replace(case, act_ckpt="full"), answer, stacks)
+    if not frugal.fits:
+        return prediction
+    reason = f"{prediction.reason}; it fits only if layers are run again, which is left open"
+    return replace(prediction, fits=True, reason=reason)
 
 
 def question_key(case: Case) -> Hashable:

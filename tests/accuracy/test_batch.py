@@ -1,0 +1,23 @@
+from typing import Any
+
+from traincast.accuracy.batch import answer_rows
+
+ROW: dict[str, Any] = {
+    "case_id": "x", "gpu": "a100-sxm4-40g", "family": "transformer-lm", "arch": "llama", "model": "small", "n_layers": 24,
+    "hidden": 1024, "n_heads": 8, "n_kv_heads": 8, "head_dim": 128, "ffn": 4096, "vocab": 8192, "seq_len": 2048,
+    "mode": "training_step", "dtype": "bf16", "attention": "flash", "optimizer": "adam", "n_gpus": 1, "n_nodes": 1,
+    "micro_batch": 32.0, "grad_accum": 1, "framework": "pytorch-2.1",
+}  # fmt: skip
+
+
+def test_a_job_that_may_run_its_layers_again_is_not_said_to_fail_for_want_of_it() -> None:
+    stated, open_, huge = answer_rows(
+        [
+            {**ROW, "act_ckpt": "none"},
+            {**ROW, "act_ckpt": "unknown"},
+            {**ROW, "act_ckpt": "unknown", "micro_batch": 512.0},
+        ]
+    )
+    assert (stated.fits, open_.fits, huge.fits) == (False, True, False)
+    assert open_.step_s == stated.step_s
+    assert "left open" in open_.reason
