@@ -135,6 +135,12 @@ def test_one_group_of_two_that_gains_is_not_enough() -> None:
     assert choose(folds(gaining, gaining)) != IGNORE
 
 
+def test_errors_within_the_noise_of_one_measurement_leave_nothing_to_carry_over() -> None:
+    fold = [[0.05, 0.06, 0.07], *[[0.01, 0.01, 0.02]] * 3]
+    assert choose(folds(fold, fold), floor=0.08) == IGNORE
+    assert choose(folds(fold, fold), floor=0.04) != IGNORE
+
+
 def test_the_simpler_of_equal_answers_is_taken() -> None:
     fold = [[0.5, 0.4, 0.5], *[[0.1, 0.1, 0.2]] * 3]
     assert choose(folds(fold, fold)) == CHOICES[1]

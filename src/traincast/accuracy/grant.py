@@ -9,7 +9,8 @@ is decided by the given rows alone, before any asked row is answered:
 2. The given rows are left out in the same way (one device, one model, the largest models, the largest scales, the larger scales
    of one device or model) and each answer is scored by its absolute log error on them.
 3. An answer is preferred to a simpler one where its gain is larger than one standard error, between rows and between what was
-   left out together.
+   left out together. To a strange device or model nothing is carried over where the simplest is already within the noise of
+   one measurement.
 4. What could not be rehearsed for want of a second device teaches nothing about another one; for want of a second model, only
    constants, by their errors on blocks of rows. Near rows of a strange model at a strange scale do not exist.
 
@@ -204,13 +205,17 @@ def _judge(lessons: Sequence[Lesson], novelty: Novelty, rehearsals: dict[object,
         rehearsals[key] = _rehearse(lessons, how, novelty.reach)
     may_correct = novelty.strange <= set(rehearsed[:1]) and not (novelty.strange and "scale" in novelty.kinds)
     # Blocks of rows take a job's profile away with the job, and so say nothing against it.
-    verdict = choose(rehearsals[key], first=0 if rehearsed else 1, may_correct=may_correct)
+    floor = NOISE if novelty.strange else 0.0
+    verdict = choose(rehearsals[key], first=0 if rehearsed else 1, may_correct=may_correct, floor=floor)
     return _calibrate(verdict, rehearsals[key]) if rehearsed else verdict
 
 
-def choose(folds: Sequence[Fold], *, first: int = 0, may_correct: bool = True) -> Verdict:
-    """The most elaborate of CHOICES from the first that is surely better than the simpler ones."""
+def choose(folds: Sequence[Fold], *, first: int = 0, may_correct: bool = True, floor: float = 0.0) -> Verdict:
+    """The most elaborate of CHOICES from the first that is surely better than the simpler ones; the first where its errors are
+    on average below the floor."""
     best = first
+    if folds and float(np.concatenate([fold.errors[first] for fold in folds]).mean()) < floor:
+        return CHOICES[first]
     for place in range(first + 1, len(CHOICES)):
         if (may_correct or not CHOICES[place].near) and _surely_better(folds, place, best):
             best = place
