@@ -122,10 +122,14 @@ def test_no_division_lifts_the_worst_job_higher(
 
 
 def test_blind_shares_of_a_full_fleet_are_split_like_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The closed form is the middle that the program itself comes near to."""
+    """The closed form reaches the program's level and lies further from all borders, which is what the middle means."""
     monkeypatch.setattr(kernels, "compiled", lambda: None)
     gpus = np.array([1.0, 1, 2, 4, 1, 2, 8, 1, 1, 1, 1, 1])
-    present = holders(np.ones((12, 3)), gpus, np.array([3.0, 2.0, 5.0]))
+    room = np.array([3.0, 2.0, 5.0])
+    present = holders(np.ones((12, 3)), gpus, room)
     by_hand = shares.max_min(present)
     by_program = shares._max_min(present, np.ones((12, 3)))
-    assert by_hand == pytest.approx(by_program, abs=1e-3)
+    assert (gpus[:, None] * by_hand).sum(axis=0) == pytest.approx(room)
+    assert (gpus * by_hand.sum(axis=1)).min() == pytest.approx((gpus * by_program.sum(axis=1)).min(), rel=1e-5)
+    assert np.log(by_hand).sum() >= np.log(by_program).sum()
+    assert by_hand == pytest.approx(by_program, abs=0.02)
