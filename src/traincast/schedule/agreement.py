@@ -387,7 +387,7 @@ def gavel_runs(folder: Path) -> Iterator[Replay]:
         run = f"{trace.stem} {':'.join(map(str, counts))}"
         rules = GAVEL if policy.endswith("_perf") else GAVEL_BLIND
         simulate = partial(simulate_rounds, jobs, share_policy, fleet=fleet, rates=rates, rules=rules)
-        note = "" if wanted == EXACTLY else "many optima; Clarabel's is taken"
+        note = "" if wanted == EXACTLY else "many optima; one from their middle is taken"
         yield partial(compare, simulate, ends, peer="gavel", run=run, policy=policy, wanted=wanted, note=note)
 
 

@@ -1,6 +1,7 @@
 """Shares of GPU time by optimisation: max-min fairness, makespan, finish-time fairness and cost (Gavel's objectives).
 
-These programs have many optima. The interior-point answer (Clarabel) lies in the middle of them and is the one stated.
+These programs have many optima; the answer is an interior point's, which lies in the middle of them. Max-min programs have
+their own (`kernels.program`), the others are Clarabel's.
 """
 
 from collections.abc import Callable
