@@ -180,7 +180,10 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
             raise InvalidInput(f"{where} must be a table of names and values, not {_describe(data)}")
         return {str(key): _decode(args[1], item, f"{where}.{key}") for key, item in data.items()}
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        data = float(data)
+        try:
+            data = float(data)
+        except OverflowError:
+            raise InvalidInput(f"{where} is a number of {len(str(abs(data)))} digits; it must be finite") from None
     if kind is int and isinstance(data, float) and data.is_integer():
         data = int(data)
     if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):

@@ -96,6 +96,21 @@ def test_an_onnx_operation_whose_name_is_no_text_is_refused(tmp_path: Path) -> N
     assert feed(READERS["onnx"], sample.replace(b"Relu", b"\xffelu"), tmp_path, limit_s=120) == "refused"
 
 
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("tensorflow pb", "tensorflow-loop.pb"),
+        ("tensorflow pbtxt", "tensorflow-loop.pbtxt"),
+        ("tensorflow saved model", "tensorflow-reshape.pb"),
+        ("measurements csv", "measurements-digits.csv"),
+    ],
+)
+def test_files_that_once_crashed_a_reader_are_refused(name: str, file: str, tmp_path: Path) -> None:
+    need(name)
+    content = (Path(__file__).parent / "found" / file).read_bytes()
+    assert feed(READERS[name], content, tmp_path, limit_s=120) == "refused"
+
+
 @pytest.mark.parametrize("name", ["measurements parquet", "jobs tidy parquet"])
 def test_a_parquet_type_that_arrow_cannot_read_is_refused(name: str, tmp_path: Path) -> None:
     need(name)

@@ -180,7 +180,14 @@ class _Reader:
 
     def _value(self, text: str) -> _Value:
         name, place = _source(text)
-        return self._values[name][place]
+        if name not in self._values:
+            raise CaptureFailed(f"the TensorFlow graph has a loop through the node {name!r}")
+        outputs = self._values[name]
+        if place >= len(outputs):
+            raise CaptureFailed(
+                f"the TensorFlow graph uses output {place} of the node {name!r}, which has {len(outputs)}"
+            )
+        return outputs[place]
 
     def new(self, shape: Sequence[int], dtype: str, *, role: str = "temporary", name: str = "") -> _Value:
         sizes = tuple(int(size) for size in shape)
@@ -227,11 +234,11 @@ class _Reader:
             return inputs or [_Value((), "fp32")]
         if op in ("NoOp", "Assert", "Assign", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"):
             return inputs[:1]
-        numbers = _compute(node, inputs)
-        if numbers is not None:
-            return numbers
         rule = RULES.get(op)
         try:
+            numbers = _compute(node, inputs)
+            if numbers is not None:
+                return numbers
             if rule is not None:
                 return rule(self, node, inputs)
             return self._unknown(node, inputs)
