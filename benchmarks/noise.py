@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     experiments = [step_experiment(name, batch=batch) for name, batch in CONFIGURATIONS]
-    found: dict[str, list[tuple[float, float]]] = {each.key: [] for each in experiments}
+    found: dict[str, list[tuple[float, float, float]]] = {each.key: [] for each in experiments}
     begun = time.monotonic()
     with steady(Steadiness(cores=(1,), num_threads=1, cpu_share=options.share)) as steadiness:
         for seed in range(options.estimates):
@@ -46,20 +46,22 @@ def main() -> int:
             for key, taken in blocks.items():
                 wall_s = statistics.median(block.seconds for block in taken)
                 cpu_s = statistics.median(block.cpu_seconds or block.seconds for block in taken)
-                found[key].append((wall_s, cpu_s))
+                scaled = statistics.median(
+                    (block.cpu_seconds or block.seconds) / (block.canary_s or 1) for block in taken
+                )
+                found[key].append((wall_s, cpu_s, scaled))
             print(f"estimate {seed + 1} of {options.estimates} after {time.monotonic() - begun:.0f} s", file=sys.stderr)
-    spreads = {key: tuple(spread([each[at] for each in values]) for at in (0, 1)) for key, values in found.items()}
+    spreads = {key: tuple(spread([each[at] for each in values]) for at in range(3)) for key, values in found.items()}
     if options.json:
         print(json.dumps({"share": steadiness.cpu_share, "spread": spreads, "estimates": found}))
         return 0
     print(f"quota {steadiness.cpu_share or 'none'}; {options.estimates} estimates of {options.rounds} blocks each")
-    print(f"{'configuration':60} {'wall':>7} {'CPU':>7}")
-    for key, (wall, cpu) in spreads.items():
-        print(f"{key[:60]:60} {wall:7.1%} {cpu:7.1%}")
+    print(f"{'configuration':60} {'wall':>7} {'CPU':>7} {'CPU over canary':>16}")
+    for key, row in spreads.items():
+        print(f"{key[:60]:60} {row[0]:7.1%} {row[1]:7.1%} {row[2]:16.1%}")
     for label, choose in (("median", statistics.median), ("worst", max)):
-        print(
-            f"{label:60} {choose(wall for wall, _ in spreads.values()):7.1%} {choose(cpu for _, cpu in spreads.values()):7.1%}"
-        )
+        row = [choose(values) for values in zip(*spreads.values(), strict=True)]
+        print(f"{label:60} {row[0]:7.1%} {row[1]:7.1%} {row[2]:16.1%}")
     return 0
 
 
