@@ -58,6 +58,14 @@ class _Collector:
         self.rows: dict[tuple[str, str], list[tuple[float, ...]]] = {}
         self.owner = 0
         self.resident = 0.0
+        self._transposes: dict[str, bool] = {}
+
+    def transposes(self, dtype: str) -> bool:
+        """Kernels for fp32 transpose on their way into shared memory; those for shorter formats load either order at full rate."""
+        if dtype not in self._transposes:
+            _, real = product_flop_per_s(self.device, dtype)
+            self._transposes[dtype] = real == "fp32" or not uses_matrix_units(self.device, real)
+        return self._transposes[dtype]
 
     def add(self, family: str, columns: tuple[float, ...], *, dtype: str = "fp32", factor: float = 1.0, sigma: float = 0.0,
             ground: int = MEASURED) -> None:  # fmt: skip
@@ -73,13 +81,9 @@ class _Collector:
                ground: int = MEASURED) -> None:  # fmt: skip
         item = DTYPE_BYTES[op.dtype]
         moved = item * batch * (m * k + k * n + m * n) if num_bytes is None else num_bytes
-        self.add(
-            "matmul",
-            (batch, m, n, k, float(transposed), item, moved),
-            dtype=op.dtype,
-            factor=factor,
-            sigma=sigma,
-            ground=ground,
+        # As `add` does, without another call: products are most of what is priced.
+        self.rows.setdefault(("matmul", op.dtype), []).append(
+            (self.owner, factor, sigma, ground, self.resident, batch, m, n, k, float(transposed), item, moved)
         )
 
     def collect(self) -> KernelList:
@@ -124,7 +128,7 @@ def reuse_shares(ops: Sequence[Op], device: Device) -> list[float]:
             if entry is not None and touched - entry[0] + entry[1] <= capacity:
                 found += entry[1]
         total = op.bytes_read + op.bytes_written
-        shares.append(min(found, op.bytes_read) / total if total else 0.0)
+        shares.append(min(found, op.bytes_read) / total if found and total else 0.0)
         touched += total
         for tensor in op.writes:
             written[tensor] = (touched, op.bytes_written / len(op.writes))
@@ -141,16 +145,17 @@ SPLIT_TILE = 128.0
 
 
 def _matmul(op: Op, to: _Collector) -> None:
-    batch, m, n, k = (_number(op, "batch"), _number(op, "m"), _number(op, "n"), _number(op, "k"))
-    if min(m, n) == 1.0 and batch == 1.0:
+    attrs = op.attrs
+    batch, m, n, k = float(attrs["batch"]), float(attrs["m"]), float(attrs["n"]), float(attrs["k"])
+    if batch == 1.0 and min(m, n) == 1.0:
         # A matrix and a vector: every number is read once and used once.
         to.pointwise(op.num_bytes, factor=1.2, sigma=0.25)
         return
-    _, real = product_flop_per_s(to.device, op.dtype)
-    # Kernels for fp32 transpose on their way into shared memory; those for shorter formats load either order at full rate.
-    transposed = op.attrs["layout"] == "tn" and (real == "fp32" or not uses_matrix_units(to.device, real))
-    tiles = max(1.0, batch * math.ceil(m / SPLIT_TILE) * math.ceil(n / SPLIT_TILE))
-    parts = math.floor(min((to.device.num_sm or 80) / tiles, k / LONGEST_SUM))
+    transposed = attrs["layout"] == "tn" and to.transposes(op.dtype)
+    parts = 1
+    if k >= 2 * LONGEST_SUM:
+        tiles = max(1.0, batch * math.ceil(m / SPLIT_TILE) * math.ceil(n / SPLIT_TILE))
+        parts = math.floor(min((to.device.num_sm or 80) / tiles, k / LONGEST_SUM))
     if parts > 1:
         to.matmul(
             op,
