@@ -61,7 +61,7 @@ class _Collector:
         self._transposes: dict[str, bool] = {}
 
     def transposes(self, dtype: str) -> bool:
-        """Kernels for fp32 transpose on their way into shared memory; those for shorter formats load either order at full rate."""
+        """Kernels for fp32 transpose on their way to shared memory; those for shorter formats load either order at full rate."""
         if dtype not in self._transposes:
             _, real = product_flop_per_s(self.device, dtype)
             self._transposes[dtype] = real == "fp32" or not uses_matrix_units(self.device, real)
