@@ -1,6 +1,6 @@
 """What the operator models cost and how far they are off, on devices and models left out: python benchmarks/operators.py PART.
 
-PART is speed, steps, ablation, baselines or half; all but the first need the measured data in ../shared.
+PART is speed, steps, ablation, baselines, half or single; all but the first need the measured data in ../shared.
 """
 
 import sys
@@ -420,7 +420,39 @@ def _appetite(name: str, dtype: str) -> float:
     return peak * DTYPE_BYTES[real] / (lanes_flop_per_s(device) * 4)
 
 
-PARTS = {"half": run_half, "speed": run_speed, "steps": run_steps, "ablation": run_ablation, "baselines": run_baselines}
+def run_single() -> None:
+    """One device in half precision or TF32 as shipped, nothing granted; the constants of the stacks have seen these rows."""
+    from pyarrow import parquet
+
+    from traincast.accuracy.batch import answer_rows
+    from traincast.accuracy.cases import parse_case, parse_observation
+    from traincast.accuracy.scores import Scored, score_time
+
+    table = parquet.read_table(DATA.parents[1] / "cases" / "single_gpu.parquet").to_pylist()
+    rows = [row for row in table if row["dtype"] != "fp32" and parse_observation(row).scores_time]
+    scored = [
+        Scored(case=parse_case(row), observation=parse_observation(row), prediction=answer)
+        for row, answer in zip(rows, answer_rows(rows), strict=True)
+    ]
+    groups = {
+        "all": scored,
+        "without Sia": [one for one, row in zip(scored, rows, strict=True) if "sia" not in row["source"]],
+    }
+    for source in sorted({row["source"] for row in rows}):
+        groups[source] = [one for one, row in zip(scored, rows, strict=True) if row["source"] == source]
+    for name, chosen in groups.items():
+        found = score_time(chosen)
+        print(f"{name:20} n {found.num_cases:4} mean {found.mean:6.1%} median {found.median:6.1%} p90 {found.p90:6.1%}")
+
+
+PARTS = {
+    "half": run_half,
+    "single": run_single,
+    "speed": run_speed,
+    "steps": run_steps,
+    "ablation": run_ablation,
+    "baselines": run_baselines,
+}
 
 
 def main() -> None:
