@@ -13,9 +13,7 @@ from traincast.cli.output import say
 def advise(
     source: options.Source,
     device: options.Device = None,
-    machine: Annotated[
-        str | None, typer.Option("--machine", help="A known node instead of a device, such as aws-p4d.24xlarge.")
-    ] = None,
+    machine: options.Machine = None,
     nodes: options.Nodes = None,
     devices_per_node: options.DevicesPerNode = None,
     price: options.Price = None,
@@ -24,18 +22,14 @@ def advise(
     precision: options.Precision = None,
     optimizer: options.Optimizer = None,
     recompute: options.Recompute = None,
-    tp: Annotated[int | None, typer.Option("--tp", help="Tensor parallel degree.")] = None,
-    pp: Annotated[int | None, typer.Option("--pp", help="Pipeline stages.")] = None,
-    zero: Annotated[int | None, typer.Option("--zero", help="0, 1, 2 or 3 (FSDP full shard).")] = None,
-    micro_batches: Annotated[
-        int | None, typer.Option("--micro-batches", help="Passes per optimizer step (accumulation or pipeline).")
-    ] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="Optimizer steps of the job.")] = None,
-    samples: Annotated[float | None, typer.Option("--samples", help="Samples of the job, instead of steps.")] = None,
-    epochs: Annotated[float | None, typer.Option("--epochs", help="Epochs of the job; needs --epoch-samples.")] = None,
-    epoch_samples: Annotated[
-        float | None, typer.Option("--epoch-samples", help="Samples of one pass over the training set.")
-    ] = None,
+    tp: options.TensorParallel = None,
+    pp: options.PipelineStages = None,
+    zero: options.Zero = None,
+    micro_batches: options.MicroBatches = None,
+    steps: options.Steps = None,
+    samples: options.Samples = None,
+    epochs: options.Epochs = None,
+    epoch_samples: options.EpochSamples = None,
     confidence: Annotated[
         float, typer.Option("--confidence", "-c", help="How sure it must be to fit, between 0 and 1.")
     ] = 0.9,
@@ -50,9 +44,7 @@ def advise(
             "--gres are judged. Implies --slurm.",
         ),
     ] = None,
-    time_quantile: Annotated[
-        float, typer.Option("--time-quantile", help="The time limit holds with this probability.")
-    ] = 0.95,
+    time_quantile: options.TimeQuantile = 0.95,
     json: options.Json = False,
     color: options.Color = "auto",
 ) -> None:

@@ -25,7 +25,7 @@ def compare(
     optimizer: options.Optimizer = None,
     attention: options.Attention = None,
     stack: Annotated[str | None, typer.Option("--stack", help="Software that ran it; default: pytorch.")] = None,
-    compiled: Annotated[bool, typer.Option("--compiled", help="torch.compile.")] = False,
+    compiled: options.Compiled = False,
     calibration: Annotated[
         Path | None,
         typer.Option(

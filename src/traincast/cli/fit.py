@@ -16,9 +16,7 @@ MOST_PARTS = 5
 def fit(
     source: options.Source,
     device: options.Device = None,
-    machine: Annotated[
-        str | None, typer.Option("--machine", help="A known node instead of a device, such as aws-p4d.24xlarge.")
-    ] = None,
+    machine: options.Machine = None,
     nodes: options.Nodes = None,
     devices_per_node: options.DevicesPerNode = None,
     intra: options.Intra = None,
@@ -37,17 +35,13 @@ def fit(
         str | None, typer.Option("--frozen-dtype", help="Store frozen weights in fp4 (QLoRA) or int8.")
     ] = None,
     recompute: options.Recompute = None,
-    dp: Annotated[int | None, typer.Option("--dp", help="Data parallel replicas; default: all that are left.")] = None,
-    tp: Annotated[int | None, typer.Option("--tp", help="Tensor parallel degree.")] = None,
-    pp: Annotated[int | None, typer.Option("--pp", help="Pipeline stages.")] = None,
-    cp: Annotated[int | None, typer.Option("--cp", help="Context parallel degree.")] = None,
-    zero: Annotated[int | None, typer.Option("--zero", help="0, 1, 2 or 3 (FSDP full shard).")] = None,
-    micro_batches: Annotated[
-        int | None, typer.Option("--micro-batches", help="Passes per optimizer step (accumulation or pipeline).")
-    ] = None,
-    sequence_parallel: Annotated[
-        bool, typer.Option("--sequence-parallel", help="Split the sequence along the tensor axis.")
-    ] = False,
+    dp: options.DataParallel = None,
+    tp: options.TensorParallel = None,
+    pp: options.PipelineStages = None,
+    cp: options.ContextParallel = None,
+    zero: options.Zero = None,
+    micro_batches: options.MicroBatches = None,
+    sequence_parallel: options.SequenceParallel = False,
     confidence: Annotated[
         float, typer.Option("--confidence", "-c", help="How sure it must be to fit, between 0 and 1.")
     ] = 0.95,

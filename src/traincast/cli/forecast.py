@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 def forecast(
     source: options.Source,
     device: options.Device = None,
-    machine: Annotated[
-        str | None, typer.Option("--machine", help="A known node instead of a device, such as aws-p4d.24xlarge.")
-    ] = None,
+    machine: options.Machine = None,
     nodes: options.Nodes = None,
     devices_per_node: options.DevicesPerNode = None,
     intra: options.Intra = None,
@@ -36,39 +34,33 @@ def forecast(
     optimizer: options.Optimizer = None,
     attention: options.Attention = None,
     recompute: options.Recompute = None,
-    dp: Annotated[int | None, typer.Option("--dp", help="Data parallel replicas; default: all that are left.")] = None,
-    tp: Annotated[int | None, typer.Option("--tp", help="Tensor parallel degree.")] = None,
-    pp: Annotated[int | None, typer.Option("--pp", help="Pipeline stages.")] = None,
-    cp: Annotated[int | None, typer.Option("--cp", help="Context parallel degree.")] = None,
+    dp: options.DataParallel = None,
+    tp: options.TensorParallel = None,
+    pp: options.PipelineStages = None,
+    cp: options.ContextParallel = None,
     ep: Annotated[int | None, typer.Option("--ep", help="Expert parallel degree.")] = None,
     etp: Annotated[
         int | None, typer.Option("--etp", help="Ranks that split one expert: 1 spreads experts over --tp too.")
     ] = None,
     vp: Annotated[int | None, typer.Option("--vp", help="Virtual stages of each pipeline stage.")] = None,
-    zero: Annotated[int | None, typer.Option("--zero", help="0, 1, 2 or 3 (FSDP full shard).")] = None,
-    micro_batches: Annotated[
-        int | None, typer.Option("--micro-batches", help="Passes per optimizer step (accumulation or pipeline).")
-    ] = None,
-    sequence_parallel: Annotated[
-        bool, typer.Option("--sequence-parallel", help="Split the sequence along the tensor axis.")
-    ] = False,
+    zero: options.Zero = None,
+    micro_batches: options.MicroBatches = None,
+    sequence_parallel: options.SequenceParallel = False,
     order: Annotated[str | None, typer.Option("--order", help="gpipe, 1f1b, interleaved or zero-bubble.")] = None,
     offload_optimizer: Annotated[
         bool, typer.Option("--offload-optimizer", help="Optimizer state in host memory, updated by the host.")
     ] = False,
     servers: Annotated[int | None, typer.Option("--servers", help="Parameter servers; 0: all-reduce.")] = None,
-    stack: Annotated[str | None, typer.Option("--stack", help="Software that runs it; default: pytorch.")] = None,
-    compiled: Annotated[bool, typer.Option("--compiled", help="torch.compile.")] = False,
+    stack: options.Stack = None,
+    compiled: options.Compiled = False,
     cuda_graphs: Annotated[bool, typer.Option("--cuda-graphs", help="The host replays whole steps.")] = False,
-    steps: Annotated[int | None, typer.Option("--steps", help="Optimizer steps of the job.")] = None,
-    samples: Annotated[float | None, typer.Option("--samples", help="Samples of the job, instead of steps.")] = None,
-    epochs: Annotated[float | None, typer.Option("--epochs", help="Epochs of the job; needs --epoch-samples.")] = None,
+    steps: options.Steps = None,
+    samples: options.Samples = None,
+    epochs: options.Epochs = None,
     to_target: Annotated[
         bool, typer.Option("--to-target", help="Until MLPerf's quality target, where its samples are known.")
     ] = False,
-    epoch_samples: Annotated[
-        float | None, typer.Option("--epoch-samples", help="Samples of one pass over the training set.")
-    ] = None,
+    epoch_samples: options.EpochSamples = None,
     loading: Annotated[
         float | None, typer.Option("--loading", help="Samples per second that one node's input pipeline delivers.")
     ] = None,

@@ -23,9 +23,7 @@ Sizes = str | None
 def plan(
     source: options.Source,
     device: options.Device = None,
-    machine: Annotated[
-        str | None, typer.Option("--machine", help="A known node instead of a device, such as aws-p4d.24xlarge.")
-    ] = None,
+    machine: options.Machine = None,
     all_machines: Annotated[
         bool, typer.Option("--all", help="Every machine of the catalogue that can be rented and has a price.")
     ] = False,
@@ -58,14 +56,12 @@ def plan(
     zero: Annotated[Sizes, typer.Option("--zero", help="ZeRO stages to try: 0,1,2,3.")] = None,
     recompute: Annotated[Sizes, typer.Option("--recompute", help="none,selective,full: which to try.")] = None,
     order: Annotated[Sizes, typer.Option("--order", help="gpipe,1f1b,interleaved,zero-bubble: which to try.")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="Optimizer steps of the job.")] = None,
-    samples: Annotated[float | None, typer.Option("--samples", help="Samples of the job, instead of steps.")] = None,
-    epochs: Annotated[float | None, typer.Option("--epochs", help="Epochs of the job; needs --epoch-samples.")] = None,
-    epoch_samples: Annotated[
-        float | None, typer.Option("--epoch-samples", help="Samples of one pass over the training set.")
-    ] = None,
-    stack: Annotated[str | None, typer.Option("--stack", help="Software that runs it; default: pytorch.")] = None,
-    compiled: Annotated[bool, typer.Option("--compiled", help="torch.compile.")] = False,
+    steps: options.Steps = None,
+    samples: options.Samples = None,
+    epochs: options.Epochs = None,
+    epoch_samples: options.EpochSamples = None,
+    stack: options.Stack = None,
+    compiled: options.Compiled = False,
     deadline: Annotated[str | None, typer.Option("--deadline", help="The job must end within: 36h, 90min, 2d.")] = None,
     budget: Annotated[float | None, typer.Option("--budget", help="USD that the job may cost.")] = None,
     confidence: Annotated[
@@ -84,9 +80,7 @@ def plan(
         typer.Option("--emit", help="Write the best plan for slurm, skypilot, torchrun, accelerate, deepspeed or k8s."),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File that --emit writes; -: print it.")] = None,
-    time_quantile: Annotated[
-        float, typer.Option("--time-quantile", help="The time limit holds with this probability.")
-    ] = 0.95,
+    time_quantile: options.TimeQuantile = 0.95,
     command: Annotated[str, typer.Option("--command", help="What each rank runs, for --emit.")] = "train.py",
     print_flags: Annotated[
         bool, typer.Option("--print-flags", help="With --emit slurm: only the flags for sbatch.")
