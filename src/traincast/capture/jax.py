@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from traincast.capture.folding import fold
+from traincast.capture.phases import mark_kept, tell_mode
 from traincast.errors import CaptureFailed, InvalidInput, MissingExtra
 from traincast.spec.graph import Attr, Graph, Op, Repeat, Tensor
 
@@ -208,31 +209,13 @@ class _Walker:
         return "optimizer" if self._seen_backward and "jvp(" not in stack else "forward"
 
     def graph(self, *, name: str, batch_size: int) -> Graph:
-        phases = {op.phase for op in self.ops}
-        mode = (
-            "inference"
-            if "backward" not in phases
-            else "training_step"
-            if "optimizer" in phases
-            else "forward_backward"
-        )
-        written: set[int] = set()
-        tensors = list(self._tensors)
-        for op in self.ops:
-            if op.phase in ("forward", "recompute"):
-                written.update(op.writes)
-            elif op.phase == "backward":
-                for index in op.reads:
-                    if index in written and tensors[index].role == "temporary":
-                        old = tensors[index]
-                        tensors[index] = Tensor(shape=old.shape, dtype=old.dtype, role="activation", name=old.name)
         return Graph(
             name=name,
             ops=tuple(self.ops),
-            tensors=tuple(tensors),
+            tensors=mark_kept(self._tensors, self.ops),
             batch_size=batch_size,
             repeats=tuple(self.repeats),
-            mode=mode,
+            mode=tell_mode(self.ops),
             source="jax",
             assumptions=("operations are counted as the jaxpr has them, before XLA fuses them",),
         )

@@ -411,10 +411,13 @@ def _embedding(call: Call) -> list[Work]:
 
 
 def _embedding_backward(call: Call) -> list[Work]:
-    gradient, indices = call["grad_output"], call["indices"]
-    output = call.outputs[0]
+    return _add_to_table(call, call["grad_output"])
+
+
+def _add_to_table(call: Call, gradient: Any) -> list[Work]:
+    """The table's gradient is cleared first, then the touched rows are read, added to and written."""
+    indices, output = call["indices"], call.outputs[0]
     rows, columns, vocabulary = indices.numel(), output.shape[1], output.shape[0]
-    # The table's gradient is cleared first, then the touched rows are read, added to and written.
     touched_rows = min(rows, vocabulary) * columns * output.element_size()
     attrs: dict[str, Attr] = {"rows": rows, "cols": columns, "vocab": vocabulary}
     return [
@@ -436,17 +439,7 @@ def _embedding_bag(call: Call) -> list[Work]:
 
 
 def _embedding_bag_backward(call: Call) -> list[Work]:
-    gradient, indices, output = call["grad"], call["indices"], call.outputs[0]
-    rows, columns, vocabulary = indices.numel(), output.shape[1], output.shape[0]
-    touched_rows = min(rows, vocabulary) * columns * output.element_size()
-    attrs: dict[str, Attr] = {"rows": rows, "cols": columns, "vocab": vocabulary}
-    return [
-        _work(
-            call, "embedding", rows * columns, attrs, num_kernels=3,
-            bytes_read=touched_bytes(gradient) + touched_bytes(indices) + touched_rows,
-            bytes_written=touched_bytes(output) + touched_rows,
-        )
-    ]  # fmt: skip
+    return _add_to_table(call, call["grad"])
 
 
 def _gather(call: Call) -> list[Work]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from traincast.capture.folding import fold
 from traincast.capture.optimizers import UPDATES
+from traincast.capture.phases import mark_kept, tell_mode
 from traincast.errors import CaptureFailed, InvalidInput, MissingExtra
 from traincast.spec.graph import Attr, Graph, Op, Tensor
 
@@ -331,28 +332,12 @@ class _Reader:
             self.tensors[value.index] = replace(self.tensors[value.index], role=role)
 
     def graph(self, *, name: str) -> Graph:
-        phases = {op.phase for op in self.ops}
-        mode = (
-            "inference"
-            if "backward" not in phases
-            else "training_step"
-            if "optimizer" in phases
-            else "forward_backward"
-        )
-        written: set[int] = set()
-        for op in self.ops:
-            if op.phase == "forward":
-                written.update(op.writes)
-            elif op.phase == "backward":
-                for index in op.reads:
-                    if index in written and self.tensors[index].role == "temporary":
-                        self.tensors[index] = replace(self.tensors[index], role="activation")
         return Graph(
             name=name,
             ops=tuple(self.ops),
-            tensors=tuple(self.tensors),
+            tensors=mark_kept(self.tensors, self.ops),
             batch_size=self.batch,
-            mode=mode,
+            mode=tell_mode(self.ops),
             source="tensorflow",
             assumptions=tuple(self.assumptions),
         )
