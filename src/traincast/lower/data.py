@@ -27,15 +27,16 @@ def sync_gradients(stage: Stage, plan: Parallelism) -> Stage:
             if spread > 1 and plan.folds_experts:
                 ranks, stride = plan.expert_ranks // spread, spread
             if own and ranks > 1:
-                yield _reduce(stage, plan, own, task.layer, num_ranks=ranks, stride=stride)
+                yield from _reduce(stage, plan, own, task.layer, num_ranks=ranks, stride=stride)
 
     return map_tasks(stage, rewrite)
 
 
 def _reduce(
     stage: Stage, plan: Parallelism, tensors: Sequence[int], layer: str, *, num_ranks: int, stride: int
-) -> Collective:
-    return Collective(
+) -> Iterator[Collective]:
+    """One reduction; in a hybrid shard each group scatters its sum, and the groups add up the shards they hold alike."""
+    whole = Collective(
         kind="push" if plan.servers else "all_reduce" if plan.zero == 0 else "reduce_scatter",
         num_bytes=sum(stage.tensors[tensor].num_bytes for tensor in tensors),
         axis="data",
@@ -47,6 +48,21 @@ def _reduce(
         layer=layer,
         num_servers=plan.servers,
     )
+    if plan.shard is None:
+        yield whole
+        return
+    shards = plan.num_shards
+    if shards > 1:
+        yield replace(whole, num_ranks=shards)
+    if num_ranks > shards:
+        yield replace(
+            whole,
+            kind="all_reduce",
+            num_bytes=whole.num_bytes / shards,
+            num_ranks=num_ranks // shards,
+            stride=stride * shards,
+            bucket_bytes=plan.bucket_bytes / shards,
+        )
 
 
 def use_servers(stage: Stage, plan: Parallelism) -> Stage:
@@ -78,8 +94,8 @@ def use_servers(stage: Stage, plan: Parallelism) -> Stage:
 
 def shard_state(stage: Stage, plan: Parallelism) -> Stage:
     """Each replica keeps and updates its share; under ZeRO 1 and 2 the new weights are gathered after it."""
-    num_ranks = plan.data * plan.context
-    if plan.zero == 0 or num_ranks == 1:
+    num_ranks = plan.num_shards
+    if num_ranks == 1:
         return stage
     sharded = ("optimizer_state",) if plan.zero == 1 else ("optimizer_state", "gradient")
     tensors = tuple(
@@ -127,7 +143,7 @@ def shrink_temporaries(stage: Stage) -> Stage:
 def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
     """FSDP full shard: the weights of each unit (one repetition of a layer) are gathered before it runs, and again before
     its backward."""
-    num_ranks = plan.data * plan.context
+    num_ranks = plan.num_shards
     if plan.zero < 3 or num_ranks == 1:
         return stage
     starts: dict[int, float] = {}

@@ -12,7 +12,7 @@ def offload_state(stage: Stage, plan: Parallelism) -> Stage:
     new weights run tile by tile, so the copy hides behind it (ZeRO-Offload, Ren et al. 2021)."""
     if not plan.offload_optimizer:
         return stage
-    shards = plan.data * plan.context if plan.zero else 1
+    shards = plan.num_shards
     whole_gradients = plan.zero < 2
     leaving = _find_leaving(stage)
 

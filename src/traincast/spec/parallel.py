@@ -33,6 +33,9 @@ class Parallelism:
     """Passes per optimizer step: gradient accumulation, or the micro-batches of a pipeline."""
     zero: int = 0
     """0: all replicated; 1: optimizer state sharded over data; 2: gradients too; 3: weights too (FSDP full shard)."""
+    shard: int | None = None
+    """Over how many neighbouring replicas ZeRO shards. None: all. Fewer: every such group holds a whole copy, and the groups
+    sum the gradients of their shards (FSDP's hybrid shard; MaxText inside and between slices)."""
     sequence_parallel: bool = False
     recompute: str = "none"
     order: str = "1f1b"
@@ -61,6 +64,8 @@ class Parallelism:
                 raise IllegalPlan(f"{name} = {degree!r}; a degree is a whole number of at least 1")
         if self.zero not in (0, 1, 2, 3):
             raise IllegalPlan(f"zero = {self.zero}; allowed: 0, 1, 2, 3")
+        if self.shard is not None:
+            self._check_shard(self.shard)
         if self.recompute not in RECOMPUTES:
             raise IllegalPlan(f"recompute = {self.recompute!r}; allowed: {', '.join(RECOMPUTES)}")
         if self.order not in ORDERS:
@@ -83,6 +88,21 @@ class Parallelism:
             raise IllegalPlan(f"bucket_bytes = {self.bucket_bytes}; it must be above 0")
         if self.servers < 0:
             raise IllegalPlan(f"servers = {self.servers}; it must be 0 (all-reduce) or more")
+
+    def _check_shard(self, shard: int) -> None:
+        if self.zero == 0:
+            raise IllegalPlan(f"shard = {shard} needs something to shard; set zero to 1, 2 or 3")
+        if not isinstance(shard, int) or shard < 1 or (self.data * self.context) % shard:
+            raise IllegalPlan(f"shard = {shard!r} must divide data x context = {self.data * self.context}")
+        if self.expert > 1:
+            raise IllegalPlan(f"shard = {shard} does not go with expert = {self.expert} yet; leave shard out")
+
+    @property
+    def num_shards(self) -> int:
+        """Parts in which ZeRO cuts what it shards."""
+        if self.zero == 0:
+            return 1
+        return self.data * self.context if self.shard is None else self.shard
 
     @property
     def num_devices(self) -> int:
