@@ -1,0 +1,456 @@
+"""TensorFlow operations to work and tensors: a rule for each kind of node."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from traincast.capture.tensorflow.nodes import (
+    NUMPY,
+    TYPES,
+    VALUE_LIMIT,
+    Value,
+    declared_shapes,
+    flag_of,
+    ints_of,
+    sizes_of,
+    text_of,
+    type_of,
+)
+from traincast.capture.tensorflow.numbers import known_numbers, strided_indices
+from traincast.errors import CaptureFailed
+from traincast.spec.graph import Attr
+
+if TYPE_CHECKING:
+    from traincast.capture.tensorflow.reader import Reader
+
+
+def _constant(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    tensor = node.attr["value"].tensor
+    shape = tuple(int(dim.size) for dim in tensor.tensor_shape.dim)
+    dtype = TYPES.get(tensor.dtype, "fp32")
+    count = math.prod(shape)
+    if dtype in ("fp32", "fp16", "bf16", "fp64") and count > 16:
+        return [reader.new(shape, dtype, role="parameter", name=node.name)]
+    return [Value(shape, dtype, None, _numbers(tensor, shape, dtype) if count <= VALUE_LIMIT else None)]
+
+
+def _numbers(tensor: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    kind = NUMPY.get(dtype)
+    if kind is None:
+        return None
+    if tensor.tensor_content:
+        return np.frombuffer(tensor.tensor_content, dtype=kind).reshape(shape)
+    listed = {"fp32": tensor.float_val, "fp64": tensor.double_val, "int32": tensor.int_val, "int64": tensor.int64_val,
+              "bool": tensor.bool_val}.get(dtype)  # fmt: skip
+    values = list(listed) if listed is not None else []
+    if not values:
+        return np.zeros(shape, dtype=kind)
+    # A shorter list repeats its last entry.
+    full = values + [values[-1]] * (math.prod(shape) - len(values))
+    return np.array(full[: math.prod(shape)], dtype=kind).reshape(shape)
+
+
+def _placeholder(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    shape = sizes_of(node.attr["shape"].shape, reader.batch, node) if "shape" in node.attr else None
+    if shape is None:
+        declared = declared_shapes(node, reader.batch)
+        shape = declared[0] if declared else None
+    if shape is None:
+        raise CaptureFailed(
+            f"the input {node.name!r} has open dims besides the batch; export the graph with fixed sizes"
+        )
+    return [reader.new(shape, type_of(node, "dtype") or "fp32", role="input", name=node.name)]
+
+
+def _variable(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    shape = sizes_of(node.attr["shape"].shape, reader.batch, node) or ()
+    dtype = type_of(node, "dtype") or "fp32"
+    # Moving averages and counters are kept, not trained; what an optimizer updates becomes a parameter later.
+    is_state = (
+        re.search(r"moving_|global_step|/Adam|/Momentum|beta\d_power|iter$|learning_rate", node.name) or not shape
+    )
+    return [reader.new(shape, dtype, role="buffer" if is_state else "parameter", name=node.name)]
+
+
+def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(size) for size in np.broadcast_shapes(*shapes))
+
+
+def _pointwise(per_element: int = 1) -> Callable[[Reader, Any, list[Value]], list[Value]]:
+    def rule(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+        shape = _broadcast(*(value.shape for value in inputs))
+        is_test = node.op in (
+            "Equal",
+            "NotEqual",
+            "Less",
+            "LessEqual",
+            "Greater",
+            "GreaterEqual",
+            "LogicalAnd",
+            "LogicalOr",
+        )
+        dtype = "bool" if is_test else type_of(node, "DstT") or inputs[-1].dtype
+        output = reader.new(shape, dtype)
+        function = re.sub(r"(?<!^)(?=[A-Z])", "_", node.op).lower()
+        if node.op == "Cast":
+            reader.emit(node, "copy", 0.0, {"function": "cast", "numel": output.numel}, inputs, [output])
+        else:
+            attrs: dict[str, Attr] = {"function": function, "numel": output.numel, "num_inputs": len(inputs)}
+            reader.emit(node, "elementwise", float(per_element * output.numel), attrs, inputs, [output])
+        return [output]
+
+    return rule
+
+
+def _matmul(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    left, right = inputs[:2]
+    first, second = flag_of(node, "transpose_a", "adj_x"), flag_of(node, "transpose_b", "adj_y")
+    m, k = (left.shape[-1], left.shape[-2]) if first else left.shape[-2:]
+    n = right.shape[-2] if second else right.shape[-1]
+    lead = _broadcast(left.shape[:-2], right.shape[:-2])
+    output = reader.new((*lead, m, n), left.dtype)
+    batch = math.prod(lead)
+    attrs: dict[str, Attr] = {
+        "batch": batch, "m": m, "n": n, "k": k, "layout": "nt" if first else "tn" if second else "nn",
+    }  # fmt: skip
+    reader.emit(node, "matmul", 2.0 * batch * m * n * k, attrs, inputs, [output])
+    return [output]
+
+
+def _spatial(node: Any, values: Sequence[int]) -> list[int]:
+    return list(values[2:]) if text_of(node, "data_format", "NHWC") == "NCHW" else list(values[1:-1])
+
+
+def _channels(node: Any, shape: Sequence[int]) -> int:
+    return shape[1] if text_of(node, "data_format", "NHWC") == "NCHW" else shape[-1]
+
+
+def _conv_sizes(node: Any, size: Sequence[int], kernel: Sequence[int]) -> tuple[list[int], list[int]]:
+    stride = _spatial(node, ints_of(node, "strides", [1, 1, 1, 1]))
+    dilation = _spatial(node, ints_of(node, "dilations", [1, 1, 1, 1]))
+    padding = text_of(node, "padding", "SAME")
+    if padding == "EXPLICIT":
+        amounts = ints_of(node, "explicit_paddings", [0] * 8)
+        pairs = _spatial(node, [a + b for a, b in zip(amounts[::2], amounts[1::2], strict=True)])
+        size = [n + p for n, p in zip(size, pairs, strict=True)]
+    if padding == "SAME":
+        return [math.ceil(n / s) for n, s in zip(size, stride, strict=True)], stride
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    return [(n - r) // s + 1 for n, r, s in zip(size, reach, stride, strict=True)], stride
+
+
+def _shaped(node: Any, batch: int, size: Sequence[int], channels: int) -> tuple[int, ...]:
+    if text_of(node, "data_format", "NHWC") == "NCHW":
+        return (batch, channels, *size)
+    return (batch, *size, channels)
+
+
+def _conv(role: str, *, depthwise: bool = False) -> Callable[[Reader, Any, list[Value]], list[Value]]:
+    """Conv2D and its two gradients. A filter is (height, width, in, out), or (height, width, in, multiplier)."""
+
+    def rule(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+        if role == "forward":
+            data_shape, filter_shape = inputs[0].shape, inputs[1].shape
+        elif role == "grad_input":
+            data_shape, filter_shape = known_numbers(node, inputs[0]), inputs[1].shape
+        else:
+            data_shape, filter_shape = inputs[0].shape, known_numbers(node, inputs[1])
+        kernel = list(filter_shape[:-2])
+        channels = _channels(node, data_shape)
+        groups = channels if depthwise else channels // filter_shape[-2]
+        features = channels * filter_shape[-1] if depthwise else filter_shape[-1]
+        in_size = _spatial(node, data_shape)
+        out_size, stride = _conv_sizes(node, in_size, kernel)
+        batch = data_shape[0]
+        flop = 2.0 * batch * math.prod(out_size) * math.prod(kernel) * channels * features / groups
+        shape = {
+            "forward": _shaped(node, batch, out_size, features),
+            "grad_input": tuple(data_shape),
+            "grad_weight": tuple(filter_shape),
+        }[role]
+        output = reader.new(shape, inputs[-1].dtype)
+
+        def text(sizes: Sequence[int]) -> str:
+            return "x".join(str(size) for size in sizes)
+
+        attrs: dict[str, Attr] = {
+            "batch": batch, "in_channels": channels, "out_channels": features, "groups": groups, "in_size": text(in_size),
+            "out_size": text(out_size), "kernel": text(kernel), "stride": text(stride), "pass": role,
+        }  # fmt: skip
+        reader.emit(node, "conv", flop, attrs, inputs, [output])
+        return [output]
+
+    return rule
+
+
+def _bias_add(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    output = reader.new(inputs[0].shape, inputs[0].dtype)
+    attrs: dict[str, Attr] = {"function": "bias_add", "numel": output.numel, "num_inputs": 2}
+    reader.emit(node, "elementwise", float(output.numel), attrs, inputs, [output])
+    return [output]
+
+
+def _bias_gradient(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    channels = _channels(node, inputs[0].shape)
+    output = reader.new((channels,), inputs[0].dtype)
+    attrs: dict[str, Attr] = {"function": "sum", "rows": channels, "cols": inputs[0].numel // channels}
+    reader.emit(node, "reduce", float(inputs[0].numel), attrs, inputs, [output])
+    return [output]
+
+
+def _batch_norm(*, backward: bool) -> Callable[[Reader, Any, list[Value]], list[Value]]:
+    def rule(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+        data = inputs[1] if backward else inputs[0]
+        channels = _channels(node, data.shape)
+        output = reader.new(data.shape, data.dtype)
+        rest = [reader.new((channels,), "fp32") for _ in range(2 if backward else 5)]
+        attrs: dict[str, Attr] = {"function": "batch_norm", "rows": channels, "cols": data.numel // channels}
+        written = [output, *rest[:2]]
+        reader.emit(node, "norm", float((12 if backward else 8) * data.numel), attrs, inputs, written)
+        return [output, *rest, *rest[:2]]
+
+    return rule
+
+
+def _pool(function: str, *, backward: bool) -> Callable[[Reader, Any, list[Value]], list[Value]]:
+    def rule(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+        kernel = _spatial(node, ints_of(node, "ksize", [1, 1, 1, 1]))
+        if backward:
+            shape = inputs[0].shape if function == "max" else known_numbers(node, inputs[0])
+            output = reader.new(shape, inputs[-1].dtype)
+            numel = inputs[-1].numel
+        else:
+            data = inputs[0]
+            size, _ = _conv_sizes(node, _spatial(node, data.shape), kernel)
+            output = reader.new(_shaped(node, data.shape[0], size, _channels(node, data.shape)), data.dtype)
+            numel = output.numel
+        attrs: dict[str, Attr] = {"function": function, "numel": numel, "kernel": "x".join(str(k) for k in kernel)}
+        reader.emit(node, "pool", float(numel * math.prod(kernel)), attrs, inputs, [output])
+        return [output]
+
+    return rule
+
+
+def _reduce(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    data = inputs[0]
+    axes = (
+        {int(axis) % max(1, len(data.shape)) for axis in known_numbers(node, inputs[1])} if len(inputs) > 1 else set()
+    )
+    if node.op == "L2Loss":
+        axes = set(range(len(data.shape)))
+    keep = flag_of(node, "keep_dims")
+    shape = [1 if axis in axes else size for axis, size in enumerate(data.shape) if keep or axis not in axes]
+    dtype = (type_of(node, "output_type") or "int64") if node.op in ("ArgMax", "ArgMin") else data.dtype
+    output = reader.new(shape, dtype)
+    rows = max(1, output.numel)
+    attrs: dict[str, Attr] = {"function": node.op.lower(), "rows": rows, "cols": data.numel // rows}
+    reader.emit(node, "reduce", float(data.numel), attrs, [data], [output])
+    return [output]
+
+
+def _softmax(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    data = inputs[0]
+    output = reader.new(data.shape, data.dtype)
+    columns = data.shape[-1]
+    reader.emit(node, "softmax", 5.0 * data.numel, {"rows": data.numel // columns, "cols": columns}, [data], [output])
+    return [output]
+
+
+def _cross_entropy(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    """Loss and gradient come out of one kernel."""
+    data = inputs[0]
+    rows, columns = data.shape
+    loss, gradient = reader.new((rows,), data.dtype), reader.new(data.shape, data.dtype)
+    reader.emit(node, "softmax", 7.0 * data.numel, {"rows": rows, "cols": columns}, inputs, [loss, gradient])
+    return [loss, gradient]
+
+
+def _reshape(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    data = inputs[0]
+    if node.op == "Reshape":
+        shape = list(known_numbers(node, inputs[1]))
+        if -1 in shape:
+            rest = math.prod(size for size in shape if size != -1)
+            shape[shape.index(-1)] = data.numel // max(1, rest)
+    elif node.op == "ExpandDims":
+        shape = list(data.shape)
+        axis = known_numbers(node, inputs[1])[0]
+        shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 1)
+    else:
+        axes = {axis % len(data.shape) for axis in ints_of(node, "squeeze_dims", [])}
+        shape = [s for axis, s in enumerate(data.shape) if not (axis in axes if axes else s == 1)]
+    return [replace(data, shape=tuple(int(size) for size in shape))]
+
+
+def _move(
+    shape_of: Callable[[Any, list[Value]], Sequence[int]],
+) -> Callable[[Reader, Any, list[Value]], list[Value]]:
+    def rule(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+        data = [value for value in inputs if value.index is not None] or inputs[:1]
+        output = reader.new(shape_of(node, inputs), data[0].dtype)
+        attrs: dict[str, Attr] = {"function": node.op.lower(), "numel": output.numel}
+        size = sum(reader.tensors[value.index].num_bytes for value in data if value.index is not None)
+        written = reader.tensors[output.index or 0].num_bytes
+        reader.emit(node, "copy", 0.0, attrs, data, [output], bytes_read=min(size, written) if len(data) == 1 else size)
+        return [output]
+
+    return rule
+
+
+def _concatenated(node: Any, inputs: list[Value]) -> list[int]:
+    parts = inputs[:-1] if node.op == "ConcatV2" else inputs[1:]
+    axis = known_numbers(node, inputs[-1] if node.op == "ConcatV2" else inputs[0])[0] % len(parts[0].shape)
+    shape = list(parts[0].shape)
+    shape[axis] = sum(value.shape[axis] for value in parts)
+    return shape
+
+
+def _packed(node: Any, inputs: list[Value]) -> list[int]:
+    shape = list(inputs[0].shape)
+    axis = node.attr["axis"].i
+    shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, len(inputs))
+    return shape
+
+
+def _padded(node: Any, inputs: list[Value]) -> list[int]:
+    amounts = np.asarray(inputs[1].numbers)
+    return [int(n + before + after) for n, (before, after) in zip(inputs[0].shape, amounts, strict=True)]
+
+
+def _sliced(node: Any, inputs: list[Value]) -> list[int]:
+    begin, size = known_numbers(node, inputs[1]), known_numbers(node, inputs[2])
+    return [n - b if s == -1 else s for n, b, s in zip(inputs[0].shape, begin, size, strict=True)]
+
+
+def _strided(node: Any, inputs: list[Value]) -> Sequence[int]:
+    pattern = np.broadcast_to(np.int8(0), inputs[0].shape)
+    return list(pattern[strided_indices(node, inputs)].shape)
+
+
+def _split(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    axis, data = (inputs[0], inputs[1]) if node.op == "Split" else (inputs[2], inputs[0])
+    place = known_numbers(node, axis)[0] % len(data.shape)
+    count = int(node.attr["num_split"].i)
+    sizes = [data.shape[place] // count] * count if node.op == "Split" else list(known_numbers(node, inputs[1]))
+    outputs = [reader.new((*data.shape[:place], size, *data.shape[place + 1 :]), data.dtype) for size in sizes]
+    reader.emit(node, "copy", 0.0, {"function": "split", "numel": data.numel}, [data], outputs)
+    return outputs
+
+
+def _gather(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    table, indices = inputs[:2]
+    axis = known_numbers(node, inputs[2])[0] % len(table.shape) if len(inputs) > 2 else 0
+    output = reader.new((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]), table.dtype)
+    size = reader.tensors[output.index or 0].num_bytes + indices.numel * 4
+    if len(table.shape) == 2 and axis == 0:
+        attrs: dict[str, Attr] = {"rows": indices.numel, "cols": table.shape[1], "vocab": table.shape[0]}
+        reader.emit(node, "embedding", 0.0, attrs, [table, indices], [output], bytes_read=size)
+    else:
+        attrs = {"function": "gather", "numel": output.numel}
+        reader.emit(node, "index", 0.0, attrs, [table, indices], [output], bytes_read=size)
+    return [output]
+
+
+def _segment_sum(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    count = known_numbers(node, inputs[2])[0]
+    trailing = inputs[0].shape[len(inputs[1].shape) :]
+    output = reader.new((count, *trailing), inputs[0].dtype)
+    attrs: dict[str, Attr] = {"rows": inputs[1].numel, "cols": math.prod(trailing), "vocab": count}
+    reader.emit(node, "embedding", float(inputs[0].numel), attrs, inputs[:2], [output])
+    return [output]
+
+
+def _fill(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    is_like = node.op in ("ZerosLike", "OnesLike")
+    shape = inputs[0].shape if is_like else known_numbers(node, inputs[0])
+    output = reader.new(shape, inputs[0 if is_like else -1].dtype)
+    reader.emit(node, "copy", 0.0, {"function": "fill", "numel": output.numel}, [], [output])
+    return [output]
+
+
+def _random(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    output = reader.new(known_numbers(node, inputs[0]), type_of(node, "dtype") or "fp32")
+    reader.emit(node, "random", float(output.numel), {"numel": output.numel}, [], [output])
+    return [output]
+
+
+def _one_hot(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    output = reader.new((*inputs[0].shape, known_numbers(node, inputs[1])[0]), inputs[-1].dtype)
+    reader.emit(node, "index", 0.0, {"function": "one_hot", "numel": output.numel}, inputs[:1], [output])
+    return [output]
+
+
+def _add_all(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    output = reader.new(inputs[0].shape, inputs[0].dtype)
+    attrs: dict[str, Attr] = {"function": "add_n", "numel": output.numel, "num_inputs": len(inputs)}
+    reader.emit(node, "elementwise", float(output.numel * max(1, len(inputs) - 1)), attrs, inputs, [output])
+    return [output]
+
+
+_Rule = Callable[["Reader", Any, list[Value]], list[Value]]
+
+
+def _table(names: str, rule: _Rule) -> dict[str, _Rule]:
+    return dict.fromkeys(names.split(), rule)
+
+
+RULES: dict[str, _Rule] = {
+    "Const": _constant,
+    **_table("Placeholder", _placeholder),
+    **_table("VariableV2 Variable VarHandleOp", _variable),
+    **_table("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3", _matmul),
+    **_table("Conv2D", _conv("forward")),
+    **_table("Conv2DBackpropInput", _conv("grad_input")),
+    **_table("Conv2DBackpropFilter", _conv("grad_weight")),
+    **_table("DepthwiseConv2dNative", _conv("forward", depthwise=True)),
+    **_table("DepthwiseConv2dNativeBackpropInput", _conv("grad_input", depthwise=True)),
+    **_table("DepthwiseConv2dNativeBackpropFilter", _conv("grad_weight", depthwise=True)),
+    **_table("BiasAdd", _bias_add),
+    **_table("BiasAddGrad", _bias_gradient),
+    **_table("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3", _batch_norm(backward=False)),
+    **_table("FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3", _batch_norm(backward=True)),
+    **_table("MaxPool", _pool("max", backward=False)),
+    **_table("MaxPoolGrad", _pool("max", backward=True)),
+    **_table("AvgPool", _pool("avg", backward=False)),
+    **_table("AvgPoolGrad", _pool("avg", backward=True)),
+    **_table(
+        "Add AddV2 Sub Mul RealDiv Div DivNoNan Maximum Minimum SquaredDifference Neg Abs Sign Square Floor Ceil Round FloorDiv "
+        "FloorMod Relu Relu6 ReluGrad Relu6Grad LeakyRelu LeakyReluGrad Cast Equal NotEqual Less LessEqual Greater GreaterEqual "
+        "LogicalAnd LogicalOr LogicalNot Select SelectV2 Reciprocal ClipByValue",
+        _pointwise(),
+    ),
+    **_table(
+        "Exp Log Log1p Expm1 Tanh TanhGrad Sigmoid SigmoidGrad Sqrt SqrtGrad Rsqrt RsqrtGrad Pow Erf Elu EluGrad Selu Softplus "
+        "SoftplusGrad Sin Cos",
+        _pointwise(4),
+    ),
+    "AddN": _add_all,
+    **_table("Mean Sum Max Min Prod All Any ArgMax ArgMin L2Loss EuclideanNorm", _reduce),
+    **_table("Softmax LogSoftmax", _softmax),
+    **_table("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits", _cross_entropy),
+    **_table("Reshape ExpandDims Squeeze", _reshape),
+    "Transpose": _move(lambda node, inputs: [inputs[0].shape[axis] for axis in known_numbers(node, inputs[1])]),
+    **_table("ConcatV2 Concat", _move(_concatenated)),
+    "Pack": _move(_packed),
+    **_table("Pad PadV2 MirrorPad", _move(_padded)),
+    "Slice": _move(_sliced),
+    "StridedSlice": _move(_strided),
+    "StridedSliceGrad": _move(lambda node, inputs: known_numbers(node, inputs[0])),
+    "Tile": _move(
+        lambda node, inputs: [n * t for n, t in zip(inputs[0].shape, known_numbers(node, inputs[1]), strict=True)]
+    ),
+    "BroadcastTo": _move(lambda node, inputs: known_numbers(node, inputs[1])),
+    **_table("Split SplitV", _split),
+    **_table("Gather GatherV2 ResourceGather", _gather),
+    **_table("UnsortedSegmentSum", _segment_sum),
+    **_table("Fill ZerosLike OnesLike", _fill),
+    **_table("RandomUniform RandomStandardNormal TruncatedNormal", _random),
+    "OneHot": _one_hot,
+}
+"""Every TensorFlow operation that becomes work, or a tensor."""
