@@ -19,6 +19,7 @@ from traincast.cost.bounds import (
     PowerLaw,
     appetite,
     generation,
+    is_systolic,
     lanes_flop_per_s,
     product_flop_per_s,
     sustained_clock,
@@ -126,6 +127,8 @@ class MatrixUnits:
     sigma: float = 0.1
 
     def slowdown(self, device: Device, dtype: str) -> float:
+        if is_systolic(device):
+            return 0.0
         _, real = product_flop_per_s(device, dtype)
         extra = self.tf32 if real == "tf32" else 0.0
         return max(0.0, self.base + self.per_doubling * math.log2(appetite(device, dtype)) + extra)
