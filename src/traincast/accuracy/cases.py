@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from traincast.errors import InvalidInput, MissingExtra, did_you_mean
+from traincast.accuracy.steps import as_case_row, is_step_table
+from traincast.errors import InvalidInput, MissingExtra, UnknownName, did_you_mean
 
 MEASURED_PREFIX = "measured_"
 PEER_PREFIX = "peer_"
@@ -123,7 +124,7 @@ CASE_KINDS: dict[str, type] = {
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Every row of a table as it stands in the file; the suffix says how to read it."""
+    """Every row of a table as it stands in the file, or a table of raw steps as cases; the suffix says how to read it."""
     place = Path(path)
     if not place.is_file():
         raise InvalidInput(f"there is no case table {place}; give a .parquet or .csv file")
@@ -135,10 +136,23 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         raise InvalidInput(f"{place} ends in {place.suffix or 'nothing'!r}; case tables end in .parquet or .csv")
     if not rows:
         raise InvalidInput(f"{place} has no rows")
+    if is_step_table(rows[0]):
+        rows = [as_case_row(row) for row in rows]
     for name in REQUIRED:
         if name not in rows[0]:
             raise InvalidInput(f"{place} has no column {name!r}{did_you_mean(name, map(str, rows[0]))}")
     return rows
+
+
+def keep_sources(rows: Sequence[dict[str, Any]], sources: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of some sources; all rows where none is named."""
+    if not sources:
+        return list(rows)
+    known = sorted({str(row.get("source")) for row in rows if row.get("source")})
+    for name in sources:
+        if name not in known:
+            raise UnknownName("source", name, known)
+    return [row for row in rows if row.get("source") in sources]
 
 
 def hide_results(rows: Sequence[Row]) -> list[dict[str, Any]]:

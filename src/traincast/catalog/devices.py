@@ -17,6 +17,8 @@ class TypicalNode:
     inter: str
     num_ports: int = 1
     """Ports of the inter link that one node has."""
+    domain: int | None = None
+    """Devices that the intra link can join across hosts (the chips of a TPU pod); None: it ends at the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

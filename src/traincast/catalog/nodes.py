@@ -233,8 +233,9 @@ def _of_device(chip: Device, devices_per_node: int | None) -> _Parts:
         )
     typical = device_entry(chip.name).typical_node
     count = devices_per_node or typical.devices_per_node
-    # Ports go with devices: half a node of eight devices and eight ports has four.
-    num_ports = max(1, round(typical.num_ports * min(1.0, count / typical.devices_per_node)))
+    # Ports go with devices: half a node of eight devices and eight ports has four, a slice of 32 hosts those of all hosts.
+    most_hosts = max(1.0, (typical.domain or 0) / typical.devices_per_node)
+    num_ports = max(1, round(typical.num_ports * min(most_hosts, count / typical.devices_per_node)))
     usual_intra, usual_inter = link(typical.intra), bundle(link(typical.inter), num_ports=num_ports)
     return chip, count, usual_intra, usual_inter, find_offer(chip, devices_per_node=count)
 

@@ -17,6 +17,7 @@ def accuracy(
         list[Path] | None, typer.Argument(help="Case tables (.parquet or .csv).", show_default=False)
     ] = None,
     given: options.Given = None,
+    source: options.OnlySources = None,
     markdown: Annotated[
         Path | None, typer.Option("--markdown", help="Write the tables into the marked part of this file.")
     ] = None,
@@ -44,7 +45,8 @@ def accuracy(
     """Compare forecasts with measured cases, baselines beside them.
 
     Every row is answered without its measured_* columns first. Step times are scored on rows of quality `clean`, memory
-    and fits on all but `suspect` ones.
+    and fits on all but `suspect` ones. A table of raw steps (throughput or TFLOP/s) is read too:
+    `traincast accuracy steps.parquet --source maxtext`.
     """
     if schedulers:
         _compare_schedulers(references, markdown=markdown, json=json)
@@ -57,7 +59,7 @@ def accuracy(
     if not cases:
         raise InvalidInput("no case table is given; name one, or compare schedulers with --schedulers")
     from traincast.accuracy.batch import choose_workers
-    from traincast.accuracy.cases import read_rows
+    from traincast.accuracy.cases import keep_sources, read_rows
     from traincast.accuracy.study import compare, score_rows
     from traincast.cli.progress import watch
     from traincast.files import write_whole
@@ -67,7 +69,7 @@ def accuracy(
     from traincast.report.svg import Point, draw_agreement
 
     paint = choose_paint(sys.stdout, color=color)
-    rows = [row for path in cases for row in read_rows(path)]
+    rows = keep_sources([row for path in cases for row in read_rows(path)], source or ())
     known = read_rows(given) if given is not None else []
     scored = score_rows(
         rows,

@@ -16,6 +16,7 @@ def batch(
         Path, typer.Option("--output", "-o", help="Where the predictions go (.parquet or .csv).", show_default=False)
     ],
     given: options.Given = None,
+    source: options.OnlySources = None,
     workers: options.Workers = 0,
     engine: options.Engine = "processes",
     json: options.Json = False,
@@ -29,12 +30,12 @@ def batch(
     check_target(output)
 
     from traincast.accuracy.batch import answer_rows, choose_workers
-    from traincast.accuracy.cases import read_rows
+    from traincast.accuracy.cases import keep_sources, read_rows
     from traincast.accuracy.predictions import OK, UNSUPPORTED, write_predictions
     from traincast.cli.progress import watch
     from traincast.report.document import format_json
 
-    rows = read_rows(cases)
+    rows = keep_sources(read_rows(cases), source or ())
     known = read_rows(given) if given is not None else []
     predictions = answer_rows(
         rows,

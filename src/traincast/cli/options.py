@@ -64,6 +64,12 @@ Given = Annotated[
     Path | None,
     typer.Option("--given", help="Table of measured cases that may be used to calibrate.", show_default=False),
 ]
+OnlySources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source", help="Only the rows of this source (column `source`); may be repeated.", show_default=False
+    ),
+]
 Workers = Annotated[
     int, typer.Option("--workers", min=0, help="Processes; 0: one for a short table, more for a long one.")
 ]

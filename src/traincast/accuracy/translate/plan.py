@@ -38,6 +38,7 @@ def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
         raise IllegalPlan(
             f"{case.framework} runs no pipeline of {pipeline} stages with {passes} passes; it asks for {pipeline - 1} or more"
         )
+    zero = _read_sharding(case)
     folds = _folds_experts(expert, replicas=data * context, tensor=tensor, assumptions=assumptions)
     return Parallelism(
         data=data,
@@ -48,7 +49,8 @@ def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
         expert_tensor=1 if folds else None,
         virtual_stages=virtual if pipeline > 1 else 1,
         micro_batches=passes,
-        zero=_read_sharding(case),
+        zero=zero,
+        shard=_read_hybrid_shard(case, data=data, inner=inner) if zero and expert == 1 else None,
         sequence_parallel=tensor > 1
         and (folds or "sequence_parallel" in settings or case.framework in SEQUENCE_PARALLEL_STACKS),
         recompute=read_recomputation(case, assumptions),
@@ -130,8 +132,18 @@ def _read_sharding(case: Case) -> int:
     """
     if case.framework == "LitGPT" and "lora" in (case.strategy or ""):
         return 0
-    full = (case.strategy or "").startswith("fsdp") and "gradop" not in (case.strategy or "")
+    full = (case.strategy or "").startswith(("fsdp", "hsdp")) and "gradop" not in (case.strategy or "")
     return case.zero or (3 if full else 0)
+
+
+def _read_hybrid_shard(case: Case, *, data: int, inner: int) -> int | None:
+    """Hybrid sharding cuts inside a node (or a slice of a TPU pod) and copies across; its usual names say so."""
+    words = {(case.strategy or "").lower(), *(word.lower() for word in case.settings)}
+    if not any("hsdp" in word or "hybrid" in word for word in words):
+        return None
+    per_node = case.gpus_per_node or (case.n_gpus or 1) // (case.n_nodes or 1)
+    shard = per_node // inner if per_node % inner == 0 else 0
+    return shard if shard > 1 and data % shard == 0 else None
 
 
 def _read_order(settings: frozenset[str], *, virtual: int) -> str:

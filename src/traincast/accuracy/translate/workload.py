@@ -26,7 +26,7 @@ PRECISIONS = {
 ATTENTIONS = {"eager": "eager", "unfused": "eager", "flash": "flash", "sdpa-flash": "flash", "sdpa": "flash"}
 MODES = ("training_step", "forward_backward", "inference")
 
-FUSED_STACKS = ("megatron", "nanotron")
+FUSED_STACKS = ("megatron", "nanotron", "maxtext", "jax")
 """Stacks whose layers run fused kernels (norms, bias and activation, masked softmax)."""
 HALF_STACKS = ("nvidia-dle-pytorch",)
 """Stacks whose mixed precision turns whole transformers to half (apex O2) instead of casting around each op."""
@@ -48,8 +48,12 @@ UPDATES = {
     "adaptdl": "loop",
     "pytorch-ddp": "loop",
     "nvidia-dle": "fused",
+    "maxtext": "fused",
+    "jax": "fused",
 }
 """How the measured versions of a stack ran the optimizer: one fused kernel, or one call for each tensor."""
+WHOLE_PROGRAM_STACKS = ("maxtext", "jax")
+"""Stacks that compile the step to one program, so that the host starts it once."""
 USUAL_RANK = 32
 """Of low-rank adapters, where a recipe does not say: that of most of LitGPT's."""
 OLD_STACKS = ("nvidia-dle", "adaptdl", "pytorch-ddp", "pytorch-1")
@@ -66,6 +70,8 @@ STACKS = {
     "nvidia-dle-pytorch": "nvidia-dle-pytorch",
     "nvidia-dle-tensorflow": "nvidia-dle-tensorflow",
     "litgpt": "litgpt",
+    "maxtext": "xla",
+    "jax": "xla",
 }
 """Part of a framework's spelling to the name under which the cost model may know it, most particular first."""
 
@@ -85,7 +91,8 @@ def build_job(case: Case, plan: Parallelism, assumptions: list[str]) -> Job:
         graph=graph,
         stack=read_stack(case, assumptions),
         compiled=bool(case.compiled) or "xla" in settings,
-        cuda_graphs=bool(settings & {"cuda_graphs", "cudagraph", "cuda-graphs"}),
+        cuda_graphs=bool(settings & {"cuda_graphs", "cudagraph", "cuda-graphs"})
+        or _is_one_of(case, WHOLE_PROGRAM_STACKS),
     )
 
 
