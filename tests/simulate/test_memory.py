@@ -12,7 +12,7 @@ from traincast.lower import lower
 from traincast.lower.rewrite import as_stage
 from traincast.simulate import Overheads, replay_memory, replay_stages
 from traincast.simulate.memory import Gathers, add_up, replay_pass
-from traincast.spec import Graph, Parallelism, Program, Stage
+from traincast.spec import Graph, Op, Parallelism, Program, Stage
 from traincast.spec.result import FIT_CONFIDENCE
 
 
@@ -211,9 +211,21 @@ def test_a_pipeline_cut_by_products_gives_the_output_layer_its_share() -> None:
     assert sum(layers) == 8
 
 
-def test_a_pipeline_that_leaves_stages_without_work_is_refused() -> None:
-    with pytest.raises(IllegalPlan, match="without work"):
+def test_a_pipeline_that_leaves_a_stage_with_nothing_to_run_is_refused() -> None:
+    with pytest.raises(IllegalPlan, match="nothing to run"):
         _lower_llama(pipeline=16, balance="products")
+
+
+def test_behind_the_last_product_the_wide_scores_and_the_loss_may_have_stages_of_their_own() -> None:
+    stages = _lower_llama(pipeline=8, balance="products").stages
+    own = [{task.layer for task in stage.tasks if isinstance(task, Op) and task.phase == "forward"} for stage in stages]
+    assert own[-3] == {"head.norm", "head.decoder"}
+    assert own[-2] == own[-1] == {"loss"}
+    scores = [task.name for task in stages[-2].tasks if isinstance(task, Op) and task.phase == "forward"]
+    assert scores == ["aten._to_copy"]
+    assert sum(stage.repeats[0].count for stage in stages if stage.repeats) == 8
+    peaks = [profile.peak_bytes for profile in replay_stages(stages, capacity_bytes=1e11, micro_batches=8)]
+    assert all(peak > 0 for peak in peaks)
 
 
 def test_stages_replayed_together_are_the_stages_replayed_alone() -> None:

@@ -100,18 +100,25 @@ def _balance_products(stage: Stage, parts: Sequence[Repeat], units: Sequence[_Un
     costs = [
         inside[unit.segment] if unit.task is None else _product_flop(stage, stage.tasks[unit.task]) for unit in units
     ]
-    whole = sum(costs)
+    whole, last = sum(costs), max((place for place, cost in enumerate(costs) if cost), default=0)
     starts, spent = [0], 0.0
     for place, cost in enumerate(costs[:-1]):
         spent += cost
-        if len(starts) < num_stages and spent >= whole * len(starts) / num_stages * (1 - 1e-9) and cost:
+        # Behind the last product the scores in a wider format, and then the loss, may have a stage each.
+        closes = bool(cost) or (place > last and _is_copy(stage, units[place]))
+        if len(starts) < num_stages and closes and spent >= whole * len(starts) / num_stages * (1 - 1e-9):
             starts.append(place + 1)
     if len(starts) < num_stages:
+        idle = num_stages - len(starts)
         raise IllegalPlan(
-            f"pipeline = {num_stages} leaves {num_stages - len(starts)} stages without work when it is cut by the work in "
-            f"products; allowed: pipeline up to {len(starts)}, or balance = 'layers'"
+            f"pipeline = {num_stages} leaves {idle} stage{'s' if idle > 1 else ''} with nothing to run when it is cut by the "
+            f"work in products; use fewer stages, or balance = 'layers'"
         )
     return starts
+
+
+def _is_copy(stage: Stage, unit: _Unit) -> bool:
+    return unit.task is not None and stage.tasks[unit.task].kind == "copy"
 
 
 def _product_flop(stage: Stage, task: Task) -> float:
