@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from builders import make_cluster, make_mlp
 from traincast.accuracy.anchor import anchor, choose_telling, is_profile, job_of
 from traincast.accuracy.cases import Case
-from traincast.accuracy.retune import Lesson, Tuned
+from traincast.accuracy.retune import Lesson, Tuned, retune_network
 from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
-from traincast.cost.stack import Stack
+from traincast.cost.stack import Stack, with_constants
 from traincast.forecast.tune import know_step, slow_down
 from traincast.spec import Job, Parallelism
 
@@ -61,6 +61,16 @@ def test_steps_of_many_devices_and_of_other_jobs_are_no_profile() -> None:
     anchors = anchor([make_lesson(times=3.0)], PLAIN)
     assert anchors.slowness_of(replace(make_lesson().case, model="other")) == 1.0
     assert anchors.slowness_of(replace(make_lesson().case, gpu="p100-pcie-16g")) == 1.0
+
+
+def test_a_link_that_computation_is_thought_to_hide_is_found_slow_beside_a_profile() -> None:
+    slow = with_constants(Stack(), {"intra_factor": 8.0})
+    lessons = [make_lesson(batch=batch, devices=devices, width=2048) for batch in (8, 16) for devices in (1, 2, 4)]
+    measured = [replace(one, step=replace(one.step, seconds=one.step.predict(slow))) for one in lessons]
+    beside = [one for one in measured if not is_profile(one.case)]
+    assert lessons[-1].step.predict(Stack()) < 0.8 * measured[-1].step.seconds
+    found = retune_network(Tuned(groups={(None, None): Stack()}), beside)
+    assert found.groups[None, None].intra_factor == pytest.approx(8.0, rel=0.2)
 
 
 def cases_of(model: str, count: int, *, devices: int, nodes: int = 1) -> list[Case]:

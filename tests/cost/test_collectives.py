@@ -52,6 +52,22 @@ def test_gathering_and_scattering_together_cost_about_a_reduction() -> None:
     assert halves == pytest.approx(MODEL.seconds("all_reduce", 1e9, way), rel=0.02)
 
 
+def sockets(*, per_node: int, nodes: int, inter: float = 6e9) -> Route:
+    return route(per_node=per_node, nodes=nodes, inter=inter, inter_kind="ethernet")
+
+
+def test_every_link_of_a_ring_of_sockets_carries_what_a_rank_sends() -> None:
+    one_each, four_each = (MODEL.seconds("all_reduce", 1e9, sockets(per_node=n, nodes=2)) for n in (1, 4))
+    assert four_each / one_each == pytest.approx((7 / 8) / (1 / 2), rel=0.01)
+
+
+def test_flows_between_two_hosts_only_are_slower_and_a_narrow_link_is_not() -> None:
+    two, three = (MODEL.seconds("all_reduce", 1e9, sockets(per_node=1, nodes=n)) for n in (2, 3))
+    assert two / (1 / 2) == pytest.approx(MODEL.constants.ethernet_pair_sharing * three / (2 / 3), rel=0.01)
+    two, three = (MODEL.seconds("all_reduce", 1e9, sockets(per_node=1, nodes=n, inter=1e8)) for n in (2, 3))
+    assert two / (1 / 2) == pytest.approx(three / (2 / 3), rel=0.01)
+
+
 def test_eight_ranks_of_a_cube_mesh_use_all_links_and_two_only_one() -> None:
     two, eight = (route(per_node=n, intra=1.5e11, intra_kind="hybrid-cube") for n in (2, 8))
     assert MODEL.seconds("all_reduce", 1e9, two) > 2 * MODEL.seconds("all_reduce", 1e9, eight)

@@ -18,6 +18,8 @@ MIN_ROWS = 3
 """Fewer rows of one device say more about their jobs than about the device."""
 OWN_SHARE = 0.5
 """How far a device's constants may leave its framework's, beside how far those may leave the prior."""
+NETWORK_SHARE = 2.0
+"""How far the constants of communication may leave theirs where computation is held: nothing else can take the blame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ def retune(
 def retune_network(tuned: Tuned, lessons: Sequence[Lesson], *, rounds: int = 8, max_steps: int = MAX_STEPS) -> Tuned:
     """The constants of communication again and alone, for each device from where they started: the links of one machine say
     nothing about those of another. `lessons`: steps of many devices, their computation held to what was measured of it."""
-    spreads = {name: TUNABLE[name] for name in COMMUNICATING}
+    spreads = {name: NETWORK_SHARE * TUNABLE[name] for name in COMMUNICATING}
     starts = {one.case.framework: one.start for one in lessons}
     groups = dict(tuned.groups)
     for group, found in tuned.groups.items():

@@ -51,9 +51,12 @@ class LinkConstants:
     """Of InfiniBand, EFA and RoCE."""
     ethernet_efficiency: float = 0.7
     """Of plain Ethernet through the host's sockets."""
-    ethernet_flow_bytes_per_s: float = 0.5e9
-    """What one socket flow of a ring reaches, however fast the card: clouds cap a flow at 5 to 10 Gb/s. From the gradient
-    synchronisation of five models on one 50 Gb/s cluster (Sia, aws): 0.3 to 0.7 GB/s, median 0.5."""
+    ethernet_flow_bytes_per_s: float = 0.55e9
+    """What one socket flow of a ring reaches, however fast the card: clouds cap a flow at 5 to 10 Gb/s. From the steps of five
+    models on one 50 Gb/s cluster (Sia, aws): each left out in turn, the others say 0.55 to 0.6."""
+    ethernet_pair_sharing: float = 1.5
+    """How many times slower a socket flow is where a ring has two nodes only: what it sends and what it receives then run between
+    the same two hosts. From the same steps: without each of the five models the others say 1.5."""
     intra_hop_s: float = 2.9e-06
     inter_hop_s: float = 2.24e-05
     pipeline: float = 0.61
@@ -127,8 +130,10 @@ class Pipelined:
             rounds = 2 if kind == "all_reduce" else 1
             hops_s = rounds * ((inside - 1) * c.intra_hop_s + math.log2(across) * 2 * c.inter_hop_s)
             local_s = (inside - 1) / inside * num_bytes / intra
-            # The shards of a node cross the network side by side, so its whole network carries the message once.
-            remote_s = (across - 1) / across * num_bytes / inter if across > 1 else 0.0
+            # The shards of a node cross the network side by side, so its whole network carries the message once. One ring of
+            # sockets through all ranks has no such shards: every link, those between nodes too, carries what a rank sends.
+            parts = route.num_ranks if _by_sockets(route) else across
+            remote_s = (parts - 1) / parts * num_bytes / inter if across > 1 else 0.0
             volume_s = rounds * max(local_s, remote_s)
             if across == 1 and _adds_in_switch(route) and kind == "all_reduce":
                 switched = self._pipelined(
@@ -150,10 +155,15 @@ class Pipelined:
         )
 
     def _inter_bytes_per_s(self, route: Route) -> float:
-        if route.inter_kind.startswith("ethernet"):
+        if _by_sockets(route):
             rate = route.inter_bytes_per_s * self.constants.ethernet_efficiency
-            return min(rate, self.constants.ethernet_flow_bytes_per_s)
+            sharing = self.constants.ethernet_pair_sharing if route.num_nodes == 2 else 1.0
+            return min(rate, self.constants.ethernet_flow_bytes_per_s / sharing)
         return route.inter_bytes_per_s * self.constants.network_efficiency
+
+
+def _by_sockets(route: Route) -> bool:
+    return route.inter_kind.startswith("ethernet")
 
 
 def _adds_in_switch(route: Route) -> bool:

@@ -21,6 +21,8 @@ NOISE = 0.08
 MAX_STEPS = 120
 HOST_TIMES = ("forward_call_s", "backward_call_s", "optimizer_call_s", "launch_s", "collective_call_s")
 SLOWER_HOSTS = (1.0, 2.5, 6.0)
+SLOWER_LINKS = (1.0, 3.0, 9.0)
+LINKS = ("intra_factor", "inter_factor")
 COMMUNICATING = ("collective_call_s", "intra_factor", "inter_factor", "ring_step_s")
 COMPUTING = tuple(name for name in TUNABLE if name not in COMMUNICATING)
 
@@ -121,9 +123,11 @@ def tune(
         huber = np.where(scaled < 2, 0.5 * scaled**2, 2 * scaled - 2)
         return float(huber.sum() + 0.5 * (((logs - prior) / width) ** 2).sum())
 
-    # Where the device hides the host, no slope leads to a slower host: look there first.
-    on_host = np.array([name in HOST_TIMES for name in names])
-    starts = [prior + on_host * math.log(slower) for slower in SLOWER_HOSTS]
+    # Where the device hides the host, no slope leads to a slower host: look there first. So with computation that hides links,
+    # where it is held and only they may move.
+    hidden, slower = (LINKS, SLOWER_LINKS) if set(names) <= set(COMMUNICATING) else (HOST_TIMES, SLOWER_HOSTS)
+    on_hidden = np.array([name in hidden for name in names])
+    starts = [prior + on_hidden * math.log(factor) for factor in slower]
     errors = [guess(start) - truth for start in starts]
     losses = [loss(start, off) for start, off in zip(starts, errors, strict=True)]
     first = int(np.argmin(losses))
