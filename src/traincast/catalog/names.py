@@ -18,6 +18,24 @@ _NOISE = frozenset(
     | {"generation", "with", "design", "edition"}
 )
 
+# Words that say how a model was trained or is stored, not what it is.
+_DECORATIONS = frozenset(
+    {
+        "hf",
+        "instruct",
+        "chat",
+        "it",
+        "sft",
+        "pretraining",
+        "pretrain",
+        "pretrained",
+        "training",
+        "finetuning",
+        "finetune",
+    }
+    | {"finetuned", "seqlen"}
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
@@ -27,6 +45,8 @@ class Facts:
     entries: Mapping[str, Entry]
     spellings: Mapping[str, str]
     """Squeezed spelling to name."""
+    loose: Mapping[str, str]
+    """Squeezed spelling without dots to name, where only one entry is spelt so; empty where names differ by dots."""
     sources: Mapping[str, str]
     """Short names of sources to their full text, where the table uses short names."""
 
@@ -40,7 +60,17 @@ class Facts:
         return found
 
     def get(self, name: str) -> str | None:
-        return name if name in self.entries else self.spellings.get(squeeze(name))
+        if name in self.entries:
+            return name
+        found = self.spellings.get(squeeze(name))
+        return self._get_loosely(name) if found is None and self.loose else found
+
+    def _get_loosely(self, name: str) -> str | None:
+        """Without its owner, what stands in brackets, words about training, and dots that others leave out."""
+        plain = re.sub(r"\(.*?\)", " ", name.lower().rpartition("/")[2]).replace("_", "-")
+        words = [word for word in re.findall(r"[a-z0-9.]+", plain) if word not in _DECORATIONS]
+        short = squeeze("-".join(words))
+        return self.spellings.get(short) or self.loose.get(short.replace(".", ""))
 
     def aliases(self) -> Iterable[str]:
         return (alias for entry in self.entries.values() for alias in entry.get("aliases", ()))
@@ -58,7 +88,15 @@ def load_facts(kind: str) -> Facts:
             spellings[squeeze(alias)] = name
     # A name wins over an alias of another entry.
     spellings.update((squeeze(name), name) for name in entries)
-    return Facts(kind=kind, entries=entries, spellings=spellings, sources=data.get("sources", {}))
+    loose = _drop_dots(spellings) if kind == "model" else {}
+    return Facts(kind=kind, entries=entries, spellings=spellings, loose=loose, sources=data.get("sources", {}))
+
+
+def _drop_dots(spellings: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, set[str]] = {}
+    for spelling, name in spellings.items():
+        found.setdefault(spelling.replace(".", ""), set()).add(name)
+    return {spelling: names.pop() for spelling, names in found.items() if len(names) == 1}
 
 
 def squeeze(name: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from traincast import catalog
 from traincast.accuracy.cases import Case
+from traincast.accuracy.translate.guess import guess_shape, is_transformer
 from traincast.accuracy.translate.plan import read_micro_batch, shards_recipe
 from traincast.catalog.workloads import from_shape, workload
 from traincast.cost.stack import load_stacks
@@ -83,7 +84,7 @@ def build_job(case: Case, plan: Parallelism, assumptions: list[str]) -> Job:
     if _has_shape(case):
         graph = _from_shape(tuple(sorted({**_shape(case), **recipe, "batch": batch}.items())))
     else:
-        graph = _by_name(case, recipe, batch, assumptions)
+        graph = _without_shape(case, recipe, batch, assumptions)
     settings = case.settings
     if case.undetermined:
         assumptions.append(f"the source leaves open: {case.undetermined}")
@@ -186,6 +187,9 @@ def _read_attention(case: Case, stack: str, assumptions: list[str]) -> str:
 def read_adapters(case: Case, assumptions: list[str]) -> dict[str, Any]:
     """Low-rank adapters, on weights stored in 4 bits where the recipe says so."""
     words = case.settings | {case.strategy or ""}
+    if any("adapter" in word for word in words) and not any("lora" in word for word in words):
+        assumptions.append("what an adapter trains is taken as of rank 1 beside all dense layers; the rest is frozen")
+        return {"adapter_rank": 1}
     if not any("lora" in word for word in words):
         return {}
     stated = next(
@@ -199,7 +203,7 @@ def read_adapters(case: Case, assumptions: list[str]) -> dict[str, Any]:
 
 def _has_shape(case: Case) -> bool:
     sizes = (case.n_layers, case.hidden, case.n_heads, case.vocab, case.seq_len)
-    return (case.family or "").startswith("transformer") and all(sizes)
+    return is_transformer(case) and all(sizes)
 
 
 def _shape(case: Case) -> dict[str, Any]:
@@ -237,8 +241,32 @@ def _from_shape(arguments: tuple[tuple[str, Any], ...]) -> Graph:
     return from_shape(**dict(arguments))
 
 
-def _by_name(case: Case, recipe: dict[str, Any], batch: int, assumptions: list[str]) -> Graph:
-    sizes: dict[str, Any] = {"batch": batch}
+def _without_shape(case: Case, recipe: dict[str, Any], batch: int, assumptions: list[str]) -> Graph:
+    """The model by its name; else by what is left of its shape; else by the name of its network."""
+    names = [name for name in (case.model, case.arch) if name]
+    if not names:
+        raise InvalidInput("neither the model nor its architecture is named")
+    arguments = {**recipe, **_sample_sizes(case), "batch": batch}
+    try:
+        return _workload(names[0], tuple(sorted(arguments.items())))
+    except UnknownName as error:
+        complaint = error
+    guessed = guess_shape(case, assumptions)
+    if guessed is not None:
+        return _from_shape(tuple(sorted({**_shape(case), **guessed, **recipe, "batch": batch}.items())))
+    for name in names[1:]:
+        try:
+            graph = _workload(name, tuple(sorted(arguments.items())))
+        except UnknownName:
+            continue
+        if graph.name != case.model:
+            assumptions.append(f"the model {case.model} is not known; {graph.name} taken for its architecture {name}")
+        return graph
+    raise complaint
+
+
+def _sample_sizes(case: Case) -> dict[str, Any]:
+    sizes: dict[str, Any] = {}
     if case.seq_len:
         sizes["seq"] = case.seq_len
     square = re.fullmatch(r"\d+x(\d+)x(\d+)", case.input_shape or "")
@@ -246,16 +274,7 @@ def _by_name(case: Case, recipe: dict[str, Any], batch: int, assumptions: list[s
         sizes["input_size"] = int(square[1])
     if case.num_classes and case.family in ("cnn", "detection", "segmentation"):
         sizes["num_classes"] = case.num_classes
-    names = [name for name in (case.model, case.arch) if name]
-    if not names:
-        raise InvalidInput("neither the model nor its architecture is named")
-    complaint: UnknownName | None = None
-    for name in names:
-        try:
-            return _workload(name, tuple(sorted({**recipe, **sizes}.items())))
-        except UnknownName as error:
-            complaint = complaint or error
-    raise complaint or InvalidInput(f"unknown workload {names[0]!r}")
+    return sizes
 
 
 @functools.lru_cache(maxsize=512)

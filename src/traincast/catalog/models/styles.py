@@ -57,6 +57,7 @@ STYLES: dict[str, dict[str, Any]] = {
     },
     "phi3": {**_LLAMA, "merged_qkv": True},
     "stablelm": {**_LLAMA, "norm": "layer_norm", "rotary_share": 0.25},
+    "nemotron": {"bias": False, "positions": "rotary", "rotary_share": 0.5, "activation": "relu"},
     "olmo": {**_LLAMA, "norm": "none_affine"},
     "dbrx": {**_LLAMA, "norm": "layer_norm", "norm_bias": False, "merged_qkv": True},
     "bert": _BERT,

@@ -357,9 +357,11 @@ def efficientnet(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
             value: Value, *, stride: int, ratio: int = ratio, size: int = size, channels: int = channels
         ) -> Value:
             width = value.shape[1]
+            expanded = divisible(width * ratio)
+            squeezed = max(1, (expanded if config.get("wide_se") else width) // 4)
             return inverted_residual(
-                tape, value, channels, expanded=divisible(width * ratio), size=size, stride=stride, function="silu",
-                squeezed=max(1, width // 4), squeeze_function="silu", drop_path=0.2,
+                tape, value, channels, expanded=expanded, size=size, stride=stride, function="silu",
+                squeezed=squeezed, squeeze_function="silu", drop_path=0.2,
             )  # fmt: skip
 
         with tape.scope(f"stage{number}"):
