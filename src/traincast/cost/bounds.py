@@ -31,9 +31,10 @@ Only the chips named here are carried over: from sustained SGEMM rates published
 
 MATRIX_ENERGY: dict[str, float] = {
     "volta": 0.15, "turing": 0.15, "ga10x": 0.13, "ampere": 0.078, "ada": 0.078, "hopper": 0.06, "blackwell": 0.028,
-    "cdna1": 0.125, "cdna2": 0.1, "cdna3": 0.03,
+    "cdna1": 0.125, "cdna2": 0.1, "cdna3": 0.077,
 }  # fmt: skip
-"""Joules per fp16 FLOP on the matrix units, on the same scale; from published sustained GEMM rates, not fitted here."""
+"""Joules per fp16 FLOP on the matrix units, on the same scale; from published sustained GEMM rates, not fitted here (cdna3: 51%
+of peak on MI300X, 60% on MI325X beside 87% on A100 and 80% on H100, stas00/ml-engineering's MAMF, 744d01e)."""
 
 SYSTOLIC = ("tpu", "gaudi", "neuroncore")
 """Chips whose products run on systolic arrays filled from a scratchpad the compiler plans: an operand is used by a whole row
@@ -148,10 +149,15 @@ WIDE_SM_SHARE = 0.85
 """What library kernels reach of the lanes' peak where 128 lanes share the operand bandwidth that 64 had: published SGEMM
 rates of RTX 3090, RTX 4090 and H100, not fitted here. A card that its power holds below that does not notice."""
 
+KEPLER_ISSUE_SHARE = 2 / 3
+"""Four schedulers feed 128 of the 192 lanes of a Kepler multiprocessor; the rest waits for a second independent instruction."""
+
 
 def usable_share(device: Device, dtype: str, law: PowerLaw, *, soak: float | Array = 0.0) -> Array:
     """Of the peak, for products: the lesser of the clock that power allows and what wide multiprocessors can feed."""
     clock = sustained_clock(device, dtype, law, soak=soak)
+    if device.architecture.lower().startswith("kepler"):
+        return np.minimum(clock, KEPLER_ISSUE_SHARE)
     _, real = product_flop_per_s(device, dtype)
     wide = (device.lanes_per_sm or 64) >= 128 and generation(device) >= 3.0 and device.vendor.upper() == "NVIDIA"
     if wide and not uses_matrix_units(device, real):

@@ -2,7 +2,7 @@ import pytest
 
 from traincast import catalog
 from traincast.catalog.workloads import from_shape
-from traincast.cost.bounds import PowerLaw, is_systolic, sustained_clock
+from traincast.cost.bounds import PowerLaw, is_systolic, sustained_clock, usable_share
 from traincast.cost.pricing import default_ops
 
 
@@ -31,3 +31,14 @@ def test_the_watts_of_a_systolic_chip_say_nothing_about_its_clock() -> None:
 @pytest.mark.parametrize("name", ["h100-sxm-80g", "mi300x", "t4", "cpu"])
 def test_other_devices_are_not_taken_for_systolic(name: str) -> None:
     assert not is_systolic(catalog.device(name))
+
+
+def test_kepler_cannot_feed_all_its_lanes() -> None:
+    kepler, pascal = catalog.device("k80-1die"), catalog.device("p100-pcie-16g")
+    assert float(usable_share(kepler, "fp32", PowerLaw())) == pytest.approx(2 / 3)
+    assert float(usable_share(pascal, "fp32", PowerLaw())) > 2 / 3
+
+
+def test_the_power_of_an_mi300x_holds_its_matrix_units_further_back_than_an_mi325x() -> None:
+    shares = [float(sustained_clock(catalog.device(name), "bf16", PowerLaw())) for name in ("mi300x", "mi325x")]
+    assert 0.4 < shares[0] < shares[1] < 0.8
