@@ -17,8 +17,13 @@ HYBRID_CUBE: Mapping[int, float] = {2: 1 / 6, 3: 2 / 6, 4: 4 / 6, 5: 1.7 / 6, 6:
 
 IN_SWITCH_BYTES_PER_S = 400e9
 """NVLink of this rate comes with switches that add (NVLink 4 and later)."""
+ETHERNET_50G_BYTES_PER_S = 6.25e9
 CHANNELS_INSIDE, CHANNELS_ACROSS = 16, 8
 """Cores that NCCL's rings occupy by default, inside a node and across."""
+RINGS = ("all_gather", "reduce_scatter")
+LONGEST_RING = 64
+"""Nodes up to which rings were seen to be rings (16, in fact). Beyond, libraries have logarithmic forms (NCCL's PAT since 2.23) or
+are told to shard inside groups: latency then grows with the logarithm. A prior, not measured."""
 NVLINK2_BYTES_PER_S = 150e9
 """Six links of a V100: without switches in nodes of up to eight, with them in larger ones."""
 
@@ -52,8 +57,9 @@ class LinkConstants:
     ethernet_efficiency: float = 0.7
     """Of plain Ethernet through the host's sockets."""
     ethernet_flow_bytes_per_s: float = 0.55e9
-    """What one socket flow of a ring reaches, however fast the card: clouds cap a flow at 5 to 10 Gb/s. From the steps of five
-    models on one 50 Gb/s cluster (Sia, aws): each left out in turn, the others say 0.55 to 0.6."""
+    """What one socket flow of a ring reaches on cards of up to 50 Gb/s; clouds cap a flow at 5 to 10 Gb/s. From the steps of five
+    models on one 50 Gb/s cluster (Sia, aws): each left out in turn, the others say 0.55 to 0.6. On faster cards in proportion:
+    1.1 on one of 100 Gb/s (Sia, azure)."""
     ethernet_pair_sharing: float = 1.5
     """How many times slower a socket flow is where a ring has two nodes only: what it sends and what it receives then run between
     the same two hosts. From the same steps: without each of the five models the others say 1.5."""
@@ -128,7 +134,7 @@ class Pipelined:
             volume_s = max(local_s, remote_s)
         else:
             rounds = 2 if kind == "all_reduce" else 1
-            hops_s = rounds * ((inside - 1) * c.intra_hop_s + math.log2(across) * 2 * c.inter_hop_s)
+            hops_s = rounds * self._hops(kind, route)
             local_s = (inside - 1) / inside * num_bytes / intra
             # The shards of a node cross the network side by side, so its whole network carries the message once. One ring of
             # sockets through all ranks has no such shards: every link, those between nodes too, carries what a rank sends.
@@ -141,6 +147,17 @@ class Pipelined:
                 )
                 return min(switched, self._pipelined(hops_s, volume_s))
         return self._pipelined(hops_s, volume_s)
+
+    def _hops(self, kind: str, route: Route) -> float:
+        """Latency of the way through a group. All-reduces have trees across nodes; all-gathers and reduce-scatters are rings
+        through every rank, of whose links one per node crosses the network. A torus of TPUs has short rings of its own."""
+        c = self.constants
+        inside, across = route.per_node, route.num_nodes
+        if across == 1 or kind not in RINGS or route.inter_kind.startswith("ici"):
+            return (inside - 1) * c.intra_hop_s + math.log2(across) * 2 * c.inter_hop_s
+        ranks = inside * across
+        links = across if across <= LONGEST_RING else LONGEST_RING * (1 + math.log2(across / LONGEST_RING))
+        return (1 - 1 / ranks) * links * ((inside - 1) * c.intra_hop_s + c.inter_hop_s)
 
     def _pipelined(self, hops_s: float, volume_s: float) -> float:
         c = self.constants
@@ -158,7 +175,8 @@ class Pipelined:
         if _by_sockets(route):
             rate = route.inter_bytes_per_s * self.constants.ethernet_efficiency
             sharing = self.constants.ethernet_pair_sharing if route.num_nodes == 2 else 1.0
-            return min(rate, self.constants.ethernet_flow_bytes_per_s / sharing)
+            faster = max(1.0, route.inter_bytes_per_s / ETHERNET_50G_BYTES_PER_S)
+            return min(rate, self.constants.ethernet_flow_bytes_per_s * faster / sharing)
         return route.inter_bytes_per_s * self.constants.network_efficiency
 
 
