@@ -37,9 +37,46 @@ def test_a_placement_stays_text_even_where_a_reader_made_it_a_number() -> None:
     assert parse_case({**ROW, "placement": 34.0}).placement == "34"
 
 
-@pytest.mark.parametrize("empty", [None, "", math.nan, "nan"])
+@pytest.mark.parametrize("empty", [None, "", math.nan, "nan", "None", "null", "NA", "<NA>", " ", "#N/A"])
 def test_empty_cells_are_unknown_and_never_zero(empty: Any) -> None:
-    assert parse_case({**ROW, "micro_batch": empty}).micro_batch is None
+    case = parse_case({**ROW, "micro_batch": empty, "compiled": empty, "input_shape": empty, "n_gpus": empty})
+    assert (case.micro_batch, case.compiled, case.input_shape, case.n_gpus) == (None, None, None, None)
+
+
+def test_the_word_none_is_an_answer_and_not_an_empty_cell() -> None:
+    assert parse_case({**ROW, "act_ckpt": "none"}).act_ckpt == "none"
+
+
+def test_spaces_around_cells_and_headings_do_not_matter(tmp_path: Path) -> None:
+    spaced = {f" {name} ": f" {value} " for name, value in ROW.items()}
+    shouted = {name.upper(): value for name, value in ROW.items() if not name.startswith(("measured", "peer"))}
+    plain = parse_case(ROW)
+    assert parse_case(read_rows(write_csv(tmp_path / "spaced.csv", [spaced]))[0]) == plain
+    assert parse_case(read_rows(write_csv(tmp_path / "shouted.CSV", [shouted]))[0]) == plain
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_tables_of_spreadsheets_are_read(tmp_path: Path, delimiter: str) -> None:
+    path = tmp_path / "cases.csv"
+    path.write_text("\n".join(delimiter.join(map(str, line)) for line in (ROW, ROW.values())) + "\n")
+    assert parse_case(read_rows(path)[0]) == parse_case(ROW)
+
+
+def test_columns_that_nobody_knows_are_ignored_and_missing_ones_are_unknown() -> None:
+    case = parse_case({"case_id": "a", "gpu": "t4", "weather": "rain"})
+    assert (case.gpu, case.model, case.dp) == ("t4", None, None)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("Nanotron 0.4", "nanotron"), ("torchtitan-v0.2.0", "torchtitan"), ("megatron-core", "Megatron-Core"),
+        ("pytorch-2.1", "pytorch-2.1"), ("megatron-lm(accelerate)", "megatron-lm(accelerate)"),
+        ("nvidia-dle-tensorflow2", "nvidia-dle-tensorflow2"),
+    ],
+)  # fmt: skip
+def test_a_framework_is_known_in_any_version_and_capitals(spelling: str, name: str) -> None:
+    assert parse_case({**ROW, "framework": spelling}).framework == name
 
 
 @pytest.mark.parametrize(
@@ -71,6 +108,16 @@ def test_an_observation_knows_what_it_may_be_scored_for() -> None:
     assert not memory_only.scores_time
     assert not parse_observation({**ROW, "measured_memory_bytes": 1e9, "measured_status": "oom"}).scores_memory
     assert parse_observation(ROW).peers_s == {"li": 0.4}
+
+
+def test_a_run_without_a_single_step_shows_neither_a_peak_nor_that_it_fits() -> None:
+    row = {**ROW, "quality": "memory_only", "measured_memory_bytes": 1e9, "measured_status": "ok"}
+    started = parse_observation({**row, "quality_reason": "no throughput in the log"})
+    assert not started.scores_memory
+    assert not started.scores_fit
+    failed = {**row, "measured_status": "oom", "quality_reason": "no throughput in the log: out of memory"}
+    assert parse_observation(failed).scores_fit
+    assert parse_observation({**row, "quality_reason": "step time not given"}).scores_memory
 
 
 def test_a_ragged_line_breaks_its_own_row_only(tmp_path: Path) -> None:

@@ -90,3 +90,28 @@ def test_an_adapter_trains_little() -> None:
     plain = translate(parse_case({**ROW, "framework": "LitGPT", "strategy": "full"})).job.graph
     frozen = translate(parse_case({**ROW, "framework": "LitGPT", "strategy": "adapter_v2"})).job.graph
     assert frozen.role_bytes("optimizer_state") < 0.01 * plain.role_bytes("optimizer_state")
+
+
+@pytest.mark.parametrize(
+    ("columns", "same_as"),
+    [
+        ({"dtype": "bfloat16"}, {"dtype": "bf16"}),
+        ({"dtype": "FP8-CS"}, {"dtype": "fp8"}),
+        ({"dtype": "amp"}, {"dtype": "fp16_amp"}),
+        ({"attention": "flash3"}, {"attention": "flash"}),
+        ({"attention": "cudnn_flash_te"}, {"attention": "flash"}),
+    ],
+)
+def test_other_words_for_a_value_mean_the_same(columns: dict[str, str], same_as: dict[str, str]) -> None:
+    first, second = (translate(parse_case({**ROW, **given})).job.graph for given in (columns, same_as))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("column", "allowed"), [("dtype", "bf16"), ("attention", "flash"), ("act_ckpt", "selective"), ("mode", "inference")]
+)
+def test_a_word_that_means_nothing_is_refused_with_what_is_allowed(column: str, allowed: str) -> None:
+    prediction = answer_rows([{**ROW, column: "gibberish"}])[0]
+    assert not prediction.answered
+    assert "gibberish" in prediction.reason
+    assert allowed in prediction.reason

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +16,24 @@ from traincast.errors import InvalidInput, MissingExtra, UnknownName, did_you_me
 
 MEASURED_PREFIX = "measured_"
 PEER_PREFIX = "peer_"
+UNTRAINED = "no throughput in the log"
+"""How the reason begins why a run without a single step is kept."""
 JUDGEMENTS = ("quality", "quality_reason", "n_rep")
 """Columns written by somebody who had seen the result; a forecast must not see them either."""
 REQUIRED = ("case_id", "gpu")
+UNKNOWN_WORDS = frozenset({"", "nan", "NaN", "None", "null", "NULL", "NA", "N/A", "#N/A", "<NA>", "NaT"})
+"""How other programs write an empty cell. The word `none` is not among them: as text it says that there is none."""
+FRAMEWORKS = (
+    "Megatron-Core",
+    "Megatron-DeepSpeed",
+    "Megatron-LM",
+    "Composer-FSDP",
+    "torchtitan",
+    "nanotron",
+    "LitGPT",
+    "MaxText",
+)
+"""Frameworks whose ways the forecasts know by name."""
 SURPLUS = "surplus cells"
 """Marks a csv line with more cells than headings."""
 
@@ -96,6 +112,8 @@ class Observation:
     memory_bytes: float | None = None
     status: str | None = None
     quality: str | None = None
+    trained: bool = True
+    """False: its log shows no step at all, so what it held is no peak, and that it was started does not say that it fits."""
     peers_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -110,11 +128,16 @@ class Observation:
             and self.memory_bytes > 0
             and self.status == "ok"
             and self.quality != "suspect"
+            and self.trained
         )
 
     @property
     def scores_fit(self) -> bool:
-        return self.status in ("ok", "oom", "failed") and self.quality != "suspect"
+        return (
+            self.status in ("ok", "oom", "failed")
+            and self.quality != "suspect"
+            and (self.trained or self.status != "ok")
+        )
 
 
 CASE_KINDS: dict[str, type] = {
@@ -128,20 +151,35 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     place = Path(path)
     if not place.is_file():
         raise InvalidInput(f"there is no case table {place}; give a .parquet or .csv file")
-    if place.suffix == ".parquet":
+    suffix = place.suffix.lower()
+    if suffix == ".parquet":
         rows = _read_parquet(place)
-    elif place.suffix == ".csv":
+    elif suffix in (".csv", ".tsv"):
         rows = _read_csv(place)
     else:
         raise InvalidInput(f"{place} ends in {place.suffix or 'nothing'!r}; case tables end in .parquet or .csv")
     if not rows:
         raise InvalidInput(f"{place} has no rows")
+    rows = _name_columns(rows)
     if is_step_table(rows[0]):
         rows = [as_case_row(row) for row in rows]
     for name in REQUIRED:
         if name not in rows[0]:
             raise InvalidInput(f"{place} has no column {name!r}{did_you_mean(name, map(str, rows[0]))}")
     return rows
+
+
+def _name_columns(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Headings with spaces around them or other capitals mean the column of that name, where it is not there itself."""
+    known = {name.lower(): name for name in CASE_KINDS}
+    renamed: dict[str, str] = {}
+    for heading in map(str, rows[0]):
+        plain = known.get(heading.strip().lower(), heading.strip())
+        if plain != heading and plain not in rows[0]:
+            renamed[heading] = plain
+    if not renamed:
+        return rows
+    return [{renamed.get(name, name): value for name, value in row.items()} for row in rows]
 
 
 def keep_sources(rows: Sequence[dict[str, Any]], sources: Sequence[str]) -> list[dict[str, Any]]:
@@ -172,7 +210,15 @@ def parse_case(row: Row) -> Case:
     for name in REQUIRED:
         if values.get(name) is None:
             raise InvalidInput(f"the row has no {name}")
+    if values.get("framework"):
+        values["framework"] = name_framework(values["framework"])
     return Case(**values)
+
+
+def name_framework(spelling: str) -> str:
+    """A framework as the tables spell it, whatever its capitals and version: 'Nanotron 0.4' is nanotron."""
+    plain = re.sub(r"[ =_@-]*v?\d[\w.+-]*$", "", spelling.strip())
+    return next((name for name in FRAMEWORKS if name.lower() == plain.lower()), spelling)
 
 
 def parse_observation(row: Row) -> Observation:
@@ -197,13 +243,18 @@ def parse_observation(row: Row) -> Observation:
         memory_bytes=number("measured_memory_bytes"),
         status=text("measured_status"),
         quality=text("quality"),
+        trained=not (text("quality_reason") or "").startswith(UNTRAINED),
         peers_s={name: value for name, value in peers.items() if value is not None},
     )
 
 
 def _convert(value: Any, kind: type, name: str) -> Any:
     """A cell as its column's type. Empty text and NaN mean unknown; an infinite number is an error."""
-    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+    if isinstance(value, str):
+        value = value.strip()
+    if value is None or (isinstance(value, str) and value in UNKNOWN_WORDS):
+        return None
+    if isinstance(value, float) and math.isnan(value):
         return None
     if kind is str:
         return _text_of(value)
@@ -258,11 +309,17 @@ def _read_csv(path: Path) -> list[dict[str, Any]]:
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} is not UTF-8 text: {error}") from error
     try:
-        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=_find_delimiter(text))
         # Surplus cells of a ragged line land under the key None, missing ones hold None: the former break the row.
         return [_check_ragged(row) for row in reader]
     except csv.Error as error:
         raise InvalidInput(f"{path} is not a readable csv file: {error}") from error
+
+
+def _find_delimiter(text: str) -> str:
+    """What parts the headings: spreadsheets also write semicolons and tabs."""
+    headings = text.partition("\n")[0]
+    return max((",", ";", "\t"), key=headings.count)
 
 
 def _check_ragged(row: dict[Any, Any]) -> dict[str, Any]:

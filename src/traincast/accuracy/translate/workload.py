@@ -24,7 +24,16 @@ PRECISIONS = {
     "mxfp8": "fp8",
     "nvfp4": "fp4",
 }
-ATTENTIONS = {"eager": "eager", "unfused": "eager", "flash": "flash", "sdpa-flash": "flash", "sdpa": "flash"}
+DTYPE_WORDS = {
+    "float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float8": "fp8", "fp4": "nvfp4", "mxfp4": "nvfp4",
+    "amp": "fp16_amp", "amp_fp16": "fp16_amp", "amp_bf16": "bf16", "amp_fp8": "fp8", "fp8_cs": "fp8", "fp8_mx": "mxfp8",
+    "bf16_mixed": "bf16_amp", "fp16_mixed": "fp16_amp",
+}  # fmt: skip
+"""Other words for a column's values, as frameworks spell them."""
+ATTENTIONS = {
+    "eager": "eager", "unfused": "eager", "math": "eager", "naive": "eager", "flash": "flash", "sdpa-flash": "flash",
+    "sdpa": "flash", "fused": "flash", "xformers": "flash",
+}  # fmt: skip
 MODES = ("training_step", "forward_backward", "inference")
 
 FUSED_STACKS = ("megatron", "nanotron", "maxtext", "jax")
@@ -158,9 +167,11 @@ def read_precision(case: Case, assumptions: list[str]) -> str:
     if dtype is None:
         assumptions.append("the precision is not known; fp32 assumed")
         return "fp32"
-    if dtype not in PRECISIONS:
+    plain = dtype.lower().replace("-", "_")
+    plain = DTYPE_WORDS.get(plain, plain)
+    if plain not in PRECISIONS:
         raise UnknownName("dtype", dtype, PRECISIONS)
-    precision = PRECISIONS[dtype]
+    precision = PRECISIONS[plain]
     if precision == "bf16" and (case.framework or "").lower() in PURE_STACKS and not shards_recipe(case):
         precision = "bf16-pure"
     if precision == "fp16-amp" and (case.family or "").startswith("transformer") and _is_one_of(case, HALF_STACKS):
@@ -179,9 +190,12 @@ def _read_attention(case: Case, stack: str, assumptions: list[str]) -> str:
         if (case.family or "").startswith("transformer"):
             assumptions.append(f"how attention runs is not known; {'eager' if old else 'flash'} assumed")
         return "eager" if old else "flash"
-    if case.attention not in ATTENTIONS:
+    spelling = case.attention.lower()
+    # Flash attention has versions and libraries (flash2, te-flash, cudnn_flash_te); all of them are one fused kernel.
+    found = ATTENTIONS.get(spelling) or ("flash" if "flash" in spelling else None)
+    if found is None:
         raise UnknownName("attention", case.attention, ATTENTIONS)
-    return ATTENTIONS[case.attention]
+    return found
 
 
 def read_adapters(case: Case, assumptions: list[str]) -> dict[str, Any]:
