@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import make_cluster
-from traincast.cost.collectives import HYBRID_CUBE, LinkConstants, Pipelined, Route, find_route
+from traincast.cost.collectives import HYBRID_CUBE, LONGEST_RING, LinkConstants, Pipelined, Route, find_route
 from traincast.spec import Collective, Link
 from traincast.spec.program import COLLECTIVES
 
@@ -50,6 +50,26 @@ def test_gathering_and_scattering_together_cost_about_a_reduction() -> None:
     way = route(per_node=8)
     halves = MODEL.seconds("reduce_scatter", 1e9, way) + MODEL.seconds("all_gather", 1e9, way)
     assert halves == pytest.approx(MODEL.seconds("all_reduce", 1e9, way), rel=0.02)
+
+
+def _latency(kind: str, nodes: int, **changes: object) -> float:
+    return MODEL.seconds(kind, 1.0, route(per_node=1, nodes=nodes, **changes)) - MODEL.constants.launch_s  # type: ignore[arg-type]
+
+
+def test_rings_grow_with_the_nodes_and_trees_with_their_logarithm() -> None:
+    assert _latency("all_gather", 32) / _latency("all_gather", 16) == pytest.approx(31 / 15, rel=0.01)
+    assert _latency("all_reduce", 32) / _latency("all_reduce", 16) == pytest.approx(5 / 4, rel=0.01)
+
+
+def test_very_long_rings_and_tori_are_not_walked_node_by_node() -> None:
+    assert _latency("all_gather", 4 * LONGEST_RING) < 3.1 * _latency("all_gather", LONGEST_RING)
+    assert _latency("all_gather", 16, inter_kind="ici") < _latency("all_gather", 16) / 1.5
+
+
+@given(size=sizes, nodes=st.integers(1, 200))
+def test_a_ring_over_a_node_more_is_never_faster(size: float, nodes: int) -> None:
+    more = MODEL.seconds("reduce_scatter", size, route(nodes=nodes + 1))
+    assert more >= MODEL.seconds("reduce_scatter", size, route(nodes=nodes)) * (1 - 1e-12)
 
 
 def sockets(*, per_node: int, nodes: int, inter: float = 6e9) -> Route:

@@ -30,6 +30,12 @@ def test_a_gradient_in_a_bucket_pays_its_part_of_the_steps() -> None:
     assert part.seconds == pytest.approx(1e-3 + 15 * 5e-5 / 4)
 
 
+def test_a_gradient_that_follows_others_through_the_network_pays_no_steps() -> None:
+    stack = Stack(ring_step_s=5e-5)
+    gradient = gather(kind="reduce_scatter", phase="gradient")
+    assert stack.price_collective(gradient, ONE_MS, crosses_nodes=True).seconds == 1e-3
+
+
 def test_factors_of_links_do_not_touch_copies_to_the_host() -> None:
     copy = Collective(kind="copy_out", num_bytes=1e6, axis=HOST, num_ranks=1, stride=1, phase="gradient")
     assert Stack(intra_factor=3.0).price_collective(copy, ONE_MS, crosses_nodes=False).seconds == 1e-3

@@ -22,8 +22,8 @@ CHANNELS_INSIDE, CHANNELS_ACROSS = 16, 8
 """Cores that NCCL's rings occupy by default, inside a node and across."""
 RINGS = ("all_gather", "reduce_scatter")
 LONGEST_RING = 64
-"""Nodes up to which rings were seen to be rings (16, in fact). Beyond, libraries have logarithmic forms (NCCL's PAT since 2.23) or
-are told to shard inside groups: latency then grows with the logarithm. A prior, not measured."""
+"""Nodes up to which a ring is walked node by node (seen up to 16). Beyond, libraries have logarithmic forms (NCCL's PAT since
+2.23) or are told to shard inside groups: latency then grows with the logarithm. A prior, not measured."""
 NVLINK2_BYTES_PER_S = 150e9
 """Six links of a V100: without switches in nodes of up to eight, with them in larger ones."""
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from traincast.cost.collectives import RINGS
 from traincast.cost.host import Host
 from traincast.errors import UnknownName
 from traincast.spec import HOST, Collective, Estimate, Op
 
 FITTED = Path(__file__).parent / "weights" / "stacks.json"
-RINGS = ("all_gather", "reduce_scatter")
 PRODUCTS = ("matmul", "attention", "conv", "rnn")
 
 
@@ -32,8 +32,9 @@ class Stack:
     """Time of collectives inside a node beside the collective model's."""
     inter_factor: float = 1.0
     ring_step_s: float = 1e-6
-    """What every step of a ring between nodes adds to an all-gather or reduce-scatter, which have no shorter tree: the
-    latency of transport and library, beside the collective model's own hops."""
+    """What every step of a ring between nodes adds to an all-gather or reduce-scatter that kernels wait for: the latency of
+    transport and library, beside the collective model's own hops. Gradients follow each other through the network without
+    a kernel between them, and were not seen to pay it."""
     pass_s: float = 0.0
     """Time per micro-batch that no op accounts for: data, logging, checks."""
     spread: float = 0.06
@@ -58,7 +59,7 @@ class Stack:
         if task.axis == HOST:
             factor = 1.0
         scaled = replace(estimate.scaled(factor), host_s=self.collective_call_s)
-        if not crosses_nodes or task.kind not in RINGS:
+        if not crosses_nodes or task.kind not in RINGS or task.phase == "gradient":
             return scaled
         # A gradient that travels in a bucket with others pays its part of the bucket's steps.
         part = min(1.0, task.num_bytes / task.bucket_bytes) if task.bucket_bytes else 1.0

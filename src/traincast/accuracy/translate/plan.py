@@ -8,6 +8,9 @@ SEQUENCE_PARALLEL_STACKS = ("Megatron-Core", "nanotron", "torchtitan")
 """Stacks that always split the sequence along the tensor axis between products."""
 SEPARATE_REDUCTION_STACKS = ("Megatron-DeepSpeed", "Megatron-LM")
 """Stacks (of the measured versions) that reduce gradients after the last backward pass and not beside it."""
+SEPARATE_SCATTER_STACKS = ("nanotron",)
+"""Stacks that scatter sharded gradients with nothing beside it: what ZeRO-1 adds to their steps is the same for a micro-batch of
+one as for one of sixteen, while what all-reduces add shrinks as the backward pass gets longer."""
 
 PRODUCT_SAVING_STACKS = ("torchtitan",)
 """Stacks whose selective recomputation keeps the result of attention and every second product."""
@@ -56,7 +59,8 @@ def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
         recompute=read_recomputation(case, assumptions),
         order=_read_order(settings, virtual=virtual),
         balance="products" if case.framework in PRODUCT_BALANCED_STACKS else "layers",
-        overlap=case.framework not in SEPARATE_REDUCTION_STACKS,
+        overlap=case.framework not in SEPARATE_REDUCTION_STACKS
+        and not (zero and case.framework in SEPARATE_SCATTER_STACKS),
         bucket_copies=not (case.framework or "").startswith("Megatron"),
     )
 
