@@ -227,8 +227,14 @@ class Calibration:
     """Arithmetic of an operator inside a step over the same operator run alone."""
     step_memory_scale: float = 1.0
     """The same for its memory traffic: alone it finds its data in cache, in a step it often does not."""
+    step_overhead_scale: float = 1.0
+    """The same for the overhead of a call: alone it also finds its code in cache."""
     step_call_s: float = 0.0
     """What each operator call costs a step beyond its own time."""
+    step_s_per_byte: float = 0.0
+    """What each byte costs a step more than alone, however fast the operator itself is: it must be fetched again."""
+    step_optimizer_s_per_byte: float = 0.0
+    """The same for bytes of the optimizer, which no other operator touches."""
     step_wall_scale: float = 1.0
     """Time of a step by the clock over its CPU time divided by the share of a core: what throttling adds."""
     step_log_spread: float = 0.0
@@ -245,10 +251,12 @@ class Calibration:
             raise InvalidInput(
                 f"calibration {self.name!r} has rates for {', '.join(unknown)}; known kinds: {', '.join(KINDS)}"
             )
-        if not (self.step_compute_scale > 0 and self.step_memory_scale > 0 and self.step_call_s >= 0):
+        scales = (self.step_compute_scale, self.step_memory_scale, self.step_overhead_scale)
+        extras = (self.step_call_s, self.step_s_per_byte, self.step_optimizer_s_per_byte)
+        if not (min(scales) > 0 and min(extras) >= 0):
             raise InvalidInput(
-                f"calibration {self.name!r}: the scales of a step must be above 0 and step_call_s at least 0, not "
-                f"{self.step_compute_scale}, {self.step_memory_scale} and {self.step_call_s}"
+                f"calibration {self.name!r}: the scales of a step must be above 0 and what it adds to a call or a byte at "
+                f"least 0 s, not {', '.join(map(str, scales + extras))}"
             )
 
     def rates_of(self, op: Op) -> Rates:
@@ -262,9 +270,11 @@ class Calibration:
     def op_seconds_in_step(self, op: Op) -> float:
         """One run of an operator among the others of a step."""
         rates = self.rates_of(op)
-        calls_s = (rates.overhead_s + self.step_call_s) * calls_of(op)
+        calls_s = (self.step_overhead_scale * rates.overhead_s + self.step_call_s) * calls_of(op)
         compute_s = self.step_compute_scale * (op.flop or 0.0) / rates.flop_per_s
-        return calls_s + compute_s + self.step_memory_scale * op.num_bytes / rates.bytes_per_s
+        fetch_s_per_byte = self.step_optimizer_s_per_byte if op.kind == "optimizer" else self.step_s_per_byte
+        moving_s_per_byte = self.step_memory_scale / rates.bytes_per_s + fetch_s_per_byte
+        return calls_s + compute_s + moving_s_per_byte * op.num_bytes
 
     def step_seconds(self, ops: Sequence[Op], counts: Sequence[int]) -> float:
         """A whole step on one device: its operators one after another."""
@@ -278,19 +288,40 @@ def groups_of(op: Op) -> tuple[str, ...]:
     if op.kind == "matmul":
         return (f"matmul:{'batched' if op.attrs['batch'] != 1 else 'single'}", "matmul")
     if op.kind == "conv":
-        shape = (
-            "grouped" if op.attrs["groups"] != 1 else "point" if set(str(op.attrs["kernel"])) <= {"1", "x"} else "wide"
-        )
-        return (f"conv:{op.attrs['pass']}:{shape}", f"conv:{op.attrs['pass']}", "conv")
+        shape, special = _shape_of_conv(op)
+        names = (f"conv:{op.attrs['pass']}:{shape}", f"conv:{op.attrs['pass']}", "conv")
+        return (f"{names[0]}:{special}", *names) if special else names
     if op.kind == "elementwise":
         # Capture counts four FLOP for each element of a transcendental function and one for any other.
         heavy = op.flop is not None and op.flop > 2 * int(op.attrs["numel"])
-        return (f"elementwise:{'heavy' if heavy else 'light'}", "elementwise")
+        weight = f"elementwise:{'heavy' if heavy else 'light'}"
+        return (f"{weight}:{function}", weight, "elementwise") if function else (weight, "elementwise")
     if op.kind == "rnn":
         return (f"rnn:{op.attrs['cell']}:{phase}", f"rnn:{phase}", "rnn")
     if op.kind in ("norm", "pool"):
         return (f"{op.kind}:{function}:{phase}", f"{op.kind}:{phase}", op.kind)
-    return (f"{op.kind}:{phase}", op.kind)
+    wide = f"{op.kind}:{phase}"
+    if op.kind in ("reduce", "softmax") and "cols" in op.attrs:
+        # Each row costs the start of a loop, which short rows cannot hide.
+        return (f"{wide}:{'narrow' if int(op.attrs['cols']) < NARROW_COLS else 'wide'}", wide, op.kind)
+    if op.kind in ("copy", "index") and function:
+        return (f"{wide}:{function}", wide, op.kind)
+    return (wide, op.kind)
+
+
+NARROW_COLS = 16
+
+
+def _shape_of_conv(op: Op) -> tuple[str, str]:
+    """What decides which algorithm runs: channels in groups, the kernel, and for few or one tap whether it strides."""
+    kernel = str(op.attrs["kernel"])
+    if op.attrs["groups"] != 1:
+        if op.attrs["groups"] != op.attrs.get("in_channels"):
+            return "grouped", "few"
+        return "grouped", "large" if max(int(size) for size in kernel.split("x")) > 3 else "small"
+    if set(kernel) <= {"1", "x"}:
+        return "point", "unit" if set(str(op.attrs.get("stride", "1"))) <= {"1", "x"} else "strided"
+    return "wide", ""
 
 
 def calls_of(op: Op) -> int:

@@ -1,0 +1,40 @@
+"""Learns one machine from a few minutes on it: design -> measure -> store -> fit -> report, and a calibration to keep."""
+
+from traincast.calibrate.choose import choose_loads, expected_cost_s
+from traincast.calibrate.collectives import fit_collectives
+from traincast.calibrate.fit import Amounts, Fit, Peaks, refit, start_fit
+from traincast.calibrate.kept import (
+    Calibrated,
+    choose_costs,
+    load_calibration,
+    save_calibration,
+    to_calibration,
+)
+from traincast.calibrate.loads import (
+    Candidates,
+    Load,
+    capture_step,
+    corpus_candidates,
+    is_held_out,
+    observed_seconds,
+    operator_load,
+    operators_of,
+    step_load,
+)
+from traincast.calibrate.machine import (
+    Outcome,
+    Score,
+    anchors,
+    calibrate_machine,
+    find_peaks,
+    keep,
+    run_subjects,
+    seconds_by_key,
+)
+
+__all__ = [
+    "Amounts", "Calibrated", "Candidates", "Fit", "Load", "Outcome", "Peaks", "Score", "anchors", "calibrate_machine",
+    "capture_step", "choose_costs", "choose_loads", "corpus_candidates", "expected_cost_s", "find_peaks", "fit_collectives",
+    "is_held_out", "keep", "load_calibration", "observed_seconds", "operator_load", "operators_of", "refit",
+    "run_subjects", "save_calibration", "seconds_by_key", "start_fit", "step_load", "to_calibration",
+]  # fmt: skip
