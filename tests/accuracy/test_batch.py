@@ -21,3 +21,11 @@ def test_a_job_that_may_run_its_layers_again_is_not_said_to_fail_for_want_of_it(
     assert (stated.fits, open_.fits, huge.fits) == (False, True, False)
     assert open_.step_s == stated.step_s
     assert "left open" in open_.reason
+
+
+def test_the_memory_of_a_source_that_read_the_meter_is_what_the_meter_shows() -> None:
+    row = {**ROW, "micro_batch": 2.0}
+    tensors, metered = answer_rows([row, {**row, "framework": "nvidia-dle-pytorch(lambda)", "case_id": "y"}])
+    assert tensors.memory_bytes is not None
+    assert metered.memory_bytes is not None
+    assert tensors.memory_bytes + 0.5e9 < metered.memory_bytes < 42e9

@@ -221,6 +221,12 @@ def test_litgpt_shards_its_full_recipes_and_runs_their_blocks_again() -> None:
     assert translate(make_case(framework="nanotron", dtype="bf16")).counts_reserved
 
 
+def test_a_source_that_read_the_devices_meter_is_compared_with_all_that_the_device_gave_away() -> None:
+    metered = translate(make_case(framework="nvidia-dle-pytorch(lambda)"))
+    assert metered.counts_device
+    assert not translate(make_case(framework="nvidia-dle-pytorch")).counts_device
+
+
 def test_the_state_of_a_recipe_that_exceeds_its_device_is_taken_off_it() -> None:
     large = {"n_layers": 32, "hidden": 4096, "n_heads": 32, "n_kv_heads": 32, "head_dim": 128, "ffn": 11008}
     values = {

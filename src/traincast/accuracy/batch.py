@@ -18,6 +18,7 @@ from traincast.cost.pricing import Pricing, default_ops
 from traincast.cost.stack import Stack
 from traincast.errors import IllegalPlan, TraincastError, UnknownName
 from traincast.forecast import forecast
+from traincast.forecast.device_memory import watch_device
 from traincast.spec import Forecast
 from traincast.spread import ENGINES, deliver
 
@@ -203,6 +204,7 @@ def _answer_case(case: Case, answer: Answer | None, stacks: Stacks) -> Predictio
             watched_stage=question.watched_stage,
             memory_unit=question.memory_unit,
             counts_reserved=question.counts_reserved,
+            device_bytes=_used_bytes(question),
         )
         if case.act_ckpt == "unknown" and prediction.fits is False:
             return _recompute_to_fit(case, prediction, answer, stacks)
@@ -215,6 +217,13 @@ def _answer_case(case: Case, answer: Answer | None, stacks: Stacks) -> Predictio
     except Exception as error:
         # A table of thousands must not die of one row that finds a hole in the model; the hole is named instead.
         return refuse(case.case_id, f"internal error: {type(error).__name__}: {error}")
+
+
+def _used_bytes(question: Question) -> float | None:
+    """What the device's meter shows, where the source read it."""
+    if not question.counts_device:
+        return None
+    return watch_device(question.job, question.cluster, question.parallelism).used_bytes
 
 
 def _recompute_to_fit(case: Case, prediction: Prediction, answer: Answer | None, stacks: Stacks) -> Prediction:

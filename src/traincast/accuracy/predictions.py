@@ -41,9 +41,10 @@ class Prediction:
 
 def summarize(
     forecast: Forecast, *, case_id: str, assumptions: Sequence[str] = (), watched_stage: int | None = None,
-    memory_unit: float = 1.0, counts_reserved: bool = True,
+    memory_unit: float = 1.0, counts_reserved: bool = True, device_bytes: float | None = None,
 ) -> Prediction:  # fmt: skip
-    """`fits` is about the fullest stage; the memory is that of the stage the source watched, in the unit it took for bytes."""
+    """`fits` is about the fullest stage; the memory is that of the stage the source watched, in the unit it took for bytes, or
+    `device_bytes` where it read the device's own meter."""
     memory = forecast.memory
     watched = watched_stage is not None and memory.stage_peaks
     peak_bytes = memory.stage_peaks[watched_stage or 0] if watched else memory.peak_bytes
@@ -55,7 +56,7 @@ def summarize(
         step_s=forecast.step.seconds,
         step_low_s=forecast.step.low_s,
         step_high_s=forecast.step.high_s,
-        memory_bytes=peak_bytes / memory_unit,
+        memory_bytes=(device_bytes or peak_bytes) / memory_unit,
         fits=forecast.memory.fits,
         reason="; ".join(assumptions),
         compute_share=shares.get("compute", 0.0),

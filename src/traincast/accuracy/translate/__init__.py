@@ -21,6 +21,9 @@ do the states that ZeRO shards away, the copies in DDP's buckets and the fullest
 ALLOCATED_STACKS = ("LitGPT",)
 """Stacks that log what tensors take (torch.cuda.max_memory_allocated); the others log what the allocator has reserved."""
 
+METERED = "(lambda)"
+"""In the framework's spelling, where the source read the device's own meter (nvidia-smi): context and workspaces count."""
+
 RECIPE_STACKS = ("LitGPT",)
 """Sources whose rows are recipes published for a device, so each is known to run on it."""
 
@@ -39,6 +42,8 @@ class Question:
     """Bytes in what the table calls a byte of memory."""
     counts_reserved: bool = True
     """Whether the source counts what the caching allocator holds on top of tensors."""
+    counts_device: bool = False
+    """Whether the source read the device's own meter, which counts all that its process has taken."""
 
 
 def translate(case: Case) -> Question:
@@ -58,6 +63,7 @@ def translate(case: Case) -> Question:
         watched_stage=0 if case.framework in FIRST_STAGE_STACKS else None,
         memory_unit=GIB / GIGA if case.framework in BINARY_STACKS else 1.0,
         counts_reserved=case.framework not in ALLOCATED_STACKS,
+        counts_device=METERED in (case.framework or ""),
     )
 
 
