@@ -240,3 +240,21 @@ def test_the_state_of_a_recipe_that_exceeds_its_device_is_taken_off_it() -> None
     assert translate(make_case(**values, **large)).parallelism.offload_optimizer
     assert not translate(make_case(**values)).parallelism.offload_optimizer
     assert not translate(make_case(**{**values, "framework": "torchtune"}, **large)).parallelism.offload_optimizer
+
+
+@pytest.mark.parametrize(("micro_batch", "fused"), [(1.0, False), (2.0, True), (4.0, True)])
+def test_megatrons_softmax_is_one_kernel_only_for_whole_fours_of_samples_and_heads(
+    micro_batch: float, fused: bool
+) -> None:
+    case = make_case(
+        framework="Megatron-DeepSpeed",
+        dtype="fp16",
+        n_gpus=2,
+        tp=2,
+        dp=1,
+        micro_batch=micro_batch,
+        global_batch=micro_batch,
+    )
+    kinds = [op.name for op in translate(case).job.graph.ops if "softmax" in op.name and "log" not in op.name]
+    assert all(target.startswith("megatron.") == fused for target in kinds)
+    assert kinds

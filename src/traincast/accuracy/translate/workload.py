@@ -6,7 +6,7 @@ from typing import Any
 
 from traincast import catalog
 from traincast.accuracy.cases import Case
-from traincast.accuracy.translate.guess import guess_shape, is_transformer
+from traincast.accuracy.translate.guess import find_arch, guess_shape, is_known_arch, is_transformer
 from traincast.accuracy.translate.plan import read_micro_batch, shards_recipe
 from traincast.catalog.workloads import from_shape, workload
 from traincast.cost.stack import load_stacks
@@ -91,7 +91,7 @@ def build_job(case: Case, plan: Parallelism, assumptions: list[str]) -> Job:
     batch = read_micro_batch(case, plan, assumptions)
     recipe = read_recipe(case, plan, assumptions)
     if _has_shape(case):
-        graph = _from_shape(tuple(sorted({**_shape(case), **recipe, "batch": batch}.items())))
+        graph = _from_shape(tuple(sorted({**_shape(case, assumptions), **recipe, "batch": batch}.items())))
     else:
         graph = _without_shape(case, recipe, batch, assumptions)
     settings = case.settings
@@ -146,6 +146,9 @@ def read_recipe(case: Case, plan: Parallelism, assumptions: list[str]) -> dict[s
     recipe.update(read_adapters(case, assumptions))
     if _is_one_of(case, FUSED_STACKS):
         recipe["fused"] = True
+    if _is_one_of(case, ("megatron",)) and case.n_heads and (case.micro_batch or 1) * case.n_heads / plan.tensor % 4:
+        # Megatron-LM's is_kernel_available: its masked softmax works on four samples and heads at a time, or not at all.
+        recipe["fused_softmax"] = False
     if _is_one_of(case, CHANNELS_LAST_STACKS):
         recipe["channels_last"] = True
     if any(name in stack for name in FUSED_LOSS_STACKS):
@@ -220,9 +223,9 @@ def _has_shape(case: Case) -> bool:
     return is_transformer(case) and all(sizes)
 
 
-def _shape(case: Case) -> dict[str, Any]:
+def _shape(case: Case, assumptions: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {
-        "arch": _arch(case),
+        "arch": _arch(case, assumptions),
         "name": case.model or "",
         "n_layers": case.n_layers,
         "hidden": case.hidden,
@@ -241,8 +244,10 @@ def _shape(case: Case) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _arch(case: Case) -> str:
-    arch = (case.arch or "").lower()
+def _arch(case: Case, assumptions: list[str]) -> str:
+    arch = find_arch(case)
+    if case.arch and arch == "llama" and not is_known_arch(case.arch):
+        assumptions.append(f"the architecture {case.arch} is not known; layers as of {arch} are assumed")
     if arch == "bert" and ("squad" in (case.model or "") or "squad" in (case.dataset or "")):
         return "bert-squad"
     if arch == "bert" and case.mode == "inference":
@@ -267,7 +272,7 @@ def _without_shape(case: Case, recipe: dict[str, Any], batch: int, assumptions: 
         complaint = error
     guessed = guess_shape(case, assumptions)
     if guessed is not None:
-        return _from_shape(tuple(sorted({**_shape(case), **guessed, **recipe, "batch": batch}.items())))
+        return _from_shape(tuple(sorted({**_shape(case, assumptions), **guessed, **recipe, "batch": batch}.items())))
     for name in names[1:]:
         try:
             graph = _workload(name, tuple(sorted(arguments.items())))

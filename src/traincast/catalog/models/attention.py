@@ -73,8 +73,13 @@ def attend(
                 vs = repeat_heads(tape, vs, (batch, heads, kv_len, v_dim))
             count = batch * heads
             scores = matmul(tape, qs, ks, batch=count, m=q_len, n=kv_len, k=dim, layout="tn", shape=shape)
-            if fused:
+            if fused and tape.recipe.fused_softmax:
                 weights = softmax(tape, scores, fused=True)
+            elif fused:
+                # Megatron's way out: to fp32, scale, mask, softmax, and back.
+                scores = scale(tape, tape.cast(scores, "fp32"), "mul")
+                weights = softmax(tape, _where(tape, scores, q_len, kv_len))
+                weights = tape.cast(weights, vs.dtype)
             else:
                 if scaled:
                     scores = scale(tape, scores, "div" if divide else "mul")

@@ -100,6 +100,8 @@ class Recipe:
     recompute: str = "none"
     fused: bool = False
     """Fused kernels as in Megatron-LM: bias+gelu, bias+dropout+add, masked softmax, rotary, norms, gradient accumulation."""
+    fused_softmax: bool = True
+    """Where kernels are fused, the masked softmax is one of them; Megatron's refuses some shapes."""
     fused_gate: bool | None = None
     """A gated MLP runs activation and product as one kernel that keeps only its input; None: as `fused`."""
     fused_loss: bool = False
