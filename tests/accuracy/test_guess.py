@@ -115,3 +115,20 @@ def test_a_word_that_means_nothing_is_refused_with_what_is_allowed(column: str, 
     assert not prediction.answered
     assert "gibberish" in prediction.reason
     assert allowed in prediction.reason
+
+
+@pytest.mark.parametrize("arch", ["llama4", "kimi", "nemotronh", None])
+def test_a_whole_shape_is_answered_whatever_the_architecture_is_called(arch: str | None) -> None:
+    columns = {"n_layers": 8, "hidden": 1024, "n_heads": 8, "vocab": 32_000, "seq_len": 512, "ffn": 4096}
+    count, assumed = parameters_of(model="own", arch=arch, ffn_gated=True, **columns)
+    assert count == pytest.approx(8 * (4 * 1024**2 + 3 * 1024 * 4096) + 2 * 32_000 * 1024, rel=0.02)
+    assert ("the architecture" in assumed) == (arch is not None)
+
+
+def test_experts_of_an_unknown_architecture_count() -> None:
+    columns = {"n_layers": 4, "hidden": 512, "n_heads": 8, "vocab": 1000, "seq_len": 256, "ffn": 2048}
+    dense, _ = parameters_of(model="own", arch="new-moe", ffn_gated=True, **columns)
+    sparse, _ = parameters_of(
+        model="own", arch="new-moe", ffn_gated=True, n_experts=8, experts_per_token=2, moe_ffn=2048, **columns
+    )
+    assert sparse > 4 * dense

@@ -177,7 +177,7 @@ def test_what_the_source_leaves_open_is_passed_on() -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"arch": "perpetuum", "model": "mobile"},
+        {"arch": "perpetuum", "model": "mobile", "n_layers": None, "params": None},
         {"mode": "dream"},
         {"micro_batch": 0.0},
         {"micro_batch": None, "global_batch": None},

@@ -212,8 +212,14 @@ _STYLE_ALIASES = {
 }
 
 
-def find_style(arch: str) -> dict[str, Any]:
+def name_style(arch: str) -> str | None:
+    """The name under which an architecture's layers are known; None where they are not."""
     key = _STYLE_ALIASES.get(arch, arch.replace("_", "-"))
+    return key if key in STYLES or key in OTHER_ARCHS else None
+
+
+def find_style(arch: str) -> dict[str, Any]:
+    key = name_style(arch)
     if key not in STYLES:
         raise UnknownName("architecture", arch, (*STYLES, *OTHER_ARCHS))
     return STYLES[key]

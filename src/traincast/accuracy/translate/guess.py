@@ -5,7 +5,7 @@ from typing import Any
 
 from traincast.accuracy.cases import Case
 from traincast.catalog.models.styles import STYLES
-from traincast.catalog.workloads import OTHER_ARCHS
+from traincast.catalog.workloads import name_style
 from traincast.units import GIGA, MEGA
 
 HEAD_DIM = 128
@@ -64,14 +64,17 @@ def guess_shape(case: Case, assumptions: list[str]) -> dict[str, Any] | None:
 
 def is_transformer(case: Case) -> bool:
     family = case.family or ""
-    return family.startswith("transformer") or (not family and _known_arch(case.arch))
+    return family.startswith("transformer") or (not family and known_arch(case) is not None)
 
 
 def find_arch(case: Case) -> str:
-    """The case's architecture where it is one; else what its family usually is."""
-    if _known_arch(case.arch):
-        return (case.arch or "").lower().replace("_", "-")
-    return "bert" if case.family == "transformer-enc" else "llama"
+    """The case's architecture where it is one; else what its family and its MLP usually go with."""
+    known = known_arch(case)
+    if known is not None:
+        return known
+    if case.family == "transformer-enc":
+        return "bert"
+    return "gpt-neox" if case.ffn_gated is False and not case.n_experts else "llama"
 
 
 def read_size(name: str) -> float | None:
@@ -88,5 +91,5 @@ def draw_layers(num_parameters: float, *, vocab: int) -> tuple[int, int]:
     return layers, max(HEAD_DIM, HEAD_DIM * round(width / HEAD_DIM))
 
 
-def _known_arch(arch: str | None) -> bool:
-    return (arch or "").lower().replace("_", "-") in {*STYLES, *OTHER_ARCHS}
+def known_arch(case: Case) -> str | None:
+    return name_style((case.arch or "").strip().lower())

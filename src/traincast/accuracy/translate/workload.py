@@ -6,7 +6,7 @@ from typing import Any
 
 from traincast import catalog
 from traincast.accuracy.cases import Case
-from traincast.accuracy.translate.guess import find_arch, guess_shape, is_known_arch, is_transformer
+from traincast.accuracy.translate.guess import find_arch, guess_shape, is_transformer, known_arch
 from traincast.accuracy.translate.plan import read_micro_batch, shards_recipe
 from traincast.catalog.workloads import from_shape, workload
 from traincast.cost.stack import load_stacks
@@ -246,7 +246,7 @@ def _shape(case: Case, assumptions: list[str]) -> dict[str, Any]:
 
 def _arch(case: Case, assumptions: list[str]) -> str:
     arch = find_arch(case)
-    if case.arch and arch == "llama" and not is_known_arch(case.arch):
+    if case.arch and known_arch(case) is None:
         assumptions.append(f"the architecture {case.arch} is not known; layers as of {arch} are assumed")
     if arch == "bert" and ("squad" in (case.model or "") or "squad" in (case.dataset or "")):
         return "bert-squad"
