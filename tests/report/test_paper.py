@@ -40,4 +40,5 @@ def test_tables_without_rows_are_left_out_and_a_split_is_named_once() -> None:
     text = format_papers_markdown(make_papers())
     assert "ScaleDL: each workload" not in text
     assert text.count("\n| random |") == 1
-    assert "1,200 measured steps of 12 architectures; means over 3 seeds" in text
+    assert "1,200 measured steps of 12 architectures, GPU steps left out: their tables are not beside" in text
+    assert "(../shared); means over 3 seeds" in text

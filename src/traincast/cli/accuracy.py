@@ -111,6 +111,7 @@ def _compare_schedulers(references: Path, *, markdown: Path | None, json: bool) 
 def _compare_papers(*, num_seeds: int, markdown: Path | None, json: bool, color: str) -> None:
     from traincast.accuracy.corpus import load_corpus
     from traincast.accuracy.paper import compare_papers
+    from traincast.accuracy.paper.gpu_steps import CASES, gpu_steps_are_here, read_gpu_steps
     from traincast.files import write_whole
     from traincast.report.accuracy import splice
     from traincast.report.document import format_json
@@ -121,7 +122,12 @@ def _compare_papers(*, num_seeds: int, markdown: Path | None, json: bool, color:
         if sys.stderr.isatty():
             typer.echo(text, err=True)
 
-    found = compare_papers(load_corpus(), seeds=range(num_seeds), say=tell)
+    if gpu_steps_are_here():
+        steps = read_gpu_steps()
+    else:
+        steps = []
+        typer.echo(f"measured GPU steps are left out: there is no {CASES}", err=True)
+    found = compare_papers(load_corpus(), seeds=range(num_seeds), gpu_steps=steps, say=tell)
     if markdown is not None:
         before = markdown.read_text(encoding="utf-8") if markdown.is_file() else ""
         write_whole(markdown, splice(before, format_papers_markdown(found), begin=BEGIN, end=END))

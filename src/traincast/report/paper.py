@@ -13,7 +13,7 @@ _ERRORS = ("n", "mean", "± seeds", "median", "p90", "max", "RMSE ms", "x ours",
 
 def tabulate_papers(found: Papers) -> Iterator[Table]:
     yield Table(
-        title="what the papers claim, on our corpus",
+        title="what the papers claim, and what was found",
         headings=("paper", "what", "to reach", "found", "at most here", ""),
         rows=tuple(
             (
@@ -31,6 +31,8 @@ def tabulate_papers(found: Papers) -> Iterator[Table]:
     if found.noise is not None:
         yield _tabulate_noise(found.noise)
     yield _lines("ScaleDL: each workload left out, all settings", found.scaledl)
+    yield _lines("ScaleDL: its baselines on every split", found.every_split)
+    yield _lines("ScaleDL on measured GPU steps: each workload, then each chip left out", found.gpus)
     yield Table(
         title="ScaleDL: error of the other one-worker steps after so many measured, layers only",
         headings=("measured steps", "D-optimal", "random", "± seeds"),
@@ -115,10 +117,16 @@ def format_papers_markdown(found: Papers) -> str:
 
 
 def _about(found: Papers) -> str:
+    gpus = (
+        f"{found.num_gpu_steps:,} of one GPU"
+        if found.num_gpu_steps
+        else "GPU steps left out: their tables are not beside the repository (../shared)"
+    )
     return (
-        f"{found.num_steps:,} measured steps of {found.num_architectures} architectures; means over {len(found.seeds)} "
-        f"seeds; made in {found.cpu_s:.0f} s of CPU time. Relative errors of wall time; x ours: mean error over that of the "
-        "first method of the split; at most here: what a perfect forecast would show, given the noise of the labels."
+        f"{found.num_steps:,} measured steps of {found.num_architectures} architectures, {gpus}; means over "
+        f"{len(found.seeds)} seeds; made in {found.cpu_s:.0f} s of CPU time. Relative errors of wall time; x ours: mean "
+        "error over that of the first method of the split, on the same rows; at most here: what a perfect forecast would "
+        "show, given the noise of the labels."
     )
 
 

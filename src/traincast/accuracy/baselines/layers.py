@@ -3,14 +3,16 @@
 All three see the same rows, the same cluster terms and no graph: what an operator does is summed up by kind.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traincast.accuracy.baselines.operators import peak_flop_per_s
 from traincast.errors import InvalidInput
 from traincast.spec.graph import KINDS, Graph
+from traincast.spec.hardware import Device
 
 Array = NDArray[np.float64]
 _KINDS = tuple(KINDS)
@@ -43,11 +45,14 @@ class Totals:
     batch: int
 
 
-def total(graph: Graph) -> Totals:
+def total(graph: Graph, *, device: Device | None = None) -> Totals:
+    """With a device, every operator's FLOP over the peak of its precision and its bytes over the bandwidth: seconds at best."""
     linear = np.zeros((len(_KINDS), 3))
     powers = np.zeros((len(_KINDS), 2 * len(POWERS)))
     for op, count in zip(graph.ops, graph.counts(), strict=True):
         flop, moved = op.flop or 0.0, op.num_bytes
+        if device is not None:
+            flop, moved = flop / peak_flop_per_s(device, op.dtype), moved / device.memory_bytes_per_s
         linear[_PLACE[op.kind]] += (count, count * flop, count * moved)
         powers[_PLACE[op.kind]] += [count * amount**power for power in POWERS for amount in (flop, moved)]
     return Totals(
@@ -150,7 +155,3 @@ def fit_black_box(
 def _kernel(left: Array, right: Array, width: float) -> Array:
     apart = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None, :] - 2 * left @ right.T
     return np.asarray(np.exp(-np.maximum(apart, 0.0) / (2 * width**2)), dtype=np.float64)
-
-
-def totals_of(graphs: Mapping[tuple[str, int], Graph]) -> dict[tuple[str, int], Totals]:
-    return {key: total(graph) for key, graph in graphs.items()}

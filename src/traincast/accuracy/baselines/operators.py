@@ -12,7 +12,7 @@ from traincast.spec import Device, Op
 Array = NDArray[np.float64]
 
 
-def _peak_flop_per_s(device: Device, dtype: str) -> float:
+def peak_flop_per_s(device: Device, dtype: str) -> float:
     return device.peak_flop_per_s(dtype) or device.peak_flop_per_s("fp32") or max(device.vector_flop_per_s.values())
 
 
@@ -20,7 +20,7 @@ def roofline_seconds(ops: Sequence[Op], device: Device) -> Array:
     """max(FLOP / peak, bytes / bandwidth) of the data sheet, with nothing learnt (Williams et al. 2009)."""
     return np.array(
         [
-            max((op.flop or 0.0) / _peak_flop_per_s(device, op.dtype), op.num_bytes / device.memory_bytes_per_s)
+            max((op.flop or 0.0) / peak_flop_per_s(device, op.dtype), op.num_bytes / device.memory_bytes_per_s)
             for op in ops
         ]
     )
@@ -58,7 +58,7 @@ def fit_additive(ops: Sequence[Op], seconds: Sequence[float], devices: Sequence[
 def _ideal(ops: Sequence[Op], device: Device) -> Array:
     return np.array(
         [
-            ((op.flop or 0.0) / _peak_flop_per_s(device, op.dtype), op.num_bytes / device.memory_bytes_per_s, 1e-6)
+            ((op.flop or 0.0) / peak_flop_per_s(device, op.dtype), op.num_bytes / device.memory_bytes_per_s, 1e-6)
             for op in ops
         ]
     )
@@ -87,7 +87,7 @@ def scale_waves(seconds: Array, ops: Sequence[Op], *, origin: Device, target: De
         if device.num_sm is None or device.clock_hz is None:
             raise InvalidInput(f"device {device.name!r} has no num_sm or clock_hz; wave scaling needs both")
     intensity = np.array([(op.flop or 0.0) / max(op.num_bytes, 1.0) for op in ops])
-    ridge = _peak_flop_per_s(target, "fp32") / target.memory_bytes_per_s
+    ridge = peak_flop_per_s(target, "fp32") / target.memory_bytes_per_s
     gamma = np.where(intensity < ridge, 1.0 - 0.5 * intensity / ridge, 0.5 * ridge / np.maximum(intensity, 1e-12))
     bandwidth = origin.memory_bytes_per_s / target.memory_bytes_per_s
     waves = (origin.num_sm or 1) / (target.num_sm or 1)

@@ -8,6 +8,7 @@ from traincast.accuracy.corpus import Corpus
 from traincast.accuracy.paper.compare import (
     ABLATION,
     BOX,
+    EVERY_SPLIT,
     JOINT,
     JOINT_INTERACTION,
     LAYER_SUM,
@@ -21,6 +22,10 @@ from traincast.accuracy.paper.compare import (
     ours,
 )
 from traincast.accuracy.paper.compare import OURS as OUR_INTERACTION
+from traincast.accuracy.paper.gpu_steps import GpuStep
+from traincast.accuracy.paper.gpus import INTERACTION as GPU_INTERACTION
+from traincast.accuracy.paper.gpus import OURS as GPU_OURS
+from traincast.accuracy.paper.gpus import compare_gpus
 from traincast.accuracy.paper.jobs import JobLine, forecast_jobs, read_jobs
 from traincast.accuracy.paper.noise import Noise, measure_noise
 from traincast.accuracy.paper.predictddl import (
@@ -77,18 +82,27 @@ class Papers:
     best_workloads: tuple[BestLine, ...] = ()
     searches: tuple[SearchLine, ...] = ()
     noise: Noise | None = None
+    gpus: tuple[Line, ...] = ()
+    """ScaleDL's table on measured GPU steps; empty where those are not here."""
+    num_gpu_steps: int = 0
+    every_split: tuple[Line, ...] = ()
+    """ScaleDL's baselines on the splits that are not its own."""
 
 
-def compare_papers(corpus: Corpus, *, seeds: Sequence[int] = (0, 1, 2), say: Say = lambda _: None) -> Papers:
+def compare_papers(
+    corpus: Corpus, *, seeds: Sequence[int] = (0, 1, 2), gpu_steps: Sequence[GpuStep] = (), say: Say = lambda _: None
+) -> Papers:
     began = time.process_time()
     learner = Learner.of(corpus)
     scaledl = tuple(compare_families(learner, seeds=seeds, progress=say))
+    gpus = tuple(compare_gpus(gpu_steps, seeds=seeds, say=say)) if gpu_steps else ()
     say("ScaleDL: D-optimal against random choice")
     designs = tuple(compare_designs(learner, seeds=seeds))
     say("DeletePop: whole jobs")
     jobs = tuple(forecast_jobs(learner, [job for job in read_jobs() if (job.name, job.batch) in learner.workloads]))
     methods = {name: ours(parts) for name, parts in ABLATION.items()}
     ablation = tuple(compare_splits(learner, seeds=seeds, methods=methods, table="ablation", progress=say))
+    every_split = tuple(compare_splits(learner, seeds=seeds, methods=EVERY_SPLIT, table="ScaleDL", progress=say))
     say("PredictDDL: the reuse predictor against Ernest")
     predictddl = compare_all(corpus, seeds=seeds)
     speed = time_to_forecast(corpus)
@@ -104,6 +118,7 @@ def compare_papers(corpus: Corpus, *, seeds: Sequence[int] = (0, 1, 2), say: Say
         claims=(
             *_claim_predictddl(predictddl.rows, speed, noise),
             *_claim_scaledl(scaledl, noise, five_s),
+            *_claim_gpus(gpus),
             *_claim_deletepop(jobs),
             *_claim_cherrypick(searches),
         ),
@@ -116,6 +131,9 @@ def compare_papers(corpus: Corpus, *, seeds: Sequence[int] = (0, 1, 2), say: Say
         best_workloads=predictddl.best,
         searches=searches,
         noise=noise,
+        gpus=gpus,
+        num_gpu_steps=len(gpu_steps),
+        every_split=every_split,
     )
 
 
@@ -157,6 +175,27 @@ def _claim_scaledl(lines: Sequence[Line], noise: Noise | None, five_s: Sequence[
             most = five[below].mean / noise.floor if noise else None
             what = f"MRE without over with interaction, {name}"
             found.append(Claim(paper="ScaleDL", what=what, aim=1.5, found=ratio, most=most))
+    return found
+
+
+def _claim_gpus(lines: Sequence[Line]) -> list[Claim]:
+    found: list[Claim] = []
+    for split in ("all five", "all five, fp32 of NeuSight"):
+        five = {line.method: line for line in lines if line.split == split}
+        where = "GPU steps" if split == "all five" else "GPU steps of NeuSight"
+        for baseline in (LINEAR, BOX):
+            if baseline in five:
+                line = five[baseline]
+                found += [
+                    Claim(paper="ScaleDL", what=f"MRE of {baseline} over ours, {where}", aim=6.0, found=line.ratio),
+                    Claim(
+                        paper="ScaleDL", what=f"RMSE of {baseline} over ours, {where}", aim=5.0, found=line.rmse_ratio
+                    ),
+                ]
+        if GPU_INTERACTION in five:
+            ratio = five[GPU_OURS].mean / five[GPU_INTERACTION].mean
+            what = f"MRE without over with interaction, {where}"
+            found.append(Claim(paper="ScaleDL", what=what, aim=1.5, found=ratio))
     return found
 
 
