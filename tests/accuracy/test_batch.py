@@ -1,6 +1,16 @@
+import math
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from traincast.accuracy import batch
+from traincast.accuracy.anchor import Learned
 from traincast.accuracy.batch import answer_rows
+from traincast.accuracy.cases import parse_case
+from traincast.accuracy.grant import CHOICES, IGNORE, Grant, Verdict, read_scope
+from traincast.accuracy.retune import Tuned
+from traincast.cost.stack import Stack
 
 ROW: dict[str, Any] = {
     "case_id": "x", "gpu": "a100-sxm4-40g", "family": "transformer-lm", "arch": "llama", "model": "small", "n_layers": 24,
@@ -29,3 +39,26 @@ def test_the_memory_of_a_source_that_read_the_meter_is_what_the_meter_shows() ->
     assert tensors.memory_bytes is not None
     assert metered.memory_bytes is not None
     assert tensors.memory_bytes + 0.5e9 < metered.memory_bytes < 42e9
+
+
+def test_answers_that_the_given_rows_cannot_tell_apart_are_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {**ROW, "micro_batch": 2.0}
+    case = parse_case(row)
+    measured = {**row, "case_id": "y", "measured_step_s": 1.0, "measured_status": "ok", "quality": "clean"}
+
+    def answered(verdict: Verdict) -> float:
+        scope = read_scope([case])
+        grant = Grant(
+            plain=Learned(tuned=Tuned(start=Stack())),
+            moved=Learned(tuned=Tuned(start=Stack(product_factor=3.0))),
+            scopes={case.framework: scope},
+            verdicts={(case.framework, scope.novelty_of(case)): verdict},
+        )
+        monkeypatch.setattr(batch, "weigh", lambda *_, **__: grant)
+        step_s = answer_rows([row], given=[measured])[0].step_s
+        assert step_s is not None
+        return step_s
+
+    plain, moved = answered(IGNORE), answered(CHOICES[2])
+    assert moved > 1.5 * plain
+    assert answered(replace(IGNORE, also=(CHOICES[2],))) == pytest.approx(math.sqrt(plain * moved))

@@ -1,9 +1,11 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from traincast.accuracy.cases import Case
-from traincast.accuracy.given import MAX_KNOWN, Known, correct
+from traincast.accuracy.given import MAX_KNOWN, Known, blend, correct
 from traincast.accuracy.predictions import Prediction, refuse
 
 
@@ -99,3 +101,16 @@ def test_more_known_rows_than_the_limit_are_thinned_and_still_believed() -> None
     known = [make_known(1.5, micro_batch=float(size)) for size in range(1, 2 * MAX_KNOWN)]
     moved = correct([make_case()], [make_prediction()], known)[0]
     assert moved.step_s == pytest.approx(1.5, rel=0.03)
+
+
+@given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=4), st.floats(0.01, 100.0))
+def test_a_mean_of_answers_is_never_further_off_than_they_are_on_average(steps_s: list[float], truth_s: float) -> None:
+    mean = blend([make_prediction(step_s) for step_s in steps_s])
+    assert mean.step_s is not None
+    errors = [abs(math.log(step_s / truth_s)) for step_s in steps_s]
+    assert abs(math.log(mean.step_s / truth_s)) <= sum(errors) / len(errors) + 1e-9
+
+
+def test_an_answer_that_is_missing_is_left_out_of_the_mean() -> None:
+    assert blend([make_prediction(2.0), refuse("x", "no")]) == make_prediction(2.0)
+    assert blend([refuse("x", "no")]) == refuse("x", "no")

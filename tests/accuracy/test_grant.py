@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from builders import make_cluster, make_mlp
 from traincast.accuracy.cases import Case
-from traincast.accuracy.grant import CHOICES, IGNORE, Fold, Novelty, choose, read_scope, weigh
+from traincast.accuracy.grant import CHOICES, IGNORE, Fold, Novelty, calibrate, choose, read_scope, weigh
 from traincast.accuracy.predictions import Prediction
 from traincast.accuracy.retune import Lesson
 from traincast.cost.pricing import Pricing
@@ -126,13 +126,32 @@ def folds(*errors: list[list[float]]) -> list[Fold]:
 )
 def test_what_does_not_help_is_not_used(ignored: list[float], factor: float, may_correct: bool) -> None:
     fold = [ignored, *[[factor * error for error in ignored]] * (len(CHOICES) - 1)]
-    assert choose(folds(fold, fold), may_correct=may_correct) == IGNORE
+    assert replace(choose(folds(fold, fold), may_correct=may_correct), also=()) == IGNORE
 
 
-def test_one_group_of_two_that_gains_is_not_enough() -> None:
+def test_what_surely_harms_has_no_part_in_the_answer() -> None:
+    fold = [[0.1, 0.12, 0.09], *[[0.2, 0.21, 0.25]] * 3]
+    assert choose(folds(fold, fold)) == IGNORE
+
+
+def test_answers_that_cannot_be_told_apart_are_averaged_each_once() -> None:
     gaining, losing = [[0.5] * 9, *[[0.1] * 9] * 3], [[0.2] * 9, *[[0.25] * 9] * 3]
-    assert choose(folds(gaining, losing)) == IGNORE
-    assert choose(folds(gaining, gaining)) != IGNORE
+    assert choose(folds(gaining, losing)) == replace(IGNORE, also=(CHOICES[1],))
+    assert choose(folds(gaining, gaining)) == CHOICES[1]
+
+
+def test_near_rows_that_may_not_answer_are_not_averaged_either() -> None:
+    gaining = [[0.5] * 9, [0.5] * 9, [0.1] * 9, [0.05] * 9]
+    losing = [[0.2] * 9, [0.2] * 9, [0.25] * 9, [0.3] * 9]
+    assert {one.near for one in choose(folds(gaining, losing)).also} == {False, True}
+    assert {one.near for one in choose(folds(gaining, losing), may_correct=False).also} == {False}
+
+
+def test_the_interval_of_an_average_holds_its_own_errors_and_not_those_of_its_parts() -> None:
+    opposite = [[0.3, 0.2] * 6, [0.3, 0.2] * 6, [-0.25, -0.25] * 6, [0.9, 0.9] * 6]
+    verdict = calibrate(choose(folds(opposite, opposite)), folds(opposite, opposite))
+    assert verdict.also
+    assert 0.0 < verdict.spread < 0.1
 
 
 def test_errors_within_the_noise_of_one_measurement_leave_nothing_to_carry_over() -> None:

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from traincast.accuracy.anchor import Learned
 from traincast.accuracy.cases import Case, Measured, Observation, Row, hide_results, parse_case, parse_observation
-from traincast.accuracy.given import Known, correct
-from traincast.accuracy.grant import Grant, weigh
+from traincast.accuracy.given import Known, blend, correct
+from traincast.accuracy.grant import Grant, OneAnswer, Verdict, weigh
 from traincast.accuracy.predictions import Prediction, refuse, summarize
 from traincast.accuracy.remember import Remembering
 from traincast.accuracy.retune import Tuned, prepare
@@ -61,24 +61,42 @@ def answer_rows(
     grant = weigh(lessons, cases, prior=prior) if lessons else Grant(plain=Learned(tuned=Tuned(start=prior)))
     if engine not in ENGINES:
         raise UnknownName("engine", engine, ENGINES)
-    if workers > 1 and answer is None:
-        chunks = deliver(_answer_chunk, _chunk(asked), shared=(grant,), engine=engine, workers=workers)
-        memory = _Shared(answers for _, answers in chunks)
-        predictions = [memory.answer(row) for row in watched]
-    else:
+    if answer is not None:
         alone = _Alone(answer, grant)
         predictions = [alone.answer(row) for row in watched]
-    if answer is not None:
         known = _learn(given, [alone.answer(row) for row in hide_results(given)])
         places = [index for index, prediction in enumerate(predictions) if prediction.answered]
         return _correct(asked, predictions, places, known)
+
+    def ask(rows: Iterable[Row], all_rows: Sequence[Row], stacks: Stacks) -> list[Prediction]:
+        if workers == 1:
+            memory: _Alone | _Shared = _Alone(None, stacks)
+        else:
+            chunks = deliver(_answer_chunk, _chunk(all_rows), shared=(stacks,), engine=engine, workers=workers)
+            memory = _Shared(answers for _, answers in chunks)
+        return [memory.answer(row) for row in rows]
+
+    predictions = ask(watched, asked, grant)
+    verdicts = [
+        grant.verdict_of(parse_case(row)) if prediction.answered else Verdict()
+        for row, prediction in zip(asked, predictions, strict=True)
+    ]
     for constants in (False, True):
-        places = _places_to_correct(asked, predictions, grant, constants=constants)
+        places = [place for place, one in enumerate(verdicts) if one.near and one.constants == constants]
         if places:
             predictions = _correct(asked, predictions, places, grant.teach(lessons, constants=constants))
+    others: dict[int, list[Prediction]] = {}
+    for verdict in dict.fromkeys(other for one in verdicts for other in one.also):
+        places = [place for place, one in enumerate(verdicts) if verdict in one.also]
+        again = [asked[place] for place in places]
+        answers = ask(again, again, OneAnswer(grant=grant, verdict=verdict))
+        if verdict.near:
+            answers = _correct(again, answers, range(len(again)), grant.teach(lessons, constants=verdict.constants))
+        for place, prediction in zip(places, answers, strict=True):
+            others.setdefault(place, []).append(prediction)
     return [
-        grant.verdict_of(parse_case(row)).doubt(prediction) if prediction.answered else prediction
-        for row, prediction in zip(asked, predictions, strict=True)
+        verdict.doubt(blend([prediction, *others.get(place, ())]))
+        for place, (verdict, prediction) in enumerate(zip(verdicts, predictions, strict=True))
     ]
 
 
@@ -91,19 +109,6 @@ def _correct(
     own = [row for row in known if row.case.framework in frameworks]
     moved = dict(zip(places, correct(cases, [predictions[index] for index in places], own), strict=True))
     return [moved.get(index, prediction) for index, prediction in enumerate(predictions)]
-
-
-def _places_to_correct(
-    asked: Sequence[Row], predictions: Sequence[Prediction], grant: Grant, *, constants: bool
-) -> list[int]:
-    """The answered rows whose near rows may correct them, with or without moved constants."""
-    found = []
-    for index, prediction in enumerate(predictions):
-        if prediction.answered:
-            verdict = grant.verdict_of(parse_case(asked[index]))
-            if verdict.near and verdict.constants == constants:
-                found.append(index)
-    return found
 
 
 def choose_workers(num_rows: int) -> int:

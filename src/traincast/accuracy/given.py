@@ -203,6 +203,24 @@ def _prior_variance(features: _Features) -> Array:
     )
 
 
+def blend(predictions: Sequence[Prediction]) -> Prediction:
+    """The geometric mean of several answers to one case: its log error is never larger than the mean of theirs."""
+    answered = [one for one in predictions if one.step_s is not None]
+    if len(answered) < 2:
+        return predictions[0]
+
+    def middle(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value]
+        return math.exp(float(np.mean(np.log(known)))) if len(known) == len(answered) else None
+
+    return replace(
+        answered[0],
+        step_s=middle([one.step_s for one in answered]),
+        step_low_s=middle([one.step_low_s for one in answered]),
+        step_high_s=middle([one.step_high_s for one in answered]),
+    )
+
+
 def _move(prediction: Prediction, *, shift: float, spread: float, num_known: int) -> Prediction:
     if prediction.step_s is None:
         return prediction

@@ -9,8 +9,9 @@ is decided by the given rows alone, before any asked row is answered:
 2. The given rows are left out in the same way (one device, one model, the largest models, the largest scales, the larger scales
    of one device or model) and each answer is scored by its absolute log error on them.
 3. An answer is preferred to a simpler one where its gain is larger than one standard error, between rows and between what was
-   left out together. To a strange device or model nothing is carried over where the simplest is already within the noise of
-   one measurement.
+   left out together. Answers that cannot be told from the preferred one in this way are averaged with it: a choice between
+   them would be a draw, and the error of their mean is never larger than the mean of their errors. To a strange device or
+   model nothing is carried over where the simplest is already within the noise of one measurement.
 4. What could not be rehearsed for want of a second device teaches nothing about another one; for want of a second model, only
    constants, by their errors on blocks of rows. Near rows of a strange model at a strange scale do not exist.
 
@@ -72,12 +73,14 @@ class Verdict:
     """Of the log errors of rows that were left out in the same way and answered so; 0: there were none."""
     stretch: float = 1.0
     """How many times larger than expected the errors of such rows were after they were corrected by near rows."""
+    also: tuple["Verdict", ...] = ()
+    """Answers that could not be told from this one: the mean of all of them is given."""
 
     def doubt(self, prediction: Prediction) -> Prediction:
         """The prediction with an interval that would have held nine of ten rows that were left out in the same way."""
         if prediction.step_s is None or not self.spread:
             return prediction
-        spread = self.stretch * _spread(prediction) if self.near else self.spread
+        spread = self.stretch * _spread(prediction) if self.near and not self.also else self.spread
         return replace(
             prediction,
             step_low_s=prediction.step_s * math.exp(-Z90 * spread),
@@ -101,7 +104,7 @@ class Fold:
     """Lessons left out together."""
 
     errors: tuple[Array, ...]
-    """Absolute log errors, for each of CHOICES."""
+    """Log errors, for each of CHOICES."""
     spreads: Array
     """What the last of them expects."""
 
@@ -148,7 +151,9 @@ class Grant:
 
     def stack_of(self, case: Case, name: str) -> Stack:
         """The constants that an asked row is answered with."""
-        verdict = self.verdict_of(case)
+        return self.stack_for(self.verdict_of(case), case, name)
+
+    def stack_for(self, verdict: Verdict, case: Case, name: str) -> Stack:
         return (self.moved if verdict.constants else self.plain).stack_of(case, name, profile=verdict.profile)
 
     def teach(self, lessons: Sequence[Lesson], *, constants: bool) -> list[Known]:
@@ -157,6 +162,17 @@ class Grant:
             return _teach(lessons, self.plain)
         groups = self.moved.tuned.groups
         return _teach([one for one in lessons if (one.case.framework, None) in groups], self.moved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneAnswer:
+    """A grant of which the same answer is used for every row."""
+
+    grant: Grant
+    verdict: Verdict
+
+    def stack_of(self, case: Case, name: str) -> Stack:
+        return self.grant.stack_for(self.verdict, case, name)
 
 
 def weigh(lessons: Sequence[Lesson], asked: Sequence[Case], *, prior: Stack | None = None) -> Grant:
@@ -169,7 +185,11 @@ def weigh(lessons: Sequence[Lesson], asked: Sequence[Case], *, prior: Stack | No
         rehearsals: dict[object, list[Fold]] = {}
         for novelty in dict.fromkeys(scope.novelty_of(case) for case in asked if case.framework == framework):
             verdicts[framework, novelty] = _judge(own, novelty, rehearsals)
-    moving = {framework for (framework, _), verdict in verdicts.items() if verdict.constants}
+    moving = {
+        framework
+        for (framework, _), verdict in verdicts.items()
+        if any(one.constants for one in (verdict, *verdict.also))
+    }
     start = Tuned(start=prior)
     return Grant(
         plain=Learned(tuned=start, anchors=anchor(lessons, start)),
@@ -207,24 +227,40 @@ def _judge(lessons: Sequence[Lesson], novelty: Novelty, rehearsals: dict[object,
     # Blocks of rows take a job's profile away with the job, and so say nothing against it.
     floor = NOISE if novelty.strange else 0.0
     verdict = choose(rehearsals[key], first=0 if rehearsed else 1, may_correct=may_correct, floor=floor)
-    return _calibrate(verdict, rehearsals[key]) if rehearsed else verdict
+    return calibrate(verdict, rehearsals[key]) if rehearsed else verdict
 
 
 def choose(folds: Sequence[Fold], *, first: int = 0, may_correct: bool = True, floor: float = 0.0) -> Verdict:
     """The most elaborate of CHOICES from the first that is surely better than the simpler ones; the first where its errors are
     on average below the floor."""
     best = first
-    if folds and float(np.concatenate([fold.errors[first] for fold in folds]).mean()) < floor:
+    if folds and float(np.abs(np.concatenate([fold.errors[first] for fold in folds])).mean()) < floor:
         return CHOICES[first]
-    for place in range(first + 1, len(CHOICES)):
-        if (may_correct or not CHOICES[place].near) and _surely_better(folds, place, best):
+    allowed = [place for place in range(first, len(CHOICES)) if may_correct or not CHOICES[place].near]
+    for place in allowed[1:]:
+        if _surely_better(folds, place, best):
             best = place
-    return CHOICES[best]
+    return replace(CHOICES[best], also=tuple(CHOICES[place] for place in _alike(folds, allowed, best)))
+
+
+def _alike(folds: Sequence[Fold], places: Sequence[int], best: int) -> list[int]:
+    """The answers that are neither surely better nor surely worse than the best one, each once: without a profile, or without
+    anything learnt, several are one and the same."""
+    found: list[int] = []
+    if len(folds) < 2:
+        return found
+    for place in places:
+        same = (all(np.allclose(fold.errors[place], fold.errors[one]) for fold in folds) for one in (best, *found))
+        if not any(same) and not _surely_better(folds, place, best) and not _surely_better(folds, best, place):
+            found.append(place)
+    return found
 
 
 def _surely_better(folds: Sequence[Fold], place: int, than: int) -> bool:
     """By more than one standard error, between rows as between folds: the errors of one device or model are alike."""
-    gains = [np.subtract(fold.errors[than], fold.errors[place]) for fold in folds if len(fold.errors[place])]
+    gains = [
+        np.subtract(np.abs(fold.errors[than]), np.abs(fold.errors[place])) for fold in folds if len(fold.errors[place])
+    ]
     if not gains:
         return False
 
@@ -234,8 +270,9 @@ def _surely_better(folds: Sequence[Fold], place: int, than: int) -> bool:
     return surely_positive(np.concatenate(gains)) and surely_positive(np.array([gain.mean() for gain in gains]))
 
 
-def _calibrate(verdict: Verdict, folds: Sequence[Fold]) -> Verdict:
-    errors = np.concatenate([fold.errors[CHOICES.index(verdict)] for fold in folds])
+def calibrate(verdict: Verdict, folds: Sequence[Fold]) -> Verdict:
+    team = [CHOICES.index(replace(one, also=())) for one in (verdict, *verdict.also)]
+    errors = np.abs(np.concatenate([np.mean([fold.errors[place] for place in team], axis=0) for fold in folds]))
     if verdict == IGNORE or len(errors) < MIN_LESSONS:
         return verdict
     expected = np.concatenate([fold.spreads for fold in folds])
@@ -313,7 +350,7 @@ def _rehearse(lessons: Sequence[Lesson], how: str, reach: Scale | None) -> list[
                 errors=tuple(
                     np.array(
                         [
-                            abs(math.log((answer.step_s or math.nan) / one.step.seconds))
+                            math.log((answer.step_s or math.nan) / one.step.seconds)
                             for answer, one in zip(row, asked, strict=True)
                         ]
                     )
