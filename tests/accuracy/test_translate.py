@@ -258,3 +258,17 @@ def test_megatrons_softmax_is_one_kernel_only_for_whole_fours_of_samples_and_hea
     kinds = [op.name for op in translate(case).job.graph.ops if "softmax" in op.name and "log" not in op.name]
     assert all(target.startswith("megatron.") == fused for target in kinds)
     assert kinds
+
+
+def test_torchtitan_keeps_weights_gathered_in_a_pipeline() -> None:
+    columns = {"framework": "torchtitan", "strategy": "fsdp+3d", "zero": 3, "n_gpus": 8, "grad_accum": 4}
+    piped = translate(make_case(**columns, dp=4, pp=2))
+    assert piped.parallelism.zero == 2
+    assert any("keeps weights gathered" in line for line in piped.assumptions)
+    assert translate(make_case(**columns, dp=8, pp=1)).parallelism.zero == 3
+
+
+def test_hybrid_sharding_cuts_inside_a_node() -> None:
+    columns = {"strategy": "hsdp", "zero": 3, "n_gpus": 32, "dp": 32, "n_nodes": 4, "gpus_per_node": 8}
+    assert translate(make_case(**columns)).parallelism.shard == 8
+    assert translate(make_case(**{**columns, "strategy": "fsdp-full"})).parallelism.shard is None

@@ -14,6 +14,9 @@ one as for one of sixteen, while what all-reduces add shrinks as the backward pa
 
 PRODUCT_SAVING_STACKS = ("torchtitan",)
 """Stacks whose selective recomputation keeps the result of attention and every second product."""
+KEEPING_PIPELINE_STACKS = ("torchtitan",)
+"""Stacks whose FSDP keeps weights gathered through a step once there is a pipeline, and scatters gradients after its last
+micro-batch (torchtitan's fsdp_reshard_after_forward = "default"): gathering them for every micro-batch would not pay."""
 PRODUCT_BALANCED_STACKS = ("nanotron",)
 """Stacks that cut a pipeline by the work in its products, the output layer included."""
 FILLED_PIPELINE_STACKS = ("nanotron",)
@@ -42,6 +45,11 @@ def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
             f"{case.framework} runs no pipeline of {pipeline} stages with {passes} passes; it asks for {pipeline - 1} or more"
         )
     zero = _read_sharding(case)
+    if zero == 3 and pipeline > 1 and case.framework in KEEPING_PIPELINE_STACKS:
+        assumptions.append(
+            f"{case.framework} keeps weights gathered in a pipeline, so only gradients and state are sharded"
+        )
+        zero = 2
     folds = _folds_experts(expert, replicas=data * context, tensor=tensor, assumptions=assumptions)
     return Parallelism(
         data=data,
