@@ -139,6 +139,8 @@ def test_passes_follow_from_the_batches_where_they_are_not_stated() -> None:
         ({"dtype": "fp32", "undetermined": "tf32 probably on (pytorch<1.12 default)", "gpu": "v100-sxm2-16g"}, "fp32"),
         ({"dtype": "fp16_amp"}, "fp16-amp"),
         ({"dtype": "mxfp8"}, "fp8"),
+        ({"dtype": "fp8", "extra": "float8_tensorwise;async_tp"}, "fp8"),
+        ({"dtype": "fp8", "extra": "float8_rowwise;async_tp"}, "bf16"),
         ({"dtype": None}, "fp32"),
     ],
 )
