@@ -3,7 +3,7 @@
 python benchmarks/resources.py noise                 # how far two measurements of the same lie apart (seconds)
 python benchmarks/resources.py ours                  # physics, the process and the graph network (two minutes for each seed)
 python benchmarks/resources.py transfer              # to settings never seen (two minutes)
-python benchmarks/resources.py driple 4x1gbit 2x1gbit # Driple's network beside ours (a minute for each setting and seed)
+python benchmarks/resources.py driple 4x1gbit       # Driple's network beside ours (two CPU minutes for each setting and seed)
 """
 
 import argparse
@@ -133,8 +133,9 @@ def print_transfer(rows: Sequence[Measured], settings: Sequence[str], seeds: ran
             print(f"{setting:11} {points[0].num_samples:5} {seconds:8.1f} {ours:14.1%} {alone:13.1%}", flush=True)
 
 
-def print_driple(rows: Sequence[Measured], settings: Sequence[str], *, epochs: int, batch: int, seeds: range) -> None:
-    """One model for each setting, as Driple has it; ours is one network for all. Neither has seen the architectures asked for."""
+def print_driple(rows: Sequence[Measured], settings: Sequence[str], *, split: str, training: Mapping[str, int],
+                 size: Mapping[str, int], groups: int, batches: Sequence[int], seeds: range) -> None:  # fmt: skip
+    """One model for each setting, as Driple has it; ours is one network for all. Neither has seen the rows asked for."""
     import torch
 
     from traincast.accuracy.baselines import driple
@@ -142,28 +143,28 @@ def print_driple(rows: Sequence[Measured], settings: Sequence[str], *, epochs: i
     torch.set_num_threads(1)
     graphs = load_corpus().graphs
     codes = driple.count_codes(list(graphs.values()))
-    grouped = {key: driple.group(graph, codes) for key, graph in graphs.items() if key[1] == batch}
-    key = split_by("architecture")
+    grouped = {key: driple.group(graph, codes, num_groups=groups) for key, graph in graphs.items() if key[1] in batches}
+    key = split_by(split)
 
     def example(row: Measured) -> driple.Example:
         return driple.Example(graph=grouped[row.step.key], targets=tuple(row.run.twelve[name] for name in NAMES))
 
     found: dict[tuple[str, str], list[dict[str, list[float]]]] = {}
     for seed in seeds:
-        ours = predict_left_out(rows, split="architecture", seed=seed, folds=(0,))
+        ours = predict_left_out(rows, split=split, seed=seed, folds=(0,))
         for setting in settings:
             inside = [
-                (row, answer)
+                (row, answer, fold_of(key(row), seed=seed))
                 for row, answer in zip(rows, ours, strict=True)
-                if row.step.setting.name == setting and row.step.batch == batch
+                if row.step.setting.name == setting and row.step.batch in batches
             ]
-            folds = [fold_of(key(row), seed=seed) for row, _ in inside]
-            asked = [pair for pair, fold in zip(inside, folds, strict=True) if fold == 0]
-            check = [example(row) for (row, _), fold in zip(inside, folds, strict=True) if fold == 1]
-            known = [example(row) for (row, _), fold in zip(inside, folds, strict=True) if fold > 1]
+            asked = [(row, answer) for row, answer, fold in inside if fold == 0]
+            check = [example(row) for row, _, fold in inside if fold == 1]
+            known = [example(row) for row, _, fold in inside if fold > 1]
             started = time.process_time()
-            training = driple.Training(max_epochs=epochs, patience=max(10, epochs // 2), batch=8, seed=seed)
-            model = driple.fit(known, check, training=training)
+            torch.manual_seed(seed)
+            chosen = driple.Training(**training, seed=seed)
+            model = driple.fit(known, check, training=chosen, network=driple.Network(**size))
             spent_s = time.process_time() - started
             theirs = model.predict([grouped[row.step.key] for row, _ in asked])
             scores = {
@@ -176,7 +177,9 @@ def print_driple(rows: Sequence[Measured], settings: Sequence[str], *, epochs: i
                 found.setdefault((setting, method), []).append(errors)
             means = {method: f"{mean_over_targets(summarise(errors)):.1%}" for method, errors in scores.items()}
             print(
-                f"{setting} batch {batch}, seed {seed}, n {len(asked)}: {means}, Driple {spent_s:.0f} CPU s", flush=True
+                f"{setting}, {split} left out, seed {seed}, {len(known)} known, {len(check)} to stop by, {len(asked)} asked: "
+                f"{means}, Driple {model.num_epochs} epochs (best {model.best_epoch}), {spent_s:.0f} CPU s",
+                flush=True,
             )
         print_beside(found, settings)
 
@@ -207,8 +210,17 @@ if __name__ == "__main__":
     parser.add_argument(
         "--samples", type=Path, help="readings of a campaign (corpus.samples.jsonl), for blocks measured twice"
     )
-    parser.add_argument("--epochs", type=int, default=15, help="of Driple")
-    parser.add_argument("--batch", type=int, default=4, help="of Driple's graphs")
+    parser.add_argument(
+        "--split", choices=("architecture", "family", "random"), default="architecture", help="of Driple"
+    )
+    parser.add_argument("--epochs", type=int, default=600, help="of Driple, at most")
+    parser.add_argument("--layers", type=int, default=8, help="of Driple; theirs has 50, which learn nothing here")
+    parser.add_argument("--readings", type=int, default=10, help="of Driple's pool; theirs has 100")
+    parser.add_argument("--logarithms", action="store_true", help="of Driple's features and labels, which helps it")
+    parser.add_argument("--patience", type=int, default=150, help="of Driple: epochs without a better validation error")
+    parser.add_argument("--groups", type=int, default=32, help="of operators in Driple's graphs; theirs has 100")
+    parser.add_argument("--update", type=int, default=32, help="graphs of one update of Driple")
+    parser.add_argument("--batches", type=int, nargs="+", default=(4, 16), help="of the runs Driple learns")
     options = parser.parse_args()
     table = read_runs(load_corpus())
     if options.what == "noise":
@@ -220,5 +232,15 @@ if __name__ == "__main__":
     elif options.what == "transfer":
         print_transfer(table, options.settings or TRANSFER, range(options.seeds))
     else:
-        chosen = options.settings or ("4x1gbit", "2x1gbit")
-        print_driple(table, chosen, epochs=options.epochs, batch=options.batch, seeds=range(options.seeds))
+        chosen = options.settings or ("4x1gbit", "2x100mbit")
+        recipe = {
+            "max_epochs": options.epochs,
+            "patience": options.patience,
+            "batch": options.update,
+            "logarithms": options.logarithms,
+        }
+        size = {"num_layers": options.layers, "num_steps": options.readings}
+        print_driple(
+            table, chosen, split=options.split, training=recipe, size=size, groups=options.groups, batches=options.batches,
+            seeds=range(options.seeds),
+        )  # fmt: skip

@@ -12,11 +12,12 @@ from resources.test_correction import RATES, make_member
 from traincast import catalog
 from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
+from traincast.errors import InvalidInput
 from traincast.forecast import forecast
-from traincast.forecast.activity import is_like_corpus, place_of
+from traincast.forecast.activity import CORE, is_like_corpus, place_of
 from traincast.report.document import document_forecast
 from traincast.report.text import format_forecast
-from traincast.resources.correction import TWELVE, GraphCorrection, describe_place
+from traincast.resources.correction import TWELVE, GraphCorrection, describe_place, load_graph_correction
 from traincast.resources.learned import count_work, expect
 from traincast.spec import RESOURCES, Cluster, Forecast, Job, Parallelism
 
@@ -118,3 +119,31 @@ def test_a_step_unlike_all_measured_ones_is_derived():
         draw=True,
     )
     assert answer.resources[0].basis == "derived"
+
+
+def test_a_correction_fitted_to_another_device_is_refused():
+    cluster = cores()
+    fitted = replace(make_correction(cluster), about={"device": "cpu"})
+    assert ask(cluster, activity=fitted).resources[0].basis == "corrected"
+    with pytest.raises(InvalidInput, match="fitted to runs on 'cpu' and is asked about 'testium'"):
+        ask(make_cluster(nodes=4), activity=fitted)
+    own = replace(fitted, about={"device": "testium"})
+    assert ask(make_cluster(nodes=4), activity=own).resources[0].basis == "corrected"
+
+
+def test_the_correction_that_ships_says_what_it_was_fitted_to():
+    assert load_graph_correction().about["device"] == CORE
+
+
+def test_a_data_parallel_gpu_job_says_what_nvidia_smi_would_show_over_a_whole_run():
+    answer = ask(make_cluster(nodes=1))
+    assert answer.run_utilization is not None
+    assert 0 < answer.run_utilization < 1
+    assert document_forecast(answer)["run_utilization"] == answer.run_utilization
+    assert f"nvidia-smi would show about {answer.run_utilization:.0%}" in format_forecast(answer, explain=True)
+
+
+def test_what_no_measured_run_was_like_has_no_utilisation_of_a_run():
+    assert ask(make_cluster(nodes=2)).run_utilization is None
+    assert ask(cores(1)).run_utilization is None
+    assert ask(make_cluster(nodes=1, devices_per_node=2), tensor=2).run_utilization is None

@@ -16,6 +16,7 @@ from traincast.accuracy.paper.driple import (
     read_runs,
     summarise,
 )
+from traincast.forecast.activity import CORE
 from traincast.resources.correction import WEIGHTS, save_graph_correction
 
 
@@ -25,12 +26,14 @@ def main() -> None:
     parser.add_argument(
         "--corpus", type=Path, default=FOLDER, help="a corpus of your own setting, as `make corpus` writes it"
     )
+    parser.add_argument("--device", default=CORE, help="the catalogue's name of the device that ran the corpus")
     options = parser.parse_args()
     rows = read_runs(load_corpus(options.corpus))
     answers = predict_left_out(rows, split="architecture")
     ranges = find_ranges(rows, answers)
     error = mean_over_targets(summarise(errors_of(rows, answers)))
     about = {
+        "device": options.device,
         "runs": str(len(rows)),
         "architectures": str(len({row.step.name for row in rows})),
         "settings": str(len({row.step.setting.name for row in rows})),

@@ -33,6 +33,8 @@ class Prediction:
     communication_share: float | None = None
     host_share: float | None = None
     bubble_share: float | None = None
+    gpu_utilization: float | None = None
+    """Mean of a whole run as nvidia-smi shows it, 0 to 1."""
 
     @property
     def answered(self) -> bool:
@@ -64,6 +66,7 @@ def summarize(
         communication_share=shares.get("communication", 0.0),
         host_share=shares.get("host", 0.0),
         bubble_share=shares.get("bubble", 0.0),
+        gpu_utilization=forecast.run_utilization,
     )
 
 

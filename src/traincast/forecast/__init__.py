@@ -9,7 +9,7 @@ from traincast.cost.offload import describe_host
 from traincast.cost.pricing import Pricing
 from traincast.cost.stack import Stack, stack
 from traincast.errors import IllegalPlan
-from traincast.forecast.activity import describe_activity
+from traincast.forecast.activity import describe_activity, expect_run_utilization
 from traincast.forecast.balance import advise_split
 from traincast.forecast.choose import settle, stretch
 from traincast.forecast.job_time import price_job, spend_energy, time_job
@@ -69,7 +69,8 @@ def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None,
     if settled.reuse is not None and timeline.duration_s > 0:
         timeline = stretch(timeline, settled.step.seconds / timeline.duration_s)
     answer = _answer(job, cluster, program, settled.step, timeline, memory, estimates)
-    answer = replace(answer, notes=(*answer.notes, *settled.notes))
+    run_utilization = expect_run_utilization(job, cluster, plan, timeline)
+    answer = replace(answer, notes=(*answer.notes, *settled.notes), run_utilization=run_utilization)
     if not timeline.spans:
         return answer
     return replace(answer, resources=describe_activity(job, cluster, plan, timeline, correction=activity))

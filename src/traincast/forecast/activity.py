@@ -2,13 +2,18 @@
 
 from dataclasses import replace
 
+from traincast.errors import InvalidInput
 from traincast.resources import profile_resources
 from traincast.resources.correction import WEIGHTS, Corrected, GraphCorrection, load_graph_correction
 from traincast.resources.learned import WINDOW_S, Place
+from traincast.resources.residual import load_correction, setting_of
 from traincast.spec import Activity, Cluster, Job, Parallelism, ResourceProfile, Timeline
 
 CORE_FLOP_PER_S = 2e11
 """One core of a processor is slower than this and every accelerator faster: runs on cores say nothing about those."""
+
+CORE = "cpu"
+"""Stands for any such core."""
 
 LEAST_NEARNESS = 0.05
 """Below it nothing of a correction is left."""
@@ -19,6 +24,8 @@ def describe_activity(job: Job, cluster: Cluster, plan: Parallelism, timeline: T
     """`correction`: fitted to runs of this very setting; without one, what our own runs on CPU nodes taught is used for CPU
     nodes and nothing for anything else."""
     derived = profile_resources(timeline, cluster)
+    if correction is not None:
+        _check_device(correction, cluster)
     if correction is None and not (is_like_corpus(cluster) and WEIGHTS.is_file()):
         return derived
     if not is_plain_data_parallel(cluster, plan) or len(derived) != 1:
@@ -28,6 +35,34 @@ def describe_activity(job: Job, cluster: Cluster, plan: Parallelism, timeline: T
     return (correct_profile(derived[0], found),) if found.nearness >= LEAST_NEARNESS else derived
 
 
+def _check_device(correction: GraphCorrection, cluster: Cluster) -> None:
+    """Runs on one device say nothing about how busy another is."""
+    learned = correction.about.get("device")
+    if learned is None or (learned == CORE and is_like_corpus(cluster)):
+        return
+    others = sorted({group.device.name for group in cluster.groups} - {learned})
+    if others:
+        raise InvalidInput(
+            f"the activity correction was fitted to runs on {learned!r} and is asked about {', '.join(map(repr, others))}; "
+            "fit one to your own runs: python -m traincast.accuracy.fit_resources --corpus FOLDER --device NAME -o FILE"
+        )
+
+
+def expect_run_utilization(job: Job, cluster: Cluster, plan: Parallelism, timeline: Timeline) -> float | None:
+    """What nvidia-smi shows over a whole run, by measured runs of data-parallel training on GPUs of one node."""
+    measured_kind = cluster.num_nodes == 1 and plan == _data_parallel(plan) and not is_like_corpus(cluster)
+    if not measured_kind or job.graph.mode == "inference":
+        return None
+    busy = 1.0 - timeline.shares.get("host", 0.0) - timeline.shares.get("bubble", 0.0)
+    setting = setting_of(job.graph, device=cluster.groups[0].device.name, num_devices=cluster.num_devices)
+    return load_correction().correct(busy, setting)
+
+
+def _data_parallel(plan: Parallelism) -> Parallelism:
+    """The plan without anything but replicas."""
+    return replace(Parallelism(data=plan.data), overlap=plan.overlap, bucket_bytes=plan.bucket_bytes)
+
+
 def is_like_corpus(cluster: Cluster) -> bool:
     """One CPU core, or a part of one, in each node."""
     cores = all((group.device.peak_flop_per_s("fp32") or 0.0) <= CORE_FLOP_PER_S for group in cluster.groups)
@@ -35,8 +70,7 @@ def is_like_corpus(cluster: Cluster) -> bool:
 
 
 def is_plain_data_parallel(cluster: Cluster, plan: Parallelism) -> bool:
-    plain = plan == replace(Parallelism(data=plan.data), overlap=plan.overlap, bucket_bytes=plan.bucket_bytes)
-    return plain and all(group.devices_per_node == 1 for group in cluster.groups)
+    return plan == _data_parallel(plan) and all(group.devices_per_node == 1 for group in cluster.groups)
 
 
 def place_of(cluster: Cluster) -> Place:

@@ -29,8 +29,12 @@ RESIDENT = "resident memory"
 _LEFT_PX, _LANE_PX, _PLOT_PX = 170, 110, 72
 
 
-def format_resources(profiles: Sequence[ResourceProfile], *, paint: Paint = PLAIN) -> str:
-    """Idle time, burst time and peak of each resource; of many ranks the first and the last are shown."""
+def format_resources(profiles: Sequence[ResourceProfile], *, run_utilization: float | None = None,
+                     paint: Paint = PLAIN) -> str:  # fmt: skip
+    """Idle time, burst time and peak of each resource; of many ranks the first and the last are shown.
+
+    `run_utilization`: of the GPU over a whole run, where it is known.
+    """
     if not profiles:
         return ""
     shown = list(profiles) if len(profiles) <= MAX_RANKS else [profiles[0], profiles[-1]]
@@ -43,6 +47,11 @@ def format_resources(profiles: Sequence[ResourceProfile], *, paint: Paint = PLAI
     )
     energy = profiles[0].energy_joules
     lines = [format_table(table, paint=paint), BASES[profiles[0].basis]]
+    if run_utilization is not None:
+        lines.append(
+            f"over a whole run nvidia-smi would show about {run_utilization:.0%}: "
+            "input pipeline, evaluation and start-up included"
+        )
     if energy is not None:
         lines.append(f"energy of one device: {show_count(energy, 'J')} per step")
     return "\n".join(lines)

@@ -56,7 +56,7 @@ def format_forecast(
         _slowest(forecast.timeline, paint, limit=_NUM_TOP_EXPLAINED if explain else _NUM_TOP, by_layer=explain),
         *([_exposed(forecast, paint), _memory_parts(forecast, paint), _job_parts(forecast, paint)] if explain else []),
         "\n".join(_parts(forecast, paint)) if explain else "",
-        format_resources(forecast.resources, paint=paint) if explain else "",
+        format_resources(forecast.resources, run_utilization=forecast.run_utilization, paint=paint) if explain else "",
         "\n".join(_trust(forecast, paint)),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"

@@ -8,6 +8,7 @@ about one that did not.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from traincast.errors import InvalidInput
 from traincast.files import read_json, write_json
-from traincast.spec import ResourceProfile
+from traincast.spec import Graph, ResourceProfile
 
 FITTED = Path(__file__).parent / "weights" / "gpu_utilization.json"
 STRENGTHS: Mapping[str, float] = {
@@ -25,6 +26,8 @@ STRENGTHS: Mapping[str, float] = {
 """How far each group may move a share of utilisation before we doubt it: one standard deviation. First guesses, not tuned."""
 NOISE = 0.03
 ROUNDS = 20
+HALF = frozenset({"fp16", "bf16"})
+PRODUCTS = frozenset({"matmul", "conv", "attention"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,11 @@ class Setting:
             f"workload half:{self.workload}": float(self.half),
             f"workload octave:{self.workload}": octave,
         }
+
+
+def setting_of(graph: Graph, *, device: str, num_devices: int) -> Setting:
+    half = any(op.dtype in HALF for op in graph.ops if op.kind in PRODUCTS)
+    return Setting(workload=graph.name, device=device, num_devices=num_devices, half=half)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +97,7 @@ def fit_correction(settings: Sequence[Setting], *, forecast: Sequence[float], me
     return Correction(intercept=intercept, coefficients=coefficients, num_rows=len(settings))
 
 
+@cache
 def load_correction(path: Path = FITTED) -> Correction:
     """The correction that ships with the package; without the file nothing is corrected."""
     if not path.is_file():

@@ -201,6 +201,9 @@ class Forecast:
     """One profile for each distinct rank (pipeline stage); empty where they were not asked for."""
     parts: tuple[Part, ...] = ()
     """What each part of the model says by itself; empty where it was not asked for."""
+    run_utilization: float | None = None
+    """Mean GPU utilisation of a whole run as nvidia-smi shows it, 0 to 1: what input pipelines, evaluation and start-up leave
+    of the step's. None where no run of such a kind was measured."""
 
     def _repr_html_(self) -> str | None:
         return show_html(self)

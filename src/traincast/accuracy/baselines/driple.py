@@ -9,10 +9,11 @@ Needs torch (and networkx, which torch brings); nothing imports this module unle
 """
 
 import copy
+import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import networkx
@@ -26,6 +27,8 @@ from traincast.spec.graph import segments
 NUM_GROUPS = 100
 NUM_TARGETS = 12
 SEED = 42
+FEATURE_UNIT, LABEL_UNIT = 1e-4, 1e-2
+"""Of the largest, where logarithms are taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +124,7 @@ class Batch:
     num_graphs: int
 
 
-def batch_graphs(graphs: Sequence[Grouped], *, scale: Tensor | None = None) -> Batch:
+def batch_graphs(graphs: Sequence[Grouped], *, scale: Tensor | None = None, logarithms: bool = False) -> Batch:
     """Adjacency D^-1/2 (A + I) D^-1/2 (Kipf and Welling 2017)."""
     if not graphs:
         raise InvalidInput("there is no graph to predict for")
@@ -142,7 +145,7 @@ def batch_graphs(graphs: Sequence[Grouped], *, scale: Tensor | None = None) -> B
     weights = (degree[indices[0]] * degree[indices[1]]).rsqrt()
     table = torch.tensor(features, dtype=torch.float32)
     return Batch(
-        features=table if scale is None else table / scale,
+        features=table if scale is None else _flatten(table / scale, FEATURE_UNIT) if logarithms else table / scale,
         adjacency=_rows(indices, weights, len(features)),
         owner=torch.tensor(owner),
         num_graphs=len(graphs),
@@ -176,6 +179,8 @@ class Convolution(nn.Module):  # type: ignore[misc]
     def __init__(self, size_in: int, size_out: int) -> None:
         super().__init__()
         self.linear = nn.Linear(size_in, size_out, bias=False)
+        # As the released code's library begins: smaller weights would die out over fifty layers.
+        nn.init.xavier_uniform_(self.linear.weight)
         self.bias = nn.Parameter(torch.zeros(size_out))
 
     def forward(self, features: Tensor, adjacency: Tensor) -> Tensor:
@@ -241,11 +246,21 @@ class Driple:
     network: Network
     feature_scale: Tensor
     label_scale: Tensor
+    logarithms: bool = False
+    """Of features and labels: ours, to help it; the released code has none."""
+    num_epochs: int = 0
+    """Trained before it stopped."""
+    best_epoch: int = 0
+    """Of the lowest validation error, whose weights are kept."""
 
     def predict(self, graphs: Sequence[Grouped]) -> list[tuple[float, ...]]:
         self.network.eval()
         with torch.no_grad():
-            answers = self.network(batch_graphs(graphs, scale=self.feature_scale)) * self.label_scale
+            batch = batch_graphs(graphs, scale=self.feature_scale, logarithms=self.logarithms)
+            answers = self.network(batch)
+            if self.logarithms:
+                answers = LABEL_UNIT * torch.expm1(answers.clamp(min=0.0) * math.log1p(1 / LABEL_UNIT))
+            answers = answers * self.label_scale
         return [tuple(row) for row in answers.tolist()]
 
 
@@ -258,6 +273,7 @@ class Training:
     max_epochs: int = 10_000
     batch: int | None = None
     """Graphs of one update; None: all of them."""
+    logarithms: bool = False
     seed: int = SEED
 
 
@@ -274,6 +290,7 @@ def fit(known: Sequence[Example], validation: Sequence[Example], *, training: Tr
         network or Network(),
         _largest([node for example in known for node in example.graph.nodes]),
         _largest([example.targets for example in known]),
+        logarithms=training.logarithms,
     )
     return _train(model, known, validation, list(model.network.parameters()), training)
 
@@ -286,7 +303,7 @@ def adapt(source: Driple, known: Sequence[Example], validation: Sequence[Example
             f"{len(known)} training and {len(validation)} validation examples; give at least one of each"
         )
     network = copy.deepcopy(source.network)
-    model = Driple(network, source.feature_scale, _largest([example.targets for example in known]))
+    model = replace(source, network=network, label_scale=_largest([example.targets for example in known]))
     return _train(model, known, validation, list(network.head.parameters()), training or Training())
 
 
@@ -299,8 +316,9 @@ def _train(model: Driple, known: Sequence[Example], validation: Sequence[Example
     mixed = [known[index] for index in order]
     parts = [_prepare(model, mixed[start : start + size]) for start in range(0, len(mixed), size)]
     check = _prepare(model, validation)
-    best, best_loss, waited = copy.deepcopy(network.state_dict()), float("inf"), 0
-    for _ in range(training.max_epochs):
+    best, best_loss, best_epoch, epoch = copy.deepcopy(network.state_dict()), float("inf"), 0, 0
+    while epoch < training.max_epochs and epoch - best_epoch < training.patience:
+        epoch += 1
         network.train()
         for batch, labels in parts:
             optimizer.zero_grad()
@@ -310,18 +328,20 @@ def _train(model: Driple, known: Sequence[Example], validation: Sequence[Example
         with torch.no_grad():
             loss = float(nn.functional.mse_loss(network(check[0]), check[1]))
         if loss < best_loss:
-            best, best_loss, waited = copy.deepcopy(network.state_dict()), loss, 0
-        else:
-            waited += 1
-            if waited >= training.patience:
-                break
+            best, best_loss, best_epoch = copy.deepcopy(network.state_dict()), loss, epoch
     network.load_state_dict(best)
-    return model
+    return replace(model, num_epochs=epoch, best_epoch=best_epoch)
 
 
 def _prepare(model: Driple, examples: Sequence[Example]) -> tuple[Batch, Tensor]:
-    graphs = batch_graphs([one.graph for one in examples], scale=model.feature_scale)
-    return graphs, torch.tensor([one.targets for one in examples]) / model.label_scale
+    graphs = batch_graphs([one.graph for one in examples], scale=model.feature_scale, logarithms=model.logarithms)
+    labels = torch.tensor([one.targets for one in examples]) / model.label_scale
+    return graphs, _flatten(labels, LABEL_UNIT) if model.logarithms else labels
+
+
+def _flatten(shares: Tensor, unit: float) -> Tensor:
+    """Shares of the largest as logarithms, 0 to 0 and 1 to 1; what is below the unit hardly counts."""
+    return torch.log1p(shares / unit) / math.log1p(1 / unit)
 
 
 def _largest(rows: Sequence[Sequence[float]]) -> Tensor:

@@ -1,0 +1,121 @@
+"""Real steps on this CPU through our sampler, the correction fitted to them, and the forecast that uses it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from traincast import catalog
+from traincast.accuracy.corpus import load_corpus
+from traincast.cost.pricing import Pricing
+from traincast.cost.roofline import Roofline
+from traincast.errors import InvalidInput
+from traincast.forecast import forecast
+from traincast.forecast.activity import CORE, place_of
+from traincast.profile.machine import total_memory_bytes
+from traincast.profile.resources import sampling
+from traincast.profile.steps import load_workload, training_step
+from traincast.resources import profile_samples
+from traincast.resources.correction import TWELVE, load_graph_correction, read_nodes, save_graph_correction
+from traincast.resources.learned import Run, count_work
+from traincast.spec import RESOURCES, Job, Parallelism, ResourceProfile
+
+torch = pytest.importorskip("torch")
+NAMES = ("random(seed=13)", "random(seed=3)")
+BATCH = 4
+MIN_STEPS, MIN_READINGS = 8, 12
+
+
+def measure(name: str) -> ResourceProfile:
+    """As many steps as the sampler needs readings, however busy the machine is."""
+    workload = load_workload(name, batch=BATCH, device="cpu")
+    run = training_step(workload, torch.optim.AdamW(workload.model.parameters()))
+    run()
+    num_steps = 0
+    with sampling(interval_s=0.01) as samples:
+        while num_steps < MIN_STEPS or len(samples.values) < MIN_READINGS:
+            run()
+            num_steps += 1
+    seen = samples.between(samples.values[0].at_s, samples.values[-1].at_s).values
+    return profile_samples(
+        [each.at_s for each in seen],
+        busy_s=[each.cpu_s for each in seen],
+        memory_share=[each.rss_bytes / total_memory_bytes() for each in seen],
+        # One rank talks to nobody; what other processes of this machine send is not its own.
+        received_bytes=[0.0] * len(seen),
+        sent_bytes=[0.0] * len(seen),
+        num_steps=num_steps,
+    )
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, ResourceProfile]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {name: measure(name) for name in NAMES}
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def fitted(measured: dict[str, ResourceProfile], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from traincast.resources.train import Example, Training, fit_correction
+
+    graphs = load_corpus().graphs
+    examples = []
+    for name, profile in measured.items():
+        nodes = read_nodes(graphs[name, BATCH], count_work(graphs[name, BATCH]))
+        run = Run(work=nodes.work, place=place_of(one_core()), step_s=profile.step_s, twelve=profile.twelve())
+        examples.append(Example(nodes=nodes, run=run))
+    correction = fit_correction(examples, training=Training(num_epochs=10, num_members=1))
+    path = tmp_path_factory.mktemp("activity") / "own.json.gz"
+    # Two runs cannot tell how far they speak, and how fast this machine is today must not decide whether they do.
+    everywhere = {"low": np.full_like(correction.low, -1e6), "high": np.full_like(correction.high, 1e6)}
+    save_graph_correction(replace(correction, about={"device": CORE}, **everywhere), path)
+    return path
+
+
+def one_core():
+    return catalog.cluster("cpu", nodes=1, devices_per_node=1, inter="ethernet-1g")
+
+
+def ask(name: str, path: Path) -> ResourceProfile:
+    job = Job(graph=load_corpus().graphs[name, BATCH])
+    answer = forecast(
+        job,
+        one_core(),
+        Parallelism(data=1),
+        costs=Pricing(ops=Roofline()),
+        draw=True,
+        activity=load_graph_correction(path),
+    )
+    return answer.resources[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_real_run_and_the_forecast_corrected_by_it_have_the_same_numbers_by_the_same_definitions(
+    name: str, measured: dict[str, ResourceProfile], fitted: Path
+):
+    real, told = measured[name], ask(name, fitted)
+    assert told.basis == "corrected"
+    assert tuple(real.twelve()) == tuple(told.twelve()) == TWELVE
+    for profile in (real, told):
+        for resource in RESOURCES:
+            activity = getattr(profile, resource)
+            assert activity.idle_s + activity.burst_s == pytest.approx(profile.step_s)
+            assert activity.mean * profile.step_s <= activity.peak * profile.step_s * (1 + 1e-6) or resource == "gpu"
+        # What is resident is always there, and one rank has nobody to talk to.
+        assert profile.memory.idle_s == pytest.approx(0.0, abs=0.05 * profile.step_s)
+        assert (profile.received.burst_s, profile.sent.peak) == (0.0, 0.0)
+    # A process that trains on one thread is never busier than one core, but for what one reading of the clock is late.
+    assert 0 < real.gpu.mean < 1.5
+    assert 0 < real.memory.peak < 1
+
+
+def test_the_own_correction_is_not_taken_for_a_gpu(fitted: Path):
+    job = Job(graph=load_corpus().graphs[NAMES[0], BATCH])
+    correction = load_graph_correction(fitted)
+    with pytest.raises(InvalidInput, match="asked about 'h100"):
+        forecast(job, catalog.cluster("h100-sxm-80g", nodes=1, devices_per_node=1), draw=True, activity=correction)
