@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traincast.accuracy.cases import Case
-from traincast.accuracy.given import MAX_KNOWN, Known, blend, correct
+from traincast.accuracy.given import MAX_KNOWN, Known, blend, correct, expected_largest
 from traincast.accuracy.predictions import Prediction, refuse
 
 
@@ -114,3 +114,29 @@ def test_a_mean_of_answers_is_never_further_off_than_they_are_on_average(steps_s
 def test_an_answer_that_is_missing_is_left_out_of_the_mean() -> None:
     assert blend([make_prediction(2.0), refuse("x", "no")]) == make_prediction(2.0)
     assert blend([refuse("x", "no")]) == refuse("x", "no")
+
+
+def test_the_expected_largest_is_that_of_normal_numbers() -> None:
+    assert expected_largest(1) == 0
+    assert [expected_largest(count) for count in (2, 4, 16)] == pytest.approx([0.564, 1.03, 1.77], rel=0.05)
+
+
+def test_waiting_seen_on_few_ranks_is_expected_to_grow_on_more() -> None:
+    alone, few = make_known(1.0), make_known(1.3, n_gpus=4)
+    shifts = [
+        corrected(make_case(n_gpus=count), make_prediction(), alone, few).step_s or 0.0 for count in (1, 2, 4, 8, 16)
+    ]
+    assert shifts == sorted(shifts)
+    assert shifts[-1] > shifts[2]
+
+
+def test_only_models_of_varying_inputs_learn_waiting_from_each_other() -> None:
+    def moved(family: str) -> float:
+        known = [
+            make_known(step_s, n_gpus=count, model="deepspeech2", family="speech-rnn")
+            for count, step_s in ((1, 1.0), (8, 1.5))
+        ]
+        case = make_case(n_gpus=8, family=family)
+        return corrected(case, make_prediction(), *known).step_s or 0.0
+
+    assert moved("detection") > moved("cnn") + 0.03

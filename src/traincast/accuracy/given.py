@@ -4,16 +4,21 @@ The log error of a case is modelled as (1 - c) d + c m + l, where c is the forec
 error of what runs on the device, m that of the network, l what is left near the case. d is shared by cases of the same job at
 near batches, of the same model, device and stack; m by cases of the same cluster, the more the nearer their plans; l by cases
 that are near in batch, size, plan and shares of the step. So one device's profile of a job corrects its computation at every
-scale and says nothing about its network, and far from everything known the correction fades to none.
+scale and says nothing about its network, and far from everything known the correction fades to none. A synchronous step waits
+for its slowest rank: where steps of one job differ from each other, all the more the more ranks there are. That part of d
+grows like the expected largest of as many normal numbers, and is shared by scales of a job and of a model, and by models whose
+inputs differ in size from sample to sample.
 
 The constants say how far apart errors of related cases are expected to be, as a share. They were chosen by the mean error
 over twelve leave-scale-out, leave-model-out and leave-GPU-out splits of the visible cases, where none of them matters
 much: halving or doubling any one moves that mean by less than a tenth of itself.
 """
 
+import functools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +33,10 @@ NOISE = 0.08
 """Spread of one measurement around its truth, as a share: repeats differ by 2-6%, and runs have their accidents."""
 JOB, MODEL, FAMILY, DEVICE, STACK, EVERYTHING = 0.3, 0.1, 0.1, 0.15, 0.1, 0.05
 CLUSTER, PLACEMENT, NETWORK, NEAR = 0.2, 0.2, 0.1, 0.12
+WAITING = 0.15
+"""What the slowest of some three ranks takes longer than one, of a job, of its model, and of models of varying inputs."""
+VARYING = ("detection", "speech-rnn")
+"""Families that are fed pictures of several sizes and recordings of several lengths."""
 BATCH_OCTAVES, SIZE_OCTAVES, SHARE_REACH = 1.5, 1.5, 0.5
 PLAN_OCTAVES = (1.5, 1.5, 1.5, 1.5, 2.5)
 """Of tensor, pipeline, nodes, devices and micro-batches."""
@@ -119,6 +128,10 @@ class _Features:
     plan: Array
     shares: Array
     """Compute, memory, communication, host, bubble."""
+    waiting: Array
+    """How far the slowest rank is from the middle one, in standard deviations."""
+    varying: Array
+    """1 where inputs differ in size, else 0."""
 
     @property
     def communication(self) -> Array:
@@ -171,7 +184,15 @@ def _describe(rows: Sequence[tuple[Case, Prediction]], codes: dict[Hashable, int
                 for _, p in rows
             ]
         ),
+        waiting=np.array([expected_largest(case.n_gpus or 1) for case in cases]),
+        varying=np.array([float(case.family in VARYING) for case in cases]),
     )
+
+
+@functools.cache
+def expected_largest(count: int) -> float:
+    """Of so many standard normal numbers (Blom 1958); 0 for one."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 def _covariance(left: _Features, right: _Features) -> Array:
@@ -184,6 +205,8 @@ def _covariance(left: _Features, right: _Features) -> Array:
     shares = _near(left.shares, right.shares, SHARE_REACH)
     on_device = batch * (JOB**2 * job + MODEL**2 * model + FAMILY**2 * family * size)
     on_device += DEVICE**2 * device + STACK**2 * stack + EVERYTHING**2
+    alike = job + model + left.varying[:, None] * right.varying[None, :]
+    on_device += WAITING**2 * alike * left.waiting[:, None] * right.waiting[None, :]
     on_network = cluster * (CLUSTER**2 + PLACEMENT**2 * plan) + NETWORK**2
     sent_left, sent_right = left.communication[:, None], right.communication[None, :]
     both = (1 - sent_left) * (1 - sent_right) * on_device + sent_left * sent_right * on_network
@@ -197,6 +220,7 @@ def _near(left: Array, right: Array, reach: float) -> Array:
 
 def _prior_variance(features: _Features) -> Array:
     device = JOB**2 + MODEL**2 + FAMILY**2 + DEVICE**2 + STACK**2 + EVERYTHING**2
+    device = device + WAITING**2 * (2 + features.varying) * features.waiting**2
     sent = features.communication
     return np.asarray(
         (1 - sent) ** 2 * device + sent**2 * (CLUSTER**2 + PLACEMENT**2 + NETWORK**2) + NEAR**2, dtype=np.float64
