@@ -31,6 +31,11 @@ T = TypeVar("T")
 
 OURS, OURS_GIVEN = "traincast, nothing granted", "traincast, known rows granted"
 OURS_IGNORING = "traincast, the same without them"
+SHIPPED_GIVEN = "traincast from shipped constants, known rows granted"
+SHIPPED_IGNORING = "traincast from shipped constants, the same without them"
+"""What a user gets; but shipped constants have seen the asked rows, so that only these two may be compared with each other."""
+UNTOUCHED = Stack()
+"""Constants that no case has touched."""
 MOST_KNOWN, MOST_ASKED = 250, 120
 MOST_FOLDS, MOST_KNOWN_OF_A_FOLD, MOST_ASKED_OF_A_FOLD = 6, 120, 30
 """Rows of a split with known rows given: each costs a forecast and a place in the process that corrects it."""
@@ -126,6 +131,7 @@ def _compare_splits(scored: Sequence[Scored], rows: Sequence[Row]) -> list[Compa
         if by_id:
             again: list[Scored] = []
             without: list[Scored] = []
+            shipped: list[Scored] = []
             one_fold = split.leave_out is None
             most_known, most = (MOST_KNOWN, MOST_ASKED) if one_fold else (MOST_KNOWN_OF_A_FOLD, MOST_ASKED_OF_A_FOLD)
             for known, rest in _thin(list(folds(split, measured)), MOST_FOLDS):
@@ -135,14 +141,21 @@ def _compare_splits(scored: Sequence[Scored], rows: Sequence[Row]) -> list[Compa
                 asked_rows = [by_id[case.case_id] for case in asked_cases]
                 again.extend(_grant(known_rows, asked_rows))
                 without.extend(_grant([], asked_rows))
+                if one_fold:
+                    shipped.extend(_grant(known_rows, asked_rows, prior=None))
             found.append(Comparison(split=split.name, method=OURS_GIVEN, score=score_time(again)))
             found.append(Comparison(split=split.name, method=OURS_IGNORING, score=score_time(without)))
+            if shipped:
+                names = {row.case.case_id for row in shipped}
+                same = [row for row in asked if row.case.case_id in names]
+                found.append(Comparison(split=split.name, method=SHIPPED_GIVEN, score=score_time(shipped)))
+                found.append(Comparison(split=split.name, method=SHIPPED_IGNORING, score=score_time(same)))
     return found
 
 
-def _grant(known: Sequence[Row], asked: Sequence[Row]) -> list[Scored]:
-    """Asked again with the known rows given (or none), from constants that no case has touched."""
-    predictions = answer_rows(asked, given=known, prior=Stack())
+def _grant(known: Sequence[Row], asked: Sequence[Row], *, prior: Stack | None = UNTOUCHED) -> list[Scored]:
+    """Asked again with the known rows given (or none), from a prior or, without one, from shipped constants."""
+    predictions = answer_rows(asked, given=known, prior=prior)
     return [
         Scored(case=parse_case(row), prediction=prediction, observation=parse_observation(row))
         for row, prediction in zip(asked, predictions, strict=True)
