@@ -274,3 +274,17 @@ def test_hybrid_sharding_cuts_inside_a_node() -> None:
     columns = {"strategy": "hsdp", "zero": 3, "n_gpus": 32, "dp": 32, "n_nodes": 4, "gpus_per_node": 8}
     assert translate(make_case(**columns)).parallelism.shard == 8
     assert translate(make_case(**{**columns, "strategy": "fsdp-full"})).parallelism.shard is None
+
+
+def test_without_a_number_of_devices_nodes_or_plan_say_it() -> None:
+    by_nodes = translate(make_case(n_gpus=None, dp=None, n_nodes=2, gpus_per_node=8))
+    by_plan = translate(make_case(n_gpus=None, dp=4, tp=2, n_nodes=None, gpus_per_node=None))
+    assert (by_nodes.cluster.num_devices, by_plan.cluster.num_devices) == (16, 8)
+    assert any("number of devices is not known" in line for line in by_nodes.assumptions)
+
+
+def test_a_recipe_that_only_serves_has_no_optimizer_to_move() -> None:
+    question = translate(
+        make_case(framework="LitGPT", mode="inference", gpu="rtx-3060", model="llama-2-70b", n_layers=None)
+    )
+    assert not question.parallelism.offload_optimizer

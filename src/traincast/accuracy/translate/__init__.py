@@ -49,10 +49,12 @@ class Question:
 def translate(case: Case) -> Question:
     """Pose a case; what cannot be posed raises a TraincastError that says why."""
     assumptions: list[str] = []
+    case = _count_devices(case, assumptions)
     plan = read_plan(case, assumptions)
     cluster = build_cluster(case, assumptions)
     job = build_job(case, plan, assumptions)
-    if case.framework in RECIPE_STACKS and not _state_fits(job.graph, cluster, plan):
+    updates = any(op.kind == "optimizer" for op in job.graph.ops)
+    if case.framework in RECIPE_STACKS and updates and not _state_fits(job.graph, cluster, plan):
         assumptions.append("weights, gradients and optimizer state exceed the recipe's device; the state is off it")
         plan = replace(plan, offload_optimizer=True)
     return Question(
@@ -65,6 +67,16 @@ def translate(case: Case) -> Question:
         counts_reserved=case.framework not in ALLOCATED_STACKS,
         counts_device=METERED in (case.framework or ""),
     )
+
+
+def _count_devices(case: Case, assumptions: list[str]) -> Case:
+    """Without a number of devices, the nodes or the plan say it."""
+    if case.n_gpus is not None:
+        return case
+    degrees = (case.dp or 1) * (case.tp or 1) * (case.pp or 1) * (case.cp or 1)
+    on_nodes = case.n_nodes * case.gpus_per_node if case.n_nodes and case.gpus_per_node else 1
+    assumptions.append(f"the number of devices is not known; {max(degrees, on_nodes)} assumed")
+    return replace(case, n_gpus=max(degrees, on_nodes))
 
 
 def _state_fits(graph: Graph, cluster: Cluster, plan: Parallelism) -> bool:

@@ -63,8 +63,10 @@ def guess_shape(case: Case, assumptions: list[str]) -> dict[str, Any] | None:
 
 
 def is_transformer(case: Case) -> bool:
-    family = case.family or ""
-    return family.startswith("transformer") or (not family and known_arch(case) is not None)
+    if case.family:
+        return case.family.startswith("transformer")
+    # Only language models are named by their billions.
+    return known_arch(case) is not None or (not case.input_shape and bool(read_size(case.model or "")))
 
 
 def find_arch(case: Case) -> str:
