@@ -72,3 +72,14 @@ def test_what_fills_the_device_is_named(run: Run) -> None:
         line for line in run("fit", "gpt2", "-d", "a100-80g").out.splitlines() if line.startswith("  at the peak")
     )
     assert all(part in line for part in ("parameter", "optimizer state", "activation"))
+
+
+def test_what_tensors_take_what_is_reserved_and_what_the_device_shows_are_told_apart(run: Run) -> None:
+    found = json.loads(run("fit", "resnet50", "-d", "a100-80g", "-b", 64, "--json").out)
+    assert 0 < found["live_bytes"] < found["reserved_bytes"] < found["used_bytes"] < found["capacity_bytes"]
+    assert "nvidia-smi" in run("fit", "resnet50", "-d", "a100-80g", "-b", 64).out
+
+
+def test_a_length_beyond_that_of_the_model_is_said_to_be(run: Run) -> None:
+    assert "published with 1,024" in run("fit", "gpt2", "-d", "a100-80g", "--seq", 512).out
+    assert "published with" not in run("fit", "gpt2", "-d", "a100-80g", "-b", 512).out

@@ -4,7 +4,7 @@ from builders import make_cluster, make_device
 from traincast.catalog.workloads import from_shape
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
-from traincast.plan.capacity import can_grow, largest_batch, longest_sequence, suggest_changes
+from traincast.plan.capacity import Pose, can_grow, largest_batch, longest_sequence, suggest_changes
 from traincast.spec import Cluster, Job, Parallelism
 
 ALONE = Parallelism()
@@ -92,6 +92,34 @@ def test_changes_are_combined_where_one_is_not_enough() -> None:
     assert " + " in changes[0].name
     again = forecast(pose(changes[0].batch, None, changes[0].plan), cluster, changes[0].plan)
     assert again.memory.peak_bytes == changes[0].peak_bytes
+
+
+def test_a_combination_names_each_thing_once_and_as_it_is_in_the_end() -> None:
+    cluster = cluster_of(2.2e9, devices=4)
+    (best, *_) = suggest_changes(pose, cluster, Parallelism(data=4), batch=64)
+    parts = [part.split(" ")[0] for part in best.name.split(" + ")]
+    assert len(parts) == len(set(parts)) > 1
+    if best.batch != 64:
+        assert f"micro-batch {best.batch} instead of 64" in best.name
+
+
+def test_experts_may_be_spread_where_there_are_some() -> None:
+    def pose_experts(batch: int, seq: int | None, plan: Parallelism) -> Job:
+        graph = from_shape(
+            arch="llama", n_layers=2, hidden=256, heads=4, vocab=1024, seq=seq or 128, batch=batch, precision="bf16",
+            experts=8, experts_per_token=2, moe_ffn=1024, recompute=plan.recompute, name="mixture",
+        )  # fmt: skip
+        return Job(graph=graph)
+
+    def names(build: Pose) -> list[str]:
+        cluster, plan = cluster_of(1e9, devices=4), Parallelism(data=4)
+        need = forecast(build(8, None, plan), cluster, plan).memory
+        room = cluster_of(need.needed_bytes / need.capacity_bytes * 1e9, devices=4)
+        changes = suggest_changes(build, room, plan, batch=8, confidence=0.52)
+        return [change.name for change in changes]
+
+    assert "expert parallelism 2" in names(pose_experts)
+    assert not any("expert" in name for name in names(pose))
 
 
 def test_only_models_of_tokens_have_a_length_to_choose() -> None:

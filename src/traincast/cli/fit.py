@@ -65,7 +65,7 @@ def fit(
         complete_plan,
         load_source,
     )
-    from traincast.plan.capacity import can_grow, largest_batch, longest_sequence, suggest_changes
+    from traincast.plan.fit import find_fit
     from traincast.report.document import format_json
     from traincast.spec import Job, Parallelism
 
@@ -88,49 +88,19 @@ def fit(
     plan = complete_plan(request.parallelism, num_devices=cluster.num_devices)
 
     def pose(size: int, length: int | None, chosen: Parallelism) -> Job:
-        asked = dataclasses.replace(options_given, batch=size, seq=length if length is not None else seq)
+        asked = dataclasses.replace(options_given, batch=size, seq=length)
         return build_job({}, load_source(source, asked, recompute=chosen.recompute))
 
-    from traincast.forecast import forecast
-
-    wanted = batch or 1
-    now = forecast(pose(wanted, seq, plan), cluster, plan)
+    found = find_fit(pose, cluster, plan, batch=batch or 1, seq=seq, confidence=confidence)
     if svg is not None:
-        _draw(svg, now, pose(wanted, seq, plan), plan)
-    most = largest_batch(pose, cluster, plan, confidence=confidence, seq=seq)
-    longest = None
-    if can_grow(pose, plan, batch=wanted):
-        longest = longest_sequence(pose, cluster, plan, batch=wanted, confidence=confidence)
-    sure = now.memory.fit_probability >= confidence
-    changes = [] if sure else suggest_changes(pose, cluster, plan, batch=wanted, seq=seq, confidence=confidence)
+        _draw(svg, found.now, pose(found.batch, seq, plan), plan)
     if json:
-        say(
-            format_json(
-                {
-                    "workload": now.workload,
-                    "device": now.device,
-                    "num_devices": now.num_devices,
-                    "confidence": confidence,
-                    "batch": wanted,
-                    "peak_bytes": now.memory.peak_bytes,
-                    "capacity_bytes": now.memory.capacity_bytes,
-                    "fit_probability": now.memory.fit_probability,
-                    "fits": sure,
-                    "largest_batch": most.size,
-                    "largest_batch_is_a_bound": not most.reached_end,
-                    "largest_batch_samples_per_s": most.answer.samples_per_s if most.answer else None,
-                    "longest_sequence": longest.size if longest else None,
-                    "by_role": now.memory.by_role,
-                    "peak_at": now.memory.peak_at,
-                    "changes": changes,
-                }
-            )
-        )
+        say(format_json(found.document()))
         return
 
     from traincast.report.paint import choose_paint
 
-    say(_describe(now, most, longest, changes, wanted, confidence, paint=choose_paint(sys.stdout, color=color)))
+    say(_describe(found, paint=choose_paint(sys.stdout, color=color)))
 
 
 def _draw(file: Path, now: Any, job: Any, plan: Any) -> None:
@@ -148,21 +118,26 @@ def _draw(file: Path, now: Any, job: Any, plan: Any) -> None:
     write_whole(file, draw_memory(profile, title=title))
 
 
-def _describe(now: Any, most: Any, longest: Any, changes: Any, wanted: int, confidence: float, *, paint: Any) -> str:
+def _describe(found: Any, *, paint: Any) -> str:
     from traincast.report.table import Table, format_table
     from traincast.units import show_bytes
 
+    now, meter, most, longest, wanted = found.now, found.meter, found.most, found.longest, found.batch
     memory = now.memory
-    sure = memory.fit_probability >= confidence
-    verdict = paint("fits", "green") if sure else paint("DOES NOT FIT", "red", "bold")
+    verdict = paint("fits", "green") if found.fits else paint("DOES NOT FIT", "red", "bold")
     lines = [
         paint(f"{now.workload} on {now.num_devices} x {now.device}", "bold"),
         f"  batch {wanted:<12}{show_bytes(memory.peak_bytes)} of {show_bytes(memory.capacity_bytes)} at the peak "
-        f"({memory.peak_at}): {verdict}, probability {memory.fit_probability:.1%}, asked {confidence:.0%}",
+        f"({memory.peak_at}): {verdict}, probability {memory.fit_probability:.1%}, asked {found.confidence:.0%}",
     ]
     largest = sorted(memory.by_role.items(), key=lambda item: -item[1])[:MOST_PARTS]
     parts = ", ".join(f"{role.replace('_', ' ')} {show_bytes(amount)}" for role, amount in largest)
     lines.append(f"  at the peak       {parts}")
+    if meter.reserved_bytes < memory.capacity_bytes:
+        seen = [show_bytes(amount) for amount in (meter.used_bytes, meter.live_bytes, meter.reserved_bytes)]
+        lines.append(
+            f"  nvidia-smi        about {seen[0]}: tensors {seen[1]}, reserved for them {seen[2]}, context and workspaces"
+        )
     if most.size:
         reach = " or more" if most.reached_end else ""
         speed = f", {most.answer.samples_per_s:,.4g} samples/s"
@@ -172,8 +147,10 @@ def _describe(now: Any, most: Any, longest: Any, changes: Any, wanted: int, conf
     if longest is not None:
         reach = " or more" if longest.reached_end else ""
         text = f"{longest.size:,}{reach} tokens at batch {wanted}" if longest.size else f"none at batch {wanted}"
+        if found.usual_sequence is not None and longest.size > found.usual_sequence:
+            text += f" (the model is published with {found.usual_sequence:,})"
         lines.append(f"  longest sequence  {text}")
-    if changes:
+    if found.changes:
         rows = tuple(
             (
                 change.name,
@@ -182,10 +159,10 @@ def _describe(now: Any, most: Any, longest: Any, changes: Any, wanted: int, conf
                 f"{change.seconds_ratio - 1:+.0%}",
                 "yes" if change.fits else "no",
             )
-            for change in changes
+            for change in found.changes
         )
-        headings = ("change one thing", "peak", "probability", "time per sample", "fits")
+        headings = ("change", "peak", "probability", "time per sample", "fits")
         lines += ["", format_table(Table(headings=headings, rows=rows, left=frozenset(headings[:1])), paint=paint)]
-    elif not sure:
-        lines += ["", "No single change saves memory; use more or larger devices."]
+    elif not found.fits:
+        lines += ["", "No change saves memory; use more or larger devices."]
     return "\n".join(lines)

@@ -1,8 +1,8 @@
 """A job that may be made larger or smaller to the largest one that fits, and to what to change first where it does not."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from traincast.errors import IllegalPlan, InvalidInput, TraincastError
 from traincast.forecast import forecast
@@ -14,6 +14,8 @@ Pose = Callable[[int, int | None, Parallelism], Job]
 LARGEST_BATCH = 2**22
 LONGEST_SEQUENCE = 2**23
 MOST_COMBINED = 4
+MOST_STARTS = 3
+"""Of the changes that save most, how many are gone on from where none is enough."""
 LEAST_SAVED = 0.005
 """A change that saves a smaller share of the peak is no advice."""
 AGAIN = {
@@ -21,6 +23,7 @@ AGAIN = {
     "products": "all but attention and every second product",
     "full": "whole layers",
 }
+SHARDS = {1: "optimizer state (ZeRO 1)", 2: "gradients too (ZeRO 2)", 3: "weights too (ZeRO 3, FSDP)"}
 SEQUENCE_STEP = 128
 """Tokens: lengths are multiples of this, which all kernels run well."""
 
@@ -99,87 +102,126 @@ def suggest_changes(pose: Pose, cluster: Cluster, plan: Parallelism, *, batch: i
                     confidence: float = 0.5) -> list[Change]:  # fmt: skip
     """Each single change that saves memory: those that make it fit first, the cheapest in time before the others.
 
-    Where no single change is enough, the one that saves most is made and the next is looked for, until it fits.
+    Where no single change is enough, further ones are added to those that save most until some fit; the cheapest comes first.
     """
-    before = forecast(pose(batch, seq, plan), cluster, plan)
-    singles = list(_try_each(pose, cluster, plan, batch, seq, before, confidence))
+    trial = _Trial(pose=pose, cluster=cluster, plan=plan, batch=batch, seq=seq, confidence=confidence)
+    singles = trial.change(plan, batch)
     changes = sorted(
         singles, key=lambda change: (not change.fits, change.seconds_ratio if change.fits else change.peak_bytes)
     )
     if not changes or changes[0].fits:
         return changes
-    best = changes[0]
+    combined = _combine(trial, changes)
+    return [combined, *changes] if combined is not None else changes
+
+
+def _combine(trial: "_Trial", changes: Sequence[Change]) -> Change | None:
+    """The cheapest of the shortest combinations that fit."""
+    starts = sorted(changes, key=lambda change: change.peak_bytes)[:MOST_STARTS]
     for _ in range(MOST_COMBINED - 1):
-        further = list(_try_each(pose, cluster, best.plan, best.batch, seq, before, confidence))
-        smaller = [change for change in further if change.peak_bytes < best.peak_bytes]
-        if not smaller:
-            return changes
-        enough = [change for change in smaller if change.fits]
-        step = (
-            min(enough, key=lambda change: change.seconds_ratio)
-            if enough
-            else min(smaller, key=lambda change: change.peak_bytes)
-        )
-        best = replace(step, name=f"{best.name} + {step.name}")
-        if best.fits:
-            return [best, *changes]
-    return changes
+        found = {
+            (change.plan, change.batch): change
+            for start in starts
+            for change in trial.change(start.plan, start.batch)
+            if change.peak_bytes < start.peak_bytes
+        }
+        enough = [change for change in found.values() if change.fits]
+        if enough:
+            return min(enough, key=lambda change: change.seconds_ratio)
+        starts = sorted(found.values(), key=lambda change: change.peak_bytes)[:MOST_STARTS]
+    return None
 
 
-def _try_each(pose: Pose, cluster: Cluster, plan: Parallelism, batch: int, seq: int | None, before: Forecast,
-              confidence: float) -> Iterator[Change]:  # fmt: skip
-    for name, other, size in _alternatives(plan, batch):
-        try:
-            after = forecast(pose(size, seq, other), cluster, other)
-        except (IllegalPlan, InvalidInput):
-            # Not every model can be split or cut in every way; what cannot be built is no advice.
-            continue
-        if after.memory.peak_bytes > (1 - LEAST_SAVED) * before.memory.peak_bytes:
-            continue
-        yield Change(
-            name=name,
-            plan=other,
-            batch=size,
-            peak_bytes=after.memory.peak_bytes,
-            fit_probability=after.memory.fit_probability,
-            seconds_ratio=before.samples_per_s / after.samples_per_s,
-            fits=after.memory.fit_probability >= confidence,
-        )
+@dataclass(slots=True, kw_only=True)
+class _Trial:
+    """A job as it was asked, and every change of it that was looked at."""
+
+    pose: Pose
+    cluster: Cluster
+    plan: Parallelism
+    batch: int
+    seq: int | None
+    confidence: float
+    _known: dict[tuple[Parallelism, int], Forecast | None] = field(default_factory=dict)
+
+    def change(self, plan: Parallelism, batch: int) -> list[Change]:
+        """What saves memory against the job as it was asked, by one change of this plan."""
+        before = self._ask(self.plan, self.batch)
+        found = []
+        for other, size in _alternatives(plan, batch):
+            after = self._ask(other, size)
+            if before is None or after is None:
+                continue
+            if after.memory.peak_bytes > (1 - LEAST_SAVED) * before.memory.peak_bytes:
+                continue
+            found.append(
+                Change(
+                    name=_name_change(self.plan, self.batch, other, size),
+                    plan=other,
+                    batch=size,
+                    peak_bytes=after.memory.peak_bytes,
+                    fit_probability=after.memory.fit_probability,
+                    seconds_ratio=before.samples_per_s / after.samples_per_s,
+                    fits=after.memory.fit_probability >= self.confidence,
+                )
+            )
+        return found
+
+    def _ask(self, plan: Parallelism, batch: int) -> Forecast | None:
+        """None: not every model can be split or cut in every way; what cannot be built is no advice."""
+        if (plan, batch) not in self._known:
+            try:
+                self._known[plan, batch] = forecast(self.pose(batch, self.seq, plan), self.cluster, plan)
+            except (IllegalPlan, InvalidInput):
+                if (plan, batch) == (self.plan, self.batch):
+                    raise
+                self._known[plan, batch] = None
+        return self._known[plan, batch]
 
 
-def _alternatives(plan: Parallelism, batch: int) -> Iterator[tuple[str, Parallelism, int]]:
-    for how, what in AGAIN.items():
+def _alternatives(plan: Parallelism, batch: int) -> Iterator[tuple[Parallelism, int]]:
+    for how in AGAIN:
         if plan.recompute not in (how, "full"):
-            yield f"recompute {what}", replace(plan, recompute=how), batch
+            yield replace(plan, recompute=how), batch
     if plan.data * plan.context > 1:
-        shards = {1: "optimizer state (ZeRO 1)", 2: "gradients too (ZeRO 2)", 3: "weights too (ZeRO 3, FSDP)"}
         for stage in range(plan.zero + 1, 4):
-            yield f"shard {shards[stage]}", replace(plan, zero=stage), batch
+            yield replace(plan, zero=stage), batch
     if batch > 1:
         smaller = batch // 2
-        yield (
-            f"micro-batch {smaller} instead of {batch}, accumulated",
-            replace(plan, micro_batches=math.ceil(plan.micro_batches * batch / smaller)),
-            smaller,
-        )
+        yield replace(plan, micro_batches=math.ceil(plan.micro_batches * batch / smaller)), smaller
     if plan.tensor > 1 and not plan.sequence_parallel:
-        yield "sequence parallelism along the tensor axis", replace(plan, sequence_parallel=True), batch
+        yield replace(plan, sequence_parallel=True), batch
+    if (plan.data * plan.context) % (2 * plan.expert) == 0:
+        yield replace(plan, expert=2 * plan.expert), batch
     if plan.data > 1 and plan.data % 2 == 0 and (plan.data // 2 * plan.context) % plan.expert == 0:
         half = plan.data // 2
-        yield (
-            f"tensor parallelism {2 * plan.tensor}",
-            replace(plan, tensor=2 * plan.tensor, data=half, sequence_parallel=True),
-            batch,
-        )
-        yield (
-            f"pipeline of {2 * plan.pipeline} stages",
-            replace(
-                plan, pipeline=2 * plan.pipeline, data=half, micro_batches=max(plan.micro_batches, 4 * plan.pipeline)
-            ),
-            batch,
-        )
+        yield replace(plan, tensor=2 * plan.tensor, data=half, sequence_parallel=True), batch
+        passes = max(plan.micro_batches, 4 * plan.pipeline)
+        yield replace(plan, pipeline=2 * plan.pipeline, data=half, micro_batches=passes), batch
     if not plan.offload_optimizer:
-        yield "optimizer state in host memory", replace(plan, offload_optimizer=True), batch
+        yield replace(plan, offload_optimizer=True), batch
+
+
+def _name_change(old: Parallelism, old_batch: int, new: Parallelism, new_batch: int) -> str:
+    """What differs between two plans, in words."""
+    parts = []
+    if new.recompute != old.recompute:
+        parts.append(f"recompute {AGAIN[new.recompute]}")
+    if new.zero != old.zero:
+        parts.append(f"shard {SHARDS[new.zero]}")
+    if new.tensor != old.tensor:
+        parts.append(f"tensor parallelism {new.tensor}")
+    elif new.sequence_parallel != old.sequence_parallel:
+        parts.append("sequence parallelism along the tensor axis")
+    if new.expert != old.expert:
+        parts.append(f"expert parallelism {new.expert}")
+    if new.pipeline != old.pipeline:
+        parts.append(f"pipeline of {new.pipeline} stages")
+    if new_batch != old_batch:
+        parts.append(f"micro-batch {new_batch} instead of {old_batch}, accumulated")
+    if new.offload_optimizer and not old.offload_optimizer:
+        parts.append("optimizer state in host memory")
+    return " + ".join(parts)
 
 
 def can_grow(pose: Pose, plan: Parallelism, *, batch: int) -> bool:

@@ -39,41 +39,15 @@ def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> b
 
 
 def answer_fit(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
-    from traincast.forecast import forecast
-    from traincast.plan.capacity import can_grow, largest_batch, longest_sequence, suggest_changes
+    from traincast.plan.fit import find_fit
 
     asked = task["request"]
     cluster, plan = _place(asked, task["limits"])
-    pose = _pose(task)
-    confidence, seq = asked["confidence"], asked["workload"].get("seq")
-    wanted = asked["workload"].get("batch") or 1
-    now = forecast(pose(wanted, seq, plan), cluster, plan)
-    most = largest_batch(pose, cluster, plan, confidence=confidence, seq=seq)
-    longest = None
-    if can_grow(pose, plan, batch=wanted):
-        longest = longest_sequence(pose, cluster, plan, batch=wanted, confidence=confidence)
-    sure = now.memory.fit_probability >= confidence
-    changes = [] if sure else suggest_changes(pose, cluster, plan, batch=wanted, seq=seq, confidence=confidence)
-    return _to_json(
-        {
-            "workload": now.workload,
-            "device": now.device,
-            "num_devices": now.num_devices,
-            "confidence": confidence,
-            "batch": wanted,
-            "peak_bytes": now.memory.peak_bytes,
-            "capacity_bytes": now.memory.capacity_bytes,
-            "fit_probability": now.memory.fit_probability,
-            "fits": sure,
-            "largest_batch": most.size,
-            "largest_batch_is_a_bound": not most.reached_end,
-            "largest_batch_samples_per_s": most.answer.samples_per_s if most.answer else None,
-            "longest_sequence": longest.size if longest else None,
-            "by_role": now.memory.by_role,
-            "peak_at": now.memory.peak_at,
-            "changes": changes,
-        }
-    )
+    batch, seq = asked["workload"].get("batch") or 1, asked["workload"].get("seq")
+    # Without a length a model is posed with its own, not with the one that was asked for.
+    pose = _pose({**task, "request": {**asked, "workload": {**asked["workload"], "seq": None}}})
+    found = find_fit(pose, cluster, plan, batch=batch, seq=seq, confidence=asked["confidence"])
+    return _to_json(found.document())
 
 
 def answer_capture(task: Mapping[str, Any], blob: bytes, _report: Report) -> bytes:

@@ -55,12 +55,25 @@ def reserve(stage: Stage, *, accumulates: bool, capacity_bytes: float | None = N
             for copy in range(tensor.copies):
                 allocator.allocate(("resident", index, copy), tensor.num_bytes)
     lives = find_lives(stage, accumulates=accumulates)
+    pieces = [_pieces(stage, life) for life in lives]
     for _ in range(STEPS):
-        _run_step(stage, lives, allocator)
+        _run_step(stage, lives, pieces, allocator)
     return allocator.peak_reserved_bytes
 
 
-def _run_step(stage: Stage, lives: list[Life], allocator: CachingAllocator) -> None:
+def _pieces(stage: Stage, life: Life) -> list[float]:
+    """An update runs over lists of tensors, so what it makes comes in as many pieces as there are weights."""
+    size = stage.tensors[life.tensor].num_bytes
+    number, position = life.born
+    parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
+    if stage.tasks[parts[number].start + position].phase != "optimizer":
+        return [size]
+    weights = [t.num_bytes for t in stage.tensors if t.role == "parameter" for _ in range(t.copies) if t.num_bytes]
+    whole = sum(weights)
+    return [size * weight / whole for weight in weights] if whole else [size]
+
+
+def _run_step(stage: Stage, lives: list[Life], pieces: list[list[float]], allocator: CachingAllocator) -> None:
     parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
     born, dies, let_go = (_by_place(lives, which) for which in ("born", "dies", "carried_to"))
     held: set[tuple[int, int]] = set()
@@ -68,7 +81,8 @@ def _run_step(stage: Stage, lives: list[Life], allocator: CachingAllocator) -> N
     def free(life: int, repetition: int) -> None:
         if (life, repetition) in held:
             held.discard((life, repetition))
-            allocator.free((life, repetition))
+            for piece in range(len(pieces[life])):
+                allocator.free((life, repetition, piece))
 
     for number, part in enumerate(parts):
         for repetition in range(part.count):
@@ -77,7 +91,8 @@ def _run_step(stage: Stage, lives: list[Life], allocator: CachingAllocator) -> N
                 for life in born.get(place, ()):
                     if (life, repetition) not in held:
                         held.add((life, repetition))
-                        allocator.allocate((life, repetition), stage.tensors[lives[life].tensor].num_bytes)
+                        for piece, num_bytes in enumerate(pieces[life]):
+                            allocator.allocate((life, repetition, piece), num_bytes)
                 for life in let_go.get(place, ()):
                     free(life, repetition - 1)
                 for life in dies.get(place, ()):
