@@ -87,10 +87,19 @@ def test_every_gpu_id_of_the_case_tables_is_a_name() -> None:
         ("NVIDIA RTX A6000", "rtx-a6000"),
         ("AMD Instinct MI300X", "mi300x"),
         ("TPU v4", "tpu-v4"),
+        ("RTX3090-24GB", "rtx-3090"),
+        ("QuadroRTX8000-48GB", "quadro-rtx-8000"),
+        ("RTX 4090 (24 GB)", "rtx-4090"),
+        ("K80-12GB", "k80-1die"),
     ],
 )
 def test_common_spellings_are_understood(spelling: str, name: str) -> None:
     assert device(spelling).name == name
+
+
+def test_a_memory_that_the_device_is_not_sold_with_is_another_device() -> None:
+    with pytest.raises(UnknownName):
+        device("RTX3090-12GB")
 
 
 @pytest.mark.parametrize(

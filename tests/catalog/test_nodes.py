@@ -226,3 +226,15 @@ def test_a_cluster_is_read_from_toml(tmp_path: Path) -> None:
 def test_a_bad_table_is_refused_with_its_place(data: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         cluster_from(data)
+
+
+def test_a_slice_of_a_pod_has_the_network_of_all_its_hosts() -> None:
+    host = cluster(device="tpu-v5e").groups[0]
+    whole = cluster(device="tpu-v5e", nodes=2, devices_per_node=256).groups[0]
+    assert whole.inter.bytes_per_s == pytest.approx(32 * host.inter.bytes_per_s)
+    assert whole.intra == host.intra
+
+
+def test_more_gpus_than_a_node_usually_has_do_not_bring_ports() -> None:
+    usual, many = cluster(device="h100").groups[0], cluster(device="h100", devices_per_node=16).groups[0]
+    assert many.inter.bytes_per_s == usual.inter.bytes_per_s

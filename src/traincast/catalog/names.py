@@ -9,6 +9,7 @@ from typing import Any
 
 from traincast.errors import InvalidInput, UnknownName
 from traincast.files import read_json
+from traincast.units import GIB
 
 Entry = Mapping[str, Any]
 
@@ -63,7 +64,18 @@ class Facts:
         if name in self.entries:
             return name
         found = self.spellings.get(squeeze(name))
-        return self._get_loosely(name) if found is None and self.loose else found
+        if found is not None:
+            return found
+        return self._get_with_memory(name) if self.kind == "device" else self._get_loosely(name) if self.loose else None
+
+    def _get_with_memory(self, name: str) -> str | None:
+        """'RTX3090-24GB' is the device that is sold with so much memory, where its name alone says which."""
+        sized = re.fullmatch(r"(.+?)[\s_-]+\(?(\d+)\s*gi?b?\)?", name.strip().lower())
+        found = self.spellings.get(squeeze(sized[1])) if sized else None
+        if sized is None or found is None:
+            return None
+        nominal_gib = float(self.entries[found]["nominal_memory_bytes"]) / GIB
+        return found if abs(nominal_gib / max(1, int(sized[2])) - 1) < 0.1 else None
 
     def _get_loosely(self, name: str) -> str | None:
         """Without its owner, what stands in brackets, words about training, and dots that others leave out."""
