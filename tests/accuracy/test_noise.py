@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from traincast.accuracy.corpus import CorpusStep
-from traincast.accuracy.paper.beside import combine, merge_groups
+from traincast.accuracy.paper.beside import merge_groups
 from traincast.accuracy.paper.noise import Noise, measure_noise
 from traincast.accuracy.paper.search import CHECKED, CHERRYPICK, FORECAST, LARGEST, compare_searches
 from traincast.errors import InvalidInput
@@ -78,10 +78,6 @@ def test_groups_stay_whole_when_they_are_dealt_to_folds() -> None:
     assert len(set(folds)) == 4
     assert len({(group, fold) for group, fold in zip(groups, folds, strict=True)}) == 30
     assert merge_groups(groups[:3], num_folds=4, seed=0) == groups[:3]
-
-
-def test_two_answers_are_joined_by_their_geometric_mean_where_there_are_two() -> None:
-    assert combine(np.array([2.0, 3.0]), np.array([8.0, np.nan])) == pytest.approx([4.0, 3.0])
 
 
 def test_a_forecast_that_orders_settings_rightly_finds_the_best_without_a_run() -> None:

@@ -13,7 +13,7 @@ from traincast.design import d_optimal
 from traincast.embed import Atlas, Known, KnownWorkload, Ranks, Reach, Summary, cross_validate, fit_predictor, summarize
 from traincast.embed.encoder import load_encoder
 from traincast.embed.known import draw_atlas, load_predictor, save_predictor, widen
-from traincast.embed.reuse import fit_nonnegative
+from traincast.embed.reuse import count_steps, fit_nonnegative, measure_apart, meet
 from traincast.embed.summary import physical_columns, ring_share
 from traincast.errors import InvalidInput
 
@@ -129,6 +129,27 @@ def test_a_saved_predictor_answers_the_same(tmp_path) -> None:  # type: ignore[n
     again = load_predictor(tmp_path / "p.json.gz")
     for summary in _summaries()[:4]:
         assert again.predict(summary, FOUR).seconds == pytest.approx(predictor.predict(summary, FOUR).seconds, rel=1e-3)
+
+
+def test_two_answers_meet_in_their_geometric_mean_where_there_are_two() -> None:
+    assert meet(np.array([2.0, 3.0]), np.array([8.0, np.nan]), most_apart=math.inf) == pytest.approx([4.0, 3.0])
+
+
+def test_an_answer_far_from_that_of_the_layers_moves_it_no_farther_than_usual() -> None:
+    found = meet(np.array([80.0, 0.1, 8.8]), np.array([8.0, 8.0, 8.0]), most_apart=math.log(1.21))
+    assert found == pytest.approx([8.0 * 1.1, 8.0 / 1.1, 8.0 * math.sqrt(1.1)])
+
+
+def test_nine_in_ten_answers_differ_by_no_more_than_the_bound() -> None:
+    layers_s = np.ones(11)
+    reuse_s = np.exp(np.linspace(0.0, 1.0, 11))
+    assert measure_apart(reuse_s, layers_s) == pytest.approx(0.9)
+    assert measure_apart(reuse_s, np.full(11, np.nan)) == math.inf
+
+
+def test_an_epoch_without_samples_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="more than 0"):
+        count_steps(_summaries()[0], FOUR, 0.0)
 
 
 def test_nothing_to_learn_from_is_refused() -> None:

@@ -48,7 +48,9 @@ def test_inside_its_range_the_reuse_predictor_answers_and_says_so() -> None:
     ranks = Ranks(num_ranks=4, bits_per_s=link, share=0.25)
     said = load_predictor().predict(summarize(graph), ranks, layers_s=layers_s)
     alone = load_predictor().predict(summarize(graph), ranks)
-    assert said.seconds == pytest.approx(math.sqrt(alone.seconds * layers_s))
+    apart = math.log(alone.seconds / layers_s)
+    most = load_predictor().most_apart
+    assert said.seconds == pytest.approx(layers_s * math.exp(min(max(apart, -most), most) / 2))
     assert answer.step.seconds == pytest.approx(said.seconds)
     assert answer.timeline.duration_s == pytest.approx(said.seconds)
     assert max(span.end_s for span in answer.timeline.spans) <= said.seconds * (1 + 1e-9)

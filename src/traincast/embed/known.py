@@ -154,6 +154,7 @@ def save_predictor(predictor: Predictor, path: Path = PREDICTOR) -> None:
     write_json(path, {
         "rates": _shorten(predictor.rates), "sigma": predictor.sigma, "family_sigma": predictor.family_sigma,
         "typical_distance": predictor.typical_distance,
+        "most_apart": predictor.most_apart if math.isfinite(predictor.most_apart) else None,
         "tested": _plain(predictor.tested), "proof": _plain(predictor.proof),
         "reach": {name: getattr(predictor.reach, name) for name in Reach.__slots__},
         "residuals": {
@@ -170,7 +171,7 @@ def load_predictor(path: Path = PREDICTOR) -> Predictor:
     return Predictor(
         rates=np.array(data["rates"]), sigma=data["sigma"], family_sigma=data["family_sigma"],
         typical_distance=data["typical_distance"], reach=Reach(**data["reach"]), tested=Tested(**data["tested"]),
-        proof=Proof(**data["proof"]),
+        proof=Proof(**data["proof"]), most_apart=math.inf if data.get("most_apart") is None else data["most_apart"],
         residuals={
             kind: Residual(
                 center=np.array(entry["center"]), scale=np.array(entry["scale"]), workloads=np.array(entry["workloads"]),

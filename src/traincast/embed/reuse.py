@@ -142,10 +142,11 @@ class Predictor:
     """Of an architecture to the nearest other one."""
     tested: Tested
     proof: Proof
+    most_apart: float = math.inf
+    """How far, in logarithms, its answer lies from that of layers on nine of ten left-out architectures: see `meet`."""
 
     def predict(self, summary: Summary, ranks: Ranks, *, layers_s: float | None = None) -> Estimate:
-        """`layers_s`: what layers fitted to the same machines say. Both err apart from each other, so their geometric mean is
-        nearer than either."""
+        """`layers_s`: what layers fitted to the same machines say; the two answers meet."""
         physical_s = float(physical_columns(summary, ranks) @ self.rates)
         if not physical_s > 0:
             raise InvalidInput(f"workload {summary.name!r} has no work that the reuse predictor knows a rate for")
@@ -155,7 +156,7 @@ class Predictor:
         )
         seconds = physical_s * math.exp(shift)
         if layers_s is not None:
-            seconds = math.sqrt(seconds * layers_s)
+            seconds = float(meet(np.array(seconds), np.array(layers_s), most_apart=self.most_apart))
         width = math.exp(Z90 * max(self.sigma_at(self.farness(summary)), MIN_SIGMA))
         return Estimate(seconds=seconds, low_s=seconds / width, high_s=seconds * width, ground="transfer")
 
@@ -171,9 +172,30 @@ class Predictor:
         grown = self.sigma + (self.family_sigma - self.sigma) * max(0.0, farness - 1)
         return min(grown, (3 if math.isfinite(farness) else 2) * self.family_sigma)
 
-    def epoch_s(self, summary: Summary, ranks: Ranks, *, num_samples: float) -> Estimate:
-        steps = math.ceil(num_samples / (summary.batch_size * ranks.num_ranks))
-        return self.predict(summary, ranks).scaled(steps)
+    def epoch_s(self, summary: Summary, ranks: Ranks, *, num_samples: float, layers_s: float | None = None) -> Estimate:
+        return self.predict(summary, ranks, layers_s=layers_s).scaled(count_steps(summary, ranks, num_samples))
+
+
+def count_steps(summary: Summary, ranks: Ranks, num_samples: float) -> int:
+    """Of an epoch: every rank takes a batch, and a last part of one counts whole."""
+    if not num_samples > 0:
+        raise InvalidInput(f"an epoch of {num_samples:g} samples; give more than 0")
+    return math.ceil(num_samples / (summary.batch_size * ranks.num_ranks))
+
+
+def meet(reuse_s: Array, layers_s: Array, *, most_apart: float) -> Array:
+    """The geometric mean of both answers, which err apart from each other, but no farther from the layers than half of
+    `most_apart`: where the two differ by more than they do on left-out architectures, the workload has operators whose like was
+    never measured, and layers tell operators apart. Without layers the other stands alone."""
+    with np.errstate(invalid="ignore"):
+        apart = np.clip(np.log(reuse_s / layers_s), -most_apart, most_apart)
+    return np.asarray(np.where(np.isfinite(layers_s), layers_s * np.exp(apart / 2), reuse_s))
+
+
+def measure_apart(reuse_s: Array, layers_s: Array) -> float:
+    """What nine of ten rows differ by at most; no bound where no row has both."""
+    both = np.isfinite(reuse_s) & np.isfinite(layers_s)
+    return float(np.quantile(np.abs(np.log(reuse_s[both] / layers_s[both])), 0.9)) if both.any() else math.inf
 
 
 def workload_point(summary: Summary) -> Array:
@@ -199,11 +221,14 @@ def fit_predictor(
     logs = np.log(table.seconds / (table.columns @ rates))
     residuals = {kind: part.fit(logs[part.rows]) for kind, part in table.parts.items()}
     architectures = [row.architecture or row.summary.name for row in rows]
-    spreads, errors = [], []
+    spreads, errors, most_apart = [], [], math.inf
     families = [name.split("(")[0] for name in architectures]
     for groups, beside_s in zip((architectures, families), layers_s or (None, None), strict=True):
         answers = cross_validate(rows, groups, reach=reach)
-        missed = np.log((answers if beside_s is None else np.sqrt(answers * beside_s)) / table.seconds)
+        if beside_s is not None:
+            most_apart = measure_apart(answers, beside_s) if groups is architectures else most_apart
+            answers = meet(answers, beside_s, most_apart=most_apart)
+        missed = np.log(answers / table.seconds)
         spreads.append(_spread(missed))
         errors.append(float(np.abs(np.expm1(missed)).mean()))
     distances = []
@@ -216,6 +241,7 @@ def fit_predictor(
         rates=rates, residuals=residuals, reach=reach, sigma=spreads[0], family_sigma=max(spreads),
         typical_distance=float(np.quantile(distances, 0.75)) if distances else 1.0, tested=_range_of(rows),
         proof=_compare(table.seconds, rival_s, architecture_error=errors[0], family_error=errors[1]),
+        most_apart=most_apart,
     )  # fmt: skip
 
 

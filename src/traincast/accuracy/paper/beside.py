@@ -35,11 +35,6 @@ def answer_layers(learner: Learner, steps: Sequence[CorpusStep], groups: Sequenc
     return found
 
 
-def combine(reuse_s: Array, layers_s: Array) -> Array:
-    """Their geometric mean, as forecasts take it: the two err apart from each other. Alone where layers have no answer."""
-    return np.asarray(np.where(np.isfinite(layers_s), np.sqrt(reuse_s * layers_s), reuse_s))
-
-
 def find_learner(corpus: Corpus) -> Learner | None:
     """None for a corpus whose steps of one worker were taken without their CPU time."""
     single = sum(step.setting.num_ranks == 1 and bool(step.cpu_seconds) for step in corpus.steps)
