@@ -148,11 +148,13 @@ def operator_rows(folder: Path = OPERATORS) -> AllRows:
     return read_operators(folder, max_rows=MAX_OPERATORS)
 
 
-def operators_without(*, chip: str = "", workload: str = "", seed: int = 0, rows: AllRows | None = None) -> OpModel:
+@functools.cache
+def operators_without(*, chip: str = "", workload: str = "", seed: int = 0) -> OpModel:
     """Operator models that saw no row of any card of a chip, or no node of a workload."""
-    found = operator_rows() if rows is None else rows
     without_model = NODES_OF.get(workload, "")
-    return fit_learned(found, recipe=replace(QUICK, seed=seed), without_model=without_model, only=devices_without(chip))
+    return fit_learned(
+        operator_rows(), recipe=replace(QUICK, seed=seed), without_model=without_model, only=devices_without(chip)
+    )
 
 
 def devices_without(chip: str) -> list[str]:
