@@ -198,7 +198,49 @@ def test_experts_are_spread_and_tokens_sent_to_them_and_back() -> None:
     assert len(collectives(program, "expert")) >= 4
 
 
+def expert_flop(program: Program) -> float:
+    stage = program.stages[0]
+    return sum(
+        count * (task.flop or 0.0)
+        for task, count in zip(stage.tasks, stage.counts(), strict=True)
+        if isinstance(task, Op) and "experts" in task.layer.split(".") and task.kind == "matmul"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "load"),
+    [
+        ({"expert_imbalance": 1.5}, 1.5),
+        ({"expert_capacity": 1.25}, 1.25),
+        ({"expert_capacity": 2.0, "expert_imbalance": 4.0}, 2.0),
+    ],
+)
+def test_the_busiest_rank_computes_and_receives_its_tokens_or_its_capacity(
+    changes: dict[str, float], load: float
+) -> None:
+    even = lower(gpt(experts=8), Parallelism(data=4, expert=4))
+    loaded = lower(gpt(experts=8), Parallelism(data=4, expert=4, **changes))  # type: ignore[arg-type]
+    assert expert_flop(loaded) == pytest.approx(load * expert_flop(even), rel=1e-3)
+    sent = [sum(task.num_bytes * count for task, count in collectives(p, "expert")) for p in (even, loaded)]
+    assert sent[1] == pytest.approx(load * sent[0], rel=1e-3)
+    weights = [sum(t.num_bytes for t in p.stages[0].tensors if t.role == "parameter") for p in (even, loaded)]
+    assert weights[0] == weights[1]
+
+
+def test_a_capacity_fills_up_experts_that_are_not_spread_too() -> None:
+    whole, padded = (lower(gpt(experts=8), Parallelism(expert_capacity=c)) for c in (None, 1.25))
+    assert expert_flop(padded) == pytest.approx(1.25 * expert_flop(whole), rel=1e-3)
+
+
+@pytest.mark.parametrize("values", [{"expert_imbalance": 5.0}, {"expert_imbalance": 0.5}, {"expert_capacity": 0.0}])
+def test_loads_that_no_routing_has_are_refused(values: dict[str, float]) -> None:
+    with pytest.raises(IllegalPlan, match="expert_"):
+        Parallelism(data=4, expert=4, **values)  # type: ignore[arg-type]
+
+
 def test_a_dense_model_has_no_experts_to_spread() -> None:
+    with pytest.raises(IllegalPlan, match="no experts"):
+        lower(gpt(), Parallelism(expert_capacity=1.5))
     with pytest.raises(IllegalPlan, match="no experts"):
         lower(gpt(), Parallelism(data=4, expert=2))
 

@@ -42,6 +42,12 @@ def forecast(
     etp: Annotated[
         int | None, typer.Option("--etp", help="Ranks that split one expert: 1 spreads experts over --tp too.")
     ] = None,
+    capacity: Annotated[
+        float | None, typer.Option("--capacity", help="Tokens of an expert over its even share, filled up or cut off.")
+    ] = None,
+    imbalance: Annotated[
+        float | None, typer.Option("--imbalance", help="Tokens of the busiest rank of experts over the mean.")
+    ] = None,
     vp: Annotated[int | None, typer.Option("--vp", help="Virtual stages of each pipeline stage.")] = None,
     zero: options.Zero = None,
     micro_batches: options.MicroBatches = None,
@@ -51,6 +57,9 @@ def forecast(
         bool, typer.Option("--offload-optimizer", help="Optimizer state in host memory, updated by the host.")
     ] = False,
     servers: Annotated[int | None, typer.Option("--servers", help="Parameter servers; 0: all-reduce.")] = None,
+    asynchronous: Annotated[
+        bool, typer.Option("--asynchronous", help="Workers do not wait for each other; needs --servers.")
+    ] = False,
     stack: options.Stack = None,
     compiled: options.Compiled = False,
     cuda_graphs: Annotated[bool, typer.Option("--cuda-graphs", help="The host replays whole steps.")] = False,
@@ -106,7 +115,8 @@ def forecast(
         parallelism=options.given(
             data=dp, tensor=tp, pipeline=pp, context=cp, expert=ep, expert_tensor=etp, virtual_stages=vp, zero=zero,
             micro_batches=micro_batches, sequence_parallel=sequence_parallel or None, order=order, servers=servers,
-            recompute=recompute, offload_optimizer=offload_optimizer or None,
+            recompute=recompute, offload_optimizer=offload_optimizer or None, asynchronous=asynchronous or None,
+            expert_capacity=capacity, expert_imbalance=imbalance,
         ),
         job=options.given(
             steps=steps, samples=samples, epochs=epochs, epoch_samples=epoch_samples, loading_samples_per_s=loading,

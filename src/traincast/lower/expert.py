@@ -17,12 +17,15 @@ def is_expert(layer: str) -> bool:
 
 
 def spread_experts(stage: Stage, plan: Parallelism) -> Stage:
-    """Expert weights are divided over `plan.expert` ranks; with balanced routing each computes as much as before."""
-    if plan.expert == 1 and not plan.folds_experts:
+    """Expert weights are divided over `plan.expert` ranks; with balanced routing each computes as much as before, and else
+    the busiest rank, which the others await, as much more as it has tokens."""
+    if plan.expert == 1 and not plan.folds_experts and plan.expert_load == 1:
         return stage
     expert_ops = {i for i, task in enumerate(stage.tasks) if isinstance(task, Op) and is_expert(task.layer)}
     if not expert_ops:
-        raise IllegalPlan(f"expert = {plan.expert}: the model has no experts; allowed: expert = 1")
+        asked = f"expert = {plan.expert}" if plan.expert > 1 else f"expert_capacity = {plan.expert_capacity}"
+        raise IllegalPlan(f"{asked}: the model has no experts; allowed: expert = 1 without a capacity")
+    stage = load_experts(stage, expert_ops, plan.expert_load)
     parts = plan.tensor if plan.folds_experts else 1
     before, after = _transfers(stage, plan, expert_ops) if plan.expert > 1 else ({}, {})
 
@@ -48,6 +51,33 @@ def spread_experts(stage: Stage, plan: Parallelism) -> Stage:
         for t in tensors
     )
     return _scale_optimizer(replace(map_tasks(stage, rewrite), tensors=tensors), share)
+
+
+def load_experts(stage: Stage, expert_ops: set[int], load: float) -> Stage:
+    """The tokens of every expert scaled: products have more rows, all else more elements; weights stay."""
+    if load == 1:
+        return stage
+
+    def rewrite(index: int, task: Task) -> Iterator[Task]:
+        if index not in expert_ops or not isinstance(task, Op):
+            yield task
+        elif task.kind == "matmul":
+            yield _with_tokens(task, own=int(task.attrs["batch"]), tokens=load)
+        else:
+            yield scale_op(task, load, attrs=("numel", "rows"))
+
+    moved = {
+        tensor
+        for index in expert_ops
+        if isinstance(task := stage.tasks[index], Op)
+        for tensor in (*task.reads, *task.writes)
+        if stage.tensors[tensor].role in ("activation", "temporary")
+    }
+    tensors = tuple(
+        replace(tensor, shape=(max(1, round(tensor.numel * load)),)) if index in moved and tensor.numel else tensor
+        for index, tensor in enumerate(stage.tensors)
+    )
+    return replace(map_tasks(stage, rewrite), tensors=tensors)
 
 
 def _transfers(
@@ -91,14 +121,18 @@ def _own_experts(op: Op, ranks: int, parts: int) -> Op:
     tokens because each rank has only its part of the sequence."""
     if op.kind != "matmul" or int(op.attrs["batch"]) < ranks:
         return op
+    own = max(1, int(op.attrs["batch"]) // ranks)
+    return _with_tokens(op, own=own, tokens=int(op.attrs["batch"]) / own / parts)
+
+
+def _with_tokens(op: Op, *, own: int, tokens: float) -> Op:
+    """The product of `own` experts, each with `tokens` times as many tokens: rows, or what a weight gradient sums over."""
     batch, m, n, k = (int(op.attrs[name]) for name in ("batch", "m", "n", "k"))
     size = op.num_bytes / max(1.0, batch * (m * k + k * n + m * n))
-    own = max(1, batch // ranks)
-    tokens = (m if op.attrs["layout"] != "nt" else k) * batch // own // parts
-    m2, k2 = (max(1, tokens), k) if op.attrs["layout"] != "nt" else (m, max(1, tokens))
+    m2, k2 = (max(1, int(m * tokens + 1e-6)), k) if op.attrs["layout"] != "nt" else (m, max(1, int(k * tokens + 1e-6)))
     return replace(
         op,
-        flop=None if op.flop is None else op.flop / parts,
+        flop=None if op.flop is None else op.flop * own * tokens / batch,
         bytes_read=size * own * (m2 * k2 + k2 * n),
         bytes_written=size * own * m2 * n,
         attrs={**op.attrs, "batch": own, "m": m2, "k": k2},

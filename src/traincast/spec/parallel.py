@@ -1,5 +1,6 @@
 """How a job is spread over devices."""
 
+import math
 from dataclasses import dataclass
 
 from traincast.errors import IllegalPlan
@@ -28,6 +29,11 @@ class Parallelism:
     """Over how many ranks each expert is split. None: as everything else, over `tensor`. 1: experts stay whole and are spread
     over the tensor axis too, each rank sending its part of the sequence (Megatron-Core's parallel folding); then `expert`
     divides data x context x tensor."""
+    expert_capacity: float | None = None
+    """Every expert computes exactly this many times its even share of the tokens, filled up or cut off (GShard, Switch). None:
+    whatever is routed to it."""
+    expert_imbalance: float = 1.0
+    """Tokens of the busiest rank of experts over the mean of all: the others wait for it. With a capacity all have the same."""
     virtual_stages: int = 1
     micro_batches: int = 1
     """Passes per optimizer step: gradient accumulation, or the micro-batches of a pipeline."""
@@ -82,12 +88,23 @@ class Parallelism:
         if self.expert_ranks % self.expert:
             over = "data x context x tensor" if self.folds_experts else "data x context"
             raise IllegalPlan(f"expert = {self.expert} must divide {over} = {self.expert_ranks}")
+        self._check_expert_load()
         if self.virtual_stages > 1 and self.pipeline == 1:
             raise IllegalPlan(f"virtual_stages = {self.virtual_stages} needs pipeline > 1; pipeline is 1")
         if self.bucket_bytes <= 0:
             raise IllegalPlan(f"bucket_bytes = {self.bucket_bytes}; it must be above 0")
         if self.servers < 0:
             raise IllegalPlan(f"servers = {self.servers}; it must be 0 (all-reduce) or more")
+
+    def _check_expert_load(self) -> None:
+        if self.expert_capacity is not None and not 0 < self.expert_capacity < math.inf:
+            raise IllegalPlan(
+                f"expert_capacity = {self.expert_capacity}; it must be above 0, such as 1.25, or left out"
+            )
+        if not 1 <= self.expert_imbalance <= self.expert:
+            raise IllegalPlan(
+                f"expert_imbalance = {self.expert_imbalance}; allowed: 1 (even) to expert = {self.expert} (all on one)"
+            )
 
     def _check_shard(self, shard: int) -> None:
         if self.zero == 0:
@@ -117,6 +134,11 @@ class Parallelism:
     def folds_experts(self) -> bool:
         """Experts are spread over the tensor axis instead of being split by it."""
         return self.tensor > 1 and self.expert_tensor == 1
+
+    @property
+    def expert_load(self) -> float:
+        """Tokens that the busiest rank of experts computes, in even shares."""
+        return self.expert_imbalance if self.expert_capacity is None else self.expert_capacity
 
     @property
     def expert_ranks(self) -> int:
