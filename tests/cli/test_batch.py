@@ -70,7 +70,7 @@ def test_bad_rows_say_why_and_stop_no_other(run: Run, tmp_path: Path) -> None:
         make_row("device", gpu="warp-9"),
         make_row("number", n_layers="many"),
         make_row("plan", n_gpus=3, dp="", tp=2),
-        make_row("model", arch="perpetuum", model="mobile"),
+        make_row("model", arch="perpetuum", model="mobile", n_layers=""),
         make_row("batch", micro_batch=0),
         make_row("infinite", intra_bw_GBps="inf"),
         make_row(""),
@@ -157,3 +157,13 @@ def test_an_unknown_engine_is_refused_before_any_work(run: Run, tmp_path: Path) 
     ran = run("batch", write(tmp_path / "c.csv", *GOOD), "-o", tmp_path / "p.csv", "--engine", "slurm")
     assert ran.code == 2
     assert "unknown engine 'slurm'; known engines: none, processes, ray" in ran.err
+
+
+def test_only_the_rows_of_a_source_are_answered(run: Run, tmp_path: Path) -> None:
+    cases = write(tmp_path / "c.csv", make_row("a", source="ours"), make_row("b", source="theirs"))
+    ran = run("batch", cases, "-o", tmp_path / "p.csv", "--source", "ours")
+    assert ran.code == 0
+    assert [row["case_id"] for row in read(tmp_path / "p.csv")] == ["a"]
+    lost = run("batch", cases, "-o", tmp_path / "p.csv", "--source", "their")
+    assert lost.code == 2
+    assert "theirs" in lost.err
