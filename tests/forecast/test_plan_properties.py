@@ -12,7 +12,9 @@ from traincast.catalog.models.recipe import Recipe
 from traincast.catalog.models.transformer import TransformerShape, build_transformer
 from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
+from traincast.errors import IllegalPlan
 from traincast.forecast import forecast
+from traincast.forecast.request import complete_plan
 from traincast.report.document import document_forecast, format_json
 from traincast.spec import Forecast, Graph, Job, Link, Parallelism, Span
 
@@ -104,3 +106,10 @@ def test_the_parts_of_a_step_add_up_to_it(name: str) -> None:
     timeline = ask(PLANS[name]).timeline
     assert sum(timeline.shares.values()) == pytest.approx(1.0)
     assert all(share >= 0 for share in timeline.shares.values())
+
+
+@pytest.mark.parametrize("degrees", [{"expert": 4}, {"expert": 4, "expert_imbalance": 2.0}, {"zero": 3, "shard": 4}])
+def test_what_divides_the_replicas_needs_no_named_number_of_them(degrees: dict[str, object]) -> None:
+    assert complete_plan({"tensor": 2, **degrees}, num_devices=16).data == 8
+    with pytest.raises(IllegalPlan):
+        complete_plan({"tensor": 2, **degrees, next(iter({"expert", "shard"} & set(degrees))): 3}, num_devices=16)

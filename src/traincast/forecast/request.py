@@ -104,17 +104,18 @@ def complete_plan(values: Mapping[str, Any], *, num_devices: int) -> Parallelism
     """The plan with its data degree filled in: every device that the other axes leave holds a replica."""
     from traincast.files import decode
 
-    plan = decode(Parallelism, dict(values), where="parallelism")
+    if "data" in values:
+        return decode(Parallelism, dict(values), where="parallelism")
+    # What must divide the data degree is checked once that is known.
+    known = {name: value for name, value in values.items() if name not in ("expert", "expert_imbalance", "shard")}
+    plan = decode(Parallelism, known, where="parallelism")
     inner = plan.tensor * plan.pipeline * plan.context
-    if "data" not in values:
-        if num_devices % inner:
-            raise IllegalPlan(
-                f"{num_devices} devices cannot be split into tensor {plan.tensor} x pipeline {plan.pipeline} x context "
-                f"{plan.context} = {inner}; use a multiple of {inner} devices or other degrees"
-            )
-        # Expert parallelism is checked against the data degree, so both are set at once.
-        return decode(Parallelism, {**values, "data": num_devices // inner}, where="parallelism")
-    return plan
+    if num_devices % inner:
+        raise IllegalPlan(
+            f"{num_devices} devices cannot be split into tensor {plan.tensor} x pipeline {plan.pipeline} x context "
+            f"{plan.context} = {inner}; use a multiple of {inner} devices or other degrees"
+        )
+    return decode(Parallelism, {**values, "data": num_devices // inner}, where="parallelism")
 
 
 def build_job(values: Mapping[str, Any], graph: Graph) -> Job:
