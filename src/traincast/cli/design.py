@@ -37,27 +37,44 @@ def design(
         Path | None,
         typer.Option("--store", "-s", help="Operators measured there already count as known.", show_default=False),
     ] = None,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            "--models",
+            help="Whole workloads as candidates, by commas: names of the catalogue or files. What our corpus measured "
+            "counts as known; the budget is a number of them.",
+            show_default=False,
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", help="Lines to print.")] = 30,
     json: Json = False,
 ) -> None:
     """Choose the few measurements that are worth their price.
 
     The gain of a row is how much it shrinks the joint uncertainty of the model, in nats; the first rows bring most.
+
+    Example: traincast design --budget 3min, or traincast design --models resnet50,gpt2,dlrm-large --budget 1
     """
     import numpy as np
 
     from traincast.cli.output import say
     from traincast.design import a_optimal, d_optimal, explain, prediction_spread, random_design
-    from traincast.errors import UnknownName
+    from traincast.errors import InvalidInput, UnknownName
     from traincast.report.document import format_json
     from traincast.report.table import Table, format_table
     from traincast.units import parse_seconds, show_seconds
 
     if method not in METHODS:
         raise UnknownName("method", method, METHODS)
-    if table is not None:
+    if table is not None and models is not None:
+        raise InvalidInput("a table and --models both name candidates; give one of them")
+    costs: NDArray[np.float64] | None
+    if models is not None:
+        names, matrix, measured = _workloads(models)
+        costs, ridge = None, 1.0
+    elif table is not None:
         names, matrix, costs = _read(table, features, cost, logarithms=logarithms)
-        measured: list[int] = []
+        measured = []
         ridge = 1e-3
     else:
         names, matrix, costs, measured = _operators(store)
@@ -70,15 +87,15 @@ def design(
     else:
         rows = random_design(len(matrix), budget=amount, costs=costs, measured=measured)
     choices = explain(matrix, rows, costs=costs, ridge=ridge, measured=measured)
-    before = float(np.median(prediction_spread(matrix, measured, ridge=ridge)))
-    after = float(np.median(prediction_spread(matrix, [*measured, *rows], ridge=ridge)))
+    before = float(np.median(prediction_spread(matrix, measured, ridge=ridge)[: len(names)]))
+    after = float(np.median(prediction_spread(matrix, [*measured, *rows], ridge=ridge)[: len(names)]))
     total, everything = (
         sum(choice.cost for choice in choices),
-        float(np.sum(costs)) if costs is not None else len(matrix),
+        float(np.sum(costs)) if costs is not None else len(names),
     )
     if json:
         answer = {
-            "method": method, "num_candidates": len(matrix), "num_measured": len(measured),
+            "method": method, "num_candidates": len(names), "num_measured": len(measured),
             "rows": [{"row": each.row, "name": names[each.row], "cost": each.cost, "gain": each.gain} for each in choices],
             "cost": total, "cost_of_all": everything, "spread_before": before, "spread_after": after,
         }  # fmt: skip
@@ -91,7 +108,7 @@ def design(
     if len(choices) > limit:
         say(f"... and {len(choices) - limit} more")
     say(
-        f"{len(choices)} of {len(matrix)} candidates, {show(total)} instead of {show(everything)} for all; "
+        f"{len(choices)} of {len(names)} candidates, {show(total)} instead of {show(everything)} for all; "
         f"typical uncertainty of a prediction falls from {before:.2g} to {after:.2g} (in units of one measurement's error)"
     )
 
@@ -132,6 +149,19 @@ def _read(
         matrix = np.concatenate([np.ones((len(matrix), 1)), np.log(matrix)], axis=1)
     names = [", ".join(f"{name}={line[name]}" for name in columns if name != cost) for line in lines]
     return names, matrix, costs
+
+
+def _workloads(models: str) -> "tuple[list[str], NDArray[np.float64], list[int]]":
+    """Whole workloads as points of the embedding, and after them those that were measured."""
+    from traincast.embed import load_atlas, summarize
+    from traincast.errors import InvalidInput
+    from traincast.forecast.request import WorkloadOptions, load_source
+
+    names = [word.strip() for word in models.split(",") if word.strip()]
+    if not names:
+        raise InvalidInput("--models names no workload; give some, such as --models resnet50,gpt2")
+    matrix, num_measured = load_atlas().lay_out([summarize(load_source(name, WorkloadOptions())) for name in names])
+    return names, matrix, list(range(len(names), len(names) + num_measured))
 
 
 def _numeric(lines: list[dict[str, Any]], columns: list[str], cost: str | None) -> list[str]:

@@ -60,15 +60,18 @@ def similar(
     graph = load_source(source, WorkloadOptions(batch=batch, seq=seq, precision=precision))
     summary, atlas = summarize(graph), load_atlas()
     neighbours = atlas.nearest(summary, count=count, others=True)
+    if not any(each.workload.measured_s for each in neighbours):
+        # Forecasts of relatives repeat what a forecast of this one says; a measured one is worth a line wherever it stands.
+        neighbours += atlas.nearest(summary, count=1, others=True, measured=True)
     distance = atlas.distance(summary)
-    behaved = [_behaviour(neighbour, device) for neighbour in neighbours]
+    behaved = [_behaviour(neighbour, device, batch=graph.batch_size) for neighbour in neighbours]
     run = None if workers is None else _reuse(graph, workers=workers, link=link, cores=cores, samples=samples)
     if json:
         say(format_json({
             "workload": graph.name, "batch": graph.batch_size, "dataset_type": summary.dataset_type, "distance": distance,
             "familiar": distance <= UNFAMILIAR,
             "neighbours": [
-                {"name": each.workload.name, "source": each.workload.source, "batch": each.workload.batch_size,
+                {"name": each.workload.name, "source": each.workload.source, "batch": found.pop("batch"),
                  "distance": each.distance, **found}
                 for each, found in zip(neighbours, behaved, strict=True)
             ],
@@ -80,7 +83,7 @@ def similar(
         (
             paint(each.workload.name, "cyan"),
             each.workload.source,
-            str(each.workload.batch_size),
+            str(found["batch"]),
             f"{each.distance:.2f}",
             _words(found),
         )
@@ -90,27 +93,30 @@ def similar(
     left = frozenset({"workload", "from", "how it behaved"})
     title = f"Known workloads like {graph.name} (batch {graph.batch_size}, {summary.dataset_type} data)"
     say(format_table(Table(headings=headings, rows=rows, left=left, title=title), paint=paint))
+    if any("measured_s" in found for found in behaved):
+        say("(measured: a step on our test-bed of CPU workers with a quarter of a core each)")
     say(f"\n{_verdict(distance, limit=UNFAMILIAR)}")
     if run is not None:
         say(_run_words(run))
 
 
-def _behaviour(neighbour: "Neighbour", device: str) -> dict[str, Any]:
-    """Measured step times where there are any, else a forecast of one device."""
+def _behaviour(neighbour: "Neighbour", device: str, *, batch: int) -> dict[str, Any]:
+    """Measured step times where there are any, else a forecast of one device with the batch that was asked about."""
     if neighbour.workload.measured_s:
-        return {"measured_s": dict(neighbour.workload.measured_s)}
+        return {"batch": neighbour.workload.batch_size, "measured_s": dict(neighbour.workload.measured_s)}
     from traincast.forecast import forecast
     from traincast.forecast.request import Request, WorkloadOptions, resolve
 
     asked = resolve(
         Request(
             source=neighbour.workload.name,
-            workload=WorkloadOptions(batch=neighbour.workload.batch_size),
+            workload=WorkloadOptions(batch=batch),
             cluster={"device": device},
         )
     )
     found = forecast(asked.job, asked.cluster, asked.parallelism)
     return {
+        "batch": batch,
         "forecast": {
             "device": device, "step_s": found.step.seconds, "low_s": found.step.low_s, "high_s": found.step.high_s,
             "fits": found.memory.fits, "utilization": found.utilization,
@@ -124,19 +130,30 @@ def _words(found: dict[str, Any]) -> str:
     if "measured_s" in found:
         shown = sorted(found["measured_s"].items())
         picked = shown if len(shown) <= 4 else [shown[0], *shown[len(shown) // 3 :: len(shown) // 3]]
-        return "measured " + ", ".join(f"{setting} {show_seconds(seconds)}" for setting, seconds in picked)
+        return "measured " + ", ".join(f"{_setting(name)} {show_seconds(seconds)}" for name, seconds in picked)
     answer = found["forecast"]
     fits = "" if answer["fits"] else ", does not fit"
     return f"forecast {answer['device']} {show_seconds(answer['step_s'])} a step, {answer['utilization']:.0%} of peak{fits}"
 
 
+def _setting(name: str) -> str:
+    """4x1gbit: four workers on links of 1 Gbit/s."""
+    workers, _, network = name.partition("x")
+    return f"{workers} worker" if workers == "1" else f"{workers} workers {network}"
+
+
 def _verdict(distance: float, *, limit: float) -> str:
     if distance > limit:
         return (
-            f"Unlike all we know: farther from its nearest neighbour than {distance:.0%} of the known workloads. "
+            f"Unlike all we know: farther from its nearest neighbour than {distance:.0%} of the known workloads from theirs. "
             "Intervals widen; measure a few steps of it (traincast profile steps) before you trust a forecast."
         )
-    return f"Familiar: {1 - distance:.0%} of the known workloads are lonelier: farther from their nearest than this from its own."
+    if distance <= 0.5:
+        return f"Familiar: nearer to its nearest neighbour than {1 - distance:.0%} of the known workloads to theirs."
+    return (
+        f"Familiar, if not close: farther from its nearest neighbour than {distance:.0%} of the known workloads from theirs "
+        f"(above {limit:.0%} it would be a stranger)."
+    )
 
 
 def _reuse(graph: "Graph", *, workers: int, link: str, cores: float, samples: float | None) -> dict[str, Any]:
@@ -170,7 +187,11 @@ def _run_words(run: dict[str, Any]) -> str:
     from traincast.units import show_seconds
 
     epoch = f"; epoch {show_seconds(run['epoch_s'])}" if "epoch_s" in run else ""
-    outside = f" Outside its range: {run['outside']}." if run["outside"] else ""
+    outside = (
+        f" Outside its range ({run['outside']}), so this is a guess, and `traincast forecast` does not use it."
+        if run["outside"]
+        else f" Mean error on left-out workloads at such a distance: {run['error']:.0%}."
+    )
     return (
         f"On {run['workers']} CPU worker{'s' if run['workers'] > 1 else ''} a step takes {show_seconds(run['step_s'])} "
         f"({show_seconds(run['low_s'])} to {show_seconds(run['high_s'])}), from measured steps of others{epoch}.{outside}"

@@ -59,14 +59,18 @@ class Atlas:
     spacing: Array
     """Sorted distances of each known workload to the nearest of another name."""
 
-    def nearest(self, summary: Summary, *, count: int = 5, others: bool = False) -> list[Neighbour]:
-        """The closest first, one batch of each workload; `others` leaves out what has the same name."""
+    def nearest(
+        self, summary: Summary, *, count: int = 5, others: bool = False, measured: bool = False
+    ) -> list[Neighbour]:
+        """The closest first, one batch of each workload; `others` leaves out its own name, `measured` what never ran."""
         if count < 1:
             raise InvalidInput(f"{count} neighbours; ask for at least 1")
         distances = self._distances(summary)
         found: dict[str, Neighbour] = {}
         for place in np.argsort(distances, kind="stable").tolist():
             workload = self.workloads[place]
+            if measured and not workload.measured_s:
+                continue
             if workload.architecture not in found and not (others and workload.name == summary.name):
                 found[workload.architecture] = Neighbour(workload=workload, distance=float(distances[place]))
             if len(found) == count:
@@ -86,6 +90,12 @@ class Atlas:
         """A row for each workload, for `design.d_optimal` over whole workloads: a constant and the coordinates."""
         rows = (np.array([kinship(summary) for summary in summaries]) - self.center) / self.scale
         return np.column_stack([np.ones(len(rows)), rows])
+
+    def lay_out(self, summaries: Sequence[Summary]) -> tuple[Array, int]:
+        """Rows of candidates for a design, then a row for each workload that was measured, and how many those are."""
+        measured = [place for place, workload in enumerate(self.workloads) if workload.measured_s]
+        points = np.column_stack([np.ones(len(measured)), self.points[measured]])
+        return np.concatenate([self.features(summaries), points]), len(measured)
 
     def _distances(self, summary: Summary) -> Array:
         point = (kinship(summary) - self.center) / self.scale
