@@ -69,8 +69,9 @@ def test_a_link_that_computation_is_thought_to_hide_is_found_slow_beside_a_profi
     measured = [replace(one, step=replace(one.step, seconds=one.step.predict(slow))) for one in lessons]
     beside = [one for one in measured if not is_profile(one.case)]
     assert lessons[-1].step.predict(Stack()) < 0.8 * measured[-1].step.seconds
-    found = retune_network(Tuned(groups={(None, None): Stack()}), beside)
-    assert found.groups[None, None].intra_factor == pytest.approx(8.0, rel=0.2)
+    found = retune_network(Tuned(groups={(None, None): Stack()}), beside).groups[None, None]
+    assert found.intra_factor == pytest.approx(8.0, rel=0.2)
+    assert found.inter_factor == 1.0
 
 
 def cases_of(model: str, count: int, *, devices: int, nodes: int = 1) -> list[Case]:

@@ -20,8 +20,8 @@ NOISE = 0.08
 """What one measured step is trusted to, in log time: repeats differ by 2-6%, and no set of constants fits every plan."""
 MAX_STEPS = 120
 HOST_TIMES = ("forward_call_s", "backward_call_s", "optimizer_call_s", "launch_s", "collective_call_s")
-SLOWER_HOSTS = (1.0, 2.5, 6.0)
-SLOWER_LINKS = (1.0, 3.0, 9.0)
+SLOWER_HOSTS = (2.5, 6.0)
+SLOWER_LINKS = (3.0, 9.0)
 LINKS = ("intra_factor", "inter_factor")
 COMMUNICATING = ("collective_call_s", "intra_factor", "inter_factor", "ring_step_s")
 COMPUTING = tuple(name for name in TUNABLE if name not in COMMUNICATING)
@@ -125,9 +125,13 @@ def tune(
 
     # Where the device hides the host, no slope leads to a slower host: look there first. So with computation that hides links,
     # where it is held and only they may move.
-    hidden, slower = (LINKS, SLOWER_LINKS) if set(names) <= set(COMMUNICATING) else (HOST_TIMES, SLOWER_HOSTS)
-    on_hidden = np.array([name in hidden for name in names])
-    starts = [prior + on_hidden * math.log(factor) for factor in slower]
+    links_only = set(names) <= set(COMMUNICATING)
+    hidden = [(link,) for link in LINKS] if links_only else [HOST_TIMES]
+    starts = [prior] + [
+        prior + np.array([name in together for name in names]) * math.log(slower)
+        for together in hidden
+        for slower in (SLOWER_LINKS if links_only else SLOWER_HOSTS)
+    ]
     errors = [guess(start) - truth for start in starts]
     losses = [loss(start, off) for start, off in zip(starts, errors, strict=True)]
     first = int(np.argmin(losses))
