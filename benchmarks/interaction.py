@@ -1,22 +1,39 @@
-"""What the interaction network adds to the time of a forecast: python benchmarks/interaction.py. CPU time, best of several.
+"""What the interaction network adds to the time of a forecast, and what GPU steps and nodes teach it.
+
+python benchmarks/interaction.py [speed]: CPU time, best of several.
+python benchmarks/interaction.py nodes: errors of left-out models and chips with networks taught by steps or by their nodes; needs
+the measured data in ../shared.
 
 Both forecasts of a pair are made in turn, so that whatever else the machine does hits both alike. *first*: a graph that nobody
 has looked at (for a captured one, its distance from all we know is measured, in both); *again*: the same graph, as a search does.
 """
 
 import copy
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from traincast import catalog
+from traincast.accuracy.cases import Case
 from traincast.accuracy.corpus import FOLDER, GRAPHS, corpus_is_here, load_graphs
+from traincast.accuracy.paper.gpu_steps import OPERATORS, GpuStep, read_gpu_steps
+from traincast.accuracy.paper.gpus import corrected, make_folds, reprice, see
 from traincast.cost import CostModel
-from traincast.cost.interaction import Interacting, load_network
+from traincast.cost.fit.data import DEVICE_OF
+from traincast.cost.interaction import Interacting, Network, load_network
+from traincast.cost.interaction.fit import Example, Training, fit_network
 from traincast.cost.pricing import Pricing
 from traincast.forecast import forecast
-from traincast.spec import Cluster, Graph, Job
+from traincast.spec import Cluster, Graph, Job, Op
 
 TIMES = 25
+SEEDS = (0, 1, 2)
+FAMILIES = {"Linear": "linear", "BMM": "bmm", "VECsoftmax": "softmax", "VECln": "norm"}
+Part = tuple[str, str]
+"""Pass and family of operators: the parts of a step that its nodes were timed for."""
 
 
 def spent_s(work: Callable[[], object]) -> float:
@@ -37,7 +54,86 @@ def compare(graph: Graph, cluster: Cluster, base: CostModel, wrapped: CostModel)
     return [min(each) for each in found]
 
 
-def main() -> None:
+def read_nodes() -> dict[tuple[str, str, str, int], dict[Part, float]]:
+    """Seconds of each part of a step, by GPU, model, mode and batch; nodes of doubtful quality are left out."""
+    import pyarrow.parquet as pq
+
+    found: dict[tuple[str, str, str, int], dict[Part, float]] = {}
+    for node in pq.read_table(OPERATORS / "gpu_nodes.parquet").to_pylist():
+        if node["node_quality"] != "ok":
+            continue
+        step = found.setdefault((DEVICE_OF[node["gpu"]], node["model"], node["mode"], node["batch"]), {})
+        for phase, took_ms in (("forward", node["fw_ms"]), ("backward", node["bw_ms"])):
+            if took_ms:
+                part = phase, FAMILIES.get(node["op_kind"], "rest")
+                step[part] = step.get(part, 0.0) + 1e-3 * took_ms * node["n_repeat"]
+    return found
+
+
+def part_of(op: Op) -> Part:
+    family = {"softmax": "softmax", "norm": "norm"}.get(op.kind, "rest")
+    if op.kind == "matmul":
+        family = "bmm" if int(op.attrs["batch"]) > 1 else "linear"
+    return ("forward" if op.phase == "forward" else "backward"), family
+
+
+def key_of(case: Case) -> tuple[str, str, str, int]:
+    mode = "inference" if case.mode == "inference" else "training"
+    return case.gpu, case.model or "", mode, round(case.micro_batch or 0)
+
+
+def parts_of(step: GpuStep) -> list[Part]:
+    return [part_of(task) for task in step.lesson.step.program.stages[0].tasks if isinstance(task, Op)]
+
+
+def teach(
+    steps: Sequence[GpuStep], nodes: dict[tuple[str, str, str, int], dict[Part, float]], how: str, seed: int
+) -> Network:
+    """`how`: steps (their sums), nodes (parts as timed alone), or shares (parts scaled so that they add up to the step)."""
+    examples = []
+    for step in steps:
+        timed, parts = nodes[key_of(step.case)], parts_of(step)
+        names = list(dict.fromkeys(parts))
+        scale = step.seconds / sum(timed.values()) if how == "shares" else 1.0
+        example = Example(seen=see(step), seconds=step.seconds)
+        if how != "steps":
+            seconds = tuple(scale * timed.get(name, float("nan")) for name in names)
+            example = replace(example, parts=tuple(names.index(part) for part in parts), part_seconds=seconds)
+        examples.append(example)
+    return fit_network(examples, Training(seed=seed))
+
+
+def missed(step: GpuStep, timed: dict[Part, float], network: Network | None) -> tuple[float, float]:
+    """Relative errors of the step and of its parts, these weighed by their time."""
+    seen, parts = see(step), parts_of(step)
+    spent = seen.seconds * seen.counts * (1.0 if network is None else network.factors(seen))
+    priced = {part: sum(s for s, own in zip(spent.tolist(), parts, strict=True) if own == part) for part in timed}
+    off = sum(abs(priced[part] - took) for part, took in timed.items()) / sum(timed.values())
+    return abs(corrected(step, network) / step.seconds - 1), off
+
+
+def run_nodes() -> None:
+    nodes = read_nodes()
+    steps = [
+        step for step in read_gpu_steps() if step.peers_s and not step.case.compiled and key_of(step.case) in nodes
+    ]
+    for by in ("workload", "chip"):
+        found: dict[str, list[tuple[float, float]]] = {}
+        for fold in make_folds(steps, by=by):
+            for seed in SEEDS:
+                asked = reprice(fold, seed=seed)
+                for how in ("without", "steps", "nodes", "shares"):
+                    network = None if how == "without" else teach(fold.known, nodes, how, seed)
+                    found.setdefault(how, []).extend(missed(step, nodes[key_of(step.case)], network) for step in asked)
+        for how, errors in found.items():
+            step_error, node_error = np.mean(errors, axis=0)
+            print(
+                f"{by} left out, {how:8} {len(steps)} steps: step {step_error:6.1%}, nodes {node_error:6.1%}",
+                flush=True,
+            )
+
+
+def run_speed() -> None:
     base = Pricing()
     wrapped = Interacting(base=base, network=load_network())
     gpus = catalog.cluster(device="a100-80g", nodes=1, devices_per_node=4)
@@ -56,6 +152,16 @@ def main() -> None:
         )
     for name, found in zip(("first", "again"), zip(*shares, strict=True), strict=True):
         print(f"{name}: mean {sum(found) / len(found):.0%}, largest {max(found):.0%}")
+
+
+PARTS = {"speed": run_speed, "nodes": run_nodes}
+
+
+def main() -> None:
+    part = sys.argv[1] if len(sys.argv) > 1 else "speed"
+    if part not in PARTS:
+        raise SystemExit(f"unknown part {part!r}; known parts: {', '.join(PARTS)}")
+    PARTS[part]()
 
 
 if __name__ == "__main__":

@@ -49,6 +49,39 @@ def test_a_slowdown_seen_only_in_sums_is_learned(network: Network) -> None:
     assert abs(corrected / truth - 1) < 0.5 * abs(plain / truth - 1)
 
 
+def test_parts_that_were_timed_teach_what_the_whole_hides() -> None:
+    """Products take 1.3 times as long and all else is as much shorter: the sums of whole steps show next to nothing of it."""
+    found = []
+    for example in examples():
+        products = example.seen.sorts == SORTS.index("matmul")
+        spent = example.seen.seconds * example.seen.counts
+        parts = (1.3 * spent[products].sum(), spent[~products].sum() / 1.3)
+        parted = replace(
+            example, seconds=sum(parts), parts=tuple((~products).astype(int).tolist()), part_seconds=parts
+        )  # fmt: skip
+        found.append(parted)
+    learned = fit_network(found, Training(width=6, num_steps=120, towards_one=0.001))
+    factors = learned.factors(see(192))
+    products = see(192).sorts == SORTS.index("matmul")
+    assert factors[products].mean() > 1.15
+    assert factors[~products].mean() < 0.9
+
+
+def test_a_part_that_was_not_timed_keeps_its_price() -> None:
+    tasks = see(128).num_tasks
+    kept = [replace(example, parts=(0,) * tasks, part_seconds=(float("nan"),)) for example in examples()]
+    learned = fit_network(kept, Training(width=6, num_steps=60))
+    assert np.abs(learned.factors(see(192)) - 1).max() < 0.1
+
+
+def test_parts_are_named_for_every_task() -> None:
+    example = examples()[0]
+    with pytest.raises(InvalidInput, match="name one for each task"):
+        replace(example, parts=(0,), part_seconds=(1.0,))
+    with pytest.raises(InvalidInput, match="have times"):
+        replace(example, parts=(1,) * example.seen.num_tasks, part_seconds=(1.0,))
+
+
 def test_corrections_stay_between_half_and_twice(network: Network) -> None:
     wild = replace(network, weights={name: 100 * value for name, value in network.weights.items()})
     factors = wild.factors(see(128))

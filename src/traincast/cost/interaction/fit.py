@@ -1,4 +1,4 @@
-"""Trains the graph network on measured steps: only their sums are known, so the error of each sum teaches all its tasks."""
+"""Trains the graph network on measured steps: mostly only sums are known, so the error of each sum teaches all its tasks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traincast.cost.interaction import BOUND, NEIGHBOURS, NUM_ROUNDS, Network
-from traincast.cost.interaction.features import NUM_FEATURES, NUMERIC, SORTS, Array, Flow, Neighbourhood
+from traincast.cost.interaction.features import NUM_FEATURES, NUMERIC, SORTS, Array, Flow, Neighbourhood, Places
 from traincast.errors import InvalidInput
 
 
@@ -16,6 +16,20 @@ class Example:
 
     seen: Neighbourhood
     seconds: float
+    parts: tuple[int, ...] = ()
+    """Where parts of the step were timed (the products of its forward pass, say): which of them each task belongs to."""
+    part_seconds: tuple[float, ...] = ()
+    """Of each part; nan where it was not timed. Then the parts teach, not the whole."""
+
+    def __post_init__(self) -> None:
+        if self.parts and len(self.parts) != self.seen.num_tasks:
+            raise InvalidInput(
+                f"{len(self.parts)} parts are named for {self.seen.num_tasks} tasks; name one for each task"
+            )
+        if self.parts and not 0 <= min(self.parts) <= max(self.parts) < len(self.part_seconds):
+            raise InvalidInput(
+                f"parts {min(self.parts)} to {max(self.parts)} are named; {len(self.part_seconds)} have times"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +55,11 @@ def fit_network(examples: Sequence[Example], training: Training | None = None) -
     if len(examples) < 2:
         raise InvalidInput(f"{len(examples)} measured steps; a network needs at least two")
     seen = _join([example.seen for example in examples])
-    owner = np.repeat(np.arange(len(examples)), [example.seen.num_tasks for example in examples])
+    owner, log_seconds = _sums(examples)
     network = _begin(seen, chosen)
     batch = _Batch(
         inputs=network.inputs(seen), nearness=network.nearness(seen), flows=_flows(examples), spent=seen.seconds * seen.counts,
-        owner=owner, log_seconds=np.log([example.seconds for example in examples]),
+        owner=owner, log_seconds=log_seconds,
     )  # fmt: skip
     weights = {name: value.copy() for name, value in network.weights.items()}
     first = {name: np.zeros_like(value) for name, value in weights.items()}
@@ -72,7 +86,7 @@ class _Batch:
     flows: tuple[tuple[Flow, Flow], ...]
     """Each with its turned one."""
     spent: Array
-    owner: "np.ndarray[tuple[int], np.dtype[np.intp]]"
+    owner: Places
     log_seconds: Array
 
 
@@ -93,7 +107,7 @@ def slopes_of(weights: dict[str, Array], batch: _Batch, chosen: Training) -> tup
     logs = reach * answer
     spent = batch.spent * np.exp(logs)
     num_steps = len(batch.log_seconds)
-    whole = np.bincount(batch.owner, weights=spent, minlength=num_steps)
+    whole = np.maximum(np.bincount(batch.owner, weights=spent, minlength=num_steps), 1e-30)
     share = spent / whole[batch.owner]
     error = np.log(whole) - batch.log_seconds
     size = np.abs(error)
@@ -117,6 +131,21 @@ def slopes_of(weights: dict[str, Array], batch: _Batch, chosen: Training) -> tup
     inner = back * (1 - states[0] ** 2)
     slopes["in"], slopes["in_bias"] = batch.inputs.T @ inner, inner.sum(axis=0)
     return loss, slopes
+
+
+def _sums(examples: Sequence[Example]) -> tuple[Places, Array]:
+    """Which sum each task belongs to (a step, or a part of it that was timed), and the logarithm of what it should be."""
+    owner: list[int] = []
+    seconds: list[float] = []
+    for example in examples:
+        start = len(seconds)
+        parts = np.array(example.parts or [0] * example.seen.num_tasks, dtype=np.intp)
+        measured = np.array(example.part_seconds if example.parts else [example.seconds])
+        # What was not timed keeps its price: its sum is asked to stay.
+        priced = np.bincount(parts, weights=example.seen.seconds * example.seen.counts, minlength=len(measured))
+        owner += (start + parts).tolist()
+        seconds += np.where(np.isfinite(measured), measured, np.maximum(priced, 1e-30)).tolist()
+    return np.array(owner, dtype=np.intp), np.log(seconds)
 
 
 def _begin(seen: Neighbourhood, chosen: Training) -> Network:
