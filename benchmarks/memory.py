@@ -7,7 +7,6 @@ python benchmarks/memory.py fit TABLE.parquet    # the constants of traincast.si
 
 import dataclasses
 import gc
-import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -194,6 +193,9 @@ class Seen:
     watched_first: bool
     measured_bytes: float | None
     ran: bool
+    split: tuple[int, int] = (1, 1)
+    """Tensor and pipeline degrees."""
+    micro_batch: float = 1.0
     refusal: str = ""
     disputed: bool = False
     """It has numbers, and its authors flag it as failed."""
@@ -261,6 +263,8 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
         watched_first=watched,
         measured_bytes=float(measured) if ran and measured else None,
         ran=ran,
+        split=(int(row["tp"] or 1), int(row["pp"] or 1)),
+        micro_batch=float(row["micro_batch"] or 1.0),
         refusal=refusal,
         disputed=ran and str(row["quality_reason"] or "").startswith("flagged as failed"),
     )
@@ -364,6 +368,8 @@ def score_cases(tables: Sequence[Path], svg: Path | None) -> None:
             continue
         for kind in sorted({case.kind for case in own}):
             print(f"    {kind:<24}{describe(errors_of([case for case in own if case.kind == kind], Overheads()))}")
+    from fit_or_fail import score_fits
+
     score_fits([case for case in cases if case.source in ("hf_ultrascale", "neusight")])
     refused: dict[str, int] = {}
     for case in cases:
@@ -393,114 +399,6 @@ def draw_scatter(cases: Sequence[Seen], file: Path) -> None:
     title = f"Peak memory of {len(points)} runs, band 10%"
     write_whole(file, draw_agreement(points, title=title, show=lambda value: f"{value:g} GB"))
     print(f"drawn to {file}")
-
-
-# fits or fails
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is said of one row: how sure it fits, and whether any moment of its step comes near the device."""
-
-    case: Seen
-    probability: float
-    needed_share: float
-    """Of the device, of the fullest stage."""
-
-
-def judge(cases: Sequence[Seen], overheads: Any) -> list[Verdict]:
-    verdicts = []
-    for case in cases:
-        profiles = [profile_of(case, overheads, stage) for stage in range(len(case.stages))]
-        worst = max(profiles, key=lambda profile: profile.needed_bytes, default=None)
-        share = worst.needed_bytes / case.capacity_bytes if worst else math.inf
-        verdicts.append(Verdict(case, worst.fit_probability if worst else 0.0, share))
-    return verdicts
-
-
-IMPOSSIBLE_SHARE = 0.5
-"""A run predicted to need less than half of its device did not fail for lack of memory: no measured peak was twice what was
-predicted but for a handful of runs."""
-
-
-def score_fits(cases: Sequence[Seen], thresholds: Sequence[float] = (0.5, 0.75, 0.9, 0.95, 0.99)) -> None:
-    from traincast.simulate import Overheads
-    from traincast.spec.result import FIT_CONFIDENCE
-
-    verdicts = judge(cases, Overheads())
-    failed = [verdict for verdict in verdicts if not verdict.case.ran]
-    can_be = [verdict for verdict in failed if verdict.needed_share >= IMPOSSIBLE_SHARE]
-    print(f"fits or fails: {len(verdicts)} rows, {len(failed)} failed, of which {len(failed) - len(can_be)} need less than "
-          f"{IMPOSSIBLE_SHARE:.0%} of the device by prediction")  # fmt: skip
-    print(
-        f"  {'said to fit from':<18}{'right':>8}{'false-safe':>12}{'of those that can be OOM':>26}{'false alarm':>13}"
-    )
-    for threshold in thresholds:
-        fits = [verdict.probability >= threshold for verdict in verdicts]
-        right = sum(fit == verdict.case.ran for fit, verdict in zip(fits, verdicts, strict=True)) / len(verdicts)
-        safe = sum(fit and not verdict.case.ran for fit, verdict in zip(fits, verdicts, strict=True))
-        truly = sum(verdict.probability >= threshold for verdict in can_be)
-        alarms = sum(not fit and verdict.case.ran for fit, verdict in zip(fits, verdicts, strict=True))
-        print(f"  {threshold:<18}{right:>8.1%}{safe / len(failed):>12.1%}{truly / max(1, len(can_be)):>26.1%}"
-              f"{alarms / (len(verdicts) - len(failed)):>13.1%}")  # fmt: skip
-    score_left_out_fits(verdicts)
-    disputed = [v for v in verdicts if v.case.disputed]
-    agreed = sum(v.probability < FIT_CONFIDENCE for v in disputed)
-    print(
-        f"  of {len(disputed)} rows that have numbers but are flagged as failed by their authors, {agreed} are said to fail"
-    )
-    counts = {
-        (ran, fit): sum(v.case.ran == ran and (v.probability >= FIT_CONFIDENCE) == fit for v in verdicts)
-        for ran in (True, False)
-        for fit in (True, False)
-    }
-    print(f"  {'confusion':<18}{'said to fit':>12}{'said to fail':>14}")
-    for ran, name in ((True, "ran"), (False, "failed")):
-        print(f"  {name:<18}{counts[ran, True]:>12}{counts[ran, False]:>14}")
-    print("  reliability: probability said, rows, share that ran")
-    edges = [0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0000001]
-    for low, high in itertools.pairwise(edges):
-        inside = [v for v in verdicts if low <= v.probability < high and v.case.stages]
-        if inside:
-            print(
-                f"    {low:.2f} to {min(high, 1):.2f}  {len(inside):>5}  {sum(v.case.ran for v in inside) / len(inside):.1%}"
-            )
-
-
-WEIGHT = 3.0
-"""A run that is said to fit and fails costs as much as this many that are said to fail and would have run."""
-GROUPINGS: dict[str, Callable[[Seen], Any]] = {
-    "model": lambda case: case.model,
-    "number of nodes": lambda case: case.num_nodes,
-}
-
-
-def choose_confidence(verdicts: Sequence[Verdict]) -> float:
-    """The probability from which saying that a run fits is cheapest, on runs that can have failed for lack of memory."""
-
-    def cost(threshold: float) -> float:
-        own = [v for v in verdicts if v.case.ran or v.needed_share >= IMPOSSIBLE_SHARE]
-        return sum((WEIGHT if not v.case.ran else 1.0) for v in own if (v.probability >= threshold) != v.case.ran)
-
-    return min((step / 100 for step in range(50, 99)), key=lambda threshold: (cost(threshold), abs(threshold - 0.75)))
-
-
-def score_left_out_fits(verdicts: Sequence[Verdict]) -> None:
-    """Each group judged by the threshold that the others chose."""
-    for name, group_of in GROUPINGS.items():
-        right = safe = alarms = 0
-        chosen = []
-        for group in sorted({group_of(v.case) for v in verdicts}):
-            threshold = choose_confidence([v for v in verdicts if group_of(v.case) != group])
-            chosen.append(threshold)
-            for v in verdicts:
-                if group_of(v.case) == group:
-                    fit = v.probability >= threshold
-                    right += fit == v.case.ran
-                    safe += fit and not v.case.ran
-                    alarms += not fit and v.case.ran
-        print(f"  threshold chosen without each {name}: {min(chosen):.2f} to {max(chosen):.2f}, "
-              f"right {right / len(verdicts):.1%}, false-safe {safe}, false alarms {alarms}")  # fmt: skip
 
 
 def fit_overheads(table: Path) -> None:
