@@ -1,7 +1,7 @@
 """`traincast profile`: measures operators, collectives, steps or the whole corpus into a store."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,14 +11,10 @@ import typer
 from traincast.cli.options import Json
 
 if TYPE_CHECKING:
-    from traincast.profile.corpus import Setting
     from traincast.profile.protocol import Progress, Protocol, Visit
-    from traincast.profile.team import Team
-    from traincast.spec import Environment, Experiment
+    from traincast.spec import Experiment
     from traincast.store import Store
 
-DISTURBED = 0.2
-"""Cores that neighbours may use during a block of the corpus before it is taken again, where --quiet allows."""
 SUBJECTS = ("operators", "steps", "collectives", "corpus", "corpus-operators")
 
 
@@ -93,13 +89,7 @@ def profile(
     with Store(store) as kept:
         if what == "corpus":
             visits = _measure_corpus(
-                kept,
-                names or [],
-                settings=setting or [],
-                batches=batch,
-                budget_s=budget_s,
-                rounds=rounds,
-                quiet_s=parse_seconds(quiet),
+                kept, names or [], setting or [], batch, rounds, budget_s=budget_s, quiet_s=parse_seconds(quiet)
             )
         elif what == "collectives" or ranks > 1 or testbed is not None:
             experiments = _distributed(what, names or [], batch, optimizer, size, ranks, strategy, testbed)
@@ -128,13 +118,14 @@ def _measure_here(
 
     from traincast.calibrate import run_subjects
     from traincast.profile.machine import Steadiness, describe, make_canary, steady
+    from traincast.profile.protocol import Progress
     from traincast.profile.remote import subject_of
 
     subjects = [subject_of(each, device=device) for each in _experiments(what, names, batches, optimizer)]
     chosen = core if core is not None else max(os.sched_getaffinity(0))
     with steady(Steadiness(cores=(chosen,), num_threads=1, cpu_share=share)) as steadiness:
         environment = describe(device=device, steadiness=steadiness)
-        progress = _progress()
+        progress = Progress(total=0)
         canary = make_canary() if device == "cpu" else None
         for visit in run_subjects(
             subjects, store=kept, environment=environment, protocol=protocol, canary=canary, progress=progress,
@@ -166,10 +157,11 @@ def _measure_over_ray(
     """In rounds, each node at one experiment at a time; what a lost node had begun is begun elsewhere."""
     import time
 
+    from traincast.profile.protocol import Progress
     from traincast.profile.remote import measure_over_nodes
 
     started = time.monotonic()
-    progress = _progress()
+    progress = Progress(total=0)
     counts = {each.key: 0 for each in experiments}
     for known in kept.measurements():
         if known.experiment.key in counts:
@@ -259,6 +251,8 @@ def _measure_team(
     kept: "Store", experiments: list["Experiment"], protocol: "Protocol", *, ranks: int, testbed: str | None, budget_s: float,
     device: str,
 ) -> Iterator["Visit"]:  # fmt: skip
+    from traincast.profile.campaign import visit_all
+    from traincast.profile.protocol import Progress
     from traincast.profile.team import local_team, team_in
     from traincast.profile.testbed import load
 
@@ -269,168 +263,29 @@ def _measure_team(
         opened = local_team(ranks, backend="nccl" if device == "cuda" else "gloo")
     with opened as team:
         visit_one = partial(team.visit, protocol=protocol, sample=True)
-        yield from _visit_all(visit_one, kept, team.environment, experiments, protocol, budget_s=budget_s)
-
-
-def _visit_all(
-    visit_one: Callable[["Experiment"], "Visit"], kept: "Store", environment: "Environment",
-    experiments: list["Experiment"], protocol: "Protocol", *, budget_s: float, skipped: set[str] | None = None,
-) -> Iterator["Visit"]:  # fmt: skip
-    """In rounds. While an experiment runs it is in `skipped`, so one that kills the ranks is not tried again."""
-    import time
-
-    skipped = skipped if skipped is not None else set()
-    started = time.monotonic()
-    progress = _progress()
-    missing = {each.key: max(0, protocol.num_rounds - kept.num_blocks(each, environment)) for each in experiments}
-    progress.total += sum(missing.values())
-    for key, count in missing.items():
-        progress.expect(key, count)
-    for number in range(protocol.num_rounds):
-        for experiment in experiments:
-            if missing[experiment.key] < protocol.num_rounds - number or experiment.key in skipped:
-                continue
-            before = time.monotonic()
-            skipped.add(experiment.key)
-            visit = visit_one(experiment)
-            if visit.block is not None:
-                kept.append(experiment, environment, visit.block)
-                skipped.discard(experiment.key)
-            progress.finish(experiment.key, time.monotonic() - before)
-            _show(progress, experiment)
-            yield visit
-            if time.monotonic() - started > budget_s:
-                _show(progress, None)
-                return
-    _show(progress, None)
+        yield from visit_all(
+            visit_one, kept, team.environment, experiments, num_rounds=protocol.num_rounds, budget_s=budget_s,
+            progress=Progress(total=0), show=_show,
+        )  # fmt: skip
 
 
 def _measure_corpus(
-    kept: "Store",
-    names: list[str],
-    *,
-    settings: list[str],
-    batches: list[int] | None,
-    budget_s: float,
-    rounds: int,
+    kept: "Store", names: list[str], settings: list[str], batches: list[int] | None, rounds: int, *, budget_s: float,
     quiet_s: float,
-) -> Iterator["Visit"]:
-    """Round by round over all settings, so that a corpus cut short is thin everywhere rather than absent somewhere."""
-    import os
-    import platform
-    import time
-
+) -> Iterator["Visit"]:  # fmt: skip
     from traincast.profile.architectures import corpus_names, large_image_names
-    from traincast.profile.corpus import BATCHES, experiments_in, find_settings
-    from traincast.profile.protocol import Protocol
-    from traincast.profile.team import TeamFailed, team_in
-    from traincast.profile.testbed import EmulatedCluster, emulated, require_root
-
-    require_root()
-    started = time.monotonic()
-    chosen = find_settings(settings)
-    skipped: dict[str, set[str]] = {setting.name: set() for setting in chosen}
-    wanted = names or [*corpus_names(), *large_image_names()]
-    for number in range(1, rounds + 1):
-        protocol = Protocol(num_rounds=number, block_s=0.6, min_repeats=3, max_repeats=30, warm_up_runs=2)
-        for setting in chosen:
-            experiments = list(experiments_in(setting, wanted, batches=batches or BATCHES))
-            cluster = EmulatedCluster(name=f"c{os.getpid()}"[:12], nodes=setting.nodes)
-            while time.monotonic() - started < budget_s:
-                left_s = budget_s - (time.monotonic() - started)
-                try:
-                    with emulated(cluster), team_in(cluster, machine=f"{platform.node()} testbed") as team:
-                        visit_one = partial(
-                            _visit_profiled, team, setting, protocol=protocol, kept_beside=kept.path, quiet_s=quiet_s
-                        )
-                        yield from _visit_all(
-                            visit_one, kept, team.environment, experiments, protocol, budget_s=left_s,
-                            skipped=skipped[setting.name],
-                        )  # fmt: skip
-                    break
-                except TeamFailed as error:
-                    sys.stderr.write(f"{setting.name}: {error}; starting its ranks again\n")
-
-
-def _visit_profiled(team: "Team", setting: "Setting", experiment: "Experiment", *, protocol: "Protocol",
-                    kept_beside: Path, quiet_s: float) -> "Visit":  # fmt: skip
-    """The visit with the twelve resource numbers of each rank, by the definitions that forecasts use."""
-    import dataclasses
-
-    from traincast.profile.machine import total_memory_bytes
+    from traincast.profile.campaign import Campaign, measure_corpus
+    from traincast.profile.corpus import BATCHES, find_settings
     from traincast.resources import profile_samples
 
-    visit = _visit_undisturbed(team, experiment, protocol=protocol, quiet_s=quiet_s)
-    if visit.block is None:
-        return visit
-    _keep_samples(visit, kept_beside.with_suffix(".samples.jsonl"))
-    memory_bytes = total_memory_bytes() / setting.num_ranks
-    resources = dict(visit.block.resources)
-    if visit.disturbance is not None:
-        resources["neighbours_cpu_share"] = visit.disturbance
-    for rank, (samples, node) in enumerate(zip(visit.samples, setting.nodes, strict=True)):
-        read = samples.values
-        if len(read) < 4:
-            continue
-        profile = profile_samples(
-            [each.at_s for each in read],
-            # A node's share is its whole processor: working all of it is full utilisation.
-            busy_s=[each.cpu_s / node.cpu_share for each in read],
-            memory_share=[each.rss_bytes / memory_bytes for each in read],
-            received_bytes=[each.received_bytes for each in read],
-            sent_bytes=[each.sent_bytes for each in read],
-            num_steps=len(visit.block.wall_s),
-        )
-        resources |= {f"rank{rank}_{name}": value for name, value in profile.twelve().items()}
-        resources[f"rank{rank}_sampled_steps"] = len(visit.block.wall_s)
-        resources[f"rank{rank}_gpu_mean"] = profile.gpu.mean
-        resources[f"rank{rank}_window_s"] = profile.window_s
-        resources[f"rank{rank}_rss_peak_bytes"] = max(each.rss_bytes for each in read)
-    return dataclasses.replace(visit, block=dataclasses.replace(visit.block, resources=resources))
-
-
-def _visit_undisturbed(team: "Team", experiment: "Experiment", *, protocol: "Protocol", quiet_s: float) -> "Visit":
-    """Visit again while neighbours disturb it; the least disturbed counts."""
-    import time
-
-    deadline_s = time.monotonic() + quiet_s
-    best = team.visit_watched(experiment, protocol=protocol, quiet_s=quiet_s)
-    while (best.disturbance or 0.0) > DISTURBED and time.monotonic() < deadline_s:
-        again = team.visit_watched(experiment, protocol=protocol, quiet_s=quiet_s)
-        if (again.disturbance or 0.0) < (best.disturbance or 0.0):
-            best = again
-    return best
-
-
-def _keep_samples(visit: "Visit", path: Path) -> None:
-    """One line with every reading of every rank, so that other definitions can be applied to the same run later."""
-    import json
-
-    line = {
-        "experiment": visit.experiment.key,
-        "num_steps": len(visit.block.wall_s) if visit.block is not None else 0,
-        "ranks": [
-            [
-                [
-                    round(each.at_s, 5),
-                    round(each.cpu_s, 5),
-                    int(each.received_bytes),
-                    int(each.sent_bytes),
-                    int(each.rss_bytes),
-                ]
-                for each in samples.values
-            ]
-            for samples in visit.samples
-        ],
-    }
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(line, separators=(",", ":")) + "\n")
-
-
-def _progress() -> "Progress":
-    from traincast.profile.protocol import Progress
-
-    return Progress(total=0)
+    campaign = Campaign(
+        names=tuple(names or [*corpus_names(), *large_image_names()]), settings=find_settings(settings),
+        batches=tuple(batches or BATCHES), num_rounds=rounds, budget_s=budget_s, quiet_s=quiet_s,
+    )  # fmt: skip
+    yield from measure_corpus(
+        campaign, kept, samples_file=kept.path.with_suffix(".samples.jsonl"), describe=profile_samples, show=_show,
+        say=lambda text: sys.stderr.write(f"{text}\n"),
+    )  # fmt: skip
 
 
 def _show(progress: "Progress", experiment: "Experiment | None") -> None:
