@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from builders import make_mlp
 from traincast.catalog.models.recipe import Recipe
 from traincast.catalog.models.transformer import TransformerShape, build_transformer
+from traincast.catalog.workloads import workload
 from traincast.errors import IllegalPlan
 from traincast.lower import lower
 from traincast.simulate import replay_memory
@@ -236,6 +237,11 @@ def test_a_capacity_fills_up_experts_that_are_not_spread_too() -> None:
 def test_loads_that_no_routing_has_are_refused(values: dict[str, float]) -> None:
     with pytest.raises(IllegalPlan, match="expert_"):
         Parallelism(data=4, expert=4, **values)  # type: ignore[arg-type]
+
+
+def test_a_head_is_never_split_and_the_legal_neighbours_are_named() -> None:
+    with pytest.raises(IllegalPlan, match=r"tensor = 8 does not divide the 12 heads .* such as 6 or 12"):
+        lower(workload("gpt2", batch=1, precision="bf16"), Parallelism(tensor=8))
 
 
 def test_a_dense_model_has_no_experts_to_spread() -> None:

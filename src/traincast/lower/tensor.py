@@ -231,9 +231,22 @@ class _Splitter:
             self._mark(op, WHOLE)
             return self._between(op)
         self._mark(op, PART)
+        if op.kind == "attention":
+            self._refuse_split_heads(int(op.attrs["heads"]))
         if op.kind == "matmul":
             return self._shrink_inner(op)
         return scale_op(op, 1 / self.ranks, attrs=_SCALED.get(op.kind, ()))
+
+    def _refuse_split_heads(self, heads: int) -> None:
+        """Every framework gives a rank whole heads."""
+        if heads % self.ranks:
+            legal = [degree for degree in range(1, heads + 1) if heads % degree == 0]
+            below = max(degree for degree in legal if degree < self.ranks)
+            above = [degree for degree in legal if degree > self.ranks][:1]
+            raise IllegalPlan(
+                f"tensor = {self.ranks} does not divide the {heads} heads of attention; allowed: a divisor of {heads}, "
+                f"such as {' or '.join(map(str, [below, *above]))}"
+            )
 
     def _is_split_product(self, op: Op, cut: str) -> bool:
         """A row product only if its input really comes in parts, and the like on the way back."""
