@@ -13,6 +13,8 @@ from types import FunctionType
 from typing import Any
 
 from traincast.schedule.kernels import (
+    blocks,
+    embedding,
     ends,
     head,
     heaps,
@@ -25,6 +27,7 @@ from traincast.schedule.kernels import (
     trees,
     turns,
 )
+from traincast.schedule.kernels.embedding import FOUND, IMPOSSIBLE, LOST
 from traincast.schedule.kernels.nodes import BITS
 from traincast.schedule.kernels.order import BY_LEVEL, BY_REMAINING, BY_SERVICE
 from traincast.schedule.kernels.preempt import DISTURB
@@ -38,13 +41,17 @@ __all__ = [
     "DISTURB",
     "DIVIDE",
     "DRAW",
+    "FOUND",
+    "IMPOSSIBLE",
+    "LOST",
     "TICK",
     "compiled",
     "interpreted",
 ]
 
 Loops = dict[str, Callable[..., Any]]
-_MODULES = (heaps, trees, nodes, ends, head, queue, reserve, order, preempt, turns, program)
+_MODULES = (heaps, trees, nodes, ends, head, queue, reserve, order, preempt, turns, program, blocks, embedding)
+_UNGUARDED = (program.__name__, blocks.__name__, embedding.__name__)
 _LOOPS = (
     "run_head",
     "run_queue",
@@ -53,6 +60,7 @@ _LOOPS = (
     "run_turns",
     "fill_in_order",
     "raise_level",
+    "find_shares",
 )
 
 
@@ -82,10 +90,14 @@ def compiled() -> Loops | None:
     for name, part in _parts().items():
         twin = FunctionType(part.__code__, scope, name)
         twin.__qualname__, twin.__module__ = f"{name}_{version}", part.__module__
+        # Where a division by zero ends in "no answer" anyway, a test before each would cost half the speed.
+        options: dict[str, object] = {"error_model": "numpy" if part.__module__ in _UNGUARDED else "python"}
+        if name not in _LOOPS:
+            options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         try:
-            scope[name] = numba.njit(twin, cache=True)
+            scope[name] = numba.njit(twin, cache=True, **options)
         except RuntimeError:  # no writable place for the cache
-            scope[name] = numba.njit(twin)
+            scope[name] = numba.njit(twin, **options)
     return {name: scope[name] for name in _LOOPS}  # type: ignore[misc]
 
 
@@ -93,6 +105,20 @@ def is_ready(name: str) -> bool:
     """Whether this process has the machine code of a loop at hand, so that even a small run gains by it."""
     loops = compiled() if compiled.cache_info().currsize else None
     return loops is not None and bool(getattr(loops[name], "signatures", ()))
+
+
+REPAYS = 1000
+"""So many jobs are divided by the interpreted loop before it is compiled: both take seconds."""
+_jobs_seen: dict[tuple[object, ...], int] = {}
+
+
+def pick(name: str, shape: tuple[int, ...], num_jobs: int) -> tuple[Callable[..., Any], Callable[[Any], Any]]:
+    """A loop over share programs, and what makes its arguments of arrays. It is compiled for each `shape` apart, so only
+    where that repays; the answer has the same bits either way."""
+    seen = _jobs_seen[name, *shape] = _jobs_seen.get((name, *shape), 0) + num_jobs
+    if seen > REPAYS and (loops := compiled()) is not None:
+        return loops[name], lambda array: array
+    return interpreted()[name], lambda array: array.tolist()
 
 
 def interpreted() -> Loops:

@@ -16,7 +16,7 @@ LEAST_EASE = 0.2
 
 
 def raise_level(
-    num_types: int,
+    kinds: Any,
     worth: Any,
     gpus: Any,
     capacity: Any,
@@ -33,32 +33,34 @@ def raise_level(
 ) -> float:
     """The largest common level; the shares are left in `x`.
 
+    `kinds` counts the types by its length, which the compiler knows, so it unrolls the loops over them.
     `rows` holds, per job, the slack and price of its time (0, 1), the slack and price of its level (2, 3), their changes
     (4 to 7), what complementarity lacks (8, 9) and two factors (10, 11). `types` holds slack and price of every
     capacity (0, 1), their changes (2, 3) and the lack (4).
     """
+    num_types = len(kinds)
     num_jobs = len(gpus)
     num_rows = num_jobs * (num_types + 2) + num_types
-    level = start_inside(num_types, worth, gpus, capacity, x, z, rows, types)
-    gap = measure_gap(num_types, num_jobs, x, z, rows, types)
+    level = start_inside(kinds, worth, gpus, capacity, x, z, rows, types)
+    gap = measure_gap(kinds, num_jobs, x, z, rows, types)
     for _ in range(MOST_STEPS):
         if gap <= TOLERANCE * level:
             break
-        factor(num_types, worth, gpus, x, z, rows, types, d, u, system)
-        lack(num_types, num_jobs, x, z, rows, types, dx, dz, cx, 0.0, 0.0)
-        rise = direct(num_types, worth, gpus, rows, types, dx, dz, cx, d, u, system)
-        ahead = longest(num_types, num_jobs, x, rows, types, dx, 0)
-        behind = longest(num_types, num_jobs, z, rows, types, dz, 1)
-        left = gap_after(num_types, num_jobs, x, z, rows, types, dx, dz, ahead, behind)
+        factor(kinds, worth, gpus, x, z, rows, types, d, u, system)
+        lack(kinds, num_jobs, x, z, rows, types, dx, dz, cx, 0.0, 0.0)
+        rise = direct(kinds, worth, gpus, rows, types, dx, dz, cx, d, u, system)
+        ahead = longest(kinds, num_jobs, x, rows, types, dx, 0)
+        behind = longest(kinds, num_jobs, z, rows, types, dz, 1)
+        left = gap_after(kinds, num_jobs, x, z, rows, types, dx, dz, ahead, behind)
         ease = max((left / gap) ** 3, LEAST_EASE)
-        lack(num_types, num_jobs, x, z, rows, types, dx, dz, cx, ease * gap / num_rows, 1.0)
-        rise = direct(num_types, worth, gpus, rows, types, dx, dz, cx, d, u, system)
-        ahead = min(0.995 * longest(num_types, num_jobs, x, rows, types, dx, 0), 1.0)
-        behind = min(0.995 * longest(num_types, num_jobs, z, rows, types, dz, 1), 1.0)
+        lack(kinds, num_jobs, x, z, rows, types, dx, dz, cx, ease * gap / num_rows, 1.0)
+        rise = direct(kinds, worth, gpus, rows, types, dx, dz, cx, d, u, system)
+        ahead = min(0.995 * longest(kinds, num_jobs, x, rows, types, dx, 0), 1.0)
+        behind = min(0.995 * longest(kinds, num_jobs, z, rows, types, dz, 1), 1.0)
         for at in range(num_jobs * num_types):
             cx[at] = x[at]
-        move(num_types, num_jobs, x, z, rows, types, dx, dz, ahead, behind)
-        left = measure_gap(num_types, num_jobs, x, z, rows, types)
+        move(kinds, num_jobs, x, z, rows, types, dx, dz, ahead, behind)
+        left = measure_gap(kinds, num_jobs, x, z, rows, types)
         if gap < 1e-3 * level and not left < gap:  # rounding has the last word: keep the point before
             for at in range(num_jobs * num_types):
                 x[at] = cx[at]
@@ -68,8 +70,9 @@ def raise_level(
     return level
 
 
-def start_inside(num_types: int, worth: Any, gpus: Any, capacity: Any, x: Any, z: Any, rows: Any, types: Any) -> float:
+def start_inside(kinds: Any, worth: Any, gpus: Any, capacity: Any, x: Any, z: Any, rows: Any, types: Any) -> float:
     """Half of an equal division, half the lowest level that it reaches, and prices that pay for it."""
+    num_types = len(kinds)
     num_jobs = len(gpus)
     wanted = 0.0
     for job in range(num_jobs):
@@ -109,7 +112,8 @@ def start_inside(num_types: int, worth: Any, gpus: Any, capacity: Any, x: Any, z
     return level
 
 
-def measure_gap(num_types: int, num_jobs: int, x: Any, z: Any, rows: Any, types: Any) -> float:
+def measure_gap(kinds: Any, num_jobs: int, x: Any, z: Any, rows: Any, types: Any) -> float:
+    num_types = len(kinds)
     gap = 0.0
     for at in range(num_jobs * num_types):
         gap += x[at] * z[at]
@@ -121,7 +125,7 @@ def measure_gap(num_types: int, num_jobs: int, x: Any, z: Any, rows: Any, types:
 
 
 def gap_after(
-    num_types: int,
+    kinds: Any,
     num_jobs: int,
     x: Any,
     z: Any,
@@ -132,6 +136,7 @@ def gap_after(
     ahead: float,
     behind: float,
 ) -> float:
+    num_types = len(kinds)
     gap = 0.0
     for at in range(num_jobs * num_types):
         gap += (x[at] + ahead * dx[at]) * (z[at] + behind * dz[at])
@@ -145,7 +150,7 @@ def gap_after(
 
 
 def lack(
-    num_types: int,
+    kinds: Any,
     num_jobs: int,
     x: Any,
     z: Any,
@@ -159,6 +164,7 @@ def lack(
 ) -> None:
     """What every product of slack and price lacks to `goal`; `bend` counts the product of the last changes too. For
     shares it is kept in units of the price."""
+    num_types = len(kinds)
     for at in range(num_jobs * num_types):
         cx[at] = (goal - bend * dx[at] * dz[at]) / x[at] - z[at]
     for job in range(num_jobs):
@@ -171,9 +177,10 @@ def lack(
 
 
 def factor(
-    num_types: int, worth: Any, gpus: Any, x: Any, z: Any, rows: Any, types: Any, d: Any, u: Any, system: Any
+    kinds: Any, worth: Any, gpus: Any, x: Any, z: Any, rows: Any, types: Any, d: Any, u: Any, system: Any
 ) -> None:
     """Newton's matrix with the jobs eliminated: `num_types` + 1 rows of as many columns and one for the right side."""
+    num_types = len(kinds)
     size = num_types + 1
     wide = size + 1
     for at in range(size * wide):
@@ -209,7 +216,7 @@ def factor(
 
 
 def direct(
-    num_types: int,
+    kinds: Any,
     worth: Any,
     gpus: Any,
     rows: Any,
@@ -222,6 +229,7 @@ def direct(
     system: Any,
 ) -> float:
     """The step that closes what is lacking; the answer is the change of the level."""
+    num_types = len(kinds)
     num_jobs = len(gpus)
     size = num_types + 1
     wide = size + 1
@@ -312,8 +320,9 @@ def solve_small(size: int, system: Any) -> None:
         system[row * wide + size] = value / system[copy + row * wide + row]
 
 
-def longest(num_types: int, num_jobs: int, point: Any, rows: Any, types: Any, step: Any, side: int) -> float:
+def longest(kinds: Any, num_jobs: int, point: Any, rows: Any, types: Any, step: Any, side: int) -> float:
     """How far one may go, up to 1, before a slack (side 0) or a price (1) is 0."""
+    num_types = len(kinds)
     most = 1.0
     for at in range(num_jobs * num_types):
         if step[at] * most < -point[at]:
@@ -331,7 +340,7 @@ def longest(num_types: int, num_jobs: int, point: Any, rows: Any, types: Any, st
 
 
 def move(
-    num_types: int,
+    kinds: Any,
     num_jobs: int,
     x: Any,
     z: Any,
@@ -342,6 +351,7 @@ def move(
     ahead: float,
     behind: float,
 ) -> None:
+    num_types = len(kinds)
     for at in range(num_jobs * num_types):
         x[at] += ahead * dx[at]
         z[at] += behind * dz[at]
