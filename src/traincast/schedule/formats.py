@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +42,8 @@ def _name(row: Row, *names: str) -> str | None:
     return None
 
 
-_TIME_FORMATS = (
-    "%Y-%m-%d %H:%M:%S",
-    "%Y-%m-%dT%H:%M:%S",
-    "%Y-%m-%dT%H:%M:%SZ",
-    "%Y-%m-%d %H:%M:%S%z",
-    "%Y-%m-%dT%H:%M:%S%z",
-)
-
-
 def _moment(row: Row, *names: str) -> float:
-    """A time stamp or a number of seconds, as seconds of some fixed origin."""
+    """A time stamp or a number of seconds, as seconds of some fixed origin; a stamp without a zone is read as UTC."""
     text = _name(row, *names)
     if text is None or text in ("Unknown", "None"):
         raise Unusable(f"no {' or '.join(names)}")
@@ -60,13 +51,11 @@ def _moment(row: Row, *names: str) -> float:
         return float(text)
     except ValueError:
         pass
-    for pattern in _TIME_FORMATS:
-        try:
-            moment = datetime.strptime(text, pattern)
-        except ValueError:
-            continue
-        return (moment.replace(tzinfo=None) - datetime(1970, 1, 1)).total_seconds()
-    raise Unusable(f"{names[0]} is {text!r}, not a time")
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Unusable(f"{names[0]} is {text!r}, not a time") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def positive(value: float, what: str) -> float:
@@ -211,6 +200,8 @@ def _gavel(fields: Sequence[str]) -> dict[str, Any]:
 
 
 _GRES = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)")
+_OLD_GRES = re.compile(r"(?:^|,)(?:gres:)?gpu(?::([^:=,()]*[^:=,()\d][^:=,()]*))?[:=](\d+)")
+_ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 
 
 def _sacct(row: Row) -> dict[str, Any] | None:
@@ -220,18 +211,21 @@ def _sacct(row: Row) -> dict[str, Any] | None:
     if "." in job_id:
         return None  # a step of the job above it
     text = _name(row, "AllocTRES") or _name(row, "ReqTRES") or ""
-    found = _GRES.findall(text)
+    old = _name(row, "AllocGRES") or _name(row, "ReqGRES") or ""
+    found = _GRES.findall(text) or _OLD_GRES.findall(old)
     if not found:
-        raise Unusable(f"no gres/gpu in {text!r}")
+        raise Unusable(f"no gres/gpu in {text or old!r}")
     # A generic entry and a typed one name the same GPUs.
     typed = [(kind, int(count)) for kind, count in found if kind]
     gpus = sum(count for _, count in typed) or max(int(count) for _, count in found)
-    start, end = _name(row, "Start"), _name(row, "End")
-    elapsed = _name(row, "ElapsedRaw")
-    if elapsed is not None:
-        duration = _number(row, "ElapsedRaw")
-    elif start in (None, "Unknown") or end in (None, "Unknown"):
+    unknown = (None, "Unknown", "None")
+    if any(name in row and _name(row, name) in unknown for name in ("Start", "End")):
         raise Unusable(f"job {job_id} never started or has not ended")
+    if _name(row, "ElapsedRaw") is not None:
+        duration = _number(row, "ElapsedRaw")
+    elif (elapsed := _ELAPSED.fullmatch(_name(row, "Elapsed") or "")) is not None:
+        days, hours, minutes, seconds = (int(part or 0) for part in elapsed.groups())
+        duration = float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
     else:
         duration = _moment(row, "End") - _moment(row, "Start")
     return {
@@ -258,6 +252,8 @@ def _kubernetes(item: Mapping[str, Any]) -> dict[str, Any]:
     elif kind == "Job" and "tasks" in spec:
         groups = [(entry.get("replicas", 1), entry.get("template", {}).get("spec", {})) for entry in spec["tasks"]]
         tenant = spec.get("queue")
+    elif kind == "Job" and "template" in spec:
+        groups, tenant = [(spec.get("parallelism") or 1, spec["template"].get("spec", {}))], meta.get("namespace")
     else:
         groups, tenant = [(1, spec)], meta.get("namespace")
     gpus, device = 0.0, None
@@ -281,9 +277,13 @@ def _kubernetes(item: Mapping[str, Any]) -> dict[str, Any]:
             moments["start"] = moments["start"] or condition.get("lastTransitionTime")
         if condition.get("type") in ("Finished", "Complete"):
             ends.append(condition.get("lastTransitionTime"))
+        if condition.get("status") == "Running":  # Volcano's conditions say what the job became, with no type
+            moments["start"] = moments["start"] or condition.get("lastTransitionTime")
+        if condition.get("status") == "Completed":
+            ends.append(condition.get("lastTransitionTime"))
     if status.get("state", {}).get("phase") == "Completed" if isinstance(status.get("state"), dict) else False:
         ends.append(status["state"].get("lastTransitionTime"))
-    ends = [end for end in ends if end]
+    ends = [end for end in (*ends, status.get("completionTime")) if end]
     annotated = meta.get("annotations", {}).get("traincast/duration-s")
     if annotated is not None:
         duration = float(annotated)
@@ -324,15 +324,22 @@ def _tidy(row: Row) -> dict[str, Any]:
     }
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+def _csv_rows(path: Path) -> Iterator[tuple[int, Row | Unusable]]:
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         yield from _numbered(csv.DictReader(file), path)
 
 
-def _numbered(reader: "csv.DictReader[str]", path: Path) -> Iterator[tuple[int, Row]]:
+def _numbered(reader: "csv.DictReader[str]", path: Path) -> Iterator[tuple[int, Row | Unusable]]:
+    before = 0
     try:
         for row in reader:
-            yield reader.line_num, row
+            # A quote that is never closed makes one row of many, and the rows inside it would be gone without a word.
+            if (None in row or None in row.values()) and any("\n" in str(cell) for cell in row.values()):
+                rows = f"lines {before + 1} to {reader.line_num}" if before else f"the lines up to {reader.line_num}"
+                yield reader.line_num, Unusable(f"{rows} are one row: a quote is not closed")
+            else:
+                yield reader.line_num, row
+            before = reader.line_num
     except csv.Error as error:
         raise InvalidInput(f"{path}, after line {reader.line_num}: {error}") from error
 
@@ -342,27 +349,27 @@ PAI_TASKS = ("job_name", "task_name", "inst_num", "status", "start_time", "end_t
 """The columns of `pai_task_table`, which is published without a first line of names."""
 
 
-def _pai_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+def _pai_rows(path: Path) -> Iterator[tuple[int, Row | Unusable]]:
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         head = file.readline()
         named = "start_time" in head or "submit_time" in head
         file.seek(0)
         yield from _numbered(csv.DictReader(file) if named else csv.DictReader(file, fieldnames=PAI_TASKS), path)
 
 
-def _bar_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+def _bar_rows(path: Path) -> Iterator[tuple[int, Row | Unusable]]:
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         yield from _numbered(csv.DictReader(file, delimiter="|"), path)
 
 
 def _words(path: Path) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig", errors="replace").splitlines(), 1):
         if line.strip() and not line.lstrip().startswith((";", "#")):
             yield number, line.split()
 
 
 def _tabs(path: Path) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig", errors="replace").splitlines(), 1):
         if line.strip():
             yield number, line.split("\t")
 
@@ -380,7 +387,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _items(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
     try:
         data = json.loads(text)
     except ValueError:
@@ -431,11 +438,11 @@ def guess_format(path: Path) -> str:
     if ending == "" and path.name == "cluster_job_log":
         return "philly-log"
     if ending == ".json":
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
             return "philly-log" if '"attempts"' in file.read(4096) else "kubernetes"
     if ending in known:
         return known[ending]
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
         head = file.readline()
     if "|" in head and "JobID" in head:
         return "sacct"

@@ -47,13 +47,17 @@ def read_trace(path: Path, *, kind: str | None = None, only: str | None = None, 
     bad: list[BadRow] = []
     skipped = 0
     seen: set[str] = set()
+    folded = 0
     for line, row in chosen.rows(path):
         try:
+            if isinstance(row, Unusable):
+                raise row
             if only is not None and only not in _labels(row):
                 skipped += 1
                 continue
             fields = chosen.read(row)
             if fields is None:
+                folded += 1
                 continue
             request = _request(fields, line)
         except (Unusable, InvalidInput) as error:
@@ -75,6 +79,8 @@ def read_trace(path: Path, *, kind: str | None = None, only: str | None = None, 
     notes = [chosen.note] if chosen.note else []
     if skipped:
         notes.append(f"{skipped} rows without this name left out on request")
+    if folded:
+        notes.append(f"{folded} rows of job steps belong to the jobs above them")
     if from_zero and origin:
         jobs = jobs.from_zero()
     return Trace(name=path.stem, format=name, jobs=jobs, bad_rows=tuple(bad), notes=tuple(notes))
@@ -99,10 +105,12 @@ def _request(fields: dict[str, Any], line: int) -> Request:
     workload = fields.get("workload")
     if duration is None and workload is None:
         raise Unusable("no duration and no workload")
+    if fields["submit_s"] < 0:
+        raise Unusable(f"submission is at {fields['submit_s']:g} s; it must be at least 0")
     low, high = known("min_gpus"), known("max_gpus")
     return Request(
         job_id=fields.get("job_id") or str(line),
-        submit_s=max(float(fields["submit_s"]), 0.0),
+        submit_s=float(fields["submit_s"]),
         num_gpus=positive(float(fields["num_gpus"]), "GPUs"),
         duration_s=duration,
         workload=workload if workload is not None else label if duration is None else None,
