@@ -2,12 +2,12 @@
 lies around the allocator is added."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traincast.simulate.allocator import CachingAllocator
 from traincast.simulate.memory import RESIDENT, Life, Place, find_lives, replay_pass
-from traincast.spec import MemoryProfile, Op, Stage
+from traincast.spec import MemoryProfile, Op, Repeat, Stage
 from traincast.spec.graph import segments
 
 STEPS = 2
@@ -46,26 +46,26 @@ _SHARPNESS = 24.0
 _MOST_SHARE = 1e6
 
 
-def reserve(stage: Stage, *, accumulates: bool, capacity_bytes: float | None = None) -> int:
+def reserve(stage: Stage, *, accumulates: bool) -> int:
     """Bytes that the allocator has taken from the device after two steps: folded layers are unfolded one by one."""
-    allocator = CachingAllocator(capacity_bytes=capacity_bytes)
+    allocator = CachingAllocator()
     steady = (*RESIDENT, "gradient") if accumulates else RESIDENT
     for index, tensor in enumerate(stage.tensors):
         if tensor.role in steady and tensor.num_bytes:
             for copy in range(tensor.copies):
                 allocator.allocate(("resident", index, copy), tensor.num_bytes)
     lives = find_lives(stage, accumulates=accumulates)
-    pieces = [_pieces(stage, life) for life in lives]
+    parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
+    pieces = [_pieces(stage, parts, life) for life in lives]
     for _ in range(STEPS):
-        _run_step(stage, lives, pieces, allocator)
+        _run_step(parts, lives, pieces, allocator)
     return allocator.peak_reserved_bytes
 
 
-def _pieces(stage: Stage, life: Life) -> list[float]:
+def _pieces(stage: Stage, parts: Sequence[Repeat], life: Life) -> list[float]:
     """An update runs over lists of tensors, so what it makes comes in as many pieces as there are weights."""
     size = stage.tensors[life.tensor].num_bytes
     number, position = life.born
-    parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
     if stage.tasks[parts[number].start + position].phase != "optimizer":
         return [size]
     weights = [t.num_bytes for t in stage.tensors if t.role == "parameter" for _ in range(t.copies) if t.num_bytes]
@@ -73,8 +73,9 @@ def _pieces(stage: Stage, life: Life) -> list[float]:
     return [size * weight / whole for weight in weights] if whole else [size]
 
 
-def _run_step(stage: Stage, lives: list[Life], pieces: list[list[float]], allocator: CachingAllocator) -> None:
-    parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
+def _run_step(
+    parts: Sequence[Repeat], lives: Sequence[Life], pieces: Sequence[Sequence[float]], allocator: CachingAllocator
+) -> None:
     born, dies, let_go = (_by_place(lives, which) for which in ("born", "dies", "carried_to"))
     held: set[tuple[int, int]] = set()
 
@@ -109,7 +110,7 @@ def _run_step(stage: Stage, lives: list[Life], pieces: list[list[float]], alloca
         free(life, repetition)
 
 
-def _by_place(lives: list[Life], which: str) -> Mapping[Place, list[int]]:
+def _by_place(lives: Sequence[Life], which: str) -> Mapping[Place, list[int]]:
     places: defaultdict[Place, list[int]] = defaultdict(list)
     for index, life in enumerate(lives):
         place = getattr(life, which)
