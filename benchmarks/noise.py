@@ -1,9 +1,16 @@
 """The noise floor of the measuring protocol: how far repeated estimates of the same configuration lie apart.
 
 python benchmarks/noise.py [--estimates 5] [--rounds 5] [--share 0.25] [--json]
+python benchmarks/noise.py --paired          # about 4 minutes on a quiet machine
 
 Every estimate is what `traincast profile steps` would keep: the median over the blocks of interleaved rounds. Estimates of
 all configurations are taken in turn, so that they lie minutes apart. The spread is the standard deviation over the mean.
+
+The canary (tiny kernels) removed the machine's drift in one run and added to it in the next: it lives in the first cache and
+does not feel what steps feel. `--paired` asks whether a reference does that is itself a step. Each visit is a block of the
+step between blocks of two references, O S step S O: S is another size of the same family (the same mix of arithmetic, memory
+and calls), O of another kind. An estimate is the median over visits of step / mean(S before, S after); a reference that feels
+the same drift makes it steadier than the step's own CPU time, and O tells whether it must be of the same kind.
 """
 
 import argparse
@@ -13,8 +20,8 @@ import sys
 import time
 
 from traincast.profile.machine import Steadiness, make_canary, steady
-from traincast.profile.protocol import Protocol, measure
-from traincast.profile.steps import step_experiment, step_subjects
+from traincast.profile.protocol import Protocol, measure, measure_block
+from traincast.profile.steps import prepare_step, step_experiment, step_subjects
 from traincast.spec.measurement import Block
 
 CONFIGURATIONS = (
@@ -24,13 +31,27 @@ CONFIGURATIONS = (
 )  # fmt: skip
 
 
+SAME_KIND = {
+    "mlp(depth=2,width=128)": "mlp(depth=4,width=128)", "vgg(depth=2,width=16,size=24)": "vgg(depth=2,width=8,size=24)",
+    "resnet(depth=2,width=8)": "resnet(depth=2,width=16)", "convnext(depth=2,width=48)": "convnext(depth=2,width=24)",
+    "vit(depth=2,width=48,patch=4)": "vit(depth=2,width=96,patch=4)",
+    "gpt(depth=2,width=128,length=32)": "gpt(depth=2,width=64,length=32)",
+    "bert(depth=2,width=64,length=64)": "bert(depth=2,width=128,length=32)",
+    "lstm(layers=1,width=128,length=32)": "lstm(layers=1,width=128,length=16)",
+}  # fmt: skip
+OTHER_KIND = ("mlp(depth=4,width=256)", 16)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--estimates", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--share", type=float, default=None, help="CPU quota in cores; default: none")
+    parser.add_argument("--paired", action="store_true", help="between blocks of reference steps")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.paired:
+        return pair(options)
     experiments = [step_experiment(name, batch=batch) for name, batch in CONFIGURATIONS]
     found: dict[str, list[tuple[float, float, float]]] = {each.key: [] for each in experiments}
     begun = time.monotonic()
@@ -63,6 +84,57 @@ def main() -> int:
         row = [choose(values) for values in zip(*spreads.values(), strict=True)]
         print(f"{label:60} {row[0]:7.1%} {row[1]:7.1%} {row[2]:16.1%}")
     return 0
+
+
+def pair(options: argparse.Namespace) -> int:
+    protocol = Protocol(block_s=0.08, warm_up_s=0.01)
+    labels = ("CPU", "over same kind", "over other kind")
+    found: dict[str, list[tuple[float, ...]]] = {name: [] for name, _ in CONFIGURATIONS}
+    begun = time.monotonic()
+    with steady(Steadiness(cores=(1,), num_threads=1, cpu_share=options.share)):
+        for number in range(options.estimates):
+            taken: dict[str, list[tuple[float, ...]]] = {name: [] for name, _ in CONFIGURATIONS}
+            for _ in range(options.rounds):
+                for name, batch in CONFIGURATIONS:
+                    taken[name].append(visit_between(name, batch, protocol))
+            for name, visits in taken.items():
+                found[name].append(tuple(statistics.median(column) for column in zip(*visits, strict=True)))
+            print(
+                f"estimate {number + 1} of {options.estimates} after {time.monotonic() - begun:.0f} s", file=sys.stderr
+            )
+    spreads = {name: tuple(spread(list(column)) for column in zip(*rows, strict=True)) for name, rows in found.items()}
+    if options.json:
+        print(json.dumps({"labels": labels, "spread": spreads, "estimates": found}))
+        return 0
+    print(f"{options.estimates} estimates of {options.rounds} visits each; standard deviation over mean")
+    print(f"{'configuration':44}" + "".join(f"{label:>18}" for label in labels))
+    for name, row in [*spreads.items(), *summaries(spreads)]:
+        print(f"{name:44}" + "".join(f"{value:18.1%}" for value in row))
+    return 0
+
+
+def summaries(spreads: dict[str, tuple[float, ...]]) -> list[tuple[str, tuple[float, ...]]]:
+    columns = list(zip(*spreads.values(), strict=True))
+    return [
+        (name, tuple(choose(column) for column in columns))
+        for name, choose in (("median", statistics.median), ("worst", max))
+    ]
+
+
+def visit_between(name: str, batch: int, protocol: Protocol) -> tuple[float, ...]:
+    """CPU time of the step, over that of the references around it."""
+    step, same, other = (
+        prepare_step(step_experiment(each, batch=size))
+        for each, size in ((name, batch), (SAME_KIND[name], batch), OTHER_KIND)
+    )
+    outer, inner, middle, inner_again, outer_again = (
+        cpu_seconds(measure_block(running, protocol=protocol)) for running in (other, same, step, same, other)
+    )
+    return middle, 2 * middle / (inner + inner_again), 2 * middle / (outer + outer_again)
+
+
+def cpu_seconds(block: Block) -> float:
+    return block.cpu_seconds or block.seconds
 
 
 def spread(values: list[float]) -> float:

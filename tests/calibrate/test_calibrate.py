@@ -262,6 +262,30 @@ def test_the_whole_loop_plans_measures_keeps_fits_and_checks(tmp_path: Path, mon
         assert ours == pytest.approx(true_seconds(load), rel=0.25)
 
 
+def test_a_budget_that_the_first_plan_overran_ends_the_calibration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from traincast.calibrate import machine as room
+
+    clock = iter(range(0, 10**6, 5))
+
+    def measure(subjects: list[Subject], *, num_done: object, **_: object):  # type: ignore[no-untyped-def]
+        for subject in subjects:
+            block = Block(started_at="", wall_s=(1e-3,), cpu_s=(1e-3,), source="made up")
+            yield room.Visit(experiment=subject.experiment, block=block)
+
+    monkeypatch.setattr(room, "measure", measure)
+    monkeypatch.setattr(room, "anchors", lambda: operators(5, 1))
+    monkeypatch.setattr(room.time, "monotonic", lambda: float(next(clock)))
+    candidates = Candidates(loads=(*operators(1, 10), *steps(1, 5)), held_out=tuple(steps(99, 3)))
+    with Store(tmp_path / "m.db") as store:
+        outcome = calibrate_machine(
+            candidates, name="late", store=store, environment=HERE, prepare=fake_machine, budget_s=40.0,
+            protocol=Protocol(num_rounds=1, block_s=0.03),
+        )  # fmt: skip
+    assert outcome.measuring_s >= 40.0
+
+
 def test_held_out_models_are_decided_by_name_alone_and_are_about_a_fifth() -> None:
     names = [f"model {number}" for number in range(1000)]
     held = [name for name in names if is_held_out(name)]

@@ -1,6 +1,6 @@
 """Learns one machine from a few minutes on it: design -> measure -> store -> fit -> report, and a calibration to keep."""
 
-from traincast.calibrate.choose import choose_loads, expected_cost_s
+from traincast.calibrate.choose import choose_loads, expected_cost_s, measuring_cost_s
 from traincast.calibrate.collectives import fit_collectives
 from traincast.calibrate.fit import Amounts, Fit, Peaks, refit, start_fit
 from traincast.calibrate.kept import (
@@ -35,6 +35,6 @@ from traincast.calibrate.machine import (
 __all__ = [
     "Amounts", "Calibrated", "Candidates", "Fit", "Load", "Outcome", "Peaks", "Score", "anchors", "calibrate_machine",
     "capture_step", "choose_costs", "choose_loads", "corpus_candidates", "expected_cost_s", "find_peaks", "fit_collectives",
-    "is_held_out", "keep", "load_calibration", "observed_seconds", "operator_load", "operators_of", "refit",
+    "is_held_out", "keep", "load_calibration", "measuring_cost_s", "observed_seconds", "operator_load", "operators_of", "refit",
     "run_subjects", "save_calibration", "seconds_by_key", "start_fit", "step_load", "to_calibration",
 ]  # fmt: skip

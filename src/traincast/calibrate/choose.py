@@ -41,8 +41,11 @@ def choose_loads(
 
 def expected_cost_s(load: Load, fit: Fit, protocol: Protocol) -> float:
     """Of measuring it: preparing, warming up and timing, in every round."""
-    run_s = float(fit.predict([load])[0])
+    return measuring_cost_s(float(fit.predict([load])[0]), is_step=load.is_step, protocol=protocol)
+
+
+def measuring_cost_s(run_s: float, *, is_step: bool, protocol: Protocol) -> float:
     warm_up_s = max(protocol.warm_up_s, protocol.warm_up_runs * run_s)
     timed_s = max(protocol.block_s, protocol.min_repeats * run_s)
-    prepare_s = 0.03 + 3 * run_s if load.is_step else 0.003
+    prepare_s = 0.03 + 3 * run_s if is_step else 0.003
     return protocol.num_rounds * (prepare_s + warm_up_s + timed_s)

@@ -181,12 +181,14 @@ def calibrate_machine(
         known = [index for index, load in enumerate(loads) if load.experiment.key in seconds_of]
         closed = [index for index, load in enumerate(loads) if load.experiment.key in failures]
         left_s = budget_s - spent_s
+        if left_s <= 0:
+            break
         share_s = left_s / (num_plans - turn)
         costs = [ratio * expected_cost_s(load, fit, protocol) for load in loads]
         chosen = choose_loads(
             fit, loads, costs=costs, budget_s=share_s, measured=known, forbidden=closed, method=method
         )
-        if not chosen or left_s <= 0:
+        if not chosen:
             break
         expected_s = sum(costs[index] for index in chosen)
         say(f"plan {turn + 1} of {num_plans}: {len(chosen)} experiments, about {expected_s:.0f} s")
