@@ -9,6 +9,11 @@ from tests.builders import make_mlp
 from traincast.accuracy.corpus import Corpus, CorpusStep
 from traincast.accuracy.paper.compare import (
     ABLATION,
+    ALONE_S,
+    BOX,
+    EVERY_SPLIT,
+    LINEAR,
+    NONLINEAR,
     OURS,
     SCALEDL,
     SCALEDL_FORM,
@@ -17,10 +22,12 @@ from traincast.accuracy.paper.compare import (
     compare_splits,
     ours,
     splits,
+    unpriced,
 )
 from traincast.accuracy.paper.jobs import MeasuredJob, forecast_jobs
-from traincast.accuracy.paper.stack import Learner, Parts, plan_of
-from traincast.cost.interaction.fit import Training
+from traincast.accuracy.paper.stack import Learner, Parts, plan_of, see
+from traincast.cost.interaction.features import NUMERIC
+from traincast.cost.interaction.fit import Example, Training, fit_network
 from traincast.profile.corpus import SETTINGS
 from traincast.spec.graph import Graph
 
@@ -123,6 +130,21 @@ def test_every_method_answers_each_family_left_out(learner: Learner) -> None:
     assert all(np.isfinite(line.mean) for line in lines)
 
 
+def test_a_network_that_answers_alone_is_told_no_price_and_starts_from_one_for_all(learner: Learner) -> None:
+    model = learner.learn(learner.corpus.steps, Parts(own=False))
+    workload = learner.workloads["gpt(width=64)", 8]
+    seen = unpriced(see(workload.graph, model.calibration))
+    for name in ("log_share", "log_relative_cost", "position"):
+        assert not seen.numeric[:, NUMERIC.index(name)].any()
+    examples = [Example(seen=seen, seconds=1.0), Example(seen=seen, seconds=1.0)]
+    begun = fit_network(examples, Training(width=2, num_steps=1, rate=0.0, bound=6.0, fades=False))
+    silent = replace(begun, weights={name: 0 * value for name, value in begun.weights.items()})
+    # exp(0) times the same price for every call: what is left is counting them.
+    assert float((silent.factors(seen) * seen.seconds * seen.counts).sum()) == pytest.approx(
+        ALONE_S * sum(workload.graph.counts())
+    )
+
+
 def test_the_ablation_switches_one_part_at_a_time() -> None:
     default = Parts()
     for name, parts in ABLATION.items():
@@ -130,6 +152,13 @@ def test_the_ablation_switches_one_part_at_a_time() -> None:
             continue
         changed = [field for field in Parts.__slots__ if getattr(parts, field) != getattr(default, field)]
         assert len(changed) == (0 if parts == default else 1), name
+
+
+def test_a_baseline_answers_every_split(learner: Learner) -> None:
+    lines = list(compare_splits(learner, seeds=(0,), methods={BOX: EVERY_SPLIT[BOX]}, table="ScaleDL"))
+    asked = {line.split for line in lines}
+    assert asked == {"random", "leave-architecture-out", "leave-family-out", "leave-scale-out", "leave-network-out"}
+    assert {LINEAR, NONLINEAR, BOX} < set(EVERY_SPLIT)
 
 
 def test_designs_are_compared_at_the_same_number_of_measurements(learner: Learner) -> None:
