@@ -23,7 +23,7 @@ from traincast.accuracy.scores import (
     score_memory,
     score_time,
 )
-from traincast.accuracy.splits import SPLITS, answer_split, folds
+from traincast.accuracy.splits import SPLITS, Split, answer_split, folds
 from traincast.cost.stack import Stack
 from traincast.errors import TraincastError
 
@@ -129,31 +129,29 @@ def _compare_splits(scored: Sequence[Scored], rows: Sequence[Row]) -> list[Compa
             found.append(Comparison(split=split.name, method=one.method, score=score(truth, list(one.steps_s))))
         found.append(Comparison(split=split.name, method=OURS, score=score_time(asked)))
         if by_id:
-            again: list[Scored] = []
-            without: list[Scored] = []
-            shipped: list[Scored] = []
-            one_fold = split.leave_out is None
-            most_known, most = (MOST_KNOWN, MOST_ASKED) if one_fold else (MOST_KNOWN_OF_A_FOLD, MOST_ASKED_OF_A_FOLD)
-            for known, rest in _thin(list(folds(split, measured)), MOST_FOLDS):
-                asked_cases = [row.case for row in _thin(rest, most)]
-                telling = choose_telling([row.case for row in known], asked_cases, most_known)
-                known_rows = [by_id[known[place].case.case_id] for place in telling]
-                asked_rows = [by_id[case.case_id] for case in asked_cases]
-                again.extend(_grant(known_rows, asked_rows))
-                without.extend(_grant([], asked_rows))
-                if one_fold:
-                    shipped.extend(_grant(known_rows, asked_rows, prior=None))
-            found.append(Comparison(split=split.name, method=OURS_GIVEN, score=score_time(again)))
-            found.append(Comparison(split=split.name, method=OURS_IGNORING, score=score_time(without)))
-            if shipped:
-                names = {row.case.case_id for row in shipped}
-                same = [row for row in asked if row.case.case_id in names]
-                found.append(Comparison(split=split.name, method=SHIPPED_GIVEN, score=score_time(shipped)))
-                found.append(Comparison(split=split.name, method=SHIPPED_IGNORING, score=score_time(same)))
+            found.extend(compare_granted(split, measured, by_id))
     return found
 
 
-def _grant(known: Sequence[Row], asked: Sequence[Row], *, prior: Stack | None = UNTOUCHED) -> list[Scored]:
+def compare_granted(split: Split, measured: Sequence[Measured], rows: Mapping[str, Row]) -> list[Comparison]:
+    """An even choice of the asked rows of a split with and without an even choice of the known ones. `rows`: by case."""
+    answers: dict[str, list[Scored]] = {}
+    one_fold = split.leave_out is None
+    most_known, most = (MOST_KNOWN, MOST_ASKED) if one_fold else (MOST_KNOWN_OF_A_FOLD, MOST_ASKED_OF_A_FOLD)
+    for known, rest in _thin(list(folds(split, measured)), MOST_FOLDS):
+        asked = [row.case for row in _thin(rest, most)]
+        telling = choose_telling([row.case for row in known], asked, most_known)
+        known_rows = [rows[known[place].case.case_id] for place in telling]
+        asked_rows = [rows[case.case_id] for case in asked]
+        answers.setdefault(OURS_GIVEN, []).extend(_grant(known_rows, asked_rows, prior=UNTOUCHED))
+        answers.setdefault(OURS_IGNORING, []).extend(_grant([], asked_rows, prior=UNTOUCHED))
+        if one_fold:
+            answers.setdefault(SHIPPED_GIVEN, []).extend(_grant(known_rows, asked_rows, prior=None))
+            answers.setdefault(SHIPPED_IGNORING, []).extend(_grant([], asked_rows, prior=None))
+    return [Comparison(split=split.name, method=method, score=score_time(own)) for method, own in answers.items()]
+
+
+def _grant(known: Sequence[Row], asked: Sequence[Row], *, prior: Stack | None) -> list[Scored]:
     """Asked again with the known rows given (or none), from a prior or, without one, from shipped constants."""
     predictions = answer_rows(asked, given=known, prior=prior)
     return [
