@@ -2,7 +2,7 @@
 
 python benchmarks/resources.py noise                 # how far two measurements of the same lie apart (seconds)
 python benchmarks/resources.py ours                  # physics, the process and the graph network (two minutes for each seed)
-python benchmarks/resources.py transfer              # to settings never seen (two minutes)
+python benchmarks/resources.py transfer              # to each setting, never seen (twenty seconds for each and each seed)
 python benchmarks/resources.py driple 4x1gbit       # Driple's network beside ours (two CPU minutes for each setting and seed)
 """
 
@@ -11,6 +11,7 @@ import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from traincast.accuracy.paper.driple import (
     NAMES,
     Measured,
     TargetScore,
+    TransferPoint,
     coverage,
     errors_of,
     find_ranges,
@@ -29,17 +31,19 @@ from traincast.accuracy.paper.driple import (
     predict_left_out,
     read_runs,
     relative_error,
+    saved_times,
     split_by,
     summarise,
     transfer,
 )
+from traincast.files import write_whole
 from traincast.profile.corpus import SETTINGS, Setting
 from traincast.profile.machine import total_memory_bytes
+from traincast.report.schedule import Curve, draw_curves
 from traincast.resources import profile_samples
 from traincast.spec import ResourceProfile
 
 COUNTS = (0, 2, 5, 10, 20, 40, 80)
-TRANSFER = ("4x100mbit", "4xmixed", "3x10gbit")
 
 
 def print_noise(rows: Sequence[Measured]) -> None:
@@ -118,19 +122,41 @@ def print_ours(rows: Sequence[Measured], seeds: range) -> None:
             print(f"  {name:18} n {tables['network'][index].num_rows:5}  {cells}")
 
 
-def print_transfer(rows: Sequence[Measured], settings: Sequence[str], seeds: range) -> None:
+def print_transfer(rows: Sequence[Measured], settings: Sequence[str], seeds: range, plot: Path | None) -> None:
     from traincast.resources.train import Training
 
     print("transfer to a setting never seen, mean error over the twelve numbers (median over seeds)")
-    print("setting      runs  seconds  with transfer  from scratch")
+    print("setting      runs  seconds  with transfer  seconds  from scratch")
+    curves = []
     for setting in settings:
         one = Training(num_members=1)
-        curves = [transfer(rows, setting=setting, counts=COUNTS, seed=seed, training=one) for seed in seeds]
-        for points in zip(*curves, strict=True):
-            seconds = statistics.median(point.seconds for point in points)
-            ours = statistics.median(point.with_transfer for point in points)
-            alone = statistics.median(point.from_scratch for point in points)
-            print(f"{setting:11} {points[0].num_samples:5} {seconds:8.1f} {ours:14.1%} {alone:13.1%}", flush=True)
+        found = [transfer(rows, setting=setting, counts=COUNTS, seed=seed, training=one) for seed in seeds]
+        points = [_median(same) for same in zip(*found, strict=True)]
+        for point in points:
+            print(
+                f"{setting:11} {point.num_samples:5} {point.seconds:8.1f} {point.with_transfer:14.1%} "
+                f"{point.scratch_seconds:8.1f} {point.from_scratch:13.1%}"
+            )
+        times = {count: saved_times(points, num_samples=count) for count in COUNTS[-3:]}
+        print(f"{setting:11} fewer seconds for the error from scratch of so many runs: {times}", flush=True)
+        own = [point for point in points if point.num_samples]
+        for name, x, y in (
+            ("transfer", [point.seconds for point in own], [100 * point.with_transfer for point in own]),
+            ("scratch", [point.scratch_seconds for point in own], [100 * point.from_scratch for point in own]),
+        ):
+            curves.append(Curve(name=f"{setting}, {name}", x=x, y=[min(value, 100.0) for value in y]))
+    if plot is not None:
+        write_whole(plot, draw_curves(
+            curves, title="Error in a setting never seen, against seconds of measuring in it", x_label="measured seconds",
+            y_label="mean error over the twelve, %", log_x=True,
+        ).encode())  # fmt: skip
+
+
+def _median(points: Sequence[TransferPoint]) -> TransferPoint:
+    """Of the same number of samples, over seeds."""
+    names = ("seconds", "with_transfer", "scratch_seconds", "from_scratch")
+    middle = {name: statistics.median(getattr(point, name) for point in points) for name in names}
+    return replace(points[0], **middle)
 
 
 def print_driple(rows: Sequence[Measured], settings: Sequence[str], *, split: str, training: Mapping[str, int],
@@ -221,6 +247,7 @@ if __name__ == "__main__":
     parser.add_argument("--groups", type=int, default=32, help="of operators in Driple's graphs; theirs has 100")
     parser.add_argument("--update", type=int, default=32, help="graphs of one update of Driple")
     parser.add_argument("--batches", type=int, nargs="+", default=(4, 16), help="of the runs Driple learns")
+    parser.add_argument("--plot", type=Path, help="of the transfer: an SVG file")
     options = parser.parse_args()
     table = read_runs(load_corpus())
     if options.what == "noise":
@@ -230,7 +257,8 @@ if __name__ == "__main__":
     elif options.what == "ours":
         print_ours(table, range(options.seeds))
     elif options.what == "transfer":
-        print_transfer(table, options.settings or TRANSFER, range(options.seeds))
+        every = [setting.name for setting in SETTINGS]
+        print_transfer(table, options.settings or every, range(options.seeds), options.plot)
     else:
         chosen = options.settings or ("4x1gbit", "2x100mbit")
         recipe = {

@@ -10,6 +10,7 @@ from traincast.accuracy.corpus import CorpusStep
 from traincast.accuracy.paper.driple import (
     NAMES,
     Measured,
+    TransferPoint,
     coverage,
     errors_of,
     find_ranges,
@@ -17,6 +18,7 @@ from traincast.accuracy.paper.driple import (
     mean_over_targets,
     predict_left_out,
     relative_error,
+    saved_times,
     summarise,
 )
 from traincast.profile.corpus import SETTINGS
@@ -79,3 +81,16 @@ def test_who_answers_has_not_seen_the_architecture() -> None:
     )
     assert told == pytest.approx(untold)
     assert predict_left_out(rows, split="architecture", method="physics")[3].keys() == set(NAMES)
+
+
+def test_what_transfer_saves_is_counted_in_seconds_at_equal_error() -> None:
+    def point(num_samples: int, seconds: float, ours: float, theirs: float) -> TransferPoint:
+        return TransferPoint(
+            setting="new", num_samples=num_samples, seconds=seconds, with_transfer=ours, scratch_seconds=3 * seconds,
+            from_scratch=theirs,
+        )  # fmt: skip
+
+    points = [point(0, 0.0, 0.4, float("nan")), point(2, 1.0, 0.3, 0.8), point(20, 10.0, 0.28, 0.3)]
+    assert saved_times(points, num_samples=20) == pytest.approx(30.0)
+    assert saved_times(points, num_samples=2) == float("inf")
+    assert saved_times([*points[:1], point(20, 10.0, 0.4, 0.3)], num_samples=20) == 0.0

@@ -9,7 +9,7 @@ import pytest
 
 from builders import make_mlp
 from traincast.errors import InvalidInput
-from traincast.resources.adapt import adapt
+from traincast.resources.adapt import adapt, choose_runs
 from traincast.resources.correction import (
     BOUNDS,
     NUM_NODE_FEATURES,
@@ -168,10 +168,33 @@ def test_a_few_runs_of_a_new_setting_shift_its_forecasts_towards_them():
     for count in (2, 6):
         adapted = adapt(correction, [(nodes, measure(correction, nodes, slower=1.5)) for nodes in steps[:count]])
         missed.append(abs(math.log(adapted.predict(asked, place()).step_s / truth.step_s)))
-    assert missed[0] > 5 * missed[1]
-    assert missed[1] >= missed[2]
+    # Two runs are noise in part, so they are not believed to the last; six are.
+    assert missed[0] > 3 * missed[1]
+    assert missed[0] > 5 * missed[2]
 
 
 def test_nothing_to_adapt_to_is_refused():
     with pytest.raises(InvalidInput, match="no run"):
         adapt(make_correction(), [])
+
+
+def test_the_runs_to_measure_differ_from_each_other_and_the_dear_ones_wait():
+    correction = make_correction()
+    candidates = [(nodes, place()) for nodes in [nodes_of(width=width) for width in (8, 8, 8, 512, 16, 24)]]
+    chosen = choose_runs(correction, candidates, num_runs=4)
+    assert len(set(chosen)) == 4
+    assert len({candidates[index][0].work.gradient_bytes for index in chosen[:3]}) >= 2
+    steps = [expect(RATES, nodes.work, where).step_s for nodes, where in candidates]
+    assert steps[chosen[0]] < max(steps)
+    assert sorted(choose_runs(correction, candidates, num_runs=99)) == list(range(len(candidates)))
+
+
+def test_how_much_slower_other_nodes_are_reaches_the_network_through_physics_alone():
+    nodes = nodes_of(width=16)
+    equal = place()
+    unequal = replace(equal, slowest=equal.slowest / 2)
+    points = [describe_place(nodes.work, where, expect(RATES, nodes.work, where)) for where in (equal, unequal)]
+    assert len(points[0]) == NUM_PLACE_FEATURES
+    # The place looks the same; only what physics expects of the step and the shares differs.
+    assert (points[0][:9] == points[1][:9]).all()
+    assert (points[0] != points[1]).any()

@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 Places = NDArray[np.intp]
 
 WEIGHTS = Path(__file__).parent / "weights" / "twelve.json.gz"
-FORMAT, VERSION = "traincast-resource-correction", 1
+FORMAT, VERSION = "traincast-resource-correction", 2
 NUM_ROUNDS = 2
 BOUNDS: Mapping[str, float] = {
     name: 1.0 if name == "step" else 3.0 if name.removesuffix("_share") in TIMED else 1.2 if name.endswith("_share") else 2.0
@@ -52,7 +52,7 @@ FLOOR = 0.1
 """An idle or burst time is judged against itself or, where shorter, against this share of the step."""
 TWELVE = tuple(f"{resource}_{name}" for resource in RESOURCES for name in ("idle_s", "burst_s", "peak"))
 NUM_NODE_FEATURES = len(KIND_GROUPS) + len(PHASES) + 7
-NUM_PLACE_FEATURES = 16
+NUM_PLACE_FEATURES = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +96,14 @@ def node_shares(nodes: Nodes, rates: Rates) -> Array:
 
 
 def describe_place(work: Work, place: Place, expected: Expected) -> Array:
-    """What the perceptron sees beside the graph."""
+    """What the perceptron sees beside the graph. How much slower other nodes are is not among it: physics says what that does
+    to the step and to the share of it that a rank works, and settings with unequal nodes are too few to learn more from."""
     wire_s, step_s = expected.wire_s, expected.step_s
     sizes = (sum(work.flop), sum(work.num_bytes), sum(work.calls), work.gradient_bytes, work.batch_size)
     return np.array([
         *(math.log1p(size) for size in sizes),
         place.num_ranks, float(place.num_ranks > 1), math.log10(place.bytes_per_s),
-        math.log10(place.narrowest_bytes_per_s), place.speed / place.slowest,
+        math.log10(place.narrowest_bytes_per_s),
         wire_s / step_s, math.log(step_s / WINDOW_S), math.log1p(wire_s / WINDOW_S), expected.shares["gpu"],
         expected.shares["sent"],
         # A gap of less than two windows is not seen: what is left beside the wire decides whether there is one.

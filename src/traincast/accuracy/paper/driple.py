@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traincast.accuracy.corpus import Corpus, CorpusStep
-from traincast.resources.adapt import adapt
+from traincast.resources.adapt import adapt, choose_runs
 from traincast.resources.correction import FLOOR, TWELVE, GraphCorrection, Nodes, read_nodes
 from traincast.resources.learned import Place, Rates, Run, count_work, fit_rates, learn
 
@@ -20,7 +20,7 @@ NUM_FOLDS = 5
 NAMES = TWELVE
 METHODS = ("physics", "process", "network")
 """What physics derives alone; the Gaussian process over sums of operators; the graph network over the operators themselves."""
-TUNED = 20
+TUNED = 40
 """From so many runs on the last layers of the network are tuned before outputs are shifted."""
 Predict = Callable[[Nodes, Place], Mapping[str, float]]
 
@@ -138,7 +138,7 @@ def tune_network(source: GraphCorrection, rows: Sequence[Measured]) -> GraphCorr
     """The last layers, as Driple does."""
     from traincast.resources.train import Example, Training, fit_correction
 
-    gentle = Training(num_epochs=40, rate=2e-3)
+    gentle = Training(num_epochs=20, rate=1e-3)
     tuned = fit_correction([Example(nodes=row.nodes, run=row.run) for row in rows], training=gentle, start=source)
     return replace(
         tuned,
@@ -239,46 +239,61 @@ class TransferPoint:
     setting: str
     num_samples: int
     seconds: float
-    """Measuring those samples took this long: every repeat of each."""
+    """Measuring the chosen samples took this long: every repeat of each."""
     with_transfer: float
+    scratch_seconds: float
+    """Measuring as many drawn at random took so long."""
     from_scratch: float
-    """Mean relative error over the twelve targets."""
+    """Mean relative error over the twelve targets; not a number without samples."""
 
 
 def transfer(rows: Sequence[Measured], *, setting: str, counts: Sequence[int], seed: int = 0,
              training: "Training | None" = None) -> list[TransferPoint]:  # fmt: skip
-    """Learn all other settings, then add few runs of this one; asked are runs of architectures in none of them."""
+    """Learn all other settings, then add few runs of this one; asked are runs of architectures in none of them.
+
+    Transfer measures the runs it chooses itself; from scratch nothing is known to choose by, so runs are drawn.
+    """
     elsewhere = [row for row in rows if row.step.setting.name != setting and fold_of(row.step.name, seed=seed)]
     inside = [row for row in rows if row.step.setting.name == setting]
     asked = [row for row in inside if fold_of(row.step.name, seed=seed) == 0]
     pool = [row for row in inside if fold_of(row.step.name, seed=seed)]
     order = np.random.default_rng(seed).permutation(len(pool))
     source = fit_network(elsewhere, training=training)
+    chosen = choose_runs(source, [(row.nodes, row.run.place) for row in pool], num_runs=max(counts))
     points = []
     for count in counts:
-        few = [pool[index] for index in order[:count]]
-        seconds = sum(_measuring_s(row) for row in few)
+        few, drawn = ([pool[index] for index in indices[:count]] for indices in (chosen, order))
         if few:
             base = source if count < TUNED else tune_network(source, few)
             adapted = adapt(base, [(row.nodes, row.run) for row in few])
             ours = [adapted.predict(row.nodes, row.run.place).twelve for row in asked]
-            theirs = score_alone(few, asked)
+            theirs = score_alone(drawn, asked)
         else:
             ours, theirs = [source.predict(row.nodes, row.run.place).twelve for row in asked], float("nan")
         points.append(
             TransferPoint(
-                setting=setting, num_samples=len(few), seconds=seconds, with_transfer=_score(asked, ours),
+                setting=setting, num_samples=len(few), seconds=sum(_measuring_s(row) for row in few),
+                with_transfer=_score(asked, ours), scratch_seconds=sum(_measuring_s(row) for row in drawn),
                 from_scratch=theirs,
             )
         )  # fmt: skip
     return points
 
 
+def saved_times(points: Sequence[TransferPoint], *, num_samples: int) -> float:
+    """How many times fewer seconds transfer needs for what so many runs reach from scratch; infinite where it needs none."""
+    aim = next(point for point in points if point.num_samples == num_samples)
+    enough = [point.seconds for point in points if point.with_transfer <= aim.from_scratch]
+    if not enough:
+        return 0.0
+    return aim.scratch_seconds / min(enough) if min(enough) > 0 else float("inf")
+
+
 def score_alone(few: Sequence[Measured], asked: Sequence[Measured]) -> float:
     """From scratch: the process, which needs fewer runs than a network, or the network where that turns out better."""
     alone = learn([row.run for row in few])
     best = _score(asked, [alone.predict(row.run.work, row.run.place)[1] for row in asked])
-    if len(few) < 2 * TUNED:
+    if len(few) < TUNED:
         return best
     from traincast.resources.train import Training
 
