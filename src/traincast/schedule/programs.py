@@ -73,7 +73,8 @@ class ShareProgram:
         find, shell = kernels.pick("find_shares", (num_types, num_local, num_own), num_jobs)
         num_x, num_z, num_cones = len(self.costs), len(self.bounds), self.num_cones
         block = num_jobs * num_own * num_own
-        sizes = (4 * num_cones, self.dense.size, block, block, num_jobs, 2 * num_own * (num_own + 1), num_jobs, num_z)
+        small = 2 * num_own * (num_own + 1)
+        sizes = (4 * num_cones, self.dense.size, block, block, num_jobs, small, num_jobs + num_own, num_z)
         room = np.ones(9 * num_x + 13 * num_z + sum(sizes))
         parts, begin = [], 0
         for size in (*(num_x,) * 9, *(num_z,) * 13, *sizes):
@@ -81,15 +82,15 @@ class ShareProgram:
             begin += size
         over_x, over_z, (cones, *factors) = parts[:9], parts[9:22], parts[22:]
         # The lengths of tuples are known to the compiler, which unrolls the loops over them.
-        answer = find(
-            (num_jobs, (0,) * num_types, (0,) * num_local, (0,) * (num_own - num_types)),
-            tuple(shell(part.ravel().copy()) for part in (self.diag, self.dense, self.caps, self.last)),
-            shell(self.costs.copy()),
-            shell(self.bounds.copy()),
-            (over_x[0], over_z[0], over_x[1], over_z[1]),
-            (over_x[2], over_z[2], over_z[3]),
-            (tuple(over_x[3:]), tuple(over_z[4:]), cones, tuple(factors)),
-        )
+        shape = (num_jobs, (0,) * num_types, (0,) * num_local, (0,) * (num_own - num_types))
+        matrix = tuple(shell(part.ravel().copy()) for part in (self.diag, self.dense, self.caps, self.last))
+        scales = (over_x[0], over_z[0], over_x[1], over_z[1])
+        point = (over_x[2], over_z[2], over_z[3])
+        work = (tuple(over_x[3:]), tuple(over_z[4:]), cones, tuple(factors))
+        try:
+            answer = find(shape, matrix, shell(self.costs.copy()), shell(self.bounds.copy()), scales, point, work)
+        except (ZeroDivisionError, ValueError):  # in machine code these are not numbers, and end in LOST too
+            answer = kernels.LOST
         if answer == kernels.IMPOSSIBLE:
             return None
         return np.asarray(over_x[2]) if answer == kernels.FOUND else self._ask_clarabel()

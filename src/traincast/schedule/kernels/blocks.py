@@ -176,11 +176,11 @@ def factor_blocks(shape: Any, matrix: Any, ratios: Any, cones: Any, factors: Any
 
     `factors` are the scaled local rows, a Cholesky factor per job (the inverse on its diagonal), what it makes of the
     columns that jobs share (the types, with cones its own last), the pivot of the second local row, the small system of
-    what is shared, room for a number per job, and per row what it is multiplied by (the root of it for local rows).
+    what is shared, room for a number per job or variable, and per row what it is multiplied by (the root of it for local rows).
     """
     num_jobs, num_types, num_local, cone = shape[0], len(shape[1]), len(shape[2]), len(shape[3])
     diag, dense, caps, last = matrix
-    scaled, chol, reach, pivots, system, _, soft = factors
+    scaled, chol, reach, pivots, system, turned, soft = factors
     num_own, stride = num_types + cone, num_types + num_local
     shared = num_jobs * stride
     wide = num_own + 1
@@ -206,20 +206,30 @@ def factor_blocks(shape: Any, matrix: Any, ratios: Any, cones: Any, factors: Any
                 scaled[first + own] = (w0 * a0 - w1 * a1) / eta
                 scaled[first + num_own + own] = (a1 + lift * w1) / eta
                 scaled[first + 2 * num_own + own] = lift * w2 / eta
+        # Built row by row by rotations: sums of squares would cancel where a row is tight and several shares are free.
         for i in range(num_own):
-            for j in range(i + 1):
-                value = 0.0
-                for local in range(num_local):
-                    if not (cone and local == 1):
-                        value += scaled[entry + local * num_own + i] * scaled[entry + local * num_own + j]
-                if i == j and i < num_types:
-                    value += diag[job * num_types + i] * diag[job * num_types + i] * soft[row + i]
-                for k in range(j):
-                    value -= chol[own_at + i * num_own + k] * chol[own_at + j * num_own + k]
-                if i == j:
-                    chol[own_at + i * num_own + i] = 1.0 / math.sqrt(value) if value > 0.0 else 1e150
-                else:
-                    chol[own_at + i * num_own + j] = value * chol[own_at + j * num_own + j]
+            for j in range(i):
+                chol[own_at + i * num_own + j] = 0.0
+            size = 0.0
+            if i < num_types:
+                size = abs(diag[job * num_types + i]) * math.sqrt(soft[row + i])
+            chol[own_at + i * num_own + i] = size
+        for local in range(num_local):
+            if not (cone and local == 1):
+                for own in range(num_own):
+                    turned[own] = scaled[entry + local * num_own + own]
+                for k in range(num_own):
+                    old, new = chol[own_at + k * num_own + k], turned[k]
+                    size = math.sqrt(old * old + new * new)
+                    if size > 0.0:
+                        chol[own_at + k * num_own + k] = size
+                        cosine, sine = old / size, new / size
+                        for i in range(k + 1, num_own):
+                            old, new = chol[own_at + i * num_own + k], turned[i]
+                            chol[own_at + i * num_own + k] = cosine * old + sine * new
+                            turned[i] = cosine * new - sine * old
+        for k in range(num_own):
+            chol[own_at + k * num_own + k] = 1.0 / chol[own_at + k * num_own + k]
         for column in range(num_own):
             for i in range(num_own):
                 value = 0.0
