@@ -6,6 +6,7 @@ learned correction, with a model left out, a device left out and a random fifth 
 coefficients into the package.
 """
 
+import itertools
 import random
 import statistics
 import sys
@@ -16,7 +17,7 @@ from traincast.accuracy.cases import parse_case, read_rows
 from traincast.accuracy.translate import translate
 from traincast.errors import TraincastError
 from traincast.forecast import forecast
-from traincast.resources.residual import Setting, fit_correction, save_correction
+from traincast.resources.residual import Setting, fit_correction, save_correction, setting_of
 
 COLUMN = "measured_gpu_util_pct"
 
@@ -24,7 +25,10 @@ COLUMN = "measured_gpu_util_pct"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     setting: Setting
+    batch: float
     forecast: float
+    shipped: float | None
+    """What a forecast says today, by the coefficients in the package, which have seen the row."""
     measured: float
     quality: str
     fold: int
@@ -44,20 +48,18 @@ def load_runs(paths: Sequence[str]) -> list[Run]:
             try:
                 case = parse_case(row)
                 question = translate(case)
-                answer = forecast(question.job, question.cluster, question.parallelism, draw=True)
+                answer = forecast(question.job, question.cluster, question.parallelism)
             except TraincastError as error:
                 print(f"{row['case_id']}: {error}", file=sys.stderr)
                 continue
-            setting = Setting(
-                workload=case.model or "",
-                device=case.gpu,
-                num_devices=case.n_gpus or 1,
-                half="16" in (case.dtype or ""),
-            )
+            shares = answer.timeline.shares
+            setting = setting_of(question.job.graph, device=answer.device, num_devices=answer.num_devices)
             runs.append(
                 Run(
                     setting=setting,
-                    forecast=answer.resources[0].gpu.mean,
+                    batch=case.micro_batch or 0.0,
+                    forecast=1.0 - shares.get("host", 0.0) - shares.get("bubble", 0.0),
+                    shipped=answer.run_utilization,
                     measured=row[COLUMN] / 100,
                     quality=row.get("quality") or "clean",
                     fold=order.randrange(5),
@@ -97,6 +99,20 @@ def report(title: str, answers: Sequence[tuple[Run, float, float]]) -> None:
         print(f"| {title} | {name} | {len(rows)} | {' | '.join(cells)} |")
 
 
+def report_repeats(runs: Sequence[Run]) -> None:
+    """The same configuration on two machines, over the root of two: what no model of configurations can fall below."""
+    for name, chosen in (("clean", ("clean",)), ("timed", ("clean", "suspect"))):
+        alike: dict[object, list[float]] = {}
+        for run in runs:
+            if run.quality in chosen:
+                alike.setdefault((run.setting, run.batch), []).append(run.measured)
+        pairs = [found for found in alike.values() if len(found) > 1]
+        apart = [abs(left - right) / 2**0.5 for found in pairs for left, right in itertools.combinations(found, 2)]
+        print(
+            f"noise, {name}: {100 * statistics.fmean(apart):.2f} points from {len(apart)} pairs of equal configurations"
+        )
+
+
 def main() -> None:
     paths = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
     if not paths:
@@ -109,6 +125,8 @@ def main() -> None:
         report(f"  of which {workload}", [one for one in by_model if one[0].setting.workload == workload])
     report("device", leave_out(runs, lambda run: run.setting.device))
     report("random fifth", leave_out(runs, lambda run: run.fold))
+    report("nothing: as shipped", [(run, run.measured, run.shipped or run.forecast) for run in runs])
+    report_repeats(runs)
     if "--save" in sys.argv:
         learned = [run for run in runs if run.learned]
         correction = fit_correction(

@@ -10,7 +10,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,11 +127,11 @@ def print_transfer(rows: Sequence[Measured], settings: Sequence[str], seeds: ran
 
     print("transfer to a setting never seen, mean error over the twelve numbers (median over seeds)")
     print("setting      runs  seconds  with transfer  seconds  from scratch")
-    curves = []
+    whole: dict[str, list[TransferPoint]] = {}
     for setting in settings:
         one = Training(num_members=1)
         found = [transfer(rows, setting=setting, counts=COUNTS, seed=seed, training=one) for seed in seeds]
-        points = [_median(same) for same in zip(*found, strict=True)]
+        points = [_middle(same, statistics.median) for same in zip(*found, strict=True)]
         for point in points:
             print(
                 f"{setting:11} {point.num_samples:5} {point.seconds:8.1f} {point.with_transfer:14.1%} "
@@ -139,24 +139,33 @@ def print_transfer(rows: Sequence[Measured], settings: Sequence[str], seeds: ran
             )
         times = {count: saved_times(points, num_samples=count) for count in COUNTS[-3:]}
         print(f"{setting:11} fewer seconds for the error from scratch of so many runs: {times}", flush=True)
-        own = [point for point in points if point.num_samples]
-        for name, x, y in (
-            ("transfer", [point.seconds for point in own], [100 * point.with_transfer for point in own]),
-            ("scratch", [point.scratch_seconds for point in own], [100 * point.from_scratch for point in own]),
-        ):
-            curves.append(Curve(name=f"{setting}, {name}", x=x, y=[min(value, 100.0) for value in y]))
+        whole[setting] = points
     if plot is not None:
-        write_whole(plot, draw_curves(
-            curves, title="Error in a setting never seen, against seconds of measuring in it", x_label="measured seconds",
-            y_label="mean error over the twelve, %", log_x=True,
-        ).encode())  # fmt: skip
+        write_whole(plot, draw_transfer(whole).encode())
 
 
-def _median(points: Sequence[TransferPoint]) -> TransferPoint:
-    """Of the same number of samples, over seeds."""
+def draw_transfer(whole: Mapping[str, Sequence[TransferPoint]]) -> str:
+    """Errors against seconds, on average over the settings and for the one that needs its own runs most."""
+    hardest = max(whole, key=lambda setting: whole[setting][0].with_transfer)
+    mean = [_middle(same, statistics.fmean) for same in zip(*whole.values(), strict=True)]
+    curves = []
+    for name, points in ((f"mean of {len(whole)} settings", mean), (hardest, whole[hardest])):
+        own = [point for point in points if point.num_samples]
+        ours, theirs = (
+            [100 * min(1.0, getattr(point, each)) for point in own] for each in ("with_transfer", "from_scratch")
+        )
+        curves.append(Curve(name=f"{name}: transfer", x=[point.seconds for point in own], y=ours, marks=True))
+        curves.append(Curve(name=f"{name}: scratch", x=[point.scratch_seconds for point in own], y=theirs, marks=True))
+    return draw_curves(
+        curves, title="Error in a setting never seen, against seconds of measuring in it", x_label="measured seconds",
+        y_label="mean error over the twelve, %", log_x=True,
+    )  # fmt: skip
+
+
+def _middle(points: Sequence[TransferPoint], middle: Callable[[list[float]], float]) -> TransferPoint:
+    """Of the same number of samples, over seeds or settings."""
     names = ("seconds", "with_transfer", "scratch_seconds", "from_scratch")
-    middle = {name: statistics.median(getattr(point, name) for point in points) for name in names}
-    return replace(points[0], **middle)
+    return replace(points[0], **{name: middle([getattr(point, name) for point in points]) for name in names})
 
 
 def print_driple(rows: Sequence[Measured], settings: Sequence[str], *, split: str, training: Mapping[str, int],

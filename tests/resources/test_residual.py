@@ -2,12 +2,22 @@
 
 import importlib.util
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from builders import make_mlp
+from traincast.catalog.workloads import workload
 from traincast.errors import InvalidInput
-from traincast.resources.residual import Correction, Setting, fit_correction, load_correction, save_correction
+from traincast.resources.residual import (
+    Correction,
+    Setting,
+    fit_correction,
+    load_correction,
+    save_correction,
+    setting_of,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = ROOT.parent / "shared" / "cases"
@@ -61,6 +71,22 @@ def test_the_correction_that_ships_was_fitted_to_measured_runs():
     shipped = load_correction()
     assert shipped.num_rows > 100
     assert -0.5 < shipped.intercept < 0.1
+
+
+def test_a_catalogue_job_is_looked_up_by_the_names_of_the_measured_runs():
+    setting = setting_of(workload("resnet50", batch=8), device="a40", num_devices=8)
+    assert not setting.half
+    for name in ("workload:resnet50", "device:a40", "machine:8 x a40"):
+        assert name in setting.features()
+        assert name in load_correction().coefficients
+
+
+def test_products_in_sixteen_bits_are_seen():
+    graph = make_mlp()
+    halved = tuple(replace(op, dtype="bf16") if op.kind == "matmul" else op for op in graph.ops)
+    whole = tuple(replace(op, dtype="fp32") for op in graph.ops)
+    assert setting_of(replace(graph, ops=halved), device="a40", num_devices=1).half
+    assert not setting_of(replace(graph, ops=whole), device="a40", num_devices=1).half
 
 
 def test_uneven_numbers_of_rows_are_refused():
