@@ -219,8 +219,8 @@ def _near(left: Array, right: Array, reach: float) -> Array:
 
 
 def _prior_variance(features: _Features) -> Array:
-    device = JOB**2 + MODEL**2 + FAMILY**2 + DEVICE**2 + STACK**2 + EVERYTHING**2
-    device = device + WAITING**2 * (2 + features.varying) * features.waiting**2
+    waiting = WAITING**2 * (2 + features.varying) * features.waiting**2
+    device = JOB**2 + MODEL**2 + FAMILY**2 + DEVICE**2 + STACK**2 + EVERYTHING**2 + waiting
     sent = features.communication
     return np.asarray(
         (1 - sent) ** 2 * device + sent**2 * (CLUSTER**2 + PLACEMENT**2 + NETWORK**2) + NEAR**2, dtype=np.float64
