@@ -1,15 +1,18 @@
 import itertools
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_mlp
+from traincast.catalog.models.recipe import Recipe
+from traincast.catalog.models.transformer import TransformerShape, build_transformer
 from traincast.cost.pricing import Pricing
 from traincast.lower import lower
 from traincast.simulate import simulate_step
-from traincast.spec import Estimate, Parallelism, Program, Span, Timeline
+from traincast.spec import Estimate, Graph, Op, Parallelism, Program, Span, Task, Timeline
 
 
 def price(program: Program, device_s: list[float], host_s: list[float], network_s: float) -> list[tuple[Estimate, ...]]:
@@ -126,3 +129,60 @@ def test_kernels_beside_collectives_take_longer_by_no_more_than_the_overlap(
     most_s = slowdown * min(free.communication_s, free.busy_s)
     assert free.duration_s - 1e-9 <= slowed.duration_s <= free.duration_s + most_s + 1e-9
     assert run(slowdown, draw=True).duration_s == pytest.approx(slowed.duration_s, rel=1e-9)
+
+
+@cache
+def gpt(layers: int) -> Graph:
+    shape = TransformerShape(n_layers=layers, hidden=64, heads=4, vocab=128, seq=16)
+    return build_transformer(shape, Recipe(precision="bf16", attention="flash", implementation="fused"), batch=1)
+
+
+def price_links(
+    program: Program, *, device_s: float, tensor_s: float, data_s: float, data_link: str
+) -> list[tuple[Estimate, ...]]:
+    """Collectives of the tensor axis on the link 'inter', those of the data axis on a link to choose."""
+
+    def one(task: Task) -> Estimate:
+        if isinstance(task, Op):
+            return Estimate(seconds=device_s, low_s=device_s, high_s=device_s)
+        seconds, link = (tensor_s, "inter") if task.axis == "tensor" else (data_s, data_link)
+        return Estimate(seconds=seconds, low_s=seconds, high_s=seconds, link=link)
+
+    return [tuple(one(task) for task in stage.tasks) for stage in program.stages]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    device_s=st.floats(0.0, 2.0), tensor_s=st.floats(0.0, 5.0), data_s=st.floats(0.0, 20.0), layers=st.integers(1, 9),
+    rounds=st.integers(1, 4),
+)  # fmt: skip
+def test_rings_of_two_axes_on_one_link_never_get_more_of_it_than_there_is(
+    device_s: float, tensor_s: float, data_s: float, layers: int, rounds: int
+) -> None:
+    program = lower(gpt(layers), Parallelism(data=2, tensor=2, micro_batches=rounds))
+    alone, shared = (
+        price_links(program, device_s=device_s, tensor_s=tensor_s, data_s=data_s, data_link=link)
+        for link in ("intra", "inter")
+    )
+    stage = program.stages[0]
+    tasks = list(zip(stage.tasks, stage.counts(), strict=True))
+    assert any(task.name.endswith("[tensor]") for task, _ in tasks)
+    waited_s = rounds * sum(tensor_s * count for task, count in tasks if task.name.endswith("[tensor]"))
+    hidden_s = sum(data_s * count for task, count in tasks if task.name.endswith("[data]"))
+    apart, together = simulate_step(program, alone).duration_s, simulate_step(program, shared).duration_s
+    assert apart - 1e-9 <= together <= apart + min(waited_s, hidden_s) + 1e-9
+    assert together >= waited_s + hidden_s - 1e-9
+    assert together == pytest.approx(simulate_step(program, shared, draw=True).duration_s, rel=1e-9)
+
+
+def test_a_network_under_both_axes_is_shared_and_one_under_each_is_not() -> None:
+    program = lower(gpt(2), Parallelism(data=4, tensor=2))
+    wide = make_cluster(nodes=1, devices_per_node=8)
+    across = make_cluster(nodes=8, devices_per_node=1)
+    links = {
+        (task.axis, estimate.link)
+        for cluster in (wide, across)
+        for task, estimate in zip(program.stages[0].tasks, Pricing().estimate(program.stages[0], cluster), strict=True)
+        if not isinstance(task, Op)
+    }
+    assert links == {("tensor", "intra"), ("tensor", "inter"), ("data", "intra"), ("data", "inter")}

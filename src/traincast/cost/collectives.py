@@ -98,6 +98,7 @@ class Pipelined:
             limit="communication",
             ground="transfer",
             slowdown=self.slow_kernels(route, _slowest_group(cluster)) if task.overlapped else 0.0,
+            link="inter" if route.num_nodes > 1 else "intra",
         )
 
     def slow_kernels(self, route: Route, group: NodeGroup) -> float:

@@ -4,7 +4,7 @@ A kernel starts when the one before it has ended and the host has issued it: end
 recurrence is linear in the (max, +) algebra, so a layer repeated n times needs no loop (Baccelli et al. 1992).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from traincast.spec import HOST, Collective, Estimate, Span, Stage, Task
@@ -21,6 +21,8 @@ class Clocks:
     device_s: float = 0.0
     network_s: float = 0.0
     copies_s: float = 0.0
+    network_link: str = ""
+    """Which link the network's last collective uses."""
 
 
 @dataclass(slots=True)
@@ -79,6 +81,10 @@ class Part:
     """Reductions that are not overlapped: they run when the last backward pass is over."""
     slowdown: float = 0.0
     """Of kernels while a collective of this part runs beside them."""
+    blocked_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds for which the device waits for collectives, by the link they use."""
+    loose_links: Mapping[int, str] = field(default_factory=dict)
+    """The links of collectives that nobody in the part waits for, by the identity of their task."""
 
 
 def split_passes(stage: Stage, estimates: Sequence[Estimate]) -> dict[str, list[Part]]:
@@ -104,7 +110,12 @@ def run_pass(parts: Sequence[Part], clocks: Clocks, spent: Spent, *, last: bool 
         if spans is not None:
             for _ in range(part.count):
                 _run_once(part, clocks, spent, loose, spans, rank)
-        elif part.before or part.slowdown or any(task.axis == HOST for task, _, _ in loose):
+        elif (
+            part.before
+            or part.slowdown
+            or any(task.axis == HOST for task, _, _ in loose)
+            or _contends(part, clocks, loose)
+        ):
             for _ in range(part.count):
                 _run_once(part, clocks, spent, loose, None, rank)
         else:
@@ -132,6 +143,8 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
     deferred: list[tuple[Collective, float]] = []
     loose: dict[bool, list[tuple[Collective, float, float]]] = {True: [], False: []}
     slowdown = 0.0
+    blocked_s: dict[str, float] = {}
+    loose_links: dict[int, str] = {}
     for task, estimate in zip(tasks, estimates, strict=True):
         host_s += estimate.host_s
         if isinstance(task, Collective) and task.axis == "pipeline":
@@ -142,6 +155,7 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
                 before.append((task, estimate.seconds))
             else:
                 loose[task.phase == "gradient"].append((task, device_s, estimate.seconds))
+                loose_links[id(task)] = estimate.link
             continue
         if isinstance(task, Collective) and task.phase == "gradient":
             deferred.append((task, estimate.seconds))
@@ -150,6 +164,8 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
         chain_s = max(chain_s, host_s) + estimate.seconds
         if isinstance(task, Collective):
             blocking.append((task, estimate.seconds))
+            if estimate.link:
+                blocked_s[estimate.link] = blocked_s.get(estimate.link, 0.0) + estimate.seconds
         elif estimate.limit == "compute":
             compute_s += estimate.seconds
         else:
@@ -169,7 +185,17 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
         gradients=tuple(loose[True]),
         deferred=tuple(deferred),
         slowdown=slowdown,
+        blocked_s=blocked_s,
+        loose_links=loose_links,
     )
+
+
+def _contends(part: Part, clocks: Clocks, loose: Sequence[tuple[Collective, float, float]]) -> bool:
+    """Whether the device waits for collectives on a link that others are on at the same time."""
+    if not part.blocked_s:
+        return False
+    busy = clocks.network_s > clocks.device_s and clocks.network_link in part.blocked_s
+    return busy or any(part.loose_links[id(task)] in part.blocked_s for task, _, _ in loose)
 
 
 def _repeat(count: int, *, free_s: float, start_s: float, period_s: float, chain_s: float, work_s: float) -> float:
@@ -207,6 +233,7 @@ def _run_repeated(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tupl
             chain_s=chain_s,
             work_s=work_s,
         )
+        clocks.network_link = part.loose_links[id(loose[-1][0])]
         spent.communication_s += count * work_s
 
 
@@ -222,6 +249,11 @@ def _run_once(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[Co
             spans.append(_span("all_gather", task, ready_s, clocks.network_s, rank))
         clocks.device_s = max(clocks.device_s, clocks.network_s)
     start_s, host_s = clocks.device_s, clocks.host_s
+    if _contends(part, clocks, loose):
+        _run_shared(part, clocks, spent, loose, spans, rank)
+        busy_s = sum(seconds for _, seconds in part.before) + sum(seconds for _, _, seconds in loose)
+        _slow_down(part, clocks, spent, busy_s=busy_s, elapsed_s=clocks.device_s - start_s)
+        return
     if spans is None:
         clocks.device_s = max(clocks.device_s + part.device_s, host_s + part.chain_s)
     else:
@@ -233,19 +265,51 @@ def _run_once(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[Co
     beside_s = sum(seconds for _, seconds in part.before)
     for task, ready_s, seconds in loose:
         beside_s += seconds
-        send_s = max(clocks.network_s, start_s + ready_s * stretch)
-        if task.axis == HOST:
-            # A gradient is copied when it is reduced; what the network does later is not waited for.
-            send_s = max(clocks.copies_s, send_s)
-            clocks.copies_s = send_s + seconds
-            if spans is not None:
-                spans.append(_span(task.kind, task, send_s, clocks.copies_s, rank, stream="copies"))
-            continue
-        clocks.network_s = send_s + seconds
-        spent.communication_s += seconds
-        if spans is not None:
-            spans.append(_span("gradients", task, send_s, clocks.network_s, rank))
+        _send(part, task, seconds, clocks, spent, ready_s=start_s + ready_s * stretch, spans=spans, rank=rank)
     _slow_down(part, clocks, spent, busy_s=beside_s, elapsed_s=elapsed_s)
+
+
+def _run_shared(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[Collective, float, float]],
+                spans: list[Span] | None, rank: int) -> None:  # fmt: skip
+    """Task by task, where the device waits for collectives on a link that others are still on. Both then have half of it (max-min
+    fairness), so each is late by as long as both were on it."""
+    sent = {id(task) for task, _, _ in loose}
+    start_s, late_s = clocks.device_s, 0.0
+    for task, estimate in zip(part.tasks, part.estimates, strict=True):
+        clocks.host_s += estimate.host_s
+        if isinstance(task, Collective) and (task.overlapped or task.phase == "gradient" or task.axis == "pipeline"):
+            if id(task) in sent:
+                _send(part, task, estimate.seconds, clocks, spent, ready_s=clocks.device_s, spans=spans, rank=rank)
+            continue
+        begin_s = max(clocks.device_s, clocks.host_s)
+        both_s = 0.0
+        if isinstance(task, Collective) and estimate.link == clocks.network_link:
+            both_s = max(0.0, min(estimate.seconds, clocks.network_s - begin_s))
+            clocks.network_s += both_s
+            spent.expose(task.axis, both_s)
+            late_s += both_s
+        clocks.device_s = begin_s + estimate.seconds + both_s
+        if spans is not None:
+            spans.append(_task_span(task, estimate, begin_s, clocks.device_s, rank))
+    clocks.device_s = max(clocks.device_s, clocks.host_s)
+    _account(part, spent, 1, waited_s=clocks.device_s - start_s - part.device_s - late_s)
+
+
+def _send(part: Part, task: Collective, seconds: float, clocks: Clocks, spent: Spent, *, ready_s: float,
+          spans: list[Span] | None, rank: int) -> None:  # fmt: skip
+    """Queue a collective that nobody in the part waits for."""
+    send_s = max(clocks.network_s, ready_s)
+    if task.axis == HOST:
+        # A gradient is copied when it is reduced; what the network does later is not waited for.
+        send_s = max(clocks.copies_s, send_s)
+        clocks.copies_s = send_s + seconds
+        if spans is not None:
+            spans.append(_span(task.kind, task, send_s, clocks.copies_s, rank, stream="copies"))
+        return
+    clocks.network_s, clocks.network_link = send_s + seconds, part.loose_links[id(task)]
+    spent.communication_s += seconds
+    if spans is not None:
+        spans.append(_span("gradients", task, send_s, clocks.network_s, rank))
 
 
 def _slow_down(part: Part, clocks: Clocks, spent: Spent, *, busy_s: float, elapsed_s: float) -> None:
@@ -274,23 +338,23 @@ def _write_down(part: Part, clocks: Clocks, spans: list[Span], rank: int) -> Non
             continue
         start_s = max(clocks.device_s, host_s)
         clocks.device_s = start_s + estimate.seconds
-        if isinstance(task, Collective):
-            stream = HOST if task.axis == HOST else "device"
-            spans.append(_span(task.kind, task, start_s, clocks.device_s, rank, stream=stream))
-        else:
-            spans.append(
-                Span(
-                    name=task.name,
-                    start_s=start_s,
-                    end_s=clocks.device_s,
-                    stream="device",
-                    category=estimate.limit,
-                    rank=rank,
-                    layer=task.layer,
-                    num_bytes=task.num_bytes,
-                )
-            )
+        spans.append(_task_span(task, estimate, start_s, clocks.device_s, rank))
     clocks.device_s = max(clocks.device_s, host_s)
+
+
+def _task_span(task: Task, estimate: Estimate, start_s: float, end_s: float, rank: int) -> Span:
+    if isinstance(task, Collective):
+        return _span(task.kind, task, start_s, end_s, rank, stream=HOST if task.axis == HOST else "device")
+    return Span(
+        name=task.name,
+        start_s=start_s,
+        end_s=end_s,
+        stream="device",
+        category=estimate.limit,
+        rank=rank,
+        layer=task.layer,
+        num_bytes=task.num_bytes,
+    )
 
 
 def _span(name: str, task: Collective, start_s: float, end_s: float, rank: int, stream: str = "network") -> Span:

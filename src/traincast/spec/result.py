@@ -34,6 +34,8 @@ class Estimate:
     ground: str = "bound"
     slowdown: float = 0.0
     """How much longer kernels take that run beside it, as a share of their time: a collective takes cores and memory."""
+    link: str = ""
+    """What a collective keeps busy, such as 'intra' or 'inter': two that need the same at once have half of it each."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.low_s <= self.seconds <= self.high_s and math.isfinite(self.high_s)):
@@ -50,6 +52,7 @@ class Estimate:
             limit=self.limit,
             ground=self.ground,
             slowdown=self.slowdown,
+            link=self.link,
         )
 
 
