@@ -38,6 +38,7 @@ def test_words_about_owner_and_training_do_not_hide_a_model(spelling: str, billi
 def test_a_drawn_stack_has_about_the_parameters_asked_for(billions: float) -> None:
     layers, hidden = draw_layers(billions * 1e9, vocab=32_000)
     assert 12 * layers * hidden**2 + 2 * 32_000 * hidden == pytest.approx(billions * 1e9, rel=0.3)
+    assert hidden // (128 if hidden >= 2048 else 64) % 8 == 0
 
 
 def test_an_unknown_model_with_its_size_in_the_name_is_answered_and_says_so() -> None:

@@ -86,11 +86,14 @@ def read_size(name: str) -> float | None:
 
 
 def draw_layers(num_parameters: float, *, vocab: int) -> tuple[int, int]:
-    """Layers and width of a plain stack with so many parameters, in the usual proportion."""
-    layers = max(1, round((num_parameters / (12 * ASPECT**2)) ** (1 / 3)))
-    rest = max(0.1 * num_parameters, num_parameters - 2 * vocab * ASPECT * layers)
-    width = (rest / (12 * layers)) ** 0.5
-    return layers, max(HEAD_DIM, HEAD_DIM * round(width / HEAD_DIM))
+    """Layers and width of a plain stack with so many parameters, in the usual proportion; heads in eights, as plans split."""
+    layers_only, hidden = num_parameters, 0
+    for _ in range(3):
+        width = ASPECT * (layers_only / (12 * ASPECT**2)) ** (1 / 3)
+        step = 8 * (HEAD_DIM if width >= 2048 else 64)
+        hidden = max(step, step * round(width / step))
+        layers_only = max(0.3 * num_parameters, num_parameters - 2 * vocab * hidden)
+    return max(1, round(layers_only / (12 * hidden**2))), hidden
 
 
 def known_arch(case: Case) -> str | None:
