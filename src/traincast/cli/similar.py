@@ -59,10 +59,7 @@ def similar(
 
     graph = load_source(source, WorkloadOptions(batch=batch, seq=seq, precision=precision))
     summary, atlas = summarize(graph), load_atlas()
-    neighbours = atlas.nearest(summary, count=count, others=True)
-    if not any(each.workload.measured_s for each in neighbours):
-        # Forecasts of relatives repeat what a forecast of this one says; a measured one is worth a line wherever it stands.
-        neighbours += atlas.nearest(summary, count=1, others=True, measured=True)
+    neighbours = atlas.relatives(summary, count=count)
     distance = atlas.distance(summary)
     behaved = [_behaviour(neighbour, device, batch=graph.batch_size) for neighbour in neighbours]
     run = None if workers is None else _reuse(graph, workers=workers, link=link, cores=cores, samples=samples)

@@ -77,6 +77,14 @@ class Atlas:
                 break
         return list(found.values())
 
+    def relatives(self, summary: Summary, *, count: int) -> list[Neighbour]:
+        """The nearest others, and the nearest that was measured if none of them was: forecasts of relatives repeat what a
+        forecast of this one says; a measured one is worth a line wherever it stands."""
+        near = self.nearest(summary, count=count, others=True)
+        if not any(each.workload.measured_s for each in near):
+            near += self.nearest(summary, count=1, others=True, measured=True)
+        return near
+
     def distance(self, summary: Summary) -> float:
         """The share of known workloads that lie closer to their nearest neighbour than this one to its own."""
         nearest = float(self._distances(summary).min())

@@ -85,7 +85,7 @@ def answer_similar(task: Mapping[str, Any], _blob: bytes, _report: Report) -> by
                     "distance": each.distance,
                     "measured_s": dict(each.workload.measured_s),
                 }
-                for each in atlas.nearest(summary, count=task["request"]["count"], others=True)
+                for each in atlas.relatives(summary, count=task["request"]["count"])
             ],
         }
     )
