@@ -83,3 +83,9 @@ def test_what_tensors_take_what_is_reserved_and_what_the_device_shows_are_told_a
 def test_a_length_beyond_that_of_the_model_is_said_to_be(run: Run) -> None:
     assert "published with 1,024" in run("fit", "gpt2", "-d", "a100-80g", "--seq", 512).out
     assert "published with" not in run("fit", "gpt2", "-d", "a100-80g", "-b", 512).out
+
+
+def test_a_batch_of_nothing_is_refused(run: Run) -> None:
+    ran = run("fit", "gpt2", "-d", "a100-80g", "-b", 0)
+    assert ran.code == 2
+    assert "batch" in ran.err

@@ -70,7 +70,17 @@ def test_advice_saves_memory_and_names_its_price() -> None:
     assert all(change.peak_bytes < now.memory.peak_bytes for change in changes)
     whole_layers = next(change for change in changes if change.name == "recompute whole layers")
     assert whole_layers.seconds_ratio > 1
-    assert any(change.batch == 32 for change in changes)
+
+
+def test_a_micro_batch_is_halved_until_it_fits() -> None:
+    cluster = cluster_of(8e9)
+    most = largest_batch(pose, cluster, ALONE).size
+    wanted = 7 * most
+    changes = suggest_changes(pose, cluster, ALONE, batch=wanted)
+    smaller = next(change for change in changes if change.name.startswith("micro-batch"))
+    assert smaller.fits
+    assert most / 2 < smaller.batch <= most
+    assert smaller.plan.micro_batches * smaller.batch >= wanted
 
 
 def test_advice_that_makes_it_fit_comes_first_and_cheapest_first() -> None:
@@ -84,23 +94,16 @@ def test_advice_that_makes_it_fit_comes_first_and_cheapest_first() -> None:
     assert prices == sorted(prices)
 
 
-def test_changes_are_combined_where_one_is_not_enough() -> None:
-    cluster = cluster_of(2.2e9, devices=4)
+def test_changes_are_combined_and_named_once_where_one_is_not_enough() -> None:
+    cluster = cluster_of(1.4e9, devices=4)
     plan = Parallelism(data=4)
     changes = suggest_changes(pose, cluster, plan, batch=64)
     assert changes[0].fits
-    assert " + " in changes[0].name
+    parts = [part.split(" ")[0] for part in changes[0].name.split(" + ")]
+    assert len(parts) == len(set(parts)) > 1, "each thing is named once and as it is in the end"
+    assert f"micro-batch {changes[0].batch} instead of 64" in changes[0].name
     again = forecast(pose(changes[0].batch, None, changes[0].plan), cluster, changes[0].plan)
     assert again.memory.peak_bytes == changes[0].peak_bytes
-
-
-def test_a_combination_names_each_thing_once_and_as_it_is_in_the_end() -> None:
-    cluster = cluster_of(2.2e9, devices=4)
-    (best, *_) = suggest_changes(pose, cluster, Parallelism(data=4), batch=64)
-    parts = [part.split(" ")[0] for part in best.name.split(" + ")]
-    assert len(parts) == len(set(parts)) > 1
-    if best.batch != 64:
-        assert f"micro-batch {best.batch} instead of 64" in best.name
 
 
 def test_experts_may_be_spread_where_there_are_some() -> None:

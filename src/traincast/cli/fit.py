@@ -91,7 +91,7 @@ def fit(
         asked = dataclasses.replace(options_given, batch=size, seq=length)
         return build_job({}, load_source(source, asked, recompute=chosen.recompute))
 
-    found = find_fit(pose, cluster, plan, batch=batch or 1, seq=seq, confidence=confidence)
+    found = find_fit(pose, cluster, plan, batch=1 if batch is None else batch, seq=seq, confidence=confidence)
     if svg is not None:
         _draw(svg, found.now, pose(found.batch, seq, plan), plan)
     if json:

@@ -127,7 +127,8 @@ def _combine(trial: "_Trial", changes: Sequence[Change]) -> Change | None:
         }
         enough = [change for change in found.values() if change.fits]
         if enough:
-            return min(enough, key=lambda change: change.seconds_ratio)
+            cheapest = sorted(enough, key=lambda change: change.seconds_ratio)[:MOST_STARTS]
+            return min(map(trial.regrow, cheapest), key=lambda change: change.seconds_ratio)
         starts = sorted(found.values(), key=lambda change: change.peak_bytes)[:MOST_STARTS]
     return None
 
@@ -146,26 +147,48 @@ class _Trial:
 
     def change(self, plan: Parallelism, batch: int) -> list[Change]:
         """What saves memory against the job as it was asked, by one change of this plan."""
-        before = self._ask(self.plan, self.batch)
-        found = []
-        for other, size in _alternatives(plan, batch):
-            after = self._ask(other, size)
-            if before is None or after is None:
-                continue
-            if after.memory.peak_bytes > (1 - LEAST_SAVED) * before.memory.peak_bytes:
-                continue
-            found.append(
-                Change(
-                    name=_name_change(self.plan, self.batch, other, size),
-                    plan=other,
-                    batch=size,
-                    peak_bytes=after.memory.peak_bytes,
-                    fit_probability=after.memory.fit_probability,
-                    seconds_ratio=before.samples_per_s / after.samples_per_s,
-                    fits=after.memory.fit_probability >= self.confidence,
-                )
-            )
-        return found
+        found = (
+            self._weigh(other, size)
+            for other, size in (*_alternatives(plan, batch), *self._smaller_passes(plan, batch))
+        )
+        return [change for change in found if change is not None]
+
+    def regrow(self, change: Change) -> Change:
+        """With the largest micro-batch that still fits beside the other changes."""
+        passes = max(1, round(change.plan.micro_batches * change.batch / self.batch))
+        for plan, size in self._smaller_passes(replace(change.plan, micro_batches=passes), self.batch):
+            larger = self._weigh(plan, size)
+            if size > change.batch and larger is not None and larger.fits:
+                return larger
+        return change
+
+    def _weigh(self, plan: Parallelism, batch: int) -> Change | None:
+        """None: it cannot be built, or does not save memory."""
+        before, after = self._ask(self.plan, self.batch), self._ask(plan, batch)
+        if before is None or after is None:
+            return None
+        if after.memory.peak_bytes > (1 - LEAST_SAVED) * before.memory.peak_bytes:
+            return None
+        return Change(
+            name=_name_change(self.plan, self.batch, plan, batch),
+            plan=plan,
+            batch=batch,
+            peak_bytes=after.memory.peak_bytes,
+            fit_probability=after.memory.fit_probability,
+            seconds_ratio=before.samples_per_s / after.samples_per_s,
+            fits=after.memory.fit_probability >= self.confidence,
+        )
+
+    def _smaller_passes(self, plan: Parallelism, batch: int) -> Iterator[tuple[Parallelism, int]]:
+        """The micro-batch halved until it fits, or until one sample is left; what is left out is accumulated."""
+        size = batch
+        while size > 1:
+            size //= 2
+            smaller = replace(plan, micro_batches=math.ceil(plan.micro_batches * batch / size))
+            answer = self._ask(smaller, size)
+            if size == 1 or (answer is not None and answer.memory.fit_probability >= self.confidence):
+                yield smaller, size
+                return
 
     def _ask(self, plan: Parallelism, batch: int) -> Forecast | None:
         """None: not every model can be split or cut in every way; what cannot be built is no advice."""
@@ -186,9 +209,6 @@ def _alternatives(plan: Parallelism, batch: int) -> Iterator[tuple[Parallelism, 
     if plan.data * plan.context > 1:
         for stage in range(plan.zero + 1, 4):
             yield replace(plan, zero=stage), batch
-    if batch > 1:
-        smaller = batch // 2
-        yield replace(plan, micro_batches=math.ceil(plan.micro_batches * batch / smaller)), smaller
     if plan.tensor > 1 and not plan.sequence_parallel:
         yield replace(plan, sequence_parallel=True), batch
     if (plan.data * plan.context) % (2 * plan.expert) == 0:
