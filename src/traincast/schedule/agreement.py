@@ -160,12 +160,12 @@ def helios_runs(folder: Path) -> Iterator[Replay]:
     paths = [*sorted((folder / "philly").glob("*.parquet")), *sorted((folder / "itp").glob("*.csv"))]
     for path in paths:
         if path.suffix == ".parquet":
-            vc, nodes, policy = path.stem.split("_")
+            vc, nodes, policy = path.stem.rsplit("_", 2)
             columns = _parquet(path)
             run = f"philly {vc}"
         else:
-            policy, trace, nodes = path.stem.split("_")
-            columns = _csv(path)
+            (policy, _, rest), columns = path.stem.partition("_"), _csv(path)
+            trace, _, nodes = rest.rpartition("_")
             run = f"itp {trace}"
         jobs = JobTable.build(
             job_ids=[str(job) for job in columns["job_id"]],
@@ -227,7 +227,10 @@ def pai_runs(folder: Path) -> Iterator[Replay]:
         week, gpus, policy = path.stem.rsplit("_", 2)
         if policy not in PAI_POLICIES:
             continue  # said by `not_replayed`
-        jobs = _tiresias_jobs(traces / f"philly_{week}.csv")
+        trace = next((file for file in sorted(traces.glob("*.csv")) if file.stem.endswith(f"_{week}")), None)
+        if trace is None:
+            raise InvalidInput(f"{path}: no trace ..._{week}.csv in {traces}")
+        jobs = _tiresias_jobs(trace)
         fleet = Fleet(pools=(NodePool(num_nodes=1, gpus_per_node=int(gpus)),))
         columns = _csv(path)
         ends = {
@@ -248,20 +251,31 @@ def pai_runs(folder: Path) -> Iterator[Replay]:
         )
 
 
+def _cqsim_jobs(path: Path) -> JobTable:
+    """What CQSim's filter lets through: a job ends when the time it asked for is over, and one without a time, a size or a
+    submission is left out."""
+    rows = [
+        line.split() for line in path.read_text().splitlines() if line.strip() and not line.lstrip().startswith(";")
+    ]
+    kept = [
+        row
+        for row in rows
+        if float(row[1]) >= 0 and min(float(row[3]), float(row[8])) > 0 and float(row[7]) > 0 and int(row[0]) > 0
+    ]
+    return JobTable.build(
+        job_ids=[row[0] for row in kept],
+        submit_s=[float(row[1]) for row in kept],
+        duration_s=[min(float(row[3]), float(row[8])) for row in kept],
+        num_gpus=[float(row[7]) for row in kept],
+    )
+
+
 def cqsim_runs(folder: Path) -> Iterator[Replay]:
     for path in sorted(folder.glob("*.rst")):
-        trace, gpus, backfill = path.stem.split("_")
+        trace, gpus, backfill = path.stem.rsplit("_", 2)
         if backfill not in CQSIM_POLICIES:
             continue  # said by `not_replayed`
-        rows = [
-            line.split() for line in (folder / "traces" / f"{trace}.swf").read_text().splitlines() if line[0] != ";"
-        ]
-        jobs = JobTable.build(
-            job_ids=[row[0] for row in rows],
-            submit_s=[float(row[1]) for row in rows],
-            duration_s=[float(row[3]) for row in rows],
-            num_gpus=[float(row[7]) for row in rows],
-        )
+        jobs = _cqsim_jobs(folder / "traces" / f"{trace}.swf")
         rule = CQSIM_POLICIES[backfill]
         policy = rule.name.removeprefix("cqsim-")
         fleet = Fleet(pools=(NodePool(num_nodes=1, gpus_per_node=int(gpus[1:])),))
@@ -362,7 +376,9 @@ def gavel_runs(folder: Path) -> Iterator[Replay]:
         name, policy, counts = _gavel_run(path)
         if _gavel_gap(policy, counts):
             continue  # said by `not_replayed`
-        trace = next(file for stem, file in traces.items() if stem.startswith(name))
+        trace = next((file for stem, file in traces.items() if stem == name or stem.startswith(f"{name}_")), None)
+        if trace is None:
+            raise InvalidInput(f"{path}: no trace {name}.trace or {name}_... in {folder / 'traces'}")
         share_policy, wanted = GAVEL_POLICIES[policy]
         rows = [line.split("\t") for line in trace.read_text().splitlines() if line.strip()]
         jobs = JobTable.build(
@@ -372,6 +388,9 @@ def gavel_runs(folder: Path) -> Iterator[Replay]:
             priority=[float(row[7]) for row in rows],
             workloads=[row[0] for row in rows],
         )
+        unknown = sorted({f"{row[0]} on {row[6]}" for row in rows if (row[0], int(row[6])) not in table})
+        if unknown:
+            raise InvalidInput(f"{trace}: no measured rate of {', '.join(unknown)} GPUs")
         rates = np.array([[table[row[0], int(row[6])].get(kind, 0.0) for kind in GAVEL_TYPES] for row in rows])
         fleet = Fleet(
             pools=tuple(

@@ -123,14 +123,9 @@ def run(
         run_s = np.where(too_big, 0.0, np.asarray(desk.end) - np.asarray(desk.start))
     began = np.array(desk.start, dtype=np.float64)
     began[too_big] = math.nan
-    return Schedule(
+    return jobs.scheduled(
         policy=policy.name,
         fleet=fleet,
-        job_ids=jobs.job_ids,
-        submit_s=jobs.submit_s,
-        num_gpus=jobs.num_gpus,
-        duration_s=jobs.duration_s,
-        deadline_s=jobs.deadline_s,
         start_s=began,
         end_s=np.array(desk.end, dtype=np.float64),
         preemptions=preempted,
@@ -143,7 +138,6 @@ def run(
             "which no pool of this fleet can ever give"
             for job in np.flatnonzero(too_big).tolist()
         },
-        tenants=jobs.tenants,
         pool_gpu_s=np.array([float((run_s * jobs.num_gpus).sum())]),
         num_passes=passes,
     )

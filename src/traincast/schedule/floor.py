@@ -407,14 +407,9 @@ class Floor:
 
     def schedule(self) -> Schedule:
         jobs = self.jobs
-        return Schedule(
+        return jobs.scheduled(
             policy=self.policy.name,
             fleet=self.fleet,
-            job_ids=jobs.job_ids,
-            submit_s=jobs.submit_s,
-            num_gpus=jobs.num_gpus,
-            duration_s=jobs.duration_s,
-            deadline_s=jobs.deadline_s,
             start_s=np.array(self.start_s),
             end_s=np.array(self.end_s),
             preemptions=np.array(self.preemptions, dtype=np.int64),
@@ -423,7 +418,6 @@ class Floor:
             gpu_s=np.array(self.gpu_s),
             lost_gpu_s=np.array(self.lost_gpu_s),
             rejected=self.rejected,
-            tenants=jobs.tenants,
             pool_gpu_s=np.array(self.pool_gpu_s),
             occupations=self.occupations,
             num_passes=self.passes,

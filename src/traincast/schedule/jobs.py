@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.errors import InvalidInput
-from traincast.spec.fleet import Request
+from traincast.spec.fleet import Request, Schedule
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -162,3 +162,15 @@ class JobTable:
             return self
         origin = float(self.submit_s[0])
         return replace(self, submit_s=self.submit_s - origin, deadline_s=self.deadline_s - origin)
+
+    def scheduled(self, **became: Any) -> Schedule:
+        """These jobs and what became of them: the other fields of a schedule."""
+        return Schedule(
+            job_ids=self.job_ids,
+            submit_s=self.submit_s,
+            num_gpus=self.num_gpus,
+            duration_s=self.duration_s,
+            deadline_s=self.deadline_s,
+            tenants=self.tenants,
+            **became,
+        )

@@ -236,14 +236,9 @@ def simulate_rounds(
                 progress(done - reported)
                 reported = done
         now = round_end
-    return Schedule(
+    return jobs.scheduled(
         policy=policy.name,
         fleet=fleet,
-        job_ids=jobs.job_ids,
-        submit_s=jobs.submit_s,
-        num_gpus=jobs.num_gpus,
-        duration_s=jobs.duration_s,
-        deadline_s=jobs.deadline_s,
         start_s=start_s,
         end_s=end_s,
         preemptions=preemptions,
@@ -252,7 +247,6 @@ def simulate_rounds(
         gpu_s=gpu_s,
         lost_gpu_s=np.zeros(count),
         rejected=rejected,
-        tenants=jobs.tenants,
         pool_gpu_s=pool_gpu_s,
         occupations=occupations,
         num_passes=num_rounds,
@@ -349,14 +343,9 @@ class _Turns:
             self.rejected[job] = f"dropped: {dropped[job]:.0f} steps left cannot be split over {self.gpus[job]} GPUs"
         began = np.array(start)
         began[began < 0] = math.nan
-        return Schedule(
+        return jobs.scheduled(
             policy=self.policy.name,
             fleet=self.fleet,
-            job_ids=jobs.job_ids,
-            submit_s=jobs.submit_s,
-            num_gpus=jobs.num_gpus,
-            duration_s=jobs.duration_s,
-            deadline_s=jobs.deadline_s,
             start_s=began,
             end_s=np.array(end),
             preemptions=np.array(preemptions, dtype=np.int64),
@@ -365,7 +354,6 @@ class _Turns:
             gpu_s=np.array(gpu_s),
             lost_gpu_s=np.zeros(count),
             rejected=self.rejected,
-            tenants=jobs.tenants,
             pool_gpu_s=np.array(pool_gpu_s),
             num_passes=int(counts[3]),
         )

@@ -4,6 +4,7 @@ These programs have many optima; the answer is an interior point's, which lies i
 their own (`kernels.program`), the others follow Clarabel's path (`kernels.embedding`).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -27,26 +28,23 @@ def _max_min(holders: Shareholders, rates: Floats) -> Floats:
     return _raise_level(holders, worth)[1]
 
 
-def _raise_level(holders: Shareholders, worth: Floats) -> tuple[float, Floats]:
-    """The largest level that `worth` times shares reaches for every job, and shares in the middle of those that do."""
+def _raise_level(holders: Shareholders, worth: Floats, *, close: float = 1e-6) -> tuple[float, Floats]:
+    """The largest level that `worth` times shares reaches for every job, and shares in the middle of those that do. The
+    level is reached, and no more than `close` of it below the best."""
     shares = np.zeros_like(worth)
     open_types = np.flatnonzero(holders.capacity > 0)
     num_jobs, num_types = len(worth), len(open_types)
     loop, shell = kernels.pick("raise_level", (num_types,), num_jobs)
     size = num_jobs * num_types
-    x = shell(np.zeros(size))
-    level = loop(
-        (0,) * num_types,
-        shell(worth[:, open_types].ravel()),
-        shell(holders.num_gpus),
-        shell(holders.capacity[open_types]),
-        x,
-        shell(np.zeros(size)),
-        shell(np.zeros(12 * num_jobs)),
-        shell(np.zeros(5 * num_types)),
-        *(shell(np.zeros(size)) for _ in range(5)),
-        shell(np.zeros(2 * (num_types + 1) * (num_types + 2))),
-    )
+    rooms = (size, size, 12 * num_jobs, 5 * num_types, *(size,) * 5, 2 * (num_types + 1) * (num_types + 2))
+    x, *others = (shell(np.zeros(room)) for room in rooms)
+    given = (worth[:, open_types].ravel(), holders.num_gpus, holders.capacity[open_types])
+    try:
+        level = loop((0,) * num_types, close, *map(shell, given), x, *others)
+    except ZeroDivisionError:
+        level = math.nan
+    if not math.isfinite(level):
+        raise TraincastError("no common level of the jobs was found; report this trace")
     shares[:, open_types] = np.asarray(x).reshape(num_jobs, num_types)
     return float(level), shares
 
@@ -66,21 +64,8 @@ def max_min_perf(holders: Shareholders) -> Floats:
     return _max_min(holders, _usable(holders))
 
 
-def makespan(holders: Shareholders) -> Floats:
-    """The shortest time in which all present jobs can end together, to 5 % above.
-
-    Gavel halves an interval until it is known to 5 % and takes any division that ends in time. The shortest time itself
-    is one program, so its halving is repeated on numbers, and only the last division is computed.
-    """
-    rates = _usable(holders)
-    best = rates.max(axis=1)
-    if (best <= 0).any():
-        raise TraincastError("no division of the fleet ends all jobs; a job has no type that runs it")
-    steps = np.maximum(holders.steps_left, 1e-9)
-    unit_s = float((steps / best).max())
-    # The speed of the slowest, in units of the longest job alone.
-    level, _ = _raise_level(holders, rates * (unit_s / steps)[:, None])
-    shortest_s = unit_s / level
+def _halve(shortest_s: float) -> float:
+    """The time in which Gavel's halving ends if what takes at least `shortest_s` can be done and nothing below."""
     low, high, widest = 100.0, 1e6, 1e6
     within_s: float | None = None
     while within_s is None:
@@ -94,6 +79,28 @@ def makespan(holders: Shareholders) -> Floats:
             if widest > 1e12:
                 raise TraincastError("no division of the fleet ends all jobs; a job has no type that runs it")
             low, high, widest = widest, widest * 10, widest * 10
+    return within_s
+
+
+def makespan(holders: Shareholders) -> Floats:
+    """The shortest time in which all present jobs can end together, to 5 % above.
+
+    Gavel halves an interval until it is known to 5 % and takes any division that ends in time. The shortest time itself
+    is one program, so its halving is repeated on numbers, and only the last division is computed.
+    """
+    rates = _usable(holders)
+    best = rates.max(axis=1)
+    if (best <= 0).any():
+        raise TraincastError("no division of the fleet ends all jobs; a job has no type that runs it")
+    steps = np.maximum(holders.steps_left, 1e-9)
+    unit_s = float((steps / best).max())
+    for close in (1e-3, 1e-6):
+        # The speed of the slowest, in units of the longest job alone. A rough one will do if both its limits lead to the
+        # same time.
+        level, _ = _raise_level(holders, rates * (unit_s / steps)[:, None], close=close)
+        within_s = _halve(unit_s / level)
+        if within_s == _halve(unit_s / (level * (1.0 + close))):
+            break
     found = share_by_rows(holders, rates=rates, least=holders.steps_left / within_s)
     if found is None:  # within the solver's tolerance of the shortest time
         found = share_by_rows(holders, rates=rates, least=holders.steps_left / (1.01 * within_s))

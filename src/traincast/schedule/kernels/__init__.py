@@ -51,7 +51,7 @@ __all__ = [
 
 Loops = dict[str, Callable[..., Any]]
 _MODULES = (heaps, trees, nodes, ends, head, queue, reserve, order, preempt, turns, program, blocks, embedding)
-_UNGUARDED = (blocks.__name__, embedding.__name__)
+_UNGUARDED = (program.__name__, blocks.__name__, embedding.__name__)
 _LOOPS = (
     "run_head",
     "run_queue",

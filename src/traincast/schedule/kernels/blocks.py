@@ -223,7 +223,8 @@ def factor_blocks(shape: Any, matrix: Any, ratios: Any, cones: Any, factors: Any
                     size = math.sqrt(old * old + new * new)
                     if size > 0.0:
                         chol[own_at + k * num_own + k] = size
-                        cosine, sine = old / size, new / size
+                        by = 1.0 / size
+                        cosine, sine = old * by, new * by
                         for i in range(k + 1, num_own):
                             old, new = chol[own_at + i * num_own + k], turned[i]
                             chol[own_at + i * num_own + k] = cosine * old + sine * new

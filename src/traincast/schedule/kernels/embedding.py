@@ -83,9 +83,7 @@ def find_shares(shape: Any, matrix: Any, costs: Any, bounds: Any, scales: Any, p
         for at in range(len(s)):
             right_z[at] = bounds[at]
             offset[at] = s[at]
-        solve_refined(
-            shape, matrix, ratios, cones, factors, (right_x, right_z), (x2, z2), (more_x, spare_x, more_z, ds)
-        )
+        solve_blocks(shape, matrix, cones, factors, (right_x, right_z), (x2, z2))
         slope = kappa / tau - dot(costs, x2) - dot(bounds, z2)
         length = ease = 0.0
         rise_tau = rise_kappa = 0.0
@@ -101,9 +99,12 @@ def find_shares(shape: Any, matrix: Any, costs: Any, bounds: Any, scales: Any, p
                 right_x[at] = keep * lack_x[at]
             for at in range(len(s)):
                 right_z[at] = offset[at] - keep * lack_z[at]
-            solve_refined(
-                shape, matrix, ratios, cones, factors, (right_x, right_z), (dx, dz), (more_x, spare_x, more_z, ds)
-            )
+            if corrected:
+                solve_refined(
+                    shape, matrix, ratios, cones, factors, (right_x, right_z), (dx, dz), (more_x, spare_x, more_z, ds)
+                )
+            else:
+                solve_blocks(shape, matrix, cones, factors, (right_x, right_z), (dx, dz))
             rise_tau = (keep * lack_tau - lack_kappa / tau + dot(costs, dx) + dot(bounds, dz)) / slope
             for at in range(len(x)):
                 dx[at] += rise_tau * x2[at]

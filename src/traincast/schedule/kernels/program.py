@@ -9,14 +9,13 @@ middle of the optimal face.
 from typing import Any
 
 MOST_STEPS = 60
-TOLERANCE = 1e-6
-"""Of the level: where the gap to the best possible is closed."""
 LEAST_EASE = 0.2
 """No step closes more of the gap than all but this, or the point would leave the middle and run into a corner."""
 
 
 def raise_level(
     kinds: Any,
+    close: float,
     worth: Any,
     gpus: Any,
     capacity: Any,
@@ -34,6 +33,7 @@ def raise_level(
     """The largest common level; the shares are left in `x`.
 
     `kinds` counts the types by its length, which the compiler knows, so it unrolls the loops over them.
+    It ends where the gap to the best possible level is at most `close` of the level.
     `rows` holds, per job, the slack and price of its time (0, 1), the slack and price of its level (2, 3), their changes
     (4 to 7), what complementarity lacks (8, 9) and two factors (10, 11). `types` holds slack and price of every
     capacity (0, 1), their changes (2, 3) and the lack (4).
@@ -44,7 +44,7 @@ def raise_level(
     level = start_inside(kinds, worth, gpus, capacity, x, z, rows, types)
     gap = measure_gap(kinds, num_jobs, x, z, rows, types)
     for _ in range(MOST_STEPS):
-        if gap <= TOLERANCE * level:
+        if gap <= close * level:
             break
         factor(kinds, worth, gpus, x, z, rows, types, d, u, system)
         lack(kinds, num_jobs, x, z, rows, types, dx, dz, cx, 0.0, 0.0)
