@@ -116,8 +116,8 @@ class _FinishTimes:
     def __call__(self, holders: Shareholders) -> Floats:
         rates = _usable(holders)
         jobs, steps = holders.jobs, holders.steps_left
-        more = int(jobs.max()) + 1 - len(self.alone_s)
-        if more > 0:
+        if int(jobs.max()) >= len(self.alone_s):
+            more = int(jobs.max()) + 1
             self.alone_s = np.pad(self.alone_s, (0, more))
             self.last_steps = np.pad(self.last_steps, (0, more))
             self.last_rate = np.pad(self.last_rate, (0, more), constant_values=np.inf)
