@@ -1,30 +1,38 @@
 """Real steps on this CPU through our sampler, the correction fitted to them, and the forecast that uses it."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from traincast import catalog
-from traincast.accuracy.corpus import load_corpus
+from traincast.capture import capture
 from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
 from traincast.forecast.activity import CORE, place_of
+from traincast.profile.architectures import build_architecture
 from traincast.profile.machine import total_memory_bytes
 from traincast.profile.resources import sampling
 from traincast.profile.steps import load_workload, training_step
 from traincast.resources import profile_samples
 from traincast.resources.correction import TWELVE, load_graph_correction, read_nodes, save_graph_correction
 from traincast.resources.learned import Run, count_work
-from traincast.spec import RESOURCES, Job, Parallelism, ResourceProfile
+from traincast.spec import RESOURCES, Graph, Job, Parallelism, ResourceProfile
 
-torch = pytest.importorskip("torch")
 NAMES = ("random(seed=13)", "random(seed=3)")
 BATCH = 4
 MIN_STEPS, MIN_READINGS = 8, 12
+
+
+@cache
+def graph_of(name: str) -> Graph:
+    model, inputs = build_architecture(name)
+    return capture(model, inputs(BATCH), optimizer="adamw", name=name)
 
 
 def measure(name: str) -> ResourceProfile:
@@ -63,10 +71,9 @@ def measured() -> dict[str, ResourceProfile]:
 def fitted(measured: dict[str, ResourceProfile], tmp_path_factory: pytest.TempPathFactory) -> Path:
     from traincast.resources.train import Example, Training, fit_correction
 
-    graphs = load_corpus().graphs
     examples = []
     for name, profile in measured.items():
-        nodes = read_nodes(graphs[name, BATCH], count_work(graphs[name, BATCH]))
+        nodes = read_nodes(graph_of(name), count_work(graph_of(name)))
         run = Run(work=nodes.work, place=place_of(one_core()), step_s=profile.step_s, twelve=profile.twelve())
         examples.append(Example(nodes=nodes, run=run))
     correction = fit_correction(examples, training=Training(num_epochs=10, num_members=1))
@@ -82,7 +89,7 @@ def one_core():
 
 
 def ask(name: str, path: Path) -> ResourceProfile:
-    job = Job(graph=load_corpus().graphs[name, BATCH])
+    job = Job(graph=graph_of(name))
     answer = forecast(
         job,
         one_core(),
@@ -115,7 +122,7 @@ def test_a_real_run_and_the_forecast_corrected_by_it_have_the_same_numbers_by_th
 
 
 def test_the_own_correction_is_not_taken_for_a_gpu(fitted: Path):
-    job = Job(graph=load_corpus().graphs[NAMES[0], BATCH])
+    job = Job(graph=graph_of(NAMES[0]))
     correction = load_graph_correction(fitted)
     with pytest.raises(InvalidInput, match="asked about 'h100"):
         forecast(job, catalog.cluster("h100-sxm-80g", nodes=1, devices_per_node=1), draw=True, activity=correction)
