@@ -200,7 +200,7 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=180.0, help="seconds of measuring")
     parser.add_argument("--models", type=int, default=96)
     parser.add_argument("--tests", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--workers", action="store_true", help="and DDP on the test-bed; needs root")
     parser.add_argument("--worker-tests", type=int, default=12)
     parser.add_argument("--json", action="store_true")
