@@ -20,7 +20,9 @@ from traincast.files import write_json
 from traincast.forecast.tune import KnownStep, know_step, tune
 
 MAX_ROWS = 160
-FOLD_ROWS = 60
+FOLD_ROWS = 90
+ROUNDS, FOLD_ROUNDS = 12, 8
+"""With fewer, latencies and rates of links are still on their way from the prior when the fit stops (nanotron)."""
 MAX_FOLDS = 6
 MIN_ROWS = 4
 
@@ -63,7 +65,7 @@ def fit_stack(rows: Sequence[Measured]) -> dict[str, object]:
         except TraincastError:
             continue
         known.append((row.case, step))
-    tuned = tune(Stack(), [step for _, step in known])
+    tuned = tune(Stack(), [step for _, step in known], rounds=ROUNDS, max_steps=MAX_ROWS)
     before = _errors(Stack(), known)
     models = sorted({case.model or "" for case, _ in known})
     folds = (
@@ -75,7 +77,7 @@ def fit_stack(rows: Sequence[Measured]) -> dict[str, object]:
     for model in folds:
         rest = [step for case, step in known if (case.model or "") != model]
         own = [(case, step) for case, step in known if (case.model or "") == model]
-        left += _errors(tune(Stack(), rest, rounds=4, max_steps=FOLD_ROWS) if rest else Stack(), own)
+        left += _errors(tune(Stack(), rest, rounds=FOLD_ROUNDS, max_steps=FOLD_ROWS) if rest else Stack(), own)
     own_folds = [(case, step) for case, step in known if (case.model or "") in folds]
     untuned = _errors(Stack(), own_folds)
     if _mean_error(left) >= _mean_error(untuned):
