@@ -81,9 +81,17 @@ class ParallelismBody(Body):
     pipeline: Degree | None = None
     context: Degree | None = None
     expert: Degree | None = None
+    expert_tensor: Degree | None = Field(
+        None, description="Ranks that split one expert: 1 spreads experts over tensor too."
+    )
+    expert_capacity: Amount | None = Field(None, description="Tokens that an expert takes, beside an even share: 1.25.")
+    expert_imbalance: Amount | None = Field(
+        None, description="Load of the busiest expert rank beside the mean; 1: even."
+    )
     virtual_stages: Degree | None = None
     micro_batches: Degree | None = None
     zero: Degree | None = Field(None, description="0, 1, 2 or 3 (FSDP full shard).")
+    shard: Degree | None = Field(None, description="Replicas among which ZeRO shards (hybrid shard); default: all.")
     sequence_parallel: bool | None = None
     recompute: Word | None = Field(None, description="none, selective or full.")
     order: Word | None = Field(None, description="gpipe, 1f1b, interleaved or zero-bubble.")
