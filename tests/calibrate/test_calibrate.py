@@ -436,12 +436,10 @@ def test_a_calibration_changes_what_the_command_line_forecasts(tmp_path: Path) -
     assert own["step"]["seconds"] != plain["step"]["seconds"]
 
 
-def test_the_interaction_network_corrects_only_layers_that_leave_out_what_a_step_adds() -> None:
+def test_the_interaction_network_corrects_only_layers_that_no_step_has_taught() -> None:
     alone = operators(1, 25)
     seconds = [true_seconds(load) for load in alone]
     fit = refit(start_fit(alone, PEAKS), alone, seconds)
     priced = to_calibration(fit, name="x", environment=HERE, loads=alone, seconds=seconds, measuring_s=1.0)
-    bare = replace(priced, step_s_per_byte=0.0, step_optimizer_s_per_byte=0.0)
-    assert isinstance(choose_costs(bare), Interacting)
-    assert isinstance(choose_costs(priced), Calibrated)
+    assert isinstance(choose_costs(priced), Interacting)
     assert isinstance(choose_costs(make_calibration()), Calibrated)

@@ -137,13 +137,11 @@ class Calibrated:
 
 
 def choose_costs(calibration: Calibration, *, others: Others | None = None) -> CostModel:
-    """The cost model a forecast should use: the interaction network corrects layers that never saw a whole step and that leave
-    out what cold data cost. It proved better there on families left out, and not above layers that steps have taught already
-    (ADR 14); layers that price cold data hold most of what it had learned."""
+    """The cost model a forecast should use: the interaction network corrects layers that never saw a whole step. It proved better
+    there on families left out, and not above layers that steps have taught already (ADR 14)."""
     base = Calibrated(calibration=calibration, others=others)
     scales = (calibration.step_compute_scale, calibration.step_memory_scale, calibration.step_overhead_scale)
-    complete = any(scale != 1.0 for scale in scales) or calibration.step_s_per_byte > 0
-    if complete or not WEIGHTS.is_file():
+    if any(scale != 1.0 for scale in scales) or not WEIGHTS.is_file():
         return base
     return Interacting(base=base, network=load_network())
 
