@@ -292,6 +292,7 @@ class Bench:
             task.num_ranks,
             task.stride,
             task.bucket_bytes,
+            task.phase,
         )
         if key not in self._collectives:
             alone = Stage(tasks=(task,), repeats=(), tensors=())
