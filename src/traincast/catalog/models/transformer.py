@@ -453,7 +453,7 @@ def gate_fused(tape: Tape, both: Value, width: int) -> Value:
 
 def experts(tape: Tape, shape: TransformerShape, x: Value) -> Value:
     """Routed experts as permute, grouped products, unpermute; tokens are spread evenly."""
-    tape.assume("every expert gets an equal share of the tokens")
+    tape.assume("every expert gets an equal share of the tokens unless the plan has an imbalance or a capacity")
     batch, seq, hidden = x.shape
     tokens, top = batch * seq, shape.experts_per_token
     rows = tokens * top
