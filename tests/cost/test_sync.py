@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.cost.sync import SyncedStep, collective_seconds, fit_sync, price_collectives
+from traincast.cost.sync import OVERLAP_EXPONENT, Synced, SyncedStep, collective_seconds, fit_sync, price_collectives
 from traincast.errors import InvalidInput
 from traincast.spec.hardware import Cluster, Device, Link, NodeGroup
 from traincast.spec.measurement import CollectiveRates
@@ -71,29 +73,69 @@ def test_a_wider_link_is_never_slower(factor: float) -> None:
     assert fast <= slow
 
 
-def test_the_constants_of_synchronised_steps_are_recovered() -> None:
+@given(share=st.floats(0.05, 1.0), link=st.floats(1e6, 1e10), exponent=st.floats(1.0, 50.0))
+@settings(max_examples=60, deadline=None)
+def test_bytes_that_travel_while_cores_wait_take_at_least_the_longer_and_at_most_both_times(
+    share: float, link: float, exponent: float
+) -> None:
+    rates = CollectiveRates(
+        hop_s=0.0, bytes_per_s=1e15, cpu_s_per_byte=1e-9, link_efficiency=1.0, overlap_exponent=exponent
+    )
+    seconds = collective_seconds(rates, num_ranks=2, num_bytes=1e6, link_bytes_per_s=link, speed=share)
+    cpu_s, carried_s = 1e-3 / share, max(1e6 / link, 1e-9)
+    assert max(cpu_s, carried_s) * (1 - 1e-9) <= seconds <= (cpu_s + carried_s) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("exponent", [0.5, float("inf"), float("nan")])
+def test_an_overlap_that_cannot_be_is_refused(exponent: float) -> None:
+    with pytest.raises(InvalidInput, match="overlap_exponent"):
+        CollectiveRates(hop_s=0.0, bytes_per_s=1e9, overlap_exponent=exponent)
+
+
+TRUTH = Synced(wall_scale=1.1, rates=replace(RATES, overlap_exponent=OVERLAP_EXPONENT))
+
+
+def steps_on(links: tuple[float, ...]) -> list[SyncedStep]:
+    """As they would be measured without noise."""
     steps = []
     for compute_s in (1e-3, 4e-3, 2e-2):
         for num_ranks in (1, 2, 3, 4):
-            for link in (1.25e7, 1.25e8, 1.25e9):
+            for link in links:
                 for num_bytes, num_tensors, speed in ((2e5, 10, 0.25), (3e6, 60, 0.15)):
-                    sync_s = collective_seconds(
-                        RATES, num_ranks=num_ranks, num_bytes=num_bytes, link_bytes_per_s=link, speed=speed
-                    )
-                    sync_s += num_tensors * RATES.cpu_s_per_tensor / speed if num_ranks > 1 else 0.0
-                    steps.append(
-                        SyncedStep(
-                            seconds=1.1 * compute_s / speed + sync_s, compute_s=compute_s, num_ranks=num_ranks,
-                            speed=speed, link_bytes_per_s=link, gradient_bytes=num_bytes, num_tensors=num_tensors,
-                        )
+                    step = SyncedStep(
+                        seconds=0.0, compute_s=compute_s, num_ranks=num_ranks, speed=speed, link_bytes_per_s=link,
+                        gradient_bytes=num_bytes, num_tensors=num_tensors,
                     )  # fmt: skip
-    found = fit_sync(steps)
+                    steps.append(replace(step, seconds=TRUTH.seconds(step)))
+    return steps
+
+
+def test_the_constants_of_synchronised_steps_are_recovered() -> None:
+    found = fit_sync(steps_on((1.25e7, 1.25e8, 1.25e9)))
     assert found.wall_scale == pytest.approx(1.1, rel=1e-3)
     assert found.rates.hop_s == pytest.approx(RATES.hop_s, rel=1e-2)
     assert found.rates.call_s == pytest.approx(RATES.call_s, rel=1e-2)
     assert found.rates.cpu_s_per_byte == pytest.approx(RATES.cpu_s_per_byte, rel=1e-2)
     assert found.rates.cpu_s_per_tensor == pytest.approx(RATES.cpu_s_per_tensor, rel=1e-2)
     assert found.rates.link_efficiency == pytest.approx(0.8, rel=1e-2)
+
+
+def test_steps_of_one_link_leave_others_near_their_nominal_rate() -> None:
+    found = fit_sync([replace(step, speed=0.25) for step in steps_on((1.25e8,)) if step.speed == 0.25])
+    assert found.rates.link_efficiency == pytest.approx(1.0, rel=0.35)
+    for step in steps_on((1.25e7,)):
+        if step.speed == 0.25:
+            assert found.seconds(step) == pytest.approx(step.seconds, rel=0.2)
+
+
+def test_a_synced_step_is_priced_like_its_stage() -> None:
+    nodes = cluster((1.25e8, 0.25), (2.5e7, 0.15))
+    stage = Stage(tasks=(gradient(3e6, num_ranks=2), gradient(1e6, num_ranks=2)), repeats=(), tensors=())
+    step = SyncedStep(
+        seconds=0.0, compute_s=0.0, num_ranks=2, speed=0.15, link_bytes_per_s=2.5e7, gradient_bytes=4e6, num_tensors=2
+    )
+    prices = price_collectives(stage, nodes, {"all_reduce": TRUTH.rates})
+    assert sum(prices.values()) == pytest.approx(TRUTH.seconds(step))
 
 
 def test_too_few_steps_are_refused() -> None:

@@ -15,6 +15,12 @@ from traincast.spec.program import Collective, Stage
 Array = NDArray[np.float64]
 UNBOUNDED_BYTES_PER_S = 1e15
 RIDGE = 0.01
+OVERLAP_EXPONENT = 2.0
+"""Under a CPU quota the kernel goes on sending while a rank waits for its next period: of sums of powers this one fitted all
+twelve networks of our corpus best, with architectures left out (docs/how-to/calibrate.md)."""
+PRIOR_CPU_S_PER_BYTE, PRIOR_LINK_SHARE = 1e-9, 1.0
+"""What is believed where only one link was measured, and CPU time and time on the link cannot be told apart: a byte costs gloo
+about a nanosecond of CPU time, and the payload travels at the nominal rate."""
 
 
 def wire_bytes(kind: str, *, num_ranks: int, num_bytes: float) -> float:
@@ -46,7 +52,15 @@ def collective_seconds(
     carried_s = wire / rates.bytes_per_s
     if rates.link_efficiency is not None and link_bytes_per_s is not None:
         carried_s = max(carried_s, wire / (link_bytes_per_s * rates.link_efficiency))
-    return latency_s * num_buckets + carried_s + rates.cpu_s_per_byte * wire / speed
+    return latency_s * num_buckets + _overlapped(
+        carried_s, rates.cpu_s_per_byte * wire / speed, exponent=rates.overlap_exponent
+    )
+
+
+def _overlapped(one_s: float, other_s: float, *, exponent: float) -> float:
+    longer_s, shorter_s = max(one_s, other_s), min(one_s, other_s)
+    # Powers of the ratio, which cannot vanish where those of microseconds would.
+    return longer_s * (1 + (shorter_s / longer_s) ** exponent) ** (1 / exponent) if longer_s > 0 else 0.0
 
 
 def slowest_speed(cluster: Cluster) -> float:
@@ -112,33 +126,57 @@ class Synced:
     wall_scale: float
     rates: CollectiveRates
 
+    def seconds(self, step: SyncedStep) -> float:
+        """The step in closed form: computation, handing over and the collective one after the other."""
+        compute_s = self.wall_scale * step.compute_s / step.speed
+        if step.num_ranks == 1:
+            return compute_s
+        handed_s = self.rates.cpu_s_per_tensor * step.num_tensors / step.speed
+        return compute_s + handed_s + collective_seconds(
+            self.rates, num_ranks=step.num_ranks, num_bytes=step.gradient_bytes,
+            link_bytes_per_s=step.link_bytes_per_s, speed=step.speed, num_buckets=step.num_buckets,
+        )  # fmt: skip
 
-def fit_sync(steps: Sequence[SyncedStep], *, num_iterations: int = 15) -> Synced:
+
+def fit_sync(steps: Sequence[SyncedStep], *, num_iterations: int = 30) -> Synced:
     """Relative least squares with no constant below zero, outliers weighed down (Huber 1964)."""
     if len(steps) < 3:
         raise InvalidInput(f"{len(steps)} measured steps; at least three are needed, some of them with several ranks")
-    design = np.array([_terms(step) for step in steps])
+    terms = np.array([_terms(step) for step in steps])
     seconds = np.array([step.seconds for step in steps])
-    scale = np.where(design.max(axis=0) > 0, design.max(axis=0), 1.0)
-    relative = design / scale / seconds[:, None]
+    scale = np.where(terms.max(axis=0) > 0, terms.max(axis=0), 1.0)
+    relative = terms / scale / seconds[:, None]
     # Where the data cannot tell two constants apart (two ranks only: buckets or hops?) they share the time.
     ridge = np.diag(RIDGE * np.linalg.norm(relative, axis=0))
+    believed = np.array([0.0, 0.0, 0.0, 0.0, PRIOR_CPU_S_PER_BYTE, PRIOR_LINK_SHARE]) * scale
     trust = np.ones(len(steps))
-    found = np.zeros(design.shape[1])
+    found = believed
     for _ in range(num_iterations):
-        weighed = np.concatenate([relative * trust[:, None], ridge])
-        found = _nonnegative(weighed, np.concatenate([trust, np.zeros(len(ridge))]))
-        residual = relative @ found - 1
+        # A sum of powers is linear in its parts as long as their proportion is: found anew in each round, half of the way.
+        design = relative * _parts_of_overlap(relative * found)
+        weighed = np.concatenate([design * trust[:, None], ridge])
+        solved = _nonnegative(weighed, np.concatenate([trust, ridge @ believed]))
+        residual = design @ solved - 1
         trust = np.sqrt(np.minimum(1.0, 0.1 / np.maximum(np.abs(residual), 1e-9)))
+        found = np.concatenate([solved[:4], 0.5 * (found[4:] + solved[4:])])
     wall, per_tensor, call_s, hop_s, per_byte, per_link = (float(value) for value in found / scale)
     many = np.array([step.num_ranks > 1 for step in steps])
     spread = float(np.sqrt(np.mean(np.minimum(np.abs(residual[many]), 1.0) ** 2))) if many.any() else 0.0
     rates = CollectiveRates(
         hop_s=hop_s, call_s=call_s, bytes_per_s=UNBOUNDED_BYTES_PER_S, cpu_s_per_byte=per_byte,
-        cpu_s_per_tensor=per_tensor, link_efficiency=1 / per_link if per_link > 0 else 1e6, log_spread=spread,
-        num_measurements=int(many.sum()),
+        cpu_s_per_tensor=per_tensor, link_efficiency=1 / per_link if per_link > 0 else 1e6,
+        overlap_exponent=OVERLAP_EXPONENT, log_spread=spread, num_measurements=int(many.sum()),
     )  # fmt: skip
     return Synced(wall_scale=wall if wall > 0 else 1.0, rates=rates)
+
+
+def _parts_of_overlap(shares: Array) -> Array:
+    """Factors that make the columns of CPU time per byte and of the link add up to what both take together."""
+    parts = np.ones_like(shares)
+    together = np.linalg.norm(shares[:, 4:], ord=OVERLAP_EXPONENT, axis=1)
+    known = together > 0
+    parts[known, 4:] = (shares[known, 4:] / together[known, None]) ** (OVERLAP_EXPONENT - 1)
+    return parts
 
 
 def _terms(step: SyncedStep) -> tuple[float, ...]:

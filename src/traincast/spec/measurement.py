@@ -201,6 +201,9 @@ class CollectiveRates:
     """Of each bucket, beside its hops."""
     link_efficiency: float | None = None
     """Share of the narrowest link's rate that the payload reaches; None: bytes_per_s belongs to the one link there is."""
+    overlap_exponent: float = 1.0
+    """How the bytes' time on the link and their CPU time make one: (a^p + b^p)^(1/p). At 1 they follow each other; above, the
+    link goes on while the cores wait for their share, and towards infinity only the longer one counts."""
     log_spread: float = 0.0
     num_measurements: int = 0
 
@@ -211,6 +214,8 @@ class CollectiveRates:
             raise InvalidInput(
                 f"bytes_per_s = {self.bytes_per_s}, hop_s = {self.hop_s}; a rate is above 0, a latency >= 0"
             )
+        if not (self.overlap_exponent >= 1 and math.isfinite(self.overlap_exponent)):
+            raise InvalidInput(f"overlap_exponent = {self.overlap_exponent}; it must be finite and at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from traincast.calibrate import (
 from traincast.cost.interaction import Interacting, Network
 from traincast.cost.interaction.features import Neighbourhood, describe
 from traincast.cost.interaction.fit import Example, Training, fit_network
-from traincast.cost.sync import Synced, SyncedStep, collective_seconds, fit_sync
+from traincast.cost.sync import Synced, SyncedStep, fit_sync
 from traincast.errors import InvalidInput
 from traincast.lower import lower
 from traincast.profile.corpus import Setting
@@ -174,14 +174,7 @@ def _step(workload: Workload, setting: Setting, *, seconds: float, compute_s: fl
 
 
 def step_seconds(step: SyncedStep, synced: Synced) -> float:
-    compute_s = synced.wall_scale * step.compute_s / step.speed
-    if step.num_ranks == 1:
-        return compute_s
-    handed_s = synced.rates.cpu_s_per_tensor * step.num_tensors / step.speed
-    return compute_s + handed_s + collective_seconds(
-        synced.rates, num_ranks=step.num_ranks, num_bytes=step.gradient_bytes, link_bytes_per_s=step.link_bytes_per_s,
-        speed=step.speed, num_buckets=step.num_buckets,
-    )  # fmt: skip
+    return synced.seconds(step)
 
 
 NOMINAL = CollectiveRates(hop_s=0.0, bytes_per_s=1e15, link_efficiency=1.0)
