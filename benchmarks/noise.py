@@ -3,8 +3,11 @@
 python benchmarks/noise.py [--estimates 5] [--rounds 5] [--share 0.25] [--json]
 python benchmarks/noise.py --paired          # about 4 minutes on a quiet machine
 
-Every estimate is what `traincast profile steps` would keep: the median over the blocks of interleaved rounds. Estimates of
-all configurations are taken in turn, so that they lie minutes apart. The spread is the standard deviation over the mean.
+Every estimate is made of the blocks of interleaved rounds. Estimates of all configurations are taken in turn, so that they lie
+apart in time. The spread is the standard deviation over the mean. Columns: medians over blocks of wall time, of CPU time and of
+CPU time over the canary's; and CPU time with the drift of the machine taken out (`traincast.profile.drift`, as `calibrate` does):
+each configuration is estimated anew from its own blocks of each estimate; the seven others, measured all the time,
+tell what was drift.
 
 The canary (tiny kernels) removed the machine's drift in one run and added to it in the next: it lives in the first cache and
 does not feel what steps feel. `--paired` asks whether a reference does that is itself a step. Each visit is a block of the
@@ -14,11 +17,15 @@ the same drift makes it steadier than the step's own CPU time, and O tells wheth
 """
 
 import argparse
+import datetime
 import json
 import statistics
 import sys
 import time
 
+import numpy as np
+
+from traincast.profile.drift import find_drift, steady_levels
 from traincast.profile.machine import Steadiness, make_canary, steady
 from traincast.profile.protocol import Protocol, measure, measure_block
 from traincast.profile.steps import prepare_step, step_experiment, step_subjects
@@ -54,6 +61,7 @@ def main() -> int:
         return pair(options)
     experiments = [step_experiment(name, batch=batch) for name, batch in CONFIGURATIONS]
     found: dict[str, list[tuple[float, float, float]]] = {each.key: [] for each in experiments}
+    visited: list[tuple[str, int, float, float]] = []
     begun = time.monotonic()
     with steady(Steadiness(cores=(1,), num_threads=1, cpu_share=options.share)) as steadiness:
         for seed in range(options.estimates):
@@ -64,26 +72,37 @@ def main() -> int:
                     print(f"{visit.experiment.key}: {visit.failure}", file=sys.stderr)
                     return 1
                 blocks[visit.experiment.key].append(visit.block)
+                at_s = datetime.datetime.fromisoformat(visit.block.started_at).timestamp()
+                visited.append((visit.experiment.key, seed, at_s, cpu_seconds(visit.block)))
             for key, taken in blocks.items():
                 wall_s = statistics.median(block.seconds for block in taken)
-                cpu_s = statistics.median(block.cpu_seconds or block.seconds for block in taken)
-                scaled = statistics.median(
-                    (block.cpu_seconds or block.seconds) / (block.canary_s or 1) for block in taken
-                )
+                cpu_s = statistics.median(cpu_seconds(block) for block in taken)
+                scaled = statistics.median(cpu_seconds(block) / (block.canary_s or 1) for block in taken)
                 found[key].append((wall_s, cpu_s, scaled))
             print(f"estimate {seed + 1} of {options.estimates} after {time.monotonic() - begun:.0f} s", file=sys.stderr)
-    spreads = {key: tuple(spread([each[at] for each in values]) for at in range(3)) for key, values in found.items()}
+    steadied = {key: estimate_without_drift(visited, key) for key in found}
+    spreads = {
+        key: (*(spread([each[at] for each in values]) for at in range(3)), spread(steadied[key]))
+        for key, values in found.items()
+    }
     if options.json:
-        print(json.dumps({"share": steadiness.cpu_share, "spread": spreads, "estimates": found}))
+        print(json.dumps({"share": steadiness.cpu_share, "spread": spreads, "estimates": found, "steadied": steadied}))
         return 0
     print(f"quota {steadiness.cpu_share or 'none'}; {options.estimates} estimates of {options.rounds} blocks each")
-    print(f"{'configuration':60} {'wall':>7} {'CPU':>7} {'CPU over canary':>16}")
-    for key, row in spreads.items():
-        print(f"{key[:60]:60} {row[0]:7.1%} {row[1]:7.1%} {row[2]:16.1%}")
-    for label, choose in (("median", statistics.median), ("worst", max)):
-        row = [choose(values) for values in zip(*spreads.values(), strict=True)]
-        print(f"{label:60} {row[0]:7.1%} {row[1]:7.1%} {row[2]:16.1%}")
+    print(f"{'configuration':60} {'wall':>7} {'CPU':>7} {'CPU over canary':>16} {'CPU, drift out':>15}")
+    for key, row in [*spreads.items(), *summaries(spreads)]:
+        print(f"{key[:60]:60} {row[0]:7.1%} {row[1]:7.1%} {row[2]:16.1%} {row[3]:15.1%}")
     return 0
+
+
+def estimate_without_drift(visited: list[tuple[str, int, float, float]], key: str) -> list[float]:
+    """One for each estimate of this configuration. The machine's drift is found with this configuration as one experiment."""
+    names = [f"{name} {number}" if name == key else name for name, number, _, _ in visited]
+    times_s, logs = np.array([row[2] for row in visited]), np.log([row[3] for row in visited])
+    drift = find_drift(logs, np.unique([row[0] for row in visited], return_inverse=True)[1], times_s)
+    known, owners = np.unique(names, return_inverse=True)
+    levels, _ = steady_levels(logs, owners, times_s, drift)
+    return [float(np.exp(level)) for name, level in zip(known, levels, strict=True) if name.startswith(f"{key} ")]
 
 
 def pair(options: argparse.Namespace) -> int:

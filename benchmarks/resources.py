@@ -31,6 +31,7 @@ from traincast.accuracy.paper.driple import (
     predict_left_out,
     read_runs,
     relative_error,
+    repeat_noise,
     saved_times,
     split_by,
     summarise,
@@ -47,8 +48,13 @@ COUNTS = (0, 2, 5, 10, 20, 40, 80)
 
 
 def print_noise(rows: Sequence[Measured]) -> None:
-    scores = label_noise(rows)
-    print(f"noise of the labels, from neighbouring settings: {mean_over_targets(scores):.1%} mean over the twelve")
+    _print_scores("noise of the labels, from neighbouring settings", label_noise(rows))
+    if any(row.step.visited_often for row in rows):
+        _print_scores("noise of the labels of steps visited often, from their visits", repeat_noise(rows))
+
+
+def _print_scores(what: str, scores: Sequence[TargetScore]) -> None:
+    print(f"{what}: {mean_over_targets(scores):.1%} mean over the twelve")
     for score in scores:
         print(f"  {score.target:18} n {score.num_rows:5}  {score.mean:7.1%} / {score.median:6.1%}")
 
@@ -76,10 +82,7 @@ def print_repeats(path: Path) -> None:
                     for a, b in pairs
                 ]
                 errors[name].append(statistics.fmean(missed) / 2**0.5)
-    scores = summarise(errors)
-    print(f"noise of the labels, from repeated blocks: {mean_over_targets(scores):.1%} mean over the twelve")
-    for score in scores:
-        print(f"  {score.target:18} n {score.num_rows:5}  {score.mean:7.1%} / {score.median:6.1%}")
+    _print_scores("noise of the labels, from repeated blocks", summarise(errors))
 
 
 def _profile_block(block: Mapping[str, Any], setting: Setting) -> ResourceProfile:
@@ -98,8 +101,11 @@ def _profile_block(block: Mapping[str, Any], setting: Setting) -> ResourceProfil
 def print_ours(rows: Sequence[Measured], seeds: range) -> None:
     print(f"{len(rows)} ranks; mean / median relative error; times against at least a tenth of the step")
     ranges: Mapping[str, tuple[float, float]] = {}
+    often = [row.step.visited_often for row in rows]
+    print(f"{sum(often)} of them of steps visited often: learned from all, these judged apart")
     for split in ("architecture", "family"):
         tables: dict[str, tuple[TargetScore, ...]] = {}
+        steadiest: dict[str, tuple[TargetScore, ...]] = {}
         for method in METHODS:
             started, means = time.process_time(), []
             for seed in seeds:
@@ -108,6 +114,11 @@ def print_ours(rows: Sequence[Measured], seeds: range) -> None:
                 means.append(mean_over_targets(scores))
                 if seed == seeds[0]:
                     tables[method] = scores
+                    if any(often):
+                        few, found = (
+                            [each for each, use in zip(every, often, strict=True) if use] for every in (rows, answers)
+                        )
+                        steadiest[method] = summarise(errors_of(few, found))
                     if method == "network":
                         ranges = ranges or find_ranges(rows, answers)
                         print(f"  {split}: {coverage(rows, answers, ranges):.1%} inside the ranges of 90%")
@@ -117,9 +128,13 @@ def print_ours(rows: Sequence[Measured], seeds: range) -> None:
                 f"{split} left out, {method:8}: {statistics.fmean(means):6.1%} ({span}; {spent_s:.0f} CPU s)",
                 flush=True,
             )
-        for index, name in enumerate(NAMES):
-            cells = "  ".join(f"{tables[m][index].mean:7.1%} / {tables[m][index].median:6.1%}" for m in METHODS)
-            print(f"  {name:18} n {tables['network'][index].num_rows:5}  {cells}")
+        for label, found_by in (("all", tables), ("visited often", steadiest)):
+            if not found_by:
+                continue
+            print(f"  {label}: " + ", ".join(f"{m} {mean_over_targets(found_by[m]):.1%}" for m in METHODS))
+            for index, score in enumerate(found_by["network"]):
+                cells = "  ".join(f"{found_by[m][index].mean:7.1%} / {found_by[m][index].median:6.1%}" for m in METHODS)
+                print(f"  {score.target:18} n {score.num_rows:5}  {cells}")
 
 
 def print_transfer(rows: Sequence[Measured], settings: Sequence[str], seeds: range, plot: Path | None) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from traincast.accuracy.corpus import CorpusStep
 from traincast.accuracy.paper.beside import merge_groups
-from traincast.accuracy.paper.noise import Noise, measure_noise
+from traincast.accuracy.paper.noise import Noise, measure_noise, perfect_error, perfect_rmse_s
 from traincast.accuracy.paper.search import CHECKED, CHERRYPICK, FORECAST, LARGEST, compare_searches
 from traincast.errors import InvalidInput
 from traincast.profile.corpus import SETTINGS
@@ -40,7 +40,7 @@ def test_scatter_and_drift_are_told_apart() -> None:
     assert noise.within == pytest.approx(0.1 * 1.25 / 4, rel=0.2)
     assert noise.drift == pytest.approx(0.08 * np.sqrt(0.9), rel=0.25)
     truth = np.abs(1 / np.array([step.seconds for step in steps]) - 1).mean()
-    assert noise.floor == pytest.approx(truth, rel=0.25)
+    assert perfect_error(steps, noise) == pytest.approx(truth, rel=0.25)
 
 
 def test_a_quiet_machine_has_no_drift() -> None:
@@ -65,11 +65,35 @@ def test_steps_without_their_repeats_say_nothing_of_noise() -> None:
         measure_noise([bare], [])
 
 
+def make_step(*, num_blocks: int, noise: float | None, seconds: float = 1.0) -> CorpusStep:
+    blocks = tuple(
+        Block(started_at=(BEGAN + timedelta(hours=hour)).isoformat(), wall_s=(seconds,) * 4)
+        for hour in range(num_blocks)
+    )
+    return CorpusStep(
+        name="net(width=1)", batch=4, setting=SETTINGS[0], seconds=seconds, cpu_seconds=None, noise=noise, resources={},
+        blocks=blocks,
+    )  # fmt: skip
+
+
+ONE_BLOCK = Noise(num_blocks=1, within=0.03, drift=0.04, num_pairs=1, again=None, num_again=0)
+
+
 def test_the_floor_of_normal_errors_is_four_fifths_of_their_deviation() -> None:
-    noise = Noise(num_blocks=1, within=0.03, drift=0.04, num_pairs=1, again=None, num_again=0)
-    assert noise.sigma == pytest.approx(0.05)
-    assert noise.floor == pytest.approx(0.05 * np.sqrt(2 / np.pi), rel=0.02)
-    assert noise.rmse_s([3.0, 4.0]) == pytest.approx(0.05 * np.sqrt(12.5))
+    once = [make_step(num_blocks=1, noise=0.09, seconds=seconds) for seconds in (3.0, 4.0)]
+    assert ONE_BLOCK.sigma == pytest.approx(0.05)
+    assert perfect_error(once, ONE_BLOCK) == pytest.approx(0.05 * np.sqrt(2 / np.pi), rel=0.02)
+    assert perfect_rmse_s(once, ONE_BLOCK) == pytest.approx(0.05 * np.sqrt(12.5))
+
+
+def test_a_step_visited_again_has_the_error_of_its_own_label() -> None:
+    often = [make_step(num_blocks=5, noise=0.02)]
+    assert perfect_error(often, ONE_BLOCK) == pytest.approx(0.02 * np.sqrt(2 / np.pi), rel=0.02)
+    assert perfect_rmse_s(often, ONE_BLOCK) == pytest.approx(0.02)
+    assert perfect_error([], ONE_BLOCK) is None
+    found = measure_noise(often * 3, [1.0] * 3)
+    assert found is not None
+    assert (found.often, found.num_often) == (0.02, 3)
 
 
 def test_groups_stay_whole_when_they_are_dealt_to_folds() -> None:

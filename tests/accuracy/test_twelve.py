@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from builders import make_mlp
-from traincast.accuracy.corpus import CorpusStep
+from traincast.accuracy.corpus import CorpusStep, undisturbed
 from traincast.accuracy.paper.driple import (
     NAMES,
     Measured,
@@ -18,12 +18,14 @@ from traincast.accuracy.paper.driple import (
     mean_over_targets,
     predict_left_out,
     relative_error,
+    repeat_noise,
     saved_times,
     summarise,
 )
 from traincast.profile.corpus import SETTINGS
 from traincast.resources.correction import read_nodes
 from traincast.resources.learned import Place, Run, count_work
+from traincast.spec.measurement import Block
 
 
 def make_row(name: str, setting: str, *, factor: float = 1.0) -> Measured:
@@ -64,6 +66,40 @@ def test_equal_measurements_in_neighbouring_settings_have_no_noise_and_a_known_s
     ]  # fmt: skip
     # The mean distance of a normal variable from its middle is 0.8 of its standard deviation.
     assert mean_over_targets(label_noise(noisy)) == pytest.approx(0.08, rel=0.15)
+
+
+def visited(row: Measured, factors: list[float], *, neighbours: float = 0.1) -> Measured:
+    """The row with visits whose twelve numbers were so many times the label's."""
+    blocks = tuple(
+        Block(
+            started_at=f"2026-11-16T10:{minute:02}:00+00:00",
+            wall_s=(0.1,),
+            resources={
+                "neighbours_cpu_share": neighbours,
+                **{f"rank0_{name}": factor * value for name, value in row.run.twelve.items()},
+            },
+        )
+        for minute, factor in enumerate(factors)
+    )
+    return replace(row, step=replace(row.step, blocks=blocks))
+
+
+def test_the_noise_of_a_label_of_four_visits_is_half_that_of_one() -> None:
+    random = np.random.default_rng(0)
+    rows = [
+        visited(make_row(f"model{number}", "2x1gbit"), np.exp(0.1 * random.normal(size=4)).tolist())
+        for number in range(300)
+    ]
+    assert mean_over_targets(repeat_noise(rows)) == pytest.approx(0.08 / 2, rel=0.15)
+
+
+def test_visits_beside_busy_neighbours_do_not_count_where_there_are_others() -> None:
+    row = make_row("a", "2x1gbit")
+    calm, busy = visited(row, [1.0] * 3).step.blocks, visited(row, [5.0], neighbours=1.5).step.blocks
+    both = replace(row, step=replace(row.step, blocks=(*busy, *calm)))
+    assert undisturbed(both.step.blocks) == list(calm)
+    assert undisturbed(busy) == busy
+    assert mean_over_targets(repeat_noise([both])) == 0
 
 
 def test_ranges_hold_nine_of_ten() -> None:

@@ -5,6 +5,7 @@
 
 import gzip
 import json
+import math
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,17 +16,21 @@ from pathlib import Path
 from traincast.errors import InvalidInput
 from traincast.files import decode, encode, write_whole
 from traincast.profile.corpus import OPTIMIZER, SETTINGS, Setting
+from traincast.profile.drift import Steadied, steady_seconds
 from traincast.spec.graph import Graph
 from traincast.spec.measurement import Block, Measurement, collect
 from traincast.store import Store, export_table, import_table
 
 FOLDER = Path(__file__).resolve().parents[3] / "corpus"
 STEPS, OPERATORS, GRAPHS = "steps.parquet", "operators.parquet", "graphs.json.gz"
+OFTEN = 4
+LITTLE_DISTURBED = 0.8
+"""Cores that neighbours used during a block: more in the first round, which ran beside other work, less in the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusStep:
-    """One measured step: the median over its blocks of the medians in them."""
+    """One measured step: from all its blocks, with the drift of the machine taken out."""
 
     name: str
     batch: int
@@ -35,11 +40,17 @@ class CorpusStep:
     cpu_seconds: float | None
     """CPU time of the slowest rank in one step."""
     noise: float | None
-    """Relative standard error of `seconds`; None where there is but one block."""
+    """Relative standard error of `seconds` beside the other steps of its setting; None where no step was visited twice."""
     resources: Mapping[str, float]
-    """rank0_gpu_idle_s, rank0_sent_bytes ...: medians over the blocks, by the names of spec.resources."""
+    """rank0_gpu_idle_s, rank0_sent_bytes ...: medians over the blocks that neighbours disturbed little, or all if there are
+    none, by the names of spec.resources."""
     blocks: tuple[Block, ...] = ()
     """Every repeat, and when it was taken."""
+
+    @property
+    def visited_often(self) -> bool:
+        """So often that its label is steady enough to be judged by; all steps are learned from."""
+        return len(self.blocks) >= OFTEN
 
     @property
     def family(self) -> str:
@@ -87,26 +98,43 @@ def load_graphs(path: Path) -> dict[tuple[str, int], Graph]:
 
 
 def read_steps(measurements: Iterable[Measurement]) -> tuple[CorpusStep, ...]:
+    """Drift is taken out of each setting by itself: a slow machine slows waiting for a link less than it slows computing."""
     settings = {setting.name: setting for setting in SETTINGS}
-    steps = []
-    for found in measurements:
-        attrs = found.experiment.attrs
-        if found.experiment.subject != "step" or attrs.get("network") is None:
-            continue
-        setting = settings[f"{attrs['num_ranks']}x{attrs['network']}"]
-        steps.append(
-            CorpusStep(
-                name=found.experiment.name,
-                batch=int(attrs["batch"]),
-                setting=setting,
-                seconds=found.seconds,
-                cpu_seconds=found.cpu_seconds,
-                noise=found.noise,
-                resources=_medians([block.resources for block in found.blocks]),
-                blocks=found.blocks,
-            )
+    found = [
+        each for each in measurements
+        if each.experiment.subject == "step" and each.experiment.attrs.get("network") is not None
+    ]  # fmt: skip
+    names = {each.experiment.key: _setting_name(each) for each in found}
+    wall: dict[str, Steadied] = {}
+    cpu: dict[str, Steadied] = {}
+    for name in dict.fromkeys(names.values()):
+        together = [each for each in found if names[each.experiment.key] == name]
+        wall |= steady_seconds(together)
+        cpu |= steady_seconds(together, seconds_of=lambda block: block.cpu_seconds)
+    return tuple(
+        CorpusStep(
+            name=each.experiment.name,
+            batch=int(each.experiment.attrs["batch"]),
+            setting=settings[names[each.experiment.key]],
+            seconds=wall[each.experiment.key].seconds,
+            cpu_seconds=cpu[each.experiment.key].seconds if each.experiment.key in cpu else None,
+            noise=wall[each.experiment.key].noise,
+            resources=_medians([block.resources for block in undisturbed(each.blocks)]),
+            blocks=each.blocks,
         )
-    return tuple(steps)
+        for each in found
+    )
+
+
+def _setting_name(measurement: Measurement) -> str:
+    attrs = measurement.experiment.attrs
+    return f"{attrs['num_ranks']}x{attrs['network']}"
+
+
+def undisturbed(blocks: Sequence[Block]) -> Sequence[Block]:
+    return [
+        block for block in blocks if block.resources.get("neighbours_cpu_share", math.inf) < LITTLE_DISTURBED
+    ] or blocks
 
 
 def _medians(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import platform
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from traincast.spec.resources import ResourceProfile
 
 DISTURBED = 0.2
 """Cores that neighbours may use during a block of the corpus before it is taken again, where there is time to wait."""
-CORPUS_BLOCK_S, CORPUS_REPEATS, CORPUS_WARM_UP = 0.6, (3, 30), 2
+CORPUS_BLOCK_S, CORPUS_REPEATS, CORPUS_WARM_UP = 1.0, (4, 30), 2
 
 Describe = Callable[..., ResourceProfile]
 """Readings of one rank to its resource numbers: `traincast.resources.profile_samples`."""
@@ -61,7 +62,10 @@ def visit_all(
     show: Show,
     skipped: set[str] | None = None,
 ) -> Iterator[Visit]:
-    """In rounds. While an experiment runs it is in `skipped`, so one that kills the ranks is not tried again."""
+    """In rounds, each in an order of its own.
+
+    While an experiment runs it is in `skipped`, so one that kills the ranks is not tried again.
+    """
     skipped = skipped if skipped is not None else set()
     started = time.monotonic()
     missing = {each.key: max(0, num_rounds - kept.num_blocks(each, environment)) for each in experiments}
@@ -69,7 +73,7 @@ def visit_all(
     for key, count in missing.items():
         progress.expect(key, count)
     for number in range(num_rounds):
-        for experiment in experiments:
+        for experiment in _in_new_order(experiments, number):
             if missing[experiment.key] < num_rounds - number or experiment.key in skipped:
                 continue
             before = time.monotonic()
@@ -85,6 +89,14 @@ def visit_all(
                 show(progress, None)
                 return
     show(progress, None)
+
+
+def _in_new_order(experiments: Sequence[Experiment], number: int) -> list[Experiment]:
+    """Another order in each round, so that no experiment always follows the same ones: what it shares with its neighbours of
+    the moment is drift and can be told from what is its own. The same order after a restart."""
+    ordered = list(experiments)
+    random.Random(f"{number} {ordered[0].key if ordered else ''}").shuffle(ordered)
+    return ordered
 
 
 def measure_corpus(

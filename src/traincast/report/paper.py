@@ -1,6 +1,6 @@
 """The comparisons with the source papers to tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from traincast.accuracy.paper import Claim, Papers
 from traincast.accuracy.paper.compare import Line
@@ -29,7 +29,7 @@ def tabulate_papers(found: Papers) -> Iterator[Table]:
         left=frozenset({"paper", "what", ""}),
     )
     if found.noise is not None:
-        yield _tabulate_noise(found.noise)
+        yield _tabulate_noise(found.noise, found.perfect)
     yield _lines("ScaleDL: each workload left out, all settings", found.scaledl)
     yield _lines("ScaleDL: its baselines on every split", found.every_split)
     yield _lines("ScaleDL on measured GPU steps: each workload, then each chip left out", found.gpus)
@@ -90,17 +90,18 @@ def tabulate_papers(found: Papers) -> Iterator[Table]:
     )  # fmt: skip
 
 
-def _tabulate_noise(noise: Noise) -> Table:
-    again = "" if noise.again is None else _percent(noise.again)
+def _tabulate_noise(noise: Noise, perfect: Mapping[str, float]) -> Table:
+    again, often = ("" if each is None else _percent(each) for each in (noise.again, noise.often))
     return Table(
         title="what the labels allow",
-        headings=("what", "of", "standard deviation"),
+        headings=("what", "of", "standard deviation or mean error"),
         rows=(
             ("repeats inside a block: its median", f"{noise.num_blocks:,} blocks", _percent(noise.within)),
             ("the machine's drift: what neighbours in time miss together", f"{noise.num_pairs:,} pairs", _percent(noise.drift)),
             ("a block against another of the same step", f"{noise.num_again:,} pairs", again),
-            ("a label, from the first two", "", _percent(noise.sigma)),
-            ("mean error that a perfect forecast would show", "", _percent(noise.floor)),
+            ("a label of one block, from the first two", "", _percent(noise.sigma)),
+            ("a label of a step visited often, drift taken out", f"{noise.num_often:,} steps", often),
+            *(("mean error that a perfect forecast would show", name, _percent(error)) for name, error in perfect.items()),
         ),
         left=frozenset({"what", "of"}),
     )  # fmt: skip

@@ -28,6 +28,7 @@ NUM_FOLDS = 5
 SCALEDL_FAMILIES = ("vgg", "resnet", "vit", "bert", "gpt")
 OURS, LAYER_SUM = "single operators + interaction (ours)", "single operators, layer sum (ours)"
 JOINT, JOINT_INTERACTION = "operators and steps, layer sum (ours)", "operators and steps + interaction (ours)"
+OFTEN_VISITED = "steps visited often"
 LINEAR, NONLINEAR, BOX, GNN = "additive linear", "additive non-linear", "black box", "GNN only"
 
 
@@ -213,6 +214,9 @@ def compare_families(learner: Learner, *, seeds: Sequence[int], families: Sequen
                 merged[name][place] = np.where(np.isfinite(found), found, merged[name][place])
         yield from score("ScaleDL", f"{family} left out", measured_s, answers)
     yield from score("ScaleDL", "all five", measured_s, merged)
+    often = np.array([step.visited_often for step in steps], dtype=bool)
+    masked = {name: [np.where(often, found, np.nan) for found in founds] for name, founds in merged.items()}
+    yield from score("ScaleDL", f"all five, {OFTEN_VISITED}", measured_s, masked)
 
 
 def usable(learner: Learner) -> list[CorpusStep]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traincast.accuracy.corpus import Corpus, CorpusStep
+from traincast.accuracy.corpus import Corpus, CorpusStep, undisturbed
 from traincast.resources.adapt import adapt, choose_runs
 from traincast.resources.correction import FLOOR, TWELVE, GraphCorrection, Nodes, read_nodes
 from traincast.resources.learned import Place, Rates, Run, count_work, fit_rates, learn
@@ -229,6 +229,30 @@ def label_noise(rows: Sequence[Measured]) -> tuple[TargetScore, ...]:
                 ) / 2**0.5
                 for left, right in pairs
             ]  # fmt: skip
+    return summarise(errors)
+
+
+def repeat_noise(rows: Sequence[Measured], *, rank: int = 0) -> tuple[TargetScore, ...]:
+    """The same from visits of the same step, of steps visited often: half of how far the means of every other visit lie from
+    those between them, which is what a label made of all of them is off by."""
+    errors: dict[str, list[float]] = {name: [] for name in NAMES}
+    for row in rows:
+        blocks = undisturbed(row.step.blocks)
+        if not row.step.visited_often or len(blocks) < 2:
+            continue
+        for name in NAMES:
+            if row.run.place.num_ranks == 1 and name.startswith(("received", "sent")):
+                continue
+            values = [
+                block.resources[f"rank{rank}_{name}"] for block in blocks if f"rank{rank}_{name}" in block.resources
+            ]
+            if len(values) < 2:
+                continue
+            one, other = statistics.fmean(values[::2]), statistics.fmean(values[1::2])
+            label = row.run.twelve[name]
+            errors[name].append(
+                relative_error(name, predicted=label + (one - other) / 2, measured=label, step_s=row.run.step_s)
+            )
     return summarise(errors)
 
 

@@ -1,7 +1,8 @@
 """What the labels allow: how far measured steps are from what a quiet machine would show, so how well a perfect forecast scores.
 
-Each setting was measured in one block, a few in several, on a shared machine. Inside a block repeats scatter; between blocks the
-machine drifts for tens of seconds, which shows as errors that unrelated workloads measured one after the other have in common.
+Every step was measured in one block or several on a shared machine. Inside a block repeats scatter; between blocks the machine
+drifts for tens of seconds, which shows as errors that unrelated workloads measured one after the other have in common. A label
+made of several blocks, drift taken out, comes with its own standard error (`traincast.profile.drift`).
 """
 
 import itertools
@@ -25,7 +26,7 @@ MIN_REPEATS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """Standard deviations of log labels, and the mean relative error that a perfect forecast would show."""
+    """Standard deviations of log labels."""
 
     num_blocks: int
     within: float
@@ -36,20 +37,35 @@ class Noise:
     again: float | None
     """Of one block against another of the same experiment; None where too few were measured twice."""
     num_again: int
+    often: float | None = None
+    """Median standard error of the labels of steps visited often, drift taken out; None where there are none."""
+    num_often: int = 0
 
     @property
     def sigma(self) -> float:
+        """Of a label of one block."""
         return math.hypot(self.within, self.drift)
 
-    @property
-    def floor(self) -> float:
-        """The mean of |forecast - measured| / measured where the forecast is what a quiet machine shows."""
-        quantiles = (np.arange(2000) + 0.5) / 2000
-        return float(np.abs(np.exp(-self.sigma * _normal(quantiles)) - 1).mean())
 
-    def rmse_s(self, seconds: Sequence[float]) -> float:
-        """Of a perfect forecast of these labels."""
-        return float(self.sigma * np.sqrt(np.mean(np.square(seconds))))
+def perfect_error(steps: Sequence[CorpusStep], noise: Noise | None) -> float | None:
+    """The mean of |forecast - measured| / measured where the forecast is what a quiet machine shows."""
+    if noise is None or not steps:
+        return None
+    normal = _normal((np.arange(200) + 0.5) / 200)
+    return float(np.mean([np.abs(np.exp(-sigma * normal) - 1).mean() for sigma in _sigmas(steps, noise)]))
+
+
+def perfect_rmse_s(steps: Sequence[CorpusStep], noise: Noise | None) -> float | None:
+    """Of a forecast of these labels that is what a quiet machine shows."""
+    if noise is None or not steps:
+        return None
+    missed_s = [sigma * step.seconds for sigma, step in zip(_sigmas(steps, noise), steps, strict=True)]
+    return float(np.sqrt(np.mean(np.square(missed_s))))
+
+
+def _sigmas(steps: Sequence[CorpusStep], noise: Noise) -> list[float]:
+    """Of the logarithm of each label: its own standard error where it was visited again, one block's otherwise."""
+    return [noise.sigma if len(step.blocks) < 2 or step.noise is None else step.noise for step in steps]
 
 
 def measure_noise(steps: Sequence[CorpusStep], forecast_s: Sequence[float]) -> Noise | None:
@@ -61,6 +77,7 @@ def measure_noise(steps: Sequence[CorpusStep], forecast_s: Sequence[float]) -> N
     if not halves:
         return None
     again = [math.log(one.seconds / other.seconds) for step in steps for one, other in itertools.pairwise(step.blocks)]
+    often = [step.noise for step in steps if step.visited_often and step.noise is not None]
     shared = _shared_errors(steps, np.log([step.seconds for step in steps]) - np.log(forecast_s))
     return Noise(
         num_blocks=sum(len(step.blocks) for step in steps),
@@ -70,6 +87,8 @@ def measure_noise(steps: Sequence[CorpusStep], forecast_s: Sequence[float]) -> N
         num_pairs=len(shared),
         again=_deviation(again) / math.sqrt(2) if len(again) >= 20 else None,
         num_again=len(again),
+        often=float(np.median(often)) if often else None,
+        num_often=len(often),
     )
 
 

@@ -14,6 +14,7 @@ from traincast.accuracy.baselines.ernest import Run, choose_runs, fit_ernest
 from traincast.accuracy.baselines.ghn_svr import describe_plainly, fit_svr_by_grid
 from traincast.accuracy.corpus import Corpus, CorpusStep
 from traincast.accuracy.paper.beside import answer_layers, find_learner, merge_groups
+from traincast.accuracy.paper.compare import OFTEN_VISITED
 from traincast.accuracy.paper.stack import Learner
 from traincast.embed.encoder import FOLDER, load_encoder
 from traincast.embed.reuse import Known, Reach, cross_validate, leave_out_rates, measure_apart, meet
@@ -138,13 +139,16 @@ LARGE_IMAGE = "size=224"
 
 
 def _kinds(steps: Sequence[CorpusStep], types: Sequence[str]) -> dict[str, Mask]:
-    """All rows and those of each type of data; large images are told from small ones."""
+    """All rows, those of each type of data, large images told from small ones, and those with the steadiest labels."""
     large = np.array([LARGE_IMAGE in step.name for step in steps])
     kinds = {"all": np.ones(len(steps), dtype=bool)}
     for name in ("image", "token", "vector"):
         kinds[name] = np.array([kind == name for kind in types])
     if large.any():
         kinds["CIFAR-like"], kinds["ImageNet-like"] = kinds["image"] & ~large, large
+    often = np.array([step.visited_often for step in steps])
+    if often.any():
+        kinds[OFTEN_VISITED] = often
     return kinds
 
 
