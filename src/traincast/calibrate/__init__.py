@@ -31,10 +31,12 @@ from traincast.calibrate.machine import (
     run_subjects,
     seconds_by_key,
 )
+from traincast.calibrate.workers import WorkerOutcome, calibrate_workers, gradients_of, synced_step, team_on_testbed
 
 __all__ = [
-    "Amounts", "Calibrated", "Candidates", "Fit", "Load", "Outcome", "Peaks", "Score", "anchors", "calibrate_machine",
-    "capture_step", "choose_costs", "choose_loads", "corpus_candidates", "expected_cost_s", "find_peaks", "fit_collectives",
-    "is_held_out", "keep", "load_calibration", "measuring_cost_s", "observed_seconds", "operator_load", "operators_of", "refit",
-    "run_subjects", "save_calibration", "seconds_by_key", "start_fit", "step_load", "to_calibration",
+    "Amounts", "Calibrated", "Candidates", "Fit", "Load", "Outcome", "Peaks", "Score", "WorkerOutcome", "anchors",
+    "calibrate_machine", "calibrate_workers", "capture_step", "choose_costs", "choose_loads", "corpus_candidates",
+    "expected_cost_s", "find_peaks", "fit_collectives", "gradients_of", "is_held_out", "keep", "load_calibration",
+    "measuring_cost_s", "observed_seconds", "operator_load", "operators_of", "refit", "run_subjects", "save_calibration",
+    "seconds_by_key", "start_fit", "step_load", "synced_step", "team_on_testbed", "to_calibration",
 ]  # fmt: skip

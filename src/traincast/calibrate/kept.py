@@ -108,7 +108,9 @@ class Calibrated:
     others: Others | None = None
 
     def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
-        scale = self.calibration.step_wall_scale / slowest_speed(cluster)
+        speed = slowest_speed(cluster)
+        # A whole core is never throttled, and its CPU time is its time by the clock.
+        scale = self.calibration.step_wall_scale / speed if speed < 1 else 1 / speed
         known = price_collectives(stage, cluster, self.calibration.collectives)
         others: tuple[Estimate, ...] | None = None
         estimates = []

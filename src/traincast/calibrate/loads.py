@@ -18,6 +18,8 @@ class Load:
     experiment: Experiment
     ops: tuple[Op, ...]
     counts: tuple[int, ...]
+    graph: Graph | None = None
+    """What a step was made of: several ranks synchronise its gradients."""
 
     @property
     def is_step(self) -> bool:
@@ -35,7 +37,7 @@ def operator_load(experiment: Experiment) -> Load:
 
 
 def step_load(experiment: Experiment, graph: Graph) -> Load:
-    return Load(experiment=experiment, ops=graph.ops, counts=tuple(graph.counts()))
+    return Load(experiment=experiment, ops=graph.ops, counts=tuple(graph.counts()), graph=graph)
 
 
 def observed_seconds(measurement: Measurement) -> float:

@@ -241,7 +241,8 @@ class Calibration:
     step_optimizer_s_per_byte: float = 0.0
     """The same for bytes of the optimizer, which no other operator touches."""
     step_wall_scale: float = 1.0
-    """Time of a step by the clock over its CPU time divided by the share of a core: what throttling adds."""
+    """Time of a step by the clock over its CPU time divided by the share of a core: what throttling adds, but to a
+    whole core nothing."""
     step_log_spread: float = 0.0
     collectives: Mapping[str, CollectiveRates] = field(default_factory=dict)
     num_measurements: int = 0

@@ -17,6 +17,7 @@ from traincast.calibrate import (
     Fit,
     Load,
     Peaks,
+    gradients_of,
     operator_load,
     refit,
     start_fit,
@@ -35,7 +36,7 @@ from traincast.spec.graph import Graph
 from traincast.spec.hardware import Cluster, Device, Link, NodeGroup
 from traincast.spec.measurement import Calibration, CollectiveRates, Environment, Experiment
 from traincast.spec.parallel import Parallelism
-from traincast.spec.program import Collective, Stage
+from traincast.spec.program import Stage
 
 Array = NDArray[np.float64]
 Key = tuple[str, int]
@@ -98,16 +99,13 @@ def plan_of(graph: Graph, num_ranks: int) -> Parallelism:
 
 
 def study_graph(key: Key, graph: Graph) -> Workload:
-    stage = lower(graph, plan_of(graph, 2)).stages[0]
-    gradients = [
-        (task, count) for task, count in zip(stage.tasks, stage.counts(), strict=True) if isinstance(task, Collective)
-    ]
+    gradient_bytes, num_gradients = gradients_of(graph)
     experiment = Experiment(subject="step", name=key[0], attrs={"batch": key[1]})
     return Workload(
         graph=graph,
         load=step_load(experiment, graph),
-        gradient_bytes=sum(task.num_bytes * count for task, count in gradients),
-        num_gradients=sum(count for _, count in gradients),
+        gradient_bytes=gradient_bytes,
+        num_gradients=num_gradients,
     )
 
 
