@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from traincast.profile.drift import Drift, find_drift, steady_levels, steady_seconds
+from traincast.profile import drift
+from traincast.profile.drift import Drift, find_drift, observe, steady_levels, steady_seconds
 from traincast.spec.measurement import Block, Environment, Experiment, Measurement
 
 BEGAN = datetime.datetime(2026, 11, 16, 10, 0, tzinfo=datetime.UTC)
@@ -133,6 +134,32 @@ def test_a_slow_minute_is_taken_from_an_experiment_that_was_visited_only_then() 
     assert found["step once ()"].seconds / level * truth == pytest.approx(1.0, abs=0.08)
 
 
+def test_more_experiments_than_are_solved_at_once_are_all_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drift, "MOST_AT_ONCE", 20)
+    many = [
+        measurement(f"net{number}", {number: 1.0 + number, 300 + 7 * number % 50: 1.0 + number}) for number in range(25)
+    ]
+    found = steady_seconds(many)
+    assert {key: each.seconds for key, each in found.items()} == pytest.approx(
+        {each.experiment.key: each.blocks[0].seconds for each in many}
+    )
+
+
+def test_cpu_time_counts_for_one_thread_and_wall_time_for_ranks() -> None:
+    block = Block(started_at=BEGAN.isoformat(), wall_s=(2.0,), cpu_s=(1.5,))
+    for settings, attrs, expected in (
+        ({"threads": 1}, {}, 1.5),
+        ({"threads": 1}, {"num_ranks": 2}, 2.0),
+        ({}, {}, 2.0),
+    ):
+        each = Measurement(
+            experiment=Experiment(subject="step", name="a", attrs=attrs),
+            environment=Environment(device="here", settings=settings),
+            blocks=(block,),
+        )
+        assert observe(each, block) == expected
+
+
 def test_blocks_without_the_wanted_time_do_not_count() -> None:
     both = [measurement("a", {0: 1.0, 9: 1.1}), measurement("b", {4: 2.0})]
-    assert steady_seconds(both, seconds_of=lambda block: block.cpu_seconds) == {}
+    assert steady_seconds(both, seconds_of=lambda _, block: block.cpu_seconds) == {}

@@ -109,8 +109,8 @@ def read_steps(measurements: Iterable[Measurement]) -> tuple[CorpusStep, ...]:
     cpu: dict[str, Steadied] = {}
     for name in dict.fromkeys(names.values()):
         together = [each for each in found if names[each.experiment.key] == name]
-        wall |= steady_seconds(together)
-        cpu |= steady_seconds(together, seconds_of=lambda block: block.cpu_seconds)
+        wall |= steady_seconds(together, seconds_of=lambda _, block: block.seconds)
+        cpu |= steady_seconds(together, seconds_of=lambda _, block: block.cpu_seconds)
     return tuple(
         CorpusStep(
             name=each.experiment.name,

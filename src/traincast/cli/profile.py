@@ -1,7 +1,7 @@
 """`traincast profile`: measures operators, collectives, steps or the whole corpus into a store."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +11,10 @@ import typer
 from traincast.cli.options import Json
 
 if TYPE_CHECKING:
+    from traincast.profile.drift import Steadied
     from traincast.profile.protocol import Progress, Protocol, Visit
     from traincast.spec import Experiment
+    from traincast.spec.measurement import Measurement
     from traincast.store import Store
 
 SUBJECTS = ("operators", "steps", "collectives", "corpus", "corpus-operators")
@@ -317,6 +319,18 @@ def _summarise(visits: list["Visit"]) -> dict[str, Any]:
     }
 
 
+def _without_drift(found: "Sequence[Measurement]") -> "list[Steadied | None]":
+    """CPU time where one thread of a CPU was timed, wall time otherwise; of each machine by itself."""
+    from traincast.profile.drift import steady_seconds
+
+    steady: dict[tuple[str, str], Steadied] = {}
+    for environment in dict.fromkeys(each.environment.key for each in found):
+        together = [each for each in found if each.environment.key == environment]
+        by_key = steady_seconds(together)
+        steady |= {(environment, key): level for key, level in by_key.items()}
+    return [steady.get((each.environment.key, each.experiment.key)) for each in found]
+
+
 def _say(summary: dict[str, Any], kept: "Store", *, json: bool) -> None:
     import statistics
 
@@ -326,7 +340,8 @@ def _say(summary: dict[str, Any], kept: "Store", *, json: bool) -> None:
 
     keys = set(summary.pop("keys"))
     found = [each for each in kept.measurements() if each.experiment.key in keys]
-    noises = [each.noise for each in found if each.noise is not None]
+    steady = _without_drift(found)
+    noises = [each.noise for each in steady if each is not None and each.noise is not None]
     summary["noise"] = statistics.median(noises) if noises else None
     summary["store"] = str(kept.path)
     summary["measurements"] = [
@@ -335,9 +350,11 @@ def _say(summary: dict[str, Any], kept: "Store", *, json: bool) -> None:
             "seconds": each.seconds,
             "cpu_seconds": each.cpu_seconds,
             "spread": each.spread,
+            "steady_seconds": None if level is None else level.seconds,
+            "steady_noise": None if level is None else level.noise,
             "num_blocks": len(each.blocks),
         }
-        for each in found
+        for each, level in zip(found, steady, strict=True)
     ]
     if json:
         say(format_json(summary))
@@ -350,12 +367,14 @@ def _say(summary: dict[str, Any], kept: "Store", *, json: bool) -> None:
             show_seconds(each.seconds),
             show_seconds(each.cpu_seconds) if each.cpu_seconds is not None else "-",
             "-" if each.spread is None else f"{each.spread:.1%}",
+            "-" if level is None else show_seconds(level.seconds),
+            "-" if level is None or level.noise is None else f"{level.noise:.1%}",
             str(len(each.blocks)),
         )
-        for each in found[:40]
+        for each, level in list(zip(found, steady, strict=True))[:40]
     )
     if rows:
-        headings = ("experiment", "wall", "CPU", "spread", "blocks")
+        headings = ("experiment", "wall", "CPU", "spread", "drift out", "±", "blocks")
         say(format_table(Table(headings=headings, rows=rows, left=frozenset({"experiment"}))))
     if len(found) > 40:
         say(f"... and {len(found) - 40} more; see: traincast store list {kept.path}")

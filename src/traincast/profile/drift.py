@@ -27,8 +27,8 @@ SHARES = (0.0, 0.15, 0.3, 0.5, 0.7)
 MAX_SHARE = 0.9
 FAR_OFF = 3.0
 """Standard deviations from which on a block counts as a stray and weighs less."""
-MOST_FOR_CONSTANTS = 200
-"""Blocks that are enough to find the constants by."""
+MOST_FOR_CONSTANTS, MOST_AT_ONCE = 200, 2500
+"""Blocks that are enough to find the constants by, and that are solved together (a second or two)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +62,17 @@ class Drift:
         return shared + self.own_share * np.eye(len(times_s))
 
 
+def observe(measurement: Measurement, block: Block) -> float:
+    """What is compared and fitted: CPU time where one thread of a CPU computed, because it is several times more repeatable."""
+    alone = (
+        measurement.environment.settings.get("threads") == 1 and measurement.experiment.attrs.get("num_ranks", 1) == 1
+    )
+    cpu_s = block.cpu_seconds
+    return cpu_s if alone and cpu_s is not None and cpu_s > 0 else block.seconds
+
+
 def steady_seconds(
-    measurements: Sequence[Measurement], *, seconds_of: Callable[[Block], float | None] = lambda block: block.seconds
+    measurements: Sequence[Measurement], *, seconds_of: Callable[[Measurement, Block], float | None] = observe
 ) -> dict[str, Steadied]:
     """Of each experiment by its key. Give all that one machine measured in one campaign: drift is seen between experiments.
 
@@ -75,20 +84,26 @@ def steady_seconds(
         (datetime.fromisoformat(block.started_at).timestamp(), each.experiment.key, math.log(seconds))
         for each in measurements
         for block in each.blocks
-        if (seconds := seconds_of(block)) is not None and seconds > 0
+        if (seconds := seconds_of(each, block)) is not None and seconds > 0
     )
     keys = list(dict.fromkeys(key for _, key, _ in rows))
-    place = {key: number for number, key in enumerate(keys)}
-    owners = np.array([place[key] for _, key, _ in rows], dtype=int)
-    times_s = np.array([at for at, _, _ in rows])
-    logs = np.array([value for _, _, value in rows])
-    if not len(rows):
-        return {}
-    levels, errors = steady_levels(logs, owners, times_s)
-    return {
-        key: Steadied(seconds=math.exp(level), noise=error if error > 0 else None)
-        for key, level, error in zip(keys, levels.tolist(), errors.tolist(), strict=True)
-    }
+    # As few groups as can be solved at once; experiments that were first visited together stay together.
+    num_groups = math.ceil(len(rows) / MOST_AT_ONCE)
+    group_of = {key: number * num_groups // len(keys) for number, key in enumerate(keys)}
+    found: dict[str, Steadied] = {}
+    for group in range(num_groups):
+        own = [row for row in rows if group_of[row[1]] == group]
+        place = {key: number for number, key in enumerate(dict.fromkeys(key for _, key, _ in own))}
+        levels, errors = steady_levels(
+            np.array([value for _, _, value in own]),
+            np.array([place[key] for _, key, _ in own], dtype=int),
+            np.array([at for at, _, _ in own]),
+        )
+        found |= {
+            key: Steadied(seconds=math.exp(levels[number]), noise=float(errors[number]) or None)
+            for key, number in place.items()
+        }
+    return found
 
 
 def steady_levels(
