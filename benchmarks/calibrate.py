@@ -1,7 +1,7 @@
 """What three minutes of measuring bring: the error of steps of models that were not fitted, before and after.
 
     python benchmarks/calibrate.py                       # one node: about 6 minutes
-    python benchmarks/calibrate.py --workers             # and then DDP on the test-bed (root): about 5 minutes more
+    python benchmarks/calibrate.py --workers             # and then DDP on the test-bed (root): about 8 minutes more
     python benchmarks/calibrate.py --budget 20 --models 12 --tests 6 --rounds 1      # a short look
 
 One node: `calibrate_machine` chooses, measures and fits within the budget; whole architectures are kept back by name, and what
@@ -10,11 +10,13 @@ rounds in which they alternate with steps that were fitted. What the fitted ones
 fitted is the drift; errors are stated as measured, and with that one factor of each round removed.
 
 Workers: the calibration above prices the computing. In another budget of the same length DDP steps of fitted models run on 2 and
-4 nodes of a quarter of a core each, joined by 1 Gbit/s, and show what synchronising costs; then models kept back are measured,
-and the first models once more, for the drift.
+4 nodes of a quarter of a core each, joined by 1 Gbit/s, and show what synchronising costs. Models kept back are visited between
+them, on time of their own, in four rounds (two passes over the settings); what a step took is the median of its rounds.
 """
 
 import argparse
+import contextlib
+import functools
 import json
 import os
 import statistics
@@ -26,22 +28,27 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.accuracy.paper.stack import step_seconds, study_graph
-from traincast.calibrate import Candidates, Load, Outcome, calibrate_machine, corpus_candidates, observed_seconds
-from traincast.cost.sync import Synced, SyncedStep, fit_sync
-from traincast.profile.corpus import SETTINGS, TOO_LARGE, Setting
+from traincast.calibrate import (
+    Candidates,
+    CheckedStep,
+    Load,
+    Outcome,
+    calibrate_machine,
+    calibrate_workers,
+    corpus_candidates,
+    observed_seconds,
+    save_calibration,
+    team_on_testbed,
+)
+from traincast.profile.corpus import TOO_LARGE, find_settings
 from traincast.profile.machine import Steadiness, describe, make_canary, steady
 from traincast.profile.protocol import Protocol, measure
 from traincast.profile.remote import subject_of
-from traincast.profile.steps import step_experiment
-from traincast.profile.team import Team, team_in
-from traincast.profile.testbed import EmulatedCluster, emulated, require_root
+from traincast.profile.testbed import require_root
 from traincast.spec.measurement import Calibration, Measurement
-from traincast.spec.parallel import Parallelism
 from traincast.store import Store
 
 QUICK = Protocol(num_rounds=3, block_s=0.03, warm_up_s=0.005)
-ON_TESTBED = Protocol(num_rounds=1, block_s=0.6, min_repeats=3, max_repeats=30, warm_up_runs=2)
 NUM_MARKERS = 8
 WORKER_SETTINGS = ("2x1gbit", "4x1gbit")
 
@@ -123,76 +130,55 @@ def forecasts(calibration: Calibration, loads: "Sequence[Load]") -> list[float]:
     return [calibration.step_seconds(load.ops, load.counts) for load in loads]
 
 
-def synced_step(load: Load, setting: Setting, calibration: Calibration, seconds: float) -> SyncedStep:
-    from traincast.capture.trace import capture
-    from traincast.profile.architectures import build_architecture
-
-    model, inputs = build_architecture(load.experiment.name)
-    batch = int(load.experiment.attrs["batch"])
-    graph = capture(model, inputs(batch), optimizer="adamw", name=load.experiment.name)
-    workload = study_graph((load.experiment.name, batch), graph)
-    return SyncedStep(
-        seconds=seconds, compute_s=calibration.step_seconds(load.ops, load.counts), num_ranks=setting.num_ranks,
-        speed=min(node.cpu_share for node in setting.nodes),
-        link_bytes_per_s=min(node.bits_per_s for node in setting.nodes) / 8, gradient_bytes=workload.gradient_bytes,
-        num_tensors=workload.num_gradients,
-        num_buckets=max(1.0, workload.gradient_bytes / Parallelism().bucket_bytes),
-    )  # fmt: skip
-
-
-def visit(team: Team, load: Load, setting: Setting) -> float | None:
-    experiment = step_experiment(
-        load.experiment.name, batch=int(load.experiment.attrs["batch"]), num_ranks=setting.num_ranks, strategy="ddp",
-        network=setting.network,
-    )  # fmt: skip
-    block = team.visit_watched(experiment, protocol=ON_TESTBED).block
-    return None if block is None else statistics.median(block.wall_s)
-
-
 def workers(options: argparse.Namespace, outcome: Outcome, candidates: Candidates) -> dict[str, object]:
     require_root()
     known = [load for load in candidates.loads if load.is_step and load.experiment.name not in TOO_LARGE]
     tests = [load for load in candidates.held_out if load.experiment.name not in TOO_LARGE][: options.worker_tests]
-    fitted: list[SyncedStep] = []
-    asked: list[tuple[SyncedStep, float]] = []
-    drifts = {}
-    for setting in (each for each in SETTINGS if each.name in WORKER_SETTINGS):
-        cluster = EmulatedCluster(name=f"b{os.getpid()}"[:12], nodes=setting.nodes)
-        with emulated(cluster), team_in(cluster) as team:
-            first: list[tuple[Load, float]] = []
-            started = time.monotonic()
-            for load in known:
-                if time.monotonic() - started > options.budget / len(WORKER_SETTINGS):
-                    break
-                seconds = visit(team, load, setting)
-                if seconds is not None:
-                    first.append((load, seconds))
-            tell(f"{setting.name}: {len(first)} steps fitted; now {len(tests)} kept back")
-            found = [(load, visit(team, load, setting)) for load in tests]
-            again = [visit(team, load, setting) for load, _ in first[:NUM_MARKERS]]
-        changes = [now / then for now, (_, then) in zip(again, first, strict=False) if now]
-        # The steps kept back lie between both visits of the markers: half of the way is theirs.
-        drifts[setting.name] = statistics.median(changes) ** 0.5
-        fitted += [synced_step(load, setting, outcome.calibration, seconds) for load, seconds in first]
-        asked += [
-            (synced_step(load, setting, outcome.calibration, seconds), drifts[setting.name])
-            for load, seconds in found
-            if seconds
-        ]
-    synced = fit_sync(fitted)
-    plain = Synced(wall_scale=1.0, rates=synced.rates)
+    started = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(Store(options.store)) if options.store else None
+        found = calibrate_workers(
+            outcome.calibration, known, tests, settings=find_settings(WORKER_SETTINGS),
+            open_team=functools.partial(team_on_testbed, store=store), budget_s=options.budget,
+            num_passes=options.passes, num_rounds=options.worker_rounds, say=tell,
+        )  # fmt: skip
+    if options.out:
+        save_calibration(found.calibration, options.out)
+    rates = found.calibration.collectives["all_reduce"]
     return {
-        "fitted steps": len(fitted),
-        "in sample": score([step_seconds(step, synced) for step in fitted], [step.seconds for step in fitted]),
-        "unseen models": score([step_seconds(step, synced) for step, _ in asked], [step.seconds for step, _ in asked]),
-        "unseen models, drift removed": score(
-            [step_seconds(step, synced) for step, _ in asked], [step.seconds / drift for step, drift in asked]
+        "fitted steps": found.num_steps,
+        "measuring_s, and with the check": (round(found.measuring_s, 1), round(time.monotonic() - started, 1)),
+        "in sample, one block each": {
+            "cases": found.in_sample.num_cases, "mean": found.in_sample.mean, "median": found.in_sample.median,
+        },
+        "unseen models, before": {
+            "cases": found.before.num_cases, "mean": found.before.mean, "median": found.before.median,
+        },
+        "unseen models": off_by(found.checked),
+        **{
+            f"unseen models, {setting}": off_by([step for step in found.checked if step.setting == setting])
+            for setting in found.by_setting
+        },
+        "unseen models, their first block only": score(
+            [step.forecast_s for step in found.checked], [step.blocks_s[0] for step in found.checked]
         ),
-        "unseen models, computing not scaled": score(
-            [step_seconds(step, plain) for step, _ in asked], [step.seconds for step, _ in asked]
-        ),
-        "drift of each setting": drifts,
-    }
+        "noise of what unseen models took": found.noise,
+        "wall scale": found.calibration.step_wall_scale,
+        "all-reduce": {
+            "ms of a bucket": 1e3 * rates.call_s, "ms of a hop": 1e3 * rates.hop_s,
+            "CPU ns of a byte": 1e9 * rates.cpu_s_per_byte, "CPU us of a tensor": 1e6 * rates.cpu_s_per_tensor,
+            "share of the link": rates.link_efficiency,
+        },
+        "each": {
+            f"{step.name} {step.setting}": f"{step.forecast_s / step.seconds - 1:+.1%} of {step.seconds * 1e3:.0f} ms"
+            for step in found.checked
+        },
+        "not measured": found.unmeasured,
+    }  # fmt: skip
+
+
+def off_by(steps: Sequence[CheckedStep]) -> dict[str, float]:
+    return score([step.forecast_s for step in steps], [step.seconds for step in steps])
 
 
 def main() -> int:
@@ -202,7 +188,11 @@ def main() -> int:
     parser.add_argument("--tests", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--workers", action="store_true", help="and DDP on the test-bed; needs root")
-    parser.add_argument("--worker-tests", type=int, default=12)
+    parser.add_argument("--worker-tests", type=int, default=12, help="models kept back, each in every setting")
+    parser.add_argument("--passes", type=int, default=2, help="over the settings of the test-bed")
+    parser.add_argument("--worker-rounds", type=int, default=2, help="in each pass")
+    parser.add_argument("--store", type=Path, help="keep the blocks of the test-bed")
+    parser.add_argument("--out", type=Path, help="keep the calibration of the workers")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     answer: dict[str, object] = {}
@@ -218,6 +208,8 @@ def main() -> int:
             if isinstance(value, dict) and "mean" in value:
                 rest = "".join(f"  {key} {each:6.1%}" for key, each in value.items() if key != "cases")
                 print(f"  {name:38} n {value['cases']:3.0f}{rest}")
+            elif name == "each":
+                print(*(f"    {step:56} {off}" for step, off in value.items()), sep="\n")
             else:
                 print(f"  {name:38} {value}")
     return 0

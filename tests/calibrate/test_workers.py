@@ -88,6 +88,8 @@ def test_models_kept_back_are_forecast_as_they_run() -> None:
     assert outcome.noise == pytest.approx(0.0, abs=1e-9)
     assert set(outcome.by_setting) == {"2x1gbit", "4x1gbit"}
     assert outcome.after.num_cases == len(HELD_OUT) * len(SETTINGS)
+    assert {step.setting for step in outcome.checked} == set(outcome.by_setting)
+    assert all(step.forecast_s == pytest.approx(step.seconds, rel=0.02) for step in outcome.checked)
     assert outcome.calibration.errors["steps_after"] == 0.07
     assert outcome.calibration.errors["workers_after"] == outcome.after.mean
     assert outcome.calibration.collectives["all_reduce"].num_measurements == outcome.num_steps

@@ -31,10 +31,17 @@ from traincast.calibrate.machine import (
     run_subjects,
     seconds_by_key,
 )
-from traincast.calibrate.workers import WorkerOutcome, calibrate_workers, gradients_of, synced_step, team_on_testbed
+from traincast.calibrate.workers import (
+    CheckedStep,
+    WorkerOutcome,
+    calibrate_workers,
+    gradients_of,
+    synced_step,
+    team_on_testbed,
+)
 
 __all__ = [
-    "Amounts", "Calibrated", "Candidates", "Fit", "Load", "Outcome", "Peaks", "Score", "WorkerOutcome", "anchors",
+    "Amounts", "Calibrated", "Candidates", "CheckedStep", "Fit", "Load", "Outcome", "Peaks", "Score", "WorkerOutcome", "anchors",
     "calibrate_machine", "calibrate_workers", "capture_step", "choose_costs", "choose_loads", "corpus_candidates",
     "expected_cost_s", "find_peaks", "fit_collectives", "gradients_of", "is_held_out", "keep", "load_calibration",
     "measuring_cost_s", "observed_seconds", "operator_load", "operators_of", "refit", "run_subjects", "save_calibration",

@@ -60,6 +60,20 @@ def team_on_testbed(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedStep:
+    """A step kept back: what was forecast, and what each visit took."""
+
+    name: str
+    setting: str
+    forecast_s: float
+    blocks_s: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        return statistics.median(self.blocks_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOutcome:
     """What a calibration of several ranks brought, and on what it was checked."""
 
@@ -70,6 +84,7 @@ class WorkerOutcome:
     before: Score
     after: Score
     by_setting: Mapping[str, Score]
+    checked: tuple[CheckedStep, ...]
     noise: float | None
     """Mean relative standard error of what the steps kept back took: a perfect forecast would show most of it as its error.
     None where none was visited twice."""
@@ -194,6 +209,13 @@ def _conclude(
             for setting in settings
             if (mine := [step for (name, _), step in checked.items() if name == setting.name])
         },
+        checked=tuple(
+            CheckedStep(
+                name=held_out[number].experiment.name, setting=name, forecast_s=synced.seconds(step),
+                blocks_s=tuple(asked.seconds[name, number]),
+            )
+            for (name, number), step in checked.items()
+        ),
         noise=_noise(list(asked.seconds.values())), measuring_s=known.spent_s,
         unmeasured=(*known.failures, *asked.failures),
     )  # fmt: skip
