@@ -36,11 +36,12 @@ from traincast.calibrate import (
     calibrate_machine,
     calibrate_workers,
     corpus_candidates,
+    find_worker_settings,
     observed_seconds,
     save_calibration,
     team_on_testbed,
 )
-from traincast.profile.corpus import TOO_LARGE, find_settings
+from traincast.profile.corpus import TOO_LARGE
 from traincast.profile.machine import Steadiness, describe, make_canary, steady
 from traincast.profile.protocol import Protocol, measure
 from traincast.profile.remote import subject_of
@@ -138,7 +139,7 @@ def workers(options: argparse.Namespace, outcome: Outcome, candidates: Candidate
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(options.store)) if options.store else None
         found = calibrate_workers(
-            outcome.calibration, known, tests, settings=find_settings(WORKER_SETTINGS),
+            outcome.calibration, known, tests, settings=find_worker_settings(WORKER_SETTINGS),
             open_team=functools.partial(team_on_testbed, store=store), budget_s=options.budget,
             num_passes=options.passes, num_rounds=options.worker_rounds, say=tell,
         )  # fmt: skip

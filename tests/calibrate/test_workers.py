@@ -2,18 +2,21 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from builders import make_mlp
-from traincast.calibrate import Calibrated, Load, calibrate_workers, gradients_of, step_load, synced_step
+from traincast.__main__ import main
+from traincast.calibrate import Calibrated, Candidates, Load, calibrate_workers, gradients_of, step_load, synced_step
 from traincast.calibrate.workers import Visit, ddp_experiment
 from traincast.cost.sync import OVERLAP_EXPONENT, Synced
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
-from traincast.profile.corpus import Setting, equal
+from traincast.profile.corpus import TOO_LARGE, Setting, equal
 from traincast.spec import Cluster, Device, Graph, Job, Link, NodeGroup, Parallelism
 from traincast.spec.measurement import Block, Calibration, CollectiveRates, Environment, Experiment, Rates
+from traincast.store import Store
 
 ONE_NODE = Calibration(
     name="core",
@@ -177,3 +180,43 @@ def test_the_calibration_makes_forecasts_of_several_ranks_and_leaves_those_of_a_
         assert found == pytest.approx(truth, rel=0.02)
     alone = on(load.graph, num_ranks=1, speed=1.0, calibration=calibration)
     assert alone == pytest.approx(ONE_NODE.step_seconds(load.ops, load.counts), rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "said"), [("9x1gbit", "unknown setting"), ("1xnone", "synchronises nothing")])
+def test_a_test_bed_that_cannot_be_calibrated_is_refused_before_anything_is_measured(
+    name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "m.db"
+    assert main(["calibrate", "--testbed", name, "--store", str(store)]) == 2
+    assert said in capsys.readouterr().err
+    assert not store.exists()
+
+
+def test_the_command_fits_what_may_run_on_the_test_bed_and_keeps_every_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import traincast.calibrate
+    from traincast.cli.calibrate import _synchronise
+
+    bed = TestBed()
+
+    @contextmanager
+    def team(setting: Setting, *, store: Store) -> Iterator[Visit]:
+        with bed.open_team(setting) as visit:
+
+            def kept(experiment: Experiment) -> Block | None:
+                block = visit(experiment)
+                if block is not None:
+                    store.append(experiment, ONE_NODE.environment, block)
+                return block
+
+            yield kept
+
+    monkeypatch.setattr(traincast.calibrate, "team_on_testbed", team)
+    too_large = replace(FITTED[0], experiment=replace(FITTED[0].experiment, name=sorted(TOO_LARGE)[0]))
+    candidates = Candidates(loads=(too_large, *FITTED), held_out=tuple(HELD_OUT[:2]))
+    outcome = _synchronise(ONE_NODE, candidates, SETTINGS, tmp_path / "m.db", 60.0)
+    assert outcome.num_steps == len(FITTED) * len(SETTINGS)
+    assert outcome.after.mean < 0.02
+    with Store(tmp_path / "m.db", create=False) as kept:
+        assert {found.experiment.attrs["num_ranks"] for found in kept.measurements(subject="step")} == {2, 4}

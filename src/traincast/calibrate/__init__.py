@@ -35,6 +35,7 @@ from traincast.calibrate.workers import (
     CheckedStep,
     WorkerOutcome,
     calibrate_workers,
+    find_worker_settings,
     gradients_of,
     synced_step,
     team_on_testbed,
@@ -43,7 +44,7 @@ from traincast.calibrate.workers import (
 __all__ = [
     "Amounts", "Calibrated", "Candidates", "CheckedStep", "Fit", "Load", "Outcome", "Peaks", "Score", "WorkerOutcome", "anchors",
     "calibrate_machine", "calibrate_workers", "capture_step", "choose_costs", "choose_loads", "corpus_candidates",
-    "expected_cost_s", "find_peaks", "fit_collectives", "gradients_of", "is_held_out", "keep", "load_calibration",
-    "measuring_cost_s", "observed_seconds", "operator_load", "operators_of", "refit", "run_subjects", "save_calibration",
-    "seconds_by_key", "start_fit", "step_load", "synced_step", "team_on_testbed", "to_calibration",
+    "expected_cost_s", "find_peaks", "find_worker_settings", "fit_collectives", "gradients_of", "is_held_out", "keep",
+    "load_calibration", "measuring_cost_s", "observed_seconds", "operator_load", "operators_of", "refit", "run_subjects",
+    "save_calibration", "seconds_by_key", "start_fit", "step_load", "synced_step", "team_on_testbed", "to_calibration",
 ]  # fmt: skip

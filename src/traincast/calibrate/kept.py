@@ -123,7 +123,8 @@ class Calibrated:
             else:
                 if self.others is None:
                     raise InvalidInput(
-                        f"calibration {self.calibration.name!r} holds no {task.kind}; calibrate with --ranks"
+                        f"calibration {self.calibration.name!r} holds no {task.kind}; calibrate with --testbed, or "
+                        "give another model for what it does not know"
                     )
                 others = others or self.others(stage, cluster)
                 estimates.append(others[index])

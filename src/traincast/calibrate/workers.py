@@ -20,7 +20,7 @@ from traincast.calibrate.machine import Score
 from traincast.cost.sync import UNBOUNDED_BYTES_PER_S, Synced, SyncedStep, fit_sync
 from traincast.errors import InvalidInput
 from traincast.lower import lower
-from traincast.profile.corpus import Setting
+from traincast.profile.corpus import Setting, find_settings
 from traincast.profile.protocol import Protocol
 from traincast.spec.graph import Attr, Graph
 from traincast.spec.measurement import Block, Calibration, CollectiveRates, Experiment
@@ -37,6 +37,17 @@ NOMINAL = Synced(
 Visit = Callable[[Experiment], Block | None]
 """Runs one experiment on the ranks that are up; None where it could not be run."""
 OpenTeam = Callable[[Setting], AbstractContextManager[Visit]]
+
+
+def find_worker_settings(names: Sequence[str]) -> tuple[Setting, ...]:
+    """Of the test-bed's settings those that have something to synchronise."""
+    settings = find_settings(names)
+    for setting in settings:
+        if setting.num_ranks == 1:
+            raise InvalidInput(
+                f"setting {setting.name!r} has one node, which synchronises nothing; use 2x1gbit or the like"
+            )
+    return settings
 
 
 @contextmanager

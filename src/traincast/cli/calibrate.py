@@ -11,8 +11,10 @@ from traincast.cli.options import Json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traincast.calibrate import Load
+    from traincast.calibrate import Candidates, Load, WorkerOutcome
+    from traincast.profile.corpus import Setting
     from traincast.profile.protocol import Subject
+    from traincast.spec.measurement import Calibration
 
 
 def calibrate(
@@ -36,25 +38,36 @@ def calibrate(
     ] = "targeted",
     core: Annotated[int | None, typer.Option("--core", help="Pin to this core.")] = None,
     share: Annotated[float | None, typer.Option("--share", help="CPU quota in cores; needs cgroups and root.")] = None,
+    testbed: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--testbed", help="Then learn what synchronising costs on such nodes, 2x1gbit; again for more. Needs root."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Measure this machine for a few minutes, so that forecasts for it become sharp.
 
     What to measure is chosen by optimal design, information per second, and planned again as results come in. The error is
-    shown before and after, on steps of models that were not fitted.
+    shown before and after, on steps of models that were not fitted. With --testbed a second budget of the same length goes
+    into DDP steps on emulated nodes: traincast calibrate --testbed 2x1gbit --testbed 4x1gbit
     """
     import os
 
-    from traincast.calibrate import calibrate_machine, corpus_candidates, save_calibration
+    from traincast.calibrate import calibrate_machine, corpus_candidates, find_worker_settings, save_calibration
     from traincast.cli.output import say
     from traincast.files import encode
     from traincast.profile.machine import Steadiness, describe, make_canary, steady
     from traincast.profile.protocol import Protocol
+    from traincast.profile.testbed import require_root
     from traincast.report.document import format_json
     from traincast.store import Store
     from traincast.units import parse_seconds, show_seconds
 
     budget_s = parse_seconds(budget)
+    settings = find_worker_settings(testbed) if testbed else ()
+    if settings:
+        require_root()
     _tell("recording the steps of our architectures")
     candidates = corpus_candidates(num_models=models, num_held_out=held_out)
     chosen = core if core is not None else max(os.sched_getaffinity(0))
@@ -65,13 +78,20 @@ def calibrate(
             budget_s=budget_s, target_width=width, protocol=Protocol(num_rounds=3, block_s=0.03, warm_up_s=0.005),
             canary=make_canary(), say=_tell, method=method,
         )  # fmt: skip
-    save_calibration(outcome.calibration, out)
+    # After the pinning to one core has ended: the nodes of a test-bed share all cores.
+    synced = _synchronise(outcome.calibration, candidates, settings, store, budget_s) if settings else None
+    save_calibration(synced.calibration if synced else outcome.calibration, out)
     if json:
         answer = {
             "calibration": str(out), "name": name, "measuring_s": outcome.measuring_s, "num_operators": outcome.num_operators,
             "num_steps": outcome.num_steps, "before": encode(outcome.before), "after": encode(outcome.after),
             "interval_width": outcome.width, "unmeasured": list(outcome.unmeasured),
         }  # fmt: skip
+        if synced:
+            answer["workers"] = {
+                "num_steps": synced.num_steps, "measuring_s": synced.measuring_s, "before": encode(synced.before),
+                "after": encode(synced.after), "noise": synced.noise, "unmeasured": list(synced.unmeasured),
+            }  # fmt: skip
         say(format_json(answer))
         return
     before, after = outcome.before, outcome.after
@@ -83,9 +103,38 @@ def calibrate(
         held = "" if score.coverage is None else f"   inside the 90% interval {score.coverage:4.0%}"
         say(f"  {label:7} mean {score.mean:6.1%}   median {score.median:6.1%}   worst {score.worst:6.1%}{held}")
     say(f"typical 90% interval of a step: ±{outcome.width:.0%}")
-    for line in outcome.unmeasured[:5]:
+    if synced:
+        say(
+            f"{synced.num_steps} DDP steps in {show_seconds(synced.measuring_s)} of measuring on {', '.join(testbed or ())}"
+        )
+        say(f"error on {synced.after.num_cases} DDP steps of models that were not fitted:")
+        for label, score in (("before", synced.before), ("after", synced.after)):
+            say(f"  {label:7} mean {score.mean:6.1%}   median {score.median:6.1%}   worst {score.worst:6.1%}")
+        if synced.noise is not None:
+            say(f"  what they took is itself known within ±{synced.noise:.1%}")
+    for line in (*outcome.unmeasured, *(synced.unmeasured if synced else ()))[:5]:
         say(f"not measured: {line}")
     say(f"kept in {out}; `load_calibration` and `Calibrated` of traincast.calibrate make it the costs of a forecast")
+
+
+def _synchronise(
+    calibration: "Calibration", candidates: "Candidates", settings: "Sequence[Setting]", store: Path, budget_s: float
+) -> "WorkerOutcome":
+    from functools import partial
+
+    from traincast.calibrate import calibrate_workers, team_on_testbed
+    from traincast.profile.corpus import TOO_LARGE
+    from traincast.store import Store
+
+    fitted, held_out = (
+        [load for load in loads if load.is_step and load.experiment.name not in TOO_LARGE]
+        for loads in (candidates.loads, candidates.held_out)
+    )
+    with Store(store) as kept:
+        return calibrate_workers(
+            calibration, fitted, held_out, settings=settings, open_team=partial(team_on_testbed, store=kept),
+            budget_s=budget_s, say=_tell,
+        )  # fmt: skip
 
 
 def _tell(text: str) -> None:
