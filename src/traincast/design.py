@@ -74,8 +74,12 @@ def a_optimal(
     problem = _Problem.of(
         features, budget=budget, costs=costs, ridge=ridge, forbidden=forbidden, measured=measured, scaled=scaled
     )
-    weight = np.eye(problem.rows.shape[1]) if targets is None else _gram(_matrix(targets) / problem.scale)
     inverse = problem.start_inverse()
+    leverages = _leverages(problem.rows, inverse)
+    # Covariances of every row with what is to be forecast; many targets act like the few columns of a factor of theirs.
+    covariances = problem.rows @ inverse
+    if targets is not None:
+        covariances = covariances @ _factor(_matrix(targets) / problem.scale)
     chosen: list[int] = []
     free = problem.free.copy()
     left = problem.budget
@@ -83,12 +87,15 @@ def a_optimal(
         affordable = free & (problem.costs <= left * (1 + 1e-12))
         if not affordable.any():
             return chosen
-        spread = problem.rows @ inverse
-        fall = ((spread @ weight) * spread).sum(axis=1) / (1 + (spread * problem.rows).sum(axis=1))
+        fall = (covariances**2).sum(axis=1) / (1 + leverages)
         row = int(np.argmax(np.where(affordable, fall / problem.costs, -np.inf)))
         chosen.append(row)
         free[row] = False
         left -= problem.costs[row]
+        direction = inverse @ problem.rows[row]
+        along = problem.rows @ direction / (1 + leverages[row])
+        covariances = covariances - np.outer(along, covariances[row])
+        leverages = np.maximum(leverages - along * (problem.rows @ direction), 0.0)
         inverse = _added(inverse, problem.rows[row])
 
 
@@ -298,14 +305,21 @@ def _exchange(problem: _Problem, chosen: Sequence[int]) -> list[int]:
 
 def _order(problem: _Problem, chosen: Sequence[int]) -> list[int]:
     """The same rows, the most informative per cost first."""
-    left = sorted(chosen)
-    ordered: list[int] = []
+    places = np.array(sorted(chosen), dtype=np.intp)
+    if not len(places):
+        return []
+    rows, costs = problem.rows[places], problem.costs[places]
     inverse = problem.start_inverse()
-    while left:
-        gains = np.log1p(_leverages(problem.rows[left], inverse)) / problem.costs[left]
-        row = left.pop(int(np.argmax(gains)))
-        ordered.append(row)
-        inverse = _added(inverse, problem.rows[row])
+    leverages = _leverages(rows, inverse)
+    waiting = np.ones(len(places), dtype=bool)
+    ordered: list[int] = []
+    while waiting.any():
+        best = int(np.argmax(np.where(waiting, np.log1p(leverages) / costs, -np.inf)))
+        waiting[best] = False
+        ordered.append(int(places[best]))
+        direction = inverse @ rows[best]
+        leverages = np.maximum(leverages - (rows @ direction) ** 2 / (1 + leverages[best]), 0.0)
+        inverse = _added(inverse, rows[best])
     return ordered
 
 
@@ -347,6 +361,14 @@ def _gram(matrix: Array) -> Array:
 
 def _leverages(rows: Array, inverse: Array) -> Array:
     return np.asarray(np.maximum(((rows @ inverse) * rows).sum(axis=1), 0.0), dtype=np.float64)
+
+
+def _factor(targets: Array) -> Array:
+    """L with L L' = T'T and no more columns than T has."""
+    if len(targets) <= targets.shape[1]:
+        return np.asarray(targets.T, dtype=np.float64)
+    triangle = np.asarray(np.linalg.qr(targets, mode="r"), dtype=np.float64)
+    return triangle.T
 
 
 def _added(inverse: Array, row: Array) -> Array:

@@ -153,6 +153,30 @@ def test_a_optimal_for_given_targets_is_at_least_as_sure_of_them_as_d_optimal() 
     assert variance(a_optimal(features, budget=8, targets=targets)) <= variance(d_optimal(features, budget=8))
 
 
+@given(problem=problems(), num_targets=st.integers(0, 12))
+@settings(max_examples=60, deadline=None)
+def test_every_row_of_an_a_optimal_design_lowers_the_variance_of_forecasts_most_per_cost(
+    problem: tuple[np.ndarray, np.ndarray], num_targets: int
+) -> None:
+    features, costs = problem
+    targets = np.random.default_rng(num_targets).normal(size=(num_targets, features.shape[1])) if num_targets else None
+    asked = np.eye(features.shape[1]) if targets is None else targets
+
+    def variance(rows: list[int]) -> float:
+        matrix = features[rows].T @ features[rows] + 0.5 * np.eye(features.shape[1])
+        return float(np.trace(asked @ np.linalg.solve(matrix, asked.T)))
+
+    chosen = a_optimal(features, budget=4.0, costs=costs, ridge=0.5, targets=targets, scaled=False)
+    for count, row in enumerate(chosen):
+        before, spent = variance(chosen[:count]), costs[chosen[:count]].sum()
+        worth = [
+            (before - variance([*chosen[:count], other])) / costs[other]
+            for other in range(len(features))
+            if other not in chosen[:count] and spent + costs[other] <= 4.0
+        ]
+        assert (before - variance([*chosen[:count], row])) / costs[row] >= max(worth) - 1e-6 * max(1.0, before)
+
+
 def test_a_least_squares_fit_on_a_d_optimal_design_beats_random_designs_of_equal_cost() -> None:
     random = np.random.default_rng(7)
     features = np.concatenate([random.normal(size=(300, 5)) * 0.2, random.normal(size=(30, 5)) * 2.0])
