@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from traincast.accuracy.corpus import load_corpus
 from traincast.accuracy.paper.driple import (
     METHODS,
@@ -196,8 +198,12 @@ def print_driple(rows: Sequence[Measured], settings: Sequence[str], *, split: st
     grouped = {key: driple.group(graph, codes, num_groups=groups) for key, graph in graphs.items() if key[1] in batches}
     key = split_by(split)
 
+    # Driple has no way to leave a number out: where it is unknown it gets the usual one.
+    usual = {name: float(np.nanmedian([row.run.twelve[name] for row in rows])) for name in NAMES}
+
     def example(row: Measured) -> driple.Example:
-        return driple.Example(graph=grouped[row.step.key], targets=tuple(row.run.twelve[name] for name in NAMES))
+        targets = tuple(usual[name] if np.isnan(row.run.twelve[name]) else row.run.twelve[name] for name in NAMES)
+        return driple.Example(graph=grouped[row.step.key], targets=targets)
 
     found: dict[tuple[str, str], list[dict[str, list[float]]]] = {}
     for seed in seeds:

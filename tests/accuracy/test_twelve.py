@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from builders import make_mlp
-from traincast.accuracy.corpus import CorpusStep, undisturbed
+from traincast.accuracy.corpus import CorpusStep, read_resources
 from traincast.accuracy.paper.driple import (
     NAMES,
     Measured,
@@ -14,6 +14,8 @@ from traincast.accuracy.paper.driple import (
     coverage,
     errors_of,
     find_ranges,
+    fit_method,
+    fit_network,
     label_noise,
     mean_over_targets,
     predict_left_out,
@@ -22,9 +24,12 @@ from traincast.accuracy.paper.driple import (
     saved_times,
     summarise,
 )
+from traincast.profile.campaign import HEAP_RELEASED
 from traincast.profile.corpus import SETTINGS
+from traincast.resources.adapt import adapt
 from traincast.resources.correction import read_nodes
 from traincast.resources.learned import Place, Run, count_work
+from traincast.resources.train import Training
 from traincast.spec.measurement import Block
 
 
@@ -75,6 +80,7 @@ def visited(row: Measured, factors: list[float], *, neighbours: float = 0.1) -> 
             started_at=f"2026-11-16T10:{minute:02}:00+00:00",
             wall_s=(0.1,),
             resources={
+                HEAP_RELEASED: 1.0,
                 "neighbours_cpu_share": neighbours,
                 **{f"rank0_{name}": factor * value for name, value in row.run.twelve.items()},
             },
@@ -97,9 +103,30 @@ def test_visits_beside_busy_neighbours_do_not_count_where_there_are_others() -> 
     row = make_row("a", "2x1gbit")
     calm, busy = visited(row, [1.0] * 3).step.blocks, visited(row, [5.0], neighbours=1.5).step.blocks
     both = replace(row, step=replace(row.step, blocks=(*busy, *calm)))
-    assert undisturbed(both.step.blocks) == list(calm)
-    assert undisturbed(busy) == busy
+    assert read_resources(both.step.blocks) == [dict(block.resources) for block in calm]
+    assert read_resources(busy) == [dict(block.resources) for block in busy]
     assert mean_over_targets(repeat_noise([both])) == 0
+
+
+def test_resident_memory_of_ranks_that_kept_that_of_earlier_steps_is_unknown() -> None:
+    names = {"rank0_memory_peak": 0.5, "rank0_rss_peak_bytes": 1e8, "rank0_gpu_peak": 0.9}
+    kept = Block(started_at="", wall_s=(1.0,), resources=names)
+    assert read_resources([kept]) == [{"rank0_gpu_peak": 0.9}]
+    released = replace(kept, resources={**names, HEAP_RELEASED: 1.0})
+    assert set(names) < set(read_resources([released])[0])
+
+
+def test_a_number_that_was_not_measured_judges_nobody_and_teaches_nothing() -> None:
+    row = make_row("a", "2x1gbit")
+    unknown = replace(row, run=replace(row.run, twelve={**row.run.twelve, "memory_peak": float("nan")}))
+    assert errors_of([unknown], [row.run.twelve])["memory_peak"] == []
+    rows = [make_row(name, "2x1gbit", factor=1.0 + 0.1 * number) for number, name in enumerate("abcdefgh")]
+    half = [unknown if number % 2 else each for number, each in enumerate(rows)]
+    for method in ("process", "network"):
+        answer = fit_method(method, half, training=Training(num_epochs=2, num_members=1))(row.nodes, row.run.place)
+        assert all(np.isfinite(value) for value in answer.values())
+    few = adapt(fit_network(half, training=Training(num_epochs=2, num_members=1)), [(unknown.nodes, unknown.run)])
+    assert np.isfinite(few.shifts["memory_peak"])
 
 
 def test_ranges_hold_nine_of_ten() -> None:

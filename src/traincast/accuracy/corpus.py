@@ -15,6 +15,7 @@ from pathlib import Path
 
 from traincast.errors import InvalidInput
 from traincast.files import decode, encode, write_whole
+from traincast.profile.campaign import HEAP_RELEASED
 from traincast.profile.corpus import OPTIMIZER, SETTINGS, Setting
 from traincast.profile.drift import Steadied, steady_seconds
 from traincast.spec.graph import Graph
@@ -24,6 +25,7 @@ from traincast.store import Store, export_table, import_table
 FOLDER = Path(__file__).resolve().parents[3] / "corpus"
 STEPS, OPERATORS, GRAPHS = "steps.parquet", "operators.parquet", "graphs.json.gz"
 OFTEN = 4
+OF_RESIDENT_MEMORY = ("_memory_peak", "_rss_peak_bytes")
 LITTLE_DISTURBED = 0.8
 """Cores that neighbours used during a block: more in the first round, which ran beside other work, less in the second."""
 
@@ -42,8 +44,7 @@ class CorpusStep:
     noise: float | None
     """Relative standard error of `seconds` beside the other steps of its setting; None where no step was visited twice."""
     resources: Mapping[str, float]
-    """rank0_gpu_idle_s, rank0_sent_bytes ...: medians over the blocks that neighbours disturbed little, or all if there are
-    none, by the names of spec.resources."""
+    """rank0_gpu_idle_s, rank0_sent_bytes ...: medians over the blocks (`read_resources`), by the names of spec.resources."""
     blocks: tuple[Block, ...] = ()
     """Every repeat, and when it was taken."""
 
@@ -119,7 +120,7 @@ def read_steps(measurements: Iterable[Measurement]) -> tuple[CorpusStep, ...]:
             seconds=wall[each.experiment.key].seconds,
             cpu_seconds=cpu[each.experiment.key].seconds if each.experiment.key in cpu else None,
             noise=wall[each.experiment.key].noise,
-            resources=_medians([block.resources for block in undisturbed(each.blocks)]),
+            resources=_medians(read_resources(each.blocks)),
             blocks=each.blocks,
         )
         for each in found
@@ -131,10 +132,18 @@ def _setting_name(measurement: Measurement) -> str:
     return f"{attrs['num_ranks']}x{attrs['network']}"
 
 
-def undisturbed(blocks: Sequence[Block]) -> Sequence[Block]:
+def read_resources(blocks: Sequence[Block]) -> list[dict[str, float]]:
+    """Of the blocks that neighbours disturbed little, or of all if there are none. Resident memory only of those before which
+    the ranks had given back what earlier steps had left: else it is that of the largest of them."""
+    calm = [block for block in blocks if block.resources.get("neighbours_cpu_share", math.inf) < LITTLE_DISTURBED]
     return [
-        block for block in blocks if block.resources.get("neighbours_cpu_share", math.inf) < LITTLE_DISTURBED
-    ] or blocks
+        {
+            name: value
+            for name, value in block.resources.items()
+            if HEAP_RELEASED in block.resources or not name.endswith(OF_RESIDENT_MEMORY)
+        }
+        for block in calm or blocks
+    ]
 
 
 def _medians(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:

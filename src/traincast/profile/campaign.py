@@ -24,6 +24,9 @@ DISTURBED = 0.2
 """Cores that neighbours may use during a block of the corpus before it is taken again, where there is time to wait."""
 CORPUS_BLOCK_S, CORPUS_REPEATS, CORPUS_WARM_UP = 1.0, (4, 30), 2
 
+HEAP_RELEASED = "heap_released"
+"""Marks blocks before which ranks gave back the memory of earlier experiments, so that resident memory is their own."""
+
 Describe = Callable[..., ResourceProfile]
 """Readings of one rank to its resource numbers: `traincast.resources.profile_samples`."""
 Show = Callable[[Progress, Experiment | None], None]
@@ -139,7 +142,7 @@ def _visit_profiled(team: Team, setting: Setting, experiment: Experiment, *, pro
         return visit
     _keep_samples(visit, samples_file)
     memory_bytes = total_memory_bytes() / setting.num_ranks
-    resources = dict(visit.block.resources)
+    resources = {**visit.block.resources, HEAP_RELEASED: 1.0}
     if visit.disturbance is not None:
         resources["neighbours_cpu_share"] = visit.disturbance
     for rank, (samples, node) in enumerate(zip(visit.samples, setting.nodes, strict=True)):

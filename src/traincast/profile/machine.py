@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gc
 import os
 import platform
 import statistics
@@ -99,6 +100,13 @@ def steady(steadiness: Steadiness) -> Iterator[Steadiness]:
         finally:
             os.sched_setaffinity(0, allowed)
             torch.set_num_threads(threads)
+
+
+def release_heap() -> None:
+    """Give back what is free: else the resident memory of a step is that of the largest one before it."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def fix_malloc() -> None:

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from traincast.errors import InvalidInput, TraincastError, UnknownName
 from traincast.files import decode, encode
-from traincast.profile.machine import describe, fix_malloc, make_canary
+from traincast.profile.machine import describe, fix_malloc, make_canary, release_heap
 from traincast.profile.protocol import Protocol
 from traincast.profile.resources import network_bytes, sampling
 from traincast.profile.steps import OPTIMIZERS, Workload, load_workload, training_step
@@ -68,7 +68,7 @@ def serve(*, inbox: Path, results: Path, machine: str | None) -> None:
         answer = _answer(order, canary, _rehearsed(order, orders, results))
         if dist.get_rank() == 0:
             _report(results, answer)
-        gc.collect()
+        release_heap()
 
 
 def _rehearsed(

@@ -4,6 +4,7 @@ What the network misses in the new setting is taken to be one shift of each outp
 can tell. They are chosen by the error that forecasts are judged by, and have to be worth their size.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -90,9 +91,12 @@ def _cost(seen: Sequence[tuple[Mapping[str, float], Expected, Run]], shifts: Map
         twelve = compose(_shift(answers, shifts), expected, run.place)[1]
         missed = []
         for each in concerned:
+            if math.isnan(run.twelve[each]):
+                continue
             unit = max(run.twelve[each], FLOOR * run.step_s if each.endswith("_s") else 1e-12)
             missed.append(abs(twelve[each] - run.twelve[each]) / unit)
-        total += float(np.mean(missed)) * (len(RESOURCES) if name == "step" else 1)
+        if missed:
+            total += float(np.mean(missed)) * (len(RESOURCES) if name == "step" else 1)
     return total
 
 

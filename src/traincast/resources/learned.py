@@ -90,6 +90,7 @@ class Run:
     place: Place
     step_s: float
     twelve: Mapping[str, float]
+    """Not a number where one was not measured; nothing is learned from that."""
     vector: tuple[float, ...] = ()
     """What a graph network made of the graph (traincast.embed), where it is used."""
 
@@ -260,11 +261,12 @@ def learn(runs: Sequence[Run], *, rates: Rates | None = None) -> Learned:
     rows = {name: (table - means[name]) / scales[name] for name, table in tables.items()}
     places = tuple(run.place.name for run in runs)
     targets = np.array([aim_at(run, expect(rates, run.work, run.place)) for run in runs])
-    offsets = np.median(targets, axis=0)
-    spreads = np.maximum(1.4826 * np.median(np.abs(targets - offsets), axis=0), 0.02)
+    targets[:, np.isnan(targets).all(axis=0)] = 0.0
+    offsets = np.nanmedian(targets, axis=0)
+    spreads = np.maximum(1.4826 * np.nanmedian(np.abs(targets - offsets), axis=0), 0.02)
     covariance = _covariance(rows, rows, places, places) + NOISE**2 * np.eye(len(runs))
     # A stray run (a neighbour woke up) must not bend the surface: what lies beyond four spreads counts as four.
-    cut = np.clip((targets - offsets) / spreads, -4.0, 4.0)
+    cut = np.nan_to_num(np.clip((targets - offsets) / spreads, -4.0, 4.0))
     weights = np.linalg.solve(covariance, cut)
     return Learned(rates, groups, means, scales, rows, places, offsets, spreads, weights)
 
@@ -280,7 +282,10 @@ def aim_at(run: Run, expected: Expected) -> list[float]:
         else:
             shares.append(math.log(burst_s / whole_s) if burst_s > 0 and whole_s > 0 else 0.0)
         peak = run.twelve[f"{resource}_peak"]
-        peaks.append(math.log(peak / expected.peaks[resource]) if peak > 0 and expected.peaks[resource] > 0 else 0.0)
+        unknown = math.nan if math.isnan(peak) else 0.0
+        peaks.append(
+            math.log(peak / expected.peaks[resource]) if peak > 0 and expected.peaks[resource] > 0 else unknown
+        )
     return [math.log(run.step_s / expected.step_s), *shares, *peaks]
 
 

@@ -216,6 +216,7 @@ def _tabulate(
     units = np.empty_like(measured)
     for index, name in enumerate(TWELVE):
         units[:, index] = np.maximum(measured[:, index], FLOOR * steps if name.endswith("_s") else 1e-12)
+        units[np.isnan(measured[:, index]), index] = np.inf
         if name.startswith(TIMED):
             units[[one.run.place.num_ranks == 1 for one in examples], index] = np.inf
 
@@ -227,7 +228,7 @@ def _tabulate(
         step_s=tensor(np.array([given.step_s for given in expected])),
         shares=tensor(np.array([[given.shares[name] for name in RESOURCES] for given in expected])),
         peaks=tensor(np.array([[given.peaks[name] for name in RESOURCES] for given in expected])),
-        measured=tensor(measured), units=tensor(units),
+        measured=tensor(np.nan_to_num(measured)), units=tensor(units),
     )  # fmt: skip
 
 

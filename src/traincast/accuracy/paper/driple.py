@@ -1,14 +1,16 @@
 """Driple's comparison on our corpus: twelve numbers of unseen architectures, and the transfer to a setting never measured."""
 
 import hashlib
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traincast.accuracy.corpus import Corpus, CorpusStep, undisturbed
+from traincast.accuracy.corpus import Corpus, CorpusStep, read_resources
 from traincast.resources.adapt import adapt, choose_runs
 from traincast.resources.correction import FLOOR, TWELVE, GraphCorrection, Nodes, read_nodes
 from traincast.resources.learned import Place, Rates, Run, count_work, fit_rates, learn
@@ -51,9 +53,10 @@ def read_runs(corpus: Corpus, *, rank: int = 0) -> list[Measured]:
     found = []
     for step in corpus.steps:
         numbers = {name: step.resources.get(f"rank{rank}_{name}") for name in NAMES}
-        if step.key not in graphs or any(value is None for value in numbers.values()):
+        # Resident memory is known only where the ranks had given back that of earlier steps.
+        if step.key not in graphs or any(value is None for name, value in numbers.items() if name != "memory_peak"):
             continue
-        busy = ("gpu_peak", "memory_peak", *(("received_peak", "sent_peak") if step.setting.num_ranks > 1 else ()))
+        busy = ("gpu_peak", *(("received_peak", "sent_peak") if step.setting.num_ranks > 1 else ()))
         if any(not numbers[name] for name in busy):
             # The sampler was kept from running: a step that trains is never idle from end to end.
             continue
@@ -65,7 +68,7 @@ def read_runs(corpus: Corpus, *, rank: int = 0) -> list[Measured]:
             speed=machines[rank].cpu_share,
             slowest=min(machine.cpu_share for machine in machines),
         )
-        twelve = {name: value for name, value in numbers.items() if value is not None}
+        twelve = {name: math.nan if value is None else value for name, value in numbers.items()}
         nodes = graphs[step.key]
         run = Run(work=nodes.work, place=place, step_s=step.seconds, twelve=twelve)
         found.append(Measured(step=step, run=run, nodes=nodes))
@@ -91,13 +94,17 @@ def relative_error(name: str, *, predicted: float, measured: float, step_s: floa
     return abs(predicted - measured) / max(measured, floor)
 
 
+def counts(row: Measured, name: str) -> bool:
+    """A single rank has no network, and what was not measured judges nobody."""
+    silent = row.run.place.num_ranks == 1 and name.startswith(("received", "sent"))
+    return not silent and not math.isnan(row.run.twelve[name])
+
+
 def errors_of(rows: Sequence[Measured], answers: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """By target; a single rank has no network, so its network numbers do not count."""
+    """By target."""
     errors: dict[str, list[float]] = {name: [] for name in NAMES}
     for row, answer in zip(rows, answers, strict=True):
-        for name in NAMES:
-            if row.run.place.num_ranks == 1 and name.startswith(("received", "sent")):
-                continue
+        for name in filter(partial(counts, row), NAMES):
             measured, step_s = row.run.twelve[name], row.run.step_s
             errors[name].append(relative_error(name, predicted=answer[name], measured=measured, step_s=step_s))
     return errors
@@ -176,13 +183,14 @@ def find_ranges(rows: Sequence[Measured], answers: Sequence[Mapping[str, float]]
     for name in NAMES:
         missed = []
         for row, answer in zip(rows, answers, strict=True):
-            if row.run.place.num_ranks == 1 and name.startswith(("received", "sent")):
+            if not counts(row, name):
                 continue
             step_s = answer["gpu_idle_s"] + answer["gpu_burst_s"]
             unit = max(answer[name], FLOOR * step_s if name.endswith("_s") else 1e-12)
             missed.append((row.run.twelve[name] - answer[name]) / unit)
-        low, high = np.quantile(missed, [0.05, 0.95])
-        found[name] = float(low), float(high)
+        if missed:
+            low, high = np.quantile(missed, [0.05, 0.95])
+            found[name] = float(low), float(high)
     return found
 
 
@@ -195,7 +203,7 @@ def coverage(
     for row, answer in zip(rows, answers, strict=True):
         around = bare.ranges_of(answer["gpu_idle_s"] + answer["gpu_burst_s"], answer, 1.0)
         for name, (low, high) in around.items():
-            if row.run.place.num_ranks > 1 or not name.startswith(("received", "sent")):
+            if counts(row, name):
                 inside.append(low * (1 - 1e-9) <= row.run.twelve[name] <= high * (1 + 1e-9))
     return statistics.fmean(inside)
 
@@ -213,10 +221,11 @@ def label_noise(rows: Sequence[Measured]) -> tuple[TargetScore, ...]:
     found = {(*row.step.key, row.step.setting.name): row for row in rows}
     errors: dict[str, list[float]] = {name: [] for name in NAMES}
     for one, other in NEIGHBOURS:
-        pairs = [
+        both = [
             (row, found[*key[:2], other]) for key, row in found.items() if key[2] == one and (*key[:2], other) in found
         ]
         for name in NAMES:
+            pairs = [(left, right) for left, right in both if counts(left, name) and counts(right, name)]
             small = [0.01 * left.run.step_s if name.endswith("_s") else 0.0 for left, _ in pairs]
             ratios = [
                 (left.run.twelve[name] + least) / (right.run.twelve[name] + least)
@@ -237,15 +246,11 @@ def repeat_noise(rows: Sequence[Measured], *, rank: int = 0) -> tuple[TargetScor
     those between them, which is what a label made of all of them is off by."""
     errors: dict[str, list[float]] = {name: [] for name in NAMES}
     for row in rows:
-        blocks = undisturbed(row.step.blocks)
-        if not row.step.visited_often or len(blocks) < 2:
+        if not row.step.visited_often:
             continue
-        for name in NAMES:
-            if row.run.place.num_ranks == 1 and name.startswith(("received", "sent")):
-                continue
-            values = [
-                block.resources[f"rank{rank}_{name}"] for block in blocks if f"rank{rank}_{name}" in block.resources
-            ]
+        tables = read_resources(row.step.blocks)
+        for name in filter(partial(counts, row), NAMES):
+            values = [each[f"rank{rank}_{name}"] for each in tables if f"rank{rank}_{name}" in each]
             if len(values) < 2:
                 continue
             one, other = statistics.fmean(values[::2]), statistics.fmean(values[1::2])
