@@ -128,6 +128,14 @@ def test_steps_of_one_link_leave_others_near_their_nominal_rate() -> None:
             assert found.seconds(step) == pytest.approx(step.seconds, rel=0.2)
 
 
+def test_steps_of_single_ranks_leave_the_network_as_it_is_believed() -> None:
+    found = fit_sync([step for step in steps_on((1.25e8,)) if step.num_ranks == 1])
+    assert found.wall_scale == pytest.approx(1.1, rel=1e-3)
+    assert found.rates.num_measurements == 0
+    assert found.rates.link_efficiency == pytest.approx(1.0)
+    assert found.rates.cpu_s_per_byte == pytest.approx(1e-9)
+
+
 def test_a_synced_step_is_priced_like_its_stage() -> None:
     nodes = cluster((1.25e8, 0.25), (2.5e7, 0.15))
     stage = Stage(tasks=(gradient(3e6, num_ranks=2), gradient(1e6, num_ranks=2)), repeats=(), tensors=())

@@ -144,11 +144,15 @@ def fit_sync(steps: Sequence[SyncedStep], *, num_iterations: int = 30) -> Synced
         raise InvalidInput(f"{len(steps)} measured steps; at least three are needed, some of them with several ranks")
     terms = np.array([_terms(step) for step in steps])
     seconds = np.array([step.seconds for step in steps])
-    scale = np.where(terms.max(axis=0) > 0, terms.max(axis=0), 1.0)
+    priors = np.array([0.0, 0.0, 0.0, 0.0, PRIOR_CPU_S_PER_BYTE, PRIOR_LINK_SHARE])
+    largest = terms.max(axis=0)
+    # What no step shows stays what is believed.
+    scale = np.where(largest > 0, largest, 1 / np.where(priors > 0, priors, 1.0))
     relative = terms / scale / seconds[:, None]
+    believed = priors * scale
     # Where the data cannot tell two constants apart (two ranks only: buckets or hops?) they share the time.
-    ridge = np.diag(RIDGE * np.linalg.norm(relative, axis=0))
-    believed = np.array([0.0, 0.0, 0.0, 0.0, PRIOR_CPU_S_PER_BYTE, PRIOR_LINK_SHARE]) * scale
+    weight = np.linalg.norm(relative, axis=0)
+    ridge = np.diag(RIDGE * np.where(weight > 0, weight, 1.0))
     trust = np.ones(len(steps))
     found = believed
     for _ in range(num_iterations):
