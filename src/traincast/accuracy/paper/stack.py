@@ -3,6 +3,7 @@
 Every part can be switched off, which is the ablation.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -45,9 +46,11 @@ Result = TypeVar("Result")
 PEAKS = Peaks(flop_per_s=2e10, bytes_per_s=5e9)
 CORE = Device(name="test-bed core", memory_bytes=24e9, memory_bytes_per_s=PEAKS.bytes_per_s,
               vector_flop_per_s={"fp32": PEAKS.flop_per_s})  # fmt: skip
-OWN_SPREAD, ROW_SPREAD, LABEL_SPREAD = 0.1, 0.12, 0.1
-"""How far a workload's compute may be from what layers say, a measured step from its model, and one worker's CPU time from
-that of a quiet machine, in log space."""
+OWN_SPREAD, SETTING_SPREAD, LABEL_SPREAD = 0.1, 0.07, 0.1
+"""How far a workload's compute may be from what layers say, a step of one setting from what its workload's others say, and one
+worker's CPU time from that of a quiet machine, in log space."""
+ONE_BLOCK = 0.1
+"""Noise of a step that was visited once, in log space; of others their label says it."""
 
 
 MIN_SINGLE = 5
@@ -322,7 +325,8 @@ def _own_factors(known: Sequence[CorpusStep], workloads: Mapping[Key, Workload],
         base = _step(workloads[step.key], step.setting, seconds=1.0, compute_s=0.0)
         moving_s = synced.wall_scale * compute_s[step.key] / base.speed
         fixed_s = step_seconds(base, synced)
-        off = (np.log(fixed_s + moving_s * np.exp(tried)) - np.log(step.seconds)) / ROW_SPREAD
+        noise = step.noise if step.noise is not None and len(step.blocks) > 1 else ONE_BLOCK
+        off = (np.log(fixed_s + moving_s * np.exp(tried)) - np.log(step.seconds)) / math.hypot(SETTING_SPREAD, noise)
         cost = np.where(np.abs(off) <= 2, 0.5 * off**2, 2 * np.abs(off) - 2)
         costs[step.key] = costs.get(step.key, 0.5 * (tried / spread) ** 2) + cost
     return {key: float(np.exp(tried[int(np.argmin(cost))])) for key, cost in costs.items()}
