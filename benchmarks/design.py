@@ -55,6 +55,8 @@ from traincast.design import a_optimal, d_optimal, random_design
 
 NUM_CANDIDATES, NUM_TEST, NUM_SEEDS = 500, 800, 10
 CALLS, PREPARE_S = 25, 2e-3
+CORPUS_SHARE = 0.5
+"""Of the corpus that a seed draws as its full grid, so that each seed is another experiment."""
 SHARES = tuple(2.0**-power for power in (9, 7, 6, 5, 4, 3, 2, 1))
 """Of the time of the full grid."""
 SEEN = {
@@ -184,7 +186,7 @@ def plan(method: str, now: View, budget: float, measured: "list[int]") -> list[i
 
 
 def corpus_curves(fold: int, *, num_seeds: int) -> tuple[list[Curve], float, float]:
-    """Steps of a fifth of the architectures left out; each seed draws half of the candidates, so it is another experiment."""
+    """Steps of a fifth of the architectures left out; each seed draws other candidates."""
     from traincast.accuracy.corpus import load_corpus
     from traincast.accuracy.paper.stack import PEAKS, Learner
     from traincast.calibrate import Amounts, Fit, measuring_cost_s, refit, start_fit
@@ -211,7 +213,7 @@ def corpus_curves(fold: int, *, num_seeds: int) -> tuple[list[Curve], float, flo
     known = np.array([place for place in range(len(loads)) if place >= len(keys) or keys[place][0] not in left_out])
 
     def try_seed(seed: int) -> Trial:
-        rows = np.sort(np.random.default_rng(seed).permutation(known)[: len(known) // 2])
+        rows = np.sort(np.random.default_rng(seed).permutation(known)[: int(CORPUS_SHARE * len(known))])
         steps = np.flatnonzero(rows < len(keys))
         half = amounts.pick(rows)
 
@@ -337,7 +339,7 @@ def main() -> int:
             )
 
     if options.only in ("", "corpus"):
-        for fold in range(1 if options.quick else 3):
+        for fold in range(1 if options.quick else 5):
             add(
                 "corpus",
                 f"architectures {fold + 1}/5",
