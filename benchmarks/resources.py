@@ -39,6 +39,7 @@ from traincast.accuracy.paper.driple import (
     summarise,
     transfer,
 )
+from traincast.accuracy.paper.stack import Learner
 from traincast.files import write_whole
 from traincast.profile.corpus import SETTINGS, Setting
 from traincast.profile.machine import total_memory_bytes
@@ -103,15 +104,16 @@ def _profile_block(block: Mapping[str, Any], setting: Setting) -> ResourceProfil
 def print_ours(rows: Sequence[Measured], seeds: range) -> None:
     print(f"{len(rows)} ranks; mean / median relative error; times against at least a tenth of the step")
     ranges: Mapping[str, tuple[float, float]] = {}
+    learner = Learner.of(load_corpus())
     often = [row.step.visited_often for row in rows]
     print(f"{sum(often)} of them of steps visited often: learned from all, these judged apart")
-    for split in ("architecture", "family"):
+    for split in ("architecture", "family", "random"):
         tables: dict[str, tuple[TargetScore, ...]] = {}
         steadiest: dict[str, tuple[TargetScore, ...]] = {}
         for method in METHODS:
             started, means = time.process_time(), []
             for seed in seeds:
-                answers = predict_left_out(rows, split=split, method=method, seed=seed)
+                answers = predict_left_out(rows, split=split, method=method, seed=seed, learner=learner)
                 scores = summarise(errors_of(rows, answers))
                 means.append(mean_over_targets(scores))
                 if seed == seeds[0]:

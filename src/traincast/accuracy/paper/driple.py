@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traincast.accuracy.corpus import Corpus, CorpusStep, read_resources
+from traincast.accuracy.paper.stack import Learner
+from traincast.errors import InvalidInput
 from traincast.resources.adapt import adapt, choose_runs
 from traincast.resources.correction import FLOOR, TWELVE, GraphCorrection, Nodes, read_nodes
-from traincast.resources.learned import Place, Rates, Run, count_work, fit_rates, learn
+from traincast.resources.learned import TIMED, Place, Rates, Run, count_work, fit_rates, learn
+from traincast.spec.resources import RESOURCES
 
 if TYPE_CHECKING:
     from traincast.resources.train import Training
 
 NUM_FOLDS = 5
 NAMES = TWELVE
-METHODS = ("physics", "process", "network")
-"""What physics derives alone; the Gaussian process over sums of operators; the graph network over the operators themselves."""
+METHODS = ("physics", "process", "network", "forecast")
+"""What physics derives alone; the Gaussian process over sums of operators; the graph network over the operators themselves; and
+what a forecast says: the network's shares and peaks in the step of the layers that known steps taught."""
 TUNED = 40
 """From so many runs on the last layers of the network are tuned before outputs are shifted."""
 Predict = Callable[[Nodes, Place], Mapping[str, float]]
@@ -161,7 +165,7 @@ def bare_correction(rates: Rates) -> GraphCorrection:
 
 
 def predict_left_out(rows: Sequence[Measured], *, split: str, method: str = "network", seed: int = 0,
-                     folds: Sequence[int] = range(NUM_FOLDS),
+                     folds: Sequence[int] = range(NUM_FOLDS), learner: Learner | None = None,
                      training: "Training | None" = None) -> list[Mapping[str, float]]:  # fmt: skip
     """Every row of the folds answered by a model that has seen no row of the same fold, in any setting."""
     key = split_by(split)
@@ -171,10 +175,30 @@ def predict_left_out(rows: Sequence[Measured], *, split: str, method: str = "net
         known = [row for row in rows if fold_of(key(row), seed=seed) != fold]
         if not asked or not known:
             continue
-        predict = fit_method(method, known, training=training)
+        predict = fit_method("network" if method == "forecast" else method, known, training=training)
+        steps_s = _step_by_layers(learner, known) if method == "forecast" else None
         for index, row in asked:
-            answers[index] = predict(row.nodes, row.run.place)
+            answer = predict(row.nodes, row.run.place)
+            answers[index] = answer if steps_s is None else in_step(answer, steps_s(row.step))
     return answers
+
+
+def _step_by_layers(learner: Learner | None, known: Sequence[Measured]) -> Callable[[CorpusStep], float]:
+    if learner is None:
+        raise InvalidInput("a forecast of the step needs the learner of the corpus")
+    model = learner.learn([row.step for row in known])
+    return lambda step: learner.answer(model, step)
+
+
+def in_step(twelve: Mapping[str, float], step_s: float) -> dict[str, float]:
+    """The same activity in a step of another length: computing and memory keep their shares, bytes on the wire their seconds."""
+    own_s = twelve["gpu_idle_s"] + twelve["gpu_burst_s"]
+    found = dict(twelve)
+    for resource in RESOURCES:
+        burst_s = twelve[f"{resource}_burst_s"] * (1.0 if resource in TIMED else step_s / own_s)
+        found[f"{resource}_burst_s"] = min(burst_s, step_s)
+        found[f"{resource}_idle_s"] = max(step_s - burst_s, 0.0)
+    return found
 
 
 def find_ranges(rows: Sequence[Measured], answers: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
