@@ -1,7 +1,7 @@
 """What three minutes of measuring bring: the error of steps of models that were not fitted, before and after.
 
     python benchmarks/calibrate.py                       # one node: about 6 minutes
-    python benchmarks/calibrate.py --workers             # and then DDP on the test-bed (root): about 8 minutes more
+    python benchmarks/calibrate.py --workers             # and then DDP on the test-bed (root): about 10 minutes more
     python benchmarks/calibrate.py --budget 20 --models 12 --tests 6 --rounds 1      # a short look
 
 One node: `calibrate_machine` chooses, measures and fits within the budget; whole architectures are kept back by name, and what
@@ -11,7 +11,7 @@ fitted is the drift; errors are stated as measured, and with that one factor of 
 
 Workers: the calibration above prices the computing. In another budget of the same length DDP steps of fitted models run on 2 and
 4 nodes of a quarter of a core each, joined by 1 Gbit/s, and show what synchronising costs. Models kept back are visited between
-them, on time of their own, in four rounds (two passes over the settings); what a step took is the median of its rounds.
+them, on time of their own, in six rounds (three passes over the settings); what a step took is the median of its rounds.
 """
 
 import argparse
@@ -190,7 +190,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--workers", action="store_true", help="and DDP on the test-bed; needs root")
     parser.add_argument("--worker-tests", type=int, default=12, help="models kept back, each in every setting")
-    parser.add_argument("--passes", type=int, default=2, help="over the settings of the test-bed")
+    parser.add_argument("--passes", type=int, default=3, help="over the settings of the test-bed")
     parser.add_argument("--worker-rounds", type=int, default=2, help="in each pass")
     parser.add_argument("--store", type=Path, help="keep the blocks of the test-bed")
     parser.add_argument("--out", type=Path, help="keep the calibration of the workers")
