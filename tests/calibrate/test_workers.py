@@ -1,3 +1,4 @@
+import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,9 +9,19 @@ import pytest
 
 from builders import make_mlp
 from traincast.__main__ import main
-from traincast.calibrate import Calibrated, Candidates, Load, calibrate_workers, gradients_of, step_load, synced_step
+from traincast.calibrate import (
+    Calibrated,
+    Candidates,
+    Load,
+    calibrate_workers,
+    gradients_of,
+    load_calibration,
+    save_calibration,
+    step_load,
+    synced_step,
+)
 from traincast.calibrate.workers import Visit, ddp_experiment
-from traincast.cost.sync import OVERLAP_EXPONENT, Synced
+from traincast.cost.sync import OVERLAP_EXPONENT, Synced, collective_seconds
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
 from traincast.profile.corpus import TOO_LARGE, Setting, equal
@@ -220,3 +231,16 @@ def test_the_command_fits_what_may_run_on_the_test_bed_and_keeps_every_block(
     assert outcome.after.mean < 0.02
     with Store(tmp_path / "m.db", create=False) as kept:
         assert {found.experiment.attrs["num_ranks"] for found in kept.measurements(subject="step")} == {2, 4}
+
+
+def test_a_calibration_kept_before_overlap_was_known_forecasts_as_it_did(tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    save_calibration(run(TestBed()).calibration, path)
+    data = json.loads(path.read_text())
+    del data["calibration"]["collectives"]["all_reduce"]["overlap_exponent"]
+    path.write_text(json.dumps(data))
+    rates = load_calibration(path).collectives["all_reduce"]
+    # One megabyte at 125 MB/s and its CPU time on a quarter of a core, one after the other.
+    carried_s = 1e6 / (1.25e8 * (rates.link_efficiency or 1.0))
+    found = collective_seconds(rates, num_ranks=2, num_bytes=1e6, link_bytes_per_s=1.25e8, speed=0.25)
+    assert found == pytest.approx(rates.call_s + 2 * rates.hop_s + carried_s + rates.cpu_s_per_byte * 1e6 / 0.25)
