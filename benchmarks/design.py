@@ -1,6 +1,6 @@
 """Curves of error against measuring time: D-optimal, A-optimal, random and the full grid, on machines left out.
 
-    python benchmarks/design.py --out docs/theory           # all curves, ten seeds: some ten minutes of CPU time
+    python benchmarks/design.py --out docs/theory           # all curves, ten seeds: some four minutes of CPU time
     python benchmarks/design.py --quick                     # two machines each, two seeds
     python benchmarks/design.py --only conv2d --seeds 3
 
