@@ -16,7 +16,6 @@ from traincast.accuracy.paper.driple import (
     find_ranges,
     fit_method,
     fit_network,
-    in_step,
     label_noise,
     mean_over_targets,
     predict_left_out,
@@ -32,7 +31,6 @@ from traincast.resources.correction import read_nodes
 from traincast.resources.learned import Place, Run, count_work
 from traincast.resources.train import Training
 from traincast.spec.measurement import Block
-from traincast.spec.resources import RESOURCES
 
 
 def make_row(name: str, setting: str, *, factor: float = 1.0) -> Measured:
@@ -116,17 +114,6 @@ def test_resident_memory_of_ranks_that_kept_that_of_earlier_steps_is_unknown() -
     assert read_resources([kept]) == [{"rank0_gpu_peak": 0.9}]
     released = replace(kept, resources={**names, HEAP_RELEASED: 1.0})
     assert set(names) < set(read_resources([released])[0])
-
-
-def test_in_a_longer_step_shares_of_computing_and_seconds_of_the_wire_stay() -> None:
-    twelve = dict.fromkeys(NAMES, 2.0) | {f"{resource}_idle_s": 0.06 for resource in RESOURCES}
-    twelve |= {f"{resource}_burst_s": 0.04 for resource in RESOURCES}
-    found = in_step(twelve, 0.2)
-    assert (found["gpu_idle_s"], found["gpu_burst_s"]) == pytest.approx((0.12, 0.08))
-    assert (found["sent_idle_s"], found["sent_burst_s"]) == pytest.approx((0.16, 0.04))
-    assert found["sent_peak"] == 2.0
-    short = in_step(twelve, 0.03)
-    assert (short["received_idle_s"], short["received_burst_s"]) == (0.0, 0.03)
 
 
 def test_a_number_that_was_not_measured_judges_nobody_and_teaches_nothing() -> None:

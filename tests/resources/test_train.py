@@ -1,6 +1,7 @@
 """Training the correction: its network is the one that runs without torch, and it learns what physics misses."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from resources.test_correction import RATES, nodes_of, place  # noqa: E402
 from traincast.errors import InvalidInput  # noqa: E402
-from traincast.resources.correction import NUM_PLACE_FEATURES, _run, node_shares  # noqa: E402
+from traincast.resources.correction import NUM_PLACE_FEATURES, _run, in_step, node_shares  # noqa: E402
 from traincast.resources.learned import OUTPUTS, Run, compose, expect  # noqa: E402
 from traincast.resources.train import Example, Training, _join, _Network, fit_correction  # noqa: E402
 
@@ -46,6 +47,27 @@ def test_training_finds_what_physics_misses_on_widths_it_did_not_see():
     assert abs(math.log(answer.step_s / asked.run.step_s)) < 0.3 * abs(math.log(before.step_s / asked.run.step_s))
     measured = asked.run.twelve["sent_peak"]
     assert abs(answer.twelve["sent_peak"] - measured) < 0.5 * abs(before.peaks["sent"] - measured)
+
+
+def test_a_step_that_a_cost_model_gives_is_kept_and_what_happens_in_it_is_learned():
+    known = [
+        replace(each, step_s=each.run.step_s) for each in (example(width, slower=1.4) for width in (32, 64, 128, 256))
+    ]
+    model = fit_correction(known, training=Training(num_epochs=150, num_members=1), rates=RATES)
+    asked = example(160, slower=1.4)
+    answer = model.predict(asked.nodes, place(), step_s=asked.run.step_s)
+    assert answer.step_s == pytest.approx(asked.run.step_s)
+    bare = in_step(expect(RATES, asked.run.work, place()), asked.run.step_s)
+    measured = asked.run.twelve["sent_peak"]
+    assert abs(answer.twelve["sent_peak"] - measured) < 0.5 * abs(bare.peaks["sent"] - measured)
+    # Nothing asked the network to move the step, so decay alone acts on that output.
+    steps = [fit_correction(each, training=Training(num_epochs=60, num_members=1), rates=RATES) for each in (
+        known, [replace(one, step_s=None) for one in known])]  # fmt: skip
+    moved = [
+        abs(math.log(one.predict(asked.nodes, place()).step_s / expect(RATES, asked.run.work, place()).step_s))
+        for one in steps
+    ]
+    assert moved[0] < 0.5 * moved[1]
 
 
 def test_the_same_seed_gives_the_same_weights():

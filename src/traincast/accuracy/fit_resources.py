@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from traincast.accuracy.corpus import FOLDER, load_corpus
+from traincast.accuracy.paper.beside import find_learner
 from traincast.accuracy.paper.driple import (
     coverage,
     errors_of,
     find_ranges,
+    fit_in_steps,
     fit_network,
     mean_over_targets,
     predict_left_out,
@@ -28,8 +30,11 @@ def main() -> None:
     )
     parser.add_argument("--device", default=CORE, help="the catalogue's name of the device that ran the corpus")
     options = parser.parse_args()
-    rows = read_runs(load_corpus(options.corpus))
-    answers = predict_left_out(rows, split="architecture")
+    corpus = load_corpus(options.corpus)
+    rows, learner = read_runs(corpus), find_learner(corpus)
+    # Steps of one worker teach the layers that give the step; without them the network has to learn it too.
+    method = "network" if learner is None else "forecast"
+    answers = predict_left_out(rows, split="architecture", method=method, learner=learner)
     ranges = find_ranges(rows, answers)
     error = mean_over_targets(summarise(errors_of(rows, answers)))
     about = {
@@ -38,9 +43,11 @@ def main() -> None:
         "architectures": str(len({row.step.name for row in rows})),
         "settings": str(len({row.step.setting.name for row in rows})),
         "error_architecture_left_out": f"{error:.4f}",
+        "steps": "of the network" if learner is None else "of a cost model",
         "made_by": "python -m traincast.accuracy.fit_resources",
     }
-    save_graph_correction(replace(fit_network(rows), errors=ranges, about=about), options.out)
+    network = fit_network(rows) if learner is None else fit_in_steps(rows, learner)[0]
+    save_graph_correction(replace(network, errors=ranges, about=about), options.out)
     inside = coverage(rows, answers, ranges)
     sys.stdout.write(
         f"{len(rows)} runs; an architecture left out: {error:.1%} mean over the twelve; {inside:.0%} inside the ranges\n"

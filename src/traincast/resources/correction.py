@@ -153,7 +153,7 @@ class GraphCorrection:
             graph = read_nodes(graph, count_work(graph))
         expected = expect(self.rates, graph.work, place)
         if step_s is not None:
-            expected = _last(expected, step_s)
+            expected = in_step(expected, step_s)
         answers, near = self.answer(graph, place, expected)
         if step_s is not None:
             answers["step"] = 0.0
@@ -183,7 +183,7 @@ class Corrected:
     nearness: float
 
 
-def _last(expected: Expected, step_s: float) -> Expected:
+def in_step(expected: Expected, step_s: float) -> Expected:
     """The same work in a step of another length: the wire takes as long as before, or all of the step."""
     factor = expected.step_s / step_s
     shares = {name: share if name == "memory" else min(1.0, share * factor) for name, share in expected.shares.items()}

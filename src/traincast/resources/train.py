@@ -19,6 +19,7 @@ from traincast.resources.correction import (
     Nodes,
     Places,
     describe_place,
+    in_step,
     node_shares,
 )
 from traincast.resources.learned import KIND_GROUPS, OUTPUTS, TIMED, Expected, Rates, Run, expect, fit_rates
@@ -34,6 +35,8 @@ class Example:
 
     nodes: Nodes
     run: Run
+    step_s: float | None = None
+    """Of a cost model that knows better than rates; it is kept, and what happens in it is learned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +109,8 @@ class _Rows:
     flat: Tensor
     step_s: Tensor
     """Expected; so are the shares and peaks."""
+    moves: Tensor
+    """Whether the step may be corrected: 0 where a cost model gave it, 1 elsewhere."""
     shares: Tensor
     peaks: Tensor
     measured: Tensor
@@ -121,7 +126,7 @@ def fit_correction(examples: Sequence[Example], *, training: Training | None = N
         raise InvalidInput("there is no run to learn from")
     torch.set_num_threads(1)
     rates = start.rates if start is not None else rates or fit_rates([example.run for example in examples])
-    expected = [expect(rates, example.run.work, example.run.place) for example in examples]
+    expected = [_expect(rates, example) for example in examples]
     points = np.array(
         [describe_place(one.run.work, one.run.place, given) for one, given in zip(examples, expected, strict=True)]
     )
@@ -140,6 +145,11 @@ def fit_correction(examples: Sequence[Example], *, training: Training | None = N
     return GraphCorrection(
         rates=rates, centre=centre, scale=scale, low=low, high=high, members=tuple(members), known_groups=groups
     )
+
+
+def _expect(rates: Rates, example: Example) -> Expected:
+    expected = expect(rates, example.run.work, example.run.place)
+    return expected if example.step_s is None else in_step(expected, example.step_s)
 
 
 def _part(examples: Sequence[Example], expected: Sequence[Expected], flat: Array, rates: Rates, chosen: Training, *,
@@ -193,7 +203,7 @@ def _compose(raw: Tensor, rows: _Rows) -> Tensor:
     """As resources.correction.compose, for many rows at once."""
     step_s, shares, peaks = rows.step_s, rows.shares, rows.peaks
     out = {name: BOUNDS[name] * raw[:, index] for index, name in enumerate(OUTPUTS)}
-    whole_s = step_s * torch.exp(out["step"])
+    whole_s = step_s * torch.exp(rows.moves * out["step"])
     columns = []
     for index, resource in enumerate(RESOURCES):
         learned = out[f"{resource}_share"]
@@ -226,6 +236,7 @@ def _tabulate(
     return _Rows(
         graph=torch.tensor([home[id(one.nodes)] for one in examples]), flat=tensor(flat),
         step_s=tensor(np.array([given.step_s for given in expected])),
+        moves=tensor(np.array([one.step_s is None for one in examples])),
         shares=tensor(np.array([[given.shares[name] for name in RESOURCES] for given in expected])),
         peaks=tensor(np.array([[given.peaks[name] for name in RESOURCES] for given in expected])),
         measured=tensor(np.nan_to_num(measured)), units=tensor(units),

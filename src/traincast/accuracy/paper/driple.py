@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traincast.accuracy.corpus import Corpus, CorpusStep, read_resources
-from traincast.accuracy.paper.stack import Learner
+from traincast.accuracy.paper.stack import Learner, Parts
 from traincast.errors import InvalidInput
 from traincast.resources.adapt import adapt, choose_runs
 from traincast.resources.correction import FLOOR, TWELVE, GraphCorrection, Nodes, read_nodes
-from traincast.resources.learned import TIMED, Place, Rates, Run, count_work, fit_rates, learn
-from traincast.spec.resources import RESOURCES
+from traincast.resources.learned import Place, Rates, Run, count_work, fit_rates, learn
 
 if TYPE_CHECKING:
     from traincast.resources.train import Training
@@ -25,7 +24,7 @@ NUM_FOLDS = 5
 NAMES = TWELVE
 METHODS = ("physics", "process", "network", "forecast")
 """What physics derives alone; the Gaussian process over sums of operators; the graph network over the operators themselves; and
-what a forecast says: the network's shares and peaks in the step of the layers that known steps taught."""
+what a forecast says: a network for what happens in the step that layers give, those that the same steps taught."""
 TUNED = 40
 """From so many runs on the last layers of the network are tuned before outputs are shifted."""
 Predict = Callable[[Nodes, Place], Mapping[str, float]]
@@ -139,10 +138,28 @@ def fit_method(method: str, rows: Sequence[Measured], *, training: "Training | N
     return lambda nodes, place: network.predict(nodes, place).twelve
 
 
-def fit_network(rows: Sequence[Measured], *, training: "Training | None" = None) -> GraphCorrection:
+def fit_network(
+    rows: Sequence[Measured], *, training: "Training | None" = None, steps_s: Sequence[float] | None = None
+) -> GraphCorrection:
+    """`steps_s`: of a cost model for each row, which are kept; without them the network learns the step too."""
     from traincast.resources.train import Example, fit_correction
 
-    return fit_correction([Example(nodes=row.nodes, run=row.run) for row in rows], training=training)
+    given: Sequence[float | None] = steps_s if steps_s is not None else [None] * len(rows)
+    examples = [Example(nodes=row.nodes, run=row.run, step_s=step_s) for row, step_s in zip(rows, given, strict=True)]
+    return fit_correction(examples, training=training)
+
+
+def fit_in_steps(
+    rows: Sequence[Measured], learner: Learner, *, training: "Training | None" = None
+) -> tuple[GraphCorrection, Callable[[CorpusStep], float]]:
+    """What a forecast uses: the steps of layers that these rows taught, and a network for what happens in them."""
+    # Without what is known of each workload itself, which would make the known steps surer than the asked ones.
+    model = learner.learn([row.step for row in rows], Parts(own=False))
+
+    def step_s(step: CorpusStep) -> float:
+        return learner.answer(model, step)
+
+    return fit_network(rows, training=training, steps_s=[step_s(row.step) for row in rows]), step_s
 
 
 def tune_network(source: GraphCorrection, rows: Sequence[Measured]) -> GraphCorrection:
@@ -175,30 +192,17 @@ def predict_left_out(rows: Sequence[Measured], *, split: str, method: str = "net
         known = [row for row in rows if fold_of(key(row), seed=seed) != fold]
         if not asked or not known:
             continue
-        predict = fit_method("network" if method == "forecast" else method, known, training=training)
-        steps_s = _step_by_layers(learner, known) if method == "forecast" else None
-        for index, row in asked:
-            answer = predict(row.nodes, row.run.place)
-            answers[index] = answer if steps_s is None else in_step(answer, steps_s(row.step))
+        if method == "forecast":
+            if learner is None:
+                raise InvalidInput("a forecast of the step needs the learner of the corpus")
+            network, step_s = fit_in_steps(known, learner, training=training)
+            for index, row in asked:
+                answers[index] = network.predict(row.nodes, row.run.place, step_s=step_s(row.step)).twelve
+        else:
+            predict = fit_method(method, known, training=training)
+            for index, row in asked:
+                answers[index] = predict(row.nodes, row.run.place)
     return answers
-
-
-def _step_by_layers(learner: Learner | None, known: Sequence[Measured]) -> Callable[[CorpusStep], float]:
-    if learner is None:
-        raise InvalidInput("a forecast of the step needs the learner of the corpus")
-    model = learner.learn([row.step for row in known])
-    return lambda step: learner.answer(model, step)
-
-
-def in_step(twelve: Mapping[str, float], step_s: float) -> dict[str, float]:
-    """The same activity in a step of another length: computing and memory keep their shares, bytes on the wire their seconds."""
-    own_s = twelve["gpu_idle_s"] + twelve["gpu_burst_s"]
-    found = dict(twelve)
-    for resource in RESOURCES:
-        burst_s = twelve[f"{resource}_burst_s"] * (1.0 if resource in TIMED else step_s / own_s)
-        found[f"{resource}_burst_s"] = min(burst_s, step_s)
-        found[f"{resource}_idle_s"] = max(step_s - burst_s, 0.0)
-    return found
 
 
 def find_ranges(rows: Sequence[Measured], answers: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
