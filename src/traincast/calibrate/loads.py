@@ -1,9 +1,11 @@
 """What a calibration measures, fits and forecasts: single operators and whole steps, as counted operators."""
 
 import hashlib
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from traincast.profile.drift import observe
 from traincast.spec.graph import Graph, Op
 from traincast.spec.measurement import Experiment, Measurement
 
@@ -41,12 +43,8 @@ def step_load(experiment: Experiment, graph: Graph) -> Load:
 
 
 def observed_seconds(measurement: Measurement) -> float:
-    """What is fitted: CPU time where one thread of a CPU computed, because it is several times more repeatable."""
-    single = (
-        measurement.environment.settings.get("threads") == 1 and measurement.experiment.attrs.get("num_ranks", 1) == 1
-    )
-    cpu_s = measurement.cpu_seconds
-    return cpu_s if single and cpu_s is not None and cpu_s > 0 else measurement.seconds
+    """What is fitted, from one measurement alone: CPU time where one thread of a CPU computed, wall time elsewhere."""
+    return statistics.median(observe(measurement, block) for block in measurement.blocks)
 
 
 def is_held_out(name: str, *, share: float = 0.2) -> bool:

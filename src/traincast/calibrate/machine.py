@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from traincast.calibrate.choose import choose_loads, expected_cost_s
 from traincast.calibrate.fit import Fit, Peaks, refit, start_fit
 from traincast.calibrate.kept import NORMAL_90, to_calibration
-from traincast.calibrate.loads import Candidates, Load, observed_seconds, operator_load
+from traincast.calibrate.loads import Candidates, Load, operator_load
 from traincast.errors import InvalidInput
+from traincast.profile.drift import steady_seconds
 from traincast.profile.protocol import Progress, Protocol, Subject, Visit, measure
 from traincast.spec.graph import Op
 from traincast.spec.measurement import Calibration, Environment
@@ -130,9 +131,10 @@ def anchors() -> list[Load]:
 
 
 def seconds_by_key(store: Store, environment: Environment) -> dict[str, float]:
-    """What this machine, with this software and these settings, took for everything measured so far."""
+    """What this machine, with this software and these settings, took for everything measured so far, its drift taken out."""
     found = store.measurements(device=environment.device, machine=environment.machine)
-    return {each.experiment.key: observed_seconds(each) for each in found if each.environment == environment}
+    steadied = steady_seconds([each for each in found if each.environment == environment])
+    return {key: each.seconds for key, each in steadied.items()}
 
 
 def calibrate_machine(

@@ -18,10 +18,10 @@ from traincast.calibrate import (
     expected_cost_s,
     find_peaks,
     load_calibration,
-    observed_seconds,
     operators_of,
     refit,
     run_subjects,
+    seconds_by_key,
     start_fit,
     step_load,
     to_calibration,
@@ -144,7 +144,7 @@ def _measure(
     with Store(":memory:") if store is None else nullcontext(store) as kept:
         # Six short operators, whatever the budget: without the peaks there is no prior.
         _visit(operator_subjects([load.experiment for load in marks]), kept, environment, budget_s=math.inf)
-        seconds_of = _seconds_of(kept, environment)
+        seconds_of = seconds_by_key(kept, environment)
         first = start_fit([*candidates, step], find_peaks(marks, seconds_of))
         costs = [expected_cost_s(load, first, QUICK) for load in (*candidates, step)]
         known = [index for index, load in enumerate(candidates) if load.experiment.key in seconds_of]
@@ -154,7 +154,7 @@ def _measure(
         )
         wanted = [candidates[index].experiment for index in chosen if index < len(candidates)]
         _visit(operator_subjects(wanted), kept, environment, budget_s=budget_s)
-        seconds_of = _seconds_of(kept, environment)
+        seconds_of = seconds_by_key(kept, environment)
     measured = [load for load in candidates if seconds_of.get(load.experiment.key, 0.0) > 0]
     seconds = [seconds_of[load.experiment.key] for load in measured]
     if is_plain and seconds_of.get(step.experiment.key, 0.0) > 0:
@@ -166,11 +166,6 @@ def _measure(
 def _visit(subjects: Sequence[Any], store: Store, environment: Environment, *, budget_s: float) -> None:
     for _ in run_subjects(subjects, store=store, environment=environment, protocol=QUICK, budget_s=budget_s):
         pass
-
-
-def _seconds_of(store: Store, environment: Environment) -> dict[str, float]:
-    found = store.measurements(device=environment.device, machine=environment.machine)
-    return {each.experiment.key: observed_seconds(each) for each in found if each.environment == environment}
 
 
 def _gpus(place: Place) -> Cluster:

@@ -27,8 +27,8 @@ SHARES = (0.0, 0.15, 0.3, 0.5, 0.7)
 MAX_SHARE = 0.9
 FAR_OFF = 3.0
 """Standard deviations from which on a block counts as a stray and weighs less."""
-MOST_FOR_CONSTANTS, MOST_AT_ONCE = 200, 2500
-"""Blocks that are enough to find the constants by, and that are solved together (a second or two)."""
+MOST_FOR_CONSTANTS, MOST_AT_ONCE = 200, 1000
+"""Blocks that are enough to find the constants by, and that are solved together (a fraction of a second)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

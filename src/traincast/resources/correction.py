@@ -184,10 +184,19 @@ class Corrected:
 
 
 def in_step(expected: Expected, step_s: float) -> Expected:
-    """The same work in a step of another length: the wire takes as long as before, or all of the step."""
-    factor = expected.step_s / step_s
-    shares = {name: share if name == "memory" else min(1.0, share * factor) for name, share in expected.shares.items()}
+    """The same work in a step of another length: the wire takes as long as before, or all of the step; so does what is neither
+    computed nor sent, and computing takes the rest."""
+    idle_s = (1 - expected.shares["gpu"]) * expected.step_s
+    shares = {name: min(1.0, share * expected.step_s / step_s) for name, share in expected.shares.items()}
+    shares |= {
+        "memory": expected.shares["memory"],
+        "gpu": max(1 - idle_s / step_s, LEAST_BUSY * expected.shares["gpu"]),
+    }
     return replace(expected, step_s=step_s, wire_s=min(expected.wire_s, step_s), shares=shares)
+
+
+LEAST_BUSY = 0.2
+"""Of the share of the step that computing was expected to take."""
 
 
 def _run(weights: Mapping[str, Array], nodes: Nodes, share: Array, flat: Array) -> Array:
