@@ -37,6 +37,8 @@ class Example:
     run: Run
     step_s: float | None = None
     """Of a cost model that knows better than rates; it is kept, and what happens in it is learned."""
+    weight: float = 1.0
+    """How much its errors count: the number of visits its numbers come from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,7 @@ class _Rows:
     measured: Tensor
     units: Tensor
     """What each error is judged against; infinite for what does not count."""
+    weights: Tensor
 
 
 def fit_correction(examples: Sequence[Example], *, training: Training | None = None, rates: Rates | None = None,
@@ -196,7 +199,8 @@ def _train(parts: "list[tuple[_Graphs, _Rows]]", chosen: Training, *, seed: int,
 
 def _loss(raw: Tensor, rows: _Rows) -> Tensor:
     error = (_compose(raw, rows) - rows.measured).abs() / rows.units
-    return error[torch.isfinite(rows.units)].mean()
+    weights = rows.weights[:, None] * torch.isfinite(rows.units)
+    return (error * weights).sum() / weights.sum()
 
 
 def _compose(raw: Tensor, rows: _Rows) -> Tensor:
@@ -240,6 +244,7 @@ def _tabulate(
         shares=tensor(np.array([[given.shares[name] for name in RESOURCES] for given in expected])),
         peaks=tensor(np.array([[given.peaks[name] for name in RESOURCES] for given in expected])),
         measured=tensor(np.nan_to_num(measured)), units=tensor(units),
+        weights=tensor(np.array([one.weight for one in examples])),
     )  # fmt: skip
 
 

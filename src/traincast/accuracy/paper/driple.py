@@ -25,6 +25,8 @@ NAMES = TWELVE
 METHODS = ("physics", "process", "network", "forecast")
 """What physics derives alone; the Gaussian process over sums of operators; the graph network over the operators themselves; and
 what a forecast says: a network for what happens in the step that layers give, those that the same steps taught."""
+IN_STEPS_EPOCHS = 150
+"""Of 60, 150 and 300 the best compromise on two of five folds, by architecture and by family (docs/theory/resources.md)."""
 TUNED = 40
 """From so many runs on the last layers of the network are tuned before outputs are shifted."""
 Predict = Callable[[Nodes, Place], Mapping[str, float]]
@@ -145,7 +147,10 @@ def fit_network(
     from traincast.resources.train import Example, fit_correction
 
     given: Sequence[float | None] = steps_s if steps_s is not None else [None] * len(rows)
-    examples = [Example(nodes=row.nodes, run=row.run, step_s=step_s) for row, step_s in zip(rows, given, strict=True)]
+    examples = [
+        Example(nodes=row.nodes, run=row.run, step_s=step_s, weight=max(1, len(row.step.blocks)))
+        for row, step_s in zip(rows, given, strict=True)
+    ]
     return fit_correction(examples, training=training)
 
 
@@ -153,6 +158,9 @@ def fit_in_steps(
     rows: Sequence[Measured], learner: Learner, *, training: "Training | None" = None
 ) -> tuple[GraphCorrection, Callable[[CorpusStep], float]]:
     """What a forecast uses: the steps of layers that these rows taught, and a network for what happens in them."""
+    from traincast.resources.train import Training
+
+    training = training or Training(num_epochs=IN_STEPS_EPOCHS)
     # Without what is known of each workload itself, which would make the known steps surer than the asked ones.
     model = learner.learn([row.step for row in rows], Parts(own=False))
 
