@@ -145,6 +145,15 @@ def test_more_experiments_than_are_solved_at_once_are_all_answered(monkeypatch: 
     )
 
 
+def test_blocks_that_do_not_know_when_they_began_are_taken_as_they_are() -> None:
+    timed = [measurement("a", {0: 1.0, 20: 1.2}), measurement("b", {4: 2.0, 26: 2.4})]
+    blocks = tuple(Block(started_at="", wall_s=(seconds,)) for seconds in (3.0, 3.3))
+    lost = Measurement(
+        experiment=Experiment(subject="step", name="c"), environment=Environment(device="here"), blocks=blocks
+    )
+    assert steady_seconds([*timed, lost])["step c ()"].seconds == pytest.approx(math.sqrt(3.0 * 3.3))
+
+
 def test_cpu_time_counts_for_one_thread_and_wall_time_for_ranks() -> None:
     block = Block(started_at=BEGAN.isoformat(), wall_s=(2.0,), cpu_s=(1.5,))
     for settings, attrs, expected in (

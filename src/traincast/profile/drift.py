@@ -80,10 +80,10 @@ def steady_seconds(
     were visited again at another time. Rounds must differ in their order: experiments that always follow each other cannot be
     told from the moments they share.
     """
+    blocks = [(each, block) for each in measurements for block in each.blocks]
     rows = sorted(
-        (datetime.fromisoformat(block.started_at).timestamp(), each.experiment.key, math.log(seconds))
-        for each in measurements
-        for block in each.blocks
+        (_moment(block, number), each.experiment.key, math.log(seconds))
+        for number, (each, block) in enumerate(blocks)
         if (seconds := seconds_of(each, block)) is not None and seconds > 0
     )
     keys = list(dict.fromkeys(key for _, key, _ in rows))
@@ -104,6 +104,14 @@ def steady_seconds(
             for key, number in place.items()
         }
     return found
+
+
+def _moment(block: Block, number: int) -> float:
+    """When it began, in seconds. A block that does not know (imported tables may not) has a moment of its own, far from all."""
+    try:
+        return datetime.fromisoformat(block.started_at).timestamp()
+    except ValueError:
+        return -1e6 * (number + 1)
 
 
 def steady_levels(
