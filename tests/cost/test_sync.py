@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.cost.sync import OVERLAP_EXPONENT, Synced, SyncedStep, collective_seconds, fit_sync, price_collectives
+from traincast.cost.sync import (
+    OVERLAP_EXPONENT,
+    Synced,
+    SyncedStep,
+    clock_scale,
+    collective_seconds,
+    fit_sync,
+    price_collectives,
+)
 from traincast.errors import InvalidInput
 from traincast.spec.hardware import Cluster, Device, Link, NodeGroup
 from traincast.spec.measurement import CollectiveRates
@@ -30,6 +38,11 @@ def gradient(num_bytes: float, *, num_ranks: int = 4, bucket_bytes: float = 25e6
         kind="all_reduce", num_bytes=num_bytes, axis="data", num_ranks=num_ranks, stride=1, phase="gradient",
         bucket_bytes=bucket_bytes,
     )  # fmt: skip
+
+
+def test_a_part_of_a_core_is_throttled_and_a_whole_one_is_not() -> None:
+    assert clock_scale(1.2, cluster((1e9, 0.25), (1e9, 0.5))) == pytest.approx(4.8)
+    assert clock_scale(1.2, cluster((1e9, 1.0))) == 1.0
 
 
 def test_a_ring_pays_hops_the_narrowest_link_and_the_slowest_core() -> None:

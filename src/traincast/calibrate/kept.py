@@ -12,7 +12,7 @@ from traincast.calibrate.fit import NUM_STEP_FACTORS, Fit
 from traincast.calibrate.loads import OPERATOR_SPREAD, STEP_SPREAD, Load
 from traincast.cost import CostModel
 from traincast.cost.interaction import WEIGHTS, Interacting, load_network
-from traincast.cost.sync import price_collectives, slowest_speed
+from traincast.cost.sync import clock_scale, price_collectives
 from traincast.errors import InvalidInput
 from traincast.files import decode, encode, read_json, write_json
 from traincast.spec.graph import Op
@@ -108,9 +108,7 @@ class Calibrated:
     others: Others | None = None
 
     def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
-        speed = slowest_speed(cluster)
-        # A whole core is never throttled, and its CPU time is its time by the clock.
-        scale = self.calibration.step_wall_scale / speed if speed < 1 else 1 / speed
+        scale = clock_scale(self.calibration.step_wall_scale, cluster)
         known = price_collectives(stage, cluster, self.calibration.collectives)
         others: tuple[Estimate, ...] | None = None
         estimates = []

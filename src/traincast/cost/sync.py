@@ -63,6 +63,12 @@ def _overlapped(one_s: float, other_s: float, *, exponent: float) -> float:
     return longer_s * (1 + (shorter_s / longer_s) ** exponent) ** (1 / exponent) if longer_s > 0 else 0.0
 
 
+def clock_scale(wall_scale: float, cluster: Cluster) -> float:
+    """Time by the clock over CPU time of a whole core, on the slowest node: a part of a core is throttled, a whole one never."""
+    speed = slowest_speed(cluster)
+    return wall_scale / speed if speed < 1 else 1 / speed
+
+
 def slowest_speed(cluster: Cluster) -> float:
     """A synchronous step waits for the slowest node; a CPU share of a quarter is a speed of 0.25."""
     return min(group.speed for group in cluster.groups)

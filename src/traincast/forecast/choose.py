@@ -150,7 +150,7 @@ def advise_measuring(graph: Graph, farness: float) -> str:
 
 def _price_layers(graph: Graph, cluster: Cluster, plan: Parallelism) -> float | None:
     """The step by the layers that the corpus taught: operators one after the other, then synchronisation. None without them."""
-    from traincast.cost.sync import price_collectives, slowest_speed
+    from traincast.cost.sync import clock_scale, price_collectives
     from traincast.lower import lower
 
     if not LAYERS.is_file():
@@ -163,7 +163,7 @@ def _price_layers(graph: Graph, cluster: Cluster, plan: Parallelism) -> float | 
         for task, count in zip(stage.tasks, stage.counts(), strict=True)
         if isinstance(task, Op)
     )
-    return computed_s * layers.step_wall_scale / slowest_speed(cluster) + sum(
+    return computed_s * clock_scale(layers.step_wall_scale, cluster) + sum(
         seconds * count
         for seconds, count in zip(synced.values(), (stage.counts()[place] for place in synced), strict=True)
     )
