@@ -24,8 +24,8 @@ from traincast.accuracy.scores import (
     score_time,
 )
 from traincast.accuracy.splits import SPLITS, Split, answer_split, folds
-from traincast.cost.stack import Stack
 from traincast.errors import TraincastError
+from traincast.spec.stack import Stack
 
 T = TypeVar("T")
 

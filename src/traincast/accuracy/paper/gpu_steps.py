@@ -17,9 +17,9 @@ from traincast.cost.fit.data import read_rows as read_operators
 from traincast.cost.fit.models import AllRows, Recipe, fit_learned
 from traincast.cost.fit.network import Training
 from traincast.cost.pricing import default_ops
-from traincast.cost.stack import Stack
 from traincast.errors import InvalidInput, TraincastError
 from traincast.spec.graph import Graph, Op
+from traincast.spec.stack import Stack
 
 SHARED = Path(__file__).resolve().parents[5] / "shared"
 CASES, OPERATORS = SHARED / "cases" / "single_gpu.parquet", SHARED / "data" / "gpu_ops"
