@@ -44,7 +44,9 @@ def test_a_workload_has_its_published_weights_and_multiply_adds(name: str) -> No
     forward = product_flop(graph, "forward")
     if "gmacs" in entry:
         assert forward / 2 / graph.batch_size / 1e9 == pytest.approx(entry["gmacs"], rel=0.02)
-    assert 1.75 < product_flop(graph, "backward") / forward < 2.25
+    # The features of a graph's nodes are fixed, so its widest layer has no gradient of its input.
+    least = 1.0 if entry["family"] == "gnn" else 1.75
+    assert least < product_flop(graph, "backward") / forward < 2.25
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if FACTS[name]["builder"] != "transformer"])

@@ -37,6 +37,7 @@ BUILDERS: dict[str, str] = {
     "lstm-lm": "traincast.catalog.models.speech:build_lstm_lm",
     "neumf": "traincast.catalog.models.recommendation:build_neumf",
     "dlrm": "traincast.catalog.models.recommendation:build_dlrm",
+    "rgat": "traincast.catalog.models.graph_networks:build_rgat",
     "diffusion-unet": "traincast.catalog.models.diffusion:build_diffusion_unet",
     "dit": "traincast.catalog.models.diffusion:build_dit",
     "transformer-xl": "traincast.catalog.models.encoder_decoder:build_transformer_xl",
@@ -49,6 +50,7 @@ OPTIMIZER_BY_FAMILY = {
     "segmentation": "adam",
     "speech-rnn": "momentum",
     "recsys": "adam",
+    "gnn": "adam",
 }
 
 _SHAPE_FIELDS = frozenset(field.name for field in fields(TransformerShape))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from traincast.catalog.models.tape import Gradients, Tape, Value
 from traincast.spec.graph import Attr
+from traincast.units import DTYPE_BYTES
 
 # Pointwise
 
@@ -646,6 +647,8 @@ def embedding(
         table = tape.parameter("weight", (vocab, width)) if weight is None else weight
         out = tape.new((*ids.shape, width), table.dtype)
         attrs: dict[str, Attr] = {"rows": ids.numel, "cols": width, "vocab": vocab}
+        if sparse:
+            attrs["sparse"] = True
         tape.op("aten.embedding", "embedding", (table, ids), (out,), attrs, bytes_read=out.num_bytes + ids.num_bytes)
 
         def backward(g: Value) -> Gradients:
@@ -657,6 +660,30 @@ def embedding(
             tape.op(
                 "aten.embedding_dense_backward", "embedding", (g, ids), (gradient,), attrs, flop=g.numel,
                 kernels=6 if ids.numel > 3072 else 2,
+            )  # fmt: skip
+            return (gradient,)
+
+        return tape.register(out, (table,), backward)
+
+
+def table_lookup(tape: Tape, ids: Value, *, rows: Sequence[int], width: int, bags: int, name: str = "tables") -> Value:
+    """All tables of a recommendation model in one kernel each way (FBGEMM's table-batched embedding, HugeCTR): the vectors of
+    the ids of one sample and table are summed, and only the rows that were read are updated."""
+    with tape.scope(name):
+        table = tape.parameter("weight", (sum(rows), width))
+        out = tape.new((bags, width), table.dtype)
+        attrs: dict[str, Attr] = {"rows": ids.numel, "cols": width, "vocab": sum(rows), "sparse": True}
+        looked_bytes = ids.numel * width * DTYPE_BYTES[table.dtype]
+        tape.op(
+            "fbgemm.embedding_bag", "embedding", (table, ids), (out,), attrs, flop=ids.numel * width,
+            bytes_read=looked_bytes + ids.num_bytes,
+        )  # fmt: skip
+
+        def backward(g: Value) -> Gradients:
+            gradient = tape.new((ids.numel, width), table.dtype, role="gradient", name=f"{name}.grad")
+            tape.op(
+                "fbgemm.embedding_bag_backward", "embedding", (g, ids), (gradient,), attrs, flop=ids.numel * width,
+                bytes_read=g.num_bytes + 3 * ids.num_bytes, kernels=4, calls=4,
             )  # fmt: skip
             return (gradient,)
 
