@@ -303,16 +303,17 @@ def linear(
     bias_value = tape.parameter("bias", (features,)) if bias else None
     operands = _operands(tape, x, weight_value, bias_value)
     out = tape.new((*x.shape[:-1], features), operands[0].dtype)
-    if frozen:
-        # Quantised products (bitsandbytes) run on an fp32 copy of their input and keep it, though nothing needs it later.
-        operands[0] = tape.cast(operands[0], "fp32", cached=True)
+    # Quantised products (bitsandbytes) keep an fp32 copy of their input, though nothing needs it later.
+    kept = [tape.cast(operands[0], "fp32", cached=True)] if frozen else []
+    stored = [weight_value, *scales] if frozen else []
+    plain = dequantize(tape, stored, operands[0].dtype) if frozen else operands[1]
     quantize(tape, operands[0])
-    quantize(tape, operands[1])
+    quantize(tape, plain)
     product_op(
-        tape, "aten.addmm" if bias else "aten.mm", [*operands, *scales], out,
+        tape, "aten.addmm" if bias else "aten.mm", [operands[0], plain, *operands[2:]], out,
         batch=1, m=rows, n=features, k=width, layout=layout, calls=4,
     )  # fmt: skip
-    _register_linear(tape, out, operands, layout=layout, keeps_input=bool(frozen))
+    _register_linear(tape, out, operands, layout=layout, stored=stored, kept=kept)
     if tape.recipe.adapter_rank and tape.layer.rpartition(".")[2] in tape.recipe.adapted:
         return add(tape, out, adapt(tape, x, features))
     return out
@@ -326,8 +327,21 @@ def _operands(tape: Tape, x: Value, weight: Value, bias: Value | None) -> list[V
     return operands
 
 
-def _register_linear(tape: Tape, out: Value, operands: Sequence[Value], *, layout: str, keeps_input: bool) -> None:
-    """How the gradient of a dense layer goes back: one product each for its input and its weight, a sum for its bias."""
+def dequantize(tape: Tape, stored: Sequence[Value], dtype: str) -> Value:
+    """Frozen weights written out in the format of the product; done again in the backward pass."""
+    out = tape.new(stored[0].shape, dtype, role="temporary")
+    attrs: dict[str, Attr] = {"function": "dequantize", "numel": out.numel}
+    tape.op("bitsandbytes.dequantize", "copy", stored, (out,), attrs, flop=out.numel)
+    return out
+
+
+def _register_linear(
+    tape: Tape, out: Value, operands: Sequence[Value], *, layout: str, stored: Sequence[Value], kept: Sequence[Value]
+) -> None:
+    """How the gradient of a dense layer goes back: one product each for its input and its weight, a sum for its bias.
+
+    `stored` is a frozen weight with its scales, `kept` what the layer holds without need.
+    """
     x, weight = operands[:2]
     features, width = weight.shape if layout == "tn" else weight.shape[::-1]
     rows = x.numel // width
@@ -338,7 +352,8 @@ def _register_linear(tape: Tape, out: Value, operands: Sequence[Value], *, layou
         if x.needs_gradient:
             gradients[0] = gx = tape.gradient_like(x)
             back = "nn" if layout == "tn" else "tn"
-            reads = (g, weight, *((x,) if keeps_input else ()))
+            plain = dequantize(tape, stored, x.dtype) if stored else weight
+            reads = (g, plain, *kept)
             product_op(tape, "aten.mm", reads, gx, batch=1, m=rows, n=width, k=features, layout=back, calls=3)
         if weight.needs_gradient:
             gradients[1] = gw = tape.gradient_like(weight)
