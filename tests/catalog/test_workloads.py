@@ -200,6 +200,6 @@ def test_every_model_of_the_case_tables_is_known() -> None:
 @pytest.mark.parametrize("dtype", ["fp4", "int8"])
 def test_products_with_frozen_weights_run_in_the_precision_of_the_activations_both_ways(dtype: str) -> None:
     graph = workload("llama-2-7b", seq=512, precision="bf16-pure", adapter_rank=8, frozen_dtype=dtype)
-    assert {op.dtype for op in graph.ops if op.kind == "matmul"} == {"bf16"}
+    assert {op.dtype for op in graph.ops if op.kind == "matmul" and op.layer != "rotary"} == {"bf16"}
     written_out = [op for op in graph.ops if op.attrs.get("function") == "dequantize"]
     assert {op.phase for op in written_out} == {"forward", "backward"}
