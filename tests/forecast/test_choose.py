@@ -5,10 +5,10 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from tests.builders import make_cluster, make_mlp
 
+from research.corpus import FOLDER, GRAPHS, corpus_is_here, load_graphs
+from tests.builders import make_cluster, make_mlp
 from traincast import catalog
-from traincast.accuracy.corpus import FOLDER, GRAPHS, corpus_is_here, load_graphs
 from traincast.calibrate import Calibrated
 from traincast.cost.pricing import Pricing
 from traincast.embed import load_predictor, summarize

@@ -87,7 +87,7 @@ def forecast(
     activity: Annotated[
         Path | None,
         typer.Option(
-            "--activity", help="Correct the resource numbers by runs of this setting (accuracy.fit_resources)."
+            "--activity", help="Correct the resource numbers by runs of this setting (python -m research.fits.resources)."
         ),
     ] = None,
     json: options.Json = False,
