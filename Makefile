@@ -32,8 +32,8 @@ fast-test: .venv/dev-ready    ## the tests without the slow ones
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
 corpus: .venv/dev-ready       ## measure our own corpus of training steps (root, hours, resumable)
-	$(BIN)/traincast profile corpus-operators --rounds 3 --block 0.03 --store corpus.db
-	$(BIN)/traincast profile corpus --rounds 3 --store corpus.db
+	$(BIN)/python -m research.corpus.measure operators --rounds 3 --block 0.03 --store corpus.db
+	$(BIN)/python -m research.corpus.measure steps --rounds 3 --store corpus.db
 	$(BIN)/python -m research.corpus corpus.db
 
 docs: .venv/dev-ready         ## build the site into site/; a broken link is an error

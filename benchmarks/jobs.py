@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from traincast.profile.corpus import SETTINGS
+from traincast.profile.settings import SETTINGS
 
 OUT = Path(__file__).with_suffix(".json")
 JOBS: tuple[tuple[str, int, str, int], ...] = (

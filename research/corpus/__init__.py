@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from research.corpus.plan import HEAP_RELEASED, OPTIMIZER
 from traincast.errors import InvalidInput
 from traincast.files import decode, encode, write_whole
-from traincast.profile.campaign import HEAP_RELEASED
-from traincast.profile.corpus import OPTIMIZER, SETTINGS, Setting
 from traincast.profile.drift import Steadied, steady_seconds
+from traincast.profile.settings import SETTINGS, Setting
 from traincast.spec.graph import Graph
 from traincast.spec.measurement import Block, Measurement, collect
 from traincast.store import Store, export_table, import_table

@@ -17,8 +17,8 @@ from research.baselines.layers import (
 from research.corpus import CorpusStep
 from research.fits.interaction.network import Example, Training, fit_network
 from research.papers.stack import Key, Learner, Model, Parts, see
-from traincast.calibrate import choose_loads, refit, start_fit
 from traincast.cost.interaction.features import NUMERIC, Neighbourhood
+from traincast.learn import choose_loads, refit, start_fit
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from research.papers.compare import usable
 from research.papers.stack import Learner, Parts
-from traincast.profile.corpus import SETTINGS
+from traincast.profile.settings import SETTINGS
 
 MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "jobs.json"
 

@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 
 from research.corpus import Corpus, CorpusStep
 from research.fits.interaction.network import Example, Training, fit_network
-from traincast.calibrate import (
+from traincast.cost.interaction import Interacting, Network
+from traincast.cost.interaction.features import Neighbourhood, describe
+from traincast.cost.sync import Synced, SyncedStep, fit_sync
+from traincast.errors import InvalidInput
+from traincast.learn import (
     Amounts,
     Calibrated,
     Fit,
@@ -26,12 +30,8 @@ from traincast.calibrate import (
     step_load,
     to_calibration,
 )
-from traincast.cost.interaction import Interacting, Network
-from traincast.cost.interaction.features import Neighbourhood, describe
-from traincast.cost.sync import Synced, SyncedStep, fit_sync
-from traincast.errors import InvalidInput
 from traincast.lower import lower
-from traincast.profile.corpus import Setting
+from traincast.profile.settings import Setting
 from traincast.simulate import simulate_step
 from traincast.spec.graph import Graph
 from traincast.spec.hardware import Cluster, Device, Link, NodeGroup

@@ -189,7 +189,7 @@ def corpus_curves(fold: int, *, num_seeds: int) -> tuple[list[Curve], float, flo
     """Steps of a fifth of the architectures left out; each seed draws other candidates."""
     from research.corpus import load_corpus
     from research.papers.stack import PEAKS, Learner
-    from traincast.calibrate import Amounts, Fit, measuring_cost_s, refit, start_fit
+    from traincast.learn import Amounts, Fit, measuring_cost_s, refit, start_fit
     from traincast.profile.protocol import Protocol
 
     learner = Learner.of(load_corpus())

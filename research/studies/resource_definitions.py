@@ -1,6 +1,6 @@
 """What another definition of idle and burst would do: python -m research.studies.resource_definitions SAMPLES [--errors]
 
-SAMPLES are the readings of a campaign (corpus.samples.jsonl, which `traincast profile corpus` writes beside its store). Three
+SAMPLES are the readings of a campaign (corpus.samples.jsonl of `research.corpus.measure`). Three
 ways to read them: the first rank by threshold (what we ship), the mean of all equal ranks by threshold, and that mean by the
 rectangle of equal volume: burst = volume over level, where the level is the mean, weighed by volume, of each window or its higher
 neighbour. Prints how far blocks measured twice lie apart and, with --errors, what the network misses on left-out architectures.
@@ -28,8 +28,8 @@ from research.papers.driple import (
     relative_error,
     summarise,
 )
-from traincast.profile.corpus import SETTINGS, Setting
 from traincast.profile.machine import total_memory_bytes
+from traincast.profile.settings import SETTINGS, Setting
 from traincast.resources.profile import FLOORS
 from traincast.resources.signal import Signal, from_counter, from_gauge, summarize
 from traincast.spec.resources import RESOURCES

@@ -10,7 +10,7 @@ from research.papers.beside import merge_groups
 from research.papers.noise import Noise, measure_noise, perfect_error, perfect_rmse_s
 from research.papers.search import CHECKED, CHERRYPICK, FORECAST, LARGEST, compare_searches
 from traincast.errors import InvalidInput
-from traincast.profile.corpus import SETTINGS
+from traincast.profile.settings import SETTINGS
 from traincast.spec.measurement import Block
 
 BEGAN = datetime(2026, 11, 16, tzinfo=UTC)

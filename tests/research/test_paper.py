@@ -28,7 +28,7 @@ from research.papers.jobs import MeasuredJob, forecast_jobs
 from research.papers.stack import Learner, Parts, plan_of, see
 from tests.builders import make_mlp
 from traincast.cost.interaction.features import NUMERIC
-from traincast.profile.corpus import SETTINGS
+from traincast.profile.settings import SETTINGS
 from traincast.spec.graph import Graph
 
 

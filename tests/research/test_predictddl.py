@@ -21,7 +21,7 @@ from research.papers.predictddl import (
     time_to_forecast,
 )
 from traincast.errors import InvalidInput
-from traincast.profile.corpus import SETTINGS
+from traincast.profile.settings import SETTINGS
 from traincast.spec.graph import Graph
 
 

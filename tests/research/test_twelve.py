@@ -7,6 +7,7 @@ import pytest
 
 from builders import make_mlp
 from research.corpus import CorpusStep, read_resources
+from research.corpus.plan import HEAP_RELEASED
 from research.fits.resources.network import Training
 from research.papers.driple import (
     NAMES,
@@ -25,8 +26,7 @@ from research.papers.driple import (
     saved_times,
     summarise,
 )
-from traincast.profile.campaign import HEAP_RELEASED
-from traincast.profile.corpus import SETTINGS
+from traincast.profile.settings import SETTINGS
 from traincast.resources.adapt import adapt
 from traincast.resources.correction import read_nodes
 from traincast.resources.learned import Place, Run, count_work

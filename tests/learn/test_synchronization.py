@@ -9,7 +9,10 @@ import pytest
 
 from builders import make_mlp
 from traincast.__main__ import main
-from traincast.calibrate import (
+from traincast.cost.sync import OVERLAP_EXPONENT, Synced, collective_seconds
+from traincast.errors import InvalidInput
+from traincast.forecast import forecast
+from traincast.learn import (
     Calibrated,
     Candidates,
     Load,
@@ -20,11 +23,8 @@ from traincast.calibrate import (
     step_load,
     synced_step,
 )
-from traincast.calibrate.workers import Visit, ddp_experiment
-from traincast.cost.sync import OVERLAP_EXPONENT, Synced, collective_seconds
-from traincast.errors import InvalidInput
-from traincast.forecast import forecast
-from traincast.profile.corpus import TOO_LARGE, Setting, equal
+from traincast.learn.synchronization import Visit, ddp_experiment
+from traincast.profile.settings import TOO_LARGE, Setting, equal
 from traincast.spec import Cluster, Device, Graph, Job, Link, NodeGroup, Parallelism
 from traincast.spec.measurement import Block, Calibration, CollectiveRates, Environment, Experiment, Rates
 from traincast.store import Store
@@ -206,7 +206,7 @@ def test_a_test_bed_that_cannot_be_calibrated_is_refused_before_anything_is_meas
 def test_the_command_fits_what_may_run_on_the_test_bed_and_keeps_every_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import traincast.calibrate
+    import traincast.learn
     from traincast.cli.calibrate import _synchronise
 
     bed = TestBed()
@@ -223,7 +223,7 @@ def test_the_command_fits_what_may_run_on_the_test_bed_and_keeps_every_block(
 
             yield kept
 
-    monkeypatch.setattr(traincast.calibrate, "team_on_testbed", team)
+    monkeypatch.setattr(traincast.learn, "team_on_testbed", team)
     too_large = replace(FITTED[0], experiment=replace(FITTED[0].experiment, name=sorted(TOO_LARGE)[0]))
     candidates = Candidates(loads=(too_large, *FITTED), held_out=tuple(HELD_OUT[:2]))
     outcome = _synchronise(ONE_NODE, candidates, SETTINGS, tmp_path / "m.db", 60.0)

@@ -1,16 +1,16 @@
 """Learns one machine from a few minutes on it: design -> measure -> store -> fit -> report, and a calibration to keep."""
 
-from traincast.calibrate.choose import choose_loads, expected_cost_s, measuring_cost_s
-from traincast.calibrate.collectives import fit_collectives
-from traincast.calibrate.fit import Amounts, Fit, Peaks, refit, start_fit
-from traincast.calibrate.kept import (
+from traincast.learn.choose import choose_loads, expected_cost_s, measuring_cost_s
+from traincast.learn.collectives import fit_collectives
+from traincast.learn.fit import Amounts, Fit, Peaks, refit, start_fit
+from traincast.learn.kept import (
     Calibrated,
     choose_costs,
     load_calibration,
     save_calibration,
     to_calibration,
 )
-from traincast.calibrate.loads import (
+from traincast.learn.loads import (
     Candidates,
     Load,
     capture_step,
@@ -21,7 +21,7 @@ from traincast.calibrate.loads import (
     operators_of,
     step_load,
 )
-from traincast.calibrate.machine import (
+from traincast.learn.machine import (
     Outcome,
     Score,
     anchors,
@@ -31,7 +31,7 @@ from traincast.calibrate.machine import (
     run_subjects,
     seconds_by_key,
 )
-from traincast.calibrate.workers import (
+from traincast.learn.synchronization import (
     CheckedStep,
     WorkerOutcome,
     calibrate_workers,

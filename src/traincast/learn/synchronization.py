@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from traincast.calibrate.loads import Load
-from traincast.calibrate.machine import Score
 from traincast.cost.sync import UNBOUNDED_BYTES_PER_S, Synced, SyncedStep, fit_sync
 from traincast.errors import InvalidInput
+from traincast.learn.loads import Load
+from traincast.learn.machine import Score
 from traincast.lower import lower
-from traincast.profile.corpus import Setting, find_settings
 from traincast.profile.protocol import Protocol
+from traincast.profile.settings import Setting, find_settings
 from traincast.spec.graph import Attr, Graph
 from traincast.spec.measurement import Block, Calibration, CollectiveRates, Experiment
 from traincast.spec.parallel import Parallelism

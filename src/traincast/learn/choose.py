@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from traincast.calibrate.fit import Fit
-from traincast.calibrate.loads import Load
 from traincast.design import a_optimal, d_optimal
 from traincast.errors import UnknownName
+from traincast.learn.fit import Fit
+from traincast.learn.loads import Load
 from traincast.profile.protocol import Protocol
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.calibrate.loads import Load
 from traincast.errors import InvalidInput
+from traincast.learn.loads import Load
 from traincast.spec.measurement import calls_of, groups_of
 
 Array = NDArray[np.float64]

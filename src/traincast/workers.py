@@ -20,7 +20,7 @@ class WorkerLost(TraincastError):
     """Workers died again and again under the same calls."""
 
 
-def spread(
+def distribute(
     work: Callable[..., R],
     items: Sequence[T],
     *,
@@ -52,7 +52,7 @@ def deliver(
     workers: int = 0,
     one_per_node: bool = False,
 ) -> Iterator[tuple[int, R]]:
-    """Like `spread`, but (place, result) pairs as they come. `one_per_node`: calls that must not share a machine."""
+    """Like `distribute`, but (place, result) pairs as they come. `one_per_node`: calls that must not share a machine."""
     if engine not in ENGINES:
         raise UnknownName("engine", engine, ENGINES)
     if workers < 0:
@@ -115,7 +115,7 @@ def _by_ray(
     try:
         import ray
     except ImportError as error:
-        raise MissingExtra("ray", "ray", "spreading work over a cluster") from error
+        raise MissingExtra("ray", "ray", "sharing work over a cluster") from error
     mine = not ray.is_initialized()
     if mine:
         _join_ray(ray, workers)

@@ -13,7 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.calibrate import (
+from traincast.cost.interaction import Interacting
+from traincast.cost.sync import collective_seconds
+from traincast.errors import InvalidInput
+from traincast.forecast import forecast
+from traincast.learn import (
     Calibrated,
     Candidates,
     Load,
@@ -33,10 +37,6 @@ from traincast.calibrate import (
     start_fit,
     to_calibration,
 )
-from traincast.cost.interaction import Interacting
-from traincast.cost.sync import collective_seconds
-from traincast.errors import InvalidInput
-from traincast.forecast import forecast
 from traincast.profile.operators import experiment_of
 from traincast.profile.protocol import Protocol, Running, Subject
 from traincast.spec import (
@@ -229,7 +229,7 @@ def fake_machine(loads: list[Load]) -> list[Subject]:
 
 
 def test_the_whole_loop_plans_measures_keeps_fits_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from traincast.calibrate import machine as room
+    from traincast.learn import machine as room
 
     by_key = {}
 
@@ -265,7 +265,7 @@ def test_the_whole_loop_plans_measures_keeps_fits_and_checks(tmp_path: Path, mon
 def test_a_budget_that_the_first_plan_overran_ends_the_calibration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from traincast.calibrate import machine as room
+    from traincast.learn import machine as room
 
     clock = iter(range(0, 10**6, 5))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from traincast.errors import InvalidInput, UnknownName
-from traincast.spread import WorkerLost, deliver, spread
+from traincast.workers import WorkerLost, deliver, distribute
 
 
 def scale(item: int, factor: int) -> int:
@@ -38,7 +38,7 @@ def die(item: int) -> int:
 @pytest.mark.parametrize("engine", ["none", "processes"])
 def test_results_keep_the_order_of_the_items(engine: str) -> None:
     heard: list[tuple[int, int]] = []
-    results = spread(
+    results = distribute(
         scale, range(7), shared=(3,), engine=engine, workers=2, on_done=lambda done, total: heard.append((done, total))
     )
     assert results == [0, 3, 6, 9, 12, 15, 18]
@@ -46,27 +46,27 @@ def test_results_keep_the_order_of_the_items(engine: str) -> None:
 
 
 def test_no_items_need_no_workers() -> None:
-    assert spread(scale, [], engine="ray") == []
+    assert distribute(scale, [], engine="ray") == []
 
 
 @pytest.mark.parametrize("engine", ["none", "processes"])
 def test_what_a_call_raises_is_raised_with_its_message(engine: str) -> None:
     with pytest.raises(UnknownName, match=r"unknown number '5'; known numbers: one, two"):
-        spread(refuse, [5], engine=engine, workers=1)
+        distribute(refuse, [5], engine=engine, workers=1)
 
 
 def test_calls_of_a_killed_process_are_made_again(tmp_path: Path) -> None:
-    assert spread(die_once, range(6), shared=(tmp_path,), workers=2) == [0, 1, 2, 3, 4, 5]
+    assert distribute(die_once, range(6), shared=(tmp_path,), workers=2) == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_call_that_kills_every_worker_is_named() -> None:
     with pytest.raises(WorkerLost, match="worker processes died 4 times in a row with 1 of 1 calls open"):
-        spread(die, [1], workers=1)
+        distribute(die, [1], workers=1)
 
 
 def test_unknown_engines_and_negative_workers_are_refused() -> None:
     with pytest.raises(UnknownName, match="unknown engine 'slurm'"):
-        spread(scale, [1], shared=(1,), engine="slurm")
+        distribute(scale, [1], shared=(1,), engine="slurm")
     with pytest.raises(InvalidInput, match="workers is -1"):
         deliver(scale, [1], shared=(1,), workers=-1)
 
@@ -155,7 +155,7 @@ def test_calls_of_a_lost_ray_node_are_made_elsewhere(two_nodes: Callable[[], str
         return item * factor
 
     lost: list[str] = []
-    results = spread(
+    results = distribute(
         call, range(5), shared=(2,), engine="ray", on_done=lambda done, total: lost or lost.append(two_nodes())
     )
     assert results == [0, 2, 4, 6, 8]
@@ -165,7 +165,7 @@ def test_calls_of_a_lost_ray_node_are_made_elsewhere(two_nodes: Callable[[], str
         raise InvalidInput(f"item {item}")
 
     with pytest.raises(InvalidInput, match="item 3"):
-        spread(fail, [3], engine="ray")
+        distribute(fail, [3], engine="ray")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.calibrate.fit import NUM_STEP_FACTORS, Fit
-from traincast.calibrate.loads import OPERATOR_SPREAD, STEP_SPREAD, Load
 from traincast.cost import CostModel
 from traincast.cost.interaction import WEIGHTS, Interacting, load_network
 from traincast.cost.sync import clock_scale, price_collectives
 from traincast.errors import InvalidInput
 from traincast.files import decode, encode, read_json, write_json
+from traincast.learn.fit import NUM_STEP_FACTORS, Fit
+from traincast.learn.loads import OPERATOR_SPREAD, STEP_SPREAD, Load
 from traincast.spec.graph import Op
 from traincast.spec.hardware import Cluster
 from traincast.spec.measurement import Calibration, CollectiveRates, Environment, Rates, groups_of

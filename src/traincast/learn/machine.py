@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.calibrate.choose import choose_loads, expected_cost_s
-from traincast.calibrate.fit import Fit, Peaks, refit, start_fit
-from traincast.calibrate.kept import NORMAL_90, to_calibration
-from traincast.calibrate.loads import Candidates, Load, operator_load
 from traincast.errors import InvalidInput
+from traincast.learn.choose import choose_loads, expected_cost_s
+from traincast.learn.fit import Fit, Peaks, refit, start_fit
+from traincast.learn.kept import NORMAL_90, to_calibration
+from traincast.learn.loads import Candidates, Load, operator_load
 from traincast.profile.drift import steady_seconds
 from traincast.profile.protocol import Progress, Protocol, Subject, Visit, measure
 from traincast.spec.graph import Op
