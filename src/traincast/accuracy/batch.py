@@ -20,7 +20,7 @@ from traincast.forecast.ask import answer as answer_question
 from traincast.forecast.device_memory import watch_device
 from traincast.spec import Forecast
 from traincast.spec.stack import Stack
-from traincast.spread import ENGINES, deliver
+from traincast.workers import ENGINES, deliver
 
 Answer = Callable[[CaseQuestion], Forecast]
 Progress = Callable[[Sequence[Row]], Iterable[Row]]

@@ -44,7 +44,7 @@ def forecast(
         Path | None,
         typer.Option(
             "--activity",
-            help="Correct the resource numbers by runs of this setting (accuracy.fit_resources).",
+            help="Correct the resource numbers by runs of this setting (python -m research.fits.resources).",
             rich_help_panel="Learned",
         ),
     ] = None,
@@ -102,7 +102,7 @@ def forecast(
 
 
 def _load_costs(path: Path) -> "CostModel":
-    from traincast.calibrate import choose_costs, load_calibration
     from traincast.cost.pricing import Pricing
+    from traincast.learn import choose_costs, load_calibration
 
     return choose_costs(load_calibration(path), others=Pricing().estimate)

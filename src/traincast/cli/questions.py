@@ -55,7 +55,7 @@ def takes_question(
         run.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in whole}
         # typer reads the signature of what a wrapper wraps; this one has its own.
-        del run.__wrapped__  # type: ignore[attr-defined]
+        del run.__wrapped__
         return run
 
     return decorate
