@@ -161,9 +161,9 @@ def _reader(item: Asked) -> Callable[[str], Any]:
         if not isinstance(text, str):
             return text
         try:
-            amount = _READERS[item.unit](text)
-        except InvalidInput as error:
-            raise InvalidInput(f"{item.flags[0]}: {error}") from error
+            amount = float(text)
+        except ValueError:
+            amount = _read_unit(item, text)
         if item.kind is not int:
             return amount
         if not amount.is_integer():
@@ -171,6 +171,13 @@ def _reader(item: Asked) -> Callable[[str], Any]:
         return int(amount)
 
     return read
+
+
+def _read_unit(item: Asked, text: str) -> float:
+    try:
+        return _READERS[item.unit](text)
+    except InvalidInput as error:
+        raise InvalidInput(f"{item.flags[0]}: {error}") from error
 
 
 def _many(item: Asked) -> Callable[[str], Any]:
