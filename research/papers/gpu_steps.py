@@ -17,9 +17,9 @@ from traincast.accuracy.cases import Case, Measured, hide_results, parse_case, p
 from traincast.accuracy.retune import Lesson, prepare
 from traincast.cost import OpModel
 from traincast.cost.pricing import default_ops
-from traincast.cost.stack import Stack
 from traincast.errors import InvalidInput, TraincastError
 from traincast.spec.graph import Graph, Op
+from traincast.spec.stack import Stack
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 CASES, OPERATORS = SHARED / "cases" / "single_gpu.parquet", SHARED / "data" / "gpu_ops"

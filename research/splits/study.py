@@ -12,7 +12,7 @@ from traincast.accuracy.batch import answer_rows
 from traincast.accuracy.cases import Case, Measured, Row, parse_case, parse_observation
 from traincast.accuracy.scores import Confusion, Score, Scored, confuse, score, score_memory, score_time
 from traincast.accuracy.study import Study, study
-from traincast.cost.stack import Stack
+from traincast.spec.stack import Stack
 
 T = TypeVar("T")
 

@@ -211,6 +211,11 @@ def name_style(arch: str) -> str | None:
     return key if key in STYLES or key in OTHER_ARCHS else None
 
 
+def style_of_task(arch: str, *, dataset: str, mode: str) -> str:
+    """The style of an architecture that ends in another head where it is fine-tuned or served than where it is pre-trained."""
+    return "bert-squad" if arch == "bert" and ("squad" in dataset or mode == "inference") else arch
+
+
 def find_style(arch: str) -> dict[str, Any]:
     key = name_style(arch)
     if key not in STYLES:

@@ -133,7 +133,7 @@ def forecast(
         resolved, about_target = dataclasses.replace(resolved, job=job), (said,)
 
     from traincast.files import write_json, write_whole
-    from traincast.forecast import forecast as run_forecast
+    from traincast.forecast.ask import answer as run_forecast
     from traincast.report.svg import draw_timeline
     from traincast.report.trace import trace_forecast
 
@@ -143,9 +143,7 @@ def forecast(
         from traincast.resources.correction import load_graph_correction
 
         correction = load_graph_correction(activity)
-    answer = run_forecast(
-        resolved.job, resolved.cluster, resolved.parallelism, costs=costs, draw=True, activity=correction
-    )
+    answer = run_forecast(resolved, costs=costs, draw=True, activity=correction)
     answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target))
     if explain:
         from traincast.forecast.parts import explain_parts
