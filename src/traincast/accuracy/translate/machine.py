@@ -16,9 +16,9 @@ RACK_SCALE = {"gb200-186g": 64, "gb300-279g": 64}
 UNSIZED = {"a100-sxm4": "a100-sxm4-80g"}
 """Names that do not say how much memory the device has, with the largest that is sold."""
 _NVLINK_FROM_GBPS = 40.0
-_PCIE_LATENCY_S, _NVLINK_LATENCY_S = 8e-6, 3e-6
+_PCIE_LATENCY_S, _NVLINK_LATENCY_S = 1.5e-6, 1.2e-6
 _FAST_NETWORK_FROM_GBPS = 200.0
-_ETHERNET_LATENCY_S, _RDMA_LATENCY_S = 3e-5, 8e-6
+_ETHERNET_LATENCY_S, _RDMA_LATENCY_S = 2.5e-5, 5e-6
 
 
 def build_cluster(case: Case, assumptions: list[str]) -> Cluster:
@@ -124,7 +124,8 @@ def _inter_link(case: Case, typical: Link, *, needed: bool, assumptions: list[st
         name=f"{rate:g} Gb/s",
         bytes_per_s=bytes_per_s,
         latency_s=_RDMA_LATENCY_S if fast else _ETHERNET_LATENCY_S,
-        kind="infiniband" if fast else "ethernet",
+        kind="",
+        transport="",
     )
 
 
