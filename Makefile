@@ -52,7 +52,7 @@ fit-interaction: .venv/dev-ready ## refit the interaction network to our corpus 
 	$(BIN)/python -m research.fits.interaction
 
 fit-collectives: .venv/dev-ready ## refit the collective model, errors on left-out machines beside it
-	$(BIN)/python -m research.fits.collectives ../shared/data/collectives/collectives.parquet
+	$(BIN)/python -m research.fits.collectives ../shared/data
 
 fit-embedding: .venv/dev-ready ## train the encoders and refit the reuse predictor to the corpus (some minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m research.fits.embedding
