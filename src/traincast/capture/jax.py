@@ -430,4 +430,6 @@ def _conv(equation: Any, inputs: list[tuple[int, ...]], output: tuple[int, ...])
         "batch": size, "in_channels": in_channels, "out_channels": out_channels, "groups": groups, "in_size": text(in_size),
         "out_size": text(out_size), "kernel": text(kernel), "stride": text(strides), "pass": name,
     }  # fmt: skip
+    if numbers.lhs_spec[1] == len(left) - 1 or numbers.lhs_spec[0] == len(left) - 1:
+        attrs["channels_last"] = True
     return "conv", flop, attrs
