@@ -57,7 +57,10 @@ def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None,
     estimates = _price_stages(program, cluster, model)
     if job.cuda_graphs:
         estimates = _replayed(estimates)
-    timeline = simulate_step(program, estimates, draw=draw)
+    timeline = simulate_step(program, estimates)
+    if draw:
+        # Drawing adds up one span after the other; the step is that of the closed form, drawn or not, to the last digit.
+        timeline = replace(timeline, spans=simulate_step(program, estimates, draw=True).spans)
     memory = _worst_memory(program, cluster, job.stack)
     if plan.asynchronous:
         timeline = replace(timeline, duration_s=max(timeline.duration_s, _server_seconds(job, cluster, plan, model)))
