@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from traincast.cost import CostModel
 from traincast.cost.offload import describe_host
 from traincast.cost.pricing import Pricing
+from traincast.cost.routes import describe_links
 from traincast.errors import IllegalPlan
 from traincast.forecast.activity import describe_activity, expect_run_utilization
 from traincast.forecast.balance import advise_split
@@ -230,7 +231,12 @@ def _answer(job: Job, cluster: Cluster, program: Program, step: Estimate, timeli
         utilization=flop / (step.seconds * peak * cluster.num_devices) if peak and step.seconds else 0.0,
         grounds=_ground_shares(program, estimates),
         unknown_ops=job.graph.unknown_ops(),
-        notes=(*program.notes, *balance, *((describe_host(cluster),) if plan.offload_optimizer else ())),
+        notes=(
+            *program.notes,
+            *balance,
+            *describe_links(cluster),
+            *((describe_host(cluster),) if plan.offload_optimizer else ()),
+        ),
     )
 
 
