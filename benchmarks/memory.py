@@ -271,7 +271,7 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
 
 
 def profile_of(case: Seen, overheads: Any, stage: int) -> Any:
-    from traincast.forecast import MEMORY_SPREAD, REUSING_STACKS
+    from traincast.forecast import MEMORY_SPREAD
     from traincast.simulate.memory import add_up
 
     return add_up(
@@ -279,7 +279,7 @@ def profile_of(case: Seen, overheads: Any, stage: int) -> Any:
         capacity_bytes=case.capacity_bytes,
         overhead_bytes=case.outside_bytes,
         pipelined=case.pipelined,
-        overheads=dataclasses.replace(overheads, queued_gathers=0.0) if case.stack in REUSING_STACKS else overheads,
+        overheads=overheads if case.stack.memory.queued_gathers else dataclasses.replace(overheads, queued_gathers=0.0),
         spread=MEMORY_SPREAD,
         bucket_copies=case.bucket_copies,
         lone_pass=case.lone_pass,

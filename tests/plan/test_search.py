@@ -10,10 +10,10 @@ from plan.models import pose_transformer
 from traincast import Job, catalog
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast import forecast
-from traincast.forecast.request import Request, WorkloadOptions
 from traincast.plan import Limits, Space, job_quantile_s, meet_probability, plan, search_plans
 from traincast.plan.search import search
 from traincast.plan.space import Shape, list_candidates
+from traincast.spec import Question, WorkloadOptions
 
 CLUSTERS = (catalog.cluster("aws-p4d.24xlarge", nodes=1), catalog.cluster("aws-p3.16xlarge", nodes=1))
 
@@ -109,7 +109,7 @@ def test_an_impossible_deadline_says_how_many_it_excluded_and_what_came_nearest(
 
 
 def test_a_model_that_fits_nowhere_is_excluded_by_memory_before_it_is_timed() -> None:
-    request = Request(source="llama-3-70b", workload=WorkloadOptions(precision="bf16", seq=4096), job={"steps": 10})
+    request = Question(source="llama-3-70b", workload=WorkloadOptions(precision="bf16", seq=4096), job={"steps": 10})
     space = Space(global_batch=8, batches=(1,), tensor=(8,), context=(1,), recompute=("full",))
     found = search_plans(request, catalog.cluster("aws-p3.16xlarge", nodes=1), space=space)
     assert found.plans == ()

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from traincast.capture import fused
 from traincast.capture.calls import NO_WORK, arithmetic_dtype, name_of, read_call
 from traincast.capture.folding import fold
+from traincast.capture.master import keep_master
 from traincast.capture.operators import DTYPES, describe, dtype_name
 from traincast.capture.optimizers import IMPLEMENTATIONS, num_launches
 from traincast.capture.updates import Updated, find_updates, work_dtype
@@ -29,9 +30,11 @@ from traincast.capture.values import Values
 from traincast.errors import CaptureFailed, InvalidInput, TraincastError, UnknownName
 from traincast.spec.graph import MODES, Graph, Op, Tensor
 
-PRECISIONS = ("fp32", "tf32", "bf16-amp", "fp16-amp", "bf16", "fp16")
+PRECISIONS = ("fp32", "tf32", "bf16-amp", "fp16-amp", "bf16", "fp16", "bf16-pure")
 
-_CAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_CAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "bf16-pure": torch.bfloat16}
+_MASTER = {"bf16": "fp32", "fp16": None}
+"""Precisions whose optimizer keeps fp32 weights and state, and what gradients are kept in; None: as computed."""
 _AUTOCAST = {"bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}
 _TENSOR_CORE_KINDS = ("matmul", "conv", "rnn", "attention")
 _AUTOGRAD_VIEWS = ("aten.detach", "aten.alias", "aten.detach_")
@@ -313,7 +316,8 @@ def capture(
             raise
         except Exception as error:
             raise _explain(error, recorder, name or _called(model)) from error
-    return fold(graph) if folded else graph
+    graph = fold(graph) if folded else graph
+    return keep_master(graph, gradient=_MASTER[precision]) if precision in _MASTER else graph
 
 
 def _check_options(*, mode: str, precision: str, accumulate: int, implementation: str) -> None:
