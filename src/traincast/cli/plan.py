@@ -103,7 +103,6 @@ def plan(
     from traincast.cli.progress import follow
     from traincast.forecast.request import Request, WorkloadOptions, fill_in
     from traincast.plan import Limits, search_plans
-    from traincast.plan.pose import global_batch_of
     from traincast.report.document import format_json
     from traincast.report.paint import choose_paint
     from traincast.report.plan import document_search, draw_front, format_deltas, format_search
@@ -125,8 +124,8 @@ def plan(
         )
     )  # fmt: skip
     space = _space(
-        global_batch=global_batch if global_batch is not None else global_batch_of(request), batches=micro_batch,
-        tensor=tp, pipeline=pp, context=cp, expert=ep, virtual_stages=vp, zero=zero, recompute=recompute, orders=order,
+        request, global_batch=global_batch, batches=micro_batch, tensor=tp, pipeline=pp, context=cp, expert=ep,
+        virtual_stages=vp, zero=zero, recompute=recompute, orders=order,
     )  # fmt: skip
     limits = Limits(
         deadline_s=None if deadline is None else parse_seconds(deadline), budget_usd=budget, confidence=confidence
@@ -163,9 +162,9 @@ def plan(
         say("\n" + format_deltas(found.plans[0], deltas, paint=paint))
 
 
-def _space(**asked: Any) -> Any:
-    """Lists such as '1,2,4' to the fields of a space."""
-    from traincast.plan import Space
+def _space(request: "Request", **asked: Any) -> Any:
+    """Lists such as '1,2,4' to the fields of a space; what they leave out is as the request's plan says, or searched."""
+    from traincast.plan.vary import space_of
 
     words = ("recompute", "orders")
     values: dict[str, Any] = {
@@ -173,7 +172,7 @@ def _space(**asked: Any) -> Any:
         for name, value in asked.items()
         if value is not None
     }
-    return Space(**values)
+    return space_of(request, **values)
 
 
 def _split(text: str) -> list[str]:

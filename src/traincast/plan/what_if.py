@@ -8,7 +8,7 @@ from typing import Any
 from traincast import catalog
 from traincast.errors import IllegalPlan, InvalidInput, did_you_mean
 from traincast.files import decode
-from traincast.forecast import forecast
+from traincast.forecast.engine import Engine
 from traincast.forecast.request import Request, WorkloadOptions, build_job, load_source
 from traincast.plan.nouns import Plan
 from traincast.spec import Cluster, Forecast, Job, Parallelism
@@ -37,17 +37,18 @@ class Delta:
     energy_ratio: float | None
 
 
-def what_if(base: Plan, request: Request, change: str) -> Delta:
+def what_if(base: Plan, request: Request, change: str, *, engine: Engine | None = None) -> Delta:
     """`change` is KEY=VALUE: a field of the plan, of the workload, of the job, or of the cluster.
 
-    The samples of one step stay the same: replicas and passes make up for what the change takes or gives.
+    The samples of one step stay the same: replicas and passes make up for what the change takes or gives. `engine`: the one that
+    answered for the base, and so with its costs.
     """
     key, value = _read(change)
     request, cluster, plan, batch = _apply(base, request, key, value)
     recompute = plan.recompute
     options = dataclasses.replace(request.workload, batch=batch)
     job = build_job(request.job, load_source(request.source, options, recompute=recompute))
-    return compare(base.forecast, forecast(job, cluster, plan), change=change)
+    return compare(base.forecast, (engine or Engine()).forecast(job, cluster, plan), change=change)
 
 
 def compare(before: Forecast, after: Forecast, *, change: str) -> Delta:

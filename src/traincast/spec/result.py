@@ -204,6 +204,9 @@ class Forecast:
     """One profile for each distinct rank (pipeline stage); empty where they were not asked for."""
     parts: tuple[Part, ...] = ()
     """What each part of the model says by itself; empty where it was not asked for."""
+    source: str = "layers"
+    """Which part of the model gave the step time: layers (operator models or a calibration), interaction (the network above
+    them) or reuse (the predictor fitted to other workloads' steps)."""
     run_utilization: float | None = None
     """Mean GPU utilisation of a whole run as nvidia-smi shows it, 0 to 1: what input pipelines, evaluation and start-up leave
     of the step's. None where no run of such a kind was measured."""
