@@ -93,3 +93,16 @@ def test_no_stand_in_leaves_the_memo() -> None:
     remember = Memo(tracks=(Parallelism,))
     made = remember(lambda plan: replace(plan, zero=1), Parallelism(data=2))
     assert type(made) is Parallelism
+
+
+def test_what_an_inner_step_reads_the_outer_one_has_read() -> None:
+    remember = Memo(tracks=(Parallelism,))
+    inner = Counted(lambda plan: plan.zero)
+    outer = Counted(lambda plan: (plan.data, remember(inner, plan)))
+    for _ in range(2):
+        for zero in range(4):
+            for tensor in (1, 2):
+                plan = Parallelism(data=2, zero=zero, tensor=tensor)
+                assert remember(outer, plan) == (2, zero)
+                assert remember(inner, plan) == zero
+    assert (outer.num_calls, inner.num_calls) == (4, 4)

@@ -41,44 +41,51 @@ class Memo:
         self._num_answers = 0
 
     def __call__(self, step: Callable[..., Answer], /, *arguments: Any) -> Answer:
-        """The step's answer for these arguments."""
+        """The step's answer for these arguments. Where a remembered step hands on a noun that it was given, what the inner step
+        reads of it the outer one has read too."""
         tracked: list[Any] = []
+        outer: list[tuple[int, Any]] = []
         names: list[Hashable] = [step]
         for argument in arguments:
-            if type(argument) in self._tracks:
+            kind = type(argument)
+            if kind in self._tracks:
                 tracked.append(argument)
+            elif kind in _STAND_INS:
+                outer.append((len(tracked), argument))
+                tracked.append(_noun_of(argument))
             else:
                 names.append(_name(argument))
         whole = tuple(names)
         known = self._known.get(whole)
-        if known is not None:
-            found = known.find(tracked)
-            if found is not None:
-                return cast(Answer, found.tell())
-        return self._compute(step, arguments, tracked, whole)
+        outcome = known.find(tracked) if known is not None else None
+        if outcome is None:
+            plain = (
+                tuple([_noun_of(one) if type(one) in _STAND_INS else one for one in arguments]) if outer else arguments
+            )
+            outcome = self._compute(step, plain, tracked, whole)
+        for place, stand_in in outer:
+            _reads_of(stand_in).update(outcome.reads[place])
+        return cast(Answer, outcome.tell())
 
     def _compute(
-        self, step: Callable[..., Answer], arguments: tuple[Any, ...], tracked: list[Any], whole: Hashable
-    ) -> Answer:
-        stand_ins = [_stand_in(argument) if type(argument) in self._tracks else argument for argument in arguments]
-        outcome: _Outcome
+        self, step: Callable[..., Any], arguments: tuple[Any, ...], tracked: list[Any], whole: Hashable
+    ) -> "_Outcome":
+        given = [_stand_in(argument) if type(argument) in self._tracks else argument for argument in arguments]
+        answer, refusal = None, None
         try:
-            outcome = _Outcome(step(*stand_ins), None)
+            answer = step(*given)
         except TraincastError as error:
-            outcome = _Outcome(None, error)
+            refusal = error
+        reads = tuple([tuple(sorted(_reads_of(one))) for one in given if type(one) in _STAND_INS])
+        outcome = _Outcome(answer, refusal, reads)
         if self._num_answers >= self._most:
             self.forget()
         known = self._known.get(whole)
         if known is None:
             known = self._known[whole] = _Answers(arguments)
-        reads = [
-            tuple(sorted(_reads_of(stand_in)))
-            for stand_in, argument in zip(stand_ins, arguments, strict=True)
-            if stand_in is not argument
-        ]
-        known.add(tracked, tuple(reads), outcome)
+        known.add(tracked, outcome)
         self._num_answers += 1
-        return cast(Answer, outcome.tell())
+        return outcome
 
     def forget(self) -> None:
         """Let go of everything."""
@@ -90,16 +97,16 @@ class Memo:
 
 
 class _Outcome:
-    """What a step gave: an answer or a refusal."""
+    """What a step gave, an answer or a refusal, and the fields that it read of each tracked noun."""
 
-    __slots__ = ("answer", "error")
+    __slots__ = ("answer", "reads", "refusal")
 
-    def __init__(self, answer: Any, error: TraincastError | None) -> None:
-        self.answer, self.error = answer, error
+    def __init__(self, answer: Any, refusal: TraincastError | None, reads: tuple[tuple[str, ...], ...]) -> None:
+        self.answer, self.refusal, self.reads = answer, refusal, reads
 
     def tell(self) -> Any:
-        if self.error is not None:
-            raise self.error.with_traceback(None)
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
         return self.answer
 
 
@@ -121,7 +128,8 @@ class _Answers:
                 return found
         return None
 
-    def add(self, tracked: list[Any], reads: tuple[tuple[str, ...], ...], outcome: _Outcome) -> None:
+    def add(self, tracked: list[Any], outcome: _Outcome) -> None:
+        reads = outcome.reads
         if reads not in self._tables:
             self._tables[reads] = [_reader(fields) for fields in reads], {}
         readers, answers = self._tables[reads]
@@ -159,6 +167,9 @@ def _name(value: Any) -> Hashable:
     return (kind, value) if kind in _BY_VALUE else id(value)
 
 
+_STAND_INS: set[type] = set()
+
+
 @functools.cache
 def _stand_in_class(kind: Any) -> type:
     """A subclass of a noun's type that notes which fields are read. To anyone who asks, it is the type itself: what is made
@@ -173,7 +184,9 @@ def _stand_in_class(kind: Any) -> type:
             return kind
         return own(self, name)
 
-    return type(f"StandIn{kind.__name__}", (kind,), {"__slots__": ("_reads",), "__getattribute__": look})
+    made = type(f"StandIn{kind.__name__}", (kind,), {"__slots__": ("_noun", "_reads"), "__getattribute__": look})
+    _STAND_INS.add(made)
+    return made
 
 
 def _stand_in(noun: Any) -> Any:
@@ -182,7 +195,12 @@ def _stand_in(noun: Any) -> Any:
     for item in dataclasses.fields(noun):
         object.__setattr__(made, item.name, getattr(noun, item.name))
     object.__setattr__(made, "_reads", set())
+    object.__setattr__(made, "_noun", noun)
     return made
+
+
+def _noun_of(stand_in: Any) -> Any:
+    return object.__getattribute__(stand_in, "_noun")
 
 
 def _reads_of(stand_in: Any) -> set[str]:

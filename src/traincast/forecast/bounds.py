@@ -17,7 +17,7 @@ ROUNDING = 0.99
 """Share of a bound that counts: stages round their parts of state, and caches serve the first ops of a stage otherwise."""
 ZERO_BUBBLE = 4
 """Weight gradients fill the gaps, so only forward passes are waited for: at least a quarter of both."""
-RUN_AGAIN = 0.8
+RUN_AGAIN = 0.5
 """What of a forward pass runs again is told from the model before it is split; this much of it counts."""
 
 
@@ -31,9 +31,9 @@ class Work:
     busy_s: float
     """Kernels alone."""
     forward_s: float
-    """Of the device's, the forward pass."""
+    """Kernels of the forward pass."""
     again_s: float
-    """Of the device's, what runs a second time before its backward pass."""
+    """Kernels that run a second time before their backward pass."""
     num_layers: int = 0
     """That repeat, where there is one sort of them; 0: the times below are not known."""
     layers_s: float = 0.0
@@ -70,10 +70,11 @@ def add_up_work(tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates:
                 continue
             amount = part.count * estimate.seconds
             ways[task.phase == "forward"] += amount
-            again_s += amount if task.phase == "recompute" else 0.0
-            busy_s += amount if isinstance(task, Op) else 0.0
+            if isinstance(task, Op):
+                busy_s += amount
+                forward_s += amount if task.phase == "forward" else 0.0
+                again_s += amount if task.phase == "recompute" else 0.0
         device_s += sum(ways.values())
-        forward_s += ways[True]
         parts.append((part.count, ways))
     work = Work(device_s=device_s, host_s=host_s, busy_s=busy_s, forward_s=forward_s, again_s=again_s)
     return _tell_layers(work, parts)

@@ -28,11 +28,11 @@ from traincast.forecast.bounds import (
 from traincast.forecast.device_memory import DeviceMemory, find_fullest, profile_stages, watch_device
 from traincast.forecast.interval import Tally, tally_program, with_interval
 from traincast.forecast.job_time import price_job, spend_energy, time_job
-from traincast.lower import lower, split_model
+from traincast.lower import lower, run_again, share_model
 from traincast.memo import Memo, Remember
 from traincast.resources.correction import GraphCorrection
 from traincast.simulate import simulate_step
-from traincast.simulate.memory import replay_tasks
+from traincast.simulate.memory import Pass, replay_tasks
 from traincast.spec import (
     Calibration,
     Cluster,
@@ -163,9 +163,13 @@ class Engine:
         """Memory that a plan cannot need less than, from the model before any rank shares it: far quicker than the plan itself.
         Its probability to fit is one that the plan does not exceed."""
         check_size(plan, cluster)
-        whole = self._remember(split_model, job.graph, Parallelism(recompute=plan.recompute), job.compiled)
-        one = self._remember(replay_tasks, whole.tasks, whole.repeats, whole.tensors, True)
+        one = self._remember(self._replay_whole, job.graph, plan, job.compiled)
         return bound_memory(one, cluster, plan, job.stack)
+
+    def _replay_whole(self, graph: Graph, plan: Parallelism, compiled: bool) -> Pass:
+        """One pass through the model before any rank shares it, without the update, whose needs shrink with its share."""
+        whole = passes_of(self._remember(share_model, self._remember(run_again, graph, plan), _ALONE, compiled))
+        return self._remember(replay_tasks, whole.tasks, whole.repeats, whole.tensors, True)
 
     def bound_time(
         self, job: Job, cluster: Cluster, plan: Parallelism, *, plain: Job | None = None
@@ -179,22 +183,30 @@ class Engine:
         check_size(plan, cluster)
         if not isinstance(self.model(job), PartwiseCostModel) or self._may_reuse(job, cluster, plan):
             return 0.0, 0.0
-        if plain is None:
-            return bound_time(self._work(job, cluster, plan), plan)
-        alone = Parallelism(recompute=plan.recompute)
-        forward_s = self._work(plain, cluster, _ALONE).forward_s
-        share = self._work(job, cluster, alone).again_s / forward_s if forward_s else 0.0
-        split = self._work(plain, cluster, replace(plan, recompute="none"))
-        return bound_time(split.run_again(RUN_AGAIN * share), plan)
+        work = self._remember(self._find_work, job.graph, plan, job.compiled, cluster, self.model(job), job.cuda_graphs,
+                              None if plain is None else plain.graph)  # fmt: skip
+        return bound_time(work, plan)
 
-    def _work(self, job: Job, cluster: Cluster, plan: Parallelism) -> Work:
+    def _find_work(
+        self, graph: Graph, plan: Parallelism, compiled: bool, cluster: Cluster, model: CostModel, replayed: bool,
+        plain: Graph | None,
+    ) -> Work:  # fmt: skip
         """Of one pass, as the ranks of the tensor, context and expert axes share it."""
-        passes = self._remember(passes_of, self._remember(split_model, job.graph, plan, job.compiled))
-        return self._remember(self._add_up_work, passes, self.model(job), cluster, job.cuda_graphs)
+        remember = self._remember
+        if plain is None:
+            return remember(self._work_of, remember(run_again, graph, plan), plan, compiled, cluster, model, replayed)
+        how = compiled, cluster, model, replayed
+        unsplit = remember(run_again, plain, _ALONE)
+        alone = remember(self._work_of, unsplit, _ALONE, *how)
+        again = remember(self._work_of, remember(run_again, graph, plan), _ALONE, *how)
+        share = again.again_s / alone.forward_s if alone.forward_s else 0.0
+        return remember(self._work_of, unsplit, plan, *how).run_again(RUN_AGAIN * share)
 
-    def _add_up_work(self, passes: Stage, model: CostModel, cluster: Cluster, replayed: bool) -> Work:
-        priced = self._price(model, passes, cluster, replayed=replayed)
-        return add_up_work(passes.tasks, passes.repeats, priced)
+    def _work_of(
+        self, whole: Stage, plan: Parallelism, compiled: bool, cluster: Cluster, model: CostModel, replayed: bool
+    ) -> Work:
+        passes = passes_of(self._remember(share_model, whole, plan, compiled))
+        return add_up_work(passes.tasks, passes.repeats, self._price(model, passes, cluster, replayed=replayed))
 
     def weigh(
         self, job: Job, cluster: Cluster, plan: Parallelism, *, step_s: float, busy_s: float

@@ -17,14 +17,14 @@ from traincast.lower.tensor import split_tensors
 from traincast.memo import Remember, compute
 from traincast.spec import Graph, Parallelism, Program, Stage
 
-__all__ = ["lower", "split_model", "spread_state"]
+__all__ = ["lower", "run_again", "share_model", "split_model", "spread_state"]
 
 
 def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False, remember: Remember = compute) -> Program:
     """The program of each distinct rank; one micro-batch of one replica is the graph's batch. A pipeline of 64 has three or
     four sorts of stages, and each is made once."""
     _refuse_unsupported(graph, plan)
-    sorts, owner = remember(cut_sorts, remember(split_model, graph, plan, compiled), plan)
+    sorts, owner = remember(cut_sorts, split_model(graph, plan, compiled=compiled, remember=remember), plan)
     if graph.mode != "inference":
         sorts = tuple([remember(spread_state, sort, plan) for sort in sorts])
     check_stages(sorts, remember=remember)
@@ -37,9 +37,18 @@ def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False, remember: 
     )
 
 
-def split_model(graph: Graph, plan: Parallelism, compiled: bool = False) -> Stage:
+def split_model(graph: Graph, plan: Parallelism, *, compiled: bool = False, remember: Remember = compute) -> Stage:
     """What one rank of the context, tensor and expert axes runs, before a pipeline cuts it and replicas share its state."""
-    whole = recompute(as_stage(graph), plan.recompute)
+    return remember(share_model, remember(run_again, graph, plan), plan, compiled)
+
+
+def run_again(graph: Graph, plan: Parallelism) -> Stage:
+    """The whole step with what the plan recomputes."""
+    return recompute(as_stage(graph), plan.recompute)
+
+
+def share_model(whole: Stage, plan: Parallelism, compiled: bool) -> Stage:
+    """One rank's part of a whole step."""
     shared = spread_experts(split_tensors(split_context(whole, plan), plan), plan)
     return fuse(find_attention(shared)) if compiled else shared
 
