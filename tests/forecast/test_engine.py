@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from builders import make_cluster, make_device
 from traincast.catalog.models.recipe import Recipe
 from traincast.catalog.models.transformer import TransformerShape, build_transformer
+from traincast.catalog.stacks import stack
 from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
 from traincast.errors import IllegalPlan, InvalidInput, TraincastError
@@ -51,6 +52,8 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "bucket_bytes": [{"bucket_bytes": 1e6}, {"bucket_bytes": 1e9}],
     "bucket_copies": [{"bucket_copies": False}],
     "overlap": [{"overlap": False}, {"overlap": True}],
+    "reduce_dtype": [{"reduce_dtype": "bf16"}],
+    "async_tensor": [{"tensor": 4, "data": 2, "sequence_parallel": True, "async_tensor": True}],
     "servers": [{"servers": 2, "zero": 0}],
     "asynchronous": [{"servers": 2, "zero": 0, "asynchronous": True}],
     "offload_optimizer": [{"offload_optimizer": True}],
@@ -59,7 +62,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
 JOBS: dict[str, list[Any]] = {
     "steps": [100], "samples": [1e6], "samples_spread": [0.2], "epoch_samples": [5e4], "loading_samples_per_s": [10.0],
     "evaluation_every_steps": [10], "evaluation_samples": [1e3], "checkpoint_every_steps": [7],
-    "checkpoint_bytes_per_s": [1e8], "startup_s": [5.0], "device_mtbf_s": [1e6], "stack": ["megatron-lm", "torchtitan"],
+    "checkpoint_bytes_per_s": [1e8], "startup_s": [5.0], "device_mtbf_s": [1e6], "stack": [stack("megatron-lm"), stack("torchtitan")],
     "compile_s": [12.0], "compiled": [True], "cuda_graphs": [True],
 }  # fmt: skip
 GROUPS: dict[str, list[Any]] = {
