@@ -12,6 +12,9 @@ def graph() -> Graph:
     return workload("gpt2", batch=2, seq=256, precision="bf16")
 
 
+TABLE_BYTES = 50257 * 768 * 2
+
+
 def gradient_bytes(graph: Graph) -> float:
     return sum(tensor.num_bytes * tensor.copies for tensor in graph.tensors if tensor.role == "gradient")
 
@@ -45,7 +48,8 @@ def test_sharded_state_scatters_gradients_and_gathers_weights_once(graph: Graph,
         if isinstance(task, Collective) and task.kind == "all_gather"
     )
     weights = sum(tensor.num_bytes * tensor.copies for tensor in graph.tensors if tensor.role == "parameter")
-    assert gathered == pytest.approx(weights, rel=1e-6)
+    # Gathered unit by unit, the table of tokens may come twice: it is used at both ends of the model.
+    assert weights * 0.999 <= gathered <= (weights + TABLE_BYTES) * 1.001
 
 
 def test_full_sharding_gathers_the_weights_for_both_passes(graph: Graph) -> None:
@@ -55,11 +59,10 @@ def test_full_sharding_gathers_the_weights_for_both_passes(graph: Graph) -> None
         if isinstance(task, Collective) and task.kind == "all_gather":
             gathered[task.phase] += task.num_bytes * count
     weights = sum(tensor.num_bytes * tensor.copies for tensor in graph.tensors if tensor.role == "parameter")
-    tied = 50257 * 768 * 2
     in_layers = 12 * 12 * 768**2 * 2
     # The table of tokens is used at both ends of the model, so it may be gathered twice; its own backward does not read it.
-    assert weights * 0.95 <= gathered["forward"] <= (weights + tied) * 1.05
-    assert in_layers * 0.95 <= gathered["backward"] <= (weights + tied) * 1.05
+    assert weights * 0.95 <= gathered["forward"] <= (weights + TABLE_BYTES) * 1.05
+    assert in_layers * 0.95 <= gathered["backward"] <= (weights + TABLE_BYTES) * 1.05
 
 
 def test_state_is_a_share_on_each_replica(graph: Graph) -> None:
