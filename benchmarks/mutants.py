@@ -84,7 +84,8 @@ MUTANTS = (
          "num_ranks = plan.data * plan.context\n    if num_ranks == 1:\n        return stage\n    own_rows",
          "num_ranks = plan.data\n    if num_ranks == 1:\n        return stage\n    own_rows"),
         ("gradients never hidden", "overlapped=plan.overlap,\n        bucket_bytes", "overlapped=False,\n        bucket_bytes"),
-        ("weights not gathered after a sharded step", "if not _gathers_ahead(plan) and gathered:", "if _gathers_ahead(plan) and gathered:"),
+        ("weights not gathered after a sharded step",
+         "if not _gathers_ahead(plan) and gathered:", "if _gathers_ahead(plan) and gathered:"),
         ("the whole update on every replica", 'yield scale_op(task, 1 / num_ranks, attrs=("numel",))', "yield task"),
         ("gradients kept whole under ZeRO 2",
          'sharded = ("optimizer_state",) if plan.zero == 1 else ("optimizer_state", "gradient")',
@@ -240,37 +241,45 @@ def judge(mutant: Mutant, path: Path, tree: Path) -> tuple[str, float]:
     before = path.read_text(encoding="utf-8")
     began = time.monotonic()
     path.write_text(before.replace(mutant.old, mutant.new), encoding="utf-8")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(tree / "src"),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
     try:
         for tests in _in_order(mutant.room):
-            command = [
-                sys.executable,
-                "-m",
-                "pytest",
-                tests,
-                *["-x", "-q", "-n", "0", "-p", "no:cacheprovider"],
-                "-m",
-                "not slow",
-            ]
-            try:
-                done = subprocess.run(
-                    command, cwd=tree, env=environment, timeout=TIMEOUT_S, capture_output=True, text=True, check=False
-                )
-            except subprocess.TimeoutExpired:
-                return f"{tests} (time)", time.monotonic() - began
-            if done.returncode not in (0, 5):
-                failed = next(
-                    (line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))), tests
-                )
-                return failed.split(" - ")[0].partition(" ")[2] or tests, time.monotonic() - began
+            if failed := run_tests(tests, tree):
+                return failed, time.monotonic() - began
         return "", time.monotonic() - began
     finally:
         path.write_text(before, encoding="utf-8")
+
+
+def run_tests(tests: str, tree: Path) -> str:
+    """The first test that fails; '' where none does."""
+    options = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow")
+    quiet = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", tests, *options]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=tree,
+            env={**os.environ, **quiet, "PYTHONPATH": str(tree / "src")},
+            timeout=TIMEOUT_S,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"{tests} (time)"
+    if done.returncode in (0, 5):
+        return ""
+    failed = next((line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))), tests)
+    return failed.split(" - ")[0].partition(" ")[2] or tests
+
+
+def check_health(rooms: set[str], tree: Path) -> None:
+    """Tests that fail without a mistake would kill every mutant."""
+    for tests in dict.fromkeys(each for room in sorted(rooms) for each in _in_order(room)):
+        began = time.monotonic()
+        if failed := run_tests(tests, tree):
+            sys.exit(f"{failed} fails without any mistake")
+        print(f"{tests}: {time.monotonic() - began:.0f} s without a mistake", flush=True)
 
 
 def _in_order(room: str) -> list[str]:
@@ -313,6 +322,8 @@ def main() -> int:
                 (tree / name).symlink_to(source)
         if (ROOT.parent / "shared").exists():
             (tree.parent / "shared").symlink_to((ROOT.parent / "shared").resolve())
+        if not options.list:
+            check_health({mutant.room for mutant in chosen}, tree)
         for number, mutant in enumerate(chosen, 1):
             place = find_place(mutant, tree / "src" / "traincast")
             if isinstance(place, str):

@@ -23,7 +23,12 @@ def reductions(graph: Graph, plan: Parallelism) -> list[tuple[Collective, int]]:
     """Every collective of the gradients, and how often its layer repeats."""
     stage = lower(graph, plan).stages[0]
     tasks = zip(stage.tasks, stage.counts(), strict=True)
-    return [(task, count) for task, count in tasks if isinstance(task, Collective) and task.phase == "gradient"]
+    kinds = ("all_reduce", "reduce_scatter")
+    return [
+        (task, count)
+        for task, count in tasks
+        if isinstance(task, Collective) and task.axis == "data" and task.kind in kinds
+    ]
 
 
 @pytest.mark.parametrize(("data", "context"), [(2, 1), (1, 2), (2, 2), (4, 2)])
