@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMEOUT_S = 420
+TIMEOUT_S = 900
 
 TESTS = {
     "lower": ("tests/lower", "tests/forecast"),
@@ -26,10 +26,19 @@ TESTS = {
     "simulate": ("tests/simulate", "tests/forecast"),
     "resources": ("tests/resources", "tests/forecast"),
     "embed": ("tests/embed", "tests/forecast"),
-    "forecast": ("tests/forecast", "tests/plan"),
+    "forecast": ("tests/forecast",),
     "learn": ("tests/learn",),
-    "plan": ("tests/plan",),
-    "schedule": ("tests/schedule/test_brute_force.py", "tests/schedule/test_properties.py", "tests/schedule"),
+    "plan": (
+        "tests/plan/test_offers.py",
+        "tests/plan/test_capacity.py",
+        "tests/plan/test_bench.py",
+        "tests/plan/test_search.py",
+    ),
+    "schedule": (
+        "tests/schedule/test_study.py",
+        "tests/schedule/test_properties.py",
+        "tests/schedule/test_brute_force.py",
+    ),
 }
 """Which tests should notice a mistake in a room, the nearest first."""
 

@@ -290,9 +290,11 @@ def test_a_damaged_store_is_told_from_an_empty_one(tmp_path: Path) -> None:
     content = bytearray((tmp_path / "m.db").read_bytes())
     content[8192:-8192] = b"\xff" * (len(content) - 16384)
     (tmp_path / "m.db").write_bytes(content)
-    with Store(tmp_path / "m.db") as store, pytest.raises(InvalidInput, match="cannot be read|damaged"):
-        store.check()
-        list(store.rows())
+    with Store(tmp_path / "m.db") as store:
+        with pytest.raises(InvalidInput, match=r"cannot be read|damaged"):
+            store.check()
+        with pytest.raises(InvalidInput, match=r"cannot be read"):
+            list(store.rows())
 
 
 def test_an_export_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
