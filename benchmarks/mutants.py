@@ -259,11 +259,14 @@ def judge(mutant: Mutant, path: Path, tree: Path) -> tuple[str, float]:
         path.write_text(before, encoding="utf-8")
 
 
+LEFT_OUT: list[str] = []
+
+
 def run_tests(tests: str, tree: Path) -> str:
     """The first test that fails; '' where none does."""
     options = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow")
     quiet = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", tests, *options]
+    command = [sys.executable, "-m", "pytest", tests, *options, *(f"--deselect={each}" for each in LEFT_OUT)]
     try:
         done = subprocess.run(
             command,
@@ -283,11 +286,14 @@ def run_tests(tests: str, tree: Path) -> str:
 
 
 def check_health(rooms: set[str], tree: Path) -> None:
-    """Tests that fail without a mistake would kill every mutant."""
+    """Tests that fail without a mistake would kill every mutant; a few are left out by name."""
     for tests in dict.fromkeys(each for room in sorted(rooms) for each in _in_order(room)):
         began = time.monotonic()
-        if failed := run_tests(tests, tree):
-            sys.exit(f"{failed} fails without any mistake")
+        while failed := run_tests(tests, tree):
+            print(f"{failed} fails without any mistake and is left out", flush=True)
+            LEFT_OUT.append(failed)
+            if len(LEFT_OUT) > 5:
+                sys.exit("too many tests fail without any mistake")
         print(f"{tests}: {time.monotonic() - began:.0f} s without a mistake", flush=True)
 
 
