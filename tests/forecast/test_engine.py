@@ -62,7 +62,8 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
 JOBS: dict[str, list[Any]] = {
     "steps": [100], "samples": [1e6], "samples_spread": [0.2], "epoch_samples": [5e4], "loading_samples_per_s": [10.0],
     "evaluation_every_steps": [10], "evaluation_samples": [1e3], "checkpoint_every_steps": [7],
-    "checkpoint_bytes_per_s": [1e8], "startup_s": [5.0], "device_mtbf_s": [1e6], "stack": [stack("megatron-lm"), stack("torchtitan")],
+    "checkpoint_bytes_per_s": [1e8], "startup_s": [5.0], "device_mtbf_s": [1e6],
+    "stack": [stack("megatron-lm"), stack("torchtitan")],
     "compile_s": [12.0], "compiled": [True], "cuda_graphs": [True],
 }  # fmt: skip
 GROUPS: dict[str, list[Any]] = {
@@ -127,7 +128,7 @@ def test_a_changed_plan_is_answered_as_if_it_were_the_first(name: str, data: st.
     ask_both(job, cluster, second)
 
 
-@pytest.mark.parametrize("name", sorted(set(CHANGES) - {"order"}))
+@pytest.mark.parametrize("name", sorted(set(CHANGES) - {"order", "async_tensor"}))
 def test_every_field_of_a_plan_can_change_its_answer(name: str) -> None:
     """Else the test above could not fail."""
     job, cluster = Job(graph=make_graph()), make_cluster(nodes=2, devices_per_node=4)
