@@ -677,10 +677,14 @@ class _FakeTensors:
         found = self._done.get(id(tensor))
         if found is not None:
             return found[1]
-        fake = self._twin(tensor)
-        if role == "parameter":
-            fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+        is_cast = self.cast is not None and tensor.dtype.is_floating_point and tensor.dtype != self.cast
+        if isinstance(tensor, FakeTensor) and not is_cast:
+            # Built without memory: whoever else holds the tensor goes on holding the one that is recorded.
+            fake = tensor
+        elif role == "parameter":
+            fake = nn.Parameter(self._twin(tensor), requires_grad=tensor.requires_grad)
         else:
+            fake = self._twin(tensor)
             fake.requires_grad_(tensor.requires_grad)
             self.recorder.values.copy(tensor, fake)
         self.recorder.index(fake, role=role, name=name)
