@@ -31,6 +31,7 @@ def load_source(
     checkpointing: bool = False,
     scalable: bool = False,
     loop_length: int | None = None,
+    kernels: str | None = None,
 ) -> Graph | Scalable:
     """The step that a source names. `scalable` records it at two batch sizes, so that any batch follows."""
     if batch is not None and batch < 1:
@@ -42,6 +43,7 @@ def load_source(
             ("mode", mode),
             ("optimizer", optimizer),
             ("accumulate", accumulate),
+            ("kernels", kernels),
         )
         if value is not None
     }

@@ -40,6 +40,14 @@ def capture(
     checkpointing: Annotated[
         bool, typer.Option("--checkpointing", help="Turn on the activation checkpointing of a Hugging Face model.")
     ] = False,
+    kernels: Annotated[
+        str | None,
+        typer.Option(
+            "--kernels",
+            help="fast: known kernels in the place of their loops; reference: the loops.",
+            show_default=False,
+        ),
+    ] = None,
     loop_length: Annotated[
         int | None,
         typer.Option(
@@ -72,6 +80,7 @@ def capture(
     recorded = load_source(
         source, batch=batch, seq=seq, precision=precision, mode=mode, optimizer=optimizer, attention=attention,
         accumulate=accumulate, checkpointing=checkpointing, scalable=any_batch, loop_length=loop_length,
+        kernels=kernels,
     )  # fmt: skip
     if is_terminal:
         sys.stderr.write("\x1b[K")
