@@ -1,25 +1,16 @@
 """Rules for operations that this package does not know, from other installed packages."""
 
 import functools
-from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
-from typing import Any
+from collections.abc import Mapping
 
-from traincast.errors import InvalidInput
+from traincast.capture.operators import Rule
+from traincast.registry import Registry
 
-GROUP = "traincast.rules"
-"""Entry points of this group are mappings from an operation, `library.name`, to its rule."""
+REGISTRY: Registry[Rule] = Registry(kind="operator rule", entries={})
+"""An entry point is called like its operation, `library.name`, and names a function of the call."""
 
 
 @functools.cache
-def installed_rules() -> Mapping[str, Callable[..., Any]]:
+def installed_rules() -> Mapping[str, Rule]:
     """Of all installed packages together."""
-    rules: dict[str, Callable[..., Any]] = {}
-    for point in entry_points(group=GROUP):
-        found = point.load()
-        if not isinstance(found, Mapping) or not all(callable(rule) for rule in found.values()):
-            raise InvalidInput(
-                f"the entry point {point.name!r} of {GROUP} is no mapping from operations to rules; see docs/how-to/capture.md"
-            )
-        rules.update(found)
-    return rules
+    return {name: REGISTRY.find(name) for name in REGISTRY}

@@ -520,8 +520,8 @@ RULES: dict[str, _Rule] = {
         _pointwise(),
     ),
     **_table(
-        "Exp Log Log1p Expm1 Tanh TanhGrad Sigmoid SigmoidGrad Sqrt SqrtGrad Rsqrt RsqrtGrad Pow Erf Elu EluGrad Selu Softplus "
-        "SoftplusGrad Erfc Erfinv Sin Cos Xlogy Xdivy Xlog1py Atan2 Tan Softsign SoftsignGrad",
+        "Exp Log Log1p Expm1 Tanh TanhGrad Sigmoid SigmoidGrad Sqrt SqrtGrad Rsqrt RsqrtGrad Pow Erf Erfc Erfinv Elu EluGrad "
+        "Selu Softplus SoftplusGrad Sin Cos Xlogy Xdivy Xlog1py Atan2 Tan Softsign SoftsignGrad",
         _pointwise(4),
     ),
     "AddN": _add_all,
