@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from traincast.cli import options
+from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
 
 
@@ -15,7 +16,8 @@ def batch(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where the predictions go (.parquet or .csv).", show_default=False)
     ],
-    given: options.Given = None,
+    calibration: CalibrationOption = None,
+    given: GivenOption = None,
     source: options.OnlySources = None,
     workers: options.Workers = 0,
     engine: options.Engine = "processes",
@@ -29,17 +31,18 @@ def batch(
 
     check_target(output)
 
-    from traincast.accuracy.batch import answer_rows, choose_workers
-    from traincast.accuracy.cases import keep_sources, read_rows
+    from traincast.accuracy.batch import LONG_TABLE, answer_rows, choose_workers
+    from traincast.accuracy.cases import hide_results, keep_sources, read_rows
     from traincast.accuracy.predictions import OK, UNSUPPORTED, write_predictions
+    from traincast.accuracy.runs import label_rows
     from traincast.cli.progress import watch
     from traincast.report.document import format_json
 
     rows = keep_sources(read_rows(cases), source or ())
-    known = read_rows(given) if given is not None else []
+    asked = label_rows(hide_results(rows)) if given is not None and len(rows) < LONG_TABLE else None
     predictions = answer_rows(
         rows,
-        given=known,
+        calibration=load_learned(calibration, given, asked=asked),
         progress=lambda items: watch(items, label="cases"),
         workers=workers if engine == "ray" else workers or choose_workers(len(rows)),
         engine=engine,

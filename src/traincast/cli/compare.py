@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from traincast.cli import options
+from traincast.cli.learned import CalibrationOption
 from traincast.cli.output import say
 
 
@@ -26,12 +27,7 @@ def compare(
     attention: options.Attention = None,
     stack: Annotated[str | None, typer.Option("--stack", help="Software that ran it; default: pytorch.")] = None,
     compiled: options.Compiled = False,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            "--calibration", help="Of the machine of the trace, made by `traincast calibrate`; a CPU needs it."
-        ),
-    ] = None,
+    calibration: CalibrationOption = None,
     steps: Annotated[
         int | None,
         typer.Option("--steps", min=1, help="Steps in the trace, where it does not mark them (ProfilerStep)."),
@@ -62,12 +58,12 @@ def compare(
     if calibration is not None:
         from traincast.cost.pricing import Pricing
         from traincast.integrate.here import cluster_of_cores
-        from traincast.learn import Calibrated, load_calibration
+        from traincast.learn import Calibrated, rates_of
 
-        kept = load_calibration(calibration)
+        kept = rates_of(calibration)
         cluster = cluster_of_cores(kept)
         asked, plan = build_job(job, load_source(source, workload)), complete_plan({}, num_devices=1)
-        costs = Calibrated(calibration=kept, others=Pricing().estimate)
+        costs = Calibrated(rates=kept, others=Pricing().estimate)
         answer = forecast(asked, cluster, plan, costs=costs, draw=True)
     elif found is None:
         raise InvalidInput(

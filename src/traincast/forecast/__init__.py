@@ -18,6 +18,7 @@ from traincast.resources.correction import GraphCorrection
 from traincast.simulate import Overheads, replay_stages, simulate_step
 from traincast.spec import (
     GROUNDS,
+    Calibration,
     Cluster,
     Collective,
     Estimate,
@@ -49,10 +50,18 @@ ahead holds nothing."""
 
 
 def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None, *, costs: CostModel | None = None,
-             draw: bool = False, activity: GraphCorrection | None = None) -> Forecast:  # fmt: skip
+             draw: bool = False, activity: GraphCorrection | None = None,
+             calibration: Calibration | None = None) -> Forecast:  # fmt: skip
     """How long a step and the whole job take, whether it fits, and what it costs. `activity`: corrects the resource numbers
-    by runs measured in this setting."""
+    by runs measured in this setting. `calibration`: what was learnt from measurements or runs of one's own."""
     plan = parallelism or Parallelism(data=cluster.num_devices)
+    if calibration is not None:
+        from traincast.forecast.corrections import forecast_calibrated
+
+        def ask(learned: CostModel) -> Forecast:
+            return forecast(job, cluster, plan, costs=learned, draw=draw, activity=activity)
+
+        return forecast_calibrated(calibration, job, cluster, plan, ask=ask, activity=activity)
     _check_size(plan, cluster)
     program = lower(job.graph, plan, compiled=job.compiled)
     software = stack(job.stack)

@@ -1,5 +1,6 @@
 """The nouns: plain, frozen, complete when born; one set for Python, TOML, JSON and HTTP."""
 
+from traincast.spec.calibration import Calibration, MeasuredRun, RunLabels
 from traincast.spec.fleet import (
     Fleet,
     JobOutcome,
@@ -16,10 +17,10 @@ from traincast.spec.job import Job
 from traincast.spec.measurement import (
     SUBJECTS,
     Block,
-    Calibration,
     CollectiveRates,
     Environment,
     Experiment,
+    MachineRates,
     Measurement,
     Rates,
 )
@@ -70,6 +71,8 @@ __all__ = [
     "JobOutcome",
     "JobTime",
     "Link",
+    "MachineRates",
+    "MeasuredRun",
     "Measurement",
     "MemoryProfile",
     "NodeGroup",
@@ -84,6 +87,7 @@ __all__ = [
     "Repeat",
     "Request",
     "ResourceProfile",
+    "RunLabels",
     "RunningJob",
     "Schedule",
     "Snapshot",
