@@ -17,10 +17,10 @@ from traincast.accuracy.cases import Case, Measured, Observation, hide_results, 
 from traincast.accuracy.runs import measured_run
 from traincast.cost import OpModel
 from traincast.cost.pricing import default_ops
-from traincast.cost.stack import Stack
 from traincast.errors import InvalidInput, TraincastError
 from traincast.learn.stack_fit import MeasuredStep, measure_steps
 from traincast.spec.graph import Graph, Op
+from traincast.spec.stack import Stack
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 CASES, OPERATORS = SHARED / "cases" / "single_gpu.parquet", SHARED / "data" / "gpu_ops"

@@ -31,9 +31,10 @@ from traincast import catalog
 from traincast.accuracy.cases import Measured
 from traincast.cost.interaction import Network
 from traincast.cost.interaction.features import Neighbourhood, describe
-from traincast.cost.stack import Stack
+from traincast.cost.stack import price_op
 from traincast.simulate import simulate_step
 from traincast.spec import Device, Estimate, Op
+from traincast.spec.stack import Stack
 
 TABLE = "ScaleDL on GPUs"
 OURS, LAYER_SUM = "operator models + own steps (ours)", "operator models, layer sum (ours)"
@@ -237,7 +238,7 @@ def price(step: GpuStep) -> list[Estimate]:
     """Each operator of the step under the plain constants of PyTorch."""
     known = step.known.step
     return [
-        Stack().price_op(task, estimate) if isinstance(task, Op) else estimate
+        price_op(Stack(), task, estimate) if isinstance(task, Op) else estimate
         for task, estimate in zip(known.program.stages[0].tasks, known.estimates[0], strict=True)
     ]
 

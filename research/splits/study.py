@@ -12,9 +12,9 @@ from traincast.accuracy.cases import Case, Measured, Row, parse_case, parse_obse
 from traincast.accuracy.runs import label_row, label_rows
 from traincast.accuracy.scores import Confusion, Score, Scored, confuse, score, score_memory, score_time
 from traincast.accuracy.study import Study, study
-from traincast.cost.stack import Stack
 from traincast.learn import without_runs
 from traincast.learn.profile_ratio import choose_informative
+from traincast.spec.stack import Stack
 
 T = TypeVar("T")
 

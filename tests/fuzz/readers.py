@@ -458,16 +458,10 @@ def _given(*samples: bytes) -> Callable[[Path], list[bytes]]:
 
 def _read_job(path: Path) -> object:
     """A job file up to the workload's own recording, which is no reading."""
-    from traincast.forecast.request import (
-        Request,
-        WorkloadOptions,
-        _merge_job_file,
-        build_cluster,
-        build_job,
-        complete_plan,
-    )
+    from traincast.forecast.resolve import build_cluster, build_job, complete_plan, fill_in
+    from traincast.spec import Question
 
-    whole = _merge_job_file(Request(source=str(path), workload=WorkloadOptions()))
+    whole = fill_in(Question(source=str(path)))
     cluster = build_cluster(whole)
     complete_plan(whole.parallelism, num_devices=cluster.num_devices)
     from builders import make_mlp

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from builders import make_cluster, make_mlp
 from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
-from traincast.cost.stack import Stack, with_constants
+from traincast.cost.stack import with_constants
 from traincast.forecast.labels import label_run
 from traincast.forecast.tune import know_step, slow_down
 from traincast.learn.profile_ratio import choose_informative, fit_ratios
 from traincast.learn.stack_fit import FittedStacks, MeasuredStep, fit_networks
-from traincast.spec import Job, Parallelism, RunLabels
+from traincast.spec import Job, Parallelism, RunLabels, Stack
 
 PLAIN = FittedStacks(prior=Stack())
 LABELS = RunLabels(model="mlp", family="mlp", mode="training_step", precision="fp32", device="t4", stack="pytorch")

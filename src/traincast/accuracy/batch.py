@@ -8,16 +8,15 @@ from dataclasses import fields, replace
 from traincast.accuracy.cases import Case, Row, hide_results, parse_case
 from traincast.accuracy.predictions import Prediction, refuse, summarize
 from traincast.accuracy.runs import label_rows, read_runs
-from traincast.accuracy.translate import Question, translate
+from traincast.accuracy.translate import CaseQuestion, translate
 from traincast.cost.cached import Cached
 from traincast.cost.pricing import Pricing, default_ops
-from traincast.cost.stack import Stack, stack
 from traincast.errors import IllegalPlan, TraincastError, UnknownName
-from traincast.forecast import forecast
+from traincast.forecast.ask import answer as answer_question
 from traincast.forecast.corrections import CALIBRATION_NOTE
 from traincast.forecast.device_memory import watch_device
 from traincast.learn import learn
-from traincast.spec import Calibration, Forecast
+from traincast.spec import Calibration, Forecast, Stack
 from traincast.workers import ENGINES, deliver
 
 Progress = Callable[[Sequence[Row]], Iterable[Row]]
@@ -131,20 +130,15 @@ def _read_case(row: Row) -> Case | Prediction:
 def _answer_case(case: Case, calibration: Calibration | None) -> Prediction:
     try:
         question = translate(case)
-        answer = _forecast(question, calibration)
-        learned = [note for note in answer.notes if note.startswith(CALIBRATION_NOTE)] if calibration else []
-        prediction = summarize(
-            answer,
+        found = _forecast(question, calibration)
+        learned = [note for note in found.notes if note.startswith(CALIBRATION_NOTE)] if calibration else []
+        return summarize(
+            found,
             case_id=case.case_id,
-            assumptions=(*question.assumptions, *learned),
-            watched_stage=question.watched_stage,
-            memory_unit=question.memory_unit,
-            counts_reserved=question.counts_reserved,
+            assumptions=tuple(dict.fromkeys([*question.assumptions, *found.assumptions, *learned])),
+            logs=question.logs,
             device_bytes=_used_bytes(question),
         )
-        if case.act_ckpt == "unknown" and prediction.fits is False:
-            return _recompute_to_fit(case, prediction, calibration)
-        return prediction
     except IllegalPlan as error:
         # A plan that cannot be built does not run on any device.
         return refuse(case.case_id, str(error), fits=False)
@@ -155,20 +149,11 @@ def _answer_case(case: Case, calibration: Calibration | None) -> Prediction:
         return refuse(case.case_id, f"internal error: {type(error).__name__}: {error}")
 
 
-def _used_bytes(question: Question) -> float | None:
+def _used_bytes(question: CaseQuestion) -> float | None:
     """What the device's meter shows, where the source read it."""
     if not question.counts_device:
         return None
     return watch_device(question.job, question.cluster, question.parallelism).used_bytes
-
-
-def _recompute_to_fit(case: Case, prediction: Prediction, calibration: Calibration | None) -> Prediction:
-    """Where the source does not say what is run again, whoever is short of memory runs all layers again."""
-    frugal = _answer_case(replace(case, act_ckpt="full"), calibration)
-    if not frugal.fits:
-        return prediction
-    reason = f"{prediction.reason}; it fits only if layers are run again, which is left open"
-    return replace(prediction, fits=True, reason=reason)
 
 
 def question_key(case: Case) -> Hashable:
@@ -181,8 +166,7 @@ def _op_model() -> Cached:
     return Cached(base=default_ops())
 
 
-def _forecast(question: Question, calibration: Calibration | None) -> Forecast:
-    job, cluster, plan = question.job, question.cluster, question.parallelism
+def _forecast(question: CaseQuestion, calibration: Calibration | None) -> Forecast:
     if calibration is not None:
-        return forecast(job, cluster, plan, calibration=calibration)
-    return forecast(job, cluster, plan, costs=Pricing(ops=_op_model(), stack=stack(job.stack)))
+        return answer_question(question.resolved, calibration=calibration)
+    return answer_question(question.resolved, costs=Pricing(ops=_op_model(), stack=question.job.stack))

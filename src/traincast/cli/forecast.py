@@ -129,7 +129,7 @@ def forecast(
         resolved, about_target = dataclasses.replace(resolved, job=job), (said,)
 
     from traincast.files import write_json, write_whole
-    from traincast.forecast import forecast as run_forecast
+    from traincast.forecast.ask import answer as run_forecast
     from traincast.forecast.labels import label_run
     from traincast.report.svg import draw_timeline
     from traincast.report.trace import trace_forecast
@@ -141,9 +141,7 @@ def forecast(
         from traincast.resources.correction import load_graph_correction
 
         correction = load_graph_correction(activity)
-    answer = run_forecast(
-        resolved.job, resolved.cluster, resolved.parallelism, calibration=learned, draw=True, activity=correction
-    )
+    answer = run_forecast(resolved, calibration=learned, draw=True, activity=correction)
     answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target))
     if explain:
         from traincast.forecast.parts import explain_parts

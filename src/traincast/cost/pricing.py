@@ -8,8 +8,8 @@ from traincast.cost import OpModel
 from traincast.cost.collectives import Pipelined, find_route
 from traincast.cost.learned import WEIGHTS, load_learned
 from traincast.cost.roofline import Roofline
-from traincast.cost.stack import Stack
-from traincast.spec import Cluster, Collective, Device, Estimate, Op, Stage
+from traincast.cost.stack import price_collective, price_op
+from traincast.spec import Cluster, Collective, Device, Estimate, Op, Stack, Stage
 
 
 class CollectiveModel(Protocol):
@@ -34,13 +34,13 @@ class Pricing:
         return tuple(
             self._price_collective(task, cluster)
             if isinstance(task, Collective)
-            else self.stack.price_op(task, next(priced))
+            else price_op(self.stack, task, next(priced))
             for task in stage.tasks
         )
 
     def _price_collective(self, task: Collective, cluster: Cluster) -> Estimate:
         crosses = find_route(task, cluster).num_nodes > 1
-        return self.stack.price_collective(task, self.collectives.estimate(task, cluster), crosses_nodes=crosses)
+        return price_collective(self.stack, task, self.collectives.estimate(task, cluster), crosses_nodes=crosses)
 
     def _price_ops(self, ops: Sequence[Op], cluster: Cluster) -> tuple[Estimate, ...]:
         slowest: tuple[Estimate, ...] = ()

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from traincast.cost import CostModel
 from traincast.cost.offload import describe_host
 from traincast.cost.pricing import Pricing
-from traincast.cost.stack import Stack, stack
 from traincast.errors import IllegalPlan
 from traincast.forecast.activity import describe_activity, expect_run_utilization
 from traincast.forecast.balance import advise_split
@@ -27,6 +26,7 @@ from traincast.spec import (
     MemoryProfile,
     Parallelism,
     Program,
+    Stack,
     Stage,
     Task,
     Timeline,
@@ -44,9 +44,6 @@ COMMUNICATOR_SHARE = 0.022
 runs that failed and from batches chosen to fill the device."""
 MEMORY_SPREAD = 0.04
 """Scale of Student's t (two degrees of freedom) of the peak in log bytes, on models and scales left out of the fit."""
-REUSING_STACKS = frozenset({"megatron-core", "megatron-deepspeed", "megatron-lm", "torchtitan"})
-"""Stacks that gather into one buffer again and again (Megatron) or on the stream of the product (torchtitan): a host that is
-ahead holds nothing."""
 
 
 def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None, *, costs: CostModel | None = None,
@@ -64,8 +61,7 @@ def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None,
         return forecast_calibrated(calibration, job, cluster, plan, ask=ask, activity=activity)
     _check_size(plan, cluster)
     program = lower(job.graph, plan, compiled=job.compiled)
-    software = stack(job.stack)
-    model = costs or Pricing(stack=software)
+    model = costs or Pricing(stack=job.stack)
     estimates = _price_stages(program, cluster, model)
     if job.cuda_graphs:
         estimates = _replayed(estimates)
@@ -73,7 +69,7 @@ def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None,
     memory = _worst_memory(program, cluster, job.stack)
     if plan.asynchronous:
         timeline = replace(timeline, duration_s=max(timeline.duration_s, _server_seconds(job, cluster, plan, model)))
-    step = _with_interval(timeline, program, estimates, software=software)
+    step = _with_interval(timeline, program, estimates, software=job.stack)
     settled = settle(job, cluster, plan, step, has_own_costs=costs is not None)
     if settled.reuse is not None and timeline.duration_s > 0:
         timeline = stretch(timeline, settled.step.seconds / timeline.duration_s)
@@ -128,12 +124,12 @@ def outside_bytes(capacity_bytes: float, plan: Parallelism) -> float:
     return CONTEXT_BYTES + (1 - USABLE + num_axes * COMMUNICATOR_SHARE) * capacity_bytes
 
 
-def overheads_of(stack_name: str) -> Overheads:
+def overheads_of(stack: Stack) -> Overheads:
     """What runs of a stack hold beside their tensors."""
-    return Overheads(queued_gathers=0.0) if stack_name in REUSING_STACKS else Overheads()
+    return Overheads() if stack.memory.queued_gathers else Overheads(queued_gathers=0.0)
 
 
-def _worst_memory(program: Program, cluster: Cluster, stack_name: str) -> MemoryProfile:
+def _worst_memory(program: Program, cluster: Cluster, stack: Stack) -> MemoryProfile:
     """Of the stage that comes nearest to filling the smallest device."""
     capacity = min(group.device.memory_bytes for group in cluster.groups)
     plan = program.parallelism
@@ -142,7 +138,7 @@ def _worst_memory(program: Program, cluster: Cluster, stack_name: str) -> Memory
         capacity_bytes=capacity,
         micro_batches=plan.micro_batches,
         overhead_bytes=outside_bytes(capacity, plan),
-        overheads=overheads_of(stack_name),
+        overheads=overheads_of(stack),
         spread=MEMORY_SPREAD,
         bucket_copies=plan.copies_gradients,
         replicated=plan.data > 1,
@@ -172,14 +168,14 @@ class Tally:
             self.grounds[estimate.ground] += amount
             self.bounded += unsure if estimate.ground == "bound" else 0.0
 
-    def spread(self, software: Stack) -> float:
+    def log_sigma(self, software: Stack) -> float:
         """One standard deviation of the log error of a step. Errors of one kind of task go together, those of different
         kinds do not; composition adds its own. For a stack whose whole steps were measured their left-out errors say it
         all, but for tasks that rest on the bound alone: they widen any."""
         whole = sum(self.seconds.values())
-        variance = software.spread**2 + sum((part / whole) ** 2 for part in self.weighted.values() if whole)
+        variance = software.log_sigma**2 + sum((part / whole) ** 2 for part in self.weighted.values() if whole)
         if software.num_steps:
-            variance = (UNSEEN_DEVICE * software.spread) ** 2 + (self.bounded / whole if whole else 0.0) ** 2
+            variance = (UNSEEN_DEVICE * software.log_sigma) ** 2 + (self.bounded / whole if whole else 0.0) ** 2
         return math.sqrt(variance)
 
 
@@ -189,7 +185,7 @@ def _with_interval(
     tally = Tally()
     for stage, priced, times in _distinct(program, estimates):
         tally.add(stage.tasks, priced, [times * count for count in stage.counts()])
-    factor = math.exp(NORMAL_90 * tally.spread(software))
+    factor = math.exp(NORMAL_90 * tally.log_sigma(software))
     total = timeline.duration_s
     return Estimate(
         seconds=total,

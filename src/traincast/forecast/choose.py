@@ -92,7 +92,7 @@ def find_gap(job: Job, cluster: Cluster, plan: Parallelism) -> str:
     plain = Parallelism(data=plan.data)
     if plan != replace(plain, overlap=plan.overlap, bucket_bytes=plan.bucket_bytes, bucket_copies=plan.bucket_copies):
         return "it was measured with plain data parallelism"
-    if job.compiled or job.stack != "pytorch" or job.graph.mode != "training_step":
+    if job.compiled or not job.stack.is_plain or job.graph.mode != "training_step":
         return "it was measured on training steps of PyTorch, not compiled"
     types = sorted({op.dtype for op in job.graph.ops} - EXACT_TYPES)
     if types:

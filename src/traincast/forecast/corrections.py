@@ -11,7 +11,7 @@ from traincast.cost import CostModel
 from traincast.cost.cached import Cached
 from traincast.cost.calibrated import choose_costs
 from traincast.cost.pricing import Pricing, default_ops
-from traincast.cost.stack import Stack, stack, with_constants
+from traincast.cost.stack import with_constants
 from traincast.forecast.activity import describe_activity, expect_run_utilization
 from traincast.forecast.choose import stretch
 from traincast.forecast.gaussian_process import ErrorProcess, Shares, condition, nearest
@@ -19,7 +19,7 @@ from traincast.forecast.job_time import price_job, spend_energy, time_job
 from traincast.forecast.labels import label_run
 from traincast.forecast.tune import slow_down
 from traincast.resources.correction import GraphCorrection
-from traincast.spec import Calibration, Cluster, Estimate, Forecast, Job, Parallelism, RunLabels, Timeline
+from traincast.spec import Calibration, Cluster, Estimate, Forecast, Job, Parallelism, RunLabels, Stack, Timeline
 from traincast.spec.calibration import (
     Choice,
     LearnedStacks,
@@ -109,9 +109,9 @@ class Corrections:
         novelty = novelty_of(scope, labels)
         return self._choices.get((labels.stack, tuple(sorted(novelty.kinds)), novelty.reach), IGNORE)
 
-    def answer(self, labels: RunLabels, choice: Choice, stack_name: str, ask: Ask) -> Answer:
+    def answer(self, labels: RunLabels, choice: Choice, start: Stack, ask: Ask) -> Answer:
         table = self._fitted if choice.constants else self._shipped
-        software = table.stack_for(labels, stack(stack_name), profile=choice.profile)
+        software = table.stack_for(labels, start, profile=choice.profile)
         answer = ask(Pricing(ops=self._ops, stack=software))
         step = answer.step
         process = table.process_for(labels) if choice.near else None
@@ -287,7 +287,7 @@ def describe_choice(calibration: Calibration, scope: Scope | None, choice: Choic
 
 
 def _with(start: Stack, found: StackConstants) -> Stack:
-    return replace(with_constants(start, found.constants), spread=found.log_sigma, num_steps=found.num_steps)
+    return replace(with_constants(start, found.constants), log_sigma=found.log_sigma, num_steps=found.num_steps)
 
 
 def _around(step: Estimate, seconds: float, log_sigma: float) -> Estimate:

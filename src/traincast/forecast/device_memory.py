@@ -2,18 +2,12 @@
 
 from dataclasses import dataclass
 
-from traincast.forecast import REUSING_STACKS, outside_bytes, overheads_of
+from traincast.forecast import outside_bytes, overheads_of
 from traincast.lower import lower
 from traincast.simulate import replay_stages
 from traincast.simulate.memory import keeps_gradients
 from traincast.simulate.reserve import LEAN, Surroundings, device_bytes, reserved_bytes, searches_algorithms
-from traincast.spec import Cluster, Job, Parallelism
-
-LEAN_STACKS = REUSING_STACKS | {"nanotron", "composer", "litgpt"}
-"""Stacks of transformers alone whose peaks are known to hold little beside their tensors."""
-
-GREEDY_STACKS = frozenset({"nvidia-dle-tensorflow"})
-"""Stacks that take the whole device when they start (TensorFlow, unless it is told to grow)."""
+from traincast.spec import Cluster, Job, Parallelism, Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +22,9 @@ class DeviceMemory:
     """What the device has given away, context and workspaces included: nvidia-smi."""
 
 
-def surroundings_of(stack_name: str) -> Surroundings:
+def surroundings_of(stack: Stack) -> Surroundings:
     """What lies around the allocator under a stack."""
-    return LEAN if stack_name in LEAN_STACKS else Surroundings()
+    return LEAN if stack.memory.lean else Surroundings()
 
 
 def watch_device(job: Job, cluster: Cluster, plan: Parallelism) -> DeviceMemory:
@@ -50,7 +44,7 @@ def watch_device(job: Job, cluster: Cluster, plan: Parallelism) -> DeviceMemory:
     reserved = reserved_bytes(stage, profile, accumulates=keeps_gradients(stage, plan.micro_batches))
     around = surroundings_of(job.stack)
     used = device_bytes(reserved, capacity_bytes=capacity, searches=searches_algorithms(stage), around=around)
-    if job.stack in GREEDY_STACKS:
+    if job.stack.memory.greedy:
         used = around.full * capacity
     live = profile.peak_bytes - profile.by_role.get("allocator", 0.0)
     return DeviceMemory(live_bytes=live, reserved_bytes=reserved, used_bytes=used)

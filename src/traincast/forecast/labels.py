@@ -19,7 +19,7 @@ def label_run(job: Job, cluster: Cluster, plan: Parallelism) -> RunLabels:
         mode=graph.mode,
         precision=_precision_of(graph),
         device=group.device.name,
-        stack=job.stack,
+        stack=job.stack.name,
         recompute=plan.recompute,
         compiled=job.compiled,
         num_parameters=float(_count_parameters(graph)),

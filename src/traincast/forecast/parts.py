@@ -6,7 +6,6 @@ from traincast.cost import CostModel
 from traincast.cost.interaction import WEIGHTS, Interacting, Network, load_network
 from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
-from traincast.cost.stack import stack
 from traincast.forecast.choose import Reuse, ask_reuse
 from traincast.lower import lower
 from traincast.simulate import simulate_step
@@ -27,7 +26,7 @@ def explain_parts(
 ) -> tuple[Part, ...]:
     """Each part's own answer to a forecast's question, and why it is or is not the forecast's."""
     program = lower(job.graph, plan, compiled=job.compiled)
-    software = stack(job.stack)
+    software = job.stack
     used = costs or Pricing(stack=software)
     layers = used.base if isinstance(used, Interacting) else used
     bound_s = _simulate(program, cluster, Pricing(ops=Roofline(), stack=software), job)

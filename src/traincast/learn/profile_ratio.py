@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from traincast.cost.stack import Stack
 from traincast.forecast.corrections import compute_ratio
 from traincast.forecast.tune import MAX_STEPS, slow_down
 from traincast.learn.stack_fit import FittedStacks, MeasuredStep, fit_networks, fit_stacks
-from traincast.spec import RunLabels
+from traincast.spec import RunLabels, Stack
 from traincast.spec.calibration import ProfileRatio
 
 

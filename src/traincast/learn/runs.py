@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from traincast.catalog.stacks import stack_names
 from traincast.cost.cached import Cached
 from traincast.cost.pricing import default_ops
-from traincast.cost.stack import Stack, load_stacks
 from traincast.errors import InvalidInput
 from traincast.learn.profile_ratio import Learned, fit_all, fit_ratios
 from traincast.learn.select import forecast_all, read_scope, select
 from traincast.learn.stack_fit import FittedStacks, MeasuredStep, describe_stack, measure_steps
-from traincast.spec import Calibration, MeasuredRun, RunLabels
+from traincast.spec import Calibration, MeasuredRun, RunLabels, Stack
 from traincast.spec.calibration import LearnedStacks, RunCorrections, StackConstants
 
 
@@ -77,4 +77,4 @@ def _keep(learned: Learned, steps: Sequence[MeasuredStep], *, prior: Stack | Non
 
 
 def _everywhere(prior: Stack) -> tuple[StackConstants, ...]:
-    return tuple(describe_stack(prior, name) for name in load_stacks())
+    return tuple(describe_stack(prior, name) for name in stack_names())

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from traincast.cost import OpModel
 from traincast.cost.pricing import Pricing
-from traincast.cost.stack import TUNABLE, Stack, read_constants, stack, with_constants
+from traincast.cost.stack import TUNABLE, read_constants, with_constants
 from traincast.errors import TraincastError
 from traincast.forecast.tune import COMMUNICATING, MAX_STEPS, KnownStep, know_step, tune
-from traincast.spec import MeasuredRun, RunLabels
+from traincast.spec import MeasuredRun, RunLabels, Stack
 from traincast.spec.calibration import StackConstants
 
 Group = tuple[str, str | None]
@@ -52,7 +52,7 @@ class FittedStacks:
 
 def describe_stack(found: Stack, name: str, device: str | None = None) -> StackConstants:
     return StackConstants(
-        stack=name, device=device, constants=read_constants(found), log_sigma=found.spread, num_steps=found.num_steps
+        stack=name, device=device, constants=read_constants(found), log_sigma=found.log_sigma, num_steps=found.num_steps
     )
 
 
@@ -65,7 +65,7 @@ def measure_steps(runs: Sequence[MeasuredRun], *, ops: OpModel, prior: Stack | N
         except TraincastError as error:
             logging.getLogger(__name__).info("nothing is learnt from %s: %s", run.name, error)
             continue
-        steps.append(MeasuredStep(labels=run.labels, step=step, start=prior or stack(run.job.stack)))
+        steps.append(MeasuredStep(labels=run.labels, step=step, start=prior or run.job.stack))
     return steps
 
 

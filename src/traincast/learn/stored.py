@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from traincast import catalog
 from traincast.errors import TraincastError
 from traincast.forecast.labels import label_run
-from traincast.forecast.request import WorkloadOptions, load_source
+from traincast.forecast.resolve import load_source
 from traincast.spec import Job, MeasuredRun, Measurement, Parallelism
+from traincast.spec.question import WorkloadOptions
 
 
 def read_stored(measurements: Sequence[Measurement]) -> list[MeasuredRun]:

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from traincast.errors import InvalidInput
-from traincast.forecast.request import Request
 from traincast.plan.nouns import Candidate, Figures, Limits, Miss, Plan, Search, Space, job_quantile_s, meet_probability
 from traincast.plan.pose import pose_job, pose_request
 from traincast.plan.search import Watch, search
-from traincast.spec import Cluster, Job
+from traincast.spec import Cluster, Job, Question
 
 __all__ = [
     "Candidate",
@@ -25,7 +24,7 @@ __all__ = [
 
 
 def plan(
-    job: Job | Request,
+    job: Job | Question,
     clusters: Cluster | Sequence[Cluster],
     *,
     space: Space | None = None,
@@ -41,7 +40,7 @@ def plan(
 
 
 def search_plans(
-    job: Job | Request,
+    job: Job | Question,
     clusters: Cluster | Sequence[Cluster],
     *,
     space: Space | None = None,

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from traincast.cost.pricing import Pricing
-from traincast.cost.stack import stack
 from traincast.errors import IllegalPlan
 from traincast.forecast import MEMORY_SPREAD, NORMAL_90, Tally, forecast, outside_bytes, overheads_of
 from traincast.forecast.job_time import price_job, spend_energy, time_job
@@ -26,6 +25,7 @@ from traincast.spec import (
     MemoryProfile,
     Op,
     Parallelism,
+    Stack,
     Stage,
     Task,
     Timeline,
@@ -78,7 +78,7 @@ class Bench:
     limits: Limits = field(default_factory=Limits)
     _variants: dict[Spot, Variant | str | None] = field(default_factory=dict)
     """None: a model that cannot be taken apart; a text: why the split is impossible."""
-    _pricing: dict[str, Pricing] = field(default_factory=dict)
+    _pricing: dict[Stack, Pricing] = field(default_factory=dict)
     _ops: dict[tuple[int, str], tuple[Estimate, ...]] = field(default_factory=dict)
     _updates: dict[Spot, Estimate] = field(default_factory=dict)
     _collectives: dict[Spot, Estimate] = field(default_factory=dict)
@@ -239,7 +239,7 @@ class Bench:
             if self.limits.deadline_s is not None or self.limits.budget_usd is not None:
                 share = cut.owner.count(number)
                 tally.add(stage.tasks, estimates, [share * count for count in stage.counts()])
-        spread = tally.spread(stack(job.stack)) if tally.seconds else 0.0
+        spread = tally.log_sigma(job.stack) if tally.seconds else 0.0
         return Stages(
             runs=tuple(runs), owner=cut.owner, hop_s=hop_s, passes=tuple(parts), spread=spread  # type: ignore[arg-type]
         )  # fmt: skip
@@ -301,7 +301,7 @@ class Bench:
 
     def _model(self, job: Job) -> Pricing:
         if job.stack not in self._pricing:
-            self._pricing[job.stack] = Pricing(stack=stack(job.stack))
+            self._pricing[job.stack] = Pricing(stack=job.stack)
         return self._pricing[job.stack]
 
     def forget(self, cluster: Cluster) -> None:

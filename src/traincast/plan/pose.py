@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from traincast.errors import InvalidInput
-from traincast.forecast.request import Request, build_job, fill_in, load_source
+from traincast.forecast.resolve import build_job, choose_stack, fill_in, find_length, load_source
 from traincast.plan.nouns import Pose, Space
-from traincast.spec import Job
+from traincast.spec import Job, Question
 from traincast.spec.graph import Graph, Scalable
 
 
@@ -37,21 +37,24 @@ def pose_job(job: Job, space: Space | None) -> tuple[Pose, Space]:
 class _Named:
     """A request whose batch and recomputation may be changed; picklable, so that processes can share it."""
 
-    request: Request
+    request: Question
 
     def __call__(self, batch: int, recompute: str) -> Job:
         request = self.request
         built_in = not _is_file(request.source)
         key = _Key(request, batch, recompute if built_in else "none")
-        return build_job(request.job, _load(key))
+        return build_job(
+            request.job, _load(key), stack=choose_stack(request.job), seq=find_length(request.source, request.workload)
+        )
 
 
 class _Key:
     """A request holds dicts, which have no hash; its text has."""
 
-    def __init__(self, request: Request, batch: int, recompute: str) -> None:
+    def __init__(self, request: Question, batch: int, recompute: str) -> None:
         self.request, self.batch, self.recompute = request, batch, recompute
-        self.text = repr((request.source, request.workload, batch, recompute))
+        self.stack = choose_stack(request.job)
+        self.text = repr((request.source, request.workload, batch, recompute, self.stack))
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -63,14 +66,14 @@ class _Key:
 @functools.lru_cache(maxsize=64)
 def _load(key: _Key) -> Graph:
     options = dataclasses.replace(key.request.workload, batch=key.batch)
-    return load_source(key.request.source, options, recompute=key.recompute)
+    return load_source(key.request.source, options, recompute=key.recompute, stack=key.stack)
 
 
 def _is_file(source: str) -> bool:
     return Path(source.rpartition(":")[0] if ".py:" in source else source).exists()
 
 
-def pose_request(request: Request, space: Space | None) -> tuple[Pose, Space]:
+def pose_request(request: Question, space: Space | None) -> tuple[Pose, Space]:
     """A request at any batch, but for a graph that was saved at one; without a space the plan of the request says how many
     samples a step has."""
     whole = fill_in(request)
@@ -82,7 +85,7 @@ def pose_request(request: Request, space: Space | None) -> tuple[Pose, Space]:
     return _Named(whole), space
 
 
-def global_batch_of(request: Request) -> int:
+def global_batch_of(request: Question) -> int:
     """Samples of one step as the request describes it."""
     batch = request.workload.batch
     if batch is None:

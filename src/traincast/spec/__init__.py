@@ -26,6 +26,7 @@ from traincast.spec.measurement import (
 )
 from traincast.spec.parallel import AXES, ORDERS, RECOMPUTES, Parallelism
 from traincast.spec.program import COLLECTIVES, HOST, Collective, Program, Stage, Task
+from traincast.spec.question import Question, WorkloadOptions
 from traincast.spec.resources import RESOURCES, Activity, ResourceProfile
 from traincast.spec.result import (
     COVERAGE,
@@ -39,6 +40,7 @@ from traincast.spec.result import (
     Span,
     Timeline,
 )
+from traincast.spec.stack import LogFacts, MemoryHabits, PlanHabits, RecipeHabits, Stack
 
 __all__ = [
     "AXES",
@@ -71,9 +73,11 @@ __all__ = [
     "JobOutcome",
     "JobTime",
     "Link",
+    "LogFacts",
     "MachineRates",
     "MeasuredRun",
     "Measurement",
+    "MemoryHabits",
     "MemoryProfile",
     "NodeGroup",
     "NodePool",
@@ -81,9 +85,12 @@ __all__ = [
     "Op",
     "Parallelism",
     "Part",
+    "PlanHabits",
     "Program",
+    "Question",
     "Range",
     "Rates",
+    "RecipeHabits",
     "Repeat",
     "Request",
     "ResourceProfile",
@@ -92,8 +99,10 @@ __all__ = [
     "Schedule",
     "Snapshot",
     "Span",
+    "Stack",
     "Stage",
     "Task",
     "Tensor",
     "Timeline",
+    "WorkloadOptions",
 ]
