@@ -1,6 +1,8 @@
 """`traincast learn`, and what it made used by other commands."""
 
+import csv
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,3 +62,14 @@ def test_mistakes_are_one_line(run: Run, runs: Path, tmp_path: Path) -> None:
         ran = run(*words)
         assert ran.code == 2
         assert len(ran.err.splitlines()) == 1
+
+
+def test_the_commands_of_a_batch_name_what_was_learnt_and_answer_the_same(run: Run, runs: Path, tmp_path: Path) -> None:
+    run("batch", runs, "-o", tmp_path / "p.csv", "--given", runs, "--commands", tmp_path / "commands.txt")
+    with (tmp_path / "p.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    commands = (tmp_path / "commands.txt").read_text().splitlines()
+    words = shlex.split(commands[1])
+    assert words[-2:] == ["--given", str(runs)]
+    answer = json.loads(run(*words[1:], "--json").out)
+    assert float(rows[1]["step_s"]) == pytest.approx(answer["step"]["seconds"], rel=1e-8)

@@ -14,7 +14,7 @@ from traincast.schedule.simulator import simulate_cluster
 from traincast.spec.fleet import Fleet, NodePool
 
 COVERED: dict[str, Policy] = {
-    **{name: POLICIES[name] for name in ("fifo", "first-fit", "sjf", "easy", "conservative", "srtf", "srsf")},
+    **{name: POLICIES[name] for name in ("fifo", "first-fit", "sjf", "srtf", "srsf")},
     "las": LeastAttained(limits=(500.0, 3000.0)),
     "las-2d": LeastAttained("las-2d", by_gpu=True, limits=(500.0, 3000.0)),
 }

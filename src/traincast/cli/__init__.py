@@ -28,6 +28,8 @@ COMMANDS = {
     "testbed": "Run real distributed steps on an emulated cluster.",
     "store": "Keep, list and export measurements.",
     "serve": "Answer forecasts over HTTP, with a page.",
+    "work": "Run plans and schedules for services that share a database.",
+    "token": "Add, list or remove the tokens of a service.",
 }
 """Every command and its line in the help. A command lives in the module of its name, as a function of its name."""
 

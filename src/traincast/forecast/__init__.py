@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from traincast.cost import CostModel
 from traincast.cost.offload import describe_host
 from traincast.cost.pricing import Pricing
+from traincast.cost.routes import describe_links
 from traincast.errors import IllegalPlan
 from traincast.forecast.activity import describe_activity, expect_run_utilization
 from traincast.forecast.balance import advise_split
@@ -65,7 +66,10 @@ def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None,
     estimates = _price_stages(program, cluster, model)
     if job.cuda_graphs:
         estimates = _replayed(estimates)
-    timeline = simulate_step(program, estimates, draw=draw)
+    timeline = simulate_step(program, estimates)
+    if draw:
+        # Drawing adds up one span after the other; the step is that of the closed form, drawn or not, to the last digit.
+        timeline = replace(timeline, spans=simulate_step(program, estimates, draw=True).spans)
     memory = _worst_memory(program, cluster, job.stack)
     if plan.asynchronous:
         timeline = replace(timeline, duration_s=max(timeline.duration_s, _server_seconds(job, cluster, plan, model)))
@@ -236,7 +240,12 @@ def _answer(job: Job, cluster: Cluster, program: Program, step: Estimate, timeli
         utilization=flop / (step.seconds * peak * cluster.num_devices) if peak and step.seconds else 0.0,
         grounds=_ground_shares(program, estimates),
         unknown_ops=job.graph.unknown_ops(),
-        notes=(*program.notes, *balance, *((describe_host(cluster),) if plan.offload_optimizer else ())),
+        notes=(
+            *program.notes,
+            *balance,
+            *describe_links(cluster),
+            *((describe_host(cluster),) if plan.offload_optimizer else ()),
+        ),
     )
 
 

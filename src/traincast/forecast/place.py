@@ -16,8 +16,8 @@ NVLINK_FROM_BYTES_PER_S = 40 * GIGA
 """A link inside a node of at least this rate is taken for NVLink, a slower one for PCIe."""
 RDMA_FROM_BYTES_PER_S = 200 * GIGA / 8
 """A network of at least this rate per node is taken for InfiniBand, a slower one for Ethernet."""
-_PCIE_LATENCY_S, _NVLINK_LATENCY_S = 8e-6, 3e-6
-_ETHERNET_LATENCY_S, _RDMA_LATENCY_S = 3e-5, 8e-6
+_PCIE_LATENCY_S, _NVLINK_LATENCY_S = 1.5e-6, 1.2e-6
+_ETHERNET_LATENCY_S, _RDMA_LATENCY_S = 2.5e-5, 5e-6
 _BRIDGE = "bridge"
 """The link inside a node is the device's own, though its usual node has none."""
 _RATE = re.compile(r"[0-9.]+(?:e[+-]?\d+)?\s*[KMGT]?(?:bit/s|bps|b/s|byte/s|B/s)", re.IGNORECASE)
@@ -189,7 +189,8 @@ def _link_between(given: Any, typical: Link, *, needed: bool, said: list[str]) -
         name=f"{rate * 8 / GIGA:g} Gb/s",
         bytes_per_s=rate,
         latency_s=_RDMA_LATENCY_S if fast else _ETHERNET_LATENCY_S,
-        kind="infiniband" if fast else "ethernet",
+        kind="",
+        transport="",
     )
 
 

@@ -43,6 +43,9 @@ def is_covered(policy: Any, *, jobs: JobTable, fleet: Fleet, placer: Placer, bel
         return False
     if policy.preemptive:
         return policy.key in _MOVING_KEYS and policy.wakeup is None
+    by_count = isinstance(placer, AnyGpus) or fleet.pools[0].num_nodes <= 1
+    if policy.fit in ("easy", "conservative") and not by_count:
+        return False
     if policy.fit == "conservative":
         return policy.key is by_submission
     return policy.key in (by_submission, by_estimate)

@@ -4,6 +4,7 @@ import heapq
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from traincast.schedule.policies import Policy
 from traincast.schedule.protocols import Compat, Packing, RoundPolicy
 from traincast.schedule.speeds import PerfModel, SameSpeed
 from traincast.spec.fleet import Fleet, Occupation, Request, RunningJob, Schedule, Snapshot
+
+if TYPE_CHECKING:
+    from traincast.schedule.reservations import Plan, Reservation
 
 FINISH, FAIL, REPAIR = 0, 1, 2
 FUTURE, WAITING, RUNNING, DONE, REJECTED = range(5)
@@ -113,6 +117,8 @@ class Floor:
         self.queueing: Policy | None = None if isinstance(policy, RoundPolicy) else policy
         self.line = None if self.queueing is None else self.queueing.line(self)
         self.packing = policy if isinstance(policy, Packing) else None
+        self.reservation: Reservation | None = None
+        self.plan: Plan | None = None
         self.node_failures = [0] * len(self.nodes.free)
         if failures is not None:
             for node in range(len(self.nodes.free)):
@@ -207,6 +213,8 @@ class Floor:
             self.line.join(job, now)
 
     def finish(self, job: int, now: float) -> None:
+        if self.since[job] + self.guess_left[job] / self.rate[job] > now:
+            self.reservation = None
         self.settle(job, now)
         if self.line is not None:
             self.line.leave(job, now)
@@ -226,6 +234,7 @@ class Floor:
         if failures.rack_share and failures.takes_rack(node, count):
             rack = self.nodes.rack_of[node]
             nodes = [other for other, its in enumerate(self.nodes.rack_of) if its == rack]
+        self.reservation = None
         for broken in nodes:
             if broken in self.nodes.down:
                 continue
@@ -240,6 +249,7 @@ class Floor:
         failures = self.failures
         if failures is None:
             return
+        self.reservation = None
         self.nodes.repair(node)
         self.membership += 1
         self.node_failures[node] = count + 1
@@ -383,6 +393,7 @@ class Floor:
 
     def set_rate(self, job: int, rate: float, now: float) -> None:
         if rate != self.rate[job]:
+            self.reservation = self.plan = None
             self.settle(job, now)
             self.rate[job] = rate
             self._schedule_finish(job, now)

@@ -186,6 +186,8 @@ def _pass(floor: Floor, now: float) -> None:
     if floor.packing is not None and floor.waiting:
         passes.pack(floor, line, floor.packing, now)
     floor.wake_s = line.wakeup_s(now)
+    if floor.plan is not None:
+        floor.wake_s = min(floor.wake_s, floor.plan.wakeup_s(now))
     if floor.wake_s <= now:
         floor.wake_s = math.nextafter(now, math.inf)
     if floor.compat.recheck_s is not None and (before != (len(floor.running), floor.seq) or _arrived_now(floor, now)):

@@ -260,6 +260,34 @@ class Problem(BaseModel):
     error: str = Field(examples=["unknown device 'b20'; known devices: ... (did you mean 'b200'?)"])
 
 
+class StorageAnswer(BaseModel):
+    """Where models and jobs are kept and whether that works."""
+
+    backend: str
+    writable: bool
+    fault: str | None
+
+
+class QueueAnswer(BaseModel):
+    """How the jobs stand."""
+
+    queued: int
+    running: int
+    oldest_s: float
+    runners: int
+    runners_alive: int
+
+
+class HealthAnswer(BaseModel):
+    """What works and what does not."""
+
+    status: Literal["ok", "failing"]
+    problems: list[str]
+    storage: StorageAnswer
+    queue: QueueAnswer
+    version: str
+
+
 class ModelAnswer(BaseModel):
     """An upload that can be forecast."""
 

@@ -12,7 +12,7 @@ from traincast.spec.fleet import (
     Snapshot,
 )
 from traincast.spec.graph import KINDS, MODES, PHASES, ROLES, Graph, Op, Repeat, Tensor
-from traincast.spec.hardware import Cluster, Device, Link, NodeGroup
+from traincast.spec.hardware import Cluster, Device, Domain, Link, NodeGroup
 from traincast.spec.job import Job
 from traincast.spec.measurement import (
     SUBJECTS,
@@ -63,6 +63,7 @@ __all__ = [
     "Collective",
     "CollectiveRates",
     "Device",
+    "Domain",
     "Environment",
     "Estimate",
     "Experiment",

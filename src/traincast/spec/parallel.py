@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from traincast.errors import IllegalPlan
 from traincast.spec.asked import asked
-from traincast.units import MEGA
+from traincast.units import DTYPE_BYTES, MEGA
 
 ORDERS = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 BALANCES = ("layers", "products")
@@ -14,6 +14,47 @@ RECOMPUTES = ("none", "selective", "full", "products")
 layer but the result of attention and every second product with weights (torchtitan's selective policy)."""
 AXES = ("tensor", "context", "expert", "data", "pipeline")
 """From the innermost (neighbouring ranks) to the outermost; expert lies inside data."""
+
+PRACTICED_PASSES = 4
+"""Micro-batches for each stage of a pipeline where nobody says how many: with four of them the bubble is a fifth of the step
+(Huang et al. 2019), and published runs have four to sixteen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatches:
+    """A number of passes that was not given, and where it comes from."""
+
+    count: int
+    reason: str
+    """One sentence for the answer; empty where nothing was assumed."""
+
+
+def implied_micro_batches(
+    *, micro_batch: float, data: int, pipeline: int = 1, global_batch: float | None = None
+) -> MicroBatches:
+    """What the global batch, the replicas and the micro-batch imply; else what a practitioner would set."""
+    if micro_batch <= 0 or data < 1 or pipeline < 1:
+        raise IllegalPlan(f"micro_batch = {micro_batch}, data = {data}, pipeline = {pipeline}; all must be above 0")
+    if global_batch is not None:
+        count = global_batch / (micro_batch * data)
+        if count < 1 - 1e-9 or abs(count - round(count)) > 1e-6 * count:
+            raise IllegalPlan(
+                f"a global batch of {global_batch:g} is no multiple of micro-batch {micro_batch:g} x data {data} = "
+                f"{micro_batch * data:g}; use {max(1, round(count)) * micro_batch * data:g}, or another micro-batch"
+            )
+        passes = f"{round(count)} micro-batch{'es' if round(count) > 1 else ''}"
+        return MicroBatches(
+            count=round(count),
+            reason=f"{passes} of {micro_batch:g} on each of {data} replicas make the global batch of {global_batch:g}",
+        )
+    if pipeline == 1:
+        return MicroBatches(count=1, reason="")
+    count = PRACTICED_PASSES * pipeline
+    return MicroBatches(
+        count=count,
+        reason=f"the number of micro-batches is not given; {count} are assumed, {PRACTICED_PASSES} for each of the {pipeline} "
+        f"stages, a global batch of {count * micro_batch * data:g}",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +101,12 @@ class Parallelism:
     (gradient_as_bucket_view, Megatron-LM)."""
     overlap: bool = asked(True, "Reduce gradients and gather weights beside computation.")
     """Gradient reduction and weight gathering run beside computation."""
+    reduce_dtype: str | None = asked(
+        None, "The format in which gradients travel: fp32, bf16 ...; default: as they are kept."
+    )
+    """The format in which gradients travel (FSDP's reduce_dtype, DDP's compression hooks). None: the one they are kept in."""
+    async_tensor: bool = asked(False, "Transfers of the tensor axis run beside pieces of its products.")
+    """Products of the tensor axis run in pieces, each beside the transfer of the next (asynchronous tensor parallelism)."""
     servers: int = asked(0, "Parameter servers; 0: all-reduce.")
     """Parameter servers; 0: all-reduce."""
     asynchronous: bool = asked(False, "Workers do not wait for each other; needs --servers.")
@@ -98,6 +145,8 @@ class Parallelism:
             raise IllegalPlan(f"virtual_stages = {self.virtual_stages} needs pipeline > 1; pipeline is 1")
         if self.bucket_bytes <= 0:
             raise IllegalPlan(f"bucket_bytes = {self.bucket_bytes}; it must be above 0")
+        if self.reduce_dtype is not None and self.reduce_dtype not in DTYPE_BYTES:
+            raise IllegalPlan(f"reduce_dtype = {self.reduce_dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
         if self.servers < 0:
             raise IllegalPlan(f"servers = {self.servers}; it must be 0 (all-reduce) or more")
 

@@ -108,7 +108,8 @@ def _read_model(case: Case, said: list[str]) -> tuple[str, dict[str, Any]]:
     """By its shape where the columns hold all of it; else by its name; else by what is left of its shape; else by the name of
     its network."""
     if is_transformer(case) and all((case.n_layers, case.hidden, case.n_heads, case.vocab, case.seq_len)):
-        return case.model or "", _shape(case, _name_arch(case, said))
+        shape = _shape(case, _name_arch(case, said))
+        return case.model or f"{shape['arch']}-h{case.hidden}-l{case.n_layers}", shape
     names = [name for name in (case.model, case.arch) if name]
     if not names:
         raise InvalidInput("neither the model nor its architecture is named")
@@ -117,7 +118,7 @@ def _read_model(case: Case, said: list[str]) -> tuple[str, dict[str, Any]]:
         return names[0], _sample_sizes(case)
     guessed = _partial_shape(case)
     if guessed is not None:
-        return case.model or "", guessed
+        return case.model or guessed["arch"], guessed
     known = next((name for name in names[1:] if facts.get(name) is not None), None)
     if known is None:
         facts.find(names[0])  # complains, with what the name may have meant
