@@ -84,11 +84,18 @@ def _lines(found: "Calibration") -> list[str]:
             f"{max(devices for devices, _ in scope.devices.values())} devices"
         )
         for one in runs.selections if runs else ():
-            if one.stack != scope.stack or one.error_without is None or one.error_with is None:
+            # What is new in several ways is left out as its strangest one is; the file holds them all.
+            if (
+                one.stack != scope.stack
+                or len(one.novelties) > 1
+                or one.error_without is None
+                or one.error_with is None
+            ):
                 continue
-            news = " and ".join(one.novelties) or "nothing"
+            news = one.novelties[0] if one.novelties else "nothing"
+            news += f" (beyond {one.reach[0]} devices)" if one.reach else ""
             lines.append(
-                f"  new: {news:28} error on left-out runs {one.error_without:6.1%} without them, {one.error_with:6.1%} with"
+                f"  new: {news:32} error on left-out runs {one.error_without:6.1%} without them, {one.error_with:6.1%} with"
                 f" them ({_words(one.choice)})"
             )
     return lines
