@@ -1,8 +1,10 @@
 """The fields of a question to command-line options and back: every command that asks takes the same words."""
 
+import dataclasses
 import functools
 import inspect
 import re
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
@@ -34,7 +36,9 @@ def takes_question(
     fields = [item for item in QUESTION_FIELDS if item.section in kept and item.name not in left_out]
 
     def decorate(function: Command) -> Command:
-        own = [each for each in inspect.signature(function).parameters.values() if each.name not in _MADE]
+        declared = inspect.signature(function, eval_str=True).parameters.values()
+        groups = {each.name: each.annotation for each in declared if _is_group(each)}
+        own = [part for each in declared if each.name not in _MADE for part in _expand(each)]
         taken = {each.name for each in own}
         asked = [item for item in fields if item.name not in taken]
         parameters = [_source(), *(_parameter(item, many=item.name in listed) for item in asked)]
@@ -44,14 +48,22 @@ def takes_question(
         @functools.wraps(function)
         def run(**values: Any) -> None:
             said = {item.name: values.pop(item.name) for item in asked}
-            made: dict[str, Any] = {"question": build_question(values.pop("source"), said, asked, values)}
+            made: dict[str, Any] = {
+                "question": build_question(values.pop("source"), said, asked, values, lists=bool(listed))
+            }
             if listed:
                 made["choices"] = {name: said[name] for name in listed if said.get(name) is not None}
-            values.pop(GPUS if GPUS not in taken else "", None)
+            if GPUS not in taken:
+                values.pop(GPUS, None)
+            for name, kind in groups.items():
+                made[name] = kind(**{item.name: values.pop(item.name) for item in dataclasses.fields(kind)})
             function(**made, **values)
 
         places = inspect.Parameter.KEYWORD_ONLY
-        whole = [each.replace(kind=places) for each in (*parameters, *own)]
+        first = [each for each in own if _is_argument(each)]
+        whole = [
+            each.replace(kind=places) for each in (*first, *parameters, *(each for each in own if each not in first))
+        ]
         run.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in whole}
         # typer reads the signature of what a wrapper wraps; this one has its own.
@@ -64,7 +76,30 @@ def takes_question(
 _MADE = ("question", "choices")
 
 
-def build_question(source: str, said: Mapping[str, Any], asked: Iterable[Asked], others: Mapping[str, Any]) -> Question:
+def _is_group(parameter: inspect.Parameter) -> bool:
+    return parameter.name not in _MADE and dataclasses.is_dataclass(parameter.annotation)
+
+
+def _is_argument(parameter: inspect.Parameter) -> bool:
+    """Whether it is given by its place, before the source."""
+    notes = typing.get_args(parameter.annotation)[1:]
+    return any(isinstance(note, typer.models.ArgumentInfo) for note in notes)
+
+
+def _expand(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """A parameter, or one for each field of the group of options that it is."""
+    if not _is_group(parameter):
+        return [parameter]
+    hints = typing.get_type_hints(parameter.annotation, include_extras=True)
+    return [
+        inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default, annotation=hints[item.name])
+        for item in dataclasses.fields(parameter.annotation)
+    ]
+
+
+def build_question(
+    source: str, said: Mapping[str, Any], asked: Iterable[Asked], others: Mapping[str, Any], *, lists: bool = False
+) -> Question:
     """The question that a command line asks; what was not said is left out."""
     parts: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for item in asked:
@@ -72,7 +107,7 @@ def build_question(source: str, said: Mapping[str, Any], asked: Iterable[Asked],
         if value is not None and not isinstance(value, tuple):
             parts[item.section][item.name] = value
     gpus = others.get(GPUS)
-    if isinstance(gpus, str) and GPUS in others:
+    if isinstance(gpus, str) and (is_hardware(gpus) or not lists):
         parts["cluster"] = {**_read_hardware(gpus, parts["cluster"]), **parts["cluster"]}
     workload = WorkloadOptions(**parts.pop("workload"))
     return Question(source=source, workload=workload, **parts)
@@ -125,7 +160,10 @@ def _reader(item: Asked) -> Callable[[str], Any]:
     def read(text: Any) -> Any:
         if not isinstance(text, str):
             return text
-        amount = _READERS[item.unit](text)
+        try:
+            amount = float(text)
+        except ValueError:
+            amount = _read_unit(item, text)
         if item.kind is not int:
             return amount
         if not amount.is_integer():
@@ -133,6 +171,13 @@ def _reader(item: Asked) -> Callable[[str], Any]:
         return int(amount)
 
     return read
+
+
+def _read_unit(item: Asked, text: str) -> float:
+    try:
+        return _READERS[item.unit](text)
+    except InvalidInput as error:
+        raise InvalidInput(f"{item.flags[0]}: {error}") from error
 
 
 def _many(item: Asked) -> Callable[[str], Any]:

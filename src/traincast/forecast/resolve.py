@@ -60,7 +60,7 @@ def resolve(question: Question) -> Resolved:
         frugal = pose_job(whole, full, cluster=cluster, stack=stack)
     return Resolved(
         job=job, cluster=cluster, parallelism=plan, assumptions=tuple(dict.fromkeys(said)), frugal=frugal,
-        settings=_settings(whole, job, plan),
+        settings=describe_settings(whole, job, plan),
     )  # fmt: skip
 
 
@@ -305,7 +305,8 @@ def find_length(source: str, options: WorkloadOptions) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _settings(question: Question, job: Job, plan: Parallelism) -> dict[str, Any]:
+def describe_settings(question: Question, job: Job, plan: Parallelism) -> dict[str, Any]:
+    """What the answer is for, by name."""
     options, batch = question.workload, job.graph.batch_size
     return {
         "precision": read_precision(options.precision, job.stack, sharded=plan.zero == 3),

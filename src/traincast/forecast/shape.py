@@ -22,6 +22,11 @@ USUAL_ARCH = "llama"
 def complete_shape(title: str, options: WorkloadOptions, said: list[str]) -> dict[str, Any]:
     """The arguments of `from_shape`; where layers, width, heads, vocabulary or length are not said, usual ones."""
     known = {name: getattr(options, name) for name in SHAPE if getattr(options, name) is not None}
+    for name, size in known.items():
+        if isinstance(size, int) and not isinstance(size, bool) and size < 1:
+            raise InvalidInput(f"{name} = {size}; it must be a whole number of at least 1")
+    if options.params is not None and not 0 < options.params < 1e18:
+        raise InvalidInput(f"params = {options.params:g}; it must be above 0 and below 1e18")
     arch = str(known.get("arch", USUAL_ARCH)).strip().lower()
     known["arch"] = name_style(arch) or arch
     if options.seq is not None:

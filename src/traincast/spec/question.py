@@ -16,7 +16,9 @@ _OPTIMIZERS = ("adamw", "adam", "sgd", "momentum", "none ...")
 class WorkloadOptions:
     """What is trained and how a step of it is run. None: as published, or as the stack does it."""
 
-    batch: int | None = asked(None, "Samples of one pass of one replica.", "--batch", "-b", unit="count")
+    batch: int | None = asked(
+        None, "Samples of one pass of one replica.", "--batch", "-b", "--micro-batch", unit="count"
+    )
     seq: int | None = asked(None, "Sequence length in tokens.", unit="count")
     precision: str | None = asked(
         None, "bf16: bf16 with fp32 master weights and optimizer state; bf16-pure: all in bf16; also fp32, tf32, fp16, "
