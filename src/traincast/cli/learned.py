@@ -75,7 +75,7 @@ def _read_store(path: Path) -> "list[MeasuredRun]":
     from traincast.store import Store
 
     with Store(path, create=False) as kept:
-        return read_stored(list(kept.measurements()))
+        return read_stored(list(kept.measurements()), store=path)
 
 
 def costs_of(calibration: "Calibration | None") -> "CostModel | None":

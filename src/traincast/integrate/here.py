@@ -77,6 +77,7 @@ class Prepared:
     forecast: Forecast
     experiment: Experiment
     environment: Environment
+    graph: Graph | None = None
 
 
 def find_place(device: str) -> Place:
@@ -142,7 +143,7 @@ def forecast_here(
         answer = forecast(job, cluster, plan, costs=Calibrated(rates=kept, others=Pricing().estimate), draw=True)
         note = f"priced by {len(measured)} measurements on this machine, {measuring_s:g} s of them for this job"
         answer = _widen(answer, float(fit.log_spread([step])[0]), note=note)
-    return Prepared(forecast=answer, experiment=experiment, environment=environment)
+    return Prepared(forecast=answer, experiment=experiment, environment=environment, graph=graph)
 
 
 def _measure(
