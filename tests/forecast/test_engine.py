@@ -19,8 +19,8 @@ from traincast.cost.roofline import Roofline
 from traincast.errors import IllegalPlan, InvalidInput, TraincastError
 from traincast.forecast import forecast
 from traincast.forecast.engine import Engine
-from traincast.spec.hardware import Domain
 from traincast.spec import Cluster, Device, Forecast, Graph, Job, Link, NodeGroup, Parallelism, Stage
+from traincast.spec.hardware import Domain
 
 WARM = Engine()
 """One for all tests of this file, so that each finds what the others left."""

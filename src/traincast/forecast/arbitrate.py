@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traincast.memo import Remember, compute
-from traincast.spec import Calibration, Cluster, Estimate, Graph, Job, Op, Parallelism, Timeline
+from traincast.spec import Cluster, Estimate, Graph, Job, MachineRates, Op, Parallelism, Timeline
 
 if TYPE_CHECKING:
     from traincast.embed import Ranks, Summary
@@ -178,10 +178,10 @@ def _price_layers(graph: Graph, cluster: Cluster, plan: Parallelism) -> float | 
 
 
 @cache
-def load_layers(path: Path = LAYERS) -> Calibration:
+def load_layers(path: Path = LAYERS) -> MachineRates:
     from traincast.files import decode, read_json
 
-    return decode(Calibration, read_json(path), where=path.name)
+    return decode(MachineRates, read_json(path), where=path.name)
 
 
 def _widen(step: Estimate, novelty: float) -> Estimate:

@@ -78,8 +78,13 @@ class Engine:
     def __init__(
         self, *, costs: CostModel | None = None, calibration: Calibration | None = None, most: int = MOST_ANSWERS
     ) -> None:
-        """`costs` or `calibration`: what prices tasks instead of the models that ship with the package."""
-        self.costs = choose_model(costs, calibration)
+        """`costs`: what prices tasks instead of the models that ship with the package. `calibration`: what was learnt from
+        measurements of a machine, which then prices tasks, or from measured runs, which corrects whole steps."""
+        if costs is not None and calibration is not None:
+            raise InvalidInput("both costs and a calibration are given; give one of them")
+        measured = calibration.machine if calibration is not None else None
+        self.costs = costs if measured is None else choose_costs(measured, others=Pricing().estimate)
+        self.calibration = calibration if measured is None else None
         self._remember: Remember = Memo(tracks=(Parallelism, Collective), most=most)
 
     def forecast(
@@ -89,12 +94,26 @@ class Engine:
         """How long a step and the whole job take, whether it fits, and what it costs. `draw`: with every span, and so with how
         busy the devices are. `activity`: corrects those numbers by runs measured in this setting."""
         plan = parallelism or Parallelism(data=cluster.num_devices)
+        if self.calibration is not None:
+            return self._correct(self.calibration, job, cluster, plan, draw=draw, activity=activity)
         program = self.lower(job, cluster, plan)
         estimates = self.cost(program, job, cluster)
         timeline = self.simulate(program, estimates, job, cluster, draw=draw)
         memory = self.memory(program, job, cluster)
         run = Run(program=program, estimates=estimates, timeline=timeline)
         return self.answer(run, memory, job, cluster, activity=activity)
+
+    def _correct(
+        self, calibration: Calibration, job: Job, cluster: Cluster, plan: Parallelism, *, draw: bool,
+        activity: GraphCorrection | None,
+    ) -> Forecast:  # fmt: skip
+        """The forecast with what measured runs taught, under the constants that they choose."""
+        from traincast.forecast.corrections import forecast_calibrated
+
+        def ask(learned: CostModel) -> Forecast:
+            return Engine(costs=learned).forecast(job, cluster, plan, draw=draw, activity=activity)
+
+        return forecast_calibrated(calibration, job, cluster, plan, ask=ask, activity=activity)
 
     def lower(self, job: Job, cluster: Cluster, plan: Parallelism) -> Program:
         """What each distinct rank runs."""
@@ -229,15 +248,6 @@ class Engine:
     def _may_reuse(self, job: Job, cluster: Cluster, plan: Parallelism) -> bool:
         """Whether the reuse predictor could answer, so that the time of the tasks says nothing of the step."""
         return self.costs is None and not find_gap(job, cluster, plan)
-
-
-def choose_model(costs: CostModel | None, calibration: Calibration | None) -> CostModel | None:
-    """The cost model that was given, in one way or the other; None: neither."""
-    if calibration is None:
-        return costs
-    if costs is not None:
-        raise InvalidInput("both costs and a calibration are given; give one of them")
-    return choose_costs(calibration, others=Pricing().estimate)
 
 
 def stack_of(job: Job) -> Stack:

@@ -1,0 +1,10 @@
+from pathlib import Path
+
+import pytest
+
+from research.simulators.__main__ import main
+
+
+def test_without_reference_runs_it_says_what_to_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--references", str(tmp_path / "nowhere")]) == 2
+    assert "no reference runs" in capsys.readouterr().err
