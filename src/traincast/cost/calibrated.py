@@ -15,8 +15,6 @@ from traincast.spec.program import Stage
 from traincast.spec.result import Estimate
 from traincast.units import NORMAL_90
 
-
-
 Others = Callable[[Stage, Cluster], tuple[Estimate, ...]]
 """What prices the tasks that were not measured."""
 
