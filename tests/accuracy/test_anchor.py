@@ -10,9 +10,9 @@ from traincast.accuracy.cases import Case
 from traincast.accuracy.retune import Lesson, Tuned, retune_network
 from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
-from traincast.cost.stack import Stack, with_constants
+from traincast.cost.stack import with_constants
 from traincast.forecast.tune import know_step, slow_down
-from traincast.spec import Job, Parallelism
+from traincast.spec import Job, Parallelism, Stack
 
 PLAIN = Tuned(start=Stack())
 
@@ -29,8 +29,8 @@ def make_lesson(*, times: float = 1.0, batch: float = 8, devices: int = 1, width
 @given(st.floats(0.1, 10.0), st.sampled_from((64, 512, 2048)))
 def test_a_step_of_one_device_takes_exactly_as_many_times_as_long(factor: float, width: int) -> None:
     step = make_lesson(width=width).step
-    assert step.predict(slow_down(Stack(pass_s=1e-3), factor)) == pytest.approx(
-        factor * step.predict(Stack(pass_s=1e-3))
+    assert step.predict(slow_down(Stack(memory_factor=1.1), factor)) == pytest.approx(
+        factor * step.predict(Stack(memory_factor=1.1))
     )
     assert replace(step, slowness=factor).predict(Stack()) == pytest.approx(factor * step.predict(Stack()))
 

@@ -10,7 +10,7 @@ from traincast.accuracy.batch import answer_rows
 from traincast.accuracy.cases import parse_case
 from traincast.accuracy.grant import CHOICES, IGNORE, Grant, Verdict, read_scope
 from traincast.accuracy.retune import Tuned
-from traincast.cost.stack import Stack
+from traincast.spec import Stack
 
 ROW: dict[str, Any] = {
     "case_id": "x", "gpu": "a100-sxm4-40g", "family": "transformer-lm", "arch": "llama", "model": "small", "n_layers": 24,

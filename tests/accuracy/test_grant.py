@@ -11,11 +11,11 @@ from traincast.accuracy.cases import Case
 from traincast.accuracy.grant import CHOICES, IGNORE, Fold, Novelty, calibrate, choose, read_scope, weigh
 from traincast.accuracy.predictions import Prediction
 from traincast.accuracy.retune import Lesson
+from traincast.catalog.stacks import plain_stack
 from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
-from traincast.cost.stack import Stack
 from traincast.forecast.tune import know_step
-from traincast.spec import Job, Parallelism
+from traincast.spec import Job, Parallelism, Stack
 
 
 def make_lesson(*, slower: float = 1.0, batch: int = 8, **values: object) -> Lesson:
@@ -63,7 +63,7 @@ def test_another_framework_is_answered_as_if_nothing_were_given() -> None:
     stranger = replace(lessons[0].case, framework="another")
     grant = weigh(lessons, [stranger, lessons[0].case])
     assert grant.verdict_of(stranger) == IGNORE
-    assert grant.stack_of(stranger, "pytorch") == Stack()
+    assert grant.stack_of(stranger, "pytorch") == plain_stack()
 
 
 def test_a_device_that_no_fold_can_rehearse_is_not_corrected_by_near_rows() -> None:
@@ -78,7 +78,7 @@ def test_a_single_profile_corrects_its_own_job_and_leaves_the_constants() -> Non
     grant = weigh([lesson], [lesson.case, other])
     assert not grant.verdict_of(lesson.case).constants
     assert lesson.step.predict(grant.stack_of(lesson.case, "pytorch")) == pytest.approx(lesson.step.seconds)
-    assert grant.stack_of(other, "pytorch") == Stack()
+    assert grant.stack_of(other, "pytorch") == plain_stack()
     assert not grant.verdict_of(other).near
 
 

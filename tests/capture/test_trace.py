@@ -175,7 +175,7 @@ def test_dropout_is_one_op_with_a_byte_per_element() -> None:
 
 def test_the_optimizer_is_one_op_over_all_parameters_and_their_state() -> None:
     model = nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 4))
-    graph = capture(model, torch.zeros(2, 16), folded=False)
+    graph = capture(model, torch.zeros(2, 16), folded=False, holds_output=False)
     (op,) = ops_of(graph, "optimizer")
     numel = 16 * 8 + 8 + 8 * 4 + 4
     assert op.attrs["numel"] == numel
@@ -458,3 +458,14 @@ def test_a_module_used_in_several_places_gets_its_own_weights_back() -> None:
     capture(model, torch.randn(2, 8))
     assert shared.weight is weight
     assert type(model(torch.randn(2, 8))) is torch.Tensor
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_the_memory_format_of_a_convolution_is_recorded_in_all_passes(memory_format: torch.memory_format) -> None:
+    def build() -> nn.Module:
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
+        return model.to(memory_format=memory_format)
+
+    graph = capture(build, lambda: torch.zeros(2, 3, 16, 16).to(memory_format=memory_format))
+    flags = {bool(op.attrs.get("channels_last")) for op in graph.ops if op.kind == "conv"}
+    assert flags == {memory_format is torch.channels_last}

@@ -12,8 +12,8 @@ import numpy as np
 
 from traincast.accuracy.cases import Case
 from traincast.accuracy.retune import Lesson, Tuned, retune, retune_network
-from traincast.cost.stack import Stack
 from traincast.forecast.tune import MAX_STEPS, slow_down
+from traincast.spec.stack import Stack
 
 Job = tuple[str | None, ...]
 

@@ -13,16 +13,16 @@ from traincast.accuracy.grant import Grant, OneAnswer, Verdict, weigh
 from traincast.accuracy.predictions import Prediction, refuse, summarize
 from traincast.accuracy.remember import Remembering
 from traincast.accuracy.retune import Tuned, prepare
-from traincast.accuracy.translate import Question, translate
+from traincast.accuracy.translate import CaseQuestion, translate
 from traincast.cost.pricing import Pricing, default_ops
-from traincast.cost.stack import Stack
 from traincast.errors import IllegalPlan, TraincastError, UnknownName
-from traincast.forecast import forecast
+from traincast.forecast.ask import answer as answer_question
 from traincast.forecast.device_memory import watch_device
 from traincast.spec import Forecast
-from traincast.spread import ENGINES, deliver
+from traincast.spec.stack import Stack
+from traincast.workers import ENGINES, deliver
 
-Answer = Callable[[Question], Forecast]
+Answer = Callable[[CaseQuestion], Forecast]
 Progress = Callable[[Sequence[Row]], Iterable[Row]]
 
 
@@ -202,18 +202,17 @@ def _read_case(row: Row) -> Case | Prediction:
 def _answer_case(case: Case, answer: Answer | None, stacks: Stacks) -> Prediction:
     try:
         question = translate(case)
-        prediction = summarize(
-            answer(question) if answer is not None else _forecast(question, stacks.stack_of(case, question.job.stack)),
+        if answer is not None:
+            found = answer(question)
+        else:
+            found = _forecast(question, stacks.stack_of(case, question.job.stack.name))
+        return summarize(
+            found,
             case_id=case.case_id,
-            assumptions=question.assumptions,
-            watched_stage=question.watched_stage,
-            memory_unit=question.memory_unit,
-            counts_reserved=question.counts_reserved,
+            assumptions=tuple(dict.fromkeys([*question.assumptions, *found.assumptions])),
+            logs=question.logs,
             device_bytes=_used_bytes(question),
         )
-        if case.act_ckpt == "unknown" and prediction.fits is False:
-            return _recompute_to_fit(case, prediction, answer, stacks)
-        return prediction
     except IllegalPlan as error:
         # A plan that cannot be built does not run on any device.
         return refuse(case.case_id, str(error), fits=False)
@@ -224,20 +223,11 @@ def _answer_case(case: Case, answer: Answer | None, stacks: Stacks) -> Predictio
         return refuse(case.case_id, f"internal error: {type(error).__name__}: {error}")
 
 
-def _used_bytes(question: Question) -> float | None:
+def _used_bytes(question: CaseQuestion) -> float | None:
     """What the device's meter shows, where the source read it."""
     if not question.counts_device:
         return None
     return watch_device(question.job, question.cluster, question.parallelism).used_bytes
-
-
-def _recompute_to_fit(case: Case, prediction: Prediction, answer: Answer | None, stacks: Stacks) -> Prediction:
-    """Where the source does not say what is run again, whoever is short of memory runs all layers again."""
-    frugal = _answer_case(replace(case, act_ckpt="full"), answer, stacks)
-    if not frugal.fits:
-        return prediction
-    reason = f"{prediction.reason}; it fits only if layers are run again, which is left open"
-    return replace(prediction, fits=True, reason=reason)
 
 
 def question_key(case: Case) -> Hashable:
@@ -250,6 +240,5 @@ def _op_model() -> Remembering:
     return Remembering(base=default_ops())
 
 
-def _forecast(question: Question, software: Stack) -> Forecast:
-    costs = Pricing(ops=_op_model(), stack=software)
-    return forecast(question.job, question.cluster, question.parallelism, costs=costs)
+def _forecast(question: CaseQuestion, software: Stack) -> Forecast:
+    return answer_question(question.resolved, costs=Pricing(ops=_op_model(), stack=software))

@@ -30,7 +30,7 @@ from traincast.accuracy.cases import Case
 from traincast.accuracy.given import NOISE, Z90, Array, Known, correct
 from traincast.accuracy.predictions import Prediction
 from traincast.accuracy.retune import Lesson, Tuned
-from traincast.cost.stack import Stack
+from traincast.spec.stack import Stack
 
 MIN_LESSONS = 6
 MIN_GROUP = 2

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 from traincast.accuracy.cases import Case, Measured
 from traincast.accuracy.translate import translate
+from traincast.catalog.stacks import stack
 from traincast.cost import OpModel
 from traincast.cost.pricing import Pricing
-from traincast.cost.stack import TUNABLE, Stack, read_constants, stack, with_constants
+from traincast.cost.stack import TUNABLE, read_constants, with_constants
 from traincast.errors import TraincastError
 from traincast.forecast.tune import COMMUNICATING, MAX_STEPS, KnownStep, know_step, tune
+from traincast.spec import Stack
 
 Group = tuple[str | None, str | None]
 
@@ -56,7 +58,7 @@ def prepare(known: Sequence[Measured], *, ops: OpModel, prior: Stack | None = No
         except TraincastError as error:
             logging.getLogger(__name__).info("%s teaches nothing: %s", row.case.case_id, error)
             continue
-        lessons.append(Lesson(case=row.case, step=step, start=prior or stack(question.job.stack)))
+        lessons.append(Lesson(case=row.case, step=step, start=prior or question.job.stack))
     return lessons
 
 

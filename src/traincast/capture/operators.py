@@ -284,7 +284,22 @@ def _convolution(call: Call) -> list[Work]:
     return [_work(call, "conv", flop, attrs)]
 
 
+def is_channels_last(*tensors: Any) -> bool:
+    """As the library decides it: one operand with neighbouring channels is enough, if that is not the plain order too."""
+    return any(
+        tensor.dim() in (4, 5)
+        and tensor.is_contiguous(memory_format=torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d)
+        and not tensor.is_contiguous()
+        for tensor in tensors
+    )
+
+
 def _conv_shape(call: Call, data: Any, weight: Any, output: Any, *, role: str) -> tuple[float, dict[str, Attr]]:
+    flop, attrs = _conv_sizes(call, data, weight, output, role=role)
+    return flop, {**attrs, "channels_last": True} if is_channels_last(data, weight) else attrs
+
+
+def _conv_sizes(call: Call, data: Any, weight: Any, output: Any, *, role: str) -> tuple[float, dict[str, Attr]]:
     dims = weight.dim() - 2
     batch = data.shape[0] if data.dim() == weight.dim() else 1
     groups = int(call["groups"])

@@ -6,8 +6,8 @@ import functools
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,29 +20,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from traincast.capture import fused
+from traincast.capture.calls import NO_WORK, arithmetic_dtype, name_of, read_call
 from traincast.capture.folding import fold
-from traincast.capture.operators import DTYPES, Call, describe, dtype_name
-from traincast.capture.optimizers import IMPLEMENTATIONS, find_update, num_launches
+from traincast.capture.operators import DTYPES, describe, dtype_name
+from traincast.capture.optimizers import IMPLEMENTATIONS, num_launches
+from traincast.capture.updates import Updated, find_updates, work_dtype
 from traincast.capture.values import Values
 from traincast.errors import CaptureFailed, InvalidInput, TraincastError, UnknownName
 from traincast.spec.graph import MODES, Graph, Op, Tensor
-from traincast.units import DTYPE_BYTES
 
 PRECISIONS = ("fp32", "tf32", "bf16-amp", "fp16-amp", "bf16", "fp16")
 
 _CAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _AUTOCAST = {"bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}
 _TENSOR_CORE_KINDS = ("matmul", "conv", "rnn", "attention")
-_NO_WORK = frozenset(
-    "aten." + name
-    for name in (
-        "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize", "resize_",
-        "set_",
-        "as_strided_", "t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "lift_fresh",
-        "lift", "record_stream", "_assert_async", "_assert_scalar", "sym_size", "sym_numel",
-        "is_same_size", "_has_compatible_shallow_copy_type", "_efficientzerotensor", "is_pinned", "_nested_tensor_size",
-    )
-)  # fmt: skip
 _AUTOGRAD_VIEWS = ("aten.detach", "aten.alias", "aten.detach_")
 _SKIPPED_INITS = ("uniform_", "normal_", "random_", "exponential_", "bernoulli_", "erfinv_", "trunc_normal_")
 
@@ -142,7 +133,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._sequence: dict[int, str] = {}
         self._sorted_sequence: list[int] = []
         self._pending_calls = 0
-        self._known: dict[Any, tuple[str, tuple[str, ...], bool, bool]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -176,17 +166,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         return len(self.storages) - 1
 
     def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
-        known = self._known.get(func)
-        if known is None:
-            schema = func._schema
-            known = (
-                schema.name.replace("::", "."),
-                tuple(argument.name for argument in schema.arguments),
-                bool(schema.is_mutable),
-                torch.Tag.pointwise in func.tags,
-            )
-            self._known[func] = known
-        name, names, mutates, pointwise = known
+        name = name_of(func)
         in_backward = torch._C._current_graph_task_id() != -1
         grad_enabled = torch.is_grad_enabled()
         is_recomputed = grad_enabled or self.stack or fused.depth[0]
@@ -195,23 +175,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.values.layer = layer
         if phase != "backward":
             self._sequence.setdefault(torch.autograd._get_sequence_nr() - 1, layer)
-        if name in _NO_WORK:
+        if name in NO_WORK:
             return
-        arguments = dict(zip(names, args, strict=False))
-        arguments.update(kwargs)
-        inputs = tuple(_tensors(arguments.values()))
-        outputs = tuple(_tensors((output,)))
-        if not mutates and outputs and _is_view(inputs, outputs):
+        call = read_call(func, args, kwargs, output)
+        if call is None:
             if name not in _AUTOGRAD_VIEWS:
                 self._pending_calls += 1
             return
-        if outputs and not any(tensor.numel() for tensor in outputs):
+        if call.outputs and not any(tensor.numel() for tensor in call.outputs):
             return
-        if mutates and not outputs:
-            outputs = inputs[:1]
-        call = Call(name, _with_defaults(func, arguments), inputs, outputs, pointwise, mutates)
         for position, work in enumerate(describe(call)):
-            dtype = _arithmetic_dtype(work.reads, work.writes)
+            dtype = arithmetic_dtype(work.reads, work.writes)
             if dtype == "fp32" and self.tf32 and work.kind in _TENSOR_CORE_KINDS:
                 dtype = "tf32"
             self.ops.append(
@@ -273,33 +247,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
                 handle.remove()
 
 
-def _tensors(items: Any) -> Iterator[Any]:
-    for item in items:
-        if isinstance(item, torch.Tensor):
-            yield item
-        elif isinstance(item, (list, tuple)):
-            yield from _tensors(item)
-
-
-def _is_view(inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
-    storages = {tensor.untyped_storage()._cdata for tensor in inputs}
-    return all(tensor.untyped_storage()._cdata in storages for tensor in outputs)
-
-
-def _with_defaults(func: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    for argument in func._schema.arguments:
-        if argument.name not in arguments and argument.has_default_value():
-            arguments[argument.name] = argument.default_value
-    return arguments
-
-
-def _arithmetic_dtype(reads: Sequence[Any], writes: Sequence[Any]) -> str:
-    for tensor in (*reads, *writes):
-        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-            return dtype_name(tensor)
-    return dtype_name(writes[0]) if writes else dtype_name(reads[0]) if reads else "fp32"
-
-
 def capture(
     model: Any,
     inputs: Any = (),
@@ -318,13 +265,16 @@ def capture(
     tokens_per_sample: int = 1,
     source: str = "torch",
     folded: bool = True,
+    holds_output: bool = True,
 ) -> Graph:
     """Record one step of `model`, a module or a function that builds one (then its weights are never allocated).
 
     `inputs` are the arguments of its forward: a tensor, a tuple, a mapping of keyword arguments, or a function that makes
     them. `loss` is a function of the output (and of `target`, when that is given, itself or as a function that makes it),
-    "cross_entropy", "mse", or None: the model's own loss, else the mean of its output. `optimizer` is a name or a torch
-    optimizer. The batch is the first dim of the first input unless `batch_size` says otherwise, times `accumulate`.
+    "cross_entropy", "mse", or None: the model's own loss, else the mean of its output. `optimizer` is a name, a torch
+    optimizer, its class, a function that makes one from the parameters, or a list of these. `holds_output`: the loop keeps a
+    name for what the model returned, so that it lives through the backward pass. The batch is the first dim of the
+    first input unless `batch_size` says otherwise, times `accumulate`.
     """
     _check_options(mode=mode, precision=precision, accumulate=accumulate, implementation=implementation)
     recorder = _Recorder(tf32=precision == "tf32")
@@ -348,7 +298,7 @@ def capture(
             name = name or type(module).__name__
             step = _Step(
                 module=module, recorder=recorder, loss=loss, target=_made(target), mode=mode, precision=precision,
-                accumulate=accumulate,
+                accumulate=accumulate, holds_output=holds_output,
             )  # fmt: skip
             with step.prepared(given) as ready:
                 ready.run()
@@ -519,6 +469,8 @@ class _Ready:
     parameters: list[tuple[str, Any]]
     originals: dict[int, int]
     """id of the user's parameter to id of the fake one."""
+    outputs: list[Any] = field(default_factory=list)
+    """Tensors that the model returned, held as long as a plain training loop holds them."""
 
     def run(self) -> None:
         step, recorder = self.step, self.step.recorder
@@ -535,7 +487,11 @@ class _Ready:
     def _forward_backward(self) -> None:
         step = self.step
         with step.autocast():
-            loss = step.compute_loss(step.module(*self.args, **self.kwargs), self.target)
+            output = step.module(*self.args, **self.kwargs)
+            loss = step.compute_loss(output, self.target)
+        if step.holds_output:
+            self.outputs = [leaf for leaf in tree_leaves(_plain_output(output)) if isinstance(leaf, torch.Tensor)]
+        del output
         if step.precision == "fp16-amp":
             loss = loss * 65536.0
         if step.accumulate > 1:
@@ -600,6 +556,7 @@ class _Step:
     mode: str
     precision: str
     accumulate: int
+    holds_output: bool = True
 
     def autocast(self) -> Any:
         dtype = _AUTOCAST.get(self.precision)
@@ -759,6 +716,7 @@ def _append_optimizer(ready: _Ready, *, optimizer: Any, implementation: str, max
     """The optimizer as one operation per group and dtype, in its steady state."""
     step, recorder = ready.step, ready.step.recorder
     if step.mode != "training_step":
+        _hold_outputs(ready)
         return
     trained = ready.trained()
     if not trained:
@@ -790,65 +748,71 @@ def _append_optimizer(ready: _Ready, *, optimizer: Any, implementation: str, max
         recorder.ops.append(
             replace(scale, name="clip_gradients", flop=1.0 * numel, attrs={**scale.attrs, "function": "clip"})
         )
-    for algorithm, members in _groups(ready, optimizer, trained):
-        _append_update(recorder, algorithm=algorithm, members=members, implementation=implementation)
+    for update in find_updates(
+        optimizer, trained, module=step.module, originals=ready.originals, implementation=implementation,
+        assume=lambda sentence: recorder.values.assumptions.update({sentence: None}),
+    ):  # fmt: skip
+        _append_update(recorder, update)
+    _hold_outputs(ready)
 
 
-def _groups(ready: _Ready, optimizer: Any, trained: list[tuple[str, Any]]) -> list[tuple[str, list[tuple[str, Any]]]]:
-    if isinstance(optimizer, torch.optim.Optimizer):
-        algorithm = type(optimizer).__name__.lower()
-        numbers = {
-            ready.originals.get(id(parameter), id(parameter)): number
-            for number, group in enumerate(optimizer.param_groups)
-            for parameter in group["params"]
-        }
-        with_momentum = [algorithm == "sgd" and group.get("momentum", 0) != 0 for group in optimizer.param_groups]
-        chosen = [(numbers[id(p)], name, p) for name, p in trained if id(p) in numbers]
-        names = ["momentum" if flag else algorithm for flag in with_momentum]
-    else:
-        chosen, names = [(0, name, parameter) for name, parameter in trained], [str(optimizer)]
-    groups: dict[tuple[int, Any], list[tuple[str, Any]]] = {}
-    for number, name, parameter in chosen:
-        groups.setdefault((number, parameter.dtype), []).append((name, parameter))
-    return [(names[number], members) for (number, _), members in groups.items()]
-
-
-def _append_update(recorder: _Recorder, *, algorithm: str, members: list[tuple[str, Any]], implementation: str) -> None:
-    update = find_update(algorithm)
-    dtype = DTYPES[members[0][1].dtype]
-    numel = sum(parameter.numel() for _, parameter in members)
+def _append_update(recorder: _Recorder, update: Updated) -> None:
     reads: list[int] = []
     written: list[int] = []
-    for name, parameter in members:
-        index = recorder.index(parameter)
+    for member in update.members:
+        index = recorder.index(member.parameter)
         states = []
-        for state in update.states:
-            recorder.storages.append(_Storage(tuple(parameter.shape), dtype, "optimizer_state", f"{name}.{state}"))
+        for state in member.states:
+            recorder.storages.append(
+                _Storage(state.shape, state.dtype, "optimizer_state", f"{member.name}.{state.name}")
+            )
             states.append(len(recorder.storages) - 1)
-        reads += [index, recorder.index(parameter.grad), *states]
+        reads += [index, recorder.index(member.parameter.grad), *states]
         written += [index, *states]
-    is_fused = implementation == "fused"
-    num_reads = update.fused_reads if is_fused else update.reads
-    num_writes = update.fused_writes if is_fused else update.writes
-    if update.has_temporary and not is_fused:
-        recorder.storages.append(_Storage((numel,), dtype, "temporary", f"{algorithm} temporary"))
+    first = update.members[0].parameter
+    dtype = DTYPES[first.dtype]
+    if update.temporary_bytes:
+        shape = (int(update.temporary_bytes // first.element_size()),)
+        recorder.storages.append(_Storage(shape, dtype, "temporary", f"{update.algorithm} temporary"))
         written.append(len(recorder.storages) - 1)
-    launches = (1 if is_fused else update.passes) * num_launches(numel=numel, num_tensors=len(members))
+    numel = sum(member.parameter.numel() for member in update.members)
+    count = len(update.members)
+    launches = max(1, round(update.passes)) * (
+        count if update.is_per_tensor else num_launches(numel=numel, num_tensors=count)
+    )
+    for work, name, times in update.products:
+        op = Op(
+            name=name, kind=work.kind, flop=work.flop, bytes_read=work.bytes_read, bytes_written=work.bytes_written,
+            phase="optimizer", dtype=work_dtype(work), attrs=work.attrs, num_kernels=work.num_kernels, layer="optimizer",
+        )  # fmt: skip
+        recorder.ops += [op] * times
     recorder.ops.append(
         Op(
-            name=f"optimizer.{algorithm.lower()}",
+            name=f"optimizer.{update.algorithm}",
             kind="optimizer",
-            flop=float(update.flop * numel),
-            bytes_read=num_reads * numel * DTYPE_BYTES[dtype],
-            bytes_written=num_writes * numel * DTYPE_BYTES[dtype],
+            flop=update.flop,
+            bytes_read=update.bytes_read,
+            bytes_written=update.bytes_written,
             phase="optimizer",
             dtype=dtype,
             reads=tuple(dict.fromkeys(reads)),
             writes=tuple(dict.fromkeys(written)),
             attrs={
-                "algorithm": algorithm.lower(), "numel": numel, "num_tensors": len(members), "implementation": implementation,
+                "algorithm": update.algorithm, "numel": numel, "num_tensors": count, "implementation": update.implementation,
             },
             num_kernels=launches,
             num_calls=launches,
         )
     )  # fmt: skip
+
+
+def _hold_outputs(ready: _Ready) -> None:
+    """A plain loop still holds what the model returned while it goes backward and updates: the last operation reads it."""
+    recorder = ready.step.recorder
+    indices = [recorder.index(tensor) for tensor in ready.outputs]
+    held = [index for index in dict.fromkeys(indices) if recorder.storages[index].role in ("temporary", "activation")]
+    if held and recorder.ops:
+        last = recorder.ops[-1]
+        recorder.ops[-1] = replace(last, reads=tuple(dict.fromkeys((*last.reads, *held))))
+        for index in held:
+            recorder.storages[index].role = "activation"

@@ -37,6 +37,7 @@ BUILDERS: dict[str, str] = {
     "lstm-lm": "traincast.catalog.models.speech:build_lstm_lm",
     "neumf": "traincast.catalog.models.recommendation:build_neumf",
     "dlrm": "traincast.catalog.models.recommendation:build_dlrm",
+    "rgat": "traincast.catalog.models.graph_networks:build_rgat",
     "diffusion-unet": "traincast.catalog.models.diffusion:build_diffusion_unet",
     "dit": "traincast.catalog.models.diffusion:build_dit",
     "transformer-xl": "traincast.catalog.models.encoder_decoder:build_transformer_xl",
@@ -49,6 +50,7 @@ OPTIMIZER_BY_FAMILY = {
     "segmentation": "adam",
     "speech-rnn": "momentum",
     "recsys": "adam",
+    "gnn": "adam",
 }
 
 _SHAPE_FIELDS = frozenset(field.name for field in fields(TransformerShape))
@@ -207,6 +209,11 @@ def name_style(arch: str) -> str | None:
     """The name under which an architecture's layers are known; None where they are not."""
     key = _STYLE_ALIASES.get(arch, arch.replace("_", "-"))
     return key if key in STYLES or key in OTHER_ARCHS else None
+
+
+def style_of_task(arch: str, *, dataset: str, mode: str) -> str:
+    """The style of an architecture that ends in another head where it is fine-tuned or served than where it is pre-trained."""
+    return "bert-squad" if arch == "bert" and ("squad" in dataset or mode == "inference") else arch
 
 
 def find_style(arch: str) -> dict[str, Any]:

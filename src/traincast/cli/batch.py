@@ -1,8 +1,9 @@
 """`traincast batch`: a table of cases in, a table of answers out."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +17,14 @@ def batch(
         Path, typer.Option("--output", "-o", help="Where the predictions go (.parquet or .csv).", show_default=False)
     ],
     given: options.Given = None,
+    commands: Annotated[
+        Path | None,
+        typer.Option(
+            "--commands",
+            help="Write the `traincast forecast` command that asks the same, a line for each row.",
+            show_default=False,
+        ),
+    ] = None,
     source: options.OnlySources = None,
     workers: options.Workers = 0,
     engine: options.Engine = "processes",
@@ -45,6 +54,8 @@ def batch(
         engine=engine,
     )
     write_predictions(predictions, output)
+    if commands is not None:
+        _write_commands(rows, commands)
     statuses = Counter(prediction.status for prediction in predictions)
     reasons = Counter(prediction.reason for prediction in predictions if prediction.status == UNSUPPORTED)
     if json:
@@ -63,3 +74,22 @@ def batch(
     say(f"{len(predictions):,} cases: {statuses[OK]:,} answered, {statuses[UNSUPPORTED]:,} unsupported -> {output}")
     for reason, count in reasons.most_common(5):
         say(f"  {count:>6,} x {reason[:140]}")
+
+
+def _write_commands(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
+    """One line for each row, in order; a row that cannot be asked says why behind a #."""
+    import shlex
+
+    from traincast.accuracy.cases import hide_results, parse_case
+    from traincast.accuracy.translate import translate
+    from traincast.cli.questions import write_command
+    from traincast.errors import TraincastError
+    from traincast.files import write_whole
+
+    lines = []
+    for row in hide_results(rows):
+        try:
+            lines.append(shlex.join(write_command(translate(parse_case(row)).question)))
+        except TraincastError as error:
+            lines.append(f"# {' '.join(str(error).split())}")
+    write_whole(file, "\n".join(lines) + "\n")

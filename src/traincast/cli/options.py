@@ -30,8 +30,13 @@ def given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
-Color = Annotated[str, typer.Option("--color", help="auto, always or never; auto respects NO_COLOR and FORCE_COLOR.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.", rich_help_panel="Output")]
+Color = Annotated[
+    str,
+    typer.Option(
+        "--color", help="auto, always or never; auto respects NO_COLOR and FORCE_COLOR.", rich_help_panel="Output"
+    ),
+]
 Source = Annotated[
     str,
     typer.Argument(

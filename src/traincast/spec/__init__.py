@@ -11,7 +11,7 @@ from traincast.spec.fleet import (
     Snapshot,
 )
 from traincast.spec.graph import KINDS, MODES, PHASES, ROLES, Graph, Op, Repeat, Tensor
-from traincast.spec.hardware import Cluster, Device, Link, NodeGroup
+from traincast.spec.hardware import Cluster, Device, Domain, Link, NodeGroup
 from traincast.spec.job import Job
 from traincast.spec.measurement import (
     SUBJECTS,
@@ -25,6 +25,7 @@ from traincast.spec.measurement import (
 )
 from traincast.spec.parallel import AXES, ORDERS, RECOMPUTES, Parallelism
 from traincast.spec.program import COLLECTIVES, HOST, Collective, Program, Stage, Task
+from traincast.spec.question import Question, WorkloadOptions
 from traincast.spec.resources import RESOURCES, Activity, ResourceProfile
 from traincast.spec.result import (
     COVERAGE,
@@ -38,6 +39,7 @@ from traincast.spec.result import (
     Span,
     Timeline,
 )
+from traincast.spec.stack import LogFacts, MemoryHabits, PlanHabits, RecipeHabits, Stack
 
 __all__ = [
     "AXES",
@@ -60,6 +62,7 @@ __all__ = [
     "Collective",
     "CollectiveRates",
     "Device",
+    "Domain",
     "Environment",
     "Estimate",
     "Experiment",
@@ -70,7 +73,9 @@ __all__ = [
     "JobOutcome",
     "JobTime",
     "Link",
+    "LogFacts",
     "Measurement",
+    "MemoryHabits",
     "MemoryProfile",
     "NodeGroup",
     "NodePool",
@@ -78,9 +83,12 @@ __all__ = [
     "Op",
     "Parallelism",
     "Part",
+    "PlanHabits",
     "Program",
+    "Question",
     "Range",
     "Rates",
+    "RecipeHabits",
     "Repeat",
     "Request",
     "ResourceProfile",
@@ -88,8 +96,10 @@ __all__ = [
     "Schedule",
     "Snapshot",
     "Span",
+    "Stack",
     "Stage",
     "Task",
     "Tensor",
     "Timeline",
+    "WorkloadOptions",
 ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from traincast.catalog.models.tape import Gradients, Tape, Value
 from traincast.spec.graph import Attr
+from traincast.units import DTYPE_BYTES
 
 # Pointwise
 
@@ -302,16 +303,17 @@ def linear(
     bias_value = tape.parameter("bias", (features,)) if bias else None
     operands = _operands(tape, x, weight_value, bias_value)
     out = tape.new((*x.shape[:-1], features), operands[0].dtype)
-    if frozen:
-        # Quantised products (bitsandbytes) run on an fp32 copy of their input and keep it, though nothing needs it later.
-        operands[0] = tape.cast(operands[0], "fp32", cached=True)
+    # Quantised products (bitsandbytes) keep an fp32 copy of their input, though nothing needs it later.
+    kept = [tape.cast(operands[0], "fp32", cached=True)] if frozen else []
+    stored = [weight_value, *scales] if frozen else []
+    plain = dequantize(tape, stored, operands[0].dtype) if frozen else operands[1]
     quantize(tape, operands[0])
-    quantize(tape, operands[1])
+    quantize(tape, plain)
     product_op(
-        tape, "aten.addmm" if bias else "aten.mm", [*operands, *scales], out,
+        tape, "aten.addmm" if bias else "aten.mm", [operands[0], plain, *operands[2:]], out,
         batch=1, m=rows, n=features, k=width, layout=layout, calls=4,
     )  # fmt: skip
-    _register_linear(tape, out, operands, layout=layout, keeps_input=bool(frozen))
+    _register_linear(tape, out, operands, layout=layout, stored=stored, kept=kept)
     if tape.recipe.adapter_rank and tape.layer.rpartition(".")[2] in tape.recipe.adapted:
         return add(tape, out, adapt(tape, x, features))
     return out
@@ -325,8 +327,21 @@ def _operands(tape: Tape, x: Value, weight: Value, bias: Value | None) -> list[V
     return operands
 
 
-def _register_linear(tape: Tape, out: Value, operands: Sequence[Value], *, layout: str, keeps_input: bool) -> None:
-    """How the gradient of a dense layer goes back: one product each for its input and its weight, a sum for its bias."""
+def dequantize(tape: Tape, stored: Sequence[Value], dtype: str) -> Value:
+    """Frozen weights written out in the format of the product; done again in the backward pass."""
+    out = tape.new(stored[0].shape, dtype, role="temporary")
+    attrs: dict[str, Attr] = {"function": "dequantize", "numel": out.numel}
+    tape.op("bitsandbytes.dequantize", "copy", stored, (out,), attrs, flop=out.numel)
+    return out
+
+
+def _register_linear(
+    tape: Tape, out: Value, operands: Sequence[Value], *, layout: str, stored: Sequence[Value], kept: Sequence[Value]
+) -> None:
+    """How the gradient of a dense layer goes back: one product each for its input and its weight, a sum for its bias.
+
+    `stored` is a frozen weight with its scales, `kept` what the layer holds without need.
+    """
     x, weight = operands[:2]
     features, width = weight.shape if layout == "tn" else weight.shape[::-1]
     rows = x.numel // width
@@ -337,7 +352,8 @@ def _register_linear(tape: Tape, out: Value, operands: Sequence[Value], *, layou
         if x.needs_gradient:
             gradients[0] = gx = tape.gradient_like(x)
             back = "nn" if layout == "tn" else "tn"
-            reads = (g, weight, *((x,) if keeps_input else ()))
+            plain = dequantize(tape, stored, x.dtype) if stored else weight
+            reads = (g, plain, *kept)
             product_op(tape, "aten.mm", reads, gx, batch=1, m=rows, n=width, k=features, layout=back, calls=3)
         if weight.needs_gradient:
             gradients[1] = gw = tape.gradient_like(weight)
@@ -646,6 +662,8 @@ def embedding(
         table = tape.parameter("weight", (vocab, width)) if weight is None else weight
         out = tape.new((*ids.shape, width), table.dtype)
         attrs: dict[str, Attr] = {"rows": ids.numel, "cols": width, "vocab": vocab}
+        if sparse:
+            attrs["sparse"] = True
         tape.op("aten.embedding", "embedding", (table, ids), (out,), attrs, bytes_read=out.num_bytes + ids.num_bytes)
 
         def backward(g: Value) -> Gradients:
@@ -657,6 +675,30 @@ def embedding(
             tape.op(
                 "aten.embedding_dense_backward", "embedding", (g, ids), (gradient,), attrs, flop=g.numel,
                 kernels=6 if ids.numel > 3072 else 2,
+            )  # fmt: skip
+            return (gradient,)
+
+        return tape.register(out, (table,), backward)
+
+
+def table_lookup(tape: Tape, ids: Value, *, rows: Sequence[int], width: int, bags: int, name: str = "tables") -> Value:
+    """All tables of a recommendation model in one kernel each way (FBGEMM's table-batched embedding, HugeCTR): the vectors of
+    the ids of one sample and table are summed, and only the rows that were read are updated."""
+    with tape.scope(name):
+        table = tape.parameter("weight", (sum(rows), width))
+        out = tape.new((bags, width), table.dtype)
+        attrs: dict[str, Attr] = {"rows": ids.numel, "cols": width, "vocab": sum(rows), "sparse": True}
+        looked_bytes = ids.numel * width * DTYPE_BYTES[table.dtype]
+        tape.op(
+            "fbgemm.embedding_bag", "embedding", (table, ids), (out,), attrs, flop=ids.numel * width,
+            bytes_read=looked_bytes + ids.num_bytes,
+        )  # fmt: skip
+
+        def backward(g: Value) -> Gradients:
+            gradient = tape.new((ids.numel, width), table.dtype, role="gradient", name=f"{name}.grad")
+            tape.op(
+                "fbgemm.embedding_bag_backward", "embedding", (g, ids), (gradient,), attrs, flop=ids.numel * width,
+                bytes_read=g.num_bytes + 3 * ids.num_bytes, kernels=4, calls=4,
             )  # fmt: skip
             return (gradient,)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from traincast.catalog.models.recipe import OPTIMIZERS, Recipe, Update
+from traincast.catalog.models.recipe import OPTIMIZERS, STATE_BLOCK, Recipe, Update
 from traincast.errors import InvalidInput
 from traincast.spec.graph import Attr, Graph, Op, Repeat, Tensor
 from traincast.units import DTYPE_BYTES
@@ -106,7 +106,8 @@ class Updated:
     num_tensors: int = 0
     gradient_bytes: float = 0.0
     weight_bytes: float = 0.0
-    factor_bytes: float = 0.0
+    other_bytes: float = 0.0
+    """State that is not of the weights' shape and the master's format: factors, 8-bit moments and their scales."""
 
 
 class Tape:
@@ -528,6 +529,8 @@ class Tape:
             if value.key in self._parameter_gradients
         ]
         total = self._keep_state(trained, update, master=master, dtype=state_dtype)
+        if update.product_iterations:
+            self._orthogonalize(trained, update.product_iterations)
         implementation = recipe.optimizer_kernels
         read, written, kernels = self._count_update(total, trained, update, master=master, dtype=state_dtype)
         attrs: dict[str, Attr] = {
@@ -561,18 +564,45 @@ class Tape:
             if update.factored:
                 rows = math.prod(value.shape[:-1]) if len(value.shape) > 1 else 0
                 shapes["factors"] = (rows + value.shape[-1],)
+            if update.state_dtype:
+                shapes["scales"] = (len(update.states) * -(-math.prod(value.shape) // STATE_BLOCK),)
             for state, shape in shapes.items():
-                kept = self.new(shape, dtype, role="optimizer_state", name=f"{memory.name}.{state}", copies=copies)
+                small = update.state_dtype if state in update.states else None
+                kept = self.new(
+                    shape, small or dtype, role="optimizer_state", name=f"{memory.name}.{state}", copies=copies
+                )
                 total.reads.append(kept)
                 total.writes.append(kept)
-                if state == "factors":
-                    total.factor_bytes += kept.num_bytes * copies
+                if small or state in ("factors", "scales"):
+                    total.other_bytes += kept.num_bytes * copies
             # A sparse gradient has fewer rows than its table, and only those are updated.
             total.numel += gradient.numel * copies
             total.num_tensors += copies
             total.gradient_bytes += gradient.num_bytes * copies
             total.weight_bytes += value.num_bytes * copies
         return total
+
+    def _orthogonalize(self, trained: Sequence[tuple[Value, Value]], iterations: int) -> None:
+        """Newton-Schulz on the momentum of every matrix inside the layers, in bf16: X' = a X + (b A + c A A) X, A = X X'."""
+        for value, _ in trained:
+            memory = self.memories[value.index]
+            if len(value.shape) != 2 or "embedding" in memory.name or "head" in memory.name:
+                continue
+            small, large = sorted(value.shape)
+            matrix = self.new(value.shape, "bf16", role="temporary")
+            square = self.new((small, small), "bf16", role="temporary")
+            for m, n, k, out in (
+                (small, small, large, square),
+                (small, small, small, square),
+                (small, large, small, matrix),
+            ):
+                count = iterations * memory.copies
+                attrs: dict[str, Attr] = {"batch": count, "m": m, "n": n, "k": k, "layout": "nn"}
+                self.op(
+                    "muon.newton_schulz", "matmul", (matrix, square), (out,), attrs, flop=2.0 * count * m * n * k,
+                    dtype="bf16", bytes_read=2.0 * count * (m * k + k * n), bytes_written=2.0 * count * m * n,
+                    kernels=count, calls=count,
+                )  # fmt: skip
 
     def _count_update(
         self, total: Updated, trained: Sequence[tuple[Value, Value]], update: Update, *, master: bool, dtype: str
@@ -583,8 +613,8 @@ class Tape:
         num_reads, num_writes = (update.fused_reads, update.fused_writes) if fused else (update.reads, update.writes)
         # One of the reads is the gradient, in its own format; half-precision weights are written besides their master copy.
         state_bytes = DTYPE_BYTES[dtype] * total.numel
-        read = (num_reads - 1) * state_bytes + total.gradient_bytes + total.factor_bytes
-        written = num_writes * state_bytes + total.factor_bytes + (total.weight_bytes if master else 0.0)
+        read = (num_reads - 1) * state_bytes + total.gradient_bytes + total.other_bytes
+        written = num_writes * state_bytes + total.other_bytes + (total.weight_bytes if master else 0.0)
         launches = num_launches(numel=total.numel, num_tensors=total.num_tensors)
         kernels = (1 if fused else update.passes) * (total.num_tensors if implementation == "loop" else launches)
         if self.recipe.precision in ("fp16", "fp16-amp"):
