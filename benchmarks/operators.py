@@ -121,6 +121,7 @@ def run_speed() -> None:
         )
         for i in range(10_000)
     ]  # fmt: skip
+    half = [replace(op, dtype="bf16") for op in ops]
     started_s = time.perf_counter()
     learned = load_learned()
     print(f"load weights {1e3 * (time.perf_counter() - started_s):.1f} ms")
@@ -128,6 +129,8 @@ def run_speed() -> None:
         device = catalog.device(name)
         best_s = min(_timed(lambda device=device: learned.predict(ops, device)) for _ in range(5))
         print(f"10,000 distinct products on {name}: {1e3 * best_s:.1f} CPU ms")
+        best_s = min(_timed(lambda device=device: learned.predict(half, device)) for _ in range(5))
+        print(f"10,000 distinct products in bf16 on {name}: {1e3 * best_s:.1f} CPU ms")
 
 
 def _timed(call: Callable[[], object]) -> float:

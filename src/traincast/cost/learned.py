@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from traincast.cost.attention import AttentionLaw, AttentionShape, time_attention
 from traincast.cost.bounds import (
     KERNEL_FLOOR_S,
     PowerLaw,
@@ -26,7 +27,9 @@ from traincast.cost.bounds import (
 )
 from traincast.cost.features import FAMILIES, describe
 from traincast.cost.host import Host
+from traincast.cost.laws import KernelLaws, load_laws
 from traincast.cost.operators import Kernels, list_kernels
+from traincast.cost.products import ProductLaw, ProductShape, time_products
 from traincast.errors import InvalidInput
 from traincast.spec import Device, Estimate, Op
 
@@ -35,6 +38,8 @@ Array = NDArray[np.float64]
 NORMAL_90 = 1.645
 LIMITS = ("compute", "memory")
 PRODUCTS = ("matmul", "conv")
+LAWFUL = ("product", "attention")
+"""Families of kernels on matrix units, priced by closed laws."""
 SLACK = 0.15
 """How far, in log time, a card may beat the clock we expect under its power cap; it never beats the full clock."""
 MATRIX_TAIL_S = 2.5e-6
@@ -143,16 +148,23 @@ class Learned:
     law: PowerLaw = field(default_factory=PowerLaw)
     host: Host = field(default_factory=Host)
     matrix: MatrixUnits = field(default_factory=MatrixUnits)
+    laws: KernelLaws = field(default_factory=load_laws)
 
-    def predict(self, ops: Sequence[Op], device: Device, *, soak: float = 0.0) -> OpCosts:
-        """`soak`: how far sustained load has warmed the card, 0 to 1 (see traincast.cost.bounds.soaked)."""
+    def predict(self, ops: Sequence[Op], device: Device, *, soak: float = 0.0, lone: bool = False) -> OpCosts:
+        """`soak`: how far sustained load has warmed the card in fp32, 0 to 1 (see traincast.cost.bounds.soaked).
+
+        `lone`: kernels on matrix units as a benchmark of single kernels reads them, not as a training step runs them.
+        """
         kernels = list_kernels(ops, device)
         num_ops = len(ops)
         seconds, compute_s = np.zeros(num_ops), np.zeros(num_ops)
         spread, worst = np.zeros(num_ops), np.zeros(num_ops, dtype=np.int64)
         for family, dtype in kernels.groups:
             part = kernels.groups[family, dtype]
-            cost_s, sigma, ground, by_compute = self._price(family, dtype, part, device, soak)
+            if family in LAWFUL:
+                cost_s, sigma, ground, by_compute = self._price_by_law(family, dtype, part, device, lone=lone)
+            else:
+                cost_s, sigma, ground, by_compute = self._price(family, dtype, part, device, soak)
             owner = part.owner
             np.add.at(seconds, owner, cost_s)
             np.add.at(compute_s, owner, cost_s * by_compute)
@@ -188,6 +200,25 @@ class Learned:
         measured = device.name in voices.names and not (on_matrix and family in PRODUCTS)
         ground = np.maximum(0 if measured else 1, part.ground)
         return seconds, sigma, ground, by_compute
+
+    def _price_by_law(self, family: str, dtype: str, part: Kernels, device: Device, *,
+                      lone: bool) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
+        _, real = product_flop_per_s(device, dtype)
+        products = self.laws.product(real)
+        law: ProductLaw | AttentionLaw = products
+        if family == "attention":
+            law = self.laws.attention
+            shape = AttentionShape(*part.columns.T)
+            timed = time_attention(self.laws.attention, products, shape, device, dtype, lone=lone)
+        else:
+            batch, m, n, k, _, _, moved = part.columns.T
+            asked = ProductShape(batch=batch, m=m, n=n, k=k, num_bytes=moved, resident=part.resident)
+            timed = time_products(products, asked, device, dtype, lone=lone)
+        level = self.laws.level_log_sigma(device, law)
+        sigma = np.hypot(np.hypot(law.log_sigma, level), part.extra_sigma)
+        seconds = np.maximum(timed.seconds, KERNEL_FLOOR_S) * part.factor
+        ground = np.maximum(0 if device.name in self.laws.devices else 1, part.ground)
+        return seconds, sigma, ground, timed.compute_s > timed.memory_s
 
     def estimate_ops(self, ops: Sequence[Op], device: Device) -> tuple[Estimate, ...]:
         costs = self.predict(ops, device)

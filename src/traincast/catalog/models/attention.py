@@ -14,6 +14,7 @@ from traincast.catalog.models.layers import (
     scale,
     softmax,
 )
+from traincast.catalog.models.recipe import FUSED_ATTENTIONS
 from traincast.catalog.models.tape import Gradients, Tape, Value
 from traincast.spec.graph import Attr
 
@@ -44,7 +45,7 @@ def attend(
     dim = q_width // heads
     v_dim = value_dim or dim
     with tape.scope("core"):
-        if tape.recipe.attention == "flash" and bias is None:
+        if tape.recipe.attention in FUSED_ATTENTIONS and bias is None:
             return _flash(
                 tape, q, k, v, batch=batch, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len,
                 dim=dim, v_dim=v_dim, causal=causal, window=window,
@@ -158,6 +159,8 @@ def _flash(
     }  # fmt: skip
     if window and window < kv_len:
         attrs["window"] = window
+    if tape.recipe.attention != "flash":
+        attrs["kernel"] = tape.recipe.attention
     if v_dim != dim:
         attrs["value_dim"] = v_dim
     product = product_dtype(tape, q.dtype)

@@ -7,15 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traincast.cost.alignment import misalignment
+from traincast.cost.attention import HEAD_MULTIPLE, KERNELS, REGISTER_FED_KERNELS
 from traincast.cost.bounds import (
+    GENERATIONS,
     WIDE_SM_SHARE,
     appetite,
     generation,
+    is_systolic,
     lanes_flop_per_s,
     product_flop_per_s,
     uses_matrix_units,
 )
 from traincast.cost.features import WINOGRAD
+from traincast.errors import UnknownName
 from traincast.spec import Device, Op
 from traincast.units import DTYPE_BYTES
 
@@ -58,14 +63,15 @@ class _Collector:
         self.rows: dict[tuple[str, str], list[tuple[float, ...]]] = {}
         self.owner = 0
         self.resident = 0.0
-        self._transposes: dict[str, bool] = {}
+        self._on_matrix: dict[str, bool] = {}
 
-    def transposes(self, dtype: str) -> bool:
-        """Kernels for fp32 transpose on their way to shared memory; those for shorter formats load either order at full rate."""
-        if dtype not in self._transposes:
+    def on_matrix(self, dtype: str) -> bool:
+        """Whether products of this type run on matrix units in a format shorter than fp32, with tiles on multiprocessors."""
+        if dtype not in self._on_matrix:
             _, real = product_flop_per_s(self.device, dtype)
-            self._transposes[dtype] = real == "fp32" or not uses_matrix_units(self.device, real)
-        return self._transposes[dtype]
+            short = real not in ("fp32", "fp64") and uses_matrix_units(self.device, real)
+            self._on_matrix[dtype] = short and not is_systolic(self.device)
+        return self._on_matrix[dtype]
 
     def add(self, family: str, columns: tuple[float, ...], *, dtype: str = "fp32", factor: float = 1.0, sigma: float = 0.0,
             ground: int = MEASURED) -> None:  # fmt: skip
@@ -151,7 +157,14 @@ def _matmul(op: Op, to: _Collector) -> None:
         # A matrix and a vector: every number is read once and used once.
         to.pointwise(op.num_bytes, factor=1.2, sigma=0.25)
         return
-    transposed = attrs["layout"] == "tn" and to.transposes(op.dtype)
+    if to.on_matrix(op.dtype):
+        slower, doubt = misalignment(op)
+        item = DTYPE_BYTES[op.dtype]
+        moved = batch * (item * (m * k + k * n) + max(item, 2.0) * m * n)
+        to.add("product", (batch, m, n, k, 0.0, item, moved), dtype=op.dtype, factor=slower, sigma=doubt)
+        return
+    # Kernels for fp32 transpose on their way to shared memory; systolic arrays are fed in either order.
+    transposed = attrs["layout"] == "tn" and not is_systolic(to.device)
     parts = 1
     if k >= 2 * LONGEST_SUM:
         tiles = max(1.0, batch * math.ceil(m / SPLIT_TILE) * math.ceil(n / SPLIT_TILE))
@@ -173,18 +186,48 @@ def _matmul(op: Op, to: _Collector) -> None:
     to.matmul(op, batch, m, n, k, transposed=transposed)
 
 
-HOPPER_ATTENTION = 1.35
-"""Flash kernels written for Ampere reach only that rate on devices whose matrix units want asynchronous instructions."""
+def find_attention_kernel(op: Op, device: Device) -> str:
+    """The generation of a fused kernel: as the op says, as its operator's name tells, else what frameworks choose here."""
+    said = op.attrs.get("kernel")
+    if said is not None:
+        if said not in KERNELS:
+            raise UnknownName("attention kernel", str(said), KERNELS)
+        return str(said)
+    if "cudnn" in op.name:
+        return "cudnn"
+    if "efficient" in op.name:
+        return "efficient"
+    return "cudnn" if generation(device) >= GENERATIONS["blackwell"] else "flash-2"
 
 
 def _attention(op: Op, to: _Collector) -> None:
+    if not to.on_matrix(op.dtype):
+        _attention_on_lanes(op, to)
+        return
+    attrs = op.attrs
+    kernel = find_attention_kernel(op, to.device)
+    queries, keys = float(attrs["q_len"]), float(attrs["kv_len"])
+    size = float(attrs["head_dim"])
+    width = (size + float(attrs.get("value_dim", size))) / 2.0
+    backward = float(op.phase == "backward")
+    moved = op.num_bytes
+    if size % HEAD_MULTIPLE:
+        # Inputs are copied to a padded head and the result is cut back.
+        to.pointwise(2.0 * moved, sigma=0.15)
+    columns = (
+        float(attrs["batch"]) * float(attrs["heads"]), queries, keys, width, float(attrs["causal"]),
+        float(attrs.get("window") or keys), backward, KERNELS[kernel], float(kernel in REGISTER_FED_KERNELS), moved,
+    )  # fmt: skip
+    sigma = 0.15 if backward or kernel == "efficient" else 0.0
+    to.add("attention", columns, dtype=op.dtype, sigma=sigma, ground=TRANSFER if sigma else MEASURED)
+
+
+def _attention_on_lanes(op: Op, to: _Collector) -> None:
     """One fused kernel: products that never leave the chip, at a share of what plain products reach."""
     batch = _number(op, "batch") * _number(op, "heads")
     queries, keys, size = _number(op, "q_len"), _number(op, "kv_len"), _number(op, "head_dim")
     flop = op.flop if op.flop else 4 * batch * queries * keys * size * (2.5 if op.phase == "backward" else 1.0)
     factor = 2.25 if op.phase == "backward" else 1.9
-    if 3.4 < generation(to.device) < 4.5 and to.device.matrix_flop_per_s.get("fp16", 0.0) > 5e14:
-        factor *= HOPPER_ATTENTION
     k = flop / max(2 * batch * queries * keys, 1.0)
     to.matmul(op, batch, queries, keys, k, num_bytes=op.num_bytes, factor=factor, sigma=0.25, ground=TRANSFER)
 
