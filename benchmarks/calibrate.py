@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.calibrate import (
+from traincast.learn import (
     Candidates,
     CheckedStep,
     Load,
@@ -41,10 +41,10 @@ from traincast.calibrate import (
     save_calibration,
     team_on_testbed,
 )
-from traincast.profile.corpus import TOO_LARGE
 from traincast.profile.machine import Steadiness, describe, make_canary, steady
 from traincast.profile.protocol import Protocol, measure
 from traincast.profile.remote import subject_of
+from traincast.profile.settings import TOO_LARGE
 from traincast.profile.testbed import require_root
 from traincast.spec.measurement import Calibration, Measurement
 from traincast.store import Store

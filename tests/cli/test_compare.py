@@ -11,9 +11,9 @@ import pytest
 
 from builders import make_cluster, make_mlp
 from traincast.accuracy.traces import compare_trace
-from traincast.calibrate import save_calibration
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
+from traincast.learn import save_calibration
 from traincast.spec import Calibration, Job, Rates
 from traincast.spec.measurement import Environment
 

@@ -5,17 +5,17 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from tests.builders import make_cluster, make_mlp
 
+from research.corpus import FOLDER, GRAPHS, corpus_is_here, load_graphs
+from tests.builders import make_cluster, make_mlp
 from traincast import catalog
-from traincast.accuracy.corpus import FOLDER, GRAPHS, corpus_is_here, load_graphs
-from traincast.calibrate import Calibrated
 from traincast.cost.pricing import Pricing
 from traincast.embed import load_predictor, summarize
 from traincast.embed.summary import Ranks
 from traincast.forecast import forecast
 from traincast.forecast.choose import ask_reuse, find_gap, load_layers, measure_farness, settle, stretch
 from traincast.forecast.parts import explain_parts
+from traincast.learn import Calibrated
 from traincast.lower import lower
 from traincast.simulate import simulate_step
 from traincast.spec import Cluster, Estimate, Graph, Job, Parallelism

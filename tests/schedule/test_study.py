@@ -263,7 +263,6 @@ def test_the_command_sweeps_errors_and_reports_bad_rows(tmp_path: Path, capsys: 
         (["schedule", "synthetic:5", "-c", "1x1", "-p", "strf"], "did you mean 'srtf'"),
         (["schedule", "synthetic:5", "-c", "1x1", "-p", "quota", "--quota", "vision"], "TENANT=GPUS"),
         (["schedule", "synthetic:5", "-c", "1x1", "-p", "quota", "--quota", "vision=2"], "exceed the 1 of the fleet"),
-        (["accuracy", "--schedulers", "--references", "nowhere"], "no reference runs"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_two(

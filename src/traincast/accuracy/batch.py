@@ -20,7 +20,7 @@ from traincast.errors import IllegalPlan, TraincastError, UnknownName
 from traincast.forecast import forecast
 from traincast.forecast.device_memory import watch_device
 from traincast.spec import Forecast
-from traincast.spread import ENGINES, deliver
+from traincast.workers import ENGINES, deliver
 
 Answer = Callable[[Question], Forecast]
 Progress = Callable[[Sequence[Row]], Iterable[Row]]

@@ -16,7 +16,7 @@ COMMANDS = {
     "plan": "Choose cluster and parallelism for a deadline, a budget or speed.",
     "advise": "Say in sentences what dominates a job, whether it fits and what would help.",
     "batch": "Answer a whole table of cases.",
-    "accuracy": "Compare forecasts with measured cases, baselines beside them.",
+    "accuracy": "Score what forecast would have said about measured runs.",
     "profile": "Measure operators, collectives and steps on this machine.",
     "design": "Choose the few measurements that are worth their price.",
     "compare": "Lay a profiler trace beside the forecast of its job.",

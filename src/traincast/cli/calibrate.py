@@ -11,9 +11,9 @@ from traincast.cli.options import Json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traincast.calibrate import Candidates, Load, WorkerOutcome
-    from traincast.profile.corpus import Setting
+    from traincast.learn import Candidates, Load, WorkerOutcome
     from traincast.profile.protocol import Subject
+    from traincast.profile.settings import Setting
     from traincast.spec.measurement import Calibration
 
 
@@ -54,9 +54,9 @@ def calibrate(
     """
     import os
 
-    from traincast.calibrate import calibrate_machine, corpus_candidates, find_worker_settings, save_calibration
     from traincast.cli.output import say
     from traincast.files import encode
+    from traincast.learn import calibrate_machine, corpus_candidates, find_worker_settings, save_calibration
     from traincast.profile.machine import Steadiness, describe, make_canary, steady
     from traincast.profile.protocol import Protocol
     from traincast.profile.testbed import require_root
@@ -114,7 +114,7 @@ def calibrate(
             say(f"  what they took is itself known within ±{synced.noise:.1%}")
     for line in (*outcome.unmeasured, *(synced.unmeasured if synced else ()))[:5]:
         say(f"not measured: {line}")
-    say(f"kept in {out}; `load_calibration` and `Calibrated` of traincast.calibrate make it the costs of a forecast")
+    say(f"kept in {out}; `load_calibration` and `Calibrated` of traincast.learn make it the costs of a forecast")
 
 
 def _synchronise(
@@ -122,8 +122,8 @@ def _synchronise(
 ) -> "WorkerOutcome":
     from functools import partial
 
-    from traincast.calibrate import calibrate_workers, team_on_testbed
-    from traincast.profile.corpus import TOO_LARGE
+    from traincast.learn import calibrate_workers, team_on_testbed
+    from traincast.profile.settings import TOO_LARGE
     from traincast.store import Store
 
     fitted, held_out = (

@@ -60,9 +60,9 @@ def compare(
     job = options.given(stack=stack, compiled=compiled or None)
     found = device or device_of_trace(trace)
     if calibration is not None:
-        from traincast.calibrate import Calibrated, load_calibration
         from traincast.cost.pricing import Pricing
         from traincast.integrate.here import cluster_of_cores
+        from traincast.learn import Calibrated, load_calibration
 
         kept = load_calibration(calibration)
         cluster = cluster_of_cores(kept)

@@ -178,7 +178,7 @@ def _numeric(lines: list[dict[str, Any]], columns: list[str], cost: str | None) 
 def _operators(store: Path | None) -> "tuple[list[str], NDArray[np.float64], NDArray[np.float64], list[int]]":
     import numpy as np
 
-    from traincast.calibrate import expected_cost_s, find_peaks, operator_load, start_fit
+    from traincast.learn import expected_cost_s, find_peaks, operator_load, start_fit
     from traincast.profile.operators import grid
     from traincast.profile.protocol import Protocol
     from traincast.store import Store

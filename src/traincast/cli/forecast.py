@@ -87,7 +87,8 @@ def forecast(
     activity: Annotated[
         Path | None,
         typer.Option(
-            "--activity", help="Correct the resource numbers by runs of this setting (accuracy.fit_resources)."
+            "--activity",
+            help="Correct the resource numbers by runs of this setting (python -m research.fits.resources).",
         ),
     ] = None,
     json: options.Json = False,
@@ -166,7 +167,7 @@ def forecast(
 
 
 def _load_costs(path: Path) -> "CostModel":
-    from traincast.calibrate import choose_costs, load_calibration
     from traincast.cost.pricing import Pricing
+    from traincast.learn import choose_costs, load_calibration
 
     return choose_costs(load_calibration(path), others=Pricing().estimate)

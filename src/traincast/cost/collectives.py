@@ -44,7 +44,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkConstants:
-    """What software makes of links; fitted by `python -m traincast.cost.fit collectives` on measured collectives."""
+    """What software makes of links; fitted by `python -m research.fits.operators collectives` on measured collectives."""
 
     launch_s: float = 7.4e-06
     switched_efficiency: float = 0.88

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from traincast import catalog
-from traincast.calibrate import (
+from traincast.cost.pricing import Pricing
+from traincast.errors import InvalidInput, UnknownName
+from traincast.forecast import forecast
+from traincast.learn import (
     Calibrated,
     Fit,
     Load,
@@ -26,9 +29,6 @@ from traincast.calibrate import (
     step_load,
     to_calibration,
 )
-from traincast.cost.pricing import Pricing
-from traincast.errors import InvalidInput, UnknownName
-from traincast.forecast import forecast
 from traincast.profile.protocol import Protocol
 from traincast.spec import Calibration, Cluster, Device, Estimate, Forecast, Graph, Job, Link, NodeGroup, Parallelism
 from traincast.spec.graph import Attr

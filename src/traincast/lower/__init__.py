@@ -14,6 +14,7 @@ from traincast.lower.offload import offload_state
 from traincast.lower.pipeline import cut_pipeline
 from traincast.lower.recompute import recompute
 from traincast.lower.rewrite import as_stage
+from traincast.lower.tables import spread_tables
 from traincast.lower.tensor import split_tensors
 from traincast.spec import Graph, Parallelism, Program, Stage
 
@@ -37,7 +38,7 @@ def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False) -> Program
 def split_model(graph: Graph, plan: Parallelism, *, compiled: bool = False) -> Stage:
     """What one rank of the context, tensor and expert axes runs, before a pipeline cuts it and replicas share its state."""
     whole = recompute(as_stage(graph), plan.recompute)
-    shared = spread_experts(split_tensors(split_context(whole, plan), plan), plan)
+    shared = spread_tables(spread_experts(split_tensors(split_context(whole, plan), plan), plan), plan)
     return fuse(find_attention(shared)) if compiled else shared
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from traincast.lower.expert import is_expert
 from traincast.lower.rewrite import last_writers, map_tasks, scale_op
+from traincast.lower.tables import table_gradients
 from traincast.spec import Collective, Op, Parallelism, Stage, Task
 from traincast.spec.graph import segments
 
@@ -14,7 +15,12 @@ def sync_gradients(stage: Stage, plan: Parallelism) -> Stage:
     num_ranks = plan.data * plan.context
     if num_ranks == 1:
         return stage
-    writers = last_writers(stage, "gradient")
+    own_rows = table_gradients(stage)
+    writers = {
+        index: kept
+        for index, tensors in last_writers(stage, "gradient").items()
+        if (kept := [tensor for tensor in tensors if tensor not in own_rows])
+    }
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
         yield task

@@ -22,8 +22,8 @@ from traincast.plan.nouns import (
 )
 from traincast.plan.space import Shape, list_candidates
 from traincast.spec import Cluster
-from traincast.spread import deliver
 from traincast.units import show_bytes, show_seconds, show_usd
+from traincast.workers import deliver
 
 CHUNK = 32
 """Candidates worked out between two looks at what is the best so far."""
@@ -52,7 +52,7 @@ def search(
     """Answer every plan of the space on every cluster; memory first, then bounds on time, then the plan itself.
 
     `exhaustive` works out every plan that fits, whatever its bound says. The plans given back carry full forecasts.
-    `engine` spreads the clusters over processes or Ray (see `traincast.spread`).
+    `engine` spreads the clusters over processes or Ray (see `traincast.workers`).
     """
     if objective not in OBJECTIVES:
         raise InvalidInput(f"objective = {objective!r}; allowed: {', '.join(OBJECTIVES)}")

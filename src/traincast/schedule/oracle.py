@@ -11,7 +11,7 @@ from traincast.forecast import forecast
 from traincast.forecast.request import Request, Resolved, WorkloadOptions, build_cluster, load_source, resolve
 from traincast.schedule.speeds import NO_FIT, SpeedForecast, SpeedKey
 from traincast.spec import Graph, Job, Parallelism
-from traincast.spread import spread
+from traincast.workers import distribute
 
 FILES = (".toml", ".json", ".json.gz", ".onnx", ".py")
 _WORTH_PROCESSES = 48
@@ -51,7 +51,9 @@ class ForecastSource:
         engine = "processes" if len(new) >= _WORTH_PROCESSES and len(by_workload) > 1 else "none"
         bare = dataclasses.replace(self, _known={})
         for chunk, found in zip(
-            by_workload, spread(_answer_chunk, by_workload, shared=(bare,), engine=engine, workers=workers), strict=True
+            by_workload,
+            distribute(_answer_chunk, by_workload, shared=(bare,), engine=engine, workers=workers),
+            strict=True,
         ):
             self._known.update(zip(chunk, found, strict=True))
         return [self._known[key] for key in keys]

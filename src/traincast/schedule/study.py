@@ -23,7 +23,7 @@ from traincast.schedule.shares import SHARE_POLICIES
 from traincast.schedule.simulator import simulate_cluster
 from traincast.schedule.speeds import PerfModel, SameSpeed, ScalingLaw
 from traincast.spec.fleet import Fleet, NodePool, Schedule
-from traincast.spread import spread
+from traincast.workers import distribute
 
 _POOL = re.compile(r"(\d+)x(\d+)(?::([\w.+-]+))?(?:@([\d.]+))?")
 
@@ -213,7 +213,7 @@ def sweep_errors(
     Runs are independent: `engine` spreads them over "processes" or over a "ray" cluster, with the same answer.
     """
     tasks = sweep_tasks(policies, sigmas, kinds, num_seeds)
-    results = spread(run_task, tasks, shared=(jobs, setting), engine=engine, workers=workers, on_done=on_done)
+    results = distribute(run_task, tasks, shared=(jobs, setting), engine=engine, workers=workers, on_done=on_done)
     grouped: dict[tuple[str, str, float], list[Metrics]] = {}
     for (policy, kind, sigma, _), metrics in zip(tasks, results, strict=True):
         grouped.setdefault((policy, kind, sigma), []).append(metrics)

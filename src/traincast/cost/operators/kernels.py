@@ -346,8 +346,10 @@ def _embedding(op: Op, to: _Collector) -> None:
     rows, cols, vocab = _number(op, "rows"), _number(op, "cols"), _number(op, "vocab")
     item = DTYPE_BYTES[op.dtype]
     if op.phase == "backward":
-        # An empty table, the ids sorted by digits (a dozen short kernels), then each id's rows fetched and summed.
-        to.pointwise(item * vocab * cols, factor=1.0, sigma=0.3)
+        # An empty table (unless only the rows that were read get a gradient), the ids sorted by digits (a dozen short
+        # kernels), then each id's rows fetched and summed.
+        if not op.attrs.get("sparse"):
+            to.pointwise(item * vocab * cols, factor=1.0, sigma=0.3)
         to.pointwise(SORT_BYTES * rows / SORT_KERNELS, factor=SORT_KERNELS, sigma=0.4)
         to.pointwise(1.1 * item * rows * cols, factor=1.6, sigma=0.4)
     else:
