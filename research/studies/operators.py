@@ -203,10 +203,9 @@ class OtherVoices:
     sigma_unseen: float
     answer: tuple[Callable[[Array], Array], ...]
 
-    def slowdown(self, features: Array, weight: Array) -> Array:
-        return np.asarray(
-            sum(w * call(features) for w, call in zip(weight, self.answer, strict=True)), dtype=np.float64
-        )
+    def slowdown(self, features: Callable[[str], Array], weight: Array) -> Array:
+        parts = zip(weight, self.answer, self.names, strict=True)
+        return np.asarray(sum(w * call(features(name)) for w, call, name in parts), dtype=np.float64)
 
 
 def swap_voices(
@@ -270,8 +269,7 @@ def run_ablation() -> None:
     report("soft similarity, capped, networks", folds)
     report("hard nearest device", similar(reach=0.05))
     report("pooled devices", similar(reach=50.0))
-    report("without memory balance", similar(balance=0.0))
-    report("power weighs 2 instead of 0.5", similar(power=2.0))
+    report("without the make of the memory", similar(chip=0.0, memory=0.0))
     report("boosted trees as voices", {name: swap_voices(rows, learned, grow_trees) for name, learned in folds.items()})
     report(
         "analytic curves as voices", {name: swap_voices(rows, learned, fit_level) for name, learned in folds.items()}
@@ -300,7 +298,7 @@ def _soaked(folds: Mapping[str, Learned]) -> dict[str, Any]:
 def _replace_similarity(learned: Learned, similarity: Similarity) -> Learned:
     families: dict[str, Voices] = {}
     for family, voices in learned.families.items():
-        places = np.array([similarity.place(catalog.device(name), learned.law, family) for name in voices.names])
+        places = np.array([similarity.place(catalog.device(name), family) for name in voices.names])
         families[family] = replace(voices, places=places)
     return replace(learned, families=families, similarity=similarity)
 

@@ -118,11 +118,7 @@ def _fit_family(family: str, rows: AllRows, law: PowerLaw, recipe: Recipe) -> Vo
     return Voices(
         names=tuple(name for name in names for _ in range(recipe.num_members)),
         places=np.array(
-            [
-                recipe.similarity.place(find_device(name), law, family)
-                for name in names
-                for _ in range(recipe.num_members)
-            ]
+            [recipe.similarity.place(find_device(name), family) for name in names for _ in range(recipe.num_members)]
         ),
         handicap=np.array([_handicap(rows[family, name]) for name in names for _ in range(recipe.num_members)]),
         mean=mean,
@@ -167,8 +163,12 @@ def residuals_on(learned: Learned, family: str, rows: Rows, name: str) -> Array:
     """log(predicted / measured) of rows on a device as the model sees it."""
     voices = learned.families[family]
     bounded = describe_rows(family, rows, name, learned.law)
-    weight, _ = learned.similarity.weigh(learned.similarity.place(find_device(name), learned.law, family), voices)
-    return np.log(bounded.bound_s / rows.seconds) + voices.slowdown(bounded.features, weight)
+    weight, _ = learned.similarity.weigh(learned.similarity.place(find_device(name), family), voices)
+
+    def features(other: str) -> Array:
+        return describe(family, rows.columns, find_device(other), learned.law).features
+
+    return np.log(bounded.bound_s / rows.seconds) + voices.slowdown(features, weight)
 
 
 def leave_devices_out(rows: AllRows, *, recipe: Recipe) -> dict[str, dict[str, Array]]:

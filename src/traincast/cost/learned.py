@@ -7,13 +7,14 @@ how alike the two data sheets are, so a device never measured enters only throug
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traincast import catalog
 from traincast.cost.attention import AttentionLaw, AttentionShape, time_attention
 from traincast.cost.bounds import (
     KERNEL_FLOOR_S,
@@ -21,15 +22,14 @@ from traincast.cost.bounds import (
     appetite,
     generation,
     is_systolic,
-    lanes_flop_per_s,
     product_flop_per_s,
-    sustained_clock,
+    stacked_memory,
 )
 from traincast.cost.features import FAMILIES, describe
 from traincast.cost.host import Host
 from traincast.cost.laws import KernelLaws, load_laws
 from traincast.cost.operators import Kernels, list_kernels
-from traincast.cost.products import ProductLaw, ProductShape, time_products
+from traincast.cost.products import ProductLaw, ProductShape, time_lanes, time_products
 from traincast.errors import InvalidInput
 from traincast.spec import Device, Estimate, Op
 
@@ -38,8 +38,8 @@ Array = NDArray[np.float64]
 NORMAL_90 = 1.645
 LIMITS = ("compute", "memory")
 PRODUCTS = ("matmul", "conv")
-LAWFUL = ("product", "attention")
-"""Families of kernels on matrix units, priced by closed laws."""
+LAWFUL = ("product", "attention", "lanes")
+"""Families of kernels that closed laws price."""
 SLACK = 0.15
 """How far, in log time, a card may beat the clock we expect under its power cap; it never beats the full clock."""
 MATRIX_TAIL_S = 2.5e-6
@@ -66,18 +66,21 @@ class Similarity:
     """The width of the kernel, in distances of the nearest measured device: a measured device listens to itself."""
     nearest: float = 0.03
     """Two sheets closer than this are the same device to us."""
-    power: float = 0.5
-    """Weight of how much of its clock the power cap takes, for families bound by arithmetic."""
-    balance: float = 2.0
-    """Weight of bytes per FLOP, for families bound by memory: it tells stacked from ordinary memory."""
+    chip: float = 0.3
+    """Weight of stacked against ordinary memory, which also tells chips for data centres from those for graphics, for products."""
+    memory: float = 0.3
+    """The same for families bound by memory."""
 
-    def place(self, device: Device, law: PowerLaw, family: str) -> Array:
-        """Coordinates of a device; a distance of 1 is one generation of product kernels."""
+    def place(self, device: Device, family: str) -> Array:
+        """Coordinates of a device; a distance of 1 is one generation of product kernels.
+
+        No rate is among them: a faster device of the same make asks the same measured devices, so it is never slower.
+        """
         vendor = 0.0 if device.vendor.upper() in ("NVIDIA", "") else 6.0
+        stacked = stacked_memory(device)
         if family in PRODUCTS:
-            return np.array([generation(device), vendor, self.power * math.log(sustained_clock(device, "fp32", law))])
-        balance = math.log(device.memory_bytes_per_s / lanes_flop_per_s(device))
-        return np.array([0.5 * generation(device), vendor, self.balance * balance])
+            return np.array([generation(device), vendor, self.chip * stacked])
+        return np.array([0.5 * generation(device), vendor, self.memory * stacked])
 
     def weigh(self, place: Array, voices: "Voices") -> tuple[Array, float]:
         """The weight of each voice, and the distance of the nearest."""
@@ -105,15 +108,19 @@ class Voices:
     sigma_seen: float
     sigma_unseen: float
 
-    def slowdown(self, features: Array, weight: Array) -> Array:
-        """The weighted geometric mean of log(seconds / bound) over the voices."""
+    def slowdown(self, features: Callable[[str], Array], weight: Array) -> Array:
+        """The weighted geometric mean of log(seconds / bound) over the voices, each at the features of its own device."""
         heard = np.flatnonzero(weight > 0.01 * weight.max())
-        inputs = ((np.clip(features, self.low, self.high) - self.mean) / self.scale).astype(np.float32)
         w1, b1, w2, b2, w3, b3 = self.layers
-        total = np.zeros(len(features))
+        total: Array | float = 0.0
+        asked, inputs = "", np.zeros((0, 0), dtype=np.float32)
         for voice in heard:
+            if self.names[voice] != asked:
+                asked = self.names[voice]
+                clipped = np.clip(features(asked), self.low, self.high)
+                inputs = ((clipped - self.mean) / self.scale).astype(np.float32)
             hidden = np.tanh(np.tanh(inputs @ w1[voice] + b1[voice]) @ w2[voice] + b2[voice])
-            total += weight[voice] * np.logaddexp(0.0, (hidden @ w3[voice] + b3[voice])[:, 0])
+            total = total + weight[voice] * np.logaddexp(0.0, (hidden @ w3[voice] + b3[voice])[:, 0])
         return np.asarray(total / weight[heard].sum() - SLACK, dtype=np.float64)
 
 
@@ -183,8 +190,15 @@ class Learned:
                soak: float) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
         voices = self.families[family]
         bounded = describe(family, part.columns, device, self.law, dtype=dtype, soak=soak, resident=part.resident)
-        weight, distance = self.similarity.weigh(self.similarity.place(device, self.law, family), voices)
-        slowdown = voices.slowdown(bounded.features, weight)
+        weight, distance = self.similarity.weigh(self.similarity.place(device, family), voices)
+        nothing = np.zeros_like(part.resident)
+
+        def features(name: str) -> Array:
+            # A kernel's utilisation is asked of measured devices as they are: no rate of this device enters it.
+            measured = catalog.device(name)
+            return describe(family, part.columns, measured, self.law, resident=nothing).features
+
+        slowdown = voices.slowdown(features, weight)
         on_matrix = dtype not in ("fp32", "fp64")
         by_compute = bounded.compute_s > bounded.memory_s
         sigma = np.full(len(slowdown), _blend(voices.sigma_seen, voices.sigma_unseen, distance))
@@ -210,6 +224,8 @@ class Learned:
             law = self.laws.attention
             shape = AttentionShape(*part.columns.T)
             timed = time_attention(self.laws.attention, products, shape, device, dtype, lone=lone)
+        elif family == "lanes":
+            timed = time_lanes(products, *part.columns.T, device)
         else:
             batch, m, n, k, _, _, moved = part.columns.T
             asked = ProductShape(batch=batch, m=m, n=n, k=k, num_bytes=moved, resident=part.resident)
@@ -253,10 +269,13 @@ def load_learned(path: Path = WEIGHTS) -> Learned:
     if not path.is_file():
         raise InvalidInput(f"no fitted operator models at {path}; run `make fit-operators`, which writes them")
     arrays, notes = read_safetensors(path)
+    names = json.loads(notes["names"])
+    constants = json.loads(notes["constants"])
+    similarity = Similarity(**constants["similarity"])
     families = {
         family: Voices(
-            names=tuple(json.loads(notes["names"])[family]),
-            places=arrays[f"{family}.places"],
+            names=tuple(names[family]),
+            places=np.array([similarity.place(catalog.device(name), family) for name in names[family]]),
             handicap=arrays[f"{family}.handicap"],
             mean=arrays[f"{family}.mean"],
             scale=arrays[f"{family}.scale"],
@@ -268,10 +287,9 @@ def load_learned(path: Path = WEIGHTS) -> Learned:
         )
         for family in FAMILIES
     }
-    constants = json.loads(notes["constants"])
     return Learned(
         families=families,
-        similarity=Similarity(**constants["similarity"]),
+        similarity=similarity,
         law=PowerLaw(**constants["law"]),
         matrix=MatrixUnits(**constants["matrix"]),
     )

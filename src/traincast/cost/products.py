@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.cost.bounds import l2_bytes_per_s, product_flop_per_s
+from traincast.cost.bounds import l2_bytes_per_s, lanes_flop_per_s, product_flop_per_s
 from traincast.cost.silicon import watts_per_need
 from traincast.errors import InvalidInput
 from traincast.spec import Device
@@ -24,6 +24,9 @@ SPLITS = (1, 2, 4, 8, 16)
 SHARPNESS = 6.0
 """Of the bend between the clock that the kernel can use and the clock that power allows."""
 UNKNOWN_SM = 108.0
+EASY_FLOP_PER_SM_CYCLE, EASY_GAIN = 1024.0, 0.5
+"""Units that do less per cycle (graphics boards sum in fp32 at half rate) never wait for operands, and their boards clock above
+the sheet: pipelines fill while they work, and the cap rises. The gain is read from vision transformers on one such board."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,19 @@ def held_share(law: ProductLaw, device: Device, dtype: str, *, load: float | Arr
     return np.asarray(law.cap * (1.0 + left**-bend) ** (-1.0 / SHARPNESS), dtype=np.float64)
 
 
+def feeding_ease(device: Device, dtype: str) -> float:
+    """0 where matrix units take all that a multiprocessor can load; towards 1 the slower they are."""
+    if device.num_sm is None or device.clock_hz is None:
+        return 0.0
+    peak, _ = product_flop_per_s(device, dtype)
+    return max(0.0, 1.0 - peak / (device.num_sm * device.clock_hz * EASY_FLOP_PER_SM_CYCLE))
+
+
+def easy_gain(cap: float, ease: float) -> float:
+    """How much above its cap a unit that is easy to feed runs, its peak being the end."""
+    return min(1.0 + EASY_GAIN * ease, 1.0 / cap)
+
+
 def step_share(law: ProductLaw, device: Device, dtype: str, *, need: float = 1.0) -> float:
     """Share of the matrix units' peak that large kernels hold inside a training step."""
     return law.step_share * float(held_share(law, device, dtype, load=law.step_load, need=need))
@@ -115,7 +131,9 @@ def step_share(law: ProductLaw, device: Device, dtype: str, *, need: float = 1.0
 def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: str, *, lone: bool = False) -> Timed:
     """Seconds of each product in `dtype`; `lone`: as a benchmark of single kernels would read them."""
     peak, _ = product_flop_per_s(device, dtype)
-    work = tile_work(law, shape, num_sm=float(device.num_sm or UNKNOWN_SM))
+    ease = feeding_ease(device, dtype)
+    peak *= easy_gain(law.cap, ease)
+    work = tile_work(law, shape, num_sm=float(device.num_sm or UNKNOWN_SM), fill=law.fill * (1.0 - ease))
     cool_s = work / (peak * held_share(law, device, dtype, load=0.0))
     if lone:
         load = cool_s / (cool_s + law.sustained_s)
@@ -127,7 +145,7 @@ def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: s
     return Timed(seconds=law.start_s + joined, compute_s=compute_s, memory_s=memory_s)
 
 
-def tile_work(law: ProductLaw, shape: ProductShape, *, num_sm: float) -> Array:
+def tile_work(law: ProductLaw, shape: ProductShape, *, num_sm: float, fill: float) -> Array:
     """FLOP that the device's whole width spends, idle parts of tiles and waves included, with the best tile and split."""
     r128, r64, r32 = law.tile_share
     rates = (1.0, 1.0, 1.0, r128, r64, r64, r32)
@@ -139,7 +157,7 @@ def tile_work(law: ProductLaw, shape: ProductShape, *, num_sm: float) -> Array:
         for parts in SPLITS:
             waves = fits * parts
             filled = waves + law.wave_loss * (np.ceil(waves) - waves)
-            depth = k / parts + law.fill * (1.0 if parts == 1 else law.split_fill)
+            depth = k / parts + fill * (1.0 if parts == 1 else law.split_fill)
             work = np.maximum(filled, 1.0) * depth * (2.0 * rows * cols * num_sm / rate)
             best = work if best is None else np.minimum(best, work)
     return np.zeros_like(shape.m) if best is None else best
@@ -155,3 +173,11 @@ def _traffic_s(law: ProductLaw, shape: ProductShape, device: Device) -> Array:
     if resident is None:
         resident = 1.0 / (1.0 + (shape.num_bytes / (law.l2_share * (device.l2_bytes or 4e6))) ** 2)
     return shape.num_bytes * ((1.0 - resident) / (law.dram_share * dram) + resident / near)
+
+
+def time_lanes(law: ProductLaw, flop: Array, num_bytes: Array, share: Array, device: Device) -> Timed:
+    """Seconds of kernels that multiply on the ordinary lanes at a share of their peak and move their bytes beside."""
+    compute_s = flop / (share * lanes_flop_per_s(device))
+    memory_s = num_bytes / (law.dram_share * device.memory_bytes_per_s)
+    joined = (compute_s**law.join + memory_s**law.join) ** (1.0 / law.join)
+    return Timed(seconds=law.start_s + joined, compute_s=compute_s, memory_s=memory_s)

@@ -12,7 +12,6 @@ from traincast.cost.attention import HEAD_MULTIPLE, KERNELS, REGISTER_FED_KERNEL
 from traincast.cost.bounds import (
     GENERATIONS,
     WIDE_SM_SHARE,
-    appetite,
     generation,
     is_systolic,
     lanes_flop_per_s,
@@ -27,6 +26,7 @@ from traincast.units import DTYPE_BYTES
 Array = NDArray[np.float64]
 MEASURED, TRANSFER, BOUND = 0, 1, 2
 HALF = ("fp16", "bf16", "fp8", "fp4")
+STREAMED_COPIES = ("cast", "fill", "copy")
 
 HEAVY: dict[str, float] = {
     "pow": 1.0, "tanh": 0.5, "gelu": 0.5, "silu": 0.5, "sigmoid": 0.5, "exp": 0.5, "log": 0.5, "erf": 0.5, "div": 0.3,
@@ -237,14 +237,23 @@ def _spatial(op: Op, key: str) -> float:
 
 
 CONV_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.1, "grad_weight": 1.2}
+"""Of fp32 kernels on the lanes."""
 TURNED_PASSES = 2.0
-"""Half-precision kernels take images with channels last: cuDNN turns what they read and turns back what they write, so each
-byte moves once more each way. Kernels for TF32 take them as they are."""
-
-
-EVEN_APPETITE, GATHERED_EXPONENT = 4.0, 0.29
-"""A convolution gathers its operands where a plain product streams them, so it falls behind further the more the units can
-take (0.2 in log time per doubling), from ResNet-50 and SSD steps of the Lambda set with one GPU left out; level at Volta's."""
+"""Gradient kernels in half precision take images with channels last: the library turns what they read and turns back what they
+write, so each byte moves once more each way. Kernels for TF32 and forward kernels take them as they are."""
+CHANNEL_MULTIPLE = 8.0
+"""Channels are padded to whole vectors of half precision."""
+GATHERED = 1.18
+"""A kernel wider than one pixel gathers its operands where a plain product streams them."""
+NARROW_GROUP, NARROW_FACTOR = 32.0, 0.6
+"""Kernels for groups have tiles of 32 channels, half of the least of plain products."""
+DEPTHWISE_SHARE: dict[str, float] = {"forward": 0.12, "grad_input": 0.12, "grad_weight": 0.06}
+"""Of the lanes' peak: one multiplication per number that is loaded."""
+DEPTHWISE_NCHW = 0.7
+"""Of that share where a thread's neighbours are pixels and not channels."""
+GROUPED_NHWC_SHARE = ((32.0, 0.056), (math.inf, 0.25))
+"""Of the lanes' peak, by number of groups, that gradients of grouped convolutions reach with channels last: no kernel of the
+library's runs them on matrix units."""
 
 
 def _prefers_lanes(device: Device, real: str) -> bool:
@@ -254,37 +263,69 @@ def _prefers_lanes(device: Device, real: str) -> bool:
 
 
 def _conv(op: Op, to: _Collector) -> None:
-    batch, groups = _number(op, "batch"), _number(op, "groups")
-    inputs, outputs = _number(op, "in_channels"), _number(op, "out_channels")
-    in_numel, out_numel = _spatial(op, "in_size"), _spatial(op, "out_size")
-    taps = _spatial(op, "kernel")
-    strided = _spatial(op, "stride") > 1
-    direction = str(op.attrs["pass"])
+    groups, inputs = _number(op, "groups"), _number(op, "in_channels")
     _, real = product_flop_per_s(to.device, op.dtype)
+    strided = _spatial(op, "stride") > 1
+    winograd = _spatial(op, "kernel") == 9 and not strided and groups == 1
     if groups == inputs and groups > 1:
-        # Depthwise: one multiplication per byte and poor reuse; far from its memory bound on every library so far.
-        to.pointwise(op.num_bytes, factor=4.0 if direction == "grad_weight" else 2.5, sigma=0.6, ground=BOUND)
+        share = DEPTHWISE_SHARE[str(op.attrs["pass"])] * (1.0 if op.attrs.get("channels_last") else DEPTHWISE_NCHW)
+        to.add("lanes", (op.flop or 0.0, op.num_bytes, share), dtype=op.dtype, sigma=0.35, ground=TRANSFER)
+    elif winograd and (not uses_matrix_units(to.device, real) or _prefers_lanes(to.device, real)):
+        _winograd(op, to, lanes=not uses_matrix_units(to.device, real))
+    elif to.on_matrix(op.dtype):
+        _conv_on_matrix(op, to, real)
+    else:
+        m, n, k = _conv_sizes(op)
+        factor = CONV_PASS[str(op.attrs["pass"])] * (1.1 if _spatial(op, "kernel") == 1 else 1.25)
+        to.matmul(op, groups, m, n, k, num_bytes=op.num_bytes, factor=factor, sigma=0.3, ground=TRANSFER)
+
+
+def _conv_sizes(op: Op) -> tuple[float, float, float]:
+    """The implicit product of one group. All three passes are products of the same three sizes; libraries split the long sum of
+    the weight gradient over the device, so none of them runs out of parallel work before the forward pass does."""
+    groups = _number(op, "groups")
+    m = _number(op, "batch") * _spatial(op, "out_size")
+    return m, _number(op, "out_channels") / groups, _number(op, "in_channels") / groups * _spatial(op, "kernel")
+
+
+def _winograd(op: Op, to: _Collector, *, lanes: bool) -> None:
+    inputs, outputs = _number(op, "in_channels"), _number(op, "out_channels")
+    direction = str(op.attrs["pass"])
+    if direction == "grad_input":
+        inputs, outputs = outputs, inputs
+    row = (
+        _number(op, "batch"), inputs, outputs, _number(op, "groups"), _spatial(op, "in_size"), _spatial(op, "out_size"),
+        _spatial(op, "kernel"), 0.0, DTYPE_BYTES[op.dtype],
+    )  # fmt: skip
+    sigma, ground = (0.0, MEASURED) if direction == "forward" else (0.2, TRANSFER)
+    to.add("conv", row, dtype=op.dtype if lanes else "fp32", factor=CONV_PASS[direction], sigma=sigma, ground=ground)
+
+
+def _conv_on_matrix(op: Op, to: _Collector, real: str) -> None:
+    groups, taps = _number(op, "groups"), _spatial(op, "kernel")
+    forward = op.attrs["pass"] == "forward"
+    last = bool(op.attrs.get("channels_last"))
+    if last and groups > 1 and not forward:
+        share = next(share for most, share in GROUPED_NHWC_SHARE if groups < most)
+        to.add("lanes", (op.flop or 0.0, op.num_bytes, share), dtype=op.dtype, sigma=0.5, ground=TRANSFER)
         return
-    lanes = not uses_matrix_units(to.device, real)
-    slower = CONV_PASS[direction]
-    winograd = taps == 9 and not strided and groups == 1
-    if winograd and (lanes or _prefers_lanes(to.device, real)):
-        if direction == "grad_input":
-            inputs, outputs = outputs, inputs
-        row = (batch, inputs, outputs, groups, in_numel, out_numel, taps, 0.0, DTYPE_BYTES[op.dtype])
-        forward = direction == "forward"
-        sigma, ground = (0.0, MEASURED) if forward else (0.2, TRANSFER)
-        to.add("conv", row, dtype=op.dtype if lanes else "fp32", factor=slower, sigma=sigma, ground=ground)
-        return
-    # All three passes are products of the same three sizes; libraries split the long sum of the weight gradient over the
-    # device, so none of them runs out of parallel work before the forward pass does.
-    m, n, k = batch * out_numel, outputs / groups, inputs / groups * taps
-    factor = slower * (1.1 if taps == 1 else 1.25)
-    if real in HALF and not lanes:
-        factor *= (appetite(to.device, real) / EVEN_APPETITE) ** GATHERED_EXPONENT
-        if not op.attrs.get("channels_last"):
-            to.pointwise(TURNED_PASSES * op.num_bytes, sigma=0.25)
-    to.matmul(op, groups, m, n, k, num_bytes=op.num_bytes, factor=factor, sigma=0.3, ground=TRANSFER)
+    m, n, k = _conv_sizes(op)
+    n = math.ceil(n / CHANNEL_MULTIPLE) * CHANNEL_MULTIPLE
+    if op.attrs["kernel"] == op.attrs["stride"]:
+        # Patches that do not overlap are rows of a plain product.
+        k = math.ceil(k / CHANNEL_MULTIPLE) * CHANNEL_MULTIPLE
+    else:
+        multiple = CHANNEL_MULTIPLE if k / taps > CHANNEL_MULTIPLE / 2 else CHANNEL_MULTIPLE / 2
+        k = math.ceil(k / taps / multiple) * multiple * taps
+    factor = 1.0 if taps == 1 else GATHERED
+    if groups > 1 and n <= NARROW_GROUP:
+        factor *= NARROW_FACTOR
+    if real in HALF and not forward and not last:
+        to.pointwise(TURNED_PASSES * op.num_bytes, sigma=0.25)
+    item = DTYPE_BYTES[op.dtype]
+    to.add(
+        "product", (groups, m, n, k, 0.0, item, op.num_bytes), dtype=op.dtype, factor=factor, sigma=0.2, ground=TRANSFER
+    )
 
 
 def _elementwise(op: Op, to: _Collector) -> None:
@@ -317,20 +358,24 @@ def _norm(op: Op, to: _Collector) -> None:
     rows, cols = _number(op, "rows"), _number(op, "cols")
     item = DTYPE_BYTES[op.dtype]
     numel = rows * cols
-    if "batch" in str(op.attrs["function"]):
+    function = str(op.attrs["function"])
+    if "batch" in function and not op.attrs.get("training", True):
+        # In evaluation the statistics are given: one pass.
+        to.pointwise(op.num_bytes, inputs=2.0, sigma=0.1)
+    elif "batch" in function or "group" in function:
         # Statistics and application are two passes, in either direction.
         first, second = (2, 3) if op.phase == "backward" else (1, 2)
-        to.pointwise(first * item * numel, factor=1.15, sigma=0.25)
-        to.pointwise(second * item * numel, inputs=2.0, sigma=0.25)
+        to.pointwise(first * item * numel, sigma=0.15)
+        to.pointwise(second * item * numel, inputs=2.0, sigma=0.15)
     elif op.attrs.get("fused"):
         # A row stays in registers, so it is read once.
         passes, factor = (3, 1.3) if op.phase == "backward" else (2, 1.1)
         to.pointwise(passes * item * numel, inputs=passes - 1.0, factor=factor, sigma=0.15)
     elif op.phase == "backward":
         to.add("norm", (rows, cols, 3 * item * numel), sigma=0.15, ground=TRANSFER)
-        to.add("norm", (rows, cols, 2 * item * numel), sigma=0.15, ground=TRANSFER)
+        to.pointwise(2 * item * numel, inputs=2.0, sigma=0.15)
     else:
-        known = "layer" in str(op.attrs["function"])
+        known = "layer" in function
         to.add("norm", (rows, cols, 2 * item * numel), ground=MEASURED if known else TRANSFER)
 
 
@@ -387,6 +432,12 @@ def _rnn(op: Op, to: _Collector) -> None:
     to.matmul(op, 1, batch, gates * hidden, hidden, factor=stacks * backward * length, sigma=0.45, ground=TRANSFER)
 
 
+def _copy(op: Op, to: _Collector) -> None:
+    """A change of format streams; a change of order reads or writes in short runs."""
+    turned = str(op.attrs["function"]) not in STREAMED_COPIES
+    to.pointwise(op.num_bytes, factor=1.2 if turned else 1.0, sigma=0.2 if turned else 0.1)
+
+
 def _other(op: Op, to: _Collector) -> None:
     """Only the bound: its bytes, or its arithmetic at a third of the lanes' peak if that takes longer."""
     arithmetic_s = 3.0 * (op.flop or 0.0) / lanes_flop_per_s(to.device)
@@ -408,7 +459,7 @@ _KINDS: dict[str, Callable[[Op, _Collector], None]] = {
     "rnn": _rnn,
     "optimizer": _moves(1.1, 0.2),
     "dropout": _moves(1.1, 0.15),
-    "copy": _moves(1.2, 0.2),
+    "copy": _copy,
     "sort": _moves(10.0, 0.8, BOUND),
     "random": _moves(1.2, 0.4),
     "other": _other,
