@@ -1,7 +1,7 @@
 """Steps of image models on two GPUs, physics alone: python benchmarks/image_models.py [NUM_MODELS].
 
-Needs the measured steps and captured graphs in ../shared/data/timm. Every graph is priced op by op with the shipped laws; nothing is
-fitted to these rows. "one factor": divided by the median ratio of the other families (five folds of whole families).
+Needs the measured steps and captured graphs in ../shared/data/timm. Every graph is priced op by op with the shipped laws. "one
+factor": divided by the median ratio of the other families (five folds of whole families).
 """
 
 import sys
@@ -122,7 +122,8 @@ def show(title: str, rows: list[Row], key: str) -> None:
     factor = np.array([np.median(ratio[fold != one]) for one in fold])
     plain, scaled = np.abs(ratio - 1), np.abs(ratio / factor - 1)
     print(
-        f"{title:34} n {len(kept):4}  mean {plain.mean():6.1%}  median {np.median(plain):6.1%}  p90 {np.quantile(plain, 0.9):6.1%}"
+        f"{title:34} n {len(kept):4}  mean {plain.mean():6.1%}  median {np.median(plain):6.1%}"
+        f"  p90 {np.quantile(plain, 0.9):6.1%}"
         f"  bias {np.median(ratio) - 1:+6.1%} | one factor: mean {scaled.mean():6.1%}  median {np.median(scaled):6.1%}"
         f"  p90 {np.quantile(scaled, 0.9):6.1%}"
     )

@@ -11,7 +11,7 @@ from research.fits.operators.network import Training, train_network
 from traincast.catalog import device as find_device
 from traincast.cost.bounds import PowerLaw, product_flop_per_s, soaked
 from traincast.cost.features import FAMILIES, Bounded, describe
-from traincast.cost.learned import SLACK, Learned, MatrixUnits, Similarity, Voices
+from traincast.cost.learned import SLACK, Learned, Similarity, Voices
 
 Array = NDArray[np.float64]
 AllRows = Mapping[tuple[str, str], Rows]
@@ -29,7 +29,6 @@ class Recipe:
     similarity: Similarity = field(default_factory=Similarity)
     seed: int = 0
     capped: bool = True
-    matrix: MatrixUnits = field(default_factory=MatrixUnits)
 
 
 def fit_power_law(rows: AllRows, names: Sequence[str], recipe: Recipe) -> PowerLaw:
@@ -89,7 +88,6 @@ def fit_learned(rows: AllRows, *, recipe: Recipe, without_device: str = "", with
         families=families,
         similarity=recipe.similarity,
         law=law,
-        matrix=recipe.matrix,
     )
 
 

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.spec import Device
-from traincast.units import DTYPE_BYTES
 
 Array = NDArray[np.float64]
 
@@ -144,12 +143,6 @@ def uses_matrix_units(device: Device, dtype: str) -> bool:
 
 def is_systolic(device: Device) -> bool:
     return device.architecture.lower().startswith(SYSTOLIC)
-
-
-def appetite(device: Device, dtype: str) -> float:
-    """Bytes per second that the units for products can take, beside those the lanes can."""
-    peak, real = product_flop_per_s(device, dtype)
-    return peak * DTYPE_BYTES[real] / (lanes_flop_per_s(device) * DTYPE_BYTES["fp32"])
 
 
 def soaked(burst_s: float) -> float:

@@ -6,7 +6,6 @@ how alike the two data sheets are, so a device never measured enters only throug
 
 import functools
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +18,7 @@ from traincast.cost.attention import AttentionLaw, AttentionShape, time_attentio
 from traincast.cost.bounds import (
     KERNEL_FLOOR_S,
     PowerLaw,
-    appetite,
     generation,
-    is_systolic,
     product_flop_per_s,
     stacked_memory,
 )
@@ -42,8 +39,6 @@ LAWFUL = ("product", "attention", "lanes")
 """Families of kernels that closed laws price."""
 SLACK = 0.15
 """How far, in log time, a card may beat the clock we expect under its power cap; it never beats the full clock."""
-MATRIX_TAIL_S = 2.5e-6
-"""Filling and draining the pipeline of a product, which fp32 kernels are too long to show."""
 WEIGHTS = Path(__file__).parent / "weights" / "operators.safetensors"
 
 
@@ -62,13 +57,13 @@ class OpCosts:
 class Similarity:
     """How alike two data sheets are, by what library kernels and clocks depend on."""
 
-    reach: float = 0.8
+    reach: float = 0.5
     """The width of the kernel, in distances of the nearest measured device: a measured device listens to itself."""
     nearest: float = 0.03
     """Two sheets closer than this are the same device to us."""
-    chip: float = 0.3
-    """Weight of stacked against ordinary memory, which also tells chips for data centres from those for graphics, for products."""
-    memory: float = 0.3
+    chip: float = 0.5
+    """Weight of stacked against ordinary memory, for products: it also tells chips for data centres from those for graphics."""
+    memory: float = 0.4
     """The same for families bound by memory."""
 
     def place(self, device: Device, family: str) -> Array:
@@ -125,28 +120,6 @@ class Voices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixUnits:
-    """Log time that products on matrix units take beyond the utilisation of the same product in fp32.
-
-    The faster the units are beside the lanes, the harder they are to feed. Calibrated on whole steps in half precision and
-    TF32, as no kernel in these formats was measured alone.
-    """
-
-    base: float = -0.04
-    per_doubling: float = 0.136
-    """Of the bytes per second the units can take beside those the lanes can."""
-    tf32: float = 0.33
-    sigma: float = 0.1
-
-    def slowdown(self, device: Device, dtype: str) -> float:
-        if is_systolic(device):
-            return 0.0
-        _, real = product_flop_per_s(device, dtype)
-        extra = self.tf32 if real == "tf32" else 0.0
-        return max(0.0, self.base + self.per_doubling * math.log2(appetite(device, dtype)) + extra)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
     """Prices operations on one device (an OpModel)."""
 
@@ -154,7 +127,6 @@ class Learned:
     similarity: Similarity = field(default_factory=Similarity)
     law: PowerLaw = field(default_factory=PowerLaw)
     host: Host = field(default_factory=Host)
-    matrix: MatrixUnits = field(default_factory=MatrixUnits)
     laws: KernelLaws = field(default_factory=load_laws)
 
     def predict(self, ops: Sequence[Op], device: Device, *, soak: float = 0.0, lone: bool = False) -> OpCosts:
@@ -199,19 +171,13 @@ class Learned:
             return describe(family, part.columns, measured, self.law, resident=nothing).features
 
         slowdown = voices.slowdown(features, weight)
-        on_matrix = dtype not in ("fp32", "fp64")
         by_compute = bounded.compute_s > bounded.memory_s
         sigma = np.full(len(slowdown), _blend(voices.sigma_seen, voices.sigma_unseen, distance))
-        tail_s = 0.0
-        if on_matrix and family in PRODUCTS:
-            slowdown = slowdown + self.matrix.slowdown(device, dtype) * by_compute
-            sigma = np.hypot(sigma, self.matrix.sigma)
-            tail_s = MATRIX_TAIL_S
         outside = ((bounded.features < voices.low) | (bounded.features > voices.high)).any(axis=1)
         sigma = np.hypot(np.where(outside, 1.3 * sigma, sigma), part.extra_sigma)
-        seconds = np.maximum(bounded.bound_s * np.exp(slowdown), bounded.floor_s) + tail_s
+        seconds = np.maximum(bounded.bound_s * np.exp(slowdown), bounded.floor_s)
         seconds = np.maximum(seconds, KERNEL_FLOOR_S) * part.factor
-        measured = device.name in voices.names and not (on_matrix and family in PRODUCTS)
+        measured = device.name in voices.names and (dtype == "fp32" or family not in PRODUCTS)
         ground = np.maximum(0 if measured else 1, part.ground)
         return seconds, sigma, ground, by_compute
 
@@ -225,7 +191,8 @@ class Learned:
             shape = AttentionShape(*part.columns.T)
             timed = time_attention(self.laws.attention, products, shape, device, dtype, lone=lone)
         elif family == "lanes":
-            timed = time_lanes(products, *part.columns.T, device)
+            flop, moved, share = part.columns.T
+            timed = time_lanes(products, flop, moved, share, device)
         else:
             batch, m, n, k, _, _, moved = part.columns.T
             asked = ProductShape(batch=batch, m=m, n=n, k=k, num_bytes=moved, resident=part.resident)
@@ -291,7 +258,6 @@ def load_learned(path: Path = WEIGHTS) -> Learned:
         families=families,
         similarity=similarity,
         law=PowerLaw(**constants["law"]),
-        matrix=MatrixUnits(**constants["matrix"]),
     )
 
 

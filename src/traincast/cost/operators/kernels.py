@@ -87,8 +87,9 @@ class _Collector:
                ground: int = MEASURED) -> None:  # fmt: skip
         item = DTYPE_BYTES[op.dtype]
         moved = item * batch * (m * k + k * n + m * n) if num_bytes is None else num_bytes
+        family = "product" if self.on_matrix(op.dtype) else "matmul"
         # As `add` does, without another call: products are most of what is priced.
-        self.rows.setdefault(("matmul", op.dtype), []).append(
+        self.rows.setdefault((family, op.dtype), []).append(
             (self.owner, factor, sigma, ground, self.resident, batch, m, n, k, float(transposed), item, moved)
         )
 
@@ -303,7 +304,7 @@ def _winograd(op: Op, to: _Collector, *, lanes: bool) -> None:
 
 def _conv_on_matrix(op: Op, to: _Collector, real: str) -> None:
     groups, taps = _number(op, "groups"), _spatial(op, "kernel")
-    forward = op.attrs["pass"] == "forward"
+    forward = str(op.attrs["pass"]) == "forward"
     last = bool(op.attrs.get("channels_last"))
     if last and groups > 1 and not forward:
         share = next(share for most, share in GROUPED_NHWC_SHARE if groups < most)
