@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traincast.cli import options
+from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.questions import is_hardware, takes_question
 from traincast.spec import Question
@@ -99,6 +100,8 @@ class Wishes:
         ),
     ] = "none"
     workers: options.Workers = 0
+    calibration: CalibrationOption = None
+    given: GivenOption = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +177,7 @@ def plan(
         found = search_plans(
             request, chosen.clusters, space=space, limits=limits, objective=wishes.objective, top=output.top,
             exhaustive=wishes.exhaustive, watch=watch, engine=wishes.engine, workers=wishes.workers,
+            calibration=load_learned(wishes.calibration, wishes.given),
         )  # fmt: skip
     found = _note(found, chosen)
     deltas = _deltas(found.plans, request, output.what_if or [])
