@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from builders import make_cluster
 from traincast.catalog import link
 from traincast.cost.collectives import (
-    ADDING_RANKS,
     LONGEST_RING,
+    PLAIN_RANKS,
     TRANSPORT_CONSTANTS,
     LinkConstants,
     Pipelined,
@@ -120,6 +120,19 @@ def test_a_node_more_is_never_faster_for_the_same_message(
     assert seconds(kind, size, more) >= seconds(kind, size, one) * (1 - 1e-12)
 
 
+@given(kind=st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]), size=sizes, hosts=st.integers(1, 17),
+       per_host=st.sampled_from([1, 2, 4]))  # fmt: skip
+def test_a_host_more_in_a_rack_is_never_faster_for_the_same_message(
+    kind: str, size: float, hosts: int, per_host: int
+) -> None:
+    switch = link("nvswitch-nvl72")
+    one, more = (
+        build(per_node=per_host, nodes=n, intra=switch, domains=(Domain(num_devices=72, link=switch),))
+        for n in (hosts, hosts + 1)
+    )
+    assert seconds(kind, size, more) >= seconds(kind, size, one) * (1 - 1e-12)
+
+
 @pytest.mark.parametrize("kind", COLLECTIVES)
 def test_one_rank_sends_nothing(kind: str) -> None:
     assert seconds(kind, 1e9, build(per_node=1)) == 0
@@ -198,9 +211,9 @@ def test_devices_without_peer_access_share_what_their_host_copies() -> None:
     assert of(4) == pytest.approx(of(8)) == pytest.approx(15e9, rel=0.05)
 
 
-def test_switches_add_from_eight_ranks_on() -> None:
+def test_switches_add_for_more_than_a_few_ranks() -> None:
     adding = replace(link("nvswitch-h100"), reduces=True)
-    for ranks, wanted in ((ADDING_RANKS, "in-switch"), (ADDING_RANKS // 2, "ring")):
+    for ranks, wanted in ((2 * PLAIN_RANKS, "in-switch"), (PLAIN_RANKS, "ring")):
         assert MODEL.choose("all_reduce", 1e9, route_of(build(per_node=ranks, intra=adding)))[0] == wanted
     plain = build(per_node=8, intra=replace(adding, reduces=False))
     assert MODEL.choose("all_reduce", 1e9, route_of(plain))[0] == "ring"

@@ -23,8 +23,8 @@ LONGEST_RING = 64
 2.23) or are told to shard inside groups: latency then grows with the logarithm. A prior, not measured."""
 LONGEST_CHAIN = 8
 """Ranks on one switch up to which an all-reduce was seen to run as a ring; more of them have trees."""
-ADDING_RANKS = 8
-"""Ranks from which libraries let switches add: seen with eight, not with four."""
+PLAIN_RANKS = 4
+"""Ranks up to which libraries do not let switches add (seen with four, not with eight); more ranks never beat these few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,11 +218,14 @@ def _tree(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work |
 def _in_switch(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work | None:
     """NVLink SHARP: the switches of a node add what its ranks send and return the sum; trees join the nodes."""
     inner = route.levels[0]
-    if not inner.link.reduces or inner.is_network or inner.fan < ADDING_RANKS:
+    if not inner.link.reduces or inner.is_network or inner.fan <= PLAIN_RANKS:
         return None
-    latency_s = 4 * _hop_s(c, inner) + sum(2 * math.log2(level.fan) * _hop_s(c, level) for level in route.levels[1:])
+    hop_s = _hop_s(c, inner)
+    few_hops = 2 * (PLAIN_RANKS - 1)
+    latency_s = few_hops * hop_s + sum(2 * math.log2(level.fan) * _hop_s(c, level) for level in route.levels[1:])
     first, *others = _ring_volumes(c, num_bytes, route, rounds=2)
-    return Work(latency_s=latency_s, volumes=((first[0] / c.in_switch_gain, first[1]), *others))
+    few_s = (few_hops + c.local_copy) / PLAIN_RANKS * num_bytes / effective_bytes_per_s(c, inner)
+    return Work(latency_s=latency_s, volumes=((max(first[0] / c.in_switch_gain, few_s), hop_s), *others))
 
 
 def _direct(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work:

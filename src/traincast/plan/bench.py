@@ -213,8 +213,7 @@ class Bench:
 
     def _time(self, candidate: Candidate) -> Stages:
         plan, cluster = candidate.parallelism, candidate.cluster
-        # Sharding the optimizer state or the gradients too takes the same time.
-        key = (_split_of(candidate), plan.pipeline, plan.data, min(plan.zero, 1) + (plan.zero == 3), id(cluster))
+        key = (_split_of(candidate), plan.pipeline, plan.data, plan.zero, id(cluster))
         if key not in self._stages:
             self._stages[key] = self._run_stages(candidate, cluster, plan)
         return self._stages[key]

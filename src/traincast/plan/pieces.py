@@ -25,17 +25,18 @@ class Shape:
 
     stage: Stage
     """One stage of this sort, with some number of layers."""
-    templates: dict[tuple[int, bool], Stage] = field(default_factory=dict)
-    """(what is sharded beyond the state, experts replicated) -> the stage with the collectives of its replicas in place."""
+    templates: dict[tuple[int, bool, int], Stage] = field(default_factory=dict)
+    """(what is sharded beyond the state, experts replicated, alone or in a pipeline) -> the stage with the collectives of its
+    replicas in place."""
     lives: dict[bool, list[Life]] = field(default_factory=dict)
     unit_bytes: float | None = None
 
     def template(self, plan: Parallelism) -> Stage:
         """The stage with collectives of replicas where this plan needs them; only their sizes of group are another's."""
         replicas = plan.data * plan.context
-        key = plan.zero if plan.zero >= 2 else 0, replicas > plan.expert
+        key = plan.zero if plan.zero >= 2 else 0, replicas > plan.expert, min(plan.pipeline, 2)
         if key not in self.templates:
-            like = replace(plan, zero=key[0], pipeline=1, virtual_stages=1, offload_optimizer=False)
+            like = replace(plan, zero=key[0], pipeline=key[2], virtual_stages=1, offload_optimizer=False)
             self.templates[key] = self.stage if replicas == 1 else spread_state(self.stage, like)
         return self.templates[key]
 
