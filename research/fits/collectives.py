@@ -103,7 +103,7 @@ def predict(values: dict[str, float], rows: Iterable[Row]) -> NDArray[np.float64
         name: replace(constants, efficiency=values["efficiency"]) if name.startswith("nv") else constants
         for name, constants in TRANSPORT_CONSTANTS.items()
     }
-    model = Pipelined(constants=LinkConstants(transports=transports, **known))  # type: ignore[arg-type]
+    model = Pipelined(constants=LinkConstants(transports=transports, **known))
     return np.array(
         [model.seconds(row.collective, row.num_bytes, _with_latency(row.route, values["hop_s"])) for row in rows]
     )
