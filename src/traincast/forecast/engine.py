@@ -107,7 +107,7 @@ class Engine:
 
     def _correct(
         self, calibration: Calibration, job: Job, cluster: Cluster, plan: Parallelism, *, draw: bool,
-        activity: GraphCorrection | None,
+        activity: "GraphCorrection | None",
     ) -> Forecast:  # fmt: skip
         """The forecast with what measured runs taught, under the constants that they choose."""
         from traincast.forecast.corrections import forecast_calibrated
