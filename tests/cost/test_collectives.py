@@ -341,3 +341,16 @@ def test_a_rack_is_one_domain_and_a_pod_on_a_network_is_not() -> None:
         build(per_node=4, nodes=18, domains=(Domain(num_devices=36, link=link("infiniband-ndr")),)).devices_per_domain
         == 4
     )
+
+
+def test_tokens_that_are_sent_once_to_each_node_take_less_of_the_network() -> None:
+    cluster = build(per_node=8, nodes=8)
+
+    def of(copies: float) -> float:
+        task = Collective(
+            kind="all_to_all", num_bytes=1e9, axis="expert", num_ranks=64, stride=1, phase="forward", copies=copies
+        )
+        return MODEL.estimate(task, cluster).seconds
+
+    # Eight copies fall on 8 (1 - (7/8)^8) = 5.25 of the eight nodes.
+    assert of(8) / of(1) == pytest.approx(5.25 / 8, rel=0.1)
