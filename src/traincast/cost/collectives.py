@@ -251,7 +251,8 @@ def _sent_once(route: Route, level: Level) -> float:
     """Share of the copies of a token that cross a level when each unit beyond it that needs some gets one: of k copies that
     fall on u units at random, u (1 - (1 - 1/u)^k) units get any."""
     units = level.fan if level.is_network else route.num_ranks
-    return units * (1 - (1 - 1 / units) ** route.copies) / route.copies
+    reached = units * (1 - math.pow(1 - 1 / units, route.copies))
+    return reached / route.copies
 
 
 def _pair(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work:
