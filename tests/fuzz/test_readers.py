@@ -131,6 +131,7 @@ def test_an_onnx_operation_whose_name_is_no_text_is_refused(tmp_path: Path) -> N
         ("tensorflow pbtxt", "tensorflow-loop.pbtxt"),
         ("tensorflow saved model", "tensorflow-reshape.pb"),
         ("measurements csv", "measurements-digits.csv"),
+        ("tensorflow saved model", "tensorflow-read-of-nothing.pb"),
     ],
 )
 def test_files_that_once_crashed_a_reader_are_refused(name: str, file: str, tmp_path: Path) -> None:
