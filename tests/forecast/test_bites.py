@@ -160,3 +160,27 @@ def test_errors_of_different_kinds_of_operators_are_independent() -> None:
     assert math.log(two.high_s / two.seconds) == pytest.approx(
         math.log(one.high_s / one.seconds) / math.sqrt(2), rel=0.05
     )
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_utilization_is_the_share_of_what_all_devices_could_compute(devices: int) -> None:
+    graph = workload("gpt2", batch=2, seq=128, precision="fp16")
+    cluster = make_cluster(devices_per_node=devices)
+    answer = forecast(Job(graph=graph), cluster)
+    expected = graph.flop * devices / (answer.step.seconds * 1e14 * devices)
+    assert answer.utilization == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_smallest_device_and_the_fullest_stage_decide_what_fits() -> None:
+    small, large = make_device(name="s", memory_bytes=12e9), make_device(name="l", memory_bytes=80e9)
+    groups = (*make_cluster(device=large).groups, *make_cluster(device=small).groups)
+    graph = workload("gpt2", batch=2, seq=128)
+    memory = forecast(Job(graph=graph), Cluster(name="mixed", groups=groups)).memory
+    assert memory.capacity_bytes == pytest.approx(12e9, rel=0.2)
+    piped = forecast(
+        Job(graph=graph), make_cluster(devices_per_node=4), Parallelism(pipeline=4, micro_batches=8)
+    ).memory
+    assert len(piped.stage_peaks) == 4
+    # The first stage keeps most micro-batches in flight, and the table of tokens with them.
+    assert piped.peak_bytes == pytest.approx(max(piped.stage_peaks))
+    assert max(piped.stage_peaks) > 1.2 * min(piped.stage_peaks)

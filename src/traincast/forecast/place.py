@@ -135,7 +135,9 @@ def _count_devices(table: dict[str, Any], num_wanted: int) -> list[int] | None:
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         return None
     if nodes > MOST_NODES:
-        raise InvalidInput(f"nodes = {nodes if nodes < 10**30 else 'a huge number'}; a cluster has at most {MOST_NODES:,}")
+        raise InvalidInput(
+            f"nodes = {nodes if nodes < 10**30 else 'a huge number'}; a cluster has at most {MOST_NODES:,}"
+        )
     return [size] * nodes
 
 
