@@ -217,7 +217,7 @@ def wave_scaling(fold: Fold) -> list[float]:
         other = fold.known[min(near)[-1]]
         seen = see(other)
         spent = seen.seconds * seen.counts
-        ops = other.lesson.step.program.stages[0].tasks
+        ops = other.known.step.program.stages[0].tasks
         carried = scale_waves(
             spent * other.seconds / spent.sum(), [op for op in ops if isinstance(op, Op)],
             origin=catalog.device(other.case.gpu), target=target,
@@ -236,7 +236,7 @@ def _batch(step: GpuStep) -> float:
 
 def price(step: GpuStep) -> list[Estimate]:
     """Each operator of the step under the plain constants of PyTorch."""
-    known = step.lesson.step
+    known = step.known.step
     return [
         price_op(Stack(), task, estimate) if isinstance(task, Op) else estimate
         for task, estimate in zip(known.program.stages[0].tasks, known.estimates[0], strict=True)
@@ -244,7 +244,7 @@ def price(step: GpuStep) -> list[Estimate]:
 
 
 def see(step: GpuStep) -> Neighbourhood:
-    return describe(step.lesson.step.program.stages[0], price(step))
+    return describe(step.known.step.program.stages[0], price(step))
 
 
 def teach(known: Sequence[GpuStep], *, seed: int) -> Network | None:
@@ -268,7 +268,7 @@ def corrected(step: GpuStep, network: Network | None) -> float:
     priced = price(step)
     if network is None:
         return step.answer()
-    program = step.lesson.step.program
+    program = step.known.step.program
     factors = network.factors(describe(program.stages[0], priced)).tolist()
     scaled = [
         replace(each, seconds=each.seconds * factor, low_s=each.low_s * factor, high_s=each.high_s * factor)

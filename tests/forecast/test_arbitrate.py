@@ -50,7 +50,7 @@ def test_inside_its_range_the_reuse_predictor_answers_and_says_so() -> None:
     answer = forecast(Job(graph=graph), cluster, draw=True)
     link = cluster.groups[0].inter.bytes_per_s * 8
     program = lower(graph, Parallelism(data=4, overlap=False))
-    layers = Calibrated(calibration=load_layers())
+    layers = Calibrated(rates=load_layers())
     layers_s = simulate_step(program, [layers.estimate(stage, cluster) for stage in program.stages]).duration_s
     ranks = Ranks(num_ranks=4, bits_per_s=link, share=0.25)
     said = load_predictor().predict(summarize(graph), ranks, layers_s=layers_s)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from traincast.cli import options
+from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.questions import takes_question
 from traincast.spec import Question
@@ -17,12 +18,8 @@ from traincast.spec import Question
 def compare(
     trace: Annotated[Path, typer.Argument(help="A trace of torch.profiler (.json or .json.gz).", show_default=False)],
     question: Question,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            "--calibration", help="Of the machine of the trace, made by `traincast calibrate`; a CPU needs it."
-        ),
-    ] = None,
+    calibration: CalibrationOption = None,
+    given: GivenOption = None,
     steps: Annotated[
         int | None,
         typer.Option("--steps", min=1, help="Steps in the trace, where it does not mark them (ProfilerStep)."),
@@ -47,16 +44,17 @@ def compare(
 
     question = fill_in(question)
     found = question.cluster.get("device") or question.cluster.get("node") or device_of_trace(trace)
-    if calibration is not None:
+    learned = load_learned(calibration, given)
+    if learned is not None and learned.machine is not None:
+        from traincast.cost.calibrated import Calibrated
         from traincast.cost.pricing import Pricing
         from traincast.integrate.here import cluster_of_cores
-        from traincast.learn import Calibrated, load_calibration
 
-        kept = load_calibration(calibration)
+        kept = learned.machine
         cluster = cluster_of_cores(kept)
         plan = complete_plan({}, num_devices=1)
         asked = pose_job(question, plan)
-        costs = Calibrated(calibration=kept, others=Pricing().estimate)
+        costs = Calibrated(rates=kept, others=Pricing().estimate)
         answer = forecast(asked, cluster, plan, costs=costs, draw=True)
     elif found is None:
         raise InvalidInput(
@@ -69,7 +67,7 @@ def compare(
         )
         resolved = resolve(dataclasses.replace(question, cluster={**cluster_options, **question.cluster}))
         asked = resolved.job
-        answer = forecast(asked, resolved.cluster, resolved.parallelism, draw=True)
+        answer = forecast(asked, resolved.cluster, resolved.parallelism, calibration=learned, draw=True)
     compared = compare_trace(trace, answer, asked.graph, num_steps=steps)
     if json:
         say(format_json(document_comparison(compared)))

@@ -3,17 +3,15 @@
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from traincast.cli import options
+from traincast.cli.learned import CalibrationOption, GivenOption, costs_of, load_learned
 from traincast.cli.output import say
 from traincast.cli.questions import takes_question
 from traincast.spec import Question
-
-if TYPE_CHECKING:
-    from traincast.cost import CostModel
 
 
 @takes_question()
@@ -32,14 +30,8 @@ def forecast(
         Path | None, typer.Option("--trace", help="Write the step as a trace for https://ui.perfetto.dev.")
     ] = None,
     svg: Annotated[Path | None, typer.Option("--svg", help="Draw the step's timeline to an SVG file.")] = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            "--calibration",
-            help="Price ops as measured by `traincast calibrate` on its machine.",
-            rich_help_panel="Learned",
-        ),
-    ] = None,
+    calibration: CalibrationOption = None,
+    given: GivenOption = None,
     activity: Annotated[
         Path | None,
         typer.Option(
@@ -71,21 +63,23 @@ def forecast(
 
     from traincast.files import write_json, write_whole
     from traincast.forecast.ask import answer as run_forecast
+    from traincast.forecast.labels import label_run
     from traincast.report.svg import draw_timeline
     from traincast.report.trace import trace_forecast
 
-    costs = _load_costs(calibration) if calibration is not None else None
+    labels = [label_run(resolved.job, resolved.cluster, resolved.parallelism)] if given is not None else None
+    learned = load_learned(calibration, given, asked=labels)
     correction = None
     if activity is not None:
         from traincast.resources.correction import load_graph_correction
 
         correction = load_graph_correction(activity)
-    answer = run_forecast(resolved, costs=costs, draw=True, activity=correction)
+    answer = run_forecast(resolved, calibration=learned, draw=True, activity=correction)
     answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target))
     if explain:
         from traincast.forecast.parts import explain_parts
 
-        parts = explain_parts(answer, resolved.job, resolved.cluster, resolved.parallelism, costs=costs)
+        parts = explain_parts(answer, resolved.job, resolved.cluster, resolved.parallelism, costs=costs_of(learned))
         answer = dataclasses.replace(answer, parts=parts)
     if trace is not None:
         write_json(trace, trace_forecast(answer))
@@ -99,10 +93,3 @@ def forecast(
         describe_price(resolved.cluster),
     ]
     say(format_forecast(answer, paint=paint, explain=explain, asked=[line for line in asked if line]))
-
-
-def _load_costs(path: Path) -> "CostModel":
-    from traincast.cost.pricing import Pricing
-    from traincast.learn import choose_costs, load_calibration
-
-    return choose_costs(load_calibration(path), others=Pricing().estimate)

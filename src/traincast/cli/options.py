@@ -1,6 +1,5 @@
 """Options that several commands share, so that one word means one thing everywhere."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -64,10 +63,6 @@ Optimizer = Annotated[str | None, typer.Option("--optimizer", help="adamw, adam,
 Attention = Annotated[str | None, typer.Option("--attention", help="eager or flash.")]
 Recompute = Annotated[
     str | None, typer.Option("--recompute", help="Activation recomputation: none, selective, products or full.")
-]
-Given = Annotated[
-    Path | None,
-    typer.Option("--given", help="Table of measured cases that may be used to calibrate.", show_default=False),
 ]
 OnlySources = Annotated[
     list[str] | None,

@@ -1,25 +1,42 @@
 """A question to its forecast: resolved, forecast, and answered with everything that was assumed."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from traincast.cost import CostModel
 from traincast.forecast import forecast
 from traincast.forecast.resolve import Resolved, resolve
-from traincast.resources.correction import GraphCorrection
-from traincast.spec import Forecast
+from traincast.spec import Calibration, Forecast
 from traincast.spec.question import Question
 
+if TYPE_CHECKING:
+    from traincast.resources.correction import GraphCorrection
 
-def ask(question: Question, *, costs: CostModel | None = None, draw: bool = False) -> Forecast:
+
+def ask(
+    question: Question,
+    *,
+    costs: CostModel | None = None,
+    calibration: Calibration | None = None,
+    draw: bool = False,
+) -> Forecast:
     """The forecast of a question, with its assumptions. The same for commands, requests, job files and rows of tables."""
-    return answer(resolve(question), costs=costs, draw=draw)
+    return answer(resolve(question), costs=costs, calibration=calibration, draw=draw)
 
 
 def answer(
-    resolved: Resolved, *, costs: CostModel | None = None, draw: bool = False, activity: GraphCorrection | None = None
+    resolved: Resolved,
+    *,
+    costs: CostModel | None = None,
+    calibration: Calibration | None = None,
+    draw: bool = False,
+    activity: "GraphCorrection | None" = None,
 ) -> Forecast:
     """The forecast of a resolved question."""
-    found = forecast(resolved.job, resolved.cluster, resolved.parallelism, costs=costs, draw=draw, activity=activity)
+    found = forecast(
+        resolved.job, resolved.cluster, resolved.parallelism, costs=costs, calibration=calibration, draw=draw,
+        activity=activity,
+    )  # fmt: skip
     found = replace(found, assumptions=resolved.assumptions, settings=resolved.settings)
     if resolved.frugal is None or found.memory.fits:
         return found

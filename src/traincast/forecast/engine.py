@@ -6,10 +6,9 @@ An engine that has answered before gives the same bytes as a new one, only soone
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from traincast.cost import CostModel, PartwiseCostModel
-from traincast.cost.calibrated import choose_costs
-from traincast.cost.interaction import Interacting
 from traincast.cost.offload import describe_host
 from traincast.cost.pricing import Pricing
 from traincast.cost.routes import describe_links
@@ -30,7 +29,6 @@ from traincast.forecast.interval import Tally, tally_program, with_interval
 from traincast.forecast.job_time import price_job, spend_energy, time_job
 from traincast.lower import lower, run_again, share_model
 from traincast.memo import Memo, Remember
-from traincast.resources.correction import GraphCorrection
 from traincast.simulate import simulate_step
 from traincast.simulate.memory import Pass, replay_tasks
 from traincast.spec import (
@@ -42,6 +40,7 @@ from traincast.spec import (
     Forecast,
     Graph,
     Job,
+    MachineRates,
     MemoryProfile,
     Parallelism,
     Program,
@@ -52,6 +51,9 @@ from traincast.spec import (
     Tensor,
     Timeline,
 )
+
+if TYPE_CHECKING:
+    from traincast.resources.correction import GraphCorrection
 
 MOST_ANSWERS = 200_000
 """Of single steps that an engine remembers before it starts afresh."""
@@ -78,23 +80,42 @@ class Engine:
     def __init__(
         self, *, costs: CostModel | None = None, calibration: Calibration | None = None, most: int = MOST_ANSWERS
     ) -> None:
-        """`costs` or `calibration`: what prices tasks instead of the models that ship with the package."""
-        self.costs = choose_model(costs, calibration)
+        """`costs`: what prices tasks instead of the models that ship with the package. `calibration`: what was learnt from
+        measurements of a machine, which then prices tasks, or from measured runs, which corrects whole steps."""
+        if costs is not None and calibration is not None:
+            raise InvalidInput("both costs and a calibration are given; give one of them")
+        measured = calibration.machine if calibration is not None else None
+        self.costs = costs if measured is None else _price_machine(measured)
+        self.calibration = calibration if measured is None else None
         self._remember: Remember = Memo(tracks=(Parallelism, Collective), most=most)
 
     def forecast(
         self, job: Job, cluster: Cluster, parallelism: Parallelism | None = None, *, draw: bool = False,
-        activity: GraphCorrection | None = None,
+        activity: "GraphCorrection | None" = None,
     ) -> Forecast:  # fmt: skip
         """How long a step and the whole job take, whether it fits, and what it costs. `draw`: with every span, and so with how
         busy the devices are. `activity`: corrects those numbers by runs measured in this setting."""
         plan = parallelism or Parallelism(data=cluster.num_devices)
+        if self.calibration is not None:
+            return self._correct(self.calibration, job, cluster, plan, draw=draw, activity=activity)
         program = self.lower(job, cluster, plan)
         estimates = self.cost(program, job, cluster)
         timeline = self.simulate(program, estimates, job, cluster, draw=draw)
         memory = self.memory(program, job, cluster)
         run = Run(program=program, estimates=estimates, timeline=timeline)
         return self.answer(run, memory, job, cluster, activity=activity)
+
+    def _correct(
+        self, calibration: Calibration, job: Job, cluster: Cluster, plan: Parallelism, *, draw: bool,
+        activity: "GraphCorrection | None",
+    ) -> Forecast:  # fmt: skip
+        """The forecast with what measured runs taught, under the constants that they choose."""
+        from traincast.forecast.corrections import forecast_calibrated
+
+        def ask(learned: CostModel) -> Forecast:
+            return Engine(costs=learned).forecast(job, cluster, plan, draw=draw, activity=activity)
+
+        return forecast_calibrated(calibration, job, cluster, plan, ask=ask, activity=activity)
 
     def lower(self, job: Job, cluster: Cluster, plan: Parallelism) -> Program:
         """What each distinct rank runs."""
@@ -147,14 +168,14 @@ class Engine:
         return watch_device(job, cluster, plan, remember=self._remember)
 
     def answer(
-        self, run: Run, memory: MemoryProfile, job: Job, cluster: Cluster, *, activity: GraphCorrection | None = None
+        self, run: Run, memory: MemoryProfile, job: Job, cluster: Cluster, *, activity: "GraphCorrection | None" = None
     ) -> Forecast:
         """The forecast, by whichever part of the model proved best for such a job."""
         plan, timeline = run.program.parallelism, run.timeline
         tally = tally_program(run.program, run.estimates, remember=self._remember)
         step = with_interval(timeline, tally, software=stack_of(job))
         chosen = choose_answer(
-            job, cluster, plan, step, source="interaction" if isinstance(self.costs, Interacting) else "layers",
+            job, cluster, plan, step, source=getattr(self.costs, "source", "layers"),
             has_own_costs=self.costs is not None, remember=self._remember,
         )  # fmt: skip
         if chosen.source == "reuse" and timeline.duration_s > 0:
@@ -231,18 +252,15 @@ class Engine:
         return self.costs is None and not find_gap(job, cluster, plan)
 
 
-def choose_model(costs: CostModel | None, calibration: Calibration | None) -> CostModel | None:
-    """The cost model that was given, in one way or the other; None: neither."""
-    if calibration is None:
-        return costs
-    if costs is not None:
-        raise InvalidInput("both costs and a calibration are given; give one of them")
-    return choose_costs(calibration, others=Pricing().estimate)
-
-
 def stack_of(job: Job) -> Stack:
     """The software that runs a job."""
     return job.stack
+
+
+def _price_machine(rates: MachineRates) -> CostModel:
+    from traincast.cost.calibrated import choose_costs
+
+    return choose_costs(rates, others=Pricing().estimate)
 
 
 def _price_under(software: Stack) -> Pricing:

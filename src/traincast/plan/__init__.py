@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from traincast.cost import CostModel
 from traincast.errors import InvalidInput
-from traincast.forecast.engine import choose_model
 from traincast.plan.nouns import Candidate, Figures, Limits, Miss, Plan, Search, Space, job_quantile_s, meet_probability
 from traincast.plan.search import Watch, search
 from traincast.plan.vary import vary_job, vary_request
@@ -71,5 +70,5 @@ def search_plans(
     job_at, space = vary_job(job, space) if isinstance(job, Job) else vary_request(job, space)
     return search(
         job_at, listed, space, limits=limits, objective=objective, top=top, exhaustive=exhaustive, watch=watch,
-        engine=engine, workers=workers, costs=choose_model(costs, calibration),
+        engine=engine, workers=workers, costs=costs, calibration=calibration,
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """The nouns: plain, frozen, complete when born; one set for Python, TOML, JSON and HTTP."""
 
+from traincast.spec.calibration import Calibration, MeasuredRun, RunLabels
 from traincast.spec.fleet import (
     Fleet,
     JobOutcome,
@@ -16,10 +17,10 @@ from traincast.spec.job import Job
 from traincast.spec.measurement import (
     SUBJECTS,
     Block,
-    Calibration,
     CollectiveRates,
     Environment,
     Experiment,
+    MachineRates,
     Measurement,
     Rates,
 )
@@ -74,6 +75,8 @@ __all__ = [
     "JobTime",
     "Link",
     "LogFacts",
+    "MachineRates",
+    "MeasuredRun",
     "Measurement",
     "MemoryHabits",
     "MemoryProfile",
@@ -92,6 +95,7 @@ __all__ = [
     "Repeat",
     "Request",
     "ResourceProfile",
+    "RunLabels",
     "RunningJob",
     "Schedule",
     "Snapshot",

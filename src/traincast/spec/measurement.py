@@ -230,8 +230,8 @@ class CollectiveRates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """What a few minutes of measuring taught about one machine; a forecast for that machine loads it by name."""
+class MachineRates:
+    """What a few minutes of measuring taught about one machine."""
 
     name: str
     environment: Environment

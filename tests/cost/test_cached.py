@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
 from builders import make_device, make_matmul
-from traincast.accuracy.remember import CAPACITY, Remembering
+from traincast.cost.cached import CAPACITY, Cached
 from traincast.cost.roofline import Roofline
 from traincast.spec import Device, Estimate, Op
 
@@ -19,7 +19,7 @@ class Counting:
 
 def test_the_same_ops_on_the_same_device_are_priced_once() -> None:
     base, ops = Counting(), [make_matmul(), make_matmul(m=64)]
-    model = Remembering(base=base)
+    model = Cached(base=base)
     first = model.estimate_ops(ops, make_device())
     assert model.estimate_ops(tuple(ops), make_device()) == first == tuple(Roofline().estimate_ops(ops, make_device()))
     assert base.asked == 1
@@ -27,7 +27,7 @@ def test_the_same_ops_on_the_same_device_are_priced_once() -> None:
 
 def test_another_device_or_other_ops_are_priced_anew() -> None:
     base, ops = Counting(), [make_matmul()]
-    model = Remembering(base=base)
+    model = Cached(base=base)
     model.estimate_ops(ops, make_device())
     slow = model.estimate_ops(ops, make_device(name="other", memory_bytes_per_s=1e9))
     assert slow == tuple(Roofline().estimate_ops(ops, make_device(name="other", memory_bytes_per_s=1e9)))
@@ -37,7 +37,7 @@ def test_another_device_or_other_ops_are_priced_anew() -> None:
 
 def test_what_was_asked_longest_ago_is_forgotten() -> None:
     base = Counting()
-    model = Remembering(base=base)
+    model = Cached(base=base)
     many = [[make_matmul(m=size + 1)] for size in range(CAPACITY + 1)]
     for ops in many:
         model.estimate_ops(ops, make_device())

@@ -14,7 +14,7 @@ _Entry = tuple[tuple[Op, ...], tuple[Estimate, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembering:
+class Cached:
     """Any op model, with its last answers kept. Devices of one name are taken to be equal, as in the catalogue."""
 
     base: OpModel

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from traincast.schedule.agreement import Replay, not_replayed, reference_runs
+from research.simulators.agreement import Replay, not_replayed, reference_runs
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "sched_refs"
 QUICK = {

@@ -1,6 +1,7 @@
-"""A fit as a calibration to keep, in a file and out of it."""
+"""A fit as rates of a machine, and calibrations to files and back."""
 
 import math
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,29 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.cost.calibrated import Calibrated, Others, choose_costs
-from traincast.errors import InvalidInput
+from traincast.errors import InvalidInput, UnknownName
 from traincast.files import decode, encode, read_json, write_json
 from traincast.learn.fit import NUM_STEP_FACTORS, Fit
 from traincast.learn.loads import OPERATOR_SPREAD, STEP_SPREAD, Load
-from traincast.spec.measurement import Calibration, CollectiveRates, Environment, Rates, groups_of
-from traincast.units import NORMAL_90
+from traincast.spec.calibration import Calibration
+from traincast.spec.measurement import CollectiveRates, Environment, MachineRates, Rates, groups_of
 
 FORMAT = "traincast-calibration"
-VERSION = 1
-
-__all__ = [
-    "NORMAL_90",
-    "Calibrated",
-    "Others",
-    "choose_costs",
-    "load_calibration",
-    "save_calibration",
-    "to_calibration",
-]
+VERSION = 2
+NORMAL_90 = 1.645
 
 
-def to_calibration(
+def to_machine_rates(
     fit: Fit,
     *,
     name: str,
@@ -41,7 +32,7 @@ def to_calibration(
     errors: Mapping[str, float] | None = None,
     collectives: Mapping[str, CollectiveRates] | None = None,
     notes: tuple[str, ...] = (),
-) -> Calibration:
+) -> MachineRates:
     """The fit as a noun: rates by group, a fallback from their medians, and the spread of what was fitted."""
     log_ratio = np.log(np.asarray(seconds)) - np.log(fit.predict(loads)) if loads else np.zeros(0)
     by_group: dict[str, list[float]] = {}
@@ -65,7 +56,7 @@ def to_calibration(
     for wider in sorted({name for chain in fit.chains for name in chain[1:]} - set(fitted)):
         rates[wider] = _middle([fitted[chain[0]] for chain in fit.chains if wider in chain])
     compute, overhead_scale, call_s, cold, cold_update = (math.exp(value) for value in fit.theta[-NUM_STEP_FACTORS:])
-    return Calibration(
+    return MachineRates(
         name=name, environment=environment, rates=rates, fallback=fallback,
         step_compute_scale=compute, step_overhead_scale=overhead_scale, step_call_s=call_s, step_s_per_byte=cold,
         step_optimizer_s_per_byte=cold_update,
@@ -92,10 +83,51 @@ def save_calibration(calibration: Calibration, path: str | Path) -> None:
     write_json(path, data, indent=None if str(path).endswith(".gz") else 1)
 
 
-def load_calibration(path: str | Path) -> Calibration:
+def load_calibration(source: str | Path) -> Calibration:
+    """A calibration by its file, or by the name under which it was kept."""
+    path = _find(source)
     data = read_json(path)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise InvalidInput(f"{path} is not a calibration; make one with: traincast calibrate --out FILE")
+        raise InvalidInput(
+            f"{path} is not a calibration; make one with: traincast calibrate --out FILE, or traincast learn RUNS -o FILE"
+        )
+    if data.get("version") == 1:
+        rates = decode(MachineRates, data.get("calibration"), where=f"{path}: calibration")
+        return Calibration(name=rates.name, machine=rates)
     if data.get("version") != VERSION:
-        raise InvalidInput(f"{path} has calibration version {data.get('version')!r}; this traincast reads {VERSION}")
+        raise InvalidInput(
+            f"{path} has calibration version {data.get('version')!r}; this traincast reads 1 and {VERSION}"
+        )
     return decode(Calibration, data.get("calibration"), where=f"{path}: calibration")
+
+
+def calibrations_folder() -> Path:
+    """Where calibrations with a name are kept: $TRAINCAST_CALIBRATIONS, or the user's own data folder."""
+    own = os.environ.get("TRAINCAST_CALIBRATIONS")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "traincast" / "calibrations"
+
+
+def _find(source: str | Path) -> Path:
+    path = Path(source)
+    if path.is_file() or path.suffix in (".json", ".gz") or len(path.parts) > 1:
+        return path
+    folder = calibrations_folder()
+    kept = {file.name.removesuffix(".json"): file for file in sorted(folder.glob("*.json"))}
+    if str(source) not in kept:
+        raise UnknownName("calibration", str(source), kept)
+    return kept[str(source)]
+
+
+def rates_of(source: str | Path | Calibration | MachineRates) -> MachineRates:
+    """The rates of a machine, from wherever they are."""
+    if isinstance(source, MachineRates):
+        return source
+    calibration = source if isinstance(source, Calibration) else load_calibration(source)
+    if calibration.machine is None:
+        raise InvalidInput(
+            f"calibration {calibration.name!r} was learnt from runs and holds no rates of a machine; measure one: "
+            "traincast calibrate --out FILE"
+        )
+    return calibration.machine
