@@ -59,21 +59,21 @@ class Scope:
     def _evaluate(self, node: Any, inputs: list[Value]) -> list[Value]:
         op, recording = node.op, self.recording
         apply = algorithm_of(op)
-        if apply is not None:
-            recording.note_update(node, apply, inputs)
-            return inputs[:1]
         if op in CALLS:
             return call(recording, node, node.attr["f"].func.name, inputs)
         if op in SAME:
             return inputs or [Value((), "fp32")]
         if op in _SILENT:
             return inputs[:1]
-        if op in ASSIGN:
-            return self._assign(node, inputs)
-        if op in _HANDLES:
-            return _HANDLES[op](recording, node, inputs)
         handler = control.RULES.get(op)
         try:
+            if apply is not None:
+                recording.note_update(node, apply, inputs)
+                return inputs[:1]
+            if op in ASSIGN:
+                return self._assign(node, inputs)
+            if op in _HANDLES:
+                return _HANDLES[op](recording, node, inputs)
             if handler is not None:
                 return handler(recording, node, inputs, call)
             known = control.on_lists(recording, node, inputs) or compute(node, inputs)
