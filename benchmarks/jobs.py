@@ -1,6 +1,6 @@
 """Runs whole short jobs on the test-bed, start-up included, and keeps their wall times in benchmarks/jobs.json.
 
-As root, about ten minutes: python benchmarks/jobs.py. `traincast accuracy --paper` compares them with forecasts.
+As root, about ten minutes: python benchmarks/jobs.py. `python -m research.papers` compares them with forecasts.
 The script is also what each rank runs: python benchmarks/jobs.py --train NAME BATCH STEPS (under torchrun).
 """
 
@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from traincast.profile.corpus import SETTINGS
+from traincast.profile.settings import SETTINGS
 
 OUT = Path(__file__).with_suffix(".json")
 JOBS: tuple[tuple[str, int, str, int], ...] = (

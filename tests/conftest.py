@@ -13,7 +13,7 @@ settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
 HERE = Path(__file__).parent
-REAL_TIME = tuple(HERE / room for room in ("calibrate", "integrate", "profile", "service", "test_spread.py"))
+REAL_TIME = tuple(HERE / room for room in ("learn", "integrate", "profile", "service", "test_workers.py"))
 """Rooms whose tests drive browsers, servers, measured training loops, Ray clusters and emulated networks by the clock."""
 
 

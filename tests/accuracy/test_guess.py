@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from traincast.accuracy.batch import answer_rows
 from traincast.accuracy.cases import parse_case
 from traincast.accuracy.translate import translate
-from traincast.accuracy.translate.guess import draw_layers, read_size
+from traincast.accuracy.translate.workload import read_size
+from traincast.forecast.shape import draw_layers
 
 ROW: dict[str, Any] = {
     "case_id": "x", "gpu": "h100-sxm-80g", "n_gpus": 1, "family": "transformer-lm", "arch": "llm", "model": "llama-2-7b",
@@ -99,8 +100,9 @@ def test_an_adapter_trains_little() -> None:
         ({"dtype": "bfloat16"}, {"dtype": "bf16"}),
         ({"dtype": "FP8-CS"}, {"dtype": "fp8"}),
         ({"dtype": "amp"}, {"dtype": "fp16_amp"}),
-        ({"attention": "flash3"}, {"attention": "flash"}),
-        ({"attention": "cudnn_flash_te"}, {"attention": "flash"}),
+        ({"attention": "flash3"}, {"attention": "flash-3"}),
+        ({"attention": "cudnn_flash_te"}, {"attention": "cudnn"}),
+        ({"attention": "te-flash"}, {"attention": "flash"}),
     ],
 )
 def test_other_words_for_a_value_mean_the_same(columns: dict[str, str], same_as: dict[str, str]) -> None:

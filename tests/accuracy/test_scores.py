@@ -29,7 +29,7 @@ def test_figures_follow_their_definitions() -> None:
     assert found.within_10 == pytest.approx(1 / 3)
     assert found.bias == pytest.approx((0.08 - 0.5 + 1.0) / 3)
     assert found.coverage == pytest.approx(2 / 3)
-    assert found.mean_log_width == pytest.approx((math.log(1.2) + math.log(1.5) + math.log(9)) / 3)
+    assert found.median_log_width == pytest.approx(math.log(1.5))
 
 
 def test_nothing_answered_has_no_figures() -> None:

@@ -44,7 +44,9 @@ def test_a_workload_has_its_published_weights_and_multiply_adds(name: str) -> No
     forward = product_flop(graph, "forward")
     if "gmacs" in entry:
         assert forward / 2 / graph.batch_size / 1e9 == pytest.approx(entry["gmacs"], rel=0.02)
-    assert 1.75 < product_flop(graph, "backward") / forward < 2.25
+    # The features of a graph's nodes are fixed, so its widest layer has no gradient of its input.
+    least = 1.0 if entry["family"] == "gnn" else 1.75
+    assert least < product_flop(graph, "backward") / forward < 2.25
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if FACTS[name]["builder"] != "transformer"])
@@ -193,3 +195,11 @@ def test_every_model_of_the_case_tables_is_known() -> None:
     names -= {"gpt", "llama", "llm", "mpt", "opt", "qwen3-moe", "gpt-oss", "deepseek-v3", "switch"}
     unknown = [name for name in sorted(names) if load_facts("model").get(name) is None]
     assert unknown == []
+
+
+@pytest.mark.parametrize("dtype", ["fp4", "int8"])
+def test_products_with_frozen_weights_run_in_the_precision_of_the_activations_both_ways(dtype: str) -> None:
+    graph = workload("llama-2-7b", seq=512, precision="bf16-pure", adapter_rank=8, frozen_dtype=dtype)
+    assert {op.dtype for op in graph.ops if op.kind == "matmul" and op.layer != "rotary"} == {"bf16"}
+    written_out = [op for op in graph.ops if op.attrs.get("function") == "dequantize"]
+    assert {op.phase for op in written_out} == {"forward", "backward"}

@@ -187,7 +187,7 @@ def test_resource_numbers_say_whether_they_are_derived_or_corrected(run: Run, tm
     assert len(corrected["ranges"]) == 12
     ran = run("forecast", tmp_path / "mlp.json.gz", "--device", "cpu", "--activity", tmp_path / "mlp.json.gz")
     assert ran.code == 2
-    assert "fit_resources" in ran.err
+    assert "research.fits.resources" in ran.err
 
 
 def test_explain_shows_each_parts_answer_and_marks_the_one_that_counts(run: Run) -> None:

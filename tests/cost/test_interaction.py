@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.builders import make_cluster, make_mlp
 
+from research.fits.interaction.network import Example, Training, fit_network
+from tests.builders import make_cluster, make_mlp
 from traincast import catalog
 from traincast.cost.interaction import Interacting, Network, load_network, save_network
 from traincast.cost.interaction.features import NUMERIC, SORTS, Flow, Neighbourhood, describe
-from traincast.cost.interaction.fit import Example, Training, fit_network
 from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
 from traincast.errors import InvalidInput
@@ -144,7 +144,7 @@ def test_a_flow_turned_is_its_transpose() -> None:
 
 
 def test_the_hand_written_gradient_is_that_of_the_loss() -> None:
-    from traincast.cost.interaction import fit as room
+    from research.fits.interaction import network as room
 
     chosen = Training(width=3)
     some = examples()[:2]
@@ -216,7 +216,7 @@ def test_it_costs_a_small_part_of_a_forecast(network: Network) -> None:
     run(wrapped)
     times = [(run(base), run(wrapped)) for _ in range(5)]
     # A ratio, and the best of five of each: absolute times mean nothing on a shared machine. The bound is loose on purpose;
-    # benchmarks/interaction.py measures it.
+    # research/studies/interaction.py measures it.
     assert min(after for _, after in times) < 2.0 * min(before for before, _ in times)
 
 

@@ -38,7 +38,7 @@ def test_what_a_layer_hands_to_its_own_next_run_is_no_edge() -> None:
 
 def test_numpy_gives_what_torch_gave() -> None:
     torch = pytest.importorskip("torch")
-    from traincast.embed.train import Network, export, stack
+    from research.fits.embedding.encoder import Network, export, stack
 
     torch.manual_seed(3)
     network = Network(len(COLUMNS), num_targets=5)
@@ -53,7 +53,7 @@ def test_numpy_gives_what_torch_gave() -> None:
 
 def test_the_gradient_of_a_traversal_is_that_of_small_differences() -> None:
     torch = pytest.importorskip("torch")
-    from traincast.embed.train import Traversal
+    from research.fits.embedding.encoder import Traversal
 
     torch.manual_seed(0)
     size, nodes, graphs = 2, 4, 2
@@ -70,7 +70,7 @@ def test_the_gradient_of_a_traversal_is_that_of_small_differences() -> None:
 
 def test_training_lowers_the_loss_and_the_same_seed_gives_the_same_weights(tmp_path) -> None:  # type: ignore[no-untyped-def]
     pytest.importorskip("torch")
-    from traincast.embed.train import Training, train_encoder
+    from research.fits.embedding.encoder import Training, train_encoder
 
     graphs = [make_mlp(layers=layers, width=width) for layers in (2, 4) for width in (32, 256)]
     lines: list[str] = []

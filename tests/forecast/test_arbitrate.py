@@ -5,11 +5,10 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from tests.builders import make_cluster, make_mlp
 
+from research.corpus import FOLDER, GRAPHS, corpus_is_here, load_graphs
+from tests.builders import make_cluster, make_mlp
 from traincast import catalog
-from traincast.accuracy.corpus import FOLDER, GRAPHS, corpus_is_here, load_graphs
-from traincast.calibrate import Calibrated
 from traincast.cost.pricing import Pricing
 from traincast.embed import load_predictor, summarize
 from traincast.embed.summary import Ranks
@@ -23,6 +22,7 @@ from traincast.forecast.arbitrate import (
     stretch,
 )
 from traincast.forecast.parts import explain_parts
+from traincast.learn import Calibrated
 from traincast.lower import lower
 from traincast.simulate import simulate_step
 from traincast.spec import Cluster, Estimate, Graph, Job, Parallelism
@@ -50,7 +50,7 @@ def test_inside_its_range_the_reuse_predictor_answers_and_says_so() -> None:
     answer = forecast(Job(graph=graph), cluster, draw=True)
     link = cluster.groups[0].inter.bytes_per_s * 8
     program = lower(graph, Parallelism(data=4, overlap=False))
-    layers = Calibrated(calibration=load_layers())
+    layers = Calibrated(rates=load_layers())
     layers_s = simulate_step(program, [layers.estimate(stage, cluster) for stage in program.stages]).duration_s
     ranks = Ranks(num_ranks=4, bits_per_s=link, share=0.25)
     said = load_predictor().predict(summarize(graph), ranks, layers_s=layers_s)

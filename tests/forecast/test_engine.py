@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from builders import make_cluster, make_device
 from traincast.catalog.models.recipe import Recipe
 from traincast.catalog.models.transformer import TransformerShape, build_transformer
+from traincast.catalog.stacks import stack
 from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
 from traincast.errors import IllegalPlan, InvalidInput, TraincastError
 from traincast.forecast import forecast
 from traincast.forecast.engine import Engine
 from traincast.spec import Cluster, Device, Forecast, Graph, Job, Link, NodeGroup, Parallelism, Stage
+from traincast.spec.hardware import Domain
 
 WARM = Engine()
 """One for all tests of this file, so that each finds what the others left."""
@@ -51,6 +53,8 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "bucket_bytes": [{"bucket_bytes": 1e6}, {"bucket_bytes": 1e9}],
     "bucket_copies": [{"bucket_copies": False}],
     "overlap": [{"overlap": False}, {"overlap": True}],
+    "reduce_dtype": [{"reduce_dtype": "bf16"}],
+    "async_tensor": [{"tensor": 4, "data": 2, "sequence_parallel": True, "async_tensor": True}],
     "servers": [{"servers": 2, "zero": 0}],
     "asynchronous": [{"servers": 2, "zero": 0, "asynchronous": True}],
     "offload_optimizer": [{"offload_optimizer": True}],
@@ -59,7 +63,8 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
 JOBS: dict[str, list[Any]] = {
     "steps": [100], "samples": [1e6], "samples_spread": [0.2], "epoch_samples": [5e4], "loading_samples_per_s": [10.0],
     "evaluation_every_steps": [10], "evaluation_samples": [1e3], "checkpoint_every_steps": [7],
-    "checkpoint_bytes_per_s": [1e8], "startup_s": [5.0], "device_mtbf_s": [1e6], "stack": ["megatron-lm", "torchtitan"],
+    "checkpoint_bytes_per_s": [1e8], "startup_s": [5.0], "device_mtbf_s": [1e6],
+    "stack": [stack("megatron-lm"), stack("torchtitan")],
     "compile_s": [12.0], "compiled": [True], "cuda_graphs": [True],
 }  # fmt: skip
 GROUPS: dict[str, list[Any]] = {
@@ -68,6 +73,7 @@ GROUPS: dict[str, list[Any]] = {
     "intra": [Link(name="fast", bytes_per_s=4e11, latency_s=2e-6)],
     "inter": [Link(name="slow", bytes_per_s=1e9, latency_s=1e-5), Link(name="slow", bytes_per_s=1e10, latency_s=1e-3)],
     "usd_per_hour": [3.5], "speed": [0.5],
+    "domains": [(Domain(num_devices=2, link=Link(name="bridge", bytes_per_s=5e11, latency_s=1e-6)),)],
 }  # fmt: skip
 
 
@@ -124,7 +130,7 @@ def test_a_changed_plan_is_answered_as_if_it_were_the_first(name: str, data: st.
     ask_both(job, cluster, second)
 
 
-@pytest.mark.parametrize("name", sorted(set(CHANGES) - {"order"}))
+@pytest.mark.parametrize("name", sorted(set(CHANGES) - {"order", "async_tensor"}))
 def test_every_field_of_a_plan_can_change_its_answer(name: str) -> None:
     """Else the test above could not fail."""
     job, cluster = Job(graph=make_graph()), make_cluster(nodes=2, devices_per_node=4)

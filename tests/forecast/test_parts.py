@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
-from tests.builders import make_cluster, make_mlp
 
+from tests.builders import make_cluster, make_mlp
 from traincast.cost.interaction import Interacting, Network, load_network
 from traincast.cost.pricing import Pricing
 from traincast.forecast import forecast

@@ -141,7 +141,7 @@ def test_what_is_saved_answers_as_before(tmp_path: Path):
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path):
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(InvalidInput, match="fit_resources"):
+    with pytest.raises(InvalidInput, match=r"research\.fits\.resources"):
         load_graph_correction(tmp_path / "other.json")
 
 

@@ -69,7 +69,7 @@ def measured() -> dict[str, ResourceProfile]:
 
 @pytest.fixture(scope="module")
 def fitted(measured: dict[str, ResourceProfile], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from traincast.resources.train import Example, Training, fit_correction
+    from research.fits.resources.network import Example, Training, fit_correction
 
     examples = []
     for name, profile in measured.items():

@@ -39,8 +39,8 @@ class Score:
     """Median of ln(forecast / measured), which no outlier moves."""
     coverage: float | None = None
     """Share of measurements inside the 90% interval; None where no interval was given."""
-    mean_log_width: float | None = None
-    """Mean of ln(high / low): coverage alone could be bought with wide intervals."""
+    median_log_width: float | None = None
+    """Median of ln(high / low): coverage alone could be bought with wide intervals."""
 
     @property
     def answered(self) -> float:
@@ -115,8 +115,8 @@ def score(
         bias=float(signed.mean()),
         log_bias=float(np.median(np.log(np.maximum(guess, 1e-300) / truth))),
         coverage=sum(low <= value <= high for value, (low, high) in known) / len(known) if known else None,
-        mean_log_width=(
-            sum(math.log(high / max(low, 1e-300)) for _, (low, high) in known) / len(known) if known else None
+        median_log_width=(
+            float(np.median([math.log(high / max(low, 1e-300)) for _, (low, high) in known])) if known else None
         ),
     )
 

@@ -1,11 +1,9 @@
 """Tables of measured steps as their sources print them (throughput, memory in GB) to rows of a case table."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from traincast import catalog
-from traincast.accuracy.maxtext import complete_run, read_number
-from traincast.errors import TraincastError
 from traincast.units import GIGA
 
 MARKS = ("source_row", "step_time_s", "tflops_per_gpu")
@@ -35,9 +33,13 @@ def as_case_row(row: Mapping[str, Any]) -> dict[str, Any]:
     known["measured_memory_bytes"] = memory_gb * GIGA if memory_gb else None
     # C: "known problems, use for smoke tests only".
     known["quality"] = "suspect" if "C" in str(row.get("trust") or "") else "clean"
-    if row.get("source") == "maxtext":
-        try:
-            known |= complete_run(row, device=catalog.device(str(row.get("gpu"))).name)
-        except TraincastError:
-            known["measured_step_s"] = None
     return known
+
+
+def read_number(row: Mapping[str, Any], name: str) -> float | None:
+    """A number of a raw table; None where the cell is empty or holds something else."""
+    try:
+        number = float(row.get(name) or math.nan)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None

@@ -37,6 +37,7 @@ BUILDERS: dict[str, str] = {
     "lstm-lm": "traincast.catalog.models.speech:build_lstm_lm",
     "neumf": "traincast.catalog.models.recommendation:build_neumf",
     "dlrm": "traincast.catalog.models.recommendation:build_dlrm",
+    "rgat": "traincast.catalog.models.graph_networks:build_rgat",
     "diffusion-unet": "traincast.catalog.models.diffusion:build_diffusion_unet",
     "dit": "traincast.catalog.models.diffusion:build_dit",
     "transformer-xl": "traincast.catalog.models.encoder_decoder:build_transformer_xl",
@@ -49,6 +50,7 @@ OPTIMIZER_BY_FAMILY = {
     "segmentation": "adam",
     "speech-rnn": "momentum",
     "recsys": "adam",
+    "gnn": "adam",
 }
 
 _SHAPE_FIELDS = frozenset(field.name for field in fields(TransformerShape))
@@ -96,8 +98,6 @@ def workload(
     attention: str = "flash",
     recompute: str = "none",
     fused: bool | None = None,
-    dropout: float | None = None,
-    loss: bool = True,
     **more: Any,
 ) -> Graph:
     """The graph of one step of a known workload; `more` are the rarer fields of `Recipe`."""
@@ -105,7 +105,7 @@ def workload(
     found = facts.find(name)
     entry = facts.entries[found]
     recipe = _recipe(
-        precision=precision, mode=mode, attention=attention, recompute=recompute, dropout=dropout, loss=loss,
+        precision=precision, mode=mode, attention=attention, recompute=recompute,
         optimizer=optimizer or entry.get("optimizer") or OPTIMIZER_BY_FAMILY.get(entry["family"], "adamw"),
         fused=entry.get("style") in FUSED_STYLES if fused is None else fused,
         **more,
@@ -149,47 +149,40 @@ def workloads(family: str | None = None) -> tuple[Workload, ...]:
     )
 
 
+SHAPE_SIZES = (
+    "n_layers", "hidden", "heads", "vocab", "seq", "kv_heads", "head_dim", "ffn", "gated", "tied", "experts",
+    "experts_per_token", "moe_ffn",
+)  # fmt: skip
+"""The sizes of a transformer that a table or a person names; the first five must be given."""
+_NEEDED_SIZES = SHAPE_SIZES[:5]
+
+
 def from_shape(
-    *,
-    arch: str,
-    n_layers: int,
-    hidden: int,
-    heads: int,
-    vocab: int,
-    seq: int,
-    batch: int,
-    kv_heads: int | None = None,
-    head_dim: int | None = None,
-    ffn: int | None = None,
-    gated: bool | None = None,
-    tied: bool | None = None,
-    experts: int | None = None,
-    experts_per_token: int | None = None,
-    moe_ffn: int | None = None,
-    name: str = "",
-    fused: bool | None = None,
-    style: Mapping[str, Any] | None = None,
-    precision: str = "fp32",
-    **recipe_fields: Any,
-) -> Graph:
+    *, arch: str, batch: int, name: str = "", fused: bool | None = None, style: Mapping[str, Any] | None = None,
+    precision: str = "fp32", **values: Any,
+) -> Graph:  # fmt: skip
     """The graph of a transformer given by its sizes; `arch` (gpt2, gpt, bert, opt, mpt, llama, ...) says the rest.
 
-    `style` overrides single fields of `TransformerShape`; None leaves what the architecture says.
+    `values` are the sizes (`SHAPE_SIZES`; None leaves what the architecture says) and the rarer fields of `Recipe`. `style`
+    overrides single fields of `TransformerShape`.
     """
     arch = arch.strip().lower()
-    recipe = _recipe(precision=precision, fused=arch in FUSED_STYLES if fused is None else fused, **recipe_fields)
+    sizes = {key: value for key, value in values.items() if key in SHAPE_SIZES}
+    missing = [key for key in _NEEDED_SIZES if sizes.get(key) is None]
+    if missing:
+        raise InvalidInput(
+            f"the shape of a transformer needs {', '.join(_NEEDED_SIZES)}; missing: {', '.join(missing)}"
+        )
+    others = {key: value for key, value in values.items() if key not in SHAPE_SIZES}
+    recipe = _recipe(precision=precision, fused=arch in FUSED_STYLES if fused is None else fused, **others)
     batch = _count("batch", batch)
-    sizes: dict[str, Any] = {
-        "n_layers": n_layers, "hidden": hidden, "heads": heads, "vocab": vocab, "seq": seq, "kv_heads": kv_heads,
-        "head_dim": head_dim, "ffn": ffn, "gated": gated, "tied": tied, "experts": experts,
-        "experts_per_token": experts_per_token, "moe_ffn": moe_ffn,
-    }  # fmt: skip
     given = {key: value for key, value in sizes.items() if value is not None}
     if given.get("experts"):
         given.setdefault("experts_per_token", 1)
-    title = name or f"{arch}-h{hidden}-l{n_layers}"
+    title = name or f"{arch}-h{given['hidden']}-l{given['n_layers']}"
     if arch in OTHER_ARCHS:
-        return _builder(OTHER_ARCHS[arch])(title, {"shape": given, "arch": arch}, recipe, Sizes(batch=batch, seq=seq))
+        entry = {"shape": given, "arch": arch}
+        return _builder(OTHER_ARCHS[arch])(title, entry, recipe, Sizes(batch=batch, seq=given["seq"]))
     base = find_style(arch)
     shape = transformer_shape({**base, **given, **(style or {})})
     return _build_shape(shape, recipe, batch, title, f"shape of architecture {arch}")
@@ -216,6 +209,11 @@ def name_style(arch: str) -> str | None:
     """The name under which an architecture's layers are known; None where they are not."""
     key = _STYLE_ALIASES.get(arch, arch.replace("_", "-"))
     return key if key in STYLES or key in OTHER_ARCHS else None
+
+
+def style_of_task(arch: str, *, dataset: str, mode: str) -> str:
+    """The style of an architecture that ends in another head where it is fine-tuned or served than where it is pre-trained."""
+    return "bert-squad" if arch == "bert" and ("squad" in dataset or mode == "inference") else arch
 
 
 def find_style(arch: str) -> dict[str, Any]:

@@ -155,7 +155,8 @@ def _workloads(models: str) -> "tuple[list[str], NDArray[np.float64], list[int]]
     """Whole workloads as points of the embedding, and after them those that were measured."""
     from traincast.embed import load_atlas, summarize
     from traincast.errors import InvalidInput
-    from traincast.forecast.request import WorkloadOptions, load_source
+    from traincast.forecast.resolve import load_source
+    from traincast.spec import WorkloadOptions
 
     names = [word.strip() for word in models.split(",") if word.strip()]
     if not names:
@@ -178,7 +179,7 @@ def _numeric(lines: list[dict[str, Any]], columns: list[str], cost: str | None) 
 def _operators(store: Path | None) -> "tuple[list[str], NDArray[np.float64], NDArray[np.float64], list[int]]":
     import numpy as np
 
-    from traincast.calibrate import expected_cost_s, find_peaks, operator_load, start_fit
+    from traincast.learn import expected_cost_s, find_peaks, operator_load, start_fit
     from traincast.profile.operators import grid
     from traincast.profile.protocol import Protocol
     from traincast.store import Store

@@ -1,4 +1,4 @@
-"""`traincast profile`: measures operators, collectives, steps or the whole corpus into a store."""
+"""`traincast profile`: measures operators, collectives or steps into a store."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from traincast.spec.measurement import Measurement
     from traincast.store import Store
 
-SUBJECTS = ("operators", "steps", "collectives", "corpus", "corpus-operators")
+SUBJECTS = ("operators", "steps", "collectives")
 
 
 def profile(
@@ -26,7 +26,7 @@ def profile(
         list[str] | None,
         typer.Argument(
             help="Steps: my_file.py:build or an architecture such as 'resnet(depth=2,width=16)'. Operators: kinds, or saved "
-            "graphs whose operators are wanted. Collectives: all_reduce ... Corpus: architectures. Default: all known.",
+            "graphs whose operators are wanted. Collectives: all_reduce ... Default: all known.",
             show_default=False,
         ),
     ] = None,
@@ -41,19 +41,12 @@ def profile(
     testbed: Annotated[
         str | None, typer.Option("--testbed", help="Name of a test-bed that is up; its nodes are the ranks.")
     ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--setting", help="Corpus: only this setting, such as 4x1gbit; may be repeated."),
-    ] = None,
     device: Annotated[str, typer.Option("--device", "-d", help="cpu or cuda.")] = "cpu",
     rounds: Annotated[int, typer.Option("--rounds", help="Visits to each experiment, apart in time.")] = 5,
     block: Annotated[float, typer.Option("--block", help="Seconds of repeats in each visit.")] = 0.15,
     budget: Annotated[
         str | None, typer.Option("--budget", help="Stop after this time, such as 3min; a later run goes on.")
     ] = None,
-    quiet: Annotated[
-        str, typer.Option("--quiet", help="Corpus: wait up to this long, each time, for a moment without neighbours.")
-    ] = "0s",
     core: Annotated[int | None, typer.Option("--core", help="Pin to this core.")] = None,
     share: Annotated[float | None, typer.Option("--share", help="CPU quota in cores; needs cgroups and root.")] = None,
     engine: Annotated[
@@ -80,7 +73,7 @@ def profile(
         raise UnknownName("subject", what, SUBJECTS)
     if engine not in ("none", "ray"):
         raise UnknownName("engine", engine, ("none", "ray"))
-    is_alone = what not in ("corpus", "collectives") and ranks == 1 and testbed is None
+    is_alone = what != "collectives" and ranks == 1 and testbed is None
     if engine == "ray" and not is_alone:
         raise InvalidInput(
             "--engine ray spreads operators and steps of one rank over nodes; several ranks are started by torchrun, on "
@@ -89,11 +82,7 @@ def profile(
     budget_s = parse_seconds(budget) if budget else float("inf")
     protocol = Protocol(num_rounds=rounds, block_s=block)
     with Store(store) as kept:
-        if what == "corpus":
-            visits = _measure_corpus(
-                kept, names or [], setting or [], batch, rounds, budget_s=budget_s, quiet_s=parse_seconds(quiet)
-            )
-        elif what == "collectives" or ranks > 1 or testbed is not None:
+        if what == "collectives" or ranks > 1 or testbed is not None:
             experiments = _distributed(what, names or [], batch, optimizer, size, ranks, strategy, testbed)
             visits = _measure_team(
                 kept, experiments, protocol, ranks=ranks, testbed=testbed, budget_s=budget_s, device=device
@@ -118,7 +107,7 @@ def _measure_here(
 ) -> Iterator["Visit"]:  # fmt: skip
     import os
 
-    from traincast.calibrate import run_subjects
+    from traincast.learn import run_subjects
     from traincast.profile.machine import Steadiness, describe, make_canary, steady
     from traincast.profile.protocol import Progress
     from traincast.profile.remote import subject_of
@@ -143,8 +132,6 @@ def _experiments(what: str, names: list[str], batches: list[int], optimizer: str
 
     if what == "operators":
         return _wanted_operators(names)
-    if what == "corpus-operators":
-        return _operators_of_corpus(names)
     from traincast.profile.architectures import corpus_names
 
     return [
@@ -200,16 +187,6 @@ def _wanted_operators(names: list[str]) -> list["Experiment"]:
     if not found:
         raise InvalidInput(f"no operator of {', '.join(files)} can be run by itself")
     return found
-
-
-def _operators_of_corpus(names: list[str]) -> list["Experiment"]:
-    """Every different operator in the steps of a subset of the corpus, each sixth architecture."""
-    from traincast.calibrate import capture_step, operators_of
-    from traincast.profile.architectures import corpus_names
-    from traincast.profile.corpus import BATCHES, OPTIMIZER
-
-    steps = [capture_step(name, BATCHES[0], OPTIMIZER) for name in names or corpus_names()[::6]]
-    return [load.experiment for load in operators_of(steps)]
 
 
 def _distributed(
@@ -269,25 +246,6 @@ def _measure_team(
             visit_one, kept, team.environment, experiments, num_rounds=protocol.num_rounds, budget_s=budget_s,
             progress=Progress(total=0), show=_show,
         )  # fmt: skip
-
-
-def _measure_corpus(
-    kept: "Store", names: list[str], settings: list[str], batches: list[int] | None, rounds: int, *, budget_s: float,
-    quiet_s: float,
-) -> Iterator["Visit"]:  # fmt: skip
-    from traincast.profile.architectures import corpus_names, large_image_names
-    from traincast.profile.campaign import Campaign, measure_corpus
-    from traincast.profile.corpus import BATCHES, find_settings
-    from traincast.resources import profile_samples
-
-    campaign = Campaign(
-        names=tuple(names or [*corpus_names(), *large_image_names()]), settings=find_settings(settings),
-        batches=tuple(batches or BATCHES), num_rounds=rounds, budget_s=budget_s, quiet_s=quiet_s,
-    )  # fmt: skip
-    yield from measure_corpus(
-        campaign, kept, samples_file=kept.path.with_suffix(".samples.jsonl"), describe=profile_samples, show=_show,
-        say=lambda text: sys.stderr.write(f"{text}\n"),
-    )  # fmt: skip
 
 
 def _show(progress: "Progress", experiment: "Experiment | None") -> None:

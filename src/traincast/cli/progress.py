@@ -37,7 +37,7 @@ def watch(items: Sequence[T], *, label: str, stream: TextIO | None = None) -> It
 
 @contextmanager
 def follow(*, label: str, stream: TextIO | None = None) -> Iterator[Callable[[int, int], None]]:
-    """A function to be told (done, total), for work whose results come in any order, as from `traincast.spread`."""
+    """A function to be told (done, total), for work whose results come in any order, as from `traincast.workers`."""
     out = stream or sys.stderr
     started = shown = time.monotonic()
     drawn = False

@@ -8,10 +8,10 @@ from traincast.cost import OpModel
 from traincast.cost.collectives import Pipelined, find_route
 from traincast.cost.learned import WEIGHTS, load_learned
 from traincast.cost.roofline import Roofline
-from traincast.cost.stack import Stack
+from traincast.cost.stack import price_collective, price_op
 from traincast.errors import InvalidInput
 from traincast.memo import Remember, compute
-from traincast.spec import Cluster, Collective, Device, Estimate, Op, Stage
+from traincast.spec import Cluster, Collective, Device, Estimate, Op, Stack, Stage
 
 
 class CollectiveModel(Protocol):
@@ -58,7 +58,7 @@ class Pricing:
 
 def _price_collective(model: CollectiveModel, stack: Stack, task: Collective, cluster: Cluster) -> Estimate:
     crosses = find_route(task, cluster).num_nodes > 1
-    return stack.price_collective(task, model.estimate(task, cluster), crosses_nodes=crosses)
+    return price_collective(stack, task, model.estimate(task, cluster), crosses_nodes=crosses)
 
 
 def _price_ops(
@@ -76,7 +76,7 @@ def _price_ops(
         total_s = sum(estimate.seconds for estimate in estimates)
         if total_s > worst_s:
             slowest, worst_s = estimates, total_s
-    return tuple([stack.price_op(op, estimate) for op, estimate in zip(ops, slowest, strict=True)])
+    return tuple([price_op(stack, op, estimate) for op, estimate in zip(ops, slowest, strict=True)])
 
 
 def recent_ops(before: Sequence[Op], ops: Sequence[Op], cache_bytes: float) -> tuple[Op, ...]:

@@ -1,7 +1,7 @@
 """Nodes of a training step to one vector by gated message passing: the encoder of a graph hyper-network (Knyazev et al. 2021).
 
 Each node hears its neighbours and, weaker with distance, what lies behind them (virtual edges, weight 1 / distance), once from
-the first operation to the last and once back. Trained by `embed.train`; here only its exported weights run.
+the first operation to the last and once back. Trained in `research/fits/embedding`; here only its exported weights run.
 """
 
 from collections.abc import Mapping

@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING
 
 from traincast.cost import CostModel
-from traincast.forecast.device_memory import MEMORY_SPREAD, REUSING_STACKS, outside_bytes
+from traincast.forecast.device_memory import MEMORY_SPREAD, outside_bytes
 from traincast.forecast.engine import Engine
 from traincast.spec import Calibration, Cluster, Forecast, Job, Parallelism
 
 if TYPE_CHECKING:
     from traincast.resources.correction import GraphCorrection
 
-__all__ = ["MEMORY_SPREAD", "REUSING_STACKS", "Engine", "forecast", "outside_bytes"]
+__all__ = ["MEMORY_SPREAD", "Engine", "forecast", "outside_bytes"]
 
 MOST_KEPT = 20_000
 """Answers of single steps that plain forecasts remember between them."""

@@ -49,7 +49,7 @@ def _check_device(correction: "GraphCorrection", cluster: Cluster) -> None:
     if others:
         raise InvalidInput(
             f"the activity correction was fitted to runs on {learned!r} and is asked about {', '.join(map(repr, others))}; "
-            "fit one to your own runs: python -m traincast.accuracy.fit_resources --corpus FOLDER --device NAME -o FILE"
+            "fit one to your own runs: python -m research.fits.resources --corpus FOLDER --device NAME -o FILE"
         )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traincast.memo import Remember, compute
-from traincast.spec import Calibration, Cluster, Estimate, Graph, Job, Op, Parallelism, Timeline
+from traincast.spec import Cluster, Estimate, Graph, Job, MachineRates, Op, Parallelism, Timeline
 
 if TYPE_CHECKING:
     from traincast.embed import Ranks, Summary
@@ -99,7 +99,7 @@ def find_gap(job: Job, cluster: Cluster, plan: Parallelism) -> str:
         return "it was measured with one rank in each node"
     if not is_plainly_replicated(plan):
         return "it was measured with plain data parallelism"
-    if job.compiled or job.stack != "pytorch" or job.graph.mode != "training_step":
+    if job.compiled or not job.stack.is_plain or job.graph.mode != "training_step":
         return "it was measured on training steps of PyTorch, not compiled"
     types = sorted({op.dtype for op in job.graph.ops} - EXACT_TYPES)
     if types:
@@ -185,10 +185,10 @@ def _price_layers(graph: Graph, cluster: Cluster, plan: Parallelism) -> float | 
 
 
 @cache
-def load_layers(path: Path = LAYERS) -> Calibration:
+def load_layers(path: Path = LAYERS) -> MachineRates:
     from traincast.files import decode, read_json
 
-    return decode(Calibration, read_json(path), where=path.name)
+    return decode(MachineRates, read_json(path), where=path.name)
 
 
 def _widen(step: Estimate, novelty: float) -> Estimate:

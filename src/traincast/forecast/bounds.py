@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from traincast.forecast.device_memory import MEMORY_SPREAD, outside_bytes, overheads_of, smallest_bytes
 from traincast.lower.pipeline import in_flight
 from traincast.simulate.memory import Pass
-from traincast.spec import Cluster, Collective, Estimate, MemoryProfile, Op, Parallelism, Repeat, Stage, Task
+from traincast.spec import Cluster, Collective, Estimate, MemoryProfile, Op, Parallelism, Repeat, Stack, Stage, Task
 from traincast.spec.graph import segments
 
 ROUNDING = 0.99
@@ -126,14 +126,14 @@ def _chunks(plan: Parallelism) -> int:
     return max(plan.virtual_stages, ZERO_BUBBLE if plan.order == "zero-bubble" else 1)
 
 
-def bound_memory(one: Pass, cluster: Cluster, plan: Parallelism, stack_name: str) -> MemoryProfile:
+def bound_memory(one: Pass, cluster: Cluster, plan: Parallelism, stack: Stack) -> MemoryProfile:
     """`one`: a pass that keeps its gradients through the whole model, which no rank shares yet.
 
     The fullest of p stages holds no less than any weighted mean of all, and two such means are taken. With even weights it holds
     a p-th of the state and of the activations of one pass. With weights in inverse proportion to the passes k that each stage
     keeps in flight, the kept activations of all stages count in full over the sum of 1 / k.
     """
-    capacity, overheads, shards = smallest_bytes(cluster), overheads_of(stack_name), plan.num_shards
+    capacity, overheads, shards = smallest_bytes(cluster), overheads_of(stack), plan.num_shards
     resident = one.resident
     state = (
         # Where the update has weights of its own, those of the passes exist only while they are gathered.

@@ -8,7 +8,7 @@ from traincast.lower import lower
 from traincast.memo import Remember, compute
 from traincast.simulate import Overheads, replay_stages
 from traincast.simulate.memory import keeps_gradients
-from traincast.spec import Cluster, Job, MemoryProfile, Parallelism, Program
+from traincast.spec import Cluster, Job, MemoryProfile, Parallelism, Program, Stack
 
 if TYPE_CHECKING:
     from traincast.simulate.reserve import Surroundings
@@ -22,14 +22,6 @@ COMMUNICATOR_SHARE = 0.022
 runs that failed and from batches chosen to fill the device."""
 MEMORY_SPREAD = 0.04
 """Scale of Student's t (two degrees of freedom) of the peak in log bytes, on models and scales left out of the fit."""
-REUSING_STACKS = frozenset({"megatron-core", "megatron-deepspeed", "megatron-lm", "torchtitan"})
-"""Stacks that gather into one buffer again and again (Megatron) or on the stream of the product (torchtitan): a host that is
-ahead holds nothing."""
-LEAN_STACKS = REUSING_STACKS | {"nanotron", "composer", "litgpt"}
-"""Stacks of transformers alone whose peaks are known to hold little beside their tensors."""
-
-GREEDY_STACKS = frozenset({"nvidia-dle-tensorflow"})
-"""Stacks that take the whole device when they start (TensorFlow, unless it is told to grow)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +36,11 @@ class DeviceMemory:
     """What the device has given away, context and workspaces included: nvidia-smi."""
 
 
-def surroundings_of(stack_name: str) -> "Surroundings":
+def surroundings_of(stack: Stack) -> "Surroundings":
     """What lies around the allocator under a stack."""
     from traincast.simulate.reserve import LEAN, Surroundings
 
-    return LEAN if stack_name in LEAN_STACKS else Surroundings()
+    return LEAN if stack.memory.lean else Surroundings()
 
 
 def outside_bytes(capacity_bytes: float, plan: Parallelism) -> float:
@@ -57,13 +49,13 @@ def outside_bytes(capacity_bytes: float, plan: Parallelism) -> float:
     return CONTEXT_BYTES + (1 - USABLE + num_axes * COMMUNICATOR_SHARE) * capacity_bytes
 
 
-def overheads_of(stack_name: str) -> Overheads:
+def overheads_of(stack: Stack) -> Overheads:
     """What runs of a stack hold beside their tensors."""
-    return Overheads(queued_gathers=0.0) if stack_name in REUSING_STACKS else Overheads()
+    return Overheads() if stack.memory.queued_gathers else Overheads(queued_gathers=0.0)
 
 
 def profile_stages(
-    program: Program, cluster: Cluster, stack_name: str, *, remember: Remember = compute
+    program: Program, cluster: Cluster, stack: Stack, *, remember: Remember = compute
 ) -> list[MemoryProfile]:
     """The memory of every stage of a program on the smallest device."""
     capacity = smallest_bytes(cluster)
@@ -73,7 +65,7 @@ def profile_stages(
         capacity_bytes=capacity,
         micro_batches=plan.micro_batches,
         overhead_bytes=outside_bytes(capacity, plan),
-        overheads=overheads_of(stack_name),
+        overheads=overheads_of(stack),
         spread=MEMORY_SPREAD,
         bucket_copies=plan.copies_gradients,
         replicated=plan.data > 1,
@@ -102,7 +94,7 @@ def watch_device(job: Job, cluster: Cluster, plan: Parallelism, *, remember: Rem
     reserved = reserved_bytes(stage, profile, accumulates=keeps_gradients(stage, plan.micro_batches))
     around = surroundings_of(job.stack)
     used = device_bytes(reserved, capacity_bytes=capacity, searches=searches_algorithms(stage), around=around)
-    if job.stack in GREEDY_STACKS:
+    if job.stack.memory.greedy:
         used = around.full * capacity
     live = profile.peak_bytes - profile.by_role.get("allocator", 0.0)
     return DeviceMemory(live_bytes=live, reserved_bytes=reserved, used_bytes=used)

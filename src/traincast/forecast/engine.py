@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from traincast.cost import CostModel, PartwiseCostModel
 from traincast.cost.offload import describe_host
 from traincast.cost.pricing import Pricing
-from traincast.cost.stack import Stack, stack
+from traincast.cost.routes import describe_links
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast.activity import describe_activity, expect_run_utilization
 from traincast.forecast.arbitrate import Answer, choose_answer, find_gap, stretch
@@ -40,10 +40,12 @@ from traincast.spec import (
     Forecast,
     Graph,
     Job,
+    MachineRates,
     MemoryProfile,
     Parallelism,
     Program,
     Repeat,
+    Stack,
     Stage,
     Task,
     Tensor,
@@ -78,8 +80,13 @@ class Engine:
     def __init__(
         self, *, costs: CostModel | None = None, calibration: Calibration | None = None, most: int = MOST_ANSWERS
     ) -> None:
-        """`costs` or `calibration`: what prices tasks instead of the models that ship with the package."""
-        self.costs = choose_model(costs, calibration)
+        """`costs`: what prices tasks instead of the models that ship with the package. `calibration`: what was learnt from
+        measurements of a machine, which then prices tasks, or from measured runs, which corrects whole steps."""
+        if costs is not None and calibration is not None:
+            raise InvalidInput("both costs and a calibration are given; give one of them")
+        measured = calibration.machine if calibration is not None else None
+        self.costs = costs if measured is None else _price_machine(measured)
+        self.calibration = calibration if measured is None else None
         self._remember: Remember = Memo(tracks=(Parallelism, Collective), most=most)
 
     def forecast(
@@ -89,12 +96,26 @@ class Engine:
         """How long a step and the whole job take, whether it fits, and what it costs. `draw`: with every span, and so with how
         busy the devices are. `activity`: corrects those numbers by runs measured in this setting."""
         plan = parallelism or Parallelism(data=cluster.num_devices)
+        if self.calibration is not None:
+            return self._correct(self.calibration, job, cluster, plan, draw=draw, activity=activity)
         program = self.lower(job, cluster, plan)
         estimates = self.cost(program, job, cluster)
         timeline = self.simulate(program, estimates, job, cluster, draw=draw)
         memory = self.memory(program, job, cluster)
         run = Run(program=program, estimates=estimates, timeline=timeline)
         return self.answer(run, memory, job, cluster, activity=activity)
+
+    def _correct(
+        self, calibration: Calibration, job: Job, cluster: Cluster, plan: Parallelism, *, draw: bool,
+        activity: "GraphCorrection | None",
+    ) -> Forecast:  # fmt: skip
+        """The forecast with what measured runs taught, under the constants that they choose."""
+        from traincast.forecast.corrections import forecast_calibrated
+
+        def ask(learned: CostModel) -> Forecast:
+            return Engine(costs=learned).forecast(job, cluster, plan, draw=draw, activity=activity)
+
+        return forecast_calibrated(calibration, job, cluster, plan, ask=ask, activity=activity)
 
     def lower(self, job: Job, cluster: Cluster, plan: Parallelism) -> Program:
         """What each distinct rank runs."""
@@ -121,7 +142,10 @@ class Engine:
         self, program: Program, estimates: Prices, job: Job, cluster: Cluster, *, draw: bool = False
     ) -> Timeline:
         """One optimizer step. Asynchronous workers cannot be faster than their servers."""
-        timeline = simulate_step(program, estimates, draw=draw, remember=self._remember)
+        timeline = simulate_step(program, estimates, remember=self._remember)
+        if draw:
+            # Drawing adds up one span after the other; the step is that of the closed form, drawn or not, to the last digit.
+            timeline = replace(timeline, spans=simulate_step(program, estimates, draw=True).spans)
         plan = program.parallelism
         if not plan.asynchronous:
             return timeline
@@ -228,20 +252,15 @@ class Engine:
         return self.costs is None and not find_gap(job, cluster, plan)
 
 
-def choose_model(costs: CostModel | None, calibration: Calibration | None) -> CostModel | None:
-    """The cost model that was given, in one way or the other; None: neither."""
-    if calibration is None:
-        return costs
-    if costs is not None:
-        raise InvalidInput("both costs and a calibration are given; give one of them")
-    from traincast.cost.calibrated import choose_costs
-
-    return choose_costs(calibration, others=Pricing().estimate)
-
-
 def stack_of(job: Job) -> Stack:
     """The software that runs a job."""
-    return stack(job.stack)
+    return job.stack
+
+
+def _price_machine(rates: MachineRates) -> CostModel:
+    from traincast.cost.calibrated import choose_costs
+
+    return choose_costs(rates, others=Pricing().estimate)
 
 
 def _price_under(software: Stack) -> Pricing:
@@ -311,7 +330,7 @@ def _fill_in(
         utilization=flop / (step.seconds * peak * cluster.num_devices) if peak and step.seconds else 0.0,
         grounds=tally.ground_shares,
         unknown_ops=remember(_unknown_ops, job.graph),
-        notes=(*program.notes, *advise_split(job, cluster, plan), *host, *chosen.notes),
+        notes=(*program.notes, *advise_split(job, cluster, plan), *describe_links(cluster), *host, *chosen.notes),
         source=chosen.source,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
     )

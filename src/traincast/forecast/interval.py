@@ -4,9 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from traincast.cost.stack import Stack
 from traincast.memo import Remember, compute
-from traincast.spec import GROUNDS, Collective, Estimate, Program, Repeat, Task, Timeline
+from traincast.spec import GROUNDS, Collective, Estimate, Program, Repeat, Stack, Task, Timeline
 from traincast.spec.graph import count_runs
 from traincast.units import NORMAL_90
 
@@ -30,9 +29,9 @@ class Tally:
         kinds do not; composition adds its own. For a stack whose whole steps were measured their left-out errors say it
         all, but for tasks that rest on the bound alone: they widen any."""
         whole = sum(self.seconds.values())
-        variance = software.spread**2 + sum((part / whole) ** 2 for part in self.weighted.values() if whole)
+        variance = software.log_sigma**2 + sum((part / whole) ** 2 for part in self.weighted.values() if whole)
         if software.num_steps:
-            variance = (UNSEEN_DEVICE * software.spread) ** 2 + (self.bounded / whole if whole else 0.0) ** 2
+            variance = (UNSEEN_DEVICE * software.log_sigma) ** 2 + (self.bounded / whole if whole else 0.0) ** 2
         return math.sqrt(variance)
 
     @property

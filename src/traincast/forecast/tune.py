@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from traincast.cost.collectives import find_route
 from traincast.cost.pricing import Pricing
-from traincast.cost.stack import TUNABLE, Stack, read_constants, with_constants
+from traincast.cost.stack import TUNABLE, price_collective, price_op, read_constants, with_constants
 from traincast.forecast.engine import Engine
 from traincast.simulate import simulate_step
-from traincast.spec import Cluster, Collective, Estimate, Job, Op, Parallelism, Program, Timeline
+from traincast.spec import Cluster, Collective, Estimate, Job, Op, Parallelism, Program, Stack, Timeline
 
 Array = NDArray[np.float64]
 
@@ -51,16 +51,14 @@ class KnownStep:
         for stage, estimates, crossing in zip(self.program.stages, self.estimates, self.crossing, strict=True):
             if id(stage.tasks) not in priced:
                 priced[id(stage.tasks)] = [
-                    stack.price_op(task, estimate)
+                    price_op(stack, task, estimate)
                     if isinstance(task, Op)
-                    else stack.price_collective(task, estimate, crosses_nodes=crosses)
+                    else price_collective(stack, task, estimate, crosses_nodes=crosses)
                     for task, estimate, crosses in zip(stage.tasks, estimates, crossing, strict=True)
                 ]
         if self.cuda_graphs:
             priced = {key: [replace(estimate, host_s=0.0) for estimate in row] for key, row in priced.items()}
-        timeline = simulate_step(self.program, [priced[id(stage.tasks)] for stage in self.program.stages])
-        extra_s = stack.pass_s * self.program.parallelism.micro_batches
-        return replace(timeline, duration_s=timeline.duration_s + extra_s) if extra_s else timeline
+        return simulate_step(self.program, [priced[id(stage.tasks)] for stage in self.program.stages])
 
 
 def slow_down(stack: Stack, factor: float) -> Stack:
@@ -68,8 +66,7 @@ def slow_down(stack: Stack, factor: float) -> Stack:
     if factor == 1.0:
         return stack
     constants = read_constants(stack)
-    moved = with_constants(stack, {name: factor * constants[name] for name in COMPUTING})
-    return replace(moved, pass_s=factor * stack.pass_s)
+    return with_constants(stack, {name: factor * constants[name] for name in COMPUTING})
 
 
 def know_step(
@@ -149,8 +146,8 @@ def tune(
         if gained < 1e-3 * (1 + best):
             break
     tuned = with_constants(stack, dict(zip(names, np.exp(logs).tolist(), strict=True)))
-    spread = math.sqrt(float(np.median(error**2)) / 0.455)
-    return replace(tuned, spread=max(0.03, spread), num_steps=stack.num_steps + len(known))
+    log_sigma = math.sqrt(float(np.median(error**2)) / 0.455)
+    return replace(tuned, log_sigma=max(0.03, log_sigma), num_steps=stack.num_steps + len(known))
 
 
 def _list_starts(names: Sequence[str], prior: Array) -> list[Array]:

@@ -13,6 +13,7 @@ from traincast.lower.offload import offload_state
 from traincast.lower.pipeline import cut_sorts, in_flight
 from traincast.lower.recompute import recompute
 from traincast.lower.rewrite import as_stage
+from traincast.lower.tables import spread_tables
 from traincast.lower.tensor import split_tensors
 from traincast.memo import Remember, compute
 from traincast.spec import Graph, Parallelism, Program, Stage
@@ -49,7 +50,7 @@ def run_again(graph: Graph, plan: Parallelism) -> Stage:
 
 def share_model(whole: Stage, plan: Parallelism, compiled: bool) -> Stage:
     """One rank's part of a whole step."""
-    shared = spread_experts(split_tensors(split_context(whole, plan), plan), plan)
+    shared = spread_tables(spread_experts(split_tensors(split_context(whole, plan), plan), plan), plan)
     return fuse(find_attention(shared)) if compiled else shared
 
 

@@ -209,6 +209,7 @@ class _Splitter:
                 stride=1,
                 phase=op.phase,
                 layer=op.layer,
+                chunked=self.plan.async_tensor,
             )
 
     def _split(self, op: Op) -> Op:

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 
 from traincast.cost import CostModel
 from traincast.errors import InvalidInput
-from traincast.forecast.engine import choose_model
-from traincast.forecast.request import Request
 from traincast.plan.nouns import Candidate, Figures, Limits, Miss, Plan, Search, Space, job_quantile_s, meet_probability
 from traincast.plan.search import Watch, search
 from traincast.plan.vary import vary_job, vary_request
-from traincast.spec import Calibration, Cluster, Job
+from traincast.spec import Calibration, Cluster, Job, Question
 
 __all__ = [
     "Candidate",
@@ -27,7 +25,7 @@ __all__ = [
 
 
 def plan(
-    job: Job | Request,
+    job: Job | Question,
     clusters: Cluster | Sequence[Cluster],
     *,
     space: Space | None = None,
@@ -48,7 +46,7 @@ def plan(
 
 
 def search_plans(
-    job: Job | Request,
+    job: Job | Question,
     clusters: Cluster | Sequence[Cluster],
     *,
     space: Space | None = None,
@@ -72,5 +70,5 @@ def search_plans(
     job_at, space = vary_job(job, space) if isinstance(job, Job) else vary_request(job, space)
     return search(
         job_at, listed, space, limits=limits, objective=objective, top=top, exhaustive=exhaustive, watch=watch,
-        engine=engine, workers=workers, costs=choose_model(costs, calibration),
+        engine=engine, workers=workers, costs=costs, calibration=calibration,
     )  # fmt: skip

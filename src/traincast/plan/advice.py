@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from traincast.cost import CostModel
 from traincast.errors import TraincastError
 from traincast.forecast.engine import Engine
-from traincast.forecast.request import Request, WorkloadOptions, build_job, load_source
+from traincast.forecast.resolve import pose_job
 from traincast.plan.capacity import suggest_changes
 from traincast.plan.nouns import Candidate, Plan
 from traincast.plan.what_if import Delta, what_if
-from traincast.spec import Calibration, Cluster, Forecast, Job, Parallelism
+from traincast.spec import Calibration, Cluster, Forecast, Job, Parallelism, Question, WorkloadOptions
 from traincast.units import show_bytes, show_seconds, show_usd
 
 ALTERNATIVES = ("a100-80g", "h100-80g", "h200-sxm-141g", "l40s")
@@ -57,14 +57,13 @@ class Advice:
 
 
 def advise(
-    request: Request, cluster: Cluster, parallelism: Parallelism, *, confidence: float = 0.9,
+    request: Question, cluster: Cluster, parallelism: Parallelism, *, confidence: float = 0.9,
     costs: CostModel | None = None, calibration: Calibration | None = None,
 ) -> Advice:  # fmt: skip
     """Forecast a request, try each single change, and say what matters. `costs` or `calibration`: what prices tasks instead of
     the models that ship with the package."""
     engine = Engine(costs=costs, calibration=calibration)
-    batch = request.workload.batch or 1
-    job = _job_at(request, batch, parallelism.recompute)
+    job = pose_job(request, parallelism, cluster=cluster)
     answer = engine.forecast(job, cluster, parallelism)
     plan = Plan(
         candidate=Candidate(cluster=cluster, parallelism=parallelism, batch=job.graph.batch_size),
@@ -87,11 +86,6 @@ def advise(
     return Advice(plan=plan, sentences=tuple(sentences), suggestions=tuple(suggestions))
 
 
-def _job_at(request: Request, batch: int, recompute: str) -> Job:
-    options = dataclasses.replace(request.workload, batch=batch if request.workload.batch is not None else None)
-    return build_job(request.job, load_source(request.source, options, recompute=recompute))
-
-
 def _say_time(answer: Forecast) -> Iterator[str]:
     step = answer.step
     yield (
@@ -112,7 +106,7 @@ def _say_time(answer: Forecast) -> Iterator[str]:
         )
 
 
-def _say_fit(plan: Plan, request: Request, confidence: float, engine: Engine) -> Iterator[str]:
+def _say_fit(plan: Plan, request: Question, confidence: float, engine: Engine) -> Iterator[str]:
     memory = plan.forecast.memory
     largest = max(memory.by_role, key=lambda role: memory.by_role[role])
     amounts = (
@@ -127,7 +121,7 @@ def _say_fit(plan: Plan, request: Request, confidence: float, engine: Engine) ->
 
     def job_at(size: int, length: int | None, chosen: Parallelism) -> Job:
         options = dataclasses.replace(request.workload, batch=size, seq=length or request.workload.seq)
-        return build_job(request.job, load_source(request.source, options, recompute=chosen.recompute))
+        return pose_job(dataclasses.replace(request, workload=options), chosen, cluster=plan.cluster)
 
     try:
         changes = suggest_changes(
@@ -172,7 +166,7 @@ def _name_ground(ground: str) -> str:
     return {"bound": "the physical bound alone", "transfer": "measurements of other devices"}[ground]
 
 
-def _try_changes(plan: Plan, request: Request, engine: Engine) -> Iterator[Suggestion]:
+def _try_changes(plan: Plan, request: Question, engine: Engine) -> Iterator[Suggestion]:
     for kind, change, words in _changes(plan, request):
         try:
             delta = what_if(plan, request, change, engine=engine)
@@ -190,7 +184,7 @@ def _try_changes(plan: Plan, request: Request, engine: Engine) -> Iterator[Sugge
         )
 
 
-def _changes(plan: Plan, request: Request) -> Iterator[tuple[str, str, str]]:
+def _changes(plan: Plan, request: Question) -> Iterator[tuple[str, str, str]]:
     degrees = plan.parallelism
     if plan.forecast.global_batch % (2 * plan.batch * degrees.data) == 0:
         yield "plan", f"batch={2 * plan.batch}", f"{2 * plan.batch} samples per pass instead of {plan.batch}"

@@ -25,9 +25,9 @@ from traincast.plan.nouns import (
     meet_probability,
 )
 from traincast.plan.space import Shape, list_candidates
-from traincast.spec import Cluster, Job, MemoryProfile
-from traincast.spread import deliver
+from traincast.spec import Calibration, Cluster, Job, MemoryProfile
 from traincast.units import show_bytes, show_seconds, show_usd
+from traincast.workers import deliver
 
 WATCHED = 32
 """Candidates between two reports of how far the search is."""
@@ -52,19 +52,24 @@ def search(
     engine: str = "none",
     workers: int = 0,
     costs: CostModel | None = None,
+    calibration: Calibration | None = None,
 ) -> Search:
     """Answer every plan of the space on every cluster: by a bound on its time or memory, or by its forecast.
 
     `exhaustive` works out every plan that fits, whatever its bound says. The plans given back carry full forecasts.
-    `engine` spreads the clusters over processes or Ray (see `traincast.spread`). `costs`: what prices tasks instead of the
-    models that ship with the package.
+    `engine` spreads the clusters over processes or Ray (see `traincast.workers`). `costs` or `calibration`: what prices
+    tasks instead of the models that ship with the package. What measured runs taught may make any plan faster than its bound, so
+    with such a calibration every plan is worked out.
     """
     if objective not in OBJECTIVES:
         raise InvalidInput(f"objective = {objective!r}; allowed: {', '.join(OBJECTIVES)}")
     if top < 1:
         raise InvalidInput(f"top = {top}; ask for at least one plan")
-    settings = Settings(limits=limits or Limits(), objective=objective, top=top, exhaustive=exhaustive, costs=costs)
-    own, jobs = Engine(costs=costs), Jobs(job_at)
+    own, jobs = Engine(costs=costs, calibration=calibration), Jobs(job_at)
+    settings = Settings(
+        limits=limits or Limits(), objective=objective, top=top, exhaustive=exhaustive or own.calibration is not None,
+        costs=costs, calibration=calibration,
+    )  # fmt: skip
     if engine == "none" or len(clusters) == 1:
         found = sift(clusters, jobs, space, settings, watch=watch, forecasts=own)
     else:
@@ -90,6 +95,7 @@ class Settings:
     top: int = 10
     exhaustive: bool = False
     costs: CostModel | None = None
+    calibration: Calibration | None = None
 
 
 def sift(
@@ -97,8 +103,9 @@ def sift(
     forecasts: Engine | None = None,
 ) -> "Sieve":  # fmt: skip
     """The part of a search that can be split by cluster: what is kept, and what became of all others."""
+    engine = forecasts or Engine(costs=settings.costs, calibration=settings.calibration)
     with _collecting_rarely():
-        return _sift(clusters, job_at, space, settings, watch=watch, engine=forecasts or Engine(costs=settings.costs))
+        return _sift(clusters, job_at, space, settings, watch=watch, engine=engine)
 
 
 @contextlib.contextmanager

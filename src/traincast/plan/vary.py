@@ -9,9 +9,9 @@ from typing import Any
 
 from traincast.errors import InvalidInput
 from traincast.files import decode
-from traincast.forecast.request import Request, build_job, fill_in, load_source
+from traincast.forecast.resolve import build_job, choose_stack, fill_in, find_length, load_source
 from traincast.plan.nouns import SEARCHED, JobAt, Space
-from traincast.spec import Job, Parallelism
+from traincast.spec import Job, Parallelism, Question
 from traincast.spec.graph import Graph, Scalable
 
 
@@ -40,21 +40,24 @@ def vary_job(job: Job, space: Space | None) -> tuple[JobAt, Space]:
 class _Named:
     """A request whose batch and recomputation may be changed; picklable, so that processes can share it."""
 
-    request: Request
+    request: Question
 
     def __call__(self, batch: int, recompute: str) -> Job:
         request = self.request
         built_in = not _is_file(request.source)
         key = _Key(request, batch, recompute if built_in else "none")
-        return build_job(request.job, _load(key))
+        return build_job(
+            request.job, _load(key), stack=choose_stack(request.job), seq=find_length(request.source, request.workload)
+        )
 
 
 class _Key:
     """A request holds dicts, which have no hash; its text has."""
 
-    def __init__(self, request: Request, batch: int, recompute: str) -> None:
+    def __init__(self, request: Question, batch: int, recompute: str) -> None:
         self.request, self.batch, self.recompute = request, batch, recompute
-        self.text = repr((request.source, request.workload, batch, recompute))
+        self.stack = choose_stack(request.job)
+        self.text = repr((request.source, request.workload, batch, recompute, self.stack))
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -66,14 +69,14 @@ class _Key:
 @functools.lru_cache(maxsize=64)
 def _load(key: _Key) -> Graph:
     options = dataclasses.replace(key.request.workload, batch=key.batch)
-    return load_source(key.request.source, options, recompute=key.recompute)
+    return load_source(key.request.source, options, recompute=key.recompute, stack=key.stack)
 
 
 def _is_file(source: str) -> bool:
     return Path(source.rpartition(":")[0] if ".py:" in source else source).exists()
 
 
-def vary_request(request: Request, space: Space | None) -> tuple[JobAt, Space]:
+def vary_request(request: Question, space: Space | None) -> tuple[JobAt, Space]:
     """A request at any batch, but for a graph that was saved at one. Without a space the plan of the request says how many
     samples a step has and which degrees are fixed; with one, what is not searched is still as the request says."""
     whole = fill_in(request)
@@ -87,7 +90,7 @@ def vary_request(request: Request, space: Space | None) -> tuple[JobAt, Space]:
     return _Named(whole), space
 
 
-def space_of(request: Request, *, global_batch: int | None = None, **asked: Any) -> Space:
+def space_of(request: Question, *, global_batch: int | None = None, **asked: Any) -> Space:
     """The space that a request leaves open. What its plan names is fixed: a searched field at its value (`data` and
     `micro_batches` only say how many samples a step has), any other in the base. `asked`: fields of a space that win."""
     named: dict[str, Any] = {}
@@ -100,7 +103,7 @@ def space_of(request: Request, *, global_batch: int | None = None, **asked: Any)
     return Space(global_batch=samples, base=base_of(request), **{**named, **asked})
 
 
-def base_of(request: Request) -> Parallelism:
+def base_of(request: Question) -> Parallelism:
     """What the request says of a plan beside the fields that are searched. Where one of them only goes with certain degrees,
     such degrees stand in until the search puts its own there."""
     kept = {key: value for key, value in request.parallelism.items() if key not in SEARCHED}
@@ -115,7 +118,7 @@ def base_of(request: Request) -> Parallelism:
     return decode(Parallelism, {**kept, **stand_ins}, where="parallelism")
 
 
-def global_batch_of(request: Request) -> int:
+def global_batch_of(request: Question) -> int:
     """Samples of one step as the request describes it."""
     batch = request.workload.batch
     if batch is None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from traincast.profile.operators import prepare_operator
 from traincast.profile.protocol import Progress, Protocol, Subject, Visit, measure
 from traincast.spec.measurement import Environment, Experiment
-from traincast.spread import deliver
+from traincast.workers import deliver
 
 
 def subject_of(experiment: Experiment, *, device: str) -> Subject:

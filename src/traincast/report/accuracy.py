@@ -3,25 +3,21 @@
 from collections.abc import Iterator, Mapping
 
 from traincast.accuracy.scores import Accuracy, Confusion, Score
-from traincast.accuracy.study import Comparison, FitComparison, Study
+from traincast.accuracy.study import Study
 from traincast.report.paint import Paint
 from traincast.report.table import PLAIN, Table, format_markdown, format_table
 
-_TIME = ("n", "answered", "mean", "median", "p90", "max", "within 10%", "bias", "coverage", "width")
-_MEMORY = ("n", "answered", "mean", "median", "p90", "max", "within 10%", "bias")
-_FIT = ("fit n", "fit right", "false safe", "false alarm")
+TIME_HEADINGS = ("n", "answered", "mean", "median", "p90", "max", "within 10%", "bias", "coverage", "median width")
+_MEMORY_HEADINGS = ("n", "answered", "mean", "median", "p90", "max", "within 10%", "bias")
+FIT_HEADINGS = ("fit n", "fit right", "false safe", "false alarm")
 
 
 def tabulate(study: Study) -> Iterator[Table]:
-    """The whole, each grouping, the baselines, memory, fits and refusals; a table without rows is left out."""
+    """The whole, each grouping, memory, fits and refusals; a table without rows is left out."""
     groupings = {"case": {"all": study.whole}, **study.parts}
     tables = [
         *(_times(f"step time by {by}", parts, by) for by, parts in groupings.items()),
         *(_memories(f"memory and fit by {by}", parts, by) for by, parts in groupings.items()),
-        _comparisons("step time beside baselines, on the same asked rows", study.baselines),
-        _comparisons("step time beside published methods (stored predictions)", study.peers),
-        _comparisons("peak memory beside the nominal formula", study.memory),
-        _fits("does it fit (nanotron)", study.fit),
         Table(
             title="not answered",
             headings=("reason", "rows"),
@@ -50,32 +46,20 @@ def splice(document: str, generated: str, *, begin: str, end: str) -> str:
 
 
 def _times(title: str, parts: Mapping[str, Accuracy], by: str) -> Table:
-    rows = tuple((name, *_score_cells(one.time)) for name, one in parts.items() if one.time.num_cases)
-    return Table(title=title, headings=(by, *_TIME), rows=rows, left=frozenset({by}))
+    rows = tuple((name, *score_cells(one.time)) for name, one in parts.items() if one.time.num_cases)
+    return Table(title=title, headings=(by, *TIME_HEADINGS), rows=rows, left=frozenset({by}))
 
 
 def _memories(title: str, parts: Mapping[str, Accuracy], by: str) -> Table:
     rows = tuple(
-        (name, *_memory_cells(one.memory), *_fit_cells(one.fit))
+        (name, *_memory_cells(one.memory), *fit_cells(one.fit))
         for name, one in parts.items()
         if one.memory.num_answered or one.fit.num_cases
     )
-    return Table(title=title, headings=(by, *_MEMORY, *_FIT), rows=rows, left=frozenset({by}))
+    return Table(title=title, headings=(by, *_MEMORY_HEADINGS, *FIT_HEADINGS), rows=rows, left=frozenset({by}))
 
 
-def _comparisons(title: str, found: tuple[Comparison, ...]) -> Table:
-    # A split is named once, where it begins.
-    names = ["" if index and found[index - 1].split == one.split else one.split for index, one in enumerate(found)]
-    rows = tuple((name, one.method, *_score_cells(one.score)) for name, one in zip(names, found, strict=True))
-    return Table(title=title, headings=("split", "method", *_TIME), rows=rows, left=frozenset({"split", "method"}))
-
-
-def _fits(title: str, found: tuple[FitComparison, ...]) -> Table:
-    rows = tuple((one.method, *_fit_cells(one.confusion)) for one in found)
-    return Table(title=title, headings=("method", *_FIT), rows=rows, left=frozenset({"method"}))
-
-
-def _score_cells(one: Score) -> tuple[str, ...]:
+def score_cells(one: Score) -> tuple[str, ...]:
     return (
         f"{one.num_cases:,}",
         _percent(one.answered if one.num_cases else None),
@@ -86,15 +70,15 @@ def _score_cells(one: Score) -> tuple[str, ...]:
         _percent(one.within_10),
         _percent(one.bias, places=1, sign=True),
         _percent(one.coverage),
-        "" if one.mean_log_width is None else f"{one.mean_log_width:.2f}",
+        "" if one.median_log_width is None else f"{one.median_log_width:.2f}",
     )
 
 
 def _memory_cells(one: Score) -> tuple[str, ...]:
-    return _score_cells(one)[: len(_MEMORY)]
+    return score_cells(one)[: len(_MEMORY_HEADINGS)]
 
 
-def _fit_cells(one: Confusion) -> tuple[str, ...]:
+def fit_cells(one: Confusion) -> tuple[str, ...]:
     return (
         f"{one.num_cases:,}",
         _percent(one.accuracy, places=1),

@@ -243,7 +243,7 @@ def load_graph_correction(path: Path = WEIGHTS) -> GraphCorrection:
     if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
         raise InvalidInput(
             f"{path} holds no resource correction of version {VERSION}; make one with: "
-            "python -m traincast.accuracy.fit_resources -o FILE"
+            "python -m research.fits.resources -o FILE"
         )
 
     def array(entry: Mapping[str, Any]) -> Array:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast import forecast
-from traincast.forecast.request import Request, Resolved, WorkloadOptions, build_cluster, load_source, resolve
+from traincast.forecast.resolve import Resolved, build_cluster, load_source, resolve
 from traincast.schedule.speeds import NO_FIT, SpeedForecast, SpeedKey
-from traincast.spec import Graph, Job, Parallelism
-from traincast.spread import spread
+from traincast.spec import Graph, Job, Parallelism, Question, WorkloadOptions
+from traincast.workers import distribute
 
 FILES = (".toml", ".json", ".json.gz", ".onnx", ".py")
 _WORTH_PROCESSES = 48
@@ -51,7 +51,9 @@ class ForecastSource:
         engine = "processes" if len(new) >= _WORTH_PROCESSES and len(by_workload) > 1 else "none"
         bare = dataclasses.replace(self, _known={})
         for chunk, found in zip(
-            by_workload, spread(_answer_chunk, by_workload, shared=(bare,), engine=engine, workers=workers), strict=True
+            by_workload,
+            distribute(_answer_chunk, by_workload, shared=(bare,), engine=engine, workers=workers),
+            strict=True,
         ):
             self._known.update(zip(chunk, found, strict=True))
         return [self._known[key] for key in keys]
@@ -110,11 +112,11 @@ def _answer(source: ForecastSource, name: str, device: str, num_devices: int, nu
             if rest:
                 return NO_FIT
             options = WorkloadOptions(batch=batch)
-            whole = resolve(Request(source=path, workload=options, cluster=table, parallelism={"data": replicas}))
+            whole = resolve(Question(source=path, workload=options, cluster=table, parallelism={"data": replicas}))
             says_length = bool(whole.job.steps or whole.job.samples or whole.job.epoch_samples)
         else:
             plan = Parallelism(data=num_devices, zero=source.zero if num_devices > 1 else 0)
-            place = build_cluster(Request(source=path, cluster=table))
+            place = build_cluster(Question(source=path, cluster=table))
             job = Job(graph=_load_graph(path, batch, source.precision))
             whole = Resolved(job=job, cluster=place, parallelism=plan)
         answer = forecast(whole.job, whole.cluster, whole.parallelism)

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from traincast.errors import InvalidInput
-from traincast.forecast.request import Request, build_cluster
+from traincast.forecast.resolve import build_cluster
 from traincast.plan.nouns import JobAt, Limits, Plan, Search, Space
 from traincast.plan.offers import Wanted, catalogue_offers, check_regions, offer_of, size_offers
 from traincast.plan.search import search
 from traincast.report.plan import say_candidate
-from traincast.spec import Cluster
+from traincast.spec import Cluster, Question
 
 Report = Callable[..., None]
 MOST_ROWS = 1_000
@@ -63,7 +63,7 @@ def _clusters(asked: Mapping[str, Any]) -> tuple[Sequence[Cluster], dict[str, in
         check_regions(listed, regions)
         chosen = size_offers(listed, wanted)
     else:
-        cluster = build_cluster(Request(source="", cluster=asked["cluster"]))
+        cluster = build_cluster(Question(source="", cluster=asked["cluster"]))
         if len(cluster.groups) > 1:
             return (cluster,), {}
         chosen = size_offers([offer_of(cluster)], wanted)

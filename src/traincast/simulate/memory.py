@@ -307,7 +307,7 @@ def _unit_bytes(stage: Stage, parts: Sequence[Repeat]) -> float:
     for part in parts:
         tasks = [task for task in stage.tasks[part.start : part.stop] if isinstance(task, Collective)]
         gathered = sum(task.num_bytes for task in tasks if task.axis == "data" and task.kind == "all_gather"
-                       and task.phase != "optimizer")  # fmt: skip
+                       and task.phase != "optimizer" and not task.once)  # fmt: skip
         if gathered:
             units += [gathered] * min(part.count, 2)
             reduced = sum(task.num_bytes for task in tasks if task.axis == "data" and task.kind == "reduce_scatter")

@@ -61,21 +61,21 @@ def _run_rounds(passes: Mapping[str, Sequence[Part]], rounds: int, clocks: Clock
                 spans: list[Span] | None) -> None:  # fmt: skip
     """All micro-batches of a step; those between the second and the last are alike, so one of them is run."""
 
-    def run(*, last: bool) -> None:
+    def run(*, first: bool = False, last: bool = False) -> None:
         for name in ("forward", "backward"):
-            run_pass(passes[name], clocks, spent, last=last, spans=spans)
+            run_pass(passes[name], clocks, spent, first=first, last=last, spans=spans)
 
     if spans is not None or rounds <= 3:
         for number in range(rounds):
-            run(last=number == rounds - 1)
+            run(first=number == 0, last=number == rounds - 1)
         return
-    run(last=False)
-    device_s, host_s, network_s, before = clocks.device_s, clocks.host_s, clocks.network_s, spent.copy()
-    run(last=False)
+    run(first=True)
+    start, before = replace(clocks), spent.copy()
+    run()
     after, times = spent.copy(), rounds - 3
-    clocks.device_s += times * (clocks.device_s - device_s)
-    clocks.host_s += times * (clocks.host_s - host_s)
-    clocks.network_s += times * (clocks.network_s - network_s)
+    for name in ("device_s", "host_s", "network_s", "fabric_s"):
+        now = getattr(clocks, name)
+        setattr(clocks, name, now + times * (now - getattr(start, name)))
     spent.add(after, before, times)
     run(last=True)
 
@@ -83,9 +83,9 @@ def _run_rounds(passes: Mapping[str, Sequence[Part]], rounds: int, clocks: Clock
 def _run_update(passes: Mapping[str, Sequence[Part]], clocks: Clocks, spent: Spent, *, spans: list[Span] | None,
                 rank: int = 0) -> None:  # fmt: skip
     """The optimizer waits for the last gradient, wherever it goes; the step ends when new weights have come back."""
-    if clocks.network_s > clocks.device_s:
-        spent.expose("data", clocks.network_s - clocks.device_s)
-        clocks.device_s = clocks.network_s
+    if clocks.reduced_s > clocks.device_s:
+        spent.expose("data", clocks.reduced_s - clocks.device_s)
+        clocks.device_s = clocks.reduced_s
     _await_copies(clocks, spent)
     run_pass(passes["optimizer"], clocks, spent, spans=spans, rank=rank)
     _await_copies(clocks, spent)
@@ -116,23 +116,33 @@ class StageRun:
 def run_stage(passes: Mapping[str, Sequence[Part]]) -> StageRun:
     """Each pass of a stage once, as if no other stage made it wait."""
     clocks, spent = Clocks(), Spent()
-    run_pass(passes["forward"], clocks, spent, last=False)
+    run_pass(passes["forward"], clocks, spent, first=False, last=False)
     forward_s = clocks.device_s
-    run_pass(passes["backward"], clocks, spent, last=False)
+    run_pass(passes["backward"], clocks, spent, first=False, last=False)
     # The last micro-batch reduces its gradients: run it once more to see what it cannot hide.
     end, tail = Clocks(), Spent()
-    run_pass(passes["backward"], end, tail, last=True)
+    run_pass(passes["backward"], end, tail, first=False, last=True)
     plain_s = end.device_s
     before = tail.copy()
     _run_update(passes, end, tail, spans=None)
+    late_s = _late_weights(passes, forward_s, tail)
     return StageRun(
         forward_s=forward_s,
         backward_s=clocks.device_s - forward_s,
-        tail_s=end.device_s - plain_s,
+        tail_s=end.device_s - plain_s + late_s,
         spent=spent,
         tail=tail,
         before=before,
     )
+
+
+def _late_weights(passes: Mapping[str, Sequence[Part]], forward_s: float, spent: Spent) -> float:
+    """What the first forward pass of a stage waits for weights that are gathered once in a step."""
+    clocks = Clocks()
+    run_pass(passes["forward"], clocks, Spent(), first=True, last=False)
+    late_s = max(0.0, clocks.device_s - forward_s)
+    spent.expose("data", late_s)
+    return late_s
 
 
 def join_stages(runs: Sequence[StageRun], ends: Sequence[float], *, micro_batches: int) -> tuple[float, Spent, float]:

@@ -34,6 +34,10 @@ class Collective:
     layer: str = ""
     num_servers: int = 0
     """Parameter servers that a push or pull is spread over."""
+    once: bool = False
+    """Only in the first pass of a step: what it brings stays until the step ends."""
+    chunked: bool = False
+    """Sent in pieces beside the product that it feeds or that makes it; what the product does not hide is waited for."""
 
     def __post_init__(self) -> None:
         if self.kind not in COLLECTIVES:

@@ -1,6 +1,7 @@
 """Attention as eager PyTorch runs it (products, mask, softmax, dropout, copies) or as one flash kernel."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from traincast.catalog.models.layers import (
     add,
@@ -14,100 +15,119 @@ from traincast.catalog.models.layers import (
     scale,
     softmax,
 )
+from traincast.catalog.models.recipe import FUSED_ATTENTIONS
 from traincast.catalog.models.tape import Gradients, Tape, Value
 from traincast.spec.graph import Attr
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """The sizes of one attention: how many heads of which width, over which lengths, and what each query may see."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    dim: int
+    v_dim: int
+    causal: bool
+    window: int = 0
+
+    @property
+    def attended_share(self) -> float:
+        """Which share of all query-key pairs is not masked."""
+        if self.window and self.window < self.kv_len:
+            inside = self.window * self.q_len - (self.window * (self.window - 1) / 2 if self.causal else 0)
+            return inside / (self.q_len * self.kv_len)
+        if self.causal and self.q_len == self.kv_len:
+            return (self.q_len + 1) / (2 * self.q_len)
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What eager code does to the scores between the two products."""
+
+    mask: str = ""
+    """How it applies a mask: "" (none), "add", "where"."""
+    bias: Value | None = None
+    """A learned addition."""
+    rate: float = 0.0
+    """Of dropout on the weights."""
+    scaled: bool = True
+    divide: bool = False
+    """Scaled by a division instead of a product."""
+
+
 def attend(
-    tape: Tape,
-    q: Value,
-    k: Value,
-    v: Value,
-    *,
-    heads: int,
-    kv_heads: int,
-    causal: bool,
-    mask: str = "",
-    bias: Value | None = None,
-    rate: float = 0.0,
-    window: int = 0,
-    value_dim: int = 0,
-    divide: bool = False,
-    scaled: bool = True,
-) -> Value:
-    """Softmax(q k' / sqrt(d) + mask) v on (batch, length, heads x dim) values; returns (batch, q length, heads x dim).
-
-    `mask` is how eager code applies one: "" (none), "add", "where"; `bias` is a learned addition to the scores.
-    """
+    tape: Tape, q: Value, k: Value, v: Value, *, heads: int, kv_heads: int, causal: bool,
+    scores: Scores | None = None, window: int = 0, value_dim: int = 0,
+) -> Value:  # fmt: skip
+    """Softmax(q k' / sqrt(d) + mask) v on (batch, length, heads x dim) values; returns (batch, q length, heads x dim)."""
+    between = scores or Scores()
     batch, q_len, q_width = q.shape
-    kv_len = k.shape[1]
     dim = q_width // heads
-    v_dim = value_dim or dim
+    sizes = Heads(
+        batch=batch, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=k.shape[1], dim=dim, v_dim=value_dim or dim,
+        causal=causal, window=window,
+    )  # fmt: skip
     with tape.scope("core"):
-        if tape.recipe.attention == "flash" and bias is None:
-            return _flash(
-                tape, q, k, v, batch=batch, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len,
-                dim=dim, v_dim=v_dim, causal=causal, window=window,
-            )  # fmt: skip
-        selective = tape.recipe.recompute == "selective"
-        fused = tape.recipe.fused
-
+        if tape.recipe.attention in FUSED_ATTENTIONS and between.bias is None:
+            return _flash(tape, q, k, v, sizes)
         tape.views(6)
+        mixed = tape.checkpoint(
+            lambda: _eager(tape, q, k, v, sizes, between), enabled=tape.recipe.recompute == "selective"
+        )
+        return copy(tape, mixed, (batch, q_len, heads * sizes.v_dim), back=batch > 1 and not tape.recipe.fused)
 
-        def core() -> Value:
-            shape = (batch, heads, q_len, kv_len)
-            qs, ks, vs = q, k, v
-            if not fused:
-                # Heads are transposed views. torch.matmul copies those of several samples; the gradients of queries and
-                # values come back transposed and are copied even for one.
-                several = batch > 1
-                qs = copy(tape, qs, back=True) if several else copy_back(tape, qs)
-                if kv_heads < heads:
-                    ks = repeat_heads(tape, ks, (batch, heads, kv_len, dim))
-                    vs = repeat_heads(tape, vs, (batch, heads, kv_len, v_dim))
-                else:
-                    ks = copy(tape, ks) if several else ks
-                    vs = copy(tape, vs, back=True) if several else copy_back(tape, vs)
-            elif kv_heads < heads:
-                ks = repeat_heads(tape, ks, (batch, heads, kv_len, dim))
-                vs = repeat_heads(tape, vs, (batch, heads, kv_len, v_dim))
-            count = batch * heads
-            scores = matmul(tape, qs, ks, batch=count, m=q_len, n=kv_len, k=dim, layout="tn", shape=shape)
-            if fused and tape.recipe.fused_softmax:
-                weights = softmax(tape, scores, fused=True)
-            elif fused:
-                # Megatron's way out: to fp32, scale, mask, softmax, and back.
-                scores = scale(tape, tape.cast(scores, "fp32"), "mul")
-                weights = softmax(tape, _where(tape, scores, q_len, kv_len))
-                weights = tape.cast(weights, vs.dtype)
-            else:
-                if scaled:
-                    scores = scale(tape, scores, "div" if divide else "mul")
-                if bias is not None:
-                    scores = add(tape, scores, bias)
-                if mask == "where":
-                    scores = _where(tape, scores, q_len, kv_len)
-                elif mask == "add":
-                    rows = q_len if causal else 1
-                    table = tape.input("attention_mask", (batch, 1, rows, kv_len), scores.dtype)
-                    scores = add(tape, scores, table)
-                weights = softmax(tape, scores)
-                weights = tape.cast(weights, vs.dtype)
-            weights = dropout(tape, weights, rate)
-            return matmul(
-                tape,
-                weights,
-                vs,
-                batch=count,
-                m=q_len,
-                n=v_dim,
-                k=kv_len,
-                layout="nn",
-                shape=(batch, heads, q_len, v_dim),
-            )
 
-        mixed = tape.checkpoint(core, enabled=selective)
-        return copy(tape, mixed, (batch, q_len, heads * v_dim), back=batch > 1 and not fused)
+def _eager(tape: Tape, q: Value, k: Value, v: Value, sizes: Heads, between: Scores) -> Value:
+    """Two products with what lies between them written out."""
+    qs, ks, vs = _arrange_heads(tape, q, k, v, sizes)
+    count, q_len, kv_len, v_dim = sizes.batch * sizes.heads, sizes.q_len, sizes.kv_len, sizes.v_dim
+    shape = (sizes.batch, sizes.heads, q_len, kv_len)
+    scores = matmul(tape, qs, ks, batch=count, m=q_len, n=kv_len, k=sizes.dim, layout="tn", shape=shape)
+    weights = dropout(tape, _weigh(tape, scores, vs.dtype, sizes, between), between.rate)
+    out = (sizes.batch, sizes.heads, q_len, v_dim)
+    return matmul(tape, weights, vs, batch=count, m=q_len, n=v_dim, k=kv_len, layout="nn", shape=out)
+
+
+def _arrange_heads(tape: Tape, q: Value, k: Value, v: Value, sizes: Heads) -> tuple[Value, Value, Value]:
+    """Queries, keys and values as the products read them; shared heads are written out."""
+    fused, several = tape.recipe.fused, sizes.batch > 1
+    if not fused:
+        # Heads are transposed views. torch.matmul copies those of several samples; the gradients of queries and
+        # values come back transposed and are copied even for one.
+        q = copy(tape, q, back=True) if several else copy_back(tape, q)
+    if sizes.kv_heads < sizes.heads:
+        k = repeat_heads(tape, k, (sizes.batch, sizes.heads, sizes.kv_len, sizes.dim))
+        v = repeat_heads(tape, v, (sizes.batch, sizes.heads, sizes.kv_len, sizes.v_dim))
+    elif not fused:
+        k = copy(tape, k) if several else k
+        v = copy(tape, v, back=True) if several else copy_back(tape, v)
+    return q, k, v
+
+
+def _weigh(tape: Tape, scores: Value, dtype: str, sizes: Heads, between: Scores) -> Value:
+    """Scores to the weights of the values: scale, mask, softmax, in the value's format."""
+    if tape.recipe.fused and tape.recipe.fused_softmax:
+        return softmax(tape, scores, fused=True)
+    if tape.recipe.fused:
+        # Megatron's way out: to fp32, scale, mask, softmax, and back.
+        scores = scale(tape, tape.cast(scores, "fp32"), "mul")
+        return tape.cast(softmax(tape, _where(tape, scores, sizes.q_len, sizes.kv_len)), dtype)
+    if between.scaled:
+        scores = scale(tape, scores, "div" if between.divide else "mul")
+    if between.bias is not None:
+        scores = add(tape, scores, between.bias)
+    if between.mask == "where":
+        scores = _where(tape, scores, sizes.q_len, sizes.kv_len)
+    elif between.mask == "add":
+        rows = sizes.q_len if sizes.causal else 1
+        table = tape.input("attention_mask", (sizes.batch, 1, rows, sizes.kv_len), scores.dtype)
+        scores = add(tape, scores, table)
+    return tape.cast(softmax(tape, scores), dtype)
 
 
 def _where(tape: Tape, scores: Value, q_len: int, kv_len: int) -> Value:
@@ -133,31 +153,20 @@ def repeat_heads(tape: Tape, value: Value, shape: Sequence[int]) -> Value:
     return tape.register(out, (value,), backward)
 
 
-def _flash(
-    tape: Tape,
-    q: Value,
-    k: Value,
-    v: Value,
-    *,
-    batch: int,
-    heads: int,
-    kv_heads: int,
-    q_len: int,
-    kv_len: int,
-    dim: int,
-    v_dim: int,
-    causal: bool,
-    window: int,
-) -> Value:
+def _flash(tape: Tape, q: Value, k: Value, v: Value, sizes: Heads) -> Value:
     """One kernel that keeps q, k, v, its output and one number per row; backward computes the scores again."""
-    share = attended_share(q_len, kv_len, causal=causal, window=window)
-    pairs = batch * heads * q_len * kv_len * share
+    batch, heads, q_len, kv_len = sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len
+    dim, v_dim = sizes.dim, sizes.v_dim
+    pairs = batch * heads * q_len * kv_len * sizes.attended_share
     q, k, v = tape.for_product(q), tape.for_product(k), tape.for_product(v)
     attrs: dict[str, Attr] = {
-        "batch": batch, "heads": heads, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len, "head_dim": dim, "causal": causal,
+        "batch": batch, "heads": heads, "kv_heads": sizes.kv_heads, "q_len": q_len, "kv_len": kv_len, "head_dim": dim,
+        "causal": sizes.causal,
     }  # fmt: skip
-    if window and window < kv_len:
-        attrs["window"] = window
+    if sizes.window and sizes.window < kv_len:
+        attrs["window"] = sizes.window
+    if tape.recipe.attention != "flash":
+        attrs["kernel"] = tape.recipe.attention
     if v_dim != dim:
         attrs["value_dim"] = v_dim
     product = product_dtype(tape, q.dtype)
@@ -182,13 +191,3 @@ def _flash(
         return tape.register(out, (q, k, v), backward)
 
     return tape.checkpoint(run, enabled=tape.recipe.recompute == "selective")
-
-
-def attended_share(q_len: int, kv_len: int, *, causal: bool, window: int) -> float:
-    """Which share of all query-key pairs is not masked."""
-    if window and window < kv_len:
-        inside = window * q_len - (window * (window - 1) / 2 if causal else 0)
-        return inside / (q_len * kv_len)
-    if causal and q_len == kv_len:
-        return (q_len + 1) / (2 * q_len)
-    return 1.0

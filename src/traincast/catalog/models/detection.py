@@ -8,6 +8,7 @@ from traincast.catalog.models.layers import (
     add,
     concat,
     conv,
+    conv_with,
     copy,
     cross_entropy,
     frozen_norm,
@@ -164,28 +165,7 @@ def build_maskrcnn(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "
     x = half_input(tape, tape.input("images", (batch, 3, height, width), "fp32"))
     features = pyramid(tape, frozen_backbone(tape, x, (3, 4, 6, 3)))
     features.append(pool(tape, features[-1], 1, stride=2))
-    losses = []
-    anchors = 0
-    objectness, deltas = [], []
-    shared = []
-    for label, channels, kernel_size in (("conv", 256, 3), ("objects", 3, 1), ("boxes", 12, 1)):
-        with tape.scope(f"rpn.{label}"):
-            weight = tape.parameter("weight", (channels, 256, kernel_size, kernel_size))
-            shared.append((weight, tape.parameter("bias", (channels,))))
-    for number, feature in enumerate(features):
-        with tape.scope(f"rpn{number}"):
-            y = activation(tape, "relu", conv(tape, feature, 256, 3, bias=True, name="conv", weights=shared[0]))
-            cells = feature.shape[2] * feature.shape[3]
-            objectness.append(
-                tape.view(conv(tape, y, 3, 1, bias=True, name="objects", weights=shared[1]), (batch, 3 * cells))
-            )
-            deltas.append(
-                tape.view(conv(tape, y, 12, 1, bias=True, name="boxes", weights=shared[2]), (batch, 12 * cells))
-            )
-            anchors += 3 * cells
-    propose(tape, objectness, batch=batch, anchors=anchors)
-    objects = concat(tape, objectness, (batch, anchors))
-    boxes = concat(tape, deltas, (batch, 4 * anchors))
+    objects, boxes = region_proposals(tape, features)
     rows = batch * proposals
     with tape.scope("box_head"):
         pooled = pool_regions(tape, features[:4], rows, 7)
@@ -203,17 +183,38 @@ def build_maskrcnn(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "
         masks = conv(tape, y, classes, 1, bias=True, name="masks")
     outputs = [objects, boxes, scores, places, masks]
     if recipe.trains and recipe.loss:
+        total = mean_loss(tape, objects, "binary_cross_entropy_with_logits")
         losses = [
-            mean_loss(tape, objects, "binary_cross_entropy_with_logits"),
             mean_loss(tape, boxes, "smooth_l1_loss"),
+            cross_entropy(tape, scores),
+            mean_loss(tape, places, "smooth_l1_loss"),
+            mean_loss(tape, masks, "binary_cross_entropy_with_logits"),
         ]
-        losses += [cross_entropy(tape, scores), mean_loss(tape, places, "smooth_l1_loss")]
-        losses.append(mean_loss(tape, masks, "binary_cross_entropy_with_logits"))
-        total = losses[0]
-        for loss in losses[1:]:
+        for loss in losses:
             total = add(tape, total, loss)
         outputs = [total]
     return tape.finish(outputs, name=name, batch_size=batch, samples_unit="images", source=entry["source"])
+
+
+def region_proposals(tape: Tape, features: Sequence[Value]) -> tuple[Value, Value]:
+    """One small head shared by all levels of a pyramid: for every anchor, whether it holds an object and where its box lies."""
+    batch = features[0].shape[0]
+    shared = []
+    for label, channels, kernel_size in (("conv", 256, 3), ("objects", 3, 1), ("boxes", 12, 1)):
+        with tape.scope(f"rpn.{label}"):
+            weight = tape.parameter("weight", (channels, 256, kernel_size, kernel_size))
+            shared.append((weight, tape.parameter("bias", (channels,))))
+    anchors = 0
+    objectness, deltas = [], []
+    for number, feature in enumerate(features):
+        with tape.scope(f"rpn{number}"):
+            y = activation(tape, "relu", conv_with(tape, feature, shared[0], 3, name="conv"))
+            cells = feature.shape[2] * feature.shape[3]
+            objectness.append(tape.view(conv_with(tape, y, shared[1], 1, name="objects"), (batch, 3 * cells)))
+            deltas.append(tape.view(conv_with(tape, y, shared[2], 1, name="boxes"), (batch, 12 * cells)))
+            anchors += 3 * cells
+    propose(tape, objectness, batch=batch, anchors=anchors)
+    return concat(tape, objectness, (batch, anchors)), concat(tape, deltas, (batch, 4 * anchors))
 
 
 def propose(tape: Tape, objectness: Sequence[Value], *, batch: int, anchors: int) -> None:
@@ -311,7 +312,7 @@ class HeadWeights:
 
     def run(self, x: Value) -> Value:
         for index, pair in enumerate(self.weights):
-            x = conv(self.tape, x, pair[0].shape[0], 3, bias=True, name=f"conv{index}", weights=pair)
+            x = conv_with(self.tape, x, pair, 3, name=f"conv{index}")
             x = activation(self.tape, "relu", x, inplace=True) if index < 4 else x
         return x
 

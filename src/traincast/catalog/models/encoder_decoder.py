@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from traincast.catalog.models.attention import attend
+from traincast.catalog.models.attention import Scores, attend
 from traincast.catalog.models.layers import (
     activation,
     add,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
+class Side:
     """One side of an encoder-decoder."""
 
     shape: TransformerShape
@@ -51,7 +51,7 @@ class Stack:
     """Every so many layers have experts instead of an MLP (Switch)."""
 
 
-def run_side(tape: Tape, stack: Stack, hidden: Value, memory: Value | None = None) -> Value:
+def run_side(tape: Tape, stack: Side, hidden: Value, memory: Value | None = None) -> Value:
     """All layers of one side; with a memory each layer reads it by cross attention."""
     bias = position_bias(tape, stack) if stack.position_bias else None
 
@@ -77,7 +77,7 @@ def run_side(tape: Tape, stack: Stack, hidden: Value, memory: Value | None = Non
         return tape.repeat(stack.layers, hidden, layer)
 
 
-def sublayer(tape: Tape, stack: Stack, x: Value, name: str, run: Any) -> Value:
+def sublayer(tape: Tape, stack: Side, x: Value, name: str, run: Any) -> Value:
     """Norm before or after, dropout, residual sum."""
     shape = stack.shape
     rate = tape.recipe.rate(shape.dropout)
@@ -87,7 +87,7 @@ def sublayer(tape: Tape, stack: Stack, x: Value, name: str, run: Any) -> Value:
 
 
 def attention(
-    tape: Tape, stack: Stack, x: Value, memory: Value, *, bias: Value | None = None, cross: bool = False
+    tape: Tape, stack: Side, x: Value, memory: Value, *, bias: Value | None = None, cross: bool = False
 ) -> Value:
     shape = stack.shape
     width = shape.heads * shape.dim
@@ -104,21 +104,28 @@ def attention(
             heads=shape.heads,
             kv_heads=shape.heads,
             causal=shape.causal and not cross,
-            mask=masked,
-            bias=bias,
-            rate=tape.recipe.rate(shape.attention_dropout),
-            scaled=stack.scaled,
+            scores=Scores(mask=masked, bias=bias, rate=tape.recipe.rate(shape.attention_dropout), scaled=stack.scaled),
         )
         return linear(tape, mixed, shape.hidden, bias=shape.bias, name="output")
 
 
-def position_bias(tape: Tape, stack: Stack) -> Value:
+def position_bias(tape: Tape, stack: Side) -> Value:
     """T5's bucketed distances: a small table spread over all pairs."""
     heads, length = stack.shape.heads, stack.length
     with tape.scope("position_bias"):
         ids = tape.input("buckets", (length, length), "int64")
         looked = embedding(tape, ids, vocab=32, width=heads, name="table")
         return copy(tape, looked, (1, heads, length, length), function="permute", back=True)
+
+
+def _finish(
+    tape: Tape, logits: Value, name: str, entry: Mapping[str, Any], *, batch: int, tokens: int, unit: str
+) -> Graph:
+    """The loss over the vocabulary where the step trains, and the graph of it all."""
+    outputs = [cross_entropy(tape, logits)] if tape.recipe.trains and tape.recipe.loss else [logits]
+    return tape.finish(
+        outputs, name=name, batch_size=batch, tokens_per_sample=tokens, samples_unit=unit, source=entry["source"]
+    )
 
 
 def build_t5(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Sizes") -> Graph:
@@ -129,36 +136,9 @@ def build_t5(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Sizes"
     target_length = (
         config.get("target_seq", 128) if sizes.seq is None else max(1, sizes.seq // config.get("target_divisor", 4))
     )
-    gated = config.get("gated", False)
-    routed = config.get("experts", 0)
-
-    def side(layers: int, length: int, *, causal: bool) -> Stack:
-        shape = TransformerShape(
-            n_layers=layers,
-            hidden=config["hidden"],
-            heads=config["heads"],
-            head_dim=config.get("head_dim", 64),
-            ffn=config["ffn"],
-            gated=gated,
-            activation="gelu_new" if gated else "relu",
-            vocab=config["vocab"],
-            seq=length,
-            norm="rms_norm",
-            bias=False,
-            positions="none",
-            causal=causal,
-            dropout=0.1,
-            attention_dropout=0.1,
-            experts=routed,
-            experts_per_token=config.get("experts_per_token", 1) if routed else 0,
-            moe_ffn=config["ffn"],
-        )
-        every = layers // config["sparse_layers"] if routed else 0
-        return Stack(shape=shape, layers=layers, length=length, position_bias=True, scaled=False, sparse_every=every)
-
     layers = config["n_layers"]
-    encoder = side(layers, source_length, causal=False)
-    decoder = side(config.get("decoder_layers", layers), target_length, causal=True)
+    encoder = _t5_side(config, layers, source_length, causal=False)
+    decoder = _t5_side(config, config.get("decoder_layers", layers), target_length, causal=True)
     with tape.scope("embeddings.tokens"):
         table = tape.parameter("weight", (config["vocab"], config["hidden"]))
 
@@ -180,15 +160,35 @@ def build_t5(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Sizes"
         tied = config.get("tied", True)
         hidden = scale(tape, hidden) if tied else hidden
         logits = linear(tape, hidden, config["vocab"], bias=False, name="decoder", weight=table if tied else None)
-    outputs = [cross_entropy(tape, logits)] if recipe.trains and recipe.loss else [logits]
-    return tape.finish(
-        outputs,
-        name=name,
-        batch_size=sizes.batch,
-        tokens_per_sample=source_length + target_length,
-        samples_unit="sequence pairs",
-        source=entry["source"],
+    tokens = source_length + target_length
+    return _finish(tape, logits, name, entry, batch=sizes.batch, tokens=tokens, unit="sequence pairs")
+
+
+def _t5_side(config: Mapping[str, Any], layers: int, length: int, *, causal: bool) -> Side:
+    gated = config.get("gated", False)
+    routed = config.get("experts", 0)
+    shape = TransformerShape(
+        n_layers=layers,
+        hidden=config["hidden"],
+        heads=config["heads"],
+        head_dim=config.get("head_dim", 64),
+        ffn=config["ffn"],
+        gated=gated,
+        activation="gelu_new" if gated else "relu",
+        vocab=config["vocab"],
+        seq=length,
+        norm="rms_norm",
+        bias=False,
+        positions="none",
+        causal=causal,
+        dropout=0.1,
+        attention_dropout=0.1,
+        experts=routed,
+        experts_per_token=config.get("experts_per_token", 1) if routed else 0,
+        moe_ffn=config["ffn"],
     )
+    every = layers // config["sparse_layers"] if routed else 0
+    return Side(shape=shape, layers=layers, length=length, position_bias=True, scaled=False, sparse_every=every)
 
 
 def build_t5_from_shape(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Sizes") -> Graph:
@@ -219,30 +219,12 @@ def build_seq2seq(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "S
     source_length = sizes.seq or config.get("seq", 128)
     target_length = sizes.seq or config.get("target_seq", source_length)
     learned = config.get("positions", "sinusoidal") == "learned"
-    drop = config.get("dropout", 0.1)
-    rate = recipe.rate(drop)
-
-    def side(layers: int, length: int, *, causal: bool) -> Stack:
-        shape = TransformerShape(
-            n_layers=layers,
-            hidden=config["hidden"],
-            heads=config["heads"],
-            ffn=config["ffn"],
-            vocab=config["vocab"],
-            seq=length,
-            causal=causal,
-            pre_norm=config.get("pre_norm", False),
-            activation=config.get("activation", "relu"),
-            positions="none",
-            dropout=drop,
-            attention_dropout=drop,
-        )
-        return Stack(shape=shape, layers=layers, length=length)
+    rate = recipe.rate(config.get("dropout", 0.1))
 
     with tape.scope("embeddings.tokens"):
         table = tape.parameter("weight", (config["vocab"], config["hidden"]))
 
-    def embed(stack: Stack, kind: str) -> Value:
+    def embed(stack: Side, kind: str) -> Value:
         width = config["hidden"]
         ids = tape.input(f"{kind}_ids", (sizes.batch, stack.length), "int64")
         out = embedding(tape, ids, vocab=config["vocab"], width=width, name="embeddings.tokens", weight=table)
@@ -256,23 +238,35 @@ def build_seq2seq(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "S
         out = dropout(tape, out, rate)
         return tape.cast(out, "fp32") if tape.numbers.autocast else out
 
-    encoder = side(config["n_layers"], source_length, causal=False)
-    decoder = side(config.get("decoder_layers", config["n_layers"]), target_length, causal=True)
+    encoder = _seq2seq_side(config, config["n_layers"], source_length, causal=False)
+    decoder = _seq2seq_side(config, config.get("decoder_layers", config["n_layers"]), target_length, causal=True)
     with tape.scope("encoder"):
         memory = run_side(tape, encoder, embed(encoder, "encoder"))
     with tape.scope("decoder"):
         hidden = run_side(tape, decoder, embed(decoder, "decoder"), memory)
     with tape.scope("head"):
         logits = linear(tape, hidden, config["vocab"], bias=False, name="decoder", weight=table)
-    outputs = [cross_entropy(tape, logits)] if recipe.trains and recipe.loss else [logits]
-    return tape.finish(
-        outputs,
-        name=name,
-        batch_size=sizes.batch,
-        tokens_per_sample=source_length + target_length,
-        samples_unit="sequence pairs",
-        source=entry["source"],
+    tokens = source_length + target_length
+    return _finish(tape, logits, name, entry, batch=sizes.batch, tokens=tokens, unit="sequence pairs")
+
+
+def _seq2seq_side(config: Mapping[str, Any], layers: int, length: int, *, causal: bool) -> Side:
+    drop = config.get("dropout", 0.1)
+    shape = TransformerShape(
+        n_layers=layers,
+        hidden=config["hidden"],
+        heads=config["heads"],
+        ffn=config["ffn"],
+        vocab=config["vocab"],
+        seq=length,
+        causal=causal,
+        pre_norm=config.get("pre_norm", False),
+        activation=config.get("activation", "relu"),
+        positions="none",
+        dropout=drop,
+        attention_dropout=drop,
     )
+    return Side(shape=shape, layers=layers, length=length)
 
 
 def build_whisper(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Sizes") -> Graph:
@@ -282,7 +276,7 @@ def build_whisper(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "S
     width, frames = config["hidden"], config.get("frames", 3000)
     target = sizes.seq or config.get("seq", 448)
 
-    def side(layers: int, length: int, *, causal: bool) -> Stack:
+    def side(layers: int, length: int, *, causal: bool) -> Side:
         shape = TransformerShape(
             n_layers=layers,
             hidden=width,
@@ -294,7 +288,7 @@ def build_whisper(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "S
             positions="none",
             activation="gelu",
         )
-        return Stack(shape=shape, layers=layers, length=length, key_bias=False)
+        return Side(shape=shape, layers=layers, length=length, key_bias=False)
 
     encoder = side(config["n_layers"], frames // 2, causal=False)
     decoder = side(config.get("decoder_layers", config["n_layers"]), target, causal=True)
@@ -317,15 +311,7 @@ def build_whisper(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "S
         hidden = normalize(tape, decoder.shape, run_side(tape, decoder, hidden, memory), "norm")
     with tape.scope("head"):
         logits = linear(tape, hidden, config["vocab"], bias=False, name="decoder", weight=table)
-    outputs = [cross_entropy(tape, logits)] if recipe.trains and recipe.loss else [logits]
-    return tape.finish(
-        outputs,
-        name=name,
-        batch_size=sizes.batch,
-        tokens_per_sample=target,
-        samples_unit="clips",
-        source=entry["source"],
-    )
+    return _finish(tape, logits, name, entry, batch=sizes.batch, tokens=target, unit="clips")
 
 
 def build_gnmt(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Sizes") -> Graph:
@@ -357,15 +343,7 @@ def build_gnmt(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Size
             y = dropout(tape, concat(tape, (x, context), wide), rate)
             x = add(tape, rnn(tape, y, width, name=f"layer{index}"), x)
         logits = linear(tape, x, vocab, name="classifier")
-    outputs = [cross_entropy(tape, logits)] if recipe.trains and recipe.loss else [logits]
-    return tape.finish(
-        outputs,
-        name=name,
-        batch_size=batch,
-        tokens_per_sample=2 * length,
-        samples_unit="sentence pairs",
-        source=entry["source"],
-    )
+    return _finish(tape, logits, name, entry, batch=batch, tokens=2 * length, unit="sentence pairs")
 
 
 def additive_attention(tape: Tape, queries: Value, keys: Value) -> Value:
@@ -435,36 +413,9 @@ def build_transformer_xl(name: str, entry: Mapping[str, Any], recipe: Recipe, si
         place = tape.parameter("r_r_bias", (heads * dim,))
 
     def layer(value: Value) -> Value:
-        with tape.scope("attention"):
-            remembered = tape.input("memory", (batch, memory_length, width), value.dtype)
-            seen = concat(tape, (remembered, value), (batch, keys, width))
-            qkv = linear(tape, seen, 3 * width, bias=False, name="qkv")
-            q = take(tape, qkv, (batch, length, width))
-            k, v = take(tape, qkv, (batch, keys, width)), take(tape, qkv, (batch, keys, width))
-            r = linear(tape, positions, width, bias=False, name="relative")
-            pairs = (batch, heads, length, keys)
-            count = batch * heads
-            by_content = matmul(
-                tape, add(tape, q, content), k, batch=count, m=length, n=keys, k=dim, layout="tn", shape=pairs
-            )
-            by_place = matmul(
-                tape, add(tape, q, place), r, batch=heads, m=batch * length, n=keys, k=dim, layout="tn", shape=pairs
-            )
-            by_place = copy(tape, by_place, function="shift", back=True)
-            scores = scale(tape, add(tape, by_content, by_place))
-            scores = pointwise(
-                tape, "masked_fill", scores, backward=lambda g, out: (kernel(tape, "masked_fill", (g,), scores),)
-            )
-            weights = tape.cast(softmax(tape, scores), v.dtype)
-            weights = dropout(tape, weights, recipe.rate(0.0))
-            mixed = matmul(
-                tape, weights, v, batch=count, m=length, n=dim, k=keys, layout="nn", shape=(batch, heads, length, dim)
-            )
-            mixed = copy(tape, mixed, (batch, length, width), back=True)
-            y = linear(tape, mixed, width, bias=False, name="output")
+        y = _relative_attention(tape, value, positions, (content, place), heads=heads)
         x = normalize(tape, shape, join(tape, y, value, rate, name="attention"), "attention_norm")
-        y = mlp(tape, shape, x)
-        return normalize(tape, shape, join(tape, y, x, rate, name="mlp"), "mlp_norm")
+        return normalize(tape, shape, join(tape, mlp(tape, shape, x), x, rate, name="mlp"), "mlp_norm")
 
     with tape.scope("layers"):
         hidden = tape.repeat(config["n_layers"], hidden, layer)
@@ -476,6 +427,42 @@ def build_transformer_xl(name: str, entry: Mapping[str, Any], recipe: Recipe, si
     return tape.finish(
         outputs, name=name, batch_size=batch, tokens_per_sample=length, samples_unit="segments", source=entry["source"]
     )
+
+
+def _relative_attention(
+    tape: Tape, value: Value, positions: Value, biases: tuple[Value, Value], *, heads: int
+) -> Value:
+    """A segment attends to itself and the one before it: one product by content, one by relative position (Dai 2019)."""
+    batch, length, width = value.shape
+    keys, dim = positions.shape[0], width // heads
+    content, place = biases
+    with tape.scope("attention"):
+        remembered = tape.input("memory", (batch, keys - length, width), value.dtype)
+        seen = concat(tape, (remembered, value), (batch, keys, width))
+        qkv = linear(tape, seen, 3 * width, bias=False, name="qkv")
+        q = take(tape, qkv, (batch, length, width))
+        k, v = take(tape, qkv, (batch, keys, width)), take(tape, qkv, (batch, keys, width))
+        r = linear(tape, positions, width, bias=False, name="relative")
+        pairs = (batch, heads, length, keys)
+        count = batch * heads
+        by_content = matmul(
+            tape, add(tape, q, content), k, batch=count, m=length, n=keys, k=dim, layout="tn", shape=pairs
+        )
+        by_place = matmul(
+            tape, add(tape, q, place), r, batch=heads, m=batch * length, n=keys, k=dim, layout="tn", shape=pairs
+        )
+        by_place = copy(tape, by_place, function="shift", back=True)
+        scores = scale(tape, add(tape, by_content, by_place))
+        scores = pointwise(
+            tape, "masked_fill", scores, backward=lambda g, out: (kernel(tape, "masked_fill", (g,), scores),)
+        )
+        weights = tape.cast(softmax(tape, scores), v.dtype)
+        weights = dropout(tape, weights, tape.recipe.rate(0.0))
+        mixed = matmul(
+            tape, weights, v, batch=count, m=length, n=dim, k=keys, layout="nn", shape=(batch, heads, length, dim)
+        )
+        mixed = copy(tape, mixed, (batch, length, width), back=True)
+        return linear(tape, mixed, width, bias=False, name="output")
 
 
 def adaptive_embedding(

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from traincast.catalog.models.tape import Gradients, Tape, Value
 from traincast.spec.graph import Attr
+from traincast.units import DTYPE_BYTES
 
 # Pointwise
 
@@ -299,46 +301,69 @@ def linear(
     weight_value = tape.parameter("weight", shape, dtype=frozen or "") if weight is None else weight
     scales = [tape.buffer(f"{tape.layer}.scales", (-(-features * width // FROZEN_BLOCK),))] if frozen == "fp4" else []
     bias_value = tape.parameter("bias", (features,)) if bias else None
-    x_used = tape.for_product(x)
-    w_used = tape.for_product(weight_value)
-    operands = [x_used, w_used]
-    if bias_value is not None:
-        operands.append(tape.for_product(bias_value))
-    out = tape.new((*x.shape[:-1], features), x_used.dtype)
-    if frozen:
-        # Quantised products (bitsandbytes) run on an fp32 copy of their input and keep it, though nothing needs it later.
-        x_used = tape.cast(x_used, "fp32", cached=True)
-        operands[0] = x_used
-    quantize(tape, x_used)
-    quantize(tape, w_used)
+    operands = _operands(tape, x, weight_value, bias_value)
+    out = tape.new((*x.shape[:-1], features), operands[0].dtype)
+    # Quantised products (bitsandbytes) keep an fp32 copy of their input, though nothing needs it later.
+    kept = [tape.cast(operands[0], "fp32", cached=True)] if frozen else []
+    stored = [weight_value, *scales] if frozen else []
+    plain = dequantize(tape, stored, operands[0].dtype) if frozen else operands[1]
+    quantize(tape, operands[0])
+    quantize(tape, plain)
     product_op(
-        tape, "aten.addmm" if bias else "aten.mm", [*operands, *scales], out,
+        tape, "aten.addmm" if bias else "aten.mm", [operands[0], plain, *operands[2:]], out,
         batch=1, m=rows, n=features, k=width, layout=layout, calls=4,
     )  # fmt: skip
+    _register_linear(tape, out, operands, layout=layout, stored=stored, kept=kept)
+    if tape.recipe.adapter_rank and tape.layer.rpartition(".")[2] in tape.recipe.adapted:
+        return add(tape, out, adapt(tape, x, features))
+    return out
+
+
+def _operands(tape: Tape, x: Value, weight: Value, bias: Value | None) -> list[Value]:
+    """What a product reads, in the format it reads it in."""
+    operands = [tape.for_product(x), tape.for_product(weight)]
+    if bias is not None:
+        operands.append(tape.for_product(bias))
+    return operands
+
+
+def dequantize(tape: Tape, stored: Sequence[Value], dtype: str) -> Value:
+    """Frozen weights written out in the format of the product; done again in the backward pass."""
+    out = tape.new(stored[0].shape, dtype, role="temporary")
+    attrs: dict[str, Attr] = {"function": "dequantize", "numel": out.numel}
+    tape.op("bitsandbytes.dequantize", "copy", stored, (out,), attrs, flop=out.numel)
+    return out
+
+
+def _register_linear(
+    tape: Tape, out: Value, operands: Sequence[Value], *, layout: str, stored: Sequence[Value], kept: Sequence[Value]
+) -> None:
+    """How the gradient of a dense layer goes back: one product each for its input and its weight, a sum for its bias.
+
+    `stored` is a frozen weight with its scales, `kept` what the layer holds without need.
+    """
+    x, weight = operands[:2]
+    features, width = weight.shape if layout == "tn" else weight.shape[::-1]
+    rows = x.numel // width
 
     def backward(g: Value) -> Gradients:
         quantize(tape, g)
         gradients: list[Value | None] = [None] * len(operands)
-        if x_used.needs_gradient:
-            gx = tape.gradient_like(x_used)
+        if x.needs_gradient:
+            gradients[0] = gx = tape.gradient_like(x)
             back = "nn" if layout == "tn" else "tn"
-            kept = (x_used,) if frozen else ()
-            reads = (g, w_used, *kept)
+            plain = dequantize(tape, stored, x.dtype) if stored else weight
+            reads = (g, plain, *kept)
             product_op(tape, "aten.mm", reads, gx, batch=1, m=rows, n=width, k=features, layout=back, calls=3)
-            gradients[0] = gx
-        if w_used.needs_gradient:
-            gw = tape.gradient_like(w_used)
-            m, n = (features, width) if layout == "tn" else (width, features)
-            product_op(tape, "aten.mm", (g, x_used), gw, batch=1, m=m, n=n, k=rows, layout="nt", calls=4)
-            gradients[1] = gw
+        if weight.needs_gradient:
+            gradients[1] = gw = tape.gradient_like(weight)
+            m, n = weight.shape
+            product_op(tape, "aten.mm", (g, x), gw, batch=1, m=m, n=n, k=rows, layout="nt", calls=4)
         if len(operands) == 3 and operands[2].needs_gradient:
             gradients[2] = sum_to(tape, g, operands[2])
         return gradients
 
     tape.register(out, tuple(operands), backward)
-    if tape.recipe.adapter_rank and tape.layer.rpartition(".")[2] in tape.recipe.adapted:
-        return add(tape, out, adapt(tape, x, features))
-    return out
 
 
 def adapt(tape: Tape, x: Value, features: int) -> Value:
@@ -637,6 +662,8 @@ def embedding(
         table = tape.parameter("weight", (vocab, width)) if weight is None else weight
         out = tape.new((*ids.shape, width), table.dtype)
         attrs: dict[str, Attr] = {"rows": ids.numel, "cols": width, "vocab": vocab}
+        if sparse:
+            attrs["sparse"] = True
         tape.op("aten.embedding", "embedding", (table, ids), (out,), attrs, bytes_read=out.num_bytes + ids.num_bytes)
 
         def backward(g: Value) -> Gradients:
@@ -648,6 +675,30 @@ def embedding(
             tape.op(
                 "aten.embedding_dense_backward", "embedding", (g, ids), (gradient,), attrs, flop=g.numel,
                 kernels=6 if ids.numel > 3072 else 2,
+            )  # fmt: skip
+            return (gradient,)
+
+        return tape.register(out, (table,), backward)
+
+
+def table_lookup(tape: Tape, ids: Value, *, rows: Sequence[int], width: int, bags: int, name: str = "tables") -> Value:
+    """All tables of a recommendation model in one kernel each way (FBGEMM's table-batched embedding, HugeCTR): the vectors of
+    the ids of one sample and table are summed, and only the rows that were read are updated."""
+    with tape.scope(name):
+        table = tape.parameter("weight", (sum(rows), width))
+        out = tape.new((bags, width), table.dtype)
+        attrs: dict[str, Attr] = {"rows": ids.numel, "cols": width, "vocab": sum(rows), "sparse": True}
+        looked_bytes = ids.numel * width * DTYPE_BYTES[table.dtype]
+        tape.op(
+            "fbgemm.embedding_bag", "embedding", (table, ids), (out,), attrs, flop=ids.numel * width,
+            bytes_read=looked_bytes + ids.num_bytes,
+        )  # fmt: skip
+
+        def backward(g: Value) -> Gradients:
+            gradient = tape.new((ids.numel, width), table.dtype, role="gradient", name=f"{name}.grad")
+            tape.op(
+                "fbgemm.embedding_bag_backward", "embedding", (g, ids), (gradient,), attrs, flop=ids.numel * width,
+                bytes_read=g.num_bytes + 3 * ids.num_bytes, kernels=4, calls=4,
             )  # fmt: skip
             return (gradient,)
 
@@ -706,6 +757,37 @@ def scatter_rows(tape: Tape, x: Value, rows: int) -> Value:
 # Convolution and pooling
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """How a convolution moves over its input, one number for each of its dimensions."""
+
+    kernels: tuple[int, ...]
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
+    dilation: int = 1
+    transposed: bool = False
+
+    @classmethod
+    def over(
+        cls, dims: int, kernel_size: int | Sequence[int], *, stride: int | Sequence[int],
+        padding: int | Sequence[int] | None, dilation: int, transposed: bool,
+    ) -> "Window":  # fmt: skip
+        """From numbers that stand for every dimension; padding None: 'same' for a stride of 1."""
+        kernels = _each(kernel_size, dims)
+        pads = tuple(dilation * (k - 1) // 2 for k in kernels) if padding is None else _each(padding, dims)
+        return cls(kernels=kernels, strides=_each(stride, dims), pads=pads, dilation=dilation, transposed=transposed)
+
+    def out_size(self, size: Sequence[int]) -> list[int]:
+        places = zip(size, self.kernels, self.strides, self.pads, strict=True)
+        if self.transposed:
+            return [(s - 1) * st - 2 * p + k for s, k, st, p in places]
+        return [(s + 2 * p - self.dilation * (k - 1) - 1) // st + 1 for s, k, st, p in places]
+
+
+def _each(amount: int | Sequence[int], dims: int) -> tuple[int, ...]:
+    return (amount,) * dims if isinstance(amount, int) else tuple(amount)
+
+
 def conv(
     tape: Tape,
     x: Value,
@@ -720,79 +802,73 @@ def conv(
     name: str = "conv",
     transposed: bool = False,
     trained: bool = True,
-    weights: tuple[Value, Value] | None = None,
 ) -> Value:
-    """A convolution of any dimension on (batch, channels, *size). Padding defaults to 'same' for stride 1.
-
-    `weights` (and bias) share some that exist; `trained` False makes fixed ones.
-    """
-    batch, in_channels, *size = x.shape
-    dims = len(size)
-    kernels = [kernel_size] * dims if isinstance(kernel_size, int) else list(kernel_size)
-    strides = [stride] * dims if isinstance(stride, int) else list(stride)
-    if padding is None:
-        pads = [dilation * (k - 1) // 2 for k in kernels]
-    else:
-        pads = [padding] * dims if isinstance(padding, int) else list(padding)
-    if transposed:
-        out_size = [(s - 1) * st - 2 * p + k for s, k, st, p in zip(size, kernels, strides, pads, strict=True)]
-    else:
-        out_size = [
-            (s + 2 * p - dilation * (k - 1) - 1) // st + 1
-            for s, k, st, p in zip(size, kernels, strides, pads, strict=True)
-        ]
+    """A convolution of any dimension on (batch, channels, *size), with weights of its own; `trained` False: fixed ones.
+    Padding defaults to 'same' for stride 1."""
+    window = Window.over(
+        len(x.shape) - 2, kernel_size, stride=stride, padding=padding, dilation=dilation, transposed=transposed
+    )
     with tape.scope(name):
+        in_channels = x.shape[1]
         first, second = (in_channels, channels // groups) if transposed else (channels, in_channels // groups)
-        bias_value: Value | None
-        if weights is None:
-            weight = tape.parameter("weight", (first, second, *kernels), trained=trained)
-            bias_value = tape.parameter("bias", (channels,), trained=trained) if bias else None
-        else:
-            weight, bias_value = weights
-        x_used, w_used = tape.for_product(x), tape.for_product(weight)
-        operands = [x_used, w_used]
-        if bias_value is not None:
-            operands.append(tape.for_product(bias_value))
-        out = tape.new((batch, channels, *out_size), x_used.dtype)
-        macs = out.numel * (in_channels // groups) * math.prod(kernels)
-        if transposed:
-            macs = x.numel * (channels // groups) * math.prod(kernels)
-        dtype = product_dtype(tape, x_used.dtype)
+        weight = tape.parameter("weight", (first, second, *window.kernels), trained=trained)
+        bias_value = tape.parameter("bias", (channels,), trained=trained) if bias else None
+        return _convolve(tape, x, weight, bias_value, channels=channels, window=window, groups=groups)
 
-        sizes: dict[str, Attr] = {
-            "batch": batch, "in_channels": in_channels, "out_channels": channels, "groups": groups,
-            "in_size": _sizes(size), "out_size": _sizes(out_size), "kernel": _sizes(kernels), "stride": _sizes(strides),
-        }  # fmt: skip
-        if transposed:
-            sizes["transposed"] = True
-        if tape.recipe.channels_last:
-            sizes["channels_last"] = True
 
-        def write(direction: str, reads: Sequence[Value], result: Value) -> None:
-            name = "aten.convolution" if direction == "forward" else f"aten.convolution_backward.{direction}"
-            tape.op(name, "conv", reads, (result,), {**sizes, "pass": direction}, flop=2.0 * macs, dtype=dtype)
+def conv_with(
+    tape: Tape, x: Value, weights: tuple[Value, Value | None], kernel_size: int, *, name: str = "conv"
+) -> Value:
+    """A convolution with a weight and bias that exist already, padded to keep its size."""
+    window = Window.over(len(x.shape) - 2, kernel_size, stride=1, padding=None, dilation=1, transposed=False)
+    with tape.scope(name):
+        return _convolve(tape, x, *weights, channels=weights[0].shape[0], window=window, groups=1)
 
-        write("forward", operands[:2], out)
-        if bias_value is not None:
-            # cuDNN adds the bias in a kernel of its own.
-            attrs: dict[str, Attr] = {"function": "add", "numel": out.numel, "num_inputs": 2}
-            tape.op("aten.add_", "elementwise", (out, operands[2]), (out,), attrs, flop=out.numel, calls=0)
 
-        def backward(g: Value) -> Gradients:
-            gradients: list[Value | None] = [None] * len(operands)
-            if x_used.needs_gradient:
-                gx = tape.gradient_like(x_used)
-                write("grad_input", (g, w_used), gx)
-                gradients[0] = gx
-            if w_used.needs_gradient:
-                gw = tape.gradient_like(w_used)
-                write("grad_weight", (g, x_used), gw)
-                gradients[1] = gw
-            if len(operands) == 3 and operands[2].needs_gradient:
-                gradients[2] = sum_to(tape, g, operands[2])
-            return gradients
+def _convolve(
+    tape: Tape, x: Value, weight: Value, bias: Value | None, *, channels: int, window: Window, groups: int
+) -> Value:
+    batch, in_channels, *size = x.shape
+    out_size = window.out_size(size)
+    operands = _operands(tape, x, weight, bias)
+    x_used, w_used = operands[:2]
+    out = tape.new((batch, channels, *out_size), x_used.dtype)
+    each = math.prod(window.kernels)
+    macs = x.numel * (channels // groups) * each if window.transposed else out.numel * (in_channels // groups) * each
+    dtype = product_dtype(tape, x_used.dtype)
+    sizes: dict[str, Attr] = {
+        "batch": batch, "in_channels": in_channels, "out_channels": channels, "groups": groups,
+        "in_size": _sizes(size), "out_size": _sizes(out_size), "kernel": _sizes(window.kernels),
+        "stride": _sizes(window.strides),
+    }  # fmt: skip
+    if window.transposed:
+        sizes["transposed"] = True
+    if tape.recipe.channels_last:
+        sizes["channels_last"] = True
 
-        return tape.register(out, tuple(operands), backward)
+    def write(direction: str, reads: Sequence[Value], result: Value) -> None:
+        name = "aten.convolution" if direction == "forward" else f"aten.convolution_backward.{direction}"
+        tape.op(name, "conv", reads, (result,), {**sizes, "pass": direction}, flop=2.0 * macs, dtype=dtype)
+
+    write("forward", operands[:2], out)
+    if bias is not None:
+        # cuDNN adds the bias in a kernel of its own.
+        attrs: dict[str, Attr] = {"function": "add", "numel": out.numel, "num_inputs": 2}
+        tape.op("aten.add_", "elementwise", (out, operands[2]), (out,), attrs, flop=out.numel, calls=0)
+
+    def backward(g: Value) -> Gradients:
+        gradients: list[Value | None] = [None] * len(operands)
+        if x_used.needs_gradient:
+            gradients[0] = gx = tape.gradient_like(x_used)
+            write("grad_input", (g, w_used), gx)
+        if w_used.needs_gradient:
+            gradients[1] = gw = tape.gradient_like(w_used)
+            write("grad_weight", (g, x_used), gw)
+        if len(operands) == 3 and operands[2].needs_gradient:
+            gradients[2] = sum_to(tape, g, operands[2])
+        return gradients
+
+    return tape.register(out, tuple(operands), backward)
 
 
 def _sizes(sizes: Sequence[int]) -> str:

@@ -6,7 +6,9 @@ from traincast.errors import InvalidInput, UnknownName
 from traincast.spec.graph import MODES
 from traincast.spec.parallel import RECOMPUTES
 
-ATTENTIONS = ("eager", "flash")
+FUSED_ATTENTIONS = ("flash", "flash-1", "flash-2", "flash-3", "cudnn", "efficient")
+"""One kernel that never writes the scores; "flash" leaves its generation to what frameworks choose on a device."""
+ATTENTIONS = ("eager", *FUSED_ATTENTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,15 @@ class Update:
     fused_reads: int
     fused_writes: int
     factored: bool = False
+    """One number for every row and column of a weight instead of one for each of its elements."""
+    state_dtype: str | None = None
+    """What the states are kept in; None: as the master weights. 8-bit states have a scale for each block of 256."""
+    product_iterations: int = 0
+    """Newton-Schulz iterations that orthogonalise the momentum of each matrix, three products each (Jordan 2024)."""
 
+
+STATE_BLOCK = 256
+"""Elements of an 8-bit optimizer state that share a scale (Dettmers et al. 2022)."""
 
 OPTIMIZERS: dict[str, Update] = {
     "adamw": Update(
@@ -84,9 +94,45 @@ OPTIMIZERS: dict[str, Update] = {
     "adafactor": Update(
         states=(), flop=16, passes=14, reads=14, writes=8, fused_reads=5, fused_writes=2, factored=True
     ),
+    # Momentum with a trust ratio: two norms of each layer before its update (You et al. 2017).
+    "lars": Update(states=("momentum",), flop=9, passes=6, reads=9, writes=4, fused_reads=5, fused_writes=2),
+    "lion": Update(states=("exp_avg",), flop=9, passes=5, reads=8, writes=5, fused_reads=3, fused_writes=2),
+    "nadam": Update(
+        states=("exp_avg", "exp_avg_sq"), flop=16, passes=10, reads=14, writes=10, fused_reads=4, fused_writes=3
+    ),
+    "radam": Update(
+        states=("exp_avg", "exp_avg_sq"), flop=16, passes=10, reads=14, writes=9, fused_reads=4, fused_writes=3
+    ),
+    "adamax": Update(
+        states=("exp_avg", "exp_inf"), flop=10, passes=6, reads=10, writes=6, fused_reads=4, fused_writes=3
+    ),
+    "adadelta": Update(
+        states=("square_avg", "acc_delta"), flop=12, passes=8, reads=12, writes=8, fused_reads=4, fused_writes=3
+    ),
+    # States in 8 bits, one fused kernel each (Dettmers et al. 2022); the parameter and its gradient stay as they are.
+    "adamw-8bit": Update(
+        states=("exp_avg", "exp_avg_sq"),
+        flop=20,
+        passes=1,
+        reads=2,
+        writes=1,
+        fused_reads=2,
+        fused_writes=1,
+        state_dtype="int8",
+    ),
+    "lion-8bit": Update(
+        states=("exp_avg",), flop=12, passes=1, reads=2, writes=1, fused_reads=2, fused_writes=1, state_dtype="int8"
+    ),
+    "muon": Update(
+        states=("momentum",), flop=6, passes=4, reads=6, writes=4, fused_reads=4, fused_writes=3, product_iterations=5
+    ),
 }
 IMPLEMENTATIONS = ("foreach", "fused", "loop")
-OPTIMIZER_ALIASES = {"sgd-momentum": "momentum", "nesterov": "momentum"}
+OPTIMIZER_ALIASES = {
+    "sgd-momentum": "momentum", "nesterov": "momentum", "adam-8bit": "adamw-8bit", "adam8bit": "adamw-8bit",
+    "adamw8bit": "adamw-8bit", "adamw-bnb-8bit": "adamw-8bit", "paged-adamw-8bit": "adamw-8bit", "lion8bit": "lion-8bit",
+    "adamw-torch": "adamw", "adamw-torch-fused": "adamw", "adam(distributed)": "adam", "distributed-fused-adam": "adam",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +206,8 @@ class Recipe:
 
     @property
     def update_name(self) -> str:
-        return OPTIMIZER_ALIASES.get(self.optimizer, self.optimizer)
+        name = self.optimizer.strip().lower().replace("_", "-")
+        return OPTIMIZER_ALIASES.get(name, name)
 
     @property
     def optimizer_kernels(self) -> str:

@@ -14,6 +14,7 @@ from traincast.catalog.models.layers import (
     matmul,
     mean_loss,
     multiply,
+    table_lookup,
 )
 from traincast.catalog.models.recipe import Recipe
 from traincast.catalog.models.tape import Tape, Value
@@ -62,15 +63,12 @@ def build_dlrm(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Size
     with tape.scope("bottom"):
         for index, width in enumerate(config["bottom"]):
             x = activation(tape, "relu", linear(tape, x, width, name=f"fc{index}"))
-    vectors = [x]
-    for number, rows in enumerate(config["tables"]):
-        ids = tape.input(f"sparse{number}", (batch * hot,), "int64")
-        looked = embedding(tape, ids, vocab=rows, width=dim, name=f"table{number}", sparse=True)
-        if hot > 1:
-            looked = gather_rows(tape, looked, batch, function="segment_sum")
-        vectors.append(tape.cast(looked, x.dtype))
-    count = len(vectors)
-    stacked = concat(tape, vectors, (batch, count * dim))
+    count = len(config["tables"]) + 1
+    bags = batch * (count - 1)
+    ids = tape.input("ids", (bags * hot,), "int64")
+    looked = table_lookup(tape, ids, rows=config["tables"], width=dim, bags=bags)
+    looked = tape.view(tape.cast(looked, x.dtype), (batch, (count - 1) * dim))
+    stacked = concat(tape, (x, looked), (batch, count * dim))
     top = config["top"]
     if config.get("cross_layers"):
         tape.assume(f"{hot} ids are looked up in every table (mean of the multi-hot data)")

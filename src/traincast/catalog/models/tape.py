@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from traincast.catalog.models.recipe import OPTIMIZERS, Recipe
+from traincast.catalog.models.recipe import OPTIMIZERS, STATE_BLOCK, Recipe, Update
 from traincast.errors import InvalidInput
 from traincast.spec.graph import Attr, Graph, Op, Repeat, Tensor
 from traincast.units import DTYPE_BYTES
@@ -94,6 +94,20 @@ class Span:
     checkpoint: bool = False
     first_op: int = 0
     last_op: int = 0
+
+
+@dataclass(slots=True)
+class Updated:
+    """What one update of all weights reads and writes, summed as they are gone through."""
+
+    reads: list[Value] = field(default_factory=list)
+    writes: list[Value] = field(default_factory=list)
+    numel: int = 0
+    num_tensors: int = 0
+    gradient_bytes: float = 0.0
+    weight_bytes: float = 0.0
+    other_bytes: float = 0.0
+    """State that is not of the weights' shape and the master's format: factors, 8-bit moments and their scales."""
 
 
 class Tape:
@@ -514,73 +528,105 @@ class Tape:
             for value in self.parameters
             if value.key in self._parameter_gradients
         ]
-        numel = num_tensors = 0
-        gradient_bytes = weight_bytes = factor_bytes = 0.0
-        reads: list[Value] = []
-        writes: list[Value] = []
-        for value, gradient in trained:
-            memory = self.memories[value.index]
-            copies = memory.copies
-            reads += (value, gradient)
-            writes.append(value)
-            for state in (*(("master",) if master else ()), *update.states):
-                kept = self.new(
-                    value.shape, state_dtype, role="optimizer_state", name=f"{memory.name}.{state}", copies=copies
-                )
-                reads.append(kept)
-                writes.append(kept)
-            if update.factored:
-                rows = math.prod(value.shape[:-1]) if len(value.shape) > 1 else 0
-                size = rows + value.shape[-1]
-                kept = self.new(
-                    (size,), state_dtype, role="optimizer_state", name=f"{memory.name}.factors", copies=copies
-                )
-                reads.append(kept)
-                writes.append(kept)
-                factor_bytes += kept.num_bytes * copies
-            # A sparse gradient has fewer rows than its table, and only those are updated.
-            numel += gradient.numel * copies
-            num_tensors += copies
-            gradient_bytes += gradient.num_bytes * copies
-            weight_bytes += value.num_bytes * copies
+        total = self._keep_state(trained, update, master=master, dtype=state_dtype)
+        if update.product_iterations:
+            self._orthogonalize(trained, update.product_iterations)
         implementation = recipe.optimizer_kernels
-        fused = implementation == "fused"
-        num_reads, num_writes = (update.fused_reads, update.fused_writes) if fused else (update.reads, update.writes)
-        # One of the reads is the gradient, in its own format; half-precision weights are written besides their master copy.
-        state_bytes = DTYPE_BYTES[state_dtype] * numel
-        read = (num_reads - 1) * state_bytes + gradient_bytes + factor_bytes
-        written = num_writes * state_bytes + factor_bytes + (weight_bytes if master else 0.0)
-        passes = 1 if fused else update.passes
-        kernels = passes * (
-            num_tensors if implementation == "loop" else num_launches(numel=numel, num_tensors=num_tensors)
-        )
-        if recipe.precision in ("fp16", "fp16-amp"):
-            # The loss scaler looks for infinities and rescales every gradient in place.
-            read += gradient_bytes
-            written += gradient_bytes
-            kernels += num_launches(numel=numel, num_tensors=num_tensors)
-        main = [gradient for value, gradient in trained if gradient.dtype != value.dtype]
-        if main:
-            # Main gradients stay allocated and are zeroed for the next step.
-            written += gradient_bytes
-            kernels += 1
+        read, written, kernels = self._count_update(total, trained, update, master=master, dtype=state_dtype)
         attrs: dict[str, Attr] = {
             "algorithm": recipe.update_name,
-            "numel": numel,
-            "num_tensors": num_tensors,
+            "numel": total.numel,
+            "num_tensors": total.num_tensors,
             "implementation": implementation,
             "master": master,
         }
-        if update.flop > 6 and not fused:
+        if update.flop > 6 and implementation != "fused":
             # The denominator of the update is built for all weights before any is changed.
-            shape = (
-                (numel,) if implementation == "foreach" else max((value.shape for value, _ in trained), key=math.prod)
-            )
-            writes.append(self.new(shape, state_dtype, role="temporary", name=f"{recipe.update_name} temporary"))
+            largest = max((value.shape for value, _ in trained), key=math.prod)
+            shape = (total.numel,) if implementation == "foreach" else largest
+            total.writes.append(self.new(shape, state_dtype, role="temporary", name=f"{recipe.update_name} temporary"))
         self.op(
-            f"optimizer.{recipe.update_name}", "optimizer", reads, writes, attrs, flop=update.flop * numel, dtype="fp32",
-            bytes_read=read, bytes_written=written, kernels=kernels, calls=kernels,
+            f"optimizer.{recipe.update_name}", "optimizer", total.reads, total.writes, attrs, flop=update.flop * total.numel,
+            dtype="fp32", bytes_read=read, bytes_written=written, kernels=kernels, calls=kernels,
         )  # fmt: skip
+
+    def _keep_state(
+        self, trained: Sequence[tuple[Value, Value]], update: Update, *, master: bool, dtype: str
+    ) -> Updated:
+        """Memory for what the optimizer keeps of every weight, and the sums over all of them."""
+        total = Updated()
+        for value, gradient in trained:
+            memory = self.memories[value.index]
+            copies = memory.copies
+            total.reads += (value, gradient)
+            total.writes.append(value)
+            shapes = dict.fromkeys((*(("master",) if master else ()), *update.states), value.shape)
+            if update.factored:
+                rows = math.prod(value.shape[:-1]) if len(value.shape) > 1 else 0
+                shapes["factors"] = (rows + value.shape[-1],)
+            if update.state_dtype:
+                shapes["scales"] = (len(update.states) * -(-math.prod(value.shape) // STATE_BLOCK),)
+            for state, shape in shapes.items():
+                small = update.state_dtype if state in update.states else None
+                kept = self.new(
+                    shape, small or dtype, role="optimizer_state", name=f"{memory.name}.{state}", copies=copies
+                )
+                total.reads.append(kept)
+                total.writes.append(kept)
+                if small or state in ("factors", "scales"):
+                    total.other_bytes += kept.num_bytes * copies
+            # A sparse gradient has fewer rows than its table, and only those are updated.
+            total.numel += gradient.numel * copies
+            total.num_tensors += copies
+            total.gradient_bytes += gradient.num_bytes * copies
+            total.weight_bytes += value.num_bytes * copies
+        return total
+
+    def _orthogonalize(self, trained: Sequence[tuple[Value, Value]], iterations: int) -> None:
+        """Newton-Schulz on the momentum of every matrix inside the layers, in bf16: X' = a X + (b A + c A A) X, A = X X'."""
+        for value, _ in trained:
+            memory = self.memories[value.index]
+            if len(value.shape) != 2 or "embedding" in memory.name or "head" in memory.name:
+                continue
+            small, large = sorted(value.shape)
+            matrix = self.new(value.shape, "bf16", role="temporary")
+            square = self.new((small, small), "bf16", role="temporary")
+            for m, n, k, out in (
+                (small, small, large, square),
+                (small, small, small, square),
+                (small, large, small, matrix),
+            ):
+                count = iterations * memory.copies
+                attrs: dict[str, Attr] = {"batch": count, "m": m, "n": n, "k": k, "layout": "nn"}
+                self.op(
+                    "muon.newton_schulz", "matmul", (matrix, square), (out,), attrs, flop=2.0 * count * m * n * k,
+                    dtype="bf16", bytes_read=2.0 * count * (m * k + k * n), bytes_written=2.0 * count * m * n,
+                    kernels=count, calls=count,
+                )  # fmt: skip
+
+    def _count_update(
+        self, total: Updated, trained: Sequence[tuple[Value, Value]], update: Update, *, master: bool, dtype: str
+    ) -> tuple[float, float, int]:
+        """(bytes read, bytes written, kernels) of one update of all weights."""
+        implementation = self.recipe.optimizer_kernels
+        fused = implementation == "fused"
+        num_reads, num_writes = (update.fused_reads, update.fused_writes) if fused else (update.reads, update.writes)
+        # One of the reads is the gradient, in its own format; half-precision weights are written besides their master copy.
+        state_bytes = DTYPE_BYTES[dtype] * total.numel
+        read = (num_reads - 1) * state_bytes + total.gradient_bytes + total.other_bytes
+        written = num_writes * state_bytes + total.other_bytes + (total.weight_bytes if master else 0.0)
+        launches = num_launches(numel=total.numel, num_tensors=total.num_tensors)
+        kernels = (1 if fused else update.passes) * (total.num_tensors if implementation == "loop" else launches)
+        if self.recipe.precision in ("fp16", "fp16-amp"):
+            # The loss scaler looks for infinities and rescales every gradient in place.
+            read += total.gradient_bytes
+            written += total.gradient_bytes
+            kernels += launches
+        if any(gradient.dtype != value.dtype for value, gradient in trained):
+            # Main gradients stay allocated and are zeroed for the next step.
+            written += total.gradient_bytes
+            kernels += 1
+        return read, written, kernels
 
     def _name_temporaries(self, resolved: list[int]) -> None:
         """What the forward pass writes and no later phase reads is temporary; the rest is kept for the backward pass."""

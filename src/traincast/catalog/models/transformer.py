@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from traincast.catalog.models.attention import attend
+from traincast.catalog.models.attention import Scores, attend
 from traincast.catalog.models.layers import (
     activation,
     add,
@@ -28,7 +28,7 @@ from traincast.catalog.models.layers import (
     sum_to,
     take,
 )
-from traincast.catalog.models.recipe import Recipe
+from traincast.catalog.models.recipe import FUSED_ATTENTIONS, Recipe
 from traincast.catalog.models.tape import Gradients, Tape, Value
 from traincast.errors import InvalidInput
 from traincast.spec.graph import Attr, Graph
@@ -308,8 +308,8 @@ def self_attention(
             q = rotate(tape, q, tables, dim=dim, share=shape.rotary_share)
             k = rotate(tape, k, tables, dim=dim, share=shape.rotary_share)
         mixed = attend(
-            tape, q, k, v, heads=heads, kv_heads=kv_heads, causal=shape.causal, mask=shape.mask, bias=bias, rate=rate,
-            window=window, divide=shape.divide,
+            tape, q, k, v, heads=heads, kv_heads=kv_heads, causal=shape.causal, window=window,
+            scores=Scores(mask=shape.mask, bias=bias, rate=rate, divide=shape.divide),
         )  # fmt: skip
         return linear(tape, mixed, shape.hidden, bias=output_bias, name="output", layout=shape.layout)
 
@@ -339,8 +339,8 @@ def latent_attention(tape: Tape, shape: TransformerShape, x: Value, *, tables: t
     q = concat(tape, (q_nope, q_rope), (batch, seq, heads * (nope + rope)))
     k = concat(tape, (k_nope, spread), (batch, seq, heads * (nope + rope)))
     mixed = attend(
-        tape, q, k, v, heads=heads, kv_heads=heads, causal=shape.causal, mask=shape.mask,
-        rate=tape.recipe.rate(shape.attention_dropout), value_dim=v_dim,
+        tape, q, k, v, heads=heads, kv_heads=heads, causal=shape.causal, value_dim=v_dim,
+        scores=Scores(mask=shape.mask, rate=tape.recipe.rate(shape.attention_dropout)),
     )  # fmt: skip
     return linear(tape, mixed, shape.hidden, bias=False, name="output")
 
@@ -415,7 +415,7 @@ def _turn(tape: Tape, x: Value, cos: Value, sin: Value) -> Value:
 
 def alibi_bias(tape: Tape, shape: TransformerShape) -> Value | None:
     """Linear position biases; flash kernels take the slopes and compute them inside."""
-    if tape.recipe.attention == "flash":
+    if tape.recipe.attention in FUSED_ATTENTIONS:
         return None
     return tape.buffer("alibi", (1, shape.heads, 1, shape.seq), tape.numbers.compute)
 
@@ -542,38 +542,11 @@ def grouped(tape: Tape, x: Value, shape: TransformerShape, features: int, *, row
 
 def run_head(tape: Tape, shape: TransformerShape, hidden: Value, table: Value) -> list[Value]:
     """The final norm, the head of the task and its loss (in training)."""
-    batch = hidden.shape[0]
-    wants_loss = tape.recipe.trains and tape.recipe.loss
     with tape.scope("head"):
         if shape.pre_norm:
             hidden = normalize(tape, shape, hidden, "norm")
-        outputs = []
-        first: Value | None = None
-        if shape.pooler:
-            first = take(tape, hidden, (batch, shape.hidden))
-            first = activation(tape, "tanh", linear(tape, first, shape.hidden, name="pooler"))
-        if shape.head in ("lm", "mlm", "pretraining"):
-            width = shape.embedding_width or shape.hidden
-            if shape.head != "lm":
-                hidden = activation(tape, shape.activation, linear(tape, hidden, width, name="transform"))
-                hidden = layer_norm(tape, hidden, name="transform_norm")
-            elif width != shape.hidden:
-                hidden = linear(tape, hidden, width, name="projection", bias=False)
-            biased = shape.head_bias or shape.head != "lm"
-            shared = table if shape.tied else None
-            outputs.append(linear(tape, hidden, shape.vocab, bias=biased, name="decoder", weight=shared))
-        if shape.head == "pretraining" and first is not None:
-            outputs.append(linear(tape, first, 2, name="next_sentence"))
-        if shape.head == "squad":
-            both = linear(tape, hidden, 2, name="span")
-            outputs += [copy(tape, part) for part in split(tape, both, ((batch, shape.seq), (batch, shape.seq)))]
-        if shape.head == "classes":
-            first = first if first is not None else take(tape, hidden, (batch, shape.hidden))
-            first = dropout(tape, first, tape.recipe.rate(shape.dropout))
-            outputs.append(linear(tape, first, shape.num_classes, name="classifier"))
-        if shape.head == "none":
-            outputs.append(hidden)
-    if not wants_loss or shape.head == "none":
+        outputs = _answer_task(tape, shape, hidden, table)
+    if not (tape.recipe.trains and tape.recipe.loss) or shape.head == "none":
         return outputs
     in_place = tape.recipe.fused and shape.head == "lm"
     fused = tape.recipe.fused_loss and shape.head == "lm"
@@ -582,3 +555,39 @@ def run_head(tape: Tape, shape: TransformerShape, hidden: Value, table: Value) -
     for loss in losses[1:]:
         total = add(tape, total, loss)
     return [total]
+
+
+def _answer_task(tape: Tape, shape: TransformerShape, hidden: Value, table: Value) -> list[Value]:
+    """What the head of each task makes of the last hidden states."""
+    batch = hidden.shape[0]
+    first: Value | None = None
+    if shape.pooler:
+        first = take(tape, hidden, (batch, shape.hidden))
+        first = activation(tape, "tanh", linear(tape, first, shape.hidden, name="pooler"))
+    outputs = []
+    if shape.head in ("lm", "mlm", "pretraining"):
+        outputs.append(_predict_tokens(tape, shape, hidden, table))
+    if shape.head == "pretraining" and first is not None:
+        outputs.append(linear(tape, first, 2, name="next_sentence"))
+    if shape.head == "squad":
+        both = linear(tape, hidden, 2, name="span")
+        outputs += [copy(tape, part) for part in split(tape, both, ((batch, shape.seq), (batch, shape.seq)))]
+    if shape.head == "classes":
+        first = first if first is not None else take(tape, hidden, (batch, shape.hidden))
+        first = dropout(tape, first, tape.recipe.rate(shape.dropout))
+        outputs.append(linear(tape, first, shape.num_classes, name="classifier"))
+    if shape.head == "none":
+        outputs.append(hidden)
+    return outputs
+
+
+def _predict_tokens(tape: Tape, shape: TransformerShape, hidden: Value, table: Value) -> Value:
+    width = shape.embedding_width or shape.hidden
+    if shape.head != "lm":
+        hidden = activation(tape, shape.activation, linear(tape, hidden, width, name="transform"))
+        hidden = layer_norm(tape, hidden, name="transform_norm")
+    elif width != shape.hidden:
+        hidden = linear(tape, hidden, width, name="projection", bias=False)
+    biased = shape.head_bias or shape.head != "lm"
+    shared = table if shape.tied else None
+    return linear(tape, hidden, shape.vocab, bias=biased, name="decoder", weight=shared)

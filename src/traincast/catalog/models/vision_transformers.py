@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from traincast.catalog.models.attention import attend
+from traincast.catalog.models.attention import Scores, attend
 from traincast.catalog.models.layers import (
     activation,
     add,
@@ -167,7 +167,7 @@ def swin_block(tape: Tape, x: Value, *, heads: int, window: int, shifted: bool) 
         if shifted:
             mask = tape.buffer("window_mask", (tokens // area, 1, area, area))
             bias = add(tape, spread_bias(tape, bias, tokens // area), mask)
-        y = attend(tape, q, k, v, heads=heads, kv_heads=heads, causal=False, bias=bias)
+        y = attend(tape, q, k, v, heads=heads, kv_heads=heads, causal=False, scores=Scores(bias=bias))
         y = linear(tape, y, width, name="output")
     y = copy(tape, y, (batch, tokens, width), function="windows", back=True)
     if shifted:

@@ -1,0 +1,1 @@
+"""Studies that depend on traincast and that traincast never depends on; see README.md."""

@@ -1,0 +1,54 @@
+"""Embedding tables with sparse gradients are spread over the replicas."""
+
+import pytest
+
+from traincast.catalog.workloads import workload
+from traincast.lower import lower
+from traincast.spec import Collective, Graph, Op, Parallelism
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Graph:
+    return workload("dlrm", batch=256, precision="fp16-amp")
+
+
+def _collectives(graph: Graph, plan: Parallelism) -> list[Collective]:
+    return [task for task in lower(graph, plan).stages[0].tasks if isinstance(task, Collective)]
+
+
+def test_looked_up_rows_are_exchanged_once_each_way(recommender: Graph) -> None:
+    exchanged = [task for task in _collectives(recommender, Parallelism(data=8)) if task.kind == "all_to_all"]
+    assert [task.phase for task in exchanged] == ["forward", "backward"]
+    # 256 samples x 26 tables x 128 numbers, and weights are fp32 under autocast.
+    assert exchanged[0].num_bytes == 256 * 26 * 128 * 4
+
+
+def test_no_gradient_of_a_table_is_reduced(recommender: Graph) -> None:
+    reduced = sum(
+        task.num_bytes for task in _collectives(recommender, Parallelism(data=8)) if task.kind == "all_reduce"
+    )
+    dense = sum(t.num_bytes for t in recommender.tensors if t.role == "parameter" and "tables" not in t.name)
+    assert reduced == pytest.approx(dense)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+def test_a_table_takes_its_share_of_memory_on_each_rank(recommender: Graph, ranks: int) -> None:
+    def table_bytes(plan: Parallelism) -> float:
+        stage = lower(recommender, plan).stages[0]
+        return sum(t.num_bytes for t in stage.tensors if t.role == "parameter" and "tables" in t.name)
+
+    assert table_bytes(Parallelism(data=ranks)) == pytest.approx(table_bytes(Parallelism()) / ranks, rel=1e-6)
+
+
+def test_a_dense_embedding_is_still_reduced() -> None:
+    graph = workload("gpt2", batch=1, seq=128)
+    kinds = {task.kind for task in _collectives(graph, Parallelism(data=4))}
+    assert kinds == {"all_reduce"}
+
+
+def test_features_of_a_large_graph_cross_the_link_to_the_host() -> None:
+    graph = workload("rgat", batch=64)
+    stage = lower(graph, Parallelism()).stages[0]
+    fetched = next(task for task in stage.tasks if isinstance(task, Collective) and task.kind == "copy_in")
+    rows = next(task for task in stage.tasks if isinstance(task, Op) and task.attrs.get("function") == "host_gather")
+    assert fetched.num_bytes == rows.bytes_written > 0
