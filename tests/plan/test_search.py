@@ -22,7 +22,7 @@ from traincast.plan.fit import find_fit
 from traincast.plan.search import search
 from traincast.plan.space import Shape, list_candidates
 from traincast.plan.vary import space_of
-from traincast.spec import Question, WorkloadOptions
+from traincast.spec import Calibration, Question, WorkloadOptions
 
 CLUSTERS = (catalog.cluster("aws-p4d.24xlarge", nodes=1), catalog.cluster("aws-p3.16xlarge", nodes=1))
 
@@ -239,7 +239,7 @@ def test_costs_of_ones_own_reach_every_plan() -> None:
 
 
 def test_a_calibration_reaches_plans_fits_and_advice() -> None:
-    calibration = load_layers()
+    calibration = Calibration(name="corpus", machine=load_layers())
     job = Job(graph=make_mlp(), steps=10)
     cluster = make_cluster(devices_per_node=1, device=make_device(name=calibration.name))
     space = Space(global_batch=32, recompute=("none",))
