@@ -8,6 +8,8 @@ from traincast.errors import InvalidInput
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 KILO, MEGA, GIGA, TERA, PETA = 1e3, 1e6, 1e9, 1e12, 1e15
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
+NORMAL_90 = 1.645
+"""Standard deviations on each side of its mean that hold 90% of a normal distribution."""
 
 DTYPE_BYTES: dict[str, float] = {
     "fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp4": 0.5,

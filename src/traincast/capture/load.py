@@ -13,7 +13,8 @@ from traincast.files import GRAPH_FORMAT, load_graph, read_json
 from traincast.spec.graph import Graph, Scalable
 
 FORMS = (
-    "my_file.py:build, model.onnx, a Hugging Face config.json, a TensorFlow saved_model/ or graph.pb, or a saved graph"
+    "my_file.py:build, model.onnx, a Hugging Face config.json, a TensorFlow saved_model/, graph.pb or model.meta, model.keras, "
+    "or a saved graph"
 )
 
 
@@ -29,6 +30,8 @@ def load_source(
     accumulate: int | None = None,
     checkpointing: bool = False,
     scalable: bool = False,
+    loop_length: int | None = None,
+    kernels: str | None = None,
 ) -> Graph | Scalable:
     """The step that a source names. `scalable` records it at two batch sizes, so that any batch follows."""
     if batch is not None and batch < 1:
@@ -40,6 +43,7 @@ def load_source(
             ("mode", mode),
             ("optimizer", optimizer),
             ("accumulate", accumulate),
+            ("kernels", kernels),
         )
         if value is not None
     }
@@ -57,11 +61,15 @@ def load_source(
     if path.suffix == ".onnx":
         _need_torch()
         return _onnx(path, batch, scalable, options)
-    if path.suffix in (".pb", ".pbtxt") or (path.is_dir() and (path / "saved_model.pb").exists()):
+    if path.suffix == ".keras":
+        return _from_keras(path, batch, seq, scalable, options)
+    if path.suffix in (".pb", ".pbtxt", ".meta") or (path.is_dir() and (path / "saved_model.pb").exists()):
         room = importlib.import_module("traincast.capture.tensorflow")
         if scalable:
             raise InvalidInput(f"{path}: a TensorFlow graph is read at one batch; leave out the two batch sizes")
-        graph: Graph = room.read_tensorflow(path, batch=batch or 1, precision=precision or "fp32")
+        graph: Graph = room.read_tensorflow(
+            path, batch=batch, precision=precision or "fp32", seq=seq, loop_length=loop_length
+        )
         return graph
     if path.suffix in (".json", ".gz"):
         content = read_json(path)
@@ -106,6 +114,19 @@ def _from_config(
         "tokens_per_sample": described.tokens_per_sample,
         "samples_unit": described.samples_unit,
     }
+    return _record(described.build, described.make_inputs, batch=batch, scalable=scalable, options=options)
+
+
+def _from_keras(
+    path: Path, batch: int | None, seq: int | None, scalable: bool, options: dict[str, Any]
+) -> Graph | Scalable:
+    """Recorded as Keras runs it on PyTorch; what was compiled into the file is used."""
+    _need_torch()
+    from traincast.capture.keras import describe_keras
+
+    described = describe_keras(path, seq=seq)
+    known = {"name": described.name, "source": "keras", "loss": described.loss, "optimizer": described.optimizer}
+    options = {**{key: value for key, value in known.items() if value is not None}, **options}
     return _record(described.build, described.make_inputs, batch=batch, scalable=scalable, options=options)
 
 

@@ -7,7 +7,7 @@ and has no FLOP at all.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,9 @@ _TRANSCENDENTAL_NAMES = """
     atan2 asin acos asinh acosh atanh softplus elu digamma lgamma logaddexp logit log_sigmoid_forward
 """
 _TRANSCENDENTAL = frozenset(_TRANSCENDENTAL_NAMES.split())
+
+CAUSAL_DENSITY = 0.55
+"""Masks that keep at most this share of the square are priced like causal ones."""
 
 CONV_PASSES = ("forward", "grad_input", "grad_weight")
 
@@ -67,8 +70,27 @@ class Work:
     dtype: str = field(default="")
 
 
-def describe(call: Call) -> list[Work]:
-    """The kernels that one call launches, almost always one."""
+Rule = Callable[[Call], "list[Work] | Work | float"]
+"""What a call means: its kernels, or the FLOP of a single one that touches its inputs and outputs."""
+
+
+def work(call: Call, kind: str, flop: float | None, attrs: dict[str, Attr], **options: Any) -> Work:
+    """One kernel of a call; by default it reads all inputs and writes all outputs."""
+    return _work(call, kind, flop, attrs, **options)
+
+
+def _applied(rule: Rule, call: Call) -> list[Work]:
+    meant = rule(call)
+    if isinstance(meant, list):
+        return meant
+    return [meant] if isinstance(meant, Work) else [_work(call, "other", float(meant), {})]
+
+
+def describe(call: Call, rules: Mapping[str, Rule] | None = None) -> list[Work]:
+    """The kernels that one call launches, almost always one. `rules` come before those of this module."""
+    given = (rules or {}).get(call.name)
+    if given is not None:
+        return _applied(given, call)
     rule = RULES.get(call.name)
     if rule is not None:
         return rule(call)
@@ -215,6 +237,10 @@ def _cdist(call: Call) -> list[Work]:
     return [_work(call, "matmul", 3 * batch * m * n * k, matmul_attrs(batch=batch, m=m, n=n, k=k, layout="tn"))]
 
 
+def _kernel(call: Call) -> Work:
+    return _work(call, "other", float(call["flop"]), {"function": str(call["name"])})
+
+
 # attention
 
 
@@ -235,10 +261,15 @@ def _attention(factor: float, *, num_kernels: int = 1) -> Callable[[Call], list[
         flop = factor * attention_flop(
             batch=batch, heads=heads, q_len=q_len, kv_len=kv_len, head_dim=head_dim, value_dim=value_dim, causal=causal
         )
+        density = float(call.get("density", 1.0))
         attrs: dict[str, Attr] = {
             "batch": batch, "heads": heads, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len,
             "head_dim": head_dim, "causal": causal,
         }  # fmt: skip
+        if density < 1.0:
+            # A sparse mask is skipped tile by tile, as the upper half of a causal one is.
+            flop *= density
+            attrs |= {"causal": density <= CAUSAL_DENSITY, "density": density}
         return [_work(call, "attention", flop, attrs, num_kernels=num_kernels)]
 
     return rule
@@ -779,6 +810,8 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
         "upsample_trilinear3d_backward _upsample_nearest_exact2d_backward grid_sampler_2d_backward",
         _resize,
     ),
+    "traincast_kernels.forward": lambda call: [_kernel(call)],
+    "traincast_kernels.backward": lambda call: [_kernel(call)],
     "traincast.rnn": _rnn(1),
     "traincast.rnn_backward": _rnn(2),
     **_table("_fft_r2c _fft_c2r _fft_c2c", _fft),

@@ -11,8 +11,8 @@ MOST_NUMBER = 2**31
 """No size, id or length of a model is larger."""
 MOST_LAYERS = 1_024
 """In one count, or in all the stages of one list together."""
-MOST_EXPERTS = 4_096
-MOST_MODULES = 131_072
+MOST_EXPERTS = 32_768
+MOST_MODULES = 2**20
 """Layers times experts: each becomes an object."""
 MOST_ITEMS = 1_024
 """Of one list or table; label names are not counted, since no shape depends on them."""
@@ -27,12 +27,14 @@ _LAYERS = re.compile(
     r"(^|_)(n_|num_)?(\w*_)?(layers?|depths?|blocks|stages)$|^n_?layers?$|^depths?$|layers_block_type$"
 )
 _NOT_COUNTS = re.compile(
-    r"norm|drop|scale|size|dim|prob|rate|interval|offset|index|indices|type|freq|ids?$|_at$|first_k"
+    r"norm|drop|scale|size|dim|prob|rate|interval|offset|index|indices|type|freq|ids?$|_at$|first_k|heads|per_layer"
 )
+_STAGES = re.compile(r"^(num_|n_)|depths?$|repeats$|^layers$|_blocks$")
+"""Lists whose items are counts; those of other keys, such as moe_layers, are places."""
 _EXPERTS = re.compile(r"experts$")
 _WIDTHS = re.compile(
-    r"(^|_)(hidden|embed\w*|intermediate|ffn|inner|head|state|model|embd|channels?|filters?|kernel|heads|width)"
-    r"(_?(size|sizes|dim|dims))?$"
+    r"(^|_)(hidden|embed|embedding|intermediate|ffn|inner|head|state|model|channels?|filters?|kernel|width)_?(sizes?|dims?)$"
+    r"|^(n_embd|n_inner|n_heads?|d_model|d_ff|d_kv)$|(^|_)(channels|heads|filters|kernel)$"
 )
 
 
@@ -46,7 +48,7 @@ def check_sizes(config: Mapping[str, Any]) -> None:
             if len(value) > MOST_ITEMS:
                 raise InvalidInput(f"the config has {len(value):,} items in {path}; at most {MOST_ITEMS:,} are taken")
             total = _total(value)
-            if total is not None and _counts_layers(key):
+            if total is not None and _counts_layers(key) and _STAGES.search(key):
                 layers = max(layers, _check(path, total, MOST_LAYERS))
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             most = MOST_NUMBER

@@ -3,6 +3,7 @@
 import bisect
 import contextlib
 import functools
+import inspect
 import logging
 import sys
 import warnings
@@ -16,18 +17,22 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from traincast.capture import fused
 from traincast.capture.calls import NO_WORK, arithmetic_dtype, name_of, read_call
 from traincast.capture.folding import fold
-from traincast.capture.operators import DTYPES, describe, dtype_name
+from traincast.capture.kernels import CHOICES as KERNEL_CHOICES
+from traincast.capture.kernels import replace_kernels, replace_losses, replaced_flex_attention
+from traincast.capture.operators import DTYPES, Rule, describe, dtype_name
 from traincast.capture.optimizers import IMPLEMENTATIONS, num_launches
+from traincast.capture.rules import installed_rules
 from traincast.capture.updates import Updated, find_updates, work_dtype
 from traincast.capture.values import Values
 from traincast.errors import CaptureFailed, InvalidInput, TraincastError, UnknownName
 from traincast.spec.graph import MODES, Graph, Op, Tensor
+from traincast.units import DTYPE_BYTES
 
 PRECISIONS = ("fp32", "tf32", "bf16-amp", "fp16-amp", "bf16", "fp16")
 
@@ -46,6 +51,7 @@ _AUTOCAST_FP32_NAMES = """
     soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss
 """
 _AUTOCAST_FP32 = frozenset(_AUTOCAST_FP32_NAMES.split())
+_READ_LIMIT = 64
 _RECURRENT = {"lstm": "lstm", "gru": "gru", "rnn_tanh": "rnn_tanh", "rnn_relu": "rnn_relu"}
 
 
@@ -60,6 +66,10 @@ class _Storage:
 class _Interception(TorchFunctionMode):  # type: ignore[misc]
     """Calls the fused operation where an accelerator would, and keeps every tensor on the one fake device."""
 
+    def __init__(self, values: Values) -> None:
+        super().__init__()
+        self.values = values
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
@@ -68,12 +78,34 @@ class _Interception(TorchFunctionMode):  # type: ignore[misc]
             return replacement(*args, **kwargs)
         if name == "cuda" and args:
             return args[0]
+        if name in ("numpy", "__array__", "tolist") and args and isinstance(args[0], FakeTensor):
+            return self._numbers(name, args[0])
+        if name in ("tensor", "as_tensor") and args and isinstance(args[0], (list, tuple)):
+            args = (_without_tensors(args[0]), *args[1:])
         if name == "to" or "device" in kwargs:
             args = tuple(_on_host(arg) for arg in args)
             kwargs = {key: _on_host(item) if key == "device" else item for key, item in kwargs.items()}
         if name in _AUTOCAST_FP32 and torch.is_autocast_enabled("cpu"):
             args, kwargs = _widened(args, kwargs)
         return func(*args, **kwargs)
+
+    def _numbers(self, name: str, tensor: Any) -> Any:
+        if name == "tolist" and self.values.get(tensor) is None and tensor.numel() <= _READ_LIMIT:
+            return _read_list(tensor)
+        numbers = self.values.numbers(tensor)
+        return numbers.tolist() if name == "tolist" else numbers
+
+
+def _read_list(tensor: Any) -> Any:
+    """Unknown values one by one, as `item` answers them."""
+    return tensor.item() if tensor.dim() == 0 else [_read_list(part) for part in tensor]
+
+
+def _without_tensors(item: Any) -> Any:
+    """Lists of scalars that are tensors themselves, as numbers."""
+    if isinstance(item, torch.Tensor):
+        return item.item() if item.dim() == 0 else item.tolist()
+    return [_without_tensors(part) for part in item] if isinstance(item, (list, tuple)) else item
 
 
 def _on_host(item: Any) -> Any:
@@ -116,9 +148,12 @@ _REPLACED: dict[str, Callable[..., Any]] = {
 class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Logs every aten call with its phase, its module and the storages it touches."""
 
-    def __init__(self, *, tf32: bool) -> None:
+    def __init__(self, *, tf32: bool, mask_density: float = 0.5, rules: Mapping[str, Rule] | None = None) -> None:
         super().__init__()
-        self.values = Values()
+        self.values = Values(mask_density=mask_density)
+        self.rules: Mapping[str, Rule] = {**installed_rules(), **(rules or {})}
+        self.sparse_rows: dict[int, int] = {}
+        """Rows that a lookup with sparse gradients touches, by the storage of its table."""
         self.recording = False
         self.tf32 = tf32
         self.ops: list[Op] = []
@@ -184,7 +219,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
             return
         if call.outputs and not any(tensor.numel() for tensor in call.outputs):
             return
-        for position, work in enumerate(describe(call)):
+        for position, work in enumerate(describe(call, self.rules)):
             dtype = arithmetic_dtype(work.reads, work.writes)
             if dtype == "fp32" and self.tf32 and work.kind in _TENSOR_CORE_KINDS:
                 dtype = "tf32"
@@ -266,6 +301,9 @@ def capture(
     source: str = "torch",
     folded: bool = True,
     holds_output: bool = True,
+    kernels: str = "fast",
+    mask_density: float = 0.5,
+    rules: Mapping[str, Rule] | None = None,
 ) -> Graph:
     """Record one step of `model`, a module or a function that builds one (then its weights are never allocated).
 
@@ -276,24 +314,28 @@ def capture(
     name for what the model returned, so that it lives through the backward pass. The batch is the first dim of the
     first input unless `batch_size` says otherwise, times `accumulate`.
     """
-    _check_options(mode=mode, precision=precision, accumulate=accumulate, implementation=implementation)
-    recorder = _Recorder(tf32=precision == "tf32")
+    _check_options(
+        mode=mode, precision=precision, accumulate=accumulate, implementation=implementation, kernels=kernels
+    )
+    recorder = _Recorder(tf32=precision == "tf32", mask_density=mask_density, rules=rules)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        patch_imported = stack.enter_context(_patched())
+        patch_imported = stack.enter_context(_patched(recorder, kernels=kernels))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(fake)
         stack.enter_context(recorder)
-        stack.enter_context(_Interception())
+        stack.enter_context(_Interception(recorder.values))
         try:
             module = model if isinstance(model, nn.Module) else model()
             patch_imported()
             # torch.compile keeps the eager module, which is what can be recorded.
             module = getattr(module, "_orig_mod", module)
             given = _made(inputs)
-            if not isinstance(module, nn.Module):
+            if isinstance(module, nn.Module):
+                _materialise(module, given)
+            else:
                 raise CaptureFailed(f"{_called(model)} returned a {type(module).__name__}; a torch.nn.Module is needed")
             name = name or type(module).__name__
             step = _Step(
@@ -316,8 +358,9 @@ def capture(
     return fold(graph) if folded else graph
 
 
-def _check_options(*, mode: str, precision: str, accumulate: int, implementation: str) -> None:
+def _check_options(*, mode: str, precision: str, accumulate: int, implementation: str, kernels: str) -> None:
     for kind, value, allowed in (
+        ("kernels", kernels, KERNEL_CHOICES),
         ("mode", mode, MODES),
         ("precision", precision, PRECISIONS),
         ("optimizer implementation", implementation, IMPLEMENTATIONS),
@@ -326,6 +369,17 @@ def _check_options(*, mode: str, precision: str, accumulate: int, implementation
             raise UnknownName(kind, value, allowed)
     if accumulate < 1:
         raise InvalidInput(f"accumulate = {accumulate}; it must be at least 1")
+
+
+def _materialise(module: nn.Module, inputs: Any) -> None:
+    """Lazy layers take their shapes from a first forward pass."""
+    tensors = [t for part in module.modules() for t in (*part._parameters.values(), *part._buffers.values())]
+    if any(isinstance(tensor, nn.parameter.UninitializedTensorMixin) for tensor in tensors):
+        with torch.no_grad():
+            if isinstance(inputs, Mapping):
+                module(**inputs)
+            else:
+                module(*(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
 
 
 def _made(inputs: Any) -> Any:
@@ -347,7 +401,7 @@ def _explain(error: Exception, recorder: _Recorder, name: str) -> CaptureFailed:
 
 
 @contextlib.contextmanager
-def _patched() -> Iterator[Callable[[], None]]:
+def _patched(recorder: _Recorder, *, kernels: str) -> Iterator[Callable[[], None]]:
     """While recording: conversions of fake modules work, weights are not initialised, fused operations are found.
 
     Yields a function to be called again once the model is built, for packages that its building imported.
@@ -370,6 +424,14 @@ def _patched() -> Iterator[Callable[[], None]]:
     # Functions that torch.nn.functional calls itself never pass the function mode.
     patch(F, "scaled_dot_product_attention", fused.attention)
     patch(F, "dropout", _dropout)
+    replace_losses(patch)
+    for attribute in ("embedding", "embedding_bag"):
+        patch(F, attribute, _dense_lookup(getattr(F, attribute), recorder))
+    patch(nn.parameter.UninitializedParameter, "__new__", _really(nn.parameter.UninitializedParameter.__new__))
+    patch(nn.parameter.UninitializedBuffer, "__new__", _really(nn.parameter.UninitializedBuffer.__new__))
+    patch(
+        nn.parameter.UninitializedTensorMixin, "materialize", _really(nn.parameter.UninitializedTensorMixin.materialize)
+    )
     for attribute in ("softmax", "log_softmax", "layer_norm", "group_norm", "nll_loss"):
         patch(F, attribute, _widening(getattr(F, attribute)))
     original_autocast = torch.amp.autocast_mode.autocast.__init__
@@ -387,6 +449,8 @@ def _patched() -> Iterator[Callable[[], None]]:
         module = sys.modules.get("transformers.utils.import_utils")
         if module is not None and hasattr(module, "is_fake_tensor") and module.is_fake_tensor is not _never:
             patch(module, "is_fake_tensor", _never)
+        if kernels == "fast":
+            replace_kernels(patch, lambda sentence: recorder.values.assumptions.update({sentence: None}))
         models = sys.modules.get("transformers.modeling_utils")
         if models is not None and models.PreTrainedModel.__dict__.get("initialize_weights") not in (None, _nothing):
             patch(models.PreTrainedModel, "initialize_weights", _nothing)
@@ -398,7 +462,8 @@ def _patched() -> Iterator[Callable[[], None]]:
     torch.backends.mha.set_fastpath_enabled(False)
     patch_transformers()
     try:
-        yield patch_transformers
+        with replaced_flex_attention():
+            yield patch_transformers
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
         logger.disabled = was_disabled
@@ -407,6 +472,36 @@ def _patched() -> Iterator[Callable[[], None]]:
                 delattr(owner, attribute)
             else:
                 setattr(owner, attribute, original)
+
+
+def _really(function: Callable[..., Any]) -> Any:
+    """Parameters without a shape yet cannot be fake; they are made and filled as real, empty tensors."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return function(*args, **kwargs)
+
+    return staticmethod(wrapped) if function.__name__ == "__new__" else wrapped
+
+
+def _dense_lookup(function: Callable[..., Any], recorder: _Recorder) -> Callable[..., Any]:
+    """A lookup whose gradient holds the touched rows only: recorded with a dense one, which is cut to these rows later."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        if bound.arguments.get("sparse"):
+            bound.arguments["sparse"] = False
+            indices, table = bound.arguments["input"], bound.arguments["weight"]
+            if indices.dtype.is_floating_point:
+                indices, table = table, indices
+            key = table.untyped_storage()._cdata
+            recorder.sparse_rows[key] = recorder.sparse_rows.get(key, 0) + int(indices.numel())
+        return function(*bound.args, **bound.kwargs)
+
+    return wrapped
 
 
 def _format(tensor: Any, specification: str) -> str:
@@ -514,6 +609,9 @@ class _Ready:
             storage = recorder.storages[recorder.index(parameter.grad)]
             if storage.role == "temporary":
                 storage.role, storage.name = "gradient", parameter_name
+            rows = recorder.sparse_rows.get(parameter.untyped_storage()._cdata)
+            if rows is not None and storage.role == "gradient" and len(storage.shape) == 2 and rows < storage.shape[0]:
+                _cut_gradient(recorder, recorder.index(parameter.grad), rows)
         _mark_activations(recorder)
         batch = batch_size if batch_size is not None else self.first_batch
         if batch is None:
@@ -533,6 +631,24 @@ class _Ready:
             source=source,
             assumptions=tuple(recorder.values.assumptions),
         )
+
+
+def _cut_gradient(recorder: _Recorder, index: int, rows: int) -> None:
+    """A sparse gradient: the touched rows, written by the backward pass and read by the update."""
+    storage = recorder.storages[index]
+    whole = float(storage.shape[0] * storage.shape[1] * DTYPE_BYTES[storage.dtype])
+    storage.shape = (rows, storage.shape[1])
+    part = float(rows * storage.shape[1] * DTYPE_BYTES[storage.dtype])
+    for place, op in enumerate(recorder.ops):
+        if index in op.writes and op.phase == "backward":
+            recorder.ops[place] = replace(op, bytes_written=max(part, op.bytes_written - whole + part))
+        elif index in op.reads and op.kind == "optimizer" and op.attrs["numel"]:
+            # Parameter, moments and temporaries are touched in the same rows.
+            share = (whole - part) / (float(op.attrs["numel"]) * DTYPE_BYTES[storage.dtype])
+            recorder.ops[place] = replace(
+                op, bytes_read=op.bytes_read * (1 - share), bytes_written=op.bytes_written * (1 - share),
+                flop=None if op.flop is None else op.flop * (1 - share),
+            )  # fmt: skip
 
 
 def _mark_activations(recorder: _Recorder) -> None:
@@ -677,10 +793,14 @@ class _FakeTensors:
         found = self._done.get(id(tensor))
         if found is not None:
             return found[1]
-        fake = self._twin(tensor)
-        if role == "parameter":
-            fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+        is_cast = self.cast is not None and tensor.dtype.is_floating_point and tensor.dtype != self.cast
+        if isinstance(tensor, FakeTensor) and not is_cast:
+            # Built without memory: whoever else holds the tensor goes on holding the one that is recorded.
+            fake = tensor
+        elif role == "parameter":
+            fake = nn.Parameter(self._twin(tensor), requires_grad=tensor.requires_grad)
         else:
+            fake = self._twin(tensor)
             fake.requires_grad_(tensor.requires_grad)
             self.recorder.values.copy(tensor, fake)
         self.recorder.index(fake, role=role, name=name)

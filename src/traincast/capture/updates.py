@@ -185,6 +185,8 @@ def find_updates(
         if named is not None:
             return named
     made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else _build(optimizer, trained, module)
+    if isinstance(made, torch.optim.SparseAdam):
+        return _by_name("sparseadam", trained, implementation, assume) or []
     if isinstance(made, torch.optim.LBFGS):
         return _with_history(trained, int(made.param_groups[0]["history_size"]), assume)
     return list(_by_running(made, trained, module=module, originals=originals, given=implementation, assume=assume))
@@ -207,7 +209,8 @@ def _by_name(
         return updates
     if key == "lbfgs":
         return _with_history(trained, UPDATES["lbfgs"].history, assume)
-    update = UPDATES.get(name.lower()) or UPDATES.get(key)
+    # Adam over the touched rows: the gradients are cut to them where the graph is made.
+    update = UPDATES["adam"] if key == "sparseadam" else UPDATES.get(name.lower()) or UPDATES.get(key)
     if update is None:
         return None
     groups: dict[Any, list[tuple[str, Any]]] = defaultdict(list)

@@ -197,26 +197,15 @@ def plan(
 
 
 def _space(request: Question, choices: Mapping[str, tuple[Any, ...]]) -> Any:
-    """What the search varies; what a job file fixes of it is the only choice, unless the command line names others."""
-    from traincast.plan import Space
-    from traincast.plan.pose import global_batch_of
+    """What the search varies; what the request's plan names is fixed, unless a list of choices names others."""
+    from traincast.plan.vary import space_of
 
-    whole = request.job.get("global_batch")
     values: dict[str, Any] = {CHOICES[name]: tried for name, tried in choices.items()}
-    return Space(global_batch=whole if whole is not None else global_batch_of(request), **values)
+    return space_of(request, global_batch=request.job.get("global_batch"), **values)
 
 
 def _without_choices(request: Question) -> Question:
-    """The request without what the search decides; what it cannot hold fixed is refused, not dropped."""
-    from traincast.errors import InvalidInput
-
-    decided = {*CHOICES, "data", "micro_batches", "sequence_parallel"}
-    held = [name for name in request.parallelism if name not in decided]
-    if held:
-        raise InvalidInput(
-            f"plan decides the parallelism and cannot hold {', '.join(held)} fixed; ask `traincast forecast` with it, or leave "
-            "it out"
-        )
+    """The request without what the search decides."""
     job = {name: value for name, value in request.job.items() if name != "global_batch"}
     return dataclasses.replace(request, job=job)
 

@@ -159,7 +159,7 @@ def _reuse(graph: "Graph", *, workers: int, link: str, cores: float, samples: fl
 
     from traincast.catalog import cluster
     from traincast.errors import InvalidInput
-    from traincast.forecast.choose import CORE, ask_reuse
+    from traincast.forecast.arbitrate import CORE, ask_reuse
     from traincast.profile.testbed import parse_rate
     from traincast.spec import Cluster, Job, Parallelism
 

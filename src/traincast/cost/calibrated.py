@@ -13,8 +13,7 @@ from traincast.spec.hardware import Cluster
 from traincast.spec.measurement import MachineRates
 from traincast.spec.program import Stage
 from traincast.spec.result import Estimate
-
-NORMAL_90 = 1.645
+from traincast.units import NORMAL_90
 
 Others = Callable[[Stage, Cluster], tuple[Estimate, ...]]
 """What prices the tasks that were not measured."""

@@ -323,7 +323,9 @@ def describe_settings(question: Question, job: Job, plan: Parallelism) -> dict[s
 def _is_model_file(source: str, path: Path) -> bool:
     is_python = source.endswith(".py") or ".py:" in source
     return (
-        is_python or path.suffix in (".onnx", ".pb", ".pbtxt") or any((path / name).is_file() for name in MODEL_FOLDERS)
+        is_python
+        or path.suffix in (".onnx", ".pb", ".pbtxt", ".meta", ".keras")
+        or any((path / name).is_file() for name in MODEL_FOLDERS)
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from traincast.lower.expert import is_expert
-from traincast.lower.rewrite import last_writers, map_tasks, scale_op
+from traincast.lower.rewrite import alter, last_writers, map_tasks, scale_op
 from traincast.lower.tables import table_gradients
 from traincast.spec import Collective, Op, Parallelism, Stage, Task, Tensor
 from traincast.spec.graph import segments
@@ -118,8 +118,8 @@ def use_servers(stage: Stage, plan: Parallelism) -> Stage:
             num_servers=plan.servers,
         )
 
-    tensors = tuple(replace(t, shape=(0,), copies=1) if t.role == "optimizer_state" else t for t in stage.tensors)
-    return map_tasks(replace(stage, tensors=tensors), rewrite)
+    tensors = tuple(alter(t, shape=(0,), copies=1) if t.role == "optimizer_state" else t for t in stage.tensors)
+    return map_tasks(alter(stage, tensors=tensors), rewrite)
 
 
 def shard_state(stage: Stage, plan: Parallelism) -> Stage:
@@ -129,7 +129,7 @@ def shard_state(stage: Stage, plan: Parallelism) -> Stage:
         return stage
     sharded = ("optimizer_state",) if plan.zero == 1 else ("optimizer_state", "gradient")
     tensors = tuple(
-        replace(tensor, shape=_shard(tensor.shape, num_ranks)) if tensor.role in sharded else tensor
+        alter(tensor, shape=_shard(tensor.shape, num_ranks)) if tensor.role in sharded else tensor
         for tensor in stage.tensors
     )
 
@@ -149,7 +149,7 @@ def shard_state(stage: Stage, plan: Parallelism) -> Stage:
                 phase="optimizer",
             )
 
-    return map_tasks(replace(stage, tensors=tensors), rewrite)
+    return map_tasks(alter(stage, tensors=tensors), rewrite)
 
 
 def shrink_temporaries(stage: Stage) -> Stage:
@@ -164,10 +164,10 @@ def shrink_temporaries(stage: Stage) -> Stage:
     if not sizes:
         return stage
     tensors = tuple(
-        replace(tensor, shape=(min(tensor.numel, sizes[index]),)) if index in sizes else tensor
+        alter(tensor, shape=(min(tensor.numel, sizes[index]),)) if index in sizes else tensor
         for index, tensor in enumerate(stage.tensors)
     )
-    return replace(stage, tensors=tensors)
+    return alter(stage, tensors=tensors)
 
 
 def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
@@ -189,7 +189,7 @@ def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
             starts[part.start] = num_bytes
             phases[part.start] = ops[0].phase
     tensors = tuple(
-        replace(tensor, shape=_shard(tensor.shape, num_ranks)) if full and tensor.role == "parameter" else tensor
+        alter(tensor, shape=_shard(tensor.shape, num_ranks)) if full and tensor.role == "parameter" else tensor
         for tensor in stage.tensors
     )
 
@@ -208,7 +208,7 @@ def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
             )
         yield task
 
-    return replace(map_tasks(stage, rewrite), tensors=tensors)
+    return alter(map_tasks(stage, rewrite), tensors=tensors)
 
 
 def _gathers_ahead(plan: Parallelism) -> bool:

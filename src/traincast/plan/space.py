@@ -1,8 +1,10 @@
 """A space and a cluster to every candidate in it."""
 
+import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from traincast.errors import IllegalPlan
 from traincast.plan.nouns import Candidate, Space
 from traincast.spec import Cluster, Graph, Op, Parallelism
 from traincast.spec.graph import segments
@@ -95,12 +97,13 @@ def _arrangements(
             for split in sequence or [False]:
                 for zero in _zeros(space, replicas, shape):
                     for order, virtual in _orders(space, pipeline, micro, shape):
-                        plan = Parallelism(
-                            data=degrees["data"], tensor=tensor, pipeline=pipeline, context=degrees["context"],
-                            expert=expert, micro_batches=micro, zero=zero, sequence_parallel=split,
-                            recompute=recompute, order=order, virtual_stages=virtual,
-                        )  # fmt: skip
-                        yield batch, plan
+                        with contextlib.suppress(IllegalPlan):
+                            # What the base fixes (a group of shards, folded experts) does not go with every degree.
+                            yield batch, replace(
+                                space.base or Parallelism(), data=degrees["data"], tensor=tensor, pipeline=pipeline,
+                                context=degrees["context"], expert=expert, micro_batches=micro, zero=zero,
+                                sequence_parallel=split, recompute=recompute, order=order, virtual_stages=virtual,
+                            )  # fmt: skip
 
 
 def _degrees(asked: tuple[int, ...] | None, available: int, default_limit: int) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 from traincast import catalog
 from traincast.errors import IllegalPlan, InvalidInput, did_you_mean
 from traincast.files import decode
-from traincast.forecast import forecast
+from traincast.forecast.engine import Engine
 from traincast.forecast.resolve import pose_job
 from traincast.plan.nouns import Plan
 from traincast.spec import Cluster, Forecast, Parallelism, Question, WorkloadOptions
@@ -38,15 +38,16 @@ class Delta:
     energy_ratio: float | None
 
 
-def what_if(base: Plan, request: Question, change: str) -> Delta:
+def what_if(base: Plan, request: Question, change: str, *, engine: Engine | None = None) -> Delta:
     """`change` is KEY=VALUE: a field of the plan, of the workload, of the job, or of the cluster.
 
-    The samples of one step stay the same: replicas and passes make up for what the change takes or gives.
+    The samples of one step stay the same: replicas and passes make up for what the change takes or gives. `engine`: the one that
+    answered for the base, and so with its costs.
     """
     key, value = _read(change)
     request, cluster, plan, batch = _apply(base, request, key, value)
     job = pose_job(request, plan, cluster=cluster, batch=batch)
-    return compare(base.forecast, forecast(job, cluster, plan), change=change)
+    return compare(base.forecast, (engine or Engine()).forecast(job, cluster, plan), change=change)
 
 
 def compare(before: Forecast, after: Forecast, *, change: str) -> Delta:

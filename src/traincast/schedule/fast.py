@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from traincast.schedule import kernels
-from traincast.schedule.estimators import Beliefs, Fixed
+from traincast.schedule.estimators import Fixed
 from traincast.schedule.hazards import Overheads
 from traincast.schedule.jobs import Floats, Ints, JobTable
 from traincast.schedule.lines import Key
-from traincast.schedule.placement import AnyGpus, Consolidated, Placer
+from traincast.schedule.placement import AnyGpus, Consolidated
 from traincast.schedule.policies import (
     ByKey,
     LeastAttained,
@@ -22,16 +22,20 @@ from traincast.schedule.policies import (
     by_remaining_service,
     by_submission,
 )
-from traincast.schedule.protocols import RoundPolicy
+from traincast.schedule.protocols import CLEAN, Conditions, RoundPolicy
+from traincast.schedule.speeds import SameSpeed
 from traincast.spec.fleet import Fleet, Schedule
 
 _FITS = {"skip": 1, "easy": 2}
 _MOVING_KEYS: dict[Key, int] = {by_remaining: kernels.BY_REMAINING, by_remaining_service: kernels.BY_SERVICE}
 
 
-def is_covered(policy: Any, *, jobs: JobTable, fleet: Fleet, placer: Placer, beliefs: Beliefs) -> bool:
-    """Whether the hot loops know this policy on this fleet."""
-    if len(fleet.pools) != 1 or not isinstance(beliefs, Fixed):
+def is_covered(policy: Any, *, jobs: JobTable, given: Conditions) -> bool:
+    """Whether the hot loops know this policy under these conditions."""
+    fleet, placer = given.fleet, given.placer
+    plain = given.failures is None and given.network is None and given.compat == CLEAN and not given.record
+    same_speed = isinstance(given.perf, SameSpeed) and given.overheads.useful_share == 1.0
+    if not plain or not same_speed or not math.isinf(given.until_s) or given.kill_at_limit or len(fleet.pools) != 1:
         return False
     if not (isinstance(placer, AnyGpus) or (isinstance(placer, Consolidated) and placer.rest == "tightest")):
         return False
@@ -91,14 +95,13 @@ def run(
     jobs: JobTable,
     policy: Policy,
     *,
-    fleet: Fleet,
-    placer: Placer,
+    given: Conditions,
     beliefs: Fixed,
-    overheads: Overheads,
     loops: kernels.Loops,
     lists: bool,
 ) -> Schedule:
     """The schedule by the hot loops; `lists` hands them lists, which interpreted loops read faster than arrays."""
+    fleet, placer, overheads = given.fleet, given.placer, given.overheads
     count = len(jobs)
     total = fleet.pools[0].num_gpus
     gpus = jobs.num_gpus.astype(np.int64)

@@ -199,13 +199,13 @@ def _reservation_for(floor: Floor, job: int, now: float, *, fresh: bool) -> Rese
 def conservative_pass(floor: Floor, line: Line, now: float) -> None:
     """Every job in line has a booking; those whose time has come start on the nodes they were promised."""
     order = list(line.order(now))
-    if floor.plan is None:
-        floor.plan = Plan(floor, now)
-    floor.plan.bring_up_to_date(order, now)
-    for job, placement in floor.plan.due(order, now):
+    plan = floor.plan = floor.plan or Plan(floor, now)
+    plan.bring_up_to_date(order, now)
+    for job, placement in plan.due(order, now):
         share = floor.num_gpus[job]
+        # On a shared network a start slows others down, and the plan is then made anew at the next look.
         floor.start(job, ((placement[0][0], share),) if share < 1 else placement, now)
-        floor.plan.started(job)
+        plan.started(job)
         line.started(job, now)
 
 

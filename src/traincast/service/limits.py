@@ -29,7 +29,7 @@ class Limits:
     job_s: float = 900.0
     """A plan or a schedule that needs longer is stopped."""
     waiting_requests: int = 256
-    patience_s: float = 1.5
+    patience_s: float = 1.0
     """A request that would wait longer than about this for a worker is refused with 429."""
     header_s: float = 10.0
     """A connection that does not send the whole head of a request within this is closed."""

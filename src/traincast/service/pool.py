@@ -138,7 +138,7 @@ class Pool:
                 f"this request needs more than {timeout_s:g} s, the most that is spent on one; ask for less"
             ) from error
         finally:
-            self._mean_s += 0.05 * (time.monotonic() - started_s - self._mean_s)
+            self._mean_s += 0.2 * (time.monotonic() - started_s - self._mean_s)
             self._give(worker)
 
     async def _take(self, client: str) -> Worker:

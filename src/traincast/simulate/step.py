@@ -3,26 +3,48 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from traincast.memo import Remember, compute
 from traincast.simulate.draw import Pattern, draw_patterns, draw_pipeline
 from traincast.simulate.order import finish_times, place_passes
 from traincast.simulate.passes import Clocks, Part, Spent, run_pass, split_passes
-from traincast.spec import HOST, Collective, Estimate, Program, Span, Timeline
+from traincast.spec import HOST, Collective, Estimate, Parallelism, Program, Repeat, Span, Stage, Task, Timeline
 
 MAX_SPANS = 200_000
 
 
-def simulate_step(program: Program, estimates: Sequence[Sequence[Estimate]], *, draw: bool = False) -> Timeline:
+def simulate_step(
+    program: Program, estimates: Sequence[Sequence[Estimate]], *, draw: bool = False, remember: Remember = compute
+) -> Timeline:
     """One optimizer step. `draw`: also give every span, one by one."""
     if len(program.stages) == 1:
-        return _run_single(program, estimates[0], draw=draw)
-    return _run_pipeline(program, estimates, draw=draw)
+        return _run_single(program, estimates[0], draw=draw, remember=remember)
+    return _run_pipeline(program, estimates, draw=draw, remember=remember)
 
 
-def _run_single(program: Program, estimates: Sequence[Estimate], *, draw: bool) -> Timeline:
+def _run_single(program: Program, estimates: Sequence[Estimate], *, draw: bool, remember: Remember) -> Timeline:
+    stage, micro_batches = program.stages[0], program.parallelism.micro_batches
+    if not draw:
+        seconds, spent = remember(_step_alone, stage.tasks, stage.repeats, tuple(estimates), micro_batches)
+        return _summarize(seconds, spent, bubble_s=0.0, spans=())
     spans: list[Span] = []
-    passes = split_passes(program.stages[0], estimates)
-    seconds, spent = run_alone(passes, micro_batches=program.parallelism.micro_batches, spans=spans if draw else None)
+    seconds, spent = run_alone(split_passes(stage, estimates), micro_batches=micro_batches, spans=spans)
     return _summarize(seconds, spent, bubble_s=0.0, spans=spans)
+
+
+def _step_alone(
+    tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...], micro_batches: int
+) -> tuple[float, Spent]:
+    return run_alone(
+        split_passes(Stage(tasks=tasks, repeats=repeats, tensors=()), estimates), micro_batches=micro_batches
+    )
+
+
+def _time_stage(
+    tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...]
+) -> tuple["StageRun", float]:
+    """(a stage of a pipeline by itself, the longest hop from it to another)."""
+    run = run_stage(split_passes(Stage(tasks=tasks, repeats=repeats, tensors=()), estimates))
+    return run, max(_hop_seconds(tasks, estimates), default=0.0)
 
 
 def run_alone(
@@ -135,28 +157,61 @@ def join_stages(runs: Sequence[StageRun], ends: Sequence[float], *, micro_batche
     return finishes[last], total, bubble_s
 
 
-def _run_pipeline(program: Program, estimates: Sequence[Sequence[Estimate]], *, draw: bool) -> Timeline:
+def _run_pipeline(
+    program: Program, estimates: Sequence[Sequence[Estimate]], *, draw: bool, remember: Remember
+) -> Timeline:
     plan = program.parallelism
-    runs: list[StageRun] = []
-    patterns: list[Pattern] = []
-    hop_s = 0.0
     # Stages with the same tasks and prices run alike: a pipeline of 64 has three or four sorts of them.
-    known: dict[tuple[int, int], tuple[StageRun, Pattern | None]] = {}
+    known: dict[tuple[int, int], tuple[StageRun, float]] = {}
     for stage, priced in zip(program.stages, estimates, strict=True):
         key = id(stage.tasks), id(priced)
         if key not in known:
-            hop_s = max([hop_s, *(_hop_seconds(stage.tasks, priced))])
-            passes = split_passes(stage, priced)
-            pattern = (
-                draw_patterns(passes, update=lambda *parts: _run_update(*parts[:3], spans=parts[3])) if draw else None
+            known[key] = remember(_time_stage, stage.tasks, stage.repeats, tuple(priced))
+    keys = [(id(stage.tasks), id(priced)) for stage, priced in zip(program.stages, estimates, strict=True)]
+    runs = [known[key][0] for key in keys]
+    hop_s = max(0.0, *(hop_s for _, hop_s in known.values()))
+    forward_s, backward_s = tuple(run.forward_s for run in runs), tuple(run.backward_s for run in runs)
+    ends = remember(_finish, plan, *_flat(forward_s, backward_s, hop_s))
+    seconds, total, bubble_s = join_stages(runs, ends, micro_batches=plan.micro_batches)
+    spans = _draw(program, estimates, forward_s, backward_s, hop_s) if draw else ()
+    return _summarize(seconds, total, bubble_s=bubble_s, spans=spans)
+
+
+def _flat(forward_s: Sequence[float], backward_s: Sequence[float], hop_s: float) -> tuple[float, ...]:
+    """As numbers one by one, which are remembered by their values."""
+    return (*forward_s, *backward_s, hop_s)
+
+
+def _finish(plan: Parallelism, *times_s: float) -> list[float]:
+    """When each stage has ended its last backward pass."""
+    num_stages = len(times_s) // 2
+    return finish_times(
+        plan.order,
+        forward_s=times_s[:num_stages],
+        backward_s=times_s[num_stages : 2 * num_stages],
+        hop_s=times_s[-1],
+        micro_batches=plan.micro_batches,
+        virtual_stages=plan.virtual_stages,
+    )
+
+
+def _draw(
+    program: Program,
+    estimates: Sequence[Sequence[Estimate]],
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    hop_s: float,
+) -> list[Span]:
+    """Every span of every stage."""
+    plan = program.parallelism
+    known: dict[tuple[int, int], Pattern] = {}
+    for stage, priced in zip(program.stages, estimates, strict=True):
+        key = id(stage.tasks), id(priced)
+        if key not in known:
+            known[key] = draw_patterns(
+                split_passes(stage, priced), update=lambda *parts: _run_update(*parts[:3], spans=parts[3])
             )
-            known[key] = run_stage(passes), pattern
-        run, drawn = known[key]
-        runs.append(run)
-        if drawn is not None:
-            patterns.append(drawn)
-    forward_s, backward_s = [run.forward_s for run in runs], [run.backward_s for run in runs]
-    ends = finish_times(
+    placed = place_passes(
         plan.order,
         forward_s=forward_s,
         backward_s=backward_s,
@@ -164,19 +219,8 @@ def _run_pipeline(program: Program, estimates: Sequence[Sequence[Estimate]], *, 
         micro_batches=plan.micro_batches,
         virtual_stages=plan.virtual_stages,
     )
-    seconds, total, bubble_s = join_stages(runs, ends, micro_batches=plan.micro_batches)
-    spans: list[Span] = []
-    if draw:
-        placed = place_passes(
-            plan.order,
-            forward_s=forward_s,
-            backward_s=backward_s,
-            hop_s=hop_s,
-            micro_batches=plan.micro_batches,
-            virtual_stages=plan.virtual_stages,
-        )
-        spans = draw_pipeline(patterns, placed, hop=_find_hop(program), hop_s=hop_s)
-    return _summarize(seconds, total, bubble_s=bubble_s, spans=spans)
+    patterns = [known[id(stage.tasks), id(priced)] for stage, priced in zip(program.stages, estimates, strict=True)]
+    return draw_pipeline(patterns, placed, hop=_find_hop(program), hop_s=hop_s)
 
 
 def _hop_seconds(tasks: Sequence[object], priced: Sequence[Estimate]) -> list[float]:

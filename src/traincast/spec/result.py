@@ -211,6 +211,9 @@ class Forecast:
     """What nobody said and was filled in, a sentence each."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the answer is for: precision, sequence length, batches, stack; empty where no question was resolved."""
+    source: str = "layers"
+    """Which part of the model gave the step time: layers (operator models or a calibration), interaction (the network above
+    them) or reuse (the predictor fitted to other workloads' steps)."""
     run_utilization: float | None = None
     """Mean GPU utilisation of a whole run as nvidia-smi shows it, 0 to 1: what input pipelines, evaluation and start-up leave
     of the step's. None where no run of such a kind was measured."""

@@ -21,7 +21,7 @@ from traincast.spec.graph import Graph
 def read_tensorflow(
     path: str | Path,
     *,
-    batch: int = 1,
+    batch: int | None = None,
     precision: str = "fp32",
     name: str = "",
     seq: int | None = None,
@@ -30,10 +30,11 @@ def read_tensorflow(
 ) -> Graph:
     """Read a .pb, .pbtxt, .meta or SavedModel directory.
 
-    Open first dims are taken as the batch, open second dims as `seq`. `loop_length` is how often a loop runs that the data end.
+    Open first dims are taken as the batch (1 unless it is given), open second dims as `seq`. `loop_length` is how often a loop
+    runs that the data end.
     `signature` chooses one of a SavedModel; otherwise it is `serving_default`, or the only one.
     """
-    if batch < 1:
+    if batch is not None and batch < 1:
         raise InvalidInput(f"a batch of {batch}; it must be at least 1")
     if precision not in ("fp32", "tf32"):
         raise InvalidInput(
@@ -43,7 +44,7 @@ def read_tensorflow(
     if not definition.node:
         raise InvalidInput(f"{path} holds no TensorFlow graph")
     recording = Recording(
-        batch=batch, seq=seq, loop_length=loop_length, tf32=precision == "tf32",
+        batch=batch or 1, seq=seq, loop_length=loop_length, tf32=precision == "tf32",
         functions={function.signature.name: function for function in definition.library.function},
     )  # fmt: skip
     nodes = {node.name: node for node in definition.node}
@@ -51,13 +52,19 @@ def read_tensorflow(
     targets = _signature_targets(path, signatures, signature) or find_targets(definition.node)
     Scope(recording, nodes, {}).run(needed(nodes, targets))
     graph = recording.graph(name=name or Path(path).stem)
-    return fold(replace(graph, batch_size=_batch_of(graph, batch)))
+    return fold(replace(graph, batch_size=_batch_of(graph, batch, is_open=recording.is_open, path=path)))
 
 
-def _batch_of(graph: Graph, asked: int) -> int:
-    """A graph with a fixed batch says it itself: the first dim that most of its inputs have."""
-    sizes = [tensor.shape[0] for tensor in graph.tensors if tensor.role == "input" and tensor.shape]
-    return sizes[0] if sizes and len(set(sizes)) == 1 and asked == 1 else asked
+def _batch_of(graph: Graph, asked: int | None, *, is_open: bool, path: str | Path) -> int:
+    """The first dim of the first input, where the graph fixes it."""
+    fixed = next((tensor.shape[0] for tensor in graph.tensors if tensor.role == "input" and tensor.shape), None)
+    if is_open or fixed is None:
+        return asked or 1
+    if asked is not None and asked != fixed:
+        raise InvalidInput(
+            f"{path} has a fixed batch of {fixed}, not {asked}; trace it with an open batch, or at {asked}"
+        )
+    return fixed
 
 
 def _signature_targets(path: str | Path, signatures: Any, wanted: str) -> list[str]:

@@ -214,6 +214,8 @@ def _placeholder(recording: Recording, node: Any, inputs: list[Value]) -> list[V
             f"the input {node.name!r} has open dims besides the batch; say the sequence length with --seq, or export the "
             "graph with fixed sizes"
         )
+    if "shape" in node.attr and any(dim.size < 0 for dim in node.attr["shape"].shape.dim[:1]):
+        recording.is_open = True
     return [recording.new(shape, type_of(node, "dtype") or "fp32", role="input", name=node.name)]
 
 
@@ -260,6 +262,9 @@ def _next(recording: Recording, node: Any, inputs: list[Value]) -> list[Value]:
 
     types = [TYPES.get(kind, "fp32") for kind in node.attr["output_types"].list.type]
     shapes = [sizes_of(shape, recording.batch, recording.seq) for shape in node.attr["output_shapes"].list.shape]
+    recording.is_open = recording.is_open or any(
+        s.dim[:1] and s.dim[0].size < 0 for s in node.attr["output_shapes"].list.shape
+    )
     if any(shape is None for shape in shapes):
         raise CaptureFailed(f"the input pipeline {node.name!r} has open dims besides the batch; give it fixed shapes")
     return [

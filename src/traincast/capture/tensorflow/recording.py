@@ -52,6 +52,8 @@ class Recording:
     seq: int | None = None
     loop_length: int | None = None
     tf32: bool = False
+    is_open: bool = False
+    """An input leaves its batch open."""
     ops: list[Op] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
     assumptions: dict[str, None] = field(default_factory=dict)

@@ -31,7 +31,6 @@ from traincast.schedule.kernels.embedding import FOUND, IMPOSSIBLE, LOST
 from traincast.schedule.kernels.nodes import BITS
 from traincast.schedule.kernels.order import BY_LEVEL, BY_REMAINING, BY_SERVICE
 from traincast.schedule.kernels.preempt import DISTURB
-from traincast.schedule.kernels.turns import DIVIDE, DRAW, TICK
 
 __all__ = [
     "BITS",
@@ -39,12 +38,9 @@ __all__ = [
     "BY_REMAINING",
     "BY_SERVICE",
     "DISTURB",
-    "DIVIDE",
-    "DRAW",
     "FOUND",
     "IMPOSSIBLE",
     "LOST",
-    "TICK",
     "compiled",
     "interpreted",
 ]

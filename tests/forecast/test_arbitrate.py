@@ -13,7 +13,14 @@ from traincast.cost.pricing import Pricing
 from traincast.embed import load_predictor, summarize
 from traincast.embed.summary import Ranks
 from traincast.forecast import forecast
-from traincast.forecast.choose import ask_reuse, find_gap, load_layers, measure_farness, settle, stretch
+from traincast.forecast.arbitrate import (
+    ask_reuse,
+    choose_answer,
+    find_gap,
+    load_layers,
+    measure_novelty,
+    stretch,
+)
 from traincast.forecast.parts import explain_parts
 from traincast.learn import Calibrated
 from traincast.lower import lower
@@ -101,20 +108,20 @@ def test_half_precision_is_no_ground_for_it() -> None:
 
 def test_what_the_catalogue_builds_by_name_is_familiar_at_any_batch() -> None:
     for batch in (1, 512):
-        assert measure_farness(catalog.workload("resnet50", batch=batch)) == 0.0
+        assert measure_novelty(catalog.workload("resnet50", batch=batch)) == 0.0
         renamed = replace(catalog.workload("resnet50", batch=batch), name="mine")
-        assert measure_farness(renamed) < 1.5
+        assert measure_novelty(renamed) < 1.5
 
 
 def test_far_from_everything_known_the_interval_is_wider_and_measuring_is_advised() -> None:
     graph = make_mlp(layers=64, width=8192, batch=4096)
-    assert measure_farness(graph) > 2
+    assert measure_novelty(graph) > 2
     step = Estimate(seconds=1.0, low_s=0.9, high_s=1.2)
-    settled = settle(Job(graph=graph), make_cluster(), Parallelism(), step, has_own_costs=False)
-    assert settled.step.seconds == 1.0
-    assert spread(settled.step) == pytest.approx(2 * spread(step))
-    assert "traincast profile operators" in settled.notes[0]
-    assert "traincast design" in settled.notes[0]
+    answer = choose_answer(Job(graph=graph), make_cluster(), Parallelism(), step)
+    assert answer.step.seconds == 1.0
+    assert spread(answer.step) == pytest.approx(2 * spread(step))
+    assert "traincast profile operators" in answer.notes[0]
+    assert "traincast design" in answer.notes[0]
 
 
 def test_a_stretched_timeline_keeps_its_shares() -> None:

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from traincast.memo import Remember, compute
 from traincast.spec import Cluster, Estimate, Graph, Job, MachineRates, Op, Parallelism, Timeline
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ CORE = "cpu"
 EXACT_TYPES = frozenset({"fp32", "int64", "int32", "bool"})
 LAYERS = Path(__file__).parents[1] / "embed" / "weights" / "layers.json.gz"
 """Layer models fitted to the same corpus as the reuse predictor; they answer together."""
+ANSWERING = ("layers", "interaction", "reuse")
+"""The parts that may give the step time: operator models or a calibration, the interaction network above them, the reuse
+predictor."""
 _NUM_KEPT = 16
 
 
@@ -34,7 +38,7 @@ class Reuse:
     gap: str
     """Why it has no ground here; empty inside of its range."""
     step: Estimate | None = None
-    farness: float = math.inf
+    novelty: float = math.inf
     """The distance to the nearest measured workload over an ordinary one."""
     error: float | None = None
     """Its mean error on left-out data at such a distance."""
@@ -44,32 +48,36 @@ class Reuse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """The answer, and what a user must hear about it."""
+class Answer:
+    """The step time that is given, which part gave it, and what a user must hear about it."""
 
     step: Estimate
+    source: str
+    """One of ANSWERING."""
     notes: tuple[str, ...] = ()
-    reuse: Reuse | None = None
-    """Where it is the answer."""
 
 
-def settle(job: Job, cluster: Cluster, plan: Parallelism, step: Estimate, *, has_own_costs: bool) -> Settled:
-    """`step` is what physics and layers say. Nothing is embedded where it could change nothing."""
-    farness = measure_farness(job.graph)
+def choose_answer(
+    job: Job, cluster: Cluster, plan: Parallelism, step: Estimate, *, source: str = "layers",
+    has_own_costs: bool = False, remember: Remember = compute,
+) -> Answer:  # fmt: skip
+    """`step` is what the cost model says, and `source` which part of it spoke last. Nothing is embedded where it could change
+    nothing."""
+    novelty = remember(measure_novelty, job.graph)
     notes: tuple[str, ...] = ()
-    if farness > 1:
-        step, notes = _widen(step, farness), (advise_measuring(job.graph, farness),)
+    if novelty > 1:
+        step, notes = _widen(step, novelty), (advise_measuring(job.graph, novelty),)
     if has_own_costs or find_gap(job, cluster, plan):
-        return Settled(step=step, notes=notes)
+        return Answer(step=step, source=source, notes=notes)
     reuse = ask_reuse(job, cluster, plan)
     if reuse.gap or not reuse.is_better or reuse.step is None:
-        return Settled(step=step, notes=notes)
+        return Answer(step=step, source=source, notes=notes)
     said = (
         "the step time is the reuse predictor's, fitted to measured steps of other workloads on such nodes: mean error "
         f"{reuse.error:.0%} on left-out ones, {reuse.rival_error:.0%} for physics and layers"
     )
     chosen = replace(reuse.step, limit=step.limit)
-    return Settled(step=_widen(chosen, farness), notes=(*notes, said), reuse=reuse)
+    return Answer(step=_widen(chosen, novelty), source="reuse", notes=(*notes, said))
 
 
 def stretch(timeline: Timeline, factor: float) -> Timeline:
@@ -110,21 +118,21 @@ def ask_reuse(job: Job, cluster: Cluster, plan: Parallelism) -> Reuse:
         return Reuse(gap=gap)
     predictor, summary, ranks = load_predictor(), _summarize(job.graph), _ranks_of(cluster)
     gap = predictor.tested.find_gap(summary, ranks)
-    farness = predictor.farness(summary)
-    if not gap and not math.isfinite(farness):
+    novelty = predictor.farness(summary)
+    if not gap and not math.isfinite(novelty):
         gap = f"no step on {summary.dataset_type} data was measured"
     proof = predictor.proof
-    sigma = predictor.sigma_at(farness)
+    sigma = predictor.sigma_at(novelty)
     # Mean errors grow with the width of the errors: that of left-out architectures nearby, of left-out families far away.
     error = proof.architecture_error * sigma / max(predictor.sigma, 1e-9)
     step = predictor.predict(summary, ranks, layers_s=_price_layers(job.graph, cluster, plan))
     return Reuse(
-        gap=gap, step=step, farness=farness, error=error, rival_error=proof.rival_error,
+        gap=gap, step=step, novelty=novelty, error=error, rival_error=proof.rival_error,
         is_better=not gap and proof.rival_sigma is not None and sigma < proof.rival_sigma,
     )  # fmt: skip
 
 
-def measure_farness(graph: Graph) -> float:
+def measure_novelty(graph: Graph) -> float:
     """From everything known, in ordinary distances between known workloads; 0 for what the catalogue knows by name."""
     from traincast.catalog.names import load_facts
 
@@ -136,13 +144,13 @@ def measure_farness(graph: Graph) -> float:
     return load_atlas().farness(_summarize(graph)) if KNOWN.is_file() else 0.0
 
 
-def advise_measuring(graph: Graph, farness: float) -> str:
+def advise_measuring(graph: Graph, novelty: float) -> str:
     from traincast.embed import load_atlas, widen
 
     nearest = load_atlas().nearest(_summarize(graph), count=1, others=True)[0].workload.name
     return (
-        f"unlike every workload we know ({farness:.1f} times the ordinary distance to its nearest, {nearest}), so the interval "
-        f"is {widen(farness):.1f} times as wide; measure these to be surer: its operators (traincast capture MODEL -o step.json; "
+        f"unlike every workload we know ({novelty:.1f} times the ordinary distance to its nearest, {nearest}), so the interval "
+        f"is {widen(novelty):.1f} times as wide; measure these to be surer: its operators (traincast capture MODEL -o step.json; "
         "traincast profile operators step.json) and a few steps (traincast profile steps MODEL), then traincast calibrate; "
         "traincast design says which operators first"
     )
@@ -176,10 +184,10 @@ def load_layers(path: Path = LAYERS) -> MachineRates:
     return decode(MachineRates, read_json(path), where=path.name)
 
 
-def _widen(step: Estimate, farness: float) -> Estimate:
+def _widen(step: Estimate, novelty: float) -> Estimate:
     from traincast.embed import widen
 
-    factor = widen(farness)
+    factor = widen(novelty)
     if factor == 1.0 or step.low_s <= 0:
         return step
     low, high = math.log(step.seconds / step.low_s), math.log(step.high_s / step.seconds)

@@ -1,14 +1,17 @@
-"""A job or a request to the same job at other batches and recomputations."""
+"""A job or a request to the same job at other batches and recomputations, and to the plans that may be tried."""
 
 import dataclasses
 import functools
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from traincast.errors import InvalidInput
+from traincast.files import decode
 from traincast.forecast.resolve import build_job, choose_stack, fill_in, find_length, load_source
-from traincast.plan.nouns import Pose, Space
-from traincast.spec import Job, Question
+from traincast.plan.nouns import SEARCHED, JobAt, Space
+from traincast.spec import Job, Parallelism, Question
 from traincast.spec.graph import Graph, Scalable
 
 
@@ -27,7 +30,7 @@ class _Fixed:
         return self.job
 
 
-def pose_job(job: Job, space: Space | None) -> tuple[Pose, Space]:
+def vary_job(job: Job, space: Space | None) -> tuple[JobAt, Space]:
     """A job keeps its batch per pass; without a space a step has one pass of one replica."""
     batch = job.graph.batch_size
     return _Fixed(job), replace(space or Space(global_batch=batch), batches=(batch,))
@@ -73,16 +76,46 @@ def _is_file(source: str) -> bool:
     return Path(source.rpartition(":")[0] if ".py:" in source else source).exists()
 
 
-def pose_request(request: Question, space: Space | None) -> tuple[Pose, Space]:
-    """A request at any batch, but for a graph that was saved at one; without a space the plan of the request says how many
-    samples a step has."""
+def vary_request(request: Question, space: Space | None) -> tuple[JobAt, Space]:
+    """A request at any batch, but for a graph that was saved at one. Without a space the plan of the request says how many
+    samples a step has and which degrees are fixed; with one, what is not searched is still as the request says."""
     whole = fill_in(request)
     if space is None:
-        space = Space(global_batch=global_batch_of(whole))
+        space = space_of(whole)
+    elif space.base is None:
+        space = replace(space, base=base_of(whole))
     fixed = _recorded_batch(whole.source)
     if fixed is not None:
         space = replace(space, batches=(fixed,))
     return _Named(whole), space
+
+
+def space_of(request: Question, *, global_batch: int | None = None, **asked: Any) -> Space:
+    """The space that a request leaves open. What its plan names is fixed: a searched field at its value (`data` and
+    `micro_batches` only say how many samples a step has), any other in the base. `asked`: fields of a space that win."""
+    named: dict[str, Any] = {}
+    for key, value in request.parallelism.items():
+        if key in ("data", "micro_batches") or key not in SEARCHED:
+            continue
+        named["orders" if key == "order" else key] = (value,)
+    asked = {name: value for name, value in asked.items() if value is not None}
+    samples = global_batch if global_batch is not None else global_batch_of(request)
+    return Space(global_batch=samples, base=base_of(request), **{**named, **asked})
+
+
+def base_of(request: Question) -> Parallelism:
+    """What the request says of a plan beside the fields that are searched. Where one of them only goes with certain degrees,
+    such degrees stand in until the search puts its own there."""
+    kept = {key: value for key, value in request.parallelism.items() if key not in SEARCHED}
+    stand_ins: dict[str, Any] = {}
+    if kept.get("shard") is not None:
+        stand_ins = {"zero": 1, "data": kept["shard"]}
+    if kept.get("expert_tensor") not in (None, 1):
+        stand_ins["tensor"] = kept["expert_tensor"]
+    imbalance = kept.get("expert_imbalance", 1.0)
+    if isinstance(imbalance, (int, float)) and imbalance > 1:
+        stand_ins["expert"] = stand_ins["data"] = math.ceil(imbalance)
+    return decode(Parallelism, {**kept, **stand_ins}, where="parallelism")
 
 
 def global_batch_of(request: Question) -> int:
