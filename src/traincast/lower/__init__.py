@@ -8,6 +8,7 @@ from traincast.lower.attend import find_attention
 from traincast.lower.check import check_program
 from traincast.lower.context import split_context
 from traincast.lower.data import gather_weights, shard_state, shrink_temporaries, sync_gradients, use_servers
+from traincast.lower.evaluate import mark_evaluation
 from traincast.lower.expert import spread_experts
 from traincast.lower.fuse import fuse
 from traincast.lower.offload import offload_state
@@ -37,7 +38,7 @@ def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False) -> Program
 
 def split_model(graph: Graph, plan: Parallelism, *, compiled: bool = False) -> Stage:
     """What one rank of the context, tensor and expert axes runs, before a pipeline cuts it and replicas share its state."""
-    whole = recompute(as_stage(graph), plan.recompute)
+    whole = recompute(as_stage(mark_evaluation(graph)), plan.recompute)
     shared = spread_tables(spread_experts(split_tensors(split_context(whole, plan), plan), plan), plan)
     return fuse(find_attention(shared)) if compiled else shared
 
