@@ -14,7 +14,7 @@ from traincast.spec.graph import Graph, Scalable
 
 FORMS = (
     "my_file.py:build, model.onnx, a Hugging Face config.json, a TensorFlow saved_model/, graph.pb or model.meta, model.keras, "
-    "or a saved graph"
+    "a StableHLO step.mlir, or a saved graph"
 )
 
 
@@ -61,6 +61,12 @@ def load_source(
     if path.suffix == ".onnx":
         _need_torch()
         return _onnx(path, batch, scalable, options)
+    if path.suffix in (".mlir", ".stablehlo"):
+        from traincast.capture.stablehlo import read_stablehlo
+
+        if scalable:
+            raise InvalidInput(f"{path}: a StableHLO file is read at one batch; leave out the two batch sizes")
+        return read_stablehlo(path, batch_size=batch)
     if path.suffix == ".keras":
         return _from_keras(path, batch, seq, scalable, options)
     if path.suffix in (".pb", ".pbtxt", ".meta") or (path.is_dir() and (path / "saved_model.pb").exists()):
