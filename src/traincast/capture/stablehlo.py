@@ -106,7 +106,12 @@ def read_stablehlo(path: str | Path, *, batch_size: int | None = None, name: str
     if not any("/" in location for location in locations.values()):
         raise CaptureFailed(f"{path} says nothing about forward and backward; write it with as_text(debug_info=True)")
     walker = _Walker(functions, locations)
-    returned = walker.run_main()
+    try:
+        returned = walker.run_main()
+    except (IndexError, KeyError, ValueError, ZeroDivisionError, RecursionError) as error:
+        raise CaptureFailed(
+            f"{path} holds a statement that cannot be read: {' '.join(str(error).split())[:200]}"
+        ) from error
     walker.give_roles(returned)
     batch = batch_size or walker.first_batch()
     if batch is None:
