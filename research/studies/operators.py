@@ -1,6 +1,6 @@
 """What the operator models cost and how far they are off, on devices and models left out: research.studies.operators PART.
 
-PART is speed, steps, ablation, baselines, half or single; all but the first need the measured data in ../shared.
+PART is speed, steps, ablation, baselines or single; all but the first need the measured data in ../shared.
 """
 
 import sys
@@ -19,12 +19,10 @@ from research.fits.operators.models import Recipe, describe_rows, fit_learned
 from research.fits.operators.network import Training
 from traincast import catalog
 from traincast.catalog.workloads import from_shape, workload
-from traincast.cost.bounds import lanes_flop_per_s, product_flop_per_s
 from traincast.cost.learned import SLACK, Learned, Similarity, Voices, load_learned
 from traincast.cost.pricing import Pricing
 from traincast.forecast import forecast
 from traincast.spec import Forecast, Graph, Job, Op
-from traincast.units import DTYPE_BYTES
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "gpu_ops"
 NVIDIA = tuple(name for name in DEVICE_OF.values() if name != "mi100")
@@ -121,6 +119,7 @@ def run_speed() -> None:
         )
         for i in range(10_000)
     ]  # fmt: skip
+    half = [replace(op, dtype="bf16") for op in ops]
     started_s = time.perf_counter()
     learned = load_learned()
     print(f"load weights {1e3 * (time.perf_counter() - started_s):.1f} ms")
@@ -128,6 +127,8 @@ def run_speed() -> None:
         device = catalog.device(name)
         best_s = min(_timed(lambda device=device: learned.predict(ops, device)) for _ in range(5))
         print(f"10,000 distinct products on {name}: {1e3 * best_s:.1f} CPU ms")
+        best_s = min(_timed(lambda device=device: learned.predict(half, device)) for _ in range(5))
+        print(f"10,000 distinct products in bf16 on {name}: {1e3 * best_s:.1f} CPU ms")
 
 
 def _timed(call: Callable[[], object]) -> float:
@@ -200,10 +201,9 @@ class OtherVoices:
     sigma_unseen: float
     answer: tuple[Callable[[Array], Array], ...]
 
-    def slowdown(self, features: Array, weight: Array) -> Array:
-        return np.asarray(
-            sum(w * call(features) for w, call in zip(weight, self.answer, strict=True)), dtype=np.float64
-        )
+    def slowdown(self, features: Callable[[str], Array], weight: Array) -> Array:
+        parts = zip(weight, self.answer, self.names, strict=True)
+        return np.asarray(sum(w * call(features(name)) for w, call, name in parts), dtype=np.float64)
 
 
 def swap_voices(
@@ -267,8 +267,7 @@ def run_ablation() -> None:
     report("soft similarity, capped, networks", folds)
     report("hard nearest device", similar(reach=0.05))
     report("pooled devices", similar(reach=50.0))
-    report("without memory balance", similar(balance=0.0))
-    report("power weighs 2 instead of 0.5", similar(power=2.0))
+    report("without the make of the memory", similar(chip=0.0, memory=0.0))
     report("boosted trees as voices", {name: swap_voices(rows, learned, grow_trees) for name, learned in folds.items()})
     report(
         "analytic curves as voices", {name: swap_voices(rows, learned, fit_level) for name, learned in folds.items()}
@@ -297,7 +296,7 @@ def _soaked(folds: Mapping[str, Learned]) -> dict[str, Any]:
 def _replace_similarity(learned: Learned, similarity: Similarity) -> Learned:
     families: dict[str, Voices] = {}
     for family, voices in learned.families.items():
-        places = np.array([similarity.place(catalog.device(name), learned.law, family) for name in voices.names])
+        places = np.array([similarity.place(catalog.device(name), family) for name in voices.names])
         families[family] = replace(voices, places=places)
     return replace(learned, families=families, similarity=similarity)
 
@@ -340,84 +339,6 @@ def run_baselines() -> None:
 
 
 CASES = DATA.parents[1] / "cases"
-LEVELS = (0.0, 0.25, 0.5, 0.75)
-
-
-def run_half() -> None:
-    """The three constants of matrix units from whole steps, and the errors of every GPU by the constants of the others."""
-    from scipy.optimize import minimize
-
-    shipped = load_learned()
-    rows = _half_rows()
-    moved: dict[float, list[float]] = {}
-    kept: list[tuple[str, str, bool]] = []
-    for level in LEVELS:
-        flat = replace(shipped, matrix=replace(shipped.matrix, base=level, per_doubling=0.0, tf32=0.0))
-        kept, moved[level] = _half_errors(rows, flat)
-    curves = np.array([moved[level] for level in LEVELS])
-    gpus = np.array([gpu for gpu, _, _ in kept])
-    tf32 = np.array([float(is_tf32) for _, _, is_tf32 in kept])
-    appetite = np.array([np.log2(_appetite(device, "tf32" if is_tf32 else "fp16")) for _, device, is_tf32 in kept])
-    numbers = {gpu: int((gpus == gpu).sum()) for gpu in set(gpus.tolist())}
-    weight = np.array([numbers[gpu] ** -0.5 for gpu in gpus.tolist()])
-
-    def errors(constants: Array) -> Array:
-        slowdown = np.clip(constants[0] + constants[1] * appetite + constants[2] * tf32, 0.0, LEVELS[-1])
-        return np.array([np.interp(value, LEVELS, curve) for value, curve in zip(slowdown, curves.T, strict=True)])
-
-    def solve(chosen: NDArray[np.bool_]) -> Array:
-        found = minimize(
-            lambda x: float((weight * np.abs(errors(x)))[chosen].sum()), (0.0, 0.13, 0.3), method="Nelder-Mead"
-        )
-        return np.asarray(found.x, dtype=np.float64)
-
-    print("base, per doubling, tf32:", solve(np.ones(len(gpus), dtype=np.bool_)).round(3), f"from {len(gpus)} steps")
-    blind = np.zeros(len(gpus))
-    for gpu in sorted(numbers):
-        blind[gpus == gpu] = errors(solve(gpus != gpu))[gpus == gpu]
-        print(f"  {gpu:<22}{numbers[gpu]:>4} steps  bias {100 * np.median(blind[gpus == gpu]):+6.1f}%")
-    print(f"leave one GPU out: mean {100 * np.mean(np.abs(blind)):.1f}%, median {100 * np.median(np.abs(blind)):.1f}%")
-
-
-def _half_rows() -> list[Mapping[str, Any]]:
-    from traincast.accuracy.cases import read_rows as read_cases
-
-    single = [
-        row
-        for row in read_cases(CASES / "single_gpu.parquet")
-        if (row["source"], row["quality"]) == ("lambda", "clean") and row["dtype"] in ("fp16_amp", "tf32")
-        if row["model"] in ("bert-base-squad", "resnet50", "ssd300")
-    ]
-    large = [
-        row
-        for row in read_cases(CASES / "llm.parquet")
-        if (row["source"], row["quality"], row["dtype"]) == ("llm_foundry", "clean", "bf16")
-        if row["n_gpus"] == 8 and row["seq_len"] < 8000
-    ]
-    return [*single, *large]
-
-
-def _half_errors(rows: list[Mapping[str, Any]], learned: Learned) -> tuple[list[tuple[str, str, bool]], list[float]]:
-    from traincast.accuracy.cases import hide_results, parse_case
-    from traincast.accuracy.translate import translate
-    from traincast.errors import TraincastError
-
-    kept, found = [], []
-    for row, hidden in zip(rows, hide_results(rows), strict=True):
-        try:
-            question = translate(parse_case(hidden))
-            answer = forecast(question.job, question.cluster, question.parallelism, costs=Pricing(ops=learned))
-        except TraincastError:
-            continue
-        kept.append((row["gpu"], answer.device, row["dtype"] == "tf32"))
-        found.append(float(np.log(answer.step.seconds / row["measured_step_s"])))
-    return kept, found
-
-
-def _appetite(name: str, dtype: str) -> float:
-    device = catalog.device(name)
-    peak, real = product_flop_per_s(device, dtype)
-    return peak * DTYPE_BYTES[real] / (lanes_flop_per_s(device) * 4)
 
 
 def run_single() -> None:
@@ -446,7 +367,6 @@ def run_single() -> None:
 
 
 PARTS = {
-    "half": run_half,
     "single": run_single,
     "speed": run_speed,
     "steps": run_steps,

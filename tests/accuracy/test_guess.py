@@ -100,8 +100,9 @@ def test_an_adapter_trains_little() -> None:
         ({"dtype": "bfloat16"}, {"dtype": "bf16"}),
         ({"dtype": "FP8-CS"}, {"dtype": "fp8"}),
         ({"dtype": "amp"}, {"dtype": "fp16_amp"}),
-        ({"attention": "flash3"}, {"attention": "flash"}),
-        ({"attention": "cudnn_flash_te"}, {"attention": "flash"}),
+        ({"attention": "flash3"}, {"attention": "flash-3"}),
+        ({"attention": "cudnn_flash_te"}, {"attention": "cudnn"}),
+        ({"attention": "te-flash"}, {"attention": "flash"}),
     ],
 )
 def test_other_words_for_a_value_mean_the_same(columns: dict[str, str], same_as: dict[str, str]) -> None:

@@ -318,3 +318,13 @@ def test_what_a_collective_takes_from_kernels_is_off_unless_asked_for_and_grows_
     fast_link = Link(name="faster", bytes_per_s=4e11, latency_s=2e-6)
     fast = counted.estimate(task, make_cluster(nodes=1, devices_per_node=8, intra=fast_link)).slowdown
     assert 0 < slow < fast <= 1.0
+
+
+def test_a_rack_is_one_domain_and_a_pod_on_a_network_is_not() -> None:
+    switch = link("nvswitch-nvl72")
+    assert build(per_node=4, nodes=18, domains=(Domain(num_devices=72, link=switch),)).devices_per_domain == 72
+    assert build(per_node=4, nodes=8, domains=(Domain(num_devices=72, link=switch),)).devices_per_domain == 32
+    assert (
+        build(per_node=4, nodes=18, domains=(Domain(num_devices=36, link=link("infiniband-ndr")),)).devices_per_domain
+        == 4
+    )

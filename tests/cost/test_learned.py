@@ -269,8 +269,10 @@ def test_a_matrix_times_a_vector_is_read_at_the_rate_of_memory(learned: Learned)
 
 
 @pytest.mark.parametrize("name", ["v100-sxm2-32g", "a100-sxm4-40g", "h100-sxm-80g"])
-def test_half_precision_convolutions_that_find_channels_last_turn_nothing_round(learned: Learned, name: str) -> None:
-    turned, stays = make_conv("fp16"), make_conv("fp16", channels_last=True)
+def test_gradients_of_half_precision_convolutions_that_find_channels_last_turn_nothing_round(
+    learned: Learned, name: str
+) -> None:
+    turned, stays = (make_conv("fp16", **{"pass": "grad_input"}, **more) for more in ({}, {"channels_last": True}))
     moved_s = 2 * turned.num_bytes / find_device(name).memory_bytes_per_s
     assert seconds(learned, turned, name) >= seconds(learned, stays, name) + moved_s
 

@@ -5,12 +5,12 @@ from traincast.catalog.stacks import stack
 from traincast.catalog.workloads import workload
 from traincast.forecast import forecast
 from traincast.forecast.device_memory import watch_device
-from traincast.forecast.request import Request, build_cluster
-from traincast.spec import Cluster, Job, Parallelism
+from traincast.forecast.resolve import build_cluster
+from traincast.spec import Cluster, Job, Parallelism, Question
 
 
 def _on(device: str) -> Cluster:
-    return build_cluster(Request(source="resnet50", cluster={"device": device}))
+    return build_cluster(Question(source="resnet50", cluster={"device": device}))
 
 
 def test_tensors_are_less_than_what_is_reserved_and_that_is_less_than_what_the_meter_shows() -> None:

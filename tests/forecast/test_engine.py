@@ -20,6 +20,7 @@ from traincast.errors import IllegalPlan, InvalidInput, TraincastError
 from traincast.forecast import forecast
 from traincast.forecast.engine import Engine
 from traincast.spec import Cluster, Device, Forecast, Graph, Job, Link, NodeGroup, Parallelism, Stage
+from traincast.spec.hardware import Domain
 
 WARM = Engine()
 """One for all tests of this file, so that each finds what the others left."""
@@ -72,6 +73,7 @@ GROUPS: dict[str, list[Any]] = {
     "intra": [Link(name="fast", bytes_per_s=4e11, latency_s=2e-6)],
     "inter": [Link(name="slow", bytes_per_s=1e9, latency_s=1e-5), Link(name="slow", bytes_per_s=1e10, latency_s=1e-3)],
     "usd_per_hour": [3.5], "speed": [0.5],
+    "domains": [(Domain(num_devices=2, link=Link(name="bridge", bytes_per_s=5e11, latency_s=1e-6)),)],
 }  # fmt: skip
 
 

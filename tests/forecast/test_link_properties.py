@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_device
+from traincast import catalog
 from traincast.catalog.models.recipe import Recipe
 from traincast.catalog.models.transformer import TransformerShape, build_transformer
 from traincast.cost.pricing import Pricing
@@ -145,3 +146,15 @@ def test_an_unknown_transport_is_named_in_the_answer() -> None:
     cluster = make_cluster(nodes=2, inter=Link(name="50 Gb/s", bytes_per_s=6.25e9, latency_s=2e-5))
     notes = ask(cluster, Parallelism(data=2)).notes
     assert any("sockets is assumed" in note for note in notes)
+
+
+def test_a_tensor_group_over_the_hosts_of_a_rack_costs_what_it_costs_on_one_switch() -> None:
+    rack, flat, islands = (
+        catalog.cluster("gb200-nvl72", nodes=2),
+        catalog.cluster(device="gb200", devices_per_node=8),
+        catalog.cluster("gb200-nvl72", nodes=2, domains=()),
+    )
+    plan = Parallelism(tensor=4, data=2, zero=3)
+    rack_s, flat_s, islands_s = (ask(each, plan).step.seconds for each in (rack, flat, islands))
+    assert rack_s == pytest.approx(flat_s, rel=1e-6)
+    assert islands_s > rack_s

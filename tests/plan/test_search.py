@@ -16,7 +16,7 @@ from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast import forecast
 from traincast.forecast.arbitrate import load_layers
 from traincast.forecast.labels import label_run
-from traincast.forecast.request import Request, WorkloadOptions, build_job, fill_in, load_source
+from traincast.forecast.resolve import build_job, fill_in, load_source
 from traincast.learn import learn
 from traincast.plan import Limits, Space, job_quantile_s, meet_probability, plan, search_plans
 from traincast.plan.advice import advise
@@ -24,7 +24,7 @@ from traincast.plan.fit import find_fit
 from traincast.plan.search import search
 from traincast.plan.space import Shape, list_candidates
 from traincast.plan.vary import space_of
-from traincast.spec import Calibration, MeasuredRun
+from traincast.spec import Calibration, MeasuredRun, Question, WorkloadOptions
 
 CLUSTERS = (catalog.cluster("aws-p4d.24xlarge", nodes=1), catalog.cluster("aws-p3.16xlarge", nodes=1))
 
@@ -131,7 +131,7 @@ def test_an_impossible_deadline_says_how_many_it_excluded_and_what_came_nearest(
 
 
 def test_a_model_that_fits_nowhere_is_excluded_by_memory_before_it_is_timed() -> None:
-    request = Request(source="llama-3-70b", workload=WorkloadOptions(precision="bf16", seq=4096), job={"steps": 10})
+    request = Question(source="llama-3-70b", workload=WorkloadOptions(precision="bf16", seq=4096), job={"steps": 10})
     space = Space(global_batch=8, batches=(1,), tensor=(8,), context=(1,), recompute=("full",))
     found = search_plans(request, catalog.cluster("aws-p3.16xlarge", nodes=1), space=space)
     assert found.plans == ()
@@ -205,7 +205,7 @@ shard = 2
 def test_a_job_file_fixes_what_its_plan_names(tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text(JOB_FILE)
-    found = search_plans(Request(source=str(file)), CLUSTERS[0])
+    found = search_plans(Question(source=str(file)), CLUSTERS[0])
     assert found.plans
     for one in (*found.plans, *found.front):
         plan = one.parallelism
@@ -217,14 +217,14 @@ def test_a_job_file_fixes_what_its_plan_names(tmp_path: Path) -> None:
         )
         assert forecast(job, one.cluster, plan) == one.forecast
     slower = found.plans[0].forecast.step.seconds
-    plain = search_plans(Request(source=str(file)), CLUSTERS[0], space=Space(global_batch=16, base=Parallelism()))
+    plain = search_plans(Question(source=str(file)), CLUSTERS[0], space=Space(global_batch=16, base=Parallelism()))
     assert plain.plans[0].forecast.step.seconds < slower
 
 
 def test_flags_win_over_the_plan_of_a_job_file(tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text(JOB_FILE)
-    space = space_of(fill_in(Request(source=str(file))), global_batch=32, tensor=(1, 4), zero=None)
+    space = space_of(fill_in(Question(source=str(file))), global_batch=32, tensor=(1, 4), zero=None)
     assert (space.global_batch, space.tensor, space.zero) == (32, (1, 4), (1,))
     assert space.base is not None
     assert not space.base.overlap
@@ -270,7 +270,7 @@ def test_a_calibration_reaches_plans_fits_and_advice() -> None:
         confidence=0.9, calibration=calibration,
     )  # fmt: skip
     assert fit.now.step == forecast(replace(job, steps=None), cluster, calibration=calibration).step
-    request = Request(source="resnet18", workload=WorkloadOptions(batch=4))
+    request = Question(source="resnet18", workload=WorkloadOptions(batch=4))
     advice = advise(request, cluster, Parallelism(), calibration=calibration)
     assert advice.plan.forecast.step != advise(request, cluster, Parallelism()).plan.forecast.step
     with pytest.raises(InvalidInput, match="give one of them"):

@@ -32,7 +32,6 @@ def save(learned: Learned, path: Path) -> None:
     constants = {
         "similarity": asdict(learned.similarity),
         "law": asdict(learned.law),
-        "matrix": asdict(learned.matrix),
     }
     notes = {
         "names": json.dumps(names, sort_keys=True),

@@ -11,7 +11,7 @@ from research.fits.operators.network import Training, train_network
 from traincast.catalog import device as find_device
 from traincast.cost.bounds import PowerLaw, product_flop_per_s, soaked
 from traincast.cost.features import FAMILIES, Bounded, describe
-from traincast.cost.learned import SLACK, Learned, MatrixUnits, Similarity, Voices
+from traincast.cost.learned import SLACK, Learned, Similarity, Voices
 
 Array = NDArray[np.float64]
 AllRows = Mapping[tuple[str, str], Rows]
@@ -29,7 +29,6 @@ class Recipe:
     similarity: Similarity = field(default_factory=Similarity)
     seed: int = 0
     capped: bool = True
-    matrix: MatrixUnits = field(default_factory=MatrixUnits)
 
 
 def fit_power_law(rows: AllRows, names: Sequence[str], recipe: Recipe) -> PowerLaw:
@@ -89,7 +88,6 @@ def fit_learned(rows: AllRows, *, recipe: Recipe, without_device: str = "", with
         families=families,
         similarity=recipe.similarity,
         law=law,
-        matrix=recipe.matrix,
     )
 
 
@@ -118,11 +116,7 @@ def _fit_family(family: str, rows: AllRows, law: PowerLaw, recipe: Recipe) -> Vo
     return Voices(
         names=tuple(name for name in names for _ in range(recipe.num_members)),
         places=np.array(
-            [
-                recipe.similarity.place(find_device(name), law, family)
-                for name in names
-                for _ in range(recipe.num_members)
-            ]
+            [recipe.similarity.place(find_device(name), family) for name in names for _ in range(recipe.num_members)]
         ),
         handicap=np.array([_handicap(rows[family, name]) for name in names for _ in range(recipe.num_members)]),
         mean=mean,
@@ -167,8 +161,12 @@ def residuals_on(learned: Learned, family: str, rows: Rows, name: str) -> Array:
     """log(predicted / measured) of rows on a device as the model sees it."""
     voices = learned.families[family]
     bounded = describe_rows(family, rows, name, learned.law)
-    weight, _ = learned.similarity.weigh(learned.similarity.place(find_device(name), learned.law, family), voices)
-    return np.log(bounded.bound_s / rows.seconds) + voices.slowdown(bounded.features, weight)
+    weight, _ = learned.similarity.weigh(learned.similarity.place(find_device(name), family), voices)
+
+    def features(other: str) -> Array:
+        return describe(family, rows.columns, find_device(other), learned.law).features
+
+    return np.log(bounded.bound_s / rows.seconds) + voices.slowdown(features, weight)
 
 
 def leave_devices_out(rows: AllRows, *, recipe: Recipe) -> dict[str, dict[str, Array]]:

@@ -206,7 +206,7 @@ def parse_case(row: Row) -> Case:
 
 
 def name_framework(spelling: str) -> str:
-    """A framework by the name of its stack, whatever its capitals and version: 'Nanotron 0.4' is nanotron. Versions of plain
+    """A framework by the name of its stack, whatever its capitals and version: 'FSDP2 2.6' is fsdp2. Versions of plain
     PyTorch, which differ in more than their number, stay as they are spelt."""
     name = name_stack(spelling)
     return spelling if name is None or name == PLAIN else name

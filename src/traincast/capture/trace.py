@@ -25,6 +25,7 @@ from traincast.capture.calls import NO_WORK, arithmetic_dtype, name_of, read_cal
 from traincast.capture.folding import fold
 from traincast.capture.kernels import CHOICES as KERNEL_CHOICES
 from traincast.capture.kernels import replace_kernels, replace_losses, replaced_flex_attention
+from traincast.capture.master import keep_master
 from traincast.capture.operators import DTYPES, Rule, describe, dtype_name
 from traincast.capture.optimizers import IMPLEMENTATIONS, num_launches
 from traincast.capture.rules import installed_rules
@@ -34,9 +35,11 @@ from traincast.errors import CaptureFailed, InvalidInput, TraincastError, Unknow
 from traincast.spec.graph import MODES, Graph, Op, Tensor
 from traincast.units import DTYPE_BYTES
 
-PRECISIONS = ("fp32", "tf32", "bf16-amp", "fp16-amp", "bf16", "fp16")
+PRECISIONS = ("fp32", "tf32", "bf16-amp", "fp16-amp", "bf16", "fp16", "bf16-pure")
 
-_CAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_CAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "bf16-pure": torch.bfloat16}
+_MASTER = {"bf16": "fp32", "fp16": None}
+"""Precisions whose optimizer keeps fp32 weights and state, and what gradients are kept in; None: as computed."""
 _AUTOCAST = {"bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}
 _TENSOR_CORE_KINDS = ("matmul", "conv", "rnn", "attention")
 _AUTOGRAD_VIEWS = ("aten.detach", "aten.alias", "aten.detach_")
@@ -355,7 +358,8 @@ def capture(
             raise
         except Exception as error:
             raise _explain(error, recorder, name or _called(model)) from error
-    return fold(graph) if folded else graph
+    graph = fold(graph) if folded else graph
+    return keep_master(graph, gradient=_MASTER[precision]) if precision in _MASTER else graph
 
 
 def _check_options(*, mode: str, precision: str, accumulate: int, implementation: str, kernels: str) -> None:

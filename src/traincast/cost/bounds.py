@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.spec import Device
-from traincast.units import DTYPE_BYTES
 
 Array = NDArray[np.float64]
 
@@ -87,6 +86,32 @@ def generation(device: Device) -> float:
     return float(np.interp(device.year, (2016, 2017, 2020, 2022, 2024), (0.0, 2.0, 3.0, 3.5, 4.0)))
 
 
+STACKED = (
+    "gp100",
+    "gv100",
+    "ga100",
+    "gh100",
+    "gb100",
+    "ultra",
+    "cdna",
+    "vega20",
+    "tpu",
+    "gaudi",
+    "neuroncore",
+    "vecchio",
+)
+"""Chips with stacked memory, by a word of their architecture; these are also the ones built for data centres."""
+UNKNOWN_STACKED = 0.5
+
+
+def stacked_memory(device: Device) -> float:
+    """1 for stacked memory, 0 for ordinary, between where the architecture does not tell."""
+    name = device.architecture.lower()
+    if any(word in name for word in STACKED):
+        return 1.0
+    return 0.0 if any(name.startswith(word) for word in GENERATIONS) else UNKNOWN_STACKED
+
+
 def l2_bytes_per_s(device: Device) -> float:
     """Not on data sheets: half a byte per lane and cycle, which the measured parts reach within a third."""
     if device.num_sm is None or device.lanes_per_sm is None or device.clock_hz is None:
@@ -118,12 +143,6 @@ def uses_matrix_units(device: Device, dtype: str) -> bool:
 
 def is_systolic(device: Device) -> bool:
     return device.architecture.lower().startswith(SYSTOLIC)
-
-
-def appetite(device: Device, dtype: str) -> float:
-    """Bytes per second that the units for products can take, beside those the lanes can."""
-    peak, real = product_flop_per_s(device, dtype)
-    return peak * DTYPE_BYTES[real] / (lanes_flop_per_s(device) * DTYPE_BYTES["fp32"])
 
 
 def soaked(burst_s: float) -> float:

@@ -6,27 +6,27 @@ how alike the two data sheets are, so a device never measured enters only throug
 
 import functools
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traincast import catalog
+from traincast.cost.attention import AttentionLaw, AttentionShape, time_attention
 from traincast.cost.bounds import (
     KERNEL_FLOOR_S,
     PowerLaw,
-    appetite,
     generation,
-    is_systolic,
-    lanes_flop_per_s,
     product_flop_per_s,
-    sustained_clock,
+    stacked_memory,
 )
 from traincast.cost.features import FAMILIES, describe
 from traincast.cost.host import Host
+from traincast.cost.laws import KernelLaws, load_laws
 from traincast.cost.operators import Kernels, list_kernels
+from traincast.cost.products import ProductLaw, ProductShape, time_lanes, time_products
 from traincast.errors import InvalidInput
 from traincast.spec import Device, Estimate, Op
 
@@ -35,10 +35,10 @@ Array = NDArray[np.float64]
 NORMAL_90 = 1.645
 LIMITS = ("compute", "memory")
 PRODUCTS = ("matmul", "conv")
+LAWFUL = ("product", "attention", "lanes")
+"""Families of kernels that closed laws price."""
 SLACK = 0.15
 """How far, in log time, a card may beat the clock we expect under its power cap; it never beats the full clock."""
-MATRIX_TAIL_S = 2.5e-6
-"""Filling and draining the pipeline of a product, which fp32 kernels are too long to show."""
 WEIGHTS = Path(__file__).parent / "weights" / "operators.safetensors"
 
 
@@ -57,22 +57,25 @@ class OpCosts:
 class Similarity:
     """How alike two data sheets are, by what library kernels and clocks depend on."""
 
-    reach: float = 0.8
+    reach: float = 0.5
     """The width of the kernel, in distances of the nearest measured device: a measured device listens to itself."""
     nearest: float = 0.03
     """Two sheets closer than this are the same device to us."""
-    power: float = 0.5
-    """Weight of how much of its clock the power cap takes, for families bound by arithmetic."""
-    balance: float = 2.0
-    """Weight of bytes per FLOP, for families bound by memory: it tells stacked from ordinary memory."""
+    chip: float = 0.5
+    """Weight of stacked against ordinary memory, for products: it also tells chips for data centres from those for graphics."""
+    memory: float = 0.4
+    """The same for families bound by memory."""
 
-    def place(self, device: Device, law: PowerLaw, family: str) -> Array:
-        """Coordinates of a device; a distance of 1 is one generation of product kernels."""
+    def place(self, device: Device, family: str) -> Array:
+        """Coordinates of a device; a distance of 1 is one generation of product kernels.
+
+        No rate is among them: a faster device of the same make asks the same measured devices, so it is never slower.
+        """
         vendor = 0.0 if device.vendor.upper() in ("NVIDIA", "") else 6.0
+        stacked = stacked_memory(device)
         if family in PRODUCTS:
-            return np.array([generation(device), vendor, self.power * math.log(sustained_clock(device, "fp32", law))])
-        balance = math.log(device.memory_bytes_per_s / lanes_flop_per_s(device))
-        return np.array([0.5 * generation(device), vendor, self.balance * balance])
+            return np.array([generation(device), vendor, self.chip * stacked])
+        return np.array([0.5 * generation(device), vendor, self.memory * stacked])
 
     def weigh(self, place: Array, voices: "Voices") -> tuple[Array, float]:
         """The weight of each voice, and the distance of the nearest."""
@@ -100,38 +103,20 @@ class Voices:
     sigma_seen: float
     sigma_unseen: float
 
-    def slowdown(self, features: Array, weight: Array) -> Array:
-        """The weighted geometric mean of log(seconds / bound) over the voices."""
+    def slowdown(self, features: Callable[[str], Array], weight: Array) -> Array:
+        """The weighted geometric mean of log(seconds / bound) over the voices, each at the features of its own device."""
         heard = np.flatnonzero(weight > 0.01 * weight.max())
-        inputs = ((np.clip(features, self.low, self.high) - self.mean) / self.scale).astype(np.float32)
         w1, b1, w2, b2, w3, b3 = self.layers
-        total = np.zeros(len(features))
+        total: Array | float = 0.0
+        asked, inputs = "", np.zeros((0, 0), dtype=np.float32)
         for voice in heard:
+            if self.names[voice] != asked:
+                asked = self.names[voice]
+                clipped = np.clip(features(asked), self.low, self.high)
+                inputs = ((clipped - self.mean) / self.scale).astype(np.float32)
             hidden = np.tanh(np.tanh(inputs @ w1[voice] + b1[voice]) @ w2[voice] + b2[voice])
-            total += weight[voice] * np.logaddexp(0.0, (hidden @ w3[voice] + b3[voice])[:, 0])
+            total = total + weight[voice] * np.logaddexp(0.0, (hidden @ w3[voice] + b3[voice])[:, 0])
         return np.asarray(total / weight[heard].sum() - SLACK, dtype=np.float64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixUnits:
-    """Log time that products on matrix units take beyond the utilisation of the same product in fp32.
-
-    The faster the units are beside the lanes, the harder they are to feed. Calibrated on whole steps in half precision and
-    TF32, as no kernel in these formats was measured alone.
-    """
-
-    base: float = -0.04
-    per_doubling: float = 0.136
-    """Of the bytes per second the units can take beside those the lanes can."""
-    tf32: float = 0.33
-    sigma: float = 0.1
-
-    def slowdown(self, device: Device, dtype: str) -> float:
-        if is_systolic(device):
-            return 0.0
-        _, real = product_flop_per_s(device, dtype)
-        extra = self.tf32 if real == "tf32" else 0.0
-        return max(0.0, self.base + self.per_doubling * math.log2(appetite(device, dtype)) + extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,17 +127,23 @@ class Learned:
     similarity: Similarity = field(default_factory=Similarity)
     law: PowerLaw = field(default_factory=PowerLaw)
     host: Host = field(default_factory=Host)
-    matrix: MatrixUnits = field(default_factory=MatrixUnits)
+    laws: KernelLaws = field(default_factory=load_laws)
 
-    def predict(self, ops: Sequence[Op], device: Device, *, soak: float = 0.0) -> OpCosts:
-        """`soak`: how far sustained load has warmed the card, 0 to 1 (see traincast.cost.bounds.soaked)."""
+    def predict(self, ops: Sequence[Op], device: Device, *, soak: float = 0.0, lone: bool = False) -> OpCosts:
+        """`soak`: how far sustained load has warmed the card in fp32, 0 to 1 (see traincast.cost.bounds.soaked).
+
+        `lone`: kernels on matrix units as a benchmark of single kernels reads them, not as a training step runs them.
+        """
         kernels = list_kernels(ops, device)
         num_ops = len(ops)
         seconds, compute_s = np.zeros(num_ops), np.zeros(num_ops)
         spread, worst = np.zeros(num_ops), np.zeros(num_ops, dtype=np.int64)
         for family, dtype in kernels.groups:
             part = kernels.groups[family, dtype]
-            cost_s, sigma, ground, by_compute = self._price(family, dtype, part, device, soak)
+            if family in LAWFUL:
+                cost_s, sigma, ground, by_compute = self._price_by_law(family, dtype, part, device, lone=lone)
+            else:
+                cost_s, sigma, ground, by_compute = self._price(family, dtype, part, device, soak)
             owner = part.owner
             np.add.at(seconds, owner, cost_s)
             np.add.at(compute_s, owner, cost_s * by_compute)
@@ -171,23 +162,46 @@ class Learned:
                soak: float) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
         voices = self.families[family]
         bounded = describe(family, part.columns, device, self.law, dtype=dtype, soak=soak, resident=part.resident)
-        weight, distance = self.similarity.weigh(self.similarity.place(device, self.law, family), voices)
-        slowdown = voices.slowdown(bounded.features, weight)
-        on_matrix = dtype not in ("fp32", "fp64")
+        weight, distance = self.similarity.weigh(self.similarity.place(device, family), voices)
+        nothing = np.zeros_like(part.resident)
+
+        def features(name: str) -> Array:
+            # A kernel's utilisation is asked of measured devices as they are: no rate of this device enters it.
+            measured = catalog.device(name)
+            return describe(family, part.columns, measured, self.law, resident=nothing).features
+
+        slowdown = voices.slowdown(features, weight)
         by_compute = bounded.compute_s > bounded.memory_s
         sigma = np.full(len(slowdown), _blend(voices.sigma_seen, voices.sigma_unseen, distance))
-        tail_s = 0.0
-        if on_matrix and family in PRODUCTS:
-            slowdown = slowdown + self.matrix.slowdown(device, dtype) * by_compute
-            sigma = np.hypot(sigma, self.matrix.sigma)
-            tail_s = MATRIX_TAIL_S
         outside = ((bounded.features < voices.low) | (bounded.features > voices.high)).any(axis=1)
         sigma = np.hypot(np.where(outside, 1.3 * sigma, sigma), part.extra_sigma)
-        seconds = np.maximum(bounded.bound_s * np.exp(slowdown), bounded.floor_s) + tail_s
+        seconds = np.maximum(bounded.bound_s * np.exp(slowdown), bounded.floor_s)
         seconds = np.maximum(seconds, KERNEL_FLOOR_S) * part.factor
-        measured = device.name in voices.names and not (on_matrix and family in PRODUCTS)
+        measured = device.name in voices.names and (dtype == "fp32" or family not in PRODUCTS)
         ground = np.maximum(0 if measured else 1, part.ground)
         return seconds, sigma, ground, by_compute
+
+    def _price_by_law(self, family: str, dtype: str, part: Kernels, device: Device, *,
+                      lone: bool) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
+        _, real = product_flop_per_s(device, dtype)
+        products = self.laws.product(real)
+        law: ProductLaw | AttentionLaw = products
+        if family == "attention":
+            law = self.laws.attention
+            shape = AttentionShape(*part.columns.T)
+            timed = time_attention(self.laws.attention, products, shape, device, dtype, lone=lone)
+        elif family == "lanes":
+            flop, moved, share = part.columns.T
+            timed = time_lanes(products, flop, moved, share, device)
+        else:
+            batch, m, n, k, _, _, moved = part.columns.T
+            asked = ProductShape(batch=batch, m=m, n=n, k=k, num_bytes=moved, resident=part.resident)
+            timed = time_products(products, asked, device, dtype, lone=lone)
+        level = self.laws.level_log_sigma(device, law)
+        sigma = np.hypot(np.hypot(law.log_sigma, level), part.extra_sigma)
+        seconds = np.maximum(timed.seconds, KERNEL_FLOOR_S) * part.factor
+        ground = np.maximum(0 if device.name in self.laws.devices else 1, part.ground)
+        return seconds, sigma, ground, timed.compute_s > timed.memory_s
 
     def estimate_ops(self, ops: Sequence[Op], device: Device) -> tuple[Estimate, ...]:
         costs = self.predict(ops, device)
@@ -222,10 +236,13 @@ def load_learned(path: Path = WEIGHTS) -> Learned:
     if not path.is_file():
         raise InvalidInput(f"no fitted operator models at {path}; run `make fit-operators`, which writes them")
     arrays, notes = read_safetensors(path)
+    names = json.loads(notes["names"])
+    constants = json.loads(notes["constants"])
+    similarity = Similarity(**constants["similarity"])
     families = {
         family: Voices(
-            names=tuple(json.loads(notes["names"])[family]),
-            places=arrays[f"{family}.places"],
+            names=tuple(names[family]),
+            places=np.array([similarity.place(catalog.device(name), family) for name in names[family]]),
             handicap=arrays[f"{family}.handicap"],
             mean=arrays[f"{family}.mean"],
             scale=arrays[f"{family}.scale"],
@@ -237,12 +254,10 @@ def load_learned(path: Path = WEIGHTS) -> Learned:
         )
         for family in FAMILIES
     }
-    constants = json.loads(notes["constants"])
     return Learned(
         families=families,
-        similarity=Similarity(**constants["similarity"]),
+        similarity=similarity,
         law=PowerLaw(**constants["law"]),
-        matrix=MatrixUnits(**constants["matrix"]),
     )
 
 

@@ -1,10 +1,14 @@
 """The map of the product: a job, a cluster and a plan become a forecast."""
 
+from typing import TYPE_CHECKING
+
 from traincast.cost import CostModel
 from traincast.forecast.device_memory import MEMORY_SPREAD, outside_bytes
 from traincast.forecast.engine import Engine
-from traincast.resources.correction import GraphCorrection
 from traincast.spec import Calibration, Cluster, Forecast, Job, Parallelism
+
+if TYPE_CHECKING:
+    from traincast.resources.correction import GraphCorrection
 
 __all__ = ["MEMORY_SPREAD", "Engine", "forecast", "outside_bytes"]
 
@@ -15,7 +19,7 @@ _ENGINE = Engine(most=MOST_KEPT)
 
 def forecast(
     job: Job, cluster: Cluster, parallelism: Parallelism | None = None, *, costs: CostModel | None = None,
-    calibration: Calibration | None = None, draw: bool = False, activity: GraphCorrection | None = None,
+    calibration: Calibration | None = None, draw: bool = False, activity: "GraphCorrection | None" = None,
 ) -> Forecast:  # fmt: skip
     """How long a step and the whole job take, whether it fits, and what it costs.
 

@@ -97,8 +97,7 @@ def find_gap(job: Job, cluster: Cluster, plan: Parallelism) -> str:
         return f"it was measured on CPU cores, not on {', '.join(strange)}"
     if any(group.devices_per_node > 1 for group in cluster.groups):
         return "it was measured with one rank in each node"
-    plain = Parallelism(data=plan.data)
-    if plan != replace(plain, overlap=plan.overlap, bucket_bytes=plan.bucket_bytes, bucket_copies=plan.bucket_copies):
+    if not is_plainly_replicated(plan):
         return "it was measured with plain data parallelism"
     if job.compiled or not job.stack.is_plain or job.graph.mode != "training_step":
         return "it was measured on training steps of PyTorch, not compiled"
@@ -106,6 +105,14 @@ def find_gap(job: Job, cluster: Cluster, plan: Parallelism) -> str:
     if types:
         return f"it was measured in fp32, not in {', '.join(types)}"
     return ""
+
+
+def is_plainly_replicated(plan: Parallelism) -> bool:
+    """Replicas and nothing else, however they reduce their gradients."""
+    plain = Parallelism(
+        data=plan.data, overlap=plan.overlap, bucket_bytes=plan.bucket_bytes, bucket_copies=plan.bucket_copies
+    )
+    return plan == plain
 
 
 def ask_reuse(job: Job, cluster: Cluster, plan: Parallelism) -> Reuse:

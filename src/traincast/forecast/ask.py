@@ -1,13 +1,16 @@
 """A question to its forecast: resolved, forecast, and answered with everything that was assumed."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from traincast.cost import CostModel
 from traincast.forecast import forecast
 from traincast.forecast.resolve import Resolved, resolve
-from traincast.resources.correction import GraphCorrection
 from traincast.spec import Calibration, Forecast
 from traincast.spec.question import Question
+
+if TYPE_CHECKING:
+    from traincast.resources.correction import GraphCorrection
 
 
 def ask(
@@ -27,7 +30,7 @@ def answer(
     costs: CostModel | None = None,
     calibration: Calibration | None = None,
     draw: bool = False,
-    activity: GraphCorrection | None = None,
+    activity: "GraphCorrection | None" = None,
 ) -> Forecast:
     """The forecast of a resolved question."""
     found = forecast(

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from traincast.lower import lower
 from traincast.memo import Remember, compute
 from traincast.simulate import Overheads, replay_stages
 from traincast.simulate.memory import keeps_gradients
-from traincast.simulate.reserve import LEAN, Surroundings, device_bytes, reserved_bytes, searches_algorithms
 from traincast.spec import Cluster, Job, MemoryProfile, Parallelism, Program, Stack
+
+if TYPE_CHECKING:
+    from traincast.simulate.reserve import Surroundings
 
 CONTEXT_BYTES = 0.75e9
 """What the driver and libraries hold on a device beside the framework's allocator."""
@@ -33,8 +36,10 @@ class DeviceMemory:
     """What the device has given away, context and workspaces included: nvidia-smi."""
 
 
-def surroundings_of(stack: Stack) -> Surroundings:
+def surroundings_of(stack: Stack) -> "Surroundings":
     """What lies around the allocator under a stack."""
+    from traincast.simulate.reserve import LEAN, Surroundings
+
     return LEAN if stack.memory.lean else Surroundings()
 
 
@@ -80,6 +85,8 @@ def find_fullest(profiles: Sequence[MemoryProfile]) -> MemoryProfile:
 
 def watch_device(job: Job, cluster: Cluster, plan: Parallelism, *, remember: Remember = compute) -> DeviceMemory:
     """Of the stage that comes nearest to filling the smallest device; its requests are replayed one by one."""
+    from traincast.simulate.reserve import device_bytes, reserved_bytes, searches_algorithms
+
     capacity = smallest_bytes(cluster)
     program = lower(job.graph, plan, compiled=job.compiled, remember=remember)
     profiles = profile_stages(program, cluster, job.stack, remember=remember)

@@ -6,10 +6,9 @@ An engine that has answered before gives the same bytes as a new one, only soone
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from traincast.cost import CostModel, PartwiseCostModel
-from traincast.cost.calibrated import choose_costs
-from traincast.cost.interaction import Interacting
 from traincast.cost.offload import describe_host
 from traincast.cost.pricing import Pricing
 from traincast.cost.routes import describe_links
@@ -30,7 +29,6 @@ from traincast.forecast.interval import Tally, tally_program, with_interval
 from traincast.forecast.job_time import price_job, spend_energy, time_job
 from traincast.lower import lower, run_again, share_model
 from traincast.memo import Memo, Remember
-from traincast.resources.correction import GraphCorrection
 from traincast.simulate import simulate_step
 from traincast.simulate.memory import Pass, replay_tasks
 from traincast.spec import (
@@ -42,6 +40,7 @@ from traincast.spec import (
     Forecast,
     Graph,
     Job,
+    MachineRates,
     MemoryProfile,
     Parallelism,
     Program,
@@ -52,6 +51,9 @@ from traincast.spec import (
     Tensor,
     Timeline,
 )
+
+if TYPE_CHECKING:
+    from traincast.resources.correction import GraphCorrection
 
 MOST_ANSWERS = 200_000
 """Of single steps that an engine remembers before it starts afresh."""
@@ -80,22 +82,25 @@ class Engine:
     def __init__(
         self, *, costs: CostModel | None = None, calibration: Calibration | None = None, most: int = MOST_ANSWERS
     ) -> None:
-        """`costs` or `calibration`: what prices tasks instead of the models that ship with the package; a calibration may also be
-        what runs of one's own have taught, which corrects the step."""
-        self.costs = choose_model(costs, calibration)
-        self.calibration = calibration
+        """`costs`: what prices tasks instead of the models that ship with the package. `calibration`: what was learnt from
+        measurements of a machine, which then prices tasks, or from measured runs, which corrects whole steps."""
+        if costs is not None and calibration is not None:
+            raise InvalidInput("both costs and a calibration are given; give one of them")
+        measured = calibration.machine if calibration is not None else None
+        self.costs = costs if measured is None else _price_machine(measured)
+        self.calibration = calibration if measured is None else None
         self._remember: Remember = Memo(tracks=(Parallelism, Collective), most=most)
         self._under: dict[int, Engine] = {}
 
     def forecast(
         self, job: Job, cluster: Cluster, parallelism: Parallelism | None = None, *, draw: bool = False,
-        activity: GraphCorrection | None = None,
+        activity: "GraphCorrection | None" = None,
     ) -> Forecast:  # fmt: skip
         """How long a step and the whole job take, whether it fits, and what it costs. `draw`: with every span, and so with how
         busy the devices are. `activity`: corrects those numbers by runs measured in this setting."""
         plan = parallelism or Parallelism(data=cluster.num_devices)
-        if self.corrects:
-            return self._correct(job, cluster, plan, draw=draw, activity=activity)
+        if self.calibration is not None:
+            return self._correct(self.calibration, job, cluster, plan, draw=draw, activity=activity)
         program = self.lower(job, cluster, plan)
         estimates = self.cost(program, job, cluster)
         timeline = self.simulate(program, estimates, job, cluster, draw=draw)
@@ -103,28 +108,22 @@ class Engine:
         run = Run(program=program, estimates=estimates, timeline=timeline)
         return self.answer(run, memory, job, cluster, activity=activity)
 
-    @property
-    def corrects(self) -> bool:
-        """Whether what runs have taught corrects every step."""
-        return self.calibration is not None and self.calibration.machine is None
-
     def _correct(
-        self, job: Job, cluster: Cluster, plan: Parallelism, *, draw: bool, activity: GraphCorrection | None
-    ) -> Forecast:
-        """The forecast under the constants that its calibration chooses, and corrected by it."""
+        self, calibration: Calibration, job: Job, cluster: Cluster, plan: Parallelism, *, draw: bool,
+        activity: "GraphCorrection | None",
+    ) -> Forecast:  # fmt: skip
+        """The forecast with what measured runs taught, under the constants that they choose."""
         from traincast.forecast.corrections import forecast_calibrated
 
-        def ask(costs: CostModel) -> Forecast:
-            if id(costs) not in self._under:
+        def ask(learned: CostModel) -> Forecast:
+            if id(learned) not in self._under:
                 if len(self._under) >= MOST_MODELS:
                     self._under.clear()
                 # The engine holds its costs, so that no other model can have the same identity while it is here.
-                self._under[id(costs)] = Engine(costs=costs)
-            return self._under[id(costs)].forecast(job, cluster, plan, draw=draw, activity=activity)
+                self._under[id(learned)] = Engine(costs=learned)
+            return self._under[id(learned)].forecast(job, cluster, plan, draw=draw, activity=activity)
 
-        if self.calibration is None:
-            raise InvalidInput("there is no calibration to correct with")
-        return forecast_calibrated(self.calibration, job, cluster, plan, ask=ask, activity=activity)
+        return forecast_calibrated(calibration, job, cluster, plan, ask=ask, activity=activity)
 
     def lower(self, job: Job, cluster: Cluster, plan: Parallelism) -> Program:
         """What each distinct rank runs."""
@@ -177,14 +176,14 @@ class Engine:
         return watch_device(job, cluster, plan, remember=self._remember)
 
     def answer(
-        self, run: Run, memory: MemoryProfile, job: Job, cluster: Cluster, *, activity: GraphCorrection | None = None
+        self, run: Run, memory: MemoryProfile, job: Job, cluster: Cluster, *, activity: "GraphCorrection | None" = None
     ) -> Forecast:
         """The forecast, by whichever part of the model proved best for such a job."""
         plan, timeline = run.program.parallelism, run.timeline
         tally = tally_program(run.program, run.estimates, remember=self._remember)
         step = with_interval(timeline, tally, software=stack_of(job))
         chosen = choose_answer(
-            job, cluster, plan, step, source="interaction" if isinstance(self.costs, Interacting) else "layers",
+            job, cluster, plan, step, source=getattr(self.costs, "source", "layers"),
             has_own_costs=self.costs is not None, remember=self._remember,
         )  # fmt: skip
         if chosen.source == "reuse" and timeline.duration_s > 0:
@@ -215,7 +214,11 @@ class Engine:
         again is added as a share of its forward pass.
         """
         check_size(plan, cluster)
-        if self.corrects or not isinstance(self.model(job), PartwiseCostModel) or self._may_reuse(job, cluster, plan):
+        if (
+            self.calibration is not None
+            or not isinstance(self.model(job), PartwiseCostModel)
+            or self._may_reuse(job, cluster, plan)
+        ):
             return 0.0, 0.0
         work = self._remember(self._find_work, job.graph, plan, job.compiled, cluster, self.model(job), job.cuda_graphs,
                               None if plain is None else plain.graph)  # fmt: skip
@@ -261,20 +264,15 @@ class Engine:
         return self.costs is None and not find_gap(job, cluster, plan)
 
 
-def choose_model(costs: CostModel | None, calibration: Calibration | None) -> CostModel | None:
-    """The cost model that was given, in one way or the other; None: neither. What runs have taught is no cost model."""
-    if calibration is None:
-        return costs
-    if costs is not None:
-        raise InvalidInput("both costs and a calibration are given; give one of them")
-    if calibration.machine is None:
-        return None
-    return choose_costs(calibration.machine, others=Pricing().estimate)
-
-
 def stack_of(job: Job) -> Stack:
     """The software that runs a job."""
     return job.stack
+
+
+def _price_machine(rates: MachineRates) -> CostModel:
+    from traincast.cost.calibrated import choose_costs
+
+    return choose_costs(rates, others=Pricing().estimate)
 
 
 def _price_under(software: Stack) -> Pricing:

@@ -14,6 +14,7 @@ from traincast.forecast.habits import UNKNOWN, check_passes, fill_in_plan, fill_
 from traincast.forecast.place import build_cluster as _build_place
 from traincast.spec import Cluster, Graph, Job, Parallelism, Stack
 from traincast.spec.asked import Asked
+from traincast.spec.parallel import implied_micro_batches
 from traincast.spec.question import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
@@ -26,8 +27,6 @@ from traincast.spec.question import (
 
 MODEL_FOLDERS = ("saved_model.pb", "config.json")
 """A folder that holds one of these is a model."""
-PASSES_PER_STAGE = 4
-"""Micro-batches for each stage of a pipeline where nobody says how many: then the bubble is small (Huang et al. 2019)."""
 _JOB_ONLY = tuple(item.name for item in dataclasses.fields(JobOptions))
 
 
@@ -157,13 +156,11 @@ def share_batch(question: Question, plan: Mapping[str, Any], said: list[str]) ->
     if whole is None:
         if passes is not None:
             return batch, passes
-        if isinstance(stages, int) and stages > 1:
-            said.append(
-                f"the number of micro-batches is not known; {PASSES_PER_STAGE} for each of {stages} pipeline stages assumed"
-            )
-            return batch, PASSES_PER_STAGE * stages
-        said.append("one pass per optimizer step is assumed")
-        return batch, 1
+        if not all(isinstance(degree, int) and degree >= 1 for degree in (data, stages)):
+            return batch, 1
+        implied = implied_micro_batches(micro_batch=batch or 1, data=data, pipeline=stages)
+        said.append(implied.reason or "one pass per optimizer step is assumed")
+        return batch, implied.count
     if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
         raise InvalidInput(f"global_batch = {whole!r}; it must be a whole number of at least 1")
     if not isinstance(data, int) or data < 1 or not isinstance(passes or 1, int):

@@ -56,21 +56,18 @@ def search(
 
     `exhaustive` works out every plan that fits, whatever its bound says. The plans given back carry full forecasts.
     `engine` spreads the clusters over processes or Ray (see `traincast.workers`). `costs` or `calibration`: what prices
-    tasks instead of the models that ship with the package, or what runs have taught.
+    tasks instead of the models that ship with the package. What measured runs taught may make any plan faster than its bound, so
+    with such a calibration every plan is worked out.
     """
     if objective not in OBJECTIVES:
         raise InvalidInput(f"objective = {objective!r}; allowed: {', '.join(OBJECTIVES)}")
     if top < 1:
         raise InvalidInput(f"top = {top}; ask for at least one plan")
-    settings = Settings(
-        limits=limits or Limits(),
-        objective=objective,
-        top=top,
-        exhaustive=exhaustive,
-        costs=costs,
-        calibration=calibration,
-    )
     own, jobs = Engine(costs=costs, calibration=calibration), Jobs(job_at)
+    settings = Settings(
+        limits=limits or Limits(), objective=objective, top=top, exhaustive=exhaustive or own.calibration is not None,
+        costs=costs, calibration=calibration,
+    )  # fmt: skip
     if engine == "none" or len(clusters) == 1:
         found = sift(clusters, jobs, space, settings, watch=watch, forecasts=own)
     else:

@@ -61,7 +61,7 @@ def _is_forward(op: Op) -> bool:
 
 def list_candidates(space: Space, cluster: Cluster, shape: Shape) -> Iterator[Candidate]:
     """Every plan of the space that uses the whole cluster. Degrees that cannot split this model evenly are no candidates."""
-    for batch, plan in list_plans(space, cluster.num_devices, cluster.devices_per_node, shape):
+    for batch, plan in list_plans(space, cluster.num_devices, cluster.devices_per_domain, shape):
         yield Candidate(cluster=cluster, parallelism=plan, batch=batch)
 
 

@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from traincast.schedule.agreement import EXACTLY, Agreement
 from traincast.schedule.compare import AS_IT_WAS, Case, measure_distance, nearest_replay
 from traincast.schedule.metrics import GROUPINGS, Metrics, measure_groups, queue_curve
 from traincast.schedule.study import SweepPoint
@@ -129,7 +128,7 @@ def breakdown_rows(cases: Sequence[Case], by: str) -> list[list[str]]:
     return rows
 
 
-def _align(rows: Sequence[Sequence[str]]) -> str:
+def align(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -154,9 +153,9 @@ def format_comparison(trace: Trace, cases: Sequence[Case], *, groupings: Sequenc
         if len(trace.bad_rows) > max_bad:
             lines.append(f"  ... and {len(trace.bad_rows) - max_bad:,} more (--json lists all)")
     lines += [f"note: {note}" for note in trace.notes]
-    lines += ["", _align(case_rows(cases, details=False))]
+    lines += ["", align(case_rows(cases, details=False))]
     for by in groupings:
-        lines += ["", _align(breakdown_rows(cases, by))]
+        lines += ["", align(breakdown_rows(cases, by))]
     reasons = {reason for case in cases for reason in case.schedule.rejected.values()}
     if reasons:
         lines += ["", *(f"rejected: {reason}" for reason in sorted(reasons)[:max_bad])]
@@ -270,34 +269,4 @@ def format_sweep(points: Sequence[SweepPoint]) -> str:
             [point.policy, point.error, f"{point.sigma:g}", short_s(point.mean_jct_s), change, short_s(point.p99_jct_s),
              short_s(point.makespan_s), late, f"{point.preemptions:,.0f}"]
         )  # fmt: skip
-    return _align(rows)
-
-
-def format_agreement(rows: Sequence[Agreement], left_out: Sequence[str] = ()) -> str:
-    table = [["peer", "run", "policy", "jobs equal", "mean JCT theirs", "ours", "error", "makespan", "wanted", ""]]
-    for row in rows:
-        table.append(
-            [row.peer, row.run, row.policy, f"{row.num_equal:,}/{row.num_jobs:,}", f"{row.peer_mean_s:,.2f}",
-             f"{row.our_mean_s:,.2f}", f"{row.mean_error:+.2%}", f"{row.makespan_error:+.2%}", row.wanted,
-             "yes" if row.reached else "NO"]
-        )  # fmt: skip
-    exact = [row for row in rows if row.wanted == EXACTLY]
-    reached = sum(row.reached for row in rows)
-    summary = (
-        f"{sum(row.num_equal == row.num_jobs for row in exact)} of {len(exact)} deterministic runs equal for every job; "
-        f"{reached} of {len(rows)} runs within what is wanted"
-    )
-    missing = "".join(f"\nnot replayed: {line}" for line in left_out)
-    return f"{_align(table)}\n\n{summary}{missing}"
-
-
-def format_agreement_markdown(rows: Sequence[Agreement]) -> str:
-    lines = ["| peer | run | policy | jobs equal | mean JCT theirs, s | ours, s | error | makespan | wanted | reached |",
-             "|---|---|---|--:|--:|--:|--:|--:|---|---|"]  # fmt: skip
-    for row in rows:
-        lines.append(
-            f"| {row.peer} | {row.run} | {row.policy} | {row.num_equal:,}/{row.num_jobs:,} | {row.peer_mean_s:,.2f} | "
-            f"{row.our_mean_s:,.2f} | {row.mean_error:+.2%} | {row.makespan_error:+.2%} | {row.wanted} | "
-            f"{'yes' if row.reached else 'no'} |"
-        )
-    return "\n".join(lines)
+    return align(rows)

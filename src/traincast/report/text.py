@@ -112,7 +112,7 @@ def format_assumptions(assumptions: Sequence[str], *, paint: Paint = PLAIN) -> s
 
 
 def describe_settings(forecast: Forecast) -> str:
-    """'bf16, sequences of 4,096, stack torchtitan, compiled': what the numbers are for; empty where no question was resolved."""
+    """'bf16, sequences of 4,096, stack fsdp2, compiled': what the numbers are for; empty where no question was resolved."""
     settings = forecast.settings
     if not settings:
         return ""

@@ -167,8 +167,9 @@ def easy_pass(floor: Floor, line: Line, now: float) -> None:
             placement = floor.find(job)
             if placement is None:
                 head = job
-                reservation = _reservation_for(floor, job, now, fresh=bool(started))
+                reservation = _reservation_for(floor, job, now)
                 continue
+            floor.reservation = None  # made before this job was known
         elif kind in no_room:
             continue
         elif reservation is None or now + floor.guess_left[job] <= reservation.begin_s:
@@ -188,10 +189,10 @@ def easy_pass(floor: Floor, line: Line, now: float) -> None:
         line.started(job, now)
 
 
-def _reservation_for(floor: Floor, job: int, now: float, *, fresh: bool) -> Reservation | None:
-    """A reservation holds until it is due, or until a job ended early or a node failed."""
+def _reservation_for(floor: Floor, job: int, now: float) -> Reservation | None:
+    """A reservation holds until it is due, until a job ended early, a node failed, or another job went first."""
     known = floor.reservation
-    if fresh or known is None or known.job != job or now >= known.begin_s:
+    if known is None or known.job != job or now >= known.begin_s:
         floor.reservation = known = reserve(floor, job, now)
     return known
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from traincast.errors import InvalidInput, UnknownName
+from traincast.schedule.jobs import Floats, JobTable
 from traincast.schedule.lines import Key, KeyedLine, LeveledLine, Line, View, WaitingLine
 from traincast.spec.fleet import Request, Snapshot
 
@@ -61,6 +62,48 @@ class ByKey:
         if self.preemptive:
             return KeyedLine(view, self.key, ties=self.ties, wakeup=self.wakeup)
         return WaitingLine(view, self.key)
+
+
+Score = Callable[[JobTable, Floats], Floats]
+"""All jobs and what is believed about their run times (seconds, by job) to one number per job."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByScore:
+    """Smallest score first: the form in which to write a policy of one's own.
+
+    The score is one function over whole columns, computed once, so that such a policy runs in the compiled loops. `fit`
+    says what happens when a job does not fit: head, skip, easy or conservative.
+    """
+
+    name: str
+    score: Score
+    fit: str = "skip"
+    uses_estimates: bool = True
+    preemptive: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.fit not in FITS:
+            raise UnknownName("fit", self.fit, FITS)
+
+    def column(self, jobs: JobTable, estimate_s: Floats) -> Floats:
+        values = np.asarray(self.score(jobs, estimate_s), dtype=np.float64)
+        if values.shape != (len(jobs),) or np.isnan(values).any():
+            raise InvalidInput(
+                f"the score of the policy {self.name!r} must be one number, not NaN, for each of {len(jobs)} jobs"
+            )
+        return values
+
+    def line(self, view: View) -> Line:
+        values: dict[int, float] = {}
+
+        def key(view: View, job: int, now_s: float) -> float:
+            if job not in values:
+                row = view.jobs.select([job])
+                values[job] = float(self.column(row, np.array([view.estimate_s[job]]))[0])
+            return values[job]
+
+        return WaitingLine(view, key)
 
 
 LAS_LIMITS_S = (3250.0, 7200.0)

@@ -48,7 +48,7 @@ def _by_loops(jobs: JobTable, policy: Policy | RoundPolicy, given: Conditions) -
     beliefs = given.estimator.start(jobs)
     if isinstance(policy, RoundPolicy) or not isinstance(beliefs, Fixed):
         return None
-    if not fast.is_covered(policy, jobs=jobs, given=given):
+    if not fast.is_covered(policy, jobs=jobs, given=given, beliefs=beliefs):
         return None
     loops = None if given.engine == "interpreted" else kernels.compiled()
     if loops is None and given.engine == "compiled":

@@ -185,6 +185,17 @@ class Cluster:
         return min(group.devices_per_node for group in self.groups)
 
     @property
+    def devices_per_domain(self) -> int:
+        """Devices that reach each other without a network: those of a host, or of all hosts of an NVLink rack or a pod."""
+        return min(
+            max(
+                [group.devices_per_node]
+                + [min(domain.num_devices, group.num_devices) for domain in group.domains if not domain.link.is_network]
+            )
+            for group in self.groups
+        )
+
+    @property
     def usd_per_hour(self) -> float | None:
         prices = [group.usd_per_hour for group in self.groups]
         known = [price * group.num_nodes for price, group in zip(prices, self.groups, strict=True) if price is not None]

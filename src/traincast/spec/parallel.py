@@ -11,7 +11,7 @@ ORDERS = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 BALANCES = ("layers", "products")
 RECOMPUTES = ("none", "selective", "full", "products")
 """What runs again before its backward pass: nothing; the core of attention (Korthikanti et al. 2022); whole layers; or all of a
-layer but the result of attention and every second product with weights (torchtitan's selective policy)."""
+layer but the result of attention and every second product with weights (a policy that some stacks call selective)."""
 AXES = ("tensor", "context", "expert", "data", "pipeline")
 """From the innermost (neighbouring ranks) to the outermost; expert lies inside data."""
 
@@ -69,7 +69,7 @@ class Parallelism:
     """Divides the data axis: experts are spread over this many of its ranks."""
     expert_tensor: int | None = asked(None, "Ranks that split one expert: 1 spreads experts over --tp too.", "--etp")
     """Over how many ranks each expert is split. None: as everything else, over `tensor`. 1: experts stay whole and are spread
-    over the tensor axis too, each rank sending its part of the sequence (Megatron-Core's parallel folding); then `expert`
+    over the tensor axis too, each rank sending its part of the sequence (parallel folding, Liu et al. 2025); then `expert`
     divides data x context x tensor."""
     expert_capacity: float | None = asked(
         None, "Tokens of an expert over its even share, filled up or cut off.", "--capacity"
@@ -85,20 +85,20 @@ class Parallelism:
     """0: all replicated; 1: optimizer state sharded over data; 2: gradients too; 3: weights too (FSDP full shard)."""
     shard: int | None = asked(None, "Replicas among which ZeRO shards (hybrid shard); default: all.")
     """Over how many neighbouring replicas ZeRO shards. None: all. Fewer: every such group holds a whole copy, and the groups
-    sum the gradients of their shards (FSDP's hybrid shard; MaxText inside and between slices)."""
+    sum the gradients of their shards (FSDP's hybrid shard; the same inside and between slices of a TPU pod)."""
     sequence_parallel: bool = asked(False, "Split the sequence along the tensor axis.")
     recompute: str = asked(
         "none", "Activation recomputation: none, selective, products or full; the stack says what selective is."
     )
     order: str = asked("1f1b", "gpipe, 1f1b, interleaved or zero-bubble.")
     balance: str = asked("layers", "How a pipeline is cut: by layers or by products.")
-    """How a pipeline is cut: equal numbers of layers (Megatron-LM), or equal work in products with weights, where the
-    output layer counts and the layer that crosses a boundary stays before it (nanotron)."""
+    """How a pipeline is cut: equal numbers of layers, or equal work in products with weights, where the
+    output layer counts and the layer that crosses a boundary stays before it."""
     bucket_bytes: float = asked(25 * MEGA, "Size of the buckets that gradients are reduced in: 25MB.", unit="bytes")
     """Gradients are reduced in buckets of this size (torch DDP: 25 MB)."""
     bucket_copies: bool = asked(True, "Gradients are copied into their buckets.")
     """Replicas copy gradients into the buckets they are reduced in (torch DDP's default); False: gradients are views of them
-    (gradient_as_bucket_view, Megatron-LM)."""
+    (gradient_as_bucket_view)."""
     overlap: bool = asked(True, "Reduce gradients and gather weights beside computation.")
     """Gradient reduction and weight gathering run beside computation."""
     reduce_dtype: str | None = asked(

@@ -22,7 +22,8 @@ DTYPE_WORDS = {
 """Other words for a column's values, as sources spell them."""
 ATTENTIONS = {
     "eager": "eager", "unfused": "eager", "math": "eager", "naive": "eager", "flash": "flash", "sdpa-flash": "flash",
-    "sdpa": "flash", "fused": "flash", "xformers": "flash",
+    "sdpa": "flash", "fused": "flash", "xformers": "efficient", "flash1": "flash-1", "flash2": "flash-2", "flash3": "flash-3",
+    "cudnn": "cudnn", "cudnn_flash_te": "cudnn", "flash-1": "flash-1", "flash-2": "flash-2", "flash-3": "flash-3",
 }  # fmt: skip
 USUAL_RANK = 32
 """Of low-rank adapters, where a recipe does not say."""
@@ -80,7 +81,7 @@ def _read_attention(case: Case, stack: Stack, said: list[str]) -> str | None:
             said.append(f"how attention runs is not known; {stack.recipe.attention} assumed")
         return None
     spelling = case.attention.lower()
-    # Flash attention has versions and libraries (flash2, te-flash, cudnn_flash_te); all of them are one fused kernel.
+    # Flash attention has versions and libraries; a spelling that names none (te-flash) leaves it to the device.
     found = ATTENTIONS.get(spelling) or ("flash" if "flash" in spelling else None)
     if found is None:
         raise UnknownName("attention", case.attention, ATTENTIONS)

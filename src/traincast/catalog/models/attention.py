@@ -15,6 +15,7 @@ from traincast.catalog.models.layers import (
     scale,
     softmax,
 )
+from traincast.catalog.models.recipe import FUSED_ATTENTIONS
 from traincast.catalog.models.tape import Gradients, Tape, Value
 from traincast.spec.graph import Attr
 
@@ -72,7 +73,7 @@ def attend(
         causal=causal, window=window,
     )  # fmt: skip
     with tape.scope("core"):
-        if tape.recipe.attention == "flash" and between.bias is None:
+        if tape.recipe.attention in FUSED_ATTENTIONS and between.bias is None:
             return _flash(tape, q, k, v, sizes)
         tape.views(6)
         mixed = tape.checkpoint(
@@ -164,6 +165,8 @@ def _flash(tape: Tape, q: Value, k: Value, v: Value, sizes: Heads) -> Value:
     }  # fmt: skip
     if sizes.window and sizes.window < kv_len:
         attrs["window"] = sizes.window
+    if tape.recipe.attention != "flash":
+        attrs["kernel"] = tape.recipe.attention
     if v_dim != dim:
         attrs["value_dim"] = v_dim
     product = product_dtype(tape, q.dtype)

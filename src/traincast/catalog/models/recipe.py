@@ -6,7 +6,9 @@ from traincast.errors import InvalidInput, UnknownName
 from traincast.spec.graph import MODES
 from traincast.spec.parallel import RECOMPUTES
 
-ATTENTIONS = ("eager", "flash")
+FUSED_ATTENTIONS = ("flash", "flash-1", "flash-2", "flash-3", "cudnn", "efficient")
+"""One kernel that never writes the scores; "flash" leaves its generation to what frameworks choose on a device."""
+ATTENTIONS = ("eager", *FUSED_ATTENTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from traincast.catalog.models.layers import (
     sum_to,
     take,
 )
-from traincast.catalog.models.recipe import Recipe
+from traincast.catalog.models.recipe import FUSED_ATTENTIONS, Recipe
 from traincast.catalog.models.tape import Gradients, Tape, Value
 from traincast.errors import InvalidInput
 from traincast.spec.graph import Attr, Graph
@@ -415,7 +415,7 @@ def _turn(tape: Tape, x: Value, cos: Value, sin: Value) -> Value:
 
 def alibi_bias(tape: Tape, shape: TransformerShape) -> Value | None:
     """Linear position biases; flash kernels take the slopes and compute them inside."""
-    if tape.recipe.attention == "flash":
+    if tape.recipe.attention in FUSED_ATTENTIONS:
         return None
     return tape.buffer("alibi", (1, shape.heads, 1, shape.seq), tape.numbers.compute)
 

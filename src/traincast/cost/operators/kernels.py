@@ -7,21 +7,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traincast.cost.alignment import misalignment
+from traincast.cost.attention import HEAD_MULTIPLE, KERNELS, REGISTER_FED_KERNELS
 from traincast.cost.bounds import (
+    GENERATIONS,
     WIDE_SM_SHARE,
-    appetite,
     generation,
+    is_systolic,
     lanes_flop_per_s,
     product_flop_per_s,
     uses_matrix_units,
 )
 from traincast.cost.features import WINOGRAD
+from traincast.errors import UnknownName
 from traincast.spec import Device, Op
 from traincast.units import DTYPE_BYTES
 
 Array = NDArray[np.float64]
 MEASURED, TRANSFER, BOUND = 0, 1, 2
 HALF = ("fp16", "bf16", "fp8", "fp4")
+STREAMED_COPIES = ("cast", "fill", "copy")
 
 HEAVY: dict[str, float] = {
     "pow": 1.0, "tanh": 0.5, "gelu": 0.5, "silu": 0.5, "sigmoid": 0.5, "exp": 0.5, "log": 0.5, "erf": 0.5, "div": 0.3,
@@ -58,14 +63,15 @@ class _Collector:
         self.rows: dict[tuple[str, str], list[tuple[float, ...]]] = {}
         self.owner = 0
         self.resident = 0.0
-        self._transposes: dict[str, bool] = {}
+        self._on_matrix: dict[str, bool] = {}
 
-    def transposes(self, dtype: str) -> bool:
-        """Kernels for fp32 transpose on their way to shared memory; those for shorter formats load either order at full rate."""
-        if dtype not in self._transposes:
+    def on_matrix(self, dtype: str) -> bool:
+        """Whether products of this type run on matrix units in a format shorter than fp32, with tiles on multiprocessors."""
+        if dtype not in self._on_matrix:
             _, real = product_flop_per_s(self.device, dtype)
-            self._transposes[dtype] = real == "fp32" or not uses_matrix_units(self.device, real)
-        return self._transposes[dtype]
+            short = real not in ("fp32", "fp64") and uses_matrix_units(self.device, real)
+            self._on_matrix[dtype] = short and not is_systolic(self.device)
+        return self._on_matrix[dtype]
 
     def add(self, family: str, columns: tuple[float, ...], *, dtype: str = "fp32", factor: float = 1.0, sigma: float = 0.0,
             ground: int = MEASURED) -> None:  # fmt: skip
@@ -81,8 +87,9 @@ class _Collector:
                ground: int = MEASURED) -> None:  # fmt: skip
         item = DTYPE_BYTES[op.dtype]
         moved = item * batch * (m * k + k * n + m * n) if num_bytes is None else num_bytes
+        family = "product" if self.on_matrix(op.dtype) else "matmul"
         # As `add` does, without another call: products are most of what is priced.
-        self.rows.setdefault(("matmul", op.dtype), []).append(
+        self.rows.setdefault((family, op.dtype), []).append(
             (self.owner, factor, sigma, ground, self.resident, batch, m, n, k, float(transposed), item, moved)
         )
 
@@ -151,7 +158,14 @@ def _matmul(op: Op, to: _Collector) -> None:
         # A matrix and a vector: every number is read once and used once.
         to.pointwise(op.num_bytes, factor=1.2, sigma=0.25)
         return
-    transposed = attrs["layout"] == "tn" and to.transposes(op.dtype)
+    if to.on_matrix(op.dtype):
+        slower, doubt = misalignment(op)
+        item = DTYPE_BYTES[op.dtype]
+        moved = batch * (item * (m * k + k * n) + max(item, 2.0) * m * n)
+        to.add("product", (batch, m, n, k, 0.0, item, moved), dtype=op.dtype, factor=slower, sigma=doubt)
+        return
+    # Kernels for fp32 transpose on their way to shared memory; systolic arrays are fed in either order.
+    transposed = attrs["layout"] == "tn" and not is_systolic(to.device)
     parts = 1
     if k >= 2 * LONGEST_SUM:
         tiles = max(1.0, batch * math.ceil(m / SPLIT_TILE) * math.ceil(n / SPLIT_TILE))
@@ -173,18 +187,48 @@ def _matmul(op: Op, to: _Collector) -> None:
     to.matmul(op, batch, m, n, k, transposed=transposed)
 
 
-HOPPER_ATTENTION = 1.35
-"""Flash kernels written for Ampere reach only that rate on devices whose matrix units want asynchronous instructions."""
+def find_attention_kernel(op: Op, device: Device) -> str:
+    """The generation of a fused kernel: as the op says, as its operator's name tells, else what frameworks choose here."""
+    said = op.attrs.get("kernel")
+    if said is not None:
+        if said not in KERNELS:
+            raise UnknownName("attention kernel", str(said), KERNELS)
+        return str(said)
+    if "cudnn" in op.name:
+        return "cudnn"
+    if "efficient" in op.name:
+        return "efficient"
+    return "cudnn" if generation(device) >= GENERATIONS["blackwell"] else "flash-2"
 
 
 def _attention(op: Op, to: _Collector) -> None:
+    if not to.on_matrix(op.dtype):
+        _attention_on_lanes(op, to)
+        return
+    attrs = op.attrs
+    kernel = find_attention_kernel(op, to.device)
+    queries, keys = float(attrs["q_len"]), float(attrs["kv_len"])
+    size = float(attrs["head_dim"])
+    width = (size + float(attrs.get("value_dim", size))) / 2.0
+    backward = float(op.phase == "backward")
+    moved = op.num_bytes
+    if size % HEAD_MULTIPLE:
+        # Inputs are copied to a padded head and the result is cut back.
+        to.pointwise(2.0 * moved, sigma=0.15)
+    columns = (
+        float(attrs["batch"]) * float(attrs["heads"]), queries, keys, width, float(attrs["causal"]),
+        float(attrs.get("window") or keys), backward, KERNELS[kernel], float(kernel in REGISTER_FED_KERNELS), moved,
+    )  # fmt: skip
+    sigma = 0.15 if backward or kernel == "efficient" else 0.0
+    to.add("attention", columns, dtype=op.dtype, sigma=sigma, ground=TRANSFER if sigma else MEASURED)
+
+
+def _attention_on_lanes(op: Op, to: _Collector) -> None:
     """One fused kernel: products that never leave the chip, at a share of what plain products reach."""
     batch = _number(op, "batch") * _number(op, "heads")
     queries, keys, size = _number(op, "q_len"), _number(op, "kv_len"), _number(op, "head_dim")
     flop = op.flop if op.flop else 4 * batch * queries * keys * size * (2.5 if op.phase == "backward" else 1.0)
     factor = 2.25 if op.phase == "backward" else 1.9
-    if 3.4 < generation(to.device) < 4.5 and to.device.matrix_flop_per_s.get("fp16", 0.0) > 5e14:
-        factor *= HOPPER_ATTENTION
     k = flop / max(2 * batch * queries * keys, 1.0)
     to.matmul(op, batch, queries, keys, k, num_bytes=op.num_bytes, factor=factor, sigma=0.25, ground=TRANSFER)
 
@@ -194,14 +238,23 @@ def _spatial(op: Op, key: str) -> float:
 
 
 CONV_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.1, "grad_weight": 1.2}
+"""Of fp32 kernels on the lanes."""
 TURNED_PASSES = 2.0
-"""Half-precision kernels take images with channels last: cuDNN turns what they read and turns back what they write, so each
-byte moves once more each way. Kernels for TF32 take them as they are."""
-
-
-EVEN_APPETITE, GATHERED_EXPONENT = 4.0, 0.29
-"""A convolution gathers its operands where a plain product streams them, so it falls behind further the more the units can
-take (0.2 in log time per doubling), from ResNet-50 and SSD steps of the Lambda set with one GPU left out; level at Volta's."""
+"""Gradient kernels in half precision take images with channels last: the library turns what they read and turns back what they
+write, so each byte moves once more each way. Kernels for TF32 and forward kernels take them as they are."""
+CHANNEL_MULTIPLE = 8.0
+"""Channels are padded to whole vectors of half precision."""
+GATHERED = 1.18
+"""A kernel wider than one pixel gathers its operands where a plain product streams them."""
+NARROW_GROUP, NARROW_FACTOR = 32.0, 0.6
+"""Kernels for groups have tiles of 32 channels, half of the least of plain products."""
+DEPTHWISE_SHARE: dict[str, float] = {"forward": 0.12, "grad_input": 0.12, "grad_weight": 0.06}
+"""Of the lanes' peak: one multiplication per number that is loaded."""
+DEPTHWISE_NCHW = 0.7
+"""Of that share where a thread's neighbours are pixels and not channels."""
+GROUPED_NHWC_SHARE = ((32.0, 0.056), (math.inf, 0.25))
+"""Of the lanes' peak, by number of groups, that gradients of grouped convolutions reach with channels last: no kernel of the
+library's runs them on matrix units."""
 
 
 def _prefers_lanes(device: Device, real: str) -> bool:
@@ -211,37 +264,69 @@ def _prefers_lanes(device: Device, real: str) -> bool:
 
 
 def _conv(op: Op, to: _Collector) -> None:
-    batch, groups = _number(op, "batch"), _number(op, "groups")
-    inputs, outputs = _number(op, "in_channels"), _number(op, "out_channels")
-    in_numel, out_numel = _spatial(op, "in_size"), _spatial(op, "out_size")
-    taps = _spatial(op, "kernel")
-    strided = _spatial(op, "stride") > 1
-    direction = str(op.attrs["pass"])
+    groups, inputs = _number(op, "groups"), _number(op, "in_channels")
     _, real = product_flop_per_s(to.device, op.dtype)
+    strided = _spatial(op, "stride") > 1
+    winograd = _spatial(op, "kernel") == 9 and not strided and groups == 1
     if groups == inputs and groups > 1:
-        # Depthwise: one multiplication per byte and poor reuse; far from its memory bound on every library so far.
-        to.pointwise(op.num_bytes, factor=4.0 if direction == "grad_weight" else 2.5, sigma=0.6, ground=BOUND)
+        share = DEPTHWISE_SHARE[str(op.attrs["pass"])] * (1.0 if op.attrs.get("channels_last") else DEPTHWISE_NCHW)
+        to.add("lanes", (op.flop or 0.0, op.num_bytes, share), dtype=op.dtype, sigma=0.35, ground=TRANSFER)
+    elif winograd and (not uses_matrix_units(to.device, real) or _prefers_lanes(to.device, real)):
+        _winograd(op, to, lanes=not uses_matrix_units(to.device, real))
+    elif to.on_matrix(op.dtype):
+        _conv_on_matrix(op, to, real)
+    else:
+        m, n, k = _conv_sizes(op)
+        factor = CONV_PASS[str(op.attrs["pass"])] * (1.1 if _spatial(op, "kernel") == 1 else 1.25)
+        to.matmul(op, groups, m, n, k, num_bytes=op.num_bytes, factor=factor, sigma=0.3, ground=TRANSFER)
+
+
+def _conv_sizes(op: Op) -> tuple[float, float, float]:
+    """The implicit product of one group. All three passes are products of the same three sizes; libraries split the long sum of
+    the weight gradient over the device, so none of them runs out of parallel work before the forward pass does."""
+    groups = _number(op, "groups")
+    m = _number(op, "batch") * _spatial(op, "out_size")
+    return m, _number(op, "out_channels") / groups, _number(op, "in_channels") / groups * _spatial(op, "kernel")
+
+
+def _winograd(op: Op, to: _Collector, *, lanes: bool) -> None:
+    inputs, outputs = _number(op, "in_channels"), _number(op, "out_channels")
+    direction = str(op.attrs["pass"])
+    if direction == "grad_input":
+        inputs, outputs = outputs, inputs
+    row = (
+        _number(op, "batch"), inputs, outputs, _number(op, "groups"), _spatial(op, "in_size"), _spatial(op, "out_size"),
+        _spatial(op, "kernel"), 0.0, DTYPE_BYTES[op.dtype],
+    )  # fmt: skip
+    sigma, ground = (0.0, MEASURED) if direction == "forward" else (0.2, TRANSFER)
+    to.add("conv", row, dtype=op.dtype if lanes else "fp32", factor=CONV_PASS[direction], sigma=sigma, ground=ground)
+
+
+def _conv_on_matrix(op: Op, to: _Collector, real: str) -> None:
+    groups, taps = _number(op, "groups"), _spatial(op, "kernel")
+    forward = str(op.attrs["pass"]) == "forward"
+    last = bool(op.attrs.get("channels_last"))
+    if last and groups > 1 and not forward:
+        share = next(share for most, share in GROUPED_NHWC_SHARE if groups < most)
+        to.add("lanes", (op.flop or 0.0, op.num_bytes, share), dtype=op.dtype, sigma=0.5, ground=TRANSFER)
         return
-    lanes = not uses_matrix_units(to.device, real)
-    slower = CONV_PASS[direction]
-    winograd = taps == 9 and not strided and groups == 1
-    if winograd and (lanes or _prefers_lanes(to.device, real)):
-        if direction == "grad_input":
-            inputs, outputs = outputs, inputs
-        row = (batch, inputs, outputs, groups, in_numel, out_numel, taps, 0.0, DTYPE_BYTES[op.dtype])
-        forward = direction == "forward"
-        sigma, ground = (0.0, MEASURED) if forward else (0.2, TRANSFER)
-        to.add("conv", row, dtype=op.dtype if lanes else "fp32", factor=slower, sigma=sigma, ground=ground)
-        return
-    # All three passes are products of the same three sizes; libraries split the long sum of the weight gradient over the
-    # device, so none of them runs out of parallel work before the forward pass does.
-    m, n, k = batch * out_numel, outputs / groups, inputs / groups * taps
-    factor = slower * (1.1 if taps == 1 else 1.25)
-    if real in HALF and not lanes:
-        factor *= (appetite(to.device, real) / EVEN_APPETITE) ** GATHERED_EXPONENT
-        if not op.attrs.get("channels_last"):
-            to.pointwise(TURNED_PASSES * op.num_bytes, sigma=0.25)
-    to.matmul(op, groups, m, n, k, num_bytes=op.num_bytes, factor=factor, sigma=0.3, ground=TRANSFER)
+    m, n, k = _conv_sizes(op)
+    n = math.ceil(n / CHANNEL_MULTIPLE) * CHANNEL_MULTIPLE
+    if op.attrs["kernel"] == op.attrs["stride"]:
+        # Patches that do not overlap are rows of a plain product.
+        k = math.ceil(k / CHANNEL_MULTIPLE) * CHANNEL_MULTIPLE
+    else:
+        multiple = CHANNEL_MULTIPLE if k / taps > CHANNEL_MULTIPLE / 2 else CHANNEL_MULTIPLE / 2
+        k = math.ceil(k / taps / multiple) * multiple * taps
+    factor = 1.0 if taps == 1 else GATHERED
+    if groups > 1 and n <= NARROW_GROUP:
+        factor *= NARROW_FACTOR
+    if real in HALF and not forward and not last:
+        to.pointwise(TURNED_PASSES * op.num_bytes, sigma=0.25)
+    item = DTYPE_BYTES[op.dtype]
+    to.add(
+        "product", (groups, m, n, k, 0.0, item, op.num_bytes), dtype=op.dtype, factor=factor, sigma=0.2, ground=TRANSFER
+    )
 
 
 def _elementwise(op: Op, to: _Collector) -> None:
@@ -274,20 +359,24 @@ def _norm(op: Op, to: _Collector) -> None:
     rows, cols = _number(op, "rows"), _number(op, "cols")
     item = DTYPE_BYTES[op.dtype]
     numel = rows * cols
-    if "batch" in str(op.attrs["function"]):
+    function = str(op.attrs["function"])
+    if "batch" in function and not op.attrs.get("training", True):
+        # In evaluation the statistics are given: one pass.
+        to.pointwise(op.num_bytes, inputs=2.0, sigma=0.1)
+    elif "batch" in function or "group" in function:
         # Statistics and application are two passes, in either direction.
         first, second = (2, 3) if op.phase == "backward" else (1, 2)
-        to.pointwise(first * item * numel, factor=1.15, sigma=0.25)
-        to.pointwise(second * item * numel, inputs=2.0, sigma=0.25)
+        to.pointwise(first * item * numel, sigma=0.15)
+        to.pointwise(second * item * numel, inputs=2.0, sigma=0.15)
     elif op.attrs.get("fused"):
         # A row stays in registers, so it is read once.
         passes, factor = (3, 1.3) if op.phase == "backward" else (2, 1.1)
         to.pointwise(passes * item * numel, inputs=passes - 1.0, factor=factor, sigma=0.15)
     elif op.phase == "backward":
         to.add("norm", (rows, cols, 3 * item * numel), sigma=0.15, ground=TRANSFER)
-        to.add("norm", (rows, cols, 2 * item * numel), sigma=0.15, ground=TRANSFER)
+        to.pointwise(2 * item * numel, inputs=2.0, sigma=0.15)
     else:
-        known = "layer" in str(op.attrs["function"])
+        known = "layer" in function
         to.add("norm", (rows, cols, 2 * item * numel), ground=MEASURED if known else TRANSFER)
 
 
@@ -344,6 +433,12 @@ def _rnn(op: Op, to: _Collector) -> None:
     to.matmul(op, 1, batch, gates * hidden, hidden, factor=stacks * backward * length, sigma=0.45, ground=TRANSFER)
 
 
+def _copy(op: Op, to: _Collector) -> None:
+    """A change of format streams; a change of order reads or writes in short runs."""
+    turned = str(op.attrs["function"]) not in STREAMED_COPIES
+    to.pointwise(op.num_bytes, factor=1.2 if turned else 1.0, sigma=0.2 if turned else 0.1)
+
+
 def _other(op: Op, to: _Collector) -> None:
     """Only the bound: its bytes, or its arithmetic at a third of the lanes' peak if that takes longer."""
     arithmetic_s = 3.0 * (op.flop or 0.0) / lanes_flop_per_s(to.device)
@@ -365,7 +460,7 @@ _KINDS: dict[str, Callable[[Op, _Collector], None]] = {
     "rnn": _rnn,
     "optimizer": _moves(1.1, 0.2),
     "dropout": _moves(1.1, 0.15),
-    "copy": _moves(1.2, 0.2),
+    "copy": _copy,
     "sort": _moves(10.0, 0.8, BOUND),
     "random": _moves(1.2, 0.4),
     "other": _other,

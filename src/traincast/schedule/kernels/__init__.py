@@ -16,7 +16,6 @@ from traincast.schedule.kernels import (
     blocks,
     embedding,
     ends,
-    head,
     heaps,
     nodes,
     order,
@@ -24,6 +23,7 @@ from traincast.schedule.kernels import (
     program,
     queue,
     reserve,
+    shadow,
     trees,
     turns,
 )
@@ -46,12 +46,10 @@ __all__ = [
 ]
 
 Loops = dict[str, Callable[..., Any]]
-_MODULES = (heaps, trees, nodes, ends, head, queue, reserve, order, preempt, turns, program, blocks, embedding)
+_MODULES = (heaps, trees, nodes, ends, shadow, reserve, queue, order, preempt, turns, program, blocks, embedding)
 _UNGUARDED = (program.__name__, blocks.__name__, embedding.__name__)
 _LOOPS = (
-    "run_head",
     "run_queue",
-    "run_conservative",
     "run_preemptive",
     "run_turns",
     "fill_in_order",

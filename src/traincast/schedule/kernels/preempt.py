@@ -3,7 +3,7 @@
 from typing import Any
 
 from traincast.schedule.kernels.heaps import drop_top, forget_stale, push
-from traincast.schedule.kernels.nodes import fits, shift, take
+from traincast.schedule.kernels.nodes import Nodes, fits, shift, take
 from traincast.schedule.kernels.order import (
     BY_LEVEL,
     BY_SERVICE,
@@ -40,14 +40,7 @@ def run_preemptive(
     heap_jobs: Any,
     expect: Any,
     heap_size: Any,
-    free: Any,
-    bits: Any,
-    words: int,
-    state: Any,
-    width: int,
-    held: Any,
-    chain: Any,
-    last: Any,
+    nodes: Nodes,
     dead: Any,
     run_keys: Any,
     run_jobs: Any,
@@ -69,6 +62,7 @@ def run_preemptive(
     the tail and at the heads of classes.
     """
     count = len(submit)
+    width = nodes.width
     num_classes = len(class_gpus)
     num_limits = len(limits)
     cursor = 0
@@ -104,7 +98,7 @@ def run_preemptive(
                 run_jobs[spot] = run_jobs[spot + 1]
             if token & 1 == 0:
                 attained[job] += now - since[job]
-                shift(job, gpus[job], 1, free, bits, words, state, width, held, chain, last)
+                shift(job, gpus[job], 1, nodes)
                 end[job] = now
                 expect[token + 1] = -1.0
                 done += 1
@@ -137,7 +131,7 @@ def run_preemptive(
             sort_anew(run_keys, run_jobs, num_running, position, since, guess, gpus, now)
         if width == 0:
             num_chosen, num_losers = choose_by_count(
-                order, now, state[0], gpus, class_gpus, class_base, wait_keys, wait_jobs, wait_size, dead,
+                order, now, nodes.hist[0], gpus, class_gpus, class_base, wait_keys, wait_jobs, wait_size, dead,
                 run_keys, run_jobs, num_running, losers, chosen,
             )  # fmt: skip
             waiting += num_losers - num_chosen
@@ -154,13 +148,13 @@ def run_preemptive(
                         kept += 1
                 num_running = kept
                 for at in range(num_losers):
-                    state[0] += gpus[losers[at]]
+                    nodes.hist[0] += gpus[losers[at]]
                     stop(
                         losers[at], now, order, gpus, left, guess, cost, attained, since, level, preemptions, expect,
                         class_of, class_base, wait_keys, wait_jobs, wait_size, count,
                     )  # fmt: skip
             for at in range(num_chosen):
-                state[0] -= gpus[chosen[at]]
+                nodes.hist[0] -= gpus[chosen[at]]
                 num_running = begin(
                     chosen[at], now, order, by_gpu, limits, gpus, left, guess, attained, level, position, since, start,
                     run_keys, run_jobs, num_running, heap_keys, heap_jobs, expect, heap_size, count,
@@ -181,7 +175,7 @@ def run_preemptive(
                 best = wait_jobs[class_base[best_kind]]
                 best_key = wait_keys[class_base[best_kind]]
                 need = class_gpus[best_kind]
-                room = state[0]
+                room = nodes.hist[0]
                 at = num_running - 1
                 while room < need and at >= 0:
                     if not is_before(best_key, best, run_keys[at], run_jobs[at], now, order):
@@ -196,12 +190,12 @@ def run_preemptive(
                 break
             kind = class_of[job]
             drop_top(wait_keys, wait_jobs, class_base[kind], wait_size, kind)
-            good = fits(need, state, width)
+            good = fits(need, nodes.hist, width)
             num_losers = 0
             # A job that was pushed out at this moment pushes nobody out, or two near equals could swap for ever.
             if not good and not (start[job] >= 0.0 and since[job] == now):
                 # A running job whose followers together are fewer than the deficit must make way.
-                deficit = need - state[0]
+                deficit = need - nodes.hist[0]
                 spot = num_running
                 behind = 0
                 while behind < deficit and spot > 0:
@@ -235,26 +229,24 @@ def run_preemptive(
                             for at in range(num_losers):
                                 losers[at] = run_jobs[spot + at]
                         else:
-                            num_losers = find_in_the_way(
-                                need, spot, num_running, run_jobs, losers, gpus, free, width, held, chain, last, gain
-                            )
+                            num_losers = find_in_the_way(need, spot, num_running, run_jobs, losers, gpus, nodes, gain)
                     left_over = num_losers
                     while left_over > 0 and not good:
                         left_over -= 1
                         loser = losers[left_over]
-                        shift(loser, gpus[loser], 1, free, bits, words, state, width, held, chain, last)
-                        good = fits(need, state, width)
+                        shift(loser, gpus[loser], 1, nodes)
+                        good = fits(need, nodes.hist, width)
                     # Spare those whose leaving did not help.
                     for at in range(num_losers - 1, left_over, -1):
                         loser = losers[at]
-                        shift(loser, gpus[loser], -1, free, bits, words, state, width, held, chain, last)
-                        if good and not fits(need, state, width):
-                            shift(loser, gpus[loser], 1, free, bits, words, state, width, held, chain, last)
+                        shift(loser, gpus[loser], -1, nodes)
+                        if good and not fits(need, nodes.hist, width):
+                            shift(loser, gpus[loser], 1, nodes)
                         else:
                             losers[at] = -1
                     if not good and left_over < num_losers:
                         loser = losers[left_over]
-                        shift(loser, gpus[loser], -1, free, bits, words, state, width, held, chain, last)
+                        shift(loser, gpus[loser], -1, nodes)
                         losers[left_over] = -1
                     for at in range(left_over, num_losers):
                         loser = losers[at]
@@ -276,7 +268,7 @@ def run_preemptive(
                 key = wait_key(order, job, guess, gpus, level, count)
                 push(wait_keys, wait_jobs, class_base[kind], wait_size, kind, key, job)
                 continue
-            take(job, need, free, bits, words, state, width, held, chain, last)
+            take(job, need, nodes)
             waiting -= 1
             num_running = begin(
                 job, now, order, by_gpu, limits, gpus, left, guess, attained, level, position, since, start,
@@ -292,15 +284,16 @@ def find_in_the_way(
     run_jobs: Any,
     losers: Any,
     gpus: Any,
-    free: Any,
-    width: int,
-    held: Any,
-    chain: Any,
-    last: Any,
+    nodes: Nodes,
     gain: Any,
 ) -> int:
     """For a job of several nodes: those from `spot` on that hold the nodes which are cleared at the least cost in GPUs, if
     enough nodes hold nobody else. `gain` (an entry per node, then one per number of free GPUs) is 0 before and after."""
+    free = nodes.free
+    width = nodes.width
+    held = nodes.held
+    chain = nodes.chain
+    last = nodes.last
     for at in range(spot, num_running):
         rest = gpus[run_jobs[at]]
         node = held[run_jobs[at]]

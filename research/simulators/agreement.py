@@ -1,4 +1,4 @@
-"""Our schedules beside those of published simulators, job by job: the table of `traincast accuracy --schedulers`."""
+"""Our schedules beside those of published simulators, job by job."""
 
 import csv
 import math

@@ -1,0 +1,169 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import make_device, make_matmul
+from traincast.catalog import device as find_device
+from traincast.cost.attention import AttentionShape, mean_keys, time_attention
+from traincast.cost.laws import load_laws
+from traincast.cost.learned import load_learned
+from traincast.cost.products import ProductShape, held_share, time_products
+from traincast.cost.silicon import find_silicon, name_unknown_silicon
+from traincast.errors import InvalidInput
+from traincast.spec import Device, Op
+
+SILICON = ["Ampere GA100", "Ada AD102", "Hopper GH100", "Blackwell GB100", "Turing TU104", "CDNA3", "Rubin", ""]
+RAISED = ["matrix", "memory", "cache", "clock", "power"]
+
+devices = st.builds(
+    lambda peak, dram, sm, clock, cache, watts, architecture: make_device(
+        matrix_flop_per_s={"bf16": peak, "fp8": 2 * peak}, memory_bytes_per_s=dram, num_sm=sm, clock_hz=clock,
+        l2_bytes=cache, power_watts=watts, architecture=architecture,
+    ),
+    st.floats(2e13, 5e15), st.floats(1e11, 2e13), st.integers(8, 320), st.floats(8e8, 3e9), st.floats(1e6, 3e8),
+    st.one_of(st.none(), st.floats(60, 1500)), st.sampled_from(SILICON),
+)  # fmt: skip
+
+
+def raise_one(device: Device, what: str, factor: float) -> Device:
+    if what == "matrix":
+        rates = {dtype: rate * factor for dtype, rate in device.matrix_flop_per_s.items()}
+        return replace(device, matrix_flop_per_s=rates)
+    names = {"memory": "memory_bytes_per_s", "cache": "l2_bytes", "clock": "clock_hz", "power": "power_watts"}
+    value = getattr(device, names[what])
+    return device if value is None else replace(device, **{names[what]: value * factor})
+
+
+def some_products(seed: int, size: int = 300) -> ProductShape:
+    rng = np.random.default_rng(seed)
+    m, n, k = (np.ceil(2.0 ** rng.uniform(0, 16, size)) for _ in range(3))
+    batch = np.ceil(2.0 ** rng.uniform(0, 7, size))
+    num_bytes = 2.0 * batch * (m * k + k * n + m * n)
+    return ProductShape(batch=batch, m=m, n=n, k=k, num_bytes=num_bytes, resident=None)
+
+
+def some_attention(seed: int, size: int = 300) -> AttentionShape:
+    rng = np.random.default_rng(seed)
+    queries = np.ceil(2.0 ** rng.uniform(0, 16, size))
+    keys = queries * rng.integers(1, 3, size)
+    head = rng.choice([32.0, 64, 72, 80, 96, 128, 150, 192, 256], size)
+    sequences = np.ceil(2.0 ** rng.uniform(0, 9, size))
+    window = np.where(rng.random(size) < 0.3, np.minimum(256.0, keys), keys)
+    flags = (rng.random((4, size)) < 0.5).astype(np.float64)
+    moved = 8.0 * sequences * keys * head
+    return AttentionShape(sequences, queries, keys, head, flags[0], window, flags[1], 1.0 + flags[2], flags[3], moved)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    device=devices, what=st.sampled_from(RAISED), factor=st.floats(1.0, 4.0), seed=st.integers(0, 10_000), lone=st.booleans(),
+    dtype=st.sampled_from(["bf16", "fp8"]),
+)  # fmt: skip
+def test_no_product_is_slower_on_a_device_that_is_faster_in_one_respect(
+    device: Device, what: str, factor: float, seed: int, lone: bool, dtype: str
+) -> None:
+    law, shape = load_laws().product(dtype), some_products(seed)
+    before, after = (
+        time_products(law, shape, one, dtype, lone=lone).seconds for one in (device, raise_one(device, what, factor))
+    )
+    assert (after <= before * (1 + 1e-9)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    device=devices, what=st.sampled_from(RAISED), factor=st.floats(1.0, 4.0), seed=st.integers(0, 10_000), lone=st.booleans()
+)  # fmt: skip
+def test_no_attention_is_slower_on_a_device_that_is_faster_in_one_respect(
+    device: Device, what: str, factor: float, seed: int, lone: bool
+) -> None:
+    laws, shape = load_laws(), some_attention(seed)
+    before, after = (
+        time_attention(laws.attention, laws.half, shape, one, "bf16", lone=lone).seconds
+        for one in (device, raise_one(device, what, factor))
+    )
+    assert (after <= before * (1 + 1e-9)).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(device=devices, seed=st.integers(0, 10_000))
+def test_products_and_attention_stay_below_the_peak_of_their_units(device: Device, seed: int) -> None:
+    laws, peak = load_laws(), device.matrix_flop_per_s["bf16"]
+    shape = some_products(seed)
+    flop = 2.0 * shape.batch * shape.m * shape.n * shape.k
+    assert (flop / time_products(laws.half, shape, device, "bf16", lone=True).seconds <= peak).all()
+    fused = some_attention(seed)
+    flop = 4.0 * fused.sequences * fused.queries * mean_keys(fused) * fused.size
+    assert (flop / time_attention(laws.attention, laws.half, fused, device, "bf16", lone=True).seconds <= peak).all()
+
+
+def test_a_causal_mask_halves_the_keys_and_a_window_bounds_them() -> None:
+    def keys(causal: float, window: float) -> float:
+        one, length = np.ones(1), np.full(1, 4096.0)
+        shape = AttentionShape(one, length, length, 64 * one, causal * one, window * one, 0 * one, one, 0 * one, one)
+        return float(mean_keys(shape)[0])
+
+    assert keys(0.0, 4096) == 4096
+    assert keys(1.0, 4096) == pytest.approx(4097 / 2)
+    assert 120 < keys(1.0, 128) < 128
+
+
+@pytest.mark.parametrize("name", ["a100-sxm4-80g", "h100-sxm-80g", "l40s", "b200-sxm-180g"])
+def test_lasting_load_is_slower_than_a_lone_kernel_and_more_so_with_few_watts_per_flop(name: str) -> None:
+    law, device = load_laws().half, find_device(name)
+    lone, lasting = (float(held_share(law, device, "bf16", load=load)) for load in (0.0, 1.0))
+    assert 0.5 < lasting < lone < 1.0
+    a100 = find_device("a100-sxm4-80g")
+    assert (
+        lasting / lone
+        <= float(held_share(law, a100, "bf16", load=1.0) / held_share(law, a100, "bf16", load=0.0)) + 1e-9
+    )
+
+
+def test_an_architecture_nobody_entered_is_named_and_widens() -> None:
+    rubin = replace(find_device("b200-sxm-180g"), name="r100", architecture="Rubin")
+    assert not find_silicon(rubin).known
+    assert "r100" in (name_unknown_silicon(rubin) or "")
+    assert name_unknown_silicon(find_device("b200-sxm-180g")) is None
+    product = make_matmul(m=8192, n=8192, k=8192, dtype="bf16")
+    known, unknown = (load_learned().predict([product], one) for one in (find_device("b300-sxm-270g"), rubin))
+    assert unknown.log_sigma[0] > known.log_sigma[0] + 0.1
+
+
+def test_a_law_that_would_slow_faster_units_down_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="slower"):
+        replace(load_laws().half, power_exponent=1.1)
+
+
+@pytest.mark.parametrize(("width", "slower"), [(4096, 1.0), (4100, 1.12), (4098, 1.25), (4097, 1.45)])
+def test_widths_that_are_no_whole_vectors_cost_time(width: int, slower: float) -> None:
+    device = find_device("a100-sxm4-80g")
+    odd, even = (
+        load_learned().predict([make_matmul(m=8192, n=4096, k=k, dtype="bf16")], device).seconds[0] / k
+        for k in (width, 4096)
+    )
+    assert odd / even == pytest.approx(slower, rel=0.03)
+
+
+def make_attention(name: str = "aten._scaled_dot_product_flash_attention", **attrs: int | str | bool) -> Op:
+    shape = {"batch": 4, "heads": 32, "kv_heads": 32, "q_len": 4096, "kv_len": 4096, "head_dim": 128, "causal": True}
+    moved = 2.0 * 4 * 4096 * 32 * 128
+    return Op(
+        name=name, kind="attention", flop=1e12, bytes_read=3 * moved, bytes_written=moved, dtype="bf16",
+        attrs={**shape, **attrs},
+    )  # fmt: skip
+
+
+def test_the_generation_of_an_attention_kernel_matters_on_hopper_and_not_on_ampere() -> None:
+    def seconds(device: str, kernel: str) -> float:
+        return float(load_learned().predict([make_attention(kernel=kernel)], find_device(device)).seconds[0])
+
+    assert seconds("a100-sxm4-80g", "flash-2") == pytest.approx(seconds("a100-sxm4-80g", "flash-3"))
+    assert 1.2 < seconds("h100-sxm-80g", "flash-2") / seconds("h100-sxm-80g", "flash-3") < 2.5
+
+
+def test_an_unknown_generation_of_attention_is_refused_by_name() -> None:
+    with pytest.raises(InvalidInput, match="flash-9"):
+        load_learned().predict([make_attention(kernel="flash-9")], find_device("h100-sxm-80g"))
