@@ -31,9 +31,9 @@ def advise(
             "--gres are judged. Implies --slurm.",
         ),
     ] = None,
-    time_quantile: options.TimeQuantile = 0.95,
     calibration: CalibrationOption = None,
     given: GivenOption = None,
+    time_quantile: options.TimeQuantile = 0.95,
     json: options.Json = False,
     color: options.Color = "auto",
 ) -> None:

@@ -53,8 +53,15 @@ def fit(
         return pose_job(at, chosen, cluster=cluster, stack=stack)
 
     batch = 1 if asked.batch is None else asked.batch
-    learned = load_learned(calibration, given)
-    found = find_fit(pose, cluster, plan, batch=batch, seq=asked.seq, confidence=confidence, calibration=learned)
+    found = find_fit(
+        pose,
+        cluster,
+        plan,
+        batch=batch,
+        seq=asked.seq,
+        confidence=confidence,
+        calibration=load_learned(calibration, given),
+    )
     if svg is not None:
         _draw(svg, found.now, pose(found.batch, asked.seq, plan), plan)
     if json:
