@@ -80,9 +80,7 @@ class Campaign:
                 print(f"{self.name}: its own sample is not accepted: {verdict}")
                 self.verdicts["not accepted"] += 1
         # What garbage reaches is the first check.
-        first = set().union(
-            *(self._trace(content) for content in (b"", b"\0" * 50, self.draw.randbytes(400), b"x,y\n1,2\n"))
-        )
+        first = set().union(*(self._trace(content) for content in (b"\xff" * 50, self.draw.randbytes(400), b"garbage")))
         self.known |= first
         limit_memory(self.options.memory_gib)
         begun = time.process_time()

@@ -122,3 +122,65 @@ def test_samples_are_counted_over_replicas_and_micro_batches() -> None:
     assert answer.global_batch == 32 * 4 * 2
     assert answer.job.num_steps == 7
     assert answer.samples_per_s == pytest.approx(answer.global_batch / answer.step.seconds)
+
+
+def test_a_loader_on_every_node_feeds_the_devices_of_that_node() -> None:
+    nodes, devices, rate = 2, 4, 100.0
+    job = Job(graph=make_mlp(batch=32), steps=10, loading_samples_per_s=rate)
+    answer = forecast(job, make_cluster(nodes=nodes, devices_per_node=devices))
+    expected_s = 10 * (32 * nodes * devices / (rate * nodes) - answer.step.seconds)
+    assert answer.job.loading_stall_s == pytest.approx(expected_s, rel=1e-6)
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoKinds:
+    """Products and element-wise operators take a second in all each, with one log error."""
+
+    sigma: float
+
+    def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
+        factor = math.exp(1.645 * self.sigma)
+        counts = {"matmul": 0, "elementwise": 0}
+        for task, count in zip(stage.tasks, stage.counts(), strict=True):
+            if isinstance(task, Op) and task.kind in counts:
+                counts[task.kind] += count
+        seconds = [
+            1 / counts[task.kind] if isinstance(task, Op) and task.kind in counts else 0.0 for task in stage.tasks
+        ]
+        return tuple(
+            Estimate(seconds=each, low_s=each / factor, high_s=each * factor, limit="compute", ground="transfer")
+            for each in seconds
+        )
+
+
+def test_errors_of_different_kinds_of_operators_are_independent() -> None:
+    job = Job(graph=workload("gpt2", batch=1, seq=64), stack=Stack(log_sigma=0.001))
+    one = forecast(job, make_cluster(), costs=OnlyProducts(0.3)).step
+    two = forecast(job, make_cluster(), costs=TwoKinds(0.3)).step
+    assert math.log(two.high_s / two.seconds) == pytest.approx(
+        math.log(one.high_s / one.seconds) / math.sqrt(2), rel=0.05
+    )
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_utilization_is_the_share_of_what_all_devices_could_compute(devices: int) -> None:
+    graph = workload("gpt2", batch=2, seq=128, precision="fp16")
+    cluster = make_cluster(devices_per_node=devices)
+    answer = forecast(Job(graph=graph), cluster)
+    expected = graph.flop * devices / (answer.step.seconds * 1e14 * devices)
+    assert answer.utilization == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_smallest_device_and_the_fullest_stage_decide_what_fits() -> None:
+    small, large = make_device(name="s", memory_bytes=12e9), make_device(name="l", memory_bytes=80e9)
+    groups = (*make_cluster(device=large).groups, *make_cluster(device=small).groups)
+    graph = workload("gpt2", batch=2, seq=128)
+    memory = forecast(Job(graph=graph), Cluster(name="mixed", groups=groups)).memory
+    assert memory.capacity_bytes == pytest.approx(12e9, rel=0.2)
+    piped = forecast(
+        Job(graph=graph), make_cluster(devices_per_node=4), Parallelism(pipeline=4, micro_batches=8)
+    ).memory
+    assert len(piped.stage_peaks) == 4
+    # The first stage keeps most micro-batches in flight, and the table of tokens with them.
+    assert piped.peak_bytes == pytest.approx(max(piped.stage_peaks))
+    assert max(piped.stage_peaks) > 1.2 * min(piped.stage_peaks)

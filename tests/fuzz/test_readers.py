@@ -86,6 +86,10 @@ FOUND = {
         "job file",
         b'source = "gpt2"\n[cluster]\ndevice = "a100-80g"\nprice_per_device = ' + b"9" * 400,
     ),
+    "more nodes than a list can hold": (
+        "job file",
+        b'source = "gpt2"\n[cluster]\ndevice = "a100-80g"\ndevices_per_node = 4\nnodes = ' + b"9" * 40,
+    ),
     "deeply nested TOML": ("job file", b"source = " + b"[" * 3000 + b"]" * 3000),
     "a source too long to be a file": ("job file", b'source = "' + b"x" * 5000 + b'"'),
     "an empty table of measurements": ("measurements csv", b""),
@@ -127,6 +131,7 @@ def test_an_onnx_operation_whose_name_is_no_text_is_refused(tmp_path: Path) -> N
         ("tensorflow pbtxt", "tensorflow-loop.pbtxt"),
         ("tensorflow saved model", "tensorflow-reshape.pb"),
         ("measurements csv", "measurements-digits.csv"),
+        ("tensorflow saved model", "tensorflow-read-of-nothing.pb"),
     ],
 )
 def test_files_that_once_crashed_a_reader_are_refused(name: str, file: str, tmp_path: Path) -> None:

@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 
 MOST_ANSWERS = 200_000
 """Of single steps that an engine remembers before it starts afresh."""
-MOST_MODELS = 64
-"""Sets of constants that an engine with a calibration keeps an engine for."""
 _PRODUCTS = ("matmul", "conv", "attention", "rnn")
 
 _ALONE = Parallelism()
@@ -90,7 +88,6 @@ class Engine:
         self.costs = costs if measured is None else _price_machine(measured)
         self.calibration = calibration if measured is None else None
         self._remember: Remember = Memo(tracks=(Parallelism, Collective), most=most)
-        self._under: dict[int, Engine] = {}
 
     def forecast(
         self, job: Job, cluster: Cluster, parallelism: Parallelism | None = None, *, draw: bool = False,
@@ -116,12 +113,10 @@ class Engine:
         from traincast.forecast.corrections import forecast_calibrated
 
         def ask(learned: CostModel) -> Forecast:
-            if id(learned) not in self._under:
-                if len(self._under) >= MOST_MODELS:
-                    self._under.clear()
-                # The engine holds its costs, so that no other model can have the same identity while it is here.
-                self._under[id(learned)] = Engine(costs=learned)
-            return self._under[id(learned)].forecast(job, cluster, plan, draw=draw, activity=activity)
+            engine = Engine(costs=learned)
+            # What does not depend on the costs is shared: answers are kept by the model that gave them.
+            engine._remember = self._remember
+            return engine.forecast(job, cluster, plan, draw=draw, activity=activity)
 
         return forecast_calibrated(calibration, job, cluster, plan, ask=ask, activity=activity)
 
@@ -214,11 +209,8 @@ class Engine:
         again is added as a share of its forward pass.
         """
         check_size(plan, cluster)
-        if (
-            self.calibration is not None
-            or not isinstance(self.model(job), PartwiseCostModel)
-            or self._may_reuse(job, cluster, plan)
-        ):
+        corrected = self.calibration is not None or self._may_reuse(job, cluster, plan)
+        if corrected or not isinstance(self.model(job), PartwiseCostModel):
             return 0.0, 0.0
         work = self._remember(self._find_work, job.graph, plan, job.compiled, cluster, self.model(job), job.cuda_graphs,
                               None if plain is None else plain.graph)  # fmt: skip

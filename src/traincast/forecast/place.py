@@ -12,6 +12,8 @@ from traincast.errors import InvalidInput
 from traincast.spec import Cluster, Device, Link, NodeGroup
 from traincast.units import GIGA
 
+MOST_NODES = 2**20
+"""More than any cluster has; a list of them still fits."""
 NVLINK_FROM_BYTES_PER_S = 40 * GIGA
 """A link inside a node of at least this rate is taken for NVLink, a slower one for PCIe."""
 RDMA_FROM_BYTES_PER_S = 200 * GIGA / 8
@@ -132,6 +134,10 @@ def _count_devices(table: dict[str, Any], num_wanted: int) -> list[int] | None:
         size = num_wanted // nodes
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         return None
+    if nodes > MOST_NODES:
+        raise InvalidInput(
+            f"nodes = {nodes if nodes < 10**30 else 'a huge number'}; a cluster has at most {MOST_NODES:,}"
+        )
     return [size] * nodes
 
 

@@ -136,6 +136,10 @@ class Dispatcher:
             self.meter.cache_hits += 1
         return found
 
+    def check_room(self) -> None:
+        """Refuse what no worker could take, before it is parsed."""
+        self._quick.check_room(CLIENT.get())
+
     async def answer(self, task: str, body: AskBody, *, raw: bytes = b"") -> bytes:
         """A forecast or a fit: from memory, from the same question under way, or from a worker."""
         request, options = await self.settle(body)

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from traincast.service.access import Rates, Tokens, allows, is_allowed_host, needed_scope
 from traincast.service.audit import AuditLog
 from traincast.service.dispatch import CLIENT, LARGE_BODY, Dispatcher
+from traincast.service.pool import Busy
 from traincast.units import MIB, show_bytes
 
 log = logging.getLogger("traincast.service")
@@ -193,6 +194,10 @@ class Guard:
             scope["recalled"] = scope["path"]
             await _send_json(send, 200, known)
             return
+        try:
+            self._dispatcher.check_room()
+        except Busy as busy:
+            raise Refused(429, str(busy), retry_after_s=busy.retry_after_s) from busy
         waiting = iter(messages)
 
         async def again() -> Message:

@@ -170,23 +170,42 @@ class Pool:
                 return
         self._idle.append(worker)
 
+    def check_room(self, client: str) -> None:
+        """Refuse a request that would be refused anyhow, before anything is spent on it."""
+        if not self._idle and self._is_full() and self._is_heaviest(client):
+            raise self._refusal()
+
     def _make_room(self, client: str) -> None:
         """Refuse the request, or the latest of the client that has the most waiting."""
-        wait_s = self.num_waiting * self._mean_s / len(self._workers)
-        within = self.num_waiting < self.ALWAYS_WAITING or wait_s < self._patience_s
-        if within and self.num_waiting < self._max_waiting:
+        if not self._is_full():
             return
-        self.num_refused += 1
-        refusal = Busy(
-            f"{self.num_waiting} requests wait already, the most that may; ask again later", retry_after_s=wait_s
-        )
-        heaviest = max(self._waiting, key=lambda name: len(self._waiting[name]))
-        if len(self._waiting[heaviest]) <= len(self._waiting.get(client, ())) + 1:
+        refusal = self._refusal()
+        if self._is_heaviest(client):
             raise refusal
+        heaviest = max(self._waiting, key=lambda name: len(self._waiting[name]))
         turn = self._waiting[heaviest][-1]
         self._forget(heaviest, turn)
         if not turn.done():
             turn.set_exception(refusal)
+
+    @property
+    def _wait_s(self) -> float:
+        """About how long the next request would wait."""
+        return self.num_waiting * self._mean_s / len(self._workers)
+
+    def _is_full(self) -> bool:
+        is_patient = self.num_waiting < self.ALWAYS_WAITING or self._wait_s < self._patience_s
+        return self.num_waiting >= self._max_waiting or not is_patient
+
+    def _is_heaviest(self, client: str) -> bool:
+        most = max((len(turns) for turns in self._waiting.values()), default=0)
+        return most <= len(self._waiting.get(client, ())) + 1
+
+    def _refusal(self) -> Busy:
+        self.num_refused += 1
+        return Busy(
+            f"{self.num_waiting} requests wait already, the most that may; ask again later", retry_after_s=self._wait_s
+        )
 
     def _forget(self, client: str, turn: "asyncio.Future[Worker]") -> None:
         turns = self._waiting.get(client)
