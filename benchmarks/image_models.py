@@ -15,6 +15,7 @@ import numpy as np
 from traincast import catalog
 from traincast.cost.learned import load_learned
 from traincast.files import load_graph
+from traincast.lower.evaluate import mark_evaluation
 from traincast.lower.fuse import fuse
 from traincast.spec import Graph, Op, Stage
 
@@ -46,13 +47,10 @@ def as_run(graph: Graph, family: str, *, new_norms: bool) -> Graph:
     fast = any(family.startswith(name) for name in FAST_NORM_MODULES) or new_norms
     normed: set[int] = set()
     ops: list[Op] = []
-    for op in graph.ops:
-        if op.kind == "norm":
-            if "batch" in str(op.attrs["function"]):
-                op = replace(op, attrs={**op.attrs, "training": False})
-            elif fast and op.dtype == "fp32":
-                op = replace(op, dtype="fp16", bytes_read=op.bytes_read / 2, bytes_written=op.bytes_written / 2)
-                normed.update((*op.reads, *op.writes))
+    for op in mark_evaluation(graph).ops:
+        if op.kind == "norm" and "batch" not in str(op.attrs["function"]) and fast and op.dtype == "fp32":
+            op = replace(op, dtype="fp16", bytes_read=op.bytes_read / 2, bytes_written=op.bytes_written / 2)
+            normed.update((*op.reads, *op.writes))
         ops.append(op)
     casts = [op for op in ops if op.kind == "copy" and op.name == "aten._to_copy" and normed & {*op.reads, *op.writes}]
     dropped = {id(op) for op in casts}

@@ -30,6 +30,8 @@ GENERAL = frozenset(
         "pytorch",
         "torch",
         "torch.compile",
+        "distributeddataparallel",
+        "fully_shard",
         "eager",
         "ds",
         "tf",

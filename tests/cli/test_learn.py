@@ -73,3 +73,21 @@ def test_the_commands_of_a_batch_name_what_was_learnt_and_answer_the_same(run: R
     assert words[-2:] == ["--given", str(runs)]
     answer = json.loads(run(*words[1:], "--json").out)
     assert float(rows[1]["step_s"]) == pytest.approx(answer["step"]["seconds"], rel=1e-8)
+
+
+def test_every_command_that_forecasts_takes_what_was_learnt(run: Run, runs: Path, tmp_path: Path) -> None:
+    run("learn", runs, "-o", tmp_path / "mine.json")
+    learned = ("--calibration", tmp_path / "mine.json")
+    step_s = seconds(run, *learned)
+    job = ("gpt2", "--device", "a100-sxm4-40g", "--precision", "fp32", "--seq", "256", "--json")
+    advice = json.loads(run("advise", *job, "--batch", 4, *learned).out)
+    assert advice["forecast"]["step"]["seconds"] == pytest.approx(step_s)
+    plain, found = (json.loads(run("fit", *job, "--batch", 4, *words).out) for words in ((), learned))
+    assert found != plain
+    plans = json.loads(
+        run(
+            "plan", *job, "--gpus", 1, "--batch", 4, "--global-batch", 4, "--steps", 10, "--zero", 0, "--recompute", "none",
+            *learned,
+        ).out
+    )  # fmt: skip
+    assert plans["plans"][0]["forecast"]["step"]["seconds"] == pytest.approx(step_s)

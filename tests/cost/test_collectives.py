@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from builders import make_cluster
 from traincast.catalog import link
 from traincast.cost.collectives import (
-    ADDING_RANKS,
     LONGEST_RING,
+    PLAIN_RANKS,
     TRANSPORT_CONSTANTS,
     LinkConstants,
     Pipelined,
@@ -120,6 +120,19 @@ def test_a_node_more_is_never_faster_for_the_same_message(
     assert seconds(kind, size, more) >= seconds(kind, size, one) * (1 - 1e-12)
 
 
+@given(kind=st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]), size=sizes, hosts=st.integers(1, 17),
+       per_host=st.sampled_from([1, 2, 4]))  # fmt: skip
+def test_a_host_more_in_a_rack_is_never_faster_for_the_same_message(
+    kind: str, size: float, hosts: int, per_host: int
+) -> None:
+    switch = link("nvswitch-nvl72")
+    one, more = (
+        build(per_node=per_host, nodes=n, intra=switch, domains=(Domain(num_devices=72, link=switch),))
+        for n in (hosts, hosts + 1)
+    )
+    assert seconds(kind, size, more) >= seconds(kind, size, one) * (1 - 1e-12)
+
+
 @pytest.mark.parametrize("kind", COLLECTIVES)
 def test_one_rank_sends_nothing(kind: str) -> None:
     assert seconds(kind, 1e9, build(per_node=1)) == 0
@@ -198,9 +211,9 @@ def test_devices_without_peer_access_share_what_their_host_copies() -> None:
     assert of(4) == pytest.approx(of(8)) == pytest.approx(15e9, rel=0.05)
 
 
-def test_switches_add_from_eight_ranks_on() -> None:
+def test_switches_add_for_more_than_a_few_ranks() -> None:
     adding = replace(link("nvswitch-h100"), reduces=True)
-    for ranks, wanted in ((ADDING_RANKS, "in-switch"), (ADDING_RANKS // 2, "ring")):
+    for ranks, wanted in ((2 * PLAIN_RANKS, "in-switch"), (PLAIN_RANKS, "ring")):
         assert MODEL.choose("all_reduce", 1e9, route_of(build(per_node=ranks, intra=adding)))[0] == wanted
     plain = build(per_node=8, intra=replace(adding, reduces=False))
     assert MODEL.choose("all_reduce", 1e9, route_of(plain))[0] == "ring"
@@ -328,3 +341,16 @@ def test_a_rack_is_one_domain_and_a_pod_on_a_network_is_not() -> None:
         build(per_node=4, nodes=18, domains=(Domain(num_devices=36, link=link("infiniband-ndr")),)).devices_per_domain
         == 4
     )
+
+
+def test_tokens_that_are_sent_once_to_each_node_take_less_of_the_network() -> None:
+    cluster = build(per_node=8, nodes=8)
+
+    def of(copies: float) -> float:
+        task = Collective(
+            kind="all_to_all", num_bytes=1e9, axis="expert", num_ranks=64, stride=1, phase="forward", copies=copies
+        )
+        return MODEL.estimate(task, cluster).seconds
+
+    # Eight copies fall on 8 (1 - (7/8)^8) = 5.25 of the eight nodes.
+    assert of(8) / of(1) == pytest.approx(5.25 / 8, rel=0.1)

@@ -104,3 +104,10 @@ def test_waiting_seen_on_few_ranks_is_expected_to_grow_on_more() -> None:
     found = [moved(replace(LABELS, num_devices=count), *runs) for count in (1, 2, 4, 8, 16)]
     assert found == sorted(found)
     assert found[-1] > found[2]
+
+
+def test_only_models_of_varying_inputs_learn_waiting_from_each_other() -> None:
+    speech = {"model": "speech", "family": "recurrent", "varying_inputs": True}
+    runs = [known(step_s, num_devices=count, **speech) for count, step_s in ((1, 1.0), (8, 1.5))]
+    asked = replace(LABELS, num_devices=8)
+    assert moved(replace(asked, varying_inputs=True), *runs) > moved(asked, *runs) + 0.03

@@ -17,6 +17,7 @@ from traincast.learn.select import CHOICES, Fold, choose, possible_novelties, re
 from traincast.learn.stack_fit import MeasuredStep
 from traincast.spec import Estimate, Job, Parallelism, RunLabels, Stack
 from traincast.spec.calibration import Choice
+from traincast.units import NORMAL_90
 
 
 def make_step(*, slower: float = 1.0, batch: int = 8, devices: int = 1, **values: object) -> MeasuredStep:
@@ -209,6 +210,6 @@ def test_an_interval_holds_the_errors_of_what_was_left_out() -> None:
     sure = Choice(constants=True, log_sigma=0.1)
     assert doubt(IGNORE, step, own=step) == step
     wide = doubt(sure, step, own=step)
-    assert math.log(wide.high_s / wide.low_s) == pytest.approx(2 * 1.6449 * 0.1)
+    assert math.log(wide.high_s / wide.low_s) == pytest.approx(2 * NORMAL_90 * 0.1)
     near = doubt(replace(sure, near=True, stretch=2.0), step, own=step)
     assert math.log(near.high_s / near.low_s) == pytest.approx(2 * math.log(1.1 / 0.9))

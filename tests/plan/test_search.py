@@ -15,14 +15,16 @@ from traincast.cost.roofline import Roofline
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast import forecast
 from traincast.forecast.arbitrate import load_layers
+from traincast.forecast.labels import label_run
 from traincast.forecast.resolve import build_job, fill_in, load_source
+from traincast.learn import learn
 from traincast.plan import Limits, Space, job_quantile_s, meet_probability, plan, search_plans
 from traincast.plan.advice import advise
 from traincast.plan.fit import find_fit
 from traincast.plan.search import search
 from traincast.plan.space import Shape, list_candidates
 from traincast.plan.vary import space_of
-from traincast.spec import Question, WorkloadOptions
+from traincast.spec import Calibration, MeasuredRun, Question, WorkloadOptions
 
 CLUSTERS = (catalog.cluster("aws-p4d.24xlarge", nodes=1), catalog.cluster("aws-p3.16xlarge", nodes=1))
 
@@ -238,8 +240,26 @@ def test_costs_of_ones_own_reach_every_plan() -> None:
         assert again.step != forecast(pose(one.batch, "none"), one.cluster, one.parallelism).step
 
 
+def test_what_runs_have_taught_reaches_plans_and_fits() -> None:
+    job, cluster = Job(graph=make_mlp(), steps=10), make_cluster(devices_per_node=1, device=make_device(name="core"))
+    plain = forecast(job, cluster)
+    run = MeasuredRun(
+        labels=label_run(job, cluster, Parallelism()), job=job, cluster=cluster, parallelism=Parallelism(),
+        step_s=2 * plain.step.seconds,
+    )  # fmt: skip
+    calibration = learn([run, run], name="core")
+    (best,) = plan(job, cluster, space=Space(global_batch=32, recompute=("none",)), calibration=calibration)
+    assert best.forecast == forecast(job, cluster, best.parallelism, calibration=calibration)
+    assert best.forecast.step.seconds == pytest.approx(2 * plain.step.seconds, rel=0.02)
+    fit = find_fit(
+        lambda batch, seq, plan: Job(graph=make_mlp(batch=batch)), cluster, Parallelism(), batch=32, seq=None,
+        confidence=0.9, calibration=calibration,
+    )  # fmt: skip
+    assert fit.now.step == best.forecast.step
+
+
 def test_a_calibration_reaches_plans_fits_and_advice() -> None:
-    calibration = load_layers()
+    calibration = Calibration(name="core", machine=load_layers())
     job = Job(graph=make_mlp(), steps=10)
     cluster = make_cluster(devices_per_node=1, device=make_device(name=calibration.name))
     space = Space(global_batch=32, recompute=("none",))

@@ -18,7 +18,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--class-sigma": {"class_sigma": 1.5},
     "--bias": {"bias": 0.1},
     "--knows": {"knows": "history"},
-    "--preempt-cost": {"preempt_cost": 900.0},
+    "--preempt-cost": {"preempt_cost": 200.0},
     "--resize-cost": {"resize_cost": 900.0},
     "--mtbf-hours": {"mtbf": 12.0},
     "--checkpoint-every": {"mtbf": 12.0, "checkpoint_every": 60.0},
@@ -64,7 +64,17 @@ def run(trace: str, policy: str, **words: Any) -> bytes:
     return b"".join(np.asarray(column).tobytes() for column in (schedule.start_s, schedule.end_s, schedule.run_s))
 
 
-SLOW = ("sia", "pollux", "makespan", "finish-time-fairness", "cost", "max-throughput", "max-min-perf", "isolated")
+SLOW = (
+    "sia",
+    "optimus",
+    "pollux",
+    "makespan",
+    "finish-time-fairness",
+    "cost",
+    "max-throughput",
+    "max-min-perf",
+    "isolated",
+)
 NO_DIFFERENCE = {
     ("gandiva", "--placement"): "with two jobs on every GPU of this crowded trace it does not matter on which",
     ("makespan", "--bias"): "a common factor moves the limits of its halving only now and then",

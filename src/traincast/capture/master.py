@@ -50,7 +50,8 @@ def _widen_state(tensors: list[Tensor], halves: set[int], graph: Graph) -> None:
 def _keep_gradients(tensors: list[Tensor], gradients: list[int], dtype: str) -> dict[int, int]:
     """Places of computed gradients to those of the sums that are kept."""
     kept = {place: len(tensors) + number for number, place in enumerate(gradients)}
-    tensors += [replace(tensors[place], dtype=dtype) for place in gradients]
+    # The ending marks gradients that stay through the whole step (see traincast.simulate.memory).
+    tensors += [replace(tensors[place], dtype=dtype, name=f"{tensors[place].name}.main_grad") for place in gradients]
     for place in gradients:
         tensors[place] = replace(tensors[place], role="temporary", copies=1)
     return kept

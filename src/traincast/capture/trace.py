@@ -285,49 +285,73 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
                 handle.remove()
 
 
-def capture(
-    model: Any,
-    inputs: Any = (),
-    *,
-    loss: Any = None,
-    target: Any = None,
-    optimizer: Any = "adamw",
-    mode: str = "training_step",
-    precision: str = "fp32",
-    name: str = "",
-    accumulate: int = 1,
-    max_grad_norm: float | None = None,
-    implementation: str = "foreach",
-    batch_size: int | None = None,
-    samples_unit: str = "samples",
-    tokens_per_sample: int = 1,
-    source: str = "torch",
-    folded: bool = True,
-    holds_output: bool = True,
-    kernels: str = "fast",
-    mask_density: float = 0.5,
-    rules: Mapping[str, Rule] | None = None,
-) -> Graph:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a step is recorded."""
+
+    loss: Any = None
+    """A function of the output (and of `target`), "cross_entropy", "mse", or None: the model's own loss, else the mean of its
+    output."""
+    target: Any = None
+    optimizer: Any = "adamw"
+    """A name, a torch optimizer, its class, a function that makes one from the parameters, or a list of these."""
+    mode: str = "training_step"
+    precision: str = "fp32"
+    name: str = ""
+    accumulate: int = 1
+    max_grad_norm: float | None = None
+    implementation: str = "foreach"
+    batch_size: int | None = None
+    """Of one pass; otherwise the first dim of the first input."""
+    samples_unit: str = "samples"
+    tokens_per_sample: int = 1
+    source: str = "torch"
+    folded: bool = True
+    holds_output: bool = True
+    """The loop keeps a name for what the model returned, so that it lives through the backward pass."""
+    kernels: str = "fast"
+    """fast: known kernels in the place of the loops that a CPU runs; reference: the loops."""
+    mask_density: float = 0.5
+    """The share of masks and boxes that hold where the data decide."""
+    rules: Mapping[str, Rule] | None = None
+    """What calls of operations mean that this package does not know."""
+
+    def __post_init__(self) -> None:
+        for kind, value, allowed in (
+            ("kernels", self.kernels, KERNEL_CHOICES),
+            ("mode", self.mode, MODES),
+            ("precision", self.precision, PRECISIONS),
+            ("optimizer implementation", self.implementation, IMPLEMENTATIONS),
+        ):
+            if value not in allowed:
+                raise UnknownName(kind, value, allowed)
+        if self.accumulate < 1:
+            raise InvalidInput(f"accumulate = {self.accumulate}; it must be at least 1")
+        if not 0 < self.mask_density <= 1:
+            raise InvalidInput(f"mask_density = {self.mask_density}; it must be above 0 and at most 1")
+
+
+def capture(model: Any, inputs: Any = (), **options: Any) -> Graph:
     """Record one step of `model`, a module or a function that builds one (then its weights are never allocated).
 
     `inputs` are the arguments of its forward: a tensor, a tuple, a mapping of keyword arguments, or a function that makes
-    them. `loss` is a function of the output (and of `target`, when that is given, itself or as a function that makes it),
-    "cross_entropy", "mse", or None: the model's own loss, else the mean of its output. `optimizer` is a name, a torch
-    optimizer, its class, a function that makes one from the parameters, or a list of these. `holds_output`: the loop keeps a
-    name for what the model returned, so that it lives through the backward pass. The batch is the first dim of the
-    first input unless `batch_size` says otherwise, times `accumulate`.
+    them. The options are the fields of `Options`; the batch of the graph is that of one pass times `accumulate`.
     """
-    _check_options(
-        mode=mode, precision=precision, accumulate=accumulate, implementation=implementation, kernels=kernels
-    )
-    recorder = _Recorder(tf32=precision == "tf32", mask_density=mask_density, rules=rules)
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    unknown = [key for key in options if key not in Options.__dataclass_fields__]
+    if unknown:
+        raise UnknownName("option of capture", unknown[0], Options.__dataclass_fields__, plural="options of capture")
+    return _capture(model, inputs, Options(**options))
+
+
+def _capture(model: Any, inputs: Any, how: Options) -> Graph:
+    recorder = _Recorder(tf32=how.precision == "tf32", mask_density=how.mask_density, rules=how.rules)
+    name = how.name
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        patch_imported = stack.enter_context(_patched(recorder, kernels=kernels))
+        patch_imported = stack.enter_context(_patched(recorder, kernels=how.kernels))
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(fake)
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(recorder)
         stack.enter_context(_Interception(recorder.values))
         try:
@@ -336,43 +360,29 @@ def capture(
             # torch.compile keeps the eager module, which is what can be recorded.
             module = getattr(module, "_orig_mod", module)
             given = _made(inputs)
-            if isinstance(module, nn.Module):
-                _materialise(module, given)
-            else:
+            if not isinstance(module, nn.Module):
                 raise CaptureFailed(f"{_called(model)} returned a {type(module).__name__}; a torch.nn.Module is needed")
+            _materialise(module, given)
             name = name or type(module).__name__
             step = _Step(
-                module=module, recorder=recorder, loss=loss, target=_made(target), mode=mode, precision=precision,
-                accumulate=accumulate, holds_output=holds_output,
+                module=module, recorder=recorder, loss=how.loss, target=_made(how.target), mode=how.mode,
+                precision=how.precision, accumulate=how.accumulate, holds_output=how.holds_output,
             )  # fmt: skip
             with step.prepared(given) as ready:
                 ready.run()
                 _append_optimizer(
-                    ready, optimizer=optimizer, implementation=implementation, max_grad_norm=max_grad_norm
+                    ready, optimizer=how.optimizer, implementation=how.implementation, max_grad_norm=how.max_grad_norm
                 )
                 graph = ready.graph(
-                    name=name, batch_size=batch_size, samples_unit=samples_unit, tokens_per_sample=tokens_per_sample,
-                    source=source,
+                    name=name, batch_size=how.batch_size, samples_unit=how.samples_unit,
+                    tokens_per_sample=how.tokens_per_sample, source=how.source,
                 )  # fmt: skip
         except TraincastError:
             raise
         except Exception as error:
             raise _explain(error, recorder, name or _called(model)) from error
-    graph = fold(graph) if folded else graph
-    return keep_master(graph, gradient=_MASTER[precision]) if precision in _MASTER else graph
-
-
-def _check_options(*, mode: str, precision: str, accumulate: int, implementation: str, kernels: str) -> None:
-    for kind, value, allowed in (
-        ("kernels", kernels, KERNEL_CHOICES),
-        ("mode", mode, MODES),
-        ("precision", precision, PRECISIONS),
-        ("optimizer implementation", implementation, IMPLEMENTATIONS),
-    ):
-        if value not in allowed:
-            raise UnknownName(kind, value, allowed)
-    if accumulate < 1:
-        raise InvalidInput(f"accumulate = {accumulate}; it must be at least 1")
+    graph = fold(graph) if how.folded else graph
+    return keep_master(graph, gradient=_MASTER[how.precision]) if how.precision in _MASTER else graph
 
 
 def _materialise(module: nn.Module, inputs: Any) -> None:
@@ -416,37 +426,8 @@ def _patched(recorder: _Recorder, *, kernels: str) -> Iterator[Callable[[], None
         saved.append((owner, attribute, vars(owner).get(attribute)))
         setattr(owner, attribute, replacement)
 
-    def keep(tensor: Any, *arguments: Any, **options: Any) -> Any:
-        return tensor
-
-    for attribute in ("uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_",
-                      "kaiming_normal_", "orthogonal_", "sparse_"):  # fmt: skip
-        patch(nn.init, attribute, keep)
-    patch(nn.Module, "_apply", _apply)
-    patch(FakeTensor, "__format__", _format)
-    patch(nn.Module, "cuda", lambda module, device=None: module)
-    # Functions that torch.nn.functional calls itself never pass the function mode.
-    patch(F, "scaled_dot_product_attention", fused.attention)
-    patch(F, "dropout", _dropout)
-    replace_losses(patch)
-    for attribute in ("embedding", "embedding_bag"):
-        patch(F, attribute, _dense_lookup(getattr(F, attribute), recorder))
-    patch(nn.parameter.UninitializedParameter, "__new__", _really(nn.parameter.UninitializedParameter.__new__))
-    patch(nn.parameter.UninitializedBuffer, "__new__", _really(nn.parameter.UninitializedBuffer.__new__))
-    patch(
-        nn.parameter.UninitializedTensorMixin, "materialize", _really(nn.parameter.UninitializedTensorMixin.materialize)
-    )
-    for attribute in ("softmax", "log_softmax", "layer_norm", "group_norm", "nll_loss"):
-        patch(F, attribute, _widening(getattr(F, attribute)))
-    original_autocast = torch.amp.autocast_mode.autocast.__init__
-
-    @functools.wraps(original_autocast)
-    def autocast_on_host(self: Any, device_type: Any = "cpu", dtype: Any = None, **options: Any) -> None:
-        if str(device_type) != "cpu":
-            dtype = dtype or torch.get_autocast_dtype(str(device_type))
-        original_autocast(self, "cpu", dtype, **options)
-
-    patch(torch.amp.autocast_mode.autocast, "__init__", autocast_on_host)
+    _patch_building(patch)
+    _patch_functions(patch, recorder)
 
     def patch_transformers() -> None:
         """It builds full masks for fake tensors, and none in the eager run that is wanted here."""
@@ -476,6 +457,46 @@ def _patched(recorder: _Recorder, *, kernels: str) -> Iterator[Callable[[], None
                 delattr(owner, attribute)
             else:
                 setattr(owner, attribute, original)
+
+
+def _patch_building(patch: Callable[[Any, str, Any], None]) -> None:
+    """Conversions and lazy layers work, and weights are not initialised."""
+
+    def keep(tensor: Any, *arguments: Any, **options: Any) -> Any:
+        return tensor
+
+    for attribute in ("uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_",
+                      "kaiming_normal_", "orthogonal_", "sparse_"):  # fmt: skip
+        patch(nn.init, attribute, keep)
+    patch(nn.Module, "_apply", _apply)
+    patch(FakeTensor, "__format__", _format)
+    patch(nn.Module, "cuda", lambda module, device=None: module)
+    patch(nn.parameter.UninitializedParameter, "__new__", _really(nn.parameter.UninitializedParameter.__new__))
+    patch(nn.parameter.UninitializedBuffer, "__new__", _really(nn.parameter.UninitializedBuffer.__new__))
+    patch(
+        nn.parameter.UninitializedTensorMixin, "materialize", _really(nn.parameter.UninitializedTensorMixin.materialize)
+    )
+
+
+def _patch_functions(patch: Callable[[Any, str, Any], None], recorder: _Recorder) -> None:
+    """Fused operations, sparse lookups and autocast as an accelerator has them."""
+    # Functions that torch.nn.functional calls itself never pass the function mode.
+    patch(F, "scaled_dot_product_attention", fused.attention)
+    patch(F, "dropout", _dropout)
+    replace_losses(patch)
+    for attribute in ("embedding", "embedding_bag"):
+        patch(F, attribute, _dense_lookup(getattr(F, attribute), recorder))
+    for attribute in ("softmax", "log_softmax", "layer_norm", "group_norm", "nll_loss"):
+        patch(F, attribute, _widening(getattr(F, attribute)))
+    original_autocast = torch.amp.autocast_mode.autocast.__init__
+
+    @functools.wraps(original_autocast)
+    def autocast_on_host(self: Any, device_type: Any = "cpu", dtype: Any = None, **options: Any) -> None:
+        if str(device_type) != "cpu":
+            dtype = dtype or torch.get_autocast_dtype(str(device_type))
+        original_autocast(self, "cpu", dtype, **options)
+
+    patch(torch.amp.autocast_mode.autocast, "__init__", autocast_on_host)
 
 
 def _really(function: Callable[..., Any]) -> Any:

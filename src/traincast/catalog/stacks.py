@@ -2,12 +2,13 @@
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import InvalidInput, UnknownName
 from traincast.files import decode, read_toml
+from traincast.registry import Registry
 from traincast.spec.stack import PLAIN, Stack
 
 DOCUMENTS = Path(__file__).parent / "data" / "stacks"
@@ -16,14 +17,31 @@ _WORDS = ("recompute_words", "precision_words", "transformer_precision_words", "
           "precision_settings")  # fmt: skip
 
 
+class _Documents(Mapping[str, Stack]):
+    """The stacks that ship, each read when it is first asked for."""
+
+    def __getitem__(self, name: str) -> Stack:
+        if name not in stack_names():
+            raise KeyError(name)
+        return _load(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(stack_names())
+
+    def __len__(self) -> int:
+        return len(stack_names())
+
+
+STACKS: Registry[Stack] = Registry(kind="stack", entries=_Documents())
+"""A stack by its name; another package adds one through the entry-point group `traincast.stacks`."""
+
+
 def stack(name: str | Stack) -> Stack:
     """A stack by name or by any spelling of it: 'nanotron', 'Megatron-Core', 'torchtitan 0.2'."""
     if isinstance(name, Stack):
         return name
     found = find_stack(name)
-    if found is None:
-        raise UnknownName("stack", name, stack_names(), also=_spellings())
-    return found
+    return found if found is not None else STACKS.find(name)
 
 
 def find_stack(spelling: str) -> Stack | None:

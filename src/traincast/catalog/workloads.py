@@ -266,3 +266,9 @@ def _count(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidInput(f"{name} = {value!r}; it must be a whole number of at least 1")
     return value
+
+
+def has_varying_inputs(name: str) -> bool:
+    """Whether a workload of the catalogue is fed samples of several sizes; False for what is not there."""
+    entry = load_facts("model").entries.get(name)
+    return bool(entry and entry.get("varying_inputs", False))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from traincast.cli import options
+from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.questions import takes_question
 from traincast.spec import Question
@@ -30,6 +31,8 @@ def advise(
             "--gres are judged. Implies --slurm.",
         ),
     ] = None,
+    calibration: CalibrationOption = None,
+    given: GivenOption = None,
     time_quantile: options.TimeQuantile = 0.95,
     json: options.Json = False,
     color: options.Color = "auto",
@@ -64,7 +67,8 @@ def advise(
     if slurm or asks is not None:
         say(_flags(request, cluster, parallelism, quantile=time_quantile, asks=asks, as_json=json))
         return
-    advice = give_advice(request, cluster, parallelism, confidence=confidence)
+    learned = load_learned(calibration, given)
+    advice = give_advice(request, cluster, parallelism, confidence=confidence, calibration=learned)
     if json:
         document = {
             "sentences": list(advice.sentences),

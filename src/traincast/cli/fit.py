@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from traincast.cli import options
+from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.questions import takes_question
 from traincast.spec import Question
@@ -22,6 +23,8 @@ def fit(
     confidence: Annotated[
         float, typer.Option("--confidence", "-c", help="How sure it must be to fit, between 0 and 1.")
     ] = 0.95,
+    calibration: CalibrationOption = None,
+    given: GivenOption = None,
     svg: Annotated[
         Path | None, typer.Option("--svg", help="Draw the memory of the fullest rank over one pass to an SVG file.")
     ] = None,
@@ -50,7 +53,15 @@ def fit(
         return pose_job(at, chosen, cluster=cluster, stack=stack)
 
     batch = 1 if asked.batch is None else asked.batch
-    found = find_fit(pose, cluster, plan, batch=batch, seq=asked.seq, confidence=confidence)
+    found = find_fit(
+        pose,
+        cluster,
+        plan,
+        batch=batch,
+        seq=asked.seq,
+        confidence=confidence,
+        calibration=load_learned(calibration, given),
+    )
     if svg is not None:
         _draw(svg, found.now, pose(found.batch, asked.seq, plan), plan)
     if json:

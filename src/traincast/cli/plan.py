@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traincast.cli import options
+from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.questions import is_hardware, takes_question
 from traincast.spec import Question
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from traincast.plan import Plan
     from traincast.plan.offers import Chosen
-    from traincast.spec import Cluster
+    from traincast.spec import Calibration, Cluster
 
 CHOICES = {
     "batch": "batches", "tensor": "tensor", "pipeline": "pipeline", "context": "context", "expert": "expert",
@@ -99,6 +100,8 @@ class Wishes:
         ),
     ] = "none"
     workers: options.Workers = 0
+    calibration: CalibrationOption = None
+    given: GivenOption = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +173,15 @@ def plan(
         confidence=wishes.confidence,
     )
     chosen = _choose(request, machines)
+    learned = load_learned(wishes.calibration, wishes.given)
     with follow(label="plans") as watch:
         found = search_plans(
             request, chosen.clusters, space=space, limits=limits, objective=wishes.objective, top=output.top,
             exhaustive=wishes.exhaustive, watch=watch, engine=wishes.engine, workers=wishes.workers,
+            calibration=learned,
         )  # fmt: skip
     found = _note(found, chosen)
-    deltas = _deltas(found.plans, request, output.what_if or [])
+    deltas = _deltas(found.plans, request, output.what_if or [], learned)
     if output.svg is not None:
         from traincast.files import write_whole
 
@@ -273,13 +278,17 @@ def _note(found: Any, chosen: "Chosen") -> Any:
     return dataclasses.replace(found, notes=(*found.notes, *notes))
 
 
-def _deltas(plans: "Sequence[Plan]", request: Question, changes: "Sequence[str]") -> list[Any]:
+def _deltas(
+    plans: "Sequence[Plan]", request: Question, changes: "Sequence[str]", learned: "Calibration | None"
+) -> list[Any]:
     from traincast.errors import InvalidInput
+    from traincast.forecast import Engine
     from traincast.plan.what_if import what_if
 
     if changes and not plans:
         raise InvalidInput("--what-if changes the best plan, and no plan keeps every limit")
-    return [what_if(plans[0], request, change) for change in changes]
+    engine = Engine(calibration=learned)
+    return [what_if(plans[0], request, change, engine=engine) for change in changes]
 
 
 def _document_delta(delta: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -106,6 +107,11 @@ def build_question(
         value = said[item.name]
         if value is not None and not isinstance(value, tuple):
             parts[item.section][item.name] = value
+    stack = parts["job"].get("stack")
+    if isinstance(stack, str) and stack.endswith(".toml"):
+        from traincast.catalog.stacks import read_stack
+
+        parts["job"]["stack"] = read_stack(Path(stack))
     gpus = others.get(GPUS)
     if isinstance(gpus, str) and (is_hardware(gpus) or not lists):
         parts["cluster"] = {**_read_hardware(gpus, parts["cluster"]), **parts["cluster"]}

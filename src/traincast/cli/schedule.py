@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from traincast.cli import options
+from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
 
 _TRACE, _CLUSTER, _KNOWS = "Trace", "Cluster and policies", "What the scheduler knows"
@@ -93,6 +94,8 @@ class Options:
             rich_help_panel=_KNOWS,
         ),
     ] = False
+    calibration: CalibrationOption = None
+    given: GivenOption = None
     speeds: Annotated[
         Path | None,
         typer.Option(
@@ -377,7 +380,9 @@ def _with_speeds(trace: str, given: Options, read: Any, settings: Any) -> tuple[
 
     if len(settings) > 1:
         raise InvalidInput("forecasts are made for one cluster at a time; run the command once for each")
-    source = forecast_speeds(folder=Path(trace).parent) if given.speeds is None else read_speeds(given.speeds)
+    learned = load_learned(given.calibration, given.given)
+    own = forecast_speeds(folder=Path(trace).parent, calibration=learned)
+    source = own if given.speeds is None else read_speeds(given.speeds)
     text, setting = settings[0]
     quantile = 0.5 if given.plan_with is None else given.plan_with
     known = forecast_jobs(read.jobs, fleet=setting.fleet, oracle=source, seed=given.seed or 0, quantile=quantile)

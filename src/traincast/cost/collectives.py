@@ -23,8 +23,8 @@ LONGEST_RING = 64
 2.23) or are told to shard inside groups: latency then grows with the logarithm. A prior, not measured."""
 LONGEST_CHAIN = 8
 """Ranks on one switch up to which an all-reduce was seen to run as a ring; more of them have trees."""
-ADDING_RANKS = 8
-"""Ranks from which libraries let switches add: seen with eight, not with four."""
+PLAIN_RANKS = 4
+"""Ranks up to which libraries do not let switches add (seen with four, not with eight); more ranks never beat these few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,8 @@ class LinkConstants:
     """The same in an all-to-all."""
     exchange_hop: float = 0.555
     """Latency of each peer of an all-to-all beside a hop of a ring."""
+    dispatch_bytes_per_s: float = 4.4e11
+    """What the 24 cores of a kernel that sends each token once carry inside a node: 18 to 20 GB/s each on H100 and B200."""
     in_switch_gain: float = 1.1
     """How much faster an all-reduce is when switches add in flight: 1.35 was seen on H100 at half a gigabyte and 1.0 at 32 MB,
     nothing on B200."""
@@ -107,6 +109,7 @@ class Pipelined:
         if task.axis == HOST:
             return estimate_host_task(task, cluster)
         route = find_route(task, cluster)
+        route = replace(route, copies=task.copies)
         seconds = self._in_buckets(task, route)
         low_s, high_s = self._interval(task, route, seconds)
         return Estimate(
@@ -218,11 +221,14 @@ def _tree(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work |
 def _in_switch(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work | None:
     """NVLink SHARP: the switches of a node add what its ranks send and return the sum; trees join the nodes."""
     inner = route.levels[0]
-    if not inner.link.reduces or inner.is_network or inner.fan < ADDING_RANKS:
+    if not inner.link.reduces or inner.is_network or inner.fan <= PLAIN_RANKS:
         return None
-    latency_s = 4 * _hop_s(c, inner) + sum(2 * math.log2(level.fan) * _hop_s(c, level) for level in route.levels[1:])
+    hop_s = _hop_s(c, inner)
+    few_hops = 2 * (PLAIN_RANKS - 1)
+    latency_s = few_hops * hop_s + sum(2 * math.log2(level.fan) * _hop_s(c, level) for level in route.levels[1:])
     first, *others = _ring_volumes(c, num_bytes, route, rounds=2)
-    return Work(latency_s=latency_s, volumes=((first[0] / c.in_switch_gain, first[1]), *others))
+    few_s = (few_hops + c.local_copy) / PLAIN_RANKS * num_bytes / effective_bytes_per_s(c, inner)
+    return Work(latency_s=latency_s, volumes=((max(first[0] / c.in_switch_gain, few_s), hop_s), *others))
 
 
 def _direct(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work:
@@ -230,12 +236,23 @@ def _direct(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work
     latency_s, volumes = 0.0, []
     for level in route.levels:
         hop_s = _hop_s(c, level)
-        sent = (level.fan - 1) * level.inside / route.num_ranks * num_bytes
+        sent = (level.fan - 1) * level.inside / route.num_ranks * num_bytes * _sent_once(route, level)
         if level is route.levels[0] and not level.is_network:
             sent += c.exchange_copy * num_bytes / route.num_ranks
         latency_s += c.exchange_hop * (level.fan - 1) * hop_s
-        volumes.append((sent / effective_bytes_per_s(c, level), hop_s))
+        rate = effective_bytes_per_s(c, level)
+        if route.copies > 1 and not level.is_network:
+            rate = min(rate, c.dispatch_bytes_per_s)
+        volumes.append((sent / rate, hop_s))
     return Work(latency_s=latency_s, volumes=tuple(volumes))
+
+
+def _sent_once(route: Route, level: Level) -> float:
+    """Share of the copies of a token that cross a level when each unit beyond it that needs some gets one: of k copies that
+    fall on u units at random, u (1 - (1 - 1/u)^k) units get any."""
+    units = level.fan if level.is_network else route.num_ranks
+    reached = units * (1 - math.pow(1 - 1 / units, route.copies))
+    return reached / route.copies
 
 
 def _pair(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.cost.bounds import l2_bytes_per_s, lanes_flop_per_s, product_flop_per_s
-from traincast.cost.silicon import watts_per_need
+from traincast.cost.silicon import FORMAT_SHARE, watts_per_need
 from traincast.errors import InvalidInput
 from traincast.spec import Device
 
@@ -24,7 +24,7 @@ SPLITS = (1, 2, 4, 8, 16)
 SHARPNESS = 6.0
 """Of the bend between the clock that the kernel can use and the clock that power allows."""
 UNKNOWN_SM = 108.0
-EASY_FLOP_PER_SM_CYCLE, EASY_GAIN = 1024.0, 0.5
+EASY_FLOP_PER_SM_CYCLE, EASY_GAIN, BOOST = 1024.0, 0.5, 1.1
 """Units that do less per cycle (graphics boards sum in fp32 at half rate) never wait for operands, and their boards clock above
 the sheet: pipelines fill while they work, and the cap rises. The gain is read from vision transformers on one such board."""
 
@@ -119,8 +119,8 @@ def feeding_ease(device: Device, dtype: str) -> float:
 
 
 def easy_gain(cap: float, ease: float) -> float:
-    """How much above its cap a unit that is easy to feed runs, its peak being the end."""
-    return min(1.0 + EASY_GAIN * ease, 1.0 / cap)
+    """How much above its cap a unit that is easy to feed runs; its board clocks up to a tenth above the sheet, not further."""
+    return min(1.0 + EASY_GAIN * ease, BOOST / cap)
 
 
 def step_share(law: ProductLaw, device: Device, dtype: str, *, need: float = 1.0) -> float:
@@ -130,9 +130,9 @@ def step_share(law: ProductLaw, device: Device, dtype: str, *, need: float = 1.0
 
 def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: str, *, lone: bool = False) -> Timed:
     """Seconds of each product in `dtype`; `lone`: as a benchmark of single kernels would read them."""
-    peak, _ = product_flop_per_s(device, dtype)
+    peak, real = product_flop_per_s(device, dtype)
     ease = feeding_ease(device, dtype)
-    peak *= easy_gain(law.cap, ease)
+    peak *= easy_gain(law.cap, ease) * FORMAT_SHARE.get(real, 1.0)
     work = tile_work(law, shape, num_sm=float(device.num_sm or UNKNOWN_SM), fill=law.fill * (1.0 - ease))
     cool_s = work / (peak * held_share(law, device, dtype, load=0.0))
     if lone:

@@ -47,6 +47,8 @@ class Route:
     num_ranks: int
     levels: tuple[Level, ...] = ()
     num_servers: int = 0
+    copies: float = 1.0
+    """Of every token, where receivers of an all-to-all share them."""
 
     @property
     def num_nodes(self) -> int:

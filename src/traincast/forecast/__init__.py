@@ -23,9 +23,21 @@ def forecast(
 ) -> Forecast:  # fmt: skip
     """How long a step and the whole job take, whether it fits, and what it costs.
 
-    `costs` or `calibration`: what prices tasks instead of the models that ship with the package. `draw`: with every span of the
-    step. `activity`: corrects the resource numbers by runs measured in this setting.
+    `costs` or `calibration`: what prices tasks instead of the models that ship with the package; a calibration may also be what
+    runs of one's own have taught. `draw`: with every span of the step. `activity`: corrects the resource numbers by runs
+    measured in this setting.
     """
-    own = costs is not None or calibration is not None
-    engine = Engine(costs=costs, calibration=calibration) if own else _ENGINE
+    engine = _ENGINE if costs is None and calibration is None else _engine_for(costs, calibration)
     return engine.forecast(job, cluster, parallelism, draw=draw, activity=activity)
+
+
+_last: list[tuple[Calibration, Engine]] = []
+
+
+def _engine_for(costs: CostModel | None, calibration: Calibration | None) -> Engine:
+    """Questions that follow each other with one calibration share an engine."""
+    if costs is not None or calibration is None:
+        return Engine(costs=costs, calibration=calibration)
+    if not _last or _last[0][0] is not calibration:
+        _last[:] = [(calibration, Engine(calibration=calibration, most=MOST_KEPT))]
+    return _last[0][1]

@@ -9,7 +9,6 @@ import numpy as np
 
 from traincast.cost import CostModel
 from traincast.cost.cached import Cached
-from traincast.cost.calibrated import choose_costs
 from traincast.cost.pricing import Pricing, default_ops
 from traincast.cost.stack import with_constants
 from traincast.forecast.activity import describe_activity, expect_run_utilization
@@ -29,15 +28,15 @@ from traincast.spec.calibration import (
     Scope,
     StackConstants,
 )
+from traincast.units import NORMAL_90
 
-Z90 = 1.6449
 LARGER = 1.5
 """A scale or a model's size is new beyond this multiple of the largest that was learnt from."""
 IGNORE = Choice()
 CALIBRATION_NOTE = "calibration "
 """How the note begins that says what of a calibration was used."""
 _SHARES = ("compute", "memory", "communication", "host", "bubble")
-_MOST_KEPT = 8
+_MOST_KEPT, _MOST_MODELS = 8, 64
 
 Ask = Callable[[CostModel], Forecast]
 """The forecast of the question in hand under a cost model."""
@@ -65,10 +64,8 @@ def forecast_calibrated(
     ask: Ask,
     activity: GraphCorrection | None = None,
 ) -> Forecast:
-    """The forecast with what was learnt: rates of the machine where there are any, else corrections from runs. `activity`:
-    corrects the resource numbers, as in `ask`."""
-    if calibration.machine is not None:
-        return ask(choose_costs(calibration.machine, others=Pricing().estimate))
+    """The forecast with what runs taught; `ask` makes it under the constants that are chosen. `activity`: corrects the resource
+    numbers, as in `ask`."""
     learned = corrections_of(calibration)
     labels = label_run(job, cluster, plan)
     choice = learned.choice_of(labels)
@@ -101,6 +98,7 @@ class Corrections:
         self._shipped = StackTable(runs.shipped) if runs else StackTable(LearnedStacks())
         self._fitted = StackTable(runs.fitted) if runs else StackTable(LearnedStacks())
         self._ops = Cached(base=default_ops())
+        self._models: OrderedDict[Stack, Pricing] = OrderedDict()
 
     def choice_of(self, labels: RunLabels) -> Choice:
         scope = self.scopes.get(labels.stack)
@@ -112,13 +110,21 @@ class Corrections:
     def answer(self, labels: RunLabels, choice: Choice, start: Stack, ask: Ask) -> Answer:
         table = self._fitted if choice.constants else self._shipped
         software = table.stack_for(labels, start, profile=choice.profile)
-        answer = ask(Pricing(ops=self._ops, stack=software))
+        answer = ask(self._price_under(software))
         step = answer.step
         process = table.process_for(labels) if choice.near else None
         if process is not None:
             found = process.predict([(labels, shares_of(answer.timeline))])[0]
             step = _around(step, step.seconds * math.exp(found.log_ratio), found.log_sigma)
         return Answer(forecast=answer, step=step, plain_s=answer.step.seconds)
+
+    def _price_under(self, software: Stack) -> Pricing:
+        """The same model for the same constants, so that an engine remembers what it priced with it."""
+        if software not in self._models:
+            self._models[software] = Pricing(ops=self._ops, stack=software)
+            while len(self._models) > _MOST_MODELS:
+                self._models.popitem(last=False)
+        return self._models[software]
 
 
 class StackTable:
@@ -232,7 +238,7 @@ def doubt(choice: Choice, step: Estimate, *, own: Estimate) -> Estimate:
 
 
 def log_sigma_of(step: Estimate) -> float:
-    return math.log(step.high_s / step.low_s) / (2 * Z90)
+    return math.log(step.high_s / step.low_s) / (2 * NORMAL_90)
 
 
 def restep(
@@ -291,5 +297,5 @@ def _with(start: Stack, found: StackConstants) -> Stack:
 
 
 def _around(step: Estimate, seconds: float, log_sigma: float) -> Estimate:
-    factor = math.exp(Z90 * log_sigma)
+    factor = math.exp(NORMAL_90 * log_sigma)
     return replace(step, seconds=seconds, low_s=seconds / factor, high_s=seconds * factor)

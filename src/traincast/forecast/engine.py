@@ -113,7 +113,10 @@ class Engine:
         from traincast.forecast.corrections import forecast_calibrated
 
         def ask(learned: CostModel) -> Forecast:
-            return Engine(costs=learned).forecast(job, cluster, plan, draw=draw, activity=activity)
+            engine = Engine(costs=learned)
+            # What does not depend on the costs is shared: answers are kept by the model that gave them.
+            engine._remember = self._remember
+            return engine.forecast(job, cluster, plan, draw=draw, activity=activity)
 
         return forecast_calibrated(calibration, job, cluster, plan, ask=ask, activity=activity)
 
@@ -206,7 +209,8 @@ class Engine:
         again is added as a share of its forward pass.
         """
         check_size(plan, cluster)
-        if not isinstance(self.model(job), PartwiseCostModel) or self._may_reuse(job, cluster, plan):
+        corrected = self.calibration is not None or self._may_reuse(job, cluster, plan)
+        if corrected or not isinstance(self.model(job), PartwiseCostModel):
             return 0.0, 0.0
         work = self._remember(self._find_work, job.graph, plan, job.compiled, cluster, self.model(job), job.cuda_graphs,
                               None if plain is None else plain.graph)  # fmt: skip

@@ -6,7 +6,8 @@ of the same model, device and stack; m by runs of the same cluster, the more the
 batch, size, plan and shares of the step. So one device's profile of a job corrects its computation at every scale and says
 nothing about its network, and far from everything known the correction fades to none. A synchronous step waits for its slowest
 rank: where steps of one job differ from each other, all the more the more ranks there are. That part of d grows like the
-expected largest of as many normal numbers, and is shared by scales of a job and of a model.
+expected largest of as many normal numbers, and is shared by scales of a job and of a model, and by models whose inputs differ in
+size from sample to sample.
 
 The constants are standard deviations of log errors that related runs share. They were chosen by the mean error over twelve
 leave-scale-out, leave-model-out and leave-GPU-out splits of the visible cases, where none of them matters much: halving or
@@ -31,7 +32,7 @@ NOISE = 0.08
 JOB, MODEL, FAMILY, DEVICE, STACK, EVERYTHING = 0.3, 0.1, 0.1, 0.15, 0.1, 0.05
 CLUSTER, PLACEMENT, NETWORK, NEAR = 0.2, 0.2, 0.1, 0.12
 WAITING = 0.15
-"""What the slowest of some three ranks takes longer than one, of a job and of its model."""
+"""What the slowest of some three ranks takes longer than one, of a job, of its model, and of models of varying inputs."""
 BATCH_OCTAVES, SIZE_OCTAVES, SHARE_REACH = 1.5, 1.5, 0.5
 PLAN_OCTAVES = (1.5, 1.5, 1.5, 1.5, 2.5)
 """Of tensor, pipeline, nodes, devices and micro-batches."""
@@ -140,6 +141,8 @@ class _Features:
     shares: Array
     waiting: Array
     """How far the slowest rank is from the middle one, in standard deviations."""
+    varying: Array
+    """1 where inputs differ in size, else 0."""
 
     @property
     def communication(self) -> Array:
@@ -188,6 +191,7 @@ def _describe(runs: Sequence[tuple[RunLabels, Shares]], codes: dict[Hashable, in
         ),
         shares=np.array([shares for _, shares in runs]),
         waiting=np.array([expected_largest(one.num_devices) for one in every]),
+        varying=np.array([float(one.varying_inputs) for one in every]),
     )
 
 
@@ -207,7 +211,8 @@ def _covariance(left: _Features, right: _Features) -> Array:
     shares = _near(left.shares, right.shares, SHARE_REACH)
     on_device = batch * (JOB**2 * job + MODEL**2 * model + FAMILY**2 * family * size)
     on_device += DEVICE**2 * device + STACK**2 * stack + EVERYTHING**2
-    on_device += WAITING**2 * (job + model) * left.waiting[:, None] * right.waiting[None, :]
+    alike = job + model + left.varying[:, None] * right.varying[None, :]
+    on_device += WAITING**2 * alike * left.waiting[:, None] * right.waiting[None, :]
     on_network = cluster * (CLUSTER**2 + PLACEMENT**2 * plan) + NETWORK**2
     sent_left, sent_right = left.communication[:, None], right.communication[None, :]
     both = (1 - sent_left) * (1 - sent_right) * on_device + sent_left * sent_right * on_network
@@ -220,7 +225,7 @@ def _near(left: Array, right: Array, reach: float) -> Array:
 
 
 def _prior_variance(features: _Features) -> Array:
-    waiting = 2 * WAITING**2 * features.waiting**2
+    waiting = WAITING**2 * (2 + features.varying) * features.waiting**2
     device = JOB**2 + MODEL**2 + FAMILY**2 + DEVICE**2 + STACK**2 + EVERYTHING**2 + waiting
     sent = features.communication
     return np.asarray(

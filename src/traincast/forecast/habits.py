@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from traincast.catalog.models.recipe import PRECISIONS, precision_name
+from traincast.catalog.models.recipe import FUSED_ATTENTIONS, PRECISIONS, precision_name
 from traincast.errors import IllegalPlan
 from traincast.spec import Parallelism, Stack
 from traincast.spec.question import WorkloadOptions
@@ -122,6 +122,9 @@ def fill_in_recipe(
     if filled and not stack.is_plain:
         listed = ", ".join(f"{name} = {_say(value)}" for name, value in filled.items())
         said.append(f"{stack.name} runs the model with {listed}")
+    if asked.get("attention") == "flash" and recipe.attention in FUSED_ATTENTIONS:
+        # The word names no generation of the kernel; the stack does.
+        asked["attention"] = recipe.attention
     values.update(asked)
     values["precision"] = read_precision(options.precision, stack, sharded=plan.zero == 3)
     values["recompute"] = "none" if plan.recompute == "products" else plan.recompute

@@ -3,6 +3,7 @@
 import hashlib
 from functools import lru_cache
 
+from traincast.catalog.workloads import has_varying_inputs
 from traincast.spec import Cluster, Graph, Job, Parallelism, RunLabels
 
 _PRODUCTS = ("matmul", "attention", "conv", "rnn")
@@ -31,6 +32,7 @@ def label_run(job: Job, cluster: Cluster, plan: Parallelism) -> RunLabels:
         num_devices=cluster.num_devices,
         num_nodes=cluster.num_nodes,
         network_bytes_per_s=group.inter.bytes_per_s,
+        varying_inputs=has_varying_inputs(graph.name),
     )
 
 

@@ -321,7 +321,7 @@ def _is_model_file(source: str, path: Path) -> bool:
     is_python = source.endswith(".py") or ".py:" in source
     return (
         is_python
-        or path.suffix in (".onnx", ".pb", ".pbtxt", ".meta", ".keras")
+        or path.suffix in (".onnx", ".pb", ".pbtxt", ".meta", ".keras", ".mlir", ".stablehlo")
         or any((path / name).is_file() for name in MODEL_FOLDERS)
     )
 

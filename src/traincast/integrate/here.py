@@ -46,8 +46,8 @@ from traincast.spec import (
 from traincast.spec.graph import Attr
 from traincast.spec.measurement import Environment, Experiment
 from traincast.store import Store
+from traincast.units import NORMAL_90
 
-NORMAL_90 = 1.645
 QUICK = Protocol(num_rounds=2, block_s=0.02, warm_up_s=0.005, min_repeats=3)
 LOOPBACK = Link(name="loopback", bytes_per_s=2e9, latency_s=3e-5, source="assumed for processes of one host")
 

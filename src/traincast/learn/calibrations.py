@@ -18,7 +18,6 @@ from traincast.spec.measurement import CollectiveRates, Environment, MachineRate
 
 FORMAT = "traincast-calibration"
 VERSION = 2
-NORMAL_90 = 1.645
 
 
 def to_machine_rates(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.errors import InvalidInput
-from traincast.learn.calibrations import NORMAL_90, to_machine_rates
+from traincast.learn.calibrations import to_machine_rates
 from traincast.learn.choose import choose_loads, expected_cost_s
 from traincast.learn.fit import Fit, Peaks, refit, start_fit
 from traincast.learn.loads import Candidates, Load, operator_load
@@ -18,6 +18,7 @@ from traincast.profile.protocol import Progress, Protocol, Subject, Visit, measu
 from traincast.spec.graph import Op
 from traincast.spec.measurement import Environment, MachineRates
 from traincast.store import Store
+from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
 LARGE_COPY_BYTES = 2**24

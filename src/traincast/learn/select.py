@@ -26,12 +26,13 @@ from itertools import product
 
 import numpy as np
 
-from traincast.forecast.corrections import IGNORE, Z90, Novelty, is_beyond, largest_of, novelty_of, shares_of
+from traincast.forecast.corrections import IGNORE, Novelty, is_beyond, largest_of, novelty_of, shares_of
 from traincast.forecast.gaussian_process import NOISE, Array, correct
 from traincast.learn.profile_ratio import Learned, choose_informative, fit_all, fit_ratios
 from traincast.learn.stack_fit import FittedStacks, MeasuredStep
 from traincast.spec import RunLabels
 from traincast.spec.calibration import NOVELTIES, Choice, MeasuredForecast, Scale, Scope, Selection
+from traincast.units import NORMAL_90
 
 MIN_RUNS = 6
 MIN_GROUP = 2
@@ -194,8 +195,8 @@ def widen(choice: Choice, folds: Sequence[Fold]) -> Choice:
     expected = np.concatenate([fold.log_sigmas for fold in folds])
     return replace(
         choice,
-        log_sigma=max(NOISE, float(np.quantile(errors, 0.9)) / Z90),
-        stretch=min(MAX_STRETCH, max(1.0, float(np.quantile(errors / expected, 0.9)) / Z90)),
+        log_sigma=max(NOISE, float(np.quantile(errors, 0.9)) / NORMAL_90),
+        stretch=min(MAX_STRETCH, max(1.0, float(np.quantile(errors / expected, 0.9)) / NORMAL_90)),
     )
 
 

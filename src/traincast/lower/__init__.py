@@ -7,6 +7,7 @@ from traincast.lower.attend import find_attention
 from traincast.lower.check import check_stages
 from traincast.lower.context import split_context
 from traincast.lower.data import gather_weights, shard_state, shrink_temporaries, sync_gradients, use_servers
+from traincast.lower.evaluate import mark_evaluation
 from traincast.lower.expert import spread_experts
 from traincast.lower.fuse import fuse
 from traincast.lower.offload import offload_state
@@ -45,7 +46,7 @@ def split_model(graph: Graph, plan: Parallelism, *, compiled: bool = False, reme
 
 def run_again(graph: Graph, plan: Parallelism) -> Stage:
     """The whole step with what the plan recomputes."""
-    return recompute(as_stage(graph), plan.recompute)
+    return recompute(as_stage(mark_evaluation(graph)), plan.recompute)
 
 
 def share_model(whole: Stage, plan: Parallelism, compiled: bool) -> Stage:

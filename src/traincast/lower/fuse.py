@@ -1,29 +1,29 @@
-"""torch.compile: chains of pointwise ops, and the reductions they feed, become one kernel each; what only they read is
-never written."""
+"""torch.compile: pointwise ops, casts, norms, losses and the reductions they feed become one kernel each; what only they read is
+never written, and what the backward pass can compute again from a smaller tensor is never kept."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from traincast.lower.rewrite import map_tasks
-from traincast.spec import Op, Stage, Task
+from traincast.spec import Op, Stage, Task, Tensor
 from traincast.spec.graph import segments
 
 FUSIBLE = ("elementwise", "copy", "dropout", "norm", "softmax", "reduce", "random", "index", "embedding")
 LEADING = ("softmax", "norm", "reduce", "embedding", "index")
 """A fused kernel is priced as the least regular of its members, the first of these that it holds."""
-LOSS = "loss"
-"""Of the layer that models are compiled without: training loops compute it outside of them."""
-MAX_MEMBERS = 32
+MAX_MEMBERS = 64
+"""The compiler's own limit of nodes in one kernel."""
 
 
 def fuse(stage: Stage) -> Stage:
-    """The stage with every chain of neighbouring fusible ops, linked by what they hand on, run as one kernel."""
+    """The stage with every group of fusible ops, linked by what they hand on, run as one kernel."""
+    stage = _recompute_in_backward(stage)
     last_read = _last_reads(stage)
     groups: dict[int, list[int]] = {}
     member: set[int] = set()
     for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
-        for chain in _chains(stage, part.start, part.stop):
-            groups[chain[-1]] = chain
-            member.update(chain)
+        for group in _groups(stage, part.start, part.stop):
+            groups[group[-1]] = group
+            member.update(group)
 
     def rewrite(index: int, task: Task) -> list[Task]:
         if index in groups:
@@ -31,6 +31,10 @@ def fuse(stage: Stage) -> Stage:
         return [] if index in member else [task]
 
     return map_tasks(stage, rewrite)
+
+
+def _fusible(task: Task) -> bool:
+    return isinstance(task, Op) and task.kind in FUSIBLE and task.phase != "optimizer"
 
 
 def _last_reads(stage: Stage) -> dict[int, int]:
@@ -48,34 +52,119 @@ def _last_reads(stage: Stage) -> dict[int, int]:
     return last
 
 
-def _chains(stage: Stage, start: int, stop: int) -> list[list[int]]:
-    chains: list[list[int]] = []
-    current: list[int] = []
-    made: set[int] = set()
+@dataclass(slots=True)
+class _Group:
+    """Ops that may still take another: nothing outside has read what they write."""
 
-    def close() -> None:
-        if len(current) > 1:
-            chains.append(list(current))
-        current.clear()
-        made.clear()
+    members: list[int] = field(default_factory=list)
+    made: set[int] = field(default_factory=set)
+    phase: str = ""
+
+
+def _groups(stage: Stage, start: int, stop: int) -> list[list[int]]:
+    """Groups in the order of their last members. An op joins the groups that made its inputs, which become one; any other
+    reader of what a group writes closes it, because the group runs where its last member stood."""
+    opened: list[_Group] = []
+    done: list[list[int]] = []
+
+    def close(group: _Group) -> None:
+        opened.remove(group)
+        done.append(sorted(group.members))
 
     for index in range(start, stop):
         task = stage.tasks[index]
-        if not isinstance(task, Op) or task.kind not in FUSIBLE or task.phase == "optimizer" or task.layer == LOSS:
-            close()
+        reads = set(task.reads) if isinstance(task, Op) else set()
+        linked = [group for group in opened if group.made & reads]
+        if not isinstance(task, Op) or not _fusible(task):
+            for group in list(opened) if not isinstance(task, Op) else linked:
+                close(group)
             continue
-        linked = any(tensor in made for tensor in task.reads)
-        same_phase = not current or stage.tasks[current[-1]].phase == task.phase
-        if current and not (linked and same_phase and len(current) < MAX_MEMBERS):
-            close()
-        current.append(index)
-        made.update(task.writes)
-    close()
-    return chains
+        joined = _Group(members=[index], made=set(task.writes), phase=task.phase)
+        for group in linked:
+            fits = group.phase == task.phase and len(group.members) + len(joined.members) <= MAX_MEMBERS
+            if not fits:
+                close(group)
+                continue
+            opened.remove(group)
+            joined.members = group.members + joined.members
+            joined.made |= group.made
+        # A tensor that another open group reads must not be overwritten before that group runs.
+        for group in [other for other in opened if set(task.writes) & _read_by(stage, other)]:
+            close(group)
+        opened.append(joined)
+    for group in opened:
+        close(group)
+    return sorted(done, key=lambda members: members[-1])
 
 
-def _merge(stage: Stage, chain: list[int], last_read: dict[int, int]) -> Op:
-    ops = [op for index in chain if isinstance(op := stage.tasks[index], Op)]
+def _read_by(stage: Stage, group: _Group) -> set[int]:
+    return {tensor for index in group.members if isinstance(op := stage.tasks[index], Op) for tensor in op.reads}
+
+
+def _recompute_in_backward(stage: Stage) -> Stage:
+    """Tensors of the forward pass that only the backward pass reads again and that pointwise ops made from a tensor of no more
+    bytes are read as that tensor: the compiler's partition computes them anew inside the backward kernels."""
+    made_from = _sources(stage)
+    forward_reads = {
+        tensor
+        for task in stage.tasks
+        if isinstance(task, Op) and task.phase != "backward" and not _fusible(task)
+        for tensor in task.reads
+    }
+    swapped = {
+        tensor: source
+        for tensor, source in made_from.items()
+        if tensor not in forward_reads and stage.tensors[tensor].role == "activation"
+    }
+    if not swapped:
+        return stage
+
+    def rewrite(_index: int, task: Task) -> list[Task]:
+        if not isinstance(task, Op) or task.phase != "backward" or not _fusible(task):
+            return [task]
+        wanted = [tensor for tensor in task.reads if tensor in swapped]
+        if not wanted:
+            return [task]
+        less = sum(stage.tensors[t].num_bytes - stage.tensors[swapped[t]].num_bytes for t in wanted)
+        reads = tuple(dict.fromkeys(swapped.get(tensor, tensor) for tensor in task.reads))
+        return [replace(task, reads=reads, bytes_read=max(0.0, task.bytes_read - less))]
+
+    return map_tasks(stage, rewrite)
+
+
+def _sources(stage: Stage) -> dict[int, int]:
+    """For each tensor that forward fusible ops write: the one tensor from outside of equal length and no more bytes it follows
+    from. Dropout and random numbers cannot be computed again."""
+    found: dict[int, int] = {}
+    written: set[int] = set()
+    for task in stage.tasks:
+        if not isinstance(task, Op) or task.phase != "forward":
+            continue
+        twice = [tensor for tensor in task.writes if tensor in written]
+        written.update(task.writes)
+        for tensor in twice:
+            found.pop(tensor, None)
+        if not _fusible(task) or task.kind in ("dropout", "random", "index", "embedding", "reduce") or twice:
+            continue
+        for target in task.writes:
+            source = _smallest(stage, [found.get(tensor, tensor) for tensor in task.reads], stage.tensors[target])
+            if source is not None and source != target:
+                found[target] = source
+    return found
+
+
+def _smallest(stage: Stage, tensors: list[int], target: Tensor) -> int | None:
+    """The one large input, if all the others are small beside it (weights, statistics)."""
+    large = [tensor for tensor in dict.fromkeys(tensors) if stage.tensors[tensor].numel > target.numel // 8]
+    if len(large) != 1:
+        return None
+    source = stage.tensors[large[0]]
+    same = source.numel == target.numel and source.num_bytes <= target.num_bytes and source.role == "activation"
+    return large[0] if same else None
+
+
+def _merge(stage: Stage, group: list[int], last_read: dict[int, int]) -> Op:
+    ops = [op for index in group if isinstance(op := stage.tasks[index], Op)]
     inside = {tensor for op in ops for tensor in op.writes}
     reads = tuple(dict.fromkeys(tensor for op in ops for tensor in op.reads if tensor not in inside))
     kept_roles = ("gradient", "parameter", "buffer")
@@ -84,14 +173,15 @@ def _merge(stage: Stage, chain: list[int], last_read: dict[int, int]) -> Op:
             tensor
             for op in ops
             for tensor in op.writes
-            if last_read.get(tensor, -1) > chain[-1] or stage.tensors[tensor].role in kept_roles or op is ops[-1]
+            if last_read.get(tensor, -1) > group[-1] or stage.tensors[tensor].role in kept_roles or op is ops[-1]
         )
     )
     lead = next((op for kind in LEADING for op in ops if op.kind == kind), ops[-1])
     known = [op.flop for op in ops if op.flop is not None]
+    name = f"fused[{'+'.join(op.name.removeprefix('aten.') for op in ops[:4])}{'+...' if len(ops) > 4 else ''}]"
     return replace(
         lead,
-        name=f"fused[{'+'.join(op.name.removeprefix('aten.') for op in ops[:4])}{'+...' if len(ops) > 4 else ''}]",
+        name=name if len(ops) > 1 else lead.name,
         flop=sum(known) if len(known) == len(ops) else None,
         bytes_read=_moved(ops, set(reads), reading=True),
         bytes_written=_moved(ops, set(writes), reading=False),
@@ -99,6 +189,7 @@ def _merge(stage: Stage, chain: list[int], last_read: dict[int, int]) -> Op:
         writes=writes,
         num_kernels=1,
         num_calls=1,
+        attrs={**lead.attrs, "compiled": True},
     )
 
 

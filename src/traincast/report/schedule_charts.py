@@ -147,17 +147,24 @@ def draw_curves(
     )
     body = frame.draw_axes(title, x_label, y_label)
     legend_top = frame.top + frame.plot_h + 48
+    across = _legend_columns([curve.name for curve in curves])
     for number, curve in enumerate(curves):
         color = curve.color or COLORS[number % len(COLORS)]
         dash = DASHES[number // len(COLORS) % len(DASHES)] if curve.dash is None else curve.dash
         body += frame.draw_curve(curve, color, dash, steps=steps)
-        x, y = frame.left + (number % 3) * 210, legend_top + 16 * (number // 3)
+        x, y = frame.left + (number % across) * (630 // across), legend_top + 16 * (number // across)
         dashed = f" stroke-dasharray='{dash}'" if dash else ""
         body.append(
             f"<line x1='{x}' y1='{y - 4}' x2='{x + 22}' y2='{y - 4}' stroke='{color}' stroke-width='3'{dashed}/>"
         )
         body.append(f"<text x='{x + 27}' y='{y}' font-size='11'>{html.escape(curve.name)}</text>")
-    return _svg(720, legend_top + 16 * -(-len(curves) // 3), body)
+    return _svg(720, legend_top + 16 * -(-len(curves) // across), body)
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+    """How many names of this length stand side by side."""
+    longest = max((len(name) for name in names), default=1)
+    return 3 if longest <= 26 else 2 if longest <= 42 else 1
 
 
 def _svg(width: float, height: float, body: Sequence[str]) -> str:
@@ -211,8 +218,19 @@ def draw_use(schedules: Sequence[Schedule], names: Sequence[str] | None = None) 
     curves = []
     for number, schedule in enumerate(schedules):
         times, used = use_curve(schedule)
-        curves.append(Curve(name=_name(schedule, names, number), x=(times / 3600).tolist(), y=used.tolist()))
-    return draw_curves(curves, title="GPUs in use", x_label="hours", y_label="GPUs", steps=True)
+        edges, mean = _average(times, used)
+        curves.append(Curve(name=_name(schedule, names, number), x=(edges / 3600).tolist(), y=mean.tolist()))
+    return draw_curves(curves, title="GPUs in use, averaged over time", x_label="hours", y_label="GPUs", steps=True)
+
+
+def _average(times: Floats, values: Floats, *, columns: int = 200) -> tuple[Floats, Floats]:
+    """Means of a step curve over equal spans of time."""
+    if len(times) < columns:
+        return times, values
+    area = np.concatenate([[0.0], np.cumsum(np.diff(times) * values[:-1])])
+    edges = np.linspace(times[0], times[-1], columns + 1)
+    means = np.diff(np.interp(edges, times, area)) / np.maximum(np.diff(edges), 1e-9)
+    return edges[:-1], means
 
 
 def draw_sweep(points: Sequence[SweepPoint], *, title: str = "What wrong estimates cost") -> str:
@@ -465,11 +483,12 @@ def draw_group_waits(cases: Sequence[Case], by: str, names: Sequence[str]) -> st
             )
     bottom = top + len(groups) * block
     body.append(f"<text x='{left + 560}' y='{bottom + 6}' font-size='11' text-anchor='end'>{most:,.1f} h</text>")
+    across = _legend_columns(names)
     for number, name in enumerate(names):
-        x, y = left + (number % 3) * 190, bottom + 24 + 16 * (number // 3)
+        x, y = left + (number % across) * (570 // across), bottom + 24 + 16 * (number // across)
         body.append(f"<rect x='{x}' y='{y - 9}' width='12' height='9' fill='{COLORS[number % len(COLORS)]}'/>")
         body.append(f"<text x='{x + 17}' y='{y}' font-size='11'>{html.escape(name)}</text>")
-    return _svg(720, bottom + 30 + 16 * -(-len(names) // 3), body)
+    return _svg(720, bottom + 30 + 16 * -(-len(names) // across), body)
 
 
 _STYLE = (

@@ -93,6 +93,12 @@ def simulate_rounds(
         raise InvalidInput(f"rates have shape {rates.shape}; expected one row per job and one column per pool")
     if np.isnan(jobs.steps).any():
         raise InvalidInput("time-sharing in rounds needs the number of steps of every job")
+    cost, round_s = options.get("preempt_s"), (options.get("rules") or RoundRules()).round_s
+    if cost is not None and len(cost) and float(np.max(cost)) >= round_s:
+        raise InvalidInput(
+            f"{policy.name}: an interruption costs {float(np.max(cost)):g} s (--preempt-cost) and a round lasts {round_s:g} s; "
+            "a job that is stopped after every round would never end"
+        )
     return _Rounds(jobs, policy, fleet, rates, options).run()
 
 

@@ -30,6 +30,7 @@ OPTIONS = tuple(item.name for item in WORKLOAD_FIELDS)
 def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
     from traincast.report.document import document_forecast, plain_data
     from traincast.report.text import describe_plan, describe_price
+    from traincast.report.text import describe_settings as describe_settings_in_words
 
     asked = task["request"]
     place = _place(asked, task["limits"])
@@ -47,6 +48,7 @@ def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> b
     document["parallelism"] = plain_data(plan)
     document["asked"] = describe_plan(plan, batch_size=job.graph.batch_size)
     document["price"] = describe_price(cluster)
+    document["settings_words"] = describe_settings_in_words(answer)
     document["usd_per_hour"] = cluster.usd_per_hour
     if asked["detail"]:
         from traincast.service.details import describe_details

@@ -392,7 +392,7 @@ def _course_of(stage: Stage, *, accumulates: bool) -> Course:
 def _lay_course(uses: Uses, roles: tuple[str, ...], repeats: tuple[Repeat, ...], accumulates: bool) -> Course:
     """Everything that it depends on is in its arguments, and they are compared by value."""
     parts = list(segments(repeats, num_tasks=len(uses)))
-    lives = tuple(_find_lives(uses, roles, parts, skip=(*RESIDENT, "gradient") if accumulates else RESIDENT))
+    lives = _list_lives(uses, roles, _rank_counts(repeats), accumulates)
     events = _list_events(parts, lives)
 
     def column(name: str, place: int, kind: type) -> NDArray[np.generic]:
@@ -413,6 +413,18 @@ def _lay_course(uses: Uses, roles: tuple[str, ...], repeats: tuple[Repeat, ...],
         enter=places("enter"),
         leave=(*places("leave"), column("leave", 2, np.float64)),  # type: ignore[arg-type]
     )
+
+
+def _rank_counts(repeats: tuple[Repeat, ...]) -> tuple[Repeat, ...]:
+    """The same ranges with small numbers of repetitions: lives depend on which are above one and which are equal, no more."""
+    ranks = {count: place for place, count in enumerate(sorted({repeat.count for repeat in repeats} - {1}), 2)}
+    return tuple([Repeat(start=one.start, stop=one.stop, count=ranks.get(one.count, 1)) for one in repeats])
+
+
+@functools.lru_cache(maxsize=1024)
+def _list_lives(uses: Uses, roles: tuple[str, ...], repeats: tuple[Repeat, ...], accumulates: bool) -> tuple[Life, ...]:
+    parts = list(segments(repeats, num_tasks=len(uses)))
+    return tuple(_find_lives(uses, roles, parts, skip=(*RESIDENT, "gradient") if accumulates else RESIDENT))
 
 
 def _list_events(parts: Sequence[Repeat], lives: Sequence[Life]) -> dict[str, list[tuple[int, int, float]]]:

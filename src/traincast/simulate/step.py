@@ -111,6 +111,8 @@ class StageRun:
     """With the last backward and the update, counted from its start ..."""
     before: Spent
     """... of which this much came before the tail."""
+    late_s: float = 0.0
+    """What its first forward waits for weights that are gathered once in a step, if nothing else makes it wait."""
 
 
 def run_stage(passes: Mapping[str, Sequence[Part]]) -> StageRun:
@@ -125,35 +127,38 @@ def run_stage(passes: Mapping[str, Sequence[Part]]) -> StageRun:
     plain_s = end.device_s
     before = tail.copy()
     _run_update(passes, end, tail, spans=None)
-    late_s = _late_weights(passes, forward_s, tail)
     return StageRun(
         forward_s=forward_s,
         backward_s=clocks.device_s - forward_s,
-        tail_s=end.device_s - plain_s + late_s,
+        tail_s=end.device_s - plain_s,
         spent=spent,
         tail=tail,
         before=before,
+        late_s=_late_weights(passes, forward_s),
     )
 
 
-def _late_weights(passes: Mapping[str, Sequence[Part]], forward_s: float, spent: Spent) -> float:
-    """What the first forward pass of a stage waits for weights that are gathered once in a step."""
+def _late_weights(passes: Mapping[str, Sequence[Part]], forward_s: float) -> float:
     clocks = Clocks()
     run_pass(passes["forward"], clocks, Spent(), first=True, last=False)
-    late_s = max(0.0, clocks.device_s - forward_s)
-    spent.expose("data", late_s)
-    return late_s
+    return max(0.0, clocks.device_s - forward_s)
 
 
 def join_stages(runs: Sequence[StageRun], ends: Sequence[float], *, micro_batches: int) -> tuple[float, Spent, float]:
     """(seconds of the step, where they went on the slowest stage, seconds of bubble) once the order says when each ends."""
-    finishes = [end_s + run.tail_s for end_s, run in zip(ends, runs, strict=True)]
+    late_s, waited_s = 0.0, 0.0
+    for run in runs:
+        # A stage gathers while it waits for the first micro-batch to reach it.
+        late_s = max(late_s, run.late_s - waited_s)
+        waited_s += run.forward_s
+    finishes = [late_s + end_s + run.tail_s for end_s, run in zip(ends, runs, strict=True)]
     last = max(range(len(finishes)), key=lambda stage: finishes[stage])
     slowest = max(runs, key=lambda run: run.forward_s + run.backward_s)
     total = Spent()
     total.add(slowest.spent, Spent(), micro_batches)
     bubble_s = max(0.0, ends[last] - micro_batches * (slowest.forward_s + slowest.backward_s))
     total.add(runs[last].tail, runs[last].before, 1)
+    total.expose("data", late_s)
     return finishes[last], total, bubble_s
 
 

@@ -42,6 +42,8 @@ class RunLabels:
     num_devices: int = 1
     num_nodes: int = 1
     network_bytes_per_s: float = 0.0
+    varying_inputs: bool = False
+    """Samples differ in size (pictures, recordings), so that ranks wait for each other."""
 
     @property
     def job(self) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ class Job:
     stack: Stack = field(
         default_factory=Stack,
         metadata={
-            "help": "Software that runs it, see `traincast catalog stacks`; default: pytorch.",
+            "help": "Software that runs it, see `traincast catalog stacks`, or a document of your own (TOML); default: pytorch.",
             "flags": ("--stack",),
         },
     )

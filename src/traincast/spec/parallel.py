@@ -78,6 +78,9 @@ class Parallelism:
     whatever is routed to it."""
     expert_imbalance: float = asked(1.0, "Tokens of the busiest rank of experts over the mean.", "--imbalance")
     """Tokens of the busiest rank of experts over the mean of all: the others wait for it. With a capacity all have the same."""
+    dispatch_once: bool = asked(False, "Send a token once to each rank or node that holds one of its experts.")
+    """Tokens travel once to every rank, and between nodes once to every node, that holds one of their experts, not once for each
+    expert (DeepEP)."""
     virtual_stages: int = asked(1, "Virtual stages of each pipeline stage.", "--vp")
     micro_batches: int = asked(1, "Passes per optimizer step (accumulation or pipeline).", unit="count")
     """Passes per optimizer step: gradient accumulation, or the micro-batches of a pipeline."""

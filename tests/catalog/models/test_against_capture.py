@@ -52,7 +52,8 @@ PAIRS: dict[str, tuple[Any, str, dict[str, Any]]] = {
         "bf16-amp",
         {"arch": "gpt2", "attention": "eager", "style": {"mask": "add"}, "precision": "bf16-amp"},
     ),
-    "llama in bf16": (llama, "bf16", {"arch": "llama", "kv_heads": 2, "ffn": 320, "precision": "bf16-pure"}),
+    "llama in bf16": (llama, "bf16", {"arch": "llama", "kv_heads": 2, "ffn": 320, "precision": "bf16"}),
+    "llama all in bf16": (llama, "bf16-pure", {"arch": "llama", "kv_heads": 2, "ffn": 320, "precision": "bf16-pure"}),
 }
 
 

@@ -23,9 +23,14 @@ from traincast.capture.tensorflow.nodes import (
 from traincast.capture.tensorflow.numbers import UnknownNumbers, compute
 from traincast.capture.tensorflow.recording import Body, Recording
 from traincast.capture.tensorflow.rules import RULES
-from traincast.errors import CaptureFailed
+from traincast.errors import CaptureFailed, InvalidInput
 
 _SILENT = ("NoOp", "Assert", "VarIsInitializedOp", "DisableCopyOnRead", "ControlTrigger", "PrintV2")
+_UNREADABLE = (
+    IndexError, KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError, OverflowError, MemoryError, InvalidInput,
+)  # fmt: skip
+"""What a rule raises on a node that lacks what its operation needs."""
+_MAX_DEPTH = 100
 _RETURNED = re.compile(r"^Identity(_\d+)?$")
 
 
@@ -57,39 +62,42 @@ class Scope:
         return outputs[place]
 
     def _evaluate(self, node: Any, inputs: list[Value]) -> list[Value]:
+        try:
+            return self._dispatch(node, inputs)
+        except UnknownNumbers:
+            return self._declared(node, inputs)
+        except CaptureFailed:
+            raise
+        except _UNREADABLE as error:
+            raise CaptureFailed(
+                f"the TensorFlow operation {node.op} (node {node.name!r}) has inputs of shapes "
+                f"{[value.shape for value in inputs]} that cannot be read: {error}"
+            ) from error
+
+    def _dispatch(self, node: Any, inputs: list[Value]) -> list[Value]:
         op, recording = node.op, self.recording
         apply = algorithm_of(op)
+        if apply is not None:
+            recording.note_update(node, apply, inputs)
+            return inputs[:1]
         if op in CALLS:
             return call(recording, node, node.attr["f"].func.name, inputs)
         if op in SAME:
             return inputs or [Value((), "fp32")]
         if op in _SILENT:
             return inputs[:1]
+        if op in ASSIGN:
+            return self._assign(node, inputs)
+        if op in _HANDLES:
+            return _HANDLES[op](recording, node, inputs)
         handler = control.RULES.get(op)
-        try:
-            if apply is not None:
-                recording.note_update(node, apply, inputs)
-                return inputs[:1]
-            if op in ASSIGN:
-                return self._assign(node, inputs)
-            if op in _HANDLES:
-                return _HANDLES[op](recording, node, inputs)
-            if handler is not None:
-                return handler(recording, node, inputs, call)
-            known = control.on_lists(recording, node, inputs) or compute(node, inputs)
-            if known is not None:
-                return known
-            rule = RULES.get(op)
-            return rule(recording, node, inputs) if rule is not None else recording.unknown(node, inputs)
-        except UnknownNumbers:
-            return self._declared(node, inputs)
-        except CaptureFailed:
-            raise
-        except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError) as error:
-            raise CaptureFailed(
-                f"the TensorFlow operation {op} (node {node.name!r}) has inputs of shapes "
-                f"{[value.shape for value in inputs]} that cannot be read: {error}"
-            ) from error
+        if handler is not None:
+            return handler(recording, node, inputs, call)
+        known = control.on_lists(recording, node, inputs) or compute(node, inputs)
+        if known is not None:
+            return known
+        rule = RULES.get(op)
+        return rule(recording, node, inputs) if rule is not None else recording.unknown(node, inputs)
 
     def _declared(self, node: Any, inputs: list[Value]) -> list[Value]:
         """A node whose sizes come out of data, with the shape that the file gives it."""
@@ -156,6 +164,8 @@ def call(recording: Recording, node: Any, function_name: str, inputs: Sequence[V
         body = recording.bodies[function_name] = _read_body(recording, function_name)
     values = {name: [value] for name, value in zip(body.arguments, inputs, strict=False)}
     scope = Scope(recording, body.nodes, values)
+    if len(recording.scopes) >= _MAX_DEPTH:
+        raise CaptureFailed(f"the TensorFlow function {function_name!r} calls itself without an end")
     recording.enter_function(node.name, function_name)
     try:
         scope.run(body.order)

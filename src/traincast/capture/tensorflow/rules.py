@@ -462,6 +462,19 @@ def _cumulative(reader: Recording, node: Any, inputs: list[Value]) -> list[Value
     return [output]
 
 
+def _unique(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    """Which values are different is data: all of them."""
+    data = inputs[0]
+    reader.assumptions["unknown values are taken as all different where the program asked for the different ones"] = (
+        None
+    )
+    outputs = [reader.new(data.shape, data.dtype), reader.new(data.shape, "int32"), reader.new(data.shape, "int32")]
+    rows, columns = 1, max(1, data.numel)
+    flop = data.numel * max(1.0, math.log2(max(2, columns)))
+    reader.emit(node, "sort", flop, {"rows": rows, "cols": columns}, [data], outputs)
+    return outputs
+
+
 def _top_k(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     data = inputs[0]
     count = known_numbers(node, inputs[1])[0]
@@ -561,6 +574,7 @@ RULES: dict[str, _Rule] = {
     **_table("ResizeBilinear ResizeNearestNeighbor ResizeBicubic", _resize(backward=False)),
     **_table("ResizeBilinearGrad ResizeNearestNeighborGrad ResizeBicubicGrad", _resize(backward=True)),
     **_table("TopKV2 TopK", _top_k),
+    **_table("Unique UniqueV2 UniqueWithCounts", _unique),
     "GatherNd": _gather_nd,
     **_table("ScatterNd TensorScatterUpdate TensorScatterAdd", _scatter_nd),
     "OneHot": _one_hot,

@@ -114,7 +114,10 @@ def list_kernels(ops: Sequence[Op], device: Device) -> KernelList:
     for index, op in enumerate(ops):
         collector.owner = index
         collector.resident = shares[index]
-        _KINDS[op.kind](op, collector)
+        if "compiled" in op.attrs:
+            _compiled(op, collector)
+        else:
+            _KINDS[op.kind](op, collector)
     return collector.collect()
 
 
@@ -240,8 +243,8 @@ def _spatial(op: Op, key: str) -> float:
 CONV_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.1, "grad_weight": 1.2}
 """Of fp32 kernels on the lanes."""
 TURNED_PASSES = 2.0
-"""Gradient kernels in half precision take images with channels last: the library turns what they read and turns back what they
-write, so each byte moves once more each way. Kernels for TF32 and forward kernels take them as they are."""
+"""Kernels of a training step in half precision take images with channels last: the library turns what they read and turns back
+what they write, so each byte moves once more each way. Kernels for TF32 and those of evaluation take them as they are."""
 CHANNEL_MULTIPLE = 8.0
 """Channels are padded to whole vectors of half precision."""
 GATHERED = 1.18
@@ -321,7 +324,7 @@ def _conv_on_matrix(op: Op, to: _Collector, real: str) -> None:
     factor = 1.0 if taps == 1 else GATHERED
     if groups > 1 and n <= NARROW_GROUP:
         factor *= NARROW_FACTOR
-    if real in HALF and not forward and not last:
+    if real in HALF and not last and op.attrs.get("training", True):
         to.pointwise(TURNED_PASSES * op.num_bytes, sigma=0.25)
     item = DTYPE_BYTES[op.dtype]
     to.add(
@@ -378,6 +381,20 @@ def _norm(op: Op, to: _Collector) -> None:
     else:
         known = "layer" in function
         to.add("norm", (rows, cols, 2 * item * numel), ground=MEASURED if known else TRANSFER)
+
+
+def _compiled(op: Op, to: _Collector) -> None:
+    """A generated kernel: its bytes once, and the input once more where statistics run over the whole batch."""
+    moved, factor = op.num_bytes, 1.0
+    if (
+        op.kind == "norm"
+        and op.attrs.get("training", True)
+        and any(word in str(op.attrs["function"]) for word in ("batch", "group"))
+    ):
+        moved += DTYPE_BYTES[op.dtype] * _number(op, "rows") * _number(op, "cols")
+    elif op.kind in ("index", "embedding"):
+        factor = 1.6
+    to.pointwise(moved, inputs=2.0, factor=factor, sigma=0.2)
 
 
 def _reduce(op: Op, to: _Collector) -> None:

@@ -29,13 +29,14 @@ from traincast.schedule.kernels import (
 )
 from traincast.schedule.kernels.embedding import FOUND, IMPOSSIBLE, LOST
 from traincast.schedule.kernels.nodes import BITS
-from traincast.schedule.kernels.order import BY_LEVEL, BY_REMAINING, BY_SERVICE
+from traincast.schedule.kernels.order import BY_LEVEL, BY_REMAINING, BY_SCORE, BY_SERVICE
 from traincast.schedule.kernels.preempt import DISTURB
 
 __all__ = [
     "BITS",
     "BY_LEVEL",
     "BY_REMAINING",
+    "BY_SCORE",
     "BY_SERVICE",
     "DISTURB",
     "FOUND",
