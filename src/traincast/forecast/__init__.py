@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from traincast.cost import CostModel
+from traincast.cost.notes import note_kernels
 from traincast.cost.offload import describe_host
 from traincast.cost.pricing import Pricing
 from traincast.cost.stack import Stack, stack
@@ -24,6 +25,7 @@ from traincast.spec import (
     Forecast,
     Job,
     MemoryProfile,
+    Op,
     Parallelism,
     Program,
     Stage,
@@ -70,10 +72,19 @@ def forecast(job: Job, cluster: Cluster, parallelism: Parallelism | None = None,
         timeline = stretch(timeline, settled.step.seconds / timeline.duration_s)
     answer = _answer(job, cluster, program, settled.step, timeline, memory, estimates)
     run_utilization = expect_run_utilization(job, cluster, plan, timeline)
-    answer = replace(answer, notes=(*answer.notes, *settled.notes), run_utilization=run_utilization)
+    notes = (*answer.notes, *settled.notes, *_note_kernels(program, cluster, model))
+    answer = replace(answer, notes=notes, run_utilization=run_utilization)
     if not timeline.spans:
         return answer
     return replace(answer, resources=describe_activity(job, cluster, plan, timeline, correction=activity))
+
+
+def _note_kernels(program: Program, cluster: Cluster, model: CostModel) -> tuple[str, ...]:
+    if not isinstance(model, Pricing):
+        return ()
+    ops = [task for task in program.stages[0].tasks if isinstance(task, Op)]
+    found = [note for group in cluster.groups for note in note_kernels(ops, group.device, model.ops)]
+    return tuple(dict.fromkeys(found))
 
 
 def _price_stages(program: Program, cluster: Cluster, model: CostModel) -> list[tuple[Estimate, ...]]:
