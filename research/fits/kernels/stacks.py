@@ -3,14 +3,13 @@ kernels and links set to 1 and the host's constants kept, and with a neutral sta
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
 from research.fits.kernels.steps import CASES, Step, read_step_rows
 from traincast.cost.learned import load_learned
 from traincast.cost.pricing import Pricing
-from traincast.cost.stack import Stack, load_stacks, stack
+from traincast.cost.stack import Stack, load_stacks, stack, with_constants
 from traincast.errors import TraincastError
 from traincast.forecast import forecast
 
@@ -26,8 +25,8 @@ def shipped(step: Step) -> Stack:
 
 CHOICES: dict[str, Callable[[Step], Stack]] = {
     "shipped": shipped,
-    "kernels neutral": lambda step: replace(shipped(step), **KERNELS_NEUTRAL),
-    "kernels and links neutral": lambda step: replace(shipped(step), **NEUTRAL),
+    "kernels neutral": lambda step: with_constants(shipped(step), KERNELS_NEUTRAL),
+    "kernels and links neutral": lambda step: with_constants(shipped(step), NEUTRAL),
     "neutral": lambda _step: Stack(),
 }
 
