@@ -196,7 +196,7 @@ class Engine:
         """The step with its interval, and what is new about it. A user's own measurements say themselves how sure they are."""
         if self.costs is not None:
             return with_interval(timeline, tally, software=stack_of(job)), ()
-        return with_novelty(timeline, tally, job, cluster, plan)
+        return with_novelty(timeline, tally, job, cluster, plan, remember=self._remember)
 
     def _note_kernels(self, program: Program, job: Job, cluster: Cluster) -> tuple[str, ...]:
         """Widths that cost time, and silicon that nobody measured."""

@@ -111,11 +111,11 @@ def with_interval(timeline: Timeline, tally: Tally, *, software: Stack) -> Estim
 
 
 def with_novelty(
-    timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism
+    timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism, *, remember: Remember = compute
 ) -> tuple[Estimate, tuple[str, ...]]:
     """The duration of a step as an estimate, as unsure as left-out runs were about which as much was new; and what is new."""
     certainty = load_certainty()
-    setting = describe_setting(job, cluster, plan)
+    setting = describe_setting(job, cluster, plan, remember=remember)
     novelty = list_novelty(setting, certainty.known, operators=tally.operators_log_sigma)
     low, high = certainty.interval(novelty)
     new = describe_novelty(novelty, setting)[:MOST_SAID]
