@@ -21,12 +21,12 @@ from pathlib import Path
 from traincast import catalog
 from traincast.errors import IllegalPlan
 from traincast.forecast import forecast
-from traincast.forecast.request import Request, WorkloadOptions, build_cluster
+from traincast.forecast.resolve import build_cluster
 from traincast.plan import search_plans
 from traincast.plan.nouns import Candidate, Space
 from traincast.plan.search import Settings, sift
 from traincast.plan.space import Shape, list_candidates
-from traincast.spec import Forecast, Job
+from traincast.spec import Forecast, Job, Question, WorkloadOptions
 
 AIM_PER_S = 1_000
 AIM_RATIO = 10.0
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def plan_small() -> None:
-    request = Request(
+    request = Question(
         source="llama-3-8b",
         workload=WorkloadOptions(precision="bf16"),
         cluster={"device": "h100", "nodes": 1, "devices_per_node": 8},

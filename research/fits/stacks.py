@@ -16,7 +16,7 @@ from traincast.accuracy.cases import Case, Measured, hide_results, parse_case, p
 from traincast.accuracy.translate import read_stack, translate
 from traincast.catalog.stacks import DOCUMENTS
 from traincast.cost.pricing import Pricing, default_ops
-from traincast.cost.stack import read_constants
+from traincast.cost.stack import TUNABLE, read_constants
 from traincast.errors import TraincastError
 from traincast.files import write_whole
 from traincast.forecast.tune import KnownStep, know_step, tune
@@ -28,6 +28,9 @@ ROUNDS, FOLD_ROUNDS = 12, 8
 """With fewer, latencies and rates of links are still on their way from the prior when the fit stops (nanotron)."""
 MAX_FOLDS = 6
 MIN_ROWS = 4
+FITTED = {name: width for name, width in TUNABLE.items() if not name.endswith("_factor")}
+"""A document of the catalogue says what a stack's host and library cost. It may not make kernels or links faster or slower: those
+factors are left to what is learnt from a user's own runs."""
 
 
 def load_measured(paths: Sequence[str]) -> list[Measured]:
@@ -68,7 +71,7 @@ def fit_stack(rows: Sequence[Measured]) -> dict[str, object]:
         except TraincastError:
             continue
         known.append((row.case, step))
-    tuned = tune(Stack(), [step for _, step in known], rounds=ROUNDS, max_steps=MAX_ROWS)
+    tuned = tune(Stack(), [step for _, step in known], rounds=ROUNDS, max_steps=MAX_ROWS, spreads=FITTED)
     before = _errors(Stack(), known)
     models = sorted({case.model or "" for case, _ in known})
     folds = (
@@ -80,7 +83,9 @@ def fit_stack(rows: Sequence[Measured]) -> dict[str, object]:
     for model in folds:
         rest = [step for case, step in known if (case.model or "") != model]
         own = [(case, step) for case, step in known if (case.model or "") == model]
-        left += _errors(tune(Stack(), rest, rounds=FOLD_ROUNDS, max_steps=FOLD_ROWS) if rest else Stack(), own)
+        left += _errors(
+            tune(Stack(), rest, rounds=FOLD_ROUNDS, max_steps=FOLD_ROWS, spreads=FITTED) if rest else Stack(), own
+        )
     own_folds = [(case, step) for case, step in known if (case.model or "") in folds]
     untuned = _errors(Stack(), own_folds)
     if _mean_error(left) >= _mean_error(untuned):
@@ -89,7 +94,7 @@ def fit_stack(rows: Sequence[Measured]) -> dict[str, object]:
     # Wide enough for a model never seen: the constants know nothing about its own error.
     log_sigma = float(np.quantile(np.abs(left), 0.9)) / 1.645
     return {
-        **read_constants(tuned),
+        **{name: value for name, value in read_constants(tuned).items() if name in FITTED},
         "log_sigma": max(0.05, log_sigma),
         "num_steps": len(known),
         "provenance": f"{len(known)} clean rows of {len(models)} models; mean error with a model left out "

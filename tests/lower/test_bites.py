@@ -99,3 +99,17 @@ def test_tensor_ranks_split_the_arithmetic_and_reduce_each_layer_twice_each_way(
     # Two in the forward and two in the backward pass of each of the twelve layers (Shoeybi et al. 2019).
     assert in_layers >= 48
     assert {task.num_ranks for task, _ in reduced} == {4}
+
+
+@pytest.mark.parametrize("context", [2, 4])
+def test_context_ranks_gather_keys_and_values_of_every_layer_and_scatter_their_gradients(
+    graph: Graph, context: int
+) -> None:
+    stage = lower(graph, Parallelism(context=context)).stages[0]
+    keys_and_values = 2 * (2 * 256 * 768) * 2
+    moved = {"all_gather": 0.0, "reduce_scatter": 0.0}
+    for task, count in zip(stage.tasks, stage.counts(), strict=True):
+        if isinstance(task, Collective) and task.axis == "context":
+            moved[task.kind] += task.num_bytes * count
+            assert task.num_ranks == context
+    assert moved == {"all_gather": 12 * keys_and_values, "reduce_scatter": 12 * keys_and_values}

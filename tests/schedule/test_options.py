@@ -64,7 +64,17 @@ def run(trace: str, policy: str, **words: Any) -> bytes:
     return b"".join(np.asarray(column).tobytes() for column in (schedule.start_s, schedule.end_s, schedule.run_s))
 
 
-SLOW = ("sia", "optimus", "pollux", "makespan", "finish-time-fairness", "cost", "max-throughput", "max-min-perf", "isolated")
+SLOW = (
+    "sia",
+    "optimus",
+    "pollux",
+    "makespan",
+    "finish-time-fairness",
+    "cost",
+    "max-throughput",
+    "max-min-perf",
+    "isolated",
+)
 NO_DIFFERENCE = {
     ("gandiva", "--placement"): "with two jobs on every GPU of this crowded trace it does not matter on which",
     ("makespan", "--bias"): "a common factor moves the limits of its halving only now and then",

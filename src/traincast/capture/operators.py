@@ -715,7 +715,7 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
     **_table("addmv", _matmul("mat", "vec")),
     **_table("dot vdot", _dot),
     **_table("_grouped_mm _scaled_grouped_mm", _grouped_matmul),
-    **_table("_cdist_forward", _cdist),
+    **_table("_cdist_forward _euclidean_dist", _cdist),
     "traincast.attention": _attention(1.0),
     # Flash attention recomputes the scores: five products backward against two forward (Dao et al. 2022).
     "traincast.attention_backward": _attention(2.5, num_kernels=3),
@@ -752,7 +752,7 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
     ),
     **_table(
         "sum mean amax amin max min prod any all var std var_mean std_mean norm linalg_vector_norm argmax argmin logsumexp "
-        "nansum count_nonzero aminmax _foreach_norm trace equal is_nonzero isnan_any",
+        "nansum count_nonzero aminmax _foreach_norm trace equal is_nonzero isnan_any _is_all_true _is_any_true",
         _reduce,
     ),
     **_table("cumsum cumprod logcumsumexp cummax cummin", _scan),
@@ -761,7 +761,7 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
     **_table("embedding_dense_backward", _embedding_backward),
     **_table("_embedding_bag _embedding_bag_forward_only", _embedding_bag),
     **_table("_embedding_bag_dense_backward _embedding_bag_backward", _embedding_bag_backward),
-    **_table("index index_select gather take masked_select", _gather),
+    **_table("index index_select gather take masked_select masked_scatter_backward", _gather),
     **_table("index_add scatter_add index_put _index_put_impl _unsafe_index_put scatter_reduce", _scatter(adds=True)),
     **_table(
         "scatter index_copy index_fill masked_scatter slice_scatter select_scatter diagonal_scatter put",
@@ -771,7 +771,7 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
     **_table("nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward", _nll),
     **_table("nonzero bincount histc", _bincount),
     **_table(
-        "clone contiguous cat stack constant_pad_nd repeat roll flip tril triu expand_copy rot90 reflection_pad1d "
+        "clone contiguous cat stack constant_pad_nd repeat roll flip tril triu expand_copy diagonal_copy rot90 reflection_pad1d "
         "reflection_pad2d replication_pad1d replication_pad2d pixel_shuffle pixel_unshuffle channel_shuffle "
         "native_channel_shuffle im2col col2im unfold_copy view_copy permute_copy repeat_interleave tril_indices "
         "triu_indices _pack_padded_sequence _pad_packed_sequence _reshape_copy block_diag kron diag_embed "

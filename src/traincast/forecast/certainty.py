@@ -88,18 +88,18 @@ class Setting:
         )
 
 
-def describe_setting(job: Job, cluster: Cluster, plan: Parallelism, *, stack: str) -> Setting:
+def describe_setting(job: Job, cluster: Cluster, plan: Parallelism) -> Setting:
     """A job, a cluster and a plan to what may be new about them."""
     slowest = min(cluster.groups, key=lambda group: group.device.memory_bytes_per_s)
     num_nodes = sum(group.num_nodes for group in cluster.groups)
     return Setting(
-        stack=stack,
+        stack=job.stack.name,
         device=slowest.device.name,
         architecture=slowest.device.architecture,
         vendor=slowest.device.vendor,
         family=find_family(job.graph),
         precision=find_precision(job.graph),
-        network=slowest.inter.kind if num_nodes > 1 else "",
+        network=slowest.inter.transport or slowest.inter.kind or "unknown" if num_nodes > 1 else "",
         num_devices=plan.num_devices,
         num_nodes=num_nodes,
         compiled=job.compiled,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from traincast.catalog.models.recipe import PRECISIONS, precision_name
+from traincast.catalog.models.recipe import FUSED_ATTENTIONS, PRECISIONS, precision_name
 from traincast.errors import IllegalPlan
 from traincast.spec import Parallelism, Stack
 from traincast.spec.question import WorkloadOptions
@@ -48,6 +48,15 @@ def fill_in_plan(values: Mapping[str, Any], stack: Stack, said: list[str]) -> di
         plan["order"] = "interleaved"
         said.append("virtual stages run in the interleaved order")
     return plan
+
+
+def plan_habits(stack: Stack) -> dict[str, Any]:
+    """What a stack decides for every plan, whatever its degrees."""
+    habits: dict[str, Any] = {
+        "overlap": stack.plan.overlap, "bucket_copies": stack.plan.bucket_copies, "balance": stack.plan.balance,
+        "reduce_dtype": stack.plan.reduce_dtype,
+    }  # fmt: skip
+    return {name: value for name, value in habits.items() if value is not None}
 
 
 def check_passes(plan: Parallelism, stack: Stack) -> None:
@@ -122,6 +131,9 @@ def fill_in_recipe(
     if filled and not stack.is_plain:
         listed = ", ".join(f"{name} = {_say(value)}" for name, value in filled.items())
         said.append(f"{stack.name} runs the model with {listed}")
+    if asked.get("attention") == "flash" and recipe.attention in FUSED_ATTENTIONS:
+        # The word names no generation of the kernel; the stack does.
+        asked["attention"] = recipe.attention
     values.update(asked)
     values["precision"] = read_precision(options.precision, stack, sharded=plan.zero == 3)
     values["recompute"] = "none" if plan.recompute == "products" else plan.recompute

@@ -35,6 +35,12 @@ class Tally:
         return math.sqrt(variance)
 
     @property
+    def operators_log_sigma(self) -> float:
+        """What the tasks' own intervals give the step: errors of one kind of task go together, those of kinds do not."""
+        whole = sum(self.seconds.values())
+        return math.sqrt(sum((part / whole) ** 2 for part in self.weighted.values())) if whole else 0.0
+
+    @property
     def ground_shares(self) -> dict[str, float]:
         """The share of the device time that rests on each ground."""
         whole = sum(self.grounds.values())

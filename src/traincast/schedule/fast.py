@@ -11,7 +11,8 @@ from traincast.schedule import kernels
 from traincast.schedule.estimators import Fixed
 from traincast.schedule.hazards import Overheads
 from traincast.schedule.jobs import Floats, Ints, JobTable
-from traincast.schedule.kernels import ends, queue, reserve, shadow
+from traincast.schedule.kernels import ends, preempt, queue, reserve, shadow
+from traincast.schedule.kernels import order as lines
 from traincast.schedule.kernels.nodes import Nodes
 from traincast.schedule.lines import Key
 from traincast.schedule.occupations import Occupations
@@ -48,23 +49,19 @@ def is_covered(policy: Any, *, jobs: JobTable, given: Conditions, beliefs: Fixed
     if len(jobs) and (jobs.num_gpus < 1).any():
         return False
     if isinstance(policy, LeastAttained):
-        return policy.lists == "clean" and _runs_on(given)
+        return policy.lists == "clean" and given.compat == CLEAN
     if isinstance(policy, ByScore):
         return not policy.preemptive
     if not isinstance(policy, ByKey) or policy.ties != "submit":
         return False
     if policy.preemptive:
-        return policy.key in _MOVING_KEYS and policy.wakeup is None and _runs_on(given)
+        known = policy.key in _MOVING_KEYS or policy.key in (by_deadline, by_priority)
+        return known and policy.wakeup is None and given.compat == CLEAN
     if policy.fit == "conservative":
         by_count = isinstance(placer, AnyGpus) or fleet.pools[0].num_nodes <= 1
         # With estimates that are not met, promises must be kept, and only the general plan does that.
         return by_count and policy.key is by_submission and np.array_equal(beliefs.values_s, jobs.duration_s)
     return policy.key in _FIXED_KEYS
-
-
-def _runs_on(given: Conditions) -> bool:
-    """Preemptive loops run to the end, keep no record and take all events of a moment at once."""
-    return not given.record and math.isinf(given.until_s) and given.compat == CLEAN
 
 
 def loop_for(policy: Policy | RoundPolicy) -> str:
@@ -145,7 +142,7 @@ def run(
     preempted, lost = np.zeros(count, dtype=np.int64), np.zeros(count)
     occupations: Occupations | tuple[()] = ()
     if policy.preemptive:
-        passes, run_s, preempted = _run_preemptive(desk, policy)
+        passes, run_s, preempted, occupations = _run_preemptive(desk, policy, given)
         lost = preempted * _costs(overheads, gpus) * gpus
     else:
         passes, run_s, occupations = _run_queue(desk, policy, given)
@@ -253,27 +250,8 @@ def _run_queue(desk: _Desk, policy: Policy, given: Conditions) -> tuple[int, Flo
     if by_key:
         rank[np.lexsort((np.arange(count), jobs.submit_s, keys))] = np.arange(count)
     in_classes, planned = fit in (queue.SKIP, queue.EASY), fit == queue.CONSERVATIVE
-    # Believed ends are kept for backfill only.
-    entries = count + 1 if fit == queue.EASY else 1
-    sizes = (
-        desk.gpus // max(desk.nodes.width, 1) + 1
-        if given.record and desk.nodes.width
-        else np.zeros(count, dtype=np.int64)
-    )
-    firsts = _offsets(sizes) if count else sizes
     waiting = count if by_key and fit == queue.HEAD_ONLY else 1
-    steps = desk.most_running + count + 2 if planned else 1
-    work = queue.Desk(
-        end_keys=desk.floats(desk.most_running + 1),
-        end_jobs=desk.ints(desk.most_running + 1),
-        end_size=desk.ints(1),
-        wait_keys=desk.floats(waiting),
-        wait_jobs=desk.ints(waiting),
-        wait_size=desk.ints(1),
-        place_first=shell(firsts),
-        place_nodes=desk.ints(int(sizes.sum()) + 1, -1),
-        counts=desk.ints(5),
-    )
+    work = _lay_work(desk, waiting, record=given.record)
     passes: int = desk.loops["run_queue"](
         queue.Rules(
             fit=fit,
@@ -293,28 +271,54 @@ def _run_queue(desk: _Desk, policy: Policy, given: Conditions) -> tuple[int, Flo
         ),
         desk.nodes,
         _lay_classes(desk, rank if in_classes else rank[:0]),
-        ends.Ends(
-            at=desk.floats(entries),
-            gpus=shell(desk.gpus),
-            lower=desk.ints(entries, -1),
-            upper=desk.ints(entries, -1),
-            total=desk.ints(entries),
-            root=desk.ints(1, -1),
-            path=desk.ints(desk.most_running + 1),
-        ),
+        # Believed ends are kept for backfill only.
+        _lay_ends(desk, count + 1 if fit == queue.EASY else 1),
         _lay_shadow(desk),
-        reserve.Profile(
-            waiting=desk.ints(count + 1 if planned else 1),
-            run_ends=desk.floats(desk.most_running + 1 if planned else 1),
-            run_gpus=desk.ints(desk.most_running + 1 if planned else 1),
-            times=desk.floats(steps),
-            room=desk.ints(steps),
-        ),
+        _lay_profile(desk, planned=planned),
         work,
     )
     start, end = np.asarray(desk.start, dtype=np.float64), np.asarray(desk.end, dtype=np.float64)
     run_s = np.where(start >= 0, np.where(np.isnan(end), given.until_s, end) - start, 0.0)
     return passes, run_s, _occupations(desk, work, start, run_s) if given.record else ()
+
+
+def _lay_work(desk: _Desk, waiting: int, *, record: bool) -> queue.Desk:
+    width = desk.nodes.width
+    sizes = desk.gpus // width + 1 if record and width else np.zeros(len(desk.gpus), dtype=np.int64)
+    return queue.Desk(
+        end_keys=desk.floats(desk.most_running + 1),
+        end_jobs=desk.ints(desk.most_running + 1),
+        end_size=desk.ints(1),
+        wait_keys=desk.floats(waiting),
+        wait_jobs=desk.ints(waiting),
+        wait_size=desk.ints(1),
+        place_first=desk.shell(_offsets(sizes) if len(sizes) else sizes),
+        place_nodes=desk.ints(int(sizes.sum()) + 1, -1),
+        counts=desk.ints(5),
+    )
+
+
+def _lay_ends(desk: _Desk, entries: int) -> ends.Ends:
+    return ends.Ends(
+        at=desk.floats(entries),
+        gpus=desk.shell(desk.gpus),
+        lower=desk.ints(entries, -1),
+        upper=desk.ints(entries, -1),
+        total=desk.ints(entries),
+        root=desk.ints(1, -1),
+        path=desk.ints(desk.most_running + 1),
+    )
+
+
+def _lay_profile(desk: _Desk, *, planned: bool) -> reserve.Profile:
+    most, count = desk.most_running + 1, len(desk.jobs)
+    return reserve.Profile(
+        waiting=desk.ints(count + 1 if planned else 1),
+        run_ends=desk.floats(most if planned else 1),
+        run_gpus=desk.ints(most if planned else 1),
+        times=desk.floats(most + count + 1 if planned else 1),
+        room=desk.ints(most + count + 1 if planned else 1),
+    )
 
 
 def _occupations(desk: _Desk, work: queue.Desk, start_s: Floats, run_s: Floats) -> Occupations:
@@ -345,49 +349,137 @@ def _occupations(desk: _Desk, work: queue.Desk, start_s: Floats, run_s: Floats) 
     )
 
 
-def _run_preemptive(desk: _Desk, policy: Policy) -> tuple[int, Floats, Ints]:
+_RUNS_AT_ONCE = 65536
+
+
+def _run_preemptive(
+    desk: _Desk, policy: Policy, given: Conditions
+) -> tuple[int, Floats, Ints, Occupations | tuple[()]]:
+    """The loop of preemptive policies: passes, run times, preemptions and, if wanted, who held what."""
+    count, shell = len(desk.jobs), desk.shell
+    levels = policy if isinstance(policy, LeastAttained) else None
+    order = kernels.BY_LEVEL
+    score = np.zeros(1)
+    if isinstance(policy, ByKey):
+        order = _MOVING_KEYS.get(policy.key, kernels.BY_SCORE)
+    if order == kernels.BY_SCORE:
+        keys = _key_column(policy, desk.jobs, desk.estimate)
+        score = np.empty(count)
+        score[np.lexsort((np.arange(count), desk.jobs.submit_s, keys))] = np.arange(count)
+    line = lines.Line(
+        order=order,
+        by_gpu=int(levels is not None and levels.by_gpu),
+        limits=shell(np.array(levels.limits) if levels is not None else np.zeros(0)),
+        score=shell(score),
+        until_s=float(given.until_s),
+        counts=desk.ints(7),
+    )
+    jobs, events, log = _lay_jobs(desk), _lay_events(desk), _lay_log(desk, wanted=given.record)
+    waiting, running = _lay_waiting(desk), _lay_running(desk)
+    kept: list[tuple[Ints, Floats, Ints, Ints]] = []
+    answer = preempt.FULL
+    while answer == preempt.FULL:
+        answer = desk.loops["run_preemptive"](line, jobs, waiting, running, events, desk.nodes, log)
+        runs, used = line.counts[lines.LOGGED], line.counts[lines.LOGGED_NODES]
+        firsts = np.append(np.array(log.first[:runs], dtype=np.int64), used)
+        kept.append(
+            (
+                np.array(log.jobs[:runs], dtype=np.int64),
+                np.array(log.spans[: 2 * runs], dtype=np.float64).reshape(-1, 2),
+                np.diff(firsts),
+                np.array(log.nodes[:used], dtype=np.int64),
+            )
+        )
+        line.counts[lines.LOGGED] = line.counts[lines.LOGGED_NODES] = 0
+    attained = np.array(jobs.attained, dtype=np.float64)
+    places = _logged(desk, kept) if given.record else ()
+    return int(line.counts[lines.PASSES]), attained, np.array(jobs.preemptions, dtype=np.int64), places
+
+
+def _logged(desk: _Desk, kept: list[tuple[Ints, Floats, Ints, Ints]]) -> Occupations:
+    """The runs of the log as columns; a place of -1 stands for no part of a node."""
+    who, spans, parts, nodes = (np.concatenate(column) for column in zip(*kept, strict=True))
+    gpus, width = desk.gpus[who], desk.nodes.width
+    entry = np.repeat(np.arange(len(who)), parts)
+    at = np.arange(len(nodes)) - (np.cumsum(parts) - parts)[entry]
+    last = at == parts[entry] - 1
+    rest = np.where(gpus > width, gpus % max(width, 1), gpus) if width else gpus
+    counts = np.where(last, rest[entry], width).astype(np.float64)
+    real = nodes >= 0
+    sizes = np.bincount(entry[real], minlength=len(who))
+    return Occupations(
+        jobs=who,
+        start_s=spans[:, 0],
+        end_s=spans[:, 1],
+        num_gpus=gpus.astype(np.float64),
+        first=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        nodes=nodes[real],
+        counts=counts[real],
+    )
+
+
+def _lay_jobs(desk: _Desk) -> lines.Jobs:
     jobs, count, shell = desk.jobs, len(desk.jobs), desk.shell
+    return lines.Jobs(
+        submit=shell(jobs.submit_s),
+        gpus=shell(desk.gpus),
+        left=shell(jobs.duration_s.copy()),
+        guess=shell(desk.estimate.copy()),
+        cost=shell(_costs(desk.overheads, desk.gpus)),
+        start=desk.start,
+        end=desk.end,
+        since=desk.floats(count),
+        attained=desk.floats(count),
+        level=desk.ints(count),
+        position=desk.floats(count),
+        preemptions=desk.ints(count),
+    )
+
+
+def _lay_waiting(desk: _Desk) -> lines.Waiting:
     class_gpus, class_of = np.unique(desk.gpus, return_inverse=True)
     sizes = np.bincount(class_of, minlength=len(class_gpus))
-    room = 4 * desk.most_running + 2 * count + 64
-    attained, preemptions = desk.floats(count), desk.ints(count)
-    levels = policy if isinstance(policy, LeastAttained) else None
-    order = _MOVING_KEYS[policy.key] if isinstance(policy, ByKey) else kernels.BY_LEVEL
-    passes = desk.loops["run_preemptive"](
-        order,
-        int(levels is not None and levels.by_gpu),
-        shell(np.array(levels.limits) if levels is not None else np.zeros(0)),
-        shell(jobs.submit_s),
-        shell(desk.gpus),
-        shell(jobs.duration_s.copy()),
-        shell(desk.estimate.copy()),
-        shell(_costs(desk.overheads, desk.gpus)),
-        shell(class_of.astype(np.int64)),
-        shell(class_gpus),
-        shell(_offsets(sizes)),
-        desk.floats(count),
-        desk.ints(count),
-        desk.ints(len(class_gpus)),
-        desk.floats(room),
-        desk.ints(room),
-        desk.floats(2 * count + 2, -1.0),
-        desk.ints(1),
-        desk.nodes,
-        desk.ints(len(class_gpus) + 1),
-        desk.floats(desk.most_running + 1),
-        desk.ints(desk.most_running + 1),
-        desk.ints(desk.most_running + 1),
-        desk.ints(desk.most_running + 1),
-        desk.ints(len(desk.nodes.free) + desk.nodes.width + 1),
-        desk.floats(count),
-        attained,
-        desk.ints(count),
-        desk.floats(count),
-        preemptions,
-        desk.start,
-        desk.end,
+    return lines.Waiting(
+        of_job=desk.shell(class_of.astype(np.int64)),
+        gpus=desk.shell(class_gpus),
+        base=desk.shell(_offsets(sizes)),
+        keys=desk.floats(len(desk.jobs)),
+        jobs=desk.ints(len(desk.jobs)),
+        size=desk.ints(len(class_gpus)),
+        dead=desk.ints(len(class_gpus)),
     )
-    return passes, np.array(attained, dtype=np.float64), np.array(preemptions, dtype=np.int64)
+
+
+def _lay_running(desk: _Desk) -> lines.Running:
+    most = desk.most_running + 1
+    return lines.Running(
+        keys=desk.floats(most),
+        jobs=desk.ints(most),
+        losers=desk.ints(most),
+        chosen=desk.ints(most),
+        gain=desk.ints(len(desk.nodes.free) + desk.nodes.width + 1),
+    )
+
+
+def _lay_events(desk: _Desk) -> preempt.Events:
+    room = 4 * desk.most_running + 2 * len(desk.jobs) + 64
+    return preempt.Events(
+        keys=desk.floats(room),
+        tokens=desk.ints(room),
+        size=desk.ints(1),
+        expect=desk.floats(2 * len(desk.jobs) + 2, -1.0),
+    )
+
+
+def _lay_log(desk: _Desk, *, wanted: bool) -> preempt.Log:
+    runs = _RUNS_AT_ONCE + desk.most_running if wanted else 1
+    return preempt.Log(
+        wanted=int(wanted),
+        jobs=desk.ints(runs),
+        spans=desk.floats(2 * runs),
+        first=desk.ints(runs),
+        nodes=desk.ints(2 * runs + 2 * len(desk.nodes.free) if wanted else 1),
+    )
 
 
 def _costs(overheads: Overheads, gpus: Ints) -> Floats:
