@@ -76,8 +76,8 @@ def compiled() -> Loops | None:
         import numba
     except ImportError:
         return None
-    # numba's cache looks at the file of each function alone, so the name carries the text of all of them.
-    text = b"".join(Path(str(module.__file__)).read_bytes() for module in _MODULES)
+    # numba's cache looks at the file of each function alone, so the name carries the text of all of them and of this file.
+    text = b"".join(Path(str(file)).read_bytes() for file in (__file__, *(module.__file__ for module in _MODULES)))
     version = hashlib.sha256(text).hexdigest()[:8]
     # Every function sees the constants of its own module; a name may mean another number elsewhere.
     scopes = {module.__name__: dict(vars(module)) for module in _MODULES}
