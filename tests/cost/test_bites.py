@@ -6,6 +6,7 @@ import pytest
 
 from builders import make_cluster, make_device
 from traincast.cost.collectives import LinkConstants, Pipelined, Transport
+from traincast.cost.routes import MAX_EXACT_DEVICES
 from traincast.spec import Cluster, Collective, Link, NodeGroup
 
 SIZE = 4e9
@@ -101,3 +102,35 @@ def test_the_interval_of_a_long_message_is_what_left_out_machines_showed() -> No
     found = Pipelined(constants=constants).estimate(task, one_node(4))
     assert math.log(found.high_s / found.seconds) == pytest.approx(1.645 * sigma, rel=0.02)
     assert math.log(found.seconds / found.low_s) == pytest.approx(1.645 * sigma, rel=0.02)
+
+
+def test_a_ring_of_unequal_networks_pays_the_latency_of_the_slowest() -> None:
+    def small(*latencies: float) -> float:
+        groups = tuple(
+            NodeGroup(
+                device=make_device(), num_nodes=2, devices_per_node=1,
+                intra=Link(name="i", bytes_per_s=1e13, latency_s=0.0, transport="nvlink"),
+                inter=Link(name=f"n{latency}", bytes_per_s=1e3 / latency, latency_s=latency, transport="infiniband"),
+            )
+            for latency in latencies
+        )  # fmt: skip
+        return seconds("all_gather", Cluster(name="mixed", groups=groups), ranks=4, size=1e-6)
+
+    assert small(1e-6, 1e-4) == pytest.approx(small(1e-4, 1e-4), rel=0.01)
+    assert small(1e-4, 1e-6) == pytest.approx(small(1e-4, 1e-4), rel=0.01)
+
+
+def test_a_large_cluster_of_unequal_networks_is_as_slow_as_its_slowest() -> None:
+    def large(*rates: float) -> float:
+        groups = tuple(
+            NodeGroup(
+                device=make_device(), num_nodes=2 * MAX_EXACT_DEVICES // 8, devices_per_node=8,
+                intra=Link(name="i", bytes_per_s=1e15, latency_s=0.0, transport="nvlink"),
+                inter=Link(name=f"n{rate}", bytes_per_s=rate, latency_s=0.0, transport="infiniband"),
+            )
+            for rate in rates
+        )  # fmt: skip
+        return seconds("all_reduce", Cluster(name="mixed", groups=groups), ranks=4 * MAX_EXACT_DEVICES)
+
+    assert large(1e9, 1e11) == pytest.approx(large(1e9, 1e9), rel=0.01)
+    assert large(1e11, 1e9) == pytest.approx(large(1e9, 1e9), rel=0.01)
