@@ -4,10 +4,11 @@ import math
 
 import pytest
 
-from builders import make_cluster, make_device
+from builders import make_cluster, make_device, make_matmul
 from traincast.cost.collectives import LinkConstants, Pipelined, Transport
 from traincast.cost.routes import MAX_EXACT_DEVICES
-from traincast.spec import Cluster, Collective, Link, NodeGroup
+from traincast.cost.stack import price_op
+from traincast.spec import Cluster, Collective, Estimate, Link, NodeGroup, Stack
 
 SIZE = 4e9
 IDEAL = LinkConstants(
@@ -134,3 +135,27 @@ def test_a_large_cluster_of_unequal_networks_is_as_slow_as_its_slowest() -> None
 
     assert large(1e9, 1e11) == pytest.approx(large(1e9, 1e9), rel=0.01)
     assert large(1e11, 1e9) == pytest.approx(large(1e9, 1e9), rel=0.01)
+
+
+def test_workers_share_the_links_of_their_servers() -> None:
+    def push(workers: int, servers: int) -> float:
+        cluster = make_cluster(
+            nodes=workers, inter=Link(name="n", bytes_per_s=1e10, latency_s=0.0, transport="infiniband")
+        )
+        task = Collective(
+            kind="push", num_bytes=SIZE, axis="data", num_ranks=workers, stride=1, phase="gradient", num_servers=servers
+        )
+        return Pipelined(constants=IDEAL).estimate(task, cluster).seconds
+
+    assert push(8, 2) == pytest.approx(4 * push(8, 8), rel=1e-6)
+    assert push(8, 8) == pytest.approx(SIZE / 1e10, rel=1e-6)
+
+
+@pytest.mark.parametrize(("phase", "call_s"), [("forward", 1e-5), ("backward", 2e-5), ("optimizer", 3e-5)])
+def test_a_stack_adds_its_calls_and_scales_once(phase: str, call_s: float) -> None:
+    stack = Stack(forward_call_s=1e-5, backward_call_s=2e-5, optimizer_call_s=3e-5, launch_s=4e-6, product_factor=1.5)
+    op = make_matmul(phase=phase, num_calls=3, num_kernels=2)
+    base = Estimate(seconds=1.0, low_s=0.5, high_s=2.0, limit="compute", ground="transfer")
+    found = price_op(stack, op, base)
+    assert (found.seconds, found.low_s, found.high_s) == (1.5, 0.75, 3.0)
+    assert found.host_s == pytest.approx(3 * call_s + 2 * 4e-6)
