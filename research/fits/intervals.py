@@ -47,7 +47,7 @@ from traincast.forecast.interval import tally_program
 from traincast.spec import Stack
 
 Array = NDArray[np.float64]
-MOST_ROWS = 150
+MOST_ROWS = 80
 """Of one source and framework, evenly over the table."""
 FREEDOM = 4.0
 SHRINKAGE = 60.0
@@ -125,7 +125,7 @@ def _answer(
     step_s = engine.simulate(program, estimates, job, cluster).duration_s
     return Asked(
         source=source,
-        setting=describe_setting(job, cluster, plan),
+        setting=describe_setting(job, cluster, plan, remember=engine._remember),
         operators=tally_program(program, estimates).operators_log_sigma,
         error=math.log(measured_s / step_s),
         left_out=left_out,

@@ -42,7 +42,11 @@ class Step:
 
 def read_steps() -> list[Step]:
     """Dense transformers in half precision and fp8, mostly products, with few passengers."""
-    rows = [row for name in ("llm", "single_gpu") for row in read_rows(CASES / f"{name}.parquet") if _wanted(row)]
+    return read_step_rows(CASES)
+
+
+def read_step_rows(folder: Path) -> list[Step]:
+    rows = [row for name in ("llm", "single_gpu") for row in read_rows(folder / f"{name}.parquet") if _wanted(row)]
     found = []
     for row, hidden in zip(rows, hide_results(rows), strict=True):
         try:

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from traincast.cost import OpModel
+from traincast.cost.bounds import product_flop_per_s
 from traincast.spec import Device, Op
 from traincast.units import DTYPE_BYTES
 
@@ -33,13 +35,15 @@ def misalignment(op: Op) -> tuple[float, float]:
 
 def warn_alignment(ops: Sequence[Op], device: Device, model: OpModel) -> tuple[str, ...]:
     """One sentence per width that costs time: what it is, what it costs, and the nearest widths that would not."""
-    total_s = sum(estimate.seconds for estimate in model.estimate_ops(ops, device))
     found: dict[tuple[str, int], list[Op]] = {}
     for op in ops:
-        if op.dtype in ("fp32", "fp64") or op.kind not in ("matmul", "attention"):
+        if op.kind not in ("matmul", "attention") or product_flop_per_s(device, op.dtype)[1] in ("fp32", "fp64"):
             continue
         for word, width in _odd_widths(op):
             found.setdefault((word, width), []).append(op)
+    if not found:
+        return ()
+    total_s = sum(estimate.seconds for estimate in model.estimate_ops(ops, device))
     sentences = []
     for (word, width), touched in sorted(found.items()):
         now_s, then_s = (
@@ -66,8 +70,6 @@ def _odd_widths(op: Op) -> list[tuple[str, int]]:
 
 def _rounded(op: Op, width: int) -> Op:
     """The same op with whole vectors in that width, its work unchanged but for the rounding."""
-    from dataclasses import replace
-
     whole = -(-width // HEAD_MULTIPLE) * HEAD_MULTIPLE
     attrs = {
         key: whole if key in ("m", "n", "k", "head_dim") and value == width else value

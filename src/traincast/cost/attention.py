@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.cost.bounds import product_flop_per_s
-from traincast.cost.products import UNKNOWN_SM, ProductLaw, Timed, easy_gain, feeding_ease, held_share, step_share
+from traincast.cost.products import UNKNOWN_SM, ProductLaw, Timed, held_share, step_share
 from traincast.spec import Device
 
 Array = NDArray[np.float64]
@@ -142,7 +142,7 @@ def _pair_s(law: AttentionLaw, products: ProductLaw, shape: AttentionShape, devi
         else step_share(products, device, dtype, need=need)
     )
     share = law.cap / products.cap * held
-    rate = peak / num_sm * share * easy_gain(products.cap, feeding_ease(device, dtype))
+    rate = peak / num_sm * share
     old_rate = min(float(rate), law.cap * REGISTER_FED_FLOP_PER_SM_CYCLE * clock_hz)
     padded = np.ceil(shape.size / HEAD_MULTIPLE / 2.0) * (HEAD_MULTIPLE * 2.0) + law.head_waste
     product_s = 4.0 * padded / np.where(shape.register_fed > 0, old_rate, rate)

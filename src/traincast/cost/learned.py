@@ -57,7 +57,7 @@ class OpCosts:
 class Similarity:
     """How alike two data sheets are, by what library kernels and clocks depend on."""
 
-    reach: float = 0.5
+    reach: float = 0.8
     """The width of the kernel, in distances of the nearest measured device: a measured device listens to itself."""
     nearest: float = 0.03
     """Two sheets closer than this are the same device to us."""

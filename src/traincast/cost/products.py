@@ -103,23 +103,25 @@ def held_share(law: ProductLaw, device: Device, dtype: str, *, load: float | Arr
     """
     power = watts_per_need(device, dtype, joules_per_flop=law.joules_per_flop, fitted=law.energy)
     load = np.asarray(load, dtype=np.float64)
+    gain = easy_gain(device, dtype, law.cap)
     if power is None:
-        return np.full_like(load, law.cap)
-    left = power / (need * (1.0 + law.sustained * load))
+        return np.full_like(load, gain * law.cap)
+    left = power / (gain * need * (1.0 + law.sustained * load))
     bend = SHARPNESS * law.power_exponent
-    return np.asarray(law.cap * (1.0 + left**-bend) ** (-1.0 / SHARPNESS), dtype=np.float64)
+    return np.asarray(gain * law.cap * (1.0 + left**-bend) ** (-1.0 / SHARPNESS), dtype=np.float64)
 
 
-def feeding_ease(device: Device, dtype: str) -> float:
-    """0 where matrix units take all that a multiprocessor can load; towards 1 the slower they are."""
+def easy_flop_per_s(device: Device) -> float:
+    """Below this peak, units never wait for operands; infinite where the sheet does not tell."""
     if device.num_sm is None or device.clock_hz is None:
         return 0.0
-    peak, _ = product_flop_per_s(device, dtype)
-    return max(0.0, 1.0 - peak / (device.num_sm * device.clock_hz * EASY_FLOP_PER_SM_CYCLE))
+    return device.num_sm * device.clock_hz * EASY_FLOP_PER_SM_CYCLE
 
 
-def easy_gain(cap: float, ease: float) -> float:
+def easy_gain(device: Device, dtype: str, cap: float) -> float:
     """How much above its cap a unit that is easy to feed runs; its board clocks up to a tenth above the sheet, not further."""
+    easy = easy_flop_per_s(device)
+    ease = max(0.0, 1.0 - product_flop_per_s(device, dtype)[0] / easy) if easy else 0.0
     return min(1.0 + EASY_GAIN * ease, BOOST / cap)
 
 
@@ -131,21 +133,24 @@ def step_share(law: ProductLaw, device: Device, dtype: str, *, need: float = 1.0
 def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: str, *, lone: bool = False) -> Timed:
     """Seconds of each product in `dtype`; `lone`: as a benchmark of single kernels would read them."""
     peak, real = product_flop_per_s(device, dtype)
-    ease = feeding_ease(device, dtype)
-    peak *= easy_gain(law.cap, ease) * FORMAT_SHARE.get(real, 1.0)
-    work = tile_work(law, shape, num_sm=float(device.num_sm or UNKNOWN_SM), fill=law.fill * (1.0 - ease))
-    cool_s = work / (peak * held_share(law, device, dtype, load=0.0))
+    peak *= FORMAT_SHARE.get(real, 1.0)
+    num_sm = float(device.num_sm or UNKNOWN_SM)
     if lone:
-        load = cool_s / (cool_s + law.sustained_s)
-        compute_s = work / (peak * held_share(law, device, dtype, load=load))
+        work = tile_work(law, shape, num_sm=num_sm, fill=law.fill)
+        cool_s = work / (peak * held_share(law, device, dtype, load=0.0))
+        rate = peak * held_share(law, device, dtype, load=cool_s / (cool_s + law.sustained_s))
     else:
-        compute_s = work / (peak * step_share(law, device, dtype))
+        rate = np.asarray(peak * step_share(law, device, dtype))
+    # Filling a pipeline takes cycles: units that are slow beside their multiprocessor spend fewer steps of the sum on it.
+    easy = law.cap * easy_flop_per_s(device)
+    fill = law.fill * np.minimum(rate / easy, 1.0) if easy else law.fill
+    compute_s = tile_work(law, shape, num_sm=num_sm, fill=fill) / rate
     memory_s = _traffic_s(law, shape, device)
     joined = (compute_s**law.join + memory_s**law.join) ** (1.0 / law.join)
     return Timed(seconds=law.start_s + joined, compute_s=compute_s, memory_s=memory_s)
 
 
-def tile_work(law: ProductLaw, shape: ProductShape, *, num_sm: float, fill: float) -> Array:
+def tile_work(law: ProductLaw, shape: ProductShape, *, num_sm: float, fill: float | Array) -> Array:
     """FLOP that the device's whole width spends, idle parts of tiles and waves included, with the best tile and split."""
     r128, r64, r32 = law.tile_share
     rates = (1.0, 1.0, 1.0, r128, r64, r64, r32)
