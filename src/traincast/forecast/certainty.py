@@ -27,6 +27,8 @@ FEATURES = (
     "compiled", "unsure operators",
 )  # fmt: skip
 """What may be new, each as a number of at least 0; the last is the log of the operators' own error over an ordinary one."""
+MOST_UNSURE = 1.5
+"""The operators' own error counts up to this log ratio: beyond it their intervals say only that nothing is known."""
 ORDINARY_OPERATORS = 0.08
 """The operators' share of the log error of an ordinary step."""
 
@@ -157,7 +159,7 @@ def list_novelty(setting: Setting, known: Mapping[str, Experience], *, operators
         float(bool(setting.network) and setting.network not in beside.networks),
         float(setting.precision not in beside.precisions),
         float(setting.compiled and not beside.compiled),
-        max(0.0, math.log(max(operators, 1e-3) / ORDINARY_OPERATORS)),
+        min(max(0.0, math.log(max(operators, 1e-3) / ORDINARY_OPERATORS)), MOST_UNSURE),
     )
 
 
