@@ -5,9 +5,10 @@ Run: python -m research.fits.intervals ../shared/cases/*.parquet
 Every measured run is asked twice. Once with its source left out: nothing of that source counts as known, and the constants of
 its stack are those of plain PyTorch. Once as a user of the shipped package asks: everything counts as known.
 
-The rule, written before the last look: publishers (the first word of a source) are left out whole and weigh the same, whatever their number of rows. Factors of novelty are not
-negative. The scale of the log error is fitted by maximum likelihood of Student's t with four degrees of freedom. Quantiles of
-error over scale are taken by sort of novelty, and shrunk towards those of all rows as if 60 of these were added to each sort.
+The rule, written before the last look: publishers (the first word of a source) are left out whole and weigh the same,
+whatever their number of rows. Factors of novelty are not negative. The scale of the log error is fitted by maximum likelihood
+of Student's t with four degrees of freedom. Quantiles of error over scale are taken by sort of novelty, and shrunk towards
+those of all rows as if 60 of these were added to each sort.
 The table that it prints leaves each source out of this fit as well (leave-one-source-out).
 """
 
