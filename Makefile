@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help test check lint types layers fast-test bench clean corpus docs fuzz
+.PHONY: help test check lint types layers fast-test bench clean corpus docs fuzz mutants faults audit
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/ \t/' | expand -t 20
 
@@ -43,7 +43,7 @@ fuzz: .venv/dev-ready         ## feed every file reader a million damaged inputs
 	$(BIN)/python benchmarks/fuzz.py --inputs 1000000
 
 fit-stacks: .venv/dev-ready   ## refit the constants of software stacks from ../shared/cases (about 3 minutes)
-	$(BIN)/python -m research.fits.stacks ../shared/cases/single_gpu.parquet ../shared/cases/dp.parquet ../shared/cases/llm.parquet ../shared/cases/memory.parquet -o src/traincast/cost/weights/stacks.json
+	$(BIN)/python -m research.fits.stacks ../shared/cases/single_gpu.parquet ../shared/cases/dp.parquet ../shared/cases/llm.parquet ../shared/cases/memory.parquet
 
 fit-operators: .venv/dev-ready ## refit the operator models from ../shared/data
 	$(BIN)/python -m research.fits.operators
@@ -52,10 +52,20 @@ fit-interaction: .venv/dev-ready ## refit the interaction network to our corpus 
 	$(BIN)/python -m research.fits.interaction
 
 fit-collectives: .venv/dev-ready ## refit the collective model, errors on left-out machines beside it
-	$(BIN)/python -m research.fits.collectives ../shared/data/collectives/collectives.parquet
+	$(BIN)/python -m research.fits.collectives ../shared/data
 
 fit-embedding: .venv/dev-ready ## train the encoders and refit the reuse predictor to the corpus (some minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m research.fits.embedding
+
+mutants: .venv/dev-ready      ## change the code in realistic ways and see whether a test notices (an hour of one core)
+	$(BIN)/python benchmarks/mutants.py
+
+faults: .venv/dev-ready       ## kill and starve every durable command on real files (root, half an hour)
+	$(BIN)/python benchmarks/faults.py
+
+audit: .venv/dev-ready        ## look the installed packages up in the database of known vulnerabilities
+	$(BIN)/pip freeze --exclude-editable > .venv/locked.txt
+	$(BIN)/pip-audit --requirement .venv/locked.txt --no-deps --disable-pip
 
 clean:                        ## remove what the targets made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist

@@ -46,7 +46,8 @@ from traincast.profile.protocol import Protocol, measure
 from traincast.profile.remote import subject_of
 from traincast.profile.settings import TOO_LARGE
 from traincast.profile.testbed import require_root
-from traincast.spec.measurement import Calibration, Measurement
+from traincast.spec import Calibration
+from traincast.spec.measurement import MachineRates, Measurement
 from traincast.store import Store
 
 QUICK = Protocol(num_rounds=3, block_s=0.03, warm_up_s=0.005)
@@ -127,7 +128,7 @@ def one_node(options: argparse.Namespace) -> tuple[dict[str, object], Outcome, C
     return answer, outcome, candidates
 
 
-def forecasts(calibration: Calibration, loads: "Sequence[Load]") -> list[float]:
+def forecasts(calibration: MachineRates, loads: "Sequence[Load]") -> list[float]:
     return [calibration.step_seconds(load.ops, load.counts) for load in loads]
 
 
@@ -144,7 +145,7 @@ def workers(options: argparse.Namespace, outcome: Outcome, candidates: Candidate
             num_passes=options.passes, num_rounds=options.worker_rounds, say=tell,
         )  # fmt: skip
     if options.out:
-        save_calibration(found.calibration, options.out)
+        save_calibration(Calibration(name=found.calibration.name, machine=found.calibration), options.out)
     rates = found.calibration.collectives["all_reduce"]
     return {
         "fitted steps": found.num_steps,

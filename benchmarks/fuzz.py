@@ -1,9 +1,12 @@
 """Feeds every file reader damaged files: no crash, no hang, no memory above a limit.
 
-python benchmarks/fuzz.py --inputs 1000000 [--readers kineto,swf] [--seed 1] [--memory-gib 3]
+python benchmarks/fuzz.py --inputs 1000000 [--readers kineto,swf] [--seed 1] [--memory-gib 1] [--feedback 0.01]
 
-A crash is any exception that is not a TraincastError; the input that made it is kept in --keep for a regression test.
-Each reader gets inputs in inverse proportion to its cost, all of them in this one process under RLIMIT_AS.
+Half of the inputs are valid files changed by their own grammar (tests/fuzz/grammar.py), so that they can be parsed; half have
+bytes changed anyhow. A share of the inputs is traced: one that runs lines of ours which no input ran before joins the samples.
+An input got past the first check when it ran lines that no garbage runs. A crash is any exception that is not a
+TraincastError; the input that made it is kept in --keep for a regression test. Each reader gets inputs in inverse proportion
+to its cost, all of them in this one process under RLIMIT_AS.
 """
 
 import argparse
@@ -19,7 +22,8 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "fuzz"), str(TESTS)]
 
-from readers import READERS, feed, mutate  # noqa: E402
+from grammar import covered_lines, mutate_by_grammar  # noqa: E402
+from readers import CPU_LIMIT_S, READERS, Reader, feed, mutate  # noqa: E402
 
 
 def main() -> int:
@@ -28,6 +32,7 @@ def main() -> int:
     parser.add_argument("--readers", default="", help="comma-separated names; default: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--memory-gib", type=float, default=4.0, help="address space beyond what is used at the start")
+    parser.add_argument("--feedback", type=float, default=0.01, help="share of the inputs that is traced")
     parser.add_argument("--keep", type=Path, default=Path("fuzz-crashes"))
     options = parser.parse_args()
     wanted = [name.strip() for name in options.readers.split(",") if name.strip()] or list(READERS)
@@ -37,52 +42,96 @@ def main() -> int:
             print(f"left out, a package is missing: {name}")
     weights = {name: 1 / reader.cost for name, reader in chosen.items()}
     total = sum(weights.values())
-    bad = 0
-    print(f"{'reader':24} {'inputs':>8} {'accepted':>9} {'refused':>9} {'bad':>5} {'CPU µs':>8} {'slowest':>8}")
+    bad = inputs = 0
+    print("| reader | inputs | accepted | refused | bad | past the first check | lines reached | CPU µs | slowest s |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as scratch:
         for name, reader in chosen.items():
-            folder = Path(scratch) / str(zlib.crc32(name.encode()))
-            folder.mkdir()
-            samples = reader.samples(folder)
-            foreign = [sample for kind in ("graph", "kineto") for sample in READERS[kind].samples(folder)]
-            others = [*samples, *foreign]
-            for sample in samples:
-                verdict = feed(reader, sample, folder, limit_s=120)
-                if verdict != "accepted":
-                    print(f"{name}: its own sample is not accepted: {verdict}")
-                    bad += 1
-            limit_memory(options.memory_gib)
-            draw = random.Random(f"{name} {options.seed}")
-            verdicts: collections.Counter[str] = collections.Counter()
-            slowest_s, begun = 0.0, time.process_time()
             count = max(1, round(options.inputs * weights[name] / total))
-            for _ in range(count):
-                content = mutate(draw.choice(samples), draw.choice(others), draw)
-                started = time.process_time()
-                verdict = feed(reader, content, folder)
-                slowest_s = max(slowest_s, time.process_time() - started)
-                if verdict not in ("accepted", "refused"):
-                    kind = verdict.partition(":" if ": " not in verdict else ": ")[0]
-                    if kind not in verdicts:
-                        options.keep.mkdir(exist_ok=True)
-                        kept = (
-                            options.keep
-                            / f"{name.replace(' ', '-')}-{zlib.crc32(content):08x}{Path(reader.suffix).suffix}"
-                        )
-                        kept.write_bytes(content)
-                        print(f"  {name}: {verdict} -> {kept}", flush=True)
-                    verdict = kind
-                verdicts[verdict] += 1
-            failed = count - verdicts["accepted"] - verdicts["refused"]
-            bad += failed
-            mean_us = (time.process_time() - begun) / count * 1e6
-            print(
-                f"{name:24} {count:8,} {verdicts['accepted']:9,} {verdicts['refused']:9,} {failed:5,} {mean_us:8.0f} "
-                f"{slowest_s:7.2f}s", flush=True,
-            )  # fmt: skip
+            campaign = Campaign(name, reader, Path(scratch), options)
+            bad += campaign.run(count)
+            inputs += count
+            print(campaign.row(), flush=True)
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(f"peak memory {peak_bytes / 2**20:,.0f} MiB; {bad} bad")
+    print(f"\n{inputs:,} inputs, {bad} bad, at most {peak_bytes / 2**20:,.0f} MiB resident")
     return 1 if bad else 0
+
+
+class Campaign:
+    """All inputs of one reader."""
+
+    def __init__(self, name: str, reader: Reader, scratch: Path, options: argparse.Namespace) -> None:
+        self.name, self.reader, self.options = name, reader, options
+        self.folder = scratch / str(zlib.crc32(name.encode()))
+        self.folder.mkdir()
+        self.draw = random.Random(f"{name} {options.seed}")
+        self.samples = reader.samples(self.folder)
+        foreign = [sample for kind in ("graph", "kineto") for sample in READERS[kind].samples(self.folder)]
+        self.others = [*self.samples, *foreign]
+        self.verdicts: collections.Counter[str] = collections.Counter()
+        self.slowest_s = self.mean_us = 0.0
+        self.traced = self.past = 0
+        self.known: set[int] = set()
+
+    def run(self, count: int) -> int:
+        for sample in self.samples:
+            verdict = feed(self.reader, sample, self.folder, limit_s=120)
+            if verdict != "accepted":
+                print(f"{self.name}: its own sample is not accepted: {verdict}")
+                self.verdicts["not accepted"] += 1
+        # What garbage reaches is the first check.
+        first = set().union(*(self._trace(content) for content in (b"\xff" * 50, self.draw.randbytes(400), b"garbage")))
+        self.known |= first
+        limit_memory(self.options.memory_gib)
+        begun = time.process_time()
+        for _ in range(count):
+            change = mutate_by_grammar if self.draw.random() < 0.5 else mutate
+            content = change(self.draw.choice(self.samples), self.draw.choice(self.others), self.draw)
+            if self.draw.random() < self.options.feedback:
+                self._learn(content, first)
+            else:
+                self._feed(content)
+        self.mean_us = (time.process_time() - begun) / count * 1e6
+        self.count = count
+        return count - self.verdicts["accepted"] - self.verdicts["refused"] + 2 * self.verdicts["not accepted"]
+
+    def _learn(self, content: bytes, first: set[int]) -> None:
+        lines = self._trace(content, judged=True)
+        self.traced += 1
+        self.past += bool(lines - first)
+        if lines - self.known and len(self.samples) < 400 and len(content) < 100_000:
+            self.samples.append(content)
+        self.known |= lines
+
+    def _trace(self, content: bytes, *, judged: bool = False) -> set[int]:
+        # Tracing is slow, so the time of a traced input says nothing.
+        if judged:
+            return covered_lines(lambda: self._feed(content, limit_s=100.0, timed=False))
+        return covered_lines(lambda: feed(self.reader, content, self.folder, limit_s=100.0))
+
+    def _feed(self, content: bytes, *, limit_s: float = CPU_LIMIT_S, timed: bool = True) -> None:
+        started = time.process_time()
+        verdict = feed(self.reader, content, self.folder, limit_s=limit_s)
+        if timed:
+            self.slowest_s = max(self.slowest_s, time.process_time() - started)
+        if verdict not in ("accepted", "refused"):
+            kind = verdict.partition(": ")[0]
+            if kind not in self.verdicts:
+                self.options.keep.mkdir(exist_ok=True)
+                name = f"{self.name.replace(' ', '-')}-{zlib.crc32(content):08x}{Path(self.reader.suffix).suffix}"
+                (self.options.keep / name).write_bytes(content)
+                print(f"  {self.name}: {verdict} -> {self.options.keep / name}", flush=True)
+            verdict = kind
+        self.verdicts[verdict] += 1
+
+    def row(self) -> str:
+        failed = self.count - self.verdicts["accepted"] - self.verdicts["refused"]
+        seen = self.verdicts
+        past = f"{self.past / self.traced:.0%} of {self.traced:,}" if self.traced else "-"
+        return (
+            f"| {self.name} | {self.count:,} | {seen['accepted']:,} | {seen['refused']:,} | {failed} | {past} | "
+            f"{len(self.known):,} | {self.mean_us:,.0f} | {self.slowest_s:.2f} |"
+        )
 
 
 def limit_memory(extra_gib: float) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from traincast.spec import Stack
+
 BATCH = 4
 AIM_CPU = 0.02
 PRIORS = {
@@ -187,7 +189,7 @@ class Seen:
     replicated: bool
     outside_bytes: float
     capacity_bytes: float
-    stack: str
+    stack: Stack
     unit: float
     counts_reserved: bool
     watched_first: bool
@@ -225,14 +227,15 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
 
     stages: list[Any] = []
     pipelined, copies, capacity, unit, refusal, watched, outside = False, False, 1.0, 1.0, "", False, 0.0
-    lone, replicated, reserved, stack = False, False, True, ""
+    lone, replicated, reserved, stack = False, False, True, Stack()
     try:
         question = translate(parse_case(hidden))
         capacity = min(group.device.memory_bytes for group in question.cluster.groups)
         plan = question.parallelism
         pipelined, copies, outside = plan.pipeline > 1, plan.copies_gradients, outside_bytes(capacity, plan)
         lone, replicated, stack = plan.micro_batches == 1, plan.data > 1, question.job.stack
-        unit, watched, reserved = question.memory_unit, question.watched_stage == 0, question.counts_reserved
+        logs = question.logs
+        unit, watched, reserved = logs.memory_unit, logs.watched_stage == 0, logs.counts_reserved
         known: set[tuple[int, int]] = set()
         for stage in lower(question.job.graph, plan, compiled=question.job.compiled).stages:
             key = (id(stage.tasks), stage.num_in_flight)
@@ -271,7 +274,7 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
 
 
 def profile_of(case: Seen, overheads: Any, stage: int) -> Any:
-    from traincast.forecast import MEMORY_SPREAD, REUSING_STACKS
+    from traincast.forecast import MEMORY_SPREAD
     from traincast.simulate.memory import add_up
 
     return add_up(
@@ -279,7 +282,7 @@ def profile_of(case: Seen, overheads: Any, stage: int) -> Any:
         capacity_bytes=case.capacity_bytes,
         overhead_bytes=case.outside_bytes,
         pipelined=case.pipelined,
-        overheads=dataclasses.replace(overheads, queued_gathers=0.0) if case.stack in REUSING_STACKS else overheads,
+        overheads=overheads if case.stack.memory.queued_gathers else dataclasses.replace(overheads, queued_gathers=0.0),
         spread=MEMORY_SPREAD,
         bucket_copies=case.bucket_copies,
         lone_pass=case.lone_pass,

@@ -1,25 +1,36 @@
-"""Plans answered per CPU second on one core, beside plain forecasts of the same plans.
+"""Plans answered and plans worked out per CPU second on one core, beside plain forecasts of the same plans.
 
-python benchmarks/plan.py [--nodes 8,16,32,64] [--batches 1,2] [--context 1,2] [--exhaustive] [--sample 20]
+python benchmarks/plan.py [--nodes 8,16,32,64] [--batches 1,2] [--context 1,2] [--sample 200] [--small] [--beside FOLDER]
 
 A plan counts as answered when its memory and then its time, money and energy were worked out, or when it was discarded: by
 memory, by the model (a split that it cannot run), or by a bound that shows it to be no better than what is known. The graphs
-of llama-3-70b are loaded before the clock starts. Plain forecasts are run on a random sample of the same plans.
+of llama-3-70b are loaded before the clock starts. A random sample of the same plans is then worked out in full, in the order in
+which a search meets them: by the search's engine, and each by a new one, which is what one forecast alone costs. `--small`: only
+`plan llama-3-8b` for 8 H100, with everything but the start of Python. `--beside`: the src folder of another version, which
+answers the same in the same run.
 """
 
 import argparse
 import random
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 from traincast import catalog
 from traincast.errors import IllegalPlan
 from traincast.forecast import forecast
-from traincast.plan.nouns import Space
+from traincast.forecast.resolve import build_cluster
+from traincast.plan import search_plans
+from traincast.plan.nouns import Candidate, Space
 from traincast.plan.search import Settings, sift
 from traincast.plan.space import Shape, list_candidates
-from traincast.spec import Job
+from traincast.spec import Forecast, Job, Question, WorkloadOptions
 
 AIM_PER_S = 1_000
+AIM_RATIO = 10.0
+AIM_SMALL_S = 2.0
 
 
 def main() -> None:
@@ -27,9 +38,35 @@ def main() -> None:
     parser.add_argument("--nodes", default="8,16,32,64", help="nodes of 8 H100 each")
     parser.add_argument("--batches", default="1,2")
     parser.add_argument("--context", default="1,2")
-    parser.add_argument("--exhaustive", action="store_true")
-    parser.add_argument("--sample", type=int, default=20, help="plain forecasts to compare with")
+    parser.add_argument("--sample", type=int, default=200, help="plans to work out in full")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--beside", type=Path)
     asked = parser.parse_args()
+    if asked.small:
+        plan_small()
+    else:
+        plan_large(asked)
+    if asked.beside:
+        print(f"\n{asked.beside}:", flush=True)
+        rest = [word for word in sys.argv[1:] if word not in ("--beside", str(asked.beside))]
+        subprocess.run([sys.executable, __file__, *rest], env={"PYTHONPATH": str(asked.beside)}, check=True)
+
+
+def plan_small() -> None:
+    request = Question(
+        source="llama-3-8b",
+        workload=WorkloadOptions(precision="bf16"),
+        cluster={"device": "h100", "nodes": 1, "devices_per_node": 8},
+    )
+    cluster = build_cluster(request)
+    started = time.process_time()
+    found = search_plans(request, cluster, space=Space(global_batch=64))
+    spent_s = time.process_time() - started
+    print(f"llama-3-8b on 8 H100: {found.num_plans:,} plans in {spent_s:.2f} CPU s (aim: {AIM_SMALL_S:g})")
+    print(f"  best: {found.plans[0].parallelism}, {found.plans[0].forecast.step.seconds:.6f} s")
+
+
+def plan_large(asked: argparse.Namespace) -> None:
     batches, context = ([int(part) for part in text.split(",")] for text in (asked.batches, asked.context))
     clusters = [catalog.cluster("aws-p5.48xlarge", nodes=int(part)) for part in asked.nodes.split(",")]
     space = Space(global_batch=1024, batches=tuple(batches), context=tuple(context))
@@ -42,29 +79,43 @@ def main() -> None:
         for recompute in space.recompute
     }
 
-    def pose(batch: int, recompute: str) -> Job:
+    def job_at(batch: int, recompute: str) -> Job:
         return graphs[batch, recompute]
 
     started = time.process_time()
-    found = sift(clusters, pose, space, Settings(exhaustive=asked.exhaustive))
+    found = sift(clusters, job_at, space, Settings())
     spent_s = time.process_time() - started
     print(
         f"{found.num_plans:,} plans on {', '.join(str(c.num_devices) for c in clusters)} devices in {spent_s:.1f} CPU s"
     )
     print(f"  {found.num_plans / spent_s:,.0f} plans answered per CPU second (aim: {AIM_PER_S:,})")
     print(f"  worked out {found.num_evaluated:,}, discarded by a bound {found.num_pruned:,}, excluded {found.excluded}")
-    shape = Shape.of(pose(batches[0], space.recompute[0]).graph)
-    candidates = [candidate for cluster in clusters for candidate in list_candidates(space, cluster, shape)]
-    sample = random.Random(0).sample(candidates, min(asked.sample, len(candidates)))
+    shape = Shape.of(job_at(batches[0], space.recompute[0]).graph)
+    candidates = list(list_candidates(space, clusters[0], shape))
+    chosen = random.Random(0).sample(candidates, min(asked.sample, len(candidates)))
+    try:
+        from traincast.forecast.engine import Engine
+    except ImportError:
+        alone_s = _spend(chosen[:20], job_at, lambda *question: forecast(*question))
+        print(f"plain forecasts: {1 / alone_s:,.0f} per CPU second")
+        return
+    alone_s = _spend(chosen[:20], job_at, lambda *question: Engine().forecast(*question))
+    engine = Engine()
+    together_s = _spend(candidates[:: max(1, len(candidates) // asked.sample)], job_at, engine.forecast)
+    every_s = _spend(candidates[: asked.sample], job_at, engine.forecast)
+    print(f"plans worked out in full: {1 / alone_s:,.0f} per CPU second by new engines, ", end="")
+    print(f"{1 / together_s:,.0f} spread over the space by one, {1 / every_s:,.0f} in the order of the space by one")
+
+
+def _spend(candidates: list[Candidate], job_at: Callable[[int, str], Job], ask: Callable[..., Forecast]) -> float:
+    """CPU seconds of one plan."""
     started = time.process_time()
-    for candidate in sample:
+    for candidate in candidates:
         try:
-            forecast(pose(candidate.batch, candidate.parallelism.recompute), candidate.cluster, candidate.parallelism)
+            ask(job_at(candidate.batch, candidate.parallelism.recompute), candidate.cluster, candidate.parallelism)
         except IllegalPlan:
             continue
-    plain_s = (time.process_time() - started) / len(sample)
-    ratio = plain_s * found.num_plans / spent_s
-    print(f"plain forecasts: {1 / plain_s:,.0f} per CPU second; the search is {ratio:,.0f} times as fast")
+    return (time.process_time() - started) / len(candidates)
 
 
 if __name__ == "__main__":

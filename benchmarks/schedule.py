@@ -113,7 +113,7 @@ def published_cpu_s(folder: Path) -> dict[tuple[str, str, int], list[tuple[float
 def beside_peers(folder: Path, unit: float) -> None:
     """Ours on the very input of each published run, both in CPU seconds of one core: our clean policy of the same meaning,
     and for Gavel, whose shares have no other meaning, its own rules."""
-    from traincast.schedule.agreement import reference_runs
+    from research.simulators.agreement import reference_runs
 
     published = published_cpu_s(folder)
     for run in reference_runs(folder, tuple(PEER_POLICIES)):

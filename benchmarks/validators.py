@@ -18,10 +18,10 @@ from pathlib import Path
 from traincast import catalog
 from traincast.errors import IllegalPlan
 from traincast.forecast import forecast
-from traincast.forecast.request import WorkloadOptions, build_job, load_source
+from traincast.forecast.resolve import build_job, load_source
 from traincast.plan import Candidate, Plan
 from traincast.plan.emit import EMITTERS, emit
-from traincast.spec import Parallelism
+from traincast.spec import Parallelism, WorkloadOptions
 
 PLANS = {
     "ddp": Parallelism(data=16, micro_batches=2),

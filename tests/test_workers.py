@@ -127,10 +127,10 @@ def test_a_sweep_and_a_table_over_ray_give_what_one_process_gives(two_nodes: Cal
 @pytest.mark.filterwarnings("ignore")
 def test_a_search_for_plans_over_ray_finds_what_one_process_finds(two_nodes: Callable[[], str]) -> None:
     from traincast import catalog
-    from traincast.forecast.request import Request, WorkloadOptions
     from traincast.plan import Space, search_plans
+    from traincast.spec import Question, WorkloadOptions
 
-    request = Request(source="gpt2", workload=WorkloadOptions(batch=2, seq=128), job={"steps": 100})
+    request = Question(source="gpt2", workload=WorkloadOptions(batch=2, seq=128), job={"steps": 100})
     clusters = tuple(catalog.cluster(name, nodes=1) for name in ("aws-p4d.24xlarge", "aws-p3.16xlarge"))
     space = Space(global_batch=16, tensor=(1, 2), pipeline=(1,), zero=(0, 1))
     alone, spread_out = (search_plans(request, clusters, space=space, engine=engine) for engine in ("none", "ray"))

@@ -1,138 +1,178 @@
-"""Fits the constants of the collective model to measured collectives, towards physical priors.
+"""Fits the constants of the collective model to measured collectives, towards physical priors, device by device left out.
 
-Run: python -m research.fits.collectives ../shared/data/collectives/collectives.parquet
+Run: python -m research.fits.collectives ../shared/data
 """
 
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from traincast.cost.collectives import LinkConstants, Pipelined, Route, constants_from
+from traincast.catalog import device, link
+from traincast.cost.collectives import TRANSPORT_CONSTANTS, LinkConstants, Pipelined
+from traincast.cost.routes import Level, Route, find_route
+from traincast.spec import Cluster, Collective, Link, NodeGroup
 
-FITTED = (
-    "launch_s", "switched_efficiency", "pcie_efficiency", "network_efficiency", "intra_hop_s", "inter_hop_s", "pipeline",
-)  # fmt: skip
-PRIOR_SPREAD: Mapping[str, float] = {
-    "launch_s": 0.7, "switched_efficiency": 0.1, "pcie_efficiency": 0.3, "network_efficiency": 0.3, "intra_hop_s": 0.7,
-    "inter_hop_s": 0.7, "pipeline": 0.7,
+PRIORS: dict[str, tuple[float, float]] = {
+    # constant: (prior, standard deviation of its log)
+    "launch_s": (7.5e-6, 0.7), "hop_s": (0.9e-6, 0.7), "efficiency": (0.83, 0.1), "pipeline": (4.0, 0.7),
+    "local_copy": (0.45, 0.5), "exchange_copy": (0.45, 0.5), "exchange_hop": (0.5, 0.7),
 }  # fmt: skip
-NOMINAL: Mapping[str, tuple[float, str, float, str]] = {
-    # intra bytes/s, intra kind, inter bytes/s of the node, inter kind: data sheets of the machines in the table
-    "A100-SXM4 x8 node": (300e9, "nvlink", 100e9, "infiniband"),
-    "V100-SXM2 x8 node": (150e9, "hybrid-cube", 12.5e9, "ethernet"),
-    "a100_dgx": (300e9, "nvlink", 12.5e9, "ethernet"),
-    "h100_dgx": (450e9, "nvlink", 400e9, "infiniband"),
-    "a100_pairwise_nvlink": (300e9, "pair", 12.5e9, "ethernet"),
-    "AWS p4de.24xlarge x2": (300e9, "nvlink", 50e9, "infiniband"),
-    "AWS p5.48xlarge x2": (450e9, "nvlink", 400e9, "infiniband"),
-    "OCI BM.GPU.H100.8 x2": (450e9, "nvlink", 400e9, "infiniband"),
+MACHINES: dict[str, tuple[str, str]] = {
+    # name in the tables: (device, link inside the node)
+    "a100-sxm4-80g": ("a100-sxm4-80g", "nvswitch-a100"), "A100-SXM4 x8 node": ("a100-sxm4-80g", "nvswitch-a100"),
+    "a100_dgx": ("a100-sxm4-80g", "nvswitch-a100"), "h100_dgx": ("h100-sxm-80g", "nvswitch-h100"),
+    "h100-sxm-80g": ("h100-sxm-80g", "nvswitch-h100"), "b200-sxm-180g": ("b200-sxm-180g", "nvswitch-b200"),
+    "gb200": ("gb200-186g", "nvswitch-nvl72"), "V100-SXM2 x8 node": ("v100-sxm2-32g", "nvlink2-hybrid-cube-mesh"),
+    "a100_pairwise_nvlink": ("a100-pcie-80g", "nvlink3-pairs"),
+}  # fmt: skip
+NETWORKS: dict[str, tuple[str, str, str]] = {
+    "AWS p4de.24xlarge x2": ("a100-sxm4-80g", "nvswitch-a100", "aws-efa-400"),
+    "AWS p5.48xlarge x2": ("h100-sxm-80g", "nvswitch-h100", "aws-efa-3200"),
+    "OCI BM.GPU.H100.8 x2": ("h100-sxm-80g", "nvswitch-h100", "8x roce-400"),
 }
-MIN_BYTES = 1e5
-"""Smaller messages are latency and timer noise: the table repeats them by a factor of five."""
+FITTED_ON = ("a100-sxm4-80g", "h100-sxm-80g", "b200-sxm-180g", "gb200-186g")
+MAX_POINTS = 60
+"""Points of one curve; longer ones are thinned evenly in the logarithm of their size."""
+SIZES = {">= 32 MB": (32e6, math.inf, 1.0), "1-32 MB": (1e6, 32e6, 0.3), "< 1 MB": (0.0, 1e6, 0.1)}
+"""Bounds of each range of sizes, and the weight of its rows in the fit: long messages decide steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    machine: str
+    source: str
+    device: str
     collective: str
     route: Route
     num_bytes: float
     time_s: float
-    weight: float
+
+    @property
+    def size(self) -> str:
+        return next(name for name, (low, high, _) in SIZES.items() if low <= self.num_bytes < high)
 
 
-def load_rows(path: str, *, per_curve: int = 40) -> list[Row]:
-    """Evenly spread points of every curve of a machine whose links are known."""
-    curves: dict[tuple[str, str, int, int], list[tuple[float, float]]] = {}
-    for record in pq.read_table(path).to_pylist():
-        if record["hardware"] not in NOMINAL or record["bytes"] < MIN_BYTES or record["trust"] == "C":
-            continue
-        if record["source"] == "vidur_network" and record["n_nodes"] > 1:
-            continue  # between nodes whose network the source does not name
-        key = (record["hardware"], record["collective"], record["n_gpus"], record["n_nodes"])
-        curves.setdefault(key, []).append((float(record["bytes"]), float(record["time_s"])))
+def load_rows(data: Path) -> list[Row]:
+    """One row for each machine, kind, number of ranks and size: the median of repetitions and library versions."""
+    curves: dict[tuple[str, str, str, int, int], dict[float, list[float]]] = {}
+    table = pq.read_table(data / "kernels_half/collectives_one_node.parquet").to_pylist()
+    for record in table:
+        if str(record["library"]).startswith("nccl") and record["device"] in MACHINES:
+            kind = "all_to_all" if record["collective"] == "alltoall" else str(record["collective"])
+            key = ("kernels_half", str(record["device"]), kind, int(record["ranks"]), 1)
+            curves.setdefault(key, {}).setdefault(float(record["bytes"]), []).append(float(record["time_s"]))
+    for record in pq.read_table(data / "collectives/collectives.parquet").to_pylist():
+        machine, nodes = str(record["hardware"]), int(record["n_nodes"])
+        if (nodes == 1 and machine in MACHINES) or machine in NETWORKS:
+            key = (str(record["source"]), machine, str(record["collective"]), int(record["n_gpus"]), nodes)
+            if record["bytes"]:
+                curves.setdefault(key, {}).setdefault(float(record["bytes"]), []).append(float(record["time_s"]))
     rows: list[Row] = []
-    for (machine, collective, ranks, nodes), points in sorted(curves.items()):
-        points.sort()
-        chosen = sorted({round(i) for i in np.linspace(0, len(points) - 1, per_curve)})
-        route = _route(machine, ranks, nodes)
-        rows += [Row(machine, collective, route, points[i][0], points[i][1], 1 / len(chosen)) for i in chosen]
+    for (source, machine, kind, ranks, nodes), points in sorted(curves.items()):
+        name, route = _route(machine, kind, ranks, nodes)
+        sizes = sorted(points)
+        chosen: Sequence[int] = range(len(sizes))
+        if len(sizes) > MAX_POINTS:
+            chosen = sorted({round(i) - 1 for i in np.geomspace(1, len(sizes), 25)})
+        rows += [Row(source, name, kind, route, sizes[i], median(points[sizes[i]])) for i in chosen]
     return rows
 
 
-def _route(machine: str, ranks: int, nodes: int) -> Route:
-    intra, kind, inter, inter_kind = NOMINAL[machine]
-    per_node = ranks // nodes
-    if kind == "pair":
-        intra, kind = (intra, "nvlink") if per_node <= 2 else (31.5e9, "pcie")
-    return Route(
-        num_ranks=ranks,
-        per_node=per_node,
-        num_nodes=nodes,
-        intra_bytes_per_s=intra,
-        inter_bytes_per_s=inter,
-        intra_kind=kind,
-        inter_kind=inter_kind,
+def _route(machine: str, kind: str, ranks: int, nodes: int) -> tuple[str, Route]:
+    chip, intra = MACHINES[machine] if nodes == 1 else NETWORKS[machine][:2]
+    inter = link(NETWORKS[machine][2]) if nodes > 1 else link("infiniband-hdr")
+    whole = 8 if machine.startswith("V100") else max(ranks // nodes, 4 if "pairwise" in machine else 2)
+    group = NodeGroup(
+        device=device(chip), num_nodes=nodes, devices_per_node=whole, intra=link(intra), inter=inter, usd_per_hour=None
+    )
+    task = Collective(kind=kind, num_bytes=1.0, axis="data", num_ranks=ranks, stride=1, phase="gradient")
+    return chip, find_route(task, Cluster(name=machine, groups=(group,)))
+
+
+def predict(values: dict[str, float], rows: Iterable[Row]) -> NDArray[np.float64]:
+    known = {name: value for name, value in values.items() if name not in ("hop_s", "efficiency")}
+    transports = {
+        name: replace(constants, efficiency=values["efficiency"]) if name.startswith("nv") else constants
+        for name, constants in TRANSPORT_CONSTANTS.items()
+    }
+    model = Pipelined(constants=LinkConstants(transports=transports, **known))
+    return np.array(
+        [model.seconds(row.collective, row.num_bytes, _with_latency(row.route, values["hop_s"])) for row in rows]
     )
 
 
-def fit(rows: Sequence[Row]) -> LinkConstants:
-    """Least squares on log time, every curve weighing the same, pulled to the defaults by their prior spread."""
-    start = LinkConstants()
-    prior = np.log([getattr(start, name) for name in FITTED])
-    spreads = np.array([PRIOR_SPREAD[name] for name in FITTED])
-    weights = np.sqrt([row.weight for row in rows])
+def _with_latency(route: Route, hop_s: float) -> Route:
+    def changed(level: Level) -> Level:
+        inside: Link = replace(level.link, latency_s=hop_s)
+        return level if level.is_network or not level.link.transport.startswith("nv") else replace(level, link=inside)
+
+    return replace(route, levels=tuple(map(changed, route.levels)))
+
+
+def fit(rows: Sequence[Row]) -> dict[str, float]:
+    """Robust least squares on log time, every device weighing the same, pulled to the priors."""
+    names = list(PRIORS)
+    prior = np.log([PRIORS[name][0] for name in names])
+    widths = np.array([PRIORS[name][1] for name in names])
+    counts = {name: sum(row.device == name for row in rows) for name in {row.device for row in rows}}
+    weights = np.sqrt([SIZES[row.size][2] * len(rows) / counts[row.device] for row in rows])
     truth = np.log([row.time_s for row in rows])
 
     def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-        model = Pipelined(constants=_constants(logs))
-        guess = np.log([model.seconds(row.collective, row.num_bytes, row.route) for row in rows])
-        return np.concatenate([(guess - truth) * weights / 0.2, (logs - prior) / spreads])
+        values = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        return np.concatenate([weights * (np.log(predict(values, rows)) - truth), 0.1 * (logs - prior) / widths])
 
-    found = least_squares(residuals, prior, loss="soft_l1")
-    return _constants(found.x)
-
-
-def _constants(logs: NDArray[np.float64]) -> LinkConstants:
-    values = {name: math.exp(value) for name, value in zip(FITTED, logs, strict=True)}
-    for name in ("switched_efficiency", "pcie_efficiency", "network_efficiency"):
-        values[name] = min(1.0, values[name])
-    return constants_from(values)
+    found = least_squares(residuals, prior, loss="soft_l1", f_scale=0.1, diff_step=1e-4)
+    return dict(zip(names, np.exp(found.x).tolist(), strict=True))
 
 
-def errors(rows: Sequence[Row], constants: LinkConstants) -> NDArray[np.float64]:
-    model = Pipelined(constants=constants)
-    return np.array([model.seconds(r.collective, r.num_bytes, r.route) / r.time_s - 1 for r in rows])
+def score(error: NDArray[np.float64]) -> dict[str, float]:
+    wrong = np.abs(error)
+    return {
+        "n": len(error), "mean": float(wrong.mean()), "median": float(np.median(wrong)),
+        "p90": float(np.quantile(wrong, 0.9)), "bias": float(np.median(error)),
+    }  # fmt: skip
 
 
-def leave_out(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """Error on each machine, and each number of ranks, with constants fitted on the others."""
+def leave_devices_out(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """The error on each device, by size, with constants that have seen only the others."""
+    inside = [row for row in rows if row.device in FITTED_ON and not row.route.crosses_network]
     report: dict[str, dict[str, float]] = {}
-    for label, key in (("machine", lambda r: r.machine), ("ranks", lambda r: str(r.route.num_ranks))):
-        for value in sorted({key(row) for row in rows}):
-            test = [row for row in rows if key(row) == value]
-            wrong = np.abs(errors(test, fit([row for row in rows if key(row) != value])))
-            report[f"{label} {value}"] = {
-                "n": len(test), "mean": float(wrong.mean()), "median": float(np.median(wrong)),
-                "p90": float(np.percentile(wrong, 90)), "max": float(wrong.max()),
-            }  # fmt: skip
+    for name in FITTED_ON:
+        values = fit([row for row in inside if row.device != name])
+        report |= _by_size(name, values, lambda row, name=name: row.device == name, inside)  # type: ignore[misc]
+    values = fit(inside)
+    unseen = [row for row in rows if row not in inside]
+    for name in sorted({f"{row.device} {row.source}" for row in unseen}):
+        label = f"never fitted: {name}"
+        report |= _by_size(label, values, lambda row, name=name: f"{row.device} {row.source}" == name, unseen)  # type: ignore[misc]
     return report
 
 
-def main(path: str) -> None:
-    rows = load_rows(path)
-    constants = fit(rows)
-    report = leave_out(rows)
-    sys.stdout.write(
-        json.dumps({"constants": {n: getattr(constants, n) for n in FITTED}, "left out": report}, indent=1) + "\n"
-    )
+def _by_size(
+    label: str, values: dict[str, float], belongs: Callable[[Row], bool], rows: Sequence[Row]
+) -> dict[str, dict[str, float]]:
+    report = {}
+    for size in SIZES:
+        test = [row for row in rows if belongs(row) and row.size == size]
+        if test:
+            report[f"{label}, {size}"] = score(predict(values, test) / np.array([row.time_s for row in test]) - 1)
+    return report
+
+
+def main(data: str) -> None:
+    rows = load_rows(Path(data))
+    inside = [row for row in rows if row.device in FITTED_ON and not row.route.crosses_network]
+    report = {"constants": fit(inside), "left out": leave_devices_out(rows)}
+    sys.stdout.write(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

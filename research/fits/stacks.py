@@ -1,23 +1,26 @@
-"""Fits the constants of each software stack in case tables and writes the file that ships with the package.
+"""Fits the constants of each software stack in case tables and writes them into the stack documents that ship with the package.
 
-Run: make fit-stacks, or python -m research.fits.stacks CASES... -o src/traincast/cost/weights/stacks.json
+Run: make fit-stacks, or python -m research.fits.stacks CASES...
 """
 
 import argparse
+import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from traincast.accuracy.cases import Case, Measured, hide_results, parse_case, parse_observation, read_rows
-from traincast.accuracy.translate import translate
-from traincast.accuracy.translate.workload import stack_name
+from traincast.accuracy.translate import read_stack, translate
+from traincast.catalog.stacks import DOCUMENTS
 from traincast.cost.pricing import Pricing, default_ops
-from traincast.cost.stack import Stack, read_constants
+from traincast.cost.stack import TUNABLE, read_constants
 from traincast.errors import TraincastError
-from traincast.files import write_json
+from traincast.files import write_whole
 from traincast.forecast.tune import KnownStep, know_step, tune
+from traincast.spec import Stack
 
 MAX_ROWS = 160
 FOLD_ROWS = 90
@@ -25,6 +28,9 @@ ROUNDS, FOLD_ROUNDS = 12, 8
 """With fewer, latencies and rates of links are still on their way from the prior when the fit stops (nanotron)."""
 MAX_FOLDS = 6
 MIN_ROWS = 4
+FITTED = {name: width for name, width in TUNABLE.items() if not name.endswith("_factor")}
+"""A document of the catalogue says what a stack's host and library cost. It may not make kernels or links faster or slower: those
+factors are left to what is learnt from a user's own runs."""
 
 
 def load_measured(paths: Sequence[str]) -> list[Measured]:
@@ -65,7 +71,7 @@ def fit_stack(rows: Sequence[Measured]) -> dict[str, object]:
         except TraincastError:
             continue
         known.append((row.case, step))
-    tuned = tune(Stack(), [step for _, step in known], rounds=ROUNDS, max_steps=MAX_ROWS)
+    tuned = tune(Stack(), [step for _, step in known], rounds=ROUNDS, max_steps=MAX_ROWS, spreads=FITTED)
     before = _errors(Stack(), known)
     models = sorted({case.model or "" for case, _ in known})
     folds = (
@@ -77,22 +83,22 @@ def fit_stack(rows: Sequence[Measured]) -> dict[str, object]:
     for model in folds:
         rest = [step for case, step in known if (case.model or "") != model]
         own = [(case, step) for case, step in known if (case.model or "") == model]
-        left += _errors(tune(Stack(), rest, rounds=FOLD_ROUNDS, max_steps=FOLD_ROWS) if rest else Stack(), own)
+        left += _errors(
+            tune(Stack(), rest, rounds=FOLD_ROUNDS, max_steps=FOLD_ROWS, spreads=FITTED) if rest else Stack(), own
+        )
     own_folds = [(case, step) for case, step in known if (case.model or "") in folds]
     untuned = _errors(Stack(), own_folds)
     if _mean_error(left) >= _mean_error(untuned):
         # Constants that do not carry over to a model left out are not shipped.
         tuned, left = Stack(), untuned
     # Wide enough for a model never seen: the constants know nothing about its own error.
-    spread = float(np.quantile(np.abs(left), 0.9)) / 1.645
+    log_sigma = float(np.quantile(np.abs(left), 0.9)) / 1.645
     return {
-        **read_constants(tuned),
-        "pass_s": 0.0,
-        "spread": max(0.05, spread),
+        **{name: value for name, value in read_constants(tuned).items() if name in FITTED},
+        "log_sigma": max(0.05, log_sigma),
         "num_steps": len(known),
-        "mean_error_before": _mean_error(before),
-        "mean_error_model_left_out": _mean_error(left),
-        "models": len(models),
+        "provenance": f"{len(known)} clean rows of {len(models)} models; mean error with a model left out "
+        f"{_mean_error(left):.1%}, before the fit {_mean_error(before):.1%}",
     }
 
 
@@ -109,21 +115,27 @@ def _mean_error(errors: Sequence[float]) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="+")
-    parser.add_argument("-o", "--output", required=True)
+    parser.add_argument("-o", "--output", type=Path, default=DOCUMENTS, help="Folder of stack documents.")
     options = parser.parse_args(arguments)
     groups: dict[str, list[Measured]] = {}
     for row in load_measured(options.cases):
-        name = stack_name(row.case)
-        if name != "pytorch":
+        stack = read_stack(row.case, [])
+        if not stack.is_plain:
             # Plain PyTorch is what the op models themselves are fitted to; its constants stay at their priors.
-            groups.setdefault(name, []).append(row)
-    stacks: dict[str, object] = {}
+            groups.setdefault(stack.name, []).append(row)
     for name, rows in sorted(groups.items()):
         if len(rows) >= MIN_ROWS:
-            stacks[name] = fit_stack(thin(rows))
-            sys.stdout.write(f"{name}: {stacks[name]}\n")
+            costs = fit_stack(thin(rows))
+            sys.stdout.write(f"{name}: {costs}\n")
             sys.stdout.flush()
-    write_json(options.output, {"fitted_by": "python -m research.fits.stacks", "stacks": stacks}, indent=1)
+            write_costs(options.output / f"{name}.toml", costs)
+
+
+def write_costs(document: Path, costs: Mapping[str, object]) -> None:
+    """Put new constants in the place of a stack document's own."""
+    habits = document.read_text().partition("[costs]")[0]
+    lines = [f"{name} = {json.dumps(value)}" for name, value in costs.items()]
+    write_whole(document, habits + "\n".join(["[costs]", *lines]) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,13 +13,14 @@ from research.fits.operators.data import read_rows as read_operators
 from research.fits.operators.models import AllRows, Recipe, fit_learned
 from research.fits.operators.network import Training
 from traincast import catalog
-from traincast.accuracy.cases import Case, Measured, hide_results, parse_case, parse_observation, read_rows
-from traincast.accuracy.retune import Lesson, prepare
+from traincast.accuracy.cases import Case, Measured, Observation, hide_results, parse_case, parse_observation, read_rows
+from traincast.accuracy.runs import measured_run
 from traincast.cost import OpModel
 from traincast.cost.pricing import default_ops
-from traincast.cost.stack import Stack
 from traincast.errors import InvalidInput, TraincastError
+from traincast.learn.stack_fit import MeasuredStep, measure_steps
 from traincast.spec.graph import Graph, Op
+from traincast.spec.stack import Stack
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 CASES, OPERATORS = SHARED / "cases" / "single_gpu.parquet", SHARED / "data" / "gpu_ops"
@@ -45,7 +46,7 @@ class GpuStep:
     """One measured step of one GPU."""
 
     case: Case
-    lesson: Lesson
+    known: MeasuredStep
     totals: Totals
     """In units of the device: FLOP over its peak, bytes over its bandwidth."""
     sizes: Array
@@ -56,7 +57,7 @@ class GpuStep:
 
     @property
     def seconds(self) -> float:
-        return self.lesson.step.seconds
+        return self.known.step.seconds
 
     @property
     def workload(self) -> str:
@@ -73,7 +74,7 @@ class GpuStep:
 
     def answer(self) -> float:
         """The layers as they are priced, in order: no whole step has taught them anything."""
-        return self.lesson.step.predict(Stack())
+        return self.known.step.predict(Stack())
 
 
 def gpu_steps_are_here() -> bool:
@@ -101,23 +102,28 @@ def read_gpu_steps(path: Path = CASES, *, ops: OpModel | None = None) -> list[Gp
 def study(rows: Sequence[Measured], ops: OpModel) -> list[GpuStep]:
     """The rows that can be answered, with the plain constants of PyTorch."""
     found = []
-    for lesson in prepare(rows, ops=ops, prior=Stack()):
-        device = catalog.device(lesson.case.gpu)
-        graph = graph_of(lesson)
-        found.append(
-            GpuStep(
-                case=lesson.case, lesson=lesson, totals=total(graph, device=device), sizes=_sizes(lesson.case, graph),
-                chip=device.architecture,
-            )
-        )  # fmt: skip
+    for row in rows:
+        try:
+            run = measured_run(row.case, Observation(case_id=row.case.case_id, step_s=row.step_s))
+        except TraincastError:
+            continue
+        for known in measure_steps([run], ops=ops, prior=Stack()):
+            device = catalog.device(row.case.gpu)
+            graph = graph_of(known)
+            found.append(
+                GpuStep(
+                    case=row.case, known=known, totals=total(graph, device=device), sizes=_sizes(row.case, graph),
+                    chip=device.architecture,
+                )
+            )  # fmt: skip
     return found
 
 
-def graph_of(lesson: Lesson) -> Graph:
-    stage = lesson.step.program.stages[0]
+def graph_of(known: MeasuredStep) -> Graph:
+    stage = known.step.program.stages[0]
     return Graph(
-        name=lesson.case.model or "step", ops=tuple(task for task in stage.tasks if isinstance(task, Op)), tensors=stage.tensors,
-        batch_size=max(1, round(lesson.case.micro_batch or 1)), repeats=stage.repeats,
+        name=known.labels.model, ops=tuple(task for task in stage.tasks if isinstance(task, Op)), tensors=stage.tensors,
+        batch_size=known.step.program.batch_size, repeats=stage.repeats,
     )  # fmt: skip
 
 

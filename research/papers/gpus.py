@@ -31,9 +31,10 @@ from traincast import catalog
 from traincast.accuracy.cases import Measured
 from traincast.cost.interaction import Network
 from traincast.cost.interaction.features import Neighbourhood, describe
-from traincast.cost.stack import Stack
+from traincast.cost.stack import price_op
 from traincast.simulate import simulate_step
 from traincast.spec import Device, Estimate, Op
+from traincast.spec.stack import Stack
 
 TABLE = "ScaleDL on GPUs"
 OURS, LAYER_SUM = "operator models + own steps (ours)", "operator models, layer sum (ours)"
@@ -216,7 +217,7 @@ def wave_scaling(fold: Fold) -> list[float]:
         other = fold.known[min(near)[-1]]
         seen = see(other)
         spent = seen.seconds * seen.counts
-        ops = other.lesson.step.program.stages[0].tasks
+        ops = other.known.step.program.stages[0].tasks
         carried = scale_waves(
             spent * other.seconds / spent.sum(), [op for op in ops if isinstance(op, Op)],
             origin=catalog.device(other.case.gpu), target=target,
@@ -235,15 +236,15 @@ def _batch(step: GpuStep) -> float:
 
 def price(step: GpuStep) -> list[Estimate]:
     """Each operator of the step under the plain constants of PyTorch."""
-    known = step.lesson.step
+    known = step.known.step
     return [
-        Stack().price_op(task, estimate) if isinstance(task, Op) else estimate
+        price_op(Stack(), task, estimate) if isinstance(task, Op) else estimate
         for task, estimate in zip(known.program.stages[0].tasks, known.estimates[0], strict=True)
     ]
 
 
 def see(step: GpuStep) -> Neighbourhood:
-    return describe(step.lesson.step.program.stages[0], price(step))
+    return describe(step.known.step.program.stages[0], price(step))
 
 
 def teach(known: Sequence[GpuStep], *, seed: int) -> Network | None:
@@ -267,7 +268,7 @@ def corrected(step: GpuStep, network: Network | None) -> float:
     priced = price(step)
     if network is None:
         return step.answer()
-    program = step.lesson.step.program
+    program = step.known.step.program
     factors = network.factors(describe(program.stages[0], priced)).tolist()
     scaled = [
         replace(each, seconds=each.seconds * factor, low_s=each.low_s * factor, high_s=each.high_s * factor)

@@ -28,14 +28,14 @@ from traincast.learn import (
     refit,
     start_fit,
     step_load,
-    to_calibration,
+    to_machine_rates,
 )
 from traincast.lower import lower
 from traincast.profile.settings import Setting
 from traincast.simulate import simulate_step
 from traincast.spec.graph import Graph
 from traincast.spec.hardware import Cluster, Device, Link, NodeGroup
-from traincast.spec.measurement import Calibration, CollectiveRates, Environment, Experiment
+from traincast.spec.measurement import CollectiveRates, Environment, Experiment, MachineRates
 from traincast.spec.parallel import Parallelism
 from traincast.spec.program import Stage
 
@@ -120,7 +120,7 @@ def study_graphs(corpus: Corpus) -> dict[Key, Workload]:
 class Model:
     """Everything fitted to the known steps."""
 
-    calibration: Calibration
+    calibration: MachineRates
     parts: Parts
     network: Network | None = None
     layers: "Layers | None" = None
@@ -143,18 +143,18 @@ class Model:
     def forecast(self, workload: Workload, setting: Setting) -> float:
         """The same by the way every forecast goes: lower, price, simulate."""
         program = lower(workload.graph, plan_of(workload.graph, setting.num_ranks))
-        base = Calibrated(calibration=self.calibration)
+        base = Calibrated(rates=self.calibration)
         costs = base if self.network is None else Interacting(base=base, network=self.network)
         cluster = cluster_of(setting)
         return simulate_step(program, [costs.estimate(stage, cluster) for stage in program.stages]).duration_s
 
 
-def see(graph: Graph, calibration: Calibration) -> Neighbourhood:
+def see(graph: Graph, calibration: MachineRates) -> Neighbourhood:
     """The operators of a step on one whole core, priced by the calibration."""
     stage = Stage(tasks=graph.ops, repeats=graph.repeats, tensors=graph.tensors)
     whole = replace(calibration, step_wall_scale=1.0)
     cluster = Cluster(name="core", groups=(_CORE_GROUP,))
-    return describe(stage, Calibrated(calibration=whole).estimate(stage, cluster))
+    return describe(stage, Calibrated(rates=whole).estimate(stage, cluster))
 
 
 _LINK = Link(name="none", bytes_per_s=1e9, latency_s=0.0)
@@ -185,7 +185,7 @@ NOMINAL = CollectiveRates(hop_s=0.0, bytes_per_s=1e15, link_efficiency=1.0)
 class Layers:
     """Rates of the operators, and what they say of every workload: CPU seconds of its step."""
 
-    calibration: Calibration
+    calibration: MachineRates
     compute_s: Mapping[Key, float]
 
 
@@ -303,7 +303,7 @@ class Learner:
         computed = fit.predict(frame.amounts.pick(list(frame.places.values())))
         return Layers(calibration=_calibration(fit), compute_s=dict(zip(frame.places, computed.tolist(), strict=True)))
 
-    def _fit_network(self, labels: Sequence[tuple[Key, float]], calibration: Calibration, seed: int) -> Network:
+    def _fit_network(self, labels: Sequence[tuple[Key, float]], calibration: MachineRates, seed: int) -> Network:
         # One batch size of each architecture, small and large in turn: the other teaches little and costs as much.
         chosen = [pair for place, pair in enumerate(sorted(labels)) if (place // 2 + place) % 2 == 0]
         examples = [Example(seen=see(self.workloads[key].graph, calibration), seconds=took) for key, took in chosen]
@@ -332,8 +332,8 @@ def _own_factors(known: Sequence[CorpusStep], workloads: Mapping[Key, Workload],
     return {key: float(np.exp(tried[int(np.argmin(cost))])) for key, cost in costs.items()}
 
 
-def _calibration(fit: Fit) -> Calibration:
-    return to_calibration(
+def _calibration(fit: Fit) -> MachineRates:
+    return to_machine_rates(
         fit, name="corpus", environment=Environment(device=CORE.name), loads=[], seconds=[], measuring_s=0.0
     )
 

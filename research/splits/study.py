@@ -7,12 +7,14 @@ from typing import TypeVar
 from research.baselines import nominal_memory_bytes
 from research.baselines.memory import FAILS_ABOVE_BYTES
 from research.splits import SPLITS, Split, answer_split, folds
-from traincast.accuracy.anchor import choose_telling
-from traincast.accuracy.batch import answer_rows
+from traincast.accuracy.batch import answer_rows, learn_rows
 from traincast.accuracy.cases import Case, Measured, Row, parse_case, parse_observation
+from traincast.accuracy.runs import label_row, label_rows
 from traincast.accuracy.scores import Confusion, Score, Scored, confuse, score, score_memory, score_time
 from traincast.accuracy.study import Study, study
-from traincast.cost.stack import Stack
+from traincast.learn import without_runs
+from traincast.learn.profile_ratio import choose_informative
+from traincast.spec.stack import Stack
 
 T = TypeVar("T")
 
@@ -98,9 +100,10 @@ def compare_granted(split: Split, measured: Sequence[Measured], rows: Mapping[st
     most_known, most = (MOST_KNOWN, MOST_ASKED) if one_fold else (MOST_KNOWN_OF_A_FOLD, MOST_ASKED_OF_A_FOLD)
     for known, rest in _thin(list(folds(split, measured)), MOST_FOLDS):
         asked = [row.case for row in _thin(rest, most)]
-        telling = choose_telling([row.case for row in known], asked, most_known)
-        known_rows = [rows[known[place].case.case_id] for place in telling]
         asked_rows = [rows[case.case_id] for case in asked]
+        labelled = [(row, labels) for one in known if (labels := label_row(row := rows[one.case.case_id])) is not None]
+        places = choose_informative([labels for _, labels in labelled], label_rows(asked_rows), most_known)
+        known_rows = [labelled[place][0] for place in places]
         answers.setdefault(OURS_GIVEN, []).extend(_grant(known_rows, asked_rows, prior=UNTOUCHED))
         answers.setdefault(OURS_IGNORING, []).extend(_grant([], asked_rows, prior=UNTOUCHED))
         if one_fold:
@@ -111,7 +114,10 @@ def compare_granted(split: Split, measured: Sequence[Measured], rows: Mapping[st
 
 def _grant(known: Sequence[Row], asked: Sequence[Row], *, prior: Stack | None) -> list[Scored]:
     """Asked again with the known rows given (or none), from a prior or, without one, from shipped constants."""
-    predictions = answer_rows(asked, given=known, prior=prior)
+    calibration = learn_rows(known, asked, prior=prior) if known else None
+    if calibration is None and prior is not None:
+        calibration = without_runs(prior)
+    predictions = answer_rows(asked, calibration=calibration)
     return [
         Scored(case=parse_case(row), prediction=prediction, observation=parse_observation(row))
         for row, prediction in zip(asked, predictions, strict=True)

@@ -83,7 +83,7 @@ def key_of(case: Case) -> tuple[str, str, str, int]:
 
 
 def parts_of(step: GpuStep) -> list[Part]:
-    return [part_of(task) for task in step.lesson.step.program.stages[0].tasks if isinstance(task, Op)]
+    return [part_of(task) for task in step.known.step.program.stages[0].tasks if isinstance(task, Op)]
 
 
 def teach(

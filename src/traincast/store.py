@@ -130,21 +130,21 @@ class Store:
 
     def num_blocks(self, experiment: Experiment, environment: Environment) -> int:
         """How often this was visited already: what a resumed run need not repeat."""
-        found = self._db.execute(
+        found = self._query(
             "SELECT count(*) FROM blocks JOIN experiments ON experiments.id = experiment "
             "JOIN environments ON environments.id = environment WHERE experiments.key = ? AND environments.key = ?",
             (experiment.key, environment.key),
         )
-        return int(found.fetchone()[0])
+        return int(found[0][0])
 
     def counts(self) -> dict[str, int]:
         tables = ("experiments", "environments", "blocks", "repeats")
-        return {name: int(self._db.execute(f"SELECT count(*) FROM {name}").fetchone()[0]) for name in tables}  # noqa: S608
+        return {name: int(self._query(f"SELECT count(*) FROM {name}")[0][0]) for name in tables}  # noqa: S608
 
     def check(self) -> None:
         """Refuse a damaged file."""
-        verdict = [row[0] for row in self._db.execute("PRAGMA integrity_check")]
-        orphans = self._db.execute("PRAGMA foreign_key_check").fetchall()
+        verdict = [str(row[0]) for row in self._query("PRAGMA integrity_check")]
+        orphans = self._query("PRAGMA foreign_key_check")
         if verdict != ["ok"] or orphans:
             raise InvalidInput(
                 f"{self.path} is damaged: {'; '.join(verdict)}, {len(orphans)} rows without their parent"
@@ -187,18 +187,32 @@ class Store:
         if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise InvalidInput(f"{self.path} is an SQLite file but not a measurement store")
 
+    def _query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(statement, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise InvalidInput(
+                f"{self.path} cannot be read: {error}; try: traincast store check {self.path}"
+            ) from error
+
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         try:
             self._db.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            raise InvalidInput(f"{self.path} cannot be written: {error}") from error
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
+            try:
+                yield
+            except BaseException:
+                # A full disk may have rolled back already.
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.IntegrityError:
             raise
-        self._db.execute("COMMIT")
+        except sqlite3.DatabaseError as error:
+            raise InvalidInput(
+                f"{self.path} cannot be written: {error}; what it held before is kept, and the same command goes on from there"
+            ) from error
 
     def _insert(self, experiment: Experiment, environment: Environment, block: Block) -> bool:
         digest = digest_of(experiment, environment, block)
@@ -252,12 +266,12 @@ class Store:
         tables = (
             "blocks JOIN experiments ON experiments.id = experiment JOIN environments ON environments.id = environment"
         )
-        blocks = self._db.execute(f"SELECT {columns} FROM {tables} WHERE {where} ORDER BY blocks.id", values)  # noqa: S608
-        for number, *head in blocks.fetchall():
-            repeats = self._db.execute(
+        blocks = self._query(f"SELECT {columns} FROM {tables} WHERE {where} ORDER BY blocks.id", values)  # noqa: S608
+        for number, *head in blocks:
+            repeats = self._query(
                 "SELECT wall_s, cpu_s, switches FROM repeats WHERE block = ? ORDER BY position", (number,)
             )
-            yield _row(head, repeats.fetchall())
+            yield _row(head, repeats)
 
 
 def digest_of(experiment: Experiment, environment: Environment, block: Block) -> str:
@@ -282,7 +296,8 @@ def export_table(rows: Iterable[Row], path: str | os.PathLike[str]) -> int:
         columns = {name: [line[position] for line in lines] for position, name in enumerate(COLUMNS)}
         types = {"canary_s": "double", "wall_s": "double", "cpu_s": "double", "position": "int64", "switches": "int64"}
         schema = arrow.schema([(name, arrow.type_for_alias(types.get(name, "string"))) for name in COLUMNS])
-        parquet.write_table(arrow.table(columns, schema=schema), path, compression="zstd")
+        with _replacing(Path(path)) as temporary:
+            parquet.write_table(arrow.table(columns, schema=schema), temporary, compression="zstd")
     else:
         raise InvalidInput(f"cannot export to {path}; the name must end in .csv or .parquet")
     return len(lines)
@@ -507,9 +522,7 @@ def _row_from_lines(lines: list[dict[str, Any]]) -> Row:
 
 
 def _write_csv(lines: Sequence[Sequence[Any]], path: Path) -> None:
-    with contextlib.ExitStack() as stack:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        stream = stack.enter_context(temporary.open("w", newline="", encoding="utf-8"))
+    with _replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(COLUMNS)
         writer.writerows(
@@ -518,7 +531,19 @@ def _write_csv(lines: Sequence[Sequence[Any]], path: Path) -> None:
                 for line in lines
             ]
         )
-    temporary.replace(path)
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file to write beside the real one, which it replaces when all of it is there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _read_csv(path: Path) -> list[dict[str, Any]]:

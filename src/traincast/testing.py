@@ -1,4 +1,4 @@
-"""Contract checks for cost models and lowering: run by our own tests over every registry entry, and by plug-in authors."""
+"""Contract checks for cost models, lowering and policies, for our own tests over every registry entry and for plug-in authors."""
 
 import math
 from collections.abc import Iterable
@@ -9,8 +9,9 @@ from traincast.lower import lower
 from traincast.lower.check import check_program
 from traincast.simulate import replay_memory, simulate_step
 from traincast.spec import Cluster, Device, Graph, Op, Parallelism
+from traincast.spec.fleet import Schedule
 
-__all__ = ["BrokenContract", "check_cost_model", "check_lowering"]
+__all__ = ["BrokenContract", "check_cost_model", "check_lowering", "check_policy"]
 
 
 class BrokenContract(AssertionError):
@@ -51,6 +52,54 @@ def check_lowering(graph: Graph, plans: Iterable[Parallelism]) -> None:
             resident = sum(t.num_bytes * t.copies for t in stage.tensors if t.role == "parameter")
             peak = replay_memory(stage, capacity_bytes=1.0).peak_bytes
             _require(peak >= resident, f"{plan}: a peak of {peak} bytes below {resident} resident")
+
+
+def check_policy(name: str, *, num_jobs: int = 60, seed: int = 0) -> None:
+    """A scheduling policy by its name, ours or one of another package: on a crowded small cluster every job ends exactly once
+    or is refused with a reason, nobody starts before submission, no node holds more than it has, work is done in full,
+    a job alone on the cluster starts at once, and the same jobs give the same schedule."""
+    from traincast.schedule.generate import Mix, generate_jobs
+    from traincast.schedule.study import Setting, parse_fleet, run_policy
+
+    setting = Setting(fleet=parse_fleet("3x4"), record=True)
+    mix = Mix(sizes={1: 4, 2: 2, 3: 1, 4: 2, 8: 1}, load=1.5, median_s=900.0, sigma=1.0, deadline_slack=1.0)
+    jobs = generate_jobs(num_jobs, num_gpus=12, mix=mix, seed=seed)
+    found, again = (run_policy(name, jobs, setting) for _ in range(2))
+    for job in range(len(jobs)):
+        outcome = found.outcome(job)
+        if job in found.rejected:
+            _require(bool(found.rejected[job]), f"{name}: job {outcome.job_id} is refused without a reason")
+            continue
+        _require(outcome.end_s is not None, f"{name}: job {outcome.job_id} never ends")
+        _require(
+            outcome.start_s is not None and outcome.start_s >= outcome.submit_s,
+            f"{name}: job {outcome.job_id} starts before it was submitted",
+        )
+    _check_nodes(name, found)
+    _require(
+        all(a == b or (a != a and b != b) for a, b in zip(found.end_s, again.end_s, strict=True)),
+        f"{name}: the same jobs gave another schedule",
+    )
+    alone = run_policy(name, jobs.select([0]) if name != "gittins" else jobs.select([0, 1]), setting)
+    _require(float(alone.start_s[0]) == float(jobs.submit_s[0]), f"{name}: a job that is alone has to wait")
+
+
+def _check_nodes(name: str, schedule: Schedule) -> None:
+    """No node holds more GPUs than it has; two jobs on one GPU count as one where a policy packs them."""
+    sizes = [pool.gpus_per_node for pool in schedule.fleet.pools for _ in range(pool.num_nodes)]
+    by_type = any(held.nodes and held.nodes[0][1] > max(sizes) for held in schedule.occupations)
+    if by_type or name == "gandiva" or any(held.nodes[0][0] >= len(sizes) for held in schedule.occupations):
+        return
+    changes = sorted(
+        (time_s, sign, node, count)
+        for held in schedule.occupations
+        for node, count in held.nodes
+        for time_s, sign in ((held.start_s, 1), (held.end_s, -1))
+    )
+    used = [0.0] * len(sizes)
+    for _, sign, node, count in changes:
+        used[node] += sign * count
+        _require(used[node] <= sizes[node] + 1e-9, f"{name}: node {node} holds {used[node]:g} of {sizes[node]} GPUs")
 
 
 def _step_s(model: CostModel, graph: Graph, cluster: Cluster) -> float:

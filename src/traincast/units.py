@@ -8,6 +8,8 @@ from traincast.errors import InvalidInput
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 KILO, MEGA, GIGA, TERA, PETA = 1e3, 1e6, 1e9, 1e12, 1e15
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
+NORMAL_90 = 1.645
+"""Standard deviations on each side of its mean that hold 90% of a normal distribution."""
 
 DTYPE_BYTES: dict[str, float] = {
     "fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp4": 0.5,
@@ -15,7 +17,12 @@ DTYPE_BYTES: dict[str, float] = {
 }  # fmt: skip
 
 _SIZE = {"": 1.0, "k": KILO, "m": MEGA, "g": GIGA, "t": TERA, "ki": KIB, "mi": MIB, "gi": GIB, "ti": 2**40}
-_TIME = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "min": MINUTE_S, "m": MINUTE_S, "h": HOUR_S, "d": DAY_S}
+_TIME = {
+    "": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "min": MINUTE_S, "m": MINUTE_S, "h": HOUR_S, "d": DAY_S, "sec": 1.0,
+    "second": 1.0, "seconds": 1.0, "mins": MINUTE_S, "minute": MINUTE_S, "minutes": MINUTE_S, "hour": HOUR_S,
+    "hours": HOUR_S, "day": DAY_S, "days": DAY_S, "w": 7 * DAY_S, "week": 7 * DAY_S, "weeks": 7 * DAY_S,
+}  # fmt: skip
+_COUNT = {"": 1.0, "k": KILO, "m": MEGA, "g": GIGA, "b": GIGA, "t": TERA, "p": PETA}
 
 
 def parse_bytes(text: str) -> float:
@@ -26,6 +33,11 @@ def parse_bytes(text: str) -> float:
 def parse_seconds(text: str) -> float:
     """'36h', '90 min' or '0.5' as seconds."""
     return _parse(text, _TIME, "a duration such as 36h, 90min or 2d")
+
+
+def parse_count(text: str) -> float:
+    """'10k', '7B' or '15T' as a number."""
+    return _parse(text.replace("_", "").replace(",", ""), _COUNT, "a number such as 512, 10k, 7B or 15T")
 
 
 def _parse(text: str, factors: dict[str, float], wanted: str) -> float:

@@ -4,13 +4,16 @@ from typing import Any
 
 import pytest
 
-from traincast.accuracy import batch
-from traincast.accuracy.anchor import Learned
-from traincast.accuracy.batch import answer_rows
+from traincast.accuracy.batch import answer_rows, learn_rows
 from traincast.accuracy.cases import parse_case
-from traincast.accuracy.grant import CHOICES, IGNORE, Grant, Verdict, read_scope
-from traincast.accuracy.retune import Tuned
-from traincast.cost.stack import Stack
+from traincast.accuracy.runs import label_rows, read_runs
+from traincast.accuracy.translate import translate
+from traincast.forecast import forecast
+from traincast.forecast.corrections import IGNORE
+from traincast.learn import learn, load_calibration, save_calibration
+from traincast.learn.select import CHOICES
+from traincast.spec import Calibration
+from traincast.spec.calibration import Choice, Selection
 
 ROW: dict[str, Any] = {
     "case_id": "x", "gpu": "a100-sxm4-40g", "family": "transformer-lm", "arch": "llama", "model": "small", "n_layers": 24,
@@ -41,24 +44,82 @@ def test_the_memory_of_a_source_that_read_the_meter_is_what_the_meter_shows() ->
     assert tensors.memory_bytes + 0.5e9 < metered.memory_bytes < 42e9
 
 
-def test_answers_that_the_given_rows_cannot_tell_apart_are_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {**ROW, "micro_batch": 2.0}
-    case = parse_case(row)
-    measured = {**row, "case_id": "y", "measured_step_s": 1.0, "measured_status": "ok", "quality": "clean"}
+def measure(batch: float, factor: float, **values: Any) -> dict[str, Any]:
+    """A row that took `factor` times what we say."""
+    row = {**ROW, "micro_batch": batch, "case_id": f"{batch}", **values}
+    step_s = answer_rows([row])[0].step_s
+    assert step_s is not None
+    return {**row, "measured_step_s": factor * step_s, "measured_status": "ok", "quality": "clean"}
 
-    def answered(verdict: Verdict) -> float:
-        scope = read_scope([case])
-        grant = Grant(
-            plain=Learned(tuned=Tuned(start=Stack())),
-            moved=Learned(tuned=Tuned(start=Stack(product_factor=3.0))),
-            scopes={case.framework: scope},
-            verdicts={(case.framework, scope.novelty_of(case)): verdict},
-        )
-        monkeypatch.setattr(batch, "weigh", lambda *_, **__: grant)
-        step_s = answer_rows([row], given=[measured])[0].step_s
+
+@pytest.fixture(scope="module")
+def given_rows() -> list[dict[str, Any]]:
+    return [measure(batch, 1.5) for batch in (1.0, 2.0, 4.0)]
+
+
+def test_a_row_is_answered_as_forecast_answers_its_question_whatever_the_other_rows(
+    given_rows: list[dict[str, Any]],
+) -> None:
+    row = {**ROW, "micro_batch": 3.0}
+    calibration = learn_rows(given_rows, [row])
+    question = translate(parse_case(row))
+    single = forecast(question.job, question.cluster, question.parallelism, calibration=calibration)
+    alone, beside = answer_rows([row], given=given_rows)[0], answer_rows([row, *given_rows], calibration=calibration)[0]
+    assert (alone.step_s, alone.step_low_s, alone.step_high_s) == (
+        single.step.seconds, single.step.low_s, single.step.high_s,
+    )  # fmt: skip
+    assert alone == beside
+    plain = answer_rows([row])[0].step_s
+    assert plain is not None
+    assert alone.step_s == pytest.approx(1.5 * plain, rel=0.02)
+    assert "3 runs of this stack" in alone.reason
+
+
+def test_a_corrected_step_carries_job_time_and_throughput_with_it(given_rows: list[dict[str, Any]]) -> None:
+    question = translate(parse_case({**ROW, "micro_batch": 2.0}))
+    parts = question.job, question.cluster, question.parallelism
+    calibration = learn(read_runs(given_rows), asked=label_rows(given_rows))
+    plain, found = forecast(*parts), forecast(*parts, calibration=calibration)
+    factor = found.step.seconds / plain.step.seconds
+    assert factor == pytest.approx(1.5, rel=0.02)
+    assert found.timeline.duration_s == pytest.approx(found.step.seconds)
+    assert found.samples_per_s == pytest.approx(plain.samples_per_s / factor)
+    assert found.utilization == pytest.approx(plain.utilization / factor)
+    assert found.memory == plain.memory
+
+
+def test_a_calibration_answers_the_same_after_a_journey_through_a_file(
+    given_rows: list[dict[str, Any]], tmp_path: Any
+) -> None:
+    calibration = learn(read_runs(given_rows), name="mine", sources=("my runs",))
+    save_calibration(calibration, tmp_path / "mine.json")
+    again = load_calibration(tmp_path / "mine.json")
+    assert again == calibration
+    row = {**ROW, "micro_batch": 2.0, "n_gpus": 4, "dp": 4}
+    assert answer_rows([row], calibration=again) == answer_rows([row], calibration=calibration)
+
+
+def test_answers_that_the_runs_cannot_tell_apart_are_averaged(given_rows: list[dict[str, Any]]) -> None:
+    row = {**ROW, "micro_batch": 2.0}
+    learnt = learn_rows(given_rows, [row])
+    assert learnt is not None
+    assert learnt.runs is not None
+    stack = read_runs(given_rows)[0].labels.stack
+
+    def answered(choice: Choice) -> float:
+        selection = Selection(stack=stack, choice=choice)
+        calibration: Calibration = replace(learnt, runs=replace(learnt.runs, selections=(selection,)))
+        step_s = answer_rows([row], calibration=calibration)[0].step_s
         assert step_s is not None
         return step_s
 
-    plain, moved = answered(IGNORE), answered(CHOICES[2])
-    assert moved > 1.5 * plain
-    assert answered(replace(IGNORE, also=(CHOICES[2],))) == pytest.approx(math.sqrt(plain * moved))
+    plain, profiled = answered(IGNORE), answered(CHOICES[1])
+    assert profiled > 1.4 * plain
+    assert answered(replace(IGNORE, also=(CHOICES[1],))) == pytest.approx(math.sqrt(plain * profiled))
+
+
+def test_a_stack_that_was_not_learnt_from_is_answered_as_before_and_says_so(given_rows: list[dict[str, Any]]) -> None:
+    row = {**ROW, "micro_batch": 2.0, "framework": "torchtitan"}
+    with_runs, plain = answer_rows([row], calibration=learn(read_runs(given_rows)))[0], answer_rows([row])[0]
+    assert with_runs.step_s == plain.step_s
+    assert "no run of this stack" in with_runs.reason

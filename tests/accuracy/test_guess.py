@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from traincast.accuracy.batch import answer_rows
 from traincast.accuracy.cases import parse_case
 from traincast.accuracy.translate import translate
-from traincast.accuracy.translate.guess import draw_layers, read_size
+from traincast.accuracy.translate.workload import read_size
+from traincast.forecast.shape import draw_layers
 
 ROW: dict[str, Any] = {
     "case_id": "x", "gpu": "h100-sxm-80g", "n_gpus": 1, "family": "transformer-lm", "arch": "llm", "model": "llama-2-7b",

@@ -2,11 +2,12 @@ import pytest
 
 from traincast.accuracy.cases import Case
 from traincast.accuracy.translate import translate
-from traincast.accuracy.translate.machine import build_cluster, read_placement
-from traincast.accuracy.translate.plan import read_plan
-from traincast.accuracy.translate.workload import read_precision, read_recipe
+from traincast.accuracy.translate.machine import read_cluster, read_placement
+from traincast.accuracy.translate.workload import read_recipe
+from traincast.catalog.stacks import plain_stack
 from traincast.errors import IllegalPlan, TraincastError, UnknownName
-from traincast.spec import Parallelism
+from traincast.forecast.place import build_cluster as build_place
+from traincast.spec import Cluster, Parallelism
 
 
 def make_case(**values: object) -> Case:
@@ -17,6 +18,16 @@ def make_case(**values: object) -> Case:
         "n_gpus": 1, "n_nodes": 1, "micro_batch": 2.0, "grad_accum": 1, "global_batch": 2.0, "framework": "pytorch-2.1",
     }  # fmt: skip
     return Case(**{**usual, **values})  # type: ignore[arg-type]
+
+
+def build_cluster(case: Case, said: list[str]) -> Cluster:
+    return build_place(read_cluster(case, said), said=said)
+
+
+def read_plan(case: Case, said: list[str]) -> Parallelism:
+    asked = translate(case)
+    said.extend(asked.assumptions)
+    return asked.parallelism
 
 
 @pytest.mark.parametrize(
@@ -91,7 +102,8 @@ def test_every_degree_reaches_the_plan() -> None:
 
 def test_more_ranks_for_experts_than_replicas_fold_them_over_the_tensor_axis() -> None:
     said: list[str] = []
-    plan = read_plan(make_case(n_gpus=256, dp=16, tp=2, pp=8, ep=32), said)
+    moe = {"n_layers": 8, "n_experts": 32, "experts_per_token": 2, "moe_ffn": 256, "arch": "mixtral", "grad_accum": 8}
+    plan = read_plan(make_case(n_gpus=256, n_nodes=32, dp=16, tp=2, pp=8, ep=32, **moe), said)
     assert (plan.expert, plan.expert_tensor) == (32, 1)
     assert any("ep = 32" in line for line in said)
 
@@ -145,22 +157,24 @@ def test_passes_follow_from_the_batches_where_they_are_not_stated() -> None:
     ],
 )
 def test_precisions_are_read_with_their_traps(values: dict[str, object], precision: str) -> None:
-    assert read_precision(make_case(**values), []) == precision
+    assert translate(make_case(**values)).resolved.settings["precision"] == precision
 
 
 def test_an_unknown_precision_is_named() -> None:
     with pytest.raises(UnknownName, match="posit8"):
-        read_precision(make_case(dtype="posit8"), [])
+        translate(make_case(dtype="posit8"))
 
 
 def test_optimizer_remarks_are_cut_off_and_absent_ones_said() -> None:
     assert (
-        read_recipe(make_case(optimizer="adamw(fp32 master, fp32 grad accumulation)"), Parallelism(), [])["optimizer"]
+        read_recipe(make_case(optimizer="adamw(fp32 master, fp32 grad accumulation)"), plain_stack(), zero=0, said=[])[
+            "optimizer"
+        ]
         == "adamw"
     )
-    assert read_recipe(make_case(mode="inference"), Parallelism(), [])["optimizer"] == "none"
+    assert read_recipe(make_case(mode="inference"), plain_stack(), zero=0, said=[])["optimizer"] == "none"
     said: list[str] = []
-    read_recipe(make_case(optimizer=None), Parallelism(), said)
+    read_recipe(make_case(optimizer=None), plain_stack(), zero=0, said=said)
     assert any("optimizer is not known" in line for line in said)
 
 
@@ -201,8 +215,8 @@ def test_adapters_leave_the_model_frozen_and_say_which_rank_is_assumed(strategy:
 
 
 def test_nanotron_counts_memory_in_binary_units() -> None:
-    assert translate(make_case(framework="nanotron")).memory_unit == pytest.approx(1.0737, abs=1e-4)
-    assert translate(make_case()).memory_unit == 1.0
+    assert translate(make_case(framework="nanotron")).logs.memory_unit == pytest.approx(1.0737, abs=1e-4)
+    assert translate(make_case()).logs.memory_unit == 1.0
 
 
 def test_litgpt_shards_its_full_recipes_and_runs_their_blocks_again() -> None:
@@ -218,9 +232,9 @@ def test_litgpt_shards_its_full_recipes_and_runs_their_blocks_again() -> None:
     adapted = translate(make_case(**values, strategy="fsdp-lora"))
     assert (sharded.parallelism.zero, sharded.parallelism.recompute) == (3, "full")
     assert (adapted.parallelism.zero, adapted.parallelism.recompute) == (0, "none")
-    assert any("each block again" in text for text in sharded.assumptions)
-    assert not sharded.counts_reserved
-    assert translate(make_case(framework="nanotron", dtype="bf16")).counts_reserved
+    assert any("where weights are sharded" in text for text in sharded.assumptions)
+    assert not sharded.logs.counts_reserved
+    assert translate(make_case(framework="nanotron", dtype="bf16")).logs.counts_reserved
 
 
 def test_a_source_that_read_the_devices_meter_is_compared_with_all_that_the_device_gave_away() -> None:

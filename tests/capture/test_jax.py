@@ -84,3 +84,68 @@ def test_names_of_scopes_become_layers() -> None:
 def test_a_function_that_raises_is_told_in_one_line() -> None:
     with pytest.raises(CaptureFailed, match="cannot be traced by JAX"):
         capture_jax(lambda a, b: a @ b, shape(2, 3), shape(2, 3))
+
+
+def adam_step(state: Any, x: jax.Array) -> Any:
+    """Adam by hand over a state that holds weights, moments and a counter in one argument."""
+    gradients = jax.grad(lambda w: (model(w, x) ** 2).mean())(state["weights"])
+    tree = jax.tree_util
+    first = tree.tree_map(lambda m, g: 0.9 * m + 0.1 * g, state["first"], gradients)
+    second = tree.tree_map(lambda v, g: 0.99 * v + 0.01 * g * g, state["second"], gradients)
+    weights = tree.tree_map(lambda w, m, v: w - 0.1 * m / (jnp.sqrt(v) + 1e-8), state["weights"], first, second)
+    return {"weights": weights, "first": first, "second": second, "count": state["count"] + 1}
+
+
+@pytest.mark.parametrize("num_layers", [1, 4])
+def test_moments_are_told_from_parameters_by_their_use_and_survive_folding(num_layers: int) -> None:
+    layers = [(shape(64, 128), shape(128, 64)) for _ in range(num_layers)]
+    state = {"weights": layers, "first": layers, "second": layers, "count": jax.ShapeDtypeStruct((), jnp.int32)}
+    graph = capture_jax(adam_step, state, shape(8, 64))
+    assert graph.num_parameters == num_layers * 2 * 64 * 128
+    assert graph.role_bytes("optimizer_state") == 2 * graph.role_bytes("parameter")
+    assert graph.role_bytes("gradient") == graph.role_bytes("parameter")
+    assert graph.batch_size == 8
+
+
+def test_statistics_that_the_passes_update_are_buffers() -> None:
+    def step(weights: jax.Array, mean: jax.Array, x: jax.Array) -> Any:
+        def loss(w: jax.Array) -> Any:
+            y = x @ w
+            return ((y - mean) ** 2).mean(), 0.9 * mean + 0.1 * y.mean(0)
+
+        gradient, updated = jax.grad(loss, has_aux=True)(weights)
+        return weights - 0.1 * gradient, updated
+
+    graph = capture_jax(step, shape(16, 4), shape(4), shape(8, 16))
+    assert (graph.num_parameters, graph.role_bytes("buffer"), graph.role_bytes("input")) == (64, 16, 4 * 8 * 16)
+
+
+def test_stacked_weights_are_read_slice_by_slice() -> None:
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return (jax.lax.scan(lambda carry, w: (jnp.tanh(carry @ w), None), x, weights)[0] ** 2).mean()
+
+    graph = capture_jax(lambda w, x: w - 0.1 * jax.grad(loss)(w, x), shape(5, 8, 8), shape(2, 8))
+    product = next(op for op in graph.ops if op.kind == "matmul" and op.phase == "forward")
+    assert product.bytes_read == 4 * (8 * 8 + 2 * 8)
+    assert graph.role_bytes("gradient") == graph.role_bytes("parameter") == 4 * 5 * 8 * 8
+
+
+def test_a_counted_loop_repeats_and_an_open_one_is_refused() -> None:
+    def counted(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda c: c[0] < 7, lambda c: (c[0] + 1, c[1] @ w), (0, x))[1]
+
+    graph = capture_jax(counted, shape(4, 4), shape(2, 4))
+    assert matmuls(graph, "forward") == 7 * 2 * 2 * 4 * 4
+    with pytest.raises(CaptureFailed, match="no known length"):
+        capture_jax(
+            lambda w, x: jax.lax.while_loop(lambda c: c.sum() < 7, lambda c: c @ w, x), shape(4, 4), shape(2, 4)
+        )
+
+
+def test_of_a_condition_the_larger_branch_is_counted_and_said() -> None:
+    def choosing(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.cond(x.sum() > 0, lambda: x @ w @ w, lambda: x)
+
+    graph = capture_jax(choosing, shape(4, 4), shape(2, 4))
+    assert matmuls(graph, "forward") == 2 * 2 * 2 * 4 * 4
+    assert any("condition" in sentence for sentence in graph.assumptions)

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from traincast import catalog
 from traincast.capture import capture
 from traincast.errors import CaptureFailed, InvalidInput, UnknownName
 from traincast.spec.graph import KINDS, Graph, Op
@@ -175,7 +176,7 @@ def test_dropout_is_one_op_with_a_byte_per_element() -> None:
 
 def test_the_optimizer_is_one_op_over_all_parameters_and_their_state() -> None:
     model = nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 4))
-    graph = capture(model, torch.zeros(2, 16), folded=False)
+    graph = capture(model, torch.zeros(2, 16), folded=False, holds_output=False)
     (op,) = ops_of(graph, "optimizer")
     numel = 16 * 8 + 8 + 8 * 4 + 4
     assert op.attrs["numel"] == numel
@@ -312,12 +313,35 @@ def test_a_compiled_model_is_recorded_as_the_eager_one() -> None:
     assert capture(compiled, torch.zeros(4, 8)) == capture(model, torch.zeros(4, 8))
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_a_cast_model_computes_and_stores_in_its_dtype(precision: str) -> None:
+@pytest.mark.parametrize(("precision", "gradient_bytes"), [("bf16", 4), ("fp16", 2)])
+def test_a_cast_model_computes_in_its_dtype_and_its_optimizer_keeps_fp32_weights(
+    precision: str, gradient_bytes: int
+) -> None:
     graph = capture(nn.Linear(8, 8), torch.zeros(4, 8), precision=precision, loss="mse", folded=False)
     assert {op.dtype for op in ops_of(graph, "matmul")} == {precision}
     assert graph.role_bytes("parameter") == 2 * 72
+    assert graph.role_bytes("gradient") == gradient_bytes * 72
+    assert graph.role_bytes("optimizer_state") == 3 * 4 * 72
+
+
+def test_pure_half_precision_stores_everything_in_it() -> None:
+    graph = capture(nn.Linear(8, 8), torch.zeros(4, 8), precision="bf16-pure", loss="mse", folded=False)
+    assert graph.role_bytes("parameter") == graph.role_bytes("gradient") == 2 * 72
     assert graph.role_bytes("optimizer_state") == 4 * 72
+
+
+def test_a_word_for_precision_means_the_same_for_a_recorded_model_and_for_one_of_the_catalogue() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(*[nn.Linear(64, 64, bias=False) for _ in range(3)])
+
+    recorded = capture(build, torch.zeros(4, 64), precision="bf16", optimizer="adamw", loss="mse")
+    listed = catalog.workload("gpt2", batch=1, seq=64, precision="bf16")
+    for graph in (recorded, listed):
+        weights = graph.num_parameters
+        per_weight = [graph.role_bytes(role) / weights for role in ("parameter", "gradient", "optimizer_state")]
+        assert per_weight == pytest.approx([2, 4, 12])
+        update = next(op for op in graph.ops if op.kind == "optimizer")
+        assert (update.bytes_read / weights, update.bytes_written / weights) == pytest.approx((48, 38))
 
 
 @pytest.mark.parametrize("precision", ["bf16-amp", "fp16-amp"])
@@ -458,3 +482,14 @@ def test_a_module_used_in_several_places_gets_its_own_weights_back() -> None:
     capture(model, torch.randn(2, 8))
     assert shared.weight is weight
     assert type(model(torch.randn(2, 8))) is torch.Tensor
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_the_memory_format_of_a_convolution_is_recorded_in_all_passes(memory_format: torch.memory_format) -> None:
+    def build() -> nn.Module:
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
+        return model.to(memory_format=memory_format)
+
+    graph = capture(build, lambda: torch.zeros(2, 3, 16, 16).to(memory_format=memory_format))
+    flags = {bool(op.attrs.get("channels_last")) for op in graph.ops if op.kind == "conv"}
+    assert flags == {memory_format is torch.channels_last}

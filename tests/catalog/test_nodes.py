@@ -238,3 +238,26 @@ def test_a_slice_of_a_pod_has_the_network_of_all_its_hosts() -> None:
 def test_more_gpus_than_a_node_usually_has_do_not_bring_ports() -> None:
     usual, many = cluster(device="h100").groups[0], cluster(device="h100", devices_per_node=16).groups[0]
     assert many.inter.bytes_per_s == usual.inter.bytes_per_s
+
+
+@pytest.mark.parametrize("name", ["gb200-nvl72", "gb300-nvl72", "p6e-gb200", "a4x", "nd-gb200-v6"])
+def test_hosts_of_a_rack_share_one_domain(name: str) -> None:
+    group = cluster(name, nodes=18).groups[0]
+    assert (group.devices_per_node, group.num_devices) == (4, 72)
+    assert [(domain.num_devices, domain.link.transport) for domain in group.domains] == [(72, "nvswitch")]
+
+
+def test_hosts_around_a_device_share_the_domain_that_it_usually_has() -> None:
+    assert cluster(device="gb200", nodes=16).groups[0].domains[0].num_devices == 72
+    assert cluster(device="gb200", nodes=2, devices_per_node=64).groups[0].domains == ()
+    assert cluster(device="tpu-v5p", nodes=8, devices_per_node=4).groups[0].domains[0].link.transport == "ici"
+
+
+def test_domains_of_ones_own_are_read_from_plain_data() -> None:
+    table = {"device": "a100-pcie-80g", "nodes": 2, "devices_per_node": 4, "intra": "pcie4",
+             "domains": [{"num_devices": 2, "link": "nvlink3-pairs"}]}  # fmt: skip
+    assert [domain.num_devices for domain in cluster_from(table).groups[0].domains] == [2]
+    with pytest.raises(InvalidInput, match="divide"):
+        cluster_from({**table, "domains": [{"num_devices": 3, "link": "nvlink3-pairs"}]})
+    with pytest.raises(InvalidInput, match="unknown key 'size'"):
+        cluster_from({**table, "domains": [{"size": 2}]})

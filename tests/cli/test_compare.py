@@ -14,7 +14,7 @@ from traincast.accuracy.traces import compare_trace
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
 from traincast.learn import save_calibration
-from traincast.spec import Calibration, Job, Rates
+from traincast.spec import Calibration, Job, MachineRates, Rates
 from traincast.spec.measurement import Environment
 
 Run = Callable[..., Any]
@@ -46,9 +46,9 @@ profiler.export_chrome_trace(sys.argv[1])
 """
 
 
-def make_calibration() -> Calibration:
+def make_calibration() -> MachineRates:
     rates = Rates(flop_per_s=1e10, bytes_per_s=5e9, overhead_s=5e-6, log_spread=0.3, num_measurements=1)
-    return Calibration(
+    return MachineRates(
         name="here", environment=Environment(device="a CPU", settings={"threads": 1}), rates={"matmul": rates},
         fallback=rates, step_log_spread=0.2,
     )  # fmt: skip
@@ -64,7 +64,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [sys.executable, "record.py", "trace.json"], cwd=folder, check=True, capture_output=True, timeout=240
     )
-    save_calibration(make_calibration(), folder / "here.json")
+    save_calibration(Calibration(name="here", machine=make_calibration()), folder / "here.json")
     return folder
 
 

@@ -3,15 +3,15 @@
 import pytest
 
 from traincast import catalog
+from traincast.catalog.stacks import stacks
 from traincast.cost import CostModel
 from traincast.cost.pricing import Pricing, default_ops
 from traincast.cost.roofline import Roofline
-from traincast.cost.stack import load_stacks
 from traincast.spec import Cluster, Estimate, Parallelism, Stage
 from traincast.testing import BrokenContract, check_cost_model, check_lowering
 
 MODELS: dict[str, CostModel] = {"roofline": Pricing(ops=Roofline()), "default": Pricing(ops=default_ops())} | {
-    f"stack {name}": Pricing(stack=stack) for name, stack in load_stacks().items()
+    f"stack {stack.name}": Pricing(stack=stack) for stack in stacks() if stack.num_steps
 }
 
 

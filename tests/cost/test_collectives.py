@@ -1,59 +1,153 @@
+import math
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import make_cluster
-from traincast.cost.collectives import HYBRID_CUBE, LONGEST_RING, LinkConstants, Pipelined, Route, find_route
-from traincast.spec import Collective, Link
+from traincast.catalog import link
+from traincast.cost.collectives import (
+    LONGEST_RING,
+    PLAIN_RANKS,
+    TRANSPORT_CONSTANTS,
+    LinkConstants,
+    Pipelined,
+    Route,
+    find_route,
+)
+from traincast.cost.routes import HYBRID_CUBE, describe_links
+from traincast.errors import InvalidInput
+from traincast.spec import Cluster, Collective, Domain, Link
+from traincast.spec.hardware import NETWORKS, TRANSPORTS
 from traincast.spec.program import COLLECTIVES
 
 MODEL = Pipelined()
 kinds = st.sampled_from(COLLECTIVES)
 sizes = st.floats(1.0, 1e11)
+insides = st.sampled_from([name for name in TRANSPORTS if name not in NETWORKS])
+networks = st.sampled_from(NETWORKS)
 
 
-def route(*, per_node: int = 4, nodes: int = 1, intra: float = 3e11, inter: float = 5e10, **changes: object) -> Route:
-    return Route(
-        num_ranks=per_node * nodes,
-        per_node=per_node,
-        num_nodes=nodes,
-        intra_bytes_per_s=intra,
-        inter_bytes_per_s=inter,
-        **changes,  # type: ignore[arg-type]
+def build(
+    *,
+    per_node: int = 4,
+    nodes: int = 1,
+    intra: Link | None = None,
+    inter: Link | None = None,
+    domains: tuple[Domain, ...] = (),
+) -> Cluster:
+    return make_cluster(
+        nodes=nodes,
+        devices_per_node=per_node,
+        intra=intra or Link(name="i", bytes_per_s=3e11, latency_s=1e-6, transport="nvswitch"),
+        inter=inter or Link(name="n", bytes_per_s=5e10, latency_s=5e-6, transport="infiniband"),
+        domains=domains,
     )
 
 
-@given(kind=kinds, small=sizes, factor=st.floats(1.0, 100.0), nodes=st.integers(1, 64))
-def test_more_bytes_are_never_faster(kind: str, small: float, factor: float, nodes: int) -> None:
-    way = route(nodes=nodes)
-    assert MODEL.seconds(kind, small * factor, way) >= MODEL.seconds(kind, small, way) * (1 - 1e-12)
+def route_of(cluster: Cluster, *, num_ranks: int | None = None, stride: int = 1, kind: str = "all_reduce") -> Route:
+    ranks = num_ranks or cluster.num_devices // stride
+    task = Collective(kind=kind, num_bytes=1.0, axis="data", num_ranks=ranks, stride=stride, phase="gradient")
+    return find_route(task, cluster)
 
 
-@given(kind=kinds, size=sizes, factor=st.floats(1.0, 100.0), nodes=st.integers(1, 64))
-def test_more_bandwidth_is_never_slower(kind: str, size: float, factor: float, nodes: int) -> None:
-    fast = route(nodes=nodes, intra=3e11 * factor, inter=5e10 * factor)
-    assert MODEL.seconds(kind, size, fast) <= MODEL.seconds(kind, size, route(nodes=nodes)) * (1 + 1e-12)
+def seconds(kind: str, num_bytes: float, cluster: Cluster, **changes: int) -> float:
+    return MODEL.seconds(kind, num_bytes, route_of(cluster, **changes))
 
 
-@given(size=sizes, nodes=st.integers(1, 63))
-def test_a_node_more_is_never_faster_for_the_same_message(size: float, nodes: int) -> None:
-    more = MODEL.seconds("all_reduce", size, route(nodes=nodes + 1))
-    assert more >= MODEL.seconds("all_reduce", size, route(nodes=nodes)) * (1 - 1e-12)
+def test_every_transport_has_constants_and_no_more() -> None:
+    assert set(TRANSPORT_CONSTANTS) == set(TRANSPORTS)
+
+
+@given(kind=kinds, small=sizes, factor=st.floats(1.0, 100.0), nodes=st.integers(1, 64), carrier=networks)
+def test_more_bytes_are_never_faster(kind: str, small: float, factor: float, nodes: int, carrier: str) -> None:
+    cluster = build(nodes=nodes, inter=Link(name="n", bytes_per_s=5e10, latency_s=5e-6, transport=carrier))
+    assert seconds(kind, small * factor, cluster) >= seconds(kind, small, cluster) * (1 - 1e-12)
+
+
+@given(
+    kind=kinds,
+    size=sizes,
+    factor=st.floats(1.0, 100.0),
+    nodes=st.integers(1, 64),
+    inside=insides,
+    carrier=networks,
+    which=st.sampled_from(["intra", "inter", "both"]),
+)
+def test_more_bandwidth_is_never_slower(
+    kind: str, size: float, factor: float, nodes: int, inside: str, carrier: str, which: str
+) -> None:
+    intra = Link(name="i", bytes_per_s=1e11, latency_s=1e-6, transport=inside, reduces=inside == "nvswitch")
+    inter = Link(name="n", bytes_per_s=1e10, latency_s=5e-6, transport=carrier)
+    faster = {"intra": (factor, 1.0), "inter": (1.0, factor), "both": (factor, factor)}[which]
+    fast = build(
+        per_node=8,
+        nodes=nodes,
+        intra=replace(intra, bytes_per_s=1e11 * faster[0]),
+        inter=replace(inter, bytes_per_s=1e10 * faster[1]),
+    )
+    slow = build(per_node=8, nodes=nodes, intra=intra, inter=inter)
+    assert seconds(kind, size, fast) <= seconds(kind, size, slow) * (1 + 1e-12)
+
+
+@given(kind=kinds, size=sizes, factor=st.floats(1.0, 100.0), nodes=st.integers(1, 64), carrier=networks)
+def test_more_latency_is_never_faster(kind: str, size: float, factor: float, nodes: int, carrier: str) -> None:
+    inter = Link(name="n", bytes_per_s=1e10, latency_s=5e-6, transport=carrier)
+    near, far = (build(nodes=nodes, inter=replace(inter, latency_s=5e-6 * by)) for by in (1.0, factor))
+    assert seconds(kind, size, far) >= seconds(kind, size, near) * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"])
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_ten_times_the_latency_of_a_link_is_seen(kind: str, nodes: int) -> None:
+    far = build(
+        nodes=nodes,
+        intra=Link(name="i", bytes_per_s=3e11, latency_s=1e-5, transport="nvswitch"),
+        inter=Link(name="n", bytes_per_s=5e10, latency_s=5e-5, transport="infiniband"),
+    )
+    assert seconds(kind, 1e6, far) > 1.5 * seconds(kind, 1e6, build(nodes=nodes))
+
+
+@given(kind=st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]), size=sizes, nodes=st.integers(1, 200),
+       carrier=networks, inside=insides, per_node=st.sampled_from([1, 4, 8]))  # fmt: skip
+def test_a_node_more_is_never_faster_for_the_same_message(
+    kind: str, size: float, nodes: int, carrier: str, inside: str, per_node: int
+) -> None:
+    intra = Link(name="i", bytes_per_s=1e11, latency_s=1e-6, transport=inside, reduces=inside == "nvswitch")
+    inter = Link(name="n", bytes_per_s=1e10, latency_s=5e-6, transport=carrier)
+    one, more = (build(per_node=per_node, nodes=n, intra=intra, inter=inter) for n in (nodes, nodes + 1))
+    assert seconds(kind, size, more) >= seconds(kind, size, one) * (1 - 1e-12)
+
+
+@given(kind=st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]), size=sizes, hosts=st.integers(1, 17),
+       per_host=st.sampled_from([1, 2, 4]))  # fmt: skip
+def test_a_host_more_in_a_rack_is_never_faster_for_the_same_message(
+    kind: str, size: float, hosts: int, per_host: int
+) -> None:
+    switch = link("nvswitch-nvl72")
+    one, more = (
+        build(per_node=per_host, nodes=n, intra=switch, domains=(Domain(num_devices=72, link=switch),))
+        for n in (hosts, hosts + 1)
+    )
+    assert seconds(kind, size, more) >= seconds(kind, size, one) * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("kind", COLLECTIVES)
 def test_one_rank_sends_nothing(kind: str) -> None:
-    assert MODEL.seconds(kind, 1e9, route(per_node=1)) == 0
+    assert seconds(kind, 1e9, build(per_node=1)) == 0
 
 
 def test_gathering_and_scattering_together_cost_about_a_reduction() -> None:
-    way = route(per_node=8)
-    halves = MODEL.seconds("reduce_scatter", 1e9, way) + MODEL.seconds("all_gather", 1e9, way)
-    assert halves == pytest.approx(MODEL.seconds("all_reduce", 1e9, way), rel=0.02)
+    cluster = build(per_node=8)
+    halves = seconds("reduce_scatter", 1e9, cluster) + seconds("all_gather", 1e9, cluster)
+    assert halves == pytest.approx(seconds("all_reduce", 1e9, cluster), rel=0.05)
 
 
-def _latency(kind: str, nodes: int, **changes: object) -> float:
-    return MODEL.seconds(kind, 1.0, route(per_node=1, nodes=nodes, **changes)) - MODEL.constants.launch_s  # type: ignore[arg-type]
+def _latency(kind: str, nodes: int, transport: str = "infiniband") -> float:
+    inter = Link(name="n", bytes_per_s=5e10, latency_s=5e-6, transport=transport)
+    tiny = replace(MODEL, constants=LinkConstants(pipeline=0.0, launch_s=0.0))
+    return tiny.seconds(kind, 1e-6, route_of(build(per_node=1, nodes=nodes, inter=inter), kind=kind))
 
 
 def test_rings_grow_with_the_nodes_and_trees_with_their_logarithm() -> None:
@@ -63,49 +157,159 @@ def test_rings_grow_with_the_nodes_and_trees_with_their_logarithm() -> None:
 
 def test_very_long_rings_and_tori_are_not_walked_node_by_node() -> None:
     assert _latency("all_gather", 4 * LONGEST_RING) < 3.1 * _latency("all_gather", LONGEST_RING)
-    assert _latency("all_gather", 16, inter_kind="ici") < _latency("all_gather", 16) / 1.5
+    torus = build(per_node=64, intra=Link(name="t", bytes_per_s=3e11, latency_s=1e-6, transport="ici"))
+    assert seconds("all_gather", 1e3, torus) < seconds("all_gather", 1e3, build(per_node=64)) / 2
 
 
-@given(size=sizes, nodes=st.integers(1, 200))
-def test_a_ring_over_a_node_more_is_never_faster(size: float, nodes: int) -> None:
-    more = MODEL.seconds("reduce_scatter", size, route(nodes=nodes + 1))
-    assert more >= MODEL.seconds("reduce_scatter", size, route(nodes=nodes)) * (1 - 1e-12)
-
-
-def sockets(*, per_node: int, nodes: int, inter: float = 6e9) -> Route:
-    return route(per_node=per_node, nodes=nodes, inter=inter, inter_kind="ethernet")
+def sockets(*, per_node: int, nodes: int, bytes_per_s: float = 6.25e9) -> Cluster:
+    inter = Link(name="e", bytes_per_s=bytes_per_s, latency_s=2.5e-5, transport="sockets")
+    return build(per_node=per_node, nodes=nodes, inter=inter)
 
 
 def test_every_link_of_a_ring_of_sockets_carries_what_a_rank_sends() -> None:
-    one_each, four_each = (MODEL.seconds("all_reduce", 1e9, sockets(per_node=n, nodes=2)) for n in (1, 4))
-    assert four_each / one_each == pytest.approx((7 / 8) / (1 / 2), rel=0.01)
+    one_each, four_each = (seconds("all_reduce", 1e9, sockets(per_node=n, nodes=2)) for n in (1, 4))
+    assert four_each / one_each == pytest.approx((7 / 8) / (1 / 2), rel=0.05)
 
 
-def test_flows_between_two_hosts_only_are_slower_and_a_narrow_link_is_not() -> None:
-    two, three = (MODEL.seconds("all_reduce", 1e9, sockets(per_node=1, nodes=n)) for n in (2, 3))
-    assert two / (1 / 2) == pytest.approx(MODEL.constants.ethernet_pair_sharing * three / (2 / 3), rel=0.01)
-    two, three = (MODEL.seconds("all_reduce", 1e9, sockets(per_node=1, nodes=n, inter=1e8)) for n in (2, 3))
-    assert two / (1 / 2) == pytest.approx(three / (2 / 3), rel=0.01)
+def test_two_nodes_follow_the_same_rule_as_more() -> None:
+    two, three, four = (seconds("all_reduce", 1e9, sockets(per_node=1, nodes=n)) for n in (2, 3, 4))
+    assert two / (1 / 2) == pytest.approx(three / (2 / 3), rel=0.05)
+    assert three / (2 / 3) == pytest.approx(four / (3 / 4), rel=0.05)
+
+
+def test_sockets_are_bounded_by_the_cores_that_copy_and_a_second_adapter_helps() -> None:
+    narrow, wide = (seconds("all_reduce", 1e9, sockets(per_node=1, nodes=2, bytes_per_s=b)) for b in (12.5e9, 125e9))
+    assert narrow / wide < 1.3
+    ports = Link(name="e", bytes_per_s=125e9, latency_s=2.5e-5, transport="sockets", num_ports=4)
+    assert seconds("all_reduce", 1e9, build(per_node=1, nodes=2, inter=ports)) < wide / 2
 
 
 def test_eight_ranks_of_a_cube_mesh_use_all_links_and_two_only_one() -> None:
-    two, eight = (route(per_node=n, intra=1.5e11, intra_kind="hybrid-cube") for n in (2, 8))
-    assert MODEL.seconds("all_reduce", 1e9, two) > 2 * MODEL.seconds("all_reduce", 1e9, eight)
+    cluster = build(per_node=8, intra=link("nvlink2-hybrid-cube-mesh"))
+    assert seconds("all_reduce", 1e9, cluster, num_ranks=2) > 2 * seconds("all_reduce", 1e9, cluster)
     assert HYBRID_CUBE[8] == 1
 
 
+def test_two_of_eight_devices_that_are_joined_pair_by_pair_have_one_seventh_of_their_links() -> None:
+    cluster = build(per_node=8, intra=link("infinity-fabric-mi300x"))
+    two, eight = (route_of(cluster, num_ranks=n).levels[0].bytes_per_s for n in (2, 8))
+    assert eight == pytest.approx(7 * two)
+
+
+def test_bridges_join_pairs_and_more_ranks_take_the_bus() -> None:
+    cluster = build(per_node=4, intra=link("nvlink3-pairs"))
+    assert route_of(cluster, num_ranks=2).levels[0].link.transport == "nvlink-pairs"
+    assert route_of(cluster, num_ranks=4).levels[0].link.transport == "pcie"
+    assert seconds("all_reduce", 1e9, cluster, num_ranks=4) > 5 * seconds("all_reduce", 1e9, cluster, num_ranks=2)
+
+
+def test_devices_without_peer_access_share_what_their_host_copies() -> None:
+    def of(per_node: int) -> float:
+        staged = Link(name="p", bytes_per_s=31.5e9, latency_s=1.5e-6, transport="pcie-host")
+        return route_of(build(per_node=per_node, intra=staged)).levels[0].bytes_per_s * per_node
+
+    assert of(4) == pytest.approx(of(8)) == pytest.approx(15e9, rel=0.05)
+
+
+def test_switches_add_for_more_than_a_few_ranks() -> None:
+    adding = replace(link("nvswitch-h100"), reduces=True)
+    for ranks, wanted in ((2 * PLAIN_RANKS, "in-switch"), (PLAIN_RANKS, "ring")):
+        assert MODEL.choose("all_reduce", 1e9, route_of(build(per_node=ranks, intra=adding)))[0] == wanted
+    plain = build(per_node=8, intra=replace(adding, reduces=False))
+    assert MODEL.choose("all_reduce", 1e9, route_of(plain))[0] == "ring"
+
+
+@pytest.mark.parametrize(
+    ("device_link", "ranks", "num_bytes", "measured_s"),
+    [
+        # measured on whole nodes (kernels_half, vTrain); a left-out device may be off by as much
+        ("nvswitch-a100", 8, 1 << 30, 8.19e-3),
+        ("nvswitch-h100", 8, 1 << 29, 2.11e-3),
+        ("nvswitch-b200", 4, 1 << 29, 1.30e-3),
+    ],
+)
+def test_long_reductions_inside_a_node_take_what_was_measured(
+    device_link: str, ranks: int, num_bytes: int, measured_s: float
+) -> None:
+    cluster = build(per_node=ranks, intra=link(device_link))
+    assert seconds("all_reduce", num_bytes, cluster) == pytest.approx(measured_s, rel=0.25)
+
+
+def test_a_reduction_over_two_p5_nodes_takes_what_aws_published() -> None:
+    cluster = build(per_node=8, nodes=2, intra=link("nvswitch-h100"), inter=link("aws-efa-3200"))
+    assert seconds("all_reduce", 1 << 30, cluster) == pytest.approx(4.6e-3, rel=0.25)
+    assert seconds("all_reduce", 1 << 10, cluster) == pytest.approx(69e-6, rel=0.35)
+
+
+def test_an_unknown_transport_is_said_and_the_interval_covers_the_other() -> None:
+    task = Collective(kind="all_reduce", num_bytes=1e8, axis="data", num_ranks=2, stride=1, phase="gradient")
+    inter = Link(name="50 Gb/s", bytes_per_s=6.25e9, latency_s=2e-5)
+    cluster = build(per_node=1, nodes=2, inter=inter)
+    (note,) = describe_links(cluster)
+    assert "sockets is assumed" in note
+    assert "infiniband" in note
+    guess = MODEL.estimate(task, cluster)
+    for transport in ("sockets", "infiniband"):
+        known = build(per_node=1, nodes=2, inter=replace(inter, transport=transport))
+        assert guess.low_s <= MODEL.estimate(task, known).seconds <= guess.high_s
+        assert describe_links(known) == ()
+    known = build(per_node=1, nodes=2, inter=replace(inter, transport="sockets"))
+    told = MODEL.estimate(task, known)
+    assert guess.high_s / guess.low_s > told.high_s / told.low_s
+    assert guess.ground == "bound"
+
+
+def test_a_transport_is_one_of_those_we_know() -> None:
+    with pytest.raises(InvalidInput, match=r"allowed: nvlink, .*sockets"):
+        Link(name="x", bytes_per_s=1e9, latency_s=0.0, transport="carrier-pigeon")
+
+
+def test_hosts_of_four_in_one_switched_rack_are_one_flat_domain() -> None:
+    switch = link("nvswitch-nvl72")
+    rack = build(per_node=4, nodes=16, intra=switch, domains=(Domain(num_devices=72, link=switch),))
+    flat = build(per_node=64, intra=switch)
+    assert route_of(rack).num_nodes == 1
+    assert seconds("all_reduce", 1e9, rack) == pytest.approx(seconds("all_reduce", 1e9, flat))
+    islands = build(per_node=4, nodes=16, intra=switch)
+    assert seconds("all_reduce", 1e9, islands) > 1.5 * seconds("all_reduce", 1e9, rack)
+
+
+def test_a_job_over_two_racks_fills_both_evenly() -> None:
+    switch = link("nvswitch-nvl72")
+    racks = build(per_node=4, nodes=32, intra=switch, domains=(Domain(num_devices=72, link=switch),))
+    assert [level.fan for level in route_of(racks).levels] == [64, 2]
+    assert not route_of(racks, num_ranks=64).crosses_network
+
+
+def test_pairs_inside_hosts_inside_pods_are_crossed_from_the_inside_out() -> None:
+    pod = Domain(num_devices=16, link=Link(name="pod", bytes_per_s=1e11, latency_s=5e-6, transport="infiniband"))
+    pair = Domain(num_devices=2, link=link("nvlink-bridge-a30"))
+    cluster = build(per_node=4, nodes=16, intra=link("pcie4-x16"), domains=(pod, pair))
+    levels = route_of(cluster).levels
+    assert [level.fan for level in levels] == [2, 2, 4, 4]
+    assert [level.link.name for level in levels] == ["nvlink-bridge-a30", "pcie4-x16", "pod", "n"]
+    assert route_of(cluster, num_ranks=4, stride=4).levels[0].link.name == "pod"
+
+
 def test_a_group_across_nodes_shares_the_network_with_its_neighbours() -> None:
-    cluster = make_cluster(nodes=4, devices_per_node=8)
+    cluster = build(nodes=4, per_node=8)
 
     def share(num_ranks: int, stride: int) -> float:
-        task = Collective(
-            kind="all_reduce", num_bytes=1e6, axis="data", num_ranks=num_ranks, stride=stride, phase="gradient"
-        )
-        return find_route(task, cluster).inter_bytes_per_s / cluster.groups[0].inter.bytes_per_s
+        outermost = route_of(cluster, num_ranks=num_ranks, stride=stride).levels[-1]
+        return outermost.bytes_per_s * outermost.inside / cluster.groups[0].inter.bytes_per_s
 
     assert share(32, 1) == 1  # all ranks in one group: it has the node's network to itself
     assert share(4, 8) == pytest.approx(1 / 8)  # eight groups side by side, one member each per node
     assert share(16, 1) == 1  # a tensor group that spans two nodes
+
+
+@given(size=st.floats(1e3, 1e10), known=st.sampled_from(TRANSPORTS))
+def test_every_interval_holds_its_own_middle_and_is_finite(size: float, known: str) -> None:
+    task = Collective(kind="all_reduce", num_bytes=size, axis="data", num_ranks=16, stride=1, phase="gradient")
+    inter = Link(name="n", bytes_per_s=1e10, latency_s=1e-5, transport=known if known in NETWORKS else "")
+    intra = Link(name="i", bytes_per_s=1e11, latency_s=1e-6, transport="" if known in NETWORKS else known)
+    found = MODEL.estimate(task, build(per_node=8, nodes=2, intra=intra, inter=inter))
+    assert 0 < found.low_s < found.seconds < found.high_s < math.inf
 
 
 def test_a_small_gradient_pays_its_part_of_a_bucket() -> None:
@@ -127,3 +331,26 @@ def test_what_a_collective_takes_from_kernels_is_off_unless_asked_for_and_grows_
     fast_link = Link(name="faster", bytes_per_s=4e11, latency_s=2e-6)
     fast = counted.estimate(task, make_cluster(nodes=1, devices_per_node=8, intra=fast_link)).slowdown
     assert 0 < slow < fast <= 1.0
+
+
+def test_a_rack_is_one_domain_and_a_pod_on_a_network_is_not() -> None:
+    switch = link("nvswitch-nvl72")
+    assert build(per_node=4, nodes=18, domains=(Domain(num_devices=72, link=switch),)).devices_per_domain == 72
+    assert build(per_node=4, nodes=8, domains=(Domain(num_devices=72, link=switch),)).devices_per_domain == 32
+    assert (
+        build(per_node=4, nodes=18, domains=(Domain(num_devices=36, link=link("infiniband-ndr")),)).devices_per_domain
+        == 4
+    )
+
+
+def test_tokens_that_are_sent_once_to_each_node_take_less_of_the_network() -> None:
+    cluster = build(per_node=8, nodes=8)
+
+    def of(copies: float) -> float:
+        task = Collective(
+            kind="all_to_all", num_bytes=1e9, axis="expert", num_ranks=64, stride=1, phase="forward", copies=copies
+        )
+        return MODEL.estimate(task, cluster).seconds
+
+    # Eight copies fall on 8 (1 - (7/8)^8) = 5.25 of the eight nodes.
+    assert of(8) / of(1) == pytest.approx(5.25 / 8, rel=0.1)

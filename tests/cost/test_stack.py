@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from traincast.cost.stack import TUNABLE, Stack, load_stacks, read_constants, with_constants
-from traincast.spec import HOST, Collective, Estimate
+from traincast.catalog.stacks import stacks
+from traincast.cost.stack import TUNABLE, price_collective, read_constants, with_constants
+from traincast.spec import HOST, Collective, Estimate, Stack
 
 ONE_MS = Estimate(seconds=1e-3, low_s=5e-4, high_s=2e-3)
 
@@ -15,34 +16,34 @@ def gather(**changes: object) -> Collective:
 
 def test_every_step_of_a_ring_between_nodes_adds_its_latency() -> None:
     stack = Stack(ring_step_s=5e-5)
-    assert stack.price_collective(gather(), ONE_MS, crosses_nodes=True).seconds == pytest.approx(1e-3 + 15 * 5e-5)
+    assert price_collective(stack, gather(), ONE_MS, crosses_nodes=True).seconds == pytest.approx(1e-3 + 15 * 5e-5)
 
 
 def test_inside_a_node_and_for_trees_there_are_no_such_steps() -> None:
     stack = Stack(ring_step_s=5e-5)
-    assert stack.price_collective(gather(), ONE_MS, crosses_nodes=False).seconds == 1e-3
-    assert stack.price_collective(gather(kind="all_reduce"), ONE_MS, crosses_nodes=True).seconds == 1e-3
+    assert price_collective(stack, gather(), ONE_MS, crosses_nodes=False).seconds == 1e-3
+    assert price_collective(stack, gather(kind="all_reduce"), ONE_MS, crosses_nodes=True).seconds == 1e-3
 
 
 def test_a_gradient_in_a_bucket_pays_its_part_of_the_steps() -> None:
     stack = Stack(ring_step_s=5e-5)
-    part = stack.price_collective(gather(kind="reduce_scatter", bucket_bytes=4e6), ONE_MS, crosses_nodes=True)
+    part = price_collective(stack, gather(kind="reduce_scatter", bucket_bytes=4e6), ONE_MS, crosses_nodes=True)
     assert part.seconds == pytest.approx(1e-3 + 15 * 5e-5 / 4)
 
 
 def test_a_gradient_that_follows_others_through_the_network_pays_no_steps() -> None:
     stack = Stack(ring_step_s=5e-5)
     gradient = gather(kind="reduce_scatter", phase="gradient")
-    assert stack.price_collective(gradient, ONE_MS, crosses_nodes=True).seconds == 1e-3
+    assert price_collective(stack, gradient, ONE_MS, crosses_nodes=True).seconds == 1e-3
 
 
 def test_factors_of_links_do_not_touch_copies_to_the_host() -> None:
     copy = Collective(kind="copy_out", num_bytes=1e6, axis=HOST, num_ranks=1, stride=1, phase="gradient")
-    assert Stack(intra_factor=3.0).price_collective(copy, ONE_MS, crosses_nodes=False).seconds == 1e-3
+    assert price_collective(Stack(intra_factor=3.0), copy, ONE_MS, crosses_nodes=False).seconds == 1e-3
 
 
 def test_constants_survive_being_read_and_set() -> None:
-    for stack in load_stacks().values():
+    for stack in stacks():
         constants = read_constants(stack)
         assert set(constants) == set(TUNABLE)
         assert with_constants(stack, constants) == stack

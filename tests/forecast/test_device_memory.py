@@ -1,15 +1,16 @@
 import pytest
 
 from traincast import catalog
+from traincast.catalog.stacks import stack
 from traincast.catalog.workloads import workload
 from traincast.forecast import forecast
 from traincast.forecast.device_memory import watch_device
-from traincast.forecast.request import Request, build_cluster
-from traincast.spec import Cluster, Job, Parallelism
+from traincast.forecast.resolve import build_cluster
+from traincast.spec import Cluster, Job, Parallelism, Question
 
 
 def _on(device: str) -> Cluster:
-    return build_cluster(Request(source="resnet50", cluster={"device": device}))
+    return build_cluster(Question(source="resnet50", cluster={"device": device}))
 
 
 def test_tensors_are_less_than_what_is_reserved_and_that_is_less_than_what_the_meter_shows() -> None:
@@ -22,7 +23,7 @@ def test_tensors_are_less_than_what_is_reserved_and_that_is_less_than_what_the_m
 
 
 def test_the_meter_of_a_convolutional_network_is_near_full_long_before_its_tensors_fill_the_device() -> None:
-    job = Job(graph=workload("resnet50", batch=152, precision="fp32"), stack="nvidia-dle-pytorch")
+    job = Job(graph=workload("resnet50", batch=152, precision="fp32"), stack=stack("nvidia-dle-pytorch"))
     seen = watch_device(job, _on("v100-sxm2-16g"), Parallelism())
     capacity = catalog.device("v100-sxm2-16g").memory_bytes
     assert seen.live_bytes < 0.85 * capacity
@@ -30,7 +31,7 @@ def test_the_meter_of_a_convolutional_network_is_near_full_long_before_its_tenso
 
 
 def test_tensorflow_takes_the_whole_device_at_once() -> None:
-    job = Job(graph=workload("resnet50", batch=1), stack="nvidia-dle-tensorflow")
+    job = Job(graph=workload("resnet50", batch=1), stack=stack("nvidia-dle-tensorflow"))
     seen = watch_device(job, _on("a100-80g"), Parallelism())
     assert seen.used_bytes > 0.95 * catalog.device("a100-80g").memory_bytes
     assert seen.live_bytes < 0.1 * seen.used_bytes

@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_device, make_mlp
+from traincast.catalog.stacks import stack
 from traincast.catalog.workloads import from_shape
 from traincast.cost.pricing import Pricing, default_ops
 from traincast.cost.roofline import Roofline
@@ -155,7 +156,7 @@ def test_what_rests_on_the_bound_alone_widens_the_interval_of_a_measured_stack_t
     def width(ops: object) -> float:
         graph = make_mlp(layers=6, width=1024, batch=64)
         costs = Pricing(ops=ops)  # type: ignore[arg-type]
-        step = forecast(Job(graph=graph, stack="composer"), make_cluster(), costs=costs).step
+        step = forecast(Job(graph=graph, stack=stack("composer")), make_cluster(), costs=costs).step
         return step.high_s / step.low_s
 
     assert width(Roofline()) > 1.3 * width(default_ops())
@@ -177,8 +178,8 @@ def test_stacks_that_gather_into_one_buffer_hold_no_gathers() -> None:
     plan = Parallelism(tensor=2, sequence_parallel=True, micro_batches=4)
     cluster = make_cluster(devices_per_node=2, device=make_device(memory_bytes=80e9))
 
-    def held(stack: str) -> float:
-        memory = forecast(Job(graph=graph, stack=stack), cluster, plan, costs=ROOFLINE).memory
+    def held(name: str) -> float:
+        memory = forecast(Job(graph=graph, stack=stack(name)), cluster, plan, costs=ROOFLINE).memory
         return memory.by_role.get("gathered inputs", 0.0)
 
     assert held("megatron-lm") == held("torchtitan") == 0.0

@@ -14,7 +14,7 @@ from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
 from traincast.errors import IllegalPlan
 from traincast.forecast import forecast
-from traincast.forecast.request import complete_plan
+from traincast.forecast.resolve import complete_plan
 from traincast.report.document import document_forecast, format_json
 from traincast.spec import Forecast, Graph, Job, Link, Parallelism, Span
 

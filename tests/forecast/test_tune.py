@@ -5,9 +5,9 @@ import pytest
 from builders import make_cluster, make_mlp
 from traincast.cost.pricing import Pricing
 from traincast.cost.roofline import Roofline
-from traincast.cost.stack import Stack, read_constants, with_constants
+from traincast.cost.stack import read_constants, with_constants
 from traincast.forecast.tune import know_step, tune
-from traincast.spec import Job, Parallelism
+from traincast.spec import Job, Parallelism, Stack
 
 
 def known_steps(
@@ -63,5 +63,5 @@ def test_what_no_measurement_touches_stays_at_its_prior() -> None:
 
 def test_the_spread_tells_how_well_the_constants_fit() -> None:
     steps = known_steps(Stack())
-    assert tune(Stack(), steps).spread == pytest.approx(0.03)
-    assert math.isfinite(tune(Stack(), steps[:1]).spread)
+    assert tune(Stack(), steps).log_sigma == pytest.approx(0.03)
+    assert math.isfinite(tune(Stack(), steps[:1]).log_sigma)

@@ -328,15 +328,15 @@ LOGS: dict[str, tuple[str, bytes]] = {
 
 def _calibration(folder: Path) -> list[bytes]:
     from traincast.learn import save_calibration
-    from traincast.spec import Calibration, Rates
+    from traincast.spec import Calibration, MachineRates, Rates
     from traincast.spec.measurement import CollectiveRates, Environment
 
     rates = Rates(flop_per_s=1e10, bytes_per_s=1e9, overhead_s=1e-6, log_spread=0.1, num_measurements=3)
-    kept = Calibration(
+    kept = MachineRates(
         name="c", environment=Environment(device="cpu", settings={"threads": 1}), rates={"matmul": rates}, fallback=rates,
         collectives={"all_reduce": CollectiveRates(hop_s=1e-5, bytes_per_s=1e8)},
     )  # fmt: skip
-    save_calibration(kept, folder / "c.json")
+    save_calibration(Calibration(name="fuzzed", machine=kept), folder / "c.json")
     return [(folder / "c.json").read_bytes()]
 
 
@@ -458,16 +458,10 @@ def _given(*samples: bytes) -> Callable[[Path], list[bytes]]:
 
 def _read_job(path: Path) -> object:
     """A job file up to the workload's own recording, which is no reading."""
-    from traincast.forecast.request import (
-        Request,
-        WorkloadOptions,
-        _merge_job_file,
-        build_cluster,
-        build_job,
-        complete_plan,
-    )
+    from traincast.forecast.resolve import build_cluster, build_job, complete_plan, fill_in
+    from traincast.spec import Question
 
-    whole = _merge_job_file(Request(source=str(path), workload=WorkloadOptions()))
+    whole = fill_in(Question(source=str(path)))
     cluster = build_cluster(whole)
     complete_plan(whole.parallelism, num_devices=cluster.num_devices)
     from builders import make_mlp

@@ -1,12 +1,14 @@
 """Readers refuse damaged files with our own errors: no crash, no hang. benchmarks/fuzz.py does the same a million times."""
 
 import random
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fuzz.grammar import change_message, mutate_by_grammar, parse_message
 from fuzz.readers import READERS, feed, mutate
 
 CHEAP = [name for name, reader in READERS.items() if reader.cost <= 4]
@@ -37,7 +39,8 @@ def test_damaged_files_are_refused_in_our_own_words(name: str, tmp_path: Path) -
     @given(st.integers(0, 2**32))
     def check(seed: int) -> None:
         draw = random.Random(seed)
-        assert feed(reader, mutate(draw.choice(samples), draw.choice(samples), draw), tmp_path) in FINE
+        change = draw.choice((mutate, mutate_by_grammar))
+        assert feed(reader, change(draw.choice(samples), draw.choice(samples), draw), tmp_path) in FINE
 
     check()
 
@@ -49,8 +52,29 @@ def test_damaged_models_are_refused_in_our_own_words(name: str, tmp_path: Path) 
     samples = reader.samples(tmp_path)
     feed(reader, samples[0], tmp_path, limit_s=120)
     draw = random.Random(name)
-    for _ in range(12):
-        assert feed(reader, mutate(draw.choice(samples), draw.choice(samples), draw), tmp_path) in FINE
+    for number in range(12):
+        change = mutate if number % 2 else mutate_by_grammar
+        assert feed(reader, change(draw.choice(samples), draw.choice(samples), draw), tmp_path) in FINE
+
+
+def test_a_message_changed_by_its_grammar_is_still_a_message(tmp_path: Path) -> None:
+    need("onnx")
+    sample = READERS["onnx"].samples(tmp_path)[0]
+    draw = random.Random(3)
+    changed = [change_message(sample, sample, draw) for _ in range(40)]
+    assert len(set(changed)) > 20
+    assert all(parse_message(each) for each in changed)
+
+
+@pytest.mark.parametrize("name", ["calibration"])
+@pytest.mark.parametrize("value", [b"1e308", b"1e9", b"-1"])
+def test_an_uncertainty_without_numbers_is_refused(name: str, value: bytes, tmp_path: Path) -> None:
+    """exp of a huge log error has no number: it is refused where the file is read, not where it is used."""
+    reader = READERS[name]
+    sample = reader.samples(tmp_path)[0]
+    damaged = re.sub(rb'("log_s(?:pread|igma)": )[^,}]+', rb"\g<1>" + value, sample)
+    assert damaged != sample
+    assert feed(reader, damaged, tmp_path, limit_s=120) == "refused"
 
 
 MANY_DIGITS = b"9" * 5000
@@ -61,6 +85,10 @@ FOUND = {
     "a whole number that no float can hold": (
         "job file",
         b'source = "gpt2"\n[cluster]\ndevice = "a100-80g"\nprice_per_device = ' + b"9" * 400,
+    ),
+    "more nodes than a list can hold": (
+        "job file",
+        b'source = "gpt2"\n[cluster]\ndevice = "a100-80g"\ndevices_per_node = 4\nnodes = ' + b"9" * 40,
     ),
     "deeply nested TOML": ("job file", b"source = " + b"[" * 3000 + b"]" * 3000),
     "a source too long to be a file": ("job file", b'source = "' + b"x" * 5000 + b'"'),
@@ -103,6 +131,7 @@ def test_an_onnx_operation_whose_name_is_no_text_is_refused(tmp_path: Path) -> N
         ("tensorflow pbtxt", "tensorflow-loop.pbtxt"),
         ("tensorflow saved model", "tensorflow-reshape.pb"),
         ("measurements csv", "measurements-digits.csv"),
+        ("tensorflow saved model", "tensorflow-read-of-nothing.pb"),
     ],
 )
 def test_files_that_once_crashed_a_reader_are_refused(name: str, file: str, tmp_path: Path) -> None:

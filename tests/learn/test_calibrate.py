@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from traincast.cost.interaction import Interacting
 from traincast.cost.sync import collective_seconds
-from traincast.errors import InvalidInput
+from traincast.errors import InvalidInput, UnknownName
+from traincast.files import encode
 from traincast.forecast import forecast
 from traincast.learn import (
     Calibrated,
@@ -24,6 +25,7 @@ from traincast.learn import (
     Peaks,
     Score,
     calibrate_machine,
+    calibrations_folder,
     choose_costs,
     choose_loads,
     expected_cost_s,
@@ -32,16 +34,16 @@ from traincast.learn import (
     load_calibration,
     observed_seconds,
     operator_load,
+    rates_of,
     refit,
     save_calibration,
     start_fit,
-    to_calibration,
+    to_machine_rates,
 )
 from traincast.profile.operators import experiment_of
 from traincast.profile.protocol import Protocol, Running, Subject
 from traincast.spec import (
     Block,
-    Calibration,
     Cluster,
     Collective,
     CollectiveRates,
@@ -51,6 +53,7 @@ from traincast.spec import (
     Graph,
     Job,
     Link,
+    MachineRates,
     Measurement,
     NodeGroup,
     Op,
@@ -58,6 +61,7 @@ from traincast.spec import (
     Repeat,
     Stage,
 )
+from traincast.spec.calibration import Calibration, RunCorrections
 from traincast.spec.measurement import calls_of, groups_of
 from traincast.store import Store
 
@@ -304,21 +308,45 @@ def test_cpu_time_is_fitted_on_one_thread_and_wall_time_elsewhere() -> None:
     assert observed_seconds(Measurement(experiment=across, environment=HERE, blocks=(block,))) == 2.0
 
 
-def make_calibration(**others: object) -> Calibration:
+def make_calibration(**others: object) -> MachineRates:
     loads = [*operators(1, 25), *steps(1, 10)]
     seconds = [true_seconds(load) for load in loads]
     fit = refit(start_fit(loads, PEAKS), loads, seconds)
-    return to_calibration(fit, name="x", environment=HERE, loads=loads, seconds=seconds, measuring_s=1.0, **others)  # type: ignore[arg-type]
+    return to_machine_rates(fit, name="x", environment=HERE, loads=loads, seconds=seconds, measuring_s=1.0, **others)  # type: ignore[arg-type]
 
 
 def test_a_calibration_comes_back_from_its_file(tmp_path: Path) -> None:
-    calibration = make_calibration(collectives={"all_reduce": CollectiveRates(hop_s=1e-4, bytes_per_s=1e8)})
+    rates = make_calibration(collectives={"all_reduce": CollectiveRates(hop_s=1e-4, bytes_per_s=1e8)})
+    calibration = Calibration(name="x", machine=rates)
     for name in ("c.json", "c.json.gz"):
         save_calibration(calibration, tmp_path / name)
         assert load_calibration(tmp_path / name) == calibration
     (tmp_path / "other.json").write_text('{"format": "something"}')
     with pytest.raises(InvalidInput, match="not a calibration"):
         load_calibration(tmp_path / "other.json")
+
+
+def test_a_calibration_is_found_by_the_name_under_which_it_was_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINCAST_CALIBRATIONS", str(tmp_path))
+    calibration = Calibration(name="mine", machine=make_calibration())
+    save_calibration(calibration, calibrations_folder() / "mine.json")
+    assert load_calibration("mine") == calibration
+    with pytest.raises(UnknownName, match="did you mean 'mine'"):
+        load_calibration("mime")
+
+
+def test_a_calibration_of_the_first_version_is_still_read(tmp_path: Path) -> None:
+    rates = make_calibration()
+    old = {"format": "traincast-calibration", "version": 1, "calibration": encode(rates)}
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    assert load_calibration(tmp_path / "old.json") == Calibration(name="x", machine=rates)
+
+
+def test_what_runs_taught_is_no_rate_of_a_machine() -> None:
+    with pytest.raises(InvalidInput, match="traincast calibrate"):
+        rates_of(Calibration(name="runs", runs=RunCorrections()))
 
 
 def test_an_operator_of_a_kind_never_measured_uses_the_fallback_and_a_wider_interval() -> None:
@@ -332,15 +360,15 @@ def test_an_operator_of_a_kind_never_measured_uses_the_fallback_and_a_wider_inte
     group = NodeGroup(device=device, num_nodes=1, devices_per_node=1, intra=link, inter=link)
     cluster = Cluster(name="c", groups=(group,))
     stage = Stage(tasks=(matmul(64, 64, 64), strange), repeats=(), tensors=())
-    known, unknown = Calibrated(calibration=calibration).estimate(stage, cluster)
+    known, unknown = Calibrated(rates=calibration).estimate(stage, cluster)
     assert known.ground == "measured"
     assert unknown.ground == "transfer"
     assert unknown.high_s / unknown.seconds > known.high_s / known.seconds
     message = Collective(kind="all_reduce", num_bytes=1e6, axis="data", num_ranks=2, stride=1, phase="backward")
     with pytest.raises(InvalidInput, match="holds no all_reduce"):
-        Calibrated(calibration=calibration).estimate(Stage(tasks=(message,), repeats=(), tensors=()), cluster)
+        Calibrated(rates=calibration).estimate(Stage(tasks=(message,), repeats=(), tensors=()), cluster)
     rates = {"all_reduce": CollectiveRates(hop_s=1e-4, bytes_per_s=1e8)}
-    (estimate,) = Calibrated(calibration=make_calibration(collectives=rates)).estimate(
+    (estimate,) = Calibrated(rates=make_calibration(collectives=rates)).estimate(
         Stage(tasks=(message,), repeats=(), tensors=()), cluster
     )
     assert estimate.seconds == pytest.approx(2e-4 + 1e6 / 1e8)
@@ -353,10 +381,10 @@ def test_a_forecast_priced_by_a_calibration_is_the_step_it_fitted() -> None:
     link = Link(name="l", bytes_per_s=1e9, latency_s=0.0)
     device = Device(name="d", memory_bytes=1e9, memory_bytes_per_s=1e9, vector_flop_per_s={"fp32": 1e9})
     group = NodeGroup(device=device, num_nodes=1, devices_per_node=1, intra=link, inter=link)
-    found = forecast(Job(graph=graph), Cluster(name="c", groups=(group,)), costs=Calibrated(calibration=calibration))
+    found = forecast(Job(graph=graph), Cluster(name="c", groups=(group,)), costs=Calibrated(rates=calibration))
     assert found.step.seconds == pytest.approx(calibration.step_seconds(graph.ops, graph.counts()), rel=1e-6)
     throttled = Cluster(name="c", groups=(replace(group, speed=0.25),))
-    slow = forecast(Job(graph=graph), throttled, costs=Calibrated(calibration=calibration))
+    slow = forecast(Job(graph=graph), throttled, costs=Calibrated(rates=calibration))
     assert slow.step.seconds == pytest.approx(4 * found.step.seconds)
 
 
@@ -383,7 +411,7 @@ def test_a_rate_that_cannot_be_is_refused() -> None:
     with pytest.raises(InvalidInput, match="above 0"):
         Rates(flop_per_s=0.0, bytes_per_s=1.0, overhead_s=0.0, log_spread=0.0)
     with pytest.raises(InvalidInput, match="known kinds:"):
-        Calibration(
+        MachineRates(
             name="x",
             environment=HERE,
             rates={"matmull": make_calibration().fallback},
@@ -411,7 +439,7 @@ def test_groups_lead_from_the_most_special_to_the_kind() -> None:
 
 def test_a_calibration_of_before_groups_were_split_still_knows_their_operators() -> None:
     wide = Rates(overhead_s=1e-6, flop_per_s=1e9, bytes_per_s=1e9, log_spread=0.1)
-    old = Calibration(
+    old = MachineRates(
         name="old", environment=HERE, rates={"softmax:forward": wide}, fallback=make_calibration().fallback
     )
     assert old.rates_of(softmax(512, 10)) is wide
@@ -427,7 +455,7 @@ def test_an_update_pays_its_overhead_per_tensor_and_a_cell_per_time_step() -> No
 
 def test_a_calibration_changes_what_the_command_line_forecasts(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
-    save_calibration(make_calibration(), path)
+    save_calibration(Calibration(name="mine", machine=make_calibration()), path)
     command = [sys.executable, "-m", "traincast", "forecast", "resnet18", "--device", "cpu", "--batch", "2", "--json"]
     plain, own = (
         json.loads(subprocess.run([*command, *extra], capture_output=True, text=True, check=True).stdout)
@@ -440,6 +468,6 @@ def test_the_interaction_network_corrects_only_layers_that_no_step_has_taught() 
     alone = operators(1, 25)
     seconds = [true_seconds(load) for load in alone]
     fit = refit(start_fit(alone, PEAKS), alone, seconds)
-    priced = to_calibration(fit, name="x", environment=HERE, loads=alone, seconds=seconds, measuring_s=1.0)
+    priced = to_machine_rates(fit, name="x", environment=HERE, loads=alone, seconds=seconds, measuring_s=1.0)
     assert isinstance(choose_costs(priced), Interacting)
     assert isinstance(choose_costs(make_calibration()), Calibrated)

@@ -18,7 +18,7 @@ from traincast.learn import (
     Load,
     calibrate_workers,
     gradients_of,
-    load_calibration,
+    rates_of,
     save_calibration,
     step_load,
     synced_step,
@@ -26,10 +26,11 @@ from traincast.learn import (
 from traincast.learn.synchronization import Visit, ddp_experiment
 from traincast.profile.settings import TOO_LARGE, Setting, equal
 from traincast.spec import Cluster, Device, Graph, Job, Link, NodeGroup, Parallelism
-from traincast.spec.measurement import Block, Calibration, CollectiveRates, Environment, Experiment, Rates
+from traincast.spec.calibration import Calibration
+from traincast.spec.measurement import Block, CollectiveRates, Environment, Experiment, MachineRates, Rates
 from traincast.store import Store
 
-ONE_NODE = Calibration(
+ONE_NODE = MachineRates(
     name="core",
     environment=Environment(device="core"),
     rates={},
@@ -172,12 +173,12 @@ def test_gradients_are_counted_as_often_as_their_layer_repeats() -> None:
     assert gradients_of(graph) == (4.0 * 32 * 32 * 5, 5)
 
 
-def on(graph: Graph, *, num_ranks: int, speed: float, calibration: Calibration) -> float:
+def on(graph: Graph, *, num_ranks: int, speed: float, calibration: MachineRates) -> float:
     device = Device(name="core", memory_bytes=1e10, memory_bytes_per_s=4e9, vector_flop_per_s={"fp32": 2e9})
     link = Link(name="l", bytes_per_s=1.25e8, latency_s=0.0, kind="ethernet")
     group = NodeGroup(device=device, num_nodes=num_ranks, devices_per_node=1, intra=link, inter=link, speed=speed)
     plan = Parallelism(data=num_ranks, overlap=False)
-    costs = Calibrated(calibration=calibration)
+    costs = Calibrated(rates=calibration)
     return forecast(Job(graph=graph), Cluster(name="c", groups=(group,)), plan, costs=costs).step.seconds
 
 
@@ -235,11 +236,11 @@ def test_the_command_fits_what_may_run_on_the_test_bed_and_keeps_every_block(
 
 def test_a_calibration_kept_before_overlap_was_known_forecasts_as_it_did(tmp_path: Path) -> None:
     path = tmp_path / "old.json"
-    save_calibration(run(TestBed()).calibration, path)
+    save_calibration(Calibration(name="old", machine=run(TestBed()).calibration), path)
     data = json.loads(path.read_text())
-    del data["calibration"]["collectives"]["all_reduce"]["overlap_exponent"]
+    del data["calibration"]["machine"]["collectives"]["all_reduce"]["overlap_exponent"]
     path.write_text(json.dumps(data))
-    rates = load_calibration(path).collectives["all_reduce"]
+    rates = rates_of(path).collectives["all_reduce"]
     # One megabyte at 125 MB/s and its CPU time on a quarter of a core, one after the other.
     carried_s = 1e6 / (1.25e8 * (rates.link_efficiency or 1.0))
     found = collective_seconds(rates, num_ranks=2, num_bytes=1e6, link_bytes_per_s=1.25e8, speed=0.25)

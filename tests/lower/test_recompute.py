@@ -41,3 +41,14 @@ def test_what_is_saved_is_held_until_its_layer_runs_again(graph: Graph) -> None:
     kept = 2 * tokens * (5 * hidden + ffn) * layers
     without = peak_of(graph, "full")
     assert peak_of(graph, "products") - without == pytest.approx(kept - 2 * tokens * hidden * layers, rel=0.3)
+
+
+def test_every_layer_that_runs_forward_in_a_stage_runs_backward_there_too() -> None:
+    """Also where the model's own code runs layers again and the stages have unequal numbers of them."""
+    graph = from_shape(
+        arch="llama", n_layers=6, hidden=256, heads=8, vocab=512, seq=512, batch=2, precision="bf16", recompute="full"
+    )
+    for stage in lower(graph, Parallelism(pipeline=4, micro_batches=4, recompute="full")).stages:
+        assert len({repeat.count for repeat in stage.repeats}) == 1
+    whole = [lower(graph, Parallelism(pipeline=4, micro_batches=4)).stages[at].repeats[-1].count for at in range(4)]
+    assert sum(whole) == 6

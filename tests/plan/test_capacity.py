@@ -4,7 +4,7 @@ from builders import make_cluster, make_device
 from traincast.catalog.workloads import from_shape
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
-from traincast.plan.capacity import Pose, can_grow, largest_batch, longest_sequence, suggest_changes
+from traincast.plan.capacity import SizedJob, can_grow, largest_batch, longest_sequence, suggest_changes
 from traincast.spec import Cluster, Job, Parallelism
 
 ALONE = Parallelism()
@@ -114,7 +114,7 @@ def test_experts_may_be_spread_where_there_are_some() -> None:
         )  # fmt: skip
         return Job(graph=graph)
 
-    def names(build: Pose) -> list[str]:
+    def names(build: SizedJob) -> list[str]:
         cluster, plan = cluster_of(1e9, devices=4), Parallelism(data=4)
         need = forecast(build(8, None, plan), cluster, plan).memory
         room = cluster_of(need.needed_bytes / need.capacity_bytes * 1e9, devices=4)

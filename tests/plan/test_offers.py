@@ -9,13 +9,13 @@ import traincast
 from plan.models import pose_transformer
 from traincast import Parallelism, catalog
 from traincast.errors import IllegalPlan, InvalidInput
-from traincast.forecast.request import Request, WorkloadOptions
 from traincast.plan import Space, plan, search_plans
 from traincast.plan.offers import Wanted, catalogue_offers, check_regions, offer_of, read_offers, size_offers
 from traincast.plan.space import Shape, list_plans
 from traincast.plan.what_if import what_if
+from traincast.spec import Question, WorkloadOptions
 
-REQUEST = Request(source="gpt2", workload=WorkloadOptions(seq=512, precision="bf16"), job={"steps": 100})
+REQUEST = Question(source="gpt2", workload=WorkloadOptions(seq=512, precision="bf16"), job={"steps": 100})
 NARROW = Space(
     global_batch=16, batches=(2,), tensor=(1,), context=(1,), pipeline=(1,), recompute=("none",), zero=(0, 1)
 )

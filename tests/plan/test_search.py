@@ -1,19 +1,30 @@
 """The search is never worse than trying every plan, and says what ruled plans out."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import make_cluster, make_device, make_mlp
 from plan.models import pose_transformer
-from traincast import Job, catalog
+from traincast import Job, Parallelism, catalog
+from traincast.cost.pricing import Pricing
+from traincast.cost.roofline import Roofline
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast import forecast
-from traincast.forecast.request import Request, WorkloadOptions
+from traincast.forecast.arbitrate import load_layers
+from traincast.forecast.labels import label_run
+from traincast.forecast.resolve import build_job, fill_in, load_source
+from traincast.learn import learn
 from traincast.plan import Limits, Space, job_quantile_s, meet_probability, plan, search_plans
+from traincast.plan.advice import advise
+from traincast.plan.fit import find_fit
 from traincast.plan.search import search
 from traincast.plan.space import Shape, list_candidates
+from traincast.plan.vary import space_of
+from traincast.spec import Calibration, MeasuredRun, Question, WorkloadOptions
 
 CLUSTERS = (catalog.cluster("aws-p4d.24xlarge", nodes=1), catalog.cluster("aws-p3.16xlarge", nodes=1))
 
@@ -91,6 +102,17 @@ def test_bounds_and_exhaustion_give_the_same_plans() -> None:
         assert found.num_plans == found.num_evaluated + found.num_pruned + excluded
 
 
+@pytest.mark.parametrize("objective", ["time", "energy"])
+def test_plans_that_run_layers_again_are_not_lost_to_their_bounds(objective: str) -> None:
+    pose = pose_transformer(layers=6, hidden=2048, steps=1000)
+    space = Space(global_batch=64, context=(1,), tensor=(1, 2), pipeline=(1, 4), batches=(4, 16), zero=(1,))
+    quick = search(pose, CLUSTERS[1:], space, objective=objective, top=4)
+    whole = search(pose, CLUSTERS[1:], space, objective=objective, top=4, exhaustive=True)
+    assert [p.candidate for p in quick.plans] == [p.candidate for p in whole.plans]
+    assert {p.parallelism.recompute for p in whole.plans} != {"none"}
+    assert quick.num_evaluated < whole.num_evaluated
+
+
 def test_every_plan_carries_the_forecast_that_the_forecast_gives() -> None:
     pose = pose_transformer()
     for found in search(pose, CLUSTERS[:1], Space(global_batch=8, batches=(1,), context=(1,)), top=3).plans:
@@ -109,7 +131,7 @@ def test_an_impossible_deadline_says_how_many_it_excluded_and_what_came_nearest(
 
 
 def test_a_model_that_fits_nowhere_is_excluded_by_memory_before_it_is_timed() -> None:
-    request = Request(source="llama-3-70b", workload=WorkloadOptions(precision="bf16", seq=4096), job={"steps": 10})
+    request = Question(source="llama-3-70b", workload=WorkloadOptions(precision="bf16", seq=4096), job={"steps": 10})
     space = Space(global_batch=8, batches=(1,), tensor=(8,), context=(1,), recompute=("full",))
     found = search_plans(request, catalog.cluster("aws-p3.16xlarge", nodes=1), space=space)
     assert found.plans == ()
@@ -159,3 +181,97 @@ def test_wrong_questions_are_refused_in_a_sentence() -> None:
         plan(replace(pose(1, "none")), [])
     with pytest.raises(InvalidInput, match="allowed: 0, 1, 2, 3"):
         replace(space, zero=(7,))
+
+
+JOB_FILE = """
+source = "gpt2"
+[workload]
+batch = 2
+precision = "bf16"
+[parallelism]
+data = 4
+tensor = 2
+micro_batches = 2
+context = 1
+pipeline = 1
+zero = 1
+overlap = false
+offload_optimizer = true
+bucket_bytes = 1e6
+shard = 2
+"""
+
+
+def test_a_job_file_fixes_what_its_plan_names(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(JOB_FILE)
+    found = search_plans(Question(source=str(file)), CLUSTERS[0])
+    assert found.plans
+    for one in (*found.plans, *found.front):
+        plan = one.parallelism
+        assert one.forecast.global_batch == 16
+        assert (plan.tensor, plan.zero, plan.overlap, plan.offload_optimizer) == (2, 1, False, True)
+        assert (plan.bucket_bytes, plan.shard) == (1e6, 2)
+        job = build_job(
+            {}, load_source("gpt2", WorkloadOptions(batch=one.batch, precision="bf16"), recompute=plan.recompute)
+        )
+        assert forecast(job, one.cluster, plan) == one.forecast
+    slower = found.plans[0].forecast.step.seconds
+    plain = search_plans(Question(source=str(file)), CLUSTERS[0], space=Space(global_batch=16, base=Parallelism()))
+    assert plain.plans[0].forecast.step.seconds < slower
+
+
+def test_flags_win_over_the_plan_of_a_job_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(JOB_FILE)
+    space = space_of(fill_in(Question(source=str(file))), global_batch=32, tensor=(1, 4), zero=None)
+    assert (space.global_batch, space.tensor, space.zero) == (32, (1, 4), (1,))
+    assert space.base is not None
+    assert not space.base.overlap
+
+
+def test_costs_of_ones_own_reach_every_plan() -> None:
+    own = Pricing(ops=Roofline())
+    pose = pose_transformer()
+    space = Space(global_batch=8, batches=(1,), context=(1,), pipeline=(1,), recompute=("none",))
+    for one in search(pose, CLUSTERS[:1], space, top=3, costs=own).plans:
+        again = forecast(pose(one.batch, one.parallelism.recompute), one.cluster, one.parallelism, costs=own)
+        assert again == one.forecast
+        assert again.step != forecast(pose(one.batch, "none"), one.cluster, one.parallelism).step
+
+
+def test_what_runs_have_taught_reaches_plans_and_fits() -> None:
+    job, cluster = Job(graph=make_mlp(), steps=10), make_cluster(devices_per_node=1, device=make_device(name="core"))
+    plain = forecast(job, cluster)
+    run = MeasuredRun(
+        labels=label_run(job, cluster, Parallelism()), job=job, cluster=cluster, parallelism=Parallelism(),
+        step_s=2 * plain.step.seconds,
+    )  # fmt: skip
+    calibration = learn([run, run], name="core")
+    (best,) = plan(job, cluster, space=Space(global_batch=32, recompute=("none",)), calibration=calibration)
+    assert best.forecast == forecast(job, cluster, best.parallelism, calibration=calibration)
+    assert best.forecast.step.seconds == pytest.approx(2 * plain.step.seconds, rel=0.02)
+    fit = find_fit(
+        lambda batch, seq, plan: Job(graph=make_mlp(batch=batch)), cluster, Parallelism(), batch=32, seq=None,
+        confidence=0.9, calibration=calibration,
+    )  # fmt: skip
+    assert fit.now.step == best.forecast.step
+
+
+def test_a_calibration_reaches_plans_fits_and_advice() -> None:
+    calibration = Calibration(name="core", machine=load_layers())
+    job = Job(graph=make_mlp(), steps=10)
+    cluster = make_cluster(devices_per_node=1, device=make_device(name=calibration.name))
+    space = Space(global_batch=32, recompute=("none",))
+    (best,) = plan(job, cluster, space=space, calibration=calibration)
+    assert best.forecast == forecast(job, cluster, best.parallelism, calibration=calibration)
+    fit = find_fit(
+        lambda batch, seq, plan: Job(graph=make_mlp(batch=batch)), cluster, Parallelism(), batch=32, seq=None,
+        confidence=0.9, calibration=calibration,
+    )  # fmt: skip
+    assert fit.now.step == forecast(replace(job, steps=None), cluster, calibration=calibration).step
+    request = Question(source="resnet18", workload=WorkloadOptions(batch=4))
+    advice = advise(request, cluster, Parallelism(), calibration=calibration)
+    assert advice.plan.forecast.step != advise(request, cluster, Parallelism()).plan.forecast.step
+    with pytest.raises(InvalidInput, match="give one of them"):
+        plan(job, cluster, space=space, calibration=calibration, costs=Pricing())

@@ -50,7 +50,7 @@ def steps(*asked: tuple[str, str, float], slower: float = 1.2) -> list[GpuStep]:
     found = study([Measured(case=case(m, g, batch=b), step_s=1.0) for m, g, b in asked], default_ops())
     return [
         replace(
-            step, lesson=replace(step.lesson, step=replace(step.lesson.step, seconds=slower * step.answer()))
+            step, known=replace(step.known, step=replace(step.known.step, seconds=slower * step.answer()))
         )
         for step in found
     ]  # fmt: skip
@@ -82,7 +82,7 @@ def test_no_step_is_known_and_asked(few: list[GpuStep]) -> None:
 
 def test_amounts_in_units_of_a_device_are_its_seconds_at_best(few: list[GpuStep]) -> None:
     step = few[0]
-    device, graph = catalog.device(step.case.gpu), graph_of(step.lesson)
+    device, graph = catalog.device(step.case.gpu), graph_of(step.known)
     plain, scaled = (total(graph, device=each).linear.reshape(-1, 3).sum(axis=0) for each in (None, device))
     assert scaled[0] == plain[0]
     assert scaled[1] == pytest.approx(plain[1] / (device.peak_flop_per_s("fp32") or 0), rel=1e-6)
@@ -119,7 +119,7 @@ def test_baselines_follow_steps_that_are_sums_of_their_layers(few: list[GpuStep]
         [1e-6, 1.5, 1.5], len(few[0].totals.linear) // 3
     )
     made = [
-        replace(s, lesson=replace(s.lesson, step=replace(s.lesson.step, seconds=float(s.totals.linear @ weights))))
+        replace(s, known=replace(s.known, step=replace(s.known.step, seconds=float(s.totals.linear @ weights))))
         for s in few
     ]
     fold = make_folds(made, by="chip")[0]

@@ -1,5 +1,7 @@
 """General engine, interpreted loops and compiled loops: the same bits."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,15 +11,19 @@ from traincast.schedule.estimators import EXACT, FromHistory, Noisy
 from traincast.schedule.generate import Mix, generate_jobs
 from traincast.schedule.hazards import Overheads, helios_checkpoint_s
 from traincast.schedule.placement import PLACERS
-from traincast.schedule.policies import POLICIES, LeastAttained, Policy
+from traincast.schedule.policies import POLICIES, ByScore, LeastAttained, Policy
+from traincast.schedule.protocols import CLEAN, Compat
 from traincast.schedule.simulator import simulate_cluster
 from traincast.spec.fleet import Fleet, NodePool
 
 COVERED: dict[str, Policy] = {
-    **{name: POLICIES[name] for name in ("fifo", "first-fit", "sjf", "easy", "conservative", "srtf", "srsf")},
+    **{name: POLICIES[name] for name in ("fifo", "first-fit", "sjf", "easy", "srtf", "srsf")},
     "las": LeastAttained(limits=(500.0, 3000.0)),
     "las-2d": LeastAttained("las-2d", by_gpu=True, limits=(500.0, 3000.0)),
 }
+
+
+RECORDED = ("fifo", "first-fit", "sjf", "easy", "priority", "srtf", "srsf", "las", "edf", "priority-preemptive")
 
 
 def same(left: object, right: object) -> bool:
@@ -47,6 +53,43 @@ def test_interpreted_loops_equal_the_general_engine(name: str, placement: str, s
         assert same(answers[0].end_s, answers[1].end_s)
         assert same(answers[0].start_s, answers[1].start_s)
         assert same(answers[0].preemptions, answers[1].preemptions)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("placement", ["count", "consolidated"])
+@pytest.mark.parametrize(
+    "name",
+    ["fifo", "first-fit", "sjf", "easy", "priority", "custom", "srtf", "srsf", "las", "edf", "priority-preemptive"],
+)
+def test_records_horizons_and_single_events_are_the_same_in_the_loops(name: str, placement: str, seed: int) -> None:
+    fleet = Fleet(pools=(NodePool(num_nodes=4, gpus_per_node=4),))
+    mix = Mix(sizes={1: 4, 2: 2, 3: 1, 6: 1, 8: 1}, load=1.6, median_s=300)
+    jobs = generate_jobs(80, num_gpus=16, mix=mix, seed=seed)
+    jobs = replace(
+        jobs, priority=np.arange(80) % 3.0, deadline_s=np.where(np.arange(80) % 4, jobs.duration_s * 3, np.nan)
+    )
+    policy: Policy = ByScore("custom", lambda jobs, seconds: seconds * jobs.num_gpus, fit="easy")
+    policy = policy if name == "custom" else {**POLICIES, **COVERED}[name]
+    until_s = float(np.quantile(jobs.submit_s, 0.8))
+    for compat in (CLEAN,) if policy.preemptive else (CLEAN, Compat(coalesce=False)):
+        one, other = (
+            simulate_cluster(
+                jobs, policy, fleet=fleet, placer=PLACERS[placement], compat=compat, until_s=until_s, record=True,
+                engine=engine,
+            )
+            for engine in ("general", "interpreted")
+        )  # fmt: skip
+        assert same(one.preemptions, other.preemptions)
+        for column in ("start_s", "end_s", "run_s"):
+            np.testing.assert_allclose(getattr(one, column), getattr(other, column), rtol=1e-12)
+        assert dict(one.rejected) == dict(other.rejected)
+        left, right = (
+            sorted(
+                (held.job, held.start_s, held.end_s, held.num_gpus, sorted(held.nodes)) for held in found.occupations
+            )
+            for found in (one, other)
+        )
+        assert left == right
 
 
 @pytest.mark.slow

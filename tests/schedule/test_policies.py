@@ -8,6 +8,7 @@ from traincast.errors import UnknownName
 from traincast.schedule.elastic import Optimus, PolluxLike, SiaLike
 from traincast.schedule.estimators import FromHistory, Noisy
 from traincast.schedule.hazards import Overheads
+from traincast.schedule.known import find_policy
 from traincast.schedule.policies import (
     POLICIES,
     Gittins,
@@ -15,7 +16,6 @@ from traincast.schedule.policies import (
     Ordered,
     PackedFifo,
     Quotas,
-    policy_for,
 )
 from traincast.schedule.simulator import simulate_cluster
 from traincast.schedule.speeds import ScalingLaw
@@ -117,4 +117,4 @@ def test_errors_belong_to_jobs_not_to_rows() -> None:
 
 def test_an_unknown_policy_names_its_neighbours() -> None:
     with pytest.raises(UnknownName, match="srtf"):
-        policy_for("strf", table((0, 1, 1)), num_gpus=4)
+        find_policy("strf", table((0, 1, 1)), fleet())

@@ -11,19 +11,20 @@ from schedule.builders import fleet, gpus_in_use_are_possible, job_tables, table
 from traincast.schedule.elastic import ELASTIC
 from traincast.schedule.hazards import Overheads, WeibullFailures
 from traincast.schedule.jobs import JobTable
+from traincast.schedule.known import find_policy
 from traincast.schedule.metrics import queue_curve
 from traincast.schedule.placement import PLACERS
-from traincast.schedule.policies import FROM_TRACE, POLICIES, policy_for
+from traincast.schedule.policies import POLICIES
 from traincast.schedule.simulator import simulate_cluster
 from traincast.schedule.speeds import ScalingLaw
 from traincast.spec.fleet import Schedule
 
-NAMES = [*POLICIES, *FROM_TRACE]
+NAMES = [*POLICIES, "gittins", "quota"]
 
 
 def run(jobs: JobTable, name: str, **more: object) -> Schedule:
     many = fleet(3, 4)
-    policy = policy_for(name, jobs, num_gpus=many.num_gpus) if len(jobs) > 1 or name != "gittins" else POLICIES["fifo"]
+    policy = find_policy(name, jobs, many) if len(jobs) > 1 or name != "gittins" else POLICIES["fifo"]
     return simulate_cluster(jobs, policy, fleet=many, record=True, **more)  # type: ignore[arg-type]
 
 

@@ -11,7 +11,9 @@ import pytest
 from schedule.builders import fleet, table
 from traincast.__main__ import main
 from traincast.errors import InvalidInput, UnknownName
-from traincast.report.schedule import draw_gantt, draw_sweep, format_comparison, format_page, perfetto
+from traincast.report.schedule import format_comparison, perfetto
+from traincast.report.schedule_charts import draw_gantt, draw_sweep, format_page
+from traincast.schedule.compare import Case
 from traincast.schedule.elastic import _stdout_aside
 from traincast.schedule.generate import Mix, generate_jobs
 from traincast.schedule.jobs import JobTable
@@ -46,7 +48,7 @@ def test_metrics_of_a_schedule_done_by_hand() -> None:
     assert found.makespan_s == 200.0
     assert found.utilization == 1.0
     assert found.deadline_misses == 1
-    assert found.cost_usd == pytest.approx(0.4)
+    assert (found.cost_usd, found.used_usd) == pytest.approx((0.4, 0.4))
     assert found.energy_joules == pytest.approx(4000.0)
 
 
@@ -213,15 +215,16 @@ def test_pages_charts_and_logs_show_every_job() -> None:
     jobs = table((0, 4, 100), (10, 4, 5))
     schedule = simulate_cluster(jobs, POLICIES["srtf"], fleet=fleet(1, 4), record=True)
     trace = Trace(name="two", format="hand", jobs=jobs)
-    page = format_page(trace, [schedule], [measure_schedule(schedule)])
-    assert page.count("<svg") == 4
+    cases = [Case(policy="srtf", cluster="1x4", knows=None, schedule=schedule, metrics=measure_schedule(schedule))]
+    page = format_page(trace, cases)
+    assert page.count("<svg") == 7
     assert draw_gantt(schedule).count("<title>") == 3
     slices = [event for event in json.loads(perfetto(schedule))["traceEvents"] if event["ph"] == "X"]
     assert [entry["dur"] for entry in slices] == [10e6, 5e6, 90e6]
     log = event_columns(schedule)
     assert log["event"] == ["submit", "start", "submit", "stop", "start", "finish", "start", "finish"]
     assert job_columns(schedule)["completion_s"] == [105.0, 5.0]
-    assert "srtf" in format_comparison(trace, [schedule], [measure_schedule(schedule)])
+    assert "srtf" in format_comparison(trace, cases)
 
 
 def test_the_command_compares_policies_and_writes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,8 +239,8 @@ def test_the_command_compares_policies_and_writes_a_folder(tmp_path: Path, capsy
     names = {path.name for path in (tmp_path / "o").iterdir()}
     assert {
         "index.html",
-        "srtf-gantt.svg",
-        "srtf-perfetto.json",
+        "srtf-truth-gantt.svg",
+        "srtf-truth-perfetto.json",
         "fifo-jobs.parquet",
         "fifo-events.parquet",
         "use.svg",

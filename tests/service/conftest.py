@@ -79,13 +79,33 @@ class Running:
 
 def _read(response: Any) -> Any:
     content = response.read()
-    if "json" in (response.headers.get("content-type") or ""):
+    if content and "json" in (response.headers.get("content-type") or ""):
         return json.loads(content)
     return content.decode()
 
 
+HASTY = """
+import json, sys
+from traincast.service.limits import Limits, Settings
+from traincast.service.run import run_service
+limits = Limits(**json.loads(sys.argv[2]))
+announce = lambda url: print(json.dumps({"url": url}), flush=True)
+run_service(Settings(state=sys.argv[1], workers=1, limits=limits), port=0, announce=announce)
+"""
+
+
+def start_limited(state: Path, **limits: float) -> Running:
+    """A service with limits that the command line does not offer, so that tests need not wait for them."""
+    return run_service([sys.executable, "-c", HASTY, str(state), json.dumps(limits)], token=None)
+
+
 def start(state: Path, *options: str, token: str | None = None) -> Running:
-    command = [sys.executable, "-m", "traincast", "serve", "--port", "0", "--state", str(state), "--json", *options]
+    where = [] if "--database" in options else ["--state", str(state)]
+    command = [sys.executable, "-m", "traincast", "serve", "--port", "0", *where, "--json", *options]
+    return run_service(command, token=token)
+
+
+def run_service(command: list[str], *, token: str | None) -> Running:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("TRAINCAST_TOKEN", None)
     if token is not None:

@@ -9,7 +9,8 @@ import pytest
 from service.conftest import Running, start
 from traincast.errors import InvalidInput
 from traincast.service.limits import Limits
-from traincast.service.state import MOST_STARTS, State
+from traincast.service.sqlite import SqliteDatabase
+from traincast.service.state import MOST_STARTS, State, StoredJob, read_graph
 
 SCHEDULE: dict[str, Any] = {
     "trace": {"synthetic": 60},
@@ -145,18 +146,24 @@ def read_pids(running: Running) -> list[int]:
 
 @pytest.fixture
 def state(tmp_path: Path) -> State:
-    return State(tmp_path / "state.db", kept_jobs=3, kept_models=2)
+    return State(SqliteDatabase(tmp_path / "state.db"), kept_jobs=3, kept_models=2)
+
+
+def add_job(state: State) -> str:
+    job = state.add_job("plan", {"request": {}})
+    assert isinstance(job, StoredJob)
+    return job.id
 
 
 def test_jobs_are_taken_in_the_order_they_came(state: State) -> None:
-    ids = [state.add_job("schedule", {"request": {"n": number}}).id for number in range(3)]
+    ids = [add_job(state) for _ in range(3)]
     assert [state.take_job().id for _ in ids] == ids  # type: ignore[union-attr]
     assert state.take_job() is None
     state.close()
 
 
 def test_a_job_that_was_interrupted_too_often_is_given_up(state: State) -> None:
-    job = state.add_job("plan", {"request": {}}).id
+    job = add_job(state)
     for _ in range(MOST_STARTS):
         assert state.take_job() is not None
         state.recover()
@@ -166,7 +173,7 @@ def test_a_job_that_was_interrupted_too_often_is_given_up(state: State) -> None:
 
 
 def test_the_end_of_a_job_is_final_and_the_oldest_ends_are_dropped(state: State) -> None:
-    ids = [state.add_job("plan", {"request": {}}).id for _ in range(5)]
+    ids = [add_job(state) for _ in range(5)]
     for job in ids:
         assert state.finish_job(job, "done", result=b"{}")
     assert not state.finish_job(ids[-1], "cancelled")
@@ -178,18 +185,20 @@ def test_the_end_of_a_job_is_final_and_the_oldest_ends_are_dropped(state: State)
     state.close()
 
 
-def test_models_beyond_the_kept_ones_are_dropped_with_their_graphs(state: State) -> None:
+def test_models_beyond_the_kept_ones_are_dropped_with_their_graphs(state: State, tmp_path: Path) -> None:
     for number in range(4):
-        state.add_model(model=str(number), name="m", kind="graph", content=b"x")
-        state.add_graph(model=str(number), options="{}", content=b"y")
-    assert state.model_kind("0") is None
-    assert not state.has_graph("0", "{}")
-    assert state.read_graph("3", "{}") == b"y"
+        state.add_model(
+            model=str(number), name="m", kind="graph", content=b"x", options="{}", graph=b"y", about='{"a": 1}'
+        )
+    assert state.find_model("0") is None
+    assert state.find_graph("0", "{}") is None
+    assert state.find_graph("3", "{}") == {"a": 1}
+    assert read_graph(str(tmp_path / "state.db"), "3", "{}") == b"y"
     state.close()
 
 
 def test_the_state_file_is_only_for_its_owner(tmp_path: Path) -> None:
-    State(tmp_path / "deep" / "state.db").close()
+    SqliteDatabase(tmp_path / "deep" / "state.db").close()
     assert (tmp_path / "deep" / "state.db").stat().st_mode & 0o077 == 0
 
 

@@ -362,3 +362,12 @@ def test_a_service_that_went_away_is_named(page: Any, service: Running) -> None:
     page.click("#ask")
     page.wait_for_selector("#panel-forecast [role=alert]")
     assert "256 requests wait already" in page.inner_text("#panel-forecast")
+
+
+def test_what_was_assumed_and_what_the_answer_is_for_stand_on_the_page(page: Any, service: Running) -> None:
+    visit(page, service, "#name=gpt2&batch=2&precision=bf16&nodes=1&devices_per_node=2&tensor=2&stack=megatron-core")
+    wait_step(page)
+    said = str(page.inner_text("#assumptions"))
+    assert "bf16" in said
+    assert "stack megatron-core" in said
+    assert "splits the sequence along the tensor axis" in said

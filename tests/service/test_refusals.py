@@ -55,7 +55,7 @@ def test_an_error_is_the_sentence_of_the_command_line(
         ({"workload": {"config": {"hidden_size": 4}}}, "neither model_type nor architectures"),
         ({"workload": {"config": {"model_type": "detr"}}}, "unknown model_type 'detr'"),
         ({"workload": {"config": {"model_type": "llama", "auto_map": {"AutoModel": "x--y.Z"}}}}, "sets auto_map"),
-        ({"workload": {"config": {"model_type": "llama", "num_hidden_layers": 10**6}}}, "at most 512"),
+        ({"workload": {"config": {"model_type": "llama", "num_hidden_layers": 10**6}}}, "at most 1,024"),
         ({"cluster": {"device": "h100", "nodes": 60000, "devices_per_node": 60000}}, "at most 65,536"),
         ({"cluster": {"device": "h100", "nodes": 10**9}}, "cluster.nodes is int 1000000000"),
         ({"parallelism": {"micro_batches": 60000}}, "micro_batches = 60,000"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from traincast.errors import InvalidInput
 from traincast.spec import Block, Environment, Experiment
-from traincast.store import MIGRATIONS, Store, export_table, import_table
+from traincast.store import MIGRATIONS, Row, Store, export_table, import_table
 
 MACHINE = Environment(device="test cpu", machine="here", software={"python": "3.11"}, settings={"threads": 1})
 
@@ -269,3 +269,52 @@ def test_a_table_without_the_right_columns_is_refused(tmp_path: Path) -> None:
         import_table(tmp_path / "t.csv")
     with pytest.raises(InvalidInput, match=r"must end in \.csv or \.parquet"):
         import_table(tmp_path / "t.xls")
+
+
+def test_a_full_disk_keeps_what_was_there_and_says_what_to_do(tmp_path: Path) -> None:
+    with Store(tmp_path / "m.db") as store:
+        row = make_row(1)
+        store.append(*row)
+        pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+        store._db.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(InvalidInput, match=r"cannot be written: .* full; what it held before is kept"):
+            store.append_all(make_row(number) for number in range(2, 4000))
+        assert store.counts()["blocks"] == 1
+        store._db.execute("PRAGMA max_page_count = 100000")
+        assert store.append_all(make_row(number) for number in range(2, 50)) == 48
+
+
+def test_a_damaged_store_is_told_from_an_empty_one(tmp_path: Path) -> None:
+    with Store(tmp_path / "m.db") as store:
+        store.append_all(make_row(number) for number in range(400))
+    content = bytearray((tmp_path / "m.db").read_bytes())
+    content[8192:-8192] = b"\xff" * (len(content) - 16384)
+    (tmp_path / "m.db").write_bytes(content)
+    with Store(tmp_path / "m.db") as store:
+        with pytest.raises(InvalidInput, match=r"cannot be read|damaged"):
+            store.check()
+        with pytest.raises(InvalidInput, match=r"cannot be read"):
+            list(store.rows())
+
+
+def test_an_export_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.csv"
+    export_table([make_row(1)], path)
+    before = path.read_text()
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(InvalidInput, match="No space left"):
+        export_table([make_row(1), make_row(2)], path)
+    assert path.read_text() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["t.csv"]
+
+
+def make_row(number: int) -> Row:
+    return (
+        Experiment(subject="operator", name="matmul", attrs={"m": number}),
+        Environment(device="cpu"),
+        Block(started_at="2024-01-01T00:00:00", wall_s=(1e-3 * (number + 1), 2e-3)),
+    )

@@ -30,7 +30,7 @@ from traincast.embed.reuse import fit_predictor
 from traincast.embed.summary import summarize
 from traincast.files import encode, write_json
 from traincast.forecast import forecast
-from traincast.forecast.choose import CORE, LAYERS
+from traincast.forecast.arbitrate import CORE, LAYERS
 from traincast.spec import Cluster, Graph, Job, Parallelism
 
 Array = NDArray[np.float64]

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from traincast.accuracy.cases import hide_results, parse_case, parse_observation, read_rows
-from traincast.accuracy.translate import Question, translate
+from traincast.accuracy.translate import CaseQuestion, translate
 from traincast.cost import silicon
 from traincast.cost.learned import Learned, load_learned
 from traincast.cost.pricing import Pricing
-from traincast.cost.stack import Stack
 from traincast.errors import TraincastError
 from traincast.forecast import forecast
+from traincast.spec import Stack
 
 CASES = Path(__file__).resolve().parents[3].parent / "shared" / "cases"
 SHARES, LOADS = (0.86, 0.9, 0.94, 0.98), (1.0, 1.5, 2.0)
@@ -36,7 +36,7 @@ MODELS = ("mpt-1b", "mpt-3b", "mpt-7b", "mpt-30b", "llama3_8b", "llama3_70b")
 class Step:
     source: str
     device: str
-    question: Question
+    question: CaseQuestion
     measured_s: float
 
 
@@ -74,10 +74,11 @@ def _wanted(row: Mapping[str, Any]) -> bool:
     return row["source"] in ("megatron_seqsel", "torchtitan", "vtrain_multi")
 
 
-def _with_attention(question: Question, kernel: str) -> Question:
+def _with_attention(question: CaseQuestion, kernel: str) -> CaseQuestion:
     graph = question.job.graph
     ops = tuple(replace(op, attrs={**op.attrs, "kernel": kernel}) if op.kind == "attention" else op for op in graph.ops)
-    return replace(question, job=replace(question.job, graph=replace(graph, ops=ops)))
+    job = replace(question.job, graph=replace(graph, ops=ops))
+    return replace(question, resolved=replace(question.resolved, job=job))
 
 
 def with_step(learned: Learned, *, share: float, load: float) -> Learned:

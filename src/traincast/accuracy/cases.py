@@ -4,7 +4,6 @@ import csv
 import io
 import math
 import os
-import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from traincast.accuracy.steps import as_case_row, is_step_table
+from traincast.catalog.stacks import name_stack
 from traincast.errors import InvalidInput, MissingExtra, UnknownName, did_you_mean
+from traincast.spec.stack import PLAIN
 
 MEASURED_PREFIX = "measured_"
 PEER_PREFIX = "peer_"
@@ -23,17 +24,6 @@ JUDGEMENTS = ("quality", "quality_reason", "n_rep")
 REQUIRED = ("case_id", "gpu")
 UNKNOWN_WORDS = frozenset({"", "nan", "NaN", "None", "null", "NULL", "NA", "N/A", "#N/A", "<NA>", "NaT"})
 """How other programs write an empty cell. The word `none` is not among them: as text it says that there is none."""
-FRAMEWORKS = (
-    "Megatron-Core",
-    "Megatron-DeepSpeed",
-    "Megatron-LM",
-    "Composer-FSDP",
-    "torchtitan",
-    "nanotron",
-    "LitGPT",
-    "MaxText",
-)
-"""Frameworks whose ways the forecasts know by name."""
 SURPLUS = "surplus cells"
 """Marks a csv line with more cells than headings."""
 
@@ -216,9 +206,10 @@ def parse_case(row: Row) -> Case:
 
 
 def name_framework(spelling: str) -> str:
-    """A framework as the tables spell it, whatever its capitals and version: 'Nanotron 0.4' is nanotron."""
-    plain = re.sub(r"[ =_@-]*v?\d[\w.+-]*$", "", spelling.strip())
-    return next((name for name in FRAMEWORKS if name.lower() == plain.lower()), spelling)
+    """A framework by the name of its stack, whatever its capitals and version: 'FSDP2 2.6' is fsdp2. Versions of plain
+    PyTorch, which differ in more than their number, stay as they are spelt."""
+    name = name_stack(spelling)
+    return spelling if name is None or name == PLAIN else name
 
 
 def parse_observation(row: Row) -> Observation:

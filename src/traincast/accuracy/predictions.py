@@ -9,7 +9,7 @@ from pathlib import Path
 
 from traincast.errors import InvalidInput, MissingExtra
 from traincast.files import write_whole
-from traincast.spec import Forecast
+from traincast.spec import Forecast, LogFacts
 
 OK, UNSUPPORTED = "ok", "unsupported"
 _PLACES = 9
@@ -24,6 +24,9 @@ class Prediction:
     step_low_s: float | None = None
     step_high_s: float | None = None
     memory_bytes: float | None = None
+    """As the source counts it: of the stage it watched, in its unit, by its meter."""
+    peak_bytes: float | None = None
+    """Of the fullest rank, as `traincast forecast` prints it."""
     fits: bool | None = None
     status: str = OK
     reason: str = ""
@@ -42,15 +45,16 @@ class Prediction:
 
 
 def summarize(
-    forecast: Forecast, *, case_id: str, assumptions: Sequence[str] = (), watched_stage: int | None = None,
-    memory_unit: float = 1.0, counts_reserved: bool = True, device_bytes: float | None = None,
+    forecast: Forecast, *, case_id: str, assumptions: Sequence[str] = (), logs: LogFacts | None = None,
+    device_bytes: float | None = None,
 ) -> Prediction:  # fmt: skip
     """`fits` is about the fullest stage; the memory is that of the stage the source watched, in the unit it took for bytes, or
     `device_bytes` where it read the device's own meter."""
     memory = forecast.memory
-    watched = watched_stage is not None and memory.stage_peaks
-    peak_bytes = memory.stage_peaks[watched_stage or 0] if watched else memory.peak_bytes
-    if not counts_reserved:
+    counted = logs or LogFacts()
+    watched = counted.watched_stage is not None and memory.stage_peaks
+    peak_bytes = memory.stage_peaks[counted.watched_stage or 0] if watched else memory.peak_bytes
+    if not counted.counts_reserved:
         peak_bytes -= memory.by_role.get("allocator", 0.0)
     shares = forecast.timeline.shares
     return Prediction(
@@ -58,7 +62,8 @@ def summarize(
         step_s=forecast.step.seconds,
         step_low_s=forecast.step.low_s,
         step_high_s=forecast.step.high_s,
-        memory_bytes=(device_bytes or peak_bytes) / memory_unit,
+        memory_bytes=(device_bytes or peak_bytes) / counted.memory_unit,
+        peak_bytes=memory.peak_bytes,
         fits=forecast.memory.fits,
         reason="; ".join(assumptions),
         compute_share=shares.get("compute", 0.0),

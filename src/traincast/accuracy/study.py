@@ -4,10 +4,11 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from traincast.accuracy.batch import Answer, Progress, answer_rows
+from traincast.accuracy.batch import Progress, answer_rows
 from traincast.accuracy.cases import Row, parse_case, parse_observation
 from traincast.accuracy.scores import GROUPINGS, Accuracy, Scored, assess, break_down
 from traincast.errors import TraincastError
+from traincast.spec import Calibration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +27,12 @@ def score_rows(
     rows: Sequence[Row],
     *,
     given: Sequence[Row] = (),
-    answer: Answer | None = None,
+    calibration: Calibration | None = None,
     progress: Progress | None = None,
     workers: int = 1,
 ) -> list[Scored]:
     """Answer all rows without their results, then put the results beside; rows that cannot be read are left out."""
-    predictions = answer_rows(rows, given=given, answer=answer, progress=progress, workers=workers)
+    predictions = answer_rows(rows, given=given, calibration=calibration, progress=progress, workers=workers)
     scored: list[Scored] = []
     for row, prediction in zip(rows, predictions, strict=True):
         with contextlib.suppress(TraincastError):

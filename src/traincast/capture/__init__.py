@@ -16,7 +16,8 @@ def capture(model: Any, inputs: Any = (), **options: Any) -> Graph:
 
     `model` is a module, or a function that builds one: then its weights are never allocated. `inputs` are the arguments of
     its forward. Options: loss, target, optimizer, mode, precision, name, accumulate, max_grad_norm, implementation,
-    batch_size, samples_unit, tokens_per_sample, source, folded.
+    batch_size, samples_unit, tokens_per_sample, source, folded, holds_output, kernels,
+    mask_density, rules.
     """
     graph: Graph = _room("trace").capture(model, inputs, **options)
     return graph

@@ -318,7 +318,7 @@ class _Classes:
 
     def _join_states(self) -> None:
         """Optimizer states are touched by the optimizer only, so they follow their parameter by name."""
-        parameters = {t.name: i for i, t in enumerate(self.graph.tensors) if t.role == "parameter"}
+        parameters = {t.name: i for i, t in enumerate(self.graph.tensors) if t.role == "parameter" and t.name}
         groups: dict[tuple[int, str], int] = {}
         for index, tensor in enumerate(self.graph.tensors):
             if tensor.role == "optimizer_state":

@@ -15,11 +15,12 @@ depth = [0]
 
 _LIBRARY = torch.library.Library("traincast", "DEF")
 _LIBRARY.define(
-    "attention(Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, float dropout) -> (Tensor, Tensor)"
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, float dropout, float density) "
+    "-> (Tensor, Tensor)"
 )
 _LIBRARY.define(
     "attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor output, "
-    "Tensor logsumexp, bool is_causal, bool bias_wanted) -> Tensor[]"
+    "Tensor logsumexp, bool is_causal, bool bias_wanted, float density) -> Tensor[]"
 )
 _LIBRARY.define(
     "rnn(Tensor input, Tensor[] states, Tensor[] weights, str cell, int hidden, int layers, int directions, int length, "
@@ -31,7 +32,9 @@ _LIBRARY.define(
 )
 
 
-def _attention(query: Any, key: Any, value: Any, bias: Any, is_causal: bool, dropout: float) -> tuple[Any, Any]:
+def _attention(
+    query: Any, key: Any, value: Any, bias: Any, is_causal: bool, dropout: float, density: float
+) -> tuple[Any, Any]:
     batch, heads, q_len, _ = query.shape
     # The kernels write (batch, position, head, dim), so that merging the heads afterwards is a view.
     output = query.new_empty(batch, q_len, heads, value.shape[-1]).transpose(1, 2)
@@ -48,6 +51,7 @@ def _attention_backward(
     logsumexp: Any,
     is_causal: bool,
     bias_wanted: bool,
+    density: float,
 ) -> list[Any]:
     gradients = [torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)]
     return [*gradients, torch.empty_like(bias)] if bias_wanted else gradients
@@ -83,14 +87,16 @@ _LIBRARY.impl("rnn_backward", _rnn_backward, "CompositeExplicitAutograd")
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, query: Any, key: Any, value: Any, bias: Any, is_causal: bool, dropout: float) -> Any:
+    def forward(
+        ctx: Any, query: Any, key: Any, value: Any, bias: Any, is_causal: bool, dropout: float, density: float
+    ) -> Any:
         depth[0] += 1
         try:
-            output, logsumexp = torch.ops.traincast.attention(query, key, value, bias, is_causal, dropout)
+            output, logsumexp = torch.ops.traincast.attention(query, key, value, bias, is_causal, dropout, density)
         finally:
             depth[0] -= 1
         ctx.save_for_backward(query, key, value, bias, output, logsumexp)
-        ctx.is_causal = is_causal
+        ctx.is_causal, ctx.density = is_causal, density
         return output
 
     @staticmethod
@@ -98,9 +104,9 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
         query, key, value, bias, output, logsumexp = ctx.saved_tensors
         bias_wanted = bool(ctx.needs_input_grad[3])
         gradients = torch.ops.traincast.attention_backward(
-            gradient, query, key, value, bias, output, logsumexp, ctx.is_causal, bias_wanted
+            gradient, query, key, value, bias, output, logsumexp, ctx.is_causal, bias_wanted, ctx.density
         )
-        return gradients[0], gradients[1], gradients[2], gradients[3] if bias_wanted else None, None, None
+        return gradients[0], gradients[1], gradients[2], gradients[3] if bias_wanted else None, None, None, None
 
 
 class _Recurrent(torch.autograd.Function):  # type: ignore[misc]
@@ -135,8 +141,12 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    density: float = 1.0,
 ) -> Any:
-    """scaled_dot_product_attention as one fused operation, whatever the mask and the dropout."""
+    """scaled_dot_product_attention as one fused operation, whatever the mask and the dropout.
+
+    `density` is the share of the square that a mask leaves, where a kernel skips the rest.
+    """
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
@@ -145,7 +155,7 @@ def attention(
         query, key, value = (tensor[(None,) * (4 - tensor.dim())] for tensor in (query, key, value))
     elif query.dim() > 4:
         query, key, value = (tensor.flatten(0, -4) for tensor in (query, key, value))
-    output = _Attention.apply(query, key, value, attn_mask, is_causal, float(dropout_p))
+    output = _Attention.apply(query, key, value, attn_mask, is_causal, float(dropout_p), density)
     if len(lead) == 1:
         return output
     return output.reshape(*lead, *output.shape[1:]) if lead else output.squeeze(0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from traincast.capture.sizes import check_sizes
 from traincast.errors import CaptureFailed, InvalidInput, MissingExtra
 from traincast.files import read_json
 
@@ -33,6 +34,7 @@ def describe_config(
 ) -> Source:
     """`config` is the content of a config.json, its path, or the directory that holds it."""
     content, origin = _read(config)
+    check_sizes(content)
     transformers = _import_transformers()
     parsed = _parse(transformers, content, origin)
     model_class = _model_class(transformers, content, parsed, origin)

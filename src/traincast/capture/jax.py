@@ -6,13 +6,16 @@ are views: XLA never writes them out.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from traincast.capture.folding import fold
-from traincast.capture.phases import mark_kept, tell_mode
+from traincast.capture.phases import Leaf, find_roles, mark_gradients, mark_kept, name_leaves, tell_mode
 from traincast.errors import CaptureFailed, InvalidInput, MissingExtra
 from traincast.spec.graph import Attr, Graph, Op, Repeat, Tensor
+from traincast.units import DTYPE_BYTES
 
 _DTYPES = {
     "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int64": "int64", "int32": "int32",
@@ -20,10 +23,13 @@ _DTYPES = {
     "complex64": "complex64", "complex128": "complex128",
 }  # fmt: skip
 _VIEWS = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "stop_gradient", "copy_p", "copy", "sharding_constraint",
-          "optimization_barrier", "name", "pvary"}  # fmt: skip
+          "optimization_barrier", "name", "pvary", "reshard", "mesh_cast", "layout_constraint"}  # fmt: skip
 _CALLS = {"pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr",
           "remat2": "jaxpr", "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
-          "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr"}  # fmt: skip
+          "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr", "shard_map": "jaxpr", "run_state": "jaxpr",
+          "xla_call": "call_jaxpr", "xla_pmap": "call_jaxpr"}  # fmt: skip
+_COLLECTIVES = {"psum", "psum2", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant", "reduce_scatter",
+                "all_to_all", "ppermute", "axis_index", "pbroadcast", "psum_scatter"}  # fmt: skip
 _TRANSCENDENTAL = {"exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "erf", "erf_inv", "erfc", "sqrt", "rsqrt", "pow",
                    "sin", "cos", "tan", "atan2", "cbrt"}  # fmt: skip
 _POINTWISE = _TRANSCENDENTAL | {
@@ -45,15 +51,17 @@ _SCOPE = re.compile(r"(?:transpose|jvp|jit|vmap|remat|checkpoint|rematted_comput
 def capture_jax(
     function: Callable[..., Any],
     *arguments: Any,
-    parameters: int | Sequence[int] = 0,
+    parameters: int | Sequence[int] | None = None,
     optimizer_state: int | Sequence[int] = (),
     batch_size: int | None = None,
     name: str = "",
 ) -> Graph:
     """Record `function(*arguments)`; arrays or `jax.ShapeDtypeStruct`s serve as arguments.
 
-    `parameters` and `optimizer_state` say which positional arguments hold those; the others are inputs. The batch is the first
-    dim of the first input unless `batch_size` says otherwise.
+    In a training step the parameters are told from moments, buffers and data by how they are used: what the passes and the
+    update both read is a parameter, what the update alone reads is optimizer state. `parameters` and `optimizer_state` name
+    positional arguments instead; a function without an update has its parameters in argument 0. The batch is the first dim of
+    the first input unless `batch_size` says otherwise.
     """
     try:
         import jax
@@ -64,15 +72,16 @@ def capture_jax(
         closed = jax.make_jaxpr(function)(*arguments)
     except Exception as error:
         raise CaptureFailed(f"{name} cannot be traced by JAX: {' '.join(str(error).split())[:300]}") from error
-    roles: list[str] = []
-    for number, argument in enumerate(arguments):
-        kind = "parameter" if number in _numbers(parameters) else "input"
-        kind = "optimizer_state" if number in _numbers(optimizer_state) else kind
-        roles += [kind] * len(jax.tree_util.tree_leaves(argument))
+    leaves = [
+        (number, tuple(_key(key) for key in path))
+        for number, argument in enumerate(arguments)
+        for path, _ in jax.tree_util.tree_flatten_with_path(argument)[0]
+    ]
     walker = _Walker()
-    walker.bind_inputs(closed.jaxpr, roles, closed.consts)
+    walker.bind_inputs(closed.jaxpr)
     walker.walk(closed.jaxpr)
-    batch = batch_size if batch_size is not None else walker.first_batch
+    walker.give_roles(closed.jaxpr, leaves, parameters=parameters, optimizer_state=optimizer_state)
+    batch = batch_size if batch_size is not None else walker.first_batch(closed.jaxpr)
     if batch is None:
         raise InvalidInput(f"{name} has no input to take the batch from; give batch_size")
     graph = walker.graph(name=name, batch_size=batch)
@@ -83,24 +92,67 @@ def _numbers(which: int | Sequence[int]) -> tuple[int, ...]:
     return (which,) if isinstance(which, int) else tuple(which)
 
 
+def _key(key: Any) -> str:
+    """One step of a path, whether a dict key, a position or an attribute."""
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute)).replace(".", "_")
+    return str(key).replace(".", "_")
+
+
 class _Walker:
     def __init__(self) -> None:
         self.ops: list[Op] = []
         self.repeats: list[Repeat] = []
-        self.first_batch: int | None = None
+        self.assumptions: dict[str, None] = {
+            "operations are counted as the jaxpr has them, before XLA fuses them": None
+        }
         self._tensors: list[Tensor] = []
         self._index: dict[int, int] = {}
         self._kept: list[Any] = []
         self._in_repeat = False
         self._seen_backward = False
+        self._stacked: dict[int, int] = {}
+        """Tensors of a loop's body of which the loop returns one per round."""
 
-    def bind_inputs(self, jaxpr: Any, roles: list[str], constants: Sequence[Any]) -> None:
-        for variable, role in zip(jaxpr.invars, roles, strict=True):
-            self._new(variable, role=role)
-            if role == "input" and self.first_batch is None and variable.aval.shape:
-                self.first_batch = int(variable.aval.shape[0])
+    def bind_inputs(self, jaxpr: Any) -> None:
+        for variable in jaxpr.invars:
+            self._new(variable, role="input")
         for variable in jaxpr.constvars:
             self._new(variable, role="buffer")
+
+    def give_roles(
+        self, jaxpr: Any, paths: Sequence[tuple[int, tuple[str, ...]]], *, parameters: int | Sequence[int] | None,
+        optimizer_state: int | Sequence[int],
+    ) -> None:  # fmt: skip
+        """Roles and names of the inputs, once it is known what reads them."""
+        results = Counter((tuple(v.aval.shape), str(v.aval.dtype)) for v in jaxpr.outvars)
+        returned = {self._of(variable) for variable in jaxpr.outvars}
+        leaves = [
+            Leaf(
+                tensor=self._index[id(variable)],
+                argument=argument,
+                path=path,
+                is_returned=results[tuple(variable.aval.shape), str(variable.aval.dtype)] > 0,
+                is_passed_on=self._index[id(variable)] in returned,
+            )
+            for variable, (argument, path) in zip(jaxpr.invars, paths, strict=True)
+        ]
+        roles = find_roles(leaves, self._tensors, self.ops) if parameters is None and optimizer_state == () else {}
+        if not roles:
+            named = dict.fromkeys(_numbers(0 if parameters is None else parameters), "parameter")
+            named |= dict.fromkeys(_numbers(optimizer_state), "optimizer_state")
+            roles = {leaf.tensor: named.get(leaf.argument, "input") for leaf in leaves}
+        for index, role in roles.items():
+            self._tensors[index] = replace(self._tensors[index], role=role)
+        for index, name in name_leaves(leaves, self._tensors).items():
+            self._tensors[index] = replace(self._tensors[index], name=name)
+
+    def first_batch(self, jaxpr: Any) -> int | None:
+        for variable in jaxpr.invars:
+            if self._tensors[self._index[id(variable)]].role == "input" and variable.aval.shape:
+                return int(variable.aval.shape[0])
+        return None
 
     def _new(self, variable: Any, *, role: str = "temporary") -> int:
         dtype = _DTYPES.get(str(variable.aval.dtype), "int32")
@@ -121,13 +173,15 @@ class _Walker:
             elif primitive == "scan":
                 self._loop(equation, equation.params["jaxpr"], int(equation.params["length"]), stack)
             elif primitive == "while":
-                raise CaptureFailed(
-                    "a while loop of JAX has no known length; use scan or fori_loop with a fixed length"
-                )
+                self._while(equation, stack)
             elif primitive == "cond":
-                self._call(equation, equation.params["branches"][-1], stack, skip=1)
-            elif primitive in _VIEWS and self._of(equation.invars[0]) is not None:
-                self._index[id(equation.outvars[0])] = self._index[id(equation.invars[0])]
+                self._choose(equation, stack)
+            elif primitive in _COLLECTIVES:
+                self._collective(equation)
+            elif primitive in _VIEWS:
+                # A scalar that is broadcast is never written out either.
+                for outer, inner in zip(equation.outvars, equation.invars, strict=False):
+                    self._alias(outer, inner)
             else:
                 self._record(equation, stack)
 
@@ -149,12 +203,16 @@ class _Walker:
             self._index[id(new)] = found
             self._kept.append(new)
 
-    def _loop(self, equation: Any, inner: Any, length: int, scope: str) -> None:
+    def _loop(self, equation: Any, inner: Any, length: int, scope: str, *, skip: int = 0) -> None:
         """A scan repeats its body; inside another scan it is written out."""
         start = len(self.ops)
         outer_repeat, self._in_repeat = self._in_repeat, True
-        self._call(equation, inner, scope)
+        self._call(equation, inner, scope, skip=skip)
         self._in_repeat = outer_repeat
+        for variable in equation.outvars[int(equation.params.get("num_carry", len(equation.outvars))) :]:
+            index = self._of(variable)
+            if index is not None:
+                self._stacked[index] = length
         body = self.ops[start:]
         if not body or length == 1:
             return
@@ -165,11 +223,41 @@ class _Walker:
         else:
             raise CaptureFailed(f"nested scans of JAX run {len(body) * length} operations per step; unroll less")
 
+    def _while(self, equation: Any, scope: str) -> None:
+        """A counted loop runs as often as its condition says; another one needs a fixed length."""
+        length = _trip_count(equation)
+        if length is None:
+            raise CaptureFailed("a while loop of JAX has no known length; use scan or fori_loop with a fixed length")
+        skip = int(equation.params["cond_nconsts"])
+        self._loop(equation, equation.params["body_jaxpr"], length, scope, skip=skip)
+
+    def _choose(self, equation: Any, scope: str) -> None:
+        """The branch with most operations stands for a condition that is not known."""
+        branches = equation.params["branches"]
+        self.assumptions["of a condition the branch with most operations is counted"] = None
+        self._call(equation, max(branches, key=lambda branch: len(branch.jaxpr.eqns)), scope, skip=1)
+
+    def _collective(self, equation: Any) -> None:
+        """The graph is one device's; the plan adds the exchange."""
+        self.assumptions["collectives of the program are left to the plan"] = None
+        for outer, inner in zip(equation.outvars, equation.invars, strict=False):
+            if outer.aval.shape == inner.aval.shape:
+                self._alias(outer, inner)
+            else:
+                self._new(outer)
+
     def _record(self, equation: Any, stack: str) -> None:
         kind, flop, attrs = _describe(equation)
         reads = [index for index in map(self._of, equation.invars) if index is not None]
         writes = [self._new(variable) for variable in equation.outvars]
-        read_bytes = sum(self._tensors[index].num_bytes for index in dict.fromkeys(reads))
+        # A slice of stacked weights is smaller than their tensor, a broadcast larger: what is read is the smaller.
+        touched: dict[int, float] = {}
+        for variable in equation.invars:
+            index = self._of(variable)
+            if index is not None:
+                size = math.prod(variable.aval.shape) * DTYPE_BYTES[self._tensors[index].dtype]
+                touched[index] = max(touched.get(index, 0.0), min(size, self._whole_bytes(index)))
+        read_bytes = sum(touched.values())
         written_bytes = sum(self._tensors[index].num_bytes for index in writes)
         if (kind == "index" and "gather" in equation.primitive.name) or equation.primitive.name in (
             "dynamic_slice",
@@ -200,6 +288,9 @@ class _Walker:
             )
         )
 
+    def _whole_bytes(self, index: int) -> float:
+        return self._tensors[index].num_bytes * self._stacked.get(index, 1)
+
     def _phase(self, stack: str) -> str:
         if "rematted_computation" in stack:
             return "recompute"
@@ -212,13 +303,32 @@ class _Walker:
         return Graph(
             name=name,
             ops=tuple(self.ops),
-            tensors=mark_kept(self._tensors, self.ops),
+            tensors=mark_gradients(mark_kept(self._tensors, self.ops), self.ops, self._stacked),
             batch_size=batch_size,
             repeats=tuple(self.repeats),
             mode=tell_mode(self.ops),
             source="jax",
-            assumptions=("operations are counted as the jaxpr has them, before XLA fuses them",),
+            assumptions=tuple(self.assumptions),
         )
+
+
+def _trip_count(equation: Any) -> int | None:
+    """Of `for i in range(low, high)`, where both ends are in the program."""
+    condition = equation.params["cond_jaxpr"]
+    if len(condition.jaxpr.eqns) != 1 or condition.jaxpr.eqns[0].primitive.name != "lt":
+        return None
+    constants, body = int(equation.params["cond_nconsts"]), int(equation.params["body_nconsts"])
+    carried = equation.invars[constants + body :]
+    given = [*equation.invars[:constants], *carried]
+    ends = []
+    for variable in condition.jaxpr.eqns[0].invars:
+        if not hasattr(variable, "val"):
+            place = condition.jaxpr.invars.index(variable) if variable in condition.jaxpr.invars else None
+            variable = given[place] if place is not None else variable
+        if not hasattr(variable, "val"):
+            return None
+        ends.append(int(variable.val))
+    return max(0, ends[1] - ends[0])
 
 
 def _layer(stack: str) -> str:
@@ -320,4 +430,6 @@ def _conv(equation: Any, inputs: list[tuple[int, ...]], output: tuple[int, ...])
         "batch": size, "in_channels": in_channels, "out_channels": out_channels, "groups": groups, "in_size": text(in_size),
         "out_size": text(out_size), "kernel": text(kernel), "stride": text(strides), "pass": name,
     }  # fmt: skip
+    if numbers.lhs_spec[1] == len(left) - 1 or numbers.lhs_spec[0] == len(left) - 1:
+        attrs["channels_last"] = True
     return "conv", flop, attrs

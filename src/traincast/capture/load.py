@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,41 +14,49 @@ from traincast.files import GRAPH_FORMAT, load_graph, read_json
 from traincast.spec.graph import Graph, Scalable
 
 FORMS = (
-    "my_file.py:build, model.onnx, a Hugging Face config.json, a TensorFlow saved_model/ or graph.pb, or a saved graph"
+    "my_file.py:build, model.onnx, a Hugging Face config.json, a TensorFlow saved_model/, graph.pb or model.meta, model.keras, "
+    "a StableHLO step.mlir, or a saved graph"
 )
 
 
-def load_source(
-    source: str | Mapping[str, Any],
-    *,
-    batch: int | None = None,
-    seq: int | None = None,
-    precision: str | None = None,
-    mode: str | None = None,
-    optimizer: str | None = None,
-    attention: str | None = None,
-    accumulate: int | None = None,
-    checkpointing: bool = False,
-    scalable: bool = False,
-) -> Graph | Scalable:
-    """The step that a source names. `scalable` records it at two batch sizes, so that any batch follows."""
-    if batch is not None and batch < 1:
-        raise InvalidInput(f"a batch of {batch}; it must be at least 1")
-    options: dict[str, Any] = {
-        key: value
-        for key, value in (
-            ("precision", precision),
-            ("mode", mode),
-            ("optimizer", optimizer),
-            ("accumulate", accumulate),
-        )
-        if value is not None
-    }
-    if options.get("optimizer") == "none":
-        del options["optimizer"]
-        options.setdefault("mode", "forward_backward")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a user says beside the source; None leaves it to the source."""
+
+    batch: int | None = None
+    seq: int | None = None
+    precision: str | None = None
+    mode: str | None = None
+    optimizer: str | None = None
+    attention: str | None = None
+    accumulate: int | None = None
+    checkpointing: bool = False
+    scalable: bool = False
+    """Record two batch sizes, so that any batch follows."""
+    loop_length: int | None = None
+    """Rounds of a loop of a TensorFlow graph that the data end."""
+    kernels: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch is not None and self.batch < 1:
+            raise InvalidInput(f"a batch of {self.batch}; it must be at least 1")
+
+    def options(self) -> dict[str, Any]:
+        """Those that recording a PyTorch model takes."""
+        keys = ("precision", "mode", "optimizer", "accumulate", "kernels")
+        given = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+        if given.get("optimizer") == "none":
+            del given["optimizer"]
+            given.setdefault("mode", "forward_backward")
+        return given
+
+
+def load_source(source: str | Mapping[str, Any], **asked: Any) -> Graph | Scalable:
+    """The step that a source names; what may be asked are the fields of `Asked`."""
+    wanted = Asked(**asked)
+    options, batch, seq, scalable = wanted.options(), wanted.batch, wanted.seq, wanted.scalable
     if isinstance(source, Mapping):
-        return _from_config(source, batch, seq, attention, checkpointing, scalable, options)
+        return _from_config(source, batch, seq, wanted.attention, wanted.checkpointing, scalable, options)
     text = str(source)
     path = Path(text)
     if ".py" in text and (path.suffix == ".py" or ".py:" in text):
@@ -57,20 +66,34 @@ def load_source(
     if path.suffix == ".onnx":
         _need_torch()
         return _onnx(path, batch, scalable, options)
-    if path.suffix in (".pb", ".pbtxt") or (path.is_dir() and (path / "saved_model.pb").exists()):
-        room = importlib.import_module("traincast.capture.tensorflow")
-        if scalable:
-            raise InvalidInput(f"{path}: a TensorFlow graph is read at one batch; leave out the two batch sizes")
-        graph: Graph = room.read_tensorflow(path, batch=batch or 1, precision=precision or "fp32")
-        return graph
+    if path.suffix == ".keras":
+        return _from_keras(path, batch, seq, scalable, options)
+    is_saved_model = path.is_dir() and (path / "saved_model.pb").exists()
+    if is_saved_model or path.suffix in (".mlir", ".stablehlo", ".pb", ".pbtxt", ".meta"):
+        return _from_program(path, wanted)
     if path.suffix in (".json", ".gz"):
         content = read_json(path)
         if isinstance(content, dict) and content.get("format") == GRAPH_FORMAT:
             return load_graph(path)
-        return _from_config(path, batch, seq, attention, checkpointing, scalable, options)
-    if path.is_dir() and (path / "config.json").exists():
-        return _from_config(path, batch, seq, attention, checkpointing, scalable, options)
-    raise InvalidInput(f"{text} is not a model that can be read; allowed: {FORMS}")
+    elif not (path.is_dir() and (path / "config.json").exists()):
+        raise InvalidInput(f"{text} is not a model that can be read; allowed: {FORMS}")
+    return _from_config(path, batch, seq, wanted.attention, wanted.checkpointing, scalable, options)
+
+
+def _from_program(path: Path, asked: Asked) -> Graph:
+    """A graph that another framework has written out."""
+    if asked.scalable:
+        kind = "StableHLO file" if path.suffix in (".mlir", ".stablehlo") else "TensorFlow graph"
+        raise InvalidInput(f"{path}: a {kind} is read at one batch; leave out the two batch sizes")
+    if path.suffix in (".mlir", ".stablehlo"):
+        from traincast.capture.stablehlo import read_stablehlo
+
+        return read_stablehlo(path, batch_size=asked.batch)
+    room = importlib.import_module("traincast.capture.tensorflow")
+    graph: Graph = room.read_tensorflow(
+        path, batch=asked.batch, precision=asked.precision or "fp32", seq=asked.seq, loop_length=asked.loop_length
+    )
+    return graph
 
 
 def _need_torch() -> None:
@@ -106,6 +129,19 @@ def _from_config(
         "tokens_per_sample": described.tokens_per_sample,
         "samples_unit": described.samples_unit,
     }
+    return _record(described.build, described.make_inputs, batch=batch, scalable=scalable, options=options)
+
+
+def _from_keras(
+    path: Path, batch: int | None, seq: int | None, scalable: bool, options: dict[str, Any]
+) -> Graph | Scalable:
+    """Recorded as Keras runs it on PyTorch; what was compiled into the file is used."""
+    _need_torch()
+    from traincast.capture.keras import describe_keras
+
+    described = describe_keras(path, seq=seq)
+    known = {"name": described.name, "source": "keras", "loss": described.loss, "optimizer": described.optimizer}
+    options = {**{key: value for key, value in known.items() if value is not None}, **options}
     return _record(described.build, described.make_inputs, batch=batch, scalable=scalable, options=options)
 
 
@@ -145,38 +181,7 @@ def _from_python(
             key for key, item in vars(module).items() if inspect.isfunction(item) and item.__module__ == module.__name__
         ]
         raise InvalidInput(f"{file} has no {name!r}; it defines: {', '.join(functions) or 'no function'}")
-    from torch import nn
-
-    made: dict[str, Any] = {}
-    asked = {"batch": batch, "batch_size": batch, "seq": seq}
-
-    def call(function: Any, **values: Any) -> Any:
-        accepted = inspect.signature(function).parameters
-        return function(**{key: value for key, value in values.items() if key in accepted and value is not None})
-
-    def make_model() -> Any:
-        result = build if isinstance(build, nn.Module) else call(build, **asked)
-        if isinstance(result, (tuple, list)):
-            made["inputs"] = result[1] if len(result) > 1 else None
-            return result[0]
-        return result
-
-    def make_inputs(size: int) -> Any:
-        given = made.get("inputs")
-        if given is None:
-            given = getattr(module, "make_inputs", None)
-        if given is None:
-            raise CaptureFailed(
-                f"{source} returned no inputs; return (model, inputs) or define make_inputs(batch) beside it"
-            )
-        if not callable(given) or hasattr(given, "shape"):
-            made["fixed"] = True
-            return given
-        parameters = inspect.signature(given).parameters
-        if not parameters:
-            made["fixed"] = True
-            return given()
-        return call(given, **{**asked, "batch": size, "batch_size": size}) if _by_name(parameters) else given(size)
+    given = _Given(source=source, module=module, build=build, asked={"batch": batch, "batch_size": batch, "seq": seq})
 
     def loss(output: Any, *target: Any) -> Any:
         return module.loss(output, *target)
@@ -189,12 +194,54 @@ def _from_python(
             options["loss"] = loss
         if getattr(module, "optimizer", None) is not None and "optimizer" not in options:
             options["optimizer"] = module.optimizer
-        graph = _record_python(make_model, make_inputs, made, batch, scalable, options)
+        graph = _record_python(given, batch, scalable, options)
     except TraincastError:
         raise
     except Exception as error:
         raise CaptureFailed(f"{source} raised {type(error).__name__}: {_one_line(error)}") from error
     return graph
+
+
+@dataclass(slots=True, kw_only=True)
+class _Given:
+    """A Python file: how it makes a model and its inputs."""
+
+    source: str
+    module: Any
+    build: Any
+    asked: dict[str, int | None]
+    inputs: Any = None
+    is_fixed: bool = False
+    """The inputs have one batch, whatever is asked."""
+
+    def _call(self, function: Any, **values: Any) -> Any:
+        accepted = inspect.signature(function).parameters
+        return function(**{key: value for key, value in values.items() if key in accepted and value is not None})
+
+    def make_model(self) -> Any:
+        is_model = hasattr(self.build, "named_parameters") and not inspect.isclass(self.build)
+        result = self.build if is_model else self._call(self.build, **self.asked)
+        if isinstance(result, (tuple, list)):
+            self.inputs = result[1] if len(result) > 1 else None
+            return result[0]
+        return result
+
+    def make_inputs(self, size: int) -> Any:
+        given = self.inputs if self.inputs is not None else getattr(self.module, "make_inputs", None)
+        if given is None:
+            raise CaptureFailed(
+                f"{self.source} returned no inputs; return (model, inputs) or define make_inputs(batch) beside it"
+            )
+        if not callable(given) or hasattr(given, "shape"):
+            self.is_fixed = True
+            return given
+        parameters = inspect.signature(given).parameters
+        if not parameters:
+            self.is_fixed = True
+            return given()
+        if _by_name(parameters):
+            return self._call(given, **{**self.asked, "batch": size, "batch_size": size})
+        return given(size)
 
 
 def _from_jax(source: str, build: Any, batch: int | None, scalable: bool) -> Graph:
@@ -214,17 +261,15 @@ def _from_jax(source: str, build: Any, batch: int | None, scalable: bool) -> Gra
     return graph
 
 
-def _record_python(
-    make_model: Any, make_inputs: Any, made: dict[str, Any], batch: int | None, scalable: bool, options: dict[str, Any]
-) -> Graph | Scalable:
+def _record_python(given: _Given, batch: int | None, scalable: bool, options: dict[str, Any]) -> Graph | Scalable:
     from traincast.capture import capture, capture_scalable
 
     if scalable:
-        loaded = capture_scalable(make_model, make_inputs, **options)
-        if made.get("fixed"):
+        loaded = capture_scalable(given.make_model, given.make_inputs, **options)
+        if given.is_fixed:
             raise InvalidInput("the inputs have a fixed batch; return (model, make_inputs) to record any batch")
         return loaded
-    graph = capture(make_model, lambda: make_inputs(batch or 1), **options)
+    graph = capture(given.make_model, lambda: given.make_inputs(batch or 1), **options)
     if batch is not None and graph.batch_size != batch * options.get("accumulate", 1):
         raise InvalidInput(
             f"the inputs have a batch of {graph.batch_size}, not {batch}; return (model, make_inputs) with make_inputs(batch)"

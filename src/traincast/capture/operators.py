@@ -7,7 +7,7 @@ and has no FLOP at all.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,9 @@ _TRANSCENDENTAL_NAMES = """
     atan2 asin acos asinh acosh atanh softplus elu digamma lgamma logaddexp logit log_sigmoid_forward
 """
 _TRANSCENDENTAL = frozenset(_TRANSCENDENTAL_NAMES.split())
+
+CAUSAL_DENSITY = 0.55
+"""Masks that keep at most this share of the square are priced like causal ones."""
 
 CONV_PASSES = ("forward", "grad_input", "grad_weight")
 
@@ -67,8 +70,27 @@ class Work:
     dtype: str = field(default="")
 
 
-def describe(call: Call) -> list[Work]:
-    """The kernels that one call launches, almost always one."""
+Rule = Callable[[Call], "list[Work] | Work | float"]
+"""What a call means: its kernels, or the FLOP of a single one that touches its inputs and outputs."""
+
+
+def work(call: Call, kind: str, flop: float | None, attrs: dict[str, Attr], **options: Any) -> Work:
+    """One kernel of a call; by default it reads all inputs and writes all outputs."""
+    return _work(call, kind, flop, attrs, **options)
+
+
+def _applied(rule: Rule, call: Call) -> list[Work]:
+    meant = rule(call)
+    if isinstance(meant, list):
+        return meant
+    return [meant] if isinstance(meant, Work) else [_work(call, "other", float(meant), {})]
+
+
+def describe(call: Call, rules: Mapping[str, Rule] | None = None) -> list[Work]:
+    """The kernels that one call launches, almost always one. `rules` come before those of this module."""
+    given = (rules or {}).get(call.name)
+    if given is not None:
+        return _applied(given, call)
     rule = RULES.get(call.name)
     if rule is not None:
         return rule(call)
@@ -215,6 +237,10 @@ def _cdist(call: Call) -> list[Work]:
     return [_work(call, "matmul", 3 * batch * m * n * k, matmul_attrs(batch=batch, m=m, n=n, k=k, layout="tn"))]
 
 
+def _kernel(call: Call) -> Work:
+    return _work(call, "other", float(call["flop"]), {"function": str(call["name"])})
+
+
 # attention
 
 
@@ -235,10 +261,15 @@ def _attention(factor: float, *, num_kernels: int = 1) -> Callable[[Call], list[
         flop = factor * attention_flop(
             batch=batch, heads=heads, q_len=q_len, kv_len=kv_len, head_dim=head_dim, value_dim=value_dim, causal=causal
         )
+        density = float(call.get("density", 1.0))
         attrs: dict[str, Attr] = {
             "batch": batch, "heads": heads, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len,
             "head_dim": head_dim, "causal": causal,
         }  # fmt: skip
+        if density < 1.0:
+            # A sparse mask is skipped tile by tile, as the upper half of a causal one is.
+            flop *= density
+            attrs |= {"causal": density <= CAUSAL_DENSITY, "density": density}
         return [_work(call, "attention", flop, attrs, num_kernels=num_kernels)]
 
     return rule
@@ -284,7 +315,22 @@ def _convolution(call: Call) -> list[Work]:
     return [_work(call, "conv", flop, attrs)]
 
 
+def is_channels_last(*tensors: Any) -> bool:
+    """As the library decides it: one operand with neighbouring channels is enough, if that is not the plain order too."""
+    return any(
+        tensor.dim() in (4, 5)
+        and tensor.is_contiguous(memory_format=torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d)
+        and not tensor.is_contiguous()
+        for tensor in tensors
+    )
+
+
 def _conv_shape(call: Call, data: Any, weight: Any, output: Any, *, role: str) -> tuple[float, dict[str, Attr]]:
+    flop, attrs = _conv_sizes(call, data, weight, output, role=role)
+    return flop, {**attrs, "channels_last": True} if is_channels_last(data, weight) else attrs
+
+
+def _conv_sizes(call: Call, data: Any, weight: Any, output: Any, *, role: str) -> tuple[float, dict[str, Attr]]:
     dims = weight.dim() - 2
     batch = data.shape[0] if data.dim() == weight.dim() else 1
     groups = int(call["groups"])
@@ -669,7 +715,7 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
     **_table("addmv", _matmul("mat", "vec")),
     **_table("dot vdot", _dot),
     **_table("_grouped_mm _scaled_grouped_mm", _grouped_matmul),
-    **_table("_cdist_forward", _cdist),
+    **_table("_cdist_forward _euclidean_dist", _cdist),
     "traincast.attention": _attention(1.0),
     # Flash attention recomputes the scores: five products backward against two forward (Dao et al. 2022).
     "traincast.attention_backward": _attention(2.5, num_kernels=3),
@@ -706,7 +752,7 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
     ),
     **_table(
         "sum mean amax amin max min prod any all var std var_mean std_mean norm linalg_vector_norm argmax argmin logsumexp "
-        "nansum count_nonzero aminmax _foreach_norm trace equal is_nonzero isnan_any",
+        "nansum count_nonzero aminmax _foreach_norm trace equal is_nonzero isnan_any _is_all_true _is_any_true",
         _reduce,
     ),
     **_table("cumsum cumprod logcumsumexp cummax cummin", _scan),
@@ -715,7 +761,7 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
     **_table("embedding_dense_backward", _embedding_backward),
     **_table("_embedding_bag _embedding_bag_forward_only", _embedding_bag),
     **_table("_embedding_bag_dense_backward _embedding_bag_backward", _embedding_bag_backward),
-    **_table("index index_select gather take masked_select", _gather),
+    **_table("index index_select gather take masked_select masked_scatter_backward", _gather),
     **_table("index_add scatter_add index_put _index_put_impl _unsafe_index_put scatter_reduce", _scatter(adds=True)),
     **_table(
         "scatter index_copy index_fill masked_scatter slice_scatter select_scatter diagonal_scatter put",
@@ -725,7 +771,7 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
     **_table("nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward", _nll),
     **_table("nonzero bincount histc", _bincount),
     **_table(
-        "clone contiguous cat stack constant_pad_nd repeat roll flip tril triu expand_copy rot90 reflection_pad1d "
+        "clone contiguous cat stack constant_pad_nd repeat roll flip tril triu expand_copy diagonal_copy rot90 reflection_pad1d "
         "reflection_pad2d replication_pad1d replication_pad2d pixel_shuffle pixel_unshuffle channel_shuffle "
         "native_channel_shuffle im2col col2im unfold_copy view_copy permute_copy repeat_interleave tril_indices "
         "triu_indices _pack_padded_sequence _pad_packed_sequence _reshape_copy block_diag kron diag_embed "
@@ -764,6 +810,8 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
         "upsample_trilinear3d_backward _upsample_nearest_exact2d_backward grid_sampler_2d_backward",
         _resize,
     ),
+    "traincast_kernels.forward": lambda call: [_kernel(call)],
+    "traincast_kernels.backward": lambda call: [_kernel(call)],
     "traincast.rnn": _rnn(1),
     "traincast.rnn_backward": _rnn(2),
     **_table("_fft_r2c _fft_c2r _fft_c2c", _fft),

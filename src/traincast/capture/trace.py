@@ -3,11 +3,12 @@
 import bisect
 import contextlib
 import functools
+import inspect
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,33 +17,31 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from traincast.capture import fused
+from traincast.capture.calls import NO_WORK, arithmetic_dtype, name_of, read_call
 from traincast.capture.folding import fold
-from traincast.capture.operators import DTYPES, Call, describe, dtype_name
-from traincast.capture.optimizers import IMPLEMENTATIONS, find_update, num_launches
+from traincast.capture.kernels import CHOICES as KERNEL_CHOICES
+from traincast.capture.kernels import replace_kernels, replace_losses, replaced_flex_attention
+from traincast.capture.master import keep_master
+from traincast.capture.operators import DTYPES, Rule, describe, dtype_name
+from traincast.capture.optimizers import IMPLEMENTATIONS, num_launches
+from traincast.capture.rules import installed_rules
+from traincast.capture.updates import Updated, find_updates, work_dtype
 from traincast.capture.values import Values
 from traincast.errors import CaptureFailed, InvalidInput, TraincastError, UnknownName
 from traincast.spec.graph import MODES, Graph, Op, Tensor
 from traincast.units import DTYPE_BYTES
 
-PRECISIONS = ("fp32", "tf32", "bf16-amp", "fp16-amp", "bf16", "fp16")
+PRECISIONS = ("fp32", "tf32", "bf16-amp", "fp16-amp", "bf16", "fp16", "bf16-pure")
 
-_CAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_CAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "bf16-pure": torch.bfloat16}
+_MASTER = {"bf16": "fp32", "fp16": None}
+"""Precisions whose optimizer keeps fp32 weights and state, and what gradients are kept in; None: as computed."""
 _AUTOCAST = {"bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}
 _TENSOR_CORE_KINDS = ("matmul", "conv", "rnn", "attention")
-_NO_WORK = frozenset(
-    "aten." + name
-    for name in (
-        "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize", "resize_",
-        "set_",
-        "as_strided_", "t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "lift_fresh",
-        "lift", "record_stream", "_assert_async", "_assert_scalar", "sym_size", "sym_numel",
-        "is_same_size", "_has_compatible_shallow_copy_type", "_efficientzerotensor", "is_pinned", "_nested_tensor_size",
-    )
-)  # fmt: skip
 _AUTOGRAD_VIEWS = ("aten.detach", "aten.alias", "aten.detach_")
 _SKIPPED_INITS = ("uniform_", "normal_", "random_", "exponential_", "bernoulli_", "erfinv_", "trunc_normal_")
 
@@ -55,6 +54,7 @@ _AUTOCAST_FP32_NAMES = """
     soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss
 """
 _AUTOCAST_FP32 = frozenset(_AUTOCAST_FP32_NAMES.split())
+_READ_LIMIT = 64
 _RECURRENT = {"lstm": "lstm", "gru": "gru", "rnn_tanh": "rnn_tanh", "rnn_relu": "rnn_relu"}
 
 
@@ -69,6 +69,10 @@ class _Storage:
 class _Interception(TorchFunctionMode):  # type: ignore[misc]
     """Calls the fused operation where an accelerator would, and keeps every tensor on the one fake device."""
 
+    def __init__(self, values: Values) -> None:
+        super().__init__()
+        self.values = values
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
@@ -77,12 +81,34 @@ class _Interception(TorchFunctionMode):  # type: ignore[misc]
             return replacement(*args, **kwargs)
         if name == "cuda" and args:
             return args[0]
+        if name in ("numpy", "__array__", "tolist") and args and isinstance(args[0], FakeTensor):
+            return self._numbers(name, args[0])
+        if name in ("tensor", "as_tensor") and args and isinstance(args[0], (list, tuple)):
+            args = (_without_tensors(args[0]), *args[1:])
         if name == "to" or "device" in kwargs:
             args = tuple(_on_host(arg) for arg in args)
             kwargs = {key: _on_host(item) if key == "device" else item for key, item in kwargs.items()}
         if name in _AUTOCAST_FP32 and torch.is_autocast_enabled("cpu"):
             args, kwargs = _widened(args, kwargs)
         return func(*args, **kwargs)
+
+    def _numbers(self, name: str, tensor: Any) -> Any:
+        if name == "tolist" and self.values.get(tensor) is None and tensor.numel() <= _READ_LIMIT:
+            return _read_list(tensor)
+        numbers = self.values.numbers(tensor)
+        return numbers.tolist() if name == "tolist" else numbers
+
+
+def _read_list(tensor: Any) -> Any:
+    """Unknown values one by one, as `item` answers them."""
+    return tensor.item() if tensor.dim() == 0 else [_read_list(part) for part in tensor]
+
+
+def _without_tensors(item: Any) -> Any:
+    """Lists of scalars that are tensors themselves, as numbers."""
+    if isinstance(item, torch.Tensor):
+        return item.item() if item.dim() == 0 else item.tolist()
+    return [_without_tensors(part) for part in item] if isinstance(item, (list, tuple)) else item
 
 
 def _on_host(item: Any) -> Any:
@@ -125,9 +151,12 @@ _REPLACED: dict[str, Callable[..., Any]] = {
 class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Logs every aten call with its phase, its module and the storages it touches."""
 
-    def __init__(self, *, tf32: bool) -> None:
+    def __init__(self, *, tf32: bool, mask_density: float = 0.5, rules: Mapping[str, Rule] | None = None) -> None:
         super().__init__()
-        self.values = Values()
+        self.values = Values(mask_density=mask_density)
+        self.rules: Mapping[str, Rule] = {**installed_rules(), **(rules or {})}
+        self.sparse_rows: dict[int, int] = {}
+        """Rows that a lookup with sparse gradients touches, by the storage of its table."""
         self.recording = False
         self.tf32 = tf32
         self.ops: list[Op] = []
@@ -142,7 +171,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._sequence: dict[int, str] = {}
         self._sorted_sequence: list[int] = []
         self._pending_calls = 0
-        self._known: dict[Any, tuple[str, tuple[str, ...], bool, bool]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -176,17 +204,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         return len(self.storages) - 1
 
     def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
-        known = self._known.get(func)
-        if known is None:
-            schema = func._schema
-            known = (
-                schema.name.replace("::", "."),
-                tuple(argument.name for argument in schema.arguments),
-                bool(schema.is_mutable),
-                torch.Tag.pointwise in func.tags,
-            )
-            self._known[func] = known
-        name, names, mutates, pointwise = known
+        name = name_of(func)
         in_backward = torch._C._current_graph_task_id() != -1
         grad_enabled = torch.is_grad_enabled()
         is_recomputed = grad_enabled or self.stack or fused.depth[0]
@@ -195,23 +213,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.values.layer = layer
         if phase != "backward":
             self._sequence.setdefault(torch.autograd._get_sequence_nr() - 1, layer)
-        if name in _NO_WORK:
+        if name in NO_WORK:
             return
-        arguments = dict(zip(names, args, strict=False))
-        arguments.update(kwargs)
-        inputs = tuple(_tensors(arguments.values()))
-        outputs = tuple(_tensors((output,)))
-        if not mutates and outputs and _is_view(inputs, outputs):
+        call = read_call(func, args, kwargs, output)
+        if call is None:
             if name not in _AUTOGRAD_VIEWS:
                 self._pending_calls += 1
             return
-        if outputs and not any(tensor.numel() for tensor in outputs):
+        if call.outputs and not any(tensor.numel() for tensor in call.outputs):
             return
-        if mutates and not outputs:
-            outputs = inputs[:1]
-        call = Call(name, _with_defaults(func, arguments), inputs, outputs, pointwise, mutates)
-        for position, work in enumerate(describe(call)):
-            dtype = _arithmetic_dtype(work.reads, work.writes)
+        for position, work in enumerate(describe(call, self.rules)):
+            dtype = arithmetic_dtype(work.reads, work.writes)
             if dtype == "fp32" and self.tf32 and work.kind in _TENSOR_CORE_KINDS:
                 dtype = "tf32"
             self.ops.append(
@@ -273,70 +285,75 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
                 handle.remove()
 
 
-def _tensors(items: Any) -> Iterator[Any]:
-    for item in items:
-        if isinstance(item, torch.Tensor):
-            yield item
-        elif isinstance(item, (list, tuple)):
-            yield from _tensors(item)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a step is recorded."""
+
+    loss: Any = None
+    """A function of the output (and of `target`), "cross_entropy", "mse", or None: the model's own loss, else the mean of its
+    output."""
+    target: Any = None
+    optimizer: Any = "adamw"
+    """A name, a torch optimizer, its class, a function that makes one from the parameters, or a list of these."""
+    mode: str = "training_step"
+    precision: str = "fp32"
+    name: str = ""
+    accumulate: int = 1
+    max_grad_norm: float | None = None
+    implementation: str = "foreach"
+    batch_size: int | None = None
+    """Of one pass; otherwise the first dim of the first input."""
+    samples_unit: str = "samples"
+    tokens_per_sample: int = 1
+    source: str = "torch"
+    folded: bool = True
+    holds_output: bool = True
+    """The loop keeps a name for what the model returned, so that it lives through the backward pass."""
+    kernels: str = "fast"
+    """fast: known kernels in the place of the loops that a CPU runs; reference: the loops."""
+    mask_density: float = 0.5
+    """The share of masks and boxes that hold where the data decide."""
+    rules: Mapping[str, Rule] | None = None
+    """What calls of operations mean that this package does not know."""
+
+    def __post_init__(self) -> None:
+        for kind, value, allowed in (
+            ("kernels", self.kernels, KERNEL_CHOICES),
+            ("mode", self.mode, MODES),
+            ("precision", self.precision, PRECISIONS),
+            ("optimizer implementation", self.implementation, IMPLEMENTATIONS),
+        ):
+            if value not in allowed:
+                raise UnknownName(kind, value, allowed)
+        if self.accumulate < 1:
+            raise InvalidInput(f"accumulate = {self.accumulate}; it must be at least 1")
+        if not 0 < self.mask_density <= 1:
+            raise InvalidInput(f"mask_density = {self.mask_density}; it must be above 0 and at most 1")
 
 
-def _is_view(inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
-    storages = {tensor.untyped_storage()._cdata for tensor in inputs}
-    return all(tensor.untyped_storage()._cdata in storages for tensor in outputs)
-
-
-def _with_defaults(func: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    for argument in func._schema.arguments:
-        if argument.name not in arguments and argument.has_default_value():
-            arguments[argument.name] = argument.default_value
-    return arguments
-
-
-def _arithmetic_dtype(reads: Sequence[Any], writes: Sequence[Any]) -> str:
-    for tensor in (*reads, *writes):
-        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-            return dtype_name(tensor)
-    return dtype_name(writes[0]) if writes else dtype_name(reads[0]) if reads else "fp32"
-
-
-def capture(
-    model: Any,
-    inputs: Any = (),
-    *,
-    loss: Any = None,
-    target: Any = None,
-    optimizer: Any = "adamw",
-    mode: str = "training_step",
-    precision: str = "fp32",
-    name: str = "",
-    accumulate: int = 1,
-    max_grad_norm: float | None = None,
-    implementation: str = "foreach",
-    batch_size: int | None = None,
-    samples_unit: str = "samples",
-    tokens_per_sample: int = 1,
-    source: str = "torch",
-    folded: bool = True,
-) -> Graph:
+def capture(model: Any, inputs: Any = (), **options: Any) -> Graph:
     """Record one step of `model`, a module or a function that builds one (then its weights are never allocated).
 
     `inputs` are the arguments of its forward: a tensor, a tuple, a mapping of keyword arguments, or a function that makes
-    them. `loss` is a function of the output (and of `target`, when that is given, itself or as a function that makes it),
-    "cross_entropy", "mse", or None: the model's own loss, else the mean of its output. `optimizer` is a name or a torch
-    optimizer. The batch is the first dim of the first input unless `batch_size` says otherwise, times `accumulate`.
+    them. The options are the fields of `Options`; the batch of the graph is that of one pass times `accumulate`.
     """
-    _check_options(mode=mode, precision=precision, accumulate=accumulate, implementation=implementation)
-    recorder = _Recorder(tf32=precision == "tf32")
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    unknown = [key for key in options if key not in Options.__dataclass_fields__]
+    if unknown:
+        raise UnknownName("option of capture", unknown[0], Options.__dataclass_fields__, plural="options of capture")
+    return _capture(model, inputs, Options(**options))
+
+
+def _capture(model: Any, inputs: Any, how: Options) -> Graph:
+    recorder = _Recorder(tf32=how.precision == "tf32", mask_density=how.mask_density, rules=how.rules)
+    name = how.name
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        patch_imported = stack.enter_context(_patched())
+        patch_imported = stack.enter_context(_patched(recorder, kernels=how.kernels))
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(fake)
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(recorder)
-        stack.enter_context(_Interception())
+        stack.enter_context(_Interception(recorder.values))
         try:
             module = model if isinstance(model, nn.Module) else model()
             patch_imported()
@@ -345,37 +362,38 @@ def capture(
             given = _made(inputs)
             if not isinstance(module, nn.Module):
                 raise CaptureFailed(f"{_called(model)} returned a {type(module).__name__}; a torch.nn.Module is needed")
+            _materialise(module, given)
             name = name or type(module).__name__
             step = _Step(
-                module=module, recorder=recorder, loss=loss, target=_made(target), mode=mode, precision=precision,
-                accumulate=accumulate,
+                module=module, recorder=recorder, loss=how.loss, target=_made(how.target), mode=how.mode,
+                precision=how.precision, accumulate=how.accumulate, holds_output=how.holds_output,
             )  # fmt: skip
             with step.prepared(given) as ready:
                 ready.run()
                 _append_optimizer(
-                    ready, optimizer=optimizer, implementation=implementation, max_grad_norm=max_grad_norm
+                    ready, optimizer=how.optimizer, implementation=how.implementation, max_grad_norm=how.max_grad_norm
                 )
                 graph = ready.graph(
-                    name=name, batch_size=batch_size, samples_unit=samples_unit, tokens_per_sample=tokens_per_sample,
-                    source=source,
+                    name=name, batch_size=how.batch_size, samples_unit=how.samples_unit,
+                    tokens_per_sample=how.tokens_per_sample, source=how.source,
                 )  # fmt: skip
         except TraincastError:
             raise
         except Exception as error:
             raise _explain(error, recorder, name or _called(model)) from error
-    return fold(graph) if folded else graph
+    graph = fold(graph) if how.folded else graph
+    return keep_master(graph, gradient=_MASTER[how.precision]) if how.precision in _MASTER else graph
 
 
-def _check_options(*, mode: str, precision: str, accumulate: int, implementation: str) -> None:
-    for kind, value, allowed in (
-        ("mode", mode, MODES),
-        ("precision", precision, PRECISIONS),
-        ("optimizer implementation", implementation, IMPLEMENTATIONS),
-    ):
-        if value not in allowed:
-            raise UnknownName(kind, value, allowed)
-    if accumulate < 1:
-        raise InvalidInput(f"accumulate = {accumulate}; it must be at least 1")
+def _materialise(module: nn.Module, inputs: Any) -> None:
+    """Lazy layers take their shapes from a first forward pass."""
+    tensors = [t for part in module.modules() for t in (*part._parameters.values(), *part._buffers.values())]
+    if any(isinstance(tensor, nn.parameter.UninitializedTensorMixin) for tensor in tensors):
+        with torch.no_grad():
+            if isinstance(inputs, Mapping):
+                module(**inputs)
+            else:
+                module(*(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
 
 
 def _made(inputs: Any) -> Any:
@@ -397,7 +415,7 @@ def _explain(error: Exception, recorder: _Recorder, name: str) -> CaptureFailed:
 
 
 @contextlib.contextmanager
-def _patched() -> Iterator[Callable[[], None]]:
+def _patched(recorder: _Recorder, *, kernels: str) -> Iterator[Callable[[], None]]:
     """While recording: conversions of fake modules work, weights are not initialised, fused operations are found.
 
     Yields a function to be called again once the model is built, for packages that its building imported.
@@ -408,6 +426,42 @@ def _patched() -> Iterator[Callable[[], None]]:
         saved.append((owner, attribute, vars(owner).get(attribute)))
         setattr(owner, attribute, replacement)
 
+    _patch_building(patch)
+    _patch_functions(patch, recorder)
+
+    def patch_transformers() -> None:
+        """It builds full masks for fake tensors, and none in the eager run that is wanted here."""
+        module = sys.modules.get("transformers.utils.import_utils")
+        if module is not None and hasattr(module, "is_fake_tensor") and module.is_fake_tensor is not _never:
+            patch(module, "is_fake_tensor", _never)
+        if kernels == "fast":
+            replace_kernels(patch, lambda sentence: recorder.values.assumptions.update({sentence: None}))
+        models = sys.modules.get("transformers.modeling_utils")
+        if models is not None and models.PreTrainedModel.__dict__.get("initialize_weights") not in (None, _nothing):
+            patch(models.PreTrainedModel, "initialize_weights", _nothing)
+
+    # PyTorch logs the stack of an impossible operation before it raises; the raised error says enough.
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled, logger.disabled = logger.disabled, True
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    patch_transformers()
+    try:
+        with replaced_flex_attention():
+            yield patch_transformers
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fastpath)
+        logger.disabled = was_disabled
+        for owner, attribute, original in reversed(saved):
+            if original is None:
+                delattr(owner, attribute)
+            else:
+                setattr(owner, attribute, original)
+
+
+def _patch_building(patch: Callable[[Any, str, Any], None]) -> None:
+    """Conversions and lazy layers work, and weights are not initialised."""
+
     def keep(tensor: Any, *arguments: Any, **options: Any) -> Any:
         return tensor
 
@@ -417,9 +471,21 @@ def _patched() -> Iterator[Callable[[], None]]:
     patch(nn.Module, "_apply", _apply)
     patch(FakeTensor, "__format__", _format)
     patch(nn.Module, "cuda", lambda module, device=None: module)
+    patch(nn.parameter.UninitializedParameter, "__new__", _really(nn.parameter.UninitializedParameter.__new__))
+    patch(nn.parameter.UninitializedBuffer, "__new__", _really(nn.parameter.UninitializedBuffer.__new__))
+    patch(
+        nn.parameter.UninitializedTensorMixin, "materialize", _really(nn.parameter.UninitializedTensorMixin.materialize)
+    )
+
+
+def _patch_functions(patch: Callable[[Any, str, Any], None], recorder: _Recorder) -> None:
+    """Fused operations, sparse lookups and autocast as an accelerator has them."""
     # Functions that torch.nn.functional calls itself never pass the function mode.
     patch(F, "scaled_dot_product_attention", fused.attention)
     patch(F, "dropout", _dropout)
+    replace_losses(patch)
+    for attribute in ("embedding", "embedding_bag"):
+        patch(F, attribute, _dense_lookup(getattr(F, attribute), recorder))
     for attribute in ("softmax", "log_softmax", "layer_norm", "group_norm", "nll_loss"):
         patch(F, attribute, _widening(getattr(F, attribute)))
     original_autocast = torch.amp.autocast_mode.autocast.__init__
@@ -432,31 +498,35 @@ def _patched() -> Iterator[Callable[[], None]]:
 
     patch(torch.amp.autocast_mode.autocast, "__init__", autocast_on_host)
 
-    def patch_transformers() -> None:
-        """It builds full masks for fake tensors, and none in the eager run that is wanted here."""
-        module = sys.modules.get("transformers.utils.import_utils")
-        if module is not None and hasattr(module, "is_fake_tensor") and module.is_fake_tensor is not _never:
-            patch(module, "is_fake_tensor", _never)
-        models = sys.modules.get("transformers.modeling_utils")
-        if models is not None and models.PreTrainedModel.__dict__.get("initialize_weights") not in (None, _nothing):
-            patch(models.PreTrainedModel, "initialize_weights", _nothing)
 
-    # PyTorch logs the stack of an impossible operation before it raises; the raised error says enough.
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    was_disabled, logger.disabled = logger.disabled, True
-    fastpath = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    patch_transformers()
-    try:
-        yield patch_transformers
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fastpath)
-        logger.disabled = was_disabled
-        for owner, attribute, original in reversed(saved):
-            if original is None:
-                delattr(owner, attribute)
-            else:
-                setattr(owner, attribute, original)
+def _really(function: Callable[..., Any]) -> Any:
+    """Parameters without a shape yet cannot be fake; they are made and filled as real, empty tensors."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return function(*args, **kwargs)
+
+    return staticmethod(wrapped) if function.__name__ == "__new__" else wrapped
+
+
+def _dense_lookup(function: Callable[..., Any], recorder: _Recorder) -> Callable[..., Any]:
+    """A lookup whose gradient holds the touched rows only: recorded with a dense one, which is cut to these rows later."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        if bound.arguments.get("sparse"):
+            bound.arguments["sparse"] = False
+            indices, table = bound.arguments["input"], bound.arguments["weight"]
+            if indices.dtype.is_floating_point:
+                indices, table = table, indices
+            key = table.untyped_storage()._cdata
+            recorder.sparse_rows[key] = recorder.sparse_rows.get(key, 0) + int(indices.numel())
+        return function(*bound.args, **bound.kwargs)
+
+    return wrapped
 
 
 def _format(tensor: Any, specification: str) -> str:
@@ -519,6 +589,8 @@ class _Ready:
     parameters: list[tuple[str, Any]]
     originals: dict[int, int]
     """id of the user's parameter to id of the fake one."""
+    outputs: list[Any] = field(default_factory=list)
+    """Tensors that the model returned, held as long as a plain training loop holds them."""
 
     def run(self) -> None:
         step, recorder = self.step, self.step.recorder
@@ -535,7 +607,11 @@ class _Ready:
     def _forward_backward(self) -> None:
         step = self.step
         with step.autocast():
-            loss = step.compute_loss(step.module(*self.args, **self.kwargs), self.target)
+            output = step.module(*self.args, **self.kwargs)
+            loss = step.compute_loss(output, self.target)
+        if step.holds_output:
+            self.outputs = [leaf for leaf in tree_leaves(_plain_output(output)) if isinstance(leaf, torch.Tensor)]
+        del output
         if step.precision == "fp16-amp":
             loss = loss * 65536.0
         if step.accumulate > 1:
@@ -558,6 +634,9 @@ class _Ready:
             storage = recorder.storages[recorder.index(parameter.grad)]
             if storage.role == "temporary":
                 storage.role, storage.name = "gradient", parameter_name
+            rows = recorder.sparse_rows.get(parameter.untyped_storage()._cdata)
+            if rows is not None and storage.role == "gradient" and len(storage.shape) == 2 and rows < storage.shape[0]:
+                _cut_gradient(recorder, recorder.index(parameter.grad), rows)
         _mark_activations(recorder)
         batch = batch_size if batch_size is not None else self.first_batch
         if batch is None:
@@ -577,6 +656,24 @@ class _Ready:
             source=source,
             assumptions=tuple(recorder.values.assumptions),
         )
+
+
+def _cut_gradient(recorder: _Recorder, index: int, rows: int) -> None:
+    """A sparse gradient: the touched rows, written by the backward pass and read by the update."""
+    storage = recorder.storages[index]
+    whole = float(storage.shape[0] * storage.shape[1] * DTYPE_BYTES[storage.dtype])
+    storage.shape = (rows, storage.shape[1])
+    part = float(rows * storage.shape[1] * DTYPE_BYTES[storage.dtype])
+    for place, op in enumerate(recorder.ops):
+        if index in op.writes and op.phase == "backward":
+            recorder.ops[place] = replace(op, bytes_written=max(part, op.bytes_written - whole + part))
+        elif index in op.reads and op.kind == "optimizer" and op.attrs["numel"]:
+            # Parameter, moments and temporaries are touched in the same rows.
+            share = (whole - part) / (float(op.attrs["numel"]) * DTYPE_BYTES[storage.dtype])
+            recorder.ops[place] = replace(
+                op, bytes_read=op.bytes_read * (1 - share), bytes_written=op.bytes_written * (1 - share),
+                flop=None if op.flop is None else op.flop * (1 - share),
+            )  # fmt: skip
 
 
 def _mark_activations(recorder: _Recorder) -> None:
@@ -600,6 +697,7 @@ class _Step:
     mode: str
     precision: str
     accumulate: int
+    holds_output: bool = True
 
     def autocast(self) -> Any:
         dtype = _AUTOCAST.get(self.precision)
@@ -720,10 +818,14 @@ class _FakeTensors:
         found = self._done.get(id(tensor))
         if found is not None:
             return found[1]
-        fake = self._twin(tensor)
-        if role == "parameter":
-            fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+        is_cast = self.cast is not None and tensor.dtype.is_floating_point and tensor.dtype != self.cast
+        if isinstance(tensor, FakeTensor) and not is_cast:
+            # Built without memory: whoever else holds the tensor goes on holding the one that is recorded.
+            fake = tensor
+        elif role == "parameter":
+            fake = nn.Parameter(self._twin(tensor), requires_grad=tensor.requires_grad)
         else:
+            fake = self._twin(tensor)
             fake.requires_grad_(tensor.requires_grad)
             self.recorder.values.copy(tensor, fake)
         self.recorder.index(fake, role=role, name=name)
@@ -759,6 +861,7 @@ def _append_optimizer(ready: _Ready, *, optimizer: Any, implementation: str, max
     """The optimizer as one operation per group and dtype, in its steady state."""
     step, recorder = ready.step, ready.step.recorder
     if step.mode != "training_step":
+        _hold_outputs(ready)
         return
     trained = ready.trained()
     if not trained:
@@ -790,65 +893,71 @@ def _append_optimizer(ready: _Ready, *, optimizer: Any, implementation: str, max
         recorder.ops.append(
             replace(scale, name="clip_gradients", flop=1.0 * numel, attrs={**scale.attrs, "function": "clip"})
         )
-    for algorithm, members in _groups(ready, optimizer, trained):
-        _append_update(recorder, algorithm=algorithm, members=members, implementation=implementation)
+    for update in find_updates(
+        optimizer, trained, module=step.module, originals=ready.originals, implementation=implementation,
+        assume=lambda sentence: recorder.values.assumptions.update({sentence: None}),
+    ):  # fmt: skip
+        _append_update(recorder, update)
+    _hold_outputs(ready)
 
 
-def _groups(ready: _Ready, optimizer: Any, trained: list[tuple[str, Any]]) -> list[tuple[str, list[tuple[str, Any]]]]:
-    if isinstance(optimizer, torch.optim.Optimizer):
-        algorithm = type(optimizer).__name__.lower()
-        numbers = {
-            ready.originals.get(id(parameter), id(parameter)): number
-            for number, group in enumerate(optimizer.param_groups)
-            for parameter in group["params"]
-        }
-        with_momentum = [algorithm == "sgd" and group.get("momentum", 0) != 0 for group in optimizer.param_groups]
-        chosen = [(numbers[id(p)], name, p) for name, p in trained if id(p) in numbers]
-        names = ["momentum" if flag else algorithm for flag in with_momentum]
-    else:
-        chosen, names = [(0, name, parameter) for name, parameter in trained], [str(optimizer)]
-    groups: dict[tuple[int, Any], list[tuple[str, Any]]] = {}
-    for number, name, parameter in chosen:
-        groups.setdefault((number, parameter.dtype), []).append((name, parameter))
-    return [(names[number], members) for (number, _), members in groups.items()]
-
-
-def _append_update(recorder: _Recorder, *, algorithm: str, members: list[tuple[str, Any]], implementation: str) -> None:
-    update = find_update(algorithm)
-    dtype = DTYPES[members[0][1].dtype]
-    numel = sum(parameter.numel() for _, parameter in members)
+def _append_update(recorder: _Recorder, update: Updated) -> None:
     reads: list[int] = []
     written: list[int] = []
-    for name, parameter in members:
-        index = recorder.index(parameter)
+    for member in update.members:
+        index = recorder.index(member.parameter)
         states = []
-        for state in update.states:
-            recorder.storages.append(_Storage(tuple(parameter.shape), dtype, "optimizer_state", f"{name}.{state}"))
+        for state in member.states:
+            recorder.storages.append(
+                _Storage(state.shape, state.dtype, "optimizer_state", f"{member.name}.{state.name}")
+            )
             states.append(len(recorder.storages) - 1)
-        reads += [index, recorder.index(parameter.grad), *states]
+        reads += [index, recorder.index(member.parameter.grad), *states]
         written += [index, *states]
-    is_fused = implementation == "fused"
-    num_reads = update.fused_reads if is_fused else update.reads
-    num_writes = update.fused_writes if is_fused else update.writes
-    if update.has_temporary and not is_fused:
-        recorder.storages.append(_Storage((numel,), dtype, "temporary", f"{algorithm} temporary"))
+    first = update.members[0].parameter
+    dtype = DTYPES[first.dtype]
+    if update.temporary_bytes:
+        shape = (int(update.temporary_bytes // first.element_size()),)
+        recorder.storages.append(_Storage(shape, dtype, "temporary", f"{update.algorithm} temporary"))
         written.append(len(recorder.storages) - 1)
-    launches = (1 if is_fused else update.passes) * num_launches(numel=numel, num_tensors=len(members))
+    numel = sum(member.parameter.numel() for member in update.members)
+    count = len(update.members)
+    launches = max(1, round(update.passes)) * (
+        count if update.is_per_tensor else num_launches(numel=numel, num_tensors=count)
+    )
+    for work, name, times in update.products:
+        op = Op(
+            name=name, kind=work.kind, flop=work.flop, bytes_read=work.bytes_read, bytes_written=work.bytes_written,
+            phase="optimizer", dtype=work_dtype(work), attrs=work.attrs, num_kernels=work.num_kernels, layer="optimizer",
+        )  # fmt: skip
+        recorder.ops += [op] * times
     recorder.ops.append(
         Op(
-            name=f"optimizer.{algorithm.lower()}",
+            name=f"optimizer.{update.algorithm}",
             kind="optimizer",
-            flop=float(update.flop * numel),
-            bytes_read=num_reads * numel * DTYPE_BYTES[dtype],
-            bytes_written=num_writes * numel * DTYPE_BYTES[dtype],
+            flop=update.flop,
+            bytes_read=update.bytes_read,
+            bytes_written=update.bytes_written,
             phase="optimizer",
             dtype=dtype,
             reads=tuple(dict.fromkeys(reads)),
             writes=tuple(dict.fromkeys(written)),
             attrs={
-                "algorithm": algorithm.lower(), "numel": numel, "num_tensors": len(members), "implementation": implementation,
+                "algorithm": update.algorithm, "numel": numel, "num_tensors": count, "implementation": update.implementation,
             },
             num_kernels=launches,
             num_calls=launches,
         )
     )  # fmt: skip
+
+
+def _hold_outputs(ready: _Ready) -> None:
+    """A plain loop still holds what the model returned while it goes backward and updates: the last operation reads it."""
+    recorder = ready.step.recorder
+    indices = [recorder.index(tensor) for tensor in ready.outputs]
+    held = [index for index in dict.fromkeys(indices) if recorder.storages[index].role in ("temporary", "activation")]
+    if held and recorder.ops:
+        last = recorder.ops[-1]
+        recorder.ops[-1] = replace(last, reads=tuple(dict.fromkeys((*last.reads, *held))))
+        for index in held:
+            recorder.storages[index].role = "activation"

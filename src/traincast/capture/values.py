@@ -1,5 +1,6 @@
 """Real values behind fake tensors where they are small enough to matter, and what is assumed where they are not known."""
 
+import math
 from typing import Any
 
 import torch
@@ -39,7 +40,9 @@ class Value:
 class Values:
     """Runs every operation, following known values beside the fake ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, mask_density: float = 0.5) -> None:
+        self.mask_density = mask_density
+        """The share of unknown conditions that hold, and of boxes that are kept."""
         self.assumptions: dict[str, None] = {}
         self.layer = ""
         self.recording = False
@@ -50,6 +53,11 @@ class Values:
             return self._read(func, args, kwargs)
         if func in _RAGGED:
             return self._ragged(func, args, kwargs)
+        if func.namespace == "torchvision" and func._schema.name == "torchvision::nms":
+            self._assume(f"non-maximum suppression is taken to keep {self.mask_density:.0%} of the boxes")
+            with _disable_current_modes():
+                kept = self._kept(args[0].shape[0]).nonzero().flatten()
+            return self._wrap(kept)
         if func is _ATEN.index.Tensor and any(_is_mask(index) for index in args[1]):
             args = (args[0], self._whole_indices(args[1]))
         if func is _ATEN._grouped_mm.default and args[0].dtype != torch.bfloat16:
@@ -142,12 +150,13 @@ class Values:
         tensor = args[0]
         size = tensor.numel()
         if func is _ATEN.nonzero.default:
-            self._assume("a condition on unknown values is taken to hold for every second element")
+            share = "every second element" if self.mask_density == 0.5 else f"{self.mask_density:.0%} of the elements"
+            self._assume(f"a condition on unknown values is taken to hold for {share}")
             with _disable_current_modes():
                 if size <= WHOLE_LIMIT:
-                    held = (torch.arange(size) % 2 == 0).reshape(tensor.shape).nonzero()
+                    held = self._kept(size).reshape(tensor.shape).nonzero()
                 else:
-                    held = torch.empty(((size + 1) // 2, tensor.dim()), dtype=torch.int64, device="meta")
+                    held = torch.empty((self._num_kept(size), tensor.dim()), dtype=torch.int64, device="meta")
             return self._wrap(held)
         if func is _ATEN.bincount.default:
             self._assume("the largest of some unknown counts is taken as the number of elements")
@@ -164,6 +173,25 @@ class Values:
             whole,
             tensor.new_empty(size, dtype=torch.int64),
         )
+
+    def _num_kept(self, size: int) -> int:
+        return math.ceil(size * self.mask_density)
+
+    def _kept(self, size: int) -> Any:
+        """Evenly spread, the first one kept."""
+        marks = torch.ceil(torch.arange(size + 1, dtype=torch.float64) * self.mask_density - 1e-9)
+        return marks[1:] > marks[:-1] if self.mask_density != 0.5 else torch.arange(size) % 2 == 0
+
+    def numbers(self, tensor: Any) -> Any:
+        """What leaves PyTorch as numpy: the known values, else evenly spread ones, with a word."""
+        value = self.get(tensor)
+        with _disable_current_modes():
+            if value is not None:
+                self._note(value)
+                return value.real.detach().numpy().copy()
+            self._assume("values that the program took out of PyTorch are taken as evenly spread")
+            spread = torch.arange(tensor.numel(), dtype=torch.float64) / max(1, tensor.numel())
+            return spread.reshape(tensor.shape).to(tensor.dtype).numpy()
 
     def _pack(self, data: Any, lengths: Any) -> Any:
         value = self.get(lengths)

@@ -19,6 +19,8 @@ class TypicalNode:
     """Ports of the inter link that one node has."""
     domain: int | None = None
     """Devices that the intra link can join across hosts (the chips of a TPU pod); None: it ends at the host."""
+    rack: int | None = None
+    """Devices of a rack that jobs use as one domain of the intra link, though its trays are smaller; None: no such rack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,8 @@ class DeviceEntry:
     memory_pin_bits_per_s: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     """By name of the figure; '*' for all figures without their own."""
+    unsized: bool = False
+    """The name does not say which of the memory sizes it is sold with is meant; the largest is taken."""
     notes: str = ""
     corrected: str = ""
     """What was changed against the collected figures, and why."""
@@ -89,6 +93,7 @@ def _build(name: str) -> DeviceEntry:
         memory_bus_bits=facts.get("memory_bus_bits"),
         memory_pin_bits_per_s=facts.get("memory_pin_bits_per_s"),
         sources=sources,
+        unsized=facts.get("unsized", False),
         notes=facts.get("notes", ""),
         corrected=facts.get("corrected", ""),
     )

@@ -60,18 +60,24 @@ def bundle(one: Link, *, num_ports: int) -> Link:
     """Several ports used as one link: the rate adds up, the latency stays."""
     if num_ports == 1:
         return one
-    return dataclasses.replace(one, name=f"{num_ports}x {one.name}", bytes_per_s=one.bytes_per_s * num_ports)
+    return dataclasses.replace(
+        one,
+        name=f"{num_ports}x {one.name}",
+        bytes_per_s=one.bytes_per_s * num_ports,
+        num_ports=one.num_ports * num_ports,
+    )
 
 
 def make_link(given: LinkLike, *, like: Link, where: str = "link") -> Link:
-    """Any way of naming a link as a link; what a bare rate or a table leaves open is taken from `like`."""
+    """Any way of naming a link as a link; what a bare rate or a table leaves open is taken from `like`, but for the transport of
+    a network."""
     if isinstance(given, Link):
         return given
     if isinstance(given, str):
         rate = _RATE.fullmatch(given.strip())
         return link(given) if rate is None else _at_rate(_parse_rate(rate), like=like, where=where)
     if isinstance(given, Mapping):
-        defaults = {"name": "custom", "latency_s": like.latency_s, "kind": like.kind}
+        defaults = {"name": "custom", "latency_s": like.latency_s, **({} if "transport" in given else _kin(like))}
         return decode(Link, {**defaults, **given}, where=where)
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         return _at_rate(float(given), like=like, where=where)
@@ -83,7 +89,12 @@ def make_link(given: LinkLike, *, like: Link, where: str = "link") -> Link:
 def _at_rate(bytes_per_s: float, *, like: Link, where: str) -> Link:
     if not (bytes_per_s > 0 and math.isfinite(bytes_per_s)):
         raise InvalidInput(f"{where} has a rate of {bytes_per_s} bytes/s; it must be a finite number above 0")
-    return Link(name="custom", bytes_per_s=bytes_per_s, latency_s=like.latency_s, kind=like.kind, source="given")
+    return Link(name="custom", bytes_per_s=bytes_per_s, latency_s=like.latency_s, source="given", **_kin(like))
+
+
+def _kin(like: Link) -> dict[str, Any]:
+    """What a rate inside a node leaves as it is. A rate between nodes does not say whether sockets carry it."""
+    return {} if like.is_network else {"kind": like.kind, "transport": like.transport, "reduces": like.reduces}
 
 
 def _parse_rate(found: re.Match[str]) -> float:
@@ -105,6 +116,8 @@ def _build(name: str) -> LinkEntry:
             latency_s=facts["latency_s"],
             kind=facts["kind"],
             source=facts["source"],
+            transport=facts.get("transport", ""),
+            reduces=facts.get("reduces", False),
         ),
         scope=facts["scope"],
         confidence=facts["confidence"],

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,11 +15,12 @@ from traincast.catalog.links import LinkLike, bundle, link, make_link
 from traincast.catalog.names import load_facts
 from traincast.errors import InvalidInput, UnknownName, did_you_mean
 from traincast.files import decode, read_json, read_toml
-from traincast.spec.hardware import Cluster, Device, Link, NodeGroup
+from traincast.spec.hardware import Cluster, Device, Domain, Link, NodeGroup
 
 Price = float | None | Literal["catalogue"]
+DomainLike = Domain | Mapping[str, Any]
 
-_GROUP_KEYS = ("node", "device", "num_nodes", "devices_per_node", "intra", "inter", "usd_per_hour", "speed")
+_GROUP_KEYS = ("node", "device", "num_nodes", "devices_per_node", "intra", "inter", "usd_per_hour", "speed", "domains")
 _CLUSTER_KEYS = ("name", "groups", "price_date", "price_source")
 # The keywords of `cluster` are shorter than the fields of the nouns; both are allowed in files.
 _SHORT_KEYS = {"nodes": "num_nodes", "price": "usd_per_hour"}
@@ -38,6 +39,8 @@ class NodeType:
     intra: Link
     inter: Link
     """All ports of the node together."""
+    domains: tuple[Domain, ...]
+    """Links that join more than one host, or fewer devices than it has."""
     network_source: str
     network_confidence: str
     num_vcpu: int | None = None
@@ -82,12 +85,14 @@ def cluster(
     inter: LinkLike | None = None,
     price: Price = "catalogue",
     speed: float = 1.0,
+    domains: Sequence[DomainLike] | None = None,
     name: str | None = None,
 ) -> Cluster:
     """Equal nodes: of a known machine (`cluster("aws-p4d.24xlarge", nodes=2)`) or around a device.
 
     What is left out comes from the machine, or from the node in which the device is most often found. `price` is
-    that of one whole node in USD per hour; "catalogue" looks it up and None leaves it unknown.
+    that of one whole node in USD per hour; "catalogue" looks it up and None leaves it unknown. `domains` are levels beside
+    the host and the cluster, such as Domain(num_devices=72, link=...) for hosts that share an NVLink rack.
     """
     group, offer = _make_group(
         machine,
@@ -98,6 +103,7 @@ def cluster(
         inter=inter,
         price=price,
         speed=speed,
+        domains=domains,
     )
     title = name or f"{group.num_nodes} x {machine or f'{group.devices_per_node} {group.device.name}'}"
     return Cluster(name=title, groups=(group,), price_date=offer.date, price_source=offer.source)
@@ -177,6 +183,7 @@ def _make_group(
     inter: LinkLike | None,
     price: Price,
     speed: float,
+    domains: Sequence[DomainLike] | None = None,
 ) -> tuple[NodeGroup, Offer]:
     if machine is not None and device is not None:
         raise InvalidInput(f"give the machine {machine!r} or a device, not both; a machine has its own devices")
@@ -188,7 +195,7 @@ def _make_group(
     made = _of_machine(machine, devices_per_node) if machine is not None else None
     if made is None:
         made = _of_device(find_device(device if device is not None else str(machine)), devices_per_node)
-    chip, count, usual_intra, usual_inter, offer = made
+    chip, count, usual_intra, usual_inter, usual_domains, offer = made
     if price != "catalogue":
         offer = Offer(usd_per_hour=_check_price(price), source="given" if price is not None else "")
     group = NodeGroup(
@@ -199,11 +206,34 @@ def _make_group(
         inter=usual_inter if inter is None else make_link(inter, like=usual_inter, where="inter"),
         usd_per_hour=offer.usd_per_hour,
         speed=speed,
+        domains=usual_domains if domains is None else read_domains(domains, like=usual_intra, where="domains"),
     )
     return group, offer
 
 
-_Parts = tuple[Device, int, Link, Link, Offer]
+def read_domains(given: Sequence[DomainLike], *, like: Link, where: str) -> tuple[Domain, ...]:
+    """Domains as values or as tables with `num_devices` and a `link` in any way of naming one."""
+    if not isinstance(given, (list, tuple)):
+        raise InvalidInput(f"{where} must be a list of tables with num_devices and link, not {given!r}")
+    made: list[Domain] = []
+    for index, each in enumerate(given):
+        at = f"{where}[{index}]"
+        if isinstance(each, Domain):
+            made.append(each)
+            continue
+        if not isinstance(each, Mapping):
+            raise InvalidInput(f"{at} must be a table with num_devices and link, not {each!r}")
+        _check_keys(each, ("num_devices", "link"), at)
+        _check_count(f"{at}.num_devices", each.get("num_devices"))
+        made.append(
+            Domain(
+                num_devices=each["num_devices"], link=make_link(each.get("link", like), like=like, where=f"{at}.link")
+            )
+        )
+    return tuple(made)
+
+
+_Parts = tuple[Device, int, Link, Link, tuple[Domain, ...], Offer]
 
 
 def _of_machine(name: str, devices_per_node: int | None) -> _Parts | None:
@@ -220,7 +250,10 @@ def _of_machine(name: str, devices_per_node: int | None) -> _Parts | None:
             f"devices_per_node is {devices_per_node}; {found.name} has {found.devices_per_node}, so ask for at most that"
         )
     offer = Offer(usd_per_hour=found.usd_per_hour, date=found.price_date, source=found.price_source)
-    return found.device, devices_per_node or found.devices_per_node, found.intra, found.inter, offer
+    count = devices_per_node or found.devices_per_node
+    # A host of which a job uses only some devices leaves its domain as it is.
+    domains = tuple(each for each in found.domains if each.num_devices % count == 0 or count % each.num_devices == 0)
+    return found.device, count, found.intra, found.inter, domains, offer
 
 
 def _of_device(chip: Device, devices_per_node: int | None) -> _Parts:
@@ -237,7 +270,10 @@ def _of_device(chip: Device, devices_per_node: int | None) -> _Parts:
     most_hosts = max(1.0, (typical.domain or 0) / typical.devices_per_node)
     num_ports = max(1, round(typical.num_ports * min(most_hosts, count / typical.devices_per_node)))
     usual_intra, usual_inter = link(typical.intra), bundle(link(typical.inter), num_ports=num_ports)
-    return chip, count, usual_intra, usual_inter, find_offer(chip, devices_per_node=count)
+    # Hosts of the usual size share the links that reach beyond them; a larger "node" is a whole slice or rack by itself.
+    shares = typical.domain is not None and count <= typical.devices_per_node and typical.domain % count == 0
+    domains = (Domain(num_devices=typical.domain, link=usual_intra),) if shares and typical.domain else ()
+    return chip, count, usual_intra, usual_inter, domains, find_offer(chip, devices_per_node=count)
 
 
 def _group_from(data: Any, *, where: str) -> tuple[NodeGroup, Offer]:
@@ -270,6 +306,7 @@ def _group_from(data: Any, *, where: str) -> tuple[NodeGroup, Offer]:
             inter=group.get("inter"),
             price=group.get("usd_per_hour", "catalogue"),
             speed=_check_number("speed", group.get("speed", 1.0)),
+            domains=group.get("domains"),
         )
     except UnknownName:
         raise
@@ -281,11 +318,13 @@ def _own_group(chip: Device, group: Mapping[str, Any], where: str) -> tuple[Node
     price = group.get("usd_per_hour")
     _check_count(f"{where}.num_nodes", group.get("num_nodes", 1))
     _check_count(f"{where}.devices_per_node", group["devices_per_node"])
+    intra = make_link(group["intra"], like=link("pcie4-x16"), where=f"{where}.intra")
     made = NodeGroup(
         device=chip,
         num_nodes=group.get("num_nodes", 1),
         devices_per_node=group["devices_per_node"],
-        intra=make_link(group["intra"], like=link("pcie4-x16"), where=f"{where}.intra"),
+        intra=intra,
+        domains=read_domains(group.get("domains", ()), like=intra, where=f"{where}.domains"),
         inter=make_link(group["inter"], like=link("ethernet-10g"), where=f"{where}.inter"),
         usd_per_hour=_check_price(price),
         speed=_check_number("speed", group.get("speed", 1.0)),
@@ -342,6 +381,7 @@ def _build(name: str) -> NodeType:
         devices_per_node=facts["devices_per_node"],
         intra=link(intra),
         inter=inter,
+        domains=read_domains(facts.get("domains", ()), like=link(intra), where=f"machine {name}"),
         network_source=table.sources[facts["network_source"]],
         network_confidence=facts["network_confidence"],
         price_source=table.sources.get(facts.get("price_source", ""), ""),

@@ -8,13 +8,14 @@ from traincast.catalog.devices import device_entry
 from traincast.catalog.links import link_entry
 from traincast.catalog.names import load_facts
 from traincast.catalog.nodes import node
+from traincast.catalog.stacks import find_stack, stack, stack_names
 from traincast.catalog.workloads import workloads
 from traincast.errors import UnknownName
 from traincast.files import encode
 
 TABLES = {"devices": "device", "links": "link", "nodes": "node", "workloads": "model", "datasets": "dataset"}
 """Kind of entry to the table that holds it."""
-KINDS = tuple(TABLES)
+KINDS = (*TABLES, "stacks")
 _SEARCHED = (
     *("name", "title", "aliases", "vendor", "architecture", "provider", "instance", "kind", "device", "price_region"),
     *("family", "dataset"),
@@ -32,12 +33,14 @@ def kind_of(name: str) -> str:
     for kind, facts in tables.items():
         if facts.get(name) is not None:
             return kind
+    if find_stack(name) is not None:
+        return "stacks"
     known = [each for facts in tables.values() for each in (*facts.entries, *facts.aliases())]
     raise UnknownName("name", name, KINDS, plural="kinds of entries", also=known)
 
 
 def entry_names(kind: str) -> tuple[str, ...]:
-    return tuple(load_facts(TABLES[kind]).entries)
+    return stack_names() if kind == "stacks" else tuple(load_facts(TABLES[kind]).entries)
 
 
 def list_records(kind: str, *, text: str | None = None) -> list[dict[str, Any]]:
@@ -54,6 +57,8 @@ def find_record(kind: str, name: str) -> dict[str, Any]:
     if kind == "workloads":
         found = load_facts(TABLES[kind]).find(name)
         return next(encode(each) for each in workloads() if each.name == found)
+    if kind == "stacks":
+        return {"name": stack(name).name, **encode(stack(name))}
     if kind == "datasets":
         record = encode(dataset(name))
     elif kind == "nodes":

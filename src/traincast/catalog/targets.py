@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from traincast.catalog.names import load_facts
 from traincast.errors import InvalidInput
 from traincast.spec import Range
-
-_NORMAL_90 = 1.645
+from traincast.units import NORMAL_90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,7 @@ class Target:
         """With the interval that nine of ten runs fall into. Outside the batches that were run, the nearest of them."""
         inside = min(max(global_batch, self.smallest_batch), self.largest_batch)
         value = self.samples * math.exp(self.per_octave * math.log2(inside / self.batch))
-        factor = math.exp(_NORMAL_90 * self.spread)
+        factor = math.exp(NORMAL_90 * self.spread)
         return Range(value=value, low=value / factor, high=value * factor)
 
     def covers(self, global_batch: float) -> bool:

@@ -211,6 +211,11 @@ def name_style(arch: str) -> str | None:
     return key if key in STYLES or key in OTHER_ARCHS else None
 
 
+def style_of_task(arch: str, *, dataset: str, mode: str) -> str:
+    """The style of an architecture that ends in another head where it is fine-tuned or served than where it is pre-trained."""
+    return "bert-squad" if arch == "bert" and ("squad" in dataset or mode == "inference") else arch
+
+
 def find_style(arch: str) -> dict[str, Any]:
     key = name_style(arch)
     if key not in STYLES:
@@ -261,3 +266,9 @@ def _count(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidInput(f"{name} = {value!r}; it must be a whole number of at least 1")
     return value
+
+
+def has_varying_inputs(name: str) -> bool:
+    """Whether a workload of the catalogue is fed samples of several sizes; False for what is not there."""
+    entry = load_facts("model").entries.get(name)
+    return bool(entry and entry.get("varying_inputs", False))

@@ -20,13 +20,16 @@ COMMANDS = {
     "profile": "Measure operators, collectives and steps on this machine.",
     "design": "Choose the few measurements that are worth their price.",
     "compare": "Lay a profiler trace beside the forecast of its job.",
-    "calibrate": "Fit the cost model to measurements.",
+    "calibrate": "Measure this machine, so that forecasts for it become sharp.",
+    "learn": "Learn from measured runs: a calibration that every command takes.",
     "resources": "Forecast how busy GPU, memory and network are.",
     "schedule": "Simulate a cluster whose scheduler uses forecasts.",
     "similar": "Find the known workloads most like this one, and how they behaved.",
     "testbed": "Run real distributed steps on an emulated cluster.",
     "store": "Keep, list and export measurements.",
     "serve": "Answer forecasts over HTTP, with a page.",
+    "work": "Run plans and schedules for services that share a database.",
+    "token": "Add, list or remove the tokens of a service.",
 }
 """Every command and its line in the help. A command lives in the module of its name, as a function of its name."""
 

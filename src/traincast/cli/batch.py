@@ -1,12 +1,14 @@
 """`traincast batch`: a table of cases in, a table of answers out."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from traincast.cli import options
+from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
 
 
@@ -15,7 +17,16 @@ def batch(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where the predictions go (.parquet or .csv).", show_default=False)
     ],
-    given: options.Given = None,
+    calibration: CalibrationOption = None,
+    given: GivenOption = None,
+    commands: Annotated[
+        Path | None,
+        typer.Option(
+            "--commands",
+            help="Write the `traincast forecast` command that asks the same, a line for each row.",
+            show_default=False,
+        ),
+    ] = None,
     source: options.OnlySources = None,
     workers: options.Workers = 0,
     engine: options.Engine = "processes",
@@ -29,22 +40,26 @@ def batch(
 
     check_target(output)
 
-    from traincast.accuracy.batch import answer_rows, choose_workers
-    from traincast.accuracy.cases import keep_sources, read_rows
+    from traincast.accuracy.batch import LONG_TABLE, answer_rows, choose_workers
+    from traincast.accuracy.cases import hide_results, keep_sources, read_rows
     from traincast.accuracy.predictions import OK, UNSUPPORTED, write_predictions
+    from traincast.accuracy.runs import label_rows
     from traincast.cli.progress import watch
     from traincast.report.document import format_json
 
     rows = keep_sources(read_rows(cases), source or ())
-    known = read_rows(given) if given is not None else []
+    asked = label_rows(hide_results(rows)) if given is not None and len(rows) < LONG_TABLE else None
     predictions = answer_rows(
         rows,
-        given=known,
+        calibration=load_learned(calibration, given, asked=asked),
         progress=lambda items: watch(items, label="cases"),
         workers=workers if engine == "ray" else workers or choose_workers(len(rows)),
         engine=engine,
     )
     write_predictions(predictions, output)
+    if commands is not None:
+        learned = options.given(calibration=calibration, given=given)
+        _write_commands(rows, commands, [word for name, value in learned.items() for word in (f"--{name}", str(value))])
     statuses = Counter(prediction.status for prediction in predictions)
     reasons = Counter(prediction.reason for prediction in predictions if prediction.status == UNSUPPORTED)
     if json:
@@ -63,3 +78,23 @@ def batch(
     say(f"{len(predictions):,} cases: {statuses[OK]:,} answered, {statuses[UNSUPPORTED]:,} unsupported -> {output}")
     for reason, count in reasons.most_common(5):
         say(f"  {count:>6,} x {reason[:140]}")
+
+
+def _write_commands(rows: Sequence[Mapping[str, Any]], file: Path, learned: Sequence[str]) -> None:
+    """One line for each row, in order; a row that cannot be asked says why behind a #. `learned`: ends every line."""
+    import shlex
+
+    from traincast.accuracy.cases import hide_results, parse_case
+    from traincast.accuracy.translate import translate
+    from traincast.cli.questions import write_command
+    from traincast.errors import TraincastError
+    from traincast.files import write_whole
+
+    lines = []
+    for row in hide_results(rows):
+        try:
+            words = write_command(translate(parse_case(row)).question)
+            lines.append(shlex.join([*words, *learned]))
+        except TraincastError as error:
+            lines.append(f"# {' '.join(str(error).split())}")
+    write_whole(file, "\n".join(lines) + "\n")

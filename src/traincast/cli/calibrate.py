@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from traincast.learn import Candidates, Load, WorkerOutcome
     from traincast.profile.protocol import Subject
     from traincast.profile.settings import Setting
-    from traincast.spec.measurement import Calibration
+    from traincast.spec.measurement import MachineRates
 
 
 def calibrate(
@@ -61,6 +61,7 @@ def calibrate(
     from traincast.profile.protocol import Protocol
     from traincast.profile.testbed import require_root
     from traincast.report.document import format_json
+    from traincast.spec import Calibration
     from traincast.store import Store
     from traincast.units import parse_seconds, show_seconds
 
@@ -80,7 +81,8 @@ def calibrate(
         )  # fmt: skip
     # After the pinning to one core has ended: the nodes of a test-bed share all cores.
     synced = _synchronise(outcome.calibration, candidates, settings, store, budget_s) if settings else None
-    save_calibration(synced.calibration if synced else outcome.calibration, out)
+    rates = synced.calibration if synced else outcome.calibration
+    save_calibration(Calibration(name=name, machine=rates, sources=(str(store),)), out)
     if json:
         answer = {
             "calibration": str(out), "name": name, "measuring_s": outcome.measuring_s, "num_operators": outcome.num_operators,
@@ -114,11 +116,11 @@ def calibrate(
             say(f"  what they took is itself known within ±{synced.noise:.1%}")
     for line in (*outcome.unmeasured, *(synced.unmeasured if synced else ()))[:5]:
         say(f"not measured: {line}")
-    say(f"kept in {out}; `load_calibration` and `Calibrated` of traincast.learn make it the costs of a forecast")
+    say(f"kept in {out}; use it with --calibration {out}")
 
 
 def _synchronise(
-    calibration: "Calibration", candidates: "Candidates", settings: "Sequence[Setting]", store: Path, budget_s: float
+    calibration: "MachineRates", candidates: "Candidates", settings: "Sequence[Setting]", store: Path, budget_s: float
 ) -> "WorkerOutcome":
     from functools import partial
 

@@ -16,7 +16,8 @@ def capture(
     source: Annotated[
         str,
         typer.Argument(
-            help="my_file.py:build, model.onnx, a Hugging Face config.json, or a TensorFlow saved_model/ or graph.pb.",
+            help="my_file.py:build, model.onnx, model.keras, a Hugging Face config.json, or a TensorFlow saved_model/, graph.pb "
+            "or model.meta.",
             show_default=False,
         ),
     ],
@@ -39,6 +40,20 @@ def capture(
     checkpointing: Annotated[
         bool, typer.Option("--checkpointing", help="Turn on the activation checkpointing of a Hugging Face model.")
     ] = False,
+    kernels: Annotated[
+        str | None,
+        typer.Option(
+            "--kernels",
+            help="fast: known kernels in the place of their loops; reference: the loops.",
+            show_default=False,
+        ),
+    ] = None,
+    loop_length: Annotated[
+        int | None,
+        typer.Option(
+            "--loop-length", help="Rounds of a loop of a TensorFlow graph that the data end.", show_default=False
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Record the whole training step of a model, without a GPU and without allocating its weights.
@@ -64,7 +79,8 @@ def capture(
 
     recorded = load_source(
         source, batch=batch, seq=seq, precision=precision, mode=mode, optimizer=optimizer, attention=attention,
-        accumulate=accumulate, checkpointing=checkpointing, scalable=any_batch,
+        accumulate=accumulate, checkpointing=checkpointing, scalable=any_batch, loop_length=loop_length,
+        kernels=kernels,
     )  # fmt: skip
     if is_terminal:
         sys.stderr.write("\x1b[K")

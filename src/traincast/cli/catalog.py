@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from traincast.report.paint import Paint
     from traincast.report.table import Table
 
-KINDS = ("devices", "links", "nodes", "workloads", "datasets")
+KINDS = ("devices", "links", "nodes", "workloads", "datasets", "stacks")
 
 
 def _complete_kind(incomplete: str) -> list[str]:
@@ -35,7 +35,7 @@ def catalog(
     json: Json = False,
     color: Color = "auto",
 ) -> None:
-    """List and show known devices, links, nodes, prices, workloads and data sets.
+    """List and show known devices, links, nodes, prices, workloads, data sets and stacks.
 
     `traincast catalog devices --filter hopper` lists, `traincast catalog devices h100` shows one entry with the source
     of each figure, `traincast catalog h100` finds a name of any kind.
@@ -216,6 +216,23 @@ def _workload_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
     return Table(headings=headings, rows=rows, left=left, title="Workloads")
 
 
+def _stack_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
+    from traincast.report.table import Table
+
+    rows = tuple(
+        (
+            paint(record["name"], "cyan"),
+            record.get("title", ""),
+            record.get("like", ""),
+            str(record.get("num_steps") or paint("prior", "dim")),
+            f"{record.get('log_sigma', 0.06):.0%}",
+        )
+        for record in records
+    )
+    headings = ("stack", "what it is", "like", "fitted to steps", "log sigma of a step")
+    return Table(headings=headings, rows=rows, left=frozenset(headings[:3]), title="Software stacks")
+
+
 _UNITS = ("matrix_flop_per_s", "vector_flop_per_s")
 _TABLES = {
     "devices": _device_table,
@@ -223,6 +240,7 @@ _TABLES = {
     "nodes": _node_table,
     "workloads": _workload_table,
     "datasets": _dataset_table,
+    "stacks": _stack_table,
 }
 
 
@@ -245,7 +263,18 @@ def _show(kind: str, record: dict[str, Any], paint: "Paint") -> str:
     return "\n".join(lines)
 
 
-_HIDDEN = {"name", "title", "sources", "source", "notes", "corrected", "aliases", "network_source", "price_source"}
+_HIDDEN = {
+    "name",
+    "title",
+    "sources",
+    "source",
+    "notes",
+    "corrected",
+    "aliases",
+    "network_source",
+    "price_source",
+    "provenance",
+}
 
 
 def _figures(record: dict[str, Any], prefix: str = "") -> "list[tuple[str, str]]":
@@ -297,6 +326,8 @@ def _remarks(kind: str, record: dict[str, Any]) -> "list[tuple[str, str]]":
         remarks += [(f"source of {'all other figures' if k == '*' else k}", v) for k, v in sorted(own.items())[::-1]]
     elif record.get("source"):
         remarks.append(("source", record["source"]))
+    if record.get("provenance"):
+        remarks.append(("where it comes from", record["provenance"]))
     if record.get("network_source"):
         remarks.append(("source of the network", record["network_source"]))
     if record.get("price_source"):

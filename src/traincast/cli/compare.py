@@ -1,5 +1,6 @@
 """`traincast compare`: a recorded trace beside the forecast of the same job."""
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -7,31 +8,18 @@ from typing import Annotated
 import typer
 
 from traincast.cli import options
+from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
+from traincast.cli.questions import takes_question
+from traincast.spec import Question
 
 
+@takes_question(without=("steps",))
 def compare(
     trace: Annotated[Path, typer.Argument(help="A trace of torch.profiler (.json or .json.gz).", show_default=False)],
-    source: options.Source,
-    device: options.Device = None,
-    nodes: options.Nodes = None,
-    devices_per_node: options.DevicesPerNode = None,
-    intra: options.Intra = None,
-    inter: options.Inter = None,
-    batch: options.Batch = None,
-    seq: options.Seq = None,
-    precision: options.Precision = None,
-    mode: options.Mode = None,
-    optimizer: options.Optimizer = None,
-    attention: options.Attention = None,
-    stack: Annotated[str | None, typer.Option("--stack", help="Software that ran it; default: pytorch.")] = None,
-    compiled: options.Compiled = False,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            "--calibration", help="Of the machine of the trace, made by `traincast calibrate`; a CPU needs it."
-        ),
-    ] = None,
+    question: Question,
+    calibration: CalibrationOption = None,
+    given: GivenOption = None,
     steps: Annotated[
         int | None,
         typer.Option("--steps", min=1, help="Steps in the trace, where it does not mark them (ProfilerStep)."),
@@ -49,25 +37,24 @@ def compare(
     from traincast.accuracy.traces import compare_trace, device_of_trace
     from traincast.errors import InvalidInput
     from traincast.forecast import forecast
-    from traincast.forecast.request import Request, WorkloadOptions, build_job, complete_plan, load_source, resolve
+    from traincast.forecast.resolve import complete_plan, fill_in, pose_job, resolve
     from traincast.report.compare import document_comparison, format_comparison
     from traincast.report.document import format_json
     from traincast.report.paint import choose_paint
 
-    workload = WorkloadOptions(
-        batch=batch, seq=seq, precision=precision, mode=mode, optimizer=optimizer, attention=attention
-    )
-    job = options.given(stack=stack, compiled=compiled or None)
-    found = device or device_of_trace(trace)
-    if calibration is not None:
+    question = fill_in(question)
+    found = question.cluster.get("device") or question.cluster.get("node") or device_of_trace(trace)
+    learned = load_learned(calibration, given)
+    if learned is not None and learned.machine is not None:
+        from traincast.cost.calibrated import Calibrated
         from traincast.cost.pricing import Pricing
         from traincast.integrate.here import cluster_of_cores
-        from traincast.learn import Calibrated, load_calibration
 
-        kept = load_calibration(calibration)
+        kept = learned.machine
         cluster = cluster_of_cores(kept)
-        asked, plan = build_job(job, load_source(source, workload)), complete_plan({}, num_devices=1)
-        costs = Calibrated(calibration=kept, others=Pricing().estimate)
+        plan = complete_plan({}, num_devices=1)
+        asked = pose_job(question, plan)
+        costs = Calibrated(rates=kept, others=Pricing().estimate)
         answer = forecast(asked, cluster, plan, costs=costs, draw=True)
     elif found is None:
         raise InvalidInput(
@@ -75,12 +62,12 @@ def compare(
             "--calibration, or name a --device"
         )
     else:
-        table = options.given(
-            device=found, nodes=nodes, devices_per_node=devices_per_node, intra=intra, inter=inter
-        )  # fmt: skip
-        resolved = resolve(Request(source=source, workload=workload, cluster=table, job=job))
+        cluster_options = (
+            question.cluster if {"device", "node", "groups"} & question.cluster.keys() else {"device": found}
+        )
+        resolved = resolve(dataclasses.replace(question, cluster={**cluster_options, **question.cluster}))
         asked = resolved.job
-        answer = forecast(asked, resolved.cluster, resolved.parallelism, draw=True)
+        answer = forecast(asked, resolved.cluster, resolved.parallelism, calibration=learned, draw=True)
     compared = compare_trace(trace, answer, asked.graph, num_steps=steps)
     if json:
         say(format_json(document_comparison(compared)))

@@ -155,7 +155,8 @@ def _workloads(models: str) -> "tuple[list[str], NDArray[np.float64], list[int]]
     """Whole workloads as points of the embedding, and after them those that were measured."""
     from traincast.embed import load_atlas, summarize
     from traincast.errors import InvalidInput
-    from traincast.forecast.request import WorkloadOptions, load_source
+    from traincast.forecast.resolve import load_source
+    from traincast.spec import WorkloadOptions
 
     names = [word.strip() for word in models.split(",") if word.strip()]
     if not names:

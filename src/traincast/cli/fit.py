@@ -1,5 +1,6 @@
 """`traincast fit`: the largest batch and the longest sequence that fit, and what to change first where nothing does."""
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,44 +8,23 @@ from typing import Annotated, Any
 import typer
 
 from traincast.cli import options
+from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
+from traincast.cli.questions import takes_question
+from traincast.spec import Question
 
 MOST_PARTS = 5
 """Of the peak, largest first."""
 
 
+@takes_question()
 def fit(
-    source: options.Source,
-    device: options.Device = None,
-    machine: options.Machine = None,
-    nodes: options.Nodes = None,
-    devices_per_node: options.DevicesPerNode = None,
-    intra: options.Intra = None,
-    inter: options.Inter = None,
-    batch: options.Batch = None,
-    seq: options.Seq = None,
-    precision: options.Precision = None,
-    mode: options.Mode = None,
-    optimizer: options.Optimizer = None,
-    attention: options.Attention = None,
-    adapter_rank: Annotated[
-        int | None,
-        typer.Option("--adapter-rank", help="Train low-rank adapters (LoRA) of this rank, the model frozen."),
-    ] = None,
-    frozen_dtype: Annotated[
-        str | None, typer.Option("--frozen-dtype", help="Store frozen weights in fp4 (QLoRA) or int8.")
-    ] = None,
-    recompute: options.Recompute = None,
-    dp: options.DataParallel = None,
-    tp: options.TensorParallel = None,
-    pp: options.PipelineStages = None,
-    cp: options.ContextParallel = None,
-    zero: options.Zero = None,
-    micro_batches: options.MicroBatches = None,
-    sequence_parallel: options.SequenceParallel = False,
+    question: Question,
     confidence: Annotated[
         float, typer.Option("--confidence", "-c", help="How sure it must be to fit, between 0 and 1.")
     ] = 0.95,
+    calibration: CalibrationOption = None,
+    given: GivenOption = None,
     svg: Annotated[
         Path | None, typer.Option("--svg", help="Draw the memory of the fullest rank over one pass to an SVG file.")
     ] = None,
@@ -55,52 +35,45 @@ def fit(
 
     Example: traincast fit llama-2-7b --device a100-80g -g 8 --precision bf16 --seq 4096 --zero 3 --confidence 0.99
     """
-    import dataclasses
-
-    from traincast.forecast.request import (
-        Request,
-        WorkloadOptions,
-        build_cluster,
-        build_job,
-        complete_plan,
-        load_source,
-    )
+    from traincast.forecast.resolve import build_cluster, choose_stack, complete_question, fill_in, pose_job
     from traincast.plan.fit import find_fit
     from traincast.report.document import format_json
     from traincast.spec import Job, Parallelism
 
-    options_given = WorkloadOptions(
-        batch=batch, seq=seq, precision=precision, mode=mode, optimizer=optimizer, attention=attention,
-        adapter_rank=adapter_rank, frozen_dtype=frozen_dtype,
-    )  # fmt: skip
-    request = Request(
-        source=source,
-        workload=options_given,
-        cluster=options.given(
-            device=device, node=machine, nodes=nodes, devices_per_node=devices_per_node, intra=intra, inter=inter
-        ),
-        parallelism=options.given(
-            data=dp, tensor=tp, pipeline=pp, context=cp, zero=zero, micro_batches=micro_batches, recompute=recompute,
-            sequence_parallel=sequence_parallel or None,
-        ),
-    )  # fmt: skip
-    cluster = build_cluster(request)
-    plan = complete_plan(request.parallelism, num_devices=cluster.num_devices)
+    assumptions: list[str] = []
+    whole = fill_in(question)
+    stack = choose_stack(whole.job, assumptions)
+    cluster = build_cluster(whole, said=assumptions)
+    whole, plan = complete_question(whole, cluster, stack, assumptions)
+    asked = whole.workload
 
     def pose(size: int, length: int | None, chosen: Parallelism) -> Job:
-        asked = dataclasses.replace(options_given, batch=size, seq=length)
-        return build_job({}, load_source(source, asked, recompute=chosen.recompute))
+        # Without a length a model is asked for with its own.
+        at = dataclasses.replace(whole, workload=dataclasses.replace(asked, batch=size, seq=length))
+        return pose_job(at, chosen, cluster=cluster, stack=stack)
 
-    found = find_fit(pose, cluster, plan, batch=1 if batch is None else batch, seq=seq, confidence=confidence)
+    batch = 1 if asked.batch is None else asked.batch
+    found = find_fit(
+        pose,
+        cluster,
+        plan,
+        batch=batch,
+        seq=asked.seq,
+        confidence=confidence,
+        calibration=load_learned(calibration, given),
+    )
     if svg is not None:
-        _draw(svg, found.now, pose(found.batch, seq, plan), plan)
+        _draw(svg, found.now, pose(found.batch, asked.seq, plan), plan)
     if json:
-        say(format_json(found.document()))
+        say(format_json({**found.document(), "assumptions": list(dict.fromkeys(assumptions))}))
         return
 
     from traincast.report.paint import choose_paint
+    from traincast.report.text import format_assumptions
 
-    say(_describe(found, paint=choose_paint(sys.stdout, color=color)))
+    paint = choose_paint(sys.stdout, color=color)
+    say(_describe(found, paint=paint))
+    say("\n" + format_assumptions(assumptions, paint=paint))
 
 
 def _draw(file: Path, now: Any, job: Any, plan: Any) -> None:

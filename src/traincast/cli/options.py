@@ -1,6 +1,5 @@
 """Options that several commands share, so that one word means one thing everywhere."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -30,8 +29,13 @@ def given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
-Color = Annotated[str, typer.Option("--color", help="auto, always or never; auto respects NO_COLOR and FORCE_COLOR.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.", rich_help_panel="Output")]
+Color = Annotated[
+    str,
+    typer.Option(
+        "--color", help="auto, always or never; auto respects NO_COLOR and FORCE_COLOR.", rich_help_panel="Output"
+    ),
+]
 Source = Annotated[
     str,
     typer.Argument(
@@ -59,10 +63,6 @@ Optimizer = Annotated[str | None, typer.Option("--optimizer", help="adamw, adam,
 Attention = Annotated[str | None, typer.Option("--attention", help="eager or flash.")]
 Recompute = Annotated[
     str | None, typer.Option("--recompute", help="Activation recomputation: none, selective, products or full.")
-]
-Given = Annotated[
-    Path | None,
-    typer.Option("--given", help="Table of measured cases that may be used to calibrate.", show_default=False),
 ]
 OnlySources = Annotated[
     list[str] | None,

@@ -1,38 +1,66 @@
 """`traincast serve`: the service and its page on a port."""
 
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from traincast.cli import options
 from traincast.cli.output import say
 
+if TYPE_CHECKING:
+    from traincast.service.limits import Settings
+
+State = Annotated[
+    Path | None,
+    typer.Option("--state", help="SQLite file for models, jobs and tokens; default: in the user's data folder."),
+]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        envvar="TRAINCAST_DATABASE",
+        help="postgresql://... instead of a file: several services and workers share it.",
+    ),
+]
+JobTimeout = Annotated[float, typer.Option("--job-timeout", help="Seconds that one plan or schedule may take.")]
+
 
 def serve(
     host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0: every one.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0: any free one.")] = 8400,
-    state: Annotated[
-        Path | None,
-        typer.Option("--state", help="SQLite file for models and jobs; default: in the user's data folder."),
-    ] = None,
+    state: State = None,
+    database: Database = None,
     token: Annotated[
         str | None,
         typer.Option("--token", envvar="TRAINCAST_TOKEN", help="Ask callers for it; better set as TRAINCAST_TOKEN."),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", help="A name by which callers may reach this service; may be repeated."),
+    ] = None,
     cors: Annotated[
         str | None, typer.Option("--cors", help="A web origin whose pages may call, such as https://example.org.")
     ] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="Processes that answer forecasts.")] = 2,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, max=256, help="Processes that answer forecasts; default: one a core."),
+    ] = None,
     job_workers: Annotated[
-        int, typer.Option("--job-workers", min=1, max=64, help="Processes that work on plans and schedules.")
+        int, typer.Option("--job-workers", min=0, max=64, help="Processes that work on plans and schedules.")
     ] = 1,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", min=0, help="Requests a second of one client; 0: any. Default: 100, on loopback any."),
+    ] = None,
+    audit: Annotated[
+        Path | None, typer.Option("--audit-log", help="File for a line about every change and refusal.")
+    ] = None,
     max_body: Annotated[str, typer.Option("--max-body", help="Largest upload, such as 32MiB.")] = "32MiB",
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds that one forecast may take.")] = 20.0,
-    job_timeout: Annotated[
-        float, typer.Option("--job-timeout", help="Seconds that one plan or schedule may take.")
-    ] = 900.0,
+    job_timeout: JobTimeout = 900.0,
     json: options.Json = False,
 ) -> None:
     """Answer forecasts over HTTP, with a page.
@@ -46,35 +74,63 @@ def serve(
         from traincast.service.run import run_service
     except ImportError as error:
         raise MissingExtra("fastapi", "service", "the service") from error
-    from traincast.service.limits import Limits, Settings
+    from traincast.service.limits import LOOPBACK, Limits, Settings
 
     if token is not None and len(token) < 8:
         raise InvalidInput(f"the token has {len(token)} characters; use at least 8")
+    is_local = host in LOOPBACK
     settings = Settings(
-        state=state or default_state(),
+        state=find_state(state, database),
         token=token,
+        host=host,
+        allowed_hosts=tuple(name.lower() for name in allow_host or ()),
         cors_origin=cors,
-        workers=workers,
+        workers=workers or count_cores(),
         job_workers=job_workers,
+        rate_per_s=rate if rate is not None else 0.0 if is_local else 100.0,
+        audit=audit,
         limits=Limits(body_bytes=int(parse_bytes(max_body)), request_s=timeout, job_s=job_timeout),
     )
-    if host not in ("127.0.0.1", "::1", "localhost") and token is None:
-        sys.stderr.write(
-            f"traincast: anybody who reaches {host}:{port} may ask; set TRAINCAST_TOKEN to ask for a token\n"
-        )
 
     def announce(url: str) -> None:
         import json as encoder
 
-        say(encoder.dumps({"url": url, "state": str(settings.state)}) if json else f"traincast answers at {url}")
+        shown = {"url": url, "state": "postgresql" if database else settings.state}
+        say(encoder.dumps(shown) if json else f"traincast answers at {url}")
         sys.stdout.flush()
 
-    run_service(settings, host=host, port=port, announce=announce)
+    run_service(settings, port=port, announce=announce)
+
+
+def find_state(state: Path | None, database: str | None) -> str:
+    """The file or the URL that was asked for, or the user's own file."""
+    from traincast.errors import InvalidInput
+    from traincast.service.state import is_url
+
+    if database is None:
+        return str(state or default_state())
+    if state is not None:
+        raise InvalidInput("--state and --database both say where models and jobs are kept; give one of them")
+    if not is_url(database):
+        raise InvalidInput(
+            f"--database {database.partition(':')[0]}:...; give postgresql://USER:PASSWORD@HOST:PORT/NAME"
+        )
+    return database
 
 
 def default_state() -> Path:
     """Where the user's programs keep data (XDG base directories)."""
-    import os
-
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(home) / "traincast" / "service.db"
+
+
+def count_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def make_work_settings(state: str, *, job_workers: int, job_timeout_s: float) -> "Settings":
+    """Of a process that runs jobs and answers nobody."""
+    from traincast.service.limits import Limits, Settings
+
+    return Settings(state=state, workers=1, job_workers=job_workers, limits=Limits(job_s=job_timeout_s))

@@ -8,6 +8,8 @@ import typer
 
 from traincast.cli import options
 from traincast.cli.output import say
+from traincast.cli.questions import takes_question
+from traincast.spec import Question
 
 if TYPE_CHECKING:
     from traincast.embed import Neighbour
@@ -16,8 +18,9 @@ if TYPE_CHECKING:
 DEVICE = "a100-80g"
 
 
+@takes_question(sections=("workload",))
 def similar(
-    source: options.Source,
+    question: Question,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many neighbours.")] = 5,
     device: Annotated[
         str,
@@ -28,9 +31,6 @@ def similar(
             autocompletion=options.complete_device,
         ),
     ] = DEVICE,
-    batch: options.Batch = None,
-    seq: options.Seq = None,
-    precision: options.Precision = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -52,12 +52,12 @@ def similar(
     Example: traincast similar resnet50 -n 5, or traincast similar my_model.py:build --workers 4 --link 1gbit
     """
     from traincast.embed import UNFAMILIAR, load_atlas, summarize
-    from traincast.forecast.request import WorkloadOptions, load_source
+    from traincast.forecast.resolve import load_source
     from traincast.report.document import format_json
     from traincast.report.paint import choose_paint
     from traincast.report.table import Table, format_table
 
-    graph = load_source(source, WorkloadOptions(batch=batch, seq=seq, precision=precision))
+    graph = load_source(question.source, question.workload)
     summary, atlas = summarize(graph), load_atlas()
     neighbours = atlas.relatives(summary, count=count)
     distance = atlas.distance(summary)
@@ -102,10 +102,11 @@ def _behaviour(neighbour: "Neighbour", device: str, *, batch: int) -> dict[str, 
     if neighbour.workload.measured_s:
         return {"batch": neighbour.workload.batch_size, "measured_s": dict(neighbour.workload.measured_s)}
     from traincast.forecast import forecast
-    from traincast.forecast.request import Request, WorkloadOptions, resolve
+    from traincast.forecast.resolve import resolve
+    from traincast.spec import WorkloadOptions
 
     asked = resolve(
-        Request(
+        Question(
             source=neighbour.workload.name,
             workload=WorkloadOptions(batch=batch),
             cluster={"device": device},
@@ -158,7 +159,7 @@ def _reuse(graph: "Graph", *, workers: int, link: str, cores: float, samples: fl
 
     from traincast.catalog import cluster
     from traincast.errors import InvalidInput
-    from traincast.forecast.choose import CORE, ask_reuse
+    from traincast.forecast.arbitrate import CORE, ask_reuse
     from traincast.profile.testbed import parse_rate
     from traincast.spec import Cluster, Job, Parallelism
 

@@ -3,6 +3,7 @@
 import math
 
 from traincast.spec import Cluster, Collective, Device, Estimate, NodeGroup
+from traincast.units import NORMAL_90
 
 HOST_BYTES_PER_S = ((2023, 614e9), (2020, 410e9), (0, 256e9))
 """(year of the device from which, memory of a two-socket server of that time): DGX H100 (2 x 8 channels DDR5-4800), DGX A100
@@ -22,7 +23,7 @@ SPREAD = 0.4
 def estimate_host_task(task: Collective, cluster: Cluster) -> Estimate:
     """A copy over the device's link to its host, or an update at its share of the host's memory."""
     seconds = max(_seconds(task, group) for group in cluster.groups)
-    factor = math.exp(1.645 * SPREAD)
+    factor = math.exp(NORMAL_90 * SPREAD)
     return Estimate(
         seconds=seconds, low_s=seconds / factor, high_s=seconds * factor, limit="communication", ground="bound"
     )

@@ -1,13 +1,15 @@
 """How busy each rank is: what the timeline shows and, where runs like it were measured, what they say of it."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from traincast.errors import InvalidInput
-from traincast.resources import profile_resources
-from traincast.resources.correction import WEIGHTS, Corrected, GraphCorrection, load_graph_correction
-from traincast.resources.learned import WINDOW_S, Place
-from traincast.resources.residual import load_correction, setting_of
+from traincast.forecast.arbitrate import is_plainly_replicated
 from traincast.spec import Activity, Cluster, Job, Parallelism, ResourceProfile, Timeline
+
+if TYPE_CHECKING:
+    from traincast.resources.correction import Corrected, GraphCorrection
+    from traincast.resources.learned import Place
 
 CORE_FLOP_PER_S = 2e11
 """One core of a processor is slower than this and every accelerator faster: runs on cores say nothing about those."""
@@ -20,9 +22,12 @@ LEAST_NEARNESS = 0.05
 
 
 def describe_activity(job: Job, cluster: Cluster, plan: Parallelism, timeline: Timeline, *,
-                      correction: GraphCorrection | None = None) -> tuple[ResourceProfile, ...]:  # fmt: skip
+                      correction: "GraphCorrection | None" = None) -> tuple[ResourceProfile, ...]:  # fmt: skip
     """`correction`: fitted to runs of this very setting; without one, what our own runs on CPU nodes taught is used for CPU
     nodes and nothing for anything else."""
+    from traincast.resources import profile_resources
+    from traincast.resources.correction import WEIGHTS, load_graph_correction
+
     derived = profile_resources(timeline, cluster)
     if correction is not None:
         _check_device(correction, cluster)
@@ -35,7 +40,7 @@ def describe_activity(job: Job, cluster: Cluster, plan: Parallelism, timeline: T
     return (correct_profile(derived[0], found),) if found.nearness >= LEAST_NEARNESS else derived
 
 
-def _check_device(correction: GraphCorrection, cluster: Cluster) -> None:
+def _check_device(correction: "GraphCorrection", cluster: Cluster) -> None:
     """Runs on one device say nothing about how busy another is."""
     learned = correction.about.get("device")
     if learned is None or (learned == CORE and is_like_corpus(cluster)):
@@ -50,17 +55,14 @@ def _check_device(correction: GraphCorrection, cluster: Cluster) -> None:
 
 def expect_run_utilization(job: Job, cluster: Cluster, plan: Parallelism, timeline: Timeline) -> float | None:
     """What nvidia-smi shows over a whole run, by measured runs of data-parallel training on GPUs of one node."""
-    measured_kind = cluster.num_nodes == 1 and plan == _data_parallel(plan) and not is_like_corpus(cluster)
+    measured_kind = cluster.num_nodes == 1 and is_plainly_replicated(plan) and not is_like_corpus(cluster)
     if not measured_kind or job.graph.mode == "inference":
         return None
+    from traincast.resources.residual import load_correction, setting_of
+
     busy = 1.0 - timeline.shares.get("host", 0.0) - timeline.shares.get("bubble", 0.0)
     setting = setting_of(job.graph, device=cluster.groups[0].device.name, num_devices=cluster.num_devices)
     return load_correction().correct(busy, setting)
-
-
-def _data_parallel(plan: Parallelism) -> Parallelism:
-    """The plan without anything but replicas."""
-    return replace(Parallelism(data=plan.data), overlap=plan.overlap, bucket_bytes=plan.bucket_bytes)
 
 
 def is_like_corpus(cluster: Cluster) -> bool:
@@ -70,11 +72,13 @@ def is_like_corpus(cluster: Cluster) -> bool:
 
 
 def is_plain_data_parallel(cluster: Cluster, plan: Parallelism) -> bool:
-    return plan == _data_parallel(plan) and all(group.devices_per_node == 1 for group in cluster.groups)
+    return is_plainly_replicated(plan) and all(group.devices_per_node == 1 for group in cluster.groups)
 
 
-def place_of(cluster: Cluster) -> Place:
+def place_of(cluster: Cluster) -> "Place":
     """Of the first rank."""
+    from traincast.resources.learned import Place
+
     first = cluster.groups[0]
     return Place(
         num_ranks=cluster.num_devices,
@@ -85,8 +89,10 @@ def place_of(cluster: Cluster) -> Place:
     )
 
 
-def correct_profile(derived: ResourceProfile, found: Corrected) -> ResourceProfile:
+def correct_profile(derived: ResourceProfile, found: "Corrected") -> ResourceProfile:
     """Durations, peaks and their ranges as corrected; bytes and energy stay as derived."""
+    from traincast.resources.learned import WINDOW_S
+
     sent_per_s = {"received": derived.received_bytes / found.step_s, "sent": derived.sent_bytes / found.step_s}
 
     def corrected(resource: str) -> Activity:

@@ -1,19 +1,27 @@
-"""A job, a cluster and a plan to what the device's own meter (nvidia-smi) will show."""
+"""A lowered program to the memory of its fullest device, as the framework and as the device's own meter (nvidia-smi) see it."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from traincast.forecast import REUSING_STACKS, outside_bytes, overheads_of
 from traincast.lower import lower
-from traincast.simulate import replay_stages
+from traincast.memo import Remember, compute
+from traincast.simulate import Overheads, replay_stages
 from traincast.simulate.memory import keeps_gradients
-from traincast.simulate.reserve import LEAN, Surroundings, device_bytes, reserved_bytes, searches_algorithms
-from traincast.spec import Cluster, Job, Parallelism
+from traincast.spec import Cluster, Job, MemoryProfile, Parallelism, Program, Stack
 
-LEAN_STACKS = REUSING_STACKS | {"nanotron", "composer", "litgpt"}
-"""Stacks of transformers alone whose peaks are known to hold little beside their tensors."""
+if TYPE_CHECKING:
+    from traincast.simulate.reserve import Surroundings
 
-GREEDY_STACKS = frozenset({"nvidia-dle-tensorflow"})
-"""Stacks that take the whole device when they start (TensorFlow, unless it is told to grow)."""
+CONTEXT_BYTES = 0.75e9
+"""What the driver and libraries hold on a device beside the framework's allocator."""
+USABLE = 0.975
+"""Share of a device that requests fill, holes included, before one of them finds no room."""
+COMMUNICATOR_SHARE = 0.022
+"""Share taken by the buffers of one axis: a larger device has more channels to its peers. Found, as the share above, from
+runs that failed and from batches chosen to fill the device."""
+MEMORY_SPREAD = 0.04
+"""Scale of Student's t (two degrees of freedom) of the peak in log bytes, on models and scales left out of the fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,29 +36,65 @@ class DeviceMemory:
     """What the device has given away, context and workspaces included: nvidia-smi."""
 
 
-def surroundings_of(stack_name: str) -> Surroundings:
+def surroundings_of(stack: Stack) -> "Surroundings":
     """What lies around the allocator under a stack."""
-    return LEAN if stack_name in LEAN_STACKS else Surroundings()
+    from traincast.simulate.reserve import LEAN, Surroundings
+
+    return LEAN if stack.memory.lean else Surroundings()
 
 
-def watch_device(job: Job, cluster: Cluster, plan: Parallelism) -> DeviceMemory:
-    """Of the stage that comes nearest to filling the smallest device; its requests are replayed one by one."""
-    capacity = min(group.device.memory_bytes for group in cluster.groups)
-    stages = lower(job.graph, plan, compiled=job.compiled).stages
-    profiles = replay_stages(
-        stages,
+def outside_bytes(capacity_bytes: float, plan: Parallelism) -> float:
+    """What of a device the framework's allocator never gets to use."""
+    num_axes = sum(degree > 1 for degree in (plan.data, plan.tensor, plan.pipeline, plan.context, plan.expert))
+    return CONTEXT_BYTES + (1 - USABLE + num_axes * COMMUNICATOR_SHARE) * capacity_bytes
+
+
+def overheads_of(stack: Stack) -> Overheads:
+    """What runs of a stack hold beside their tensors."""
+    return Overheads() if stack.memory.queued_gathers else Overheads(queued_gathers=0.0)
+
+
+def profile_stages(
+    program: Program, cluster: Cluster, stack: Stack, *, remember: Remember = compute
+) -> list[MemoryProfile]:
+    """The memory of every stage of a program on the smallest device."""
+    capacity = smallest_bytes(cluster)
+    plan = program.parallelism
+    return replay_stages(
+        program.stages,
         capacity_bytes=capacity,
         micro_batches=plan.micro_batches,
         overhead_bytes=outside_bytes(capacity, plan),
-        overheads=overheads_of(job.stack),
+        overheads=overheads_of(stack),
+        spread=MEMORY_SPREAD,
         bucket_copies=plan.copies_gradients,
         replicated=plan.data > 1,
+        remember=remember,
     )
-    stage, profile = max(zip(stages, profiles, strict=True), key=lambda pair: pair[1].needed_bytes)
+
+
+def smallest_bytes(cluster: Cluster) -> float:
+    return min(group.device.memory_bytes for group in cluster.groups)
+
+
+def find_fullest(profiles: Sequence[MemoryProfile]) -> MemoryProfile:
+    """The stage that comes nearest to filling its device, with the peaks of all."""
+    worst = max(profiles, key=lambda profile: profile.needed_bytes)
+    return replace(worst, stage_peaks=tuple([profile.peak_bytes for profile in profiles]))
+
+
+def watch_device(job: Job, cluster: Cluster, plan: Parallelism, *, remember: Remember = compute) -> DeviceMemory:
+    """Of the stage that comes nearest to filling the smallest device; its requests are replayed one by one."""
+    from traincast.simulate.reserve import device_bytes, reserved_bytes, searches_algorithms
+
+    capacity = smallest_bytes(cluster)
+    program = lower(job.graph, plan, compiled=job.compiled, remember=remember)
+    profiles = profile_stages(program, cluster, job.stack, remember=remember)
+    stage, profile = max(zip(program.stages, profiles, strict=True), key=lambda pair: pair[1].needed_bytes)
     reserved = reserved_bytes(stage, profile, accumulates=keeps_gradients(stage, plan.micro_batches))
     around = surroundings_of(job.stack)
     used = device_bytes(reserved, capacity_bytes=capacity, searches=searches_algorithms(stage), around=around)
-    if job.stack in GREEDY_STACKS:
+    if job.stack.memory.greedy:
         used = around.full * capacity
     live = profile.peak_bytes - profile.by_role.get("allocator", 0.0)
     return DeviceMemory(live_bytes=live, reserved_bytes=reserved, used_bytes=used)

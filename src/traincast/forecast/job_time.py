@@ -4,9 +4,8 @@ import math
 
 from traincast.resources import IDLE_POWER
 from traincast.spec import Cluster, Estimate, Job, JobTime, Range, Timeline
-from traincast.units import HOUR_S
+from traincast.units import HOUR_S, NORMAL_90
 
-NORMAL_90 = 1.645
 COMPILE_S_PER_OP = 0.1
 """torch.compile traces, fuses and builds kernels for about ten ops a second without a warm cache; an order of magnitude, from no
 measurement of ours. Give `compile_s` where it matters."""

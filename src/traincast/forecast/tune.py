@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from traincast.cost.collectives import find_route
 from traincast.cost.pricing import Pricing
-from traincast.cost.stack import TUNABLE, Stack, read_constants, with_constants
-from traincast.lower import lower
+from traincast.cost.stack import TUNABLE, price_collective, price_op, read_constants, with_constants
+from traincast.forecast.engine import Engine
 from traincast.simulate import simulate_step
-from traincast.spec import Cluster, Collective, Estimate, Job, Op, Parallelism, Program, Timeline
+from traincast.spec import Cluster, Collective, Estimate, Job, Op, Parallelism, Program, Stack, Timeline
 
 Array = NDArray[np.float64]
 
@@ -51,16 +51,14 @@ class KnownStep:
         for stage, estimates, crossing in zip(self.program.stages, self.estimates, self.crossing, strict=True):
             if id(stage.tasks) not in priced:
                 priced[id(stage.tasks)] = [
-                    stack.price_op(task, estimate)
+                    price_op(stack, task, estimate)
                     if isinstance(task, Op)
-                    else stack.price_collective(task, estimate, crosses_nodes=crosses)
+                    else price_collective(stack, task, estimate, crosses_nodes=crosses)
                     for task, estimate, crosses in zip(stage.tasks, estimates, crossing, strict=True)
                 ]
         if self.cuda_graphs:
             priced = {key: [replace(estimate, host_s=0.0) for estimate in row] for key, row in priced.items()}
-        timeline = simulate_step(self.program, [priced[id(stage.tasks)] for stage in self.program.stages])
-        extra_s = stack.pass_s * self.program.parallelism.micro_batches
-        return replace(timeline, duration_s=timeline.duration_s + extra_s) if extra_s else timeline
+        return simulate_step(self.program, [priced[id(stage.tasks)] for stage in self.program.stages])
 
 
 def slow_down(stack: Stack, factor: float) -> Stack:
@@ -68,25 +66,24 @@ def slow_down(stack: Stack, factor: float) -> Stack:
     if factor == 1.0:
         return stack
     constants = read_constants(stack)
-    moved = with_constants(stack, {name: factor * constants[name] for name in COMPUTING})
-    return replace(moved, pass_s=factor * stack.pass_s)
+    return with_constants(stack, {name: factor * constants[name] for name in COMPUTING})
 
 
 def know_step(
     job: Job, cluster: Cluster, plan: Parallelism, seconds: float, *, costs: Pricing | None = None
 ) -> KnownStep:
     """Lower and price a step whose duration was measured."""
-    program = lower(job.graph, plan, compiled=job.compiled)
-    model = replace(costs or Pricing(), stack=Stack())
-    priced: dict[int, tuple[tuple[Estimate, ...], tuple[bool, ...]]] = {}
-    for stage in program.stages:
-        if id(stage.tasks) not in priced:
-            crossing = tuple(isinstance(t, Collective) and find_route(t, cluster).num_nodes > 1 for t in stage.tasks)
-            priced[id(stage.tasks)] = (model.estimate(stage, cluster), crossing)
+    engine = Engine(costs=replace(costs or Pricing(), stack=Stack()))
+    program = engine.lower(job, cluster, plan)
+    crossing = {
+        id(stage.tasks): tuple(isinstance(t, Collective) and find_route(t, cluster).num_nodes > 1 for t in stage.tasks)
+        for stage in {id(stage.tasks): stage for stage in program.stages}.values()
+    }
     return KnownStep(
         program=program,
-        estimates=tuple(priced[id(stage.tasks)][0] for stage in program.stages),
-        crossing=tuple(priced[id(stage.tasks)][1] for stage in program.stages),
+        # The stack's own calls are added later, and left out where graphs are replayed.
+        estimates=engine.cost(program, replace(job, cuda_graphs=False), cluster),
+        crossing=tuple(crossing[id(stage.tasks)] for stage in program.stages),
         seconds=seconds,
         cuda_graphs=job.cuda_graphs,
     )
@@ -123,15 +120,7 @@ def tune(
         huber = np.where(scaled < 2, 0.5 * scaled**2, 2 * scaled - 2)
         return float(huber.sum() + 0.5 * (((logs - prior) / width) ** 2).sum())
 
-    # Where the device hides the host, no slope leads to a slower host: look there first. So with computation that hides links,
-    # where it is held and only they may move.
-    links_only = set(names) <= set(COMMUNICATING)
-    hidden = [(link,) for link in LINKS] if links_only else [HOST_TIMES]
-    starts = [prior] + [
-        prior + np.array([name in together for name in names]) * math.log(slower)
-        for together in hidden
-        for slower in (SLOWER_LINKS if links_only else SLOWER_HOSTS)
-    ]
+    starts = _list_starts(names, prior)
     errors = [guess(start) - truth for start in starts]
     losses = [loss(start, off) for start, off in zip(starts, errors, strict=True)]
     first = int(np.argmin(losses))
@@ -157,8 +146,20 @@ def tune(
         if gained < 1e-3 * (1 + best):
             break
     tuned = with_constants(stack, dict(zip(names, np.exp(logs).tolist(), strict=True)))
-    spread = math.sqrt(float(np.median(error**2)) / 0.455)
-    return replace(tuned, spread=max(0.03, spread), num_steps=stack.num_steps + len(known))
+    log_sigma = math.sqrt(float(np.median(error**2)) / 0.455)
+    return replace(tuned, log_sigma=max(0.03, log_sigma), num_steps=stack.num_steps + len(known))
+
+
+def _list_starts(names: Sequence[str], prior: Array) -> list[Array]:
+    """Where the device hides the host, no slope leads to a slower host: look there first. So with computation that hides links,
+    where it is held and only they may move."""
+    links_only = set(names) <= set(COMMUNICATING)
+    hidden = [(link,) for link in LINKS] if links_only else [HOST_TIMES]
+    return [prior] + [
+        prior + np.array([name in together for name in names]) * math.log(slower)
+        for together in hidden
+        for slower in (SLOWER_LINKS if links_only else SLOWER_HOSTS)
+    ]
 
 
 def _thin(known: Sequence[KnownStep], most: int) -> list[KnownStep]:

@@ -20,22 +20,34 @@ from traincast.learn import (
     choose_loads,
     expected_cost_s,
     find_peaks,
-    load_calibration,
     operators_of,
+    rates_of,
     refit,
     run_subjects,
     seconds_by_key,
     start_fit,
     step_load,
-    to_calibration,
+    to_machine_rates,
 )
 from traincast.profile.protocol import Protocol
-from traincast.spec import Calibration, Cluster, Device, Estimate, Forecast, Graph, Job, Link, NodeGroup, Parallelism
+from traincast.spec import (
+    Calibration,
+    Cluster,
+    Device,
+    Estimate,
+    Forecast,
+    Graph,
+    Job,
+    Link,
+    MachineRates,
+    NodeGroup,
+    Parallelism,
+)
 from traincast.spec.graph import Attr
 from traincast.spec.measurement import Environment, Experiment
 from traincast.store import Store
+from traincast.units import NORMAL_90
 
-NORMAL_90 = 1.645
 QUICK = Protocol(num_rounds=2, block_s=0.02, warm_up_s=0.005, min_repeats=3)
 LOOPBACK = Link(name="loopback", bytes_per_s=2e9, latency_s=3e-5, source="assumed for processes of one host")
 
@@ -65,6 +77,7 @@ class Prepared:
     forecast: Forecast
     experiment: Experiment
     environment: Environment
+    graph: Graph | None = None
 
 
 def find_place(device: str) -> Place:
@@ -91,7 +104,7 @@ def forecast_here(
     accumulate: int = 1,
     compiled: bool = False,
     attrs: Mapping[str, Attr] | None = None,
-    calibration: str | Path | Calibration | None = None,
+    calibration: str | Path | Calibration | MachineRates | None = None,
     measuring_s: float = 2.0,
     store: Store | None = None,
 ) -> Prepared:
@@ -108,11 +121,11 @@ def forecast_here(
     job = Job(graph=graph, steps=num_steps, compiled=compiled, startup_s=0.0)
     plan = Parallelism(data=place.num_ranks, micro_batches=accumulate)
     if calibration is not None:
-        kept = calibration if isinstance(calibration, Calibration) else load_calibration(calibration)
+        kept = rates_of(calibration)
         cluster = (
             _gpus(place) if place.device == "cuda" else cluster_of_cores(kept, place=place, name=environment.device)
         )
-        answer = forecast(job, cluster, plan, costs=Calibrated(calibration=kept, others=Pricing().estimate), draw=True)
+        answer = forecast(job, cluster, plan, costs=Calibrated(rates=kept, others=Pricing().estimate), draw=True)
         answer = _widen(answer, kept.step_log_spread, note=_differences(kept.environment, environment))
     elif place.device == "cuda":
         answer = forecast(job, _gpus(place), plan, draw=True)
@@ -123,14 +136,14 @@ def forecast_here(
         fit, measured, seconds = _measure(
             step, is_plain=is_plain, environment=environment, budget_s=measuring_s, store=store
         )
-        kept = to_calibration(
+        kept = to_machine_rates(
             fit, name="this process", environment=environment, loads=measured, seconds=seconds, measuring_s=measuring_s
         )
         cluster = cluster_of_cores(kept, place=place, name=environment.device)
-        answer = forecast(job, cluster, plan, costs=Calibrated(calibration=kept, others=Pricing().estimate), draw=True)
+        answer = forecast(job, cluster, plan, costs=Calibrated(rates=kept, others=Pricing().estimate), draw=True)
         note = f"priced by {len(measured)} measurements on this machine, {measuring_s:g} s of them for this job"
         answer = _widen(answer, float(fit.log_spread([step])[0]), note=note)
-    return Prepared(forecast=answer, experiment=experiment, environment=environment)
+    return Prepared(forecast=answer, experiment=experiment, environment=environment, graph=graph)
 
 
 def _measure(
@@ -178,7 +191,7 @@ def _gpus(place: Place) -> Cluster:
     )
 
 
-def cluster_of_cores(calibration: Calibration, *, place: Place | None = None, name: str | None = None) -> Cluster:
+def cluster_of_cores(calibration: MachineRates, *, place: Place | None = None, name: str | None = None) -> Cluster:
     """The processes of a host as devices whose peaks are the best rates of its calibration."""
     place = place or Place()
     name = name or calibration.environment.device

@@ -64,7 +64,8 @@ class ForecastCallback(TrainerCallback):  # type: ignore[misc]
 
             def record() -> Graph:
                 clip = args.max_grad_norm or None
-                return capture(module, inputs, optimizer=update, precision=precision, max_grad_norm=clip)
+                return capture(module, inputs, optimizer=update, precision=precision, max_grad_norm=clip,
+                               holds_output=False)  # fmt: skip
 
             with run.outside():
                 foresee(

@@ -13,6 +13,7 @@ from pathlib import Path
 from traincast.errors import TraincastError
 from traincast.integrate.here import Prepared
 from traincast.integrate.watch import Comparison, RunWatch, StepTime
+from traincast.learn.stored import keep_graph
 from traincast.spec import Forecast
 from traincast.spec.measurement import Block
 from traincast.store import Store
@@ -202,5 +203,7 @@ class Run:
         try:
             with Store(self._store) as store:
                 store.append(self.prepared.experiment, self.prepared.environment, block)
+            if self.prepared.graph is not None:
+                keep_graph(self._store, self.prepared.experiment, self.prepared.graph)
         except TraincastError as error:
             self._say(f"measurements are not kept: {error}")

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from traincast.errors import InvalidInput
 from traincast.spec import Estimate, Forecast
-from traincast.units import show_seconds
+from traincast.units import NORMAL_90, show_seconds
 
-NORMAL_90 = 1.645
 MAX_BLOCKS = 128
 """Steps are kept as sums over blocks; when there are more, neighbours merge, so a run of any length needs the same memory."""
 NUM_GROUPS = 8

@@ -1,15 +1,16 @@
-"""Learns one machine from a few minutes on it: design -> measure -> store -> fit -> report, and a calibration to keep."""
+"""Measurements and measured runs to a calibration: of one machine, or of the stacks that ran."""
 
+from traincast.cost.calibrated import Calibrated, choose_costs
+from traincast.learn.calibrations import (
+    calibrations_folder,
+    load_calibration,
+    rates_of,
+    save_calibration,
+    to_machine_rates,
+)
 from traincast.learn.choose import choose_loads, expected_cost_s, measuring_cost_s
 from traincast.learn.collectives import fit_collectives
 from traincast.learn.fit import Amounts, Fit, Peaks, refit, start_fit
-from traincast.learn.kept import (
-    Calibrated,
-    choose_costs,
-    load_calibration,
-    save_calibration,
-    to_calibration,
-)
 from traincast.learn.loads import (
     Candidates,
     Load,
@@ -31,6 +32,7 @@ from traincast.learn.machine import (
     run_subjects,
     seconds_by_key,
 )
+from traincast.learn.runs import learn, without_runs
 from traincast.learn.synchronization import (
     CheckedStep,
     WorkerOutcome,
@@ -42,9 +44,46 @@ from traincast.learn.synchronization import (
 )
 
 __all__ = [
-    "Amounts", "Calibrated", "Candidates", "CheckedStep", "Fit", "Load", "Outcome", "Peaks", "Score", "WorkerOutcome", "anchors",
-    "calibrate_machine", "calibrate_workers", "capture_step", "choose_costs", "choose_loads", "corpus_candidates",
-    "expected_cost_s", "find_peaks", "find_worker_settings", "fit_collectives", "gradients_of", "is_held_out", "keep",
-    "load_calibration", "measuring_cost_s", "observed_seconds", "operator_load", "operators_of", "refit", "run_subjects",
-    "save_calibration", "seconds_by_key", "start_fit", "step_load", "synced_step", "team_on_testbed", "to_calibration",
+    "Amounts",
+    "Calibrated",
+    "Candidates",
+    "CheckedStep",
+    "Fit",
+    "Load",
+    "Outcome",
+    "Peaks",
+    "Score",
+    "WorkerOutcome",
+    "anchors",
+    "calibrate_machine",
+    "calibrate_workers",
+    "calibrations_folder",
+    "capture_step",
+    "choose_costs",
+    "choose_loads",
+    "corpus_candidates",
+    "expected_cost_s",
+    "find_peaks",
+    "find_worker_settings",
+    "fit_collectives",
+    "gradients_of",
+    "is_held_out",
+    "keep",
+    "learn",
+    "load_calibration",
+    "measuring_cost_s",
+    "observed_seconds",
+    "operator_load",
+    "operators_of",
+    "rates_of",
+    "refit",
+    "run_subjects",
+    "save_calibration",
+    "seconds_by_key",
+    "start_fit",
+    "step_load",
+    "synced_step",
+    "team_on_testbed",
+    "to_machine_rates",
+    "without_runs",
 ]  # fmt: skip

@@ -9,15 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.errors import InvalidInput
+from traincast.learn.calibrations import to_machine_rates
 from traincast.learn.choose import choose_loads, expected_cost_s
 from traincast.learn.fit import Fit, Peaks, refit, start_fit
-from traincast.learn.kept import NORMAL_90, to_calibration
 from traincast.learn.loads import Candidates, Load, operator_load
 from traincast.profile.drift import steady_seconds
 from traincast.profile.protocol import Progress, Protocol, Subject, Visit, measure
 from traincast.spec.graph import Op
-from traincast.spec.measurement import Calibration, Environment
+from traincast.spec.measurement import Environment, MachineRates
 from traincast.store import Store
+from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
 LARGE_COPY_BYTES = 2**24
@@ -82,7 +83,7 @@ class Score:
 class Outcome:
     """What a calibration brought, and on what it was checked."""
 
-    calibration: Calibration
+    calibration: MachineRates
     before: Score
     after: Score
     num_operators: int
@@ -214,7 +215,7 @@ def calibrate_machine(
     truth = [seconds_of[load.experiment.key] for load in checked]
     before = Score.of(first.predict(checked), truth, first.log_spread(checked))
     after = Score.of(fit.predict(checked), truth, fit.log_spread(checked))
-    calibration = to_calibration(
+    calibration = to_machine_rates(
         fit, name=name, environment=environment, loads=measured, seconds=seconds, measuring_s=spent_s,
         errors={"steps_before": before.mean, "steps_after": after.mean},
     )  # fmt: skip

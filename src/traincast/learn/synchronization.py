@@ -23,7 +23,7 @@ from traincast.lower import lower
 from traincast.profile.protocol import Protocol
 from traincast.profile.settings import Setting, find_settings
 from traincast.spec.graph import Attr, Graph
-from traincast.spec.measurement import Block, Calibration, CollectiveRates, Experiment
+from traincast.spec.measurement import Block, CollectiveRates, Experiment, MachineRates
 from traincast.spec.parallel import Parallelism
 from traincast.spec.program import Collective
 from traincast.store import Store
@@ -88,7 +88,7 @@ class CheckedStep:
 class WorkerOutcome:
     """What a calibration of several ranks brought, and on what it was checked."""
 
-    calibration: Calibration
+    calibration: MachineRates
     num_steps: int
     """Fitted, each in its setting."""
     in_sample: Score
@@ -121,7 +121,7 @@ class _Visits:
 
 
 def calibrate_workers(
-    calibration: Calibration,
+    calibration: MachineRates,
     fitted: Sequence[Load],
     held_out: Sequence[Load],
     *,
@@ -186,7 +186,7 @@ def _turned(places: Sequence[int], share: float) -> list[int]:
 
 
 def _conclude(
-    calibration: Calibration,
+    calibration: MachineRates,
     fitted: Sequence[Load],
     held_out: Sequence[Load],
     settings: Sequence[Setting],
@@ -256,7 +256,7 @@ def ddp_experiment(load: Load, setting: Setting) -> Experiment:
     return replace(load.experiment, attrs={**load.experiment.attrs, **attrs})
 
 
-def synced_step(load: Load, setting: Setting, calibration: Calibration, seconds: float) -> SyncedStep:
+def synced_step(load: Load, setting: Setting, calibration: MachineRates, seconds: float) -> SyncedStep:
     """A measured step with the amounts that the fit needs; the calibration prices its computation."""
     if load.graph is None:
         raise InvalidInput(

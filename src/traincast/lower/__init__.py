@@ -1,57 +1,58 @@
 """Rewrites a graph under a plan into what each distinct rank really runs."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from traincast.errors import IllegalPlan
 from traincast.lower.attend import find_attention
-from traincast.lower.check import check_program
+from traincast.lower.check import check_stages
 from traincast.lower.context import split_context
 from traincast.lower.data import gather_weights, shard_state, shrink_temporaries, sync_gradients, use_servers
 from traincast.lower.evaluate import mark_evaluation
 from traincast.lower.expert import spread_experts
 from traincast.lower.fuse import fuse
 from traincast.lower.offload import offload_state
-from traincast.lower.pipeline import cut_pipeline
+from traincast.lower.pipeline import cut_sorts, in_flight
 from traincast.lower.recompute import recompute
 from traincast.lower.rewrite import as_stage
 from traincast.lower.tables import spread_tables
 from traincast.lower.tensor import split_tensors
+from traincast.memo import Remember, compute
 from traincast.spec import Graph, Parallelism, Program, Stage
 
-__all__ = ["lower", "split_model", "spread_state"]
+__all__ = ["lower", "run_again", "share_model", "split_model", "spread_state"]
 
 
-def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False) -> Program:
-    """The program of each distinct rank; one micro-batch of one replica is the graph's batch."""
+def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False, remember: Remember = compute) -> Program:
+    """The program of each distinct rank; one micro-batch of one replica is the graph's batch. A pipeline of 64 has three or
+    four sorts of stages, and each is made once."""
     _refuse_unsupported(graph, plan)
-    stages = cut_pipeline(split_model(graph, plan, compiled=compiled), plan)
+    sorts, owner = remember(cut_sorts, split_model(graph, plan, compiled=compiled, remember=remember), plan)
     if graph.mode != "inference":
-        stages = _for_each_distinct(
-            stages,
-            lambda stage: spread_state(stage, plan),
-        )
-    return check_program(
-        Program(stages=stages, parallelism=plan, batch_size=graph.batch_size, mode=graph.mode, notes=graph.assumptions)
+        sorts = tuple([remember(spread_state, sort, plan) for sort in sorts])
+    check_stages(sorts, remember=remember)
+    stages = tuple(
+        replace(sorts[sort], index=index, num_in_flight=in_flight(plan, index) if plan.pipeline > 1 else 1)
+        for index, sort in enumerate(owner)
+    )
+    return Program(
+        stages=stages, parallelism=plan, batch_size=graph.batch_size, mode=graph.mode, notes=graph.assumptions
     )
 
 
-def split_model(graph: Graph, plan: Parallelism, *, compiled: bool = False) -> Stage:
+def split_model(graph: Graph, plan: Parallelism, *, compiled: bool = False, remember: Remember = compute) -> Stage:
     """What one rank of the context, tensor and expert axes runs, before a pipeline cuts it and replicas share its state."""
-    whole = recompute(as_stage(mark_evaluation(graph)), plan.recompute)
+    return remember(share_model, remember(run_again, graph, plan), plan, compiled)
+
+
+def run_again(graph: Graph, plan: Parallelism) -> Stage:
+    """The whole step with what the plan recomputes."""
+    return recompute(as_stage(mark_evaluation(graph)), plan.recompute)
+
+
+def share_model(whole: Stage, plan: Parallelism, compiled: bool) -> Stage:
+    """One rank's part of a whole step."""
     shared = spread_tables(spread_experts(split_tensors(split_context(whole, plan), plan), plan), plan)
     return fuse(find_attention(shared)) if compiled else shared
-
-
-def _for_each_distinct(stages: tuple[Stage, ...], rewrite: Callable[[Stage], Stage]) -> tuple[Stage, ...]:
-    """Rewrite stages with the same tasks once: a pipeline of 64 has three or four sorts of them."""
-    done: dict[int, Stage] = {}
-    for stage in stages:
-        if id(stage.tasks) not in done:
-            done[id(stage.tasks)] = rewrite(stage)
-    return tuple(
-        replace(done[id(stage.tasks)], index=stage.index, num_in_flight=stage.num_in_flight) for stage in stages
-    )
 
 
 def spread_state(stage: Stage, plan: Parallelism) -> Stage:

@@ -1,17 +1,24 @@
 """Verifies a program before anyone puts a price on it."""
 
 from traincast.errors import IllegalPlan, InvalidInput
+from traincast.memo import Remember, compute
 from traincast.spec import AXES, HOST, Collective, Program, Stage
 from traincast.spec.graph import PHASES
 
 
 def check_program(program: Program) -> Program:
     """The program itself, if every stage keeps the rules of the intermediate form."""
-    if not program.stages:
-        raise IllegalPlan("the plan leaves no stage to run")
-    for stage in {id(stage.tasks): stage for stage in program.stages}.values():
-        _check_stage(stage)
+    check_stages(program.stages)
     return program
+
+
+def check_stages(stages: tuple[Stage, ...], *, remember: Remember = compute) -> tuple[Stage, ...]:
+    """The stages themselves, if each keeps the rules of the intermediate form."""
+    if not stages:
+        raise IllegalPlan("the plan leaves no stage to run")
+    for stage in stages:
+        remember(_check_stage, stage)
+    return stages
 
 
 def _check_stage(stage: Stage) -> None:

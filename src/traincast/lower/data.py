@@ -4,14 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from traincast.lower.expert import is_expert
-from traincast.lower.rewrite import last_writers, map_tasks, scale_op
+from traincast.lower.rewrite import alter, last_writers, map_tasks, scale_op
 from traincast.lower.tables import table_gradients
-from traincast.spec import Collective, Op, Parallelism, Stage, Task
+from traincast.spec import Collective, Op, Parallelism, Stage, Task, Tensor
 from traincast.spec.graph import segments
+from traincast.units import DTYPE_BYTES
 
 
 def sync_gradients(stage: Stage, plan: Parallelism) -> Stage:
-    """Issue one reduction right after the op that writes each gradient; buckets merge the small ones."""
+    """Issue one reduction right after the op that writes each gradient, where buckets merge the small ones; or, where gradients
+    are sharded, one for each unit (one repetition of a layer) after the last gradient of it, as FSDP does."""
     num_ranks = plan.data * plan.context
     if num_ranks == 1:
         return stage
@@ -21,6 +23,8 @@ def sync_gradients(stage: Stage, plan: Parallelism) -> Stage:
         for index, tensors in last_writers(stage, "gradient").items()
         if (kept := [tensor for tensor in tensors if tensor not in own_rows])
     }
+    if plan.zero >= 2:
+        writers = _by_unit(stage, writers)
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
         yield task
@@ -38,19 +42,29 @@ def sync_gradients(stage: Stage, plan: Parallelism) -> Stage:
     return map_tasks(stage, rewrite)
 
 
+def _by_unit(stage: Stage, writers: dict[int, list[int]]) -> dict[int, list[int]]:
+    """All gradients of a unit at the task that writes the last of them."""
+    merged: dict[int, list[int]] = {}
+    for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
+        own = [index for index in writers if part.start <= index < part.stop]
+        if own:
+            merged[max(own)] = [tensor for index in sorted(own) for tensor in writers[index]]
+    return merged
+
+
 def _reduce(
     stage: Stage, plan: Parallelism, tensors: Sequence[int], layer: str, *, num_ranks: int, stride: int
 ) -> Iterator[Collective]:
     """One reduction; in a hybrid shard each group scatters its sum, and the groups add up the shards they hold alike."""
     whole = Collective(
         kind="push" if plan.servers else "all_reduce" if plan.zero == 0 else "reduce_scatter",
-        num_bytes=sum(stage.tensors[tensor].num_bytes for tensor in tensors),
+        num_bytes=sum(_sent_bytes(stage.tensors[tensor], plan) for tensor in tensors),
         axis="data",
         num_ranks=2 if plan.asynchronous else num_ranks,
         stride=stride,
-        phase="gradient" if plan.zero < 3 else "backward",
+        phase="gradient" if _waits_for_last(plan) else "backward",
         overlapped=plan.overlap,
-        bucket_bytes=plan.bucket_bytes,
+        bucket_bytes=plan.bucket_bytes if plan.zero < 2 else None,
         layer=layer,
         num_servers=plan.servers,
     )
@@ -67,8 +81,18 @@ def _reduce(
             num_bytes=whole.num_bytes / shards,
             num_ranks=num_ranks // shards,
             stride=stride * shards,
-            bucket_bytes=plan.bucket_bytes / shards,
+            bucket_bytes=plan.bucket_bytes / shards if plan.zero < 2 else None,
         )
+
+
+def _waits_for_last(plan: Parallelism) -> bool:
+    """Whole gradients add up over the micro-batches and are reduced once; shards of them must be reduced every time, but for
+    the stages of a pipeline, which keep whole ones until their last backward pass."""
+    return plan.zero < 2 or (plan.zero == 2 and plan.pipeline > 1)
+
+
+def _sent_bytes(gradient: Tensor, plan: Parallelism) -> float:
+    return gradient.numel * DTYPE_BYTES[plan.reduce_dtype] if plan.reduce_dtype else gradient.num_bytes
 
 
 def use_servers(stage: Stage, plan: Parallelism) -> Stage:
@@ -94,18 +118,18 @@ def use_servers(stage: Stage, plan: Parallelism) -> Stage:
             num_servers=plan.servers,
         )
 
-    tensors = tuple(replace(t, shape=(0,), copies=1) if t.role == "optimizer_state" else t for t in stage.tensors)
-    return map_tasks(replace(stage, tensors=tensors), rewrite)
+    tensors = tuple(alter(t, shape=(0,), copies=1) if t.role == "optimizer_state" else t for t in stage.tensors)
+    return map_tasks(alter(stage, tensors=tensors), rewrite)
 
 
 def shard_state(stage: Stage, plan: Parallelism) -> Stage:
-    """Each replica keeps and updates its share; under ZeRO 1 and 2 the new weights are gathered after it."""
+    """Each replica keeps and updates its share; under ZeRO 1 the new weights are gathered after it."""
     num_ranks = plan.num_shards
     if num_ranks == 1:
         return stage
     sharded = ("optimizer_state",) if plan.zero == 1 else ("optimizer_state", "gradient")
     tensors = tuple(
-        replace(tensor, shape=_shard(tensor.shape, num_ranks)) if tensor.role in sharded else tensor
+        alter(tensor, shape=_shard(tensor.shape, num_ranks)) if tensor.role in sharded else tensor
         for tensor in stage.tensors
     )
 
@@ -115,7 +139,7 @@ def shard_state(stage: Stage, plan: Parallelism) -> Stage:
             return
         yield scale_op(task, 1 / num_ranks, attrs=("numel",))
         gathered = [stage.tensors[tensor] for tensor in task.writes if stage.tensors[tensor].role == "parameter"]
-        if plan.zero < 3 and gathered:
+        if not _gathers_ahead(plan) and gathered:
             yield Collective(
                 kind="all_gather",
                 num_bytes=sum(tensor.num_bytes * tensor.copies for tensor in gathered),
@@ -125,7 +149,7 @@ def shard_state(stage: Stage, plan: Parallelism) -> Stage:
                 phase="optimizer",
             )
 
-    return map_tasks(replace(stage, tensors=tensors), rewrite)
+    return map_tasks(alter(stage, tensors=tensors), rewrite)
 
 
 def shrink_temporaries(stage: Stage) -> Stage:
@@ -140,18 +164,19 @@ def shrink_temporaries(stage: Stage) -> Stage:
     if not sizes:
         return stage
     tensors = tuple(
-        replace(tensor, shape=(min(tensor.numel, sizes[index]),)) if index in sizes else tensor
+        alter(tensor, shape=(min(tensor.numel, sizes[index]),)) if index in sizes else tensor
         for index, tensor in enumerate(stage.tensors)
     )
-    return replace(stage, tensors=tensors)
+    return alter(stage, tensors=tensors)
 
 
 def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
-    """FSDP full shard: the weights of each unit (one repetition of a layer) are gathered before it runs, and again before
-    its backward."""
+    """The weights of each unit (one repetition of a layer) are gathered before it runs: by FSDP's full shard in every pass, and
+    again before its backward; by its shard_grad_op (ZeRO 2) once in a step."""
     num_ranks = plan.num_shards
-    if plan.zero < 3 or num_ranks == 1:
+    if not _gathers_ahead(plan) or num_ranks == 1:
         return stage
+    full = plan.zero == 3
     starts: dict[int, float] = {}
     phases: dict[int, str] = {}
     for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
@@ -160,11 +185,11 @@ def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
         ]
         used = {tensor for op in ops for tensor in op.reads if stage.tensors[tensor].role == "parameter"}
         num_bytes = sum(stage.tensors[tensor].num_bytes for tensor in used)
-        if num_bytes:
+        if num_bytes and (full or ops[0].phase == "forward"):
             starts[part.start] = num_bytes
             phases[part.start] = ops[0].phase
     tensors = tuple(
-        replace(tensor, shape=_shard(tensor.shape, num_ranks)) if tensor.role == "parameter" else tensor
+        alter(tensor, shape=_shard(tensor.shape, num_ranks)) if full and tensor.role == "parameter" else tensor
         for tensor in stage.tensors
     )
 
@@ -177,12 +202,18 @@ def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
                 num_ranks=num_ranks,
                 stride=plan.tensor,
                 phase="backward" if phases[index] == "recompute" else phases[index],
-                overlapped=plan.overlap,
+                overlapped=plan.overlap or not full,
                 layer=task.layer,
+                once=not full,
             )
         yield task
 
-    return replace(map_tasks(stage, rewrite), tensors=tensors)
+    return alter(map_tasks(stage, rewrite), tensors=tensors)
+
+
+def _gathers_ahead(plan: Parallelism) -> bool:
+    """Whether weights come unit by unit before they are used. State on the host is updated and sent back as a whole."""
+    return plan.zero == 3 or (plan.zero == 2 and not plan.offload_optimizer)
 
 
 def _shard(shape: tuple[int, ...], num_ranks: int) -> tuple[int, ...]:

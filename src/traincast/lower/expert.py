@@ -86,25 +86,44 @@ def _transfers(
     """What travels before the first and after the last of every run of expert ops; several layers may stand in one part."""
     before: dict[int, Collective] = {}
     after: dict[int, Collective] = {}
+    copies = _copies_per_token(stage, expert_ops) if plan.dispatch_once else 1.0
     for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
         run: list[int] = []
         for index in range(part.start, part.stop + 1):
             goes_on = index < part.stop and index in expert_ops
             if run and not (goes_on and stage.tasks[index].phase == stage.tasks[run[-1]].phase):
                 ops = [op for i in run if isinstance(op := stage.tasks[i], Op)]
-                before[run[0]] = _all_to_all(stage, plan, ops[0], (t for op in ops for t in op.reads))
-                after[run[-1]] = _all_to_all(stage, plan, ops[-1], (t for op in ops for t in op.writes), made=True)
+                before[run[0]] = _all_to_all(stage, plan, ops[0], (t for op in ops for t in op.reads), copies=copies)
+                written = (t for op in ops for t in op.writes)
+                after[run[-1]] = _all_to_all(stage, plan, ops[-1], written, copies=copies, made=True)
                 run = []
             if goes_on:
                 run.append(index)
     return before, after
 
 
-def _all_to_all(stage: Stage, plan: Parallelism, op: Op, tensors: Iterable[int], *, made: bool = False) -> Collective:
+def _copies_per_token(stage: Stage, expert_ops: set[int]) -> float:
+    """Experts that a token goes to: how much larger what the first expert op reads is than what it was gathered from."""
+    first = stage.tasks[min(expert_ops)]
+    read = next((t for t in first.reads if _is_tokens(stage, t)), None) if isinstance(first, Op) else None
+    for task in reversed(stage.tasks[: min(expert_ops)]):
+        if isinstance(task, Op) and read in task.writes:
+            sources = [stage.tensors[t].numel for t in task.reads if _is_tokens(stage, t)]
+            return max(1.0, stage.tensors[read].numel / max(sources)) if read is not None and sources else 1.0
+    return 1.0
+
+
+def _is_tokens(stage: Stage, tensor: int) -> bool:
+    kept = stage.tensors[tensor].role in ("parameter", "gradient", "optimizer_state")
+    return not kept and stage.tensors[tensor].dtype.startswith(("fp", "bf"))
+
+
+def _all_to_all(
+    stage: Stage, plan: Parallelism, op: Op, tensors: Iterable[int], *, copies: float, made: bool = False
+) -> Collective:
     """Tokens as wide as the model: the first activation that the run reads, or the last that it writes."""
-    activations = [t for t in tensors if stage.tensors[t].role not in ("parameter", "gradient", "optimizer_state")]
     # Counts and places of tokens travel too, but weigh nothing.
-    widths = [stage.tensors[t].num_bytes for t in activations if stage.tensors[t].dtype.startswith(("fp", "bf"))]
+    widths = [stage.tensors[t].num_bytes for t in tensors if _is_tokens(stage, t)]
     return Collective(
         kind="all_to_all",
         num_bytes=(widths[-1] if made else widths[0]) if widths else 0.0,
@@ -113,6 +132,7 @@ def _all_to_all(stage: Stage, plan: Parallelism, op: Op, tensors: Iterable[int],
         stride=plan.stride("expert"),
         phase=op.phase,
         layer=op.layer,
+        copies=copies,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from traincast.errors import IllegalPlan
 from traincast.lower.recompute import match_backward
-from traincast.lower.rewrite import scale_op
+from traincast.lower.rewrite import alter, scale_op
 from traincast.spec import Collective, Op, Parallelism, Repeat, Stage, Task, Tensor
 from traincast.spec.graph import segments
 
@@ -22,8 +22,18 @@ class _Unit:
 
 def cut_pipeline(stage: Stage, plan: Parallelism) -> tuple[Stage, ...]:
     """One stage per rank of the pipeline axis, first to last."""
+    sorts, owner = cut_sorts(stage, plan)
     if plan.pipeline == 1:
-        return (stage,)
+        return sorts
+    return tuple(
+        replace(sorts[sort], index=index, num_in_flight=in_flight(plan, index)) for index, sort in enumerate(owner)
+    )
+
+
+def cut_sorts(stage: Stage, plan: Parallelism) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
+    """(the distinct sorts of stages, which of them each rank of the pipeline runs, first to last)."""
+    if plan.pipeline == 1:
+        return (stage,), (0,)
     parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
     units = list(_units(stage, parts))
     layers = max((part.count for part in parts), default=1)
@@ -37,16 +47,18 @@ def cut_pipeline(stage: Stage, plan: Parallelism) -> tuple[Stage, ...]:
     else:
         bounds = _balance(units, parts, plan.pipeline)
     owner = _assign(stage, parts, units, bounds)
-    cache: dict[tuple[object, ...], Stage] = {}
-    stages = []
+    places: dict[tuple[object, ...], int] = {}
+    sorts: list[Stage] = []
+    ranks: list[int] = []
     for index in range(plan.pipeline):
         key = tuple(owner.share(number, index) for number in range(len(parts))) + tuple(
             task for task, place in owner.single.items() if place == index
         )
-        if key not in cache:
-            cache[key] = _extract(stage, parts, owner, index, plan)
-        stages.append(replace(cache[key], index=index, num_in_flight=in_flight(plan, index)))
-    return tuple(stages)
+        if key not in places:
+            places[key] = len(sorts)
+            sorts.append(_extract(stage, parts, owner, index, plan))
+        ranks.append(places[key])
+    return tuple(sorts), tuple(ranks)
 
 
 def _units(stage: Stage, parts: Sequence[Repeat]) -> Iterator[_Unit]:
@@ -245,11 +257,11 @@ def _shift(repeat: Repeat, by: int) -> Repeat:
 
 def _keep(index: int, tensor: Tensor, used: set[int], copies: dict[int, int], share: float) -> Tensor:
     if tensor.role == "optimizer_state":
-        return replace(tensor, shape=(max(1, round(tensor.numel * tensor.copies * share)),), copies=1)
+        return alter(tensor, shape=(max(1, round(tensor.numel * tensor.copies * share)),), copies=1)
     if index not in used:
-        return replace(tensor, shape=(0,), copies=1)
+        return alter(tensor, shape=(0,), copies=1)
     number = copies.get(index, tensor.copies)
-    return tensor if number == tensor.copies else replace(tensor, copies=number)
+    return tensor if number == tensor.copies else alter(tensor, copies=number)
 
 
 def _transfers(stage: Stage, parts: Sequence[Repeat], owner: _Owner, index: int, plan: Parallelism) -> list[Collective]:

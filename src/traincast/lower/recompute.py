@@ -56,7 +56,8 @@ def match_backward(stage: Stage, parts: list[Repeat]) -> dict[int, int]:
     shared: dict[tuple[int, int], int] = {}
     for number, part in enumerate(parts):
         for task in stage.tasks[part.start : part.stop]:
-            if isinstance(task, Op) and task.phase == "backward":
+            # A layer that runs again from its input reads what the forward pass left there, and its backward only that run's.
+            if isinstance(task, Op) and task.phase in ("backward", "recompute"):
                 for tensor in task.reads:
                     source = writer.get(tensor)
                     if source is not None and parts[source].count == part.count:

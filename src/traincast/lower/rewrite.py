@@ -1,14 +1,33 @@
 """Edits a stage task by task and keeps its repeats true; every pass of lowering is built on it."""
 
+import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 from traincast.spec import Graph, Op, Repeat, Stage, Task, Tensor
+
+Noun = TypeVar("Noun", Op, Tensor, Stage)
 
 
 def as_stage(graph: Graph) -> Stage:
     """The whole step as the single stage of one device."""
     return Stage(tasks=graph.ops, repeats=graph.repeats, tensors=graph.tensors)
+
+
+def alter(noun: Noun, **changes: Any) -> Noun:
+    """As `dataclasses.replace`, which takes three times as long: a plan alters thousands of ops and tensors."""
+    kind: Any = type(noun)
+    made = object.__new__(kind)
+    for name in _field_names(kind):
+        object.__setattr__(made, name, changes[name] if name in changes else getattr(noun, name))
+    made.__post_init__()
+    return cast(Noun, made)
+
+
+@functools.cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(item.name for item in dataclasses.fields(kind))
 
 
 def map_tasks(stage: Stage, rewrite: Callable[[int, Task], Iterable[Task]], *, tensors: Sequence[Tensor] = ()) -> Stage:
@@ -21,7 +40,7 @@ def map_tasks(stage: Stage, rewrite: Callable[[int, Task], Iterable[Task]], *, t
     starts.append(len(tasks))
     moved = (Repeat(start=starts[r.start], stop=starts[r.stop], count=r.count) for r in stage.repeats)
     repeats = tuple(repeat for repeat in moved if repeat.start < repeat.stop)
-    return replace(stage, tasks=tuple(tasks), repeats=repeats, tensors=stage.tensors + tuple(tensors))
+    return alter(stage, tasks=tuple(tasks), repeats=repeats, tensors=stage.tensors + tuple(tensors))
 
 
 def scale_op(op: Op, factor: float, *, attrs: Sequence[str] = ()) -> Op:
@@ -29,10 +48,10 @@ def scale_op(op: Op, factor: float, *, attrs: Sequence[str] = ()) -> Op:
     sizes = {name: max(1, round(int(op.attrs[name]) * factor)) for name in attrs if name in op.attrs}
     if op.kind == "optimizer":
         # One launch serves a fixed number of parameters, so fewer parameters need fewer of them.
-        op = replace(
+        op = alter(
             op, num_kernels=max(1, round(op.num_kernels * factor)), num_calls=max(1, round(op.num_calls * factor))
         )
-    return replace(
+    return alter(
         op,
         flop=None if op.flop is None else op.flop * factor,
         bytes_read=op.bytes_read * factor,

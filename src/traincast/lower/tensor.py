@@ -6,11 +6,11 @@ part. Nothing here knows what a transformer is.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from traincast.errors import IllegalPlan
 from traincast.lower.expert import is_expert
-from traincast.lower.rewrite import map_tasks, scale_op
+from traincast.lower.rewrite import alter, map_tasks, scale_op
 from traincast.spec import Collective, Op, Parallelism, Stage, Task, Tensor
 from traincast.spec.graph import segments
 
@@ -165,7 +165,7 @@ class _Splitter:
         stage = map_tasks(self.stage, self._rewrite)
         share = self._weight_share()
         tensors = tuple(self._resize(index, tensor, share) for index, tensor in enumerate(stage.tensors))
-        return replace(stage, tensors=tensors)
+        return alter(stage, tensors=tensors)
 
     def _rewrite(self, index: int, task: Task) -> Iterator[Task]:
         if not isinstance(task, Op):
@@ -209,6 +209,7 @@ class _Splitter:
                 stride=1,
                 phase=op.phase,
                 layer=op.layer,
+                chunked=self.plan.async_tensor,
             )
 
     def _split(self, op: Op) -> Op:
@@ -275,7 +276,7 @@ class _Splitter:
         size = op.num_bytes / max(1.0, batch * (m * k + k * n + m * n))
         smaller = {"n": n, "k": k, dim: max(1, (n if dim == "n" else k) // self.ranks)}
         n2, k2 = smaller["n"], smaller["k"]
-        return replace(
+        return alter(
             op,
             flop=None if op.flop is None else op.flop / self.ranks,
             bytes_read=size * batch * (m * k2 + k2 * n2),
@@ -298,7 +299,7 @@ class _Splitter:
         batch, m, n, k = (int(op.attrs[name]) for name in ("batch", "m", "n", "k"))
         size = op.num_bytes / max(1.0, batch * (m * k + k * n + m * n))
         m2, n2 = (max(1, m // self.ranks), n) if dim == "m" else (m, max(1, n // self.ranks))
-        return replace(
+        return alter(
             op,
             flop=None if op.flop is None else op.flop / self.ranks,
             bytes_read=size * batch * (m2 * k + k * n2),
@@ -327,14 +328,14 @@ class _Splitter:
 
     def _resize(self, index: int, tensor: Tensor, share: float) -> Tensor:
         if tensor.role == "optimizer_state":
-            return replace(tensor, shape=_shrink(tensor.shape, share))
+            return alter(tensor, shape=_shrink(tensor.shape, share))
         if tensor.role == "parameter":
-            return replace(tensor, shape=_shrink(tensor.shape, 1 / self.ranks)) if index in self.cuts else tensor
+            return alter(tensor, shape=_shrink(tensor.shape, 1 / self.ranks)) if index in self.cuts else tensor
         state = self.state.get(index)
         if state == PART:
-            return replace(tensor, shape=_shrink(tensor.shape, 1 / self.ranks))
+            return alter(tensor, shape=_shrink(tensor.shape, 1 / self.ranks))
         if self.plan.sequence_parallel and tensor.role in ("activation", "temporary") and state == WHOLE:
-            return replace(tensor, shape=_shrink(tensor.shape, 1 / self.ranks))
+            return alter(tensor, shape=_shrink(tensor.shape, 1 / self.ranks))
         return tensor
 
 

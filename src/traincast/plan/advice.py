@@ -5,13 +5,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from traincast.cost import CostModel
 from traincast.errors import TraincastError
-from traincast.forecast import forecast
-from traincast.forecast.request import Request, WorkloadOptions, build_job, load_source
+from traincast.forecast.engine import Engine
+from traincast.forecast.resolve import pose_job
 from traincast.plan.capacity import suggest_changes
 from traincast.plan.nouns import Candidate, Plan
 from traincast.plan.what_if import Delta, what_if
-from traincast.spec import Cluster, Forecast, Job, Parallelism
+from traincast.spec import Calibration, Cluster, Forecast, Job, Parallelism, Question, WorkloadOptions
 from traincast.units import show_bytes, show_seconds, show_usd
 
 ALTERNATIVES = ("a100-80g", "h100-80g", "h200-sxm-141g", "l40s")
@@ -55,17 +56,21 @@ class Advice:
     suggestions: tuple[Suggestion, ...]
 
 
-def advise(request: Request, cluster: Cluster, parallelism: Parallelism, *, confidence: float = 0.9) -> Advice:
-    """Forecast a request, try each single change, and say what matters."""
-    batch = request.workload.batch or 1
-    job = _pose(request, batch, parallelism.recompute)
-    answer = forecast(job, cluster, parallelism)
+def advise(
+    request: Question, cluster: Cluster, parallelism: Parallelism, *, confidence: float = 0.9,
+    costs: CostModel | None = None, calibration: Calibration | None = None,
+) -> Advice:  # fmt: skip
+    """Forecast a request, try each single change, and say what matters. `costs` or `calibration`: what prices tasks instead of
+    the models that ship with the package."""
+    engine = Engine(costs=costs, calibration=calibration)
+    job = pose_job(request, parallelism, cluster=cluster)
+    answer = engine.forecast(job, cluster, parallelism)
     plan = Plan(
         candidate=Candidate(cluster=cluster, parallelism=parallelism, batch=job.graph.batch_size),
         forecast=answer,
         deadline_probability=None,
     )
-    suggestions = sorted(_try_changes(plan, request), key=lambda one: one.time_ratio)
+    suggestions = sorted(_try_changes(plan, request, engine), key=lambda one: one.time_ratio)
     helpful = [one for one in suggestions if one.time_ratio < 1 - WORTH_SAYING and one.fit_probability >= confidence]
     cheaper = [
         one
@@ -74,16 +79,11 @@ def advise(request: Request, cluster: Cluster, parallelism: Parallelism, *, conf
     ]
     sentences = [
         *_say_time(answer),
-        *_say_fit(plan, request, confidence),
+        *_say_fit(plan, request, confidence, engine),
         *_say_changes(helpful, cheaper),
         *_say_unknown(answer),
     ]
     return Advice(plan=plan, sentences=tuple(sentences), suggestions=tuple(suggestions))
-
-
-def _pose(request: Request, batch: int, recompute: str) -> Job:
-    options = dataclasses.replace(request.workload, batch=batch if request.workload.batch is not None else None)
-    return build_job(request.job, load_source(request.source, options, recompute=recompute))
 
 
 def _say_time(answer: Forecast) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _say_time(answer: Forecast) -> Iterator[str]:
         )
 
 
-def _say_fit(plan: Plan, request: Request, confidence: float) -> Iterator[str]:
+def _say_fit(plan: Plan, request: Question, confidence: float, engine: Engine) -> Iterator[str]:
     memory = plan.forecast.memory
     largest = max(memory.by_role, key=lambda role: memory.by_role[role])
     amounts = (
@@ -119,14 +119,15 @@ def _say_fit(plan: Plan, request: Request, confidence: float) -> Iterator[str]:
     verdict = "It may not fit" if memory.fit_probability >= 0.5 else "It does not fit"
     yield f"{verdict} (probability {memory.fit_probability:.1%}): a device needs {amounts}."
 
-    def pose(size: int, length: int | None, chosen: Parallelism) -> Job:
+    def job_at(size: int, length: int | None, chosen: Parallelism) -> Job:
         options = dataclasses.replace(request.workload, batch=size, seq=length or request.workload.seq)
-        return build_job(request.job, load_source(request.source, options, recompute=chosen.recompute))
+        return pose_job(dataclasses.replace(request, workload=options), chosen, cluster=plan.cluster)
 
     try:
         changes = suggest_changes(
-            pose, plan.cluster, plan.parallelism, batch=plan.batch, seq=request.workload.seq, confidence=confidence
-        )
+            job_at, plan.cluster, plan.parallelism, batch=plan.batch, seq=request.workload.seq, confidence=confidence,
+            engine=engine,
+        )  # fmt: skip
     except TraincastError:
         return
     fitting = [change for change in changes if change.fits]
@@ -165,10 +166,10 @@ def _name_ground(ground: str) -> str:
     return {"bound": "the physical bound alone", "transfer": "measurements of other devices"}[ground]
 
 
-def _try_changes(plan: Plan, request: Request) -> Iterator[Suggestion]:
+def _try_changes(plan: Plan, request: Question, engine: Engine) -> Iterator[Suggestion]:
     for kind, change, words in _changes(plan, request):
         try:
-            delta = what_if(plan, request, change)
+            delta = what_if(plan, request, change, engine=engine)
         except TraincastError:
             # Not every model, device or batch allows every change; what cannot be built is no advice.
             continue
@@ -183,7 +184,7 @@ def _try_changes(plan: Plan, request: Request) -> Iterator[Suggestion]:
         )
 
 
-def _changes(plan: Plan, request: Request) -> Iterator[tuple[str, str, str]]:
+def _changes(plan: Plan, request: Question) -> Iterator[tuple[str, str, str]]:
     degrees = plan.parallelism
     if plan.forecast.global_batch % (2 * plan.batch * degrees.data) == 0:
         yield "plan", f"batch={2 * plan.batch}", f"{2 * plan.batch} samples per pass instead of {plan.batch}"

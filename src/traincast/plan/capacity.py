@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from traincast.errors import IllegalPlan, InvalidInput, TraincastError
-from traincast.forecast import forecast
+from traincast.forecast.engine import Engine
 from traincast.spec import Cluster, Forecast, Job, Parallelism
 
-Pose = Callable[[int, int | None, Parallelism], Job]
+SizedJob = Callable[[int, int | None, Parallelism], Job]
 """(samples of one pass, tokens of a sample or None for the usual, plan) -> the job to forecast."""
 
 LARGEST_BATCH = 2**22
@@ -53,58 +53,77 @@ class Change:
     """With the asked confidence."""
 
 
-def largest_batch(pose: Pose, cluster: Cluster, plan: Parallelism, *, confidence: float = 0.5,
-                  seq: int | None = None) -> Limit:  # fmt: skip
+def largest_batch(job_at: SizedJob, cluster: Cluster, plan: Parallelism, *, confidence: float = 0.5,
+                  seq: int | None = None, engine: Engine | None = None) -> Limit:  # fmt: skip
     """The most samples of one pass that fit; memory never falls as they grow, so halving the range finds it."""
-    return _search(
-        lambda size: forecast(pose(size, seq, plan), cluster, plan), step=1, last=LARGEST_BATCH, confidence=confidence
-    )
+    ask = _Fitting(engine=engine or Engine(), job_of=lambda size: job_at(size, seq, plan), cluster=cluster, plan=plan)
+    return _search(ask, step=1, last=LARGEST_BATCH, confidence=confidence)
 
 
-def longest_sequence(pose: Pose, cluster: Cluster, plan: Parallelism, *, batch: int,
-                     confidence: float = 0.5) -> Limit:  # fmt: skip
+def longest_sequence(job_at: SizedJob, cluster: Cluster, plan: Parallelism, *, batch: int,
+                     confidence: float = 0.5, engine: Engine | None = None) -> Limit:  # fmt: skip
     """The most tokens of a sample that fit, as a multiple of 128."""
     # Ranks of the tensor and context axes share the positions evenly.
     step = math.lcm(SEQUENCE_STEP, plan.context * (plan.tensor if plan.sequence_parallel else 1))
-    return _search(
-        lambda size: forecast(pose(batch, size, plan), cluster, plan),
-        step=step,
-        last=LONGEST_SEQUENCE,
-        confidence=confidence,
-    )
+    ask = _Fitting(engine=engine or Engine(), job_of=lambda size: job_at(batch, size, plan), cluster=cluster, plan=plan)
+    return _search(ask, step=step, last=LONGEST_SEQUENCE, confidence=confidence)
 
 
-def _search(ask: Callable[[int], Forecast], *, step: int, last: int, confidence: float) -> Limit:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fitting:
+    """Whether a job fits at a size: only its memory is worked out, until one size is chosen."""
+
+    engine: Engine
+    job_of: Callable[[int], Job]
+    cluster: Cluster
+    plan: Parallelism
+
+    def probability(self, size: int) -> float:
+        job = self.job_of(size)
+        program = self.engine.lower(job, self.cluster, self.plan)
+        return self.engine.memory(program, job, self.cluster).fit_probability
+
+    def limit(self, size: int, *, reached_end: bool = False) -> Limit:
+        answer = self.engine.forecast(self.job_of(size), self.cluster, self.plan) if size else None
+        return Limit(size=size, answer=answer, reached_end=reached_end)
+
+
+def _search(ask: _Fitting, *, step: int, last: int, confidence: float) -> Limit:
     if not 0 < confidence < 1:
         raise InvalidInput(f"confidence = {confidence}; it must lie between 0 and 1")
-    found: Forecast | None = None
     low, high = 0, 1
     # Double until it does not fit ...
     while high * step <= last:
-        answer = ask(high * step)
-        if answer.memory.fit_probability < confidence:
+        if ask.probability(high * step) < confidence:
             break
-        found, low, high = answer, high, 2 * high
+        low, high = high, 2 * high
     else:
-        return Limit(size=low * step, answer=found, reached_end=True)
+        return ask.limit(low * step, reached_end=True)
     # ... then halve what lies between.
     while high - low > 1:
         middle = (low + high) // 2
-        answer = ask(middle * step)
-        if answer.memory.fit_probability >= confidence:
-            found, low = answer, middle
+        if ask.probability(middle * step) >= confidence:
+            low = middle
         else:
             high = middle
-    return Limit(size=low * step, answer=found)
+    return ask.limit(low * step)
 
 
-def suggest_changes(pose: Pose, cluster: Cluster, plan: Parallelism, *, batch: int, seq: int | None = None,
-                    confidence: float = 0.5) -> list[Change]:  # fmt: skip
+def suggest_changes(job_at: SizedJob, cluster: Cluster, plan: Parallelism, *, batch: int, seq: int | None = None,
+                    confidence: float = 0.5, engine: Engine | None = None) -> list[Change]:  # fmt: skip
     """Each single change that saves memory: those that make it fit first, the cheapest in time before the others.
 
     Where no single change is enough, further ones are added to those that save most until some fit; the cheapest comes first.
     """
-    trial = _Trial(pose=pose, cluster=cluster, plan=plan, batch=batch, seq=seq, confidence=confidence)
+    trial = _Trial(
+        job_at=job_at,
+        cluster=cluster,
+        plan=plan,
+        batch=batch,
+        seq=seq,
+        confidence=confidence,
+        engine=engine or Engine(),
+    )
     singles = trial.change(plan, batch)
     changes = sorted(
         singles, key=lambda change: (not change.fits, change.seconds_ratio if change.fits else change.peak_bytes)
@@ -137,12 +156,13 @@ def _combine(trial: "_Trial", changes: Sequence[Change]) -> Change | None:
 class _Trial:
     """A job as it was asked, and every change of it that was looked at."""
 
-    pose: Pose
+    job_at: SizedJob
     cluster: Cluster
     plan: Parallelism
     batch: int
     seq: int | None
     confidence: float
+    engine: Engine
     _known: dict[tuple[Parallelism, int], Forecast | None] = field(default_factory=dict)
 
     def change(self, plan: Parallelism, batch: int) -> list[Change]:
@@ -194,7 +214,7 @@ class _Trial:
         """None: not every model can be split or cut in every way; what cannot be built is no advice."""
         if (plan, batch) not in self._known:
             try:
-                self._known[plan, batch] = forecast(self.pose(batch, self.seq, plan), self.cluster, plan)
+                self._known[plan, batch] = self.engine.forecast(self.job_at(batch, self.seq, plan), self.cluster, plan)
             except (IllegalPlan, InvalidInput):
                 if (plan, batch) == (self.plan, self.batch):
                     raise
@@ -244,10 +264,10 @@ def _name_change(old: Parallelism, old_batch: int, new: Parallelism, new_batch: 
     return " + ".join(parts)
 
 
-def can_grow(pose: Pose, plan: Parallelism, *, batch: int) -> bool:
+def can_grow(job_at: SizedJob, plan: Parallelism, *, batch: int) -> bool:
     """Whether the length of a sample can be chosen for this model."""
     try:
-        usual = pose(batch, None, plan).graph.tokens_per_sample
-        return pose(batch, 2 * SEQUENCE_STEP, plan).graph.tokens_per_sample == 2 * SEQUENCE_STEP and usual > 1
+        usual = job_at(batch, None, plan).graph.tokens_per_sample
+        return job_at(batch, 2 * SEQUENCE_STEP, plan).graph.tokens_per_sample == 2 * SEQUENCE_STEP and usual > 1
     except TraincastError:
         return False

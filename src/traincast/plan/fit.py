@@ -3,18 +3,19 @@
 from dataclasses import dataclass
 from typing import Any
 
-from traincast.forecast import forecast
-from traincast.forecast.device_memory import DeviceMemory, watch_device
+from traincast.cost import CostModel
+from traincast.forecast.device_memory import DeviceMemory
+from traincast.forecast.engine import Engine
 from traincast.plan.capacity import (
     Change,
     Limit,
-    Pose,
+    SizedJob,
     can_grow,
     largest_batch,
     longest_sequence,
     suggest_changes,
 )
-from traincast.spec import Cluster, Forecast, Parallelism
+from traincast.spec import Calibration, Cluster, Forecast, Parallelism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,20 +65,26 @@ class Fit:
         }
 
 
-def find_fit(pose: Pose, cluster: Cluster, plan: Parallelism, *, batch: int, seq: int | None, confidence: float) -> Fit:
-    """Every size that is looked at is a forecast of its own."""
-    job = pose(batch, seq, plan)
-    now = forecast(job, cluster, plan)
-    most = largest_batch(pose, cluster, plan, confidence=confidence, seq=seq)
+def find_fit(
+    job_at: SizedJob, cluster: Cluster, plan: Parallelism, *, batch: int, seq: int | None, confidence: float,
+    costs: CostModel | None = None, calibration: Calibration | None = None,
+) -> Fit:  # fmt: skip
+    """Every size that is looked at is answered on its own. `costs` or `calibration`: what prices tasks instead of the models that
+    ship with the package."""
+    engine = Engine(costs=costs, calibration=calibration)
+    job = job_at(batch, seq, plan)
+    now = engine.forecast(job, cluster, plan)
+    most = largest_batch(job_at, cluster, plan, confidence=confidence, seq=seq, engine=engine)
     longest, usual = None, None
-    if can_grow(pose, plan, batch=batch):
-        usual = pose(batch, None, plan).graph.tokens_per_sample
-        longest = longest_sequence(pose, cluster, plan, batch=batch, confidence=confidence)
-    sure = now.memory.fit_probability >= confidence
-    changes = [] if sure else suggest_changes(pose, cluster, plan, batch=batch, seq=seq, confidence=confidence)
+    if can_grow(job_at, plan, batch=batch):
+        usual = job_at(batch, None, plan).graph.tokens_per_sample
+        longest = longest_sequence(job_at, cluster, plan, batch=batch, confidence=confidence, engine=engine)
+    changes: list[Change] = []
+    if now.memory.fit_probability < confidence:
+        changes = suggest_changes(job_at, cluster, plan, batch=batch, seq=seq, confidence=confidence, engine=engine)
     return Fit(
         now=now,
-        meter=watch_device(job, cluster, plan),
+        meter=engine.watch_device(job, cluster, plan),
         batch=batch,
         confidence=confidence,
         most=most,

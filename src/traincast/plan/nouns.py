@@ -8,12 +8,17 @@ from statistics import NormalDist
 from traincast.errors import InvalidInput
 from traincast.spec import ORDERS, RECOMPUTES, Cluster, Forecast, Job, JobTime, Parallelism
 from traincast.spec.display import show_html
+from traincast.units import NORMAL_90
 
-Pose = Callable[[int, str], Job]
+JobAt = Callable[[int, str], Job]
 """(samples of one pass of one replica, how activations are recomputed) -> the job to forecast."""
 
 OBJECTIVES = ("time", "money", "energy")
-NORMAL_90 = 1.645
+SEARCHED = (
+    "data", "tensor", "pipeline", "context", "expert", "micro_batches", "zero", "sequence_parallel", "recompute", "order",
+    "virtual_stages",
+)  # fmt: skip
+"""The fields of a plan that a search varies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,8 @@ class Space:
     """What may be chosen. The samples of one optimizer step stay the same in every plan; None: whatever is sensible."""
 
     global_batch: int
+    base: Parallelism | None = None
+    """Every plan is this one but for the fields that are searched (SEARCHED). None: as the request says, or the default."""
     batches: tuple[int, ...] | None = None
     """Samples of one pass of one replica; None: powers of two."""
     tensor: tuple[int, ...] | None = None
@@ -153,6 +160,22 @@ class Search:
 
     def _repr_html_(self) -> str | None:
         return show_html(self)
+
+
+def figures_of(answer: Forecast, limits: Limits) -> Figures:
+    """What a search needs of a forecast."""
+    usd = answer.usd
+    affordable_s = None
+    if limits.budget_usd is not None and usd is not None:
+        affordable_s = limits.budget_usd / usd.value * answer.job.total.seconds if usd.value else math.inf
+    return Figures(
+        step_s=answer.step.seconds,
+        job_s=answer.job.total.seconds,
+        usd=None if usd is None else usd.value,
+        energy_joules=answer.energy_joules,
+        deadline_probability=None if limits.deadline_s is None else meet_probability(answer.job, limits.deadline_s),
+        budget_probability=None if affordable_s is None else meet_probability(answer.job, affordable_s),
+    )
 
 
 def meet_probability(job: JobTime, deadline_s: float) -> float:

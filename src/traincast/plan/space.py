@@ -1,8 +1,10 @@
 """A space and a cluster to every candidate in it."""
 
+import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from traincast.errors import IllegalPlan
 from traincast.plan.nouns import Candidate, Space
 from traincast.spec import Cluster, Graph, Op, Parallelism
 from traincast.spec.graph import segments
@@ -59,7 +61,7 @@ def _is_forward(op: Op) -> bool:
 
 def list_candidates(space: Space, cluster: Cluster, shape: Shape) -> Iterator[Candidate]:
     """Every plan of the space that uses the whole cluster. Degrees that cannot split this model evenly are no candidates."""
-    for batch, plan in list_plans(space, cluster.num_devices, cluster.devices_per_node, shape):
+    for batch, plan in list_plans(space, cluster.num_devices, cluster.devices_per_domain, shape):
         yield Candidate(cluster=cluster, parallelism=plan, batch=batch)
 
 
@@ -95,12 +97,13 @@ def _arrangements(
             for split in sequence or [False]:
                 for zero in _zeros(space, replicas, shape):
                     for order, virtual in _orders(space, pipeline, micro, shape):
-                        plan = Parallelism(
-                            data=degrees["data"], tensor=tensor, pipeline=pipeline, context=degrees["context"],
-                            expert=expert, micro_batches=micro, zero=zero, sequence_parallel=split,
-                            recompute=recompute, order=order, virtual_stages=virtual,
-                        )  # fmt: skip
-                        yield batch, plan
+                        with contextlib.suppress(IllegalPlan):
+                            # What the base fixes (a group of shards, folded experts) does not go with every degree.
+                            yield batch, replace(
+                                space.base or Parallelism(), data=degrees["data"], tensor=tensor, pipeline=pipeline,
+                                context=degrees["context"], expert=expert, micro_batches=micro, zero=zero,
+                                sequence_parallel=split, recompute=recompute, order=order, virtual_stages=virtual,
+                            )  # fmt: skip
 
 
 def _degrees(asked: tuple[int, ...] | None, available: int, default_limit: int) -> list[int]:

@@ -8,16 +8,17 @@ from typing import Any
 from traincast import catalog
 from traincast.errors import IllegalPlan, InvalidInput, did_you_mean
 from traincast.files import decode
-from traincast.forecast import forecast
-from traincast.forecast.request import Request, WorkloadOptions, build_job, load_source
+from traincast.forecast.engine import Engine
+from traincast.forecast.resolve import pose_job
 from traincast.plan.nouns import Plan
-from traincast.spec import Cluster, Forecast, Job, Parallelism
+from traincast.spec import Cluster, Forecast, Parallelism, Question, WorkloadOptions
+from traincast.spec.question import JOB_FIELDS
 
 _CLUSTER_KEYS = ("device", "node", "nodes", "devices_per_node", "intra", "inter", "usd_per_hour")
 _OF_NODE = ("devices_per_node", "intra", "inter", "usd_per_hour")
 _PLAN_KEYS = tuple(item.name for item in dataclasses.fields(Parallelism))
 _WORKLOAD_KEYS = tuple(item.name for item in dataclasses.fields(WorkloadOptions))
-_JOB_KEYS = (*(item.name for item in dataclasses.fields(Job) if item.name != "graph"), "epochs")
+_JOB_KEYS = tuple(item.name for item in JOB_FIELDS)
 _SHORT = {
     "dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "vp": "virtual_stages",
     "machine": "node", "price": "usd_per_hour",
@@ -37,17 +38,16 @@ class Delta:
     energy_ratio: float | None
 
 
-def what_if(base: Plan, request: Request, change: str) -> Delta:
+def what_if(base: Plan, request: Question, change: str, *, engine: Engine | None = None) -> Delta:
     """`change` is KEY=VALUE: a field of the plan, of the workload, of the job, or of the cluster.
 
-    The samples of one step stay the same: replicas and passes make up for what the change takes or gives.
+    The samples of one step stay the same: replicas and passes make up for what the change takes or gives. `engine`: the one that
+    answered for the base, and so with its costs.
     """
     key, value = _read(change)
     request, cluster, plan, batch = _apply(base, request, key, value)
-    recompute = plan.recompute
-    options = dataclasses.replace(request.workload, batch=batch)
-    job = build_job(request.job, load_source(request.source, options, recompute=recompute))
-    return compare(base.forecast, forecast(job, cluster, plan), change=change)
+    job = pose_job(request, plan, cluster=cluster, batch=batch)
+    return compare(base.forecast, (engine or Engine()).forecast(job, cluster, plan), change=change)
 
 
 def compare(before: Forecast, after: Forecast, *, change: str) -> Delta:
@@ -88,7 +88,7 @@ def _value(text: str) -> Any:
     return text
 
 
-def _apply(base: Plan, request: Request, key: str, value: Any) -> tuple[Request, Cluster, Parallelism, int]:
+def _apply(base: Plan, request: Question, key: str, value: Any) -> tuple[Question, Cluster, Parallelism, int]:
     cluster, plan, batch = base.cluster, base.parallelism, base.batch
     table = {item.name: getattr(plan, item.name) for item in dataclasses.fields(plan)}
     global_batch = base.forecast.global_batch

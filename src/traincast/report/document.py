@@ -12,7 +12,12 @@ from traincast.spec import Forecast
 
 def document_forecast(forecast: Forecast) -> dict[str, Any]:
     """The whole answer without the spans and the memory curve, which `--trace` gives."""
-    document: dict[str, Any] = plain_data(forecast)
+    bare = dataclasses.replace(
+        forecast,
+        timeline=dataclasses.replace(forecast.timeline, spans=()),
+        memory=dataclasses.replace(forecast.memory, curve=()),
+    )
+    document: dict[str, Any] = plain_data(bare)
     del document["timeline"]["spans"], document["memory"]["curve"]
     document["memory"]["fits"] = forecast.memory.fits
     document["memory"]["fit_probability"] = forecast.memory.fit_probability

@@ -49,14 +49,16 @@ def format_forecast(
 
     `asked` are lines on what the answer is for (plan, price) that stand under the heading.
     """
+    under = [text for text in (*asked, describe_settings(forecast)) if text]
     blocks = [
-        "\n".join([_heading(forecast, paint), *(paint(line, "dim") for text in asked for line in _wrap(text, paint))]),
+        "\n".join([_heading(forecast, paint), *(paint(line, "dim") for text in under for line in _wrap(text, paint))]),
         "\n".join(_answer(forecast, paint)),
         "\n".join(_shares(forecast, paint)),
         _slowest(forecast.timeline, paint, limit=_NUM_TOP_EXPLAINED if explain else _NUM_TOP, by_layer=explain),
         *([_exposed(forecast, paint), _memory_parts(forecast, paint), _job_parts(forecast, paint)] if explain else []),
         "\n".join(_parts(forecast, paint)) if explain else "",
         format_resources(forecast.resources, run_utilization=forecast.run_utilization, paint=paint) if explain else "",
+        "\n".join(_assumed(forecast, paint)),
         "\n".join(_trust(forecast, paint)),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -98,7 +100,29 @@ def describe_plan(plan: Parallelism, *, batch_size: int) -> str:
         words.append(f"order {plan.order}")
     words.extend([f"zero {plan.zero}"] if plan.zero else [])
     words.extend(["sequence parallel"] if plan.sequence_parallel else [])
+    words.extend([f"recompute {plan.recompute}"] if plan.recompute != "none" else [])
+    words.extend(["optimizer state offloaded"] if plan.offload_optimizer else [])
     return "; ".join(part for part in (" x ".join(batch), ", ".join(words)) if part)
+
+
+def format_assumptions(assumptions: Sequence[str], *, paint: Paint = PLAIN) -> str:
+    """What nobody said and was filled in, a line each; empty where there is nothing."""
+    lines = [line for text in dict.fromkeys(assumptions) for line in _wrap(f"- {text}", paint, indent="    ")]
+    return "\n".join([paint("Assumed", "bold"), *(paint(line, "dim") for line in lines)]) if lines else ""
+
+
+def describe_settings(forecast: Forecast) -> str:
+    """'bf16, sequences of 4,096, stack fsdp2, compiled': what the numbers are for; empty where no question was resolved."""
+    settings = forecast.settings
+    if not settings:
+        return ""
+    words = [str(settings["precision"])]
+    if settings.get("seq"):
+        words.append(f"sequences of {settings['seq']:,}")
+    batch, passes = settings["batch"], settings["micro_batches"]
+    words.append(f"global batch {settings['global_batch']:,} in {passes} micro-batch{'es' * (passes > 1)} of {batch:,}")
+    words.append(f"stack {settings['stack']}")
+    return ", ".join([*words, *(["compiled"] if settings.get("compiled") else [])])
 
 
 def describe_price(cluster: Cluster) -> str:
@@ -255,6 +279,11 @@ def _job_parts(forecast: Forecast, paint: Paint) -> str:
     lines = [paint("The whole job", "bold")]
     lines.extend(f"  {name:<18}{show_seconds(seconds)}" for name, seconds in parts.items() if seconds > 0)
     return "\n".join(lines) if len(lines) > 1 else ""
+
+
+def _assumed(forecast: Forecast, paint: Paint) -> Iterator[str]:
+    if forecast.assumptions:
+        yield format_assumptions(forecast.assumptions, paint=paint)
 
 
 def _trust(forecast: Forecast, paint: Paint) -> Iterator[str]:

@@ -12,7 +12,7 @@ class Traffic:
     link_bytes: float
     """Over any link, in each direction."""
     network_bytes: float
-    """Over the node's network, in each direction; the rest stays inside the node."""
+    """Over the node's network, in each direction; the rest stays inside the node or its NVLink domain."""
 
 
 def count_traffic(task: Collective, cluster: Cluster) -> Traffic:
@@ -22,7 +22,7 @@ def count_traffic(task: Collective, cluster: Cluster) -> Traffic:
     each of N nodes a node sends 2 (N-1)/N n, and its ranks carry equal parts of it.
     """
     ranks, size = task.num_ranks, task.num_bytes
-    inside = min(ranks, max(1, cluster.devices_per_node // task.stride))
+    inside = min(ranks, max(1, cluster.devices_per_domain // task.stride))
     nodes = min(-(-ranks // inside), cluster.num_nodes)
     if ranks == 1:
         return Traffic(link_bytes=0.0, network_bytes=0.0)

@@ -6,6 +6,7 @@ import heapq
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,6 +26,9 @@ class Optimus:
     interval_s: float = 600.0
     on_events: bool = True
     uses_progress: bool = True
+
+    stops_jobs: ClassVar[bool] = False  # whoever came first keeps at least one GPU
+    uses_estimates: ClassVar[bool] = True
 
     def allocate(self, cluster: ElasticView, now_s: float) -> dict[int, tuple[int, int]]:
         room = _room(cluster)
@@ -70,6 +74,9 @@ class PolluxLike:
     interval_s: float = 60.0
     on_events: bool = True
     uses_progress: bool = False
+
+    stops_jobs: ClassVar[bool] = False  # whoever came first keeps at least one GPU
+    uses_estimates: ClassVar[bool] = False
 
     def allocate(self, cluster: ElasticView, now_s: float) -> dict[int, tuple[int, int]]:
         jobs = cluster.active()
@@ -125,6 +132,8 @@ class SiaLike:
     uses_progress: bool = False
     power: float = 0.5
     move_penalty: float = 0.1
+
+    uses_estimates: ClassVar[bool] = False
 
     def allocate(self, cluster: ElasticView, now_s: float) -> dict[int, tuple[int, int]]:
         room = _room(cluster)

@@ -1,4 +1,4 @@
-"""What a scheduler believes about durations: exact, wrong on purpose, or learned from finished jobs."""
+"""What a scheduler believes about durations: exact, the user's limit, wrong on purpose, or learned from finished jobs."""
 
 import hashlib
 import math
@@ -46,6 +46,10 @@ class Fixed:
         self._estimates: list[float] = []
         self._low_s, self._high_s = low_s, high_s
 
+    def scaled(self, factors: Floats) -> "Fixed":
+        low_s, high_s = (None if limits is None else limits * factors for limits in (self._low_s, self._high_s))
+        return Fixed(self.values_s * factors, low_s=low_s, high_s=high_s)
+
     def interval_s(self, job: int) -> tuple[float, float] | None:
         if self._low_s is None or self._high_s is None or self._low_s[job] == self._high_s[job]:
             return None
@@ -73,8 +77,25 @@ _STANDARD = NormalDist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Every job is believed to take the time that its user asked for. Where no limit is known, the largest of the log is
+    believed, because a scheduler must be prepared for it."""
+
+    name: str = "limit"
+
+    def start(self, jobs: JobTable) -> Beliefs:
+        known = jobs.limit_s[~np.isnan(jobs.limit_s)]
+        if not len(known):
+            raise InvalidInput(
+                "no job of the trace has a limit on its run time (sacct Timelimit, SWF requested time, limit_s); "
+                "what a scheduler knows can be history or truth"
+            )
+        return Fixed(np.where(np.isnan(jobs.limit_s), known.max(), jobs.limit_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Noisy:
-    """Truth times a log-normal error per job, times one per class, times a bias.
+    """What another estimator believes (`base`), times a log-normal error per job, times one per class, times a bias.
 
     The draws belong to the job's id (and the class's name), so a trace keeps its errors when jobs are left out.
     """
@@ -83,6 +104,7 @@ class Noisy:
     class_sigma: float = 0.0
     bias: float = 1.0
     seed: int = 0
+    base: Estimator = EXACT
     name: str = "noisy"
 
     def __post_init__(self) -> None:
@@ -103,7 +125,24 @@ class Noisy:
         return np.asarray(np.exp(logs))
 
     def start(self, jobs: JobTable) -> Beliefs:
-        return Fixed(jobs.duration_s * self.factors(jobs))
+        beliefs, factors = self.base.start(jobs), self.factors(jobs)
+        if isinstance(beliefs, Fixed):
+            return beliefs.scaled(factors)
+        return _Scaled(beliefs, factors)
+
+
+class _Scaled:
+    """Beliefs that are formed during the run, each times its factor."""
+
+    def __init__(self, base: Beliefs, factors: Floats) -> None:
+        self._base = base
+        self._factors = factors.tolist()
+
+    def estimate_s(self, job: int) -> float:
+        return float(self._base.estimate_s(job) * self._factors[job])
+
+    def learn(self, job: int, duration_s: float) -> None:
+        self._base.learn(job, duration_s)
 
 
 def draw_normal(seed: int, stream: int, name: str) -> float:

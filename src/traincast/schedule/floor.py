@@ -4,21 +4,25 @@ import heapq
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traincast.errors import InvalidInput
-from traincast.schedule.estimators import Estimator, Ranged
-from traincast.schedule.hazards import FailureModel, Overheads
+from traincast.schedule.estimators import Ranged
 from traincast.schedule.jobs import JobTable
-from traincast.schedule.network import LinkSharing, NetworkModel
-from traincast.schedule.placement import NODE, NodeMap, Placement, Placer
+from traincast.schedule.network import LinkSharing
+from traincast.schedule.placement import NODE, NodeMap, Placement
 from traincast.schedule.policies import Policy
-from traincast.schedule.protocols import Compat, Packing, RoundPolicy
-from traincast.schedule.speeds import PerfModel, SameSpeed
-from traincast.spec.fleet import Fleet, Occupation, Request, RunningJob, Schedule, Snapshot
+from traincast.schedule.protocols import Conditions, Packing, RoundPolicy
+from traincast.schedule.speeds import SameSpeed
+from traincast.spec.fleet import Occupation, Request, RunningJob, Schedule, Snapshot
+
+if TYPE_CHECKING:
+    from traincast.schedule.reservations import Plan, Reservation
 
 FINISH, FAIL, REPAIR = 0, 1, 2
+MOST_FAILURES = 100
 FUTURE, WAITING, RUNNING, DONE, REJECTED = range(5)
 
 
@@ -33,38 +37,28 @@ def check_durations(jobs: JobTable) -> None:
 class Floor:
     """The moving state: plain lists, because single entries are read and written millions of times."""
 
-    def __init__(
-        self,
-        jobs: JobTable,
-        policy: Policy | RoundPolicy,
-        *,
-        fleet: Fleet,
-        placer: Placer,
-        perf: PerfModel,
-        estimator: Estimator,
-        overheads: Overheads,
-        failures: FailureModel | None,
-        network: NetworkModel | None,
-        compat: Compat,
-        record: bool,
-    ) -> None:
+    def __init__(self, jobs: JobTable, policy: Policy | RoundPolicy, given: Conditions) -> None:
         check_durations(jobs)
-        by_count = placer.name == "count"
-        if by_count and (failures is not None or network is not None):
+        by_count = given.placer.name == "count"
+        if by_count and (given.failures is not None or given.network is not None):
             raise InvalidInput("failures and networks act on nodes: use the placement consolidated, spread or topology")
         count = len(jobs)
+        fleet, failures = given.fleet, given.failures
         self.jobs = jobs
         self.policy = policy
         self.fleet = fleet
-        self.placer = placer
-        self.perf = perf
-        self.same_speed = isinstance(perf, SameSpeed)
-        self.estimator = estimator.start(jobs)
-        self.overheads = overheads
-        self.useful = overheads.useful_share
+        self.placer = given.placer
+        self.perf = given.perf
+        self.same_speed = isinstance(given.perf, SameSpeed)
+        self.estimator = given.estimator.start(jobs)
+        self.overheads = given.overheads
+        self.useful = given.overheads.useful_share
         self.failures = failures
-        self.compat = compat
-        self.record = record
+        self.compat = given.compat
+        self.record = given.record
+        self.until_s = given.until_s
+        self.limit_s: list[float] | None = jobs.limit_s.tolist() if given.kill_at_limit else None
+        self.killed: set[int] = set()
         self.nodes = NodeMap(fleet, by_count=by_count)
         self.submit_s: list[float] = jobs.submit_s.tolist()
         self.num_gpus: list[float] = jobs.num_gpus.tolist()
@@ -108,11 +102,13 @@ class Floor:
         self.membership = 0
         self.allocated_for = -1
         self.pools_for: dict[tuple[object, ...], tuple[int, ...]] = {}
-        self.links = None if network is None else LinkSharing(network, fleet)
+        self.links = None if given.network is None else LinkSharing(given.network, fleet)
         self.rounds = policy if isinstance(policy, RoundPolicy) else None
         self.queueing: Policy | None = None if isinstance(policy, RoundPolicy) else policy
         self.line = None if self.queueing is None else self.queueing.line(self)
         self.packing = policy if isinstance(policy, Packing) else None
+        self.reservation: Reservation | None = None
+        self.plan: Plan | None = None
         self.node_failures = [0] * len(self.nodes.free)
         if failures is not None:
             for node in range(len(self.nodes.free)):
@@ -207,10 +203,14 @@ class Floor:
             self.line.join(job, now)
 
     def finish(self, job: int, now: float) -> None:
+        if self.since[job] + self.guess_left[job] / self.rate[job] > now:
+            self.reservation = None
         self.settle(job, now)
         if self.line is not None:
             self.line.leave(job, now)
         self._release(job, now)
+        if self.limit_s is not None and self.left[job] > 1e-6 * max(self.attained_s[job], 1.0):
+            self.killed.add(job)
         self.left[job] = 0.0
         self.state[job] = DONE
         self.end_s[job] = now
@@ -226,6 +226,7 @@ class Floor:
         if failures.rack_share and failures.takes_rack(node, count):
             rack = self.nodes.rack_of[node]
             nodes = [other for other, its in enumerate(self.nodes.rack_of) if its == rack]
+        self.reservation = None
         for broken in nodes:
             if broken in self.nodes.down:
                 continue
@@ -240,6 +241,7 @@ class Floor:
         failures = self.failures
         if failures is None:
             return
+        self.reservation = None
         self.nodes.repair(node)
         self.membership += 1
         self.node_failures[node] = count + 1
@@ -256,6 +258,18 @@ class Floor:
         # What was computed since the last checkpoint is computed again.
         redo = lost * self.rate[job] if self.rate[job] else lost
         self.stop(job, now, extra_s=redo + self.overheads.restart_s, lost_s=lost + self.overheads.restart_s)
+        if self.num_failed[job] >= MOST_FAILURES:
+            self._give_up(job, now)
+
+    def _give_up(self, job: int, now: float) -> None:
+        """A job longer than nodes live, without checkpoints, would run for ever."""
+        del self.waiting[job]
+        if self.line is not None:
+            self.line.leave(job, now)
+        self.state[job] = REJECTED
+        self.done += 1
+        self.membership += 1
+        self.rejected[job] = f"failed {MOST_FAILURES} times before its end; checkpoints more often would save it"
 
     # Starting and stopping.
 
@@ -317,6 +331,8 @@ class Floor:
         self.version[job] += 1
         rate = self.rate[job]
         end = now + (self.left[job] if rate == 1.0 else self.left[job] / rate) + self.compat.end_lag_s
+        if self.limit_s is not None and not math.isnan(self.limit_s[job]):
+            end = min(end, now + max(self.limit_s[job] - self.attained_s[job], 0.0))
         self._push(end, FINISH, job, self.version[job])
 
     def settle(self, job: int, now: float) -> None:
@@ -383,6 +399,7 @@ class Floor:
 
     def set_rate(self, job: int, rate: float, now: float) -> None:
         if rate != self.rate[job]:
+            self.reservation = self.plan = None
             self.settle(job, now)
             self.rate[job] = rate
             self._schedule_finish(job, now)
@@ -418,6 +435,8 @@ class Floor:
             gpu_s=np.array(self.gpu_s),
             lost_gpu_s=np.array(self.lost_gpu_s),
             rejected=self.rejected,
+            killed=frozenset(self.killed),
+            until_s=self.until_s if math.isfinite(self.until_s) else math.nan,
             pool_gpu_s=np.array(self.pool_gpu_s),
             occupations=self.occupations,
             num_passes=self.passes,

@@ -3,170 +3,125 @@
 import csv
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import InvalidInput, MissingExtra
+from traincast.schedule.cells import Row, Unusable, positive, read_moment, read_moment_if_any, read_name, read_number
+from traincast.schedule.kubernetes import read_object
+from traincast.schedule.sacct import read_sacct
 
-Row = Mapping[str, Any]
-
-
-class Unusable(Exception):
-    """Why one row cannot become a job."""
-
-
-def _number(row: Row, *names: str, default: float | None = None) -> float:
-    for name in names:
-        value = row.get(name)
-        if value is not None and value != "" and value != "None":
-            try:
-                number = float(value)
-            except (TypeError, ValueError):
-                raise Unusable(f"{name} is {value!r}, not a number") from None
-            if math.isfinite(number):
-                return number
-    if default is None:
-        raise Unusable(f"no {' or '.join(names)}")
-    return default
-
-
-def _name(row: Row, *names: str) -> str | None:
-    for name in names:
-        value = row.get(name)
-        if value is not None and str(value).strip() not in ("", "None", "nan"):
-            return str(value).strip()
-    return None
-
-
-def _moment(row: Row, *names: str) -> float:
-    """A time stamp or a number of seconds, as seconds of some fixed origin; a stamp without a zone is read as UTC."""
-    text = _name(row, *names)
-    if text is None or text in ("Unknown", "None"):
-        raise Unusable(f"no {' or '.join(names)}")
-    try:
-        return float(text)
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise Unusable(f"{names[0]} is {text!r}, not a time") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def positive(value: float, what: str) -> float:
-    if value <= 0:
-        raise Unusable(f"{what} is {value:g}; it must be above 0")
-    return value
+__all__ = ["FORMATS", "Format", "Unusable", "guess_format", "positive"]
 
 
 def _tiresias(row: Row) -> dict[str, Any]:
     return {
-        "job_id": _name(row, "job_id"),
-        "submit_s": _number(row, "submit_time"),
-        "num_gpus": _number(row, "num_gpu"),
-        "duration_s": _number(row, "duration"),
-        "workload_label": _name(row, "model_name"),
+        "job_id": read_name(row, "job_id"),
+        "submit_s": read_number(row, "submit_time"),
+        "num_gpus": read_number(row, "num_gpu"),
+        "duration_s": read_number(row, "duration"),
+        "workload_label": read_name(row, "model_name"),
     }
 
 
 def _helios(row: Row) -> dict[str, Any]:
     return {
-        "job_id": _name(row, "job_id", "jobid"),
-        "submit_s": _moment(row, "submit_time"),
-        "num_gpus": _number(row, "gpu_num"),
-        "duration_s": _number(row, "duration"),
-        "user": _name(row, "user"),
-        "tenant": _name(row, "vc"),
+        "job_id": read_name(row, "job_id", "jobid"),
+        "submit_s": read_moment(row, "submit_time"),
+        "num_gpus": read_number(row, "gpu_num"),
+        "duration_s": read_number(row, "duration"),
+        "started_s": read_moment_if_any(row, "start_time"),
+        "user": read_name(row, "user"),
+        "tenant": read_name(row, "vc"),
     }
 
 
 def _philly(row: Row) -> dict[str, Any]:
     """The flat table derived from msr-fiddle/philly-traces."""
     return {
-        "job_id": _name(row, "jobid", "job_id"),
-        "submit_s": _moment(row, "submitted_time", "submit_time", "timestamp", "time"),
-        "num_gpus": _number(row, "num_gpus", "gpus", "gpu_num", "num_gpu"),
-        "duration_s": _number(row, "duration", "run_time", "runtime"),
-        "user": _name(row, "user"),
-        "tenant": _name(row, "vc"),
+        "job_id": read_name(row, "jobid", "job_id"),
+        "submit_s": read_moment(row, "submitted_time", "submit_time", "timestamp", "time"),
+        "num_gpus": read_number(row, "num_gpus", "gpus", "gpu_num", "num_gpu"),
+        "duration_s": read_number(row, "duration", "run_time", "runtime"),
+        "user": read_name(row, "user"),
+        "tenant": read_name(row, "vc"),
     }
 
 
 def _philly_log(item: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of `cluster_job_log` as published: attempts with their places; the job ran from the first to the last."""
     attempts = [
-        entry for entry in item.get("attempts") or [] if _name(entry, "start_time") and _name(entry, "end_time")
+        entry for entry in item.get("attempts") or [] if read_name(entry, "start_time") and read_name(entry, "end_time")
     ]
     if not attempts:
         raise Unusable("no attempt with a start and an end")
     gpus = [sum(len(place.get("gpus") or []) for place in entry.get("detail") or []) for entry in attempts]
     return {
-        "job_id": _name(item, "jobid"),
-        "submit_s": _moment(item, "submitted_time"),
+        "job_id": read_name(item, "jobid"),
+        "submit_s": read_moment(item, "submitted_time"),
         "num_gpus": float(max(gpus)),
-        "duration_s": sum(_moment(entry, "end_time") - _moment(entry, "start_time") for entry in attempts),
-        "user": _name(item, "user"),
-        "tenant": _name(item, "vc"),
+        "duration_s": sum(read_moment(entry, "end_time") - read_moment(entry, "start_time") for entry in attempts),
+        "started_s": min(read_moment(entry, "start_time") for entry in attempts),
+        "user": read_name(item, "user"),
+        "tenant": read_name(item, "vc"),
     }
 
 
 def _pai(row: Row) -> dict[str, Any]:
-    gpus = _number(row, "num_gpu", "gpu_num", default=math.nan)
+    gpus = read_number(row, "num_gpu", "gpu_num", default=math.nan)
     if math.isnan(gpus):
         # The published tables give percent of a GPU per instance.
-        gpus = _number(row, "plan_gpu") / 100 * _number(row, "inst_num", default=1.0)
+        gpus = read_number(row, "plan_gpu") / 100 * read_number(row, "inst_num", default=1.0)
     return {
-        "job_id": _name(row, "job_id", "job_name"),
-        "submit_s": _moment(row, "submit_time", "start_time"),
+        "job_id": read_name(row, "job_id", "job_name"),
+        "submit_s": read_moment(row, "submit_time", "start_time"),
         "num_gpus": gpus if gpus < 1 else float(math.ceil(gpus)),
-        "duration_s": _number(row, "duration", default=math.nan)
-        if _name(row, "duration")
-        else _moment(row, "end_time") - _moment(row, "start_time"),
-        "gpu_type": None if _name(row, "gpu_type") in (None, "MISC", "CPU") else _name(row, "gpu_type"),
-        "user": _name(row, "user"),
+        "duration_s": read_number(row, "duration", default=math.nan)
+        if read_name(row, "duration")
+        else read_moment(row, "end_time") - read_moment(row, "start_time"),
+        "gpu_type": None if read_name(row, "gpu_type") in (None, "MISC", "CPU") else read_name(row, "gpu_type"),
+        "user": read_name(row, "user"),
     }
 
 
 def _acme(row: Row) -> dict[str, Any]:
     return {
-        "job_id": _name(row, "job_id"),
-        "submit_s": _moment(row, "submit_time"),
-        "num_gpus": _number(row, "gpu_num"),
-        "duration_s": _number(row, "duration", default=math.nan)
-        if _name(row, "duration")
-        else _moment(row, "end_time") - _moment(row, "start_time"),
-        "user": _name(row, "user"),
-        "tenant": _name(row, "type"),
+        "job_id": read_name(row, "job_id"),
+        "submit_s": read_moment(row, "submit_time"),
+        "num_gpus": read_number(row, "gpu_num"),
+        "duration_s": read_number(row, "duration", default=math.nan)
+        if read_name(row, "duration")
+        else read_moment(row, "end_time") - read_moment(row, "start_time"),
+        "started_s": read_moment_if_any(row, "start_time"),
+        "user": read_name(row, "user"),
+        "tenant": read_name(row, "type"),
     }
 
 
 def _itp(row: Row) -> dict[str, Any]:
-    deadline = _number(row, "ddl", "deadline", default=math.nan)
+    deadline = read_number(row, "ddl", "deadline", default=math.nan)
     return {
-        "job_id": _name(row, "job_id", "id"),
-        "submit_s": _moment(row, "submit_time"),
-        "num_gpus": _number(row, "num_gpu", "gpus"),
-        "duration_s": _number(row, "duration"),
-        "workload_label": _name(row, "model_name"),
-        "steps": _number(row, "iterations", default=math.nan),
+        "job_id": read_name(row, "job_id", "id"),
+        "submit_s": read_moment(row, "submit_time"),
+        "num_gpus": read_number(row, "num_gpu", "gpus"),
+        "duration_s": read_number(row, "duration"),
+        "workload_label": read_name(row, "model_name"),
+        "steps": read_number(row, "iterations", default=math.nan),
         "deadline_s": deadline,
-        "tenant": _name(row, "vc", "cluster"),
+        "tenant": read_name(row, "vc", "cluster"),
     }
 
 
 def _sia(row: Row) -> dict[str, Any]:
     """Adaptive workloads carry no duration: they need the named application's speed."""
     return {
-        "job_id": _name(row, "name", "job_id"),
-        "submit_s": _number(row, "time", "submit_time"),
-        "num_gpus": _number(row, "num_replicas"),
-        "workload": _name(row, "application"),
-        "duration_s": _number(row, "duration", default=math.nan),
+        "job_id": read_name(row, "name", "job_id"),
+        "submit_s": read_number(row, "time", "submit_time"),
+        "num_gpus": read_number(row, "num_replicas"),
+        "workload": read_name(row, "application"),
+        "duration_s": read_number(row, "duration", default=math.nan),
     }
 
 
@@ -174,15 +129,21 @@ def _swf(fields: Sequence[str]) -> dict[str, Any]:
     """The standard workload format (Feitelson, 1999), with processors read as GPUs."""
     if len(fields) < 9:
         raise Unusable(f"{len(fields)} fields; SWF has 18")
-    values = {name: fields[at] for name, at in (("submit", 1), ("run", 3), ("used", 4), ("asked", 7))}
-    asked = _number(values, "asked")
+    places = (("submit", 1), ("wait", 2), ("run", 3), ("used", 4), ("asked", 7), ("limit", 8))
+    values = {name: fields[at] for name, at in places}
+    asked = read_number(values, "asked")
+    waited = read_number(values, "wait", default=-1.0)
+    # The format writes -1 for what is not known.
     return {
         "job_id": fields[0],
-        "submit_s": _number(values, "submit"),
-        "num_gpus": asked if asked > 0 else _number(values, "used"),
-        "duration_s": _number(values, "run"),
+        "submit_s": read_number(values, "submit"),
+        "num_gpus": asked if asked > 0 else read_number(values, "used"),
+        "duration_s": read_number(values, "run"),
+        "limit_s": read_number(values, "limit", default=-1.0),
+        "started_s": read_number(values, "submit") + waited if waited >= 0 else math.nan,
         "user": None if len(fields) < 12 or fields[11] == "-1" else fields[11],
         "tenant": None if len(fields) < 15 or fields[14] == "-1" else fields[14],
+        "partition": None if len(fields) < 16 or fields[15] == "-1" else fields[15],
     }
 
 
@@ -191,136 +152,35 @@ def _gavel(fields: Sequence[str]) -> dict[str, Any]:
         raise Unusable(f"{len(fields)} tab-separated fields; Gavel traces have 10")
     values = {name: fields[at] for name, at in (("steps", 5), ("gpus", 6), ("weight", 7), ("arrival", 9))}
     return {
-        "submit_s": _number(values, "arrival"),
-        "num_gpus": _number(values, "gpus"),
-        "steps": _number(values, "steps"),
-        "priority": _number(values, "weight", default=1.0),
+        "submit_s": read_number(values, "arrival"),
+        "num_gpus": read_number(values, "gpus"),
+        "steps": read_number(values, "steps"),
+        "priority": read_number(values, "weight", default=1.0),
         "workload": fields[0],
-    }
-
-
-_GRES = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)")
-_OLD_GRES = re.compile(r"(?:^|,)(?:gres:)?gpu(?::([^:=,()]*[^:=,()\d][^:=,()]*))?[:=](\d+)")
-_ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
-
-
-def _sacct(row: Row) -> dict[str, Any] | None:
-    job_id = _name(row, "JobID", "JobIDRaw")
-    if job_id is None:
-        raise Unusable("no JobID")
-    if "." in job_id:
-        return None  # a step of the job above it
-    text = _name(row, "AllocTRES") or _name(row, "ReqTRES") or ""
-    old = _name(row, "AllocGRES") or _name(row, "ReqGRES") or ""
-    found = _GRES.findall(text) or _OLD_GRES.findall(old)
-    if not found:
-        raise Unusable(f"no gres/gpu in {text or old!r}")
-    # A generic entry and a typed one name the same GPUs.
-    typed = [(kind, int(count)) for kind, count in found if kind]
-    gpus = sum(count for _, count in typed) or max(int(count) for _, count in found)
-    unknown = (None, "Unknown", "None")
-    if any(name in row and _name(row, name) in unknown for name in ("Start", "End")):
-        raise Unusable(f"job {job_id} never started or has not ended")
-    if _name(row, "ElapsedRaw") is not None:
-        duration = _number(row, "ElapsedRaw")
-    elif (elapsed := _ELAPSED.fullmatch(_name(row, "Elapsed") or "")) is not None:
-        days, hours, minutes, seconds = (int(part or 0) for part in elapsed.groups())
-        duration = float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
-    else:
-        duration = _moment(row, "End") - _moment(row, "Start")
-    return {
-        "job_id": job_id,
-        "submit_s": _moment(row, "Submit"),
-        "num_gpus": float(gpus),
-        "duration_s": duration,
-        "gpu_type": typed[0][0] if len(typed) == 1 else None,
-        "user": _name(row, "User"),
-        "tenant": _name(row, "Account", "Partition"),
-        "priority": _number(row, "Priority", default=0.0),
-    }
-
-
-def _kubernetes(item: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod, a Kueue Workload or a Volcano Job; GPUs of all replicas, times from its status."""
-    kind = item.get("kind", "Pod")
-    meta, spec, status = item.get("metadata", {}), item.get("spec", {}), item.get("status", {})
-    if kind == "Workload":
-        groups = [
-            (entry.get("count", 1), entry.get("template", {}).get("spec", {})) for entry in spec.get("podSets", [])
-        ]
-        tenant = spec.get("queueName")
-    elif kind == "Job" and "tasks" in spec:
-        groups = [(entry.get("replicas", 1), entry.get("template", {}).get("spec", {})) for entry in spec["tasks"]]
-        tenant = spec.get("queue")
-    elif kind == "Job" and "template" in spec:
-        groups, tenant = [(spec.get("parallelism") or 1, spec["template"].get("spec", {}))], meta.get("namespace")
-    else:
-        groups, tenant = [(1, spec)], meta.get("namespace")
-    gpus, device = 0.0, None
-    for replicas, pod in groups:
-        for container in pod.get("containers", []):
-            resources = container.get("resources", {})
-            for name, count in {**resources.get("requests", {}), **resources.get("limits", {})}.items():
-                if name.endswith("/gpu"):
-                    gpus += int(replicas) * float(count)
-        device = device or pod.get("nodeSelector", {}).get("nvidia.com/gpu.product")
-    if not gpus:
-        raise Unusable(f"{kind} {meta.get('name')} asks for no GPU")
-    moments = {"submit": meta.get("creationTimestamp"), "start": status.get("startTime")}
-    ends = [
-        state["terminated"].get("finishedAt")
-        for entry in status.get("containerStatuses", [])
-        if "terminated" in (state := entry.get("state", {}))
-    ]
-    for condition in status.get("conditions", []) if isinstance(status.get("conditions"), list) else []:
-        if condition.get("type") in ("Admitted", "QuotaReserved"):
-            moments["start"] = moments["start"] or condition.get("lastTransitionTime")
-        if condition.get("type") in ("Finished", "Complete"):
-            ends.append(condition.get("lastTransitionTime"))
-        if condition.get("status") == "Running":  # Volcano's conditions say what the job became, with no type
-            moments["start"] = moments["start"] or condition.get("lastTransitionTime")
-        if condition.get("status") == "Completed":
-            ends.append(condition.get("lastTransitionTime"))
-    if status.get("state", {}).get("phase") == "Completed" if isinstance(status.get("state"), dict) else False:
-        ends.append(status["state"].get("lastTransitionTime"))
-    ends = [end for end in (*ends, status.get("completionTime")) if end]
-    annotated = meta.get("annotations", {}).get("traincast/duration-s")
-    if annotated is not None:
-        duration = float(annotated)
-    elif ends and moments["start"]:
-        last = max(_moment({"end": end}, "end") for end in ends)
-        duration = last - _moment(moments, "start")
-    else:
-        raise Unusable(f"{kind} {meta.get('name')} has no start and end; finished objects are needed")
-    return {
-        "job_id": f"{meta.get('namespace', 'default')}/{meta.get('name')}",
-        "submit_s": _moment(moments, "submit"),
-        "num_gpus": gpus,
-        "duration_s": duration,
-        "gpu_type": device,
-        "tenant": tenant,
-        "user": meta.get("labels", {}).get("user"),
-        "priority": float(spec.get("priority", 0) or 0),
     }
 
 
 def _tidy(row: Row) -> dict[str, Any]:
     """Our own table, also the tidy traces of the project."""
     return {
-        "job_id": _name(row, "job_id"),
-        "submit_s": _number(row, "submit_s", "submit_time_s"),
-        "num_gpus": _number(row, "num_gpus", "n_gpus"),
-        "duration_s": _number(row, "duration_s", default=math.nan),
-        "workload": _name(row, "workload"),
-        "workload_label": _name(row, "model"),
-        "steps": _number(row, "steps", "iterations", default=math.nan),
-        "gpu_type": _name(row, "gpu_type"),
-        "user": _name(row, "user"),
-        "tenant": _name(row, "tenant", "vc"),
-        "deadline_s": _number(row, "deadline_s", default=math.nan),
-        "priority": _number(row, "priority", default=0.0),
-        "min_gpus": _number(row, "min_gpus", default=math.nan),
-        "max_gpus": _number(row, "max_gpus", default=math.nan),
+        "job_id": read_name(row, "job_id"),
+        "submit_s": read_number(row, "submit_s", "submit_time_s"),
+        "num_gpus": read_number(row, "num_gpus", "n_gpus"),
+        "duration_s": read_number(row, "duration_s", default=math.nan),
+        "workload": read_name(row, "workload"),
+        "workload_label": read_name(row, "model"),
+        "steps": read_number(row, "steps", "iterations", default=math.nan),
+        "gpu_type": read_name(row, "gpu_type"),
+        "user": read_name(row, "user"),
+        "tenant": read_name(row, "tenant", "vc"),
+        "deadline_s": read_number(row, "deadline_s", default=math.nan),
+        "priority": read_number(row, "priority", default=0.0),
+        "min_gpus": read_number(row, "min_gpus", default=math.nan),
+        "max_gpus": read_number(row, "max_gpus", default=math.nan),
+        "limit_s": read_number(row, "limit_s", default=math.nan),
+        "started_s": read_number(row, "started_s", default=math.nan),
+        "partition": read_name(row, "partition"),
+        "qos": read_name(row, "qos"),
     }
 
 
@@ -426,8 +286,8 @@ FORMATS: dict[str, Format] = {
     "sia": Format(_csv_rows, _sia),
     "gavel": Format(_tabs, _gavel),
     "swf": Format(_words, _swf),
-    "sacct": Format(_bar_rows, _sacct),
-    "kubernetes": Format(_items, _kubernetes),
+    "sacct": Format(_bar_rows, read_sacct),
+    "kubernetes": Format(_items, read_object),
 }
 
 

@@ -46,6 +46,11 @@ def helios_checkpoint_s(num_gpus: float) -> float:
     return 30.0 if num_gpus <= 8 else 60.0
 
 
+TYPICAL = Overheads(preempt_s=helios_checkpoint_s, restart_s=60.0, resize_s=30.0)
+"""What interruptions cost where nobody says otherwise: suspending and resuming as measured by Hu et al. (2021), a minute to
+start again after a failure, half a minute to change the number of GPUs."""
+
+
 class FailureModel(Protocol):
     """Times between failures and to repair; `rack_share` of failures take the whole rack down."""
 

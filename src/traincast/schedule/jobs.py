@@ -1,18 +1,38 @@
 """Requests as columns: what the engine, the kernels and the metrics read."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.errors import InvalidInput
+from traincast.errors import InvalidInput, UnknownName
 from traincast.spec.fleet import Request, Schedule
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+NUMBERS: Mapping[str, float] = {
+    "duration_s": math.nan,
+    "deadline_s": math.nan,
+    "priority": 0.0,
+    "steps": math.nan,
+    "min_gpus": math.nan,
+    "max_gpus": math.nan,
+    "limit_s": math.nan,
+    "started_s": math.nan,
+}
+"""Columns of numbers that a table may lack, with what then stands there; a request has a field of the same name."""
+NAMES: Mapping[str, str] = {
+    "workloads": "workload",
+    "gpu_types": "gpu_type",
+    "users": "user",
+    "tenants": "tenant",
+    "partitions": "partition",
+    "qos": "qos",
+}
+"""Columns of names, with the field of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,10 +48,14 @@ class JobTable:
     steps: Floats
     min_gpus: Floats
     max_gpus: Floats
+    limit_s: Floats
+    started_s: Floats
     workloads: Sequence[str | None]
     gpu_types: Sequence[str | None]
     users: Sequence[str | None]
     tenants: Sequence[str | None]
+    partitions: Sequence[str | None]
+    qos: Sequence[str | None]
 
     def __len__(self) -> int:
         return len(self.job_ids)
@@ -52,19 +76,13 @@ class JobTable:
         *,
         submit_s: Sequence[float] | Floats,
         num_gpus: Sequence[float] | Floats,
-        duration_s: Sequence[float] | Floats | None = None,
         job_ids: Sequence[str] | None = None,
-        deadline_s: Sequence[float] | Floats | None = None,
-        priority: Sequence[float] | Floats | None = None,
-        steps: Sequence[float] | Floats | None = None,
-        min_gpus: Sequence[float] | Floats | None = None,
-        max_gpus: Sequence[float] | Floats | None = None,
-        workloads: Sequence[str | None] | None = None,
-        gpu_types: Sequence[str | None] | None = None,
-        users: Sequence[str | None] | None = None,
-        tenants: Sequence[str | None] | None = None,
+        **columns: Sequence[Any] | Floats | None,
     ) -> "JobTable":
-        """Columns in any order of jobs; sorted by submission, equal times keep their order."""
+        """Columns in any order of jobs; sorted by submission, equal times keep their order. What is left out is unknown."""
+        unknown = columns.keys() - {*NUMBERS, *NAMES}
+        if unknown:
+            raise UnknownName("column of jobs", min(unknown), [*NUMBERS, *NAMES], plural="columns of jobs")
         submit = np.asarray(submit_s, dtype=np.float64)
         order = np.argsort(submit, kind="stable")
         in_order = bool(np.all(order[1:] > order[:-1])) if len(order) else True
@@ -75,48 +93,33 @@ class JobTable:
             values = np.asarray(column, dtype=np.float64)
             return values if in_order else values[order]
 
-        def names(column: Sequence[Any] | None) -> Sequence[Any]:
+        def names(column: Sequence[Any] | Floats | None) -> Sequence[Any]:
             if column is None:
                 return (None,) * len(submit)
-            return column if in_order else [column[i] for i in order]
+            return list(column) if in_order else [column[i] for i in order]
 
+        rest: dict[str, Any] = {name: numbers(columns.get(name), default) for name, default in NUMBERS.items()}
+        rest |= {name: names(columns.get(name)) for name in NAMES}
         return cls(
             job_ids=names(job_ids) if job_ids is not None else [str(i) for i in order.tolist()],
             submit_s=numbers(submit),
             num_gpus=numbers(num_gpus),
-            duration_s=numbers(duration_s),
-            deadline_s=numbers(deadline_s),
-            priority=numbers(priority, 0.0),
-            steps=numbers(steps),
-            min_gpus=numbers(min_gpus),
-            max_gpus=numbers(max_gpus),
-            workloads=names(workloads),
-            gpu_types=names(gpu_types),
-            users=names(users),
-            tenants=names(tenants),
+            **rest,
         )
 
     @classmethod
     def from_requests(cls, requests: Iterable[Request]) -> "JobTable":
         rows = list(requests)
 
-        def numbers(get: Callable[[Request], float | None]) -> list[float]:
-            return [math.nan if (value := get(row)) is None else float(value) for row in rows]
+        def numbers(name: str) -> list[float]:
+            return [math.nan if (value := getattr(row, name)) is None else float(value) for row in rows]
 
         return cls.build(
             job_ids=[row.job_id for row in rows],
             submit_s=[row.submit_s for row in rows],
             num_gpus=[row.num_gpus for row in rows],
-            duration_s=numbers(lambda row: row.duration_s),
-            deadline_s=numbers(lambda row: row.deadline_s),
-            priority=[row.priority for row in rows],
-            steps=numbers(lambda row: row.steps),
-            min_gpus=numbers(lambda row: row.min_gpus),
-            max_gpus=numbers(lambda row: row.max_gpus),
-            workloads=[row.workload for row in rows],
-            gpu_types=[row.gpu_type for row in rows],
-            users=[row.user for row in rows],
-            tenants=[row.tenant for row in rows],
+            **{name: numbers(name) for name in NUMBERS},
+            **{name: [getattr(row, field) for row in rows] for name, field in NAMES.items()},
         )
 
     def request(self, job: int) -> Request:
@@ -124,21 +127,15 @@ class JobTable:
             value = float(column[job])
             return None if math.isnan(value) else value
 
-        low, high = known(self.min_gpus), known(self.max_gpus)
+        fields: dict[str, Any] = {name: known(getattr(self, name)) for name in NUMBERS}
+        for name in ("min_gpus", "max_gpus"):
+            fields[name] = None if fields[name] is None else int(fields[name])
         return Request(
             job_id=self.job_ids[job],
             submit_s=float(self.submit_s[job]),
             num_gpus=float(self.num_gpus[job]),
-            duration_s=known(self.duration_s),
-            workload=self.workloads[job],
-            steps=known(self.steps),
-            gpu_type=self.gpu_types[job],
-            user=self.users[job],
-            tenant=self.tenants[job],
-            priority=float(self.priority[job]),
-            deadline_s=known(self.deadline_s),
-            min_gpus=None if low is None else int(low),
-            max_gpus=None if high is None else int(high),
+            **fields,
+            **{field: getattr(self, name)[job] for name, field in NAMES.items()},
         )
 
     def requests(self) -> list[Request]:
@@ -161,7 +158,12 @@ class JobTable:
         if not len(self):
             return self
         origin = float(self.submit_s[0])
-        return replace(self, submit_s=self.submit_s - origin, deadline_s=self.deadline_s - origin)
+        return replace(
+            self,
+            submit_s=self.submit_s - origin,
+            deadline_s=self.deadline_s - origin,
+            started_s=self.started_s - origin,
+        )
 
     def scheduled(self, **became: Any) -> Schedule:
         """These jobs and what became of them: the other fields of a schedule."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast import forecast
-from traincast.forecast.request import Request, Resolved, WorkloadOptions, build_cluster, load_source, resolve
+from traincast.forecast.resolve import Resolved, build_cluster, load_source, resolve
 from traincast.schedule.speeds import NO_FIT, SpeedForecast, SpeedKey
-from traincast.spec import Graph, Job, Parallelism
+from traincast.spec import Calibration, Graph, Job, Parallelism, Question, WorkloadOptions
 from traincast.workers import distribute
 
 FILES = (".toml", ".json", ".json.gz", ".onnx", ".py")
@@ -38,6 +38,8 @@ class ForecastSource:
     folder: Path = Path()
     precision: str = "bf16"
     zero: int = 0
+    calibration: Calibration | None = None
+    """What was learnt from measurements or runs of one's own."""
     _known: dict[SpeedKey, SpeedForecast] = field(default_factory=dict, repr=False, compare=False)
 
     def __call__(self, name: str, device: str, num_devices: int, num_nodes: int) -> SpeedForecast:
@@ -69,8 +71,10 @@ class ForecastSource:
         raise InvalidInput(f"workload {source!r}: there is no such file here or in {self.folder.absolute()}")
 
 
-def forecast_speeds(*, folder: Path | None = None, precision: str = "bf16", zero: int = 0) -> ForecastSource:
-    return ForecastSource(folder=folder or Path(), precision=precision, zero=zero)
+def forecast_speeds(
+    *, folder: Path | None = None, precision: str = "bf16", zero: int = 0, calibration: Calibration | None = None
+) -> ForecastSource:
+    return ForecastSource(folder=folder or Path(), precision=precision, zero=zero, calibration=calibration)
 
 
 def _answer_chunk(keys: Sequence[SpeedKey], source: ForecastSource) -> list[SpeedForecast]:
@@ -112,14 +116,14 @@ def _answer(source: ForecastSource, name: str, device: str, num_devices: int, nu
             if rest:
                 return NO_FIT
             options = WorkloadOptions(batch=batch)
-            whole = resolve(Request(source=path, workload=options, cluster=table, parallelism={"data": replicas}))
+            whole = resolve(Question(source=path, workload=options, cluster=table, parallelism={"data": replicas}))
             says_length = bool(whole.job.steps or whole.job.samples or whole.job.epoch_samples)
         else:
             plan = Parallelism(data=num_devices, zero=source.zero if num_devices > 1 else 0)
-            place = build_cluster(Request(source=path, cluster=table))
+            place = build_cluster(Question(source=path, cluster=table))
             job = Job(graph=_load_graph(path, batch, source.precision))
             whole = Resolved(job=job, cluster=place, parallelism=plan)
-        answer = forecast(whole.job, whole.cluster, whole.parallelism)
+        answer = forecast(whole.job, whole.cluster, whole.parallelism, calibration=source.calibration)
     except IllegalPlan:
         return NO_FIT
     step = answer.step

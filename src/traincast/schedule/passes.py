@@ -1,6 +1,5 @@
 """One look at the line of jobs: who starts now, who makes way, who may be backfilled, packed or resized."""
 
-import bisect
 import math
 from collections.abc import Iterable, Sequence
 
@@ -9,6 +8,7 @@ from traincast.schedule.floor import RUNNING, WAITING, Floor
 from traincast.schedule.lines import Line
 from traincast.schedule.placement import PLACERS, Placement
 from traincast.schedule.protocols import Packing, RoundPolicy
+from traincast.schedule.reservations import Plan, Reservation, find_beside, reserve
 
 
 def plain_pass(floor: Floor, line: Line, now: float, *, skip: bool) -> None:
@@ -151,73 +151,62 @@ def _evict_for(floor: Floor, job: int, losers: Sequence[int], most_gpus: float, 
     return placement
 
 
-def _reserve(floor: Floor, job: int, now: float) -> tuple[float, float]:
-    """When enough GPUs are believed to be free for the job, and how many are then left over."""
-    pools = set(floor.pools(job))
-    need = floor.num_gpus[job]
-    free = float(sum(floor.nodes.free_in_pool[pool] for pool in pools))
-    ends = sorted(
-        (floor.believed_end(other, now), floor.held[other]) for other in floor.running if floor.pool[other] in pools
-    )
-    for index, (end, gpus) in enumerate(ends):
-        free += gpus
-        if free >= need and (index + 1 == len(ends) or ends[index + 1][0] > end):
-            return end, free - need
-    return math.inf, 0.0
-
-
 def easy_pass(floor: Floor, line: Line, now: float) -> None:
-    started = []
+    """In order until one does not fit. It gets a reservation, and later jobs start only if they end before it begins or
+    hold GPUs that it does not need."""
+    started: list[int] = []
     head = -1
-    shadow = extra = 0.0
-    failed: set[tuple[object, ...]] = set()
+    reservation: Reservation | None = None
+    no_room: set[tuple[object, ...]] = set()
+    no_spare: set[tuple[object, ...]] = set()
     for job in line.order(now):
         if not any(floor.nodes.free_in_pool):
             break
-        need = floor.num_gpus[job]
         kind = floor.kind(job)
         if head < 0:
             placement = floor.find(job)
             if placement is None:
                 head = job
-                shadow, extra = _reserve(floor, job, now)
-                if shadow == math.inf:
-                    # Enough GPUs are free but not together: wait for the next event, hold nobody back.
-                    extra = math.inf
+                reservation = _reservation_for(floor, job, now)
                 continue
-        else:
-            if kind in failed:
-                continue
-            in_time = now + floor.guess_left[job] <= shadow
-            if not in_time and need > extra:
-                continue
+            floor.reservation = None  # made before this job was known
+        elif kind in no_room:
+            continue
+        elif reservation is None or now + floor.guess_left[job] <= reservation.begin_s:
             placement = floor.find(job)
             if placement is None:
-                failed.add(kind)
+                no_room.add(kind)
                 continue
-            if not in_time:
-                extra -= need
+        else:
+            placement = None if kind in no_spare else find_beside(floor, job, reservation)
+            if placement is None:
+                no_spare.add(kind)
+                continue
+            reservation.take(placement)
         floor.start(job, placement, now)
         started.append(job)
     for job in started:
         line.started(job, now)
 
 
+def _reservation_for(floor: Floor, job: int, now: float) -> Reservation | None:
+    """A reservation holds until it is due, until a job ended early, a node failed, or another job went first."""
+    known = floor.reservation
+    if known is None or known.job != job or now >= known.begin_s:
+        floor.reservation = known = reserve(floor, job, now)
+    return known
+
+
 def conservative_pass(floor: Floor, line: Line, now: float) -> None:
-    ends = sorted((floor.believed_end(other, now), floor.held[other]) for other in floor.running)
-    profile = _Profile(now, float(sum(floor.nodes.free_in_pool)), ends)
-    started = []
-    for job in line.order(now):
-        if profile.free_now() <= 0:
-            break
-        lasts = max(floor.guess_left[job], 0.0)
-        begin = profile.reserve(floor.num_gpus[job], lasts)
-        if begin <= now:
-            placement = floor.find(job)
-            if placement is not None:
-                floor.start(job, placement, now)
-                started.append(job)
-    for job in started:
+    """Every job in line has a booking; those whose time has come start on the nodes they were promised."""
+    order = list(line.order(now))
+    plan = floor.plan = floor.plan or Plan(floor, now)
+    plan.bring_up_to_date(order, now)
+    for job, placement in plan.due(order, now):
+        share = floor.num_gpus[job]
+        # On a shared network a start slows others down, and the plan is then made anew at the next look.
+        floor.start(job, ((placement[0][0], share),) if share < 1 else placement, now)
+        plan.started(job)
         line.started(job, now)
 
 
@@ -266,49 +255,3 @@ def reallocate(floor: Floor, rounds: RoundPolicy, now: float) -> None:
         floor.held[job] = float(count)
         if floor.rate_at(job, placement, count) > 0:
             floor.start(job, placement, now)
-
-
-class _Profile:
-    """Free GPUs over future time as steps, for reservations in order."""
-
-    def __init__(self, now: float, free: float, ends: Sequence[tuple[float, float]]) -> None:
-        self.times = [now]
-        self.free = [free]
-        for end, gpus in ends:
-            if end == self.times[-1]:
-                self.free[-1] += gpus
-            else:
-                self.times.append(end)
-                self.free.append(self.free[-1] + gpus)
-
-    def free_now(self) -> float:
-        return self.free[0]
-
-    def _cut(self, time_s: float) -> int:
-        at = bisect.bisect_left(self.times, time_s)
-        if at == len(self.times) or self.times[at] != time_s:
-            self.times.insert(at, time_s)
-            self.free.insert(at, self.free[at - 1])
-        return at
-
-    def reserve(self, need: float, lasts_s: float) -> float:
-        times, free = self.times, self.free
-        begin = 0
-        while begin < len(times):
-            if free[begin] < need:
-                begin += 1
-                continue
-            end_s = times[begin] + lasts_s
-            at = begin + 1
-            while at < len(times) and times[at] < end_s and free[at] >= need:
-                at += 1
-            if at == len(times) or times[at] >= end_s:
-                break
-            begin = at + 1
-        else:
-            return math.inf
-        begin_s = times[begin]
-        last = self._cut(begin_s + lasts_s)
-        for index in range(begin, last):
-            free[index] -= need
-        return begin_s

@@ -56,6 +56,35 @@ class NodeMap:
         for node, rack in enumerate(self.rack_of):
             self.rack_masks[rack] = self.rack_masks.get(rack, 0) | (1 << node)
 
+    def copy(self) -> "NodeMap":
+        """The same nodes in the same state, to try things on."""
+        twin = object.__new__(NodeMap)
+        twin.__dict__.update(self.__dict__)
+        twin.free = list(self.free)
+        twin.free_in_pool = list(self.free_in_pool)
+        twin.up_in_pool = list(self.up_in_pool)
+        twin.buckets = [list(bitmaps) for bitmaps in self.buckets]
+        twin.shares = {node: dict(opened) for node, opened in self.shares.items()}
+        twin.slot_of = dict(self.slot_of)
+        twin.down = set(self.down)
+        return twin
+
+    def limited(self, most: Sequence[int], free: Sequence[int] | None = None) -> "NodeMap":
+        """The same nodes with at most so many free GPUs on each, none of them opened for shares.
+
+        `free` stands in for what is free now."""
+        twin = self.copy()
+        twin.shares, twin.slot_of = {}, {}
+        twin.free = [max(min(now, limit), 0) for now, limit in zip(free or self.free, most, strict=True)]
+        twin.buckets = [[0] * len(bitmaps) for bitmaps in self.buckets]
+        twin.free_in_pool = [0] * len(self.free_in_pool)
+        for node, count in enumerate(twin.free):
+            pool = self.pool_of[node]
+            twin.free_in_pool[pool] += count
+            if node not in self.down:
+                twin.buckets[pool][count] |= 1 << node
+        return twin
+
     def _change(self, node: int, by: int) -> None:
         pool = self.pool_of[node]
         before = self.free[node]

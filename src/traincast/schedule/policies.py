@@ -4,12 +4,12 @@ import bisect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from traincast.errors import InvalidInput, UnknownName
-from traincast.schedule.jobs import JobTable
+from traincast.schedule.jobs import Floats, JobTable
 from traincast.schedule.lines import Key, KeyedLine, LeveledLine, Line, View, WaitingLine
 from traincast.spec.fleet import Request, Snapshot
 
@@ -33,7 +33,8 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ByKey:
-    """Smallest key first."""
+    """Smallest key first. A key that looks at no run time says so in `looks_at_run_times`; unless it is told, ours are known
+    and others are believed to look."""
 
     name: str
     key: Key
@@ -41,15 +42,68 @@ class ByKey:
     fit: str = "head"
     ties: str = "submit"
     wakeup: Callable[[View, Iterable[int], float], float] | None = None
+    looks_at_run_times: bool | None = None
 
     def __post_init__(self) -> None:
         if self.fit not in FITS:
             raise UnknownName("fit", self.fit, FITS)
 
+    @property
+    def uses_estimates(self) -> bool:
+        looks = self.looks_at_run_times
+        return self.fit in ("easy", "conservative") or (self.key not in _BLIND_KEYS if looks is None else looks)
+
+    @property
+    def uses_scale(self) -> bool:
+        """Whether a common factor on all estimates can change anything."""
+        return self.fit in ("easy", "conservative") or self.key not in (by_estimate, by_expected_service)
+
     def line(self, view: View) -> Line:
         if self.preemptive:
             return KeyedLine(view, self.key, ties=self.ties, wakeup=self.wakeup)
         return WaitingLine(view, self.key)
+
+
+Score = Callable[[JobTable, Floats], Floats]
+"""All jobs and what is believed about their run times (seconds, by job) to one number per job."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByScore:
+    """Smallest score first: the form in which to write a policy of one's own.
+
+    The score is one function over whole columns, computed once, so that such a policy runs in the compiled loops. `fit`
+    says what happens when a job does not fit: head, skip, easy or conservative.
+    """
+
+    name: str
+    score: Score
+    fit: str = "skip"
+    uses_estimates: bool = True
+    preemptive: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.fit not in FITS:
+            raise UnknownName("fit", self.fit, FITS)
+
+    def column(self, jobs: JobTable, estimate_s: Floats) -> Floats:
+        values = np.asarray(self.score(jobs, estimate_s), dtype=np.float64)
+        if values.shape != (len(jobs),) or np.isnan(values).any():
+            raise InvalidInput(
+                f"the score of the policy {self.name!r} must be one number, not NaN, for each of {len(jobs)} jobs"
+            )
+        return values
+
+    def line(self, view: View) -> Line:
+        values: dict[int, float] = {}
+
+        def key(view: View, job: int, now_s: float) -> float:
+            if job not in values:
+                row = view.jobs.select([job])
+                values[job] = float(self.column(row, np.array([view.estimate_s[job]]))[0])
+            return values[job]
+
+        return WaitingLine(view, key)
 
 
 LAS_LIMITS_S = (3250.0, 7200.0)
@@ -65,6 +119,8 @@ class LeastAttained:
     lists: str = "clean"
     preemptive: bool = True
     fit: str = "skip"
+
+    uses_estimates: ClassVar[bool] = False
 
     def line(self, view: View) -> Line:
         if self.lists == "tiresias":
@@ -155,6 +211,8 @@ class Leased:
     preemptive: bool = True
     fit: str = "skip"
 
+    uses_estimates: ClassVar[bool] = True
+
     def line(self, view: View) -> Line:
         return _LeasedLine(view, self.key, self.lease_s)
 
@@ -212,6 +270,8 @@ class Gittins:
     preemptive: bool = True
     fit: str = "skip"
 
+    uses_estimates: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         if len(self.sample_s) < 2:
             raise InvalidInput("the Gittins index needs at least two known GPU-seconds of past jobs")
@@ -262,6 +322,8 @@ class Quotas:
     name: str = "quota"
     preemptive: bool = True
     fit: str = "skip"
+
+    uses_estimates: ClassVar[bool] = False
 
     def line(self, view: View) -> Line:
         return _QuotaLine(view, dict(self.owned), self.default)
@@ -320,6 +382,8 @@ class PackedFifo:
     preemptive: bool = False
     fit: str = "skip"
 
+    uses_estimates: ClassVar[bool] = False
+
     def line(self, view: View) -> Line:
         return WaitingLine(view, by_submission)
 
@@ -340,6 +404,8 @@ class Ordered:
     name: str = "custom"
     fit: str = "skip"
     preemptive: bool = False
+
+    uses_estimates: ClassVar[bool] = True
 
     def line(self, view: View) -> Line:
         return _OrderedLine(view, self.decide)
@@ -374,6 +440,9 @@ class _OrderedLine:
         return math.inf
 
 
+_BLIND_KEYS = (by_submission, by_deadline, by_priority)
+"""Keys that ask for no run time."""
+
 POLICIES: dict[str, Policy] = {
     "fifo": ByKey("fifo", by_submission),
     "first-fit": ByKey("first-fit", by_submission, fit="skip"),
@@ -391,19 +460,4 @@ POLICIES: dict[str, Policy] = {
     "themis": Leased("themis", by_unfairness),
     "gandiva": PackedFifo(),
 }
-"""Policies that need nothing but a name; `policy_for` also makes those that need the trace."""
-
-FROM_TRACE = ("gittins", "quota")
-
-
-def policy_for(name: str, jobs: JobTable, *, num_gpus: int) -> Policy:
-    """A policy by name; Gittins learns from the trace's own durations, quotas are equal shares per tenant."""
-    if name == "gittins":
-        service = jobs.duration_s * jobs.num_gpus
-        return Gittins(tuple(service[~np.isnan(service)].tolist()))
-    if name == "quota":
-        tenants = sorted({tenant or "" for tenant in jobs.tenants})
-        return Quotas(owned=tuple((tenant, num_gpus / len(tenants)) for tenant in tenants))
-    if name not in POLICIES:
-        raise UnknownName("policy", name, [*POLICIES, *FROM_TRACE], plural="policies")
-    return POLICIES[name]
+"""Policies that keep a queue and need nothing but a name; `schedule.known.REGISTRY` has all families."""

@@ -1,11 +1,17 @@
-"""What a run can be made of beside a policy: allocation in rounds, packing, and departures from clean semantics."""
+"""What a run can be made of beside a policy: conditions, allocation in rounds, packing, and departures from clean semantics."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypedDict, runtime_checkable
 
+from traincast.schedule.estimators import EXACT, Estimator
+from traincast.schedule.hazards import FailureModel, Overheads
 from traincast.schedule.jobs import JobTable
-from traincast.schedule.placement import NodeMap
+from traincast.schedule.network import NetworkModel
+from traincast.schedule.placement import Consolidated, NodeMap, Placer
+from traincast.schedule.speeds import PerfModel, SameSpeed
+from traincast.spec.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +30,47 @@ class Compat:
 
 
 CLEAN = Compat()
+
+
+class RunOptions(TypedDict, total=False):
+    """What `simulate_cluster` may be told; every option is a field of `Conditions`, which says what it means."""
+
+    placer: Placer | None
+    perf: PerfModel | None
+    estimator: Estimator
+    overheads: Overheads | None
+    failures: FailureModel | None
+    network: NetworkModel | None
+    compat: Compat
+    until_s: float
+    kill_at_limit: bool
+    record: bool
+    progress: Callable[[int], None] | None
+    engine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Everything about a run but its jobs and its policy.
+
+    `until_s` ends the run; what is left is unfinished. `kill_at_limit` ends a job that runs longer than its user asked for.
+    `record` keeps who held which nodes when. `engine`: "general" knows everything; "compiled" and "interpreted" are the
+    hot loops for common policies on one pool, with and without numba; "auto" takes the loops where they apply and pay.
+    """
+
+    fleet: Fleet
+    placer: Placer = field(default_factory=Consolidated)
+    perf: PerfModel = field(default_factory=SameSpeed)
+    estimator: Estimator = EXACT
+    overheads: Overheads = field(default_factory=Overheads)
+    failures: FailureModel | None = None
+    network: NetworkModel | None = None
+    compat: Compat = CLEAN
+    until_s: float = math.inf
+    kill_at_limit: bool = False
+    record: bool = False
+    progress: Callable[[int], None] | None = None
+    engine: str = "auto"
 
 
 @runtime_checkable

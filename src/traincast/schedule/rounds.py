@@ -4,14 +4,16 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 import numpy as np
 
-from traincast.errors import InvalidInput
+from traincast.errors import InvalidInput, MissingExtra, UnknownName
 from traincast.schedule import kernels
 from traincast.schedule.jobs import Floats, Ints, JobTable
-from traincast.spec.fleet import Fleet, Occupation, Schedule
+from traincast.schedule.kernels import turns
+from traincast.schedule.occupations import Occupations
+from traincast.spec.fleet import Fleet, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,299 +65,223 @@ class SharePolicy(Protocol):
     def begin(self) -> Callable[[Shareholders], Floats]: ...
 
 
+class RoundOptions(TypedDict, total=False):
+    """What a run in rounds may be told beside its policy, fleet and rates.
+
+    `rules`: how shares become rounds. `preempt_s[job]`: what it costs a job to lose its GPUs or to change its type.
+    `believed_steps`: what the policy believes about the steps of every job, where that is not the truth. `until_s`: the
+    end of the run. `record`: keep who held what. `engine`: compiled, interpreted or auto.
+    """
+
+    rules: RoundRules | None
+    preempt_s: Floats | None
+    believed_steps: Floats | None
+    until_s: float
+    record: bool
+    progress: Callable[[int], None] | None
+    engine: str
+
+
 def simulate_rounds(
-    jobs: JobTable,
-    policy: SharePolicy,
-    *,
-    fleet: Fleet,
-    rates: Floats,
-    rules: RoundRules | None = None,
-    record: bool = False,
-    progress: Callable[[int], None] | None = None,
-    engine: str = "auto",
+    jobs: JobTable, policy: SharePolicy, *, fleet: Fleet, rates: Floats, **options: Unpack[RoundOptions]
 ) -> Schedule:
     """Run the jobs' `steps` with `rates[job, pool]` steps per second; a rate of 0 or less means it cannot run there.
 
-    Pools are visited in the fleet's order, so put the fastest type first. `engine`: as in `simulate_cluster`; only
-    "general" records who held what.
+    Pools are visited in the fleet's order, so put the fastest type first.
     """
-    rules = rules or RoundRules()
-    count, num_types = len(jobs), len(fleet.pools)
-    if rates.shape != (count, num_types):
+    if rates.shape != (len(jobs), len(fleet.pools)):
         raise InvalidInput(f"rates have shape {rates.shape}; expected one row per job and one column per pool")
     if np.isnan(jobs.steps).any():
         raise InvalidInput("time-sharing in rounds needs the number of steps of every job")
-    capacity = np.array([pool.num_gpus for pool in fleet.pools], dtype=np.float64)
-    usd = np.array([(pool.usd_per_gpu_hour or 1.0) / 3600 for pool in fleet.pools])
-    usable = (rates > 0) & (jobs.num_gpus[:, None] <= capacity[None, :])
-    rejected = {
-        int(job): f"needs {jobs.num_gpus[job]:g} GPUs of one type that can run it, which this fleet never has free"
-        for job in np.flatnonzero(~usable.any(axis=1))
-    }
-    loops = None if record or engine == "general" else kernels.interpreted()
-    if loops is not None and engine != "interpreted":
-        loops = kernels.compiled()
-    if loops is None and engine in ("interpreted", "compiled"):
+    cost, round_s = options.get("preempt_s"), (options.get("rules") or RoundRules()).round_s
+    if cost is not None and len(cost) and float(np.max(cost)) >= round_s:
         raise InvalidInput(
-            f"the {engine} loop does not cover this run, or numba is missing; use the engine general or auto"
+            f"{policy.name}: an interruption costs {float(np.max(cost)):g} s (--preempt-cost) and a round lasts {round_s:g} s; "
+            "a job that is stopped after every round would never end"
         )
-    if loops is not None:
-        turns = _Turns(jobs, policy, fleet, rates, rules, rejected, loops, lists=engine == "interpreted")
-        return turns.run(progress)
-    decide = policy.begin()
-    shuffler = None if rules.shuffle_types is None else random.Random(rules.shuffle_types)
-    submit: list[float] = jobs.submit_s.tolist()
-    gpus: list[int] = jobs.num_gpus.astype(int).tolist()
-    rate_rows: list[list[float]] = rates.tolist()
-    left: list[float] = jobs.steps.tolist()
-    if rules.whole_steps:
-        left = [int(steps) for steps in left]
-    half_s = rules.round_s / 2
-    time_run = np.full((count, num_types), half_s)
-    deficit = np.zeros((count, num_types))
-    share = np.zeros((count, num_types))
-    start_s = np.full(count, np.nan)
-    end_s = np.full(count, np.nan)
-    run_s = np.zeros(count)
-    gpu_s = np.zeros(count)
-    preemptions = np.zeros(count, dtype=np.int64)
-    pool_gpu_s = np.zeros(num_types)
-    num_failed = [0] * count
-    occupations: list[Occupation] = []
-    active: list[int] = []
-    ran: set[int] = set()
-    weights = np.where(jobs.priority > 0, jobs.priority, 1.0)
-    cursor = num_rounds = done = reported = 0
-    now = submit[0] if count else 0.0
-    last_reset_s = 0.0
-    stale = False
-    while True:
-        while cursor < count and submit[cursor] <= now:
-            if cursor in rejected:
-                done += 1
-            else:
-                active.append(cursor)
-                stale = True
-            cursor += 1
-        if not active:
-            if cursor == count:
-                break
-            now = submit[cursor]
-            continue
-        index = np.array(active)
-        if stale and (now - last_reset_s >= rules.min_reset_s or last_reset_s == 0):
-            deficit[index] += share[index] * (now - last_reset_s) - (time_run[index] - half_s)
-            time_run[index] = half_s
-            last_reset_s = now
-            stale = False
-            share[index] = decide(
-                Shareholders(
-                    jobs=index,
-                    rates=rates[index],
-                    num_gpus=jobs.num_gpus[index],
-                    weights=weights[index],
-                    waited_s=now - jobs.submit_s[index],
-                    steps_left=np.array([left[job] for job in active], dtype=np.float64),
-                    capacity=capacity,
-                    usd_per_gpu_s=usd,
-                )
-            )
-        scheduled: list[tuple[int, int]] = []
-        taken: set[int] = set()
-        kinds = [kind for kind in range(num_types) if capacity[kind]]
-        if shuffler is not None:
-            shuffler.shuffle(kinds)
-        for kind in kinds:
-            free = int(capacity[kind])
-            shares = share[index, kind]
-            priority = shares / time_run[index, kind]
-            order = np.lexsort((-shares, -deficit[index, kind], -priority))
-            for position in order.tolist():
-                job = active[position]
-                if job in taken or gpus[job] > free or rate_rows[job][kind] <= 0:
-                    continue
-                if (policy.head_only or not rules.use_leftovers) and shares[position] <= 0:
-                    break
-                taken.add(job)
-                scheduled.append((job, kind))
-                free -= gpus[job]
-                if not free:
-                    break
-        if not scheduled:
-            upcoming = [submit[cursor]] if cursor < count else []
-            if stale:
-                upcoming.append(last_reset_s + rules.min_reset_s)
-            if not upcoming:
-                break
-            now = max(min(upcoming), now * (1.0 + kernels.TICK))
-            continue
-        num_rounds += 1
-        round_end = now if rules.whole_steps else now + rules.round_s
-        over: set[int] = set()
-        for job, kind in scheduled:
-            rate = rate_rows[job][kind]
-            steps: float
-            if rules.whole_steps:
-                steps = min(int(rate * rules.round_s), left[job])
-                finish = now + steps / rate
-                round_end = max(round_end, finish)
-                if steps // gpus[job] <= 0:
-                    num_failed[job] += 1
-                    stale = True
-                    if num_failed[job] >= rules.max_failures:
-                        rejected[job] = f"dropped: {steps} steps left cannot be split over {gpus[job]} GPUs"
-                        over.add(job)
-                    continue
-                num_failed[job] = 0
-            else:
-                steps = min(rate * rules.round_s, left[job])
-                finish = now + steps / rate
-            spent = finish - now
-            left[job] -= steps
-            if left[job] <= 1e-9:
-                end_s[job] = finish
-                over.add(job)
-            time_run[job, kind] += spent
-            run_s[job] += spent
-            gpu_s[job] += spent * gpus[job]
-            pool_gpu_s[kind] += spent * gpus[job]
-            if math.isnan(start_s[job]):
-                start_s[job] = now
-            if record:
-                occupations.append(
-                    Occupation(job=job, start_s=now, end_s=finish, num_gpus=gpus[job], nodes=((kind, gpus[job]),))
-                )
-        for job in ran - taken - over:
-            preemptions[job] += 1
-        ran = taken - over
-        if over:
-            stale = True
-            active = [job for job in active if job not in over]
-            done += len(over)
-            if progress is not None:
-                progress(done - reported)
-                reported = done
-        now = round_end
-    return jobs.scheduled(
-        policy=policy.name,
-        fleet=fleet,
-        start_s=start_s,
-        end_s=end_s,
-        preemptions=preemptions,
-        failures=np.zeros(count, dtype=np.int64),
-        run_s=run_s,
-        gpu_s=gpu_s,
-        lost_gpu_s=np.zeros(count),
-        rejected=rejected,
-        pool_gpu_s=pool_gpu_s,
-        occupations=occupations,
-        num_passes=num_rounds,
-    )
+    return _Rounds(jobs, policy, fleet, rates, options).run()
 
 
 _ORDERS_AT_ONCE = 256
+_TURNS_AT_ONCE = 4096
 
 
-class _Turns:
-    """The same rounds by the hot loop: what it reads and writes, and the divisions of shares between its calls."""
+class _Rounds:
+    """What the loop of rounds reads and writes, and the divisions of shares between its calls."""
 
-    def __init__(
-        self,
-        jobs: JobTable,
-        policy: SharePolicy,
-        fleet: Fleet,
-        rates: Floats,
-        rules: RoundRules,
-        rejected: dict[int, str],
-        loops: kernels.Loops,
-        *,
-        lists: bool,
-    ) -> None:
-        self.jobs, self.policy, self.fleet, self.rates, self.rules = jobs, policy, fleet, rates, rules
-        self.rejected = rejected
+    def __init__(self, jobs: JobTable, policy: SharePolicy, fleet: Fleet, rates: Floats, options: RoundOptions) -> None:
+        self.jobs, self.policy, self.fleet, self.rates, self.options = jobs, policy, fleet, rates, options
+        self.rules = options.get("rules") or RoundRules()
+        loops, lists = _pick_loop(options.get("engine", "auto"))
         self.run_turns = loops["run_turns"]
         self.shell: Callable[[Any], Any] = (lambda array: array.tolist()) if lists else (lambda array: array)
-        self.shuffler = None if rules.shuffle_types is None else random.Random(rules.shuffle_types)
+        shuffled = self.rules.shuffle_types
+        self.shuffler = None if shuffled is None else random.Random(shuffled)
         self.gpus = jobs.num_gpus.astype(np.int64)
         self.capacity = np.array([pool.num_gpus for pool in fleet.pools], dtype=np.int64)
+        self.record = bool(options.get("record"))
+        self.until_s = float(options.get("until_s", math.inf))
+        self.weights = np.where(jobs.priority > 0, jobs.priority, 1.0)
+        self.usd = np.array([(pool.usd_per_gpu_hour or 1.0) / 3600 for pool in fleet.pools])
+        usable = (rates > 0) & (jobs.num_gpus[:, None] <= self.capacity[None, :])
+        self.rejected = {
+            int(job): f"needs {jobs.num_gpus[job]:g} GPUs of one type that can run it, which this fleet never has free"
+            for job in np.flatnonzero(~usable.any(axis=1))
+        }
+        self.turns: list[tuple[Ints, Ints, Floats]] = []
 
-    def run(self, progress: Callable[[int], None] | None) -> Schedule:
+    def _floats(self, size: int, value: float = 0.0) -> Any:
+        return self.shell(np.full(size, value))
+
+    def _ints(self, size: int, value: int = 0) -> Any:
+        return self.shell(np.full(size, value, dtype=np.int64))
+
+    def _lay_out(self) -> tuple[turns.Rules, turns.Shares, turns.Became, turns.Desk]:
         jobs, rules, shell = self.jobs, self.rules, self.shell
         count, num_types = self.rates.shape
-        steps = np.floor(jobs.steps) if rules.whole_steps else jobs.steps.copy()
-
-        def floats(size: int, value: float = 0.0) -> Any:
-            return shell(np.full(size, value))
-
-        def ints(size: int, value: int = 0) -> Any:
-            return shell(np.full(size, value, dtype=np.int64))
-
         refused = np.zeros(count, dtype=np.int64)
         refused[list(self.rejected)] = 1
-        left, share = shell(steps), floats(count * num_types)
-        start, end, run_s, gpu_s = floats(count, -1.0), floats(count, math.nan), floats(count), floats(count)
-        pool_gpu_s, preemptions, dropped = floats(num_types), ints(count), floats(count, -1.0)
-        active, orders, counts = ints(count), self._draw_orders(), ints(6)
-        clock = shell(np.array([float(jobs.submit_s[0]) if count else 0.0, 0.0]))
-        fixed = (
-            num_types, rules.round_s, rules.min_reset_s, int(rules.whole_steps),
-            int(rules.use_leftovers and not self.policy.head_only), rules.max_failures, int(self.shuffler is not None),
-            shell(jobs.submit_s), shell(self.gpus), shell(np.ascontiguousarray(self.rates).ravel()), shell(self.capacity),
-            shell(refused), left, floats(count * num_types, rules.round_s / 2), floats(count * num_types), share, start, end,
-            run_s, gpu_s, pool_gpu_s, preemptions, ints(count), dropped, active, ints(count, -1), ints(count), ints(count),
-            floats(count), ints(count), ints(count),
-        )  # fmt: skip
+        cost = self.options.get("preempt_s")
+        fixed = turns.Rules(
+            num_types=num_types,
+            round_s=rules.round_s,
+            min_reset_s=rules.min_reset_s,
+            whole_steps=int(rules.whole_steps),
+            leftovers=int(rules.use_leftovers and not self.policy.head_only),
+            max_failures=rules.max_failures,
+            shuffled=int(self.shuffler is not None),
+            until_s=self.until_s,
+            record=int(self.record),
+        )
+        columns = turns.Shares(
+            submit=shell(jobs.submit_s),
+            gpus=shell(self.gpus),
+            rates=shell(np.ascontiguousarray(self.rates).ravel()),
+            capacity=shell(self.capacity),
+            refused=shell(refused),
+            cost_s=shell(np.zeros(count) if cost is None else np.asarray(cost, dtype=np.float64)),
+            left=shell(np.floor(jobs.steps) if rules.whole_steps else jobs.steps.copy()),
+            time_run=self._floats(count * num_types, rules.round_s / 2),
+            deficit=self._floats(count * num_types),
+            share=self._floats(count * num_types),
+        )
+        out = turns.Became(
+            start=self._floats(count, -1.0),
+            end=self._floats(count, math.nan),
+            run_s=self._floats(count),
+            gpu_s=self._floats(count),
+            lost_gpu_s=self._floats(count),
+            pool_gpu_s=self._floats(num_types),
+            preemptions=self._ints(count),
+            failed=self._ints(count),
+            dropped=self._floats(count, -1.0),
+        )
+        room = count + _TURNS_AT_ONCE if self.record else 1
+        desk = turns.Desk(
+            active=self._ints(count),
+            ran_in=self._ints(count, -1),
+            ran_on=self._ints(count),
+            taken_in=self._ints(count),
+            line=self._ints(count),
+            urgency=self._floats(count),
+            turn_jobs=self._ints(count),
+            turn_types=self._ints(count),
+            log_jobs=self._ints(room),
+            log_types=self._ints(room),
+            log_spans=self._floats(2 * room),
+            clock=shell(np.array([float(jobs.submit_s[0]) if count else 0.0, 0.0])),
+            counts=self._ints(7),
+        )
+        return fixed, columns, out, desk
+
+    def run(self) -> Schedule:
+        fixed, columns, out, desk = self._lay_out()
         decide = self.policy.begin()
-        weights = np.where(jobs.priority > 0, jobs.priority, 1.0)
-        usd = np.array([(pool.usd_per_gpu_hour or 1.0) / 3600 for pool in self.fleet.pools])
+        progress = self.options.get("progress")
+        orders = self._draw_orders()
         reported = 0
-        while True:
-            answer = self.run_turns(*fixed, orders, clock, counts)
-            if progress is not None and counts[4] > reported:
-                progress(int(counts[4]) - reported)
-                reported = int(counts[4])
-            if answer == kernels.DRAW:
-                orders, counts[5] = self._draw_orders(), 0
-            elif answer == kernels.DIVIDE:
-                index = np.array(active[: counts[1]], dtype=np.int64)
-                given = decide(
-                    Shareholders(
-                        jobs=index,
-                        rates=self.rates[index],
-                        num_gpus=jobs.num_gpus[index],
-                        weights=weights[index],
-                        waited_s=clock[0] - jobs.submit_s[index],
-                        steps_left=np.array([left[job] for job in index.tolist()])
-                        if isinstance(left, list)
-                        else left[index],
-                        capacity=self.capacity.astype(np.float64),
-                        usd_per_gpu_s=usd,
-                    )
+        answer = -1
+        while answer != turns.FINISHED:
+            answer = self.run_turns(fixed, columns, out, desk, orders)
+            if progress is not None and desk.counts[turns.ENDED] > reported:
+                progress(int(desk.counts[turns.ENDED]) - reported)
+                reported = int(desk.counts[turns.ENDED])
+            if answer == turns.DRAW:
+                orders, desk.counts[turns.ORDERS] = self._draw_orders(), 0
+            elif answer == turns.FLUSH:
+                self._keep_turns(desk)
+            elif answer == turns.DIVIDE:
+                self._divide(decide, columns, desk)
+        self._keep_turns(desk)
+        return self._schedule(out, desk)
+
+    def _divide(self, decide: Callable[[Shareholders], Floats], columns: turns.Shares, desk: turns.Desk) -> None:
+        jobs, share = self.jobs, columns.share
+        count, num_types = self.rates.shape
+        index = np.array(desk.active[: desk.counts[turns.ACTIVE]], dtype=np.int64)
+        left = np.asarray(columns.left)[index]
+        believed = self.options.get("believed_steps")
+        if believed is not None:
+            left = left * (believed[index] / np.maximum(jobs.steps[index], 1e-9))
+        given = decide(
+            Shareholders(
+                jobs=index,
+                rates=self.rates[index],
+                num_gpus=jobs.num_gpus[index],
+                weights=self.weights[index],
+                waited_s=desk.clock[0] - jobs.submit_s[index],
+                steps_left=left,
+                capacity=self.capacity.astype(np.float64),
+                usd_per_gpu_s=self.usd,
+            )
+        )
+        if isinstance(share, list):
+            for job, row in zip(index.tolist(), given.tolist(), strict=True):
+                share[job * num_types : (job + 1) * num_types] = row
+        else:
+            share.reshape(count, num_types)[index] = given
+
+    def _keep_turns(self, desk: turns.Desk) -> None:
+        used = desk.counts[turns.LOGGED]
+        if used:
+            self.turns.append(
+                (
+                    np.array(desk.log_jobs[:used], dtype=np.int64),
+                    np.array(desk.log_types[:used], dtype=np.int64),
+                    np.array(desk.log_spans[: 2 * used]).reshape(-1, 2),
                 )
-                if isinstance(share, list):
-                    for job, row in zip(index.tolist(), given.tolist(), strict=True):
-                        share[job * num_types : (job + 1) * num_types] = row
-                else:
-                    share.reshape(count, num_types)[index] = given
-            else:
-                break
-        for job in np.flatnonzero(np.asarray(dropped) >= 0).tolist():
+            )
+        desk.counts[turns.LOGGED] = 0
+
+    def _occupations(self) -> Occupations | tuple[()]:
+        if not self.turns:
+            return ()
+        who, kinds, spans = (np.concatenate(parts) for parts in zip(*self.turns, strict=True))
+        return Occupations.of_single_nodes(
+            jobs=who, start_s=spans[:, 0], end_s=spans[:, 1], nodes=kinds, num_gpus=self.gpus[who].astype(np.float64)
+        )
+
+    def _schedule(self, out: turns.Became, desk: turns.Desk) -> Schedule:
+        dropped = np.asarray(out.dropped)
+        for job in np.flatnonzero(dropped >= 0).tolist():
             self.rejected[job] = f"dropped: {dropped[job]:.0f} steps left cannot be split over {self.gpus[job]} GPUs"
-        began = np.array(start)
+        began = np.array(out.start)
         began[began < 0] = math.nan
-        return jobs.scheduled(
+        return self.jobs.scheduled(
             policy=self.policy.name,
             fleet=self.fleet,
             start_s=began,
-            end_s=np.array(end),
-            preemptions=np.array(preemptions, dtype=np.int64),
-            failures=np.zeros(count, dtype=np.int64),
-            run_s=np.array(run_s),
-            gpu_s=np.array(gpu_s),
-            lost_gpu_s=np.zeros(count),
+            end_s=np.array(out.end),
+            preemptions=np.array(out.preemptions, dtype=np.int64),
+            failures=np.zeros(len(self.jobs), dtype=np.int64),
+            run_s=np.array(out.run_s),
+            gpu_s=np.array(out.gpu_s),
+            lost_gpu_s=np.array(out.lost_gpu_s),
             rejected=self.rejected,
-            pool_gpu_s=np.array(pool_gpu_s),
-            num_passes=int(counts[3]),
+            until_s=self.until_s if math.isfinite(self.until_s) else math.nan,
+            pool_gpu_s=np.array(out.pool_gpu_s),
+            occupations=self._occupations(),
+            num_passes=int(desk.counts[turns.ROUNDS]),
         )
 
     def _draw_orders(self) -> Any:
@@ -371,12 +297,23 @@ class _Turns:
         return self.shell(np.array(orders, dtype=np.int64))
 
 
+def _pick_loop(engine: str) -> tuple[kernels.Loops, bool]:
+    """The loops, and whether they are interpreted, which is faster on lists."""
+    if engine not in ("auto", "compiled", "interpreted"):
+        raise UnknownName("engine", engine, ("auto", "compiled", "interpreted"))
+    loops = None if engine == "interpreted" else kernels.compiled()
+    if loops is None and engine == "compiled":
+        raise MissingExtra("numba", "schedule", "the compiled engine")
+    return loops or kernels.interpreted(), loops is None
+
+
 @dataclass(frozen=True, slots=True)
 class FastestFirstInFirstOut:
     """In order of arrival, each on the fastest type with room; stops at the first that fits nowhere."""
 
     name: str = "fifo-perf"
     head_only: bool = True
+    uses_estimates: ClassVar[bool] = False
 
     def begin(self) -> Callable[[Shareholders], Floats]:
         return _fifo_perf
@@ -396,6 +333,7 @@ class RandomTypeFifo:
     seed: int = 0
     name: str = "fifo-random-type"
     head_only: bool = True
+    uses_estimates: ClassVar[bool] = False
 
     def begin(self) -> Callable[[Shareholders], Floats]:
         held: dict[int, int] = {}

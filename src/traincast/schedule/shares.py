@@ -7,6 +7,7 @@ their own (`kernels.program`), the others follow Clarabel's path (`kernels.embed
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -157,6 +158,7 @@ class ByProgram:
     name: str
     decide: Callable[[Shareholders], Floats]
     head_only: bool = False
+    uses_estimates: bool = False
 
     def begin(self) -> Callable[[Shareholders], Floats]:
         return self.decide
@@ -168,6 +170,7 @@ class FinishTimeFairness:
 
     name: str = "finish-time-fairness"
     head_only: bool = False
+    uses_estimates: ClassVar[bool] = True
 
     def begin(self) -> Callable[[Shareholders], Floats]:
         return _FinishTimes()
@@ -196,7 +199,7 @@ SHARE_POLICIES: dict[str, SharePolicy] = {
     "gavel-fifo": FastestFirstInFirstOut("gavel-fifo"),
     "max-min": ByProgram("max-min", max_min),
     "max-min-perf": ByProgram("max-min-perf", max_min_perf),
-    "makespan": ByProgram("makespan", makespan),
+    "makespan": ByProgram("makespan", makespan, uses_estimates=True),
     "finish-time-fairness": FinishTimeFairness(),
     "cost": ByProgram("cost", cheapest),
     "max-throughput": ByProgram("max-throughput", most_throughput),

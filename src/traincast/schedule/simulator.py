@@ -3,72 +3,36 @@
 import heapq
 import math
 from collections.abc import Callable, Iterable
+from typing import Unpack
 
 from traincast.errors import InvalidInput, MissingExtra, UnknownName
 from traincast.schedule import fast, kernels, passes
-from traincast.schedule.estimators import EXACT, Estimator, Fixed
+from traincast.schedule.estimators import Fixed
 from traincast.schedule.floor import FAIL, FINISH, Floor, check_durations
-from traincast.schedule.hazards import FailureModel, Overheads
 from traincast.schedule.jobs import JobTable
-from traincast.schedule.network import NetworkModel
-from traincast.schedule.placement import Consolidated, Placer
 from traincast.schedule.policies import Policy
-from traincast.schedule.protocols import CLEAN, Compat, RoundPolicy
-from traincast.schedule.speeds import PerfModel, SameSpeed
+from traincast.schedule.protocols import Conditions, RoundPolicy, RunOptions
 from traincast.spec.fleet import Fleet, Request, Schedule
 
 
 def simulate_cluster(
-    jobs: JobTable | Iterable[Request],
-    policy: Policy | RoundPolicy,
-    *,
-    fleet: Fleet,
-    placer: Placer | None = None,
-    perf: PerfModel | None = None,
-    estimator: Estimator = EXACT,
-    overheads: Overheads | None = None,
-    failures: FailureModel | None = None,
-    network: NetworkModel | None = None,
-    compat: Compat = CLEAN,
-    until_s: float = math.inf,
-    record: bool = False,
-    progress: Callable[[int], None] | None = None,
-    engine: str = "auto",
+    jobs: JobTable | Iterable[Request], policy: Policy | RoundPolicy, *, fleet: Fleet, **options: Unpack[RunOptions]
 ) -> Schedule:
-    """Let the jobs compete for the fleet; same input, same answer, to the last bit.
-
-    `engine`: "general" knows everything; "compiled" and "interpreted" are the hot loops for common policies on one
-    pool, with and without numba; "auto" takes the loops where they apply and pay.
-    """
+    """Let the jobs compete for the fleet; same input, same answer, to the last bit. `Conditions` says what the options mean."""
     table = jobs if isinstance(jobs, JobTable) else JobTable.from_requests(jobs)
-    if engine not in ENGINES:
-        raise UnknownName("engine", engine, ENGINES)
-    if engine != "general":
-        plain = (
-            failures is None and network is None and compat == CLEAN and not record and math.isinf(until_s)
-            and (perf is None or isinstance(perf, SameSpeed)) and (overheads or Overheads()).useful_share == 1.0
-        )  # fmt: skip
-        schedule = _by_loops(table, policy, fleet, placer, estimator, overheads, engine) if plain else None
+    given = Conditions(fleet=fleet, **{name: value for name, value in options.items() if value is not None})  # type: ignore[arg-type]
+    if given.engine not in ENGINES:
+        raise UnknownName("engine", given.engine, ENGINES)
+    if given.engine != "general":
+        schedule = _by_loops(table, policy, given)
         if schedule is not None:
-            if progress is not None:
-                progress(len(table))
+            if given.progress is not None:
+                given.progress(len(table))
             return schedule
-        if engine != "auto":
-            raise InvalidInput(f"the {engine} loops do not cover this run; use the engine general or auto")
-    floor = Floor(
-        table,
-        policy,
-        fleet=fleet,
-        placer=placer or Consolidated(),
-        perf=perf or SameSpeed(),
-        estimator=estimator,
-        overheads=overheads or Overheads(),
-        failures=failures,
-        network=network,
-        compat=compat,
-        record=record,
-    )
-    _run(floor, until_s, progress)
+        if given.engine != "auto":
+            raise InvalidInput(f"the {given.engine} loops do not cover this run; use the engine general or auto")
+    floor = Floor(table, policy, given)
+    _run(floor, given.until_s, given.progress)
     return floor.schedule()
 
 
@@ -76,36 +40,21 @@ ENGINES = ("auto", "general", "compiled", "interpreted")
 _WORTH_COMPILING = 2000
 
 
-def _by_loops(
-    jobs: JobTable,
-    policy: Policy | RoundPolicy,
-    fleet: Fleet,
-    placer: Placer | None,
-    estimator: Estimator,
-    overheads: Overheads | None,
-    engine: str,
-) -> Schedule | None:
-    placer = placer or Consolidated()
-    if engine == "auto" and len(jobs) < _WORTH_COMPILING and not kernels.is_ready(fast.loop_for(policy)):
+def _by_loops(jobs: JobTable, policy: Policy | RoundPolicy, given: Conditions) -> Schedule | None:
+    """The run by the hot loops, or None where they do not cover it or are not worth compiling."""
+    if given.engine == "auto" and len(jobs) < _WORTH_COMPILING and not kernels.is_ready(fast.loop_for(policy)):
         return None
     check_durations(jobs)
-    beliefs = estimator.start(jobs)
+    beliefs = given.estimator.start(jobs)
     if isinstance(policy, RoundPolicy) or not isinstance(beliefs, Fixed):
         return None
-    if not fast.is_covered(policy, jobs=jobs, fleet=fleet, placer=placer, beliefs=beliefs):
+    if not fast.is_covered(policy, jobs=jobs, given=given, beliefs=beliefs):
         return None
-    loops = None if engine == "interpreted" else kernels.compiled()
-    if loops is None and engine == "compiled":
+    loops = None if given.engine == "interpreted" else kernels.compiled()
+    if loops is None and given.engine == "compiled":
         raise MissingExtra("numba", "schedule", "the compiled engine")
     return fast.run(
-        jobs,
-        policy,
-        fleet=fleet,
-        placer=placer,
-        beliefs=beliefs,
-        overheads=overheads or Overheads(),
-        loops=loops or kernels.interpreted(),
-        lists=loops is None,
+        jobs, policy, given=given, beliefs=beliefs, loops=loops or kernels.interpreted(), lists=loops is None
     )
 
 
@@ -186,6 +135,8 @@ def _pass(floor: Floor, now: float) -> None:
     if floor.packing is not None and floor.waiting:
         passes.pack(floor, line, floor.packing, now)
     floor.wake_s = line.wakeup_s(now)
+    if floor.plan is not None:
+        floor.wake_s = min(floor.wake_s, floor.plan.wakeup_s(now))
     if floor.wake_s <= now:
         floor.wake_s = math.nextafter(now, math.inf)
     if floor.compat.recheck_s is not None and (before != (len(floor.running), floor.seq) or _arrived_now(floor, now)):

@@ -14,8 +14,7 @@ from traincast.schedule.estimators import Beliefs, Fixed, draw_normal
 from traincast.schedule.formats import FORMATS
 from traincast.schedule.jobs import JobTable
 from traincast.spec.fleet import Fleet
-
-NORMAL_90 = 1.645
+from traincast.units import NORMAL_90
 
 
 class PerfModel(Protocol):

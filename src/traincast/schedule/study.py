@@ -10,16 +10,16 @@ import numpy as np
 
 from traincast.errors import InvalidInput, UnknownName
 from traincast.resources import IDLE_POWER
-from traincast.schedule.elastic import ELASTIC
-from traincast.schedule.estimators import EXACT, Estimator, FromHistory, Noisy
-from traincast.schedule.hazards import FailureModel, Overheads
+from traincast.schedule.estimators import EXACT, Estimator, Fixed, FromHistory, Noisy
+from traincast.schedule.floor import check_durations
+from traincast.schedule.hazards import TYPICAL, FailureModel, Overheads
 from traincast.schedule.jobs import JobTable
+from traincast.schedule.known import REGISTRY, find_policy
 from traincast.schedule.metrics import Metrics, measure_schedule
 from traincast.schedule.network import NetworkModel
 from traincast.schedule.placement import Consolidated, Placer
-from traincast.schedule.policies import FROM_TRACE, POLICIES, Quotas, policy_for
+from traincast.schedule.policies import Quotas
 from traincast.schedule.rounds import simulate_rounds
-from traincast.schedule.shares import SHARE_POLICIES
 from traincast.schedule.simulator import simulate_cluster
 from traincast.schedule.speeds import PerfModel, SameSpeed, ScalingLaw
 from traincast.spec.fleet import Fleet, NodePool, Schedule
@@ -68,69 +68,99 @@ def _power_watts(name: str | None) -> float | None:
 
 
 def policy_names() -> list[str]:
-    return [*POLICIES, *FROM_TRACE, *ELASTIC, *SHARE_POLICIES]
+    return list(REGISTRY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Everything about a run but the policy."""
+    """Everything about a run but the policy.
+
+    Without an `estimator` a policy knows what it was made for: history for qssf, the truth for all others. `noise` makes
+    whatever it knows wrong on purpose. `quotas` are GPUs that tenants own under the policy quota; without any, all own equal
+    shares.
+    """
 
     fleet: Fleet
     placer: Placer = field(default_factory=Consolidated)
     perf: PerfModel | None = None
-    estimator: Estimator = EXACT
-    overheads: Overheads = field(default_factory=Overheads)
+    estimator: Estimator | None = None
+    noise: Noisy | None = None
+    overheads: Overheads = TYPICAL
     failures: FailureModel | None = None
     network: NetworkModel | None = None
     until_s: float = math.inf
+    kill_at_limit: bool = False
     record: bool = False
     quotas: tuple[tuple[str, float], ...] = ()
-    """GPUs that tenants own, for the policy quota; without any, all own equal shares."""
+
+    def estimator_for(self, name: str) -> Estimator:
+        base = self.estimator or (FromHistory() if name == "qssf" else EXACT)
+        return base if self.noise is None else replace(self.noise, base=base)
 
 
 def run_policy(
     name: str, jobs: JobTable, setting: Setting, *, progress: Callable[[int], None] | None = None
 ) -> Schedule:
     """Simulate one policy by name, whatever its family."""
-    if name in SHARE_POLICIES:
-        known = setting.perf or SameSpeed()
-        pools = range(len(setting.fleet.pools))
-        rates = np.array(
-            [
-                [
-                    known.rate(job, pool, gpus, 0 if gpus <= setting.fleet.pools[pool].gpus_per_node else 1)
-                    for pool in pools
-                ]
-                for job, gpus in enumerate(jobs.num_gpus.tolist())
-            ]
-        ).reshape(len(jobs), len(pools))
-        whole = replace(jobs, steps=jobs.duration_s, num_gpus=np.maximum(jobs.num_gpus, 1.0))
-        return simulate_rounds(
-            whole, SHARE_POLICIES[name], fleet=setting.fleet, rates=rates, record=setting.record, progress=progress
-        )
+    policy: Any = find_policy(name, jobs, setting.fleet)
+    if hasattr(policy, "begin"):
+        return _run_shares(name, policy, jobs, setting, progress)
     perf = setting.perf
-    if name in ELASTIC:
-        policy: Any = ELASTIC[name]
+    if hasattr(policy, "allocate"):
         perf = perf or ScalingLaw(tuple(jobs.num_gpus.tolist()))
     elif name == "quota" and setting.quotas:
         policy = Quotas(owned=setting.quotas)
-    else:
-        policy = policy_for(name, jobs, num_gpus=setting.fleet.num_gpus)
-    estimator = FromHistory() if name == "qssf" and setting.estimator is EXACT else setting.estimator
     return simulate_cluster(
         jobs,
         policy,
         fleet=setting.fleet,
         placer=setting.placer,
         perf=perf,
-        estimator=estimator,
+        estimator=setting.estimator_for(name),
         overheads=setting.overheads,
         failures=setting.failures,
         network=setting.network,
         until_s=setting.until_s,
+        kill_at_limit=setting.kill_at_limit,
         record=setting.record,
         progress=progress,
     )
+
+
+def _run_shares(
+    name: str, policy: Any, jobs: JobTable, setting: Setting, progress: Callable[[int], None] | None
+) -> Schedule:
+    if setting.failures is not None or setting.network is not None or setting.kill_at_limit:
+        raise InvalidInput(
+            f"{name} shares out time by count: failures, networks and limits of run time need nodes and queues"
+        )
+    check_durations(jobs)
+    perf, pools = setting.perf or SameSpeed(), setting.fleet.pools
+    sizes = jobs.num_gpus.tolist()
+    rates = np.array(
+        [
+            [perf.rate(job, at, gpus, 0 if gpus <= pool.gpus_per_node else 1) for at, pool in enumerate(pools)]
+            for job, gpus in enumerate(sizes)
+        ]
+    ).reshape(len(jobs), len(pools))
+    whole = replace(jobs, steps=jobs.duration_s, num_gpus=np.maximum(jobs.num_gpus, 1.0))
+    beliefs = setting.estimator_for(name).start(jobs)
+    schedule = simulate_rounds(
+        whole,
+        policy,
+        fleet=setting.fleet,
+        rates=rates,
+        preempt_s=np.array([setting.overheads.preemption_s(gpus) for gpus in whole.num_gpus.tolist()]),
+        believed_steps=beliefs.values_s if isinstance(beliefs, Fixed) else None,
+        until_s=setting.until_s,
+        record=setting.record,
+        progress=progress,
+    )
+    shared = int((jobs.num_gpus < 1).sum())
+    if shared:
+        note = f"{name} gives whole GPUs: {shared} jobs that ask for a share of one count as one GPU"
+        schedule = replace(schedule, notes=(*schedule.notes, note))
+    return schedule
 
 
 def parse_quotas(text: str, fleet: Fleet) -> tuple[tuple[str, float], ...]:
@@ -148,8 +178,7 @@ def parse_quotas(text: str, fleet: Fleet) -> tuple[tuple[str, float], ...]:
 
 def check_policies(names: Sequence[str]) -> list[str]:
     for name in names:
-        if name not in policy_names():
-            raise UnknownName("policy", name, policy_names(), plural="policies")
+        REGISTRY.find(name)
     return list(names)
 
 
@@ -191,9 +220,7 @@ def sweep_tasks(
 
 def run_task(task: tuple[str, str, float, int], jobs: JobTable, setting: Setting) -> Metrics:
     policy, kind, sigma, seed = task
-    return measure_schedule(
-        run_policy(policy, jobs, replace(setting, estimator=ERRORS[kind](sigma, seed), record=False))
-    )
+    return measure_schedule(run_policy(policy, jobs, replace(setting, noise=ERRORS[kind](sigma, seed), record=False)))
 
 
 def sweep_errors(

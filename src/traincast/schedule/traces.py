@@ -2,6 +2,7 @@
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from traincast.errors import InvalidInput, MissingExtra, UnknownName
 from traincast.schedule.formats import FORMATS, Unusable, guess_format, positive
-from traincast.schedule.jobs import JobTable
+from traincast.schedule.jobs import NAMES, NUMBERS, JobTable
 from traincast.spec.fleet import Request
 
 __all__ = ["FORMATS", "BadRow", "Trace", "guess_format", "read_trace", "write_columns", "write_trace"]
@@ -47,7 +48,8 @@ def read_trace(path: Path, *, kind: str | None = None, only: str | None = None, 
     bad: list[BadRow] = []
     skipped = 0
     seen: set[str] = set()
-    folded = 0
+    states: Counter[str] = Counter()
+    folded = held = 0
     for line, row in chosen.rows(path):
         try:
             if isinstance(row, Unusable):
@@ -59,6 +61,7 @@ def read_trace(path: Path, *, kind: str | None = None, only: str | None = None, 
             if fields is None:
                 folded += 1
                 continue
+            state, was_held = fields.pop("state", None), fields.pop("held", False)
             request = _request(fields, line)
         except (Unusable, InvalidInput) as error:
             bad.append(BadRow(line=line, reason=str(error)))
@@ -71,6 +74,8 @@ def read_trace(path: Path, *, kind: str | None = None, only: str | None = None, 
             continue
         seen.add(request.job_id)
         requests.append(request)
+        states[state or ""] += 1
+        held += was_held
     if not requests:
         reason = f"; first problem: {bad[0]}" if bad else ""
         raise InvalidInput(f"{path}: no usable job in format {name}{reason}")
@@ -79,11 +84,29 @@ def read_trace(path: Path, *, kind: str | None = None, only: str | None = None, 
     notes = [chosen.note] if chosen.note else []
     if skipped:
         notes.append(f"{skipped} rows without this name left out on request")
+    if held:
+        notes.append(
+            f"{held:,} jobs wait from when they were eligible (dependency, array or begin time), not from submission"
+        )
+    notes += _say_states(states)
     if folded:
         notes.append(f"{folded} rows of job steps belong to the jobs above them")
     if from_zero and origin:
         jobs = jobs.from_zero()
     return Trace(name=path.stem, format=name, jobs=jobs, bad_rows=tuple(bad), notes=tuple(notes))
+
+
+WELL_ENDED = ("COMPLETED", "Completed", "Complete", "Succeeded", "")
+
+
+def _say_states(states: Counter[str]) -> list[str]:
+    """Jobs that failed or were stopped held their GPUs as well, so they are replayed like all others."""
+    others = [f"{count:,} {state}" for state, count in states.most_common() if state not in WELL_ENDED]
+    if not others:
+        return []
+    return [
+        f"of {states.total():,} jobs some ended otherwise ({', '.join(others)}); all held their GPUs and are replayed"
+    ]
 
 
 def _labels(row: Any) -> set[str]:
@@ -122,7 +145,15 @@ def _request(fields: dict[str, Any], line: int) -> Request:
         deadline_s=known("deadline_s"),
         min_gpus=None if low is None else int(low),
         max_gpus=None if high is None else int(high),
+        limit_s=_above_zero(known("limit_s")),
+        started_s=known("started_s"),
+        partition=fields.get("partition"),
+        qos=fields.get("qos"),
     )
+
+
+def _above_zero(value: float | None) -> float | None:
+    return value if value is not None and value > 0 else None
 
 
 def write_trace(jobs: JobTable, path: Path) -> None:
@@ -131,17 +162,11 @@ def write_trace(jobs: JobTable, path: Path) -> None:
         "job_id": list(jobs.job_ids),
         "submit_s": jobs.submit_s.tolist(),
         "num_gpus": jobs.num_gpus.tolist(),
-        "duration_s": [None if math.isnan(value) else value for value in jobs.duration_s.tolist()],
-        "workload": list(jobs.workloads),
-        "steps": [None if math.isnan(value) else value for value in jobs.steps.tolist()],
-        "gpu_type": list(jobs.gpu_types),
-        "user": list(jobs.users),
-        "tenant": list(jobs.tenants),
-        "priority": jobs.priority.tolist(),
-        "deadline_s": [None if math.isnan(value) else value for value in jobs.deadline_s.tolist()],
-        "min_gpus": [None if math.isnan(value) else value for value in jobs.min_gpus.tolist()],
-        "max_gpus": [None if math.isnan(value) else value for value in jobs.max_gpus.tolist()],
     }
+    for name in NUMBERS:
+        columns[name] = [None if math.isnan(value) else value for value in getattr(jobs, name).tolist()]
+    for name, field in NAMES.items():
+        columns[field] = list(getattr(jobs, name))
     write_columns(columns, path)
 
 

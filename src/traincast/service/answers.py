@@ -3,33 +3,52 @@
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from traincast.errors import InvalidInput, UnknownName
-from traincast.forecast.request import Request, WorkloadOptions, build_cluster, build_job, complete_plan
-from traincast.spec import Cluster, Graph, Job, Parallelism
+from traincast.forecast.ask import answer as answer_question
+from traincast.forecast.resolve import (
+    Resolved,
+    build_cluster,
+    build_job,
+    choose_stack,
+    complete_question,
+    describe_settings,
+    find_length,
+    load_source,
+)
+from traincast.spec import Cluster, Graph, Job, Parallelism, Question, Stack, WorkloadOptions
 from traincast.spec.graph import Scalable
+from traincast.spec.question import WORKLOAD_FIELDS
 
 Report = Callable[..., None]
-OPTIONS = ("batch", "seq", "precision", "mode", "optimizer", "attention")
+OPTIONS = tuple(item.name for item in WORKLOAD_FIELDS)
 
 
 def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
-    from traincast.forecast import forecast
     from traincast.report.document import document_forecast, plain_data
     from traincast.report.text import describe_plan, describe_price
+    from traincast.report.text import describe_settings as describe_settings_in_words
 
     asked = task["request"]
-    cluster, plan = _place(asked, task["limits"])
-    job = _pose(task)(None, None, plan)
-    answer = forecast(job, cluster, plan, draw=asked["detail"])
+    place = _place(asked, task["limits"])
+    cluster, plan = place.cluster, place.parallelism
+    said = list(place.assumptions)
+    job = _pose(task, place.question, said)(None, None, plan)
+    resolved = Resolved(
+        job=job, cluster=cluster, parallelism=plan, assumptions=tuple(dict.fromkeys(said)),
+        settings=describe_settings(place.question, job, plan),
+    )  # fmt: skip
+    answer = answer_question(resolved, draw=asked["detail"])
     # The spans of a large step are thousands; the details hold what can be seen of them.
     bare = dataclasses.replace(answer, timeline=dataclasses.replace(answer.timeline, spans=()))
     document = document_forecast(bare)
     document["parallelism"] = plain_data(plan)
     document["asked"] = describe_plan(plan, batch_size=job.graph.batch_size)
     document["price"] = describe_price(cluster)
+    document["settings_words"] = describe_settings_in_words(answer)
     document["usd_per_hour"] = cluster.usd_per_hour
     if asked["detail"]:
         from traincast.service.details import describe_details
@@ -42,12 +61,20 @@ def answer_fit(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
     from traincast.plan.fit import find_fit
 
     asked = task["request"]
-    cluster, plan = _place(asked, task["limits"])
-    batch, seq = asked["workload"].get("batch") or 1, asked["workload"].get("seq")
+    place = _place(asked, task["limits"])
+    options = place.question.workload
     # Without a length a model is posed with its own, not with the one that was asked for.
-    pose = _pose({**task, "request": {**asked, "workload": {**asked["workload"], "seq": None}}})
-    found = find_fit(pose, cluster, plan, batch=batch, seq=seq, confidence=asked["confidence"])
-    return _to_json(found.document())
+    unsized = dataclasses.replace(place.question, workload=dataclasses.replace(options, seq=None))
+    pose = _pose(task, unsized, [])
+    found = find_fit(
+        pose,
+        place.cluster,
+        place.parallelism,
+        batch=options.batch or 1,
+        seq=options.seq,
+        confidence=asked["confidence"],
+    )
+    return _to_json({**found.document(), "assumptions": list(place.assumptions)})
 
 
 def answer_capture(task: Mapping[str, Any], blob: bytes, _report: Report) -> bytes:
@@ -67,7 +94,7 @@ def answer_similar(task: Mapping[str, Any], _blob: bytes, _report: Report) -> by
     """The known workloads most like this one, with the steps measured of them."""
     from traincast.embed import UNFAMILIAR, load_atlas, summarize
 
-    graph = _pose(task)(None, None, Parallelism()).graph
+    graph = _pose(task, _question(task["request"]), [])(None, None, Parallelism()).graph
     summary, atlas = summarize(graph), load_atlas()
     distance = atlas.distance(summary)
     return _to_json(
@@ -94,7 +121,7 @@ def answer_similar(task: Mapping[str, Any], _blob: bytes, _report: Report) -> by
 def answer_plan(task: Mapping[str, Any], _blob: bytes, report: Report) -> bytes:
     from traincast.service.planning import plan_request
 
-    pose = _pose(task)
+    pose = _pose(task, _question(task["request"]), [])
     found = plan_request(
         task["request"],
         task["limits"],
@@ -139,19 +166,42 @@ def _to_json(value: Any) -> bytes:
     return text.encode(errors="replace")
 
 
-def _place(asked: Mapping[str, Any], limits: Mapping[str, Any]) -> tuple[Cluster, Parallelism]:
-    """The cluster and the plan, within what one request may ask."""
-    request = Request(source="", cluster=asked["cluster"], parallelism=asked["parallelism"])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A question with its cluster and its whole plan, within what one request may ask."""
+
+    question: Question
+    cluster: Cluster
+    parallelism: Parallelism
+    assumptions: tuple[str, ...]
+
+
+def _question(asked: Mapping[str, Any]) -> Question:
+    """A request as the question that a command would ask; an uploaded model has no name."""
+    workload = asked["workload"]
+    return Question(
+        source=workload.get("name", ""),
+        workload=WorkloadOptions(**{name: workload.get(name) for name in OPTIONS}),
+        cluster=asked["cluster"],
+        parallelism=asked["parallelism"],
+        job=asked["job"],
+    )
+
+
+def _place(asked: Mapping[str, Any], limits: Mapping[str, Any]) -> _Place:
+    said: list[str] = []
+    question = _question(asked)
     _check_size(asked["cluster"], limits["devices"])
-    cluster = build_cluster(request)
+    stack = choose_stack(question.job, said)
+    cluster = build_cluster(question, said=said)
     if cluster.num_devices > limits["devices"]:
         raise InvalidInput(f"{cluster.num_devices:,} devices; one request may ask for at most {limits['devices']:,}")
-    plan = complete_plan(asked["parallelism"], num_devices=cluster.num_devices)
+    question, plan = complete_question(question, cluster, stack, said)
     if plan.micro_batches > limits["micro_batches"]:
         raise InvalidInput(
             f"micro_batches = {plan.micro_batches:,}; one request may ask for at most {limits['micro_batches']:,}"
         )
-    return cluster, plan
+    return _Place(question=question, cluster=cluster, parallelism=plan, assumptions=tuple(said))
 
 
 def _check_size(table: Mapping[str, Any], most: int) -> None:
@@ -161,29 +211,31 @@ def _check_size(table: Mapping[str, Any], most: int) -> None:
                 raise InvalidInput(f"{name} = {group[name]:,}; one request may ask for at most {most:,} devices")
 
 
-def _pose(task: Mapping[str, Any]) -> Callable[[int | None, int | None, Parallelism], Job]:
-    """(samples of a pass, tokens of a sample, plan) -> the job; None stands for what the request says."""
-    asked = task["request"]
-    workload = asked["workload"]
+def _pose(
+    task: Mapping[str, Any], question: Question, said: list[str]
+) -> Callable[[int | None, int | None, Parallelism], Job]:
+    """(samples of a pass, tokens of a sample, plan) -> the job; None stands for what the question says."""
+    stack = choose_stack(question.job)
 
     def pose(batch: int | None, seq: int | None, plan: Parallelism) -> Job:
-        options = WorkloadOptions(**{name: workload.get(name) for name in OPTIONS})
+        options = question.workload
         options = dataclasses.replace(
             options,
             batch=options.batch if batch is None else batch,
             seq=options.seq if seq is None else seq,
         )
-        return build_job(asked["job"], _load_graph(task, options, plan.recompute))
+        graph = _load_graph(task, options, plan, stack, said)
+        return build_job(question.job, graph, stack=stack, seq=find_length(question.source, options))
 
     return pose
 
 
-def _load_graph(task: Mapping[str, Any], options: WorkloadOptions, recompute: str) -> Graph:
+def _load_graph(
+    task: Mapping[str, Any], options: WorkloadOptions, plan: Parallelism, stack: Stack, said: list[str]
+) -> Graph:
     workload = task["request"]["workload"]
     if "name" in workload:
-        from traincast.catalog.workloads import workload as find_workload
-
-        return find_workload(workload["name"], recompute=recompute, **options.given())
+        return load_source(_catalogue_name(workload["name"], options), options, plan=plan, stack=stack, said=said)
     if options.seq != workload.get("seq"):
         raise InvalidInput("the sequence length of an uploaded model cannot be varied here; set workload.seq")
     loaded = _stored_graph(task["state"], workload["model"], task["options"])
@@ -195,6 +247,15 @@ def _load_graph(task: Mapping[str, Any], options: WorkloadOptions, recompute: st
             f"{options.batch}, or at two batch sizes to use any"
         )
     return loaded
+
+
+def _catalogue_name(name: str, options: WorkloadOptions) -> str:
+    """A name that is no file: requests name entries of the catalogue, or give sizes."""
+    if options.has_shape:
+        return name
+    from traincast.catalog.names import load_facts
+
+    return load_facts("model").find(name)
 
 
 @lru_cache(maxsize=16)

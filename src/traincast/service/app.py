@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -15,23 +15,35 @@ from traincast import __version__
 from traincast.catalog import records
 from traincast.errors import InvalidInput, TraincastError, UnknownName
 from traincast.service import bodies
-from traincast.service.dispatch import Dispatcher, NotFound
+from traincast.service.access import Tokens
+from traincast.service.audit import AuditLog
+from traincast.service.dispatch import LARGE_BODY, Dispatcher, NotFound
+from traincast.service.faults import RETRY_AFTER_S, StorageFault
 from traincast.service.guard import Guard
 from traincast.service.limits import Settings
+from traincast.service.opening import parse_body
 from traincast.service.page import CONTENT_POLICY, compose_page
 from traincast.service.pool import Busy, InternalError
 from traincast.service.sentences import say_invalid
-from traincast.service.uploads import parse_json
+from traincast.service.state import StoredToken
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": bodies.Problem, "description": "Not JSON, or not the right kind of it."},
     401: {"model": bodies.Problem, "description": "The token is missing or wrong."},
-    403: {"model": bodies.Problem, "description": "A page of another site asks."},
+    403: {
+        "model": bodies.Problem,
+        "description": "A page of another site asks, by another name, or the token has too small a scope.",
+    },
     404: {"model": bodies.Problem, "description": "There is no such thing."},
     405: {"model": bodies.Problem, "description": "This path is asked with another method."},
+    408: {"model": bodies.Problem, "description": "The body came too slowly."},
     413: {"model": bodies.Problem, "description": "More than is read."},
     422: {"model": bodies.Problem, "description": "The request breaks a rule; the sentence says which."},
-    429: {"model": bodies.Problem, "description": "Too many requests wait."},
+    429: {
+        "model": bodies.Problem,
+        "description": "Too many requests, of this caller or of all; Retry-After says when.",
+    },
+    503: {"model": bodies.Problem, "description": "The state cannot be read or written now; Retry-After says when."},
 }
 DESCRIPTION = """Forecasts the time, memory, resource use and cost of distributed deep-learning training before it runs.
 
@@ -39,18 +51,13 @@ A workload is a name of the catalogue, a saved graph, a Hugging Face config or a
 bring code. Errors are the sentences of the command line as `{"error": ...}`."""
 
 
-class _BoundedRequest(Request):
+class _OpenedRequest(Request):
+    """A request whose JSON was parsed before."""
+
+    parsed: Any = None
+
     async def json(self) -> Any:
-        if not hasattr(self, "_parsed"):
-            most = self.app.state.settings.limits.json_depth
-            try:
-                self._parsed = parse_json(await self.body(), depth=most)
-                json.dumps(self._parsed, ensure_ascii=False).encode()
-            except InvalidInput as error:
-                raise HTTPException(status_code=400, detail=str(error)) from error
-            except UnicodeEncodeError as error:
-                raise HTTPException(status_code=400, detail="the request has half a character in a text") from error
-        return self._parsed
+        return self.parsed
 
 
 class BoundedRoute(APIRoute):
@@ -58,15 +65,33 @@ class BoundedRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+        model = str(getattr(self.body_field.field_info.annotation, "__name__", ""))
 
         async def handle_bounded(request: Request) -> Response:
-            return await handle(_BoundedRequest(request.scope, request.receive))
+            opened = _OpenedRequest(request.scope, request.receive)
+            content = await opened.body()
+            dispatcher: Dispatcher = request.app.state.dispatcher
+            is_json = (request.headers.get("content-type") or "").startswith("application/json")
+            if content and is_json and len(content) > LARGE_BODY:
+                opened.parsed = await dispatcher.open_body(content, model)
+            elif content:
+                try:
+                    opened.parsed = parse_body(content, depth=dispatcher.settings.limits.json_depth)
+                except InvalidInput as error:
+                    raise HTTPException(status_code=400, detail=str(error)) from error
+            return await handle(opened)
 
         return handle_bounded
 
 
 def make_app(settings: Settings) -> FastAPI:
     dispatcher = Dispatcher(settings)
+    audit = AuditLog(settings.audit, dispatcher.meter)
+
+    async def read_tokens() -> Sequence[StoredToken]:
+        return await dispatcher.storage.read(dispatcher.state.list_tokens)
 
     @contextlib.asynccontextmanager
     async def live(_: FastAPI) -> AsyncIterator[None]:
@@ -75,6 +100,7 @@ def make_app(settings: Settings) -> FastAPI:
             yield
         finally:
             await dispatcher.close()
+            audit.close()
 
     # The framework's own documentation pages fetch scripts from elsewhere; this service sends nobody anywhere.
     app = FastAPI(
@@ -87,7 +113,7 @@ def make_app(settings: Settings) -> FastAPI:
     _add_reading(app, dispatcher)
     _add_asking(app, dispatcher)
     _add_jobs(app, dispatcher)
-    app.add_middleware(Guard, settings=settings, meter=dispatcher.meter)
+    app.add_middleware(Guard, dispatcher=dispatcher, tokens=Tokens(settings, read_tokens), audit=audit)
     return app
 
 
@@ -112,7 +138,11 @@ def _add_errors(app: FastAPI) -> None:
     async def on_mistake(_: Request, error: TraincastError) -> Response:
         words = " ".join(str(error).split())
         if isinstance(error, Busy):
-            return problem(429, words, **{"Retry-After": "1"})
+            return problem(429, words, **{"Retry-After": str(error.retry_after_s)})
+        if isinstance(error, StorageFault):
+            return _json(
+                {"error": words, "reason": error.kind}, status=503, headers={"Retry-After": str(RETRY_AFTER_S)}
+            )
         return problem(404 if isinstance(error, NotFound) else 422, words)
 
     @app.exception_handler(InternalError)
@@ -130,15 +160,34 @@ def _add_reading(app: FastAPI, dispatcher: Dispatcher) -> None:
     async def icon() -> Response:
         return Response(status_code=204)
 
-    @app.get("/health", summary="Whether the service answers", responses=_only(405))
-    async def health() -> dict[str, str]:
-        return {"status": "ok", "version": __version__}
+    checks: dict[int | str, dict[str, Any]] = {
+        503: {"model": bodies.HealthAnswer, "description": "Something fails; the problems say what."},
+        **_only(403, 405, 429),
+    }
 
-    @app.get("/metrics", summary="Counts and durations as Prometheus text", responses=_only(401, 405))
+    @app.get("/live", summary="Whether the process answers at all", responses=_only(403, 405, 429))
+    async def live() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/health", summary="Whether storage can be written and the job runners are alive", responses=checks)
+    async def health() -> bodies.HealthAnswer:
+        return _health(await dispatcher.check_health())  # type: ignore[return-value]
+
+    @app.get(
+        "/ready", summary="Whether requests will be answered: what /health says, and warm workers", responses=checks
+    )
+    async def ready() -> bodies.HealthAnswer:
+        found = await dispatcher.check_health()
+        if not dispatcher.is_ready:
+            found = {**found, "status": "failing", "problems": [*found["problems"], "the workers are not warm yet"]}
+        return _health(found)  # type: ignore[return-value]
+
+    @app.get("/metrics", summary="Counts and durations as Prometheus text", responses=_only(401, 403, 405, 429))
     async def metrics() -> Response:
+        await dispatcher.storage.check()
         return Response(dispatcher.format_metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @app.get("/catalog", summary="How many entries of each kind are known", responses=_only(401, 405))
+    @app.get("/catalog", summary="How many entries of each kind are known", responses=_only(401, 403, 405, 429))
     async def catalogue() -> dict[str, int]:
         return {kind: len(records.entry_names(kind)) for kind in records.KINDS}
 
@@ -148,19 +197,27 @@ def _add_reading(app: FastAPI, dispatcher: Dispatcher) -> None:
     ]
     Brief = Annotated[bool, Query(description="Only what a list shows.")]
 
-    @app.get("/catalog/{kind}", summary="Entries of one kind", responses=_only(401, 404, 405, 422))
+    @app.get("/catalog/{kind}", summary="Entries of one kind", responses=_only(401, 403, 404, 405, 422, 429))
     async def listed(kind: Kind, words: Words = None, brief: Brief = False) -> Response:
         found = _kind(kind)
         if words is None:
             return Response(_all_records(found, brief=brief), media_type="application/json")
         return _json([_shorten(each) if brief else each for each in records.list_records(found, text=words)])
 
-    @app.get("/catalog/{kind}/{name}", summary="One entry with its sources", responses=_only(401, 404, 405, 422))
+    @app.get(
+        "/catalog/{kind}/{name}", summary="One entry with its sources", responses=_only(401, 403, 404, 405, 422, 429)
+    )
     async def entry(kind: Kind, name: Annotated[str, Path(max_length=200, examples=["h100"])]) -> Response:
         try:
             return _json(records.find_record(_kind(kind), name))
         except UnknownName as error:
             raise NotFound(str(error)) from error
+
+
+def _health(found: dict[str, Any]) -> Response:
+    failing = found["status"] != "ok"
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if failing else None
+    return _json({**found, "version": __version__}, status=503 if failing else 200, headers=headers)
 
 
 def _kind(kind: str) -> str:
@@ -187,19 +244,23 @@ def _all_records(kind: str, *, brief: bool) -> bytes:
 
 
 def _add_asking(app: FastAPI, dispatcher: Dispatcher) -> None:
-    asked = _only(400, 401, 403, 404, 405, 413, 422, 429)
+    asked = _only(400, 401, 403, 404, 405, 408, 413, 422, 429, 503)
+
+    async def answer(task: str, body: bodies.AskBody, request: Request) -> Response:
+        found = await dispatcher.answer(task, body, raw=await request.body())
+        return Response(found, media_type="application/json")
 
     @app.post("/forecast", summary="Time, memory and cost of a job", responses=asked)
-    async def forecast(body: bodies.ForecastBody) -> Response:
-        return Response(await dispatcher.answer("forecast", body), media_type="application/json")
+    async def forecast(body: bodies.ForecastBody, request: Request) -> Response:
+        return await answer("forecast", body, request)
 
     @app.post("/fit", summary="The largest batch and sequence that fit, and what to change first", responses=asked)
-    async def fit(body: bodies.FitBody) -> Response:
-        return Response(await dispatcher.answer("fit", body), media_type="application/json")
+    async def fit(body: bodies.FitBody, request: Request) -> Response:
+        return await answer("fit", body, request)
 
     @app.post("/similar", summary="The known workloads most like this one", responses=asked)
-    async def similar(body: bodies.SimilarBody) -> Response:
-        return Response(await dispatcher.answer("similar", body), media_type="application/json")
+    async def similar(body: bodies.SimilarBody, request: Request) -> Response:
+        return await answer("similar", body, request)
 
     upload = {
         "requestBody": {

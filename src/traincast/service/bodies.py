@@ -1,9 +1,13 @@
 """The JSON that requests carry, as the OpenAPI document describes it. Lower bounds and names are checked where the command
 line checks them, so that both say the same sentence; what stands here are types and the most that may be asked."""
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from traincast.spec.asked import Asked
+from traincast.spec.question import CLUSTER_FIELDS, JOB_FIELDS, PLAN_FIELDS, WORKLOAD_FIELDS
 
 Name = Annotated[str, Field(max_length=200)]
 Word = Annotated[str, Field(max_length=40)]
@@ -22,35 +26,44 @@ class Body(BaseModel):
         return self.model_dump(exclude_none=True)
 
 
-class WorkloadBody(Body):
-    """One of `name`, `model`, `graph` and `config` says what is trained; the rest how."""
+def _derive(name: str, base: type[Body], asked: Iterable[Asked], *, limits: Mapping[str, int]) -> type[Body]:
+    """A body with a key for each thing that a question may say in one of its tables."""
+    fields: dict[str, Any] = {
+        item.name: (_type_of(item, limits) | None, Field(None, description=item.description or None)) for item in asked
+    }
+    made: type[Body] = create_model(name, __base__=base, **fields)
+    return made
 
-    name: Name | None = Field(None, description="A workload of the catalogue.", examples=["gpt2-xl"])
+
+def _type_of(item: Asked, limits: Mapping[str, int]) -> Any:
+    if item.kind is bool:
+        return bool
+    if item.kind is str:
+        return Name if item.name in _LONG_NAMES else Word
+    if item.kind is float:
+        return Amount
+    most = limits.get(item.name, limits[""])
+    return Annotated[int, Field(le=most, ge=-most)]
+
+
+_LONG_NAMES = ("device", "node", "intra", "inter", "placement", "stack")
+
+
+class _Model(Body):
+    name: Name | None = Field(
+        None,
+        description="A workload of the catalogue; with sizes (arch, n_layers ...) only a title.",
+        examples=["gpt2-xl"],
+    )
     model: ModelId | None = Field(None, description="What POST /models answered for an upload.")
     graph: dict[str, Any] | None = Field(
         None, description="A saved graph, as `traincast capture -o graph.json` writes it."
     )
     config: dict[str, Any] | None = Field(None, description="The content of a Hugging Face config.json.")
-    batch: Annotated[int, Field(le=2**22, ge=-(2**22))] | None = Field(
-        None, description="Samples of one pass of one replica."
-    )
-    seq: Annotated[int, Field(le=2**23, ge=-(2**23))] | None = Field(None, description="Sequence length in tokens.")
-    precision: Word | None = Field(None, description="fp32, tf32, fp16, fp16-amp, bf16, bf16-amp, fp8 ...")
-    mode: Word | None = Field(None, description="training_step, forward_backward or inference.")
-    optimizer: Word | None = Field(None, description="adamw, adam, sgd, momentum, none ...")
-    attention: Word | None = Field(None, description="eager or flash.")
 
 
-class GroupBody(Body):
-    """Equal nodes: a machine of the catalogue, or a device and how it is connected."""
-
-    device: Name | None = Field(None, description="An accelerator of the catalogue.", examples=["a100-80g"])
+class _Nodes(Body):
     machine: Name | None = Field(None, description="A machine instead of a device.", examples=["aws-p4d.24xlarge"])
-    nodes: Degree | None = None
-    devices_per_node: Degree | None = None
-    intra: Name | None = Field(None, description="Link inside a node: a catalogue name or 300GB/s.")
-    inter: Name | None = Field(None, description="Network of a node: a catalogue name or 100Gb/s.")
-    speed: Amount | None = None
 
     def table(self) -> dict[str, Any]:
         """As the catalogue reads it."""
@@ -60,66 +73,41 @@ class GroupBody(Body):
         return table
 
 
-class ClusterBody(GroupBody):
+_IN_GROUP = tuple(
+    item for item in CLUSTER_FIELDS if item.name not in ("node", "price_per_device", "placement", "device_memory")
+)
+_OF_CLUSTER = tuple(item for item in CLUSTER_FIELDS if item.name in ("price_per_device", "placement", "device_memory"))
+_DEGREES = {"": 65_536}
+
+_SIZES = {"": 2**20, "batch": 2**22, "seq": 2**23, "n_layers": 4096, "vocab": 2**26}
+
+
+class WorkloadBody(_derive("WorkloadFields", _Model, WORKLOAD_FIELDS, limits=_SIZES)):  # type: ignore[misc]
+    """One of `name`, `model`, `graph` and `config` says what is trained; the rest how."""
+
+
+class GroupBody(_derive("GroupFields", _Nodes, _IN_GROUP, limits=_DEGREES)):  # type: ignore[misc]
+    """Equal nodes: a machine of the catalogue, or a device and how it is connected."""
+
+
+class ClusterBody(_derive("ClusterFields", GroupBody, _OF_CLUSTER, limits=_DEGREES)):  # type: ignore[misc]
     """One group of equal nodes, or several under `groups`."""
 
-    price_per_device: Amount | None = Field(None, description="USD for one device and hour; default: the catalogue's.")
     groups: Annotated[list[GroupBody], Field(max_length=16)] | None = None
 
     def table(self) -> dict[str, Any]:
-        table = super().table()
+        table: dict[str, Any] = super().table()
         if self.groups is not None:
             table["groups"] = [group.table() for group in self.groups]
         return table
 
 
-class ParallelismBody(Body):
+class ParallelismBody(_derive("PlanFields", Body, PLAN_FIELDS, limits=_DEGREES)):  # type: ignore[misc]
     """Degrees; without `data` every device that the others leave holds a replica."""
 
-    data: Degree | None = None
-    tensor: Degree | None = None
-    pipeline: Degree | None = None
-    context: Degree | None = None
-    expert: Degree | None = None
-    expert_tensor: Degree | None = Field(
-        None, description="Ranks that split one expert: 1 spreads experts over tensor too."
-    )
-    expert_capacity: Amount | None = Field(None, description="Tokens that an expert takes, beside an even share: 1.25.")
-    expert_imbalance: Amount | None = Field(
-        None, description="Load of the busiest expert rank beside the mean; 1: even."
-    )
-    virtual_stages: Degree | None = None
-    micro_batches: Degree | None = None
-    zero: Degree | None = Field(None, description="0, 1, 2 or 3 (FSDP full shard).")
-    shard: Degree | None = Field(None, description="Replicas among which ZeRO shards (hybrid shard); default: all.")
-    sequence_parallel: bool | None = None
-    recompute: Word | None = Field(None, description="none, selective or full.")
-    order: Word | None = Field(None, description="gpipe, 1f1b, interleaved or zero-bubble.")
-    balance: Word | None = None
-    bucket_bytes: Amount | None = None
-    overlap: bool | None = None
-    servers: Degree | None = None
-    asynchronous: bool | None = None
-    offload_optimizer: bool | None = None
 
-
-class JobBody(Body):
-    """How long it trains and what happens around the steps."""
-
-    steps: Count | None = None
-    samples: Amount | None = None
-    epochs: Amount | None = None
-    epoch_samples: Amount | None = None
-    loading_samples_per_s: Amount | None = None
-    evaluation_every_steps: Count | None = None
-    evaluation_samples: Amount | None = None
-    checkpoint_every_steps: Count | None = None
-    checkpoint_bytes_per_s: Amount | None = None
-    startup_s: Amount | None = None
-    device_mtbf_s: Amount | None = None
-    stack: Name | None = None
-    compiled: bool | None = None
-    cuda_graphs: bool | None = None
+class JobBody(_derive("JobFields", Body, JOB_FIELDS, limits={"": 2**40})):  # type: ignore[misc]
+    """How long it trains, on what stack, and what happens around the steps."""
 
 
 class AskBody(Body):
@@ -258,6 +246,34 @@ class Problem(BaseModel):
     """What is wrong, in one sentence, as the command line says it."""
 
     error: str = Field(examples=["unknown device 'b20'; known devices: ... (did you mean 'b200'?)"])
+
+
+class StorageAnswer(BaseModel):
+    """Where models and jobs are kept and whether that works."""
+
+    backend: str
+    writable: bool
+    fault: str | None
+
+
+class QueueAnswer(BaseModel):
+    """How the jobs stand."""
+
+    queued: int
+    running: int
+    oldest_s: float
+    runners: int
+    runners_alive: int
+
+
+class HealthAnswer(BaseModel):
+    """What works and what does not."""
+
+    status: Literal["ok", "failing"]
+    problems: list[str]
+    storage: StorageAnswer
+    queue: QueueAnswer
+    version: str
 
 
 class ModelAnswer(BaseModel):

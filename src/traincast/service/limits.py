@@ -21,11 +21,22 @@ class Limits:
     schedule_jobs: int = 20_000
     schedule_gpus: int = 65_536
     request_s: float = 20.0
-    """A forecast or a fit that needs longer is stopped."""
+    """A forecast or a fit that needs longer, by the clock or of CPU time, is stopped."""
+    parse_s: float = 20.0
+    """Reading one large JSON body, of CPU time."""
     capture_s: float = 90.0
+    capture_cpu_s: float = 60.0
     job_s: float = 900.0
     """A plan or a schedule that needs longer is stopped."""
     waiting_requests: int = 256
+    patience_s: float = 1.0
+    """A request that would wait longer than about this for a worker is refused with 429."""
+    header_s: float = 10.0
+    """A connection that does not send the whole head of a request within this is closed."""
+    body_s: float = 10.0
+    """A body may pause for so long, and must come at 32 KiB/s after that."""
+    header_bytes: int = 32 * 1024
+    connections: int = 4_096
     waiting_jobs: int = 64
     kept_jobs: int = 2_000
     """Finished ones; the oldest go first."""
@@ -42,16 +53,41 @@ class Limits:
                 raise InvalidInput(f"{name} = {getattr(self, name)}; a limit must be above 0")
 
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How one service is run."""
 
-    state: Path
-    """The SQLite file that holds models and jobs."""
+    state: str
+    """The SQLite file, or the URL of the PostgreSQL database, that holds models, jobs and tokens."""
     token: str | None = None
-    """Callers must send it; None: anybody who reaches the port may ask."""
+    """Callers who send it may do everything; None, and no token in the state: anybody who reaches the port may ask."""
+    host: str = "127.0.0.1"
+    """The address that is listened on."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names, besides those of the loopback and the address itself, by which callers may know this service."""
     cors_origin: str | None = None
     """The one foreign web origin that may call; None: none."""
     workers: int = 2
     job_workers: int = 1
+    rate_per_s: float = 0.0
+    """Requests that one client may send in a second; twice as many at once. 0: no limit."""
+    audit: Path | None = None
+    """A file that gets a line of JSON for every request that changed or refused something."""
     limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        if "*" in self.allowed_hosts:
+            raise InvalidInput("a service that answers to every name can be reached by any web page; name the hosts")
+        if self.workers < 1 or self.job_workers < 0 or self.rate_per_s < 0:
+            raise InvalidInput(
+                f"workers = {self.workers}, job_workers = {self.job_workers}, rate = {self.rate_per_s:g}; there is at least "
+                "one worker, and the others are at least 0"
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the port."""
+        return self.host in LOOPBACK

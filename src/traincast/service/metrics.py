@@ -5,6 +5,9 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from traincast.service.faults import KINDS
+from traincast.service.state import Queue
+
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -15,6 +18,7 @@ class Meter:
         self.started_s = time.time()
         self.cache_hits = 0
         self.cache_misses = 0
+        self.audit_lost = 0
         self._requests: dict[tuple[str, str, int], int] = {}
         self._buckets: dict[str, list[int]] = {}
         self._sums: dict[str, float] = {}
@@ -26,7 +30,18 @@ class Meter:
         buckets[next((place for place, edge in enumerate(BUCKETS_S) if seconds <= edge), len(BUCKETS_S))] += 1
         self._sums[route] = self._sums.get(route, 0.0) + seconds
 
-    def format(self, *, jobs: Mapping[str, int], waiting: int, cached_bytes: int, pids: Iterable[int]) -> str:
+    def format(
+        self,
+        *,
+        queue: Queue,
+        faults: Mapping[str, int],
+        num_rescued: int,
+        runners_alive: int,
+        waiting: int,
+        refused: int,
+        cached_bytes: int,
+        pids: Iterable[int],
+    ) -> str:
         lines: list[str] = []
 
         def add(name: str, kind: str, words: str, samples: Iterable[tuple[str, float]]) -> None:
@@ -50,7 +65,24 @@ class Meter:
         add("cache_misses_total", "counter", "Answers that were computed.", [("", self.cache_misses)])
         add("cache_bytes", "gauge", "Size of the answers in memory.", [("", cached_bytes)])
         add("waiting_requests", "gauge", "Requests that wait for a worker.", [("", waiting)])
-        add("jobs", "gauge", "Jobs by state.", [(f'{{state="{state}"}}', count) for state, count in jobs.items()])
+        add("refused_requests_total", "counter", "Requests refused because too many wait.", [("", refused)])
+        add(
+            "jobs",
+            "gauge",
+            "Jobs by state.",
+            [(f'{{state="{state}"}}', count) for state, count in queue.counts.items()],
+        )
+        add("queue_age_seconds", "gauge", "How long the first job that waits has waited.", [("", queue.oldest_s)])
+        add("job_runners", "gauge", "Job runners that are alive.", [("", runners_alive)])
+        add(
+            "storage_faults_total",
+            "counter",
+            "Faults of the state's storage by kind.",
+            [(f'{{kind="{kind}"}}', faults.get(kind, 0)) for kind in KINDS],
+        )
+        add("storage_rescued_rows_total", "counter", "Rows saved from a damaged or replaced file.", [("", num_rescued)])
+        add("audit_lines_lost_total", "counter", "Lines of the audit log that could not be written.",
+            [("", self.audit_lost)])  # fmt: skip
         add("resident_bytes", "gauge", "Memory of the service and of its workers.",
             [('{process="service"}', resident_bytes()),
              *((f'{{process="worker",pid="{pid}"}}', resident_bytes(pid)) for pid in pids)])  # fmt: skip

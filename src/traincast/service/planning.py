@@ -4,19 +4,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from traincast.errors import InvalidInput
-from traincast.forecast.request import Request, build_cluster
-from traincast.plan.nouns import Limits, Plan, Pose, Search, Space
+from traincast.forecast.resolve import build_cluster
+from traincast.plan.nouns import JobAt, Limits, Plan, Search, Space
 from traincast.plan.offers import Wanted, catalogue_offers, check_regions, offer_of, size_offers
 from traincast.plan.search import search
 from traincast.report.plan import say_candidate
-from traincast.spec import Cluster
+from traincast.spec import Cluster, Question
 
 Report = Callable[..., None]
 MOST_ROWS = 1_000
 
 
 def plan_request(
-    asked: Mapping[str, Any], limits: Mapping[str, Any], pose: Pose, *, batches: tuple[int, ...] | None, report: Report
+    asked: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    job_at: JobAt,
+    *,
+    batches: tuple[int, ...] | None,
+    report: Report,
 ) -> dict[str, Any]:
     clusters, left_out = _clusters(asked)
     largest = max(cluster.num_devices for cluster in clusters)
@@ -36,7 +41,13 @@ def plan_request(
         report(done, total, "plans")
 
     found = search(
-        pose, clusters, space, limits=kept, objective=asked["objective"], top=min(asked["top"], MOST_ROWS), watch=watch
+        job_at,
+        clusters,
+        space,
+        limits=kept,
+        objective=asked["objective"],
+        top=min(asked["top"], MOST_ROWS),
+        watch=watch,
     )
     return {**_document(found), "num_clusters": len(clusters), "left_out": left_out}
 
@@ -52,7 +63,7 @@ def _clusters(asked: Mapping[str, Any]) -> tuple[Sequence[Cluster], dict[str, in
         check_regions(listed, regions)
         chosen = size_offers(listed, wanted)
     else:
-        cluster = build_cluster(Request(source="", cluster=asked["cluster"]))
+        cluster = build_cluster(Question(source="", cluster=asked["cluster"]))
         if len(cluster.groups) > 1:
             return (cluster,), {}
         chosen = size_offers([offer_of(cluster)], wanted)
@@ -71,7 +82,7 @@ def _space(asked: Mapping[str, Any], batches: tuple[int, ...] | None) -> Space:
         raise InvalidInput(
             "how many samples an optimizer step has is not known; give global_batch, which every plan keeps"
         )
-    chosen = {name: tuple(asked["space"][name]) for name in _CHOICES if name in asked["space"]}
+    chosen: dict[str, Any] = {name: tuple(asked["space"][name]) for name in _CHOICES if name in asked["space"]}
     return Space(global_batch=samples, batches=batches, **chosen)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from traincast.errors import InvalidInput, UnknownName
 from traincast.schedule import study
-from traincast.schedule.estimators import EXACT, Noisy
+from traincast.schedule.estimators import Noisy
 from traincast.schedule.generate import Mix, generate_jobs
+from traincast.schedule.known import check_options
 from traincast.schedule.metrics import measure_schedule, queue_curve
 from traincast.schedule.placement import PLACERS
 from traincast.schedule.traces import FORMATS, Trace, read_trace
@@ -25,6 +26,12 @@ TEXT_FORMATS = tuple(name for name in FORMATS if name != "tidy")
 
 def simulate_request(asked: Mapping[str, Any], limits: Mapping[str, Any], report: Report) -> dict[str, Any]:
     names = study.check_policies(asked["policies"])
+    options = [
+        name
+        for name, given in (("--sigma", asked["sigma"]), ("--placement", asked["placement"] != "consolidated"))
+        if given
+    ]
+    notes = check_options(names, options)
     if asked["placement"] not in PLACERS:
         raise UnknownName("placement", asked["placement"], PLACERS)
     fleet = study.parse_fleet(asked["cluster"])
@@ -36,7 +43,7 @@ def simulate_request(asked: Mapping[str, Any], limits: Mapping[str, Any], report
     setting = study.Setting(
         fleet=fleet,
         placer=PLACERS[asked["placement"]],
-        estimator=Noisy(sigma=asked["sigma"], seed=asked["seed"]) if asked["sigma"] else EXACT,
+        noise=Noisy(sigma=asked["sigma"], seed=asked["seed"]) if asked["sigma"] else None,
         record=True,
     )
     total = len(names) * len(trace.jobs)
@@ -53,7 +60,7 @@ def simulate_request(asked: Mapping[str, Any], limits: Mapping[str, Any], report
         "num_gpus": fleet.num_gpus,
         "bad_rows": [str(row) for row in trace.bad_rows[:50]],
         "num_bad_rows": len(trace.bad_rows),
-        "notes": list(trace.notes),
+        "notes": [*trace.notes, *notes],
         "policies": policies,
     }
 

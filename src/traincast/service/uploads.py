@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import sys
 import tempfile
 import zlib
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from traincast.capture.sizes import check_sizes
 from traincast.errors import CaptureFailed, InvalidInput, TraincastError
 from traincast.files import GRAPH_FORMAT, GRAPH_VERSION, decode, encode
 from traincast.spec.graph import Graph, Scalable
@@ -39,12 +41,8 @@ REFUSED_KEYS = frozenset(
      "_experts_implementation", "_experts_implementation_internal")
 )  # fmt: skip
 """What in a config names code, files or downloads. A value of null or false is allowed."""
-SIZE_KEYS = {
-    "num_hidden_layers": 512, "n_layer": 512, "n_layers": 512, "num_layers": 512, "encoder_layers": 512,
-    "decoder_layers": 512, "num_decoder_layers": 512, "hidden_size": 262_144, "d_model": 262_144, "n_embd": 262_144,
-    "intermediate_size": 2**21, "vocab_size": 2**24, "num_experts": 4_096, "num_local_experts": 4_096,
-    "n_routed_experts": 4_096, "image_size": 16_384, "max_position_embeddings": 2**26,
-}  # fmt: skip
+MOST_CONFIG_BYTES = 1024 * 1024
+"""A config with the names of ten thousand classes has half of this."""
 
 
 def unpack(content: bytes, *, most: int) -> bytes:
@@ -72,7 +70,7 @@ def guess_kind(content: bytes) -> str:
 
 
 def read_upload(blob: bytes, *, kind: str, options: Mapping[str, Any], limits: Mapping[str, Any]) -> bytes:
-    """The recorded step as JSON, checked and in our own words."""
+    """What the recorded step is about and the step itself, each as a line of JSON, checked and in our own words."""
     if kind == "graph":
         if options:
             flags = ", ".join(f"--{name}" for name in options)
@@ -84,8 +82,15 @@ def read_upload(blob: bytes, *, kind: str, options: Mapping[str, Any], limits: M
     if size > limits["graph_ops"]:
         raise InvalidInput(f"the graph has {size:,} operations; one of at most {limits['graph_ops']:,} is taken")
     key = "scalable" if isinstance(loaded, Scalable) else "graph"
-    document = {"format": GRAPH_FORMAT, "version": GRAPH_VERSION, key: encode(loaded), "about": describe(loaded)}
-    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    document = {"format": GRAPH_FORMAT, "version": GRAPH_VERSION, key: encode(loaded)}
+    lines = (json.dumps(each, separators=(",", ":"), allow_nan=False) for each in (describe(loaded), document))
+    return "\n".join(lines).encode()
+
+
+def split_recorded(recorded: bytes) -> tuple[str, bytes]:
+    """What `read_upload` joined."""
+    about, _, document = recorded.partition(b"\n")
+    return about.decode(), document
 
 
 def describe(loaded: Graph | Scalable) -> dict[str, Any]:
@@ -147,6 +152,7 @@ def check_config(config: Any) -> dict[str, Any]:
 
         raise UnknownName("model_type", str(model_type)[:80], MODEL_TYPES)
     _check_values(config)
+    check_sizes(config)
     return {key: value for key, value in config.items() if key not in ("_name_or_path", "name_or_path")}
 
 
@@ -156,9 +162,6 @@ def _check_values(config: Mapping[str, Any]) -> None:
             raise InvalidInput(
                 f"the config sets {key}, which can name code or files; take it out to forecast the model"
             )
-        most = SIZE_KEYS.get(key)
-        if most is not None and isinstance(value, (int, float)) and value > most:
-            raise InvalidInput(f"the config has {key} = {value:,}; at most {most:,} is taken")
         if isinstance(value, dict):
             _check_values(value)
 
@@ -167,6 +170,10 @@ def _record(blob: bytes, kind: str, options: Mapping[str, Any], limits: Mapping[
     try:
         with _empty_folder() as folder, contextlib.redirect_stdout(sys.stderr):
             if kind == "config":
+                if len(blob) > MOST_CONFIG_BYTES:
+                    raise InvalidInput(
+                        f"the config has {show_bytes(len(blob))}; one of at most {show_bytes(MOST_CONFIG_BYTES)} is taken"
+                    )
                 return _record_config(check_config(parse_json(blob, depth=limits["json_depth"])), options)
             return _record_onnx(blob, folder, options)
     except TraincastError:
@@ -176,8 +183,19 @@ def _record(blob: bytes, kind: str, options: Mapping[str, Any], limits: Mapping[
     except SystemExit as error:
         raise CaptureFailed(f"the model called sys.exit({error.code!r}) while it was recorded") from error
     except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise CaptureFailed(f"the model could not be recorded: {type(error).__name__}: {reason}") from error
+        raise CaptureFailed(
+            f"the model could not be recorded: {type(error).__name__}: {tell_plainly(error)}"
+        ) from error
+
+
+_INTERNALS = re.compile(r"Exception raised from|C\+\+ CapturedTraceback|\bframe #\d+|Traceback \(most recent|\(File \"")
+_PATHS = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+[\w.+-]*(?::\d+)?|\b0x[0-9a-f]{6,}\b")
+
+
+def tell_plainly(error: BaseException) -> str:
+    """What a library says, without its stack, the paths of this machine and addresses."""
+    words = _INTERNALS.split(str(error), maxsplit=1)[0]
+    return _PATHS.sub("...", " ".join(words.split()))[:300].rstrip(" (:")
 
 
 def _record_config(config: dict[str, Any], options: Mapping[str, Any]) -> Graph | Scalable:
@@ -212,7 +230,7 @@ def _keep_inside(blob: bytes) -> bytes:
     try:
         model = onnx.load_model_from_string(blob)
     except Exception as error:
-        raise InvalidInput(f"the upload is not a readable ONNX file: {' '.join(str(error).split())[:200]}") from error
+        raise InvalidInput(f"the upload is not a readable ONNX file: {tell_plainly(error)[:200]}") from error
 
     def tensors(graph: Any) -> Iterator[Any]:
         yield from graph.initializer

@@ -1,14 +1,20 @@
 """A worker process of the service: tasks in, answers out, one at a time; it can be killed at any moment."""
 
 import contextlib
+import logging
+import math
 import os
 import queue
 import resource
+import secrets
 import sys
 import threading
+import time
+from collections.abc import Callable
 from typing import IO, Any
 
 from traincast.errors import TraincastError
+from traincast.service.faults import StorageFault
 from traincast.service.frames import ANSWER, BLOB, ERROR, PROGRESS, TASK, pack, pack_json, read_frame
 
 NOT_ENOUGH_MEMORY = "not enough memory for this input; use a smaller one"
@@ -22,11 +28,23 @@ def main(arguments: list[str]) -> int:
     os.dup2(2, 1)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     tasks: queue.Queue[tuple[dict[str, Any], bytes]] = queue.Queue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, tasks), daemon=True).start()
     while True:
         task, blob = tasks.get()
+        limit_cpu(task.get("cpu_s"))
         out.write(_run(task, blob, out))
+
+
+def limit_cpu(seconds: float | None) -> None:
+    """Let the system end this process once the next task has used so much CPU time, in whatever code it is."""
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    until = resource.RLIM_INFINITY if seconds is None else math.ceil(time.process_time() + seconds)
+    if most != resource.RLIM_INFINITY:
+        until = most if until == resource.RLIM_INFINITY else min(until, most)
+    resource.setrlimit(resource.RLIMIT_CPU, (until, most))
 
 
 def _listen(stream: IO[bytes], tasks: "queue.Queue[tuple[dict[str, Any], bytes]]") -> None:
@@ -48,26 +66,37 @@ def _listen(stream: IO[bytes], tasks: "queue.Queue[tuple[dict[str, Any], bytes]]
     os._exit(0)
 
 
-def _run(task: dict[str, Any], blob: bytes, out: IO[bytes]) -> bytes:
+def _find(name: str) -> Callable[..., bytes]:
+    """The function of a task, with no more imported than it needs."""
+    if name == "open":
+        from traincast.service.opening import open_body
+
+        return open_body
     from traincast.service.answers import TASKS
 
+    return TASKS[name]
+
+
+def _run(task: dict[str, Any], blob: bytes, out: IO[bytes]) -> bytes:
     def report(done: int, total: int, words: str = "") -> None:
         out.write(pack_json(PROGRESS, {"done": done, "total": total, "words": words}))
 
     try:
-        return pack(ANSWER, TASKS[task["task"]](task, blob, report))
+        return pack(ANSWER, _find(task["task"])(task, blob, report))
+    except StorageFault as fault:
+        return pack_json(ERROR, {"error": fault.details, "kind": "storage", "storage": fault.kind})
     except TraincastError as error:
-        return pack_json(ERROR, {"error": " ".join(str(error).split()), "bad_input": True})
+        return pack_json(ERROR, {"error": " ".join(str(error).split()), "kind": "input"})
     except MemoryError:
-        return pack_json(ERROR, {"error": NOT_ENOUGH_MEMORY, "bad_input": True})
+        return pack_json(ERROR, {"error": NOT_ENOUGH_MEMORY, "kind": "input"})
     except RecursionError:
-        return pack_json(ERROR, {"error": TOO_DEEP, "bad_input": True})
-    except Exception as error:
-        import traceback
-
-        traceback.print_exc(file=sys.stderr)
-        words = f"internal error, please report it: {type(error).__name__}: {error}"
-        return pack_json(ERROR, {"error": " ".join(words.split()), "bad_input": False})
+        return pack_json(ERROR, {"error": TOO_DEEP, "kind": "input"})
+    except Exception:
+        # The operator reads what happened in the log; the caller gets a number to ask for it.
+        number = secrets.token_hex(4)
+        logging.getLogger("traincast.service").exception("internal error %s in task %s", number, task.get("task"))
+        words = f"internal error; please report it with the lines of the service's log that name {number}"
+        return pack_json(ERROR, {"error": words, "kind": "fault"})
 
 
 if __name__ == "__main__":

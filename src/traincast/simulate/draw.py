@@ -28,11 +28,11 @@ def draw_patterns(passes: Mapping[str, Sequence[Part]], *, update: Update) -> Pa
     backward: list[Span] = []
     ending: list[Span] = []
     clocks, spent = Clocks(), Spent()
-    run_pass(passes["forward"], clocks, spent, last=False, spans=forward)
+    run_pass(passes["forward"], clocks, spent, first=False, last=False, spans=forward)
     # The host is ahead or behind as the forward pass left it, and the network starts free.
     turn_s, again = clocks.device_s, replace(clocks)
-    run_pass(passes["backward"], clocks, spent, last=False, spans=backward)
-    run_pass(passes["backward"], again, spent, last=True, spans=ending)
+    run_pass(passes["backward"], clocks, spent, first=False, last=False, spans=backward)
+    run_pass(passes["backward"], again, spent, first=False, last=True, spans=ending)
     update(passes, again, spent, ending)
     return Pattern(
         forward=tuple(forward),

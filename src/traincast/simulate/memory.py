@@ -1,10 +1,15 @@
 """Turns tasks and tensor lifetimes into the peak memory of a rank, what it is made of and when it happens."""
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from traincast.spec import Collective, MemoryProfile, Op, Repeat, Stage, Tensor
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.memo import Remember, compute
+from traincast.spec import ROLES, Collective, MemoryProfile, Op, Repeat, Stage, Task, Tensor
 from traincast.spec.graph import segments
 
 RESIDENT: tuple[str, ...] = ("parameter", "optimizer_state", "input", "buffer")
@@ -95,14 +100,15 @@ def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1
 
 def replay_stages(stages: Sequence[Stage], *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
                   overheads: Overheads | None = None, spread: float = 0.0, bucket_copies: bool = False,
-                  replicated: bool = False) -> list[MemoryProfile]:  # fmt: skip
+                  replicated: bool = False, remember: Remember = compute) -> list[MemoryProfile]:  # fmt: skip
     """As `replay_memory` for each stage of a pipeline; equal tasks are replayed once."""
     known: dict[tuple[int, bool], Pass] = {}
     profiles = []
     for stage in stages:
-        key = (id(stage.tasks), keeps_gradients(stage, micro_batches))
+        accumulates = keeps_gradients(stage, micro_batches)
+        key = id(stage.tasks), accumulates
         if key not in known:
-            known[key] = replay_pass(stage, accumulates=key[1])
+            known[key] = remember(replay_tasks, stage.tasks, stage.repeats, stage.tensors, accumulates)
         profiles.append(
             add_up(stage, known[key], capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes,
                     pipelined=len(stages) > 1, overheads=overheads, spread=spread, bucket_copies=bucket_copies,
@@ -145,35 +151,46 @@ class Pass:
 
 
 def find_lives(stage: Stage, *, accumulates: bool) -> list[Life]:
-    """When each tensor is born and dies. They hold for any numbers of repetitions above one, so a stage with more or fewer
-    layers need not be looked at again."""
-    parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
-    return list(_find_lives(stage, parts, skip=(*RESIDENT, "gradient") if accumulates else RESIDENT))
+    """When each tensor is born and dies."""
+    return list(_course_of(stage, accumulates=accumulates).lives)
 
 
-def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False, lives: Sequence[Life] | None = None) -> Pass:
+def replay_tasks(
+    tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], tensors: tuple[Tensor, ...], accumulates: bool
+) -> Pass:
+    """One micro-batch through a stage's tasks, whatever its place in a pipeline."""
+    return replay_pass(Stage(tasks=tasks, repeats=repeats, tensors=tensors), accumulates=accumulates)
+
+
+def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False) -> Pass:
     """One micro-batch through a stage; `accumulates`: gradients stay from pass to pass."""
     parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
     steady = (*RESIDENT, "gradient") if accumulates else RESIDENT
-    resident = {role: _role_bytes(stage.tensors, role) for role in steady}
-    lives = lives if lives is not None else find_lives(stage, accumulates=accumulates)
+    course = _course_of(stage, accumulates=accumulates)
+    sizes = np.array([tensor.num_bytes for tensor in stage.tensors], dtype=np.float64)
+    copies = np.array([tensor.copies for tensor in stage.tensors], dtype=np.float64)
+    by_role = dict(zip(ROLES, np.bincount(course.roles, sizes * copies, len(ROLES)).tolist(), strict=True))
+    resident = {role: by_role[role] for role in steady}
     base = sum(resident.values())
-    levels = _sweep(parts, _collect(stage, parts, lives), base, every=every)
-    live_bytes, peak_at = max(((level, place) for level, place in levels), default=(base, (0, 0, 0)))
-    names = ((stage.tasks[parts[at[0]].start + at[1]].name, level) for level, at in levels)
+    live_bytes, peak_at = course.find_peak(sizes, base)
     return Pass(
         resident=resident,
         live_bytes=live_bytes,
         peak_at=_describe(stage, parts, peak_at),
-        gradient_bytes=resident.get("gradient", _live_gradients(stage, parts, lives, peak_at)),
-        stash_bytes=_stash_bytes(stage, parts, lives),
-        trained_bytes=_role_bytes(stage.tensors, "gradient"),
+        gradient_bytes=resident.get("gradient", _live_gradients(stage, parts, course.lives, peak_at)),
+        stash_bytes=_stash_bytes(stage, parts, course, sizes),
+        trained_bytes=by_role["gradient"],
         unit_bytes=_unit_bytes(stage, parts),
         largest_gradient_bytes=_largest_gradient_bytes(stage),
         gathers=Gathers.of(stage),
         has_master=any(isinstance(task, Op) and bool(task.attrs.get("master")) for task in stage.tasks),
-        curve=tuple(names) if every else (),
+        curve=_curve(stage, parts, course.lives, base) if every else (),
     )
+
+
+def _curve(stage: Stage, parts: Sequence[Repeat], lives: Sequence[Life], base: float) -> tuple[tuple[str, float], ...]:
+    levels = _sweep(parts, _collect(stage, parts, lives), base)
+    return tuple((stage.tasks[parts[at[0]].start + at[1]].name, level) for level, at in levels)
 
 
 def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: float, pipelined: bool,
@@ -290,7 +307,7 @@ def _unit_bytes(stage: Stage, parts: Sequence[Repeat]) -> float:
     for part in parts:
         tasks = [task for task in stage.tasks[part.start : part.stop] if isinstance(task, Collective)]
         gathered = sum(task.num_bytes for task in tasks if task.axis == "data" and task.kind == "all_gather"
-                       and task.phase != "optimizer")  # fmt: skip
+                       and task.phase != "optimizer" and not task.once)  # fmt: skip
         if gathered:
             units += [gathered] * min(part.count, 2)
             reduced = sum(task.num_bytes for task in tasks if task.axis == "data" and task.kind == "reduce_scatter")
@@ -312,23 +329,147 @@ def _largest_gradient_bytes(stage: Stage) -> float:
     )
 
 
-def _role_bytes(tensors: Sequence[Tensor], role: str) -> float:
-    return sum(tensor.num_bytes * tensor.copies for tensor in tensors if tensor.role == role)
+Uses = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+"""(tensors that it reads, tensors that it writes) of each task."""
+_NOTHING: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+_ROLE_PLACES = {role: place for place, role in enumerate(ROLES)}
 
 
-def _find_lives(stage: Stage, parts: Sequence[Repeat], *, skip: Sequence[str]) -> Iterator[Life]:
+@dataclass(frozen=True, slots=True)
+class Course:
+    """When tensors are born and die, whatever their sizes: batches and shards of one model have the same course."""
+
+    lives: tuple[Life, ...]
+    roles: NDArray[np.intp]
+    """Of each tensor, its place in ROLES."""
+    counts: NDArray[np.float64]
+    """How often each segment repeats."""
+    segment_of: NDArray[np.intp]
+    """Of each task."""
+    starts: NDArray[np.intp]
+    """The first task of each segment."""
+    born: tuple[NDArray[np.intp], NDArray[np.intp]]
+    """(task, tensor) of every birth."""
+    freed: tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]
+    """(task, tensor, how many of it) of every death inside a repetition."""
+    enter: tuple[NDArray[np.intp], NDArray[np.intp]]
+    """(segment, tensor) of what each repetition finds: what the one before it left."""
+    leave: tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]
+    """(segment, tensor, how many of it) of what changes once a segment is over."""
+
+    def find_peak(self, sizes: NDArray[np.float64], base: float) -> tuple[float, tuple[int, int, int]]:
+        """(bytes in use, (segment, position, repetition)) where most is: only the first and the last repetition of a segment
+        can hold the peak. Of equal places the last counts."""
+        num_tasks, num_segments = len(self.segment_of), len(self.counts)
+        if not num_tasks:
+            return base, (0, 0, 0)
+        born = np.bincount(self.born[0], sizes[self.born[1]], num_tasks)
+        freed = np.bincount(self.freed[0], sizes[self.freed[1]] * self.freed[2], num_tasks)
+        # Held beside what a segment began with: everything born up to a task, less what was freed before it.
+        held = np.cumsum(born) - np.cumsum(freed) + freed
+        at_start = held[self.starts] - born[self.starts]
+        delta = np.add.reduceat(born - freed, self.starts)
+        enter = np.bincount(self.enter[0], sizes[self.enter[1]], num_segments)
+        leave = np.bincount(self.leave[0], sizes[self.leave[1]] * self.leave[2], num_segments)
+        after = np.cumsum(self.counts * delta + leave)
+        begin = base + np.concatenate([[0.0], after[:-1]]) + enter - at_start
+        first = begin[self.segment_of] + held
+        last = first + ((self.counts - 1) * delta)[self.segment_of]
+        most = np.maximum(first, last)
+        peak = float(most.max())
+        task = int(np.flatnonzero(most == peak)[-1])
+        segment = int(self.segment_of[task])
+        repetition = int(self.counts[segment]) - 1 if last[task] == peak else 0
+        return peak, (segment, task - int(self.starts[segment]), repetition)
+
+
+def _course_of(stage: Stage, *, accumulates: bool) -> Course:
+    uses = tuple([(task.reads, task.writes) if isinstance(task, Op) else _NOTHING for task in stage.tasks])
+    return _lay_course(uses, tuple([tensor.role for tensor in stage.tensors]), stage.repeats, accumulates)
+
+
+@functools.lru_cache(maxsize=1024)
+def _lay_course(uses: Uses, roles: tuple[str, ...], repeats: tuple[Repeat, ...], accumulates: bool) -> Course:
+    """Everything that it depends on is in its arguments, and they are compared by value."""
+    parts = list(segments(repeats, num_tasks=len(uses)))
+    lives = _list_lives(uses, roles, _rank_counts(repeats), accumulates)
+    events = _list_events(parts, lives)
+
+    def column(name: str, place: int, kind: type) -> NDArray[np.generic]:
+        return np.array([event[place] for event in events[name]], dtype=kind)
+
+    def places(name: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        return column(name, 0, np.intp), column(name, 1, np.intp)  # type: ignore[return-value]
+
+    starts = np.array([part.start for part in parts], dtype=np.intp)
+    return Course(
+        lives=lives,
+        roles=np.array([_ROLE_PLACES[role] for role in roles], dtype=np.intp),
+        counts=np.array([part.count for part in parts], dtype=np.float64),
+        segment_of=np.repeat(np.arange(len(parts)), [part.stop - part.start for part in parts]).astype(np.intp),
+        starts=starts,
+        born=places("born"),
+        freed=(*places("freed"), column("freed", 2, np.float64)),  # type: ignore[arg-type]
+        enter=places("enter"),
+        leave=(*places("leave"), column("leave", 2, np.float64)),  # type: ignore[arg-type]
+    )
+
+
+def _rank_counts(repeats: tuple[Repeat, ...]) -> tuple[Repeat, ...]:
+    """The same ranges with small numbers of repetitions: lives depend on which are above one and which are equal, no more."""
+    ranks = {count: place for place, count in enumerate(sorted({repeat.count for repeat in repeats} - {1}), 2)}
+    return tuple([Repeat(start=one.start, stop=one.stop, count=ranks.get(one.count, 1)) for one in repeats])
+
+
+@functools.lru_cache(maxsize=1024)
+def _list_lives(uses: Uses, roles: tuple[str, ...], repeats: tuple[Repeat, ...], accumulates: bool) -> tuple[Life, ...]:
+    parts = list(segments(repeats, num_tasks=len(uses)))
+    return tuple(_find_lives(uses, roles, parts, skip=(*RESIDENT, "gradient") if accumulates else RESIDENT))
+
+
+def _list_events(parts: Sequence[Repeat], lives: Sequence[Life]) -> dict[str, list[tuple[int, int, float]]]:
+    """(where, which tensor, how many of it): `born` and `freed` at tasks, `enter` and `leave` of segments."""
+    events: dict[str, list[tuple[int, int, float]]] = {"born": [], "freed": [], "enter": [], "leave": []}
+
+    def task(place: Place) -> int:
+        return parts[place[0]].start + place[1]
+
+    for life in lives:
+        number = life.born[0]
+        copies = parts[number].count
+        events["born"].append((task(life.born), life.tensor, 1.0))
+        if life.surplus is not None:
+            events["freed"].append((task(life.surplus), life.tensor, 1.0))
+        if life.carried_to is not None:
+            events["freed"].append((task(life.carried_to), life.tensor, 1.0))
+            events["enter"].append((number, life.tensor, 1.0))
+            if life.dies[0] == number:
+                continue
+            events["leave"].append((number, life.tensor, 1.0))
+            copies = 1
+        if life.dies[0] >= len(parts):
+            continue
+        if parts[life.dies[0]].count == copies:
+            events["freed"].append((task(life.dies), life.tensor, 1.0))
+        elif parts[life.dies[0]].count == 1:
+            events["freed"].append((task(life.dies), life.tensor, float(copies)))
+        else:
+            events["leave"].append((life.dies[0], life.tensor, -float(copies)))
+    return events
+
+
+def _find_lives(tasks: Uses, roles: Sequence[str], parts: Sequence[Repeat], *, skip: Sequence[str]) -> Iterator[Life]:
     reads: dict[int, list[Place]] = {}
     writes: dict[int, list[Place]] = {}
     for number, part in enumerate(parts):
-        for position, task in enumerate(stage.tasks[part.start : part.stop]):
-            if isinstance(task, Op):
-                for tensor in task.reads:
-                    reads.setdefault(tensor, []).append((number, position))
-                for tensor in task.writes:
-                    writes.setdefault(tensor, []).append((number, position))
+        for position, (read, written_here) in enumerate(tasks[part.start : part.stop]):
+            for tensor in read:
+                reads.setdefault(tensor, []).append((number, position))
+            for tensor in written_here:
+                writes.setdefault(tensor, []).append((number, position))
     end = (len(parts), 0)
     for tensor, written in writes.items():
-        role = stage.tensors[tensor].role
+        role = roles[tensor]
         if role in skip:
             continue
         if role == "gradient":
@@ -412,12 +553,12 @@ def _births(
             yield place, max(earlier) if earlier and count > 1 and not in_place else None
 
 
-def _stash_bytes(stage: Stage, parts: Sequence[Repeat], lives: Sequence[Life]) -> float:
+def _stash_bytes(stage: Stage, parts: Sequence[Repeat], course: Course, sizes: NDArray[np.float64]) -> float:
     """What one micro-batch leaves from its forward pass for its backward."""
     first = next((number for number, part in enumerate(parts) if _phase(stage, part) != "forward"), len(parts))
     return sum(
-        stage.tensors[life.tensor].num_bytes * parts[life.born[0]].count
-        for life in lives
+        float(sizes[life.tensor]) * parts[life.born[0]].count
+        for life in course.lives
         if life.born[0] < first <= life.dies[0] and stage.tensors[life.tensor].role != "gradient"
     )
 
@@ -455,9 +596,7 @@ def _collect(stage: Stage, parts: Sequence[Repeat], lives: Sequence[Life]) -> _E
     return events
 
 
-def _sweep(
-    parts: Sequence[Repeat], events: _Events, base: float, *, every: bool
-) -> list[tuple[float, tuple[int, int, int]]]:
+def _sweep(parts: Sequence[Repeat], events: _Events, base: float) -> list[tuple[float, tuple[int, int, int]]]:
     """(bytes in use, (segment, position, repetition)) while each task runs."""
     live = base
     levels: list[tuple[float, tuple[int, int, int]]] = []
@@ -466,7 +605,7 @@ def _sweep(
         born = [events.born.get((number, position), 0.0) for position in range(length)]
         freed = [events.freed.get((number, position), 0.0) for position in range(length)]
         delta = sum(born) - sum(freed)
-        for repetition in range(part.count) if every else sorted({0, part.count - 1}):
+        for repetition in range(part.count):
             level = live + events.enter.get(number, 0.0) + repetition * delta
             for position in range(length):
                 level += born[position]

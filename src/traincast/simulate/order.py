@@ -29,7 +29,10 @@ def finish_times(order: str, *, forward_s: Sequence[float], backward_s: Sequence
             for stage in range(num_stages)
         ]
     else:
-        return [passes[-1][2] for passes in _place(order, forward_s, backward_s, hop_s, micro_batches)]
+        lists = [
+            _in_turn(order, stage, num_stages, micro_batches, forward_s[stage], backward_s[stage])
+            for stage in range(num_stages)
+        ]
     return _run(lists, hop_s=hop_s, num_chunks=num_stages * virtual_stages, micro_batches=micro_batches)
 
 
@@ -78,6 +81,15 @@ def _interleave(stage: int, num_stages: int, micro_batches: int, virtual: int, f
             passes.append(step(warm + number, FORWARD))
         passes.append(step(number, INPUT_GRADIENT))
     return passes
+
+
+def _in_turn(order: str, stage: int, num_stages: int, micro_batches: int, forward_s: float,
+             backward_s: float) -> list[Pass]:  # fmt: skip
+    """GPipe's order, or 1F1B."""
+    return [
+        (FORWARD, stage, number, forward_s) if kind == "F" else (INPUT_GRADIENT, stage, number, backward_s)
+        for kind, number in _passes(order, stage, num_stages, micro_batches)
+    ]
 
 
 def _fill_bubbles(stage: int, num_stages: int, micro_batches: int, forward_s: float, backward_s: float) -> list[Pass]:

@@ -11,6 +11,21 @@ from traincast.spec import HOST, Collective, Estimate, Span, Stage, Task
 from traincast.spec.graph import segments
 
 PASSES = ("forward", "backward", "optimizer")
+INSIDE = "intra"
+"""What estimates call the links inside a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loose:
+    """A collective that nobody in its part waits for."""
+
+    task: Collective
+    ready_s: float
+    """Device seconds after the start of the part."""
+    seconds: float
+    link: str = ""
+    follows: bool = False
+    """It sends what the one before it has made: the second half of a hybrid shard's reduction."""
 
 
 @dataclass(slots=True)
@@ -20,9 +35,26 @@ class Clocks:
     host_s: float = 0.0
     device_s: float = 0.0
     network_s: float = 0.0
+    fabric_s: float = 0.0
+    """The links inside a node: what runs on them does not wait for the network between nodes."""
     copies_s: float = 0.0
-    network_link: str = ""
-    """Which link the network's last collective uses."""
+    gathered_s: float | None = None
+    """When the weights of the next unit are there, if their gather was issued ahead of it."""
+
+    def free_s(self, link: str) -> float:
+        """When the last collective on this link has ended."""
+        return self.fabric_s if link == INSIDE else self.network_s
+
+    def occupy(self, link: str, until_s: float) -> None:
+        if link == INSIDE:
+            self.fabric_s = until_s
+        else:
+            self.network_s = until_s
+
+    @property
+    def reduced_s(self) -> float:
+        """When every collective has ended."""
+        return max(self.network_s, self.fabric_s)
 
 
 @dataclass(slots=True)
@@ -71,25 +103,23 @@ class Part:
     compute_s: float
     memory_s: float
     blocking: tuple[tuple[Collective, float], ...]
-    before: tuple[tuple[Collective, float], ...]
-    """Collectives that must end before the part starts, and may be issued one repetition ahead."""
-    during: tuple[tuple[Collective, float, float], ...]
-    """(what, device seconds after the start when it is ready, duration) of collectives nobody in the part waits for."""
-    gradients: tuple[tuple[Collective, float, float], ...]
-    """The same, for collectives that run only in the last micro-batch."""
-    deferred: tuple[tuple[Collective, float], ...]
+    before: tuple[Loose, ...]
+    """Collectives that must end before the part starts, and are issued one unit ahead (FSDP's prefetch)."""
+    during: tuple[Loose, ...]
+    gradients: tuple[Loose, ...]
+    """Of collectives that run only in the last micro-batch."""
+    deferred: tuple[Loose, ...]
     """Reductions that are not overlapped: they run when the last backward pass is over."""
     slowdown: float = 0.0
     """Of kernels while a collective of this part runs beside them."""
     blocked_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds for which the device waits for collectives, by the link they use."""
-    loose_links: Mapping[int, str] = field(default_factory=dict)
-    """The links of collectives that nobody in the part waits for, by the identity of their task."""
 
 
 def split_passes(stage: Stage, estimates: Sequence[Estimate]) -> dict[str, list[Part]]:
     """The parts of each pass in order."""
     parts: dict[str, list[Part]] = {name: [] for name in PASSES}
+    estimates = hide_chunks(stage.tasks, estimates)
     for segment in segments(stage.repeats, num_tasks=len(stage.tasks)):
         start = segment.start
         while start < segment.stop:
@@ -102,32 +132,75 @@ def split_passes(stage: Stage, estimates: Sequence[Estimate]) -> dict[str, list[
     return parts
 
 
-def run_pass(parts: Sequence[Part], clocks: Clocks, spent: Spent, *, last: bool = True, spans: list[Span] | None = None,
-             rank: int = 0) -> None:  # fmt: skip
-    """Move the clocks over the parts. `last`: gradients are reduced. `spans`: also write down every task."""
-    for part in parts:
+def hide_chunks(tasks: Sequence[Task], estimates: Sequence[Estimate]) -> Sequence[Estimate]:
+    """What remains to wait for of a collective that is sent in pieces beside a product (Wang et al. 2023): its first or last
+    piece, and all by which it is longer than the product."""
+    if not any(isinstance(task, Collective) and task.chunked for task in tasks):
+        return estimates
+    shown = list(estimates)
+    for index, task in enumerate(tasks):
+        if not isinstance(task, Collective) or not task.chunked or task.num_ranks < 2:
+            continue
+        place = _nearest_product(tasks, index)
+        if place is None:
+            continue
+        whole = estimates[index]
+        hidden_s = (1 - 1 / task.num_ranks) * min(whole.seconds, estimates[place].seconds)
+        left = 1 - hidden_s / whole.seconds if whole.seconds else 1.0
+        shown[index] = replace(
+            whole, seconds=whole.seconds * left, low_s=whole.low_s * left, high_s=whole.high_s * left
+        )
+    return tuple(shown)
+
+
+def _nearest_product(tasks: Sequence[Task], index: int) -> int | None:
+    """A gather feeds the product behind it, a reduction sends what the product before it makes."""
+    ahead = tasks[index].kind == "all_gather"
+    for place in range(index + 1, len(tasks)) if ahead else range(index - 1, -1, -1):
+        task = tasks[place]
+        if task.phase != tasks[index].phase:
+            return None
+        if not isinstance(task, Collective) and task.kind == "matmul":
+            return place
+    return None
+
+
+def run_pass(parts: Sequence[Part], clocks: Clocks, spent: Spent, *, first: bool = True, last: bool = True,
+             spans: list[Span] | None = None, rank: int = 0) -> None:  # fmt: skip
+    """Move the clocks over the parts. `first`: what is gathered once in a step is gathered now. `last`: gradients are reduced.
+    `spans`: also write down every task."""
+    if not first and any(item.task.once for part in parts for item in part.before):
+        parts = [replace(part, before=_again(part.before)) if part.before else part for part in parts]
+    for place, part in enumerate(parts):
         loose = (*part.during, *part.gradients) if last else part.during
-        if spans is not None:
-            for _ in range(part.count):
-                _run_once(part, clocks, spent, loose, spans, rank)
-        elif (
-            part.before
+        beyond = parts[place + 1].before if place + 1 < len(parts) else ()
+        if (
+            spans is not None
+            or part.before
+            or beyond
             or part.slowdown
-            or any(task.axis == HOST for task, _, _ in loose)
+            or any(item.task.axis == HOST for item in loose)
             or _contends(part, clocks, loose)
         ):
-            for _ in range(part.count):
-                _run_once(part, clocks, spent, loose, None, rank)
+            for number in range(part.count):
+                upcoming = part.before if number + 1 < part.count else beyond
+                _run_once(part, clocks, spent, loose, spans, rank, upcoming=upcoming)
         else:
             _run_repeated(part, clocks, spent, loose)
     for part in parts if last else ():
-        for task, seconds in part.deferred:
-            start_s = max(clocks.network_s, clocks.device_s)
-            clocks.network_s = start_s + part.count * seconds
-            spent.communication_s += part.count * seconds
+        for item in part.deferred:
+            start_s = max(clocks.free_s(item.link), clocks.device_s)
+            clocks.occupy(item.link, start_s + part.count * item.seconds)
+            spent.communication_s += part.count * item.seconds
             if spans is not None:
-                whole = replace(task, num_bytes=part.count * task.num_bytes)
-                spans.append(_span("gradients", whole, start_s, clocks.network_s, rank))
+                whole = replace(item.task, num_bytes=part.count * item.task.num_bytes)
+                stream = _stream(item.link)
+                spans.append(_span("gradients", whole, start_s, clocks.free_s(item.link), rank, stream=stream))
+
+
+def _again(gathers: Sequence[Loose]) -> tuple[Loose, ...]:
+    """Those that every pass has to repeat."""
+    return tuple(item for item in gathers if not item.task.once)
 
 
 def _pass_of(task: Task) -> str:
@@ -139,26 +212,25 @@ def _pass_of(task: Task) -> str:
 def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: int) -> Part:
     device_s = host_s = chain_s = compute_s = memory_s = 0.0
     blocking: list[tuple[Collective, float]] = []
-    before: list[tuple[Collective, float]] = []
-    deferred: list[tuple[Collective, float]] = []
-    loose: dict[bool, list[tuple[Collective, float, float]]] = {True: [], False: []}
+    before: list[Loose] = []
+    deferred: list[Loose] = []
+    loose: dict[bool, list[Loose]] = {True: [], False: []}
     slowdown = 0.0
     blocked_s: dict[str, float] = {}
-    loose_links: dict[int, str] = {}
-    for task, estimate in zip(tasks, estimates, strict=True):
+    for place, (task, estimate) in enumerate(zip(tasks, estimates, strict=True)):
         host_s += estimate.host_s
         if isinstance(task, Collective) and task.axis == "pipeline":
             continue  # a hop between stages: the pipeline's order places it
         if isinstance(task, Collective) and task.overlapped:
             slowdown = max(slowdown, estimate.slowdown)
+            item = Loose(task, device_s, estimate.seconds, estimate.link, _follows(tasks, place))
             if task.kind == "all_gather":
-                before.append((task, estimate.seconds))
+                before.append(item)
             else:
-                loose[task.phase == "gradient"].append((task, device_s, estimate.seconds))
-                loose_links[id(task)] = estimate.link
+                loose[task.phase == "gradient"].append(item)
             continue
         if isinstance(task, Collective) and task.phase == "gradient":
-            deferred.append((task, estimate.seconds))
+            deferred.append(Loose(task, device_s, estimate.seconds, estimate.link))
             continue
         device_s += estimate.seconds
         chain_s = max(chain_s, host_s) + estimate.seconds
@@ -186,16 +258,26 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
         deferred=tuple(deferred),
         slowdown=slowdown,
         blocked_s=blocked_s,
-        loose_links=loose_links,
     )
 
 
-def _contends(part: Part, clocks: Clocks, loose: Sequence[tuple[Collective, float, float]]) -> bool:
+def _follows(tasks: Sequence[Task], place: int) -> bool:
+    """Whether the task sums between groups what the task right before it has scattered inside them."""
+    task, one = tasks[place], tasks[place - 1] if place else None
+    return (
+        isinstance(task, Collective)
+        and isinstance(one, Collective)
+        and task.overlapped
+        and (task.kind, one.kind, task.axis, one.axis) == ("all_reduce", "reduce_scatter", "data", "data")
+    )
+
+
+def _contends(part: Part, clocks: Clocks, loose: Sequence[Loose]) -> bool:
     """Whether the device waits for collectives on a link that others are on at the same time."""
     if not part.blocked_s:
         return False
-    busy = clocks.network_s > clocks.device_s and clocks.network_link in part.blocked_s
-    return busy or any(part.loose_links[id(task)] in part.blocked_s for task, _, _ in loose)
+    busy = any(clocks.free_s(link) > clocks.device_s for link in part.blocked_s)
+    return busy or any(item.link in part.blocked_s for item in loose)
 
 
 def _repeat(count: int, *, free_s: float, start_s: float, period_s: float, chain_s: float, work_s: float) -> float:
@@ -205,7 +287,7 @@ def _repeat(count: int, *, free_s: float, start_s: float, period_s: float, chain
     return max(free_s + count * work_s, latest + chain_s + (count - 1) * work_s)
 
 
-def _run_repeated(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[Collective, float, float]]) -> None:
+def _run_repeated(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[Loose]) -> None:
     begin_s = clocks.device_s
     count = part.count
     clocks.device_s = _repeat(
@@ -221,38 +303,43 @@ def _run_repeated(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tupl
     _account(part, spent, count, waited_s=elapsed_s - count * part.device_s)
     if loose:
         stretch = elapsed_s / (count * part.device_s) if part.device_s else 1.0
-        chain_s = 0.0
-        for _, ready_s, seconds in loose:
-            chain_s = max(chain_s, ready_s * stretch) + seconds
-        work_s = sum(seconds for _, _, seconds in loose)
-        clocks.network_s = _repeat(
-            count,
-            free_s=clocks.network_s,
-            start_s=begin_s,
-            period_s=elapsed_s / count,
-            chain_s=chain_s,
-            work_s=work_s,
-        )
-        clocks.network_link = part.loose_links[id(loose[-1][0])]
-        spent.communication_s += count * work_s
+        chains, work = _chain(loose, stretch)
+        for link, chain_s in chains.items():
+            free_s = _repeat(
+                count,
+                free_s=clocks.free_s(link),
+                start_s=begin_s,
+                period_s=elapsed_s / count,
+                chain_s=chain_s,
+                work_s=work[link],
+            )
+            clocks.occupy(link, free_s)
+            spent.communication_s += count * work[link]
 
 
-def _run_once(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[Collective, float, float]],
-              spans: list[Span] | None, rank: int) -> None:  # fmt: skip
-    begin_s = clocks.device_s
-    for task, seconds in part.before:
-        ready_s = max(clocks.network_s, begin_s - part.device_s)
-        clocks.network_s = ready_s + seconds
-        spent.communication_s += seconds
-        spent.expose(task.axis, clocks.network_s - clocks.device_s)
-        if spans is not None:
-            spans.append(_span("all_gather", task, ready_s, clocks.network_s, rank))
-        clocks.device_s = max(clocks.device_s, clocks.network_s)
+def _chain(loose: Sequence[Loose], stretch: float) -> tuple[dict[str, float], dict[str, float]]:
+    """For each link, when it has sent what one repetition gives it, counted from its start, and how long it is busy."""
+    ends: dict[str, float] = {}
+    work: dict[str, float] = {}
+    before_s = 0.0
+    for item in loose:
+        ready_s = max(item.ready_s * stretch, before_s if item.follows else 0.0)
+        before_s = max(ends.get(item.link, 0.0), ready_s) + item.seconds
+        ends[item.link] = before_s
+        work[item.link] = work.get(item.link, 0.0) + item.seconds
+    return ends, work
+
+
+def _run_once(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[Loose], spans: list[Span] | None, rank: int, *,
+              upcoming: Sequence[Loose] = ()) -> None:  # fmt: skip
+    _await_gather(part, clocks, spent, spans, rank)
     start_s, host_s = clocks.device_s, clocks.host_s
+    # The next unit's weights are asked for before this unit's gradients are there to be sent.
+    clocks.gathered_s = _gather(upcoming, clocks, spent, spans, rank, ready_s=start_s) if upcoming else None
+    beside_s = sum(item.seconds for item in (*part.before, *loose))
     if _contends(part, clocks, loose):
         _run_shared(part, clocks, spent, loose, spans, rank)
-        busy_s = sum(seconds for _, seconds in part.before) + sum(seconds for _, _, seconds in loose)
-        _slow_down(part, clocks, spent, busy_s=busy_s, elapsed_s=clocks.device_s - start_s)
+        _slow_down(part, clocks, spent, busy_s=beside_s, elapsed_s=clocks.device_s - start_s)
         return
     if spans is None:
         clocks.device_s = max(clocks.device_s + part.device_s, host_s + part.chain_s)
@@ -262,30 +349,58 @@ def _run_once(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[Co
     elapsed_s = clocks.device_s - start_s
     _account(part, spent, 1, waited_s=elapsed_s - part.device_s)
     stretch = elapsed_s / part.device_s if part.device_s else 1.0
-    beside_s = sum(seconds for _, seconds in part.before)
-    for task, ready_s, seconds in loose:
-        beside_s += seconds
-        _send(part, task, seconds, clocks, spent, ready_s=start_s + ready_s * stretch, spans=spans, rank=rank)
+    sent_s = 0.0
+    for item in loose:
+        ready_s = max(start_s + item.ready_s * stretch, sent_s if item.follows else 0.0)
+        sent_s = _send(item, clocks, spent, ready_s=ready_s, spans=spans, rank=rank)
     _slow_down(part, clocks, spent, busy_s=beside_s, elapsed_s=elapsed_s)
 
 
-def _run_shared(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[Collective, float, float]],
-                spans: list[Span] | None, rank: int) -> None:  # fmt: skip
+def _await_gather(part: Part, clocks: Clocks, spent: Spent, spans: list[Span] | None, rank: int) -> None:
+    """The device waits until the weights of this unit are there. The first unit of a pass is asked for in the pass before."""
+    if not part.before:
+        clocks.gathered_s = None
+        return
+    ahead_s = clocks.device_s - part.device_s
+    there_s = clocks.gathered_s
+    if there_s is None:
+        there_s = _gather(part.before, clocks, spent, spans, rank, ready_s=ahead_s)
+    spent.expose(part.before[0].task.axis, there_s - clocks.device_s)
+    clocks.device_s = max(clocks.device_s, there_s)
+
+
+def _gather(gathers: Sequence[Loose], clocks: Clocks, spent: Spent, spans: list[Span] | None, rank: int, *,
+            ready_s: float) -> float:  # fmt: skip
+    """When the last of them has ended."""
+    for item in gathers:
+        begin_s = max(clocks.free_s(item.link), ready_s)
+        clocks.occupy(item.link, begin_s + item.seconds)
+        spent.communication_s += item.seconds
+        if spans is not None:
+            end_s = begin_s + item.seconds
+            spans.append(_span("all_gather", item.task, begin_s, end_s, rank, stream=_stream(item.link)))
+    return max(clocks.free_s(item.link) for item in gathers)
+
+
+def _run_shared(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[Loose], spans: list[Span] | None,
+                rank: int) -> None:  # fmt: skip
     """Task by task, where the device waits for collectives on a link that others are still on. Both then have half of it (max-min
     fairness), so each is late by as long as both were on it."""
-    sent = {id(task) for task, _, _ in loose}
-    start_s, late_s = clocks.device_s, 0.0
+    sent = {id(item.task): item for item in loose}
+    start_s, late_s, sent_s = clocks.device_s, 0.0, 0.0
     for task, estimate in zip(part.tasks, part.estimates, strict=True):
         clocks.host_s += estimate.host_s
         if isinstance(task, Collective) and (task.overlapped or task.phase == "gradient" or task.axis == "pipeline"):
             if id(task) in sent:
-                _send(part, task, estimate.seconds, clocks, spent, ready_s=clocks.device_s, spans=spans, rank=rank)
+                item = sent[id(task)]
+                ready_s = max(clocks.device_s, sent_s if item.follows else 0.0)
+                sent_s = _send(item, clocks, spent, ready_s=ready_s, spans=spans, rank=rank)
             continue
         begin_s = max(clocks.device_s, clocks.host_s)
         both_s = 0.0
-        if isinstance(task, Collective) and estimate.link == clocks.network_link:
-            both_s = max(0.0, min(estimate.seconds, clocks.network_s - begin_s))
-            clocks.network_s += both_s
+        if isinstance(task, Collective):
+            both_s = max(0.0, min(estimate.seconds, clocks.free_s(estimate.link) - begin_s))
+            clocks.occupy(estimate.link, clocks.free_s(estimate.link) + both_s)
             spent.expose(task.axis, both_s)
             late_s += both_s
         clocks.device_s = begin_s + estimate.seconds + both_s
@@ -295,21 +410,26 @@ def _run_shared(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[tuple[
     _account(part, spent, 1, waited_s=clocks.device_s - start_s - part.device_s - late_s)
 
 
-def _send(part: Part, task: Collective, seconds: float, clocks: Clocks, spent: Spent, *, ready_s: float,
-          spans: list[Span] | None, rank: int) -> None:  # fmt: skip
-    """Queue a collective that nobody in the part waits for."""
-    send_s = max(clocks.network_s, ready_s)
+def _send(item: Loose, clocks: Clocks, spent: Spent, *, ready_s: float, spans: list[Span] | None, rank: int) -> float:
+    """Queue a collective that nobody in the part waits for; when it has ended."""
+    task = item.task
     if task.axis == HOST:
         # A gradient is copied when it is reduced; what the network does later is not waited for.
-        send_s = max(clocks.copies_s, send_s)
-        clocks.copies_s = send_s + seconds
+        send_s = max(clocks.copies_s, clocks.reduced_s, ready_s)
+        clocks.copies_s = send_s + item.seconds
         if spans is not None:
             spans.append(_span(task.kind, task, send_s, clocks.copies_s, rank, stream="copies"))
-        return
-    clocks.network_s, clocks.network_link = send_s + seconds, part.loose_links[id(task)]
-    spent.communication_s += seconds
+        return clocks.copies_s
+    send_s = max(clocks.free_s(item.link), ready_s)
+    clocks.occupy(item.link, send_s + item.seconds)
+    spent.communication_s += item.seconds
     if spans is not None:
-        spans.append(_span("gradients", task, send_s, clocks.network_s, rank))
+        spans.append(_span("gradients", task, send_s, send_s + item.seconds, rank, stream=_stream(item.link)))
+    return send_s + item.seconds
+
+
+def _stream(link: str) -> str:
+    return "node links" if link == INSIDE else "network"
 
 
 def _slow_down(part: Part, clocks: Clocks, spent: Spent, *, busy_s: float, elapsed_s: float) -> None:

@@ -1,5 +1,6 @@
 """The nouns: plain, frozen, complete when born; one set for Python, TOML, JSON and HTTP."""
 
+from traincast.spec.calibration import Calibration, MeasuredRun, RunLabels
 from traincast.spec.fleet import (
     Fleet,
     JobOutcome,
@@ -11,20 +12,21 @@ from traincast.spec.fleet import (
     Snapshot,
 )
 from traincast.spec.graph import KINDS, MODES, PHASES, ROLES, Graph, Op, Repeat, Tensor
-from traincast.spec.hardware import Cluster, Device, Link, NodeGroup
+from traincast.spec.hardware import Cluster, Device, Domain, Link, NodeGroup
 from traincast.spec.job import Job
 from traincast.spec.measurement import (
     SUBJECTS,
     Block,
-    Calibration,
     CollectiveRates,
     Environment,
     Experiment,
+    MachineRates,
     Measurement,
     Rates,
 )
 from traincast.spec.parallel import AXES, ORDERS, RECOMPUTES, Parallelism
 from traincast.spec.program import COLLECTIVES, HOST, Collective, Program, Stage, Task
+from traincast.spec.question import Question, WorkloadOptions
 from traincast.spec.resources import RESOURCES, Activity, ResourceProfile
 from traincast.spec.result import (
     COVERAGE,
@@ -38,6 +40,7 @@ from traincast.spec.result import (
     Span,
     Timeline,
 )
+from traincast.spec.stack import LogFacts, MemoryHabits, PlanHabits, RecipeHabits, Stack
 
 __all__ = [
     "AXES",
@@ -60,6 +63,7 @@ __all__ = [
     "Collective",
     "CollectiveRates",
     "Device",
+    "Domain",
     "Environment",
     "Estimate",
     "Experiment",
@@ -70,7 +74,11 @@ __all__ = [
     "JobOutcome",
     "JobTime",
     "Link",
+    "LogFacts",
+    "MachineRates",
+    "MeasuredRun",
     "Measurement",
+    "MemoryHabits",
     "MemoryProfile",
     "NodeGroup",
     "NodePool",
@@ -78,18 +86,24 @@ __all__ = [
     "Op",
     "Parallelism",
     "Part",
+    "PlanHabits",
     "Program",
+    "Question",
     "Range",
     "Rates",
+    "RecipeHabits",
     "Repeat",
     "Request",
     "ResourceProfile",
+    "RunLabels",
     "RunningJob",
     "Schedule",
     "Snapshot",
     "Span",
+    "Stack",
     "Stage",
     "Task",
     "Tensor",
     "Timeline",
+    "WorkloadOptions",
 ]

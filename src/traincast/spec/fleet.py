@@ -1,7 +1,7 @@
 """A cluster that many jobs share: what is asked for, what a scheduler may see, and what became of every job."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,13 +18,17 @@ class Numbers(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
 
-FINISHED, UNFINISHED, REJECTED = "finished", "unfinished", "rejected"
+FINISHED, UNFINISHED, REJECTED, KILLED = "finished", "unfinished", "rejected", "killed"
 LOCALITIES = ("node", "rack", "spine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One job as it is submitted: either its `duration_s` on what it asks for, or a `workload` to forecast."""
+    """One job as it is submitted: either its `duration_s` on what it asks for, or a `workload` to forecast.
+
+    `limit_s` is the run time that its user asked for. `started_s` is when it really started, where a log says so; no
+    scheduler sees it.
+    """
 
     job_id: str
     submit_s: float
@@ -40,6 +44,10 @@ class Request:
     deadline_s: float | None = None
     min_gpus: int | None = None
     max_gpus: int | None = None
+    limit_s: float | None = None
+    started_s: float | None = None
+    partition: str | None = None
+    qos: str | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.submit_s) and self.submit_s >= 0):
@@ -51,13 +59,18 @@ class Request:
             )
         if self.duration_s is not None and not (math.isfinite(self.duration_s) and self.duration_s >= 0):
             raise InvalidInput(f"job {self.job_id}: duration_s is {self.duration_s}; it must be at least 0 and finite")
+        if self.limit_s is not None and not self.limit_s > 0:
+            raise InvalidInput(f"job {self.job_id}: limit_s is {self.limit_s}; a limit on the run time is above 0")
         if self.duration_s is None and self.workload is None:
             raise InvalidInput(f"job {self.job_id}: give either duration_s or a workload to forecast")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePool:
-    """Equal nodes of one device type; powers are per GPU and include its share of the host."""
+    """Equal nodes of one device type; powers are per GPU and include its share of the host.
+
+    `usd_per_gpu_hour` is what a GPU costs for every hour that it is there, used or not.
+    """
 
     device: str = "gpu"
     num_nodes: int
@@ -183,10 +196,13 @@ class Schedule:
     gpu_s: Numbers
     lost_gpu_s: Numbers
     rejected: Mapping[int, str] = field(default_factory=dict)
+    killed: Collection[int] = ()
     tenants: Sequence[str | None] = ()
     pool_gpu_s: Numbers = ()
     occupations: Sequence[Occupation] = ()
     num_passes: int = 0
+    until_s: float = math.nan
+    """Where the run was cut off, if it was."""
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -195,6 +211,8 @@ class Schedule:
     def status(self, job: int) -> str:
         if job in self.rejected:
             return REJECTED
+        if job in self.killed:
+            return KILLED
         return UNFINISHED if math.isnan(self.end_s[job]) else FINISHED
 
     def outcome(self, job: int) -> JobOutcome:

@@ -36,7 +36,8 @@ KINDS: dict[str, tuple[str, ...]] = {
 Sizes are whole numbers. A matmul is `batch` products of (m x k) by (k x n); its `layout` is "tn" (the second operand is
 stored transposed, as in torch.nn.Linear), "nn" or "nt", from the view of row-major (activation, weight). A conv's
 `in_size`, `out_size`, `kernel` and `stride` are spatial sizes written "56x56"; its `pass` is forward, grad_input or
-grad_weight, and in_channels ... stride are always those of the forward convolution. rows x cols of softmax, norm and
+grad_weight, and in_channels ... stride are always those of the forward convolution; `channels_last` is set where the
+channels of a position lie side by side in memory. rows x cols of softmax, norm and
 reduce: the reduction runs over cols. Batch normalisation has rows = channels and cols = batch x positions.
 """
 

@@ -47,6 +47,25 @@ class Device:
         return max(rates, default=None)
 
 
+TRANSPORTS = (
+    "nvlink", "nvlink-cube", "nvlink-pairs", "nvswitch", "xgmi", "ici", "neuronlink", "c2c", "pcie", "pcie-host", "memory",
+    "infiniband", "roce", "efa", "slingshot", "tcpx", "dcn", "sockets",
+)  # fmt: skip
+"""How bytes travel. Direct NVLink, the hybrid cube mesh of P100 and V100, bridges between pairs, switches; AMD's and Google's
+and Amazon's own links; PCIe with peer access, and without it through the memory of the host; memory of one host; networks that
+read and write device memory by themselves; and sockets, for which the host copies."""
+NETWORKS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "dcn", "sockets")
+"""Transports whose rate is that of a node; all others are rated by device."""
+_TRANSPORT_OF_KIND = {
+    "nvlink topology": "nvlink-cube", "nvlink bridge": "nvlink-pairs", "ethernet-tcp": "sockets", "ethernet": "sockets",
+    "gpudirect-tcpx": "tcpx", "gpudirect-tcpxo": "tcpx", "cpu": "memory", "hybrid-cube": "nvlink-cube",
+}  # fmt: skip
+_SWITCHED_FROM_BYTES_PER_S = 190e9
+"""NVLink of this rate (NVLink 3 and later) is found behind switches wherever more than two devices have it."""
+_CUBE_BYTES_PER_S = 150e9
+"""The six links of a V100, which nodes without switches join to a cube mesh."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """A connection of one device (inside a node) or of one node (between nodes), one direction."""
@@ -54,13 +73,53 @@ class Link:
     name: str
     bytes_per_s: float
     latency_s: float
+    """Of one hop, by the wire and the adapters; what software adds is the cost model's."""
     kind: str = ""
+    """The family of the product, as the catalogue names it."""
     source: str = ""
+    transport: str = ""
+    """One of TRANSPORTS; left out: what `kind` implies; empty after that: not known, and a forecast says what it assumes."""
+    reduces: bool = False
+    """Its switches can add in flight (NVLink SHARP)."""
+    num_ports: int = 1
+    """Network adapters that share the rate."""
 
     def __post_init__(self) -> None:
         _require_positive(self.name, bytes_per_s=self.bytes_per_s)
         if not (self.latency_s >= 0 and math.isfinite(self.latency_s)):
             raise InvalidInput(f"link {self.name!r} has a latency of {self.latency_s} s; it must be finite and >= 0")
+        if self.num_ports < 1:
+            raise InvalidInput(f"link {self.name!r} has {self.num_ports} ports; it must have at least 1")
+        if not self.transport:
+            object.__setattr__(self, "transport", _imply_transport(self.kind, self.bytes_per_s))
+        elif self.transport not in TRANSPORTS:
+            raise InvalidInput(f"link {self.name!r} has transport {self.transport!r}; allowed: {', '.join(TRANSPORTS)}")
+
+    @property
+    def is_network(self) -> bool:
+        return self.transport in NETWORKS
+
+
+def _imply_transport(kind: str, bytes_per_s: float) -> str:
+    if kind == "nvlink":
+        if abs(bytes_per_s / _CUBE_BYTES_PER_S - 1) < 0.02:
+            return "nvlink-cube"
+        return "nvswitch" if bytes_per_s >= _SWITCHED_FROM_BYTES_PER_S else "nvlink"
+    found = _TRANSPORT_OF_KIND.get(kind, kind)
+    return found if found in TRANSPORTS else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """Neighbouring devices that a better link joins than the level around them: pairs on a bridge inside a host, the hosts of an
+    NVLink rack, a pod under one switch. Jobs that need several domains of a size fill them evenly."""
+
+    num_devices: int
+    link: Link
+
+    def __post_init__(self) -> None:
+        if self.num_devices < 2:
+            raise InvalidInput(f"a domain of {self.num_devices} devices; it must join at least 2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +135,17 @@ class NodeGroup:
     """Of one whole node; None where no price is known."""
     speed: float = 1.0
     """Share of the nominal speed these nodes reach: below 1 for a node known to be slow."""
+    domains: tuple[Domain, ...] = ()
+    """Levels beside the host (`intra`) and the whole cluster (`inter`), in any order."""
 
     def __post_init__(self) -> None:
+        for domain in self.domains:
+            small, large = sorted((domain.num_devices, self.devices_per_node))
+            if large % small:
+                raise InvalidInput(
+                    f"a domain of {domain.num_devices} devices does not go with hosts of {self.devices_per_node}; one must "
+                    "divide the other"
+                )
         for field_name, count in (("num_nodes", self.num_nodes), ("devices_per_node", self.devices_per_node)):
             if count < 1:
                 raise InvalidInput(f"{field_name} is {count}; it must be at least 1")
@@ -115,6 +183,17 @@ class Cluster:
     def devices_per_node(self) -> int:
         """Of the smallest node, which limits what a group inside a node may span."""
         return min(group.devices_per_node for group in self.groups)
+
+    @property
+    def devices_per_domain(self) -> int:
+        """Devices that reach each other without a network: those of a host, or of all hosts of an NVLink rack or a pod."""
+        return min(
+            max(
+                [group.devices_per_node]
+                + [min(domain.num_devices, group.num_devices) for domain in group.domains if not domain.link.is_network]
+            )
+            for group in self.groups
+        )
 
     @property
     def usd_per_hour(self) -> float | None:

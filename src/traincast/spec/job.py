@@ -1,10 +1,12 @@
 """A job: a step, how often it runs, and what happens around it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from traincast.errors import InvalidInput
+from traincast.spec.asked import asked, hidden
 from traincast.spec.graph import Graph
+from traincast.spec.stack import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,30 +14,40 @@ class Job:
     """What is to be trained and for how long. `steps` or `samples`, not both; neither: one epoch, or one step."""
 
     graph: Graph
-    steps: int | None = None
-    samples: float | None = None
-    samples_spread: float = 0.0
+    steps: int | None = asked(None, "Optimizer steps of the job.", unit="count")
+    samples: float | None = asked(None, "Samples of the job, instead of steps.", unit="count")
+    samples_spread: float = hidden(0.0)
     """One standard deviation of the log of `samples`, where they are what a target is expected to take and not a decision."""
-    epoch_samples: float | None = None
+    epoch_samples: float | None = asked(None, "Samples of one pass over the training set.", unit="count")
     """Samples in one pass over the training set."""
-    loading_samples_per_s: float | None = None
+    loading_samples_per_s: float | None = asked(
+        None, "Samples per second that one node's input pipeline delivers.", "--loading"
+    )
     """What the input pipeline of one node delivers; None: it keeps up."""
-    evaluation_every_steps: int | None = None
-    evaluation_samples: float = 0.0
-    checkpoint_every_steps: int | None = None
-    checkpoint_bytes_per_s: float = 1e9
+    evaluation_every_steps: int | None = asked(None, "Steps between two evaluations.", unit="count")
+    evaluation_samples: float = asked(0.0, "Samples of one evaluation.", unit="count")
+    checkpoint_every_steps: int | None = asked(None, "Steps between two checkpoints.", unit="count")
+    checkpoint_bytes_per_s: float = asked(
+        1e9, "Bytes per second that the store of checkpoints takes: 1GB.", unit="bytes"
+    )
     """Write rate of the store that checkpoints go to."""
-    startup_s: float = 60.0
-    device_mtbf_s: float = 1.8e8
+    startup_s: float = asked(60.0, "Time before the first step: 5min.", "--startup", unit="seconds")
+    device_mtbf_s: float = asked(1.8e8, "Mean time between failures of one device: 2000d.", "--mtbf", unit="seconds")
     """Mean time between failures that stop the job, of one device with its share of node and network: 419 unexpected stops of
     16,384 devices in 54 days (Llama Team 2024, table 5)."""
-    stack: str = "pytorch"
+    stack: Stack = field(
+        default_factory=Stack,
+        metadata={
+            "help": "Software that runs it, see `traincast catalog stacks`, or a document of your own (TOML); default: pytorch.",
+            "flags": ("--stack",),
+        },
+    )
     """The software that runs it; its host times and habits differ (see `traincast catalog stacks`)."""
-    compile_s: float | None = None
+    compile_s: float | None = asked(None, "Time that compilation takes before the first step.", unit="seconds")
     """Before the first step of a compiled job; None: a rough figure for each distinct op of the graph."""
-    compiled: bool = False
+    compiled: bool = asked(False, "torch.compile.")
     """torch.compile: pointwise chains run inside their producers."""
-    cuda_graphs: bool = False
+    cuda_graphs: bool = asked(False, "The host replays whole steps.")
     """The host replays the whole step at once and no longer limits it."""
 
     def __post_init__(self) -> None:

@@ -164,6 +164,15 @@ def collect(rows: Iterable[tuple[Experiment, Environment, Block]]) -> tuple[Meas
     )
 
 
+MOST_LOG_SIGMA = 20.0
+"""exp(20) is half a billion: an interval wider than that says nothing, and a much wider one has no numbers."""
+
+
+def _check_log_sigma(name: str, value: float) -> None:
+    if not 0 <= value <= MOST_LOG_SIGMA:
+        raise InvalidInput(f"{name} = {value:g}; the standard deviation of a log error is from 0 to {MOST_LOG_SIGMA:g}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """What one kind of operator reaches on one machine: seconds = overhead + flop / rate + bytes / rate."""
@@ -182,6 +191,7 @@ class Rates:
                 raise InvalidInput(f"{name} = {getattr(self, name)}; a rate is a finite number above 0")
         if self.overhead_s < 0 or self.log_spread < 0:
             raise InvalidInput(f"overhead_s = {self.overhead_s}, log_spread = {self.log_spread}; both must be >= 0")
+        _check_log_sigma("log_spread", self.log_spread)
 
     def seconds(self, *, flop: float | None, num_bytes: float, num_calls: int = 1) -> float:
         return self.overhead_s * num_calls + (flop or 0.0) / self.flop_per_s + num_bytes / self.bytes_per_s
@@ -216,11 +226,12 @@ class CollectiveRates:
             )
         if not (self.overlap_exponent >= 1 and math.isfinite(self.overlap_exponent)):
             raise InvalidInput(f"overlap_exponent = {self.overlap_exponent}; it must be finite and at least 1")
+        _check_log_sigma("log_spread", self.log_spread)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """What a few minutes of measuring taught about one machine; a forecast for that machine loads it by name."""
+class MachineRates:
+    """What a few minutes of measuring taught about one machine."""
 
     name: str
     environment: Environment
@@ -257,6 +268,7 @@ class Calibration:
             raise InvalidInput(
                 f"calibration {self.name!r} has rates for {', '.join(unknown)}; known kinds: {', '.join(KINDS)}"
             )
+        _check_log_sigma("step_log_spread", self.step_log_spread)
         scales = (self.step_compute_scale, self.step_memory_scale, self.step_overhead_scale)
         extras = (self.step_call_s, self.step_s_per_byte, self.step_optimizer_s_per_byte)
         if not (min(scales) > 0 and min(extras) >= 0):

@@ -4,61 +4,116 @@ import math
 from dataclasses import dataclass
 
 from traincast.errors import IllegalPlan
-from traincast.units import MEGA
+from traincast.spec.asked import asked
+from traincast.units import DTYPE_BYTES, MEGA
 
 ORDERS = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 BALANCES = ("layers", "products")
 RECOMPUTES = ("none", "selective", "full", "products")
 """What runs again before its backward pass: nothing; the core of attention (Korthikanti et al. 2022); whole layers; or all of a
-layer but the result of attention and every second product with weights (torchtitan's selective policy)."""
+layer but the result of attention and every second product with weights (a policy that some stacks call selective)."""
 AXES = ("tensor", "context", "expert", "data", "pipeline")
 """From the innermost (neighbouring ranks) to the outermost; expert lies inside data."""
+
+PRACTICED_PASSES = 4
+"""Micro-batches for each stage of a pipeline where nobody says how many: with four of them the bubble is a fifth of the step
+(Huang et al. 2019), and published runs have four to sixteen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatches:
+    """A number of passes that was not given, and where it comes from."""
+
+    count: int
+    reason: str
+    """One sentence for the answer; empty where nothing was assumed."""
+
+
+def implied_micro_batches(
+    *, micro_batch: float, data: int, pipeline: int = 1, global_batch: float | None = None
+) -> MicroBatches:
+    """What the global batch, the replicas and the micro-batch imply; else what a practitioner would set."""
+    if micro_batch <= 0 or data < 1 or pipeline < 1:
+        raise IllegalPlan(f"micro_batch = {micro_batch}, data = {data}, pipeline = {pipeline}; all must be above 0")
+    if global_batch is not None:
+        count = global_batch / (micro_batch * data)
+        if count < 1 - 1e-9 or abs(count - round(count)) > 1e-6 * count:
+            raise IllegalPlan(
+                f"a global batch of {global_batch:g} is no multiple of micro-batch {micro_batch:g} x data {data} = "
+                f"{micro_batch * data:g}; use {max(1, round(count)) * micro_batch * data:g}, or another micro-batch"
+            )
+        passes = f"{round(count)} micro-batch{'es' if round(count) > 1 else ''}"
+        return MicroBatches(
+            count=round(count),
+            reason=f"{passes} of {micro_batch:g} on each of {data} replicas make the global batch of {global_batch:g}",
+        )
+    if pipeline == 1:
+        return MicroBatches(count=1, reason="")
+    count = PRACTICED_PASSES * pipeline
+    return MicroBatches(
+        count=count,
+        reason=f"the number of micro-batches is not given; {count} are assumed, {PRACTICED_PASSES} for each of the {pipeline} "
+        f"stages, a global batch of {count * micro_batch * data:g}",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
     """Degrees along each axis, and how the step is arranged. The default is one device."""
 
-    data: int = 1
-    tensor: int = 1
-    pipeline: int = 1
-    context: int = 1
-    expert: int = 1
+    data: int = asked(1, "Data parallel replicas; default: all that are left.", "--dp")
+    tensor: int = asked(1, "Tensor parallel degree.", "--tp")
+    pipeline: int = asked(1, "Pipeline stages.", "--pp")
+    context: int = asked(1, "Context parallel degree.", "--cp")
+    expert: int = asked(1, "Expert parallel degree.", "--ep")
     """Divides the data axis: experts are spread over this many of its ranks."""
-    expert_tensor: int | None = None
+    expert_tensor: int | None = asked(None, "Ranks that split one expert: 1 spreads experts over --tp too.", "--etp")
     """Over how many ranks each expert is split. None: as everything else, over `tensor`. 1: experts stay whole and are spread
-    over the tensor axis too, each rank sending its part of the sequence (Megatron-Core's parallel folding); then `expert`
+    over the tensor axis too, each rank sending its part of the sequence (parallel folding, Liu et al. 2025); then `expert`
     divides data x context x tensor."""
-    expert_capacity: float | None = None
+    expert_capacity: float | None = asked(
+        None, "Tokens of an expert over its even share, filled up or cut off.", "--capacity"
+    )
     """Every expert computes exactly this many times its even share of the tokens, filled up or cut off (GShard, Switch). None:
     whatever is routed to it."""
-    expert_imbalance: float = 1.0
+    expert_imbalance: float = asked(1.0, "Tokens of the busiest rank of experts over the mean.", "--imbalance")
     """Tokens of the busiest rank of experts over the mean of all: the others wait for it. With a capacity all have the same."""
-    virtual_stages: int = 1
-    micro_batches: int = 1
+    dispatch_once: bool = asked(False, "Send a token once to each rank or node that holds one of its experts.")
+    """Tokens travel once to every rank, and between nodes once to every node, that holds one of their experts, not once for each
+    expert (DeepEP)."""
+    virtual_stages: int = asked(1, "Virtual stages of each pipeline stage.", "--vp")
+    micro_batches: int = asked(1, "Passes per optimizer step (accumulation or pipeline).", unit="count")
     """Passes per optimizer step: gradient accumulation, or the micro-batches of a pipeline."""
-    zero: int = 0
+    zero: int = asked(0, "0, 1, 2 or 3 (FSDP full shard).")
     """0: all replicated; 1: optimizer state sharded over data; 2: gradients too; 3: weights too (FSDP full shard)."""
-    shard: int | None = None
+    shard: int | None = asked(None, "Replicas among which ZeRO shards (hybrid shard); default: all.")
     """Over how many neighbouring replicas ZeRO shards. None: all. Fewer: every such group holds a whole copy, and the groups
-    sum the gradients of their shards (FSDP's hybrid shard; MaxText inside and between slices)."""
-    sequence_parallel: bool = False
-    recompute: str = "none"
-    order: str = "1f1b"
-    balance: str = "layers"
-    """How a pipeline is cut: equal numbers of layers (Megatron-LM), or equal work in products with weights, where the
-    output layer counts and the layer that crosses a boundary stays before it (nanotron)."""
-    bucket_bytes: float = 25 * MEGA
+    sum the gradients of their shards (FSDP's hybrid shard; the same inside and between slices of a TPU pod)."""
+    sequence_parallel: bool = asked(False, "Split the sequence along the tensor axis.")
+    recompute: str = asked(
+        "none", "Activation recomputation: none, selective, products or full; the stack says what selective is."
+    )
+    order: str = asked("1f1b", "gpipe, 1f1b, interleaved or zero-bubble.")
+    balance: str = asked("layers", "How a pipeline is cut: by layers or by products.")
+    """How a pipeline is cut: equal numbers of layers, or equal work in products with weights, where the
+    output layer counts and the layer that crosses a boundary stays before it."""
+    bucket_bytes: float = asked(25 * MEGA, "Size of the buckets that gradients are reduced in: 25MB.", unit="bytes")
     """Gradients are reduced in buckets of this size (torch DDP: 25 MB)."""
-    bucket_copies: bool = True
+    bucket_copies: bool = asked(True, "Gradients are copied into their buckets.")
     """Replicas copy gradients into the buckets they are reduced in (torch DDP's default); False: gradients are views of them
-    (gradient_as_bucket_view, Megatron-LM)."""
-    overlap: bool = True
+    (gradient_as_bucket_view)."""
+    overlap: bool = asked(True, "Reduce gradients and gather weights beside computation.")
     """Gradient reduction and weight gathering run beside computation."""
-    servers: int = 0
+    reduce_dtype: str | None = asked(
+        None, "The format in which gradients travel: fp32, bf16 ...; default: as they are kept."
+    )
+    """The format in which gradients travel (FSDP's reduce_dtype, DDP's compression hooks). None: the one they are kept in."""
+    async_tensor: bool = asked(False, "Transfers of the tensor axis run beside pieces of its products.")
+    """Products of the tensor axis run in pieces, each beside the transfer of the next (asynchronous tensor parallelism)."""
+    servers: int = asked(0, "Parameter servers; 0: all-reduce.")
     """Parameter servers; 0: all-reduce."""
-    asynchronous: bool = False
-    offload_optimizer: bool = False
+    asynchronous: bool = asked(False, "Workers do not wait for each other; needs --servers.")
+    offload_optimizer: bool = asked(False, "Optimizer state in host memory, updated by the host.")
     """The optimizer state, its master weights with it, lies in host memory and the host updates it (Ren et al. 2021). On the
     device nothing of it remains; gradients are copied to the host as they become ready in the last pass and stay on the
     device until the step ends; updated weights are copied back."""
@@ -93,6 +148,8 @@ class Parallelism:
             raise IllegalPlan(f"virtual_stages = {self.virtual_stages} needs pipeline > 1; pipeline is 1")
         if self.bucket_bytes <= 0:
             raise IllegalPlan(f"bucket_bytes = {self.bucket_bytes}; it must be above 0")
+        if self.reduce_dtype is not None and self.reduce_dtype not in DTYPE_BYTES:
+            raise IllegalPlan(f"reduce_dtype = {self.reduce_dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
         if self.servers < 0:
             raise IllegalPlan(f"servers = {self.servers}; it must be 0 (all-reduce) or more")
 

@@ -34,6 +34,12 @@ class Collective:
     layer: str = ""
     num_servers: int = 0
     """Parameter servers that a push or pull is spread over."""
+    copies: float = 1.0
+    """Of every token in an all-to-all whose receivers share them: it is sent once to a unit that needs several of them."""
+    once: bool = False
+    """Only in the first pass of a step: what it brings stays until the step ends."""
+    chunked: bool = False
+    """Sent in pieces beside the product that it feeds or that makes it; what the product does not hide is waited for."""
 
     def __post_init__(self) -> None:
         if self.kind not in COLLECTIVES:

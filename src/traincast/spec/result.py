@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from traincast.errors import InvalidInput
 from traincast.spec.display import show_html
@@ -122,6 +123,8 @@ class MemoryProfile:
     """Peak of each pipeline stage, first to last; the profile is that of the largest."""
     curve: tuple[tuple[str, float], ...] = ()
     """(op, bytes in use while it runs), in order."""
+    frugal_probability: float | None = None
+    """That it fits if all layers are run again, where it is left open whether they are; None: it is not, or it does not help."""
 
     @property
     def needed_bytes(self) -> float:
@@ -130,7 +133,7 @@ class MemoryProfile:
     @property
     def fits(self) -> bool:
         """Probably enough to try (`FIT_CONFIDENCE`): a run that fails costs more than one that was not tried."""
-        return self.fit_probability >= FIT_CONFIDENCE
+        return max(self.fit_probability, self.frugal_probability or 0.0) >= FIT_CONFIDENCE
 
     @property
     def fit_probability(self) -> float:
@@ -204,6 +207,13 @@ class Forecast:
     """One profile for each distinct rank (pipeline stage); empty where they were not asked for."""
     parts: tuple[Part, ...] = ()
     """What each part of the model says by itself; empty where it was not asked for."""
+    assumptions: tuple[str, ...] = ()
+    """What nobody said and was filled in, a sentence each."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the answer is for: precision, sequence length, batches, stack; empty where no question was resolved."""
+    source: str = "layers"
+    """Which part of the model gave the step time: layers (operator models or a calibration), interaction (the network above
+    them) or reuse (the predictor fitted to other workloads' steps)."""
     run_utilization: float | None = None
     """Mean GPU utilisation of a whole run as nvidia-smi shows it, 0 to 1: what input pipelines, evaluation and start-up leave
     of the step's. None where no run of such a kind was measured."""

@@ -1,30 +1,15 @@
-"""The parallelism columns of a case to a Parallelism."""
+"""The parallelism columns of a case to the plan part of a question."""
+
+from typing import Any
 
 from traincast.accuracy.cases import Case
-from traincast.errors import IllegalPlan, InvalidInput, UnknownName
-from traincast.spec import RECOMPUTES, Parallelism
-
-SEQUENCE_PARALLEL_STACKS = ("Megatron-Core", "nanotron", "torchtitan")
-"""Stacks that always split the sequence along the tensor axis between products."""
-SEPARATE_REDUCTION_STACKS = ("Megatron-DeepSpeed", "Megatron-LM")
-"""Stacks (of the measured versions) that reduce gradients after the last backward pass and not beside it."""
-SEPARATE_SCATTER_STACKS = ("nanotron",)
-"""Stacks that scatter sharded gradients with nothing beside it: what ZeRO-1 adds to their steps is the same for a micro-batch of
-one as for one of sixteen, while what all-reduces add shrinks as the backward pass gets longer."""
-
-PRODUCT_SAVING_STACKS = ("torchtitan",)
-"""Stacks whose selective recomputation keeps the result of attention and every second product."""
-KEEPING_PIPELINE_STACKS = ("torchtitan",)
-"""Stacks whose FSDP keeps weights gathered through a step once there is a pipeline, and scatters gradients after its last
-micro-batch (torchtitan's fsdp_reshard_after_forward = "default"): gathering them for every micro-batch would not pay."""
-PRODUCT_BALANCED_STACKS = ("nanotron",)
-"""Stacks that cut a pipeline by the work in its products, the output layer included."""
-FILLED_PIPELINE_STACKS = ("nanotron",)
-"""Stacks whose one-forward-one-backward order refuses fewer passes than stages less one."""
+from traincast.errors import InvalidInput, UnknownName
+from traincast.forecast.habits import UNKNOWN
+from traincast.spec import RECOMPUTES, Stack
 
 
-def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
-    """Degrees, micro-batches and sharding; missing degrees are 1 and the rest of the devices hold replicas."""
+def read_plan(case: Case, stack: Stack, said: list[str]) -> dict[str, Any]:
+    """Degrees, passes and sharding; missing degrees are 1 and the rest of the devices hold replicas."""
     num_gpus = case.n_gpus or 1
     if num_gpus < 1:
         raise InvalidInput(f"n_gpus is {num_gpus}; it must be at least 1")
@@ -37,53 +22,25 @@ def read_plan(case: Case, assumptions: list[str]) -> Parallelism:
         data = num_gpus // inner
     if data * inner != num_gpus:
         raise InvalidInput(f"dp x tp x pp x cp = {data} x {tensor} x {pipeline} x {context} is not n_gpus = {num_gpus}")
-    settings = case.settings
-    virtual = case.vp or 1
-    passes = read_passes(case, data=data, assumptions=assumptions)
-    if case.framework in FILLED_PIPELINE_STACKS and passes < pipeline - 1:
-        raise IllegalPlan(
-            f"{case.framework} runs no pipeline of {pipeline} stages with {passes} passes; it asks for {pipeline - 1} or more"
-        )
-    zero = _read_sharding(case)
-    if zero == 3 and pipeline > 1 and case.framework in KEEPING_PIPELINE_STACKS:
-        assumptions.append(
-            f"{case.framework} keeps weights gathered in a pipeline, so only gradients and state are sharded"
-        )
-        zero = 2
-    folds = _folds_experts(expert, replicas=data * context, tensor=tensor, assumptions=assumptions)
-    return Parallelism(
-        data=data,
-        tensor=tensor,
-        pipeline=pipeline,
-        context=context,
-        expert=expert,
-        expert_tensor=1 if folds else None,
-        virtual_stages=virtual if pipeline > 1 else 1,
-        micro_batches=passes,
-        zero=zero,
-        shard=_read_hybrid_shard(case, data=data, inner=inner) if zero and expert == 1 else None,
-        sequence_parallel=tensor > 1
-        and (folds or "sequence_parallel" in settings or case.framework in SEQUENCE_PARALLEL_STACKS),
-        recompute=read_recomputation(case, assumptions),
-        order=_read_order(settings, virtual=virtual),
-        balance="products" if case.framework in PRODUCT_BALANCED_STACKS else "layers",
-        overlap=case.framework not in SEPARATE_REDUCTION_STACKS
-        and not (zero and case.framework in SEPARATE_SCATTER_STACKS),
-        bucket_copies=not (case.framework or "").startswith("Megatron"),
-    )
+    virtual, zero = (case.vp or 1) if pipeline > 1 else 1, read_sharding(case, stack)
+    degrees = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert, "virtual_stages": virtual}
+    plan: dict[str, Any] = {"data": data, **{axis: degree for axis, degree in degrees.items() if degree != 1}}
+    plan["micro_batches"] = read_passes(case, data=data, said=said)
+    if zero:
+        plan["zero"] = zero
+        shard = _read_hybrid_shard(case, data=data, inner=inner) if expert == 1 else None
+        plan |= {} if shard is None else {"shard": shard}
+    if tensor > 1 and "sequence_parallel" in case.settings:
+        plan["sequence_parallel"] = True
+    if case.settings & {"zero_bubble", "zero-bubble"}:
+        plan["order"] = "zero-bubble"
+    elif (case.vp or 1) > 1:
+        plan["order"] = "interleaved"
+    recompute = read_recomputation(case, stack, zero=zero)
+    return plan | ({} if recompute is None else {"recompute": recompute})
 
 
-def _folds_experts(expert: int, *, replicas: int, tensor: int, assumptions: list[str]) -> bool:
-    """More ranks for experts than there are replicas: they can only lie along the tensor axis too, each expert whole."""
-    if replicas % expert == 0 or (replicas * tensor) % expert:
-        return False
-    assumptions.append(
-        f"ep = {expert} over {replicas} replicas: experts are spread over tensor {tensor} too, each whole"
-    )
-    return True
-
-
-def read_passes(case: Case, *, data: int, assumptions: list[str]) -> int:
+def read_passes(case: Case, *, data: int, said: list[str]) -> int:
     """Passes per optimizer step."""
     if case.grad_accum is not None:
         if case.grad_accum < 1:
@@ -96,55 +53,42 @@ def read_passes(case: Case, *, data: int, assumptions: list[str]) -> int:
         raise InvalidInput(
             f"global_batch {case.global_batch:g} is not a multiple of micro_batch {case.micro_batch:g} x dp {data}"
         )
-    assumptions.append("one pass per optimizer step is assumed")
+    said.append("one pass per optimizer step is assumed")
     return 1
 
 
-def read_micro_batch(case: Case, plan: Parallelism, assumptions: list[str]) -> int:
+def read_micro_batch(case: Case, *, data: int, passes: int, said: list[str]) -> int:
     """Samples of one pass of one replica, as a whole number."""
     batch = case.micro_batch
     if batch is None:
         if case.global_batch is None:
             raise InvalidInput("neither micro_batch nor global_batch is known")
-        batch = case.global_batch / (plan.data * plan.micro_batches)
+        batch = case.global_batch / (data * passes)
     if batch <= 0:
         raise InvalidInput(f"micro_batch is {batch:g}; it must be above 0")
     whole = max(1, round(batch))
     if abs(whole - batch) > 1e-9:
-        assumptions.append(f"a batch of {batch:g} per replica is taken as {whole}")
+        said.append(f"a batch of {batch:g} per replica is taken as {whole}")
     return whole
 
 
-def read_recomputation(case: Case, assumptions: list[str]) -> str:
-    if case.act_ckpt == "selective" and case.framework in PRODUCT_SAVING_STACKS:
-        return "products"
-    if shards_recipe(case):
-        assumptions.append("LitGPT runs each block again wherever it shards the weights")
-        return "full"
-    if case.act_ckpt == "unknown":
-        assumptions.append("whether activations are recomputed is not known; none assumed")
-    if case.act_ckpt in (None, "unknown"):
+def read_recomputation(case: Case, stack: Stack, *, zero: int) -> str | None:
+    """The source's word; None where the stack decides, whatever the column says."""
+    if zero == 3 and stack.plan.sharded_recompute and case.act_ckpt in (None, "none", UNKNOWN):
+        return None
+    if case.act_ckpt is None or case.act_ckpt == "none":
         return "none"
-    if case.act_ckpt not in RECOMPUTES:
-        raise UnknownName("act_ckpt", case.act_ckpt, (*RECOMPUTES, "unknown"))
+    if case.act_ckpt not in (*RECOMPUTES, UNKNOWN):
+        raise UnknownName("act_ckpt", case.act_ckpt, (*RECOMPUTES, UNKNOWN))
     return case.act_ckpt
 
 
-def shards_recipe(case: Case) -> bool:
-    """LitGPT's full fine-tuning on several devices: FSDP with recomputed blocks and, by its peaks, shards kept in fp32."""
-    return (
-        case.framework == "LitGPT" and (case.strategy or "").startswith("fsdp") and "lora" not in (case.strategy or "")
-    )
-
-
-def _read_sharding(case: Case) -> int:
-    """A strategy that names FSDP shards everything, even where the column is empty.
-
-    LitGPT's table has one peak per recipe, that of one device, also where adapters were trained on four.
-    """
-    if case.framework == "LitGPT" and "lora" in (case.strategy or ""):
+def read_sharding(case: Case, stack: Stack) -> int:
+    """A strategy that names FSDP shards everything, even where the column is empty."""
+    strategy = case.strategy or ""
+    if stack.logs.unsharded_adapters and "lora" in strategy:
         return 0
-    full = (case.strategy or "").startswith(("fsdp", "hsdp")) and "gradop" not in (case.strategy or "")
+    full = strategy.startswith(("fsdp", "hsdp")) and "gradop" not in strategy
     return case.zero or (3 if full else 0)
 
 
@@ -156,9 +100,3 @@ def _read_hybrid_shard(case: Case, *, data: int, inner: int) -> int | None:
     per_node = case.gpus_per_node or (case.n_gpus or 1) // (case.n_nodes or 1)
     shard = per_node // inner if per_node % inner == 0 else 0
     return shard if shard > 1 and data % shard == 0 else None
-
-
-def _read_order(settings: frozenset[str], *, virtual: int) -> str:
-    if settings & {"zero_bubble", "zero-bubble"}:
-        return "zero-bubble"
-    return "interleaved" if virtual > 1 else "1f1b"

@@ -13,6 +13,9 @@ TYPES = {
     17: "int16", 18: "complex128", 19: "fp16", 22: "int32", 23: "int64",
 }  # fmt: skip
 
+RESOURCE = 20
+"""The type of a handle: a variable, an iterator or a table."""
+
 NUMPY = {
     "fp32": np.float32,
     "fp64": np.float64,
@@ -20,22 +23,54 @@ NUMPY = {
     "int64": np.int64,
     "bool": np.bool_,
     "fp16": np.float16,
+    "uint8": np.uint8,
+    "int8": np.int8,
+    "int16": np.int16,
 }
 
 VALUE_LIMIT = 65536
 
-APPLY = {
-    "ApplyGradientDescent": "sgd", "ApplyMomentum": "momentum", "ApplyKerasMomentum": "momentum", "ApplyAdam": "adam",
-    "ApplyAdagrad": "adagrad", "ApplyAdagradV2": "adagrad", "ApplyRMSProp": "rmsprop", "ApplyAdamWithAmsgrad": "adam",
+APPLY = re.compile(r"^(Resource)?(Sparse)?Apply([A-Z]\w*)$")
+"""Nodes that update a variable in one kernel, the variable first, its slots next."""
+
+APPLIED = {"GradientDescent": "sgd", "KerasMomentum": "momentum", "AdagradV2": "adagrad", "AdamWithAmsgrad": "adam"}
+
+ASSIGN = {
+    "Assign": "", "AssignVariableOp": "", "AssignAdd": "add", "AssignAddVariableOp": "add", "AssignSub": "sub",
+    "AssignSubVariableOp": "sub", "ResourceScatterAdd": "add", "ResourceScatterSub": "sub", "ResourceScatterUpdate": "",
+    "ScatterAdd": "add", "ScatterSub": "sub", "ScatterUpdate": "",
 }  # fmt: skip
+"""Nodes that write a variable and the arithmetic they do."""
+
+OUTPUTS: dict[str, tuple[str, ...]] = {
+    "SparseSoftmaxCrossEntropyWithLogits": ("loss", "backprop"), "SoftmaxCrossEntropyWithLogits": ("loss", "backprop"),
+    "TensorListPopBack": ("output_handle", "tensor"), "BroadcastGradientArgs": ("r0", "r1"),
+    "StatelessRandomGetKeyCounter": ("key", "counter"), "TopKV2": ("values", "indices"), "TopK": ("values", "indices"),
+    "Unique": ("y", "idx"), "UniqueV2": ("y", "idx"), "UniqueWithCounts": ("y", "idx", "count"),
+    "MaxPoolWithArgmax": ("output", "argmax"), "Switch": ("output_false", "output_true"),
+    "Merge": ("output", "value_index"), "RefMerge": ("output", "value_index"),
+    "LSTMBlockCell": ("i", "cs", "f", "o", "ci", "co", "h"),
+    "CudnnRNN": ("output", "output_h", "output_c", "reserve_space"),
+    "CudnnRNNV3": ("output", "output_h", "output_c", "reserve_space", "host_reserved"),
+    **dict.fromkeys(
+        ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"),
+        ("y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2", "reserve_space_3"),
+    ),
+    **dict.fromkeys(
+        ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"),
+        ("x_backprop", "scale_backprop", "offset_backprop", "reserve_space_4", "reserve_space_5"),
+    ),
+}  # fmt: skip
+"""Operations with several named outputs, in order: inside functions an output is named, not numbered."""
 
 GRADIENT_SCOPE = re.compile(r"(^|/)(gradients?(_\d+)?|gradient_tape)/")
 
-CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+CALLS = ("PartitionedCall", "StatefulPartitionedCall", "TPUPartitionedCall")
 
 SAME = {
-    "Identity", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics", "ReadVariableOp", "PlaceholderWithDefault",
-    "IdentityN", "EnsureShape",
+    "Identity", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics", "PlaceholderWithDefault", "IdentityN",
+    "EnsureShape", "Enter", "Exit", "NextIteration", "RefIdentity", "RefEnter", "RefExit", "OptionalGetValue",
+    "OptionalFromValue", "BroadcastHelper", "XlaSharding", "CopyHost", "Copy",
 }  # fmt: skip
 
 
@@ -47,34 +82,47 @@ class Value:
     dtype: str
     index: int | None = None
     numbers: Any = None
+    handle: str = ""
+    """Of a resource: the variable it stands for."""
+    items: tuple["Value | None", ...] | None = None
+    """Of a list of tensors: what it holds."""
 
     @property
     def numel(self) -> int:
         return math.prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """Stands for an argument of a function among its nodes."""
-
-    name: str
-    input: tuple[str, ...] = ()
-    op: str = "Argument"
-
-
-def source_of(text: str) -> tuple[str, int]:
-    """'node', 'node:1' or, inside functions, 'node:output:1'."""
+def source_of(text: str) -> tuple[str, str, int]:
+    """Node, named output and number of 'node', 'node:1' or, inside functions, 'node:output:1'."""
     name, *rest = text.lstrip("^").split(":")
-    return name, int(rest[-1]) if rest else 0
+    return name, rest[0] if len(rest) == 2 else "", int(rest[-1]) if rest else 0
+
+
+def place_of(node: Any, output: str, number: int) -> int:
+    """The number of a named output among all outputs of its node."""
+    names = OUTPUTS.get(node.op, ())
+    return names.index(output) if output in names else number
 
 
 def algorithm_of(op: str) -> str | None:
-    return APPLY.get(op.removeprefix("Resource"))
+    found = APPLY.match(op)
+    if found is None:
+        return None
+    return APPLIED.get(found[3], found[3].lower().removesuffix("v2"))
+
+
+def has_effect(node: Any) -> bool:
+    """Does more than return a value."""
+    return (
+        node.op in ASSIGN
+        or node.op in ("StatefulPartitionedCall", "While", "If", "Case")
+        or algorithm_of(node.op) is not None
+    )
 
 
 def is_bookkeeping(node: Any) -> bool:
-    words = ("Save", "Restore", "Assign", "NoOp", "Merge", "Assert", "Summary", "Const", "Placeholder", "VarHandle",
-             "VarIsInitialized", "ReadVariable", "Variable")  # fmt: skip
+    words = ("Save", "Restore", "Assign", "NoOp", "MergeV2", "Assert", "Summary", "Const", "Placeholder", "VarHandle",
+             "VarIsInitialized", "ReadVariable", "Variable", "Shape")  # fmt: skip
     return any(word in node.op for word in words)
 
 
@@ -101,10 +149,12 @@ def text_of(node: Any, key: str, default: str) -> str:
     return (node.attr[key].s.decode() or default) if key in node.attr else default
 
 
-def sizes_of(shape: Any, batch: int, node: Any) -> tuple[int, ...] | None:
+def sizes_of(shape: Any, batch: int, seq: int | None = None) -> tuple[int, ...] | None:
     if shape.unknown_rank:
         return None
     sizes = [int(dim.size) for dim in shape.dim]
+    if seq is not None:
+        sizes = [seq if size < 0 and place == 1 else size for place, size in enumerate(sizes)]
     if any(size < 0 for size in sizes[1:]):
         return None
     return tuple(batch if size < 0 else size for size in sizes)
@@ -113,6 +163,6 @@ def sizes_of(shape: Any, batch: int, node: Any) -> tuple[int, ...] | None:
 def declared_shapes(node: Any, batch: int) -> list[tuple[int, ...]] | None:
     if "_output_shapes" not in node.attr:
         return None
-    shapes = [sizes_of(shape, batch, node) for shape in node.attr["_output_shapes"].list.shape]
+    shapes = [sizes_of(shape, batch) for shape in node.attr["_output_shapes"].list.shape]
     known = [shape for shape in shapes if shape is not None]
     return known if len(known) == len(shapes) else None

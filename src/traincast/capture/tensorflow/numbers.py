@@ -5,13 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from traincast.capture.tensorflow.nodes import NUMPY, VALUE_LIMIT, Value, flag_of, type_of
+from traincast.capture.tensorflow.nodes import NUMPY, VALUE_LIMIT, Value, flag_of, ints_of, type_of
 from traincast.errors import CaptureFailed
+
+
+class UnknownNumbers(CaptureFailed):
+    """A node takes sizes that come out of data."""
 
 
 def known_numbers(node: Any, value: Value) -> tuple[int, ...]:
     if value.numbers is None:
-        raise CaptureFailed(f"node {node.name!r} ({node.op}) takes a shape that cannot be computed from the file")
+        raise UnknownNumbers(f"node {node.name!r} ({node.op}) takes a shape that cannot be computed from the file")
     return tuple(int(number) for number in np.asarray(value.numbers).reshape(-1))
 
 
@@ -46,6 +50,9 @@ def compute(node: Any, inputs: list[Value]) -> list[Value] | None:
     if node.op in ("Size", "Rank"):
         number = inputs[0].numel if node.op == "Size" else len(inputs[0].shape)
         return [Value((), "int32", None, np.int32(number))]
+    if node.op == "BroadcastArgs" and all(v.numbers is not None for v in inputs):
+        shape = np.broadcast_shapes(*(tuple(int(n) for n in v.numbers) for v in inputs))
+        return [Value((len(shape),), "int32", None, np.array(shape, dtype=np.int32))]
     if node.op == "BroadcastGradientArgs" and all(v.numbers is not None for v in inputs):
         return _broadcast_axes(*(tuple(int(n) for n in v.numbers) for v in inputs))
     function = _ON_NUMBERS.get(node.op)
@@ -55,8 +62,11 @@ def compute(node: Any, inputs: list[Value]) -> list[Value] | None:
     results = results if isinstance(results, list) else [results]
     if any(np.size(result) > VALUE_LIMIT for result in results):
         return None
-    dtype = type_of(node, "DstT") or inputs[0].dtype
-    return [Value(np.shape(result), dtype, None, np.asarray(result)) for result in results]
+    dtype = type_of(node, "DstT") or inputs[-1 if node.op in ("Fill", "Select", "SelectV2") else 0].dtype
+    return [
+        Value(np.shape(result), "bool" if np.asarray(result).dtype == np.bool_ else dtype, None, np.asarray(result))
+        for result in results
+    ]
 
 
 def _broadcast_axes(first: tuple[int, ...], second: tuple[int, ...]) -> list[Value]:
@@ -99,11 +109,45 @@ _ON_NUMBERS: dict[str, Callable[[Any, list[Any], list[Value]], Any]] = {
     "Maximum": lambda node, arrays, inputs: np.maximum(arrays[0], arrays[1]),
     "Minimum": lambda node, arrays, inputs: np.minimum(arrays[0], arrays[1]),
     "Neg": lambda node, arrays, inputs: -arrays[0],
+    "Abs": lambda node, arrays, inputs: np.abs(arrays[0]),
+    "Square": lambda node, arrays, inputs: np.square(arrays[0]),
+    "Less": lambda node, arrays, inputs: arrays[0] < arrays[1],
+    "LessEqual": lambda node, arrays, inputs: arrays[0] <= arrays[1],
+    "Greater": lambda node, arrays, inputs: arrays[0] > arrays[1],
+    "GreaterEqual": lambda node, arrays, inputs: arrays[0] >= arrays[1],
+    "Equal": lambda node, arrays, inputs: arrays[0] == arrays[1],
+    "NotEqual": lambda node, arrays, inputs: arrays[0] != arrays[1],
+    "LogicalAnd": lambda node, arrays, inputs: np.logical_and(arrays[0], arrays[1]),
+    "LogicalOr": lambda node, arrays, inputs: np.logical_or(arrays[0], arrays[1]),
+    "LogicalNot": lambda node, arrays, inputs: np.logical_not(arrays[0]),
+    "Select": lambda node, arrays, inputs: np.where(arrays[0], arrays[1], arrays[2]),
+    "SelectV2": lambda node, arrays, inputs: np.where(arrays[0], arrays[1], arrays[2]),
+    "Max": lambda node, arrays, inputs: np.max(
+        arrays[0], axis=tuple(arrays[1].reshape(-1)), keepdims=flag_of(node, "keep_dims")
+    ),
+    "Min": lambda node, arrays, inputs: np.min(
+        arrays[0], axis=tuple(arrays[1].reshape(-1)), keepdims=flag_of(node, "keep_dims")
+    ),
+    "All": lambda node, arrays, inputs: np.all(arrays[0], axis=tuple(arrays[1].reshape(-1))),
+    "Any": lambda node, arrays, inputs: np.any(arrays[0], axis=tuple(arrays[1].reshape(-1))),
+    "ZerosLike": lambda node, arrays, inputs: np.zeros_like(arrays[0]),
+    "OnesLike": lambda node, arrays, inputs: np.ones_like(arrays[0]),
+    "Tile": lambda node, arrays, inputs: (
+        np.tile(arrays[0], arrays[1])
+        if arrays[0].size * np.prod(arrays[1]) <= VALUE_LIMIT
+        else np.zeros(2 * VALUE_LIMIT)
+    ),
+    "BroadcastTo": lambda node, arrays, inputs: (
+        np.broadcast_to(arrays[0], arrays[1]) if np.prod(arrays[1]) <= VALUE_LIMIT else np.zeros(2 * VALUE_LIMIT)
+    ),
+    "Slice": lambda node, arrays, inputs: arrays[0][
+        tuple(slice(b, None if n == -1 else b + n) for b, n in zip(arrays[1], arrays[2], strict=True))
+    ],
     "Cast": lambda node, arrays, inputs: arrays[0].astype(NUMPY.get(type_of(node, "DstT") or "int32", np.int32)),
     "Reshape": lambda node, arrays, inputs: arrays[0].reshape(arrays[1]),
     "ExpandDims": lambda node, arrays, inputs: np.expand_dims(arrays[0], int(arrays[1])),
-    "Squeeze": lambda node, arrays, inputs: np.squeeze(arrays[0]),
-    "Range": lambda node, arrays, inputs: np.arange(int(arrays[0]), int(arrays[1]), int(arrays[2])),
+    "Squeeze": lambda node, arrays, inputs: np.squeeze(arrays[0], tuple(ints_of(node, "squeeze_dims", [])) or None),
+    "Range": lambda node, arrays, inputs: np.arange(*(array.item() for array in arrays)),
     "Fill": lambda node, arrays, inputs: (
         np.full(arrays[0], arrays[1]) if np.prod(arrays[0]) <= 1024 else np.zeros(2 * VALUE_LIMIT)
     ),

@@ -1,237 +1,290 @@
-"""Walks a TensorFlow graph from what it trains or returns, and records the work of each node."""
+"""Walks a TensorFlow graph, its functions, branches and loops, and records the work of each node."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from traincast.capture.optimizers import UPDATES
-from traincast.capture.phases import mark_kept, tell_mode
+from traincast.capture.tensorflow import control
 from traincast.capture.tensorflow.nodes import (
+    ASSIGN,
     CALLS,
-    GRADIENT_SCOPE,
+    RESOURCE,
     SAME,
-    Argument,
     Value,
     algorithm_of,
     declared_shapes,
+    has_effect,
     is_bookkeeping,
-    layer_of,
+    place_of,
+    sizes_of,
     source_of,
     type_of,
 )
-from traincast.capture.tensorflow.numbers import compute
+from traincast.capture.tensorflow.numbers import UnknownNumbers, compute
+from traincast.capture.tensorflow.recording import Body, Recording
 from traincast.capture.tensorflow.rules import RULES
-from traincast.errors import CaptureFailed
-from traincast.spec.graph import Attr, Graph, Op, Tensor
+from traincast.errors import CaptureFailed, InvalidInput
+
+_SILENT = ("NoOp", "Assert", "VarIsInitializedOp", "DisableCopyOnRead", "ControlTrigger", "PrintV2")
+_UNREADABLE = (
+    IndexError, KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError, OverflowError, MemoryError, InvalidInput,
+)  # fmt: skip
+"""What a rule raises on a node that lacks what its operation needs."""
+_MAX_DEPTH = 100
+_RETURNED = re.compile(r"^Identity(_\d+)?$")
 
 
-class Reader:
-    def __init__(self, definition: Any, *, batch: int, tf32: bool) -> None:
-        self.batch = batch
-        self.tf32 = tf32
-        self.ops: list[Op] = []
-        self.tensors: list[Tensor] = []
-        self.assumptions: dict[str, None] = {}
-        self.updates: dict[str, list[tuple[Value, Value, list[Value]]]] = {}
-        self._nodes = {node.name: node for node in definition.node}
-        self._functions = {function.signature.name: function for function in definition.library.function}
-        self._order = list(definition.node)
-        self._values: dict[str, list[Value]] = {}
+class Scope:
+    """One graph or one call of a function: its nodes, and the values they have so far."""
 
-    def run(self) -> None:
-        targets = [node.name for node in self._order if algorithm_of(node.op) is not None]
-        if not targets:
-            used = {source_of(name)[0] for node in self._order for name in node.input}
-            targets = [node.name for node in self._order if node.name not in used and not is_bookkeeping(node)]
-        for name in self._needed(targets):
-            node = self._nodes[name]
-            inputs = [self._value(text) for text in node.input if not text.startswith("^")]
-            self._values[name] = self._evaluate(node, inputs)
-        self._append_updates()
+    def __init__(self, recording: Recording, nodes: Mapping[str, Any], values: dict[str, list[Value]]) -> None:
+        self.recording = recording
+        self.nodes = nodes
+        self.values = values
 
-    def _needed(self, targets: Sequence[str]) -> list[str]:
-        """Everything the targets use, each after its inputs."""
-        order: list[str] = []
-        state: dict[str, int] = {}
-        for target in targets:
-            stack = [(target, False)]
-            while stack:
-                name, is_ready = stack.pop()
-                if is_ready:
-                    order.append(name)
-                    continue
-                if name in state:
-                    continue
-                state[name] = 1
-                if name not in self._nodes:
-                    raise CaptureFailed(f"the TensorFlow graph uses the node {name!r}, which it does not define")
-                stack.append((name, True))
-                stack += [
-                    (source_of(text)[0], False)
-                    for text in reversed(self._nodes[name].input)
-                    if not text.startswith("^")
-                ]
-        return order
+    def run(self, order: Sequence[str]) -> None:
+        for name in order:
+            if name not in self.values:
+                node = self.nodes[name]
+                inputs = [self.value(text) for text in node.input if not text.startswith("^")]
+                self.values[name] = self._evaluate(node, inputs)
 
-    def _value(self, text: str) -> Value:
-        name, place = source_of(text)
-        if name not in self._values:
+    def value(self, text: str) -> Value:
+        name, output, number = source_of(text)
+        if name not in self.values:
             raise CaptureFailed(f"the TensorFlow graph has a loop through the node {name!r}")
-        outputs = self._values[name]
+        outputs = self.values[name]
+        place = place_of(self.nodes[name], output, number) if output and name in self.nodes else number
         if place >= len(outputs):
             raise CaptureFailed(
                 f"the TensorFlow graph uses output {place} of the node {name!r}, which has {len(outputs)}"
             )
         return outputs[place]
 
-    def new(self, shape: Sequence[int], dtype: str, *, role: str = "temporary", name: str = "") -> Value:
-        sizes = tuple(int(size) for size in shape)
-        self.tensors.append(Tensor(shape=sizes, dtype=dtype, role=role, name=name))
-        return Value(sizes, dtype, len(self.tensors) - 1)
-
-    def emit(
-        self, node: Any, kind: str, flop: float | None, attrs: dict[str, Attr], reads: Sequence[Value],
-        writes: Sequence[Value], *, bytes_read: float | None = None, name: str = "",
-    ) -> None:  # fmt: skip
-        kept = [value for value in reads if value.index is not None]
-        read_indices = tuple(dict.fromkeys(value.index for value in kept if value.index is not None))
-        written = tuple(value.index for value in writes if value.index is not None)
-        dtypes = [value.dtype for value in (*reads, *writes)]
-        dtype = next((d for d in dtypes if d.startswith(("fp", "bf"))), dtypes[0] if dtypes else "fp32")
-        if self.tf32 and dtype == "fp32" and kind in ("matmul", "conv"):
-            dtype = "tf32"
-        phase = "backward" if GRADIENT_SCOPE.search(node.name) else "forward"
-        self.ops.append(
-            Op(
-                name=f"tf.{name or node.op}",
-                kind=kind,
-                flop=flop,
-                bytes_read=sum(self.tensors[i].num_bytes for i in read_indices) if bytes_read is None else bytes_read,
-                bytes_written=sum(self.tensors[i].num_bytes for i in written),
-                phase=phase,
-                dtype=dtype,
-                reads=read_indices,
-                writes=written,
-                layer=layer_of(node.name),
-                attrs=attrs,
-            )
-        )
-
     def _evaluate(self, node: Any, inputs: list[Value]) -> list[Value]:
-        op = node.op
-        apply = algorithm_of(op)
-        if apply is not None:
-            self._note_update(node, apply, inputs)
-            return [inputs[0]]
-        if op in CALLS:
-            return self._call(node, inputs)
-        if op in SAME:
-            return inputs or [Value((), "fp32")]
-        if op in ("NoOp", "Assert", "Assign", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"):
-            return inputs[:1]
-        rule = RULES.get(op)
         try:
-            numbers = compute(node, inputs)
-            if numbers is not None:
-                return numbers
-            if rule is not None:
-                return rule(self, node, inputs)
-            return self._unknown(node, inputs)
+            return self._dispatch(node, inputs)
+        except UnknownNumbers:
+            return self._declared(node, inputs)
         except CaptureFailed:
             raise
-        except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        except _UNREADABLE as error:
             raise CaptureFailed(
-                f"the TensorFlow operation {op} (node {node.name!r}) has inputs of shapes "
+                f"the TensorFlow operation {node.op} (node {node.name!r}) has inputs of shapes "
                 f"{[value.shape for value in inputs]} that cannot be read: {error}"
             ) from error
 
-    def _unknown(self, node: Any, inputs: list[Value]) -> list[Value]:
-        shapes = declared_shapes(node, self.batch)
+    def _dispatch(self, node: Any, inputs: list[Value]) -> list[Value]:
+        op, recording = node.op, self.recording
+        apply = algorithm_of(op)
+        if apply is not None:
+            recording.note_update(node, apply, inputs)
+            return inputs[:1]
+        if op in CALLS:
+            return call(recording, node, node.attr["f"].func.name, inputs)
+        if op in SAME:
+            return inputs or [Value((), "fp32")]
+        if op in _SILENT:
+            return inputs[:1]
+        if op in ASSIGN:
+            return self._assign(node, inputs)
+        if op in _HANDLES:
+            return _HANDLES[op](recording, node, inputs)
+        handler = control.RULES.get(op)
+        if handler is not None:
+            return handler(recording, node, inputs, call)
+        known = control.on_lists(recording, node, inputs) or compute(node, inputs)
+        if known is not None:
+            return known
+        rule = RULES.get(op)
+        return rule(recording, node, inputs) if rule is not None else recording.unknown(node, inputs)
+
+    def _declared(self, node: Any, inputs: list[Value]) -> list[Value]:
+        """A node whose sizes come out of data, with the shape that the file gives it."""
+        recording = self.recording
+        shapes = declared_shapes(node, recording.batch)
         if shapes is None:
             raise CaptureFailed(
-                f"the TensorFlow operation {node.op} (node {node.name!r}) is not known and its shape is not in the file; "
-                "export the graph with as_graph_def(add_shapes=True)"
+                f"node {node.name!r} ({node.op}) takes a shape that cannot be computed from the file; "
+                "export the graph with fixed input sizes and as_graph_def(add_shapes=True)"
             )
-        dtype = type_of(node, "T") or (inputs[0].dtype if inputs else "fp32")
-        outputs = [self.new(shape, dtype) for shape in shapes]
-        self.emit(node, "other", None, {}, inputs, outputs)
+        dtype = next((v.dtype for v in inputs if v.index is not None), inputs[0].dtype if inputs else "fp32")
+        outputs = [recording.new(shape, dtype) for shape in shapes]
+        numel = sum(value.numel for value in outputs)
+        recording.emit(node, "copy", 0.0, {"function": node.op.lower(), "numel": numel}, inputs, outputs)
         return outputs
 
-    def _call(self, node: Any, inputs: list[Value]) -> list[Value]:
-        """The body of a function in place of its call."""
-        function = self._functions.get(node.attr["f"].func.name)
-        if function is None:
-            raise CaptureFailed(f"the TensorFlow graph calls {node.attr['f'].func.name!r}, which it does not define")
-        inner = Reader.__new__(Reader)
-        inner.batch, inner.tf32, inner._functions = self.batch, self.tf32, self._functions
-        inner.ops, inner.tensors, inner.assumptions, inner.updates = (
-            self.ops,
-            self.tensors,
-            self.assumptions,
-            self.updates,
-        )
-        inner._nodes = {item.name: item for item in function.node_def}
-        inner._order = list(function.node_def)
-        inner._values = {
-            argument.name: [value] for argument, value in zip(function.signature.input_arg, inputs, strict=False)
-        }
-        outputs = [function.ret[argument.name] for argument in function.signature.output_arg]
-        updates = [item.name for item in function.node_def if algorithm_of(item.op) is not None]
-        wanted = [*updates, *(source_of(text)[0] for text in outputs)]
-        arguments = set(inner._values)
-        for argument in arguments:
-            inner._nodes.setdefault(argument, Argument(argument))
-        for name in inner._needed(wanted):
-            if name in arguments:
+    def _assign(self, node: Any, inputs: list[Value]) -> list[Value]:
+        target, rows = inputs[0], inputs[1] if "Scatter" in node.op else None
+        if target.handle and inputs[-1].dtype != "string":
+            written = self.recording.write_variable(
+                node, target.handle, inputs[-1], function=ASSIGN[node.op], rows=rows
+            )
+            return [written if "Resource" not in node.op and "Variable" not in node.op else target]
+        return inputs[:1]
+
+
+def needed(nodes: Mapping[str, Any], targets: Iterable[str], given: Iterable[str] = ()) -> list[str]:
+    """Everything the targets use, each after its inputs: in the order of the file where that is one."""
+    order: list[str] = []
+    known = set(given)
+    state: set[str] = set()
+    for target in targets:
+        stack = [(target, False)]
+        while stack:
+            name, is_ready = stack.pop()
+            if is_ready:
+                order.append(name)
                 continue
-            item = inner._nodes[name]
-            values = [inner._value(text) for text in item.input if not text.startswith("^")]
-            inner._values[name] = inner._evaluate(item, values)
-        return [inner._value(text) for text in outputs]
+            if name in state or name in known:
+                continue
+            state.add(name)
+            if name not in nodes:
+                raise CaptureFailed(f"the TensorFlow graph uses the node {name!r}, which it does not define")
+            stack.append((name, True))
+            stack += [(source_of(text)[0], False) for text in reversed(nodes[name].input) if not text.startswith("^")]
+    written = [name for name in nodes if name in state]
+    return written if _is_ordered(nodes, written, known) else order
 
-    def _note_update(self, node: Any, algorithm: str, inputs: list[Value]) -> None:
-        first = inputs[0]
-        gradient = next(
-            (value for value in reversed(inputs) if value.shape == first.shape and value.index != first.index), first
+
+def _is_ordered(nodes: Mapping[str, Any], order: Sequence[str], known: set[str]) -> bool:
+    """A program writes its nodes as it makes them: losses before gradients, late gradients first."""
+    seen = set(known)
+    for name in order:
+        if any(source_of(text)[0] not in seen for text in nodes[name].input if not text.startswith("^")):
+            return False
+        seen.add(name)
+    return True
+
+
+def call(recording: Recording, node: Any, function_name: str, inputs: Sequence[Value]) -> list[Value]:
+    """The body of a function in place of its call."""
+    body = recording.bodies.get(function_name)
+    if body is None:
+        body = recording.bodies[function_name] = _read_body(recording, function_name)
+    values = {name: [value] for name, value in zip(body.arguments, inputs, strict=False)}
+    scope = Scope(recording, body.nodes, values)
+    if len(recording.scopes) >= _MAX_DEPTH:
+        raise CaptureFailed(f"the TensorFlow function {function_name!r} calls itself without an end")
+    recording.enter_function(node.name, function_name)
+    try:
+        scope.run(body.order)
+    finally:
+        recording.scopes.pop()
+    return [scope.value(text) for text in body.outputs]
+
+
+def _read_body(recording: Recording, name: str) -> Body:
+    function = recording.functions.get(name)
+    if function is None:
+        raise CaptureFailed(f"the TensorFlow graph calls {name!r}, which it does not define")
+    arguments = [argument.name for argument in function.signature.input_arg]
+    nodes = {item.name: item for item in function.node_def}
+    outputs = [function.ret[argument.name] for argument in function.signature.output_arg]
+    targets = [
+        *(source_of(text)[0] for text in outputs),
+        *(item.name for item in function.node_def if has_effect(item)),
+    ]
+    return Body(arguments=arguments, nodes=nodes, outputs=outputs, order=needed(nodes, targets, arguments))
+
+
+def find_targets(nodes: Sequence[Any]) -> list[str]:
+    """What a graph is for: its updates and what nothing else uses."""
+    used = {source_of(name)[0] for node in nodes for name in node.input if not name.startswith("^")}
+    effects = [node.name for node in nodes if has_effect(node)]
+    trains = any(algorithm_of(node.op) is not None for node in nodes)
+    if trains:
+        # A graph of TensorFlow 1 holds its savers and initialisers too.
+        return [node.name for node in nodes if algorithm_of(node.op) is not None]
+    results = [node.name for node in nodes if node.name not in used and not is_bookkeeping(node)]
+    # A traced function returns identities; whatever else is unused was only looked at for its shape.
+    returned = [name for name in results if _RETURNED.match(name)]
+    return [*(returned or results), *effects]
+
+
+def note_shapes(recording: Recording, nodes: Mapping[str, Any]) -> None:
+    """Shapes of variables that are written before they are read."""
+    for node in nodes.values():
+        if node.op == "ReadVariableOp":
+            shapes = declared_shapes(node, recording.batch)
+            if shapes:
+                handle = source_of(node.input[0])[0]
+                recording.shapes.setdefault(handle, (shapes[0], type_of(node, "dtype") or "fp32"))
+
+
+def _placeholder(recording: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    if "dtype" in node.attr and node.attr["dtype"].type == RESOURCE:
+        return [Value((), "int64", None, None, handle=node.name)]
+    shape = sizes_of(node.attr["shape"].shape, recording.batch, recording.seq) if "shape" in node.attr else None
+    if shape is None or (not shape and "_output_shapes" in node.attr):
+        declared = declared_shapes(node, recording.batch)
+        shape = declared[0] if declared else shape
+    if shape is None:
+        raise CaptureFailed(
+            f"the input {node.name!r} has open dims besides the batch; say the sequence length with --seq, or export the "
+            "graph with fixed sizes"
         )
-        states = [v for v in inputs[1:] if v.shape == first.shape and v.index not in (first.index, gradient.index)]
-        self.updates.setdefault(algorithm, []).append((first, gradient, states))
+    if "shape" in node.attr and any(dim.size < 0 for dim in node.attr["shape"].shape.dim[:1]):
+        recording.is_open = True
+    return [recording.new(shape, type_of(node, "dtype") or "fp32", role="input", name=node.name)]
 
-    def _append_updates(self) -> None:
-        for algorithm, members in self.updates.items():
-            for value, gradient, states in members:
-                self._set_role(value, "parameter")
-                self._set_role(gradient, "gradient")
-                for state in states:
-                    self._set_role(state, "optimizer_state")
-            update = UPDATES[algorithm]
-            numel = sum(value.numel for value, _, _ in members)
-            touched = [v for value, gradient, states in members for v in (value, gradient, *states)]
-            written = [v for value, _, states in members for v in (value, *states)]
-            indices = [
-                tuple(dict.fromkeys(v.index for v in part if v.index is not None)) for part in (touched, written)
-            ]
-            # TensorFlow's Apply kernels are fused: one per variable.
-            self.ops.append(
-                Op(
-                    name=f"optimizer.{algorithm}", kind="optimizer", flop=float(update.flop * numel),
-                    bytes_read=float(update.fused_reads * numel * 4), bytes_written=float(update.fused_writes * numel * 4),
-                    phase="optimizer", reads=indices[0], writes=indices[1], num_kernels=len(members), num_calls=len(members),
-                    attrs={"algorithm": algorithm, "numel": numel, "num_tensors": len(members), "implementation": "fused"},
-                )
-            )  # fmt: skip
 
-    def _set_role(self, value: Value, role: str) -> None:
-        if value.index is not None:
-            self.tensors[value.index] = replace(self.tensors[value.index], role=role)
+def _variable(recording: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    shared = node.attr["shared_name"].s.decode() if "shared_name" in node.attr else ""
+    handle = shared if shared and not shared.startswith("Variable") else node.name
+    shape = sizes_of(node.attr["shape"].shape, recording.batch) or ()
+    dtype = type_of(node, "dtype") or "fp32"
+    value = recording.shape_variable(handle, shape, dtype, node)
+    if node.op == "VarHandleOp":
+        return [Value((), "int64", None, None, handle=handle)]
+    return [Value(value.shape, value.dtype, value.index, None, handle=handle)]
 
-    def graph(self, *, name: str) -> Graph:
-        return Graph(
-            name=name,
-            ops=tuple(self.ops),
-            tensors=mark_kept(self.tensors, self.ops),
-            batch_size=self.batch,
-            mode=tell_mode(self.ops),
-            source="tensorflow",
-            assumptions=tuple(self.assumptions),
+
+def _read(recording: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    return [recording.read_variable(node, inputs[0].handle)] if inputs[0].handle else inputs[:1]
+
+
+def _gather(recording: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    table = recording.variable(inputs[0].handle, node).value if inputs[0].handle else inputs[0]
+    if table is None:
+        raise CaptureFailed(
+            f"the table of the lookup {node.name!r} has no shape in the file; export it with add_shapes=True"
         )
+    return RULES["GatherV2"](recording, node, [table, inputs[1]])
+
+
+def _variable_shape(recording: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    held = recording.variable(inputs[0].handle, node).value if inputs[0].handle else inputs[0]
+    if held is None:
+        raise CaptureFailed(f"the variable of {node.name!r} has no shape in the file; export it with add_shapes=True")
+    return compute_shape(held)
+
+
+def compute_shape(value: Value) -> list[Value]:
+    import numpy as np
+
+    return [Value((len(value.shape),), "int32", None, np.array(value.shape, dtype=np.int32))]
+
+
+def _next(recording: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    """A batch from an input pipeline."""
+    from traincast.capture.tensorflow.nodes import TYPES
+
+    types = [TYPES.get(kind, "fp32") for kind in node.attr["output_types"].list.type]
+    shapes = [sizes_of(shape, recording.batch, recording.seq) for shape in node.attr["output_shapes"].list.shape]
+    recording.is_open = recording.is_open or any(
+        s.dim[:1] and s.dim[0].size < 0 for s in node.attr["output_shapes"].list.shape
+    )
+    if any(shape is None for shape in shapes):
+        raise CaptureFailed(f"the input pipeline {node.name!r} has open dims besides the batch; give it fixed shapes")
+    return [
+        recording.new(shape or (), dtype, role="input", name=f"{node.name}_{number}")
+        for number, (shape, dtype) in enumerate(zip(shapes, types, strict=True))
+    ]
+
+
+_HANDLES: dict[str, Callable[[Recording, Any, list[Value]], list[Value]]] = {
+    "Placeholder": _placeholder, "VariableV2": _variable, "Variable": _variable, "VarHandleOp": _variable,
+    "ReadVariableOp": _read, "ResourceGather": _gather, "VariableShape": _variable_shape, "IteratorGetNext": _next,
+}  # fmt: skip
+"""Nodes that make, read and ask for variables and inputs."""

@@ -15,22 +15,19 @@ from traincast.capture.tensorflow.nodes import (
     TYPES,
     VALUE_LIMIT,
     Value,
-    declared_shapes,
     flag_of,
     ints_of,
-    sizes_of,
     text_of,
     type_of,
 )
 from traincast.capture.tensorflow.numbers import known_numbers, strided_indices
-from traincast.errors import CaptureFailed
 from traincast.spec.graph import Attr
 
 if TYPE_CHECKING:
-    from traincast.capture.tensorflow.reader import Reader
+    from traincast.capture.tensorflow.recording import Recording
 
 
-def _constant(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _constant(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     tensor = node.attr["value"].tensor
     shape = tuple(int(dim.size) for dim in tensor.tensor_shape.dim)
     dtype = TYPES.get(tensor.dtype, "fp32")
@@ -56,34 +53,12 @@ def _numbers(tensor: Any, shape: tuple[int, ...], dtype: str) -> Any:
     return np.array(full[: math.prod(shape)], dtype=kind).reshape(shape)
 
 
-def _placeholder(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
-    shape = sizes_of(node.attr["shape"].shape, reader.batch, node) if "shape" in node.attr else None
-    if shape is None:
-        declared = declared_shapes(node, reader.batch)
-        shape = declared[0] if declared else None
-    if shape is None:
-        raise CaptureFailed(
-            f"the input {node.name!r} has open dims besides the batch; export the graph with fixed sizes"
-        )
-    return [reader.new(shape, type_of(node, "dtype") or "fp32", role="input", name=node.name)]
-
-
-def _variable(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
-    shape = sizes_of(node.attr["shape"].shape, reader.batch, node) or ()
-    dtype = type_of(node, "dtype") or "fp32"
-    # Moving averages and counters are kept, not trained; what an optimizer updates becomes a parameter later.
-    is_state = (
-        re.search(r"moving_|global_step|/Adam|/Momentum|beta\d_power|iter$|learning_rate", node.name) or not shape
-    )
-    return [reader.new(shape, dtype, role="buffer" if is_state else "parameter", name=node.name)]
-
-
 def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(size) for size in np.broadcast_shapes(*shapes))
 
 
-def _pointwise(per_element: int = 1) -> Callable[[Reader, Any, list[Value]], list[Value]]:
-    def rule(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _pointwise(per_element: int = 1) -> Callable[[Recording, Any, list[Value]], list[Value]]:
+    def rule(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
         shape = _broadcast(*(value.shape for value in inputs))
         is_test = node.op in (
             "Equal",
@@ -108,7 +83,7 @@ def _pointwise(per_element: int = 1) -> Callable[[Reader, Any, list[Value]], lis
     return rule
 
 
-def _matmul(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _matmul(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     left, right = inputs[:2]
     first, second = flag_of(node, "transpose_a", "adj_x"), flag_of(node, "transpose_b", "adj_y")
     m, k = (left.shape[-1], left.shape[-2]) if first else left.shape[-2:]
@@ -124,16 +99,17 @@ def _matmul(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
 
 
 def _spatial(node: Any, values: Sequence[int]) -> list[int]:
-    return list(values[2:]) if text_of(node, "data_format", "NHWC") == "NCHW" else list(values[1:-1])
+    return list(values[1:-1]) if text_of(node, "data_format", "NHWC").endswith("C") else list(values[2:])
 
 
 def _channels(node: Any, shape: Sequence[int]) -> int:
-    return shape[1] if text_of(node, "data_format", "NHWC") == "NCHW" else shape[-1]
+    return shape[-1] if text_of(node, "data_format", "NHWC").endswith("C") else shape[1]
 
 
 def _conv_sizes(node: Any, size: Sequence[int], kernel: Sequence[int]) -> tuple[list[int], list[int]]:
-    stride = _spatial(node, ints_of(node, "strides", [1, 1, 1, 1]))
-    dilation = _spatial(node, ints_of(node, "dilations", [1, 1, 1, 1]))
+    ones = [1] * (len(size) + 2)
+    stride = _spatial(node, ints_of(node, "strides", ones))
+    dilation = _spatial(node, ints_of(node, "dilations", ones))
     padding = text_of(node, "padding", "SAME")
     if padding == "EXPLICIT":
         amounts = ints_of(node, "explicit_paddings", [0] * 8)
@@ -146,15 +122,15 @@ def _conv_sizes(node: Any, size: Sequence[int], kernel: Sequence[int]) -> tuple[
 
 
 def _shaped(node: Any, batch: int, size: Sequence[int], channels: int) -> tuple[int, ...]:
-    if text_of(node, "data_format", "NHWC") == "NCHW":
-        return (batch, channels, *size)
-    return (batch, *size, channels)
+    if text_of(node, "data_format", "NHWC").endswith("C"):
+        return (batch, *size, channels)
+    return (batch, channels, *size)
 
 
-def _conv(role: str, *, depthwise: bool = False) -> Callable[[Reader, Any, list[Value]], list[Value]]:
+def _conv(role: str, *, depthwise: bool = False) -> Callable[[Recording, Any, list[Value]], list[Value]]:
     """Conv2D and its two gradients. A filter is (height, width, in, out), or (height, width, in, multiplier)."""
 
-    def rule(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+    def rule(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
         if role == "forward":
             data_shape, filter_shape = inputs[0].shape, inputs[1].shape
         elif role == "grad_input":
@@ -183,20 +159,22 @@ def _conv(role: str, *, depthwise: bool = False) -> Callable[[Reader, Any, list[
             "batch": batch, "in_channels": channels, "out_channels": features, "groups": groups, "in_size": text(in_size),
             "out_size": text(out_size), "kernel": text(kernel), "stride": text(stride), "pass": role,
         }  # fmt: skip
+        if text_of(node, "data_format", "NHWC").endswith("C"):
+            attrs["channels_last"] = True
         reader.emit(node, "conv", flop, attrs, inputs, [output])
         return [output]
 
     return rule
 
 
-def _bias_add(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _bias_add(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     output = reader.new(inputs[0].shape, inputs[0].dtype)
     attrs: dict[str, Attr] = {"function": "bias_add", "numel": output.numel, "num_inputs": 2}
     reader.emit(node, "elementwise", float(output.numel), attrs, inputs, [output])
     return [output]
 
 
-def _bias_gradient(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _bias_gradient(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     channels = _channels(node, inputs[0].shape)
     output = reader.new((channels,), inputs[0].dtype)
     attrs: dict[str, Attr] = {"function": "sum", "rows": channels, "cols": inputs[0].numel // channels}
@@ -204,8 +182,8 @@ def _bias_gradient(reader: Reader, node: Any, inputs: list[Value]) -> list[Value
     return [output]
 
 
-def _batch_norm(*, backward: bool) -> Callable[[Reader, Any, list[Value]], list[Value]]:
-    def rule(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _batch_norm(*, backward: bool) -> Callable[[Recording, Any, list[Value]], list[Value]]:
+    def rule(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
         data = inputs[1] if backward else inputs[0]
         channels = _channels(node, data.shape)
         output = reader.new(data.shape, data.dtype)
@@ -218,8 +196,8 @@ def _batch_norm(*, backward: bool) -> Callable[[Reader, Any, list[Value]], list[
     return rule
 
 
-def _pool(function: str, *, backward: bool) -> Callable[[Reader, Any, list[Value]], list[Value]]:
-    def rule(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _pool(function: str, *, backward: bool) -> Callable[[Recording, Any, list[Value]], list[Value]]:
+    def rule(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
         kernel = _spatial(node, ints_of(node, "ksize", [1, 1, 1, 1]))
         if backward:
             shape = inputs[0].shape if function == "max" else known_numbers(node, inputs[0])
@@ -237,7 +215,7 @@ def _pool(function: str, *, backward: bool) -> Callable[[Reader, Any, list[Value
     return rule
 
 
-def _reduce(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _reduce(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     data = inputs[0]
     axes = (
         {int(axis) % max(1, len(data.shape)) for axis in known_numbers(node, inputs[1])} if len(inputs) > 1 else set()
@@ -254,7 +232,7 @@ def _reduce(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
     return [output]
 
 
-def _softmax(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _softmax(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     data = inputs[0]
     output = reader.new(data.shape, data.dtype)
     columns = data.shape[-1]
@@ -262,16 +240,17 @@ def _softmax(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
     return [output]
 
 
-def _cross_entropy(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _cross_entropy(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     """Loss and gradient come out of one kernel."""
     data = inputs[0]
-    rows, columns = data.shape
+    columns = data.shape[-1]
+    rows = data.numel // max(1, columns)
     loss, gradient = reader.new((rows,), data.dtype), reader.new(data.shape, data.dtype)
     reader.emit(node, "softmax", 7.0 * data.numel, {"rows": rows, "cols": columns}, inputs, [loss, gradient])
     return [loss, gradient]
 
 
-def _reshape(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _reshape(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     data = inputs[0]
     if node.op == "Reshape":
         shape = list(known_numbers(node, inputs[1]))
@@ -290,8 +269,8 @@ def _reshape(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
 
 def _move(
     shape_of: Callable[[Any, list[Value]], Sequence[int]],
-) -> Callable[[Reader, Any, list[Value]], list[Value]]:
-    def rule(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+) -> Callable[[Recording, Any, list[Value]], list[Value]]:
+    def rule(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
         data = [value for value in inputs if value.index is not None] or inputs[:1]
         output = reader.new(shape_of(node, inputs), data[0].dtype)
         attrs: dict[str, Attr] = {"function": node.op.lower(), "numel": output.numel}
@@ -333,7 +312,7 @@ def _strided(node: Any, inputs: list[Value]) -> Sequence[int]:
     return list(pattern[strided_indices(node, inputs)].shape)
 
 
-def _split(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _split(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     axis, data = (inputs[0], inputs[1]) if node.op == "Split" else (inputs[2], inputs[0])
     place = known_numbers(node, axis)[0] % len(data.shape)
     count = int(node.attr["num_split"].i)
@@ -343,7 +322,7 @@ def _split(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
     return outputs
 
 
-def _gather(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _gather(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     table, indices = inputs[:2]
     axis = known_numbers(node, inputs[2])[0] % len(table.shape) if len(inputs) > 2 else 0
     output = reader.new((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]), table.dtype)
@@ -357,7 +336,7 @@ def _gather(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
     return [output]
 
 
-def _segment_sum(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _segment_sum(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     count = known_numbers(node, inputs[2])[0]
     trailing = inputs[0].shape[len(inputs[1].shape) :]
     output = reader.new((count, *trailing), inputs[0].dtype)
@@ -366,7 +345,18 @@ def _segment_sum(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
     return [output]
 
 
-def _fill(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _segment_pool(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    """As many segments as samples: the ids themselves are data."""
+    data = inputs[0]
+    output = reader.new((reader.batch, *data.shape[1:]), data.dtype)
+    reader.assumptions["segments of data are taken as one per sample"] = None
+    rows = inputs[1].numel
+    attrs: dict[str, Attr] = {"rows": rows, "cols": math.prod(data.shape[1:]), "vocab": data.shape[0]}
+    reader.emit(node, "embedding", float(rows * math.prod(data.shape[1:])), attrs, [data], [output])
+    return [output]
+
+
+def _fill(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     is_like = node.op in ("ZerosLike", "OnesLike")
     shape = inputs[0].shape if is_like else known_numbers(node, inputs[0])
     output = reader.new(shape, inputs[0 if is_like else -1].dtype)
@@ -374,26 +364,143 @@ def _fill(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
     return [output]
 
 
-def _random(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _random(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     output = reader.new(known_numbers(node, inputs[0]), type_of(node, "dtype") or "fp32")
     reader.emit(node, "random", float(output.numel), {"numel": output.numel}, [], [output])
     return [output]
 
 
-def _one_hot(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _one_hot(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     output = reader.new((*inputs[0].shape, known_numbers(node, inputs[1])[0]), inputs[-1].dtype)
     reader.emit(node, "index", 0.0, {"function": "one_hot", "numel": output.numel}, inputs[:1], [output])
     return [output]
 
 
-def _add_all(reader: Reader, node: Any, inputs: list[Value]) -> list[Value]:
+def _add_all(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     output = reader.new(inputs[0].shape, inputs[0].dtype)
     attrs: dict[str, Attr] = {"function": "add_n", "numel": output.numel, "num_inputs": len(inputs)}
     reader.emit(node, "elementwise", float(output.numel * max(1, len(inputs) - 1)), attrs, inputs, [output])
     return [output]
 
 
-_Rule = Callable[["Reader", Any, list[Value]], list[Value]]
+def _einsum(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    """Labels of both operands and of the result are batch, of one operand its rows, of none of the result the inner sum."""
+    terms, result = text_of(node, "equation", "").replace(" ", "").split("->")
+    names = terms.split(",")
+    spread = max((len(v.shape) - len(t.replace("...", "")) for t, v in zip(names, inputs, strict=True)), default=0)
+    names = [term.replace("...", "0123456789"[:spread]) for term in names]
+    result = result.replace("...", "0123456789"[:spread])
+    sizes: dict[str, int] = {}
+    for term, value in zip(names, inputs, strict=True):
+        for label, size in zip(term, value.shape, strict=True):
+            sizes[label] = max(sizes.get(label, 1), size)
+    output = reader.new([sizes[label] for label in result], inputs[0].dtype)
+    if len(inputs) != 2:
+        reader.emit(node, "copy", 0.0, {"function": "einsum", "numel": output.numel}, inputs, [output])
+        return [output]
+    left, right = set(names[0]), set(names[1])
+
+    def size_of(labels: set[str]) -> int:
+        return math.prod(sizes[label] for label in labels)
+
+    kept = set(result)
+    batch, inner = size_of(left & right & kept), size_of((left & right) - kept)
+    m, n = size_of(left - right), size_of(right - left)
+    attrs: dict[str, Attr] = {"batch": batch, "m": m, "n": n, "k": inner, "layout": "nn"}
+    reader.emit(node, "matmul", 2.0 * batch * m * n * inner, attrs, inputs, [output])
+    return [output]
+
+
+def _unpack(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    axis, count = int(node.attr["axis"].i), int(node.attr["num"].i)
+    shape = list(inputs[0].shape)
+    del shape[axis]
+    outputs = [reader.new(shape, inputs[0].dtype) for _ in range(count)]
+    reader.emit(node, "copy", 0.0, {"function": "unstack", "numel": inputs[0].numel}, inputs, outputs)
+    return outputs
+
+
+def _key_counter(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    return [Value((1,), "int64"), Value((2,), "int64")]
+
+
+def _like(place: int, kind: str, function: str) -> Callable[[Recording, Any, list[Value]], list[Value]]:
+    """One pass over an input, with a result of its shape."""
+
+    def rule(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+        output = reader.new(inputs[place].shape, inputs[place].dtype)
+        attrs: dict[str, Attr] = {"function": function, "numel": output.numel}
+        reader.emit(node, kind, float(output.numel) if kind != "copy" else 0.0, attrs, [inputs[place]], [output])
+        return [output]
+
+    return rule
+
+
+def _resize(*, backward: bool) -> Callable[[Recording, Any, list[Value]], list[Value]]:
+    def rule(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+        data = inputs[0]
+        if backward:
+            shape = inputs[1].shape if node.op.startswith("ResizeBi") else None
+            sizes = shape[1:3] if shape else known_numbers(node, inputs[1])
+        else:
+            sizes = known_numbers(node, inputs[1])
+        output = reader.new((data.shape[0], *sizes, data.shape[3]), data.dtype)
+        taps = {"N": 1, "B": 8}[node.op.removeprefix("Resize")[0]]
+        attrs: dict[str, Attr] = {"function": "interpolate", "numel": output.numel}
+        reader.emit(node, "index", float(taps * max(output.numel, data.numel)), attrs, [data], [output])
+        return [output]
+
+    return rule
+
+
+def _cumulative(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    data = inputs[0]
+    output = reader.new(data.shape, data.dtype)
+    columns = data.shape[known_numbers(node, inputs[1])[0]] if data.shape else 1
+    attrs: dict[str, Attr] = {"function": node.op.lower(), "rows": data.numel // max(1, columns), "cols": columns}
+    reader.emit(node, "reduce", float(data.numel), attrs, [data], [output])
+    return [output]
+
+
+def _unique(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    """Which values are different is data: all of them."""
+    data = inputs[0]
+    reader.assumptions["unknown values are taken as all different where the program asked for the different ones"] = (
+        None
+    )
+    outputs = [reader.new(data.shape, data.dtype), reader.new(data.shape, "int32"), reader.new(data.shape, "int32")]
+    rows, columns = 1, max(1, data.numel)
+    flop = data.numel * max(1.0, math.log2(max(2, columns)))
+    reader.emit(node, "sort", flop, {"rows": rows, "cols": columns}, [data], outputs)
+    return outputs
+
+
+def _top_k(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    data = inputs[0]
+    count = known_numbers(node, inputs[1])[0]
+    columns = data.shape[-1]
+    outputs = [reader.new((*data.shape[:-1], count), dtype) for dtype in (data.dtype, "int32")]
+    flop = data.numel * max(1.0, math.log2(max(2, columns)))
+    reader.emit(node, "sort", flop, {"rows": data.numel // columns, "cols": columns}, [data], outputs)
+    return outputs
+
+
+def _gather_nd(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    table, places = inputs
+    output = reader.new((*places.shape[:-1], *table.shape[places.shape[-1] :]), table.dtype)
+    size = reader.tensors[output.index or 0].num_bytes
+    reader.emit(node, "index", 0.0, {"function": "gather_nd", "numel": output.numel}, inputs, [output], bytes_read=size)
+    return [output]
+
+
+def _scatter_nd(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
+    adds = node.op in ("TensorScatterUpdate", "TensorScatterAdd")
+    output = reader.new(inputs[0].shape if adds else known_numbers(node, inputs[2]), inputs[2 if adds else 1].dtype)
+    reader.emit(node, "index", 0.0, {"function": "scatter", "numel": output.numel}, inputs[:2], [output])
+    return [output]
+
+
+_Rule = Callable[["Recording", Any, list[Value]], list[Value]]
 
 
 def _table(names: str, rule: _Rule) -> dict[str, _Rule]:
@@ -402,12 +509,11 @@ def _table(names: str, rule: _Rule) -> dict[str, _Rule]:
 
 RULES: dict[str, _Rule] = {
     "Const": _constant,
-    **_table("Placeholder", _placeholder),
-    **_table("VariableV2 Variable VarHandleOp", _variable),
     **_table("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3", _matmul),
-    **_table("Conv2D", _conv("forward")),
-    **_table("Conv2DBackpropInput", _conv("grad_input")),
-    **_table("Conv2DBackpropFilter", _conv("grad_weight")),
+    "Einsum": _einsum,
+    **_table("Conv2D Conv3D", _conv("forward")),
+    **_table("Conv2DBackpropInput Conv3DBackpropInputV2", _conv("grad_input")),
+    **_table("Conv2DBackpropFilter Conv3DBackpropFilterV2", _conv("grad_weight")),
     **_table("DepthwiseConv2dNative", _conv("forward", depthwise=True)),
     **_table("DepthwiseConv2dNativeBackpropInput", _conv("grad_input", depthwise=True)),
     **_table("DepthwiseConv2dNativeBackpropFilter", _conv("grad_weight", depthwise=True)),
@@ -415,19 +521,20 @@ RULES: dict[str, _Rule] = {
     **_table("BiasAddGrad", _bias_gradient),
     **_table("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3", _batch_norm(backward=False)),
     **_table("FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3", _batch_norm(backward=True)),
-    **_table("MaxPool", _pool("max", backward=False)),
-    **_table("MaxPoolGrad", _pool("max", backward=True)),
-    **_table("AvgPool", _pool("avg", backward=False)),
-    **_table("AvgPoolGrad", _pool("avg", backward=True)),
+    **_table("MaxPool MaxPool3D", _pool("max", backward=False)),
+    **_table("MaxPoolGrad MaxPool3DGrad", _pool("max", backward=True)),
+    **_table("AvgPool AvgPool3D", _pool("avg", backward=False)),
+    **_table("AvgPoolGrad AvgPool3DGrad", _pool("avg", backward=True)),
     **_table(
         "Add AddV2 Sub Mul RealDiv Div DivNoNan Maximum Minimum SquaredDifference Neg Abs Sign Square Floor Ceil Round FloorDiv "
         "FloorMod Relu Relu6 ReluGrad Relu6Grad LeakyRelu LeakyReluGrad Cast Equal NotEqual Less LessEqual Greater GreaterEqual "
-        "LogicalAnd LogicalOr LogicalNot Select SelectV2 Reciprocal ClipByValue",
+        "LogicalAnd LogicalOr LogicalNot Select SelectV2 Reciprocal ClipByValue IsFinite IsNan Rint Sign MulNoNan InvGrad "
+        "ReciprocalGrad SeluGrad Mod ClipByValue BitwiseAnd Conj Real Imag",
         _pointwise(),
     ),
     **_table(
-        "Exp Log Log1p Expm1 Tanh TanhGrad Sigmoid SigmoidGrad Sqrt SqrtGrad Rsqrt RsqrtGrad Pow Erf Elu EluGrad Selu Softplus "
-        "SoftplusGrad Sin Cos",
+        "Exp Log Log1p Expm1 Tanh TanhGrad Sigmoid SigmoidGrad Sqrt SqrtGrad Rsqrt RsqrtGrad Pow Erf Erfc Erfinv Elu EluGrad "
+        "Selu Softplus SoftplusGrad Sin Cos Xlogy Xdivy Xlog1py Atan2 Tan Softsign SoftsignGrad",
         _pointwise(4),
     ),
     "AddN": _add_all,
@@ -449,8 +556,27 @@ RULES: dict[str, _Rule] = {
     **_table("Split SplitV", _split),
     **_table("Gather GatherV2 ResourceGather", _gather),
     **_table("UnsortedSegmentSum", _segment_sum),
+    **_table("SegmentSum SegmentMean SparseSegmentSum SparseSegmentMean", _segment_pool),
     **_table("Fill ZerosLike OnesLike", _fill),
-    **_table("RandomUniform RandomStandardNormal TruncatedNormal", _random),
+    **_table(
+        "RandomUniform RandomStandardNormal TruncatedNormal RandomUniformInt StatelessRandomUniform StatelessRandomUniformV2 "
+        "StatelessRandomNormalV2 StatelessTruncatedNormalV2 StatelessRandomUniformIntV2 StatelessRandomUniformFullIntV2",
+        _random,
+    ),
+    **_table("StatelessRandomGetKeyCounter", _key_counter),
+    "StatelessRandomGetAlg": lambda reader, node, inputs: [Value((), "int32")],
+    "Unpack": _unpack,
+    **_table("Cumsum Cumprod", _cumulative),
+    "ReverseV2": _like(0, "copy", "reverse"),
+    "MatrixBandPart": _like(0, "copy", "band"),
+    "MatrixSetDiagV3": _like(0, "copy", "diagonal"),
+    "Roll": _like(0, "copy", "roll"),
+    **_table("ResizeBilinear ResizeNearestNeighbor ResizeBicubic", _resize(backward=False)),
+    **_table("ResizeBilinearGrad ResizeNearestNeighborGrad ResizeBicubicGrad", _resize(backward=True)),
+    **_table("TopKV2 TopK", _top_k),
+    **_table("Unique UniqueV2 UniqueWithCounts", _unique),
+    "GatherNd": _gather_nd,
+    **_table("ScatterNd TensorScatterUpdate TensorScatterAdd", _scatter_nd),
     "OneHot": _one_hot,
 }
 """Every TensorFlow operation that becomes work, or a tensor."""

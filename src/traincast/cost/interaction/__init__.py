@@ -7,6 +7,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -102,6 +103,8 @@ def _one_hot(places: Places, size: int) -> Array:
 class Interacting:
     """Any cost model, with each task scaled by what its neighbours do to it."""
 
+    source: ClassVar[str] = "interaction"
+    """What a forecast says of who answered."""
     base: CostModel
     network: Network
 

@@ -16,7 +16,6 @@ from traincast.schedule.kernels import (
     blocks,
     embedding,
     ends,
-    head,
     heaps,
     nodes,
     order,
@@ -24,38 +23,34 @@ from traincast.schedule.kernels import (
     program,
     queue,
     reserve,
+    shadow,
     trees,
     turns,
 )
 from traincast.schedule.kernels.embedding import FOUND, IMPOSSIBLE, LOST
 from traincast.schedule.kernels.nodes import BITS
-from traincast.schedule.kernels.order import BY_LEVEL, BY_REMAINING, BY_SERVICE
+from traincast.schedule.kernels.order import BY_LEVEL, BY_REMAINING, BY_SCORE, BY_SERVICE
 from traincast.schedule.kernels.preempt import DISTURB
-from traincast.schedule.kernels.turns import DIVIDE, DRAW, TICK
 
 __all__ = [
     "BITS",
     "BY_LEVEL",
     "BY_REMAINING",
+    "BY_SCORE",
     "BY_SERVICE",
     "DISTURB",
-    "DIVIDE",
-    "DRAW",
     "FOUND",
     "IMPOSSIBLE",
     "LOST",
-    "TICK",
     "compiled",
     "interpreted",
 ]
 
 Loops = dict[str, Callable[..., Any]]
-_MODULES = (heaps, trees, nodes, ends, head, queue, reserve, order, preempt, turns, program, blocks, embedding)
+_MODULES = (heaps, trees, nodes, ends, shadow, reserve, queue, order, preempt, turns, program, blocks, embedding)
 _UNGUARDED = (program.__name__, blocks.__name__, embedding.__name__)
 _LOOPS = (
-    "run_head",
     "run_queue",
-    "run_conservative",
     "run_preemptive",
     "run_turns",
     "fill_in_order",

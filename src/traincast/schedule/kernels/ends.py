@@ -4,7 +4,17 @@ Every question and change costs the logarithm of the number of running jobs. Arr
 stands for "no job" and stays 0 in `total`.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Ends(NamedTuple):
+    at: Any
+    gpus: Any
+    lower: Any
+    upper: Any
+    total: Any
+    root: Any
+    path: Any
 
 
 def weight_of(job: int) -> int:
@@ -25,7 +35,14 @@ def hang(lower: Any, upper: Any, root: Any, parent: int, side: int, job: int) ->
         upper[parent] = job
 
 
-def add_end(job: int, ends: Any, gpus: Any, lower: Any, upper: Any, total: Any, root: Any, path: Any) -> None:
+def add_end(job: int, tree: Ends) -> None:
+    ends = tree.at
+    gpus = tree.gpus
+    lower = tree.lower
+    upper = tree.upper
+    total = tree.total
+    root = tree.root
+    path = tree.path
     parent = -1
     side = 0
     at = root[0]
@@ -69,7 +86,13 @@ def add_end(job: int, ends: Any, gpus: Any, lower: Any, upper: Any, total: Any, 
     total[job] = gpus[job] + total[lower[job]] + total[upper[job]]
 
 
-def drop_end(job: int, ends: Any, gpus: Any, lower: Any, upper: Any, total: Any, root: Any) -> None:
+def drop_end(job: int, tree: Ends) -> None:
+    ends = tree.at
+    gpus = tree.gpus
+    lower = tree.lower
+    upper = tree.upper
+    total = tree.total
+    root = tree.root
     parent = -1
     side = 0
     at = root[0]
@@ -96,8 +119,13 @@ def drop_end(job: int, ends: Any, gpus: Any, lower: Any, upper: Any, total: Any,
     hang(lower, upper, root, parent, side, left if left >= 0 else right)
 
 
-def first_room(need: float, room: float, gpus: Any, lower: Any, upper: Any, total: Any, root: Any) -> int:
+def first_room(need: float, room: float, tree: Ends) -> int:
     """The job with whose end at least `need` GPUs are free, if `room` are free now; -1 if they never are."""
+    gpus = tree.gpus
+    lower = tree.lower
+    upper = tree.upper
+    total = tree.total
+    root = tree.root
     at: int = root[0]
     while at >= 0:
         if lower[at] >= 0 and room + total[lower[at]] >= need:
@@ -110,8 +138,14 @@ def first_room(need: float, room: float, gpus: Any, lower: Any, upper: Any, tota
     return -1
 
 
-def room_by(until: float, ends: Any, gpus: Any, lower: Any, upper: Any, total: Any, root: Any) -> int:
+def room_by(until: float, tree: Ends) -> int:
     """GPUs that come free by then."""
+    ends = tree.at
+    gpus = tree.gpus
+    lower = tree.lower
+    upper = tree.upper
+    total = tree.total
+    root = tree.root
     room = 0
     at = root[0]
     while at >= 0:

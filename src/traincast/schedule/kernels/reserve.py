@@ -1,110 +1,100 @@
-"""The loop of conservative backfill: at every event all waiting jobs get reservations anew, in order of submission."""
+"""Conservative backfill by count: at every event all waiting jobs get reservations anew, in order of submission."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from traincast.schedule.kernels.heaps import drop_top, push
-from traincast.schedule.kernels.nodes import fits, shift, take
-
-BIG = 1e300
+from traincast.schedule.kernels.heaps import push
+from traincast.schedule.kernels.nodes import fits, take
 
 
-def run_conservative(
-    submit: Any,
-    gpus: Any,
-    duration: Any,
-    estimate: Any,
-    waiting: Any,
-    heap_keys: Any,
-    heap_jobs: Any,
-    heap_size: Any,
-    free: Any,
-    bits: Any,
-    words: int,
-    state: Any,
-    width: int,
-    held: Any,
-    chain: Any,
-    last: Any,
-    run_ends: Any,
-    run_gpus: Any,
-    times: Any,
-    room: Any,
-    start: Any,
-    end: Any,
-) -> int:
-    """`times` and `room` are free GPUs over future time as steps; running jobs stand sorted by (believed end, GPUs)."""
-    count = len(submit)
-    cursor = 0
-    passes = 0
-    num_waiting = 0
-    num_running = 0
-    while cursor < count or heap_size[0] > 0:
-        now = BIG
-        if heap_size[0] > 0:
-            now = heap_keys[0]
-        if cursor < count and submit[cursor] < now:
-            now = submit[cursor]
-        while heap_size[0] > 0 and heap_keys[0] == now:
-            job = heap_jobs[0]
-            drop_top(heap_keys, heap_jobs, 0, heap_size, 0)
-            shift(job, gpus[job], 1, free, bits, words, state, width, held, chain, last)
-            end[job] = now
-            at = place_in(run_ends, run_gpus, num_running, start[job] + estimate[job], gpus[job])
-            num_running -= 1
-            for spot in range(at, num_running):
-                run_ends[spot] = run_ends[spot + 1]
-                run_gpus[spot] = run_gpus[spot + 1]
-        while cursor < count and submit[cursor] == now:
-            if start[cursor] > -2.0:
-                waiting[num_waiting] = cursor
-                num_waiting += 1
-            cursor += 1
-        passes += 1
-        if num_waiting == 0 or state[0] == 0:
-            continue
-        steps = 1
-        times[0] = now
-        room[0] = state[0]
-        for at in range(num_running):
-            ends = run_ends[at] if run_ends[at] > now else now
-            if ends == times[steps - 1]:
-                room[steps - 1] += run_gpus[at]
-            else:
-                times[steps] = ends
-                room[steps] = room[steps - 1] + run_gpus[at]
-                steps += 1
-        kept = 0
-        looked_at = 0
-        while looked_at < num_waiting and room[0] > 0:
-            job = waiting[looked_at]
-            looked_at += 1
-            need = gpus[job]
-            lasts = estimate[job] if estimate[job] > 0.0 else 0.0
-            begin = first_gap(times, room, steps, need, lasts)
-            starts_now = begin < steps and times[begin] <= now
-            if begin < steps:
-                steps = reserve(times, room, steps, begin, need, times[begin] + lasts)
-            if starts_now and fits(need, state, width):
-                take(job, need, free, bits, words, state, width, held, chain, last)
-                start[job] = now
-                push(heap_keys, heap_jobs, 0, heap_size, 0, now + duration[job], job)
-                ends = now + estimate[job]
-                at = place_in(run_ends, run_gpus, num_running, ends, need)
-                for spot in range(num_running, at, -1):
-                    run_ends[spot] = run_ends[spot - 1]
-                    run_gpus[spot] = run_gpus[spot - 1]
-                run_ends[at] = ends
-                run_gpus[at] = need
-                num_running += 1
-            else:
-                waiting[kept] = job
-                kept += 1
-        if kept < looked_at:
-            for at in range(looked_at, num_waiting):
-                waiting[kept] = waiting[at]
-                kept += 1
-            num_waiting = kept
-    return passes
+class Profile(NamedTuple):
+    """Waiting jobs in order, running jobs sorted by (believed end, GPUs), and free GPUs over future time as steps."""
+
+    waiting: Any
+    run_ends: Any
+    run_gpus: Any
+    times: Any
+    room: Any
+
+
+def begin_one(job: int, now: float, record: int, jobs: Any, nodes: Any, desk: Any) -> None:
+    """A job that has been given its nodes."""
+    jobs.start[job] = now
+    push(desk.end_keys, desk.end_jobs, 0, desk.end_size, 0, now + jobs.duration[job], job)
+    if record == 1 and nodes.width > 0:
+        at = desk.place_first[job]
+        node = nodes.held[job]
+        while node >= 0:
+            desk.place_nodes[at] = node
+            at += 1
+            node = nodes.chain[node]
+        desk.place_nodes[at] = nodes.last[job]
+
+
+def forget_end(ends: float, need: int, profile: Profile, counts: Any) -> None:
+    at = place_in(profile.run_ends, profile.run_gpus, counts[3], ends, need)
+    counts[3] -= 1
+    for spot in range(at, counts[3]):
+        profile.run_ends[spot] = profile.run_ends[spot + 1]
+        profile.run_gpus[spot] = profile.run_gpus[spot + 1]
+
+
+def note_end(ends: float, need: int, profile: Profile, counts: Any) -> None:
+    at = place_in(profile.run_ends, profile.run_gpus, counts[3], ends, need)
+    for spot in range(counts[3], at, -1):
+        profile.run_ends[spot] = profile.run_ends[spot - 1]
+        profile.run_gpus[spot] = profile.run_gpus[spot - 1]
+    profile.run_ends[at] = ends
+    profile.run_gpus[at] = need
+    counts[3] += 1
+
+
+def lay_steps(now: float, free: int, num_running: int, profile: Profile) -> int:
+    """Free GPUs over time as running jobs are believed to end; the answer is the number of steps."""
+    times = profile.times
+    room = profile.room
+    steps = 1
+    times[0] = now
+    room[0] = free
+    for at in range(num_running):
+        ends = profile.run_ends[at] if profile.run_ends[at] > now else now
+        if ends == times[steps - 1]:
+            room[steps - 1] += profile.run_gpus[at]
+        else:
+            times[steps] = ends
+            room[steps] = room[steps - 1] + profile.run_gpus[at]
+            steps += 1
+    return steps
+
+
+def pass_conservative(now: float, record: int, jobs: Any, nodes: Any, profile: Profile, desk: Any) -> None:
+    counts = desk.counts
+    waiting = profile.waiting
+    times = profile.times
+    room = profile.room
+    steps = lay_steps(now, nodes.hist[0], counts[3], profile)
+    kept = 0
+    looked_at = 0
+    while looked_at < counts[2] and room[0] > 0:
+        job = waiting[looked_at]
+        looked_at += 1
+        need = jobs.gpus[job]
+        lasts = jobs.estimate[job] if jobs.estimate[job] > 0.0 else 0.0
+        begin = first_gap(times, room, steps, need, lasts)
+        starts_now = begin < steps and times[begin] <= now
+        if begin < steps:
+            steps = reserve(times, room, steps, begin, need, times[begin] + lasts)
+        if starts_now and fits(need, nodes.hist, nodes.width):
+            take(job, need, nodes)
+            begin_one(job, now, record, jobs, nodes, desk)
+            note_end(now + jobs.estimate[job], need, profile, counts)
+        else:
+            waiting[kept] = job
+            kept += 1
+    if kept < looked_at:
+        for at in range(looked_at, counts[2]):
+            waiting[kept] = waiting[at]
+            kept += 1
+        counts[2] = kept
 
 
 def place_in(run_ends: Any, run_gpus: Any, num_running: int, ends: float, need: int) -> int:

@@ -1,207 +1,238 @@
 """The loop of time-sharing in rounds, from one division of shares to the next."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
-FINISHED, DIVIDE, DRAW = 0, 1, 2
+FINISHED, DIVIDE, DRAW, FLUSH = 0, 1, 2, 3
 TICK = 2.3e-16
 """The clock moves on at least by this part of itself."""
+CURSOR, ACTIVE, STALE, ROUNDS, ENDED, ORDERS, LOGGED = 0, 1, 2, 3, 4, 5, 6
+"""Places in `Desk.counts`: next arrival, active jobs, whether shares are out of date, rounds, jobs that ended, next order of
+the types, turns in the log."""
 
 
-def run_turns(
-    num_types: int,
-    round_s: float,
-    min_reset_s: float,
-    whole_steps: int,
-    leftovers: int,
-    max_failures: int,
-    shuffled: int,
-    submit: Any,
-    gpus: Any,
-    rates: Any,
-    capacity: Any,
-    refused: Any,
-    left: Any,
-    time_run: Any,
-    deficit: Any,
-    share: Any,
-    start: Any,
-    end: Any,
-    run_s: Any,
-    gpu_s: Any,
-    pool_gpu_s: Any,
-    preemptions: Any,
-    failed: Any,
-    dropped: Any,
-    active: Any,
-    ran_in: Any,
-    taken_in: Any,
-    line: Any,
-    urgency: Any,
-    turn_jobs: Any,
-    turn_types: Any,
-    type_orders: Any,
-    clock: Any,
-    counts: Any,
-) -> int:
-    """Until shares must be divided anew (DIVIDE), orders of the types are used up (DRAW) or nothing is left (FINISHED).
+class Rules(NamedTuple):
+    num_types: int
+    round_s: float
+    min_reset_s: float
+    whole_steps: int
+    leftovers: int
+    max_failures: int
+    shuffled: int
+    until_s: float
+    record: int
 
-    `clock` = (now, last division); `counts` = (next arrival, active jobs, stale, rounds, ended, next order of types). Entries
-    of (job, type) lie job by job.
-    """
-    count = len(submit)
-    now = clock[0]
-    cursor = counts[0]
-    num_active = counts[1]
-    stale = counts[2]
-    num_rounds = counts[3]
-    answer = -1
-    while answer < 0:
-        while cursor < count and submit[cursor] <= now:
-            if refused[cursor] == 1:
-                counts[4] += 1
-            else:
-                active[num_active] = cursor
-                num_active += 1
-                stale = 1
-            cursor += 1
-        if num_active == 0:
-            if cursor == count:
-                answer = FINISHED
-            else:
-                now = submit[cursor]
+
+class Shares(NamedTuple):
+    """Columns by job; those of (job, type) lie job by job."""
+
+    submit: Any
+    gpus: Any
+    rates: Any
+    capacity: Any
+    refused: Any
+    cost_s: Any
+    left: Any
+    time_run: Any
+    deficit: Any
+    share: Any
+
+
+class Became(NamedTuple):
+    start: Any
+    end: Any
+    run_s: Any
+    gpu_s: Any
+    lost_gpu_s: Any
+    pool_gpu_s: Any
+    preemptions: Any
+    failed: Any
+    dropped: Any
+
+
+class Desk(NamedTuple):
+    """Working room. `clock` = (now, last division)."""
+
+    active: Any
+    ran_in: Any
+    ran_on: Any
+    taken_in: Any
+    line: Any
+    urgency: Any
+    turn_jobs: Any
+    turn_types: Any
+    log_jobs: Any
+    log_types: Any
+    log_spans: Any
+    clock: Any
+    counts: Any
+
+
+def run_turns(rules: Rules, jobs: Shares, out: Became, desk: Desk, type_orders: Any) -> int:
+    """Until shares must be divided anew (DIVIDE), orders of the types are used up (DRAW), the log is full (FLUSH) or
+    nothing is left (FINISHED)."""
+    count = len(jobs.submit)
+    counts = desk.counts
+    clock = desk.clock
+    while clock[0] < rules.until_s:
+        admit(jobs, desk)
+        if counts[ACTIVE] == 0:
+            if counts[CURSOR] == count:
+                return FINISHED
+            clock[0] = jobs.submit[counts[CURSOR]]
             continue
-        if stale == 1 and (now - clock[1] >= min_reset_s or clock[1] == 0.0):
-            for at in range(num_active):
-                for entry in range(active[at] * num_types, (active[at] + 1) * num_types):
-                    deficit[entry] += share[entry] * (now - clock[1]) - (time_run[entry] - round_s / 2)
-                    time_run[entry] = round_s / 2
-            clock[1] = now
-            stale = 0
-            answer = DIVIDE
-            continue
-        if shuffled == 1 and (counts[5] + 1) * num_types > len(type_orders):
-            answer = DRAW
-            continue
+        if counts[STALE] == 1 and (clock[0] - clock[1] >= rules.min_reset_s or clock[1] == 0.0):
+            settle_accounts(rules, jobs, desk)
+            return DIVIDE
+        if rules.shuffled == 1 and (counts[ORDERS] + 1) * rules.num_types > len(type_orders):
+            return DRAW
+        if rules.record == 1 and counts[LOGGED] + counts[ACTIVE] > len(desk.log_jobs):
+            return FLUSH
         num_turns = 0
-        for place in range(counts[5] * num_types, (counts[5] + 1) * num_types):
-            kind = type_orders[place]
-            if capacity[kind] > 0:
-                num_turns = grant(
-                    kind, num_types, num_active, num_turns, num_rounds + 1, capacity[kind], leftovers, gpus, rates, time_run,
-                    deficit, share, active, taken_in, line, urgency, turn_jobs, turn_types,
-                )  # fmt: skip
-        counts[5] += shuffled
+        for place in range(counts[ORDERS] * rules.num_types, (counts[ORDERS] + 1) * rules.num_types):
+            if jobs.capacity[type_orders[place]] > 0:
+                num_turns = grant(type_orders[place], num_turns, rules, jobs, desk)
+        counts[ORDERS] += rules.shuffled
         if num_turns == 0:
             soonest = math.inf
-            if cursor < count:
-                soonest = submit[cursor]
-            if stale == 1:
-                soonest = min(soonest, clock[1] + min_reset_s)
+            if counts[CURSOR] < count:
+                soonest = jobs.submit[counts[CURSOR]]
+            if counts[STALE] == 1:
+                soonest = min(soonest, clock[1] + rules.min_reset_s)
             if soonest == math.inf:
-                answer = FINISHED
-            else:
-                now = max(soonest, now * (1.0 + TICK))
+                return FINISHED
+            clock[0] = max(soonest, clock[0] * (1.0 + TICK))
             continue
-        num_rounds += 1
-        round_end = now if whole_steps == 1 else now + round_s
-        num_over = 0
+        counts[ROUNDS] += 1
+        round_end = clock[0] if rules.whole_steps == 1 else clock[0] + rules.round_s
         for turn in range(num_turns):
-            job = turn_jobs[turn]
-            kind = turn_types[turn]
-            rate = rates[job * num_types + kind]
-            steps = rate * round_s
-            if whole_steps == 1:
-                steps = math.floor(steps) * 1.0
-            steps = min(steps, left[job])
-            finish = now + steps / rate
-            ran_in[job] = num_rounds
-            if whole_steps == 1:
+            finish = run_turn(desk.turn_jobs[turn], desk.turn_types[turn], rules, jobs, out, desk)
+            if rules.whole_steps == 1:
                 round_end = max(round_end, finish)
-                if steps < gpus[job]:
-                    failed[job] += 1
-                    stale = 1
-                    if failed[job] >= max_failures:
-                        dropped[job] = steps
-                        ran_in[job] = -2
-                        num_over += 1
-                    continue
-                failed[job] = 0
-            spent = finish - now
-            left[job] -= steps
-            if left[job] <= 1e-9:
-                end[job] = finish
-                ran_in[job] = -2
-                num_over += 1
-            time_run[job * num_types + kind] += spent
-            run_s[job] += spent
-            gpu_s[job] += spent * gpus[job]
-            pool_gpu_s[kind] += spent * gpus[job]
-            if start[job] < 0.0:
-                start[job] = now
-        kept = 0
-        for at in range(num_active):
-            job = active[at]
-            if ran_in[job] == num_rounds - 1:
-                preemptions[job] += 1
-            if ran_in[job] != -2:
-                active[kept] = job
-                kept += 1
-        num_active = kept
-        if num_over > 0:
-            stale = 1
-            counts[4] += num_over
-        now = round_end
-    clock[0] = now
-    counts[0] = cursor
-    counts[1] = num_active
-    counts[2] = stale
-    counts[3] = num_rounds
-    return answer
+        close_round(rules, jobs, out, desk)
+        clock[0] = round_end
+    return FINISHED
 
 
-def grant(
-    kind: int,
-    num_types: int,
-    num_active: int,
-    num_turns: int,
-    this_round: int,
-    free: int,
-    leftovers: int,
-    gpus: Any,
-    rates: Any,
-    time_run: Any,
-    deficit: Any,
-    share: Any,
-    active: Any,
-    taken_in: Any,
-    line: Any,
-    urgency: Any,
-    turn_jobs: Any,
-    turn_types: Any,
-) -> int:
+def admit(jobs: Shares, desk: Desk) -> None:
+    counts = desk.counts
+    while counts[CURSOR] < len(jobs.submit) and jobs.submit[counts[CURSOR]] <= desk.clock[0]:
+        if jobs.refused[counts[CURSOR]] == 1:
+            counts[ENDED] += 1
+        else:
+            desk.active[counts[ACTIVE]] = counts[CURSOR]
+            counts[ACTIVE] += 1
+            counts[STALE] = 1
+        counts[CURSOR] += 1
+
+
+def settle_accounts(rules: Rules, jobs: Shares, desk: Desk) -> None:
+    """What jobs were owed and did not get is kept when shares are divided anew."""
+    now = desk.clock[0]
+    for at in range(desk.counts[ACTIVE]):
+        for entry in range(desk.active[at] * rules.num_types, (desk.active[at] + 1) * rules.num_types):
+            jobs.deficit[entry] += jobs.share[entry] * (now - desk.clock[1]) - (
+                jobs.time_run[entry] - rules.round_s / 2
+            )
+            jobs.time_run[entry] = rules.round_s / 2
+    desk.clock[1] = now
+    desk.counts[STALE] = 0
+
+
+def run_turn(job: int, kind: int, rules: Rules, jobs: Shares, out: Became, desk: Desk) -> float:
+    """One job for one round on one type; the answer is when it is through."""
+    now = desk.clock[0]
+    rate = jobs.rates[job * rules.num_types + kind]
+    steps = rate * min(rules.round_s, rules.until_s - now)
+    if rules.whole_steps == 1:
+        steps = math.floor(steps) * 1.0
+    if desk.ran_in[job] == desk.counts[ROUNDS] - 1 and desk.ran_on[job] != kind:
+        stop_for(job, jobs.rates[job * rules.num_types + desk.ran_on[job]], jobs, out)
+    steps = min(steps, jobs.left[job])
+    finish: float = now + steps / rate
+    desk.ran_in[job] = desk.counts[ROUNDS]
+    desk.ran_on[job] = kind
+    if rules.whole_steps == 1:
+        if steps < jobs.gpus[job]:
+            out.failed[job] += 1
+            desk.counts[STALE] = 1
+            if out.failed[job] >= rules.max_failures:
+                out.dropped[job] = steps
+                desk.ran_in[job] = -2
+            return finish
+        out.failed[job] = 0
+    spent = finish - now
+    jobs.left[job] -= steps
+    if jobs.left[job] <= 1e-9:
+        out.end[job] = finish
+        desk.ran_in[job] = -2
+    jobs.time_run[job * rules.num_types + kind] += spent
+    out.run_s[job] += spent
+    out.gpu_s[job] += spent * jobs.gpus[job]
+    out.pool_gpu_s[kind] += spent * jobs.gpus[job]
+    if out.start[job] < 0.0:
+        out.start[job] = now
+    if rules.record == 1:
+        at = desk.counts[LOGGED]
+        desk.log_jobs[at] = job
+        desk.log_types[at] = kind
+        desk.log_spans[2 * at] = now
+        desk.log_spans[2 * at + 1] = finish
+        desk.counts[LOGGED] += 1
+    return finish
+
+
+def stop_for(job: int, rate: float, jobs: Shares, out: Became) -> None:
+    """A job that loses its GPUs, or is moved to another type, repeats what its interruption costs."""
+    out.preemptions[job] += 1
+    jobs.left[job] += jobs.cost_s[job] * rate
+    out.lost_gpu_s[job] += jobs.cost_s[job] * jobs.gpus[job]
+
+
+def close_round(rules: Rules, jobs: Shares, out: Became, desk: Desk) -> None:
+    """Count those who ran before and not now, and let those go who ended."""
+    counts = desk.counts
+    kept = 0
+    for at in range(counts[ACTIVE]):
+        job = desk.active[at]
+        if desk.ran_in[job] == counts[ROUNDS] - 1:
+            stop_for(job, jobs.rates[job * rules.num_types + desk.ran_on[job]], jobs, out)
+        if desk.ran_in[job] != -2:
+            desk.active[kept] = job
+            kept += 1
+    if kept < counts[ACTIVE]:
+        counts[STALE] = 1
+        counts[ENDED] += counts[ACTIVE] - kept
+    counts[ACTIVE] = kept
+
+
+def grant(kind: int, num_turns: int, rules: Rules, jobs: Shares, desk: Desk) -> int:
     """The GPUs of one type to those who wait longest for their share of it: a heap that is emptied until none is free."""
     size = 0
-    for at in range(num_active):
-        job = active[at]
-        entry = job * num_types + kind
-        if taken_in[job] == this_round or rates[entry] <= 0.0 or (leftovers == 0 and share[entry] <= 0.0):
+    free = jobs.capacity[kind]
+    this_round = desk.counts[ROUNDS] + 1
+    line = desk.line
+    for at in range(desk.counts[ACTIVE]):
+        job = desk.active[at]
+        entry = job * rules.num_types + kind
+        owed = jobs.share[entry] > 0.0 or rules.leftovers == 1
+        if desk.taken_in[job] == this_round or jobs.rates[entry] <= 0.0 or not owed:
             continue
-        urgency[job] = share[entry] / time_run[entry]
+        desk.urgency[job] = jobs.share[entry] / jobs.time_run[entry]
         line[size] = job
         size += 1
     for parent in range(size // 2 - 1, -1, -1):
-        sink(parent, size, kind, num_types, line, urgency, deficit, share)
+        sink(parent, size, kind, rules.num_types, line, desk.urgency, jobs.deficit, jobs.share)
     while size > 0 and free > 0:
         job = line[0]
         size -= 1
         line[0] = line[size]
-        sink(0, size, kind, num_types, line, urgency, deficit, share)
-        if gpus[job] <= free:
-            free -= gpus[job]
-            taken_in[job] = this_round
-            turn_jobs[num_turns] = job
-            turn_types[num_turns] = kind
+        sink(0, size, kind, rules.num_types, line, desk.urgency, jobs.deficit, jobs.share)
+        if jobs.gpus[job] <= free:
+            free -= jobs.gpus[job]
+            desk.taken_in[job] = this_round
+            desk.turn_jobs[num_turns] = job
+            desk.turn_types[num_turns] = kind
             num_turns += 1
     return num_turns
 

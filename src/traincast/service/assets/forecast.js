@@ -72,7 +72,9 @@ function showForecast() {
       element("div", { class: "card" }, element("h2", {}, "What it rests on"),
         ...stack(Object.entries(answer.grounds).filter(([, share]) => share > 0).map(([name, value], at) => ({ name: { measured: "measured on this device", transfer: "carried over from others", bound: "physical bound alone" }[name], value, colour: colour(at + 1) })), (value) => percent(value)),
         element("p", { class: "says" }, answer.asked), element("p", { class: "figure-note" }, answer.price),
-        notes.length ? element("ul", { class: "notes" }, notes.map((note) => element("li", {}, note))) : null)));
+        notes.length ? element("ul", { class: "notes" }, notes.map((note) => element("li", {}, note))) : null)),
+    ...(answer.assumptions.length ? [element("div", { class: "card", id: "assumptions" }, element("h2", {}, "What was assumed"),
+      element("p", { class: "says" }, answer.settings_words), element("ul", { class: "notes" }, answer.assumptions.map((text) => element("li", {}, text))))] : []));
   memoryCard.append(drawMemory(memoryCard, detail.memory, memory));
   const kinds = [...new Set(detail.lanes.flatMap((lane) => lane.spans.map((span) => span[2])))];
   timelineCard.append(drawTimeline(timelineCard, detail.lanes, answer.timeline.duration_s),

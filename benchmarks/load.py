@@ -1,0 +1,288 @@
+"""Rates of a real service beside a bare Starlette answer in the same run, with many connections and with callers who are slow.
+
+python benchmarks/load.py [--seconds 6] [--connections 512]
+
+The bare application reads the same body and answers with bytes of the same length under the same server, so that a ratio does
+not depend on the machine. Clients are one asyncio process; a time-out is an answer that took more than two seconds.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from serve import Connection, Service, cycle, make_request, read_cpu_s, serving
+
+BARE = """
+import sys, uvicorn
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
+ANSWER = b"x" * int(sys.argv[2])
+async def answer(request):
+    await request.body()
+    return Response(ANSWER, media_type="application/json")
+app = Starlette(routes=[Route("/forecast", answer, methods=["POST"])])
+uvicorn.run(app, port=int(sys.argv[1]), log_level="error", access_log=False)
+"""
+PATIENCE_S = 2.0
+
+
+class Bare:
+    """The least that an answer can cost under the same server."""
+
+    def __init__(self, port: int, answer_bytes: int) -> None:
+        self.port = port
+        command = [sys.executable, "-c", BARE, str(port), str(answer_bytes)]
+        self.process = subprocess.Popen(command)
+
+    async def wait(self) -> None:
+        for _ in range(200):
+            try:
+                await Connection(self.port).ask("POST", "/forecast", {})
+                return
+            except (ConnectionError, OSError):
+                await asyncio.sleep(0.1)
+        raise TimeoutError("the bare application did not start")
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+
+class Seen:
+    """What callers got."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.statuses: Counter[int] = Counter()
+        self.timeouts = 0
+        self.per_client: Counter[int] = Counter()
+
+    def row(self, name: str, elapsed_s: float, cpu_s: float) -> str:
+        ordered = sorted(self.seconds) or [float("nan")]
+        at = [1e3 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.5, 0.99)]
+        statuses = ", ".join(f"{status}: {count:,}" for status, count in sorted(self.statuses.items()))
+        good = self.statuses[200]
+        return (
+            f"| {name} | {good / elapsed_s:,.0f} | {1e3 * cpu_s / max(1, len(self.seconds)):.2f} | {at[0]:.0f} | {at[1]:.0f} | "
+            f"{statuses} | {self.timeouts} |"
+        )
+
+
+async def press(
+    pid: int, port: int, *, seconds: float, connections: int, numbers: Iterator[int]
+) -> tuple[Seen, float, float]:
+    """As fast as the connections can; a refused caller waits as it is told."""
+    seen = Seen()
+    cpu_s, begin = read_cpu_s(pid), time.perf_counter()
+
+    async def run(client: int) -> None:
+        connection = Connection(port)
+        while time.perf_counter() - begin < seconds:
+            body = make_request(next(numbers))
+            started = time.perf_counter()
+            try:
+                status, _ = await connection.ask("POST", "/forecast", body)
+            except (ConnectionError, OSError):
+                seen.statuses[0] += 1
+                await asyncio.sleep(0.05)
+                continue
+            took = time.perf_counter() - started
+            seen.seconds.append(took)
+            seen.timeouts += took > PATIENCE_S
+            seen.statuses[status] += 1
+            if status == 200:
+                seen.per_client[client] += 1
+            elif status == 429:
+                await asyncio.sleep(1.0)
+        connection.close()
+
+    await asyncio.gather(*(run(client) for client in range(connections)))
+    return seen, time.perf_counter() - begin, read_cpu_s(pid) - cpu_s
+
+
+async def compare(options: argparse.Namespace) -> None:
+    print(f"{os.cpu_count()} cores, load average before {os.getloadavg()[0]:.1f}, {options.seconds:g} s each")
+    print("| requests | 200 per s | CPU ms each | p50 ms | p99 ms | answers | over 2 s |")
+    print("|---|--:|--:|--:|--:|---|--:|")
+    with serving() as service:
+        known = 200
+        warm = Connection(service.port)
+        sizes = []
+        for number in range(known):
+            _, content = await warm.ask("POST", "/forecast", make_request(number))
+            sizes.append(len(content))
+        warm.close()
+        bare = Bare(service.port + 1, int(statistics.median(sizes)))
+        try:
+            await bare.wait()
+            await measure_known(service, bare, options, known)
+        finally:
+            bare.stop()
+        fresh = iter(range(10_000, 10**9))
+        for connections in (8, options.connections):
+            seen, elapsed_s, cpu_s = await press(
+                service.process.pid, service.port, seconds=options.seconds, connections=connections, numbers=fresh
+            )
+            print(seen.row(f"new ones, {connections} connections", elapsed_s, cpu_s))
+            cores = cpu_s / elapsed_s
+        least, most = min(seen.per_client.values(), default=0), max(seen.per_client.values(), default=0)
+        print(
+            f"\nnew forecasts keep {cores:.2f} cores busy in the service; each of {len(seen.per_client)} connections that was "
+        )
+        print(f"answered got {least} to {most} answers")
+        await measure_health(service)
+
+
+async def measure_known(service: Service, bare: Bare, options: argparse.Namespace, known: int) -> None:
+    rates: dict[str, list[float]] = {"bare": [], "known": []}
+    costs: dict[str, list[float]] = {"bare": [], "known": []}
+    for _ in range(options.rounds):
+        for name, pid, port in (("bare", bare.process.pid, bare.port), ("known", service.process.pid, service.port)):
+            seen, elapsed_s, cpu_s = await press(
+                pid, port, seconds=options.seconds / options.rounds, connections=8, numbers=cycle(known)
+            )
+            rates[name].append(seen.statuses[200] / elapsed_s)
+            costs[name].append(1e3 * cpu_s / len(seen.seconds))
+            print(seen.row(f"{name}, 8 connections", elapsed_s, cpu_s))
+    ratio = statistics.median(rates["known"]) / statistics.median(rates["bare"])
+    cpu = statistics.median(costs["bare"]) / statistics.median(costs["known"])
+    print(f"| **known beside bare** | **{ratio:.0%}** | {cpu:.0%} of its CPU budget | | | | |")
+    for name, pid, port in (("bare", bare.process.pid, bare.port), ("known", service.process.pid, service.port)):
+        seen, elapsed_s, cpu_s = await press(
+            pid, port, seconds=options.seconds, connections=options.connections, numbers=cycle(known)
+        )
+        print(seen.row(f"{name}, {options.connections} connections", elapsed_s, cpu_s))
+
+
+async def measure_health(service: Service) -> None:
+    """How long /health takes while the worst accepted bodies are read."""
+    worst: list[bytes] = [
+        json.dumps(
+            {"workload": {"graph": {"format": "x", "a": [[n, [n]] for n in range(280_000)]}}, "cluster": {}}
+        ).encode(),
+        json.dumps({"workload": {"name": [[n] for n in range(500_000)]}, "cluster": {}}).encode(),
+        json.dumps({"trace": {"text": "job_id,submit_s,num_gpus\n" + "a,1,1\n" * 600_000}, "cluster": "1x8"}).encode(),
+    ]
+    waits: list[float] = []
+    done = asyncio.Event()
+
+    async def send(content: bytes, path: str) -> None:
+        for _ in range(3):
+            await ask_raw(service.port, path, content)
+
+    async def watch() -> None:
+        connection = Connection(service.port)
+        while not done.is_set():
+            began = time.perf_counter()
+            await connection.ask("GET", "/health")
+            waits.append(1e3 * (time.perf_counter() - began))
+            await asyncio.sleep(0.02)
+        connection.close()
+
+    watching = asyncio.create_task(watch())
+    await asyncio.gather(
+        *(send(content, path) for content, path in zip(worst, ("/forecast", "/forecast", "/schedule"), strict=True))
+    )
+    done.set()
+    await watching
+    ordered = sorted(waits)
+    print(f"/health while nine bodies of 4 to 6 MB are read: median {ordered[len(ordered) // 2]:.0f} ms, p99 "
+          f"{ordered[int(0.99 * len(ordered))]:.0f} ms, worst {ordered[-1]:.0f} ms of {len(ordered)}")  # fmt: skip
+
+
+async def ask_raw(port: int, path: str, content: bytes) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n"
+    writer.write(f"{head}connection: close\r\n\r\n".encode() + content)
+    await writer.drain()
+    status = int((await reader.readline()).split()[1])
+    await reader.read()
+    writer.close()
+    return status
+
+
+async def soak(options: argparse.Namespace) -> None:
+    """Mixed requests for a long time, without a kill: memory must stay flat."""
+    from serve import PLAN, SCHEDULE
+
+    with tempfile.TemporaryDirectory() as folder:
+        service = Service(Path(folder) / "state.db")
+        end, samples, statuses = time.monotonic() + 60 * options.soak, [], Counter[int]()
+        numbers = iter(range(10**9))
+
+        async def run(kind: str) -> None:
+            connection = Connection(service.port)
+            while time.monotonic() < end:
+                number = next(numbers)
+                path, body = ask(kind, number)
+                status, _ = await connection.ask("GET" if body is None else "POST", path, body)
+                statuses[status] += 1
+                await asyncio.sleep(0.3 if kind == "job" else 0.02)
+            connection.close()
+
+        def ask(kind: str, number: int) -> tuple[str, Any]:
+            if kind == "job":
+                return ("/plan", PLAN) if number % 7 == 0 else ("/schedule", {**SCHEDULE, "seed": number % 50})
+            if kind == "bad":
+                return "/forecast", {"workload": {"name": f"gpt{number}"}, "cluster": {"device": "h100"}}
+            if kind == "read":
+                return ("/catalog/devices", "/metrics", "/health", "/jobs")[number % 4], None
+            return "/forecast", make_request(number if number % 2 else number % 300)
+
+        async def watch() -> None:
+            while time.monotonic() < end:
+                samples.append(_resident(service.process.pid))
+                await asyncio.sleep(options.soak * 60 / 40)
+
+        kinds = ["forecast", "forecast", "bad", "read", "job"]
+        await asyncio.gather(*(run(kind) for kind in kinds), watch())
+        service.stop()
+    own, workers = [each[0] for each in samples], [each[1] for each in samples]
+    third = len(samples) // 3
+    print(f"{options.soak:g} minutes: answers {dict(sorted(statuses.items()))}")
+    for name, found in (("service", own), ("service and workers", workers)):
+        middle, last = statistics.median(found[third : 2 * third]), statistics.median(found[2 * third :])
+        print(f"resident MiB of the {name}: middle third {middle:.0f}, last third {last:.0f}, most {max(found):.0f}")
+
+
+def _resident(pid: int) -> tuple[float, float]:
+    """MiB of the service alone, and with its children."""
+    page = os.sysconf("SC_PAGE_SIZE") / 2**20
+    own = whole = 0.0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+            size = float((stat.parent / "statm").read_text().split()[1]) * page
+        except OSError:
+            continue
+        if int(stat.parent.name) == pid:
+            own += size
+            whole += size
+        elif int(fields[1]) == pid:
+            whole += size
+    return own, whole
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--connections", type=int, default=512)
+    parser.add_argument("--soak", type=float, default=0.0, help="minutes of mixed load instead")
+    options = parser.parse_args()
+    asyncio.run(soak(options) if options.soak else compare(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""`traincast learn`: measured runs to a calibration that every command takes."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from traincast.cli import options
+
+if TYPE_CHECKING:
+    from traincast.spec import Calibration
+    from traincast.spec.calibration import Choice
+
+
+def learn(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Tables of measured cases (.parquet, .csv) or stores of measured and watched steps (.db).",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File that keeps the calibration.", show_default=False)
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", "-n", help="Name of the calibration; without -o it is kept under it.", show_default=False
+        ),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Learn from measured runs of your own, so that forecasts for such jobs become sharp.
+
+    Constants of the stacks that ran, profiles of jobs on one device and the errors of near runs are each used as far as they
+    prove themselves on runs that are left out. Use the result with --calibration NAME or FILE in any command.
+
+    Example: traincast learn my_runs.csv -o mine.json && traincast forecast gpt2-xl --device a100-80g --calibration mine.json
+    """
+    from traincast.cli.learned import read_measured_runs
+    from traincast.cli.output import say
+    from traincast.errors import InvalidInput
+    from traincast.learn import calibrations_folder, save_calibration
+    from traincast.learn import learn as learn_runs
+    from traincast.report.document import format_json
+
+    if output is None and name is None:
+        raise InvalidInput("nowhere to keep what is learnt; give a file (-o mine.json) or a name (--name mine)")
+    title = name or (output.name.partition(".")[0] if output else "")
+    found = learn_runs(read_measured_runs(runs), name=title, sources=tuple(map(str, runs)))
+    if output is None:
+        folder = calibrations_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        output = folder / f"{title}.json"
+    save_calibration(found, output)
+    if json:
+        say(format_json({"calibration": str(output), **_document(found)}))
+        return
+    for line in _lines(found):
+        say(line)
+    say(f"kept in {output}; use it with --calibration {name or output}")
+
+
+def _document(found: "Calibration") -> dict[str, object]:
+    from traincast.files import encode
+
+    runs = found.runs
+    return {
+        "name": found.name,
+        "stacks": [encode(scope) for scope in runs.scopes] if runs else [],
+        "selections": [encode(one) for one in runs.selections] if runs else [],
+        "notes": list(found.notes),
+    }
+
+
+def _lines(found: "Calibration") -> list[str]:
+    """What was learnt and how much it is worth, one line for each sort of question that could be tried."""
+    lines = list(found.notes)
+    runs = found.runs
+    for scope in runs.scopes if runs else ():
+        lines.append(
+            f"{scope.stack}: {scope.num_runs} runs of {len(scope.models)} models on {', '.join(scope.devices)}, up to "
+            f"{max(devices for devices, _ in scope.devices.values())} devices"
+        )
+        for one in runs.selections if runs else ():
+            # What is new in several ways is left out as its strangest one is; the file holds them all.
+            if (
+                one.stack != scope.stack
+                or len(one.novelties) > 1
+                or one.error_without is None
+                or one.error_with is None
+            ):
+                continue
+            news = one.novelties[0] if one.novelties else "nothing"
+            news += f" (beyond {one.reach[0]} devices)" if one.reach else ""
+            lines.append(
+                f"  new: {news:32} error on left-out runs {one.error_without:6.1%} without them, {one.error_with:6.1%} with"
+                f" them ({_words(one.choice)})"
+            )
+    return lines
+
+
+def _words(choice: "Choice") -> str:
+    every = (choice, *choice.also)
+    parts = [name for name in ("profile", "constants", "near") if any(getattr(one, name) for one in every)]
+    return ", ".join(parts) or "not used"

@@ -1,0 +1,242 @@
+"""The fields of a question to command-line options and back: every command that asks takes the same words."""
+
+import dataclasses
+import functools
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from traincast.cli import options
+from traincast.errors import InvalidInput
+from traincast.spec.asked import Asked
+from traincast.spec.question import QUESTION_FIELDS, Question, WorkloadOptions
+from traincast.units import parse_bytes, parse_count, parse_seconds
+
+SECTIONS = ("workload", "cluster", "parallelism", "job")
+GPUS = "gpus"
+_READERS = {"count": parse_count, "bytes": parse_bytes, "seconds": parse_seconds}
+_HARDWARE = (
+    re.compile(r"(?:(?P<nodes>\d+)\s*x\s*)?(?P<size>\d+)\s*x\s*(?P<device>[A-Za-z].*)"),
+    re.compile(r"(?P<device>[A-Za-z][^:]*):(?P<size>\d+)"),
+    re.compile(r"(?:(?P<nodes>\d+)\s*x\s*)?(?P<size>\d+)(?P<device>)"),
+)
+Command = Callable[..., None]
+
+
+def takes_question(
+    *, without: Iterable[str] = (), sections: Iterable[str] = SECTIONS, lists: Iterable[str] = ()
+) -> Callable[[Command], Command]:
+    """Give a command the options of a question, which it gets as one `question`. `lists`: fields of which several values
+    are given (1,2,4), which it gets as `choices`, by name."""
+    left_out, listed, kept = frozenset(without), frozenset(lists), frozenset(sections)
+    fields = [item for item in QUESTION_FIELDS if item.section in kept and item.name not in left_out]
+
+    def decorate(function: Command) -> Command:
+        declared = inspect.signature(function, eval_str=True).parameters.values()
+        groups = {each.name: each.annotation for each in declared if _is_group(each)}
+        own = [part for each in declared if each.name not in _MADE for part in _expand(each)]
+        taken = {each.name for each in own}
+        asked = [item for item in fields if item.name not in taken]
+        parameters = [_source(), *(_parameter(item, many=item.name in listed) for item in asked)]
+        if "cluster" in kept and GPUS not in taken:
+            parameters.append(_gpus())
+
+        @functools.wraps(function)
+        def run(**values: Any) -> None:
+            said = {item.name: values.pop(item.name) for item in asked}
+            made: dict[str, Any] = {
+                "question": build_question(values.pop("source"), said, asked, values, lists=bool(listed))
+            }
+            if listed:
+                made["choices"] = {name: said[name] for name in listed if said.get(name) is not None}
+            if GPUS not in taken:
+                values.pop(GPUS, None)
+            for name, kind in groups.items():
+                made[name] = kind(**{item.name: values.pop(item.name) for item in dataclasses.fields(kind)})
+            function(**made, **values)
+
+        places = inspect.Parameter.KEYWORD_ONLY
+        first = [each for each in own if _is_argument(each)]
+        whole = [
+            each.replace(kind=places) for each in (*first, *parameters, *(each for each in own if each not in first))
+        ]
+        run.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in whole}
+        # typer reads the signature of what a wrapper wraps; this one has its own.
+        del run.__wrapped__
+        return run
+
+    return decorate
+
+
+_MADE = ("question", "choices")
+
+
+def _is_group(parameter: inspect.Parameter) -> bool:
+    return parameter.name not in _MADE and dataclasses.is_dataclass(parameter.annotation)
+
+
+def _is_argument(parameter: inspect.Parameter) -> bool:
+    """Whether it is given by its place, before the source."""
+    notes = typing.get_args(parameter.annotation)[1:]
+    return any(isinstance(note, typer.models.ArgumentInfo) for note in notes)
+
+
+def _expand(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """A parameter, or one for each field of the group of options that it is."""
+    if not _is_group(parameter):
+        return [parameter]
+    hints = typing.get_type_hints(parameter.annotation, include_extras=True)
+    return [
+        inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default, annotation=hints[item.name])
+        for item in dataclasses.fields(parameter.annotation)
+    ]
+
+
+def build_question(
+    source: str, said: Mapping[str, Any], asked: Iterable[Asked], others: Mapping[str, Any], *, lists: bool = False
+) -> Question:
+    """The question that a command line asks; what was not said is left out."""
+    parts: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for item in asked:
+        value = said[item.name]
+        if value is not None and not isinstance(value, tuple):
+            parts[item.section][item.name] = value
+    stack = parts["job"].get("stack")
+    if isinstance(stack, str) and stack.endswith(".toml"):
+        from traincast.catalog.stacks import read_stack
+
+        parts["job"]["stack"] = read_stack(Path(stack))
+    gpus = others.get(GPUS)
+    if isinstance(gpus, str) and (is_hardware(gpus) or not lists):
+        parts["cluster"] = {**_read_hardware(gpus, parts["cluster"]), **parts["cluster"]}
+    workload = WorkloadOptions(**parts.pop("workload"))
+    return Question(source=source, workload=workload, **parts)
+
+
+def write_command(question: Question, *, command: str = "forecast") -> list[str]:
+    """The words that ask a question on the command line; reading them gives the same question."""
+    words = ["traincast", command, question.source]
+    parts: dict[str, Mapping[str, Any]] = {
+        "workload": question.workload.given(), "cluster": question.cluster, "parallelism": question.parallelism,
+        "job": question.job,
+    }  # fmt: skip
+    known = {(item.section, item.name): item for item in QUESTION_FIELDS}
+    for section, values in parts.items():
+        for name, value in values.items():
+            item = known.get((section, name))
+            if item is None:
+                raise InvalidInput(f"{section}.{name} = {value!r} cannot be said on the command line; use a job file")
+            words += _say(item, value)
+    return words
+
+
+def _say(item: Asked, value: Any) -> list[str]:
+    if item.kind is bool:
+        long = f"--{item.name.replace('_', '-')}"
+        return [long if value else f"--no-{long[2:]}"]
+    flag = next((name for name in item.flags if name.startswith("--")), item.flags[0])
+    return [flag, repr(value) if isinstance(value, float) else str(value)]
+
+
+def _parameter(item: Asked, *, many: bool) -> inspect.Parameter:
+    declared = list(item.flags)
+    if item.kind is bool:
+        long = item.name.replace("_", "-")
+        declared = [f"--{long}/--no-{long}"]
+    settings: dict[str, Any] = {"help": item.description, "rich_help_panel": item.panel, "show_default": False}
+    kind: Any = item.kind
+    if many:
+        settings |= {"help": f"{item.description} Several to try: 1,2,4.", "parser": _many(item), "metavar": "LIST"}
+        kind = tuple
+    elif item.unit:
+        settings |= {"parser": _reader(item), "metavar": {"count": "N", "bytes": "SIZE", "seconds": "TIME"}[item.unit]}
+    if item.name == "device":
+        settings["autocompletion"] = options.complete_device
+    annotation = Annotated[kind | None, typer.Option(*declared, **settings)]
+    return inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _reader(item: Asked) -> Callable[[str], Any]:
+    def read(text: Any) -> Any:
+        if not isinstance(text, str):
+            return text
+        try:
+            amount = float(text)
+        except ValueError:
+            amount = _read_unit(item, text)
+        if item.kind is not int:
+            return amount
+        if not amount.is_integer():
+            raise InvalidInput(f"{item.flags[0]} = {text}; it must be a whole number")
+        return int(amount)
+
+    return read
+
+
+def _read_unit(item: Asked, text: str) -> float:
+    try:
+        return _READERS[item.unit](text)
+    except InvalidInput as error:
+        raise InvalidInput(f"{item.flags[0]}: {error}") from error
+
+
+def _many(item: Asked) -> Callable[[str], Any]:
+    def read(text: Any) -> Any:
+        if not isinstance(text, str):
+            return text
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        if item.kind is str:
+            return tuple(parts)
+        try:
+            return tuple(int(parse_count(part)) for part in parts)
+        except InvalidInput:
+            raise InvalidInput(f"{item.name} = {text!r}; give whole numbers such as 1,2,4") from None
+
+    return read
+
+
+def _source() -> inspect.Parameter:
+    return inspect.Parameter("source", inspect.Parameter.KEYWORD_ONLY, annotation=options.Source)
+
+
+def _gpus() -> inspect.Parameter:
+    option = typer.Option(
+        "--gpus", help="Hardware in one word: 8xh100, 2x8xh100 (nodes x devices) or h100:8.", rich_help_panel="Cluster",
+        show_default=False,
+    )  # fmt: skip
+    return inspect.Parameter(
+        GPUS, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )
+
+
+def is_hardware(text: str) -> bool:
+    """Whether a word names devices and not only how many there are."""
+    return any(pattern.fullmatch(text.strip()) for pattern in _HARDWARE[:2])
+
+
+def _read_hardware(text: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """'2x8xh100' as a table of nodes, devices and their name; more devices than a node holds are spread over nodes."""
+    found = next((match for pattern in _HARDWARE if (match := pattern.fullmatch(text.strip()))), None)
+    if found is None:
+        raise InvalidInput(f"--gpus {text!r}; write 8xh100, 2x8xh100 (nodes x devices) or h100:8")
+    nodes, size, device = found.groupdict().get("nodes"), int(found["size"]), found["device"].strip()
+    table: dict[str, Any] = {"device": device} if device else {}
+    named = device or cluster.get("device")
+    if not named and "node" not in cluster:
+        raise InvalidInput(f"--gpus {text!r} does not say which; write 8xh100, or add --device")
+    if nodes is not None:
+        return {**table, "nodes": int(nodes), "devices_per_node": size}
+    if not isinstance(named, str):
+        return {**table, "devices_per_node": size}
+    from traincast import catalog
+
+    usual = catalog.device_entry(named).typical_node.devices_per_node
+    if size <= usual or size % usual:
+        return {**table, "nodes": 1, "devices_per_node": size}
+    return {**table, "nodes": size // usual, "devices_per_node": usual}

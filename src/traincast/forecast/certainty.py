@@ -1,0 +1,257 @@
+"""How sure a forecast is: what is new about a question, beside everything that our parts have seen, to an interval.
+
+The log error of a forecast has a scale of its own, `log_sigma`: a base, times a factor for each thing that is new (stack,
+device, model family, scale ...), times how unsure the operators are. The factors are fitted to forecasts of runs whose source
+was left out of everything that was learned. The quantiles of error over scale come from the same rows (cross-conformal
+prediction, Vovk 2015), apart for each sort of novelty and shrunk towards all rows where few are known. The lower and the
+upper quantile differ. `research/fits/intervals.py` makes the document.
+"""
+
+import functools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from traincast.spec import Cluster, Graph, Job, Parallelism
+
+DOCUMENT = Path(__file__).parent / "weights" / "certainty.json"
+MOST_DOUBLINGS = 6.0
+"""Beyond this many doublings of the largest measured scale the interval grows no further."""
+FEATURES = (
+    "new stack", "new device", "new architecture", "new vendor", "device new to the stack", "new model family",
+    "family new to the stack", "doublings of scale", "several nodes", "network new to the stack", "precision new to the stack",
+    "compiled", "unsure operators",
+)  # fmt: skip
+"""What may be new, each as a number of at least 0; the last is the log of the operators' own error over an ordinary one."""
+ORDINARY_OPERATORS = 0.08
+"""The operators' share of the log error of an ordinary step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """What was measured of one stack, or of all of them together."""
+
+    devices: frozenset[str] = frozenset()
+    architectures: frozenset[str] = frozenset()
+    vendors: frozenset[str] = frozenset()
+    families: frozenset[str] = frozenset()
+    precisions: frozenset[str] = frozenset()
+    networks: frozenset[str] = frozenset()
+    most_devices: int = 1
+    compiled: bool = False
+
+    def joined(self, other: "Experience") -> "Experience":
+        return Experience(
+            devices=self.devices | other.devices,
+            architectures=self.architectures | other.architectures,
+            vendors=self.vendors | other.vendors,
+            families=self.families | other.families,
+            precisions=self.precisions | other.precisions,
+            networks=self.networks | other.networks,
+            most_devices=max(self.most_devices, other.most_devices),
+            compiled=self.compiled or other.compiled,
+        )
+
+
+_SEEN = ("devices", "architectures", "vendors", "families", "precisions", "networks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What of a question decides how new it is."""
+
+    stack: str
+    device: str
+    architecture: str
+    vendor: str
+    family: str
+    precision: str
+    network: str
+    """Kind of the network between nodes; empty on one node."""
+    num_devices: int
+    num_nodes: int
+    compiled: bool
+
+    def as_experience(self) -> Experience:
+        return Experience(
+            devices=frozenset({self.device}),
+            architectures=frozenset({self.architecture}),
+            vendors=frozenset({self.vendor}),
+            families=frozenset({self.family}),
+            precisions=frozenset({self.precision}),
+            networks=frozenset({self.network} - {""}),
+            most_devices=self.num_devices,
+            compiled=self.compiled,
+        )
+
+
+def describe_setting(job: Job, cluster: Cluster, plan: Parallelism) -> Setting:
+    """A job, a cluster and a plan to what may be new about them."""
+    slowest = min(cluster.groups, key=lambda group: group.device.memory_bytes_per_s)
+    num_nodes = sum(group.num_nodes for group in cluster.groups)
+    return Setting(
+        stack=job.stack.name,
+        device=slowest.device.name,
+        architecture=slowest.device.architecture,
+        vendor=slowest.device.vendor,
+        family=find_family(job.graph),
+        precision=find_precision(job.graph),
+        network=slowest.inter.transport or slowest.inter.kind or "unknown" if num_nodes > 1 else "",
+        num_devices=plan.num_devices,
+        num_nodes=num_nodes,
+        compiled=job.compiled,
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def find_family(graph: Graph) -> str:
+    """What sort of network a graph is, by where its FLOP are: no name is looked at."""
+    flop: dict[str, float] = {}
+    moved: dict[str, float] = {}
+    has_experts = False
+    for op, count in zip(graph.ops, graph.counts(), strict=True):
+        flop[op.kind] = flop.get(op.kind, 0.0) + (op.flop or 0.0) * count
+        moved[op.kind] = moved.get(op.kind, 0.0) + op.num_bytes * count
+        has_experts = has_experts or "experts" in op.layer.split(".")
+    whole = sum(flop.values()) or 1.0
+    attends = "attention" in flop or "softmax" in flop
+    if has_experts:
+        return "mixture of experts"
+    if flop.get("conv", 0.0) > 0.3 * whole:
+        return "convolution and attention" if attends and flop.get("matmul", 0.0) > 0.2 * whole else "convolution"
+    if flop.get("rnn", 0.0) > 0.1 * whole:
+        return "recurrent"
+    if moved.get("embedding", 0.0) > 0.1 * sum(moved.values()) or moved.get("index", 0.0) > 0.2 * sum(moved.values()):
+        return "tables"
+    return "transformer" if attends else "dense"
+
+
+@functools.lru_cache(maxsize=256)
+def find_precision(graph: Graph) -> str:
+    """The arithmetic of most of the products' FLOP."""
+    flop: dict[str, float] = {}
+    for op, count in zip(graph.ops, graph.counts(), strict=True):
+        if op.kind in ("matmul", "conv", "attention", "rnn"):
+            flop[op.dtype] = flop.get(op.dtype, 0.0) + (op.flop or 0.0) * count
+    return max(flop, key=lambda dtype: flop[dtype], default="fp32")
+
+
+def list_novelty(setting: Setting, known: Mapping[str, Experience], *, operators: float) -> tuple[float, ...]:
+    """The numbers of `FEATURES`. `operators`: the log error that the operators' own intervals give the step."""
+    everything = functools.reduce(Experience.joined, known.values(), Experience())
+    own = known.get(setting.stack)
+    beside = own or everything
+    scale = math.log2(setting.num_devices / max(1, beside.most_devices)) if setting.num_devices else 0.0
+    return (
+        float(own is None),
+        float(setting.device not in everything.devices),
+        float(setting.architecture not in everything.architectures),
+        float(setting.vendor not in everything.vendors),
+        float(setting.device in everything.devices and setting.device not in beside.devices),
+        float(setting.family not in everything.families),
+        float(setting.family in everything.families and setting.family not in beside.families),
+        min(max(0.0, scale), MOST_DOUBLINGS),
+        float(setting.num_nodes > 1),
+        float(bool(setting.network) and setting.network not in beside.networks),
+        float(setting.precision not in beside.precisions),
+        float(setting.compiled and not beside.compiled),
+        max(0.0, math.log(max(operators, 1e-3) / ORDINARY_OPERATORS)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantiles:
+    """Of error over scale, at the levels of `LEVELS`: measured over forecast, in logs."""
+
+    values: tuple[float, ...]
+    num_rows: int
+
+
+LEVELS = (0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certainty:
+    """The fitted document."""
+
+    known: Mapping[str, Experience] = field(default_factory=dict)
+    base: float = 0.12
+    """The scale of the log error of a question about which nothing is new."""
+    factors: tuple[float, ...] = (0.0,) * len(FEATURES)
+    """What each feature adds to the log of the scale."""
+    quantiles: Mapping[str, Quantiles] = field(default_factory=dict)
+    """By sort of novelty (`sort_of`), with "" for all rows."""
+
+    def log_sigma(self, novelty: Sequence[float]) -> float:
+        return self.base * math.exp(sum(a * b for a, b in zip(self.factors, novelty, strict=True)))
+
+    def quantile(self, novelty: Sequence[float], level: float) -> float:
+        """Of the log of measured over forecast."""
+        table = self.quantiles.get(sort_of(novelty)) or self.quantiles[""]
+        return self.log_sigma(novelty) * _interpolate(LEVELS, table.values, level)
+
+    def interval(self, novelty: Sequence[float], coverage: float = 0.9) -> tuple[float, float]:
+        """Factors on a forecast that hold the measurement as often as `coverage` says; the forecast itself lies inside."""
+        low, high = (self.quantile(novelty, level) for level in ((1 - coverage) / 2, (1 + coverage) / 2))
+        return math.exp(min(low, -1e-3)), math.exp(max(high, 1e-3))
+
+
+def sort_of(novelty: Sequence[float]) -> str:
+    """The group whose quantiles are used: whether the stack, the machine or the network is new, and how many nodes there are."""
+    values = dict(zip(FEATURES, novelty, strict=True))
+    stack = "new stack" if values["new stack"] else "known stack"
+    device = "new device" if values["new device"] else "known device"
+    return f"{stack}, {device}"
+
+
+def describe_novelty(novelty: Sequence[float], setting: Setting) -> tuple[str, ...]:
+    """What is new, in words, the most telling first."""
+    says = {
+        "new stack": f"no run of the stack {setting.stack} was measured",
+        "new vendor": f"no device of {setting.vendor or 'this vendor'} was measured",
+        "new architecture": f"no device of the architecture {setting.architecture or 'unknown'} was measured",
+        "new device": f"{setting.device} was not measured",
+        "device new to the stack": f"{setting.device} was not measured with {setting.stack}",
+        "new model family": f"no network of the sort '{setting.family}' was measured",
+        "family new to the stack": f"no network of the sort '{setting.family}' was measured with {setting.stack}",
+        "doublings of scale": f"{setting.num_devices:,} devices are more than were measured with {setting.stack}",
+        "network new to the stack": f"no {setting.network or 'such'} network was measured with {setting.stack}",
+        "precision new to the stack": f"{setting.precision} was not measured with {setting.stack}",
+        "compiled": f"no compiled step was measured with {setting.stack}",
+    }
+    values = dict(zip(FEATURES, novelty, strict=True))
+    return tuple(text for name, text in says.items() if values[name] > 0)
+
+
+def _interpolate(levels: Sequence[float], values: Sequence[float], level: float) -> float:
+    """Linear between the levels; beyond them the outermost slope goes on."""
+    places = range(len(levels) - 1)
+    place = next((i for i in places if level <= levels[i + 1]), len(levels) - 2)
+    share = (level - levels[place]) / (levels[place + 1] - levels[place])
+    return values[place] + share * (values[place + 1] - values[place])
+
+
+@functools.cache
+def load_certainty(path: Path = DOCUMENT) -> Certainty:
+    """The shipped document."""
+    return read_certainty(json.loads(path.read_text()))
+
+
+def read_certainty(data: Mapping[str, Any]) -> Certainty:
+    known = {
+        name: Experience(
+            **{key: frozenset(entry[key]) for key in _SEEN},
+            most_devices=entry["most_devices"],
+            compiled=entry["compiled"],
+        )
+        for name, entry in data["known"].items()
+    }
+    quantiles = {
+        name: Quantiles(values=tuple(entry["values"]), num_rows=entry["num_rows"])
+        for name, entry in data["quantiles"].items()
+    }
+    factors = tuple(data["factors"].get(name, 0.0) for name in FEATURES)
+    return Certainty(known=known, base=data["base"], factors=factors, quantiles=quantiles)

@@ -1,0 +1,162 @@
+"""A stack: what the software that runs a job decides by itself, what it costs, and how sure we are of both."""
+
+from dataclasses import dataclass, field
+
+Words = tuple[tuple[str, str], ...]
+"""Pairs of a word and what it means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanHabits:
+    """What a stack decides about a plan where the user says nothing."""
+
+    sequence_parallel: bool = False
+    """It always splits the sequence along the tensor axis between products."""
+    recompute_words: Words = ()
+    """What its own words for recomputation mean in ours: (("selective", "products"),)."""
+    sharded_recompute: str | None = None
+    """What runs again wherever weights are sharded (ZeRO 3); None: nothing more than is asked."""
+    overlap: bool = True
+    """Gradients are reduced beside the backward pass."""
+    overlap_sharded: bool = True
+    """The same where ZeRO shards anything."""
+    bucket_copies: bool = True
+    """Replicas copy gradients into the buckets they are reduced in."""
+    balance: str = "layers"
+    """How it cuts a pipeline: by numbers of layers, or by the work in products."""
+    reshard_in_pipeline: bool = True
+    """False: with ZeRO 3 and a pipeline, weights stay gathered through a step, so only gradients and state are sharded."""
+    fills_pipeline: bool = False
+    """Its pipeline refuses fewer passes than stages less one."""
+    reduce_dtype: str | None = None
+    """What gradients are reduced in; None: as they are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeHabits:
+    """How a stack runs a model of the catalogue where the user says nothing. None: as the model's builder does."""
+
+    fused: bool | None = None
+    """Norms, bias and activation, masked softmax and rotary run as fused kernels."""
+    fused_gate: bool | None = None
+    fused_loss: bool | None = None
+    fused_sums: bool | None = None
+    softmax_multiple: int = 1
+    """Its fused softmax works on so many samples and heads at a time, or not at all."""
+    implementation: str | None = None
+    """Of the optimizer: foreach, fused or loop."""
+    attention: str = "flash"
+    channels_last: bool | None = None
+    dropout: float | None = None
+    compiled: bool = False
+    whole_program: bool = False
+    """The step is one program that the host starts once (XLA, CUDA graphs)."""
+    precision_words: Words = ()
+    """What its own words for precision mean in ours: (("bf16-true", "bf16-pure"),)."""
+    transformer_precision_words: Words = ()
+    """The same where it treats transformers in another way."""
+    sharded_precision_words: Words = ()
+    """The same where weights are sharded (ZeRO 3)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryHabits:
+    """What a stack holds on a device beside tensors."""
+
+    queued_gathers: bool = True
+    """A host that is ahead of the device holds gathered inputs. False: they go to one buffer, or on the stream of the product."""
+    lean: bool = False
+    """Its tensors are all in the graph and it searches no algorithms, so little lies around the allocator."""
+    greedy: bool = False
+    """It takes the whole device when it starts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFacts:
+    """What the numbers in a stack's logs and tables mean. Readers of tables use them; a forecast does not."""
+
+    watched_stage: int | None = None
+    """The pipeline stage whose memory is logged; None: the fullest."""
+    memory_unit: float = 1.0
+    """Bytes in what tables made from these logs call a byte."""
+    counts_reserved: bool = True
+    """Memory is what the caching allocator holds; False: what tensors take."""
+    metered_spelling: str = ""
+    """Part of the spelling that says that memory was read from the device's own meter."""
+    known_to_run: bool = False
+    """Its tables are recipes published for a device, so each is known to run on it."""
+    unsharded_adapters: bool = False
+    """Its tables give the peak of one device where adapters were trained on several."""
+    precision_settings: Words = ()
+    """Words among a row's other settings that change its precision: (("float8_rowwise", "bf16"),)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """The software that runs a job. The default is plain eager PyTorch with the constants of a prior; 1 and 0 change nothing."""
+
+    name: str = "pytorch"
+    title: str = ""
+    like: str = ""
+    """The stack that its document starts from; what it does not say is as there."""
+    aliases: tuple[str, ...] = ()
+    """Other spellings, in tables and on command lines."""
+    plan: PlanHabits = field(default_factory=PlanHabits)
+    recipe: RecipeHabits = field(default_factory=RecipeHabits)
+    memory: MemoryHabits = field(default_factory=MemoryHabits)
+    logs: LogFacts = field(default_factory=LogFacts)
+    forward_call_s: float = 6e-6
+    """Host time of a framework call in the forward pass; a typical server core of 2020."""
+    backward_call_s: float = 4e-6
+    optimizer_call_s: float = 6e-6
+    """Also carries what a stack does for each parameter besides: hooks, norms, statistics of gradients."""
+    launch_s: float = 4e-6
+    """Host time of a kernel launch."""
+    collective_call_s: float = 1e-5
+    """Host time to issue a collective."""
+    product_factor: float = 1.0
+    """Time of matmul, convolution and attention beside the op model's."""
+    memory_factor: float = 1.0
+    """The same of every other op."""
+    intra_factor: float = 1.0
+    """Time of collectives inside a node beside the collective model's."""
+    inter_factor: float = 1.0
+    ring_step_s: float = 1e-6
+    """What every step of a ring between nodes adds to an all-gather or reduce-scatter that kernels wait for: the latency of
+    transport and library, beside the collective model's own hops. Gradients follow each other through the network without
+    a kernel between them, and were not seen to pay it."""
+    log_sigma: float = 0.06
+    """Standard deviation of the log error of a step that remains with these constants: of composition alone for a prior
+    (fp32 steps of GPUs left out: 0.07 with the errors of the ops), of everything for a stack that was fitted."""
+    num_steps: int = 0
+    """Measured steps the constants were fitted to; 0: a prior."""
+    provenance: str = ""
+    """Where habits and constants come from: rows, models, versions."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Eager PyTorch as it comes, which measured operators and steps were run with."""
+        return self.name == PLAIN
+
+    def precision_of(self, word: str, *, transformer: bool, sharded: bool) -> str:
+        """What one of this stack's words for precision means; a word that it has no meaning for is returned as it is."""
+        words = dict(self.recipe.precision_words)
+        if transformer:
+            words.update(self.recipe.transformer_precision_words)
+        if sharded:
+            words.update(self.recipe.sharded_precision_words)
+        return words.get(word, word)
+
+    def without_habits(self) -> "Stack":
+        """Only its costs and its memory: nothing is decided for the user."""
+        return Stack(
+            **{name: getattr(self, name) for name in _COSTS},
+            name=self.name, title=self.title, like=self.like, memory=self.memory, provenance=self.provenance,
+        )  # fmt: skip
+
+
+PLAIN = "pytorch"
+_COSTS = (
+    "forward_call_s", "backward_call_s", "optimizer_call_s", "launch_s", "collective_call_s", "product_factor",
+    "memory_factor", "intra_factor", "inter_factor", "ring_step_s", "log_sigma", "num_steps",
+)  # fmt: skip

@@ -1,0 +1,70 @@
+"""The Python of docs/how-to/capture.md runs as it stands, in the order of the page."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+from torch import nn
+
+from traincast.capture import load_source
+from traincast.spec.graph import Graph, Scalable
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "capture.md"
+
+
+class MyModel(nn.Module):
+    def __init__(self, huge: bool = False) -> None:
+        super().__init__()
+        self.body = nn.Linear(4096 if huge else 224, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x) if x.shape[-1] == self.body.in_features else self.body(x[..., :224])
+
+
+def train_step(state: Any, batch: jax.Array) -> Any:
+    gradients = jax.grad(lambda w: jnp.tanh(batch @ w).mean())(state["weights"])
+    moments = 0.9 * state["moments"] + gradients
+    return {"weights": state["weights"] - 0.1 * moments, "moments": moments}
+
+
+def blocks() -> list[str]:
+    found = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    assert len(found) >= 6
+    # The only one that needs TensorFlow is what tests/capture/write_tensorflow.py does.
+    return [block for block in found if "get_concrete_function" not in block]
+
+
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = nn.Linear(16, 4)
+    shapes = {"weights": jax.ShapeDtypeStruct((8, 4), jnp.float32)}
+    names: dict[str, Any] = {
+        "torch": torch, "jax": jax, "MyModel": MyModel, "model": model, "inputs": torch.zeros(2, 16), "build": lambda: model,
+        "first": torch.optim.SGD([model.weight], lr=0.1), "second": torch.optim.Adam([model.bias]), "train_step": train_step,
+        "state": {**shapes, "moments": shapes["weights"]}, "batch": jax.ShapeDtypeStruct((2, 8), jnp.float32),
+    }  # fmt: skip
+    for block in blocks():
+        exec(block, names)  # the page itself is what is tested
+        if "MyModel(), make_inputs" in block:
+            names["build"] = lambda: model
+    assert isinstance(names["scalable"], Scalable)
+    assert isinstance(names["graph"], Graph)
+    assert names["graph"].num_parameters == 32
+    from_file = load_source("step.mlir")
+    assert isinstance(from_file, Graph)
+    assert from_file.role_bytes("optimizer_state") == 4 * 32
+
+
+def test_a_file_as_the_page_writes_it_is_recorded(tmp_path: Path) -> None:
+    source = next(block for block in blocks() if "# my_file.py" in block)
+    model = "class MyModel(torch.nn.Conv2d):\n    def __init__(self):\n        super().__init__(3, 4, 3)\n"
+    path = tmp_path / "my_file.py"
+    path.write_text(source.replace("import torch\n", f"import torch\n\n\n{model}", 1))
+    graph = load_source(f"{path}:build", batch=2)
+    assert isinstance(graph, Graph)
+    assert graph.batch_size == 2
+    assert [op.attrs["algorithm"] for op in graph.ops if op.kind == "optimizer"] == ["momentum"]

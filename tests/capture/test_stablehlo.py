@@ -1,0 +1,75 @@
+"""StableHLO files that JAX writes, read without JAX, against the recording of the same step from its jaxpr."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from traincast.capture import load_source
+from traincast.capture.jax import capture_jax
+from traincast.errors import CaptureFailed, InvalidInput
+from traincast.spec.graph import Graph
+
+
+def shape(*sizes: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(sizes, jnp.float32)
+
+
+LAYERS, BATCH, WIDTH = 6, 16, 64
+WEIGHTS = {"kernel": shape(3, 3, 3, 8), "layers": shape(LAYERS, WIDTH, WIDTH), "out": shape(WIDTH, 10)}
+STATE = {"weights": WEIGHTS, "moments": WEIGHTS}
+DATA = (shape(BATCH, 8, 8, 3), shape(BATCH, WIDTH))
+
+
+def step(state: Any, images: jax.Array, x: jax.Array) -> Any:
+    def loss(weights: Any) -> jax.Array:
+        hidden = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, weights["layers"])[0]
+        layout = ("NHWC", "HWIO", "NHWC")
+        seen = jax.lax.conv_general_dilated(images, weights["kernel"], (2, 2), "SAME", dimension_numbers=layout)
+        return (hidden @ weights["out"]).mean() ** 2 + jnp.tanh(seen).mean()
+
+    gradients = jax.grad(loss)(state["weights"])
+    moments = jax.tree_util.tree_map(lambda m, g: 0.9 * m + g, state["moments"], gradients)
+    return {
+        "weights": jax.tree_util.tree_map(lambda w, m: w - 0.1 * m, state["weights"], moments),
+        "moments": moments,
+    }
+
+
+@pytest.fixture(scope="module")
+def lowered() -> Any:
+    return jax.jit(step).lower(STATE, *DATA)
+
+
+def products(graph: Graph) -> dict[tuple[str, str], float]:
+    totals: dict[tuple[str, str], float] = {}
+    for op, count in zip(graph.ops, graph.counts(), strict=True):
+        if op.kind in ("matmul", "conv"):
+            key = (op.phase, op.kind)
+            totals[key] = totals.get(key, 0.0) + (op.flop or 0.0) * count
+    return totals
+
+
+def test_a_file_has_the_weights_state_and_products_of_its_step(tmp_path: Path, lowered: Any) -> None:
+    path = tmp_path / "step.mlir"
+    path.write_text(lowered.as_text(debug_info=True))
+    graph = load_source(str(path))
+    assert isinstance(graph, Graph)
+    count = 3 * 3 * 3 * 8 + LAYERS * WIDTH * WIDTH + WIDTH * 10
+    assert (graph.mode, graph.batch_size, graph.num_parameters) == ("training_step", BATCH, count)
+    assert graph.role_bytes("optimizer_state") == graph.role_bytes("gradient") == 4 * count
+    assert [repeat.count for repeat in graph.repeats] == [LAYERS, LAYERS]
+    assert products(graph) == products(capture_jax(step, STATE, *DATA))
+    assert graph.unknown_ops() == ()
+
+
+def test_a_file_without_locations_and_other_text_are_told(tmp_path: Path, lowered: Any) -> None:
+    path = tmp_path / "plain.mlir"
+    path.write_text(lowered.as_text())
+    with pytest.raises(CaptureFailed, match=r"as_text\(debug_info=True\)"):
+        load_source(str(path))
+    path.write_text("not a program")
+    with pytest.raises(InvalidInput, match="no StableHLO function @main"):
+        load_source(str(path))

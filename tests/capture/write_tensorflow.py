@@ -1,0 +1,137 @@
+"""Writes what TensorFlow and Keras write today, for the tests to read: graphs, SavedModels, .keras and .meta files.
+
+Run in a process of its own, so that the tests and the reader never import TensorFlow.
+"""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ["KERAS_BACKEND"] = "tensorflow"
+
+import keras
+import tensorflow as tf
+from keras import layers
+
+BATCH, SEQ, VOCAB, HIDDEN, HEADS, DEPTH = 4, 16, 100, 32, 4, 2
+
+
+def transformer(*, causal: bool) -> Any:
+    ids = keras.Input((SEQ,), dtype="int32")
+    x = layers.Embedding(VOCAB, HIDDEN)(ids) + layers.Embedding(SEQ, HIDDEN)(keras.ops.arange(SEQ))
+    for _ in range(DEPTH):
+        attended = layers.MultiHeadAttention(HEADS, HIDDEN // HEADS)(x, x, use_causal_mask=causal)
+        x = layers.LayerNormalization()(x + layers.Dropout(0.1)(attended))
+        x = layers.LayerNormalization()(x + layers.Dense(HIDDEN)(layers.Dense(4 * HIDDEN, activation="gelu")(x)))
+    return keras.Model(ids, layers.Dense(VOCAB)(x) if causal else layers.Dense(3)(x[:, 0]))
+
+
+def recurrent(kind: str) -> Any:
+    ids = keras.Input((SEQ,), dtype="int32")
+    x = getattr(layers, kind)(HIDDEN, return_sequences=True)(layers.Embedding(VOCAB, HIDDEN)(ids))
+    return keras.Model(ids, layers.Dense(3)(getattr(layers, kind)(HIDDEN)(x)))
+
+
+def recommender() -> Any:
+    dense, categories = keras.Input((13,)), [keras.Input((1,), dtype="int32") for _ in range(3)]
+    bottom = layers.Dense(HIDDEN, activation="relu")(dense)
+    tables = [layers.Flatten()(layers.Embedding(VOCAB, HIDDEN)(category)) for category in categories]
+    stacked = keras.ops.stack([bottom, *tables], 1)
+    crossed = keras.ops.matmul(stacked, keras.ops.transpose(stacked, (0, 2, 1)))
+    return keras.Model([dense, *categories], layers.Dense(3)(layers.Concatenate()([bottom, layers.Flatten()(crossed)])))
+
+
+def application(name: str) -> Callable[[], Any]:
+    return lambda: getattr(keras.applications, name)(weights=None, input_shape=(64, 64, 3), classes=10)
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "bert": lambda: transformer(causal=False), "gpt": lambda: transformer(causal=True), "lstm": lambda: recurrent("LSTM"),
+    "gru": lambda: recurrent("GRU"), "dlrm": recommender, "resnet50": application("ResNet50"),
+    "mobilenetv2": application("MobileNetV2"), "efficientnetb0": application("EfficientNetB0"),
+    "densenet121": application("DenseNet121"),
+}  # fmt: skip
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "adam": lambda: keras.optimizers.Adam(),
+    "adamw": lambda: keras.optimizers.AdamW(),
+    "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+}
+
+
+def specifications(model: Any) -> tuple[Any, Any]:
+    inputs = [tf.TensorSpec((BATCH, *tensor.shape[1:]), tensor.dtype) for tensor in model.inputs]
+    labels = tf.TensorSpec((BATCH, *model.output.shape[1:-1]), tf.int32)
+    return inputs[0] if len(inputs) == 1 else inputs, labels
+
+
+def write(directory: Path, name: str, model: Any, optimizer: Any, *, whole: bool) -> None:
+    optimizer.build(model.trainable_variables)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    given, labels = specifications(model)
+
+    @tf.function
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x, training=True))
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return value
+
+    def save(function: Any, file: str) -> None:
+        (directory / file).write_bytes(function.graph.as_graph_def(add_shapes=True).SerializeToString())
+
+    save(step.get_concrete_function(given, labels), f"{name}.step.pb")
+    facts = {
+        "trainable": sum(math.prod(v.shape) for v in model.trainable_variables),
+        "state_bytes": sum(4 * math.prod(v.shape) for v in optimizer.variables if len(v.shape)),
+    }
+    (directory / f"{name}.json").write_text(json.dumps(facts))
+    if whole:
+        model.compile(optimizer=optimizer, loss=loss)
+        save(tf.function(model.train_step).get_concrete_function((given, labels)), f"{name}.fit.pb")
+        model.export(str(directory / f"{name}.export"), verbose=False)
+        tf.saved_model.save(model, str(directory / f"{name}.saved"))
+        model.save(directory / f"{name}.keras")
+
+
+def write_old(directory: Path) -> None:
+    """TensorFlow 1: placeholders, variables by reference, a slot optimizer and a saver in one graph."""
+    v1 = tf.compat.v1
+    with v1.Graph().as_default():
+        v1.disable_resource_variables()
+        images, labels = v1.placeholder(tf.float32, [None, 8, 8, 3]), v1.placeholder(tf.int32, [None])
+        kernel, head = v1.get_variable("kernel", [3, 3, 3, 8]), v1.get_variable("head", [128, 10])
+        hidden = tf.reshape(tf.nn.relu(tf.nn.conv2d(images, kernel, 2, "SAME")), [-1, 128])
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=tf.matmul(hidden, head))
+        v1.train.AdamOptimizer().minimize(tf.reduce_mean(loss), global_step=v1.train.get_or_create_global_step())
+        v1.train.Saver()
+        v1.train.export_meta_graph(str(directory / "old.meta"))
+    v1.enable_resource_variables()
+
+
+def main() -> None:
+    directory = Path(sys.argv[1])
+    for name in sys.argv[2].split(","):
+        for kind in ("adam", "adamw", "sgd") if name == "bert" else ("adam",):
+            model = MODELS[name]()
+            write(
+                directory,
+                f"{name}.{kind}",
+                model,
+                OPTIMIZERS[kind](),
+                whole=name in ("bert", "lstm") and kind == "adam",
+            )
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    scaled = keras.mixed_precision.LossScaleOptimizer(OPTIMIZERS["adam"]())
+    write(directory, "mixed.adam", MODELS["bert"](), scaled, whole=False)
+    write_old(directory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Collectives by the bytes that must cross the slowest link: no algorithm can do with less time."""
+
+import math
+
+import pytest
+
+from builders import make_cluster, make_device
+from traincast.cost.collectives import LinkConstants, Pipelined, Transport
+from traincast.spec import Cluster, Collective, Link, NodeGroup
+
+SIZE = 4e9
+IDEAL = LinkConstants(
+    launch_s=0.0, pipeline=0.0, local_copy=0.0, exchange_copy=0.0, in_switch_gain=1.0,
+    transports={name: Transport(efficiency=1.0) for name in LinkConstants().transports},
+)  # fmt: skip
+"""Links that reach their nominal rate, so that times can be written down."""
+
+
+def seconds(kind: str, cluster: Cluster, *, ranks: int, stride: int = 1, size: float = SIZE) -> float:
+    task = Collective(kind=kind, num_bytes=size, axis="data", num_ranks=ranks, stride=stride, phase="gradient")
+    return Pipelined(constants=IDEAL).estimate(task, cluster).seconds
+
+
+def one_node(devices: int) -> Cluster:
+    return make_cluster(
+        devices_per_node=devices, intra=Link(name="i", bytes_per_s=1e11, latency_s=0.0, transport="nvlink")
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("kind", "rounds"), [("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1), ("all_to_all", 1)]
+)
+def test_each_rank_moves_all_but_its_own_part(kind: str, rounds: int, ranks: int) -> None:
+    """(p-1)/p of the message, twice for an all-reduce (Patarasuk and Yuan 2009)."""
+    expected_s = rounds * (ranks - 1) / ranks * SIZE / 1e11
+    assert seconds(kind, one_node(ranks), ranks=ranks) == pytest.approx(expected_s, rel=1e-6)
+
+
+def test_a_message_to_one_neighbour_crosses_once() -> None:
+    assert seconds("send_recv", one_node(2), ranks=2) == pytest.approx(SIZE / 1e11, rel=1e-6)
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_an_exchange_between_nodes_sends_what_belongs_to_the_others(nodes: int) -> None:
+    """Each of 4 ranks sends (p - 4)/p of its message over its part of the node's network."""
+    cluster = make_cluster(
+        nodes=nodes, devices_per_node=4, intra=Link(name="i", bytes_per_s=1e13, latency_s=0.0, transport="nvlink"),
+        inter=Link(name="n", bytes_per_s=4e10, latency_s=0.0, transport="infiniband"),
+    )  # fmt: skip
+    ranks = 4 * nodes
+    expected_s = (ranks - 4) / ranks * SIZE / 1e10
+    assert seconds("all_to_all", cluster, ranks=ranks) == pytest.approx(expected_s, rel=1e-6)
+
+
+def mixed(*rates: float, devices: int = 1) -> Cluster:
+    groups = tuple(
+        NodeGroup(
+            device=make_device(name=f"d{place}"), num_nodes=1, devices_per_node=devices,
+            intra=Link(name="i", bytes_per_s=1e13, latency_s=0.0, transport="nvlink"),
+            inter=Link(name=f"n{place}", bytes_per_s=rate, latency_s=0.0, transport="infiniband"),
+        )
+        for place, rate in enumerate(rates)
+    )  # fmt: skip
+    return Cluster(name="mixed", groups=groups)
+
+
+@pytest.mark.parametrize("rates", [(1e9, 1e10), (1e10, 1e9), (1e10, 1e9, 5e9)])
+def test_a_ring_waits_for_the_slowest_of_unequal_links(rates: tuple[float, ...]) -> None:
+    ranks = len(rates)
+    expected_s = 2 * (ranks - 1) / ranks * SIZE / min(rates)
+    assert seconds("all_reduce", mixed(*rates), ranks=ranks) == pytest.approx(expected_s, rel=1e-6)
+
+
+def test_a_slower_link_inside_one_of_the_nodes_counts_too() -> None:
+    network = Link(name="n", bytes_per_s=1e10, latency_s=0.0)
+    slow = NodeGroup(device=make_device(), num_nodes=1, devices_per_node=4,
+                     intra=Link(name="s", bytes_per_s=1e10, latency_s=0.0, transport="pcie"), inter=network)  # fmt: skip
+    fast = NodeGroup(device=make_device(), num_nodes=1, devices_per_node=4,
+                     intra=Link(name="f", bytes_per_s=1e11, latency_s=0.0, transport="nvlink"), inter=network)  # fmt: skip
+    only_slow = seconds("all_reduce", Cluster(name="s", groups=(slow,)), ranks=4)
+    only_fast = seconds("all_reduce", Cluster(name="f", groups=(fast,)), ranks=4)
+    assert only_slow == pytest.approx(10 * only_fast, rel=0.01)
+
+
+def test_latency_is_paid_on_every_hop_of_a_ring() -> None:
+    def small(ranks: int) -> float:
+        link = Link(name="i", bytes_per_s=1e15, latency_s=1e-5, transport="nvlink")
+        return seconds("all_gather", make_cluster(devices_per_node=ranks, intra=link), ranks=ranks, size=1.0)
+
+    assert small(8) == pytest.approx(7 * 1e-5, rel=1e-3)
+    assert small(4) == pytest.approx(3 * 1e-5, rel=1e-3)
+
+
+def test_the_interval_of_a_long_message_is_what_left_out_machines_showed() -> None:
+    sigma = 0.25
+    constants = LinkConstants(
+        transports={name: Transport(efficiency=1.0, log_sigma=sigma) for name in LinkConstants().transports}
+    )
+    task = Collective(kind="all_reduce", num_bytes=1e12, axis="data", num_ranks=4, stride=1, phase="gradient")
+    found = Pipelined(constants=constants).estimate(task, one_node(4))
+    assert math.log(found.high_s / found.seconds) == pytest.approx(1.645 * sigma, rel=0.02)
+    assert math.log(found.seconds / found.low_s) == pytest.approx(1.645 * sigma, rel=0.02)

@@ -1,0 +1,143 @@
+"""One resolve: what is said wins, what is not is filled in by the stack, and every such thing is listed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from traincast.errors import IllegalPlan, InvalidInput
+from traincast.forecast.ask import ask
+from traincast.forecast.resolve import resolve
+from traincast.spec import Question, WorkloadOptions
+from traincast.spec.question import QUESTION_FIELDS
+
+TINY: dict[str, Any] = {
+    "arch": "llama",
+    "n_layers": 4,
+    "hidden": 256,
+    "heads": 8,
+    "vocab": 1024,
+    "seq": 128,
+    "batch": 2,
+}
+
+
+def question(*, plan: dict[str, Any] | None = None, job: dict[str, Any] | None = None, **workload: Any) -> Question:
+    return Question(
+        source="tiny",
+        workload=WorkloadOptions(**{**TINY, **workload}),
+        cluster={"device": "h100", "nodes": 1, "devices_per_node": 8},
+        parallelism=plan or {},
+        job=job or {},
+    )
+
+
+def test_a_stack_fills_in_what_nobody_said_and_says_so() -> None:
+    found = resolve(question(plan={"tensor": 4, "zero": 3, "recompute": "selective"}, job={"stack": "torchtitan"}))
+    assert found.parallelism.sequence_parallel
+    assert found.parallelism.recompute == "products"
+    assert any("splits the sequence" in text for text in found.assumptions)
+    assert any("selective" in text for text in found.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sequence_parallel", False),
+        ("overlap", True),
+        ("bucket_copies", True),
+        ("balance", "layers"),
+        ("recompute", "full"),
+    ],
+)
+def test_what_is_said_wins_over_every_stack(name: str, said: object) -> None:
+    for stack in ("nanotron", "megatron-lm", "megatron-core", "torchtitan", "litgpt"):
+        plan = {"tensor": 2, "zero": 1, name: said}
+        assert getattr(resolve(question(plan=plan, job={"stack": stack})).parallelism, name) == said
+
+
+def test_kernels_that_are_said_win_over_the_stack() -> None:
+    def kernels(**workload: Any) -> int:
+        return len(resolve(question(job={"stack": "nanotron"}, **workload)).job.graph.ops)
+
+    assert kernels(fused=False) > kernels() == kernels(fused=True)
+
+
+def test_weights_stay_gathered_in_a_pipeline_unless_they_are_asked_to_go() -> None:
+    plan = {"pipeline": 2, "zero": 3, "micro_batches": 8}
+    assert resolve(question(plan=plan, job={"stack": "torchtitan"})).parallelism.zero == 2
+    assert resolve(question(plan={**plan, "reshard": True}, job={"stack": "torchtitan"})).parallelism.zero == 3
+
+
+def test_without_stack_defaults_only_the_costs_are_the_stacks() -> None:
+    found = resolve(question(plan={"tensor": 4}, job={"stack": "nanotron", "stack_defaults": False}))
+    plain = resolve(question(plan={"tensor": 4}))
+    assert found.parallelism == plain.parallelism
+    assert found.job.graph.ops == plain.job.graph.ops
+    assert found.job.stack.product_factor != plain.job.stack.product_factor
+
+
+@pytest.mark.parametrize(
+    ("workload", "plan", "job", "expected"),
+    [
+        ({"batch": 2}, {}, {"global_batch": 64}, (2, 4)),
+        ({"batch": None}, {}, {"global_batch": 64}, (8, 1)),
+        ({"batch": None}, {"micro_batches": 4}, {"global_batch": 64}, (2, 4)),
+        ({"batch": None}, {"pipeline": 2}, {"global_batch": 64}, (1, 16)),
+        ({"batch": 2}, {"pipeline": 2}, {}, (2, 8)),
+        ({"batch": 2}, {}, {}, (2, 1)),
+    ],
+)
+def test_a_global_batch_says_what_is_left_open(
+    workload: dict[str, Any], plan: dict[str, Any], job: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    found = resolve(question(plan=plan, job=job, **workload))
+    assert (found.job.graph.batch_size, found.parallelism.micro_batches) == expected
+    assert found.settings["global_batch"] == expected[0] * expected[1] * found.parallelism.data
+
+
+def test_batches_that_do_not_make_the_global_batch_are_refused() -> None:
+    with pytest.raises((InvalidInput, IllegalPlan)):
+        resolve(question(job={"global_batch": 60}, batch=7))
+
+
+def test_tokens_are_samples_of_the_sequence_length() -> None:
+    assert resolve(question(job={"tokens": 1_280_000})).job.samples == 10_000
+
+
+def test_a_job_file_takes_the_words_of_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(
+        'source = "gpt2"\n[workload]\nbatch = 1\nseq = "1k"\n'
+        '[cluster]\ndevice = "h100"\ndevices_per_node = 2\ndevice_memory = "60GB"\n'
+        '[parallelism]\ntensor = 2\n[job]\nstack = "megatron-core"\ntokens = "1B"\nstartup_s = "5min"\n'
+    )
+    found = resolve(Question(source=str(file)))
+    assert found.job.samples == 1e6
+    assert found.job.startup_s == 300
+    assert found.cluster.groups[0].device.memory_bytes == 60e9
+    assert found.parallelism.sequence_parallel
+
+
+def test_where_recomputation_is_left_open_a_job_that_fits_with_it_is_said_to_fit() -> None:
+    large = {"n_layers": 32, "hidden": 4096, "heads": 32, "seq": 8192, "vocab": 32000, "batch": 4, "precision": "bf16"}
+    plan = {"tensor": 8, "recompute": "unknown"}
+    found = ask(question(plan=plan, job={"stack": "megatron-core"}, **large))
+    if found.memory.fit_probability < 0.75:
+        assert found.memory.fits
+        assert any("left open" in text for text in found.assumptions)
+    told = ask(question(plan={**plan, "recompute": "none"}, job={"stack": "megatron-core"}, **large))
+    assert told.step == found.step
+
+
+def test_the_answer_says_what_it_is_for() -> None:
+    settings = ask(question(precision="bf16", plan={"micro_batches": 3})).settings
+    expected = {"precision": "bf16", "seq": 128, "batch": 2, "micro_batches": 3, "global_batch": 48, "stack": "pytorch"}
+    assert {name: settings[name] for name in expected} == expected
+
+
+def test_every_field_of_a_question_is_asked_for_once_and_with_help() -> None:
+    flags = [flag for item in QUESTION_FIELDS for flag in item.flags]
+    assert len(set(flags)) == len(flags)
+    assert len({item.name for item in QUESTION_FIELDS}) == len(QUESTION_FIELDS)
+    assert all(item.help for item in QUESTION_FIELDS)

@@ -1,0 +1,142 @@
+"""Every policy with every option: the option changes something, or it is refused by name."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from traincast.cli.schedule import Options, compare_cases
+from traincast.errors import InvalidInput
+from traincast.schedule.generate import Mix, generate_jobs
+from traincast.schedule.known import REGISTRY
+from traincast.schedule.traces import write_trace
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--sigma": {"sigma": 1.2},
+    "--class-sigma": {"class_sigma": 1.5},
+    "--bias": {"bias": 0.1},
+    "--knows": {"knows": "history"},
+    "--preempt-cost": {"preempt_cost": 200.0},
+    "--resize-cost": {"resize_cost": 900.0},
+    "--mtbf-hours": {"mtbf": 12.0},
+    "--checkpoint-every": {"mtbf": 12.0, "checkpoint_every": 60.0},
+    "--restart-cost": {"mtbf": 12.0, "restart_cost": 4000.0},
+    "--placement": {"placement": "spread"},
+    "--uplink": {"racks": 1, "uplink": "1MB", "placement": "spread"},
+    "--until": {"until": "2h"},
+    "--quota": {"quotas": "tenant-0=9"},
+    "--kill-at-limit": {"kill": True},
+}
+BESIDE: dict[str, dict[str, Any]] = {
+    "--checkpoint-every": {"mtbf": 12.0},
+    "--restart-cost": {"mtbf": 12.0},
+    "--uplink": {"placement": "spread"},
+}
+"""What the run without the option has too, so that the option alone makes the difference."""
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small crowded day: users with limits, some too short, tenants, priorities and deadlines."""
+    from dataclasses import replace
+
+    mix = Mix(sizes={1: 4, 2: 2, 3: 1, 4: 2, 6: 1, 8: 1}, load=5.0, median_s=1500, sigma=1.0, deadline_slack=1.0)
+    jobs = generate_jobs(48, num_gpus=12, mix=mix, seed=4)
+    rng = np.random.default_rng(1)
+    limits = np.ceil(jobs.duration_s * rng.choice([0.8, 1.5, 3.0, 10.0], len(jobs)))
+    jobs = replace(
+        jobs,
+        limit_s=limits,
+        priority=rng.integers(0, 3, len(jobs)).astype(float),
+        users=[f"user-{number}" for number in rng.integers(0, 5, len(jobs)).tolist()],
+    )
+    path = tmp_path_factory.mktemp("trace") / "day.csv"
+    write_trace(jobs, path)
+    return str(path)
+
+
+@cache
+def run(trace: str, policy: str, **words: Any) -> bytes:
+    _, cases = compare_cases(trace, Options(cluster=["3x4"], policy=policy, **{"knows": None, **words}))
+    schedule = cases[-1].schedule
+    return b"".join(np.asarray(column).tobytes() for column in (schedule.start_s, schedule.end_s, schedule.run_s))
+
+
+SLOW = (
+    "sia",
+    "optimus",
+    "pollux",
+    "makespan",
+    "finish-time-fairness",
+    "cost",
+    "max-throughput",
+    "max-min-perf",
+    "isolated",
+)
+NO_DIFFERENCE = {
+    ("gandiva", "--placement"): "with two jobs on every GPU of this crowded trace it does not matter on which",
+    ("makespan", "--bias"): "a common factor moves the limits of its halving only now and then",
+    ("qssf", "--knows"): "history is what it knows anyway",
+    ("sia", "--preempt-cost"): "it resizes jobs rather than stopping them",
+}
+"""Pairs that are honoured and make no difference on this trace."""
+
+
+@pytest.mark.parametrize(
+    "policy", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in REGISTRY]
+)
+def test_every_option_changes_the_schedule_or_is_refused_by_name(trace: str, policy: str) -> None:
+    for option, words in OPTIONS.items():
+        try:
+            changed = run(trace, policy, **words)
+        except InvalidInput as error:
+            refusal = str(error)
+            assert policy in refusal
+            known = (option, "--mtbf-hours", "--placement", "--nodes-per-rack")
+            assert any(word in refusal for word in known)
+            continue
+        if (policy, option) not in NO_DIFFERENCE:
+            assert changed != run(trace, policy, **BESIDE.get(option, {})), option
+
+
+def test_a_flag_that_concerns_only_some_policies_says_which(trace: str) -> None:
+    read, _ = compare_cases(trace, Options(cluster=["3x4"], policy="fifo,easy", sigma=0.5))
+    assert any("--sigma changes nothing for fifo" in note for note in read.notes)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ({"mttr": 2.0}, "--mttr-hours means nothing without --mtbf-hours"),
+        ({"checkpoint_every": 2.0}, "--checkpoint-every means nothing without"),
+        ({"racks": 2}, "--nodes-per-rack means nothing without --placement topology or --uplink"),
+        ({"traffic": "1GB"}, "without --uplink"),
+        ({"load": 2.0}, "--load is about synthetic"),
+        ({"plan_with": 0.9}, "--plan-with is about forecasts"),
+        ({"workers": 2}, "without --error-sweep"),
+        ({"seed": 3}, "--seed means nothing here"),
+        ({"knows": "forecast"}, "needs forecasts"),
+        ({"knows": "hope"}, "unknown kind of knowledge"),
+    ],
+)
+def test_an_option_without_what_it_needs_is_refused(trace: str, words: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        compare_cases(trace, Options(cluster=["3x4"], policy="easy", **words))
+
+
+@pytest.mark.parametrize("bias", [6.0, 0.2])
+def test_wrong_estimates_leave_a_policy_its_own_source_of_them(trace: str, bias: float) -> None:
+    """QSSF looks at history; a factor on all of it changes no order, so its schedule stays what it was."""
+    from dataclasses import replace
+
+    from traincast.schedule.estimators import Noisy
+    from traincast.schedule.study import Setting, parse_fleet, run_policy
+    from traincast.schedule.traces import read_trace
+
+    jobs = read_trace(Path(trace)).jobs
+    setting = Setting(fleet=parse_fleet("3x4"))
+    own = run_policy("qssf", jobs, setting)
+    misled = run_policy("qssf", jobs, replace(setting, noise=Noisy(bias=bias)))
+    assert np.asarray(own.end_s).tobytes() == np.asarray(misled.end_s).tobytes()

@@ -1,0 +1,236 @@
+"""Faults of storage on real files: the queue goes on by itself, callers are told, nothing acknowledged is lost."""
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.conftest import SMALL, Reply, Running, start
+from service.test_jobs import SCHEDULE
+from traincast.__main__ import main
+from traincast.service.faults import StorageFault
+from traincast.service.sqlite import SqliteDatabase
+from traincast.service.state import State, StoredJob
+
+DISK_BYTES = 3 * 2**20
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk needs the rights of root")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@contextlib.contextmanager
+def filled(disk: Path) -> Iterator[None]:
+    file = disk / "filling"
+    with file.open("wb", buffering=0) as stream:
+        for size in (2**16, 2**12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    stream.write(b"\0" * size)
+    yield
+    file.unlink()
+
+
+def wait_until(is_true: Callable[[], bool], *, patience_s: float = 20.0) -> None:
+    until = time.monotonic() + patience_s
+    while not is_true():
+        assert time.monotonic() < until, "it never came true"
+        time.sleep(0.1)
+
+
+def metric(running: Running, line: str) -> float:
+    found = [each for each in running.get("/metrics").body.splitlines() if each.startswith(line)]
+    return float(found[0].rsplit(" ", 1)[1])
+
+
+def ask_many(running: Running, count: int) -> tuple[list[str], list[Reply]]:
+    """The jobs that were promised, and the refusals."""
+    # A trace as text makes the request large enough to matter on a small disk.
+    text = "job_id,submit_s,num_gpus,duration_s\n" + "".join(f"job-{n},{n},1,60\n" for n in range(1500))
+    replies = [
+        running.post("/schedule", {**SCHEDULE, "policies": ["fifo"], "trace": {"text": text}}) for _ in range(count)
+    ]
+    assert {reply.status for reply in replies} <= {202, 503}
+    return [reply.body["id"] for reply in replies if reply.status == 202], [
+        each for each in replies if each.status == 503
+    ]
+
+
+def test_a_full_disk_stops_nothing_for_longer_than_it_lasts(disk: Path) -> None:
+    running = start(disk / "state.db", "--workers", "1")
+    try:
+        promised, _ = ask_many(running, 2)
+        with filled(disk):
+            more, refused = ask_many(running, 20)
+            assert refused, "a full disk took twenty jobs"
+            reply = refused[0]
+            assert (reply.body["reason"], reply.headers["retry-after"]) == ("full", "5")
+            assert "disk" in reply.error
+            health = running.get("/health")
+            assert (health.status, health.body["status"], health.body["storage"]["fault"]) == (503, "failing", "full")
+            assert running.get("/ready").status == 503
+            assert running.get("/live").status == 200
+            assert running.post("/forecast", SMALL).status == 200
+            assert metric(running, 'traincast_storage_faults_total{kind="full"}') > 0
+        wait_until(lambda: running.get("/health").status == 200)
+        for job in [*promised, *more, *ask_many(running, 1)[0]]:
+            assert running.finish(job, patience_s=60).body["state"] == "done"
+        assert running.get("/health").body["queue"]["runners_alive"] == 1
+    finally:
+        running.stop()
+
+
+def test_a_place_that_turns_read_only_keeps_results_readable_and_the_queue_goes_on_after(
+    disk: Path, tmp_path: Path
+) -> None:
+    running = start(disk / "state.db", "--workers", "1")
+    try:
+        done = running.post("/schedule", SCHEDULE).body["id"]
+        running.finish(done)
+        copy = tmp_path / "copy"
+        shutil.copytree(disk, copy)
+        subprocess.run(["mount", "--bind", str(copy), str(disk)], check=True)
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(disk)], check=True)
+        refused = running.post("/schedule", SCHEDULE)
+        assert (refused.status, refused.body["reason"]) == (503, "read-only")
+        assert running.get(f"/jobs/{done}").body["state"] == "done"
+        assert running.get("/health").body["storage"] == {"backend": "sqlite", "writable": False, "fault": "read-only"}
+        subprocess.run(["umount", str(disk)], check=True)
+        wait_until(lambda: running.get("/ready").status == 200)
+        assert running.finish(running.post("/schedule", SCHEDULE).body["id"]).body["state"] == "done"
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Path]]:
+    """A service whose file the tests below may harm."""
+    state = tmp_path_factory.mktemp("harmed") / "deep" / "state.db"
+    running = start(state, "--workers", "1")
+    yield running, state
+    running.stop()
+
+
+def test_a_locked_file_is_waited_for_and_named(one: tuple[Running, Path]) -> None:
+    running, state = one
+    done = running.post("/schedule", SCHEDULE).body["id"]
+    assert running.finish(done).body["state"] == "done"
+    with contextlib.closing(sqlite3.connect(state, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        refused = running.post("/schedule", SCHEDULE)
+        assert (refused.status, refused.body["reason"]) == (503, "locked")
+        before = time.monotonic()
+        assert running.post("/schedule", SCHEDULE).status == 503
+        assert running.get("/live").status == 200
+        assert time.monotonic() - before < 5
+        other.execute("ROLLBACK")
+    wait_until(lambda: running.get("/health").status == 200)
+    assert running.finish(running.post("/schedule", SCHEDULE).body["id"]).body["state"] == "done"
+
+
+def test_a_file_that_is_removed_is_written_again_with_all_it_held(one: tuple[Running, Path]) -> None:
+    running, state = one
+    done = running.post("/schedule", SCHEDULE).body["id"]
+    before = running.finish(done).body
+    shutil.rmtree(state.parent)
+    after = running.post("/schedule", SCHEDULE)
+    assert after.status == 202
+    assert state.exists()
+    assert running.get(f"/jobs/{done}").body == before
+    assert running.finish(after.body["id"]).body["state"] == "done"
+    with contextlib.closing(sqlite3.connect(state)) as read:
+        assert {done, after.body["id"]} <= {row[0] for row in read.execute("SELECT id FROM jobs")}
+
+
+def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(one: tuple[Running, Path]) -> None:
+    running, state = one
+    done = running.post("/schedule", SCHEDULE).body["id"]
+    before = running.finish(done).body
+    with contextlib.closing(sqlite3.connect(state)) as flush:
+        flush.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        page_bytes = flush.execute("PRAGMA page_size").fetchone()[0]
+        root = flush.execute("SELECT rootpage FROM sqlite_master WHERE name = 'jobs_by_state'").fetchone()[0]
+    with state.open("r+b") as file:
+        file.seek((root - 1) * page_bytes)
+        file.write(os.urandom(page_bytes))
+    wait_until(lambda: running.post("/schedule", SCHEDULE).status == 202)
+    assert list(state.parent.glob("state.db.damaged-*")), "the damaged file is not kept"
+    assert running.get(f"/jobs/{done}").body == before
+    assert metric(running, "traincast_storage_rescued_rows_total") > 0
+    wait_until(lambda: running.get("/health").status == 200)
+
+
+def test_a_second_service_on_one_file_is_refused(one: tuple[Running, Path]) -> None:
+    running, state = one
+    command = [sys.executable, "-m", "traincast", "serve", "--port", "0", "--state", str(state)]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode == 2
+    assert f"in use by another service (process {running.process.pid})" in second.stderr
+
+
+def test_a_file_that_is_no_state_is_refused_and_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("my notes\n" * 200)
+    assert main(["serve", "--port", "0", "--state", str(path)]) == 2
+    assert "cannot keep the service's state" in capsys.readouterr().err
+    assert path.read_text().startswith("my notes")
+
+
+def make_state(path: Path) -> State:
+    return State(SqliteDatabase(path))
+
+
+def test_half_of_a_damaged_table_is_saved_from_both_ends(tmp_path: Path) -> None:
+    state = make_state(tmp_path / "state.db")
+    jobs = [state.add_job("plan", {"request": {"filling": "x" * 3000}}) for _ in range(40)]
+    state.close()
+    content = (tmp_path / "state.db").read_bytes()
+    middle = len(content) // 2 // 4096 * 4096
+    (tmp_path / "state.db").write_bytes(content[:middle] + os.urandom(4096) + content[middle + 4096 :])
+    state = make_state(tmp_path / "state.db")
+    saved = {job.id for job in state.list_jobs(limit=100)}
+    assert len(saved) >= 30
+    assert saved <= {job.id for job in jobs if isinstance(job, StoredJob)}
+    state.close()
+
+
+def test_what_replaces_the_file_is_joined_with_what_it_held(tmp_path: Path) -> None:
+    old, new = make_state(tmp_path / "a.db"), make_state(tmp_path / "b.db")
+    first, second = old.add_job("plan", {"request": 1}), new.add_job("plan", {"request": 2})
+    new.close()
+    (tmp_path / "b.db").replace(tmp_path / "a.db")
+    found = {job.id for job in old.list_jobs()}
+    assert isinstance(first, StoredJob)
+    assert isinstance(second, StoredJob)
+    assert found == {first.id, second.id}
+    old.close()
+
+
+@pytest.mark.parametrize("moment", ["write", "commit"])
+def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path, moment: str) -> None:
+    state = make_state(tmp_path / "state.db")
+    connection: Any = state.database._current()  # type: ignore[attr-defined]
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages + (0 if moment == 'write' else 1)}")
+    with pytest.raises(StorageFault, match="full"):
+        state.add_job("plan", {"request": "x" * 100_000})
+    assert state.list_jobs() == []
+    connection.execute("PRAGMA max_page_count = 100000")
+    assert isinstance(state.add_job("plan", {"request": "x" * 100_000}), StoredJob)
+    state.close()

@@ -1,0 +1,228 @@
+"""What one request may cost others: nothing that they notice."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from service.conftest import SMALL, Running, start_limited
+from traincast.service.pool import Busy, Pool, Worker
+from traincast.service.uploads import tell_plainly
+
+MODEL = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "intermediate_size": 128, "vocab_size": 100}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service that waits for nobody."""
+    limits = {"header_s": 1.0, "body_s": 1.0, "connections": 40, "capture_cpu_s": 25.0, "parse_s": 8.0}
+    running = start_limited(tmp_path_factory.mktemp("hasty") / "state.db", **limits)
+    yield running
+    running.stop()
+
+
+def connect(running: Running) -> socket.socket:
+    where = urlsplit(running.url)
+    return socket.create_connection((where.hostname or "", where.port or 0), timeout=20)
+
+
+def read_all(raw: socket.socket) -> bytes:
+    found = b""
+    # A connection that is closed before all was read ends with a reset.
+    with contextlib.suppress(ConnectionResetError):
+        while piece := raw.recv(4096):
+            found += piece
+    return found
+
+
+def test_the_head_of_a_request_must_come_in_time_however_it_drips(hasty: Running) -> None:
+    began = time.monotonic()
+    with connect(hasty) as silent, connect(hasty) as dripping:
+        silent.sendall(b"GET /health HT")
+        for letter in b"GET /heal":
+            dripping.sendall(bytes([letter]))
+            time.sleep(0.05)
+        assert b" 408 " in read_all(silent)
+        assert b" 408 " in read_all(dripping)
+    assert time.monotonic() - began < 6
+    assert hasty.get("/live").status == 200
+
+
+def test_a_second_request_on_one_connection_must_come_in_time_too(hasty: Running) -> None:
+    with connect(hasty) as raw:
+        raw.sendall(b"GET /live HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert b" 200 " in raw.recv(4096)
+        raw.sendall(b"GET /live HT")
+        assert b" 408 " in read_all(raw)
+
+
+def test_a_head_without_end_is_cut_off(hasty: Running) -> None:
+    with connect(hasty) as raw:
+        raw.sendall(b"GET /live HTTP/1.1\r\nhost: localhost\r\n")
+        for number in range(64):
+            try:
+                raw.sendall(b"x-%d: " % number + b"y" * 2000 + b"\r\n")
+            except OSError:
+                break
+        else:
+            assert read_all(raw)[:12] in (b"HTTP/1.1 431", b"")
+    assert hasty.get("/live").status == 200
+
+
+def test_a_body_must_come_in_time(hasty: Running) -> None:
+    head = (
+        b"POST /forecast HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n"
+    )
+    with connect(hasty) as raw:
+        raw.sendall(head + b'{"workload"')
+        answer = b""
+        while b"}" not in answer and (piece := raw.recv(4096)):
+            answer += piece
+        assert b" 408 " in answer.split(b"\r\n")[0]
+        assert b"the body paused" in answer
+
+
+def test_more_connections_than_may_be_are_refused_and_the_others_answered(hasty: Running) -> None:
+    held = [connect(hasty) for _ in range(60)]
+    try:
+        time.sleep(0.3)
+        answers = []
+        for raw in held:
+            raw.settimeout(5)
+            answers.append(raw.recv(200) if raw in held[45:] else b"")
+        assert sum(b" 503 " in answer for answer in answers) >= 10
+    finally:
+        for raw in held:
+            raw.close()
+    time.sleep(0.2)
+    assert hasty.get("/live").status == 200
+
+
+def listen(hasty: Running, send: Any) -> tuple[Any, list[float]]:
+    """What `send` got, and how long /live took meanwhile."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(send()))
+    waits = []
+    thread.start()
+    while thread.is_alive():
+        began = time.monotonic()
+        assert hasty.get("/live").status == 200
+        waits.append(time.monotonic() - began)
+        time.sleep(0.02)
+    thread.join()
+    return found[0], sorted(waits)
+
+
+LARGE = {
+    "a graph of five megabytes": lambda: {
+        "workload": {"graph": {"format": "x", "a": [[n, [n]] for n in range(280_000)]}}
+    },
+    "numbers where a name belongs": lambda: {"workload": {"name": [[n] for n in range(500_000)]}},
+    "a config with many values": lambda: {"workload": {"config": {**MODEL, "x": [{"a": n} for n in range(300_000)]}}},
+}
+
+
+@pytest.mark.parametrize("what", list(LARGE))
+def test_a_large_body_is_read_beside_the_event_loop(hasty: Running, what: str) -> None:
+    content = json.dumps({**LARGE[what](), "cluster": {"device": "h100"}}).encode()
+    assert 4_000_000 < len(content) < 6_000_000
+    reply, waits = listen(hasty, lambda: hasty.ask("POST", "/forecast", raw=content))
+    assert reply.status == 422
+    assert waits[len(waits) // 2] < 0.1
+    assert waits[-1] < 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_hidden_layers": 2**63}, "num_hidden_layers = 9,223,372,036,854,775,808; at most 1,024"),
+        (
+            {"model_type": "convnext", "depths": [10**6]},
+            "depths = 1000000.0; at most 1,024".replace("1000000.0", "1e+06"),
+        ),
+        ({"model_type": "swin", "depths": [600, 600]}, "depths"),
+        ({"vocab_size": 10**400}, "a number of more than 30 digits"),
+        ({"hidden_size": 2**40}, "hidden_size"),
+        ({"model_type": "mixtral", "num_hidden_layers": 1000, "num_local_experts": 4000}, "experts each"),
+        ({"layer_types": ["full_attention"] * 5000}, "5,000 items in layer_types"),
+    ],
+)
+def test_sizes_of_a_config_are_refused_before_anything_is_built(
+    hasty: Running, changes: dict[str, Any], words: str
+) -> None:
+    began = time.monotonic()
+    reply = hasty.post("/forecast", {"workload": {"config": {**MODEL, **changes}}, "cluster": {"device": "h100"}})
+    assert reply.status == 422
+    assert words in reply.error
+    assert time.monotonic() - began < 10
+
+
+def test_one_client_cannot_keep_the_others_out() -> None:
+    import asyncio
+
+    async def run() -> None:
+        pool = Pool(size=1, memory_bytes=2**30, max_waiting=4)
+        worker: Worker = await pool._take("first")
+        greedy = [asyncio.ensure_future(pool._take("greedy")) for _ in range(4)]
+        await asyncio.sleep(0)
+        with pytest.raises(Busy):
+            await pool._take("greedy")
+        modest = asyncio.ensure_future(pool._take("modest"))
+        await asyncio.sleep(0.01)
+        # The latest of the one who has the most gives way, and turns alternate.
+        assert isinstance(greedy[3].exception(), Busy)
+        order = []
+        for _ in range(4):
+            pool._give(worker)
+            await asyncio.sleep(0.01)
+            done = [each for each in (*greedy[:3], modest) if each.done() and each not in order]
+            order.extend(done)
+        assert order == [greedy[0], modest, greedy[1], greedy[2]]
+        assert pool.num_waiting == 0
+
+    asyncio.run(run())
+
+
+def test_a_task_is_ended_by_the_system_when_its_cpu_time_is_over(tmp_path: Path) -> None:
+    import asyncio
+
+    from traincast.errors import InvalidInput
+
+    async def run() -> None:
+        worker = Worker(memory_bytes=2**31)
+        limits = {"json_depth": 40}
+        endless = b"[" + b"[1],[2]," * 1_200_000 + b"[3]]"
+        with pytest.raises(InvalidInput, match="more than 1 s of CPU time"):
+            await worker.ask({"task": "open", "model": "ForecastBody", "limits": limits}, endless, cpu_s=1.0)
+        assert worker.pid is None
+        with pytest.raises(InvalidInput, match="the request must be a table"):
+            await worker.ask({"task": "open", "model": "ForecastBody", "limits": limits}, b"[]", cpu_s=20.0)
+        await worker.stop()
+
+    asyncio.run(run())
+
+
+def test_what_a_library_says_is_told_without_its_insides() -> None:
+    said = RuntimeError(
+        "Trying to create tensor with negative dimension -1: [-1, 64]\nException raised from check_size_nonnegative at "
+        "/pytorch/aten/src/ATen/EmptyTensor.h:59 (most recent call first):\nframe #0: c10::Error::Error(...) (0x7f12ab34cd56)"
+    )
+    assert tell_plainly(said) == "Trying to create tensor with negative dimension -1: [-1, 64]"
+    assert tell_plainly(ValueError("no file /root/.cache/x/y.py:12 here")) == "no file ... here"
+
+
+def test_the_same_bytes_get_the_same_answer_from_memory(hasty: Running) -> None:
+    first, second = hasty.post("/forecast", SMALL), hasty.post("/forecast", SMALL)
+    assert first.body == second.body
+    assert first.headers["content-type"] == second.headers["content-type"]
+    hits = [line for line in hasty.get("/metrics").body.splitlines() if line.startswith("traincast_cache_hits_total")]
+    assert float(hits[0].split()[1]) >= 1
+    assert hasty.ask("POST", "/forecast", SMALL, content_type="text/plain").status == 422

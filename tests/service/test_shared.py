@@ -1,0 +1,209 @@
+"""Several services and workers on one PostgreSQL server that the tests start: each job is run once, whoever dies."""
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.conftest import SMALL, Running, start
+from service.test_jobs import LONG, SCHEDULE
+from traincast.__main__ import main
+
+pytest.importorskip("psycopg")
+
+from traincast.service.faults import StorageFault
+from traincast.service.postgres import PostgresDatabase
+from traincast.service.state import State, StoredJob, read_graph
+
+
+class Server:
+    """A PostgreSQL server of our own, on a port and a socket that nobody else knows."""
+
+    def __init__(self, folder: Path, programs: Path) -> None:
+        self._folder, self._programs = folder, programs
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        # The server refuses to be run by root.
+        self._as: dict[str, Any] = {"cwd": folder}
+        if os.geteuid() == 0:
+            user = pwd.getpwnam("postgres")
+            os.chown(folder, user.pw_uid, user.pw_gid)
+            self._as.update(user=user.pw_uid, group=user.pw_gid, extra_groups=[])
+        self._run("initdb", "-D", "data", "-U", "traincast", "--auth=trust", "--no-sync", "-E", "UTF8")
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://traincast@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        settings = f"-p {self.port} -k {self._folder} -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=60"
+        self._run("pg_ctl", "-D", "data", "-w", "-l", "log", "-o", settings, "start")
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-D", "data", "-m", "immediate", "stop")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self._programs / program), *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60, **self._as)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    where = shutil.which("initdb") or (str(found[-1]) if found else None)
+    if where is None:
+        pytest.skip("PostgreSQL is not installed; Debian's package is postgresql")
+    # Not under pytest's own folder, which only its user may enter.
+    folder = Path(tempfile.mkdtemp(prefix="traincast-postgres-"))
+    try:
+        running = Server(folder, Path(where).resolve().parent)
+        yield running
+        with contextlib.suppress(subprocess.CalledProcessError):
+            running.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def state(server: Server) -> Iterator[State]:
+    state = State(PostgresDatabase(server.url), kept_jobs=3, kept_models=2)
+    with state.database.transaction() as found:
+        for table in ("jobs", "models", "tokens"):
+            found.write(f"DELETE FROM {table}")
+    yield state
+    state.close()
+
+
+def add_job(state: State) -> str:
+    job = state.add_job("plan", {"request": {}})
+    assert isinstance(job, StoredJob)
+    return job.id
+
+
+def test_a_job_is_taken_once_however_many_ask(state: State, server: Server) -> None:
+    others = [State(PostgresDatabase(server.url)) for _ in range(3)]
+    jobs = [add_job(state) for _ in range(9)]
+    taken = [other.take_job(f"owner-{place}", lease_s=60) for _ in range(4) for place, other in enumerate(others)]
+    ids = [job.id for job in taken if job is not None]
+    assert ids == jobs
+    for other in others:
+        other.close()
+
+
+def test_a_job_whose_runner_is_silent_is_run_by_another_and_ends_once(state: State) -> None:
+    job = add_job(state)
+    assert state.take_job("first", lease_s=0.05) is not None
+    assert state.take_job("second", lease_s=60) is None
+    time.sleep(0.1)
+    assert state.take_job("second", lease_s=60) is not None
+    assert not state.note_progress(job, done=1, total=2, words="", owner="first", lease_s=60)
+    assert not state.finish_job(job, "done", result=b"late", owner="first")
+    assert state.note_progress(job, done=1, total=2, words="", owner="second", lease_s=60)
+    assert state.finish_job(job, "done", result=b"in time", owner="second")
+    assert state.find_result(job) == b"in time"
+
+
+def test_a_heartbeat_keeps_the_lease(state: State) -> None:
+    job = add_job(state)
+    state.take_job("first", lease_s=0.3)
+    for _ in range(4):
+        time.sleep(0.15)
+        assert state.note_progress(job, done=0, total=0, words="", owner="first", lease_s=0.3)
+    assert state.take_job("second", lease_s=1) is None
+
+
+def test_models_tokens_and_kept_jobs_are_as_in_a_file(state: State, server: Server) -> None:
+    for number in range(4):
+        state.add_model(
+            model=str(number), name="m", kind="graph", content=b"x", options="{}", graph=b"y", about='{"a": 1}'
+        )
+    assert state.find_model("0") is None
+    assert state.find_graph("3", "{}") == {"a": 1}
+    assert read_graph(server.url, "3", "{}") == b"y"
+    state.add_token("ci", "run")
+    assert [token.name for token in state.list_tokens()] == ["ci"]
+    for job in [add_job(state) for _ in range(5)]:
+        assert state.finish_job(job, "done", result=b"{}")
+    assert state.count_jobs()["done"] == 3
+
+
+def test_a_server_that_is_away_is_a_fault_that_ends_with_it(state: State, server: Server) -> None:
+    job = add_job(state)
+    server.stop()
+    with pytest.raises(StorageFault):
+        state.find_job(job)
+    server.start()
+    assert state.find_job(job).state == "queued"
+
+
+def start_work(server: Server) -> "subprocess.Popen[str]":
+    """A machine that only works."""
+    command = [sys.executable, "-m", "traincast", "work", "--job-workers", "1"]
+    environment = {**os.environ, "TRAINCAST_DATABASE": server.url, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    assert "runs jobs" in process.stdout.readline()
+    process.stdout.close()
+    return process
+
+
+def test_two_fronts_and_two_workers_share_the_jobs_and_survive_a_kill(server: Server, state: State) -> None:
+    options = ("--workers", "1", "--job-workers", "0", "--database", server.url)
+    fronts: list[Running] = [start(Path(), *options) for _ in range(2)]
+    works = [start_work(server) for _ in range(2)]
+    try:
+        one, two = fronts
+        long = one.post("/schedule", LONG).body["id"]
+        jobs = [
+            front.post("/schedule", {**SCHEDULE, "seed": number}).body["id"] for number, front in enumerate(fronts * 4)
+        ]
+        # What one front was asked the other knows, and can cancel; the worker that runs it lets go.
+        deadline = time.monotonic() + 60
+        while two.get(f"/jobs/{long}").body["state"] != "running" and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert two.ask("DELETE", f"/jobs/{long}").body["state"] == "cancelled"
+        works[0].send_signal(signal.SIGKILL)
+        works[0].wait()
+        ended = [two.finish(job, patience_s=60).body for job in jobs]
+        assert Counter(job["state"] for job in ended) == {"done": 8}
+        assert one.get(f"/jobs/{long}").body["state"] == "cancelled"
+        assert one.get("/health").body["storage"] == {"backend": "postgresql", "writable": True, "fault": None}
+        assert one.post("/forecast", SMALL).body == two.post("/forecast", SMALL).body
+        server.stop()
+        refused = one.post("/schedule", SCHEDULE)
+        assert (refused.status, refused.body["reason"]) == (503, "unreachable")
+        assert two.get("/ready").status == 503
+        server.start()
+        again = two.post("/schedule", SCHEDULE)
+        while again.status == 503:
+            time.sleep(0.2)
+            again = two.post("/schedule", SCHEDULE)
+        assert one.finish(again.body["id"]).body["state"] == "done"
+    finally:
+        for front in fronts:
+            front.stop()
+        for work in works:
+            work.terminate()
+            work.wait(20)
+
+
+def test_a_database_that_cannot_be_used_is_refused_without_its_password(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--port", "0", "--database", "postgresql://u:secret-word@127.0.0.1:1/x"]) == 2
+    said = capsys.readouterr().err
+    assert "cannot keep the service's state in the database" in said
+    assert "secret-word" not in said
+    assert main(["serve", "--database", "mysql://x"]) == 2
+    assert main(["serve", "--database", "postgresql://x", "--state", "y.db"]) == 2
