@@ -4,9 +4,11 @@ import math
 
 import pytest
 
-from builders import make_cluster, make_device
+from builders import make_cluster, make_device, make_matmul
 from traincast.cost.collectives import LinkConstants, Pipelined, Transport
-from traincast.spec import Cluster, Collective, Link, NodeGroup
+from traincast.cost.routes import MAX_EXACT_DEVICES
+from traincast.cost.stack import price_op
+from traincast.spec import Cluster, Collective, Estimate, Link, NodeGroup, Stack
 
 SIZE = 4e9
 IDEAL = LinkConstants(
@@ -101,3 +103,59 @@ def test_the_interval_of_a_long_message_is_what_left_out_machines_showed() -> No
     found = Pipelined(constants=constants).estimate(task, one_node(4))
     assert math.log(found.high_s / found.seconds) == pytest.approx(1.645 * sigma, rel=0.02)
     assert math.log(found.seconds / found.low_s) == pytest.approx(1.645 * sigma, rel=0.02)
+
+
+def test_a_ring_of_unequal_networks_pays_the_latency_of_the_slowest() -> None:
+    def small(*latencies: float) -> float:
+        groups = tuple(
+            NodeGroup(
+                device=make_device(), num_nodes=2, devices_per_node=1,
+                intra=Link(name="i", bytes_per_s=1e13, latency_s=0.0, transport="nvlink"),
+                inter=Link(name=f"n{latency}", bytes_per_s=1e3 / latency, latency_s=latency, transport="infiniband"),
+            )
+            for latency in latencies
+        )  # fmt: skip
+        return seconds("all_gather", Cluster(name="mixed", groups=groups), ranks=4, size=1e-6)
+
+    assert small(1e-6, 1e-4) == pytest.approx(small(1e-4, 1e-4), rel=0.01)
+    assert small(1e-4, 1e-6) == pytest.approx(small(1e-4, 1e-4), rel=0.01)
+
+
+def test_a_large_cluster_of_unequal_networks_is_as_slow_as_its_slowest() -> None:
+    def large(*rates: float) -> float:
+        groups = tuple(
+            NodeGroup(
+                device=make_device(), num_nodes=2 * MAX_EXACT_DEVICES // 8, devices_per_node=8,
+                intra=Link(name="i", bytes_per_s=1e15, latency_s=0.0, transport="nvlink"),
+                inter=Link(name=f"n{rate}", bytes_per_s=rate, latency_s=0.0, transport="infiniband"),
+            )
+            for rate in rates
+        )  # fmt: skip
+        return seconds("all_reduce", Cluster(name="mixed", groups=groups), ranks=4 * MAX_EXACT_DEVICES)
+
+    assert large(1e9, 1e11) == pytest.approx(large(1e9, 1e9), rel=0.01)
+    assert large(1e11, 1e9) == pytest.approx(large(1e9, 1e9), rel=0.01)
+
+
+def test_workers_share_the_links_of_their_servers() -> None:
+    def push(workers: int, servers: int) -> float:
+        cluster = make_cluster(
+            nodes=workers, inter=Link(name="n", bytes_per_s=1e10, latency_s=0.0, transport="infiniband")
+        )
+        task = Collective(
+            kind="push", num_bytes=SIZE, axis="data", num_ranks=workers, stride=1, phase="gradient", num_servers=servers
+        )
+        return Pipelined(constants=IDEAL).estimate(task, cluster).seconds
+
+    assert push(8, 2) == pytest.approx(4 * push(8, 8), rel=1e-6)
+    assert push(8, 8) == pytest.approx(SIZE / 1e10, rel=1e-6)
+
+
+@pytest.mark.parametrize(("phase", "call_s"), [("forward", 1e-5), ("backward", 2e-5), ("optimizer", 3e-5)])
+def test_a_stack_adds_its_calls_and_scales_once(phase: str, call_s: float) -> None:
+    stack = Stack(forward_call_s=1e-5, backward_call_s=2e-5, optimizer_call_s=3e-5, launch_s=4e-6, product_factor=1.5)
+    op = make_matmul(phase=phase, num_calls=3, num_kernels=2)
+    base = Estimate(seconds=1.0, low_s=0.5, high_s=2.0, limit="compute", ground="transfer")
+    found = price_op(stack, op, base)
+    assert (found.seconds, found.low_s, found.high_s) == (1.5, 0.75, 3.0)
+    assert found.host_s == pytest.approx(3 * call_s + 2 * 4e-6)

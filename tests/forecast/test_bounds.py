@@ -1,12 +1,14 @@
 """A bound is never above what the plan itself says."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_mlp
+from forecast.test_engine import CHANGES, PLANS
 from plan.models import pose_transformer
 from traincast import catalog
 from traincast.errors import IllegalPlan
@@ -14,7 +16,7 @@ from traincast.forecast.engine import Engine
 from traincast.plan.nouns import Candidate, JobAt, Space
 from traincast.plan.search import Jobs
 from traincast.plan.space import Shape, list_candidates
-from traincast.spec import Job, Parallelism
+from traincast.spec import Graph, Job, Parallelism
 
 
 @functools.cache
@@ -53,6 +55,31 @@ def test_no_plan_is_below_its_bounds(name: str, data: st.DataObject) -> None:
         assert answer.energy_joules is not None
         assert usd <= answer.usd.value
         assert joules <= answer.energy_joules
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_no_field_of_a_plan_takes_it_below_its_bounds(name: str) -> None:
+    engine, cluster = BOUNDING, catalog.cluster("aws-p4d.24xlarge", nodes=1)
+    job = Job(graph=gpt2())
+    for base in (PLANS[0], PLANS[1], PLANS[3], PLANS[4]):
+        for change in CHANGES[name]:
+            try:
+                plan = replace(base, **change)
+                answer = engine.forecast(job, cluster, plan)
+            except IllegalPlan:
+                continue
+            step_s, busy_s = engine.bound_time(job, cluster, plan)
+            assert step_s <= answer.step.seconds
+            assert busy_s <= answer.timeline.busy_s
+            assert engine.bound_memory(job, cluster, plan).needed_bytes <= answer.memory.needed_bytes
+
+
+@functools.cache
+def gpt2() -> Graph:
+    return catalog.workload("gpt2", batch=4, precision="bf16", seq=1024)
+
+
+BOUNDING = Engine()
 
 
 @pytest.mark.parametrize("folded", [True, False])

@@ -74,7 +74,7 @@ def test_without_stack_defaults_only_the_costs_are_the_stacks() -> None:
     plain = resolve(question(plan={"tensor": 4}))
     assert found.parallelism == plain.parallelism
     assert found.job.graph.ops == plain.job.graph.ops
-    assert found.job.stack.product_factor != plain.job.stack.product_factor
+    assert found.job.stack.forward_call_s != plain.job.stack.forward_call_s
 
 
 @pytest.mark.parametrize(

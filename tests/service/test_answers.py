@@ -171,3 +171,21 @@ def test_the_openapi_document_has_examples_that_work(service: Running) -> None:
         assert path in document["paths"]
         example = document["components"]["schemas"][schema]["examples"][0]
         assert service.post(path, example).status == 200
+
+
+def test_a_request_and_a_command_that_ask_the_same_get_the_same_digits(
+    service: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["gpt2", "--gpus", "2x4xh100", "--batch", "2", "--seq", "256", "--precision", "bf16", "--tp", "2", "--zero", "1",
+             "--stack", "nanotron", "--global-batch", "32", "--json"]  # fmt: skip
+    assert main(["forecast", *words]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    body = {
+        "workload": {"name": "gpt2", "batch": 2, "seq": 256, "precision": "bf16"},
+        "cluster": {"device": "h100", "nodes": 2, "devices_per_node": 4},
+        "parallelism": {"tensor": 2, "zero": 1},
+        "job": {"stack": "nanotron", "global_batch": 32},
+    }
+    reply = service.post("/forecast", body)
+    for key in ("step", "memory", "assumptions", "settings", "global_batch"):
+        assert reply.body[key] == printed[key]

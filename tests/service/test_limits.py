@@ -226,3 +226,35 @@ def test_the_same_bytes_get_the_same_answer_from_memory(hasty: Running) -> None:
     hits = [line for line in hasty.get("/metrics").body.splitlines() if line.startswith("traincast_cache_hits_total")]
     assert float(hits[0].split()[1]) >= 1
     assert hasty.ask("POST", "/forecast", SMALL, content_type="text/plain").status == 422
+
+
+def test_five_hundred_connections_at_once_are_all_answered(service: Running) -> None:
+    """Known requests and new ones: 200, or 429 with a time to come back; never a fault and never silence."""
+    import asyncio
+
+    where = urlsplit(service.url)
+    statuses: dict[int, int] = {}
+    missing = []
+
+    async def ask(number: int) -> None:
+        body = SMALL if number % 4 else {**SMALL, "job": {"steps": 1000 + number}}
+        content = json.dumps(body).encode()
+        reader, writer = await asyncio.open_connection(where.hostname, where.port)
+        head = "POST /forecast HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        writer.write(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+        answer = await asyncio.wait_for(reader.read(), 60)
+        status = int(answer.split(b" ", 2)[1])
+        statuses[status] = statuses.get(status, 0) + 1
+        if status == 429 and b"retry-after" not in answer.lower():
+            missing.append(number)
+        writer.close()
+
+    async def run() -> None:
+        await asyncio.gather(*(ask(number) for number in range(512)))
+
+    service.post("/forecast", SMALL)
+    asyncio.run(run())
+    assert sum(statuses.values()) == 512
+    assert set(statuses) <= {200, 429}
+    assert statuses[200] >= 384
+    assert not missing

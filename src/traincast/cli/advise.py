@@ -64,10 +64,10 @@ def advise(
     request, parallelism = complete_question(request, cluster, stack, assumptions)
     if not request.source.endswith((".json", ".json.gz")):
         request = dataclasses.replace(request, workload=with_batch(request.workload))
-    if slurm or asks is not None:
-        say(_flags(request, cluster, parallelism, quantile=time_quantile, asks=asks, as_json=json))
-        return
     learned = load_learned(calibration, given)
+    if slurm or asks is not None:
+        say(_flags(request, cluster, parallelism, quantile=time_quantile, asks=asks, as_json=json, learned=learned))
+        return
     advice = give_advice(request, cluster, parallelism, confidence=confidence, calibration=learned)
     if json:
         document = {
@@ -86,7 +86,9 @@ def advise(
     say("\n" + format_assumptions(assumptions, paint=paint))
 
 
-def _flags(request: Any, cluster: Any, parallelism: Any, *, quantile: float, asks: Any, as_json: bool) -> str:
+def _flags(
+    request: Any, cluster: Any, parallelism: Any, *, quantile: float, asks: Any, as_json: bool, learned: Any
+) -> str:
     from traincast.forecast import forecast
     from traincast.forecast.resolve import pose_job
     from traincast.plan import Candidate, Plan
@@ -95,7 +97,7 @@ def _flags(request: Any, cluster: Any, parallelism: Any, *, quantile: float, ask
     from traincast.report.document import format_json
 
     job = pose_job(request, parallelism, cluster=cluster)
-    answer = forecast(job, cluster, parallelism)
+    answer = forecast(job, cluster, parallelism, calibration=learned)
     plan = Plan(
         candidate=Candidate(cluster=cluster, parallelism=parallelism, batch=job.graph.batch_size),
         forecast=answer,

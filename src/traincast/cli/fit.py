@@ -78,16 +78,12 @@ def fit(
 
 def _draw(file: Path, now: Any, job: Any, plan: Any) -> None:
     from traincast.files import write_whole
-    from traincast.lower import lower
+    from traincast.forecast.device_memory import trace_memory
     from traincast.report.memory import draw_memory
-    from traincast.simulate import replay_memory
 
-    peaks = now.memory.stage_peaks
-    stage = lower(job.graph, plan, compiled=job.compiled).stages[peaks.index(max(peaks))]
-    profile = replay_memory(
-        stage, capacity_bytes=now.memory.capacity_bytes, micro_batches=plan.micro_batches, with_curve=True
-    )
-    title = f"{now.workload} on {now.num_devices} x {now.device}, stage {stage.index + 1} of {len(peaks)}"
+    stage, profile = trace_memory(now, job, plan)
+    num_stages = len(now.memory.stage_peaks)
+    title = f"{now.workload} on {now.num_devices} x {now.device}, stage {stage + 1} of {num_stages}"
     write_whole(file, draw_memory(profile, title=title))
 
 

@@ -17,6 +17,8 @@ ROUNDING = 0.99
 """Share of a bound that counts: stages round their parts of state, and caches serve the first ops of a stage otherwise."""
 ZERO_BUBBLE = 4
 """Weight gradients fill the gaps, so only forward passes are waited for: at least a quarter of both."""
+EVEN_CUT = 0.95
+"""Share that counts of a bound which places what lies outside of the layers: a few of its ops may run in another stage."""
 RUN_AGAIN = 0.5
 """What of a forward pass runs again is told from the model before it is split; this much of it counts."""
 
@@ -96,8 +98,10 @@ def _tell_layers(work: Work, parts: Sequence[tuple[int, Mapping[bool, float]]]) 
 
 def bound_time(work: Work, plan: Parallelism) -> tuple[float, float]:
     """(seconds of a step, seconds of it in which a device computes) that the plan cannot be below."""
-    step_s = max(work.device_s, work.host_s) * passes_in_a_step(plan)
-    if plan.balance == "layers" and 1 < plan.pipeline <= work.num_layers:
+    # Collectives that run inside the products they serve may be hidden whole.
+    device_s = work.busy_s if plan.async_tensor else work.device_s
+    step_s = max(device_s, work.host_s) * passes_in_a_step(plan)
+    if not plan.async_tensor and plan.balance == "layers" and 1 < plan.pipeline <= work.num_layers:
         step_s = max(step_s, _bound_even_cut(work, plan))
     return ROUNDING * step_s, ROUNDING * work.busy_s * plan.micro_batches / plan.pipeline
 
@@ -119,7 +123,7 @@ def _bound_even_cut(work: Work, plan: Parallelism) -> float:
     stage_s = work.layers_s * fewest / work.num_layers
     first_s, last_s = stage_s + work.before_s, stage_s + work.behind_s
     ahead_s = first_s + (plan.pipeline - 2) * stage_s
-    return max(plan.micro_batches * first_s, ahead_s / _chunks(plan) + plan.micro_batches * last_s)
+    return EVEN_CUT * max(plan.micro_batches * first_s, ahead_s / _chunks(plan) + plan.micro_batches * last_s)
 
 
 def _chunks(plan: Parallelism) -> int:

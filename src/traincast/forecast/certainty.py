@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from traincast.memo import Remember, compute
 from traincast.spec import Cluster, Graph, Job, Parallelism
 
 DOCUMENT = Path(__file__).parent / "weights" / "certainty.json"
@@ -26,6 +27,8 @@ FEATURES = (
     "compiled", "unsure operators",
 )  # fmt: skip
 """What may be new, each as a number of at least 0; the last is the log of the operators' own error over an ordinary one."""
+MOST_UNSURE = 1.5
+"""The operators' own error counts up to this log ratio: beyond it their intervals say only that nothing is known."""
 ORDINARY_OPERATORS = 0.08
 """The operators' share of the log error of an ordinary step."""
 
@@ -88,7 +91,7 @@ class Setting:
         )
 
 
-def describe_setting(job: Job, cluster: Cluster, plan: Parallelism) -> Setting:
+def describe_setting(job: Job, cluster: Cluster, plan: Parallelism, *, remember: Remember = compute) -> Setting:
     """A job, a cluster and a plan to what may be new about them."""
     slowest = min(cluster.groups, key=lambda group: group.device.memory_bytes_per_s)
     num_nodes = sum(group.num_nodes for group in cluster.groups)
@@ -97,8 +100,8 @@ def describe_setting(job: Job, cluster: Cluster, plan: Parallelism) -> Setting:
         device=slowest.device.name,
         architecture=slowest.device.architecture,
         vendor=slowest.device.vendor,
-        family=find_family(job.graph),
-        precision=find_precision(job.graph),
+        family=remember(find_family, job.graph),
+        precision=remember(find_precision, job.graph),
         network=slowest.inter.transport or slowest.inter.kind or "unknown" if num_nodes > 1 else "",
         num_devices=plan.num_devices,
         num_nodes=num_nodes,
@@ -106,7 +109,6 @@ def describe_setting(job: Job, cluster: Cluster, plan: Parallelism) -> Setting:
     )
 
 
-@functools.lru_cache(maxsize=256)
 def find_family(graph: Graph) -> str:
     """What sort of network a graph is, by where its FLOP are: no name is looked at."""
     flop: dict[str, float] = {}
@@ -129,7 +131,6 @@ def find_family(graph: Graph) -> str:
     return "transformer" if attends else "dense"
 
 
-@functools.lru_cache(maxsize=256)
 def find_precision(graph: Graph) -> str:
     """The arithmetic of most of the products' FLOP."""
     flop: dict[str, float] = {}
@@ -158,7 +159,7 @@ def list_novelty(setting: Setting, known: Mapping[str, Experience], *, operators
         float(bool(setting.network) and setting.network not in beside.networks),
         float(setting.precision not in beside.precisions),
         float(setting.compiled and not beside.compiled),
-        max(0.0, math.log(max(operators, 1e-3) / ORDINARY_OPERATORS)),
+        min(max(0.0, math.log(max(operators, 1e-3) / ORDINARY_OPERATORS)), MOST_UNSURE),
     )
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from traincast.lower import lower
 from traincast.memo import Remember, compute
-from traincast.simulate import Overheads, replay_stages
+from traincast.simulate import Overheads, replay_memory, replay_stages
 from traincast.simulate.memory import keeps_gradients
-from traincast.spec import Cluster, Job, MemoryProfile, Parallelism, Program, Stack
+from traincast.spec import Cluster, Forecast, Job, MemoryProfile, Parallelism, Program, Stack
 
 if TYPE_CHECKING:
     from traincast.simulate.reserve import Surroundings
@@ -81,6 +81,15 @@ def find_fullest(profiles: Sequence[MemoryProfile]) -> MemoryProfile:
     """The stage that comes nearest to filling its device, with the peaks of all."""
     worst = max(profiles, key=lambda profile: profile.needed_bytes)
     return replace(worst, stage_peaks=tuple([profile.peak_bytes for profile in profiles]))
+
+
+def trace_memory(answer: Forecast, job: Job, plan: Parallelism) -> tuple[int, MemoryProfile]:
+    """(which stage is the fullest, its tensors op by op over one pass) of a job that was forecast."""
+    peaks = answer.memory.stage_peaks
+    index = peaks.index(max(peaks)) if peaks else 0
+    stage = lower(job.graph, plan, compiled=job.compiled).stages[index]
+    capacity = answer.memory.capacity_bytes
+    return index, replay_memory(stage, capacity_bytes=capacity, micro_batches=plan.micro_batches, with_curve=True)
 
 
 def watch_device(job: Job, cluster: Cluster, plan: Parallelism, *, remember: Remember = compute) -> DeviceMemory:

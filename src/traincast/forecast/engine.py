@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from traincast.cost import CostModel, PartwiseCostModel
+from traincast.cost import CostModel, OpModel, PartwiseCostModel
 from traincast.cost.notes import note_kernels
 from traincast.cost.offload import describe_host
 from traincast.cost.pricing import Pricing
@@ -26,7 +26,7 @@ from traincast.forecast.bounds import (
     passes_of,
 )
 from traincast.forecast.device_memory import DeviceMemory, find_fullest, profile_stages, watch_device
-from traincast.forecast.interval import Tally, tally_program, with_interval
+from traincast.forecast.interval import Tally, tally_program, with_interval, with_novelty
 from traincast.forecast.job_time import price_job, spend_energy, time_job
 from traincast.lower import lower, run_again, share_model
 from traincast.memo import Memo, Remember
@@ -178,7 +178,7 @@ class Engine:
         """The forecast, by whichever part of the model proved best for such a job."""
         plan, timeline = run.program.parallelism, run.timeline
         tally = tally_program(run.program, run.estimates, remember=self._remember)
-        step = with_interval(timeline, tally, software=stack_of(job))
+        step, unsure = self._interval(timeline, tally, job, cluster, plan)
         chosen = choose_answer(
             job, cluster, plan, step, source=getattr(self.costs, "source", "layers"),
             has_own_costs=self.costs is not None, remember=self._remember,
@@ -187,10 +187,27 @@ class Engine:
             timeline = stretch(timeline, chosen.step.seconds / timeline.duration_s)
         resources = describe_activity(job, cluster, plan, timeline, correction=activity) if timeline.spans else ()
         made = _fill_in(job, cluster, run.program, chosen, timeline, memory, tally, remember=self._remember)
-        said = _note_kernels(run.program, cluster, self.model(job))
-        if said:
-            made = replace(made, notes=(*made.notes, *said))
-        return replace(made, resources=resources) if resources else made
+        notes = (*made.notes, *self._note_kernels(run.program, job, cluster), *unsure)
+        return replace(made, resources=resources, notes=notes)
+
+    def _interval(
+        self, timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism
+    ) -> tuple[Estimate, tuple[str, ...]]:
+        """The step with its interval, and what is new about it. A user's own measurements say themselves how sure they are."""
+        if self.costs is not None:
+            return with_interval(timeline, tally, software=stack_of(job)), ()
+        return with_novelty(timeline, tally, job, cluster, plan, remember=self._remember)
+
+    def _note_kernels(self, program: Program, job: Job, cluster: Cluster) -> tuple[str, ...]:
+        """Widths that cost time, and silicon that nobody measured."""
+        model = self.model(job)
+        if not isinstance(model, Pricing):
+            return ()
+        tasks = program.stages[0].tasks
+        found = [
+            note for group in cluster.groups for note in self._remember(_note_tasks, model.ops, group.device, tasks)
+        ]
+        return tuple(dict.fromkeys(found))
 
     def bound_memory(self, job: Job, cluster: Cluster, plan: Parallelism) -> MemoryProfile:
         """Memory that a plan cannot need less than, from the model before any rank shares it: far quicker than the plan itself.
@@ -259,15 +276,6 @@ class Engine:
     def _may_reuse(self, job: Job, cluster: Cluster, plan: Parallelism) -> bool:
         """Whether the reuse predictor could answer, so that the time of the tasks says nothing of the step."""
         return self.costs is None and not find_gap(job, cluster, plan)
-
-
-def _note_kernels(program: Program, cluster: Cluster, model: CostModel) -> tuple[str, ...]:
-    """Widths that cost time and silicon that nobody measured, in sentences."""
-    if not isinstance(model, Pricing):
-        return ()
-    ops = [task for task in program.stages[0].tasks if isinstance(task, Op)]
-    found = [note for group in cluster.groups for note in note_kernels(ops, group.device, model.ops)]
-    return tuple(dict.fromkeys(found))
 
 
 def stack_of(job: Job) -> Stack:
@@ -352,6 +360,10 @@ def _fill_in(
         source=chosen.source,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
     )
+
+
+def _note_tasks(model: OpModel, device: Device, tasks: tuple[Task, ...]) -> tuple[str, ...]:
+    return note_kernels([task for task in tasks if isinstance(task, Op)], device, model)
 
 
 def _flop_of(graph: Graph) -> float:

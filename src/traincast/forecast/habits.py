@@ -50,6 +50,15 @@ def fill_in_plan(values: Mapping[str, Any], stack: Stack, said: list[str]) -> di
     return plan
 
 
+def plan_habits(stack: Stack) -> dict[str, Any]:
+    """What a stack decides for every plan, whatever its degrees."""
+    habits: dict[str, Any] = {
+        "overlap": stack.plan.overlap, "bucket_copies": stack.plan.bucket_copies, "balance": stack.plan.balance,
+        "reduce_dtype": stack.plan.reduce_dtype,
+    }  # fmt: skip
+    return {name: value for name, value in habits.items() if value is not None}
+
+
 def check_passes(plan: Parallelism, stack: Stack) -> None:
     if stack.plan.fills_pipeline and plan.micro_batches < plan.pipeline - 1:
         raise IllegalPlan(

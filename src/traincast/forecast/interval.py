@@ -4,11 +4,26 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from traincast.forecast.certainty import describe_novelty, describe_setting, list_novelty, load_certainty
 from traincast.memo import Remember, compute
-from traincast.spec import GROUNDS, Collective, Estimate, Program, Repeat, Stack, Task, Timeline
+from traincast.spec import (
+    GROUNDS,
+    Cluster,
+    Collective,
+    Estimate,
+    Job,
+    Parallelism,
+    Program,
+    Repeat,
+    Stack,
+    Task,
+    Timeline,
+)  # fmt: skip
 from traincast.spec.graph import count_runs
 from traincast.units import NORMAL_90
 
+MOST_SAID = 3
+"""Reasons for a wide interval that one answer names."""
 UNSEEN_DEVICE = 1.15
 """A stack's left-out errors are of models never seen on devices that were; others may be a little further off."""
 
@@ -90,13 +105,30 @@ def tally_tasks(tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates:
 
 
 def with_interval(timeline: Timeline, tally: Tally, *, software: Stack) -> Estimate:
-    """The duration of a step as an estimate."""
+    """The duration of a step as an estimate, as unsure as its tasks and the composition of its stack are."""
     factor = math.exp(NORMAL_90 * tally.log_sigma(software))
+    return _estimate(timeline, tally, 1 / factor, factor)
+
+
+def with_novelty(
+    timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism, *, remember: Remember = compute
+) -> tuple[Estimate, tuple[str, ...]]:
+    """The duration of a step as an estimate, as unsure as left-out runs were about which as much was new; and what is new."""
+    certainty = load_certainty()
+    setting = describe_setting(job, cluster, plan, remember=remember)
+    novelty = list_novelty(setting, certainty.known, operators=tally.operators_log_sigma)
+    low, high = certainty.interval(novelty)
+    new = describe_novelty(novelty, setting)[:MOST_SAID]
+    said = (f"the interval is wide because {'; '.join(new)}",) if new else ()
+    return _estimate(timeline, tally, low, high), said
+
+
+def _estimate(timeline: Timeline, tally: Tally, low: float, high: float) -> Estimate:
     total = timeline.duration_s
     return Estimate(
         seconds=total,
-        low_s=total / factor,
-        high_s=total * factor,
+        low_s=total * low,
+        high_s=total * high,
         limit=max(timeline.shares, key=lambda name: timeline.shares[name]),
         ground=max(tally.grounds, key=lambda name: tally.grounds[name]),
     )

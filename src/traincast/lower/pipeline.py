@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from traincast.errors import IllegalPlan
 from traincast.lower.recompute import match_backward
@@ -18,16 +18,6 @@ class _Unit:
     segment: int
     task: int | None
     cost: float
-
-
-def cut_pipeline(stage: Stage, plan: Parallelism) -> tuple[Stage, ...]:
-    """One stage per rank of the pipeline axis, first to last."""
-    sorts, owner = cut_sorts(stage, plan)
-    if plan.pipeline == 1:
-        return sorts
-    return tuple(
-        replace(sorts[sort], index=index, num_in_flight=in_flight(plan, index)) for index, sort in enumerate(owner)
-    )
 
 
 def cut_sorts(stage: Stage, plan: Parallelism) -> tuple[tuple[Stage, ...], tuple[int, ...]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from traincast.errors import InvalidInput
 from traincast.files import decode
+from traincast.forecast.habits import plan_habits
 from traincast.forecast.resolve import build_job, choose_stack, fill_in, find_length, load_source
 from traincast.plan.nouns import SEARCHED, JobAt, Space
 from traincast.spec import Job, Parallelism, Question
@@ -98,7 +99,15 @@ def space_of(request: Question, *, global_batch: int | None = None, **asked: Any
         if key in ("data", "micro_batches") or key not in SEARCHED:
             continue
         named["orders" if key == "order" else key] = (value,)
+    stack = choose_stack(request.job)
+    if stack.plan.sequence_parallel and "sequence_parallel" not in named:
+        # It always splits the sequence where there is a tensor axis; a search leaves the split out where there is none.
+        named["sequence_parallel"] = (True,)
     asked = {name: value for name, value in asked.items() if value is not None}
+    if "recompute" in {**named, **asked}:
+        words = dict(stack.plan.recompute_words)
+        chosen = tuple(words.get(word, word) for word in {**named, **asked}["recompute"])
+        named["recompute"] = asked["recompute"] = tuple(dict.fromkeys(chosen))
     samples = global_batch if global_batch is not None else global_batch_of(request)
     return Space(global_batch=samples, base=base_of(request), **{**named, **asked})
 
@@ -106,7 +115,8 @@ def space_of(request: Question, *, global_batch: int | None = None, **asked: Any
 def base_of(request: Question) -> Parallelism:
     """What the request says of a plan beside the fields that are searched. Where one of them only goes with certain degrees,
     such degrees stand in until the search puts its own there."""
-    kept = {key: value for key, value in request.parallelism.items() if key not in SEARCHED}
+    said = {key: value for key, value in request.parallelism.items() if key not in (*SEARCHED, "reshard")}
+    kept = {**plan_habits(choose_stack(request.job)), **said}
     stand_ins: dict[str, Any] = {}
     if kept.get("shard") is not None:
         stand_ins = {"zero": 1, "data": kept["shard"]}

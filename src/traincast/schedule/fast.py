@@ -250,27 +250,8 @@ def _run_queue(desk: _Desk, policy: Policy, given: Conditions) -> tuple[int, Flo
     if by_key:
         rank[np.lexsort((np.arange(count), jobs.submit_s, keys))] = np.arange(count)
     in_classes, planned = fit in (queue.SKIP, queue.EASY), fit == queue.CONSERVATIVE
-    # Believed ends are kept for backfill only.
-    entries = count + 1 if fit == queue.EASY else 1
-    sizes = (
-        desk.gpus // max(desk.nodes.width, 1) + 1
-        if given.record and desk.nodes.width
-        else np.zeros(count, dtype=np.int64)
-    )
-    firsts = _offsets(sizes) if count else sizes
     waiting = count if by_key and fit == queue.HEAD_ONLY else 1
-    steps = desk.most_running + count + 2 if planned else 1
-    work = queue.Desk(
-        end_keys=desk.floats(desk.most_running + 1),
-        end_jobs=desk.ints(desk.most_running + 1),
-        end_size=desk.ints(1),
-        wait_keys=desk.floats(waiting),
-        wait_jobs=desk.ints(waiting),
-        wait_size=desk.ints(1),
-        place_first=shell(firsts),
-        place_nodes=desk.ints(int(sizes.sum()) + 1, -1),
-        counts=desk.ints(5),
-    )
+    work = _lay_work(desk, waiting, record=given.record)
     passes: int = desk.loops["run_queue"](
         queue.Rules(
             fit=fit,
@@ -290,28 +271,54 @@ def _run_queue(desk: _Desk, policy: Policy, given: Conditions) -> tuple[int, Flo
         ),
         desk.nodes,
         _lay_classes(desk, rank if in_classes else rank[:0]),
-        ends.Ends(
-            at=desk.floats(entries),
-            gpus=shell(desk.gpus),
-            lower=desk.ints(entries, -1),
-            upper=desk.ints(entries, -1),
-            total=desk.ints(entries),
-            root=desk.ints(1, -1),
-            path=desk.ints(desk.most_running + 1),
-        ),
+        # Believed ends are kept for backfill only.
+        _lay_ends(desk, count + 1 if fit == queue.EASY else 1),
         _lay_shadow(desk),
-        reserve.Profile(
-            waiting=desk.ints(count + 1 if planned else 1),
-            run_ends=desk.floats(desk.most_running + 1 if planned else 1),
-            run_gpus=desk.ints(desk.most_running + 1 if planned else 1),
-            times=desk.floats(steps),
-            room=desk.ints(steps),
-        ),
+        _lay_profile(desk, planned=planned),
         work,
     )
     start, end = np.asarray(desk.start, dtype=np.float64), np.asarray(desk.end, dtype=np.float64)
     run_s = np.where(start >= 0, np.where(np.isnan(end), given.until_s, end) - start, 0.0)
     return passes, run_s, _occupations(desk, work, start, run_s) if given.record else ()
+
+
+def _lay_work(desk: _Desk, waiting: int, *, record: bool) -> queue.Desk:
+    width = desk.nodes.width
+    sizes = desk.gpus // width + 1 if record and width else np.zeros(len(desk.gpus), dtype=np.int64)
+    return queue.Desk(
+        end_keys=desk.floats(desk.most_running + 1),
+        end_jobs=desk.ints(desk.most_running + 1),
+        end_size=desk.ints(1),
+        wait_keys=desk.floats(waiting),
+        wait_jobs=desk.ints(waiting),
+        wait_size=desk.ints(1),
+        place_first=desk.shell(_offsets(sizes) if len(sizes) else sizes),
+        place_nodes=desk.ints(int(sizes.sum()) + 1, -1),
+        counts=desk.ints(5),
+    )
+
+
+def _lay_ends(desk: _Desk, entries: int) -> ends.Ends:
+    return ends.Ends(
+        at=desk.floats(entries),
+        gpus=desk.shell(desk.gpus),
+        lower=desk.ints(entries, -1),
+        upper=desk.ints(entries, -1),
+        total=desk.ints(entries),
+        root=desk.ints(1, -1),
+        path=desk.ints(desk.most_running + 1),
+    )
+
+
+def _lay_profile(desk: _Desk, *, planned: bool) -> reserve.Profile:
+    most, count = desk.most_running + 1, len(desk.jobs)
+    return reserve.Profile(
+        waiting=desk.ints(count + 1 if planned else 1),
+        run_ends=desk.floats(most if planned else 1),
+        run_gpus=desk.ints(most if planned else 1),
+        times=desk.floats(most + count + 1 if planned else 1),
+        room=desk.ints(most + count + 1 if planned else 1),
+    )
 
 
 def _occupations(desk: _Desk, work: queue.Desk, start_s: Floats, run_s: Floats) -> Occupations:

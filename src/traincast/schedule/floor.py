@@ -65,27 +65,7 @@ class Floor:
         # Whole GPUs of one node need no place, so who runs is decided by count alone.
         one_node = all(pool.num_nodes <= 1 for pool in fleet.pools)
         self.counts_only = (by_count or one_node) and not (jobs.num_gpus < 1).any()
-        self.left: list[float] = jobs.duration_s.tolist()
-        self.guess_left = [math.nan] * count
-        self.estimate_s = [math.nan] * count
-        self.state = [FUTURE] * count
-        self.rate = [0.0] * count
-        self.base_rate = [0.0] * count
-        self.since = [0.0] * count
-        self.opened = [0.0] * count
-        self.version = [0] * count
-        self.held = list(self.num_gpus)
-        self.where: list[Placement] = [()] * count
-        self.pool = [-1] * count
-        self.start_s = [math.nan] * count
-        self.end_s = [math.nan] * count
-        self.attained_s = [0.0] * count
-        self.gpu_s = [0.0] * count
-        self.lost_gpu_s = [0.0] * count
-        self.preemptions = [0] * count
-        self.num_failed = [0] * count
-        self.evicted_s = [-1.0] * count
-        self.since_checkpoint = [0.0] * count
+        self._lay_out_columns(count)
         self.rejected: dict[int, str] = {}
         self.partner: dict[int, int] = {}
         self.pool_gpu_s = [0.0] * len(fleet.pools)
@@ -113,6 +93,30 @@ class Floor:
         if failures is not None:
             for node in range(len(self.nodes.free)):
                 self._push(failures.up_s(node, 0), FAIL, node, 0)
+
+    def _lay_out_columns(self, count: int) -> None:
+        """One entry per job."""
+        self.left: list[float] = self.jobs.duration_s.tolist()
+        self.guess_left = [math.nan] * count
+        self.estimate_s = [math.nan] * count
+        self.state = [FUTURE] * count
+        self.rate = [0.0] * count
+        self.base_rate = [0.0] * count
+        self.since = [0.0] * count
+        self.opened = [0.0] * count
+        self.version = [0] * count
+        self.held = list(self.num_gpus)
+        self.where: list[Placement] = [()] * count
+        self.pool = [-1] * count
+        self.start_s = [math.nan] * count
+        self.end_s = [math.nan] * count
+        self.attained_s = [0.0] * count
+        self.gpu_s = [0.0] * count
+        self.lost_gpu_s = [0.0] * count
+        self.preemptions = [0] * count
+        self.num_failed = [0] * count
+        self.evicted_s = [-1.0] * count
+        self.since_checkpoint = [0.0] * count
 
     # What policies may ask.
 

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from traincast.lower import lower
+from traincast.forecast.device_memory import trace_memory
 from traincast.report.text import top_tasks
-from traincast.simulate import replay_memory
 from traincast.spec import Forecast, Job, Parallelism, Span
 
 MOST_SPANS = 900
@@ -58,19 +57,15 @@ def _merge(spans: Sequence[Span], duration_s: float) -> list[list[Any]]:
 
 def _memory_curve(answer: Forecast, job: Job, plan: Parallelism) -> dict[str, Any]:
     """Bytes in use over the ops of one pass of the fullest stage, the highest of each piece kept."""
-    peaks = answer.memory.stage_peaks
-    stage = lower(job.graph, plan, compiled=job.compiled).stages[peaks.index(max(peaks)) if peaks else 0]
-    profile = replay_memory(
-        stage, capacity_bytes=answer.memory.capacity_bytes, micro_batches=plan.micro_batches, with_curve=True
-    )
+    stage, profile = trace_memory(answer, job, plan)
     curve = profile.curve
     width = max(1, -(-len(curve) // MOST_POINTS))
     pieces = [max(curve[at : at + width], key=lambda point: point[1]) for at in range(0, len(curve), width)]
     # The forecast's peak also counts what no operation of this stage allocates: the context, workspaces, cached blocks.
     outside_bytes = answer.memory.peak_bytes - max((amount for _, amount in pieces), default=0.0)
     return {
-        "stage": stage.index,
-        "num_stages": max(1, len(peaks)),
+        "stage": stage,
+        "num_stages": max(1, len(answer.memory.stage_peaks)),
         "points": [[name[:60], amount + outside_bytes] for name, amount in pieces],
         "outside_bytes": outside_bytes,
         "live_peak_bytes": profile.peak_bytes,

@@ -5,9 +5,10 @@ from typing import Any
 
 from traincast.errors import InvalidInput
 from traincast.forecast.resolve import build_cluster
-from traincast.plan.nouns import JobAt, Limits, Plan, Search, Space
+from traincast.plan.nouns import SEARCHED, JobAt, Limits, Plan, Search, Space
 from traincast.plan.offers import Wanted, catalogue_offers, check_regions, offer_of, size_offers
 from traincast.plan.search import search
+from traincast.plan.vary import space_of
 from traincast.report.plan import say_candidate
 from traincast.spec import Cluster, Question
 
@@ -77,13 +78,16 @@ _CHOICES = ("tensor", "pipeline", "context", "expert", "zero", "recompute", "ord
 
 
 def _space(asked: Mapping[str, Any], batches: tuple[int, ...] | None) -> Space:
-    samples = asked.get("global_batch") or asked["workload"].get("batch")
+    samples = asked.get("global_batch") or asked["job"].get("global_batch") or asked["workload"].get("batch")
     if samples is None:
         raise InvalidInput(
             "how many samples an optimizer step has is not known; give global_batch, which every plan keeps"
         )
     chosen: dict[str, Any] = {name: tuple(asked["space"][name]) for name in _CHOICES if name in asked["space"]}
-    return Space(global_batch=samples, batches=batches, **chosen)
+    # The degrees of the form are those of its forecast; the search has its own and takes over what stays the same.
+    held = {name: value for name, value in asked["parallelism"].items() if name not in SEARCHED}
+    question = Question(source="", parallelism=held, job=asked["job"])
+    return space_of(question, global_batch=samples, batches=batches, **chosen)
 
 
 def _document(found: Search) -> dict[str, Any]:

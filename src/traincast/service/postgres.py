@@ -83,11 +83,14 @@ class PostgresDatabase:
 
     def check(self) -> None:
         with self.transaction() as found:
+            now_s = self.clock_s(found)
             found.write(
                 "INSERT INTO beats (id, at_s) VALUES (pg_backend_pid(), ?) "
                 "ON CONFLICT (id) DO UPDATE SET at_s = excluded.at_s",
-                (self.clock_s(found),),
+                (now_s,),
             )
+            # Of connections that are long gone.
+            found.write("DELETE FROM beats WHERE at_s < ?", (now_s - 3600,))
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

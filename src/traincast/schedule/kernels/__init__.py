@@ -60,6 +60,7 @@ _LOOPS = (
 
 
 def _parts() -> dict[str, FunctionType]:
+    """All functions of the kernels by name; a name belongs to one of them."""
     return {
         name: part
         for module in _MODULES
@@ -75,25 +76,29 @@ def compiled() -> Loops | None:
         import numba
     except ImportError:
         return None
-    # numba's cache looks at the file of each function alone, so the name carries the text of all of them.
-    text = b"".join(Path(str(module.__file__)).read_bytes() for module in _MODULES)
+    # numba's cache looks at the file of each function alone, so the name carries the text of all of them and of this file.
+    text = b"".join(Path(str(file)).read_bytes() for file in (__file__, *(module.__file__ for module in _MODULES)))
     version = hashlib.sha256(text).hexdigest()[:8]
-    scope: dict[str, object] = {}
-    for module in _MODULES:
-        scope.update(vars(module))
-    # A function is compiled at its first call, when all names it uses have their compiled twins in the scope.
+    # Every function sees the constants of its own module; a name may mean another number elsewhere.
+    scopes = {module.__name__: dict(vars(module)) for module in _MODULES}
+    twins: dict[object, Any] = {}
     for name, part in _parts().items():
-        twin = FunctionType(part.__code__, scope, name)
+        twin = FunctionType(part.__code__, scopes[part.__module__], name)
         twin.__qualname__, twin.__module__ = f"{name}_{version}", part.__module__
         # Where a division by zero ends in "no answer" anyway, a test before each would cost half the speed.
         options: dict[str, object] = {"error_model": "numpy" if part.__module__ in _UNGUARDED else "python"}
         if name not in _LOOPS:
             options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         try:
-            scope[name] = numba.njit(twin, cache=True, **options)
+            twins[part] = numba.njit(twin, cache=True, **options)
         except RuntimeError:  # no writable place for the cache
-            scope[name] = numba.njit(twin, **options)
-    return {name: scope[name] for name in _LOOPS}  # type: ignore[misc]
+            twins[part] = numba.njit(twin, **options)
+    # A function is compiled at its first call, when all names it uses have their compiled twins in its scope.
+    for scope in scopes.values():
+        scope.update(
+            {name: twins[value] for name, value in scope.items() if isinstance(value, FunctionType) and value in twins}
+        )
+    return {name: twins[part] for name, part in _parts().items() if name in _LOOPS}
 
 
 def is_ready(name: str) -> bool:
