@@ -46,6 +46,7 @@ from traincast.forecast.certainty import (
 )
 from traincast.forecast.interval import tally_program
 from traincast.spec import Stack
+from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
 MOST_ROWS = 80
@@ -53,6 +54,10 @@ MOST_ROWS = 80
 FREEDOM = 4.0
 SHRINKAGE = 60.0
 COVERAGE = 0.9
+ENOUGH = 20
+"""Runs of a stack from which on they say by themselves how far off forecasts for it are."""
+LEAST = 0.04
+"""Of the log error: no stack is surer than its measurements repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +141,26 @@ def _answer(
 
 
 def gather(rows: Sequence[Asked], *, without: str = "") -> dict[str, Experience]:
-    """What the rows show, by stack."""
+    """What the rows show, by stack, and how far they were from their forecasts."""
     known: dict[str, Experience] = {}
+    errors: dict[str, list[float]] = defaultdict(list)
+    unsure: dict[str, list[float]] = defaultdict(list)
     for row in rows:
-        if row.source != without:
+        if row.source != without and not row.left_out:
             own = row.setting.as_experience()
             known[row.setting.stack] = known.get(row.setting.stack, Experience()).joined(own)
-    return known
+            errors[row.setting.stack].append(abs(row.error))
+            unsure[row.setting.stack].append(list_novelty(row.setting, {}, operators=row.operators)[-1])
+    return {
+        name: dataclasses.replace(
+            experience,
+            log_sigma=max(LEAST, float(np.quantile(errors[name], COVERAGE)) / NORMAL_90)
+            if len(errors[name]) >= ENOUGH
+            else 0.0,
+            unsure=float(np.mean(unsure[name])),
+        )
+        for name, experience in known.items()
+    }
 
 
 def describe(rows: Sequence[Asked]) -> tuple[Array, Array, list[str], Array]:
@@ -164,7 +182,7 @@ def describe(rows: Sequence[Asked]) -> tuple[Array, Array, list[str], Array]:
 
 
 def fit(features: Array, errors: Array, weights: Array) -> tuple[float, tuple[float, ...]]:
-    """The base scale and the factors."""
+    """The base scale and the factors, from the runs whose publisher was left out."""
 
     def loss(values: Array) -> float:
         log_scale = values[0] + features @ values[1:]
@@ -179,8 +197,13 @@ def fit(features: Array, errors: Array, weights: Array) -> tuple[float, tuple[fl
     return float(math.exp(found[0])), tuple(float(value) for value in found[1:])
 
 
-def find_quantiles(certainty: Certainty, features: Array, errors: Array, weights: Array) -> dict[str, Quantiles]:
-    scaled = errors / np.array([certainty.log_sigma(row) for row in features])
+def find_quantiles(
+    certainty: Certainty, rows: Sequence[Asked], features: Array, errors: Array, weights: Array
+) -> dict[str, Quantiles]:
+    scales = [
+        certainty.log_sigma(x, "" if row.left_out else row.setting.stack) for x, row in zip(features, rows, strict=True)
+    ]
+    scaled = errors / np.array(scales)
     sorts = np.array([sort_of(row) for row in features])
     whole = _weighted_quantiles(scaled, weights)
     table = {"": Quantiles(values=tuple(whole), num_rows=len(errors))}
@@ -201,9 +224,10 @@ def _weighted_quantiles(values: Array, weights: Array) -> Array:
 
 
 def make(rows: Sequence[Asked], features: Array, errors: Array, weights: Array) -> Certainty:
-    base, factors = fit(features, errors, weights)
+    left = np.array([row.left_out for row in rows])
+    base, factors = fit(features[left], errors[left], weights[left])
     plain = Certainty(known=gather(rows), base=base, factors=factors)
-    return dataclasses.replace(plain, quantiles=find_quantiles(plain, features, errors, weights))
+    return dataclasses.replace(plain, quantiles=find_quantiles(plain, rows, features, errors, weights))
 
 
 def score(rows: Sequence[Asked], features: Array, errors: Array, sources: Sequence[str], weights: Array) -> str:
@@ -214,7 +238,9 @@ def score(rows: Sequence[Asked], features: Array, errors: Array, sources: Sequen
     for source in sorted(set(sources)):
         asked, rest = (named == source) & left, named != source
         certainty = make([row for row in rows if row.source != source], features[rest], errors[rest], weights[rest])
-        low, high = np.log(np.array([certainty.interval(row) for row in features[asked]])).T
+        stacks = [row.setting.stack for row in rows if row.source == source and row.left_out]
+        pairs = [certainty.interval(x, stack) for x, stack in zip(features[asked], stacks, strict=True)]
+        low, high = np.log(np.array(pairs)).T
         constant = np.quantile(np.abs(errors[rest]), COVERAGE)
         own = errors[asked]
         covered = np.mean((low <= own) & (own <= high))

@@ -45,6 +45,10 @@ class Experience:
     networks: frozenset[str] = frozenset()
     most_devices: int = 1
     compiled: bool = False
+    log_sigma: float = 0.0
+    """The scale of the log errors of its own runs; 0: too few to tell."""
+    unsure: float = 0.0
+    """How unsure the operators of those runs were, as `FEATURES` counts it."""
 
     def joined(self, other: "Experience") -> "Experience":
         return Experience(
@@ -186,26 +190,32 @@ class Certainty:
     quantiles: Mapping[str, Quantiles] = field(default_factory=dict)
     """By sort of novelty (`sort_of`), with "" for all rows."""
 
-    def log_sigma(self, novelty: Sequence[float]) -> float:
-        return self.base * math.exp(sum(a * b for a, b in zip(self.factors, novelty, strict=True)))
+    def log_sigma(self, novelty: Sequence[float], stack: str = "") -> float:
+        """The scale of the log error. A stack whose runs were measured has its own, which holds what is usual for them; anything
+        else starts from that of all."""
+        own = self.known.get(stack)
+        if own is None or not own.log_sigma:
+            return self.base * math.exp(sum(a * b for a, b in zip(self.factors, novelty, strict=True)))
+        usual = {"several nodes": min(1.0, float(len(own.networks))), "unsure operators": own.unsure}
+        more = (
+            factor * max(0.0, amount - usual.get(name, 0.0))
+            for name, factor, amount in zip(FEATURES, self.factors, novelty, strict=True)
+        )
+        return own.log_sigma * math.exp(sum(more))
 
-    def quantile(self, novelty: Sequence[float], level: float) -> float:
-        """Of the log of measured over forecast."""
-        table = self.quantiles.get(sort_of(novelty)) or self.quantiles[""]
-        return self.log_sigma(novelty) * _interpolate(LEVELS, table.values, level)
-
-    def interval(self, novelty: Sequence[float], coverage: float = 0.9) -> tuple[float, float]:
+    def interval(self, novelty: Sequence[float], stack: str = "", *, coverage: float = 0.9) -> tuple[float, float]:
         """Factors on a forecast that hold the measurement as often as `coverage` says; the forecast itself lies inside."""
-        low, high = (self.quantile(novelty, level) for level in ((1 - coverage) / 2, (1 + coverage) / 2))
+        scale = self.log_sigma(novelty, stack)
+        table = self.quantiles.get(sort_of(novelty)) or self.quantiles[""]
+        low, high = (
+            scale * _interpolate(LEVELS, table.values, level) for level in ((1 - coverage) / 2, (1 + coverage) / 2)
+        )
         return math.exp(min(low, -1e-3)), math.exp(max(high, 1e-3))
 
 
 def sort_of(novelty: Sequence[float]) -> str:
-    """The group whose quantiles are used: whether the stack, the machine or the network is new, and how many nodes there are."""
-    values = dict(zip(FEATURES, novelty, strict=True))
-    stack = "new stack" if values["new stack"] else "known stack"
-    device = "new device" if values["new device"] else "known device"
-    return f"{stack}, {device}"
+    """The group whose quantiles are used: whether the stack that runs the job was measured."""
+    return "new stack" if novelty[FEATURES.index("new stack")] else "known stack"
 
 
 def describe_novelty(novelty: Sequence[float], setting: Setting) -> tuple[str, ...]:
@@ -247,6 +257,8 @@ def read_certainty(data: Mapping[str, Any]) -> Certainty:
             **{key: frozenset(entry[key]) for key in _SEEN},
             most_devices=entry["most_devices"],
             compiled=entry["compiled"],
+            log_sigma=entry["log_sigma"],
+            unsure=entry["unsure"],
         )
         for name, entry in data["known"].items()
     }

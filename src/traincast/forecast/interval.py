@@ -117,7 +117,7 @@ def with_novelty(
     certainty = load_certainty()
     setting = describe_setting(job, cluster, plan, remember=remember)
     novelty = list_novelty(setting, certainty.known, operators=tally.operators_log_sigma)
-    low, high = certainty.interval(novelty)
+    low, high = certainty.interval(novelty, setting.stack)
     new = describe_novelty(novelty, setting)[:MOST_SAID]
     said = (f"the interval is wide because {'; '.join(new)}",) if new else ()
     return _estimate(timeline, tally, low, high), said
