@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 from traincast.catalog.models.recipe import FUSED_ATTENTIONS, PRECISIONS, precision_name
-from traincast.errors import IllegalPlan
+from traincast.errors import IllegalPlan, UnknownName
 from traincast.spec import Parallelism, Stack
 from traincast.spec.question import WorkloadOptions
 
@@ -135,10 +135,35 @@ def fill_in_recipe(
         # The word names no generation of the kernel; the stack does.
         asked["attention"] = recipe.attention
     values.update(asked)
+    targets = options.adapter_targets or recipe.adapter_targets
+    if options.adapter_rank and targets:
+        values["adapted"] = read_targets(targets)
     values["precision"] = read_precision(options.precision, stack, sharded=plan.zero == 3)
     values["recompute"] = "none" if plan.recompute == "products" else plan.recompute
     values["accumulate"] = plan.micro_batches > 1 and options.mode != "inference"
     return values
+
+
+ADAPTER_TARGETS = {
+    "attention": ("query", "key", "value", "qkv", "output"),
+    "mlp": ("gate", "up", "gate_up", "down"),
+    "all": ("query", "key", "value", "qkv", "output", "gate", "up", "gate_up", "down"),
+}
+"""Groups of dense layers that adapters are put beside."""
+
+
+def read_targets(text: str) -> tuple[str, ...]:
+    """The layers that a list of names and groups means."""
+    known = ADAPTER_TARGETS["all"]
+    found: list[str] = []
+    for word in (part.strip().lower() for part in text.split(",")):
+        if word not in ADAPTER_TARGETS and word not in known:
+            raise UnknownName("adapter target", word, (*ADAPTER_TARGETS, *known))
+        found += ADAPTER_TARGETS.get(word, (word,))
+    # A layer that computes queries and values at once is one of those that are asked for.
+    if {"query", "value"} & set(found):
+        found.append("qkv")
+    return tuple(dict.fromkeys(found))
 
 
 def read_precision(word: str | None, stack: Stack, *, sharded: bool) -> str:

@@ -30,6 +30,10 @@ class WorkloadOptions:
     adapter_rank: int | None = asked(
         None, "Train low-rank adapters (LoRA) of this rank, the model frozen.", "--adapter-rank", "--lora-rank"
     )
+    adapter_targets: str | None = asked(
+        None, "Layers with adapters: all, attention, or names such as query,value; default: as the stack does it.",
+        "--adapter-targets", "--lora-targets",
+    )  # fmt: skip
     frozen_dtype: str | None = asked(None, "Store frozen weights in fp4 (QLoRA) or int8.")
     dropout: float | None = asked(None, "Dropout rate instead of the published one.")
     input_size: int | None = asked(None, "Height and width of an image in pixels.")

@@ -41,6 +41,8 @@ class RecipeHabits:
     fused_gate: bool | None = None
     fused_loss: bool | None = None
     fused_sums: bool | None = None
+    adapter_targets: str | None = None
+    """Beside which layers it puts low-rank adapters: attention, all, or layer names with commas between them."""
     softmax_multiple: int = 1
     """Its fused softmax works on so many samples and heads at a time, or not at all."""
     implementation: str | None = None

@@ -25,6 +25,7 @@ ATTENTIONS = {
     "sdpa": "flash", "fused": "flash", "xformers": "efficient", "flash1": "flash-1", "flash2": "flash-2", "flash3": "flash-3",
     "cudnn": "cudnn", "cudnn_flash_te": "cudnn", "flash-1": "flash-1", "flash-2": "flash-2", "flash-3": "flash-3",
 }  # fmt: skip
+LATENT_CHANNELS, LATENT_SCALE = 4, 8
 USUAL_RANK = 32
 """Of low-rank adapters, where a recipe does not say."""
 _NAMED_SHAPE = re.compile(r"(?:^|[-_])h(\d{3,6})[-_]?l(\d{1,3})(?:$|[-_])")
@@ -195,9 +196,10 @@ def _sample_sizes(case: Case) -> dict[str, Any]:
     sizes: dict[str, Any] = {}
     if case.seq_len:
         sizes["seq"] = case.seq_len
-    square = re.fullmatch(r"\d+x(\d+)x(\d+)", case.input_shape or "")
-    if square and square[1] == square[2]:
-        sizes["input_size"] = int(square[1])
+    square = re.fullmatch(r"(\d+)x(\d+)x(\d+)", case.input_shape or "")
+    if square and square[2] == square[3]:
+        # Four channels are latents, an eighth as wide as the image that they stand for.
+        sizes["input_size"] = int(square[2]) * (LATENT_SCALE if int(square[1]) == LATENT_CHANNELS else 1)
     if case.num_classes and case.family in ("cnn", "detection", "segmentation"):
         sizes["num_classes"] = case.num_classes
     return sizes
