@@ -42,7 +42,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "expert_tensor": [{"expert_tensor": 1, "tensor": 4, "data": 2, "sequence_parallel": True}],
     "expert_capacity": [{"expert_capacity": 1.5}],
     "expert_imbalance": [{"expert": 2, "expert_imbalance": 1.5}],
-    "dispatch_once": [{"expert": 4, "dispatch_once": True}],
+    "dispatch_once": [{"expert": 8, "dispatch_once": True}],
     "virtual_stages": [{"pipeline": 4, "data": 2, "micro_batches": 4, "virtual_stages": 2, "order": "interleaved"}],
     "micro_batches": [{"micro_batches": 3}, {"micro_batches": 8}],
     "zero": [{"zero": stage} for stage in range(4)],
