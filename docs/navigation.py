@@ -24,6 +24,7 @@ def list_pages() -> list[Entry]:
             ]
         },
         {"Reference": list_folder("reference")},
+        {"Extend": list_folder("extend")},
         {"Development": [{"Layout": "layout.md"}, *list_folder("adr")]},
         *[{title_of(page): page.name} for page in sorted(DOCS.glob("*.md")) if page.name not in PLACED],
     ]
