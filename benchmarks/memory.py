@@ -147,7 +147,7 @@ def predict_step(model: Any, inputs: dict[str, Any]) -> float:
     from traincast.lower.rewrite import as_stage
     from traincast.simulate import replay_memory
 
-    graph = capture(model, inputs, optimizer="adamw", implementation="foreach", batch_size=BATCH)
+    graph = capture(model, inputs, optimizer="adamw", implementation="foreach", batch_size=BATCH, holds_output=False)
     return replay_memory(as_stage(graph), capacity_bytes=1e12).peak_bytes
 
 

@@ -78,7 +78,9 @@ def test_an_unknown_network_is_assumed_out_loud_and_only_where_it_matters() -> N
 
 def test_the_trays_of_a_rack_share_nvlink() -> None:
     case = make_case(gpu="gb200-186g", n_gpus=256, n_nodes=64, gpus_per_node=4, intra_bw_GBps=900.0)
-    assert build_cluster(case, []).groups[0].devices_per_node == 64
+    group = build_cluster(case, []).groups[0]
+    assert group.devices_per_node == 4
+    assert [domain.num_devices for domain in group.domains] == [72]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ def benchmark() -> ModuleType:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["llama", "bert", "convnext"])
+# Depthwise convolutions of some CPUs take a workspace that others do not, so no model with large ones is compared here.
+@pytest.mark.parametrize("name", ["llama", "bert", "resnet"])
 def test_the_replay_meets_the_peak_that_the_profiler_saw(benchmark: ModuleType, name: str) -> None:
     errors = benchmark.compare_with_profiler([name])
     assert abs(errors[name]) < 0.02

@@ -1,6 +1,5 @@
 """A table of cases to a table of answers; a bad row is answered with its reason and never stops the others."""
 
-import functools
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
@@ -9,8 +8,6 @@ from traincast.accuracy.cases import Case, Row, hide_results, parse_case
 from traincast.accuracy.predictions import Prediction, refuse, summarize
 from traincast.accuracy.runs import label_rows, read_runs
 from traincast.accuracy.translate import CaseQuestion, translate
-from traincast.cost.cached import Cached
-from traincast.cost.pricing import Pricing, default_ops
 from traincast.errors import IllegalPlan, TraincastError, UnknownName
 from traincast.forecast.ask import answer as answer_question
 from traincast.forecast.corrections import CALIBRATION_NOTE
@@ -161,12 +158,5 @@ def question_key(case: Case) -> Hashable:
     return tuple(getattr(case, item.name) for item in fields(Case) if item.name not in _LABELS)
 
 
-@functools.cache
-def _op_model() -> Cached:
-    return Cached(base=default_ops())
-
-
 def _forecast(question: CaseQuestion, calibration: Calibration | None) -> Forecast:
-    if calibration is not None:
-        return answer_question(question.resolved, calibration=calibration)
-    return answer_question(question.resolved, costs=Pricing(ops=_op_model(), stack=question.job.stack))
+    return answer_question(question.resolved, calibration=calibration)
