@@ -148,6 +148,9 @@ def list_novelty(setting: Setting, known: Mapping[str, Experience], *, operators
     """The numbers of `FEATURES`. `operators`: the log error that the operators' own intervals give the step."""
     everything = functools.reduce(Experience.joined, known.values(), Experience())
     own = known.get(setting.stack)
+    if own is not None and not own.log_sigma:
+        # A handful of runs says what was seen, not how far off forecasts for the stack are.
+        own = None
     beside = own or everything
     scale = math.log2(setting.num_devices / max(1, beside.most_devices)) if setting.num_devices else 0.0
     return (

@@ -1,0 +1,73 @@
+"""How sure a forecast is, by what is new about its question."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import make_cluster, make_mlp
+from traincast import catalog, forecast
+from traincast.catalog.stacks import stack
+from traincast.catalog.workloads import workload
+from traincast.forecast.certainty import FEATURES, describe_setting, find_family, list_novelty, load_certainty
+from traincast.spec import Job, Parallelism
+
+CERTAINTY = load_certainty()
+amounts = st.lists(st.floats(0.0, 3.0), min_size=len(FEATURES), max_size=len(FEATURES))
+
+
+@given(novelty=amounts, place=st.integers(0, len(FEATURES) - 1), more=st.floats(0.0, 3.0))
+def test_more_that_is_new_never_makes_the_scale_smaller(novelty: list[float], place: int, more: float) -> None:
+    newer = [amount + more * (index == place) for index, amount in enumerate(novelty)]
+    for name in ("", *CERTAINTY.known):
+        assert CERTAINTY.log_sigma(newer, name) >= CERTAINTY.log_sigma(novelty, name)
+
+
+@given(novelty=amounts, coverage=st.sampled_from([0.5, 0.8, 0.9, 0.95]))
+def test_the_forecast_lies_inside_its_interval_and_surer_is_wider(novelty: list[float], coverage: float) -> None:
+    low, high = CERTAINTY.interval(novelty, coverage=coverage)
+    assert low < 1 < high
+    wider = CERTAINTY.interval(novelty, coverage=min(0.95, coverage + 0.05))
+    assert wider[0] <= low
+    assert high <= wider[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("resnet50", "convolution"),
+        ("llama-3-8b", "transformer"),
+        ("mixtral-8x7b", "mixture of experts"),
+        ("gnmt", "recurrent"),
+    ],
+)
+def test_a_family_is_found_by_what_is_computed(name: str, family: str) -> None:
+    assert find_family(workload(name)) == family
+
+
+def test_a_vendor_that_was_never_measured_is_said() -> None:
+    cluster = make_cluster()
+    odd = replace(cluster.groups[0].device, name="wafer", vendor="nobody", architecture="unheard of")
+    cluster = replace(cluster, groups=(replace(cluster.groups[0], device=odd),))
+    notes = " ".join(forecast(Job(graph=make_mlp()), cluster).notes)
+    assert "nobody" in notes
+
+
+def test_a_stack_that_was_measured_on_the_device_is_surer_than_one_that_was_not() -> None:
+    cluster = catalog.cluster(device="a100-sxm4-80g", nodes=1, devices_per_node=8)
+    graph = workload("gpt2", batch=8, precision="fp16")
+
+    def width(name: str) -> float:
+        step = forecast(Job(graph=graph, stack=stack(name)), cluster, Parallelism(data=8)).step
+        return math.log(step.high_s / step.low_s)
+
+    assert width("megatron-deepspeed") < width("lightning")
+
+
+def test_nothing_is_new_about_what_everything_was_learned_from() -> None:
+    job = Job(graph=make_mlp())
+    setting = describe_setting(job, make_cluster(), Parallelism())
+    known = {setting.stack: replace(setting.as_experience(), log_sigma=0.1)}
+    assert list_novelty(setting, known, operators=0.01) == (0.0,) * len(FEATURES)
