@@ -28,8 +28,8 @@ types: .venv/dev-ready
 layers: .venv/dev-ready
 	$(BIN)/lint-imports
 
-fast-test: .venv/dev-ready    ## the tests without the slow ones
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+fast-test: .venv/dev-ready    ## the quick tests of the rooms that predict (about a minute of CPU time)
+	$(BIN)/python -m pytest -n 2 -m 'not slow' tests/spec tests/lower tests/simulate tests/cost tests/resources tests/store tests/test_*.py
 
 corpus: .venv/dev-ready       ## measure our own corpus of training steps (root, hours, resumable)
 	$(BIN)/python -m research.corpus.measure operators --rounds 3 --block 0.03 --store corpus.db
@@ -44,6 +44,9 @@ fuzz: .venv/dev-ready         ## feed every file reader a million damaged inputs
 
 fit-stacks: .venv/dev-ready   ## refit the constants of software stacks from ../shared/cases (about 3 minutes)
 	$(BIN)/python -m research.fits.stacks ../shared/cases/single_gpu.parquet ../shared/cases/dp.parquet ../shared/cases/llm.parquet ../shared/cases/memory.parquet
+
+fit-intervals: .venv/dev-ready ## refit how interval widths grow with what is new (about a minute)
+	$(BIN)/python -m research.fits.intervals ../shared/cases/single_gpu.parquet ../shared/cases/llm.parquet ../shared/cases/memory.parquet ../shared/cases/mlperf.parquet ../shared/cases/dp.parquet
 
 fit-operators: .venv/dev-ready ## refit the operator models from ../shared/data
 	$(BIN)/python -m research.fits.operators

@@ -27,6 +27,8 @@ FEATURES = (
     "compiled", "unsure operators",
 )  # fmt: skip
 """What may be new, each as a number of at least 0; the last is the log of the operators' own error over an ordinary one."""
+WIDEST, LEAST = 3.0, 1e-3
+"""Log factors on either side of a forecast: a factor of twenty says already that nothing is known."""
 MOST_UNSURE = 1.5
 """The operators' own error counts up to this log ratio: beyond it their intervals say only that nothing is known."""
 ORDINARY_OPERATORS = 0.08
@@ -213,7 +215,7 @@ class Certainty:
         low, high = (
             scale * _interpolate(LEVELS, table.values, level) for level in ((1 - coverage) / 2, (1 + coverage) / 2)
         )
-        return math.exp(min(low, -1e-3)), math.exp(max(high, 1e-3))
+        return math.exp(max(-WIDEST, min(low, -LEAST))), math.exp(min(WIDEST, max(high, LEAST)))
 
 
 def sort_of(novelty: Sequence[float]) -> str:
