@@ -29,7 +29,7 @@ layers: .venv/dev-ready
 	$(BIN)/lint-imports
 
 fast-test: .venv/dev-ready    ## the quick tests of the rooms that predict (about a minute of CPU time)
-	$(BIN)/python -m pytest -n 2 -m 'not slow' tests/spec tests/lower tests/simulate tests/cost tests/resources tests/store tests/test_*.py
+	$(BIN)/python -m pytest -n 2 -m 'not slow' tests/spec tests/lower tests/simulate tests/cost tests/resources tests/store tests/test_files.py tests/test_house.py tests/test_memo.py tests/test_names.py tests/test_registry.py
 
 corpus: .venv/dev-ready       ## measure our own corpus of training steps (root, hours, resumable)
 	$(BIN)/python -m research.corpus.measure operators --rounds 3 --block 0.03 --store corpus.db
