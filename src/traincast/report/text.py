@@ -190,12 +190,16 @@ def _show_usd_range(usd: Range) -> str:
     return f"{show_usd(usd.low)} to {show_usd(usd.high)}"
 
 
+LEAST_SHARE = 5e-4
+"""A part of a step that is smaller has no line of its own."""
+
+
 def _shares(forecast: Forecast, paint: Paint) -> Iterator[str]:
     timeline = forecast.timeline
     yield paint("Where the step goes", "bold")
     for name, (label, style) in SHARES.items():
         share = timeline.shares.get(name, 0.0)
-        if share <= 0 and name == "bubble":
+        if share < LEAST_SHARE:
             continue
         bar = paint.bar(share, width=40, style=style)
         yield f"  {label:<16}{bar} {share:>4.0%}  {show_seconds(share * timeline.duration_s)}"
