@@ -36,7 +36,7 @@ def format_search(found: Search, *, paint: Paint = PLAIN) -> str:
 
 def say_candidate(candidate: Any) -> str:
     plan = describe_plan(candidate.parallelism, batch_size=candidate.batch)
-    return f"{candidate.cluster.name}, {plan}, recompute {candidate.parallelism.recompute},"
+    return f"{candidate.cluster.name}, {plan},"
 
 
 def _account(found: Search) -> Iterator[str]:
@@ -64,11 +64,9 @@ def _table(plans: Sequence[Plan], title: str) -> Table:
 def _row(plan: Plan) -> tuple[str, ...]:
     answer = plan.forecast
     words = describe_plan(plan.parallelism, batch_size=plan.batch)
-    recompute = "" if plan.parallelism.recompute == "none" else f", recompute {plan.parallelism.recompute}"
-    virtual = f" x{plan.parallelism.virtual_stages}" if plan.parallelism.virtual_stages > 1 else ""
     return (
         plan.cluster.name,
-        f"{words}{virtual}{recompute}",
+        words,
         show_seconds(answer.step.seconds),
         show_seconds(answer.job.total.seconds),
         "" if plan.deadline_probability is None else f"{plan.deadline_probability:.0%}",

@@ -97,7 +97,8 @@ def describe_plan(plan: Parallelism, *, batch_size: int) -> str:
     degrees = {"tensor": plan.tensor, "pipeline": plan.pipeline, "context": plan.context, "expert": plan.expert}
     words = [f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1]
     if plan.pipeline > 1:
-        words.append(f"order {plan.order}")
+        virtual = f" with {plan.virtual_stages} virtual stages" if plan.virtual_stages > 1 else ""
+        words.append(f"order {plan.order}{virtual}")
     words.extend([f"zero {plan.zero}"] if plan.zero else [])
     words.extend(["sequence parallel"] if plan.sequence_parallel else [])
     words.extend([f"recompute {plan.recompute}"] if plan.recompute != "none" else [])
