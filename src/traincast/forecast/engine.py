@@ -194,7 +194,7 @@ class Engine:
         self, timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism
     ) -> tuple[Estimate, tuple[str, ...]]:
         """The step with its interval, and what is new about it. A user's own measurements say themselves how sure they are."""
-        if self.costs is not None:
+        if self.costs is not None and not isinstance(self.costs, Pricing):
             return with_interval(timeline, tally, software=stack_of(job)), ()
         return with_novelty(timeline, tally, job, cluster, plan, remember=self._remember)
 
