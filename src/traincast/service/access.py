@@ -76,6 +76,7 @@ class Tokens:
         try:
             self._found = {each.digest: each for each in await self._read()}
         except StorageFault:
+            # Tokens that were read before stay valid while the storage is away; one that was never read is not let in.
             pass
         finally:
             self._read_s = time.monotonic()
