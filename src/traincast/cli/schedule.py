@@ -224,7 +224,7 @@ def schedule(trace: str, given: Options) -> None:
     Example: traincast schedule jobs.sacct -c 16x8:a100-80g@2.5 -c 26x8:a100-80g@2.5 -p easy,srtf --knows limit,truth
     """
     from traincast.report.document import format_json
-    from traincast.report.schedule import describe_comparison, format_comparison
+    from traincast.report.schedule import describe_policies, format_policies
 
     if given.error_sweep:
         _sweep(trace, given)
@@ -233,9 +233,9 @@ def schedule(trace: str, given: Options) -> None:
     _write(given, read, cases)
     groupings = [] if given.by is None else [part for part in given.by.replace(" ", "").split(",") if part]
     say(
-        format_json(describe_comparison(read, cases))
+        format_json(describe_policies(read, cases))
         if given.json
-        else format_comparison(read, cases, groupings=groupings)
+        else format_policies(read, cases, groupings=groupings)
     )
     if given.out is not None and not given.json:
         sys.stderr.write(f"wrote {given.out}/index.html, tables, event logs, charts and traces\n")

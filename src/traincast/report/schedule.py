@@ -140,7 +140,7 @@ def align(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def format_comparison(trace: Trace, cases: Sequence[Case], *, groupings: Sequence[str] = (), max_bad: int = 5) -> str:
+def format_policies(trace: Trace, cases: Sequence[Case], *, groupings: Sequence[str] = (), max_bad: int = 5) -> str:
     """The cases side by side, with what could not be read or run said first and the answer in words last."""
     fleets = []
     for case in cases:
@@ -162,7 +162,7 @@ def format_comparison(trace: Trace, cases: Sequence[Case], *, groupings: Sequenc
     return "\n".join([*lines, "", summarize(cases)])
 
 
-def describe_comparison(trace: Trace, cases: Sequence[Case]) -> dict[str, Any]:
+def describe_policies(trace: Trace, cases: Sequence[Case]) -> dict[str, Any]:
     """The comparison as JSON: every metric, every breakdown, and how far replays are from what happened."""
     nearest = nearest_replay(cases)
     real = cases[0] if nearest is not None else None
