@@ -4,8 +4,7 @@ import sys
 import time
 from typing import Any
 
-from traincast.accuracy.batch import answer_rows
-from traincast.accuracy.cases import read_rows
+from traincast.accuracy import answer_rows, read_rows
 
 AIM_PER_S = 50.0
 

@@ -41,13 +41,18 @@ from traincast.learn import (
     save_calibration,
     team_on_testbed,
 )
-from traincast.profile.machine import Steadiness, describe, make_canary, steady
-from traincast.profile.protocol import Protocol, measure
-from traincast.profile.remote import subject_of
-from traincast.profile.settings import TOO_LARGE
-from traincast.profile.testbed import require_root
-from traincast.spec import Calibration
-from traincast.spec.measurement import MachineRates, Measurement
+from traincast.profile import (
+    TOO_LARGE,
+    Protocol,
+    Steadiness,
+    describe,
+    make_canary,
+    measure,
+    require_root,
+    steady,
+    subject_of,
+)
+from traincast.spec import Calibration, MachineRates, Measurement
 from traincast.store import Store
 
 QUICK = Protocol(num_rounds=3, block_s=0.03, warm_up_s=0.005)

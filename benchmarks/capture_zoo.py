@@ -27,9 +27,8 @@ import torch
 from torch import nn
 
 from traincast.capture import capture
-from traincast.simulate.memory import replay_memory
-from traincast.spec import Stage
-from traincast.spec.graph import Graph
+from traincast.simulate import replay_memory
+from traincast.spec import Graph, Stage
 
 Entry = tuple[str, str, Callable[[], nn.Module], Callable[[], Any]]
 """Family, name, a builder and the inputs of its forward."""
@@ -368,7 +367,7 @@ def own_entries() -> Iterator[Entry]:
 
 def keras_entries() -> Iterator[Entry]:
     keras = importlib.import_module("keras")
-    from traincast.capture.keras import _Called, _keep_statistics
+    from traincast.capture._keras import _Called, _keep_statistics
 
     def build(name: str) -> nn.Module:
         model = getattr(keras.applications, name)(weights=None, input_shape=(64, 64, 3), classes=10)

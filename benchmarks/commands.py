@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.__main__ import main
-from traincast.accuracy.cases import hide_results, parse_case, parse_observation, read_rows
-from traincast.accuracy.translate import translate
+from traincast.accuracy import hide_results, parse_case, parse_observation, read_rows, translate
 from traincast.cli.questions import write_command
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"

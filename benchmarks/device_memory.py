@@ -1,7 +1,7 @@
 """What a device's own meter (nvidia-smi) shows, against measurements.
 
 python benchmarks/device_memory.py TABLE.parquet ...   # errors with each device and each model left out; the constants
-                                                       # of traincast.simulate.reserve.Surroundings, with priors
+                                                       # of traincast.simulate._reserve.Surroundings, with priors
 """
 
 import dataclasses
@@ -70,12 +70,11 @@ GROUPINGS: dict[str, Callable[[Metered], str]] = {"model": lambda run: run.model
 
 def read_runs(tables: Sequence[Path]) -> list[Metered]:
     """Rows of sources that read the meter; a run without a step time never trained, so what it held is no peak."""
-    from traincast.accuracy.cases import hide_results, parse_case, parse_observation, read_rows
-    from traincast.accuracy.translate import translate
+    from traincast.accuracy import hide_results, parse_case, parse_observation, read_rows, translate
     from traincast.errors import TraincastError
-    from traincast.forecast.device_memory import watch_device
+    from traincast.forecast import watch_device
     from traincast.lower import lower
-    from traincast.simulate.reserve import searches_algorithms
+    from traincast.simulate import searches_algorithms
 
     rows = [row for table in tables for row in read_rows(table)]
     runs = []
@@ -107,7 +106,7 @@ def read_runs(tables: Sequence[Path]) -> list[Metered]:
 
 
 def errors_of(runs: Sequence[Metered], around: Any) -> list[float]:
-    from traincast.simulate.reserve import device_bytes
+    from traincast.simulate import device_bytes
 
     return [
         device_bytes(run.reserved_bytes, capacity_bytes=run.capacity_bytes, searches=run.searches, around=around)
@@ -121,7 +120,7 @@ def search(runs: Sequence[Metered]) -> Any:
     """Robust error in log bytes plus the priors, by the simplex method (Nelder and Mead 1965)."""
     from scipy.optimize import minimize
 
-    from traincast.simulate.reserve import Surroundings
+    from traincast.simulate import Surroundings
 
     sizes = Counter(run.model for run in runs)
 

@@ -49,7 +49,7 @@ predicted but for a handful of runs."""
 
 def score_fits(cases: Sequence[Seen], thresholds: Sequence[float] = (0.5, 0.75, 0.9, 0.95, 0.99)) -> None:
     from traincast.simulate import Overheads
-    from traincast.spec.result import FIT_CONFIDENCE
+    from traincast.spec import FIT_CONFIDENCE
 
     verdicts = judge(cases, Overheads())
     failed = [verdict for verdict in verdicts if not verdict.case.ran]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from traincast import catalog
-from traincast.catalog.workloads import workload
+from traincast.catalog import workload
 from traincast.files import load_graph, save_graph
 from traincast.forecast import forecast
 from traincast.spec import Cluster, Graph, Job, Parallelism
@@ -88,7 +88,7 @@ def measure(name: str, repeats: int) -> tuple[float, float, float, float]:
 
 def _first(job: Job, cluster: Cluster, plan: Parallelism) -> object:
     try:
-        from traincast.forecast.engine import Engine
+        from traincast.forecast import Engine
     except ImportError:
         return lambda: forecast(job, cluster, plan)
     return lambda: Engine().forecast(job, cluster, plan)

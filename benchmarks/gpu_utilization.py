@@ -13,11 +13,10 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from traincast.accuracy.cases import parse_case, read_rows
-from traincast.accuracy.translate import translate
+from traincast.accuracy import parse_case, read_rows, translate
 from traincast.errors import TraincastError
 from traincast.forecast import forecast
-from traincast.resources.residual import Setting, fit_correction, save_correction, setting_of
+from traincast.resources import Setting, fit_correction, save_correction, setting_of
 
 COLUMN = "measured_gpu_util_pct"
 

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from traincast import catalog
-from traincast.cost.learned import load_learned
+from traincast.cost import load_learned
 from traincast.files import load_graph
-from traincast.lower.evaluate import mark_evaluation
-from traincast.lower.fuse import fuse
+from traincast.lower import fuse, mark_evaluation
 from traincast.spec import Graph, Op, Stage
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "timm" / "graphs"

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from traincast.profile.settings import SETTINGS
+from traincast.profile import SETTINGS
 
 OUT = Path(__file__).with_suffix(".json")
 JOBS: tuple[tuple[str, int, str, int], ...] = (
@@ -33,9 +33,8 @@ def train(name: str, batch: int, num_steps: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from traincast.profile.machine import fix_malloc
-    from traincast.profile.worker import prepare_parallel_step
-    from traincast.spec.measurement import Experiment
+    from traincast.profile import fix_malloc, prepare_parallel_step
+    from traincast.spec import Experiment
 
     torch.set_num_threads(1)
     fix_malloc()
@@ -47,7 +46,7 @@ def train(name: str, batch: int, num_steps: int) -> None:
 
 
 def measure(name: str, batch: int, setting: str, num_steps: int, *, port: int) -> dict[str, object]:
-    from traincast.profile.testbed import EmulatedCluster, emulated, run_torchrun
+    from traincast.profile import EmulatedCluster, emulated, run_torchrun
 
     nodes = next(known.nodes for known in SETTINGS if known.name == setting)
     with emulated(EmulatedCluster(name=f"job{port % 1000}", nodes=nodes)) as cluster:

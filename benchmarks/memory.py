@@ -2,7 +2,7 @@
 
 python benchmarks/memory.py cpu                  # lifetime replay of captured steps against torch's own profiler, 12 models
 python benchmarks/memory.py cases TABLE.parquet ... [--svg FILE]  # error by source, kind, model and scale; fits or fails
-python benchmarks/memory.py fit TABLE.parquet    # the constants of traincast.simulate.memory.Overheads, with priors
+python benchmarks/memory.py fit TABLE.parquet    # the constants of traincast.simulate._memory.Overheads, with priors
 """
 
 import dataclasses
@@ -144,7 +144,7 @@ def measure_step(model: Any, inputs: dict[str, Any]) -> float:
 
 def predict_step(model: Any, inputs: dict[str, Any]) -> float:
     from traincast.capture import capture
-    from traincast.lower.rewrite import as_stage
+    from traincast.lower import as_stage
     from traincast.simulate import replay_memory
 
     graph = capture(model, inputs, optimizer="adamw", implementation="foreach", batch_size=BATCH, holds_output=False)
@@ -205,7 +205,7 @@ class Seen:
 
 def read_cases(*tables: Path) -> list[Seen]:
     """Every row with a measured peak or a verdict on memory."""
-    from traincast.accuracy.cases import hide_results, read_rows
+    from traincast.accuracy import hide_results, read_rows
 
     rows = [row for table in tables for row in read_rows(table)]
     rows = [row for row in rows if row["measured_memory_bytes"] or table_says_fits(row)]
@@ -218,12 +218,11 @@ def table_says_fits(row: Any) -> bool:
 
 
 def _replay_row(row: Any, hidden: Any) -> Seen:
-    from traincast.accuracy.cases import parse_case
-    from traincast.accuracy.translate import translate
+    from traincast.accuracy import parse_case, translate
     from traincast.errors import TraincastError
     from traincast.forecast import outside_bytes
     from traincast.lower import lower
-    from traincast.simulate.memory import keeps_gradients, replay_pass
+    from traincast.simulate import keeps_gradients, replay_pass
 
     stages: list[Any] = []
     pipelined, copies, capacity, unit, refusal, watched, outside = False, False, 1.0, 1.0, "", False, 0.0
@@ -275,7 +274,7 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
 
 def profile_of(case: Seen, overheads: Any, stage: int) -> Any:
     from traincast.forecast import MEMORY_SPREAD
-    from traincast.simulate.memory import add_up
+    from traincast.simulate import add_up
 
     return add_up(
         *case.stages[stage],
@@ -388,7 +387,7 @@ def score_cases(tables: Sequence[Path], svg: Path | None) -> None:
 def draw_scatter(cases: Sequence[Seen], file: Path) -> None:
     """Predicted against measured, both axes logarithmic."""
     from traincast.files import write_whole
-    from traincast.report.svg import Point, draw_agreement
+    from traincast.report import Point, draw_agreement
     from traincast.simulate import Overheads
 
     points = [

@@ -5,7 +5,7 @@ python benchmarks/noise.py --paired          # about 4 minutes on a quiet machin
 
 Every estimate is made of the blocks of interleaved rounds. Estimates of all configurations are taken in turn, so that they lie
 apart in time. The spread is the standard deviation over the mean. Columns: medians over blocks of wall time, of CPU time and of
-CPU time over the canary's; and CPU time with the drift of the machine taken out (`traincast.profile.drift`, as `calibrate` does):
+CPU time over the canary's; and CPU time with the drift of the machine taken out (as `calibrate` does):
 each configuration is estimated anew from its own blocks of each estimate; the seven others, measured all the time,
 tell what was drift.
 
@@ -25,11 +25,20 @@ import time
 
 import numpy as np
 
-from traincast.profile.drift import find_drift, steady_levels
-from traincast.profile.machine import Steadiness, make_canary, steady
-from traincast.profile.protocol import Protocol, measure, measure_block
-from traincast.profile.steps import prepare_step, step_experiment, step_subjects
-from traincast.spec.measurement import Block
+from traincast.profile import (
+    Protocol,
+    Steadiness,
+    find_drift,
+    make_canary,
+    measure,
+    measure_block,
+    prepare_step,
+    steady,
+    steady_levels,
+    step_experiment,
+    step_subjects,
+)
+from traincast.spec import Block
 
 CONFIGURATIONS = (
     ("mlp(depth=2,width=128)", 16), ("vgg(depth=2,width=16,size=24)", 8), ("resnet(depth=2,width=8)", 8),

@@ -20,12 +20,8 @@ from pathlib import Path
 
 from traincast import catalog
 from traincast.errors import IllegalPlan
-from traincast.forecast import forecast
-from traincast.forecast.resolve import build_cluster
-from traincast.plan import search_plans
-from traincast.plan.nouns import Candidate, Space
-from traincast.plan.search import Settings, sift
-from traincast.plan.space import Shape, list_candidates
+from traincast.forecast import build_cluster, forecast
+from traincast.plan import Candidate, Settings, Shape, Space, list_candidates, search_plans, sift
 from traincast.spec import Forecast, Job, Question, WorkloadOptions
 
 AIM_PER_S = 1_000
@@ -94,7 +90,7 @@ def plan_large(asked: argparse.Namespace) -> None:
     candidates = list(list_candidates(space, clusters[0], shape))
     chosen = random.Random(0).sample(candidates, min(asked.sample, len(candidates)))
     try:
-        from traincast.forecast.engine import Engine
+        from traincast.forecast import Engine
     except ImportError:
         alone_s = _spend(chosen[:20], job_at, lambda *question: forecast(*question))
         print(f"plain forecasts: {1 / alone_s:,.0f} per CPU second")

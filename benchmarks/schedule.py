@@ -19,11 +19,8 @@ import resource
 import time
 from pathlib import Path
 
-from traincast.schedule.generate import Mix, generate_jobs
-from traincast.schedule.placement import PLACERS
-from traincast.schedule.policies import POLICIES
-from traincast.schedule.simulator import simulate_cluster
-from traincast.spec.fleet import Fleet, NodePool
+from traincast.schedule import PLACERS, POLICIES, Mix, generate_jobs, simulate_cluster
+from traincast.spec import Fleet, NodePool
 
 CASES = (
     ("fifo", "consolidated", 100_000),

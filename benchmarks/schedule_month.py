@@ -13,12 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.schedule.estimators import Limits
-from traincast.schedule.generate import Mix, generate_jobs
-from traincast.schedule.jobs import JobTable
-from traincast.schedule.policies import POLICIES
-from traincast.schedule.simulator import simulate_cluster
-from traincast.spec.fleet import Fleet, NodePool
+from traincast.schedule import POLICIES, JobTable, Limits, Mix, generate_jobs, simulate_cluster
+from traincast.spec import Fleet, NodePool
 
 NUM_JOBS = 1600
 ORIGIN = datetime(2026, 9, 1, tzinfo=UTC)

@@ -17,10 +17,8 @@ from pathlib import Path
 
 from traincast import catalog
 from traincast.errors import IllegalPlan
-from traincast.forecast import forecast
-from traincast.forecast.resolve import build_job, load_source
-from traincast.plan import Candidate, Plan
-from traincast.plan.emit import EMITTERS, emit
+from traincast.forecast import build_job, forecast, load_source
+from traincast.plan import EMITTERS, Candidate, Plan, emit
 from traincast.spec import Parallelism, WorkloadOptions
 
 PLANS = {

@@ -10,10 +10,9 @@ from typing import Any
 
 from research.output import say
 from traincast import catalog
-from traincast.accuracy.steps import as_case_row, read_number
-from traincast.accuracy.study import score_rows, study
+from traincast.accuracy import as_case_row, read_number, score_rows, study
 from traincast.errors import InvalidInput, TraincastError
-from traincast.report.accuracy import format_study
+from traincast.report import format_study
 from traincast.units import TERA
 
 SOURCE = "maxtext"

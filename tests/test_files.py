@@ -8,7 +8,7 @@ from builders import make_cluster, make_mlp
 from traincast import files
 from traincast.errors import InvalidInput
 from traincast.spec import Cluster, Graph, Parallelism
-from traincast.spec.graph import Scalable
+from traincast.spec._graph import Scalable
 
 
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])

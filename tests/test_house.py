@@ -50,3 +50,29 @@ def test_the_count_notices_one_branch_too_many(number: int) -> None:
     source = "def f(x):\n" + "\n".join(f"    if x == {i}: pass" for i in range(number))
     (function,) = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
     assert is_too_large(function) == (number >= MOST_BRANCHES)
+
+
+def test_rooms_reach_each_other_by_their_facades_only() -> None:
+    """A private module (with a leading underscore) is imported by its own room only."""
+    reached = []
+    for file in sorted(SOURCE.rglob("*.py")):
+        room = file.relative_to(SOURCE).parts[0]
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("traincast."):
+                _, other, *modules = node.module.split(".")
+                names = [*modules, *(alias.name for alias in node.names)]
+                if other != room and any(name.startswith("_") for name in names):
+                    reached.append(f"{file.relative_to(SOURCE)}: {node.module}")
+    assert reached == []
+
+
+def test_every_module_of_a_room_is_private_or_meant_for_users() -> None:
+    meant = {"integrate/huggingface.py", "integrate/lightning.py", "integrate/pytorch.py"}
+    open_modules = {
+        str(file.relative_to(SOURCE))
+        for file in SOURCE.glob("*/*")
+        if (file.suffix == ".py" or (file / "__init__.py").exists())
+        and not file.name.startswith("_")
+        and file.parent.name != "cli"
+    }
+    assert open_modules == meant

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import traincast
-from traincast.catalog.stacks import stacks
+from traincast.catalog._stacks import stacks
 
 SOURCE = Path(traincast.__file__).parent
-READERS = ("catalog", "capture", "integrate", "plan/emit", "schedule/formats")
+READERS = ("catalog", "capture", "integrate", "plan/_emit", "schedule/_formats")
 """Rooms that may name what they describe, read, adapt or write for."""
-FILES = ("service/uploads.py",)
+FILES = ("service/_uploads.py",)
 """Architectures of a published format."""
 DATA_SOURCES = (
     "vtrain",

@@ -104,9 +104,9 @@ def two_nodes() -> Iterator[Callable[[], str]]:
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_sweep_and_a_table_over_ray_give_what_one_process_gives(two_nodes: Callable[[], str]) -> None:
-    from traincast.accuracy.batch import answer_rows
-    from traincast.schedule.generate import generate_jobs
-    from traincast.schedule.study import Setting, parse_fleet, sweep_errors
+    from traincast.accuracy._batch import answer_rows
+    from traincast.schedule._generate import generate_jobs
+    from traincast.schedule._study import Setting, parse_fleet, sweep_errors
 
     setting = Setting(fleet=parse_fleet("2x8"))
     jobs = generate_jobs(60, num_gpus=16, seed=3)
@@ -191,9 +191,9 @@ def test_a_profile_over_ray_keeps_every_block_and_survives_the_loss_of_a_node(
     two_nodes: Callable[[], str], tmp_path: Path
 ) -> None:
     pytest.importorskip("torch", reason="torch is not installed: pip install 'traincast[torch]'")
-    from traincast.profile.operators import grid
-    from traincast.profile.protocol import Progress, Protocol
-    from traincast.profile.remote import measure_over_nodes
+    from traincast.profile._operators import grid
+    from traincast.profile._protocol import Progress, Protocol
+    from traincast.profile._remote import measure_over_nodes
 
     chosen = grid()[:3]
     protocol = Protocol(num_rounds=2, block_s=0.01, min_repeats=2)

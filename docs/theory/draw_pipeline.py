@@ -5,11 +5,10 @@ import json
 from pathlib import Path
 
 from traincast import catalog
-from traincast.catalog.workloads import workload
+from traincast.catalog import workload
 from traincast.files import write_whole
 from traincast.forecast import forecast
-from traincast.report.svg import draw_timeline
-from traincast.report.trace import trace_forecast
+from traincast.report import draw_timeline, trace_forecast
 from traincast.spec import Job, Parallelism
 
 HERE = Path(__file__).parent

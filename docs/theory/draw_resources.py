@@ -3,12 +3,11 @@
 from pathlib import Path
 
 from traincast import catalog
-from traincast.catalog.workloads import workload
+from traincast.catalog import workload
 from traincast.files import write_whole
 from traincast.forecast import forecast
-from traincast.report.resources import Lane, draw_lanes
-from traincast.resources.profile import FLOORS, WINDOWS_PER_STEP, trace_levels
-from traincast.resources.signal import from_pieces, repeat, sample, summarize
+from traincast.report import Lane, draw_lanes
+from traincast.resources import FLOORS, WINDOWS_PER_STEP, from_pieces, repeat, sample, summarize, trace_levels
 from traincast.spec import RESOURCES, Job, Parallelism
 
 HERE = Path(__file__).parent

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from traincast.errors import InvalidInput
-from traincast.spec import Graph
-from traincast.spec.graph import segments
+from traincast.spec import Graph, segments
 
 NUM_GROUPS = 100
 NUM_TARGETS = 12

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from research.baselines.work import Rate, catalogue_rate, peak_of, transformer_flop
-from traincast.accuracy.cases import Case, Measured
+from traincast.accuracy import Case, Measured
 from traincast.errors import InvalidInput
 
 Size = Callable[[Case], float | None]

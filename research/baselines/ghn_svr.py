@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.embed.features import COLUMNS, Nodes, describe
+from traincast.embed import COLUMNS, Nodes, describe
 from traincast.errors import InvalidInput
-from traincast.spec.graph import KINDS, Graph, Op
+from traincast.spec import KINDS, Graph, Op
 
 Array = NDArray[np.float64]
 

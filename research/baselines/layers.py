@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from research.baselines.operators import peak_flop_per_s
 from traincast.errors import InvalidInput
-from traincast.spec.graph import KINDS, Graph
-from traincast.spec.hardware import Device
+from traincast.spec import KINDS, Device, Graph
 
 Array = NDArray[np.float64]
 _KINDS = tuple(KINDS)

@@ -2,7 +2,7 @@
 
 import math
 
-from traincast.accuracy.cases import Case
+from traincast.accuracy import Case
 
 FAILS_ABOVE_BYTES = 75e9
 """Of an 80 GB device, as the shared baselines set it."""

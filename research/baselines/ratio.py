@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from research.baselines.work import catalogue_rate
-from traincast.accuracy.cases import Case, Measured
+from traincast.accuracy import Case, Measured
 
 Speed = Callable[[Case], float | None]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from research.baselines.ernest import job_of
-from traincast.accuracy.cases import Case, Measured
+from traincast.accuracy import Case, Measured
 
 
 def no_scaling(known: Sequence[Measured], asked: Sequence[Case]) -> list[float | None]:

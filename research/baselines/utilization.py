@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from research.baselines.work import Rate, catalogue_rate, peak_of, transformer_flop
-from traincast.accuracy.cases import Case, Measured
+from traincast.accuracy import Case, Measured
 
 
 def constant_utilization(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from traincast.accuracy.cases import Case
+from traincast.accuracy import Case
 
 Rate = Callable[[str, str], float | None]
 """The peak FLOP rate of a device by its id and a dtype; None where unknown."""

@@ -15,10 +15,8 @@ from pathlib import Path
 from research.corpus.plan import HEAP_RELEASED, OPTIMIZER
 from traincast.errors import InvalidInput
 from traincast.files import decode, encode, write_whole
-from traincast.profile.drift import Steadied, steady_seconds
-from traincast.profile.settings import SETTINGS, Setting
-from traincast.spec.graph import Graph
-from traincast.spec.measurement import Block, Measurement, collect
+from traincast.profile import SETTINGS, Setting, Steadied, steady_seconds
+from traincast.spec import Block, Graph, Measurement, collect
 from traincast.store import Store, export_table, import_table
 
 FOLDER = Path(__file__).resolve().parent
@@ -166,7 +164,7 @@ def write_corpus(store: Path, folder: Path = FOLDER) -> None:
 def write_graphs(keys: Iterable[tuple[str, int]], path: Path) -> None:
     """Capture each architecture at its batch; what the file already holds is kept."""
     from traincast.capture import capture
-    from traincast.profile.architectures import build_architecture
+    from traincast.profile import build_architecture
 
     known: dict[tuple[str, int], object] = {}
     if path.exists():

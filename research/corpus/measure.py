@@ -14,16 +14,32 @@ from pathlib import Path
 
 from research.corpus.plan import BATCHES, HEAP_RELEASED, OPTIMIZER, experiments_in
 from traincast.learn import capture_step, operators_of, run_subjects
-from traincast.profile.architectures import corpus_names, large_image_names
-from traincast.profile.campaign import Keeper, Show, visit_all
-from traincast.profile.machine import Steadiness, describe, make_canary, steady, total_memory_bytes
-from traincast.profile.protocol import Progress, Protocol, Visit
-from traincast.profile.remote import subject_of
-from traincast.profile.settings import Setting, find_settings
-from traincast.profile.team import Team, TeamFailed, team_in
-from traincast.profile.testbed import EmulatedCluster, emulated, require_root
+from traincast.profile import (
+    EmulatedCluster,
+    Keeper,
+    Progress,
+    Protocol,
+    Setting,
+    Show,
+    Steadiness,
+    Team,
+    TeamFailed,
+    Visit,
+    corpus_names,
+    describe,
+    emulated,
+    find_settings,
+    large_image_names,
+    make_canary,
+    require_root,
+    steady,
+    subject_of,
+    team_in,
+    total_memory_bytes,
+    visit_all,
+)
 from traincast.resources import profile_samples
-from traincast.spec.measurement import Experiment
+from traincast.spec import Experiment
 from traincast.store import Store
 from traincast.units import parse_seconds
 

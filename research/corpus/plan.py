@@ -3,9 +3,8 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 
-from traincast.profile.settings import TOO_LARGE, Setting
-from traincast.spec.graph import Attr
-from traincast.spec.measurement import Experiment
+from traincast.profile import TOO_LARGE, Setting
+from traincast.spec import Attr, Experiment
 
 BATCHES = (4, 16)
 OPTIMIZER = "adamw"

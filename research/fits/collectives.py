@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from traincast.catalog import device, link
-from traincast.cost.collectives import TRANSPORT_CONSTANTS, LinkConstants, Pipelined
-from traincast.cost.routes import Level, Route, find_route
+from traincast.cost import TRANSPORT_CONSTANTS, LinkConstants, Pipelined
+from traincast.cost._routes import Level, Route, find_route
 from traincast.spec import Cluster, Collective, Link, NodeGroup
 
 PRIORS: dict[str, tuple[float, float]] = {

@@ -30,25 +30,24 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from traincast.accuracy.cases import hide_results, parse_case, parse_observation, read_rows
-from traincast.accuracy.translate import CaseQuestion, translate
-from traincast.catalog.stacks import plain_stack
+from traincast.accuracy import CaseQuestion, hide_results, parse_case, parse_observation, read_rows, translate
+from traincast.catalog import plain_stack
 from traincast.errors import TraincastError
 from traincast.files import write_json
-from traincast.forecast import Engine
-from traincast.forecast.certainty import (
+from traincast.forecast import (
     DOCUMENT,
     FEATURES,
     LEVELS,
     Certainty,
+    Engine,
     Experience,
     Quantiles,
     Setting,
     describe_setting,
     list_novelty,
     sort_of,
+    tally_program,
 )
-from traincast.forecast.interval import tally_program
 from traincast.spec import Stack
 from traincast.units import NORMAL_90
 

@@ -12,14 +12,21 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.accuracy.cases import Case, Measured, hide_results, parse_case, parse_observation, read_rows
-from traincast.accuracy.translate import read_stack, translate
-from traincast.catalog.stacks import DOCUMENTS
-from traincast.cost.pricing import Pricing, default_ops
-from traincast.cost.stack import TUNABLE, read_constants
+from traincast.accuracy import (
+    Case,
+    Measured,
+    hide_results,
+    parse_case,
+    parse_observation,
+    read_rows,
+    read_stack,
+    translate,
+)
+from traincast.catalog import DOCUMENTS
+from traincast.cost import TUNABLE, Pricing, default_ops, read_constants
 from traincast.errors import TraincastError
 from traincast.files import write_whole
-from traincast.forecast.tune import KnownStep, know_step, tune
+from traincast.forecast import KnownStep, know_step, tune
 from traincast.spec import Stack
 
 MAX_ROWS = 160

@@ -9,7 +9,7 @@ from research.output import say, splice_into
 from research.papers import compare_papers
 from research.papers.gpu_steps import CASES, gpu_steps_are_here, read_gpu_steps
 from research.papers.report import format_papers, format_papers_markdown
-from traincast.report.document import format_json
+from traincast.report import format_json
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ from research.baselines.layers import (
 from research.corpus import CorpusStep
 from research.fits.interaction.network import Example, Training, fit_network
 from research.papers.stack import Key, Learner, Model, Parts, see
-from traincast.cost.interaction.features import NUMERIC, Neighbourhood
+from traincast.cost import NUMERIC, Neighbourhood
 from traincast.learn import choose_loads, refit, start_fit
 
 Array = NDArray[np.float64]

@@ -13,9 +13,21 @@ import numpy as np
 from research.corpus import Corpus, CorpusStep, read_resources
 from research.papers.stack import Learner, Parts
 from traincast.errors import InvalidInput
-from traincast.resources.adapt import adapt, choose_runs
-from traincast.resources.correction import FLOOR, TWELVE, GraphCorrection, Nodes, read_nodes
-from traincast.resources.learned import Place, Rates, Run, count_work, fit_rates, learn
+from traincast.resources import (
+    FLOOR,
+    TWELVE,
+    GraphCorrection,
+    Nodes,
+    Place,
+    Rates,
+    Run,
+    adapt,
+    choose_runs,
+    count_work,
+    fit_rates,
+    learn,
+    read_nodes,
+)
 
 if TYPE_CHECKING:
     from research.fits.resources.network import Training

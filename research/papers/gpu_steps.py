@@ -13,14 +13,20 @@ from research.fits.operators.data import read_rows as read_operators
 from research.fits.operators.models import AllRows, Recipe, fit_learned
 from research.fits.operators.network import Training
 from traincast import catalog
-from traincast.accuracy.cases import Case, Measured, Observation, hide_results, parse_case, parse_observation, read_rows
-from traincast.accuracy.runs import measured_run
-from traincast.cost import OpModel
-from traincast.cost.pricing import default_ops
+from traincast.accuracy import (
+    Case,
+    Measured,
+    Observation,
+    hide_results,
+    measured_run,
+    parse_case,
+    parse_observation,
+    read_rows,
+)
+from traincast.cost import OpModel, default_ops
 from traincast.errors import InvalidInput, TraincastError
-from traincast.learn.stack_fit import MeasuredStep, measure_steps
-from traincast.spec.graph import Graph, Op
-from traincast.spec.stack import Stack
+from traincast.learn import MeasuredStep, measure_steps
+from traincast.spec import Graph, Op, Stack
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 CASES, OPERATORS = SHARED / "cases" / "single_gpu.parquet", SHARED / "data" / "gpu_ops"

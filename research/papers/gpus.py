@@ -28,13 +28,11 @@ from research.papers.gpu_steps import (
     was_measured,
 )
 from traincast import catalog
-from traincast.accuracy.cases import Measured
-from traincast.cost.interaction import Network
-from traincast.cost.interaction.features import Neighbourhood, describe
-from traincast.cost.stack import price_op
+from traincast.accuracy import Measured
+from traincast.cost import Network, price_op
+from traincast.cost._interaction.features import Neighbourhood, describe
 from traincast.simulate import simulate_step
-from traincast.spec import Device, Estimate, Op
-from traincast.spec.stack import Stack
+from traincast.spec import Device, Estimate, Op, Stack
 
 TABLE = "ScaleDL on GPUs"
 OURS, LAYER_SUM = "operator models + own steps (ours)", "operator models, layer sum (ours)"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from research.papers.compare import usable
 from research.papers.stack import Learner, Parts
-from traincast.profile.settings import SETTINGS
+from traincast.profile import SETTINGS
 
 MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "jobs.json"
 

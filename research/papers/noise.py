@@ -2,7 +2,7 @@
 
 Every step was measured in one block or several on a shared machine. Inside a block repeats scatter; between blocks the machine
 drifts for tens of seconds, which shows as errors that unrelated workloads measured one after the other have in common. A label
-made of several blocks, drift taken out, comes with its own standard error (`traincast.profile.drift`).
+made of several blocks, drift taken out, comes with its own standard error (`traincast.profile._drift`).
 """
 
 import itertools

@@ -16,9 +16,17 @@ from research.corpus import Corpus, CorpusStep
 from research.papers.beside import answer_layers, find_learner, merge_groups
 from research.papers.compare import OFTEN_VISITED
 from research.papers.stack import Learner
-from traincast.embed.encoder import load_encoder
-from traincast.embed.reuse import Known, Reach, cross_validate, leave_out_rates, measure_apart, meet
-from traincast.embed.summary import Ranks, summarize
+from traincast.embed import (
+    Known,
+    Ranks,
+    Reach,
+    cross_validate,
+    leave_out_rates,
+    load_encoder,
+    measure_apart,
+    meet,
+    summarize,
+)
 from traincast.errors import InvalidInput
 
 Array = NDArray[np.float64]
@@ -415,7 +423,7 @@ def time_to_forecast(corpus: Corpus, *, num_captures: int = 3) -> Speed:
     ]
     if not sampled_s:
         raise InvalidInput("no workload of the corpus has enough settings for Ernest to choose runs from")
-    from traincast.embed.known import load_predictor
+    from traincast.embed import load_predictor
 
     predictor = load_predictor()
     load_encoder()
@@ -436,7 +444,7 @@ def _capture_s(keys: Sequence[tuple[str, int]], num_captures: int) -> float | No
         return None
     try:
         from traincast.capture import capture
-        from traincast.profile.architectures import build_architecture
+        from traincast.profile import build_architecture
     except ImportError:
         return None
     spent = []

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from research.papers import Claim, Papers
 from research.papers.compare import Line
 from research.papers.noise import Noise
-from traincast.report.paint import Paint
-from traincast.report.table import PLAIN, Table, format_markdown, format_table
+from traincast.report import PLAIN, Paint, Table, format_markdown, format_table
 
 _ERRORS = ("n", "mean", "± seeds", "median", "p90", "max", "RMSE ms", "x ours", "RMSE x ours")
 

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from research.corpus import Corpus, CorpusStep
 from research.fits.interaction.network import Example, Training, fit_network
-from traincast.cost.interaction import Interacting, Network
-from traincast.cost.interaction.features import Neighbourhood, describe
-from traincast.cost.sync import Synced, SyncedStep, fit_sync
+from traincast.cost import Interacting, Network, Synced, SyncedStep, fit_sync
+from traincast.cost._interaction.features import Neighbourhood, describe
 from traincast.errors import InvalidInput
 from traincast.learn import (
     Amounts,
@@ -31,13 +30,21 @@ from traincast.learn import (
     to_machine_rates,
 )
 from traincast.lower import lower
-from traincast.profile.settings import Setting
+from traincast.profile import Setting
 from traincast.simulate import simulate_step
-from traincast.spec.graph import Graph
-from traincast.spec.hardware import Cluster, Device, Link, NodeGroup
-from traincast.spec.measurement import CollectiveRates, Environment, Experiment, MachineRates
-from traincast.spec.parallel import Parallelism
-from traincast.spec.program import Stage
+from traincast.spec import (
+    Cluster,
+    CollectiveRates,
+    Device,
+    Environment,
+    Experiment,
+    Graph,
+    Link,
+    MachineRates,
+    NodeGroup,
+    Parallelism,
+    Stage,
+)
 
 Array = NDArray[np.float64]
 Key = tuple[str, int]

@@ -12,8 +12,7 @@ from pathlib import Path
 from research.simulators.agreement import EXACTLY, Agreement, not_replayed, reference_runs
 from traincast.errors import TraincastError
 from traincast.files import write_whole
-from traincast.report.document import format_json
-from traincast.report.schedule import align
+from traincast.report import align, format_json
 
 BEGIN, END = "<!-- agreement -->", "<!-- /agreement -->"
 

@@ -13,23 +13,31 @@ from typing import Any
 import numpy as np
 
 from traincast.errors import InvalidInput, MissingExtra
-from traincast.schedule.hazards import Overheads, helios_checkpoint_s
-from traincast.schedule.jobs import JobTable
-from traincast.schedule.placement import AnyGpus, Consolidated
-from traincast.schedule.policies import (
+from traincast.schedule import (
+    CLEAN,
+    GAVEL,
+    GAVEL_BLIND,
+    SHARE_POLICIES,
+    AnyGpus,
+    Blind,
     ByKey,
+    Compat,
+    Consolidated,
+    JobTable,
     LeastAttained,
+    Overheads,
     Policy,
+    RandomTypeFifo,
+    SharePolicy,
     by_estimate,
     by_remaining,
     by_remaining_service,
     by_submission,
+    helios_checkpoint_s,
+    simulate_cluster,
+    simulate_rounds,
 )
-from traincast.schedule.protocols import CLEAN, Compat
-from traincast.schedule.rounds import GAVEL, GAVEL_BLIND, RandomTypeFifo, SharePolicy, simulate_rounds
-from traincast.schedule.shares import SHARE_POLICIES, Blind
-from traincast.schedule.simulator import simulate_cluster
-from traincast.spec.fleet import Fleet, NodePool, Schedule
+from traincast.spec import Fleet, NodePool, Schedule
 
 EXACTLY = "every job"
 Replay = Callable[[], "Agreement"]

@@ -10,7 +10,7 @@ from research.baselines import (
     no_scaling,
     scale_by_peak_and_bandwidth,
 )
-from traincast.accuracy.cases import Case, Measured
+from traincast.accuracy import Case, Measured
 
 Choose = Callable[[Case], bool]
 Method = Callable[[Sequence[Measured], Sequence[Case]], list[float | None]]

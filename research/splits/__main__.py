@@ -6,12 +6,9 @@ from pathlib import Path
 from research.output import say, splice_into
 from research.splits.report import format_splits, format_splits_markdown
 from research.splits.study import compare
-from traincast.accuracy.batch import choose_workers
-from traincast.accuracy.cases import read_rows
-from traincast.accuracy.study import score_rows
+from traincast.accuracy import choose_workers, read_rows, score_rows
 from traincast.files import write_whole
-from traincast.report.document import format_json
-from traincast.report.svg import Point, draw_agreement
+from traincast.report import Point, draw_agreement, format_json
 
 
 def main() -> int:

@@ -3,8 +3,16 @@
 from collections.abc import Iterator
 
 from research.splits.study import Comparison, FitComparison, SplitStudy
-from traincast.report.accuracy import FIT_HEADINGS, TIME_HEADINGS, fit_cells, score_cells, tabulate
-from traincast.report.table import Table, format_markdown, format_table
+from traincast.report import (
+    FIT_HEADINGS,
+    TIME_HEADINGS,
+    Table,
+    fit_cells,
+    format_markdown,
+    format_table,
+    score_cells,
+    tabulate,
+)
 
 
 def tabulate_splits(found: SplitStudy) -> Iterator[Table]:

@@ -7,14 +7,28 @@ from typing import TypeVar
 from research.baselines import nominal_memory_bytes
 from research.baselines.memory import FAILS_ABOVE_BYTES
 from research.splits import SPLITS, Split, answer_split, folds
-from traincast.accuracy.batch import answer_rows, learn_rows
-from traincast.accuracy.cases import Case, Measured, Row, parse_case, parse_observation
-from traincast.accuracy.runs import label_row, label_rows
-from traincast.accuracy.scores import Confusion, Score, Scored, confuse, score, score_memory, score_time
-from traincast.accuracy.study import Study, study
-from traincast.learn import without_runs
-from traincast.learn.profile_ratio import choose_informative
-from traincast.spec.stack import Stack
+from traincast.accuracy import (
+    Case,
+    Confusion,
+    Measured,
+    Row,
+    Score,
+    Scored,
+    Study,
+    answer_rows,
+    confuse,
+    label_row,
+    label_rows,
+    learn_rows,
+    parse_case,
+    parse_observation,
+    score,
+    score_memory,
+    score_time,
+    study,
+)
+from traincast.learn import choose_informative, without_runs
+from traincast.spec import Stack
 
 T = TypeVar("T")
 

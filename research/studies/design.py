@@ -190,7 +190,7 @@ def corpus_curves(fold: int, *, num_seeds: int) -> tuple[list[Curve], float, flo
     from research.corpus import load_corpus
     from research.papers.stack import PEAKS, Learner
     from traincast.learn import Amounts, Fit, measuring_cost_s, refit, start_fit
-    from traincast.profile.protocol import Protocol
+    from traincast.profile import Protocol
 
     learner = Learner.of(load_corpus())
     keys = list(learner.workloads)

@@ -14,7 +14,7 @@ from research.corpus import Corpus, CorpusStep, load_corpus
 from research.papers.beside import answer_layers, merge_groups
 from research.papers.predictddl import ENCODERS, know
 from research.papers.stack import Learner
-from traincast.embed.reuse import Known, Reach, cross_validate, fit_predictor, leave_out_rates, measure_apart, meet
+from traincast.embed import Known, Reach, cross_validate, fit_predictor, leave_out_rates, measure_apart, meet
 
 Array = NDArray[np.float64]
 FAR = 1e6

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from research.splits import SPLITS
 from research.splits.study import compare_granted
-from traincast.accuracy.cases import Measured, Row, parse_case, parse_observation, read_rows
+from traincast.accuracy import Measured, Row, parse_case, parse_observation, read_rows
 from traincast.errors import TraincastError
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"

@@ -22,10 +22,8 @@ from research.fits.operators.data import DEVICE_OF
 from research.papers.gpu_steps import OPERATORS, GpuStep, read_gpu_steps
 from research.papers.gpus import corrected, make_folds, reprice, see
 from traincast import catalog
-from traincast.accuracy.cases import Case
-from traincast.cost import CostModel
-from traincast.cost.interaction import Interacting, Network, load_network
-from traincast.cost.pricing import Pricing
+from traincast.accuracy import Case
+from traincast.cost import CostModel, Interacting, Network, Pricing, load_network
 from traincast.forecast import forecast
 from traincast.spec import Cluster, Graph, Job, Op
 

@@ -18,9 +18,8 @@ from research.fits.operators.data import DEVICE_OF, Rows, read_rows
 from research.fits.operators.models import Recipe, describe_rows, fit_learned
 from research.fits.operators.network import Training
 from traincast import catalog
-from traincast.catalog.workloads import from_shape, workload
-from traincast.cost.learned import SLACK, Learned, Similarity, Voices, load_learned
-from traincast.cost.pricing import Pricing
+from traincast.catalog import from_shape, workload
+from traincast.cost import SLACK, Learned, Pricing, Similarity, Voices, load_learned
 from traincast.forecast import forecast
 from traincast.spec import Forecast, Graph, Job, Op
 
@@ -345,9 +344,7 @@ def run_single() -> None:
     """One device in half precision or TF32 as shipped, nothing granted; the constants of the stacks have seen these rows."""
     from pyarrow import parquet
 
-    from traincast.accuracy.batch import answer_rows
-    from traincast.accuracy.cases import parse_case, parse_observation
-    from traincast.accuracy.scores import Scored, score_time
+    from traincast.accuracy import Scored, answer_rows, parse_case, parse_observation, score_time
 
     table = parquet.read_table(DATA.parents[1] / "cases" / "single_gpu.parquet").to_pylist()
     rows = [row for row in table if row["dtype"] != "fp32" and parse_observation(row).scores_time]

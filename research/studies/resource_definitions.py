@@ -28,11 +28,9 @@ from research.papers.driple import (
     relative_error,
     summarise,
 )
-from traincast.profile.machine import total_memory_bytes
-from traincast.profile.settings import SETTINGS, Setting
-from traincast.resources.profile import FLOORS
-from traincast.resources.signal import Signal, from_counter, from_gauge, summarize
-from traincast.spec.resources import RESOURCES
+from traincast.profile import SETTINGS, Setting, total_memory_bytes
+from traincast.resources import FLOORS, Signal, from_counter, from_gauge, summarize
+from traincast.spec import RESOURCES
 
 Key = tuple[str, int, str]
 Twelve = Mapping[str, float]

@@ -41,9 +41,8 @@ from research.papers.driple import (
 )
 from research.papers.stack import Learner
 from traincast.files import write_whole
-from traincast.profile.machine import total_memory_bytes
-from traincast.profile.settings import SETTINGS, Setting
-from traincast.report.schedule_charts import Curve, draw_curves
+from traincast.profile import SETTINGS, Setting, total_memory_bytes
+from traincast.report import Curve, draw_curves
 from traincast.resources import profile_samples
 from traincast.spec import ResourceProfile
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from traincast.errors import InvalidInput, did_you_mean
-from traincast.spec.graph import Graph, Scalable
+from traincast.spec import Graph, Scalable
 from traincast.units import MIB, show_bytes
 
 MAX_FILE_BYTES = 256 * MIB

@@ -14,8 +14,7 @@ from typing import Any
 
 from traincast.errors import InvalidInput, MissingExtra, UnknownName
 from traincast.files import decode, read_json
-from traincast.spec.graph import Attr
-from traincast.spec.measurement import SUBJECTS, Block, Environment, Experiment, Measurement, collect
+from traincast.spec import SUBJECTS, Attr, Block, Environment, Experiment, Measurement, collect
 
 Row = tuple[Experiment, Environment, Block]
 

@@ -5,11 +5,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from traincast.cost import CostModel
-from traincast.lower import lower
-from traincast.lower.check import check_program
+from traincast.lower import check_program, lower
 from traincast.simulate import replay_memory, simulate_step
-from traincast.spec import Cluster, Device, Graph, Op, Parallelism
-from traincast.spec.fleet import Schedule
+from traincast.spec import Cluster, Device, Graph, Op, Parallelism, Schedule
 
 __all__ = ["BrokenContract", "check_cost_model", "check_lowering", "check_policy"]
 
@@ -58,8 +56,7 @@ def check_policy(name: str, *, num_jobs: int = 60, seed: int = 0) -> None:
     """A scheduling policy by its name, ours or one of another package: on a crowded small cluster every job ends exactly once
     or is refused with a reason, nobody starts before submission, no node holds more than it has, work is done in full,
     a job alone on the cluster starts at once, and the same jobs give the same schedule."""
-    from traincast.schedule.generate import Mix, generate_jobs
-    from traincast.schedule.study import Setting, parse_fleet, run_policy
+    from traincast.schedule import Mix, Setting, generate_jobs, parse_fleet, run_policy
 
     setting = Setting(fleet=parse_fleet("3x4"), record=True)
     mix = Mix(sizes={1: 4, 2: 2, 3: 1, 4: 2, 8: 1}, load=1.5, median_s=900.0, sigma=1.0, deadline_slack=1.0)

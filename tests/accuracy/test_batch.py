@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from traincast.accuracy.batch import answer_rows, learn_rows
-from traincast.accuracy.cases import parse_case
-from traincast.accuracy.runs import label_rows, read_runs
-from traincast.accuracy.translate import translate
+from traincast.accuracy._batch import answer_rows, learn_rows
+from traincast.accuracy._cases import parse_case
+from traincast.accuracy._runs import label_rows, read_runs
+from traincast.accuracy._translate import translate
 from traincast.forecast import forecast
-from traincast.forecast.corrections import IGNORE
+from traincast.forecast._corrections import IGNORE
 from traincast.learn import learn, load_calibration, save_calibration
-from traincast.learn.select import CHOICES
+from traincast.learn._select import CHOICES
 from traincast.spec import Calibration
-from traincast.spec.calibration import Choice, Selection
+from traincast.spec._calibration import Choice, Selection
 
 ROW: dict[str, Any] = {
     "case_id": "x", "gpu": "a100-sxm4-40g", "family": "transformer-lm", "arch": "llama", "model": "small", "n_layers": 24,

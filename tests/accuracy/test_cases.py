@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from traincast.accuracy.cases import hide_results, parse_case, parse_observation, read_rows
+from traincast.accuracy._cases import hide_results, parse_case, parse_observation, read_rows
 from traincast.errors import InvalidInput
 
 ROW: dict[str, Any] = {

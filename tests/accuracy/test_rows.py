@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.accuracy.batch import answer_rows
-from traincast.accuracy.cases import parse_case
-from traincast.accuracy.translate import translate
-from traincast.cost.bounds import product_flop_per_s
+from traincast.accuracy._batch import answer_rows
+from traincast.accuracy._cases import parse_case
+from traincast.accuracy._translate import translate
+from traincast.cost._bounds import product_flop_per_s
 
 DEVICES = (
     "a100-sxm4-80g", "h100-sxm-80g", "h200-sxm-141g", "b200-sxm-180g", "gb300-279g", "mi300x", "l40s", "rtx-5090", "t4",

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincast.accuracy.cases import Case, Observation
-from traincast.accuracy.predictions import Prediction, refuse
-from traincast.accuracy.scores import Scored, break_down, confuse, name_scale, score, score_time
+from traincast.accuracy._cases import Case, Observation
+from traincast.accuracy._predictions import Prediction, refuse
+from traincast.accuracy._scores import Scored, break_down, confuse, name_scale, score, score_time
 
 
 def make_scored(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from traincast.accuracy.cases import keep_sources, parse_case, parse_observation, read_rows
+from traincast.accuracy._cases import keep_sources, parse_case, parse_observation, read_rows
 from traincast.errors import UnknownName
 
 STEPS = Path(__file__).resolve().parents[3] / "shared" / "data" / "dist_steps" / "steps.parquet"

@@ -1,12 +1,12 @@
 import pytest
 
-from traincast.accuracy.cases import Case
-from traincast.accuracy.translate import translate
-from traincast.accuracy.translate.machine import read_cluster, read_placement
-from traincast.accuracy.translate.workload import read_recipe
-from traincast.catalog.stacks import plain_stack
+from traincast.accuracy._cases import Case
+from traincast.accuracy._translate import translate
+from traincast.accuracy._translate.machine import read_cluster, read_placement
+from traincast.accuracy._translate.workload import read_recipe
+from traincast.catalog._stacks import plain_stack
 from traincast.errors import IllegalPlan, TraincastError, UnknownName
-from traincast.forecast.place import build_cluster as build_place
+from traincast.forecast._place import build_cluster as build_place
 from traincast.spec import Cluster, Parallelism
 
 

@@ -1,6 +1,6 @@
 """Peak memory of a graph by the lifetimes of its tensors, flat or folded: a small reference for the tests."""
 
-from traincast.spec.graph import Graph, Repeat, segments
+from traincast.spec._graph import Graph, Repeat, segments
 
 RESIDENT = ("parameter", "optimizer_state", "buffer", "input")
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from traincast.capture import load_source
-from traincast.spec.graph import Graph, Scalable
+from traincast.spec._graph import Graph, Scalable
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "capture.md"
 

@@ -10,7 +10,7 @@ from capture.replay import peak_bytes
 from traincast.capture import capture, capture_scalable, fold
 from traincast.errors import CaptureFailed, InvalidInput
 from traincast.files import encode
-from traincast.spec.graph import Graph
+from traincast.spec._graph import Graph
 
 
 def assert_same_step(flat: Graph, folded: Graph, *, slack_bytes: float = 0.0) -> None:

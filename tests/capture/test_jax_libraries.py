@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from traincast.capture.jax import capture_jax
-from traincast.spec.graph import Graph
+from traincast.capture._jax import capture_jax
+from traincast.spec._graph import Graph
 
 optax = pytest.importorskip("optax", reason="optax is not installed (extra `jax-tests`)")
 

@@ -9,9 +9,9 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from traincast.capture import capture
-from traincast.capture.operators import Call, Work, work
+from traincast.capture._operators import Call, Work, work
 from traincast.errors import UnknownName
-from traincast.spec.graph import Graph
+from traincast.spec._graph import Graph
 
 
 def flop_of(graph: Graph, name: str) -> float:

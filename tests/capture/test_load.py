@@ -12,7 +12,7 @@ from traincast.capture import load_source
 from traincast.cli import run
 from traincast.errors import CaptureFailed, InvalidInput, TraincastError
 from traincast.files import load_graph
-from traincast.spec.graph import Graph, Scalable
+from traincast.spec._graph import Graph, Scalable
 
 MODEL = """
 import torch

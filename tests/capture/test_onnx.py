@@ -11,7 +11,7 @@ from torch import nn
 
 from traincast.capture import capture, load_source
 from traincast.errors import CaptureFailed, InvalidInput
-from traincast.spec.graph import Graph
+from traincast.spec._graph import Graph
 
 
 def export(model: nn.Module, inputs: Any, path: Path, *, free_batch: bool = True) -> Path:

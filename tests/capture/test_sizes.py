@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from traincast.__main__ import main
-from traincast.capture.sizes import check_sizes
+from traincast.capture._sizes import check_sizes
 from traincast.errors import InvalidInput
 
 SMALL = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100}

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import pytest
 
 from traincast.capture import load_source
-from traincast.capture.jax import capture_jax
+from traincast.capture._jax import capture_jax
 from traincast.errors import CaptureFailed, InvalidInput
-from traincast.spec.graph import Graph
+from traincast.spec._graph import Graph
 
 
 def shape(*sizes: int) -> jax.ShapeDtypeStruct:

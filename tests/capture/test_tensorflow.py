@@ -9,9 +9,9 @@ import pytest
 from tensorboard.compat.proto import graph_pb2, meta_graph_pb2
 
 from traincast.capture import load_source
-from traincast.capture.tensorflow import read_tensorflow
+from traincast.capture._tensorflow import read_tensorflow
 from traincast.errors import CaptureFailed, InvalidInput
-from traincast.spec.graph import Graph
+from traincast.spec._graph import Graph
 
 FLOAT, INT = 1, 3
 

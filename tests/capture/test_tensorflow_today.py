@@ -12,7 +12,7 @@ import pytest
 
 from traincast.capture import load_source
 from traincast.errors import CaptureFailed, InvalidInput
-from traincast.spec.graph import Graph
+from traincast.spec._graph import Graph
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed (extra `tensorflow-tests`)"
@@ -132,7 +132,7 @@ def test_another_batch_than_the_traced_one_is_refused(written: Path) -> None:
 
 @pytest.mark.slow
 def test_a_missing_signature_is_named(written: Path) -> None:
-    from traincast.capture.tensorflow import read_tensorflow
+    from traincast.capture._tensorflow import read_tensorflow
 
     with pytest.raises(InvalidInput, match=r"no signature 'train'; it has: .*serving_default"):
         read_tensorflow(written / "bert.adam.export", signature="train")

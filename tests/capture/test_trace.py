@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from traincast import catalog
 from traincast.capture import capture
 from traincast.errors import CaptureFailed, InvalidInput, UnknownName
-from traincast.spec.graph import KINDS, Graph, Op
+from traincast.spec._graph import KINDS, Graph, Op
 
 
 def ops_of(graph: Graph, kind: str, phase: str | None = None) -> list[Op]:

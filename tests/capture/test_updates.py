@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from traincast.capture import capture
-from traincast.capture.optimizers import UPDATES
+from traincast.capture._optimizers import UPDATES
 from traincast.errors import CaptureFailed, UnknownName
-from traincast.spec.graph import Graph, Op
+from traincast.spec._graph import Graph, Op
 
 CLASSES = {
     name: item

@@ -1,6 +1,7 @@
 import pytest
 
-from traincast.catalog import dataset, datasets
+from traincast.catalog import _datasets as datasets
+from traincast.catalog import dataset
 from traincast.errors import UnknownName
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from traincast import catalog
-from traincast.catalog.models.recipe import OPTIMIZERS
-from traincast.catalog.workloads import workload
+from traincast.catalog._models.recipe import OPTIMIZERS
+from traincast.catalog._workloads import workload
 from traincast.forecast import forecast
 from traincast.spec import Graph, Job, Parallelism
 

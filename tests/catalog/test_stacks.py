@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from traincast import registry
-from traincast.catalog.models.recipe import IMPLEMENTATIONS, PRECISIONS
-from traincast.catalog.stacks import find_stack, name_stack, plain_stack, read_stack, stack, stack_names, stacks
+from traincast.catalog._models.recipe import IMPLEMENTATIONS, PRECISIONS
+from traincast.catalog._stacks import find_stack, name_stack, plain_stack, read_stack, stack, stack_names, stacks
 from traincast.errors import InvalidInput, UnknownName
 from traincast.spec import RECOMPUTES, Stack
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.catalog.names import load_facts
-from traincast.catalog.workloads import BUILDERS, from_shape, workload, workloads
+from traincast.catalog._names import load_facts
+from traincast.catalog._workloads import BUILDERS, from_shape, workload, workloads
 from traincast.errors import InvalidInput, UnknownName
-from traincast.spec.graph import Graph
+from traincast.spec._graph import Graph
 
 NAMES = [entry.name for entry in workloads()]
 FACTS = load_facts("model").entries
@@ -177,7 +177,7 @@ def test_any_batch_and_length_gives_a_whole_graph(batch: int, seq: int, name: st
 
 def test_building_a_workload_imports_no_torch_and_no_numpy() -> None:
     code = (
-        "import sys; from traincast.catalog.workloads import workload; workload('llama-3-70b'); workload('resnet50'); "
+        "import sys; from traincast.catalog._workloads import workload; workload('llama-3-70b'); workload('resnet50'); "
         "print([name for name in ('torch', 'numpy', 'pandas') if name in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

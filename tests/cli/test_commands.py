@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cli.conftest import Run
-from traincast.accuracy.batch import answer_rows
-from traincast.accuracy.cases import hide_results, parse_case, read_rows
-from traincast.accuracy.translate import translate
+from traincast.accuracy._batch import answer_rows
+from traincast.accuracy._cases import hide_results, parse_case, read_rows
+from traincast.accuracy._translate import translate
 from traincast.cli.questions import write_command
 
 CASES = Path(__file__).parents[2].parent / "shared" / "cases"

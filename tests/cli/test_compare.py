@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from builders import make_cluster, make_mlp
-from traincast.accuracy.traces import compare_trace
+from traincast.accuracy._traces import compare_trace
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
 from traincast.learn import save_calibration
 from traincast.spec import Calibration, Job, MachineRates, Rates
-from traincast.spec.measurement import Environment
+from traincast.spec._measurement import Environment
 
 Run = Callable[..., Any]
 

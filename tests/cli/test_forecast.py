@@ -10,8 +10,8 @@ from builders import make_mlp
 from forecast.test_activity import make_correction
 from traincast import catalog
 from traincast.files import save_graph
-from traincast.resources.correction import save_graph_correction
-from traincast.spec.graph import Scalable
+from traincast.resources._correction import save_graph_correction
+from traincast.spec._graph import Scalable
 
 Run = Callable[..., Any]
 JOB = """

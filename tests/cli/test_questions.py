@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cli.conftest import Run
-from traincast.catalog.stacks import stack
+from traincast.catalog._stacks import stack
 from traincast.cli.advise import advise
 from traincast.cli.compare import compare
 from traincast.cli.fit import fit
@@ -16,7 +16,7 @@ from traincast.cli.forecast import forecast
 from traincast.cli.plan import plan
 from traincast.cli.questions import takes_question, write_command
 from traincast.spec import Question, WorkloadOptions
-from traincast.spec.question import QUESTION_FIELDS
+from traincast.spec._question import QUESTION_FIELDS
 
 COMMANDS = {"forecast": forecast, "fit": fit, "advise": advise, "plan": plan, "compare": compare}
 NOT_ASKED = {"plan": {"data", "micro_batches"}, "compare": {"steps"}}

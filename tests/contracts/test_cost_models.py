@@ -3,10 +3,10 @@
 import pytest
 
 from traincast import catalog
-from traincast.catalog.stacks import stacks
+from traincast.catalog._stacks import stacks
 from traincast.cost import CostModel
-from traincast.cost.pricing import Pricing, default_ops
-from traincast.cost.roofline import Roofline
+from traincast.cost._pricing import Pricing, default_ops
+from traincast.cost._roofline import Roofline
 from traincast.spec import Cluster, Estimate, Parallelism, Stage
 from traincast.testing import BrokenContract, check_cost_model, check_lowering
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from traincast.__main__ import main
-from traincast.schedule.known import REGISTRY
+from traincast.schedule._known import REGISTRY
 from traincast.testing import BrokenContract, check_policy
 
 SLOW = ("sia", "pollux", "makespan", "finish-time-fairness", "cost", "max-throughput", "max-min-perf")
@@ -68,7 +68,7 @@ def test_a_job_that_never_ends_breaks_the_contract(monkeypatch: pytest.MonkeyPat
 
     import numpy as np
 
-    from traincast.schedule import study
+    from traincast.schedule import _study as study
 
     run_policy = study.run_policy
 

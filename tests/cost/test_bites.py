@@ -5,9 +5,9 @@ import math
 import pytest
 
 from builders import make_cluster, make_device, make_matmul
-from traincast.cost.collectives import LinkConstants, Pipelined, Transport
-from traincast.cost.routes import MAX_EXACT_DEVICES
-from traincast.cost.stack import price_op
+from traincast.cost._collectives import LinkConstants, Pipelined, Transport
+from traincast.cost._routes import MAX_EXACT_DEVICES
+from traincast.cost._stack import price_op
 from traincast.spec import Cluster, Collective, Estimate, Link, NodeGroup, Stack
 
 SIZE = 4e9

@@ -1,9 +1,9 @@
 import pytest
 
 from traincast import catalog
-from traincast.catalog.workloads import from_shape
-from traincast.cost.bounds import PowerLaw, is_systolic, sustained_clock, usable_share
-from traincast.cost.pricing import default_ops
+from traincast.catalog._workloads import from_shape
+from traincast.cost._bounds import PowerLaw, is_systolic, sustained_clock, usable_share
+from traincast.cost._pricing import default_ops
 
 
 def share_of_peak(device_name: str) -> float:

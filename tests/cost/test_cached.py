@@ -1,8 +1,8 @@
 from collections.abc import Sequence
 
 from builders import make_device, make_matmul
-from traincast.cost.cached import CAPACITY, Cached
-from traincast.cost.roofline import Roofline
+from traincast.cost._cached import CAPACITY, Cached
+from traincast.cost._roofline import Roofline
 from traincast.spec import Device, Estimate, Op
 
 

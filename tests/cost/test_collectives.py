@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from builders import make_cluster
 from traincast.catalog import link
-from traincast.cost.collectives import (
+from traincast.cost._collectives import (
     LONGEST_RING,
     PLAIN_RANKS,
     TRANSPORT_CONSTANTS,
@@ -16,11 +16,11 @@ from traincast.cost.collectives import (
     Route,
     find_route,
 )
-from traincast.cost.routes import HYBRID_CUBE, describe_links
+from traincast.cost._routes import HYBRID_CUBE, describe_links
 from traincast.errors import InvalidInput
 from traincast.spec import Cluster, Collective, Domain, Link
-from traincast.spec.hardware import NETWORKS, TRANSPORTS
-from traincast.spec.program import COLLECTIVES
+from traincast.spec._hardware import NETWORKS, TRANSPORTS
+from traincast.spec._program import COLLECTIVES
 
 MODEL = Pipelined()
 kinds = st.sampled_from(COLLECTIVES)

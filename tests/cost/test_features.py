@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from builders import make_device
 from traincast.catalog import device as find_device
-from traincast.cost.bounds import PowerLaw, generation, l2_bytes_per_s, soaked, sustained_clock, usable_share
-from traincast.cost.features import FAMILIES, describe
+from traincast.cost._bounds import PowerLaw, generation, l2_bytes_per_s, soaked, sustained_clock, usable_share
+from traincast.cost._features import FAMILIES, describe
 
 LAW = PowerLaw()
 

@@ -8,10 +8,10 @@ import pytest
 from research.fits.interaction.network import Example, Training, fit_network
 from tests.builders import make_cluster, make_mlp
 from traincast import catalog
-from traincast.cost.interaction import Interacting, Network, load_network, save_network
-from traincast.cost.interaction.features import NUMERIC, SORTS, Flow, Neighbourhood, describe
-from traincast.cost.pricing import Pricing
-from traincast.cost.roofline import Roofline
+from traincast.cost._interaction import Interacting, Network, load_network, save_network
+from traincast.cost._interaction.features import NUMERIC, SORTS, Flow, Neighbourhood, describe
+from traincast.cost._pricing import Pricing
+from traincast.cost._roofline import Roofline
 from traincast.errors import InvalidInput
 from traincast.lower import lower
 from traincast.simulate import simulate_step
@@ -224,7 +224,7 @@ def test_dense_and_listed_neighbours_are_the_same(monkeypatch: pytest.MonkeyPatc
     seen = see(128)
     state = np.random.default_rng(0).normal(size=(seen.num_tasks, 3))
     dense = seen.gather()(state)
-    monkeypatch.setattr("traincast.cost.interaction.features.DENSE", 0)
+    monkeypatch.setattr("traincast.cost._interaction.features.DENSE", 0)
     assert seen.gather()(state) == pytest.approx(dense)
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from builders import make_device, make_matmul
 from traincast.catalog import device as find_device
-from traincast.cost.learned import Learned, load_learned, read_safetensors, write_safetensors
-from traincast.cost.operators.kernels import reuse_shares
+from traincast.cost._learned import Learned, load_learned, read_safetensors, write_safetensors
+from traincast.cost._operators.kernels import reuse_shares
 from traincast.errors import InvalidInput
 from traincast.spec import KINDS, Op
 

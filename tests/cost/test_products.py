@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from builders import make_device, make_matmul
 from traincast.catalog import device as find_device
-from traincast.cost.alignment import warn_alignment
-from traincast.cost.attention import AttentionShape, mean_keys, time_attention
-from traincast.cost.laws import load_laws
-from traincast.cost.learned import load_learned
-from traincast.cost.products import BOOST, ProductShape, easy_gain, held_share, time_products
-from traincast.cost.silicon import find_silicon, name_unknown_silicon
+from traincast.cost._alignment import warn_alignment
+from traincast.cost._attention import AttentionShape, mean_keys, time_attention
+from traincast.cost._laws import load_laws
+from traincast.cost._learned import load_learned
+from traincast.cost._products import BOOST, ProductShape, easy_gain, held_share, time_products
+from traincast.cost._silicon import find_silicon, name_unknown_silicon
 from traincast.errors import InvalidInput
 from traincast.spec import Device, Op
 

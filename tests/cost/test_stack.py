@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from traincast.catalog.stacks import stacks
-from traincast.cost.stack import TUNABLE, price_collective, read_constants, with_constants
+from traincast.catalog._stacks import stacks
+from traincast.cost._stack import TUNABLE, price_collective, read_constants, with_constants
 from traincast.spec import HOST, Collective, Estimate, Stack
 
 ONE_MS = Estimate(seconds=1e-3, low_s=5e-4, high_s=2e-3)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.cost.sync import (
+from traincast.cost._sync import (
     OVERLAP_EXPONENT,
     Synced,
     SyncedStep,
@@ -14,9 +14,9 @@ from traincast.cost.sync import (
     price_collectives,
 )
 from traincast.errors import InvalidInput
-from traincast.spec.hardware import Cluster, Device, Link, NodeGroup
-from traincast.spec.measurement import CollectiveRates
-from traincast.spec.program import Collective, Stage
+from traincast.spec._hardware import Cluster, Device, Link, NodeGroup
+from traincast.spec._measurement import CollectiveRates
+from traincast.spec._program import Collective, Stage
 
 RATES = CollectiveRates(
     hop_s=2e-3, call_s=5e-3, bytes_per_s=1e15, cpu_s_per_byte=1e-9, cpu_s_per_tensor=2e-5, link_efficiency=0.8

@@ -6,8 +6,8 @@ import pytest
 
 from embed.test_reuse import FOUR, ONE, _rows, _summaries
 from traincast.embed import Predictor, Reach, fit_predictor
-from traincast.embed.reuse import MIN_SIGMA, Z90
-from traincast.embed.summary import physical_columns
+from traincast.embed._reuse import MIN_SIGMA, Z90
+from traincast.embed._summary import physical_columns
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from builders import make_matmul, make_mlp
-from traincast.embed.encoder import SIZE, load_encoder, reverse, save_encoder
-from traincast.embed.features import COLUMNS, dataset_type, describe, earlier_neighbours, find_sources
+from traincast.embed._encoder import SIZE, load_encoder, reverse, save_encoder
+from traincast.embed._features import COLUMNS, dataset_type, describe, earlier_neighbours, find_sources
 from traincast.errors import InvalidInput
 from traincast.spec import Graph, Op, Tensor
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from builders import make_mlp
 from traincast.design import d_optimal
 from traincast.embed import Atlas, Known, KnownWorkload, Ranks, Reach, Summary, cross_validate, fit_predictor, summarize
-from traincast.embed.encoder import load_encoder
-from traincast.embed.known import draw_atlas, load_predictor, save_predictor, widen
-from traincast.embed.reuse import count_steps, fit_nonnegative, measure_apart, meet
-from traincast.embed.summary import physical_columns, ring_share
+from traincast.embed._encoder import load_encoder
+from traincast.embed._known import draw_atlas, load_predictor, save_predictor, widen
+from traincast.embed._reuse import count_steps, fit_nonnegative, measure_apart, meet
+from traincast.embed._summary import physical_columns, ring_share
 from traincast.errors import InvalidInput
 
 ONE = Ranks(num_ranks=1, bits_per_s=1e9, share=0.25)

@@ -10,15 +10,15 @@ import pytest
 from builders import make_cluster, make_mlp
 from resources.test_correction import RATES, make_member
 from traincast import catalog
-from traincast.cost.pricing import Pricing
-from traincast.cost.roofline import Roofline
+from traincast.cost._pricing import Pricing
+from traincast.cost._roofline import Roofline
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
-from traincast.forecast.activity import CORE, is_like_corpus, place_of
-from traincast.report.document import document_forecast
-from traincast.report.text import format_forecast
-from traincast.resources.correction import TWELVE, GraphCorrection, describe_place, load_graph_correction
-from traincast.resources.learned import count_work, expect
+from traincast.forecast._activity import CORE, is_like_corpus, place_of
+from traincast.report._document import document_forecast
+from traincast.report._text import format_forecast
+from traincast.resources._correction import TWELVE, GraphCorrection, describe_place, load_graph_correction
+from traincast.resources._learned import count_work, expect
 from traincast.spec import RESOURCES, Cluster, Forecast, Job, Parallelism
 
 

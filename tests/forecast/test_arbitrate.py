@@ -9,11 +9,11 @@ import pytest
 from research.corpus import FOLDER, GRAPHS, corpus_is_here, load_graphs
 from tests.builders import make_cluster, make_mlp
 from traincast import catalog
-from traincast.cost.pricing import Pricing
+from traincast.cost._pricing import Pricing
 from traincast.embed import load_predictor, summarize
-from traincast.embed.summary import Ranks
+from traincast.embed._summary import Ranks
 from traincast.forecast import forecast
-from traincast.forecast.arbitrate import (
+from traincast.forecast._arbitrate import (
     ask_reuse,
     choose_answer,
     find_gap,
@@ -21,7 +21,7 @@ from traincast.forecast.arbitrate import (
     measure_novelty,
     stretch,
 )
-from traincast.forecast.parts import explain_parts
+from traincast.forecast._parts import explain_parts
 from traincast.learn import Calibrated
 from traincast.lower import lower
 from traincast.simulate import simulate_step

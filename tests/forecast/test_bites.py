@@ -6,7 +6,7 @@ import math
 import pytest
 
 from builders import make_cluster, make_device, make_mlp
-from traincast.catalog.workloads import workload
+from traincast.catalog._workloads import workload
 from traincast.forecast import forecast
 from traincast.resources import IDLE_POWER
 from traincast.spec import Cluster, Estimate, Job, Op, Parallelism, Stack, Stage

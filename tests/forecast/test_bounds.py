@@ -12,10 +12,10 @@ from forecast.test_engine import CHANGES, PLANS
 from plan.models import pose_transformer
 from traincast import catalog
 from traincast.errors import IllegalPlan
-from traincast.forecast.engine import Engine
-from traincast.plan.nouns import Candidate, JobAt, Space
-from traincast.plan.search import Jobs
-from traincast.plan.space import Shape, list_candidates
+from traincast.forecast._engine import Engine
+from traincast.plan._nouns import Candidate, JobAt, Space
+from traincast.plan._search import Jobs
+from traincast.plan._space import Shape, list_candidates
 from traincast.spec import Graph, Job, Parallelism
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from builders import make_cluster, make_mlp
 from traincast import catalog, forecast
-from traincast.catalog.stacks import stack
-from traincast.catalog.workloads import workload
-from traincast.forecast.certainty import FEATURES, describe_setting, find_family, list_novelty, load_certainty
+from traincast.catalog._stacks import stack
+from traincast.catalog._workloads import workload
+from traincast.forecast._certainty import FEATURES, describe_setting, find_family, list_novelty, load_certainty
 from traincast.spec import Job, Parallelism
 
 CERTAINTY = load_certainty()

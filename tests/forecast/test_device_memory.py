@@ -1,11 +1,11 @@
 import pytest
 
 from traincast import catalog
-from traincast.catalog.stacks import stack
-from traincast.catalog.workloads import workload
+from traincast.catalog._stacks import stack
+from traincast.catalog._workloads import workload
 from traincast.forecast import forecast
-from traincast.forecast.device_memory import watch_device
-from traincast.forecast.resolve import build_cluster
+from traincast.forecast._device_memory import watch_device
+from traincast.forecast._resolve import build_cluster
 from traincast.spec import Cluster, Job, Parallelism, Question
 
 

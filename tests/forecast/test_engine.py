@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_device
-from traincast.catalog.models.recipe import Recipe
-from traincast.catalog.models.transformer import TransformerShape, build_transformer
-from traincast.catalog.stacks import stack
-from traincast.cost.pricing import Pricing
-from traincast.cost.roofline import Roofline
+from traincast.catalog._models.recipe import Recipe
+from traincast.catalog._models.transformer import TransformerShape, build_transformer
+from traincast.catalog._stacks import stack
+from traincast.cost._pricing import Pricing
+from traincast.cost._roofline import Roofline
 from traincast.errors import IllegalPlan, InvalidInput, TraincastError
 from traincast.forecast import forecast
-from traincast.forecast.engine import Engine
+from traincast.forecast._engine import Engine
 from traincast.spec import Cluster, Device, Forecast, Graph, Job, Link, NodeGroup, Parallelism, Stage
-from traincast.spec.hardware import Domain
+from traincast.spec._hardware import Domain
 
 WARM = Engine()
 """One for all tests of this file, so that each finds what the others left."""

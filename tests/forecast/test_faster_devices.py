@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from traincast import catalog
-from traincast.catalog.workloads import workload
-from traincast.cost.pricing import Pricing
+from traincast.catalog._workloads import workload
+from traincast.cost._pricing import Pricing
 from traincast.errors import TraincastError
 from traincast.forecast import forecast
 from traincast.spec import Cluster, Device, Graph, Job, Parallelism

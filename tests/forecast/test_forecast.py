@@ -3,10 +3,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_device, make_mlp
-from traincast.catalog.stacks import stack
-from traincast.catalog.workloads import from_shape
-from traincast.cost.pricing import Pricing, default_ops
-from traincast.cost.roofline import Roofline
+from traincast.catalog._stacks import stack
+from traincast.catalog._workloads import from_shape
+from traincast.cost._pricing import Pricing, default_ops
+from traincast.cost._roofline import Roofline
 from traincast.errors import IllegalPlan
 from traincast.forecast import forecast, outside_bytes
 from traincast.spec import Cluster, Forecast, Job, Link, NodeGroup, Parallelism

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincast.forecast.corrections import blend
-from traincast.forecast.gaussian_process import MAX_KNOWN, correct, expected_largest
+from traincast.forecast._corrections import blend
+from traincast.forecast._gaussian_process import MAX_KNOWN, correct, expected_largest
 from traincast.spec import Estimate, RunLabels
-from traincast.spec.calibration import MeasuredForecast
+from traincast.spec._calibration import MeasuredForecast
 
 LABELS = RunLabels(
     model="resnet50", family="residual", mode="training_step", precision="fp32", device="t4", stack="pytorch",

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from builders import make_cluster, make_device
 from traincast import catalog
-from traincast.catalog.models.recipe import Recipe
-from traincast.catalog.models.transformer import TransformerShape, build_transformer
-from traincast.cost.pricing import Pricing
-from traincast.cost.roofline import Roofline
+from traincast.catalog._models.recipe import Recipe
+from traincast.catalog._models.transformer import TransformerShape, build_transformer
+from traincast.cost._pricing import Pricing
+from traincast.cost._roofline import Roofline
 from traincast.forecast import forecast
 from traincast.spec import Cluster, Forecast, Graph, Job, Link, Parallelism
-from traincast.spec.hardware import NETWORKS
+from traincast.spec._hardware import NETWORKS
 
 COSTS = Pricing(ops=Roofline())
 

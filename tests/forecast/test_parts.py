@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from tests.builders import make_cluster, make_mlp
-from traincast.cost.interaction import Interacting, Network, load_network
-from traincast.cost.pricing import Pricing
+from traincast.cost._interaction import Interacting, Network, load_network
+from traincast.cost._pricing import Pricing
 from traincast.forecast import forecast
-from traincast.forecast.parts import UNKNOWING, explain_parts
+from traincast.forecast._parts import UNKNOWING, explain_parts
 from traincast.spec import Cluster, Job, Parallelism, Part
 
 

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_device
-from traincast.catalog.models.recipe import Recipe
-from traincast.catalog.models.transformer import TransformerShape, build_transformer
-from traincast.cost.pricing import Pricing
-from traincast.cost.roofline import Roofline
+from traincast.catalog._models.recipe import Recipe
+from traincast.catalog._models.transformer import TransformerShape, build_transformer
+from traincast.cost._pricing import Pricing
+from traincast.cost._roofline import Roofline
 from traincast.errors import IllegalPlan
 from traincast.forecast import forecast
-from traincast.forecast.resolve import complete_plan
-from traincast.report.document import document_forecast, format_json
+from traincast.forecast._resolve import complete_plan
+from traincast.report._document import document_forecast, format_json
 from traincast.spec import Forecast, Graph, Job, Link, Parallelism, Span
 
 PLANS = {

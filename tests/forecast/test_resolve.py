@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from traincast.errors import IllegalPlan, InvalidInput
-from traincast.forecast.ask import ask
-from traincast.forecast.resolve import resolve
+from traincast.forecast._ask import ask
+from traincast.forecast._resolve import resolve
 from traincast.spec import Question, WorkloadOptions
-from traincast.spec.question import QUESTION_FIELDS
+from traincast.spec._question import QUESTION_FIELDS
 
 TINY: dict[str, Any] = {
     "arch": "llama",

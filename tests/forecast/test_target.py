@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_mlp
-from traincast.catalog.targets import target_of, targets
+from traincast.catalog._targets import target_of, targets
 from traincast.errors import InvalidInput
-from traincast.forecast.job_time import time_job
-from traincast.forecast.target import train_to_target
+from traincast.forecast._job_time import time_job
+from traincast.forecast._target import train_to_target
 from traincast.spec import Estimate, Graph, Job, Parallelism
 
 

@@ -3,10 +3,10 @@ import math
 import pytest
 
 from builders import make_cluster, make_mlp
-from traincast.cost.pricing import Pricing
-from traincast.cost.roofline import Roofline
-from traincast.cost.stack import read_constants, with_constants
-from traincast.forecast.tune import know_step, tune
+from traincast.cost._pricing import Pricing
+from traincast.cost._roofline import Roofline
+from traincast.cost._stack import read_constants, with_constants
+from traincast.forecast._tune import know_step, tune
 from traincast.spec import Job, Parallelism, Stack
 
 

@@ -196,7 +196,7 @@ def _place(error: BaseException) -> str:
 def _graph_json(folder: Path) -> list[bytes]:
     from builders import make_mlp
     from traincast.files import save_graph
-    from traincast.spec.graph import Scalable
+    from traincast.spec._graph import Scalable
 
     save_graph(make_mlp(layers=2), folder / "g.json")
     save_graph(Scalable(small=make_mlp(layers=1, batch=2), large=make_mlp(layers=1, batch=4)), folder / "s.json")
@@ -329,7 +329,7 @@ LOGS: dict[str, tuple[str, bytes]] = {
 def _calibration(folder: Path) -> list[bytes]:
     from traincast.learn import save_calibration
     from traincast.spec import Calibration, MachineRates, Rates
-    from traincast.spec.measurement import CollectiveRates, Environment
+    from traincast.spec._measurement import CollectiveRates, Environment
 
     rates = Rates(flop_per_s=1e10, bytes_per_s=1e9, overhead_s=1e-6, log_spread=0.1, num_measurements=3)
     kept = MachineRates(
@@ -341,7 +341,7 @@ def _calibration(folder: Path) -> list[bytes]:
 
 
 def _rows() -> list[Any]:
-    from traincast.spec.measurement import Block, Environment, Experiment
+    from traincast.spec._measurement import Block, Environment, Experiment
 
     return [
         (
@@ -458,7 +458,7 @@ def _given(*samples: bytes) -> Callable[[Path], list[bytes]]:
 
 def _read_job(path: Path) -> object:
     """A job file up to the workload's own recording, which is no reading."""
-    from traincast.forecast.resolve import build_cluster, build_job, complete_plan, fill_in
+    from traincast.forecast._resolve import build_cluster, build_job, complete_plan, fill_in
     from traincast.spec import Question
 
     whole = fill_in(Question(source=str(path)))
@@ -470,14 +470,14 @@ def _read_job(path: Path) -> object:
 
 
 def _read_script(path: Path) -> None:
-    from traincast.plan.emit.sbatch import read_batch_script
+    from traincast.plan._emit.sbatch import read_batch_script
 
     script = read_batch_script(path)
     _ = script.num_nodes, script.devices_per_node, script.device, script.limit_s
 
 
 def _read_cases(path: Path) -> object:
-    from traincast.accuracy.cases import parse_case, parse_observation, read_rows
+    from traincast.accuracy._cases import parse_case, parse_observation, read_rows
 
     refused = None
     for row in read_rows(path):
@@ -504,7 +504,7 @@ def _read_nccl(path: Path) -> object:
 
 def _compare(path: Path) -> object:
     from builders import make_cluster, make_mlp
-    from traincast.accuracy.traces import compare_trace
+    from traincast.accuracy._traces import compare_trace
     from traincast.forecast import forecast
     from traincast.spec import Job
 
@@ -523,7 +523,7 @@ def _read_source(path: Path) -> object:
 
 
 def _read_saved_model(path: Path) -> object:
-    from traincast.capture.tensorflow import read_tensorflow
+    from traincast.capture._tensorflow import read_tensorflow
 
     return read_tensorflow(path.parent)
 
@@ -531,8 +531,8 @@ def _read_saved_model(path: Path) -> object:
 READERS: dict[str, Reader] = {
     "graph": Reader(read=_lazily("traincast.files", "load_graph"), suffix=".json", samples=_graph_json),
     "job file": Reader(read=_read_job, suffix=".toml", samples=_given(JOB)),
-    "cluster table": Reader(read=_lazily("traincast.catalog.nodes", "read_cluster"), suffix=".toml", samples=_given(GROUPS)),
-    "price list": Reader(read=_lazily("traincast.plan.offers", "read_offers"), suffix=".toml", samples=_given(OFFERS)),
+    "cluster table": Reader(read=_lazily("traincast.catalog._nodes", "read_cluster"), suffix=".toml", samples=_given(GROUPS)),
+    "price list": Reader(read=_lazily("traincast.plan._offers", "read_offers"), suffix=".toml", samples=_given(OFFERS)),
     "batch script": Reader(read=_read_script, suffix=".sh", samples=_given(SCRIPT)),
     "case table csv": Reader(read=_read_cases, suffix=".csv", samples=_given(CASES)),
     "case table parquet": Reader(
@@ -548,7 +548,7 @@ READERS: dict[str, Reader] = {
     "kineto compare": Reader(read=_compare, suffix=".json", samples=_given(KINETO)),
     "nccl-tests": Reader(read=_read_nccl, suffix=".txt", samples=_given(NCCL)),
     "hf config": Reader(
-        read=_lazily("traincast.capture.huggingface", "describe_config"), suffix=".json",
+        read=_lazily("traincast.capture._huggingface", "describe_config"), suffix=".json",
         samples=_given(HF_CONFIG, LLAMA_CONFIG), needs=("torch", "transformers"), cost=5,
     ),
     "hf model": Reader(
@@ -562,17 +562,17 @@ READERS: dict[str, Reader] = {
         read=_read_saved_model, suffix="/saved_model.pb", samples=_saved_model, needs=("tensorboard",), cost=4
     ),
     "jobs tidy parquet": Reader(
-        read=_lazily("traincast.schedule.traces", "read_trace", kind="tidy"), suffix=".parquet", samples=_tidy_parquet,
+        read=_lazily("traincast.schedule._traces", "read_trace", kind="tidy"), suffix=".parquet", samples=_tidy_parquet,
         needs=("pyarrow",), cost=2,
     ),
     **{
         f"jobs {name}": Reader(
-            read=_lazily("traincast.schedule.traces", "read_trace", kind=name), suffix=suffix, samples=_given(sample)
+            read=_lazily("traincast.schedule._traces", "read_trace", kind=name), suffix=suffix, samples=_given(sample)
         )
         for name, (suffix, sample) in LOGS.items()
     },
     "jobs guessed": Reader(
-        read=_lazily("traincast.schedule.traces", "read_trace"), suffix=".csv",
+        read=_lazily("traincast.schedule._traces", "read_trace"), suffix=".csv",
         samples=_given(*(sample for suffix, sample in LOGS.values() if suffix == ".csv")),
     ),
 }  # fmt: skip

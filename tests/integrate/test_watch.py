@@ -10,7 +10,7 @@ from builders import make_cluster, make_mlp
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
 from traincast.integrate import RunWatch, StepTime
-from traincast.integrate.watch import MAX_BLOCKS, kendall_z
+from traincast.integrate._watch import MAX_BLOCKS, kendall_z
 from traincast.spec import Estimate, Forecast, Job
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.cost.interaction import Interacting
-from traincast.cost.sync import collective_seconds
+from traincast.cost._interaction import Interacting
+from traincast.cost._sync import collective_seconds
 from traincast.errors import InvalidInput, UnknownName
 from traincast.files import encode
 from traincast.forecast import forecast
@@ -40,8 +40,8 @@ from traincast.learn import (
     start_fit,
     to_machine_rates,
 )
-from traincast.profile.operators import experiment_of
-from traincast.profile.protocol import Protocol, Running, Subject
+from traincast.profile._operators import experiment_of
+from traincast.profile._protocol import Protocol, Running, Subject
 from traincast.spec import (
     Block,
     Cluster,
@@ -61,8 +61,8 @@ from traincast.spec import (
     Repeat,
     Stage,
 )
-from traincast.spec.calibration import Calibration, RunCorrections
-from traincast.spec.measurement import calls_of, groups_of
+from traincast.spec._calibration import Calibration, RunCorrections
+from traincast.spec._measurement import calls_of, groups_of
 from traincast.store import Store
 
 HERE = Environment(device="test cpu", machine="here", settings={"threads": 1})
@@ -233,7 +233,7 @@ def fake_machine(loads: list[Load]) -> list[Subject]:
 
 
 def test_the_whole_loop_plans_measures_keeps_fits_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from traincast.learn import machine as room
+    from traincast.learn import _machine as room
 
     by_key = {}
 
@@ -269,7 +269,7 @@ def test_the_whole_loop_plans_measures_keeps_fits_and_checks(tmp_path: Path, mon
 def test_a_budget_that_the_first_plan_overran_ends_the_calibration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from traincast.learn import machine as room
+    from traincast.learn import _machine as room
 
     clock = iter(range(0, 10**6, 5))
 

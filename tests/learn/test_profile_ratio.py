@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_mlp
-from traincast.cost.pricing import Pricing
-from traincast.cost.roofline import Roofline
-from traincast.cost.stack import with_constants
-from traincast.forecast.labels import label_run
-from traincast.forecast.tune import know_step, slow_down
-from traincast.learn.profile_ratio import choose_informative, fit_ratios
-from traincast.learn.stack_fit import FittedStacks, MeasuredStep, fit_networks
+from traincast.cost._pricing import Pricing
+from traincast.cost._roofline import Roofline
+from traincast.cost._stack import with_constants
+from traincast.forecast._labels import label_run
+from traincast.forecast._tune import know_step, slow_down
+from traincast.learn._profile_ratio import choose_informative, fit_ratios
+from traincast.learn._stack_fit import FittedStacks, MeasuredStep, fit_networks
 from traincast.spec import Job, Parallelism, RunLabels, Stack
 
 PLAIN = FittedStacks(prior=Stack())

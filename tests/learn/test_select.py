@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_mlp
-from traincast.cost.pricing import Pricing
-from traincast.cost.roofline import Roofline
-from traincast.forecast.corrections import IGNORE, Corrections, Novelty, StackTable, doubt, novelty_of
-from traincast.forecast.labels import label_run
-from traincast.forecast.tune import know_step
-from traincast.learn.runs import keep_steps
-from traincast.learn.select import CHOICES, Fold, choose, possible_novelties, read_scope, select, widen
-from traincast.learn.stack_fit import MeasuredStep
+from traincast.cost._pricing import Pricing
+from traincast.cost._roofline import Roofline
+from traincast.forecast._corrections import IGNORE, Corrections, Novelty, StackTable, doubt, novelty_of
+from traincast.forecast._labels import label_run
+from traincast.forecast._tune import know_step
+from traincast.learn._runs import keep_steps
+from traincast.learn._select import CHOICES, Fold, choose, possible_novelties, read_scope, select, widen
+from traincast.learn._stack_fit import MeasuredStep
 from traincast.spec import Estimate, Job, Parallelism, RunLabels, Stack
-from traincast.spec.calibration import Choice
+from traincast.spec._calibration import Choice
 from traincast.units import NORMAL_90
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from builders import make_mlp
-from traincast.learn.stored import graph_file, keep_graph, read_stored
-from traincast.spec.measurement import Block, Environment, Experiment, Measurement
+from traincast.learn._stored import graph_file, keep_graph, read_stored
+from traincast.spec._measurement import Block, Environment, Experiment, Measurement
 
 GPU = Environment(device="NVIDIA A100-SXM4-80GB")
 

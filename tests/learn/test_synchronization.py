@@ -9,7 +9,7 @@ import pytest
 
 from builders import make_mlp
 from traincast.__main__ import main
-from traincast.cost.sync import OVERLAP_EXPONENT, Synced, collective_seconds
+from traincast.cost._sync import OVERLAP_EXPONENT, Synced, collective_seconds
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
 from traincast.learn import (
@@ -23,11 +23,11 @@ from traincast.learn import (
     step_load,
     synced_step,
 )
-from traincast.learn.synchronization import Visit, ddp_experiment
-from traincast.profile.settings import TOO_LARGE, Setting, equal
+from traincast.learn._synchronization import Visit, ddp_experiment
+from traincast.profile._settings import TOO_LARGE, Setting, equal
 from traincast.spec import Cluster, Device, Graph, Job, Link, NodeGroup, Parallelism
-from traincast.spec.calibration import Calibration
-from traincast.spec.measurement import Block, CollectiveRates, Environment, Experiment, MachineRates, Rates
+from traincast.spec._calibration import Calibration
+from traincast.spec._measurement import Block, CollectiveRates, Environment, Experiment, MachineRates, Rates
 from traincast.store import Store
 
 ONE_NODE = MachineRates(

@@ -1,6 +1,6 @@
 from functools import cache
 
-from traincast.catalog.workloads import from_shape
+from traincast.catalog._workloads import from_shape
 from traincast.lower import lower
 from traincast.spec import Collective, Graph, Parallelism
 

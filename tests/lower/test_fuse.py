@@ -1,10 +1,10 @@
 from dataclasses import replace
 
 from builders import make_cluster, make_mlp
-from traincast.catalog.models.recipe import Recipe
-from traincast.catalog.models.transformer import TransformerShape, build_transformer
-from traincast.cost.pricing import Pricing
-from traincast.cost.roofline import Roofline
+from traincast.catalog._models.recipe import Recipe
+from traincast.catalog._models.transformer import TransformerShape, build_transformer
+from traincast.cost._pricing import Pricing
+from traincast.cost._roofline import Roofline
 from traincast.forecast import forecast
 from traincast.lower import lower
 from traincast.simulate import replay_memory

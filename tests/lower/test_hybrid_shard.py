@@ -1,6 +1,6 @@
 import pytest
 
-from traincast.catalog.workloads import from_shape
+from traincast.catalog._workloads import from_shape
 from traincast.errors import IllegalPlan
 from traincast.lower import lower
 from traincast.spec import Collective, Graph, Parallelism, Program

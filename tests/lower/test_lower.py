@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_mlp
-from traincast.catalog.models.recipe import Recipe
-from traincast.catalog.models.transformer import TransformerShape, build_transformer
-from traincast.catalog.workloads import workload
+from traincast.catalog._models.recipe import Recipe
+from traincast.catalog._models.transformer import TransformerShape, build_transformer
+from traincast.catalog._workloads import workload
 from traincast.errors import IllegalPlan
 from traincast.lower import lower
 from traincast.simulate import replay_memory

@@ -2,7 +2,7 @@
 
 import pytest
 
-from traincast.catalog.workloads import from_shape
+from traincast.catalog._workloads import from_shape
 from traincast.lower import lower
 from traincast.simulate import replay_memory
 from traincast.spec import Graph, Op, Parallelism, Stage

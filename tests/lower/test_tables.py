@@ -2,7 +2,7 @@
 
 import pytest
 
-from traincast.catalog.workloads import workload
+from traincast.catalog._workloads import workload
 from traincast.lower import lower
 from traincast.spec import Collective, Graph, Op, Parallelism
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from traincast.catalog.workloads import from_shape
+from traincast.catalog._workloads import from_shape
 from traincast.spec import Job
 
 

@@ -1,10 +1,10 @@
 import pytest
 
 from builders import make_cluster, make_device
-from traincast.catalog.workloads import from_shape
+from traincast.catalog._workloads import from_shape
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
-from traincast.plan.capacity import SizedJob, can_grow, largest_batch, longest_sequence, suggest_changes
+from traincast.plan._capacity import SizedJob, can_grow, largest_batch, longest_sequence, suggest_changes
 from traincast.spec import Cluster, Job, Parallelism
 
 ALONE = Parallelism()

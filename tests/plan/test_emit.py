@@ -13,10 +13,10 @@ from traincast import Parallelism, catalog
 from traincast.errors import IllegalPlan, InvalidInput, UnknownName
 from traincast.forecast import forecast
 from traincast.plan import Candidate, Plan, job_quantile_s
-from traincast.plan.emit import EMITTERS, emit, make_recipe, slurm_flags
-from traincast.plan.emit.recipe import write_yaml
-from traincast.plan.emit.sbatch import parse_slurm_memory, parse_slurm_time, read_batch_script
-from traincast.plan.emit.schedulers import show_slurm_time
+from traincast.plan._emit import EMITTERS, emit, make_recipe, slurm_flags
+from traincast.plan._emit.recipe import write_yaml
+from traincast.plan._emit.sbatch import parse_slurm_memory, parse_slurm_time, read_batch_script
+from traincast.plan._emit.schedulers import show_slurm_time
 
 yaml = pytest.importorskip("yaml", reason="PyYAML reads the emitted YAML back")
 

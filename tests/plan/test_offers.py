@@ -10,9 +10,9 @@ from plan.models import pose_transformer
 from traincast import Parallelism, catalog
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.plan import Space, plan, search_plans
-from traincast.plan.offers import Wanted, catalogue_offers, check_regions, offer_of, read_offers, size_offers
-from traincast.plan.space import Shape, list_plans
-from traincast.plan.what_if import what_if
+from traincast.plan._offers import Wanted, catalogue_offers, check_regions, offer_of, read_offers, size_offers
+from traincast.plan._space import Shape, list_plans
+from traincast.plan._what_if import what_if
 from traincast.spec import Question, WorkloadOptions
 
 REQUEST = Question(source="gpt2", workload=WorkloadOptions(seq=512, precision="bf16"), job={"steps": 100})

@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from builders import make_cluster, make_device, make_mlp
 from plan.models import pose_transformer
 from traincast import Job, Parallelism, catalog
-from traincast.cost.pricing import Pricing
-from traincast.cost.roofline import Roofline
+from traincast.cost._pricing import Pricing
+from traincast.cost._roofline import Roofline
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast import forecast
-from traincast.forecast.arbitrate import load_layers
-from traincast.forecast.labels import label_run
-from traincast.forecast.resolve import build_job, fill_in, load_source
+from traincast.forecast._arbitrate import load_layers
+from traincast.forecast._labels import label_run
+from traincast.forecast._resolve import build_job, fill_in, load_source
 from traincast.learn import learn
 from traincast.plan import Limits, Space, job_quantile_s, meet_probability, plan, search_plans
-from traincast.plan.advice import advise
-from traincast.plan.fit import find_fit
-from traincast.plan.search import search
-from traincast.plan.space import Shape, list_candidates
-from traincast.plan.vary import space_of
+from traincast.plan._advice import advise
+from traincast.plan._fit import find_fit
+from traincast.plan._search import search
+from traincast.plan._space import Shape, list_candidates
+from traincast.plan._vary import space_of
 from traincast.spec import Calibration, MeasuredRun, Question, WorkloadOptions
 
 CLUSTERS = (catalog.cluster("aws-p4d.24xlarge", nodes=1), catalog.cluster("aws-p3.16xlarge", nodes=1))

@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from traincast.profile.campaign import visit_all
-from traincast.profile.protocol import Progress, Visit
-from traincast.profile.team import TeamFailed
-from traincast.spec.measurement import Block, Environment, Experiment
+from traincast.profile._campaign import visit_all
+from traincast.profile._protocol import Progress, Visit
+from traincast.profile._team import TeamFailed
+from traincast.spec._measurement import Block, Environment, Experiment
 
 HERE = Environment(device="test cpu")
 EXPERIMENTS = tuple(Experiment(subject="step", name=name) for name in ("a", "b", "c"))

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from traincast.profile import drift
-from traincast.profile.drift import Drift, find_drift, observe, steady_levels, steady_seconds
-from traincast.spec.measurement import Block, Environment, Experiment, Measurement
+from traincast.profile import _drift as drift
+from traincast.profile._drift import Drift, find_drift, observe, steady_levels, steady_seconds
+from traincast.spec._measurement import Block, Environment, Experiment, Measurement
 
 BEGAN = datetime.datetime(2026, 11, 16, 10, 0, tzinfo=datetime.UTC)
 NUM_EXPERIMENTS, NUM_ROUNDS, VISIT_S = 20, 5, 2.0

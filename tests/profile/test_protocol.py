@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traincast.errors import InvalidInput
-from traincast.profile.protocol import Progress, Protocol, Running, Subject, Visit, measure
+from traincast.profile._protocol import Progress, Protocol, Running, Subject, Visit, measure
 from traincast.spec import Block, Environment, Experiment, Measurement
-from traincast.spec.measurement import relative_spread
+from traincast.spec._measurement import relative_spread
 
 QUICK = Protocol(
     num_rounds=3, block_s=0.0, min_repeats=4, max_repeats=4, warm_up_runs=1, warm_up_s=0.0, min_repeat_s=0.0

@@ -8,12 +8,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from traincast.errors import InvalidInput  # noqa: E402
-from traincast.profile.architectures import build_architecture, corpus_names, family_of  # noqa: E402
-from traincast.profile.machine import describe, make_canary  # noqa: E402
-from traincast.profile.operators import distinct_operators, experiment_of, grid, op_of, operator_subjects  # noqa: E402
-from traincast.profile.protocol import Protocol, measure, measure_block  # noqa: E402
-from traincast.profile.resources import sampling  # noqa: E402
-from traincast.profile.steps import load_workload, loss_of, prepare_step, step_experiment, step_subjects  # noqa: E402
+from traincast.profile._architectures import build_architecture, corpus_names, family_of  # noqa: E402
+from traincast.profile._machine import describe, make_canary  # noqa: E402
+from traincast.profile._operators import distinct_operators, experiment_of, grid, op_of, operator_subjects  # noqa: E402
+from traincast.profile._protocol import Protocol, measure, measure_block  # noqa: E402
+from traincast.profile._resources import sampling  # noqa: E402
+from traincast.profile._steps import load_workload, loss_of, prepare_step, step_experiment, step_subjects  # noqa: E402
 from traincast.resources import profile_samples  # noqa: E402
 from traincast.spec import Experiment, Graph, Op  # noqa: E402
 

@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("torch")
 
 from traincast.errors import InvalidInput
-from traincast.profile.machine import CgroupsUnavailable, cpu_root
-from traincast.profile.protocol import Protocol
-from traincast.profile.steps import step_experiment
-from traincast.profile.team import local_team, team_in
-from traincast.profile.testbed import (
+from traincast.profile._machine import CgroupsUnavailable, cpu_root
+from traincast.profile._protocol import Protocol
+from traincast.profile._steps import step_experiment
+from traincast.profile._team import local_team, team_in
+from traincast.profile._testbed import (
     EmulatedCluster,
     EmulatedNode,
     TestbedFailed,
@@ -127,7 +127,7 @@ def test_nothing_is_left_after_its_maker_is_killed_outright() -> None:
     name = f"k{os.getpid() % 10000}"
     script = (
         "import time\n"
-        "from traincast.profile.testbed import *\n"
+        "from traincast.profile._testbed import *\n"
         f"cluster = EmulatedCluster(name={name!r}, nodes=(EmulatedNode(),) * 2)\n"
         "with emulated(cluster):\n"
         "    start_in_node(cluster, 1, ['sleep', '600'])\n"
@@ -181,7 +181,7 @@ def test_latency_is_given_where_the_kernel_can_and_refused_where_it_cannot() -> 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can stop being root")
 def test_without_root_it_is_refused_in_one_line() -> None:
     script = (
-        "import os\nfrom traincast.profile.testbed import *\nos.setuid(65534)\n"
+        "import os\nfrom traincast.profile._testbed import *\nos.setuid(65534)\n"
         "try:\n    up(EmulatedCluster(name='x', nodes=(EmulatedNode(),)))\nexcept TestbedFailed as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

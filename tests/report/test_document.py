@@ -2,7 +2,7 @@ import dataclasses
 import json
 import math
 
-from traincast.report.document import document_forecast, format_json
+from traincast.report._document import document_forecast, format_json
 from traincast.spec import Forecast
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from builders import make_mlp
 from traincast.errors import InvalidInput
-from traincast.lower.rewrite import as_stage
-from traincast.report.memory import draw_memory
+from traincast.lower._rewrite import as_stage
+from traincast.report._memory import draw_memory
 from traincast.simulate import replay_memory
 
 

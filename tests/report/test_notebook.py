@@ -6,7 +6,8 @@ import pytest
 
 from builders import make_cluster, make_mlp
 from traincast.forecast import forecast
-from traincast.spec import Estimate, Job, Parallelism, display
+from traincast.spec import Estimate, Job, Parallelism
+from traincast.spec import _display as display
 
 
 class Balanced(HTMLParser):
@@ -62,7 +63,7 @@ def test_a_graph_shows_its_kinds_and_parameters() -> None:
 
 
 def test_a_plan_and_a_search_show_themselves() -> None:
-    from traincast.plan.nouns import Candidate, Plan, Search
+    from traincast.plan._nouns import Candidate, Plan, Search
 
     cluster = make_cluster()
     answer = forecast(Job(graph=make_mlp(), steps=10), cluster)
@@ -88,7 +89,7 @@ def test_names_cannot_smuggle_markup_into_the_page() -> None:
 def test_the_nouns_import_no_presenter_until_a_notebook_asks() -> None:
     import subprocess
 
-    code = "import sys, traincast.spec; sys.exit('traincast.report.notebook' in sys.modules)"
+    code = "import sys, traincast.spec; sys.exit('traincast.report._notebook' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

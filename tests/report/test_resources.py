@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from builders import make_cluster, make_mlp
-from traincast.cost.pricing import Pricing
-from traincast.cost.roofline import Roofline
+from traincast.cost._pricing import Pricing
+from traincast.cost._roofline import Roofline
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
-from traincast.report.resources import Lane, draw_lanes, format_resources
-from traincast.report.text import format_forecast
-from traincast.resources.signal import Signal, summarize
+from traincast.report._resources import Lane, draw_lanes, format_resources
+from traincast.report._text import format_forecast
+from traincast.resources._signal import Signal, summarize
 from traincast.spec import Forecast, Job, Parallelism
 
 

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 import pytest
 
 from traincast.errors import InvalidInput
-from traincast.report.svg import Point, draw_agreement, draw_timeline
+from traincast.report._svg import Point, draw_agreement, draw_timeline
 from traincast.spec import Forecast, Span, Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"

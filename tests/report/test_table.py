@@ -1,8 +1,8 @@
 import pytest
 
 from traincast.errors import InvalidInput
-from traincast.report.paint import Paint
-from traincast.report.table import Table, format_markdown, format_table
+from traincast.report._paint import Paint
+from traincast.report._table import Table, format_markdown, format_table
 
 TABLE = Table(headings=("name", "n"), rows=(("a|b", "1"), ("longer", "200")), left=frozenset({"name"}))
 

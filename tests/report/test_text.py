@@ -4,8 +4,8 @@ import io
 import pytest
 
 from traincast.errors import InvalidInput
-from traincast.report.paint import Paint, choose_paint, plain, visible_length
-from traincast.report.text import dominant_share, format_forecast, say_dominant, top_tasks
+from traincast.report._paint import Paint, choose_paint, plain, visible_length
+from traincast.report._text import dominant_share, format_forecast, say_dominant, top_tasks
 from traincast.spec import Forecast
 
 

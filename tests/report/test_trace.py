@@ -1,6 +1,6 @@
 import json
 
-from traincast.report.trace import trace_forecast
+from traincast.report._trace import trace_forecast
 from traincast.spec import Forecast
 
 

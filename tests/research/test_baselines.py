@@ -12,8 +12,8 @@ from research.baselines import constant_utilization, nominal_memory_bytes
 from research.baselines.ernest import ernest, ernest_by_batch, ernest_by_flop, nonnegative_least_squares
 from research.baselines.memory import FAILS_ABOVE_BYTES
 from research.baselines.scaling import no_scaling
-from traincast.accuracy.cases import Case, Measured, parse_case, parse_observation, read_rows
-from traincast.accuracy.scores import score
+from traincast.accuracy._cases import Case, Measured, parse_case, parse_observation, read_rows
+from traincast.accuracy._scores import score
 
 PEAKS = {"a100": 312e12, "h100-sxm": 989e12, "gb200": 2500e12}
 FACTORS = {"bf16": 1, "fp16": 1, "fp8": 2, "fp4": 4, "fp32": 0.0625}

@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("torch")
 
 from research.corpus.plan import BATCHES, LARGE_IMAGE_SETTINGS, experiments_in
-from traincast.profile.architectures import build_architecture, family_of, large_image_names
-from traincast.profile.settings import SETTINGS
+from traincast.profile._architectures import build_architecture, family_of, large_image_names
+from traincast.profile._settings import SETTINGS
 
 
 def test_large_images_are_measured_at_the_small_batch_in_a_few_settings() -> None:

@@ -34,8 +34,8 @@ from research.papers.gpus import (
     with_own_steps,
 )
 from traincast import catalog
-from traincast.accuracy.cases import Case, Measured
-from traincast.cost.pricing import default_ops
+from traincast.accuracy._cases import Case, Measured
+from traincast.cost._pricing import default_ops
 
 
 def case(model: str, gpu: str, *, batch: float = 16.0, framework: str = "nvidia-dle-pytorch(lambda)") -> Case:
@@ -177,7 +177,7 @@ def test_operators_of_a_left_out_chip_are_left_out_with_all_its_cards() -> None:
 
 @pytest.mark.skipif(not CASES.is_file(), reason=f"the measured GPU steps are not here: {CASES}")
 def test_the_five_workloads_are_among_the_visible_steps() -> None:
-    from traincast.accuracy.cases import read_rows
+    from traincast.accuracy._cases import read_rows
 
     clean = {row["model"] for row in read_rows(CASES) if row["quality"] == "clean"}
     assert {WORKLOADS[model] for model in clean if model in WORKLOADS} == set(FIVE)

@@ -10,7 +10,7 @@ from research.baselines.layers import (
     total,
 )
 from traincast.errors import InvalidInput
-from traincast.spec.graph import Graph, Op, Repeat, Tensor
+from traincast.spec._graph import Graph, Op, Repeat, Tensor
 
 
 def graph(flop: float, moved: float, *, times: int = 1) -> Graph:

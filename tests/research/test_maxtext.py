@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from research.maxtext import RUNS, read_runs
-from traincast.accuracy.batch import answer_rows
-from traincast.accuracy.cases import hide_results, parse_case, parse_observation
-from traincast.accuracy.scores import Scored, assess
-from traincast.accuracy.translate import translate
+from traincast.accuracy._batch import answer_rows
+from traincast.accuracy._cases import hide_results, parse_case, parse_observation
+from traincast.accuracy._scores import Scored, assess
+from traincast.accuracy._translate import translate
 
 STEPS = Path(__file__).resolve().parents[3] / "shared" / "data" / "dist_steps" / "steps.parquet"
 

@@ -10,8 +10,8 @@ from research.papers.beside import merge_groups
 from research.papers.noise import Noise, measure_noise, perfect_error, perfect_rmse_s
 from research.papers.search import CHECKED, CHERRYPICK, FORECAST, LARGEST, compare_searches
 from traincast.errors import InvalidInput
-from traincast.profile.settings import SETTINGS
-from traincast.spec.measurement import Block
+from traincast.profile._settings import SETTINGS
+from traincast.spec._measurement import Block
 
 BEGAN = datetime(2026, 11, 16, tzinfo=UTC)
 

@@ -11,8 +11,8 @@ from research.fits.operators.__main__ import main, save
 from research.fits.operators.data import Rows, read_rows
 from research.fits.operators.models import Recipe, fit_learned, fit_power_law, residuals_on, shared_spread, spread
 from traincast.catalog import device as find_device
-from traincast.cost.bounds import sustained_clock
-from traincast.cost.learned import load_learned
+from traincast.cost._bounds import sustained_clock
+from traincast.cost._learned import load_learned
 from traincast.errors import InvalidInput
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "gpu_ops"

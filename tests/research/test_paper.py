@@ -27,9 +27,9 @@ from research.papers.compare import (
 from research.papers.jobs import MeasuredJob, forecast_jobs
 from research.papers.stack import Learner, Parts, plan_of, see
 from tests.builders import make_mlp
-from traincast.cost.interaction.features import NUMERIC
-from traincast.profile.settings import SETTINGS
-from traincast.spec.graph import Graph
+from traincast.cost._interaction.features import NUMERIC
+from traincast.profile._settings import SETTINGS
+from traincast.spec._graph import Graph
 
 
 def make_graph(width: int, layers: int) -> Graph:

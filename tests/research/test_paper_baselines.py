@@ -11,7 +11,7 @@ from research.baselines.cherrypick import cherrypick, expected_improvement, mate
 from research.baselines.ernest import Run, choose_runs, fit_ernest
 from research.baselines.ghn_svr import describe_plainly, fit_svr, fit_svr_by_grid, solve_dual, weight_shape
 from traincast.errors import InvalidInput
-from traincast.spec.graph import Op
+from traincast.spec._graph import Op
 
 
 def test_ernest_finds_the_coefficients_that_made_the_times() -> None:

@@ -21,8 +21,8 @@ from research.papers.predictddl import (
     time_to_forecast,
 )
 from traincast.errors import InvalidInput
-from traincast.profile.settings import SETTINGS
-from traincast.spec.graph import Graph
+from traincast.profile._settings import SETTINGS
+from traincast.spec._graph import Graph
 
 
 @cache

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from research.fits.resources.network import Example, Training, _join, _Network, fit_correction  # noqa: E402
 from resources.test_correction import RATES, nodes_of, place  # noqa: E402
 from traincast.errors import InvalidInput  # noqa: E402
-from traincast.resources.correction import NUM_PLACE_FEATURES, _run, in_step, node_shares  # noqa: E402
-from traincast.resources.learned import OUTPUTS, Run, compose, expect  # noqa: E402
+from traincast.resources._correction import NUM_PLACE_FEATURES, _run, in_step, node_shares  # noqa: E402
+from traincast.resources._learned import OUTPUTS, Run, compose, expect  # noqa: E402
 
 
 def example(width: int, *, slower: float) -> Example:

@@ -10,7 +10,7 @@ from research.splits.study import (
     SHIPPED_IGNORING,
     compare,
 )
-from traincast.accuracy.study import score_rows
+from traincast.accuracy._study import score_rows
 
 SPLIT = "vTrain, many nodes: 64 -> 256 GPUs"
 ROW: dict[str, Any] = {

@@ -26,11 +26,11 @@ from research.papers.driple import (
     saved_times,
     summarise,
 )
-from traincast.profile.settings import SETTINGS
-from traincast.resources.adapt import adapt
-from traincast.resources.correction import read_nodes
-from traincast.resources.learned import Place, Run, count_work
-from traincast.spec.measurement import Block
+from traincast.profile._settings import SETTINGS
+from traincast.resources._adapt import adapt
+from traincast.resources._correction import read_nodes
+from traincast.resources._learned import Place, Run, count_work
+from traincast.spec._measurement import Block
 
 
 def make_row(name: str, setting: str, *, factor: float = 1.0) -> Measured:

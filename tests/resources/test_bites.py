@@ -4,8 +4,8 @@ import pytest
 
 from builders import make_cluster, make_device, make_mlp
 from traincast.forecast import forecast
-from traincast.resources.profile import profile_resources, profile_samples
-from traincast.resources.traffic import count_traffic
+from traincast.resources._profile import profile_resources, profile_samples
+from traincast.resources._traffic import count_traffic
 from traincast.spec import Collective, Job, Parallelism, Span, Timeline
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from builders import make_mlp
 from traincast.errors import InvalidInput
-from traincast.resources.adapt import adapt, choose_runs
-from traincast.resources.correction import (
+from traincast.resources._adapt import adapt, choose_runs
+from traincast.resources._correction import (
     BOUNDS,
     NUM_NODE_FEATURES,
     NUM_PLACE_FEATURES,
@@ -24,7 +24,7 @@ from traincast.resources.correction import (
     read_nodes,
     save_graph_correction,
 )
-from traincast.resources.learned import OUTPUTS, Place, Rates, Run, compose, count_work, expect
+from traincast.resources._learned import OUTPUTS, Place, Rates, Run, compose, count_work, expect
 from traincast.spec import RESOURCES
 
 LINK = 1.25e8

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from traincast.resources.learned import Place, Run, Work, expect, fit_rates, learn, ring_bytes
+from traincast.resources._learned import Place, Run, Work, expect, fit_rates, learn, ring_bytes
 
 LINK = 1.25e8
 

@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_device, make_mlp
-from traincast.cost.pricing import Pricing
-from traincast.cost.roofline import Roofline
+from traincast.cost._pricing import Pricing
+from traincast.cost._roofline import Roofline
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
-from traincast.profile.resources import Sample, Samples, sampling
+from traincast.profile._resources import Sample, Samples, sampling
 from traincast.resources import profile_resources, profile_samples
-from traincast.resources.traffic import count_traffic
+from traincast.resources._traffic import count_traffic
 from traincast.spec import RESOURCES, Collective, Job, Parallelism, ResourceProfile, Span, Timeline
 
 

@@ -10,18 +10,18 @@ import torch
 
 from traincast import catalog
 from traincast.capture import capture
-from traincast.cost.pricing import Pricing
-from traincast.cost.roofline import Roofline
+from traincast.cost._pricing import Pricing
+from traincast.cost._roofline import Roofline
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
-from traincast.forecast.activity import CORE, place_of
-from traincast.profile.architectures import build_architecture
-from traincast.profile.machine import total_memory_bytes
-from traincast.profile.resources import sampling
-from traincast.profile.steps import load_workload, training_step
+from traincast.forecast._activity import CORE, place_of
+from traincast.profile._architectures import build_architecture
+from traincast.profile._machine import total_memory_bytes
+from traincast.profile._resources import sampling
+from traincast.profile._steps import load_workload, training_step
 from traincast.resources import profile_samples
-from traincast.resources.correction import TWELVE, load_graph_correction, read_nodes, save_graph_correction
-from traincast.resources.learned import Run, count_work
+from traincast.resources._correction import TWELVE, load_graph_correction, read_nodes, save_graph_correction
+from traincast.resources._learned import Run, count_work
 from traincast.spec import RESOURCES, Graph, Job, Parallelism, ResourceProfile
 
 NAMES = ("random(seed=13)", "random(seed=3)")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from builders import make_mlp
-from traincast.catalog.workloads import workload
+from traincast.catalog._workloads import workload
 from traincast.errors import InvalidInput
-from traincast.resources.residual import (
+from traincast.resources._residual import (
     Correction,
     Setting,
     fit_correction,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traincast.errors import InvalidInput
-from traincast.resources.signal import (
+from traincast.resources._signal import (
     Signal,
     find_bursts,
     from_counter,

@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
-from traincast.schedule.jobs import JobTable
-from traincast.spec.fleet import Fleet, NodePool, Schedule
+from traincast.schedule._jobs import JobTable
+from traincast.spec._fleet import Fleet, NodePool, Schedule
 
 
 def table(*rows: tuple[float, float, float], **columns: object) -> JobTable:

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedule.builders import fleet, gpus_in_use_are_possible, table
-from traincast.schedule.estimators import Beliefs, Fixed
-from traincast.schedule.jobs import JobTable
-from traincast.schedule.placement import PLACERS
-from traincast.schedule.policies import POLICIES
-from traincast.schedule.simulator import simulate_cluster
-from traincast.spec.fleet import Fleet, NodePool
+from traincast.schedule._estimators import Beliefs, Fixed
+from traincast.schedule._jobs import JobTable
+from traincast.schedule._placement import PLACERS
+from traincast.schedule._policies import POLICIES
+from traincast.schedule._simulator import simulate_cluster
+from traincast.spec._fleet import Fleet, NodePool
 
 FLEETS = {
     "2x4": (("a", 2, 4),),

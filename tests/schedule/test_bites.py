@@ -3,9 +3,9 @@
 import pytest
 
 from schedule.builders import fleet, table
-from traincast.schedule import study
-from traincast.schedule.hazards import Overheads
-from traincast.schedule.metrics import measure_schedule
+from traincast.schedule import _study as study
+from traincast.schedule._hazards import Overheads
+from traincast.schedule._metrics import measure_schedule
 
 
 def measure(*rows: tuple[float, float, float], nodes: int = 1, gpus: int = 4):  # type: ignore[no-untyped-def]

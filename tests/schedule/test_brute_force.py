@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 
 from schedule.builders import fleet, job_tables, table
-from traincast.schedule.jobs import JobTable
-from traincast.schedule.placement import PLACERS
-from traincast.schedule.policies import POLICIES, LeastAttained, Policy
-from traincast.schedule.simulator import simulate_cluster
+from traincast.schedule._jobs import JobTable
+from traincast.schedule._placement import PLACERS
+from traincast.schedule._policies import POLICIES, LeastAttained, Policy
+from traincast.schedule._simulator import simulate_cluster
 
 LIMITS = (20.0, 60.0)
 

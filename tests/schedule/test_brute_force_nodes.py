@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedule.builders import fleet, job_tables, table
-from traincast.schedule.jobs import JobTable
-from traincast.schedule.placement import PLACERS
-from traincast.schedule.policies import POLICIES, LeastAttained, Policy
-from traincast.schedule.simulator import simulate_cluster
+from traincast.schedule._jobs import JobTable
+from traincast.schedule._placement import PLACERS
+from traincast.schedule._policies import POLICIES, LeastAttained, Policy
+from traincast.schedule._simulator import simulate_cluster
 
 LIMITS = (24.0, 72.0)
 """Whole seconds also when divided by the GPUs of any job here."""

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from traincast.errors import InvalidInput, UnknownName
-from traincast.schedule import kernels
-from traincast.schedule.estimators import EXACT, FromHistory, Noisy
-from traincast.schedule.generate import Mix, generate_jobs
-from traincast.schedule.hazards import Overheads, helios_checkpoint_s
-from traincast.schedule.placement import PLACERS
-from traincast.schedule.policies import POLICIES, ByScore, LeastAttained, Policy
-from traincast.schedule.protocols import CLEAN, Compat
-from traincast.schedule.simulator import simulate_cluster
-from traincast.spec.fleet import Fleet, NodePool
+from traincast.schedule import _kernels as kernels
+from traincast.schedule._estimators import EXACT, FromHistory, Noisy
+from traincast.schedule._generate import Mix, generate_jobs
+from traincast.schedule._hazards import Overheads, helios_checkpoint_s
+from traincast.schedule._placement import PLACERS
+from traincast.schedule._policies import POLICIES, ByScore, LeastAttained, Policy
+from traincast.schedule._protocols import CLEAN, Compat
+from traincast.schedule._simulator import simulate_cluster
+from traincast.spec._fleet import Fleet, NodePool
 
 COVERED: dict[str, Policy] = {
     **{name: POLICIES[name] for name in ("fifo", "first-fit", "sjf", "easy", "srtf", "srsf")},

@@ -9,13 +9,13 @@ import pytest
 from schedule.builders import fleet, table
 from traincast.__main__ import main
 from traincast.errors import InvalidInput
-from traincast.schedule.compare import AS_IT_WAS, as_it_was, nearest_replay, run_cases
-from traincast.schedule.estimators import Limits, Noisy
-from traincast.schedule.metrics import measure_groups, measure_schedule
-from traincast.schedule.policies import POLICIES
-from traincast.schedule.simulator import simulate_cluster
-from traincast.schedule.study import Setting, parse_fleet
-from traincast.schedule.traces import read_trace
+from traincast.schedule._compare import AS_IT_WAS, as_it_was, nearest_replay, run_cases
+from traincast.schedule._estimators import Limits, Noisy
+from traincast.schedule._metrics import measure_groups, measure_schedule
+from traincast.schedule._policies import POLICIES
+from traincast.schedule._simulator import simulate_cluster
+from traincast.schedule._study import Setting, parse_fleet
+from traincast.schedule._traces import read_trace
 
 SACCT = """JobID|Submit|Eligible|Start|End|ElapsedRaw|Timelimit|AllocTRES|User|Account|Partition|QOS|State
 1|2026-01-01T00:00:00|2026-01-01T00:00:00|2026-01-01T00:00:00|2026-01-01T01:00:00|3600|02:00:00|gres/gpu=4|ann|vision|gpu|normal|COMPLETED

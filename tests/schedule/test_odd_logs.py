@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from traincast.schedule.traces import Trace, read_trace
+from traincast.schedule._traces import Trace, read_trace
 
 HELIOS = "job_id,user,vc,jobname,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"
 SACCT = "JobID|User|Account|Submit|Start|End|ElapsedRaw|AllocTRES\n"

@@ -9,9 +9,9 @@ import pytest
 
 from traincast.cli.schedule import Options, compare_cases
 from traincast.errors import InvalidInput
-from traincast.schedule.generate import Mix, generate_jobs
-from traincast.schedule.known import REGISTRY
-from traincast.schedule.traces import write_trace
+from traincast.schedule._generate import Mix, generate_jobs
+from traincast.schedule._known import REGISTRY
+from traincast.schedule._traces import write_trace
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "--sigma": {"sigma": 1.2},
@@ -131,9 +131,9 @@ def test_wrong_estimates_leave_a_policy_its_own_source_of_them(trace: str, bias:
     """QSSF looks at history; a factor on all of it changes no order, so its schedule stays what it was."""
     from dataclasses import replace
 
-    from traincast.schedule.estimators import Noisy
-    from traincast.schedule.study import Setting, parse_fleet, run_policy
-    from traincast.schedule.traces import read_trace
+    from traincast.schedule._estimators import Noisy
+    from traincast.schedule._study import Setting, parse_fleet, run_policy
+    from traincast.schedule._traces import read_trace
 
     jobs = read_trace(Path(trace)).jobs
     setting = Setting(fleet=parse_fleet("3x4"))

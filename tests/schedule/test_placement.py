@@ -4,12 +4,12 @@ import pytest
 
 from schedule.builders import fleet, table
 from traincast.errors import InvalidInput
-from traincast.schedule.network import UniformTraffic, max_min_rates
-from traincast.schedule.placement import NODE, PLACERS, RACK, SPINE, Consolidated, NodeMap, TopologyAware
-from traincast.schedule.policies import POLICIES
-from traincast.schedule.simulator import simulate_cluster
-from traincast.schedule.speeds import ScalingLaw
-from traincast.spec.fleet import Fleet, NodePool
+from traincast.schedule._network import UniformTraffic, max_min_rates
+from traincast.schedule._placement import NODE, PLACERS, RACK, SPINE, Consolidated, NodeMap, TopologyAware
+from traincast.schedule._policies import POLICIES
+from traincast.schedule._simulator import simulate_cluster
+from traincast.schedule._speeds import ScalingLaw
+from traincast.spec._fleet import Fleet, NodePool
 
 
 def test_a_small_job_goes_to_the_fullest_node_that_holds_it() -> None:

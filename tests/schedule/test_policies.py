@@ -5,11 +5,11 @@ import pytest
 
 from schedule.builders import fleet, table
 from traincast.errors import UnknownName
-from traincast.schedule.elastic import Optimus, PolluxLike, SiaLike
-from traincast.schedule.estimators import FromHistory, Noisy
-from traincast.schedule.hazards import Overheads
-from traincast.schedule.known import find_policy
-from traincast.schedule.policies import (
+from traincast.schedule._elastic import Optimus, PolluxLike, SiaLike
+from traincast.schedule._estimators import FromHistory, Noisy
+from traincast.schedule._hazards import Overheads
+from traincast.schedule._known import find_policy
+from traincast.schedule._policies import (
     POLICIES,
     Gittins,
     LeastAttained,
@@ -17,9 +17,9 @@ from traincast.schedule.policies import (
     PackedFifo,
     Quotas,
 )
-from traincast.schedule.simulator import simulate_cluster
-from traincast.schedule.speeds import ScalingLaw
-from traincast.spec.fleet import Request, Snapshot
+from traincast.schedule._simulator import simulate_cluster
+from traincast.schedule._speeds import ScalingLaw
+from traincast.spec._fleet import Request, Snapshot
 
 
 def ends(jobs, policy, *, gpus: int = 4, **more):

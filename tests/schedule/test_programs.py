@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from traincast.schedule import kernels
-from traincast.schedule.programs import ShareProgram, share_by_finish, share_by_rows
-from traincast.schedule.rounds import Shareholders
+from traincast.schedule import _kernels as kernels
+from traincast.schedule._programs import ShareProgram, share_by_finish, share_by_rows
+from traincast.schedule._rounds import Shareholders
 
 pytest.importorskip("clarabel")
 

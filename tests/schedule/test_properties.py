@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedule.builders import fleet, gpus_in_use_are_possible, job_tables, table
-from traincast.schedule.elastic import ELASTIC
-from traincast.schedule.hazards import Overheads, WeibullFailures
-from traincast.schedule.jobs import JobTable
-from traincast.schedule.known import find_policy
-from traincast.schedule.metrics import queue_curve
-from traincast.schedule.placement import PLACERS
-from traincast.schedule.policies import POLICIES
-from traincast.schedule.simulator import simulate_cluster
-from traincast.schedule.speeds import ScalingLaw
-from traincast.spec.fleet import Schedule
+from traincast.schedule._elastic import ELASTIC
+from traincast.schedule._hazards import Overheads, WeibullFailures
+from traincast.schedule._jobs import JobTable
+from traincast.schedule._known import find_policy
+from traincast.schedule._metrics import queue_curve
+from traincast.schedule._placement import PLACERS
+from traincast.schedule._policies import POLICIES
+from traincast.schedule._simulator import simulate_cluster
+from traincast.schedule._speeds import ScalingLaw
+from traincast.spec._fleet import Schedule
 
 NAMES = [*POLICIES, "gittins", "quota"]
 

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.schedule import kernels, shares
-from traincast.schedule.generate import Mix, generate_jobs
-from traincast.schedule.rounds import GAVEL, GAVEL_BLIND, RoundRules, Shareholders, simulate_rounds
-from traincast.schedule.shares import SHARE_POLICIES
-from traincast.spec.fleet import Fleet, NodePool, Schedule
+from traincast.schedule import _kernels as kernels
+from traincast.schedule import _shares as shares
+from traincast.schedule._generate import Mix, generate_jobs
+from traincast.schedule._rounds import GAVEL, GAVEL_BLIND, RoundRules, Shareholders, simulate_rounds
+from traincast.schedule._shares import SHARE_POLICIES
+from traincast.spec._fleet import Fleet, NodePool, Schedule
 
 FLEET = Fleet(
     pools=tuple(

@@ -11,18 +11,18 @@ import pytest
 from schedule.builders import fleet, table
 from traincast.__main__ import main
 from traincast.errors import InvalidInput, UnknownName
-from traincast.report.schedule import format_comparison, perfetto
-from traincast.report.schedule_charts import draw_gantt, draw_sweep, format_page
-from traincast.schedule.compare import Case
-from traincast.schedule.elastic import _stdout_aside
-from traincast.schedule.generate import Mix, generate_jobs
-from traincast.schedule.jobs import JobTable
-from traincast.schedule.metrics import measure_schedule
-from traincast.schedule.policies import POLICIES, Ordered
-from traincast.schedule.shares import SHARE_POLICIES
-from traincast.schedule.simulator import simulate_cluster
-from traincast.schedule.speeds import SpeedForecast, forecast_jobs, read_speeds
-from traincast.schedule.study import (
+from traincast.report._schedule import format_policies, perfetto
+from traincast.report._schedule_charts import draw_gantt, draw_sweep, format_page
+from traincast.schedule._compare import Case
+from traincast.schedule._elastic import _stdout_aside
+from traincast.schedule._generate import Mix, generate_jobs
+from traincast.schedule._jobs import JobTable
+from traincast.schedule._metrics import measure_schedule
+from traincast.schedule._policies import POLICIES, Ordered
+from traincast.schedule._shares import SHARE_POLICIES
+from traincast.schedule._simulator import simulate_cluster
+from traincast.schedule._speeds import SpeedForecast, forecast_jobs, read_speeds
+from traincast.schedule._study import (
     Setting,
     event_columns,
     job_columns,
@@ -32,8 +32,8 @@ from traincast.schedule.study import (
     run_policy,
     sweep_errors,
 )
-from traincast.schedule.traces import Trace
-from traincast.spec.fleet import Fleet, NodePool, Request, Snapshot
+from traincast.schedule._traces import Trace
+from traincast.spec._fleet import Fleet, NodePool, Request, Snapshot
 
 
 def test_metrics_of_a_schedule_done_by_hand() -> None:
@@ -75,7 +75,7 @@ def test_every_named_policy_runs_a_trace_to_its_end(name: str) -> None:
 
 def test_shares_by_optimisation_are_fair_and_within_capacity() -> None:
     pytest.importorskip("clarabel")
-    from traincast.schedule.rounds import Shareholders
+    from traincast.schedule._rounds import Shareholders
 
     holders = Shareholders(
         jobs=np.arange(4),
@@ -142,7 +142,7 @@ def test_a_workload_without_steps_or_duration_is_refused() -> None:
 
 
 def test_real_forecasts_slow_a_job_down_on_an_older_gpu() -> None:
-    from traincast.schedule.oracle import forecast_speeds
+    from traincast.schedule._oracle import forecast_speeds
 
     speed = forecast_speeds()
     new, old = speed("gpt2@4", "a100-80g", 8, 1), speed("gpt2@4", "v100-16g", 8, 1)
@@ -152,9 +152,9 @@ def test_real_forecasts_slow_a_job_down_on_an_older_gpu() -> None:
 
 
 def test_a_job_may_name_a_saved_graph_or_a_job_file(tmp_path: Path) -> None:
-    from traincast.catalog.workloads import workload
+    from traincast.catalog._workloads import workload
     from traincast.files import save_graph
-    from traincast.schedule.oracle import forecast_speeds
+    from traincast.schedule._oracle import forecast_speeds
 
     save_graph(workload("gpt2", batch=2, precision="bf16"), tmp_path / "own.json.gz")
     (tmp_path / "run.toml").write_text(
@@ -224,7 +224,7 @@ def test_pages_charts_and_logs_show_every_job() -> None:
     log = event_columns(schedule)
     assert log["event"] == ["submit", "start", "submit", "stop", "start", "finish", "start", "finish"]
     assert job_columns(schedule)["completion_s"] == [105.0, 5.0]
-    assert "srtf" in format_comparison(trace, cases)
+    assert "srtf" in format_policies(trace, cases)
 
 
 def test_the_command_compares_policies_and_writes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from traincast.errors import InvalidInput
-from traincast.schedule.generate import ARRIVALS, Mix, generate_jobs
-from traincast.schedule.traces import guess_format, read_trace, write_trace
+from traincast.schedule._generate import ARRIVALS, Mix, generate_jobs
+from traincast.schedule._traces import guess_format, read_trace, write_trace
 
 
 def write(path: Path, text: str) -> Path:

@@ -86,8 +86,8 @@ def _read(response: Any) -> Any:
 
 HASTY = """
 import json, sys
-from traincast.service.limits import Limits, Settings
-from traincast.service.run import run_service
+from traincast.service._limits import Limits, Settings
+from traincast.service._run import run_service
 limits = Limits(**json.loads(sys.argv[2]))
 announce = lambda url: print(json.dumps({"url": url}), flush=True)
 run_service(Settings(state=sys.argv[1], workers=1, limits=limits), port=0, announce=announce)

@@ -17,8 +17,8 @@ from service.conftest import SMALL, Reply, Running, start
 from service.test_jobs import SCHEDULE
 from traincast.__main__ import main
 from traincast.errors import InvalidInput
-from traincast.service.access import Rates, is_allowed_host
-from traincast.service.limits import Settings
+from traincast.service._access import Rates, is_allowed_host
+from traincast.service._limits import Settings
 
 
 def ask(service: Running, method: str, path: str, *, host: str, body: Any = None, **headers: str) -> Reply:

@@ -10,7 +10,7 @@ from builders import make_mlp
 from service.conftest import SMALL, Running
 from traincast.__main__ import main
 from traincast.files import GRAPH_FORMAT, GRAPH_VERSION, encode
-from traincast.spec.graph import Scalable
+from traincast.spec._graph import Scalable
 
 DEVICE = {"device": "a100-80g", "devices_per_node": 1}
 

@@ -16,9 +16,9 @@ import pytest
 from service.conftest import SMALL, Reply, Running, start
 from service.test_jobs import SCHEDULE
 from traincast.__main__ import main
-from traincast.service.faults import StorageFault
-from traincast.service.sqlite import SqliteDatabase
-from traincast.service.state import State, StoredJob
+from traincast.service._faults import StorageFault
+from traincast.service._sqlite import SqliteDatabase
+from traincast.service._state import State, StoredJob
 
 DISK_BYTES = 3 * 2**20
 

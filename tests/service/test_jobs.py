@@ -8,9 +8,9 @@ import pytest
 
 from service.conftest import Running, start
 from traincast.errors import InvalidInput
-from traincast.service.limits import Limits
-from traincast.service.sqlite import SqliteDatabase
-from traincast.service.state import MOST_STARTS, State, StoredJob, read_graph
+from traincast.service._limits import Limits
+from traincast.service._sqlite import SqliteDatabase
+from traincast.service._state import MOST_STARTS, State, StoredJob, read_graph
 
 SCHEDULE: dict[str, Any] = {
     "trace": {"synthetic": 60},

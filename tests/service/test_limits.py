@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from service.conftest import SMALL, Running, start_limited
-from traincast.service.pool import Busy, Pool, Worker
-from traincast.service.uploads import tell_plainly
+from traincast.service._pool import Busy, Pool, Worker
+from traincast.service._uploads import tell_plainly
 
 MODEL = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
          "intermediate_size": 128, "vocab_size": 100}  # fmt: skip

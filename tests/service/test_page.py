@@ -11,7 +11,7 @@ import pytest
 
 from service.conftest import Running
 from service.test_answers import saved_graph
-from traincast.service.page import compose_page
+from traincast.service._page import compose_page
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no /usr/bin/chromium; apt-get install chromium")

@@ -23,9 +23,9 @@ from traincast.__main__ import main
 
 pytest.importorskip("psycopg")
 
-from traincast.service.faults import StorageFault
-from traincast.service.postgres import PostgresDatabase
-from traincast.service.state import State, StoredJob, read_graph
+from traincast.service._faults import StorageFault
+from traincast.service._postgres import PostgresDatabase
+from traincast.service._state import State, StoredJob, read_graph
 
 
 class Server:

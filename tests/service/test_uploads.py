@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from traincast.errors import CaptureFailed, InvalidInput, TraincastError
-from traincast.service import uploads
-from traincast.service.uploads import (
+from traincast.service import _uploads as uploads
+from traincast.service._uploads import (
     MODEL_TYPES,
     _keep_inside,
     _refuse,

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traincast.errors import InvalidInput
-from traincast.simulate.allocator import CachingAllocator
+from traincast.simulate._allocator import CachingAllocator
 from traincast.units import MIB
 
 

@@ -5,11 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_mlp
-from traincast.cost.pricing import Pricing
-from traincast.cost.roofline import Roofline
+from traincast.cost._pricing import Pricing
+from traincast.cost._roofline import Roofline
 from traincast.lower import lower
-from traincast.simulate import draw, simulate_step
-from traincast.simulate.order import finish_times, place_passes
+from traincast.simulate import _draw as draw
+from traincast.simulate import simulate_step
+from traincast.simulate._order import finish_times, place_passes
 from traincast.spec import Parallelism, Timeline
 
 seconds = st.lists(st.floats(0.01, 10.0), min_size=4, max_size=4)

@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_mlp
-from traincast.catalog.workloads import from_shape
+from traincast.catalog._workloads import from_shape
 from traincast.errors import IllegalPlan
 from traincast.lower import lower
-from traincast.lower.rewrite import as_stage
+from traincast.lower._rewrite import as_stage
 from traincast.simulate import Overheads, replay_memory, replay_stages
-from traincast.simulate.memory import Gathers, add_up, replay_pass
+from traincast.simulate._memory import Gathers, add_up, replay_pass
 from traincast.spec import Graph, Op, Parallelism, Program, Stage
-from traincast.spec.result import FIT_CONFIDENCE
+from traincast.spec._result import FIT_CONFIDENCE
 
 
 @settings(max_examples=30, deadline=None)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincast.simulate.order import _by_formula, finish_times
+from traincast.simulate._order import _by_formula, finish_times
 
 ORDERS = ["gpipe", "1f1b", "interleaved", "zero-bubble"]
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_mlp
-from traincast.catalog.models.recipe import Recipe
-from traincast.catalog.models.transformer import TransformerShape, build_transformer
-from traincast.cost.pricing import Pricing
+from traincast.catalog._models.recipe import Recipe
+from traincast.catalog._models.transformer import TransformerShape, build_transformer
+from traincast.cost._pricing import Pricing
 from traincast.lower import lower
 from traincast.simulate import simulate_step
 from traincast.spec import Estimate, Graph, Op, Parallelism, Program, Span, Task, Timeline

@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_mlp
-from traincast.catalog.workloads import from_shape, workload
+from traincast.catalog._workloads import from_shape, workload
 from traincast.lower import lower
-from traincast.lower.rewrite import as_stage
+from traincast.lower._rewrite import as_stage
 from traincast.simulate import replay_memory
-from traincast.simulate.reserve import LEAN, Surroundings, device_bytes, reserve, reserved_bytes, searches_algorithms
+from traincast.simulate._reserve import LEAN, Surroundings, device_bytes, reserve, reserved_bytes, searches_algorithms
 from traincast.spec import Parallelism
 from traincast.units import MIB
 
@@ -34,7 +34,7 @@ def test_an_allocator_reserves_no_less_than_is_live_and_not_twice_as_much(name: 
 def test_a_third_step_finds_the_cache_as_the_second_left_it(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = as_stage(workload("resnet50", batch=32, precision="fp32"))
     second = reserve(stage, accumulates=False)
-    monkeypatch.setattr("traincast.simulate.reserve.STEPS", 3)
+    monkeypatch.setattr("traincast.simulate._reserve.STEPS", 3)
     assert reserve(stage, accumulates=False) == pytest.approx(second, rel=0.02)
 
 

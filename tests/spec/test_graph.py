@@ -3,7 +3,7 @@ import pytest
 from builders import make_matmul, make_mlp
 from traincast.errors import InvalidInput
 from traincast.spec import Graph, Repeat, Tensor
-from traincast.spec.graph import Scalable, segments
+from traincast.spec._graph import Scalable, segments
 
 
 def test_a_folded_graph_counts_the_same_work_as_the_unfolded_one() -> None:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from traincast.errors import IllegalPlan
 from traincast.spec import Parallelism
-from traincast.spec.parallel import PRACTICED_PASSES, implied_micro_batches
+from traincast.spec._parallel import PRACTICED_PASSES, implied_micro_batches
 
 
 @given(count=st.integers(1, 512), micro_batch=st.integers(1, 64), data=st.integers(1, 64), pipeline=st.integers(1, 16))

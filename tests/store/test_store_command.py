@@ -64,7 +64,7 @@ def test_design_prints_what_it_would_measure_what_it_costs_and_gains(
 def test_design_of_operators_counts_what_is_measured_as_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from traincast.profile.operators import grid
+    from traincast.profile._operators import grid
 
     with Store(tmp_path / "m.db") as store:
         for experiment in grid()[:50]:

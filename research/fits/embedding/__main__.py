@@ -20,17 +20,22 @@ from research.corpus import Corpus, CorpusStep, load_corpus, load_graphs, write_
 from research.papers.beside import answer_layers, merge_groups
 from research.papers.predictddl import ENCODERS, know
 from research.papers.stack import Learner, Parts
-from traincast.catalog import cluster
-from traincast.catalog.workloads import workload, workloads
-from traincast.cost.pricing import Pricing
-from traincast.embed.encoder import FOLDER, load_encoder, save_encoder
-from traincast.embed.features import LOG_SCALE
-from traincast.embed.known import KnownWorkload, draw_atlas, save_atlas, save_predictor
-from traincast.embed.reuse import fit_predictor
-from traincast.embed.summary import summarize
+from traincast.catalog import cluster, workload, workloads
+from traincast.cost import Pricing
+from traincast.embed import (
+    FOLDER,
+    LOG_SCALE,
+    KnownWorkload,
+    draw_atlas,
+    fit_predictor,
+    load_encoder,
+    save_atlas,
+    save_encoder,
+    save_predictor,
+    summarize,
+)
 from traincast.files import encode, write_json
-from traincast.forecast import forecast
-from traincast.forecast.arbitrate import CORE, LAYERS
+from traincast.forecast import CORE, LAYERS, forecast
 from traincast.spec import Cluster, Graph, Job, Parallelism
 
 Array = NDArray[np.float64]

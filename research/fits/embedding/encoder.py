@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from traincast.embed.encoder import SIZE, Encoder, reverse
-from traincast.embed.features import LOG_SCALE, Array, Describe, Nodes, describe
+from traincast.embed import LOG_SCALE, SIZE, Array, Describe, Encoder, Nodes, describe, reverse
 from traincast.errors import InvalidInput
-from traincast.spec.graph import KINDS, Graph
+from traincast.spec import KINDS, Graph
 
 NUM_KINDS = len(KINDS)
 HIDDEN_SHARE = 0.15

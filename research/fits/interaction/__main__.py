@@ -6,7 +6,7 @@ from pathlib import Path
 from research.corpus import load_corpus
 from research.papers.compare import train_default
 from research.papers.stack import Learner
-from traincast.cost.interaction import WEIGHTS, save_network
+from traincast.cost import WEIGHTS, save_network
 from traincast.errors import InvalidInput
 
 

@@ -5,8 +5,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traincast.cost.interaction import BOUND, NEIGHBOURS, NUM_ROUNDS, Network
-from traincast.cost.interaction.features import NUM_FEATURES, NUMERIC, SORTS, Array, Flow, Neighbourhood, Places
+from traincast.cost import (
+    BOUND,
+    NEIGHBOURS,
+    NUM_FEATURES,
+    NUM_ROUNDS,
+    NUMERIC,
+    SORTS,
+    Array,
+    Flow,
+    Neighbourhood,
+    Network,
+    Places,
+)
 from traincast.errors import InvalidInput
 
 

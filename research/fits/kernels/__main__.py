@@ -12,7 +12,7 @@ import numpy as np
 from research.fits.kernels import attention, products
 from research.fits.kernels.solve import Array, Constants, Problem, score, solve
 from research.fits.kernels.tables import CATALOGUE_NAME, DEVICES, Table
-from traincast.cost.laws import KERNELS
+from traincast.cost import KERNELS
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "kernels_half"
 

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from research.fits.kernels.solve import Array, Constants, Problem
 from research.fits.kernels.tables import Table, find_device, read_attention
-from traincast.cost.attention import AttentionLaw, AttentionShape, time_attention
-from traincast.cost.products import ProductLaw
+from traincast.cost import AttentionLaw, AttentionShape, ProductLaw, time_attention
 
 SHORTEST = 1024
 """Tokens of the sequences that are scored."""

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from research.fits.kernels.solve import Array, Constants, Problem
 from research.fits.kernels.tables import Table, find_device, read_products, without_casts
-from traincast.cost.products import ProductLaw, ProductShape, time_products
-from traincast.cost.silicon import ENERGY
+from traincast.cost import ENERGY, ProductLaw, ProductShape, time_products
 
 TRAINING, SMALL = (1024, 512), (64, 64)
 """Smallest m; n and k of the rows that are scored, and of those that only keep the shape of small products in the fit."""

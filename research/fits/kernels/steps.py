@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from traincast.accuracy.cases import hide_results, parse_case, parse_observation, read_rows
-from traincast.accuracy.translate import CaseQuestion, translate
-from traincast.cost import silicon
-from traincast.cost.learned import Learned, load_learned
-from traincast.cost.pricing import Pricing
+from traincast.accuracy import CaseQuestion, hide_results, parse_case, parse_observation, read_rows, translate
+from traincast.cost import Learned, Pricing, load_learned
+from traincast.cost import _silicon as silicon
 from traincast.errors import TraincastError
 from traincast.forecast import forecast
 from traincast.spec import Stack
@@ -25,7 +23,7 @@ from traincast.spec import Stack
 CASES = Path(__file__).resolve().parents[3].parent / "shared" / "cases"
 SHARES, LOADS = (0.86, 0.9, 0.94, 0.98), (1.0, 1.5, 2.0)
 ENERGIES = (0.5, 0.7, 1.0, 1.4, 2.0)
-"""Multiples of the entries of traincast.cost.silicon.ENERGY that are tried."""
+"""Multiples of the entries of traincast.cost._silicon.ENERGY that are tried."""
 ATTENTION = {"llm_foundry": "flash-1", "megatron_bridge": "cudnn"}
 """The generation of fused attention that a source's software ran, by its own documents."""
 LONGEST = 2048

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from traincast.catalog import device as find_device
-from traincast.cost.bounds import PowerLaw
-from traincast.cost.features import FAMILIES, describe
+from traincast.cost import FAMILIES, PowerLaw, describe
 from traincast.errors import InvalidInput
 
 Array = NDArray[np.float64]

@@ -9,9 +9,18 @@ from numpy.typing import NDArray
 from research.fits.operators.data import Rows
 from research.fits.operators.network import Training, train_network
 from traincast.catalog import device as find_device
-from traincast.cost.bounds import PowerLaw, product_flop_per_s, soaked
-from traincast.cost.features import FAMILIES, Bounded, describe
-from traincast.cost.learned import SLACK, Learned, Similarity, Voices
+from traincast.cost import (
+    FAMILIES,
+    SLACK,
+    Bounded,
+    Learned,
+    PowerLaw,
+    Similarity,
+    Voices,
+    describe,
+    product_flop_per_s,
+    soaked,
+)
 
 Array = NDArray[np.float64]
 AllRows = Mapping[tuple[str, str], Rows]

@@ -18,8 +18,8 @@ from research.papers.driple import (
     read_runs,
     summarise,
 )
-from traincast.forecast.activity import CORE
-from traincast.resources.correction import WEIGHTS, save_graph_correction
+from traincast.forecast._activity import CORE
+from traincast.resources import WEIGHTS, save_graph_correction
 
 
 def main() -> None:

@@ -8,22 +8,29 @@ import torch
 from torch import Tensor, nn
 
 from traincast.errors import InvalidInput
-from traincast.resources.correction import (
+from traincast.resources import (
     BOUNDS,
     FLOOR,
+    KIND_GROUPS,
     NUM_NODE_FEATURES,
     NUM_ROUNDS,
+    OUTPUTS,
+    TIMED,
     TWELVE,
     Array,
+    Expected,
     GraphCorrection,
     Nodes,
     Places,
+    Rates,
+    Run,
     describe_place,
+    expect,
+    fit_rates,
     in_step,
     node_shares,
 )
-from traincast.resources.learned import KIND_GROUPS, OUTPUTS, TIMED, Expected, Rates, Run, expect, fit_rates
-from traincast.spec.resources import RESOURCES
+from traincast.spec import RESOURCES
 
 LEAK = 0.03
 """In training a share beyond 0 or 1 still moves a little, or it could never come back."""

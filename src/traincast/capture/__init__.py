@@ -2,17 +2,18 @@
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from traincast.capture.folding import fold
+from traincast.capture._folding import fold
 from traincast.errors import MissingExtra
-from traincast.spec.graph import Graph, Scalable
+from traincast.facade import load_lazily
+from traincast.spec import Graph, Scalable
 
 __all__ = ["capture", "capture_scalable", "fold", "load_source"]
 
 
 def capture(model: Any, inputs: Any = (), **options: Any) -> Graph:
-    """Record one step of a PyTorch model; the options are those of `traincast.capture.trace.capture`.
+    """Record one step of a PyTorch model; the options are listed below.
 
     `model` is a module, or a function that builds one: then its weights are never allocated. `inputs` are the arguments of
     its forward. Options: loss, target, optimizer, mode, precision, name, accumulate, max_grad_norm, implementation,
@@ -31,9 +32,9 @@ def capture_scalable(
     return scalable
 
 
-def load_source(source: str, **options: Any) -> Graph | Scalable:
+def load_source(source: Any, **options: Any) -> Graph | Scalable:
     """A Python file, ONNX file, Hugging Face config, TensorFlow graph or saved graph as a graph."""
-    loaded: Graph | Scalable = importlib.import_module("traincast.capture.load").load_source(source, **options)
+    loaded: Graph | Scalable = importlib.import_module("traincast.capture._load").load_source(source, **options)
     return loaded
 
 
@@ -42,4 +43,25 @@ def _room(name: str) -> Any:
         importlib.import_module("torch")
     except ImportError as error:
         raise MissingExtra("torch", "torch", "recording a PyTorch model") from error
-    return importlib.import_module(f"traincast.capture.{name}")
+    return importlib.import_module(f"traincast.capture._{name}")
+
+
+if TYPE_CHECKING:
+    from traincast.capture._jax import capture_jax as capture_jax
+    from traincast.capture._operators import Call as Call
+    from traincast.capture._operators import Work as Work
+    from traincast.capture._operators import work as work
+    from traincast.capture._sizes import check_sizes as check_sizes
+
+__getattr__ = load_lazily(
+    __name__,
+    {
+        "_jax": ("capture_jax",),
+        "_operators": (
+            "Call",
+            "Work",
+            "work",
+        ),
+        "_sizes": ("check_sizes",),
+    },
+)

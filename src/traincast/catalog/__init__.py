@@ -1,12 +1,15 @@
 """Known names to devices, links, nodes, clusters, data sets and workloads, each with its source."""
 
+from typing import TYPE_CHECKING
+
 # Imported eagerly although some modules share the name of the function they hold: a later import of such a module
 # would otherwise put the module in the place of the function.
-from traincast.catalog.datasets import Dataset, dataset, datasets
-from traincast.catalog.devices import DeviceEntry, device, device_entry, devices
-from traincast.catalog.links import LinkEntry, link, link_entry, links, make_link
-from traincast.catalog.nodes import NodeType, Offer, cluster, cluster_from, find_offer, node, nodes, read_cluster
-from traincast.catalog.workloads import Workload, from_shape, workload, workloads
+from traincast.catalog._datasets import Dataset, dataset, datasets
+from traincast.catalog._devices import DeviceEntry, device, device_entry, devices
+from traincast.catalog._links import LinkEntry, link, link_entry, links, make_link
+from traincast.catalog._nodes import NodeType, Offer, cluster, cluster_from, find_offer, node, nodes, read_cluster
+from traincast.catalog._workloads import Workload, from_shape, workload, workloads
+from traincast.facade import load_lazily
 
 __all__ = [
     "Dataset",
@@ -34,3 +37,63 @@ __all__ = [
     "workload",
     "workloads",
 ]
+
+if TYPE_CHECKING:
+    from traincast.catalog._models.recipe import FUSED_ATTENTIONS as FUSED_ATTENTIONS
+    from traincast.catalog._models.recipe import PRECISIONS as PRECISIONS
+    from traincast.catalog._models.recipe import precision_name as precision_name
+    from traincast.catalog._models.styles import STYLES as STYLES
+    from traincast.catalog._names import load_facts as load_facts
+    from traincast.catalog._records import KINDS as KINDS
+    from traincast.catalog._records import entry_names as entry_names
+    from traincast.catalog._records import find_record as find_record
+    from traincast.catalog._records import kind_of as kind_of
+    from traincast.catalog._records import list_records as list_records
+    from traincast.catalog._records import plural_kind as plural_kind
+    from traincast.catalog._stacks import DOCUMENTS as DOCUMENTS
+    from traincast.catalog._stacks import find_stack as find_stack
+    from traincast.catalog._stacks import name_stack as name_stack
+    from traincast.catalog._stacks import plain_stack as plain_stack
+    from traincast.catalog._stacks import read_stack as read_stack
+    from traincast.catalog._stacks import stack as stack
+    from traincast.catalog._stacks import stack_names as stack_names
+    from traincast.catalog._targets import target_of as target_of
+    from traincast.catalog._workloads import has_varying_inputs as has_varying_inputs
+    from traincast.catalog._workloads import name_style as name_style
+    from traincast.catalog._workloads import style_of_task as style_of_task
+
+__getattr__ = load_lazily(
+    __name__,
+    {
+        "_models.recipe": (
+            "FUSED_ATTENTIONS",
+            "PRECISIONS",
+            "precision_name",
+        ),
+        "_models.styles": ("STYLES",),
+        "_names": ("load_facts",),
+        "_records": (
+            "KINDS",
+            "find_record",
+            "kind_of",
+            "list_records",
+            "plural_kind",
+            "entry_names",
+        ),
+        "_stacks": (
+            "DOCUMENTS",
+            "find_stack",
+            "name_stack",
+            "plain_stack",
+            "read_stack",
+            "stack",
+            "stack_names",
+        ),
+        "_targets": ("target_of",),
+        "_workloads": (
+            "has_varying_inputs",
+            "name_style",
+            "style_of_task",
+        ),
+    },
+)

@@ -43,13 +43,10 @@ def advise(
 
     Example: traincast advise gpt2-xl --script train.sbatch --device a100-80g --batch 4 --seq 1024 --steps 10000
     """
-    from traincast.forecast.resolve import build_cluster, choose_stack, complete_question, fill_in
-    from traincast.plan.advice import advise as give_advice
-    from traincast.plan.advice import with_batch
-    from traincast.plan.emit.sbatch import read_batch_script
-    from traincast.report.document import document_forecast, format_json, plain_data
-    from traincast.report.paint import choose_paint
-    from traincast.report.text import format_assumptions
+    from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in
+    from traincast.plan import advise as give_advice
+    from traincast.plan import read_batch_script, with_batch
+    from traincast.report import choose_paint, document_forecast, format_assumptions, format_json, plain_data
 
     asks = None if script is None else read_batch_script(script)
     request = fill_in(question)
@@ -89,12 +86,9 @@ def advise(
 def _flags(
     request: Any, cluster: Any, parallelism: Any, *, quantile: float, asks: Any, as_json: bool, learned: Any
 ) -> str:
-    from traincast.forecast import forecast
-    from traincast.forecast.resolve import pose_job
-    from traincast.plan import Candidate, Plan
-    from traincast.plan.emit import make_recipe, slurm_flags
-    from traincast.plan.emit.sbatch import judge
-    from traincast.report.document import format_json
+    from traincast.forecast import forecast, pose_job
+    from traincast.plan import Candidate, Plan, judge, make_recipe, slurm_flags
+    from traincast.report import format_json
 
     job = pose_job(request, parallelism, cluster=cluster)
     answer = forecast(job, cluster, parallelism, calibration=learned)

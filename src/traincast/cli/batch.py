@@ -36,16 +36,24 @@ def batch(
 
     Columns named measured_* are never looked at. A row that cannot be answered says why and stops no other.
     """
-    from traincast.accuracy.predictions import check_target
+    from traincast.accuracy import check_target
 
     check_target(output)
 
-    from traincast.accuracy.batch import LONG_TABLE, answer_rows, choose_workers
-    from traincast.accuracy.cases import hide_results, keep_sources, read_rows
-    from traincast.accuracy.predictions import OK, UNSUPPORTED, write_predictions
-    from traincast.accuracy.runs import label_rows
+    from traincast.accuracy import (
+        LONG_TABLE,
+        OK,
+        UNSUPPORTED,
+        answer_rows,
+        choose_workers,
+        hide_results,
+        keep_sources,
+        label_rows,
+        read_rows,
+        write_predictions,
+    )
     from traincast.cli.progress import watch
-    from traincast.report.document import format_json
+    from traincast.report import format_json
 
     rows = keep_sources(read_rows(cases), source or ())
     asked = label_rows(hide_results(rows)) if given is not None and len(rows) < LONG_TABLE else None
@@ -84,8 +92,7 @@ def _write_commands(rows: Sequence[Mapping[str, Any]], file: Path, learned: Sequ
     """One line for each row, in order; a row that cannot be asked says why behind a #. `learned`: ends every line."""
     import shlex
 
-    from traincast.accuracy.cases import hide_results, parse_case
-    from traincast.accuracy.translate import translate
+    from traincast.accuracy import hide_results, parse_case, translate
     from traincast.cli.questions import write_command
     from traincast.errors import TraincastError
     from traincast.files import write_whole

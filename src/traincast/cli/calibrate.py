@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traincast.learn import Candidates, Load, WorkerOutcome
-    from traincast.profile.protocol import Subject
-    from traincast.profile.settings import Setting
-    from traincast.spec.measurement import MachineRates
+    from traincast.profile import Setting, Subject
+    from traincast.spec import MachineRates
 
 
 def calibrate(
@@ -57,10 +56,8 @@ def calibrate(
     from traincast.cli.output import say
     from traincast.files import encode
     from traincast.learn import calibrate_machine, corpus_candidates, find_worker_settings, save_calibration
-    from traincast.profile.machine import Steadiness, describe, make_canary, steady
-    from traincast.profile.protocol import Protocol
-    from traincast.profile.testbed import require_root
-    from traincast.report.document import format_json
+    from traincast.profile import Protocol, Steadiness, describe, make_canary, require_root, steady
+    from traincast.report import format_json
     from traincast.spec import Calibration
     from traincast.store import Store
     from traincast.units import parse_seconds, show_seconds
@@ -125,7 +122,7 @@ def _synchronise(
     from functools import partial
 
     from traincast.learn import calibrate_workers, team_on_testbed
-    from traincast.profile.settings import TOO_LARGE
+    from traincast.profile import TOO_LARGE
     from traincast.store import Store
 
     fitted, held_out = (
@@ -144,6 +141,6 @@ def _tell(text: str) -> None:
 
 
 def _subjects(loads: "Sequence[Load]") -> "list[Subject]":
-    from traincast.profile.remote import subject_of
+    from traincast.profile import subject_of
 
     return [subject_of(load.experiment, device="cpu") for load in loads]

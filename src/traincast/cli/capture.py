@@ -9,7 +9,7 @@ import typer
 from traincast.cli.options import Attention, Batch, Json, Mode, Optimizer, Precision, Seq
 
 if TYPE_CHECKING:
-    from traincast.spec.graph import Graph, Scalable
+    from traincast.spec import Graph, Scalable
 
 
 def capture(
@@ -96,7 +96,7 @@ def capture(
 
 
 def _summary(recorded: "Graph | Scalable", output: Path | None) -> dict[str, Any]:
-    from traincast.spec.graph import Scalable
+    from traincast.spec import Scalable
 
     is_scalable = isinstance(recorded, Scalable)
     graph: Graph = recorded.small if isinstance(recorded, Scalable) else recorded

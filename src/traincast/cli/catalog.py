@@ -8,8 +8,7 @@ import typer
 from traincast.cli.options import Color, Json
 
 if TYPE_CHECKING:
-    from traincast.report.paint import Paint
-    from traincast.report.table import Table
+    from traincast.report import Paint, Table
 
 KINDS = ("devices", "links", "nodes", "workloads", "datasets", "stacks")
 
@@ -40,25 +39,25 @@ def catalog(
     `traincast catalog devices --filter hopper` lists, `traincast catalog devices h100` shows one entry with the source
     of each figure, `traincast catalog h100` finds a name of any kind.
     """
-    from traincast.catalog import records
-    from traincast.report.paint import choose_paint
+    from traincast.catalog import entry_names, find_record, kind_of, list_records, plural_kind
+    from traincast.report import choose_paint
 
     paint = choose_paint(sys.stdout, color=color)
     if kind is None:
-        counts = {each: len(records.entry_names(each)) for each in KINDS}
+        counts = {each: len(entry_names(each)) for each in KINDS}
         _write(counts, _overview(counts, paint), json=json, colors=paint.colors)
         return
-    if (plural := records.plural_kind(kind)) is None:
+    if (plural := plural_kind(kind)) is None:
         if name is not None:
             from traincast.errors import UnknownName
 
             raise UnknownName("kind of entry", kind, KINDS, plural="kinds")
-        plural, name = records.kind_of(kind), kind
+        plural, name = kind_of(kind), kind
     if name is None:
-        listed = records.list_records(plural, text=text)
+        listed = list_records(plural, text=text)
         _write(listed, _list(plural, listed, text, paint), json=json, colors=paint.colors)
     else:
-        record = records.find_record(plural, name)
+        record = find_record(plural, name)
         _write(record, _show(plural, record, paint), json=json, colors=paint.colors)
 
 
@@ -72,7 +71,7 @@ def _write(record: Any, shown: str, *, json: bool, colors: bool) -> None:
 
 
 def _overview(counts: dict[str, int], paint: "Paint") -> str:
-    from traincast.report.table import Table, format_table
+    from traincast.report import Table, format_table
 
     rows = tuple((kind, str(count), f"traincast catalog {kind}") for kind, count in counts.items())
     table = Table(headings=("kind", "entries", "list"), rows=rows, left=frozenset({"kind", "list"}))
@@ -80,8 +79,8 @@ def _overview(counts: dict[str, int], paint: "Paint") -> str:
 
 
 def _list(kind: str, records: list[dict[str, Any]], text: str | None, paint: "Paint") -> str:
-    from traincast.catalog.records import entry_names
-    from traincast.report.table import format_table
+    from traincast.catalog import entry_names
+    from traincast.report import format_table
 
     if not records:
         return f"no {kind} contain {text!r}"
@@ -92,7 +91,7 @@ def _list(kind: str, records: list[dict[str, Any]], text: str | None, paint: "Pa
 
 
 def _device_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
-    from traincast.report.table import Table
+    from traincast.report import Table
     from traincast.units import show_bytes, show_count
 
     def rate(record: dict[str, Any], *dtypes: str) -> str:
@@ -129,7 +128,7 @@ def _device_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
 
 
 def _link_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
-    from traincast.report.table import Table
+    from traincast.report import Table
     from traincast.units import show_count, show_seconds
 
     rows = tuple(
@@ -150,7 +149,7 @@ def _link_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
 
 
 def _node_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
-    from traincast.report.table import Table
+    from traincast.report import Table
     from traincast.units import show_count, show_usd
 
     rows = tuple(
@@ -174,7 +173,7 @@ def _node_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
 
 
 def _dataset_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
-    from traincast.report.table import Table
+    from traincast.report import Table
     from traincast.units import show_bytes
 
     def count(record: dict[str, Any], key: str) -> str:
@@ -197,7 +196,7 @@ def _dataset_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
 
 
 def _workload_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
-    from traincast.report.table import Table
+    from traincast.report import Table
     from traincast.units import show_count
 
     rows = tuple(
@@ -217,7 +216,7 @@ def _workload_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
 
 
 def _stack_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
-    from traincast.report.table import Table
+    from traincast.report import Table
 
     rows = tuple(
         (

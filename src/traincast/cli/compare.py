@@ -34,21 +34,17 @@ def compare(
 
     Example: traincast compare trace.json.gz gpt2 --batch 8 --seq 1024
     """
-    from traincast.accuracy.traces import compare_trace, device_of_trace
+    from traincast.accuracy import compare_trace, device_of_trace
     from traincast.errors import InvalidInput
-    from traincast.forecast import forecast
-    from traincast.forecast.resolve import complete_plan, fill_in, pose_job, resolve
-    from traincast.report.compare import document_comparison, format_comparison
-    from traincast.report.document import format_json
-    from traincast.report.paint import choose_paint
+    from traincast.forecast import complete_plan, fill_in, forecast, pose_job, resolve
+    from traincast.report import choose_paint, document_comparison, format_comparison, format_json
 
     question = fill_in(question)
     found = question.cluster.get("device") or question.cluster.get("node") or device_of_trace(trace)
     learned = load_learned(calibration, given)
     if learned is not None and learned.machine is not None:
-        from traincast.cost.calibrated import Calibrated
-        from traincast.cost.pricing import Pricing
-        from traincast.integrate.here import cluster_of_cores
+        from traincast.cost import Calibrated, Pricing
+        from traincast.integrate import cluster_of_cores
 
         kept = learned.machine
         cluster = cluster_of_cores(kept)

@@ -60,8 +60,7 @@ def design(
     from traincast.cli.output import say
     from traincast.design import a_optimal, d_optimal, explain, prediction_spread, random_design
     from traincast.errors import InvalidInput, UnknownName
-    from traincast.report.document import format_json
-    from traincast.report.table import Table, format_table
+    from traincast.report import Table, format_json, format_table
     from traincast.units import parse_seconds, show_seconds
 
     if method not in METHODS:
@@ -155,7 +154,7 @@ def _workloads(models: str) -> "tuple[list[str], NDArray[np.float64], list[int]]
     """Whole workloads as points of the embedding, and after them those that were measured."""
     from traincast.embed import load_atlas, summarize
     from traincast.errors import InvalidInput
-    from traincast.forecast.resolve import load_source
+    from traincast.forecast import load_source
     from traincast.spec import WorkloadOptions
 
     names = [word.strip() for word in models.split(",") if word.strip()]
@@ -180,8 +179,7 @@ def _operators(store: Path | None) -> "tuple[list[str], NDArray[np.float64], NDA
     import numpy as np
 
     from traincast.learn import expected_cost_s, find_peaks, operator_load, start_fit
-    from traincast.profile.operators import grid
-    from traincast.profile.protocol import Protocol
+    from traincast.profile import Protocol, grid
     from traincast.store import Store
 
     loads = [operator_load(experiment) for experiment in grid()]

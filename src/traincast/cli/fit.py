@@ -35,9 +35,9 @@ def fit(
 
     Example: traincast fit llama-2-7b --device a100-80g -g 8 --precision bf16 --seq 4096 --zero 3 --confidence 0.99
     """
-    from traincast.forecast.resolve import build_cluster, choose_stack, complete_question, fill_in, pose_job
-    from traincast.plan.fit import find_fit
-    from traincast.report.document import format_json
+    from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in, pose_job
+    from traincast.plan import find_fit
+    from traincast.report import format_json
     from traincast.spec import Job, Parallelism
 
     assumptions: list[str] = []
@@ -68,8 +68,7 @@ def fit(
         say(format_json({**found.document(), "assumptions": list(dict.fromkeys(assumptions))}))
         return
 
-    from traincast.report.paint import choose_paint
-    from traincast.report.text import format_assumptions
+    from traincast.report import choose_paint, format_assumptions
 
     paint = choose_paint(sys.stdout, color=color)
     say(_describe(found, paint=paint))
@@ -78,8 +77,8 @@ def fit(
 
 def _draw(file: Path, now: Any, job: Any, plan: Any) -> None:
     from traincast.files import write_whole
-    from traincast.forecast.device_memory import trace_memory
-    from traincast.report.memory import draw_memory
+    from traincast.forecast import trace_memory
+    from traincast.report import draw_memory
 
     stage, profile = trace_memory(now, job, plan)
     num_stages = len(now.memory.stage_peaks)
@@ -88,7 +87,7 @@ def _draw(file: Path, now: Any, job: Any, plan: Any) -> None:
 
 
 def _describe(found: Any, *, paint: Any) -> str:
-    from traincast.report.table import Table, format_table
+    from traincast.report import Table, format_table
     from traincast.units import show_bytes
 
     now, meter, most, longest, wanted = found.now, found.meter, found.most, found.longest, found.batch

@@ -47,37 +47,41 @@ def forecast(
 
     Example: traincast forecast gpt2-xl --device a100-80g --nodes 2 --devices-per-node 8 --batch 8 --seq 1024
     """
-    from traincast.forecast.resolve import resolve
-    from traincast.report.document import document_forecast, format_json
-    from traincast.report.paint import choose_paint
-    from traincast.report.text import describe_plan, describe_price, format_forecast
+    from traincast.forecast import resolve
+    from traincast.report import (
+        choose_paint,
+        describe_plan,
+        describe_price,
+        document_forecast,
+        format_forecast,
+        format_json,
+    )
 
     paint = choose_paint(sys.stdout, color=color)
     resolved = resolve(question)
     about_target: tuple[str, ...] = ()
     if to_target:
-        from traincast.forecast.target import train_to_target
+        from traincast.forecast import train_to_target
 
         job, said = train_to_target(resolved.job, resolved.parallelism)
         resolved, about_target = dataclasses.replace(resolved, job=job), (said,)
 
     from traincast.files import write_json, write_whole
-    from traincast.forecast.ask import answer as run_forecast
-    from traincast.forecast.labels import label_run
-    from traincast.report.svg import draw_timeline
-    from traincast.report.trace import trace_forecast
+    from traincast.forecast import answer as run_forecast
+    from traincast.forecast import label_run
+    from traincast.report import draw_timeline, trace_forecast
 
     labels = [label_run(resolved.job, resolved.cluster, resolved.parallelism)] if given is not None else None
     learned = load_learned(calibration, given, asked=labels)
     correction = None
     if activity is not None:
-        from traincast.resources.correction import load_graph_correction
+        from traincast.resources import load_graph_correction
 
         correction = load_graph_correction(activity)
     answer = run_forecast(resolved, calibration=learned, draw=True, activity=correction)
     answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target))
     if explain:
-        from traincast.forecast.parts import explain_parts
+        from traincast.forecast import explain_parts
 
         parts = explain_parts(answer, resolved.job, resolved.cluster, resolved.parallelism, costs=costs_of(learned))
         answer = dataclasses.replace(answer, parts=parts)

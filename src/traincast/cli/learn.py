@@ -8,8 +8,7 @@ import typer
 from traincast.cli import options
 
 if TYPE_CHECKING:
-    from traincast.spec import Calibration
-    from traincast.spec.calibration import Choice
+    from traincast.spec import Calibration, Choice
 
 
 def learn(
@@ -43,7 +42,7 @@ def learn(
     from traincast.errors import InvalidInput
     from traincast.learn import calibrations_folder, save_calibration
     from traincast.learn import learn as learn_runs
-    from traincast.report.document import format_json
+    from traincast.report import format_json
 
     if output is None and name is None:
         raise InvalidInput("nowhere to keep what is learnt; give a file (-o mine.json) or a name (--name mine)")

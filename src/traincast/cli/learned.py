@@ -52,8 +52,7 @@ def load_learned(
 
 def read_measured_runs(paths: "Sequence[Path]") -> "list[MeasuredRun]":
     """Of tables of cases and of stores, by the suffix of the file."""
-    from traincast.accuracy.cases import read_rows
-    from traincast.accuracy.runs import read_runs
+    from traincast.accuracy import read_rows, read_runs
     from traincast.errors import InvalidInput
 
     runs: list[MeasuredRun] = []
@@ -71,7 +70,7 @@ def read_measured_runs(paths: "Sequence[Path]") -> "list[MeasuredRun]":
 
 
 def _read_store(path: Path) -> "list[MeasuredRun]":
-    from traincast.learn.stored import read_stored
+    from traincast.learn import read_stored
     from traincast.store import Store
 
     with Store(path, create=False) as kept:
@@ -82,7 +81,6 @@ def costs_of(calibration: "Calibration | None") -> "CostModel | None":
     """The cost model of a machine that was calibrated; None where it was not."""
     if calibration is None or calibration.machine is None:
         return None
-    from traincast.cost.calibrated import choose_costs
-    from traincast.cost.pricing import Pricing
+    from traincast.cost import Pricing, choose_costs
 
     return choose_costs(calibration.machine, others=Pricing().estimate)

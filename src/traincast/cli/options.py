@@ -17,7 +17,7 @@ def complete_source(incomplete: str) -> list[str]:
 def _matching(kind: str, incomplete: str) -> list[str]:
     # A shell that asks for completions must never see an error.
     try:
-        from traincast.catalog.names import load_facts
+        from traincast.catalog import load_facts
 
         return sorted(name for name in load_facts(kind).entries if name.startswith(incomplete))
     except Exception:

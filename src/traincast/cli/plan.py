@@ -18,8 +18,7 @@ from traincast.spec import Question
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traincast.plan import Plan
-    from traincast.plan.offers import Chosen
+    from traincast.plan import Chosen, Plan
     from traincast.spec import Calibration, Cluster
 
 CHOICES = {
@@ -156,11 +155,9 @@ def plan(
     --global-batch 512 --steps 20000 --deadline 14d --objective money
     """
     from traincast.cli.progress import follow
-    from traincast.forecast.resolve import fill_in
+    from traincast.forecast import fill_in
     from traincast.plan import Limits, search_plans
-    from traincast.report.document import format_json
-    from traincast.report.paint import choose_paint
-    from traincast.report.plan import document_search, draw_front, format_deltas, format_search
+    from traincast.report import choose_paint, document_search, draw_front, format_deltas, format_json, format_search
     from traincast.units import parse_seconds
 
     paint = choose_paint(sys.stdout, color=output.color)
@@ -203,7 +200,7 @@ def plan(
 
 def _space(request: Question, choices: Mapping[str, tuple[Any, ...]]) -> Any:
     """What the search varies; what the request's plan names is fixed, unless a list of choices names others."""
-    from traincast.plan.vary import space_of
+    from traincast.plan import space_of
 
     values: dict[str, Any] = {CHOICES[name]: tried for name, tried in choices.items()}
     return space_of(request, global_batch=request.job.get("global_batch"), **values)
@@ -221,16 +218,8 @@ def _split(text: str) -> list[str]:
 
 def _choose(request: Question, machines: Machines) -> "Chosen":
     from traincast.errors import InvalidInput
-    from traincast.forecast.resolve import build_cluster
-    from traincast.plan.offers import (
-        Chosen,
-        Wanted,
-        catalogue_offers,
-        check_regions,
-        offer_of,
-        read_offers,
-        size_offers,
-    )
+    from traincast.forecast import build_cluster
+    from traincast.plan import Chosen, Wanted, catalogue_offers, check_regions, offer_of, read_offers, size_offers
 
     all_machines, offers = machines.all_machines, machines.offers
     gpus = None if machines.gpus is None or is_hardware(machines.gpus) else machines.gpus
@@ -283,7 +272,7 @@ def _deltas(
 ) -> list[Any]:
     from traincast.errors import InvalidInput
     from traincast.forecast import Engine
-    from traincast.plan.what_if import what_if
+    from traincast.plan import what_if
 
     if changes and not plans:
         raise InvalidInput("--what-if changes the best plan, and no plan keeps every limit")
@@ -292,7 +281,7 @@ def _deltas(
 
 
 def _document_delta(delta: Any) -> dict[str, Any]:
-    from traincast.report.document import document_forecast
+    from traincast.report import document_forecast
 
     ratios = {item.name: getattr(delta, item.name) for item in dataclasses.fields(delta) if item.name != "after"}
     return {**ratios, "after": document_forecast(delta.after)}
@@ -301,7 +290,7 @@ def _document_delta(delta: Any) -> dict[str, Any]:
 def _emit(plans: "Sequence[Plan]", wanted: Output, *, precision: str) -> None:
     from traincast.errors import InvalidInput
     from traincast.files import write_whole
-    from traincast.plan.emit import emit, make_recipe, slurm_flags
+    from traincast.plan import emit, make_recipe, slurm_flags
 
     kind, output, quantile, command = str(wanted.emit), wanted.output, wanted.time_quantile, wanted.command
     if not plans:

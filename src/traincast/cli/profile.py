@@ -11,10 +11,8 @@ import typer
 from traincast.cli.options import Json
 
 if TYPE_CHECKING:
-    from traincast.profile.drift import Steadied
-    from traincast.profile.protocol import Progress, Protocol, Visit
-    from traincast.spec import Experiment
-    from traincast.spec.measurement import Measurement
+    from traincast.profile import Progress, Protocol, Steadied, Visit
+    from traincast.spec import Experiment, Measurement
     from traincast.store import Store
 
 SUBJECTS = ("operators", "steps", "collectives")
@@ -65,7 +63,7 @@ def profile(
     Example: traincast profile operators --engine ray --store cluster.db
     """
     from traincast.errors import InvalidInput, UnknownName
-    from traincast.profile.protocol import Protocol
+    from traincast.profile import Protocol
     from traincast.store import Store
     from traincast.units import parse_seconds
 
@@ -108,9 +106,7 @@ def _measure_here(
     import os
 
     from traincast.learn import run_subjects
-    from traincast.profile.machine import Steadiness, describe, make_canary, steady
-    from traincast.profile.protocol import Progress
-    from traincast.profile.remote import subject_of
+    from traincast.profile import Progress, Steadiness, describe, make_canary, steady, subject_of
 
     subjects = [subject_of(each, device=device) for each in _experiments(what, names, batches, optimizer)]
     chosen = core if core is not None else max(os.sched_getaffinity(0))
@@ -128,11 +124,11 @@ def _measure_here(
 
 
 def _experiments(what: str, names: list[str], batches: list[int], optimizer: str) -> list["Experiment"]:
-    from traincast.profile.steps import step_experiment
+    from traincast.profile import step_experiment
 
     if what == "operators":
         return _wanted_operators(names)
-    from traincast.profile.architectures import corpus_names
+    from traincast.profile import corpus_names
 
     return [
         step_experiment(name, batch=batch, optimizer=optimizer) for name in names or corpus_names() for batch in batches
@@ -146,8 +142,7 @@ def _measure_over_ray(
     """In rounds, each node at one experiment at a time; what a lost node had begun is begun elsewhere."""
     import time
 
-    from traincast.profile.protocol import Progress
-    from traincast.profile.remote import measure_over_nodes
+    from traincast.profile import Progress, measure_over_nodes
 
     started = time.monotonic()
     progress = Progress(total=0)
@@ -171,8 +166,8 @@ def _measure_over_ray(
 def _wanted_operators(names: list[str]) -> list["Experiment"]:
     from traincast.errors import InvalidInput, UnknownName
     from traincast.files import load_graph
-    from traincast.profile.operators import MAKERS, distinct_operators, grid
-    from traincast.spec.graph import Scalable
+    from traincast.profile import MAKERS, distinct_operators, grid
+    from traincast.spec import Scalable
 
     files = [name for name in names if Path(name).suffix in (".json", ".gz")]
     kinds = [name for name in names if name not in files]
@@ -194,12 +189,12 @@ def _distributed(
     testbed: str | None,
 ) -> list["Experiment"]:  # fmt: skip
     from traincast.errors import InvalidInput
-    from traincast.profile.steps import step_experiment
+    from traincast.profile import step_experiment
     from traincast.spec import COLLECTIVES, Experiment
     from traincast.units import parse_bytes
 
     if testbed is not None:
-        from traincast.profile.testbed import load
+        from traincast.profile import load
 
         cluster = load(testbed)
         ranks = ranks if ranks > 1 else len(cluster.nodes)
@@ -230,10 +225,7 @@ def _measure_team(
     kept: "Store", experiments: list["Experiment"], protocol: "Protocol", *, ranks: int, testbed: str | None, budget_s: float,
     device: str,
 ) -> Iterator["Visit"]:  # fmt: skip
-    from traincast.profile.campaign import visit_all
-    from traincast.profile.protocol import Progress
-    from traincast.profile.team import local_team, team_in
-    from traincast.profile.testbed import load
+    from traincast.profile import Progress, load, local_team, team_in, visit_all
 
     if testbed is not None:
         cluster = load(testbed)
@@ -251,7 +243,7 @@ def _measure_team(
 def _show(progress: "Progress", experiment: "Experiment | None") -> None:
     if not sys.stderr.isatty():
         return
-    from traincast.report.paint import Paint
+    from traincast.report import Paint
     from traincast.units import show_seconds
 
     if experiment is None:
@@ -266,7 +258,7 @@ def _show(progress: "Progress", experiment: "Experiment | None") -> None:
 def _summarise(visits: list["Visit"]) -> dict[str, Any]:
     failures = {visit.experiment.key: visit.failure for visit in visits if visit.failure}
     canaries = [visit.block.canary_s for visit in visits if visit.block is not None and visit.block.canary_s]
-    from traincast.profile.machine import drift
+    from traincast.profile import drift
 
     return {
         "num_blocks": sum(visit.block is not None for visit in visits),
@@ -279,7 +271,7 @@ def _summarise(visits: list["Visit"]) -> dict[str, Any]:
 
 def _without_drift(found: "Sequence[Measurement]") -> "list[Steadied | None]":
     """CPU time where one thread of a CPU was timed, wall time otherwise; of each machine by itself."""
-    from traincast.profile.drift import steady_seconds
+    from traincast.profile import steady_seconds
 
     steady: dict[tuple[str, str], Steadied] = {}
     for environment in dict.fromkeys(each.environment.key for each in found):
@@ -293,7 +285,7 @@ def _say(summary: dict[str, Any], kept: "Store", *, json: bool) -> None:
     import statistics
 
     from traincast.cli.output import say
-    from traincast.report.document import format_json
+    from traincast.report import format_json
     from traincast.units import show_seconds
 
     keys = set(summary.pop("keys"))
@@ -317,7 +309,7 @@ def _say(summary: dict[str, Any], kept: "Store", *, json: bool) -> None:
     if json:
         say(format_json(summary))
         return
-    from traincast.report.table import Table, format_table
+    from traincast.report import Table, format_table
 
     rows = tuple(
         (

@@ -59,7 +59,7 @@ def follow(*, label: str, stream: TextIO | None = None) -> Iterator[Callable[[in
 
 
 def describe(done: int, total: int, elapsed_s: float, *, label: str) -> str:
-    from traincast.report.paint import Paint
+    from traincast.report import Paint
     from traincast.units import show_seconds
 
     rate = done / elapsed_s if elapsed_s > 0 else 0.0

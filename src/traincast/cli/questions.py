@@ -13,8 +13,7 @@ import typer
 
 from traincast.cli import options
 from traincast.errors import InvalidInput
-from traincast.spec.asked import Asked
-from traincast.spec.question import QUESTION_FIELDS, Question, WorkloadOptions
+from traincast.spec import QUESTION_FIELDS, Asked, Question, WorkloadOptions
 from traincast.units import parse_bytes, parse_count, parse_seconds
 
 SECTIONS = ("workload", "cluster", "parallelism", "job")
@@ -109,7 +108,7 @@ def build_question(
             parts[item.section][item.name] = value
     stack = parts["job"].get("stack")
     if isinstance(stack, str) and stack.endswith(".toml"):
-        from traincast.catalog.stacks import read_stack
+        from traincast.catalog import read_stack
 
         parts["job"]["stack"] = read_stack(Path(stack))
     gpus = others.get(GPUS)

@@ -223,8 +223,7 @@ def schedule(trace: str, given: Options) -> None:
 
     Example: traincast schedule jobs.sacct -c 16x8:a100-80g@2.5 -c 26x8:a100-80g@2.5 -p easy,srtf --knows limit,truth
     """
-    from traincast.report.document import format_json
-    from traincast.report.schedule import describe_policies, format_policies
+    from traincast.report import describe_policies, format_json, format_policies
 
     if given.error_sweep:
         _sweep(trace, given)
@@ -233,9 +232,7 @@ def schedule(trace: str, given: Options) -> None:
     _write(given, read, cases)
     groupings = [] if given.by is None else [part for part in given.by.replace(" ", "").split(",") if part]
     say(
-        format_json(describe_policies(read, cases))
-        if given.json
-        else format_policies(read, cases, groupings=groupings)
+        format_json(describe_policies(read, cases)) if given.json else format_policies(read, cases, groupings=groupings)
     )
     if given.out is not None and not given.json:
         sys.stderr.write(f"wrote {given.out}/index.html, tables, event logs, charts and traces\n")
@@ -244,12 +241,12 @@ def schedule(trace: str, given: Options) -> None:
 def compare_cases(trace: str, given: Options) -> tuple[Any, Any]:
     """The trace with what there is to say about it, and the rows of the comparison."""
     from traincast.cli.progress import watch
-    from traincast.schedule import compare
+    from traincast.schedule import default_knowledge, run_cases
 
     names, notes, read, settings, forecast = _prepare(trace, given)
-    default = compare.default_knowledge(read.jobs, forecast)
+    default = default_knowledge(read.jobs, forecast)
     knows = [default] if given.knows is None else [part for part in given.knows.replace(" ", "").split(",") if part]
-    cases = compare.run_cases(
+    cases = run_cases(
         read.jobs,
         settings,
         policies=names,
@@ -264,10 +261,9 @@ def compare_cases(trace: str, given: Options) -> tuple[Any, Any]:
 
 def _prepare(trace: str, given: Options) -> tuple[list[str], list[str], Any, Any, Any]:
     """Policies, notes, the trace, a setting per cluster and the estimator of forecasts, once everything is allowed."""
-    from traincast.schedule import study
-    from traincast.schedule.known import check_options
+    from traincast.schedule import check_options, check_policies
 
-    names = study.check_policies([name for name in given.policy.replace(" ", "").split(",") if name])
+    names = check_policies([name for name in given.policy.replace(" ", "").split(",") if name])
     _check_alone(trace, given)
     notes = check_options(names, sorted(given.asked()))
     settings = _settings(given)
@@ -316,11 +312,7 @@ def _settings(given: Options) -> list[tuple[str, Any]]:
     import math
 
     from traincast.errors import InvalidInput, UnknownName
-    from traincast.schedule import study
-    from traincast.schedule.estimators import Noisy
-    from traincast.schedule.hazards import WeibullFailures
-    from traincast.schedule.network import UniformTraffic
-    from traincast.schedule.placement import PLACERS
+    from traincast.schedule import PLACERS, Noisy, Setting, UniformTraffic, WeibullFailures, parse_fleet, parse_quotas
     from traincast.units import HOUR_S, parse_bytes, parse_seconds
 
     placement = given.placement or "consolidated"
@@ -339,9 +331,9 @@ def _settings(given: Options) -> list[tuple[str, Any]]:
         failures = WeibullFailures(mean_up_s=given.mtbf * HOUR_S, mean_repair_s=repair_s, seed=seed)
     settings = []
     for text in given.cluster:
-        fleet = study.parse_fleet(text, nodes_per_rack=given.racks, uplink_bytes_per_s=uplink)
+        fleet = parse_fleet(text, nodes_per_rack=given.racks, uplink_bytes_per_s=uplink)
         traffic = UniformTraffic(bytes_per_s_per_gpu=parse_bytes(given.traffic or "1GB"))
-        setting = study.Setting(
+        setting = Setting(
             fleet=fleet,
             placer=PLACERS[placement],
             noise=noise if noisy else None,
@@ -351,14 +343,14 @@ def _settings(given: Options) -> list[tuple[str, Any]]:
             until_s=math.inf if given.until is None else parse_seconds(given.until),
             kill_at_limit=given.kill,
             record=given.out is not None or given.html is not None,
-            quotas=() if given.quotas is None else study.parse_quotas(given.quotas, fleet),
+            quotas=() if given.quotas is None else parse_quotas(given.quotas, fleet),
         )
         settings.append((text, setting))
     return settings
 
 
 def _overheads(given: Options) -> Any:
-    from traincast.schedule.hazards import TYPICAL
+    from traincast.schedule import TYPICAL
 
     asked = {
         "preempt_s": given.preempt_cost,
@@ -375,8 +367,7 @@ def _with_speeds(trace: str, given: Options, read: Any, settings: Any) -> tuple[
 
     if not given.forecasts and given.speeds is None:
         return read, settings, None
-    from traincast.schedule.oracle import forecast_speeds
-    from traincast.schedule.speeds import forecast_jobs, read_speeds
+    from traincast.schedule import forecast_jobs, forecast_speeds, read_speeds
 
     if len(settings) > 1:
         raise InvalidInput("forecasts are made for one cluster at a time; run the command once for each")
@@ -394,10 +385,8 @@ def _sweep(trace: str, given: Options) -> None:
     from traincast.cli.progress import follow
     from traincast.errors import InvalidInput
     from traincast.files import write_whole
-    from traincast.report.document import format_json
-    from traincast.report.schedule import format_sweep
-    from traincast.report.schedule_charts import draw_sweep
-    from traincast.schedule import compare, study
+    from traincast.report import draw_sweep, format_json, format_sweep
+    from traincast.schedule import know, sweep_errors
 
     names, _, read, settings, forecast = _prepare(trace, given)
     if len(settings) > 1:
@@ -406,9 +395,9 @@ def _sweep(trace: str, given: Options) -> None:
     engine = "ray" if given.ray else "processes" if workers > 1 else "none"
     setting = replace(settings[0][1], estimator=forecast)
     if given.knows is not None:
-        setting = replace(setting, estimator=compare.know(given.knows, read.jobs, forecast))
+        setting = replace(setting, estimator=know(given.knows, read.jobs, forecast))
     with follow(label="runs") as on_done:
-        points = study.sweep_errors(read.jobs, setting, policies=names, engine=engine, workers=workers, on_done=on_done)
+        points = sweep_errors(read.jobs, setting, policies=names, engine=engine, workers=workers, on_done=on_done)
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
         write_whole(given.out / "error-sweep.svg", draw_sweep(points, title=f"What wrong estimates cost: {read.name}"))
@@ -417,8 +406,7 @@ def _sweep(trace: str, given: Options) -> None:
 
 def _read(trace: str, given: Options, *, fleet_gpus: int) -> Any:
     from traincast.errors import InvalidInput
-    from traincast.schedule.generate import Mix, generate_jobs
-    from traincast.schedule.traces import Trace, read_trace
+    from traincast.schedule import Mix, Trace, generate_jobs, read_trace
 
     if trace.startswith("synthetic:"):
         count = trace.removeprefix("synthetic:")
@@ -433,7 +421,7 @@ def _read(trace: str, given: Options, *, fleet_gpus: int) -> Any:
 
 def _write(given: Options, read: Any, cases: Any) -> None:
     from traincast.files import write_whole
-    from traincast.report.schedule_charts import format_page
+    from traincast.report import format_page
 
     if given.html is None and given.out is None:
         return
@@ -449,10 +437,8 @@ def _write(given: Options, read: Any, cases: Any) -> None:
 
 def _write_tables(out: Path, cases: Any) -> None:
     from traincast.files import write_whole
-    from traincast.report.schedule import perfetto
-    from traincast.report.schedule_charts import draw_completion, draw_gantt, draw_queue, draw_use, name_file
-    from traincast.schedule.study import event_columns, job_columns
-    from traincast.schedule.traces import write_columns
+    from traincast.report import draw_completion, draw_gantt, draw_queue, draw_use, name_file, perfetto
+    from traincast.schedule import event_columns, job_columns, write_columns
 
     several = len({case.cluster for case in cases}) > 1
     for case in cases:

@@ -11,7 +11,7 @@ from traincast.cli import options
 from traincast.cli.output import say
 
 if TYPE_CHECKING:
-    from traincast.service.limits import Settings
+    from traincast.service import Settings
 
 State = Annotated[
     Path | None,
@@ -71,10 +71,10 @@ def serve(
     from traincast.units import parse_bytes
 
     try:
-        from traincast.service.run import run_service
+        from traincast.service import run_service
     except ImportError as error:
         raise MissingExtra("fastapi", "service", "the service") from error
-    from traincast.service.limits import LOOPBACK, Limits, Settings
+    from traincast.service import LOOPBACK, Limits, Settings
 
     if token is not None and len(token) < 8:
         raise InvalidInput(f"the token has {len(token)} characters; use at least 8")
@@ -105,7 +105,7 @@ def serve(
 def find_state(state: Path | None, database: str | None) -> str:
     """The file or the URL that was asked for, or the user's own file."""
     from traincast.errors import InvalidInput
-    from traincast.service.state import is_url
+    from traincast.service import is_url
 
     if database is None:
         return str(state or default_state())
@@ -131,6 +131,6 @@ def count_cores() -> int:
 
 def make_work_settings(state: str, *, job_workers: int, job_timeout_s: float) -> "Settings":
     """Of a process that runs jobs and answers nobody."""
-    from traincast.service.limits import Limits, Settings
+    from traincast.service import Limits, Settings
 
     return Settings(state=state, workers=1, job_workers=job_workers, limits=Limits(job_s=job_timeout_s))

@@ -52,10 +52,8 @@ def similar(
     Example: traincast similar resnet50 -n 5, or traincast similar my_model.py:build --workers 4 --link 1gbit
     """
     from traincast.embed import UNFAMILIAR, load_atlas, summarize
-    from traincast.forecast.resolve import load_source
-    from traincast.report.document import format_json
-    from traincast.report.paint import choose_paint
-    from traincast.report.table import Table, format_table
+    from traincast.forecast import load_source
+    from traincast.report import Table, choose_paint, format_json, format_table
 
     graph = load_source(question.source, question.workload)
     summary, atlas = summarize(graph), load_atlas()
@@ -101,8 +99,7 @@ def _behaviour(neighbour: "Neighbour", device: str, *, batch: int) -> dict[str, 
     """Measured step times where there are any, else a forecast of one device with the batch that was asked about."""
     if neighbour.workload.measured_s:
         return {"batch": neighbour.workload.batch_size, "measured_s": dict(neighbour.workload.measured_s)}
-    from traincast.forecast import forecast
-    from traincast.forecast.resolve import resolve
+    from traincast.forecast import forecast, resolve
     from traincast.spec import WorkloadOptions
 
     asked = resolve(
@@ -159,8 +156,8 @@ def _reuse(graph: "Graph", *, workers: int, link: str, cores: float, samples: fl
 
     from traincast.catalog import cluster
     from traincast.errors import InvalidInput
-    from traincast.forecast.arbitrate import CORE, ask_reuse
-    from traincast.profile.testbed import parse_rate
+    from traincast.forecast import CORE, ask_reuse
+    from traincast.profile import parse_rate
     from traincast.spec import Cluster, Job, Parallelism
 
     rate = parse_rate(link)

@@ -39,7 +39,7 @@ def store(
     """
     from traincast.cli.output import say
     from traincast.errors import InvalidInput, UnknownName
-    from traincast.report.document import format_json
+    from traincast.report import format_json
     from traincast.store import IMPORTERS, Store, export_table, import_nccl_tests
 
     if action not in ACTIONS:
@@ -88,7 +88,7 @@ def _list(
     json: bool,
 ) -> None:
     from traincast.cli.output import say
-    from traincast.report.table import Table, format_table
+    from traincast.report import Table, format_table
     from traincast.store import Store
     from traincast.units import show_seconds
 

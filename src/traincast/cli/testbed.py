@@ -8,7 +8,7 @@ import typer
 from traincast.cli.options import Json
 
 if TYPE_CHECKING:
-    from traincast.profile.testbed import EmulatedNode
+    from traincast.profile import EmulatedNode
 
 ACTIONS = ("up", "down", "run", "show")
 
@@ -43,23 +43,23 @@ def testbed(
     from traincast.cli.output import say
     from traincast.errors import UnknownName
     from traincast.files import encode
-    from traincast.profile import testbed as room
-    from traincast.report.document import format_json
+    from traincast.profile import EmulatedCluster, down, load, require_root, up
+    from traincast.report import format_json
 
     if action not in ACTIONS:
         raise UnknownName("action", action, ACTIONS)
-    room.require_root()
+    require_root()
     answer: dict[str, object] = {"name": name}
     if action == "up":
-        cluster = room.EmulatedCluster(name=name, nodes=_nodes(nodes, rate, latency, share))
-        room.up(cluster)
+        cluster = EmulatedCluster(name=name, nodes=_nodes(nodes, rate, latency, share))
+        up(cluster)
         answer["nodes"] = [
             {"namespace": cluster.namespace(each), "address": cluster.address(each)} for each in range(nodes)
         ]
     elif action == "down":
-        answer["removed"] = room.down(name)
+        answer["removed"] = down(name)
     elif action == "show":
-        answer.update(encode(room.load(name)))
+        answer.update(encode(load(name)))
     else:
         answer["exit_code"] = _run(name, script or [], _nodes(nodes, rate, latency, share), timeout)
     say(format_json(answer) if json else ", ".join(f"{key}: {value}" for key, value in answer.items()))
@@ -70,7 +70,7 @@ def testbed(
 def _nodes(
     count: int, rates: list[str] | None, latencies: list[str] | None, shares: list[float] | None
 ) -> "tuple[EmulatedNode, ...]":
-    from traincast.profile.testbed import EmulatedNode, parse_rate
+    from traincast.profile import EmulatedNode, parse_rate
     from traincast.units import parse_seconds
 
     rate_of = _spread([parse_rate(text) for text in rates or ["1gbit"]], count, "--rate")
@@ -92,15 +92,15 @@ def _spread(values: list[float], count: int, option: str) -> list[float]:
 
 def _run(name: str, script: list[str], nodes: "tuple[EmulatedNode, ...]", timeout: str | None) -> int:
     from traincast.errors import InvalidInput
-    from traincast.profile import testbed as room
+    from traincast.profile import EmulatedCluster, emulated, load, run_torchrun
     from traincast.units import parse_seconds
 
     if not script:
         raise InvalidInput("say what to run: traincast testbed run ... -- train.py ARGUMENTS")
     timeout_s = parse_seconds(timeout) if timeout else None
     try:
-        cluster = room.load(name)
+        cluster = load(name)
     except InvalidInput:
-        with room.emulated(room.EmulatedCluster(name=name, nodes=nodes)) as built:
-            return room.run_torchrun(built, script, timeout_s=timeout_s)
-    return room.run_torchrun(cluster, script, timeout_s=timeout_s)
+        with emulated(EmulatedCluster(name=name, nodes=nodes)) as built:
+            return run_torchrun(built, script, timeout_s=timeout_s)
+    return run_torchrun(cluster, script, timeout_s=timeout_s)

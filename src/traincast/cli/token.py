@@ -27,7 +27,7 @@ def token(
     import json as encoder
 
     from traincast.errors import InvalidInput, UnknownName
-    from traincast.service.state import State, open_shared
+    from traincast.service import State, open_shared
 
     if action not in ("add", "list", "remove"):
         raise UnknownName("action", action, ("add", "list", "remove"))

@@ -24,7 +24,7 @@ def work(
     from traincast.errors import MissingExtra
 
     try:
-        from traincast.service.run import run_jobs
+        from traincast.service import run_jobs
     except ImportError as error:
         raise MissingExtra("fastapi", "service", "the service") from error
     count = job_workers or serving.count_cores()

@@ -1,8 +1,9 @@
 """Turns the tasks of a stage and a machine into seconds."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from traincast.facade import load_lazily
 from traincast.memo import Remember
 from traincast.spec import Cluster, Device, Estimate, Op, Stage
 
@@ -31,3 +32,156 @@ class PartwiseCostModel(Protocol):
     def estimate_parts(self, stage: Stage, cluster: Cluster, *, remember: Remember) -> tuple[Estimate, ...]:
         """The same estimates."""
         ...
+
+
+if TYPE_CHECKING:
+    from traincast.cost._attention import AttentionLaw as AttentionLaw
+    from traincast.cost._attention import AttentionShape as AttentionShape
+    from traincast.cost._attention import time_attention as time_attention
+    from traincast.cost._bounds import PowerLaw as PowerLaw
+    from traincast.cost._bounds import product_flop_per_s as product_flop_per_s
+    from traincast.cost._bounds import soaked as soaked
+    from traincast.cost._cached import Cached as Cached
+    from traincast.cost._calibrated import Calibrated as Calibrated
+    from traincast.cost._calibrated import choose_costs as choose_costs
+    from traincast.cost._collectives import TRANSPORT_CONSTANTS as TRANSPORT_CONSTANTS
+    from traincast.cost._collectives import LinkConstants as LinkConstants
+    from traincast.cost._collectives import Pipelined as Pipelined
+    from traincast.cost._collectives import find_route as find_route
+    from traincast.cost._features import FAMILIES as FAMILIES
+    from traincast.cost._features import Bounded as Bounded
+    from traincast.cost._features import describe as describe
+    from traincast.cost._interaction import BOUND as BOUND
+    from traincast.cost._interaction import NEIGHBOURS as NEIGHBOURS
+    from traincast.cost._interaction import NUM_ROUNDS as NUM_ROUNDS
+    from traincast.cost._interaction import WEIGHTS as WEIGHTS
+    from traincast.cost._interaction import Interacting as Interacting
+    from traincast.cost._interaction import Network as Network
+    from traincast.cost._interaction import load_network as load_network
+    from traincast.cost._interaction import save_network as save_network
+    from traincast.cost._interaction.features import NUM_FEATURES as NUM_FEATURES
+    from traincast.cost._interaction.features import NUMERIC as NUMERIC
+    from traincast.cost._interaction.features import SORTS as SORTS
+    from traincast.cost._interaction.features import Array as Array
+    from traincast.cost._interaction.features import Flow as Flow
+    from traincast.cost._interaction.features import Neighbourhood as Neighbourhood
+    from traincast.cost._interaction.features import Places as Places
+    from traincast.cost._laws import KERNELS as KERNELS
+    from traincast.cost._learned import SLACK as SLACK
+    from traincast.cost._learned import Learned as Learned
+    from traincast.cost._learned import Similarity as Similarity
+    from traincast.cost._learned import Voices as Voices
+    from traincast.cost._learned import load_learned as load_learned
+    from traincast.cost._notes import note_kernels as note_kernels
+    from traincast.cost._offload import describe_host as describe_host
+    from traincast.cost._pricing import Pricing as Pricing
+    from traincast.cost._pricing import default_ops as default_ops
+    from traincast.cost._products import ProductLaw as ProductLaw
+    from traincast.cost._products import ProductShape as ProductShape
+    from traincast.cost._products import time_products as time_products
+    from traincast.cost._roofline import Roofline as Roofline
+    from traincast.cost._routes import describe_links as describe_links
+    from traincast.cost._silicon import ENERGY as ENERGY
+    from traincast.cost._stack import TUNABLE as TUNABLE
+    from traincast.cost._stack import price_collective as price_collective
+    from traincast.cost._stack import price_op as price_op
+    from traincast.cost._stack import read_constants as read_constants
+    from traincast.cost._stack import with_constants as with_constants
+    from traincast.cost._sync import UNBOUNDED_BYTES_PER_S as UNBOUNDED_BYTES_PER_S
+    from traincast.cost._sync import Synced as Synced
+    from traincast.cost._sync import SyncedStep as SyncedStep
+    from traincast.cost._sync import clock_scale as clock_scale
+    from traincast.cost._sync import fit_sync as fit_sync
+    from traincast.cost._sync import num_hops as num_hops
+    from traincast.cost._sync import price_collectives as price_collectives
+    from traincast.cost._sync import wire_bytes as wire_bytes
+
+__getattr__ = load_lazily(
+    __name__,
+    {
+        "_attention": (
+            "AttentionLaw",
+            "AttentionShape",
+            "time_attention",
+        ),
+        "_bounds": (
+            "PowerLaw",
+            "product_flop_per_s",
+            "soaked",
+        ),
+        "_cached": ("Cached",),
+        "_calibrated": (
+            "Calibrated",
+            "choose_costs",
+        ),
+        "_collectives": (
+            "LinkConstants",
+            "Pipelined",
+            "TRANSPORT_CONSTANTS",
+            "find_route",
+        ),
+        "_features": (
+            "Bounded",
+            "FAMILIES",
+            "describe",
+        ),
+        "_interaction": (
+            "BOUND",
+            "Interacting",
+            "NEIGHBOURS",
+            "NUM_ROUNDS",
+            "Network",
+            "WEIGHTS",
+            "load_network",
+            "save_network",
+        ),
+        "_interaction.features": (
+            "Array",
+            "Flow",
+            "NUMERIC",
+            "NUM_FEATURES",
+            "Neighbourhood",
+            "Places",
+            "SORTS",
+        ),
+        "_laws": ("KERNELS",),
+        "_learned": (
+            "Learned",
+            "SLACK",
+            "Similarity",
+            "Voices",
+            "load_learned",
+        ),
+        "_notes": ("note_kernels",),
+        "_offload": ("describe_host",),
+        "_pricing": (
+            "Pricing",
+            "default_ops",
+        ),
+        "_products": (
+            "ProductLaw",
+            "ProductShape",
+            "time_products",
+        ),
+        "_roofline": ("Roofline",),
+        "_routes": ("describe_links",),
+        "_silicon": ("ENERGY",),
+        "_stack": (
+            "TUNABLE",
+            "price_collective",
+            "price_op",
+            "read_constants",
+            "with_constants",
+        ),
+        "_sync": (
+            "Synced",
+            "SyncedStep",
+            "UNBOUNDED_BYTES_PER_S",
+            "clock_scale",
+            "fit_sync",
+            "num_hops",
+            "price_collectives",
+            "wire_bytes",
+        ),
+    },
+)

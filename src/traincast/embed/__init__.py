@@ -1,7 +1,9 @@
 """Turns a training step into a vector: what is it like, how far is it from what we know, how long will it take."""
 
-from traincast.embed.encoder import Encoder, load_encoder
-from traincast.embed.known import (
+from typing import TYPE_CHECKING
+
+from traincast.embed._encoder import Encoder, load_encoder
+from traincast.embed._known import (
     UNFAMILIAR,
     Atlas,
     KnownWorkload,
@@ -11,8 +13,9 @@ from traincast.embed.known import (
     load_predictor,
     widen,
 )
-from traincast.embed.reuse import Known, Predictor, Reach, cross_validate, fit_predictor
-from traincast.embed.summary import Ranks, Summary, summarize
+from traincast.embed._reuse import Known, Predictor, Reach, cross_validate, fit_predictor
+from traincast.embed._summary import Ranks, Summary, summarize
+from traincast.facade import load_lazily
 
 __all__ = [
     "UNFAMILIAR",
@@ -34,3 +37,55 @@ __all__ = [
     "summarize",
     "widen",
 ]
+
+if TYPE_CHECKING:
+    from traincast.embed._encoder import FOLDER as FOLDER
+    from traincast.embed._encoder import SIZE as SIZE
+    from traincast.embed._encoder import reverse as reverse
+    from traincast.embed._encoder import save_encoder as save_encoder
+    from traincast.embed._features import COLUMNS as COLUMNS
+    from traincast.embed._features import LOG_SCALE as LOG_SCALE
+    from traincast.embed._features import Array as Array
+    from traincast.embed._features import Describe as Describe
+    from traincast.embed._features import Nodes as Nodes
+    from traincast.embed._features import describe as describe
+    from traincast.embed._known import KNOWN as KNOWN
+    from traincast.embed._known import PREDICTOR as PREDICTOR
+    from traincast.embed._known import draw_atlas as draw_atlas
+    from traincast.embed._known import save_atlas as save_atlas
+    from traincast.embed._known import save_predictor as save_predictor
+    from traincast.embed._reuse import leave_out_rates as leave_out_rates
+    from traincast.embed._reuse import measure_apart as measure_apart
+    from traincast.embed._reuse import meet as meet
+
+__getattr__ = load_lazily(
+    __name__,
+    {
+        "_encoder": (
+            "FOLDER",
+            "SIZE",
+            "reverse",
+            "save_encoder",
+        ),
+        "_features": (
+            "Array",
+            "COLUMNS",
+            "Describe",
+            "LOG_SCALE",
+            "Nodes",
+            "describe",
+        ),
+        "_known": (
+            "KNOWN",
+            "PREDICTOR",
+            "draw_atlas",
+            "save_atlas",
+            "save_predictor",
+        ),
+        "_reuse": (
+            "leave_out_rates",
+            "measure_apart",
+            "meet",
+        ),
+    },
+)

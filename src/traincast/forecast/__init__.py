@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING
 
 from traincast.cost import CostModel
-from traincast.forecast.device_memory import MEMORY_SPREAD, outside_bytes
-from traincast.forecast.engine import Engine
+from traincast.facade import load_lazily
+from traincast.forecast._device_memory import MEMORY_SPREAD, outside_bytes
+from traincast.forecast._engine import Engine
 from traincast.spec import Calibration, Cluster, Forecast, Job, Parallelism
 
 if TYPE_CHECKING:
-    from traincast.resources.correction import GraphCorrection
+    from traincast.resources import GraphCorrection
 
 __all__ = ["MEMORY_SPREAD", "Engine", "forecast", "outside_bytes"]
 
@@ -41,3 +42,132 @@ def _engine_for(costs: CostModel | None, calibration: Calibration | None) -> Eng
     if not _last or _last[0][0] is not calibration:
         _last[:] = [(calibration, Engine(calibration=calibration, most=MOST_KEPT))]
     return _last[0][1]
+
+
+if TYPE_CHECKING:
+    from traincast.forecast._arbitrate import CORE as CORE
+    from traincast.forecast._arbitrate import LAYERS as LAYERS
+    from traincast.forecast._arbitrate import ask_reuse as ask_reuse
+    from traincast.forecast._ask import answer as answer
+    from traincast.forecast._certainty import DOCUMENT as DOCUMENT
+    from traincast.forecast._certainty import FEATURES as FEATURES
+    from traincast.forecast._certainty import LEVELS as LEVELS
+    from traincast.forecast._certainty import Certainty as Certainty
+    from traincast.forecast._certainty import Experience as Experience
+    from traincast.forecast._certainty import Quantiles as Quantiles
+    from traincast.forecast._certainty import Setting as Setting
+    from traincast.forecast._certainty import describe_setting as describe_setting
+    from traincast.forecast._certainty import list_novelty as list_novelty
+    from traincast.forecast._certainty import sort_of as sort_of
+    from traincast.forecast._corrections import CALIBRATION_NOTE as CALIBRATION_NOTE
+    from traincast.forecast._corrections import IGNORE as IGNORE
+    from traincast.forecast._corrections import Novelty as Novelty
+    from traincast.forecast._corrections import compute_ratio as compute_ratio
+    from traincast.forecast._corrections import is_beyond as is_beyond
+    from traincast.forecast._corrections import largest_of as largest_of
+    from traincast.forecast._corrections import novelty_of as novelty_of
+    from traincast.forecast._corrections import shares_of as shares_of
+    from traincast.forecast._device_memory import DeviceMemory as DeviceMemory
+    from traincast.forecast._device_memory import trace_memory as trace_memory
+    from traincast.forecast._device_memory import watch_device as watch_device
+    from traincast.forecast._gaussian_process import NOISE as NOISE
+    from traincast.forecast._gaussian_process import Array as Array
+    from traincast.forecast._gaussian_process import correct as correct
+    from traincast.forecast._habits import UNKNOWN as UNKNOWN
+    from traincast.forecast._habits import plan_habits as plan_habits
+    from traincast.forecast._interval import tally_program as tally_program
+    from traincast.forecast._labels import label_run as label_run
+    from traincast.forecast._parts import explain_parts as explain_parts
+    from traincast.forecast._resolve import Resolved as Resolved
+    from traincast.forecast._resolve import build_cluster as build_cluster
+    from traincast.forecast._resolve import build_job as build_job
+    from traincast.forecast._resolve import choose_stack as choose_stack
+    from traincast.forecast._resolve import complete_plan as complete_plan
+    from traincast.forecast._resolve import complete_question as complete_question
+    from traincast.forecast._resolve import describe_settings as describe_settings
+    from traincast.forecast._resolve import fill_in as fill_in
+    from traincast.forecast._resolve import find_length as find_length
+    from traincast.forecast._resolve import load_source as load_source
+    from traincast.forecast._resolve import pose_job as pose_job
+    from traincast.forecast._resolve import resolve as resolve
+    from traincast.forecast._target import train_to_target as train_to_target
+    from traincast.forecast._tune import COMMUNICATING as COMMUNICATING
+    from traincast.forecast._tune import MAX_STEPS as MAX_STEPS
+    from traincast.forecast._tune import KnownStep as KnownStep
+    from traincast.forecast._tune import know_step as know_step
+    from traincast.forecast._tune import slow_down as slow_down
+    from traincast.forecast._tune import tune as tune
+
+__getattr__ = load_lazily(
+    __name__,
+    {
+        "_arbitrate": (
+            "CORE",
+            "LAYERS",
+            "ask_reuse",
+        ),
+        "_ask": ("answer",),
+        "_certainty": (
+            "Certainty",
+            "DOCUMENT",
+            "Experience",
+            "FEATURES",
+            "LEVELS",
+            "Quantiles",
+            "Setting",
+            "describe_setting",
+            "list_novelty",
+            "sort_of",
+        ),
+        "_corrections": (
+            "CALIBRATION_NOTE",
+            "IGNORE",
+            "Novelty",
+            "compute_ratio",
+            "is_beyond",
+            "largest_of",
+            "novelty_of",
+            "shares_of",
+        ),
+        "_device_memory": (
+            "DeviceMemory",
+            "trace_memory",
+            "watch_device",
+        ),
+        "_gaussian_process": (
+            "Array",
+            "NOISE",
+            "correct",
+        ),
+        "_habits": (
+            "UNKNOWN",
+            "plan_habits",
+        ),
+        "_interval": ("tally_program",),
+        "_labels": ("label_run",),
+        "_parts": ("explain_parts",),
+        "_resolve": (
+            "Resolved",
+            "build_cluster",
+            "build_job",
+            "choose_stack",
+            "complete_plan",
+            "complete_question",
+            "describe_settings",
+            "fill_in",
+            "find_length",
+            "load_source",
+            "pose_job",
+            "resolve",
+        ),
+        "_target": ("train_to_target",),
+        "_tune": (
+            "COMMUNICATING",
+            "KnownStep",
+            "MAX_STEPS",
+            "know_step",
+            "slow_down",
+            "tune",
+        ),
+    },
+)

@@ -1,5 +1,18 @@
 """A training loop that people already have, under watch: forecast before step 0, live comparison, measurements kept."""
 
-from traincast.integrate.watch import CAUSES, Comparison, Finding, RunWatch, StepTime
+from typing import TYPE_CHECKING
+
+from traincast.facade import load_lazily
+from traincast.integrate._watch import CAUSES, Comparison, Finding, RunWatch, StepTime
 
 __all__ = ["CAUSES", "Comparison", "Finding", "RunWatch", "StepTime"]
+
+if TYPE_CHECKING:
+    from traincast.integrate._here import cluster_of_cores as cluster_of_cores
+
+__getattr__ = load_lazily(
+    __name__,
+    {
+        "_here": ("cluster_of_cores",),
+    },
+)

@@ -8,9 +8,9 @@ from typing import Any
 
 from traincast.capture import capture
 from traincast.errors import MissingExtra
+from traincast.integrate._run import tell
+from traincast.integrate._watch import Comparison
 from traincast.integrate.pytorch import TorchRun, foresee, optimizer_name
-from traincast.integrate.run import tell
-from traincast.integrate.watch import Comparison
 from traincast.spec import Calibration, Forecast, Graph
 
 try:

@@ -12,9 +12,9 @@ from torch import nn
 
 from traincast.capture import capture
 from traincast.errors import MissingExtra
+from traincast.integrate._run import tell
+from traincast.integrate._watch import Comparison
 from traincast.integrate.pytorch import TorchRun, foresee, optimizer_name
-from traincast.integrate.run import tell
-from traincast.integrate.watch import Comparison
 from traincast.spec import Calibration, Forecast, Graph
 
 try:

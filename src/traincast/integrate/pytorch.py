@@ -11,10 +11,9 @@ import torch
 from torch import nn
 
 from traincast.capture import capture
-from traincast.integrate.here import Prepared, find_place, forecast_here
-from traincast.integrate.run import Run, tell
-from traincast.spec import Calibration, Graph
-from traincast.spec.graph import Attr
+from traincast.integrate._here import Prepared, find_place, forecast_here
+from traincast.integrate._run import Run, tell
+from traincast.spec import Attr, Calibration, Graph
 from traincast.store import Store
 
 

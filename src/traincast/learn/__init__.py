@@ -1,17 +1,20 @@
 """Measurements and measured runs to a calibration: of one machine, or of the stacks that ran."""
 
-from traincast.cost.calibrated import Calibrated, choose_costs
-from traincast.learn.calibrations import (
+from typing import TYPE_CHECKING
+
+from traincast.cost import Calibrated, choose_costs
+from traincast.facade import load_lazily
+from traincast.learn._calibrations import (
     calibrations_folder,
     load_calibration,
     rates_of,
     save_calibration,
     to_machine_rates,
 )
-from traincast.learn.choose import choose_loads, expected_cost_s, measuring_cost_s
-from traincast.learn.collectives import fit_collectives
-from traincast.learn.fit import Amounts, Fit, Peaks, refit, start_fit
-from traincast.learn.loads import (
+from traincast.learn._choose import choose_loads, expected_cost_s, measuring_cost_s
+from traincast.learn._collectives import fit_collectives
+from traincast.learn._fit import Amounts, Fit, Peaks, refit, start_fit
+from traincast.learn._loads import (
     Candidates,
     Load,
     capture_step,
@@ -22,7 +25,7 @@ from traincast.learn.loads import (
     operators_of,
     step_load,
 )
-from traincast.learn.machine import (
+from traincast.learn._machine import (
     Outcome,
     Score,
     anchors,
@@ -32,8 +35,8 @@ from traincast.learn.machine import (
     run_subjects,
     seconds_by_key,
 )
-from traincast.learn.runs import learn, without_runs
-from traincast.learn.synchronization import (
+from traincast.learn._runs import learn, without_runs
+from traincast.learn._synchronization import (
     CheckedStep,
     WorkerOutcome,
     calibrate_workers,
@@ -87,3 +90,25 @@ __all__ = [
     "to_machine_rates",
     "without_runs",
 ]  # fmt: skip
+
+if TYPE_CHECKING:
+    from traincast.learn._profile_ratio import choose_informative as choose_informative
+    from traincast.learn._stack_fit import MeasuredStep as MeasuredStep
+    from traincast.learn._stack_fit import measure_steps as measure_steps
+    from traincast.learn._stored import keep_graph as keep_graph
+    from traincast.learn._stored import read_stored as read_stored
+
+__getattr__ = load_lazily(
+    __name__,
+    {
+        "_profile_ratio": ("choose_informative",),
+        "_stack_fit": (
+            "MeasuredStep",
+            "measure_steps",
+        ),
+        "_stored": (
+            "keep_graph",
+            "read_stored",
+        ),
+    },
+)

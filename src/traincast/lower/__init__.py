@@ -1,21 +1,24 @@
 """Rewrites a graph under a plan into what each distinct rank really runs."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from traincast.errors import IllegalPlan
-from traincast.lower.attend import find_attention
-from traincast.lower.check import check_stages
-from traincast.lower.context import split_context
-from traincast.lower.data import gather_weights, shard_state, shrink_temporaries, sync_gradients, use_servers
-from traincast.lower.evaluate import mark_evaluation
-from traincast.lower.expert import spread_experts
-from traincast.lower.fuse import fuse
-from traincast.lower.offload import offload_state
-from traincast.lower.pipeline import cut_sorts, in_flight
-from traincast.lower.recompute import recompute
-from traincast.lower.rewrite import as_stage
-from traincast.lower.tables import spread_tables
-from traincast.lower.tensor import split_tensors
+from traincast.facade import load_lazily
+from traincast.lower._attend import find_attention
+from traincast.lower._check import check_stages
+from traincast.lower._context import split_context
+from traincast.lower._data import gather_weights, shard_state, shrink_temporaries, sync_gradients, use_servers
+from traincast.lower._evaluate import mark_evaluation
+from traincast.lower._expert import spread_experts
+from traincast.lower._fuse import fuse
+from traincast.lower._offload import offload_state
+from traincast.lower._pipeline import cut_sorts
+from traincast.lower._pipeline import in_flight as in_flight
+from traincast.lower._recompute import recompute
+from traincast.lower._rewrite import as_stage
+from traincast.lower._tables import spread_tables
+from traincast.lower._tensor import split_tensors
 from traincast.memo import Remember, compute
 from traincast.spec import Graph, Parallelism, Program, Stage
 
@@ -72,3 +75,14 @@ def _refuse_unsupported(graph: Graph, plan: Parallelism) -> None:
         raise IllegalPlan("asynchronous = True needs parameter servers; set servers to at least 1")
     if plan.servers and (plan.zero or plan.num_devices != plan.data):
         raise IllegalPlan(f"servers = {plan.servers} go with data parallelism alone: zero = 0 and all other degrees 1")
+
+
+if TYPE_CHECKING:
+    from traincast.lower._check import check_program as check_program
+
+__getattr__ = load_lazily(
+    __name__,
+    {
+        "_check": ("check_program",),
+    },
+)

@@ -1,12 +1,25 @@
 """Tries many clusters and parallelisms: a job becomes ranked plans that keep a deadline, a budget and the memory."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from traincast.cost import CostModel
 from traincast.errors import InvalidInput
-from traincast.plan.nouns import Candidate, Figures, Limits, Miss, Plan, Search, Space, job_quantile_s, meet_probability
-from traincast.plan.search import Watch, search
-from traincast.plan.vary import vary_job, vary_request
+from traincast.facade import load_lazily
+from traincast.plan._nouns import (
+    Candidate,
+    Figures,
+    Limits,
+    Miss,
+    Plan,
+    Search,
+    Space,
+    job_quantile_s,
+    meet_probability,
+)
+from traincast.plan._search import Watch
+from traincast.plan._search import search as search
+from traincast.plan._vary import vary_job, vary_request
 from traincast.spec import Calibration, Cluster, Job, Question
 
 __all__ = [
@@ -72,3 +85,84 @@ def search_plans(
         job_at, listed, space, limits=limits, objective=objective, top=top, exhaustive=exhaustive, watch=watch,
         engine=engine, workers=workers, costs=costs, calibration=calibration,
     )  # fmt: skip
+
+
+if TYPE_CHECKING:
+    from traincast.plan._advice import advise as advise
+    from traincast.plan._advice import with_batch as with_batch
+    from traincast.plan._capacity import largest_batch as largest_batch
+    from traincast.plan._capacity import suggest_changes as suggest_changes
+    from traincast.plan._emit import EMITTERS as EMITTERS
+    from traincast.plan._emit import emit as emit
+    from traincast.plan._emit import make_recipe as make_recipe
+    from traincast.plan._emit import slurm_flags as slurm_flags
+    from traincast.plan._emit.sbatch import judge as judge
+    from traincast.plan._emit.sbatch import read_batch_script as read_batch_script
+    from traincast.plan._fit import find_fit as find_fit
+    from traincast.plan._nouns import SEARCHED as SEARCHED
+    from traincast.plan._nouns import JobAt as JobAt
+    from traincast.plan._offers import Chosen as Chosen
+    from traincast.plan._offers import Wanted as Wanted
+    from traincast.plan._offers import catalogue_offers as catalogue_offers
+    from traincast.plan._offers import check_regions as check_regions
+    from traincast.plan._offers import offer_of as offer_of
+    from traincast.plan._offers import read_offers as read_offers
+    from traincast.plan._offers import size_offers as size_offers
+    from traincast.plan._search import Settings as Settings
+    from traincast.plan._search import sift as sift
+    from traincast.plan._space import Shape as Shape
+    from traincast.plan._space import list_candidates as list_candidates
+    from traincast.plan._vary import space_of as space_of
+    from traincast.plan._what_if import Delta as Delta
+    from traincast.plan._what_if import what_if as what_if
+
+__getattr__ = load_lazily(
+    __name__,
+    {
+        "_advice": (
+            "advise",
+            "with_batch",
+        ),
+        "_capacity": (
+            "largest_batch",
+            "suggest_changes",
+        ),
+        "_emit": (
+            "EMITTERS",
+            "emit",
+            "make_recipe",
+            "slurm_flags",
+        ),
+        "_emit.sbatch": (
+            "judge",
+            "read_batch_script",
+        ),
+        "_fit": ("find_fit",),
+        "_nouns": (
+            "JobAt",
+            "SEARCHED",
+        ),
+        "_offers": (
+            "Chosen",
+            "Wanted",
+            "catalogue_offers",
+            "check_regions",
+            "offer_of",
+            "read_offers",
+            "size_offers",
+        ),
+        "_search": (
+            "Settings",
+            "sift",
+        ),
+        "_space": (
+            "Shape",
+            "list_candidates",
+        ),
+        "_vary": ("space_of",),
+        "_what_if": (
+            "Delta",
+            "what_if",
+        ),
+    },
+)

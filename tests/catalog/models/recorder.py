@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from traincast.spec.graph import Graph, segments
+from traincast.spec._graph import Graph, segments
 
 # Memory without a kernel, and values the host makes.
 _FREE = {

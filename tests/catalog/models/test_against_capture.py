@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from traincast.catalog.workloads import from_shape
-from traincast.simulate.memory import replay_memory
+from traincast.catalog._workloads import from_shape
+from traincast.simulate._memory import replay_memory
 from traincast.spec import Stage
-from traincast.spec.graph import Graph
+from traincast.spec._graph import Graph
 
 torch = pytest.importorskip("torch", reason="recording needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="the recorded models are Hugging Face's")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from traincast.catalog.models.encoder_decoder import build_t5
-from traincast.catalog.models.recipe import Recipe
-from traincast.catalog.models.vision_transformers import build_vit
-from traincast.catalog.workloads import Sizes, from_shape, workload
-from traincast.spec.graph import Graph
+from traincast.catalog._models.encoder_decoder import build_t5
+from traincast.catalog._models.recipe import Recipe
+from traincast.catalog._models.vision_transformers import build_vit
+from traincast.catalog._workloads import Sizes, from_shape, workload
+from traincast.spec._graph import Graph
 
 torch = pytest.importorskip("torch", reason="PyTorch is the ground truth here")
 transformers = pytest.importorskip("transformers", reason="Hugging Face models are the ground truth here")

@@ -2,12 +2,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.catalog.models.layers import add, conv, dropout, embedding, linear, softmax
-from traincast.catalog.models.recipe import OPTIMIZERS, PRECISIONS, Recipe
-from traincast.catalog.models.tape import Tape, Value
-from traincast.catalog.models.transformer import TransformerShape, build_transformer
+from traincast.catalog._models.layers import add, conv, dropout, embedding, linear, softmax
+from traincast.catalog._models.recipe import OPTIMIZERS, PRECISIONS, Recipe
+from traincast.catalog._models.tape import Tape, Value
+from traincast.catalog._models.transformer import TransformerShape, build_transformer
 from traincast.errors import InvalidInput, UnknownName
-from traincast.spec.graph import Graph, Op, segments
+from traincast.spec._graph import Graph, Op, segments
 from traincast.units import DTYPE_BYTES
 
 

@@ -1,0 +1,49 @@
+"""Rows of a case table to measured runs: what learning and forecasting speak instead of columns."""
+
+from collections.abc import Sequence
+
+from traincast.accuracy._cases import Case, Observation, Row, parse_case, parse_observation
+from traincast.accuracy._translate import translate
+from traincast.errors import TraincastError
+from traincast.forecast import label_run
+from traincast.spec import MeasuredRun, RunLabels
+
+
+def read_runs(rows: Sequence[Row]) -> list[MeasuredRun]:
+    """The rows whose step time may be trusted and which can be posed at all."""
+    found: list[MeasuredRun] = []
+    for row in rows:
+        try:
+            case, observation = parse_case(row), parse_observation(row)
+            if observation.scores_time and observation.step_s:
+                found.append(measured_run(case, observation))
+        except TraincastError:
+            continue
+    return found
+
+
+def measured_run(case: Case, observation: Observation) -> MeasuredRun:
+    question = translate(case)
+    return MeasuredRun(
+        labels=label_run(question.job, question.cluster, question.parallelism),
+        job=question.job,
+        cluster=question.cluster,
+        parallelism=question.parallelism,
+        step_s=observation.step_s or 0.0,
+        name=case.case_id,
+        memory_bytes=observation.memory_bytes,
+    )
+
+
+def label_rows(rows: Sequence[Row]) -> list[RunLabels]:
+    """Of the rows that can be posed."""
+    return [labels for row in rows if (labels := label_row(row)) is not None]
+
+
+def label_row(row: Row) -> RunLabels | None:
+    """None for a row that cannot be posed."""
+    try:
+        question = translate(parse_case(row))
+    except TraincastError:
+        return None
+    return label_run(question.job, question.cluster, question.parallelism)

@@ -1,0 +1,109 @@
+"""A row of a table becomes the question that a person would type, and what its numbers mean; `resolve` does the rest."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from traincast.accuracy._cases import Case
+from traincast.accuracy._translate.machine import read_cluster
+from traincast.accuracy._translate.plan import read_micro_batch, read_plan
+from traincast.accuracy._translate.workload import read_workload
+from traincast.catalog import find_stack, plain_stack
+from traincast.forecast import Resolved, resolve
+from traincast.spec import Cluster, Graph, Job, LogFacts, Parallelism, Question, Stack, WorkloadOptions
+
+__all__ = ["CaseQuestion", "read_question", "translate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseQuestion:
+    """What a row asks, resolved, and how its source counts memory."""
+
+    question: Question
+    resolved: Resolved
+    assumptions: tuple[str, ...] = ()
+    logs: LogFacts = field(default_factory=LogFacts)
+    counts_device: bool = False
+    """Whether the source read the device's own meter, which counts all that its process has taken."""
+
+    @property
+    def job(self) -> Job:
+        return self.resolved.job
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.resolved.cluster
+
+    @property
+    def parallelism(self) -> Parallelism:
+        return self.resolved.parallelism
+
+
+def translate(case: Case) -> CaseQuestion:
+    """Ask a case; what cannot be asked raises a TraincastError that says why."""
+    said: list[str] = []
+    question, stack = read_question(case, said)
+    resolved = resolve(question)
+    if stack.logs.known_to_run and not _state_fits(resolved):
+        said.append("weights, gradients and optimizer state exceed the recipe's device; the state is off it")
+        question = replace(question, parallelism={**question.parallelism, "offload_optimizer": True})
+        resolved = resolve(question)
+    spelling = stack.logs.metered_spelling
+    return CaseQuestion(
+        question=question,
+        resolved=resolved,
+        assumptions=tuple(dict.fromkeys([*said, *resolved.assumptions])),
+        logs=stack.logs,
+        counts_device=bool(spelling) and spelling in (case.framework or ""),
+    )
+
+
+def read_question(case: Case, said: list[str]) -> tuple[Question, Stack]:
+    """The question of a row with the stack that it names; what the row leaves open is said."""
+    case = _count_devices(case, said)
+    stack = read_stack(case, said)
+    plan = read_plan(case, stack, said)
+    batch = read_micro_batch(case, data=plan["data"], passes=plan["micro_batches"], said=said)
+    source, workload = read_workload(case, stack, batch=batch, zero=plan.get("zero", 0), said=said)
+    job: dict[str, Any] = {"stack": stack.name}
+    if case.compiled or "xla" in case.settings:
+        job["compiled"] = True
+    if case.settings & {"cuda_graphs", "cudagraph", "cuda-graphs"}:
+        job["cuda_graphs"] = True
+    if case.undetermined:
+        said.append(f"the source leaves open: {case.undetermined}")
+    question = Question(
+        source=source,
+        workload=WorkloadOptions(**workload),
+        cluster=read_cluster(case, said),
+        parallelism=plan,
+        job=job,
+    )
+    return question, stack
+
+
+def read_stack(case: Case, said: list[str]) -> Stack:
+    """The stack that a framework's spelling means; plain PyTorch where no document knows it."""
+    found = find_stack(case.framework) if case.framework else None
+    if found is None and case.framework:
+        said.append(f"the stack {case.framework} is not known; plain PyTorch taken")
+    return found or plain_stack()
+
+
+def _count_devices(case: Case, said: list[str]) -> Case:
+    """Without a number of devices, the nodes or the plan say it."""
+    if case.n_gpus is not None:
+        return case
+    degrees = (case.dp or 1) * (case.tp or 1) * (case.pp or 1) * (case.cp or 1)
+    on_nodes = case.n_nodes * case.gpus_per_node if case.n_nodes and case.gpus_per_node else 1
+    said.append(f"the number of devices is not known; {max(degrees, on_nodes)} assumed")
+    return replace(case, n_gpus=max(degrees, on_nodes))
+
+
+def _state_fits(resolved: Resolved) -> bool:
+    """Whether what an update needs at once fits, activations aside; sharded state is taken to."""
+    graph: Graph = resolved.job.graph
+    if not any(op.kind == "optimizer" for op in graph.ops):
+        return True
+    roles = ("parameter", "gradient", "optimizer_state")
+    capacity = min(group.device.memory_bytes for group in resolved.cluster.groups)
+    return resolved.parallelism.zero > 0 or sum(graph.role_bytes(role) for role in roles) < capacity

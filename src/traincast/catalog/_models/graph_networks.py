@@ -1,0 +1,104 @@
+"""Graph neural networks on sampled neighbourhoods: relational graph attention."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from traincast.catalog._models.layers import activation, add, copy, cross_entropy, dropout, linear, softmax, take
+from traincast.catalog._models.recipe import Recipe
+from traincast.catalog._models.tape import Gradients, Tape, Value
+from traincast.spec import Attr, Graph
+from traincast.units import DTYPE_BYTES
+
+if TYPE_CHECKING:
+    from traincast.catalog._workloads import Sizes
+
+
+def build_rgat(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Sizes") -> Graph:
+    """Attention over the sampled neighbours of every relation, outermost first (Veličković 2018, Busbridge 2019).
+
+    The neighbourhood of a batch is fetched from host memory, because the features of the whole graph exceed a device.
+    """
+    config = entry["config"]
+    tape = Tape(recipe)
+    batch, width, heads = sizes.batch, config["hidden"], config["heads"]
+    classes = sizes.num_classes or config["num_classes"]
+    nodes = count_nodes(batch, config["neighbours"], unique=config["unique"])
+    tape.assume(
+        f"a seed has {' x '.join(map(str, config['neighbours']))} sampled neighbours over all relations, of which "
+        f"{config['unique']:.0%} are distinct: {nodes[0]:,} nodes for {batch:,} seeds"
+    )
+    tape.assume("features lie in host memory in half precision; sampling keeps ahead of the device")
+    x = fetch_features(tape, nodes[0], config["features"])
+    for index, (targets, fan_out) in enumerate(zip(nodes[1:], reversed(config["neighbours"]), strict=True)):
+        with tape.scope(f"layer{index}"):
+            x = attend_neighbours(tape, x, width=width, heads=heads, targets=targets, edges=targets * fan_out)
+            if index < len(nodes) - 2:
+                x = dropout(tape, activation(tape, "leaky_relu", x), recipe.rate(0.2))
+    scores = linear(tape, x, classes, name="classifier")
+    outputs = [cross_entropy(tape, scores)] if recipe.trains and recipe.loss else [scores]
+    return tape.finish(outputs, name=name, batch_size=batch, samples_unit="seeds", source=entry["source"])
+
+
+def count_nodes(batch: int, neighbours: list[int], *, unique: float) -> list[int]:
+    """Nodes of every hop, the outermost first and the seeds last."""
+    nodes = [batch]
+    for fan_out in neighbours:
+        nodes.append(nodes[-1] + max(1, round(unique * nodes[-1] * fan_out)))
+    return nodes[::-1]
+
+
+def fetch_features(tape: Tape, rows: int, width: int) -> Value:
+    out = tape.new((rows, width), "fp16", role="activation")
+    attrs: dict[str, Attr] = {"function": "host_gather", "numel": out.numel}
+    tape.op("gather_features", "index", (), (out,), attrs, bytes_read=0.0)
+    return tape.cast(out, tape.numbers.compute)
+
+
+def attend_neighbours(tape: Tape, x: Value, *, width: int, heads: int, targets: int, edges: int) -> Value:
+    """Project all nodes, score every edge from its two ends, softmax over the edges of a target, sum weighted neighbours."""
+    rows = x.shape[0]
+    projected = linear(tape, x, width, bias=False, name="project")
+    ends = linear(tape, projected, 2 * heads, bias=False, name="attention")
+    scores = spread_to_edges(tape, ends, edges=edges, width=heads)
+    weights = softmax(tape, activation(tape, "leaky_relu", scores))
+    own = take(tape, projected, (targets, width)) if targets < rows else projected
+    return add(tape, sum_neighbours(tape, projected, weights, targets=targets), copy(tape, own))
+
+
+def spread_to_edges(tape: Tape, ends: Value, *, edges: int, width: int) -> Value:
+    """One score for each edge and head, from the values of the node it leaves and the node it enters."""
+    out = tape.new((edges, width), ends.dtype)
+    attrs: dict[str, Attr] = {"function": "gather_edges", "numel": out.numel}
+    item = DTYPE_BYTES[ends.dtype]
+    tape.op(
+        "dgl.gsddmm", "index", (ends,), (out,), attrs, flop=out.numel, bytes_read=2.0 * out.numel * item + 8.0 * edges
+    )
+
+    def backward(g: Value) -> Gradients:
+        given = tape.gradient_like(ends)
+        tape.op("dgl.gsddmm_backward", "index", (g,), (given,), attrs, flop=2 * g.numel, kernels=2, calls=2)
+        return (given,)
+
+    return tape.register(out, (ends,), backward)
+
+
+def sum_neighbours(tape: Tape, x: Value, weights: Value, *, targets: int) -> Value:
+    """A product with a sparse matrix: every edge reads the vector of its source."""
+    edges, width = weights.shape[0], x.shape[1]
+    out = tape.new((targets, width), x.dtype)
+    attrs: dict[str, Attr] = {"function": "sum_neighbours", "numel": edges * width}
+    moved = float(edges * width) * DTYPE_BYTES[x.dtype]
+    tape.op(
+        "dgl.gspmm", "index", (x, weights), (out,), attrs, flop=2.0 * edges * width,
+        bytes_read=moved + weights.num_bytes + 8.0 * edges,
+    )  # fmt: skip
+
+    def backward(g: Value) -> Gradients:
+        gx, gw = tape.gradient_like(x), tape.gradient_like(weights)
+        tape.op(
+            "dgl.gspmm_backward", "index", (g, x, weights), (gx, gw), attrs, flop=4.0 * edges * width,
+            bytes_read=2 * moved + weights.num_bytes + 16.0 * edges, kernels=2, calls=2,
+        )  # fmt: skip
+        return gx, gw
+
+    return tape.register(out, (x, weights), backward)

@@ -1,0 +1,996 @@
+"""The verbs of a model: each writes the kernels eager PyTorch launches forward and registers those it launches backward."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from traincast.catalog._models.tape import Gradients, Tape, Value
+from traincast.spec import Attr
+from traincast.units import DTYPE_BYTES
+
+# Pointwise
+
+
+def pointwise(
+    tape: Tape,
+    function: str,
+    *inputs: Value,
+    backward: Callable[[Value, Value], Gradients] | None = None,
+    shape: Sequence[int] | None = None,
+    dtype: str = "",
+    inplace: bool = False,
+    bytes_read: float | None = None,
+    flop_per_element: float = 1.0,
+) -> Value:
+    """One elementwise kernel. `backward` gets (gradient, output); without it the gradient passes unchanged to every input."""
+    if inplace:
+        out = tape.seen_as(inputs[0], inputs[0].shape)
+    else:
+        out = tape.new(shape if shape is not None else inputs[0].shape, dtype or inputs[0].dtype)
+    attrs: dict[str, Attr] = {"function": function, "numel": out.numel, "num_inputs": len(inputs)}
+    tape.op(
+        f"aten.{function}{'_' if inplace else ''}",
+        "elementwise",
+        inputs,
+        (out,),
+        attrs,
+        flop=flop_per_element * out.numel,
+        bytes_read=bytes_read,
+    )
+    if backward is None:
+        return tape.register(out, inputs, lambda g: [fit(tape, g, value) for value in inputs])
+    rule = backward
+    return tape.register(out, inputs, lambda g: rule(g, out))
+
+
+def kernel(
+    tape: Tape, function: str, reads: Sequence[Value], like: Value, *, inplace: bool = False, calls: int = 1
+) -> Value:
+    """One more elementwise kernel of a backward formula, with a result shaped like `like`."""
+    out = reads[0] if inplace else tape.gradient_like(like)
+    attrs: dict[str, Attr] = {"function": function, "numel": out.numel, "num_inputs": len(reads)}
+    tape.op(f"aten.{function}", "elementwise", reads, (out,), attrs, flop=out.numel, calls=calls)
+    return out
+
+
+def fit(tape: Tape, gradient: Value, value: Value) -> Value | None:
+    """The gradient in the shape and format of a value that was broadcast or promoted."""
+    if not value.needs_gradient:
+        return None
+    if gradient.numel != value.numel:
+        gradient = sum_to(tape, gradient, value)
+    if gradient.dtype != value.dtype:
+        gradient = tape.cast_back(gradient, value)
+    return gradient
+
+
+def sum_to(tape: Tape, gradient: Value, value: Value) -> Value:
+    """Sum what was broadcast: the gradient of a bias, of a scale, of a repeated head."""
+    out = tape.new(value.shape, gradient.dtype)
+    if value.parameter and gradient.dtype == value.dtype:
+        out = tape.gradient_like(value)
+    attrs: dict[str, Attr] = {"function": "sum", "rows": value.numel, "cols": gradient.numel // max(1, value.numel)}
+    tape.op("aten.sum", "reduce", (gradient,), (out,), attrs, flop=gradient.numel, calls=2)
+    return out
+
+
+def add(tape: Tape, left: Value, right: Value, *, inplace: bool = False) -> Value:
+    """A sum; mixed formats are promoted to the wider one. Its backward pass costs no kernel unless one was broadcast."""
+    wide = left if left.numel >= right.numel else right
+    dtype = "fp32" if "fp32" in (left.dtype, right.dtype) else left.dtype
+    return pointwise(tape, "add", left, right, shape=wide.shape, dtype=dtype, inplace=inplace)
+
+
+def multiply(tape: Tape, left: Value, right: Value) -> Value:
+    wide = left if left.numel >= right.numel else right
+    dtype = "fp32" if "fp32" in (left.dtype, right.dtype) else left.dtype
+
+    def backward(g: Value, out: Value) -> Gradients:
+        gradients: list[Value | None] = []
+        for value, other in ((left, right), (right, left)):
+            if not value.needs_gradient:
+                gradients.append(None)
+                continue
+            # Promoted and broadcast operands get their share in the wide form first.
+            direct = value.numel == g.numel and value.dtype == dtype
+            product = tape.gradient_like(value) if direct else tape.new(wide.shape, dtype)
+            attrs: dict[str, Attr] = {"function": "mul", "numel": wide.numel, "num_inputs": 2}
+            tape.op("aten.mul", "elementwise", (g, other), (product,), attrs, flop=wide.numel)
+            gradients.append(fit(tape, product, value))
+        return gradients
+
+    return pointwise(tape, "mul", left, right, shape=wide.shape, dtype=dtype, backward=backward)
+
+
+def scale(tape: Tape, value: Value, function: str = "mul") -> Value:
+    """Times or over a number."""
+    return pointwise(tape, function, value, backward=lambda g, out: (kernel(tape, function, (g,), value),))
+
+
+def shift(tape: Tape, value: Value) -> Value:
+    """Plus a number: no backward kernel."""
+    return pointwise(tape, "add", value)
+
+
+def activation(tape: Tape, function: str, value: Value, *, inplace: bool = False) -> Value:
+    """One fused activation kernel each way. Those with a derivative of their output keep the output, the others the input."""
+    if function == "gelu_new":
+        return gelu_new(tape, value)
+    keeps_output = function in ("relu", "tanh", "sigmoid")
+    inplace = inplace and function in ("relu", "relu6", "hardswish", "silu", "leaky_relu", "elu")
+    if inplace and not keeps_output and function != "leaky_relu":
+        # Autograd keeps the input of these, so overwriting it costs a copy: they are written out of place.
+        inplace = function == "relu6"
+    name = {"relu6": "hardtanh"}.get(function, function)
+
+    def backward(g: Value, out: Value) -> Gradients:
+        kept = out if keeps_output or inplace else value
+        return (kernel(tape, f"{'threshold' if function == 'relu' else name}_backward", (g, kept), value),)
+
+    cost = 1.0 if function in ("relu", "relu6", "leaky_relu") else 8.0
+    return pointwise(tape, name, value, backward=backward, inplace=inplace, flop_per_element=cost)
+
+
+def gelu_new(tape: Tape, value: Value) -> Value:
+    """The tanh approximation as Hugging Face writes it in Python: eight kernels."""
+    half = scale(tape, value)
+    # Autocast runs powers in fp32, and all that follows is promoted.
+    wide = tape.for_stable(value)
+
+    def pow_backward(g: Value, out: Value) -> Gradients:
+        slope = kernel(tape, "mul", (kernel(tape, "pow", (wide,), wide),), wide)
+        return (kernel(tape, "mul", (g, slope), wide),)
+
+    cube = pointwise(tape, "pow", wide, backward=pow_backward)
+    inner = scale(tape, add(tape, value, scale(tape, cube)))
+    return multiply(tape, half, shift(tape, activation(tape, "tanh", inner)))
+
+
+def dropout(tape: Tape, value: Value, rate: float) -> Value:
+    """Keeps a mask of one byte per element. A rate of 0 launches nothing."""
+    if rate <= 0 or not tape.recipe.trains:
+        return value
+    out = tape.new(value.shape, value.dtype)
+    mask = tape.new(value.shape, "bool")
+    attrs: dict[str, Attr] = {"numel": value.numel}
+    tape.op("aten.native_dropout", "dropout", (value,), (out, mask), attrs, flop=2 * value.numel)
+
+    def backward(g: Value) -> Gradients:
+        result = tape.gradient_like(value)
+        tape.op("aten.native_dropout_backward", "dropout", (g, mask), (result,), attrs, flop=2 * value.numel)
+        return (result,)
+
+    return tape.register(out, (value,), backward)
+
+
+def copy(
+    tape: Tape, value: Value, shape: Sequence[int] | None = None, *, function: str = "contiguous", back: bool = False
+) -> Value:
+    """A transposed or strided view made contiguous. Its gradient arrives as a view, or is copied as well (`back`)."""
+    out = tape.new(shape if shape is not None else value.shape, value.dtype)
+    attrs: dict[str, Attr] = {"function": function, "numel": value.numel}
+    tape.op("aten.clone", "copy", (value,), (out,), attrs, calls=2)
+
+    def backward(g: Value) -> Gradients:
+        if not back:
+            return (tape.seen_as(g, value.shape),)
+        result = tape.gradient_like(value)
+        tape.op("aten.clone", "copy", (g,), (result,), attrs, calls=2)
+        return (result,)
+
+    return tape.register(out, (value,), backward)
+
+
+def copy_back(tape: Tape, value: Value) -> Value:
+    """A view whose gradient has to be copied into the order of the value."""
+    out = tape.seen_as(value, value.shape)
+    attrs: dict[str, Attr] = {"function": "contiguous", "numel": value.numel}
+
+    def backward(g: Value) -> Gradients:
+        result = tape.gradient_like(value)
+        tape.op("aten.clone", "copy", (g,), (result,), attrs, calls=2)
+        return (result,)
+
+    return tape.register(out, (value,), backward)
+
+
+def split(tape: Tape, value: Value, shapes: Sequence[Sequence[int]]) -> list[Value]:
+    """Parts of a tensor as views; backward concatenates their gradients."""
+    parts = [tape.part(value, shape) for shape in shapes]
+
+    def backward(gradients: Gradients) -> Gradients:
+        out = tape.gradient_like(value)
+        arrived = [g for g in gradients if g is not None]
+        attrs: dict[str, Attr] = {"function": "cat", "numel": out.numel}
+        tape.op("aten.cat", "copy", arrived, (out,), attrs, calls=2)
+        return (out,)
+
+    tape.register_many(tuple(parts), (value,), backward)
+    return parts
+
+
+def concat(tape: Tape, values: Sequence[Value], shape: Sequence[int]) -> Value:
+    """One copy forward; backward gives views."""
+    values = tuple(values)
+    out = tape.new(shape, values[0].dtype)
+    tape.op("aten.cat", "copy", values, (out,), {"function": "cat", "numel": out.numel})
+
+    def backward(g: Value) -> Gradients:
+        return [tape.part(g, value.shape) for value in values]
+
+    return tape.register(out, values, backward)
+
+
+def take(tape: Tape, value: Value, shape: Sequence[int]) -> Value:
+    """A slice as a view; backward fills zeros and copies the slice's gradient in."""
+    out = tape.part(value, shape)
+
+    def backward(g: Value) -> Gradients:
+        whole = tape.gradient_like(value)
+        attrs: dict[str, Attr] = {"function": "slice_backward", "numel": whole.numel}
+        tape.op(
+            "aten.slice_backward", "copy", (g,), (whole,), attrs,
+            bytes_written=whole.num_bytes + g.num_bytes, kernels=2, calls=3,
+        )  # fmt: skip
+        return (whole,)
+
+    return tape.register(out, (value,), backward)
+
+
+# Products
+
+
+def product_op(
+    tape: Tape,
+    name: str,
+    reads: Sequence[Value],
+    out: Value,
+    *,
+    batch: int,
+    m: int,
+    n: int,
+    k: int,
+    layout: str,
+    calls: int = 1,
+) -> None:
+    attrs: dict[str, Attr] = {"batch": batch, "m": m, "n": n, "k": k, "layout": layout}
+    tape.op(
+        name, "matmul", reads, (out,), attrs,
+        flop=2.0 * batch * m * n * k, dtype=product_dtype(tape, out.dtype), calls=calls,
+    )  # fmt: skip
+
+
+def product_dtype(tape: Tape, stored: str) -> str:
+    """The arithmetic of a product: tf32 and fp8 are set by the recipe, else as stored."""
+    numbers = tape.numbers
+    return numbers.product if stored == numbers.compute else stored
+
+
+def quantize(tape: Tape, value: Value) -> None:
+    """Transformer Engine's cast of an operand to fp8, stored in both layouts."""
+    if tape.numbers.product in ("fp8", "fp4"):
+        size = 1.0 if tape.numbers.product == "fp8" else 0.5
+        small = tape.new(value.shape, tape.numbers.product)
+        attrs: dict[str, Attr] = {"function": "quantize", "numel": value.numel}
+        tape.op("te.cast_transpose", "copy", (value,), (small,), attrs, bytes_written=2 * size * value.numel)
+
+
+FROZEN_BLOCK = 64
+"""Frozen 4-bit weights that share a scale (Dettmers et al. 2023)."""
+
+
+def linear(
+    tape: Tape,
+    x: Value,
+    features: int,
+    *,
+    bias: bool = True,
+    name: str = "",
+    weight: Value | None = None,
+    layout: str = "tn",
+    inputs: int | None = None,
+) -> Value:
+    """A dense layer. `layout` "tn" is torch.nn.Linear, "nn" Hugging Face's Conv1D; `weight` shares one that exists."""
+    if name:
+        with tape.scope(name):
+            return linear(tape, x, features, bias=bias, weight=weight, layout=layout, inputs=inputs)
+    width = inputs or x.shape[-1]
+    rows = x.numel // width
+    shape = (features, width) if layout == "tn" else (width, features)
+    frozen = tape.recipe.frozen_dtype if weight is None and tape.in_layers else None
+    weight_value = tape.parameter("weight", shape, dtype=frozen or "") if weight is None else weight
+    scales = [tape.buffer(f"{tape.layer}.scales", (-(-features * width // FROZEN_BLOCK),))] if frozen == "fp4" else []
+    bias_value = tape.parameter("bias", (features,)) if bias else None
+    operands = _operands(tape, x, weight_value, bias_value)
+    out = tape.new((*x.shape[:-1], features), operands[0].dtype)
+    # Quantised products (bitsandbytes) keep an fp32 copy of their input, though nothing needs it later.
+    kept = [tape.cast(operands[0], "fp32", cached=True)] if frozen else []
+    stored = [weight_value, *scales] if frozen else []
+    plain = dequantize(tape, stored, operands[0].dtype) if frozen else operands[1]
+    quantize(tape, operands[0])
+    quantize(tape, plain)
+    product_op(
+        tape, "aten.addmm" if bias else "aten.mm", [operands[0], plain, *operands[2:]], out,
+        batch=1, m=rows, n=features, k=width, layout=layout, calls=4,
+    )  # fmt: skip
+    _register_linear(tape, out, operands, layout=layout, stored=stored, kept=kept)
+    if tape.recipe.adapter_rank and tape.layer.rpartition(".")[2] in tape.recipe.adapted:
+        return add(tape, out, adapt(tape, x, features))
+    return out
+
+
+def _operands(tape: Tape, x: Value, weight: Value, bias: Value | None) -> list[Value]:
+    """What a product reads, in the format it reads it in."""
+    operands = [tape.for_product(x), tape.for_product(weight)]
+    if bias is not None:
+        operands.append(tape.for_product(bias))
+    return operands
+
+
+def dequantize(tape: Tape, stored: Sequence[Value], dtype: str) -> Value:
+    """Frozen weights written out in the format of the product; done again in the backward pass."""
+    out = tape.new(stored[0].shape, dtype, role="temporary")
+    attrs: dict[str, Attr] = {"function": "dequantize", "numel": out.numel}
+    tape.op("bitsandbytes.dequantize", "copy", stored, (out,), attrs, flop=out.numel)
+    return out
+
+
+def _register_linear(
+    tape: Tape, out: Value, operands: Sequence[Value], *, layout: str, stored: Sequence[Value], kept: Sequence[Value]
+) -> None:
+    """How the gradient of a dense layer goes back: one product each for its input and its weight, a sum for its bias.
+
+    `stored` is a frozen weight with its scales, `kept` what the layer holds without need.
+    """
+    x, weight = operands[:2]
+    features, width = weight.shape if layout == "tn" else weight.shape[::-1]
+    rows = x.numel // width
+
+    def backward(g: Value) -> Gradients:
+        quantize(tape, g)
+        gradients: list[Value | None] = [None] * len(operands)
+        if x.needs_gradient:
+            gradients[0] = gx = tape.gradient_like(x)
+            back = "nn" if layout == "tn" else "tn"
+            plain = dequantize(tape, stored, x.dtype) if stored else weight
+            reads = (g, plain, *kept)
+            product_op(tape, "aten.mm", reads, gx, batch=1, m=rows, n=width, k=features, layout=back, calls=3)
+        if weight.needs_gradient:
+            gradients[1] = gw = tape.gradient_like(weight)
+            m, n = weight.shape
+            product_op(tape, "aten.mm", (g, x), gw, batch=1, m=m, n=n, k=rows, layout="nt", calls=4)
+        if len(operands) == 3 and operands[2].needs_gradient:
+            gradients[2] = sum_to(tape, g, operands[2])
+        return gradients
+
+    tape.register(out, tuple(operands), backward)
+
+
+def adapt(tape: Tape, x: Value, features: int) -> Value:
+    """The low-rank path beside a frozen layer: down to the rank and up again (Hu et al. 2021)."""
+
+    def narrow(value: Value, name: str, size: int) -> Value:
+        width = value.shape[-1]
+        rows = value.numel // width
+        weight = tape.parameter(name, (size, width), adapter=True)
+        value, used = tape.for_product(value), tape.for_product(weight)
+        out = tape.new((*value.shape[:-1], size), value.dtype)
+        product_op(tape, "aten.mm", (value, used), out, batch=1, m=rows, n=size, k=width, layout="tn", calls=4)
+
+        def backward(g: Value) -> Gradients:
+            gx, gw = tape.gradient_like(value), tape.gradient_like(used)
+            product_op(tape, "aten.mm", (g, used), gx, batch=1, m=rows, n=width, k=size, layout="nn", calls=3)
+            product_op(tape, "aten.mm", (g, value), gw, batch=1, m=size, n=width, k=rows, layout="nt", calls=4)
+            return gx, gw
+
+        return tape.register(out, (value, used), backward)
+
+    return scale(tape, narrow(narrow(x, "adapter_down", tape.recipe.adapter_rank), "adapter_up", features))
+
+
+def matmul(
+    tape: Tape, a: Value, b: Value, *, batch: int, m: int, n: int, k: int, layout: str, shape: Sequence[int]
+) -> Value:
+    """A batched product of two activations."""
+    a, b = tape.for_product(a), tape.for_product(b)
+    out = tape.new(shape, a.dtype)
+    product_op(tape, "aten.bmm", (a, b), out, batch=batch, m=m, n=n, k=k, layout=layout, calls=4)
+
+    def backward(g: Value) -> Gradients:
+        ga = gb = None
+        if b.needs_gradient:
+            gb = tape.gradient_like(b)
+            product_op(tape, "aten.bmm", (a, g), gb, batch=batch, m=k, n=n, k=m, layout="nt", calls=2)
+        if a.needs_gradient:
+            ga = tape.gradient_like(a)
+            back = "nn" if layout == "tn" else "tn"
+            product_op(tape, "aten.bmm", (g, b), ga, batch=batch, m=m, n=k, k=n, layout=back, calls=2)
+        return ga, gb
+
+    return tape.register(out, (a, b), backward)
+
+
+# Normalisation
+
+
+def layer_norm(tape: Tape, x: Value, *, name: str = "norm", affine: bool = True, bias: bool = True) -> Value:
+    """Keeps its input and two statistics per row; backward is two kernels (input, weights)."""
+    cols = x.shape[-1]
+    rows = x.numel // cols
+    with tape.scope(name):
+        weights = [tape.parameter("weight", (cols,))] if affine else []
+        if affine and bias:
+            weights.append(tape.parameter("bias", (cols,)))
+        x = tape.for_stable(x)
+        return _norm(tape, "layer_norm", x, weights, rows=rows, cols=cols, num_statistics=2)
+
+
+def _norm(
+    tape: Tape, function: str, x: Value, weights: list[Value], *, rows: int, cols: int, num_statistics: int
+) -> Value:
+    out = tape.new(x.shape, x.dtype)
+    statistics = [tape.new((rows,), "fp32") for _ in range(num_statistics)]
+    attrs: dict[str, Attr] = {"function": function, "rows": rows, "cols": cols}
+    if tape.recipe.fused:
+        attrs["fused"] = True
+    tape.op(f"aten.native_{function}", "norm", (x, *weights), (out, *statistics), attrs, flop=8.0 * x.numel)
+
+    def backward(g: Value) -> Gradients:
+        gx = tape.gradient_like(x)
+        given = [tape.gradient_like(weight) for weight in weights]
+        passes = 2 if weights else 1
+        tape.op(
+            f"aten.native_{function}_backward", "norm", (g, x, *statistics, *weights), (gx, *given), attrs,
+            flop=12.0 * x.numel, kernels=passes,
+        )  # fmt: skip
+        return (gx, *given)
+
+    return tape.register(out, (x, *weights), backward)
+
+
+def rms_norm(tape: Tape, x: Value, *, name: str = "norm", fused: bool = False, width: int | None = None) -> Value:
+    """As Hugging Face writes it in Python (cast, square, mean, rsqrt, two products), or fused as one kernel."""
+    cols = width or x.shape[-1]
+    rows = x.numel // cols
+    with tape.scope(name):
+        weight = tape.parameter("weight", (cols,))
+        if fused:
+            return _norm(tape, "rms_norm", x, [weight], rows=rows, cols=cols, num_statistics=1)
+        stored = x.dtype
+        wide = tape.cast(x, "fp32")
+
+        def pow_backward(g: Value, out: Value) -> Gradients:
+            twice = kernel(tape, "mul", (kernel(tape, "pow", (wide,), wide),), wide)
+            return (kernel(tape, "mul", (g, twice), wide),)
+
+        square = pointwise(tape, "pow", wide, backward=pow_backward)
+        mean = reduce_mean(tape, square, rows=rows, cols=cols)
+
+        def rsqrt_backward(g: Value, out: Value) -> Gradients:
+            cube = kernel(tape, "pow", (out,), mean)
+            return (kernel(tape, "mul", (kernel(tape, "mul", (g,), mean), cube), mean),)
+
+        inverse = pointwise(tape, "rsqrt", shift(tape, mean), backward=rsqrt_backward)
+        normal = tape.cast(multiply(tape, wide, inverse), stored)
+        return multiply(tape, normal, weight)
+
+
+def reduce_mean(tape: Tape, x: Value, *, rows: int, cols: int) -> Value:
+    out = tape.new((rows,), x.dtype)
+    attrs: dict[str, Attr] = {"function": "mean", "rows": rows, "cols": cols}
+    tape.op("aten.mean", "reduce", (x,), (out,), attrs, flop=x.numel)
+    return tape.register(out, (x,), lambda g: (kernel(tape, "div", (g,), x, calls=2),))
+
+
+def batch_norm(tape: Tape, x: Value, *, name: str = "bn", channels: int | None = None) -> Value:
+    """cuDNN keeps its input and the batch statistics; weights and statistics stay fp32."""
+    channels = channels or x.shape[1]
+    cols = x.numel // channels
+    with tape.scope(name):
+        weights = [
+            tape.parameter("weight", (channels,), dtype="fp32"),
+            tape.parameter("bias", (channels,), dtype="fp32"),
+        ]
+        running = [tape.buffer(f"{tape.layer}.running_{kind}", (channels,)) for kind in ("mean", "var")]
+        out = tape.new(x.shape, x.dtype)
+        attrs: dict[str, Attr] = {"function": "batch_norm", "rows": channels, "cols": cols}
+        if not tape.recipe.trains:
+            tape.op("aten.native_batch_norm", "norm", (x, *weights, *running), (out,), attrs, flop=2.0 * x.numel)
+            return out
+        statistics = [tape.new((channels,), "fp32") for _ in range(2)]
+        tape.op(
+            "aten.native_batch_norm", "norm", (x, *weights, *running), (out, *statistics, *running), attrs,
+            flop=8.0 * x.numel,
+        )  # fmt: skip
+        tape.op(
+            "aten.add_", "elementwise", (), (tape.new((1,), "int64", role="buffer"),),
+            {"function": "add", "numel": 1, "num_inputs": 1}, flop=1.0,
+        )  # fmt: skip
+
+        def backward(g: Value) -> Gradients:
+            gx = tape.gradient_like(x)
+            given = [tape.gradient_like(weight) for weight in weights]
+            tape.op(
+                "aten.native_batch_norm_backward", "norm", (g, x, *statistics, weights[0]), (gx, *given), attrs,
+                flop=12.0 * x.numel, kernels=2,
+            )  # fmt: skip
+            return (gx, *given)
+
+        return tape.register(out, (x, *weights), backward)
+
+
+def frozen_norm(tape: Tape, x: Value, *, name: str = "bn") -> Value:
+    """Batch normalisation with fixed statistics, written as one product and one sum (detectron and torchvision)."""
+    channels = x.shape[1]
+    with tape.scope(name):
+        for kind in ("weight", "bias", "running_mean", "running_var"):
+            tape.buffer(f"{tape.layer}.{kind}", (channels,))
+        factor, offset = tape.new((channels,), x.dtype), tape.new((channels,), x.dtype)
+        tape.op(
+            "aten.mul", "elementwise", (), (factor, offset), {"function": "mul", "numel": 5 * channels, "num_inputs": 4},
+            flop=5.0 * channels, bytes_read=16.0 * channels, kernels=4, calls=8,
+        )  # fmt: skip
+        return add(tape, multiply(tape, x, factor), offset)
+
+
+def group_norm(tape: Tape, x: Value, *, groups: int = 32, name: str = "norm", function: str = "group_norm") -> Value:
+    """Rows are samples x groups."""
+    channels = x.shape[1]
+    rows = x.shape[0] * groups
+    with tape.scope(name):
+        weights = [tape.parameter("weight", (channels,)), tape.parameter("bias", (channels,))]
+        x = tape.for_stable(x)
+        return _norm(tape, function, x, weights, rows=rows, cols=x.numel // rows, num_statistics=2)
+
+
+# Softmax and loss
+
+
+def softmax(tape: Tape, x: Value, *, fused: bool = False) -> Value:
+    """Keeps its output. The CUDA backward first writes gradient x output: two kernels, unless fused."""
+    x = x if fused else tape.for_stable(x)
+    cols = x.shape[-1]
+    rows = x.numel // cols
+    out = tape.new(x.shape, x.dtype)
+    attrs: dict[str, Attr] = {"rows": rows, "cols": cols}
+    tape.op(
+        "aten._softmax" if not fused else "megatron.scaled_masked_softmax",
+        "softmax",
+        (x,),
+        (out,),
+        attrs,
+        flop=5.0 * x.numel,
+    )
+
+    def backward(g: Value) -> Gradients:
+        gx = tape.gradient_like(x)
+        if fused:
+            tape.op("megatron.scaled_masked_softmax_backward", "softmax", (g, out), (gx,), attrs, flop=5.0 * x.numel)
+            return (gx,)
+        tape.op(
+            "aten._softmax_backward_data", "softmax", (g, out), (gx,), attrs, flop=4.0 * x.numel, kernels=2,
+        )  # fmt: skip
+        return (gx,)
+
+    return tape.register(out, (x,), backward)
+
+
+def cross_entropy(
+    tape: Tape, logits: Value, *, classes: int | None = None, in_place: bool = False, fused: bool = False
+) -> Value:
+    """Log-softmax and negative log-likelihood, in fp32 as Hugging Face and autocast do. `in_place`: the gradient is written
+    over what came, as Megatron's loss over a split vocabulary does, so two copies of the scores exist and not three.
+    `fused`: one kernel that reads the scores in their own format and keeps them (flash-attn's cross entropy)."""
+    cols = classes or logits.shape[-1]
+    rows = logits.numel // cols
+    if fused:
+        return _fused_cross_entropy(tape, logits, rows=rows, cols=cols)
+    with tape.scope("loss"):
+        labels = tape.input("labels", (rows,), "int64")
+        wide = tape.cast(logits, "fp32")
+        log = tape.new(wide.shape, "fp32")
+        attrs: dict[str, Attr] = {"rows": rows, "cols": cols}
+        tape.op("aten._log_softmax", "softmax", (wide,), (log,), attrs, flop=5.0 * wide.numel)
+
+        def log_backward(g: Value) -> Gradients:
+            gx = g if in_place else tape.gradient_like(wide)
+            tape.op("aten._log_softmax_backward_data", "softmax", (g, log), (gx,), attrs, flop=5.0 * wide.numel)
+            return (gx,)
+
+        tape.register(log, (wide,), log_backward)
+        loss = tape.new((1,), "fp32")
+        nll: dict[str, Attr] = {"function": "nll_loss", "numel": rows}
+        tape.op("aten.nll_loss_forward", "index", (log, labels), (loss,), nll, flop=rows, bytes_read=12.0 * rows)
+
+        def nll_backward(g: Value) -> Gradients:
+            gx = tape.new(log.shape, "fp32")
+            tape.op("aten.nll_loss_backward", "index", (g, labels), (gx,), nll, flop=rows, kernels=2)
+            return (gx,)
+
+        return tape.register(loss, (log,), nll_backward)
+
+
+def _fused_cross_entropy(tape: Tape, logits: Value, *, rows: int, cols: int) -> Value:
+    with tape.scope("loss"):
+        labels = tape.input("labels", (rows,), "int64")
+        loss = tape.new((rows,), "fp32")
+        attrs: dict[str, Attr] = {"rows": rows, "cols": cols}
+        tape.op("flash_attn.cross_entropy", "softmax", (logits, labels), (loss,), attrs, flop=5.0 * logits.numel)
+
+        def backward(g: Value) -> Gradients:
+            gx = tape.gradient_like(logits)
+            reads = (g, logits, labels)
+            tape.op("flash_attn.cross_entropy_backward", "softmax", reads, (gx,), attrs, flop=5.0 * logits.numel)
+            return (gx,)
+
+        return tape.register(loss, (logits,), backward)
+
+
+def mean_loss(tape: Tape, prediction: Value, function: str = "mse_loss") -> Value:
+    """An elementwise loss against a target of the same shape, averaged; in fp32."""
+    with tape.scope("loss"):
+        wide = tape.cast(prediction, "fp32")
+        target = tape.input("target", wide.shape, "fp32")
+        loss = tape.new((1,), "fp32")
+        attrs: dict[str, Attr] = {"function": function, "rows": 1, "cols": wide.numel}
+        tape.op(f"aten.{function}", "reduce", (wide, target), (loss,), attrs, flop=3.0 * wide.numel, kernels=2)
+
+        def backward(g: Value) -> Gradients:
+            return (kernel(tape, f"{function}_backward", (g, wide, target), wide),)
+
+        return tape.register(loss, (wide,), backward)
+
+
+# Lookups
+
+
+def embedding(
+    tape: Tape,
+    ids: Value,
+    *,
+    vocab: int,
+    width: int,
+    name: str = "embedding",
+    weight: Value | None = None,
+    sparse: bool = False,
+) -> Value:
+    """Gather rows; backward fills a dense gradient with zeros, sorts the ids and adds the rows up.
+
+    `sparse`: the gradient holds only the rows that were read, and so the optimizer touches only those.
+    """
+    with tape.scope(name):
+        table = tape.parameter("weight", (vocab, width)) if weight is None else weight
+        out = tape.new((*ids.shape, width), table.dtype)
+        attrs: dict[str, Attr] = {"rows": ids.numel, "cols": width, "vocab": vocab}
+        if sparse:
+            attrs["sparse"] = True
+        tape.op("aten.embedding", "embedding", (table, ids), (out,), attrs, bytes_read=out.num_bytes + ids.num_bytes)
+
+        def backward(g: Value) -> Gradients:
+            if sparse:
+                rows = tape.new((ids.numel, width), table.dtype, role="gradient", name=f"{name}.grad")
+                tape.op("aten.embedding_sparse_backward", "embedding", (g, ids), (rows,), attrs, kernels=2, calls=3)
+                return (rows,)
+            gradient = tape.gradient_like(table)
+            tape.op(
+                "aten.embedding_dense_backward", "embedding", (g, ids), (gradient,), attrs, flop=g.numel,
+                kernels=6 if ids.numel > 3072 else 2,
+            )  # fmt: skip
+            return (gradient,)
+
+        return tape.register(out, (table,), backward)
+
+
+def table_lookup(tape: Tape, ids: Value, *, rows: Sequence[int], width: int, bags: int, name: str = "tables") -> Value:
+    """All tables of a recommendation model in one kernel each way (FBGEMM's table-batched embedding, HugeCTR): the vectors of
+    the ids of one sample and table are summed, and only the rows that were read are updated."""
+    with tape.scope(name):
+        table = tape.parameter("weight", (sum(rows), width))
+        out = tape.new((bags, width), table.dtype)
+        attrs: dict[str, Attr] = {"rows": ids.numel, "cols": width, "vocab": sum(rows), "sparse": True}
+        looked_bytes = ids.numel * width * DTYPE_BYTES[table.dtype]
+        tape.op(
+            "fbgemm.embedding_bag", "embedding", (table, ids), (out,), attrs, flop=ids.numel * width,
+            bytes_read=looked_bytes + ids.num_bytes,
+        )  # fmt: skip
+
+        def backward(g: Value) -> Gradients:
+            gradient = tape.new((ids.numel, width), table.dtype, role="gradient", name=f"{name}.grad")
+            tape.op(
+                "fbgemm.embedding_bag_backward", "embedding", (g, ids), (gradient,), attrs, flop=ids.numel * width,
+                bytes_read=g.num_bytes + 3 * ids.num_bytes, kernels=4, calls=4,
+            )  # fmt: skip
+            return (gradient,)
+
+        return tape.register(out, (table,), backward)
+
+
+def position_table(tape: Tape, *, length: int, width: int, rows: int | None = None, name: str = "positions") -> Value:
+    """A learned position embedding, looked up once for all samples."""
+    ids = tape.input("position_ids", (length,), "int64")
+    return embedding(tape, ids, vocab=rows or length, width=width, name=name)
+
+
+def gather_rows(tape: Tape, x: Value, rows: int, *, function: str = "index_select") -> Value:
+    """Pick or permute rows of a matrix by index; backward adds them back."""
+    width = x.shape[-1]
+    out = tape.new((rows, width), x.dtype)
+    attrs: dict[str, Attr] = {"function": function, "numel": out.numel}
+    tape.op(f"aten.{function}", "index", (x,), (out,), attrs, bytes_read=out.num_bytes + 8.0 * rows)
+
+    def backward(g: Value) -> Gradients:
+        gx = tape.gradient_like(x)
+        tape.op(
+            "aten.index_add_", "index", (g,), (gx,), attrs, flop=g.numel,
+            bytes_read=2 * g.num_bytes, bytes_written=gx.num_bytes + g.num_bytes, kernels=2, calls=2,
+        )  # fmt: skip
+        return (gx,)
+
+    return tape.register(out, (x,), backward)
+
+
+def scatter_rows(tape: Tape, x: Value, rows: int) -> Value:
+    """Add rows into fewer rows by index; backward gathers."""
+    width = x.shape[-1]
+    out = tape.new((rows, width), x.dtype)
+    attrs: dict[str, Attr] = {"function": "index_add", "numel": x.numel}
+    tape.op(
+        "aten.index_add_", "index", (x,), (out,), attrs, flop=x.numel,
+        bytes_read=2 * x.num_bytes, bytes_written=out.num_bytes + x.num_bytes, kernels=2, calls=2,
+    )  # fmt: skip
+
+    def backward(g: Value) -> Gradients:
+        gx = tape.gradient_like(x)
+        tape.op(
+            "aten.index_select",
+            "index",
+            (g,),
+            (gx,),
+            {"function": "index_select", "numel": gx.numel},
+            bytes_read=gx.num_bytes,
+        )
+        return (gx,)
+
+    return tape.register(out, (x,), backward)
+
+
+# Convolution and pooling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """How a convolution moves over its input, one number for each of its dimensions."""
+
+    kernels: tuple[int, ...]
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
+    dilation: int = 1
+    transposed: bool = False
+
+    @classmethod
+    def over(
+        cls, dims: int, kernel_size: int | Sequence[int], *, stride: int | Sequence[int],
+        padding: int | Sequence[int] | None, dilation: int, transposed: bool,
+    ) -> "Window":  # fmt: skip
+        """From numbers that stand for every dimension; padding None: 'same' for a stride of 1."""
+        kernels = _each(kernel_size, dims)
+        pads = tuple(dilation * (k - 1) // 2 for k in kernels) if padding is None else _each(padding, dims)
+        return cls(kernels=kernels, strides=_each(stride, dims), pads=pads, dilation=dilation, transposed=transposed)
+
+    def out_size(self, size: Sequence[int]) -> list[int]:
+        places = zip(size, self.kernels, self.strides, self.pads, strict=True)
+        if self.transposed:
+            return [(s - 1) * st - 2 * p + k for s, k, st, p in places]
+        return [(s + 2 * p - self.dilation * (k - 1) - 1) // st + 1 for s, k, st, p in places]
+
+
+def _each(amount: int | Sequence[int], dims: int) -> tuple[int, ...]:
+    return (amount,) * dims if isinstance(amount, int) else tuple(amount)
+
+
+def conv(
+    tape: Tape,
+    x: Value,
+    channels: int,
+    kernel_size: int | Sequence[int],
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | None = None,
+    dilation: int = 1,
+    groups: int = 1,
+    bias: bool = False,
+    name: str = "conv",
+    transposed: bool = False,
+    trained: bool = True,
+) -> Value:
+    """A convolution of any dimension on (batch, channels, *size), with weights of its own; `trained` False: fixed ones.
+    Padding defaults to 'same' for stride 1."""
+    window = Window.over(
+        len(x.shape) - 2, kernel_size, stride=stride, padding=padding, dilation=dilation, transposed=transposed
+    )
+    with tape.scope(name):
+        in_channels = x.shape[1]
+        first, second = (in_channels, channels // groups) if transposed else (channels, in_channels // groups)
+        weight = tape.parameter("weight", (first, second, *window.kernels), trained=trained)
+        bias_value = tape.parameter("bias", (channels,), trained=trained) if bias else None
+        return _convolve(tape, x, weight, bias_value, channels=channels, window=window, groups=groups)
+
+
+def conv_with(
+    tape: Tape, x: Value, weights: tuple[Value, Value | None], kernel_size: int, *, name: str = "conv"
+) -> Value:
+    """A convolution with a weight and bias that exist already, padded to keep its size."""
+    window = Window.over(len(x.shape) - 2, kernel_size, stride=1, padding=None, dilation=1, transposed=False)
+    with tape.scope(name):
+        return _convolve(tape, x, *weights, channels=weights[0].shape[0], window=window, groups=1)
+
+
+def _convolve(
+    tape: Tape, x: Value, weight: Value, bias: Value | None, *, channels: int, window: Window, groups: int
+) -> Value:
+    batch, in_channels, *size = x.shape
+    out_size = window.out_size(size)
+    operands = _operands(tape, x, weight, bias)
+    x_used, w_used = operands[:2]
+    out = tape.new((batch, channels, *out_size), x_used.dtype)
+    each = math.prod(window.kernels)
+    macs = x.numel * (channels // groups) * each if window.transposed else out.numel * (in_channels // groups) * each
+    dtype = product_dtype(tape, x_used.dtype)
+    sizes: dict[str, Attr] = {
+        "batch": batch, "in_channels": in_channels, "out_channels": channels, "groups": groups,
+        "in_size": _sizes(size), "out_size": _sizes(out_size), "kernel": _sizes(window.kernels),
+        "stride": _sizes(window.strides),
+    }  # fmt: skip
+    if window.transposed:
+        sizes["transposed"] = True
+    if tape.recipe.channels_last:
+        sizes["channels_last"] = True
+
+    def write(direction: str, reads: Sequence[Value], result: Value) -> None:
+        name = "aten.convolution" if direction == "forward" else f"aten.convolution_backward.{direction}"
+        tape.op(name, "conv", reads, (result,), {**sizes, "pass": direction}, flop=2.0 * macs, dtype=dtype)
+
+    write("forward", operands[:2], out)
+    if bias is not None:
+        # cuDNN adds the bias in a kernel of its own.
+        attrs: dict[str, Attr] = {"function": "add", "numel": out.numel, "num_inputs": 2}
+        tape.op("aten.add_", "elementwise", (out, operands[2]), (out,), attrs, flop=out.numel, calls=0)
+
+    def backward(g: Value) -> Gradients:
+        gradients: list[Value | None] = [None] * len(operands)
+        if x_used.needs_gradient:
+            gradients[0] = gx = tape.gradient_like(x_used)
+            write("grad_input", (g, w_used), gx)
+        if w_used.needs_gradient:
+            gradients[1] = gw = tape.gradient_like(w_used)
+            write("grad_weight", (g, x_used), gw)
+        if len(operands) == 3 and operands[2].needs_gradient:
+            gradients[2] = sum_to(tape, g, operands[2])
+        return gradients
+
+    return tape.register(out, tuple(operands), backward)
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    return "x".join(map(str, sizes))
+
+
+def pool(
+    tape: Tape,
+    x: Value,
+    kernel_size: int | Sequence[int],
+    *,
+    stride: int | Sequence[int] | None = None,
+    padding: int = 0,
+    function: str = "max",
+    ceil: bool = False,
+) -> Value:
+    """Max pooling keeps its input and the indices; average pooling its input."""
+    size = x.shape[2:]
+    kernels = [kernel_size] * len(size) if isinstance(kernel_size, int) else list(kernel_size)
+    if stride is None:
+        strides = kernels
+    else:
+        strides = [stride] * len(size) if isinstance(stride, int) else list(stride)
+    extra = [st - 1 if ceil else 0 for st in strides]
+    out_size = [(s + 2 * padding - k + e) // st + 1 for s, k, st, e in zip(size, kernels, strides, extra, strict=True)]
+    out = tape.new((*x.shape[:2], *out_size), x.dtype)
+    writes = (out, tape.new(out.shape, "int64")) if function == "max" else (out,)
+    attrs: dict[str, Attr] = {"function": function, "numel": out.numel, "kernel": _sizes(kernels)}
+    cost = out.numel * math.prod(kernels)
+    tape.op(f"aten.{function}_pool", "pool", (x,), writes, attrs, flop=float(cost))
+
+    def backward(g: Value) -> Gradients:
+        gx = tape.gradient_like(x)
+        # The backward kernels take the saved input for its shape; max pooling reads its indices only.
+        kept = (*writes[1:], x)
+        size_read = g.num_bytes + sum(value.num_bytes for value in writes[1:])
+        tape.op(
+            f"aten.{function}_pool_backward", "pool", (g, *kept), (gx,), attrs, flop=float(cost), bytes_read=size_read
+        )
+        return (gx,)
+
+    return tape.register(out, (x,), backward)
+
+
+def global_pool(tape: Tape, x: Value) -> Value:
+    """The mean over all positions, as adaptive_avg_pool(1) and flatten; backward expands and divides."""
+    rows = x.shape[0] * x.shape[1]
+    mean = reduce_mean(tape, x, rows=rows, cols=x.numel // rows)
+    return tape.view(mean, x.shape[:2])
+
+
+def upsample(tape: Tape, x: Value, factor: int = 2, *, function: str = "nearest") -> Value:
+    out = tape.new((*x.shape[:2], *[size * factor for size in x.shape[2:]]), x.dtype)
+    attrs: dict[str, Attr] = {"function": f"upsample_{function}", "numel": out.numel, "kernel": str(factor)}
+    tape.op(f"aten.upsample_{function}", "pool", (x,), (out,), attrs, flop=float(out.numel))
+
+    def backward(g: Value) -> Gradients:
+        gx = tape.gradient_like(x)
+        tape.op(f"aten.upsample_{function}_backward", "pool", (g,), (gx,), attrs, flop=float(out.numel))
+        return (gx,)
+
+    return tape.register(out, (x,), backward)
+
+
+# Recurrent
+
+
+def rnn(
+    tape: Tape,
+    x: Value,
+    hidden: int,
+    *,
+    layers: int = 1,
+    directions: int = 1,
+    cell: str = "lstm",
+    name: str = "rnn",
+    bias: bool = True,
+) -> Value:
+    """A cuDNN recurrent stack on (length, batch, features): one op, with the gates it keeps for backward."""
+    length, batch, inputs = x.shape
+    gates = {"lstm": 4, "gru": 3, "rnn": 1}[cell]
+    with tape.scope(name):
+        weights = []
+        flop = 0.0
+        width = inputs
+        for layer in range(layers):
+            for direction in range(directions):
+                suffix = f"l{layer}{'_reverse' if direction else ''}"
+                weights.append(tape.parameter(f"weight_ih_{suffix}", (gates * hidden, width)))
+                weights.append(tape.parameter(f"weight_hh_{suffix}", (gates * hidden, hidden)))
+                if bias:
+                    weights.append(tape.parameter(f"bias_ih_{suffix}", (gates * hidden,)))
+                    weights.append(tape.parameter(f"bias_hh_{suffix}", (gates * hidden,)))
+            flop += directions * 2.0 * length * batch * gates * hidden * (width + hidden)
+            width = hidden * directions
+        used = [tape.for_product(weight) for weight in weights]
+        x = tape.for_product(x)
+        out = tape.new((length, batch, hidden * directions), x.dtype)
+        # cuDNN's reserve holds the gates, cell states and the outputs of inner layers.
+        kept = length * batch * hidden * directions * (layers * (gates + (1 if cell == "lstm" else 0)) + layers - 1)
+        reserve = tape.new((kept,), x.dtype)
+        attrs: dict[str, Attr] = {
+            "cell": cell, "batch": batch, "length": length, "inputs": inputs, "hidden": hidden, "layers": layers,
+            "directions": directions,
+        }  # fmt: skip
+        size = sum(weight.num_bytes for weight in used)
+        dtype = product_dtype(tape, x.dtype)
+        # Input products run once per layer, recurrent ones once per time step, each with a pointwise kernel.
+        steps = layers * directions * (1 + 2 * length)
+        tape.op(
+            "aten._cudnn_rnn", "rnn", (x, *used), (out, reserve), attrs, flop=flop, dtype=dtype,
+            bytes_read=x.num_bytes + size + layers * out.num_bytes, kernels=steps,
+        )  # fmt: skip
+
+        def backward(g: Value) -> Gradients:
+            gx = tape.gradient_like(x)
+            given = [tape.gradient_like(weight) for weight in used]
+            tape.op(
+                "aten._cudnn_rnn_backward", "rnn", (g, x, out, reserve, *used), (gx, *given), attrs, flop=2 * flop, dtype=dtype,
+                bytes_read=g.num_bytes + x.num_bytes + out.num_bytes + 2 * reserve.num_bytes + 2 * size,
+                bytes_written=gx.num_bytes + size + reserve.num_bytes, kernels=steps + layers * directions * 3,
+            )  # fmt: skip
+            return (gx, *given)
+
+        return tape.register(out, (x, *used), backward)

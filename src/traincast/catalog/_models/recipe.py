@@ -1,0 +1,239 @@
+"""How a step is run: everything that changes the operations of a model without changing the model."""
+
+from dataclasses import dataclass
+
+from traincast.errors import InvalidInput, UnknownName
+from traincast.spec import MODES, RECOMPUTES
+
+FUSED_ATTENTIONS = ("flash", "flash-1", "flash-2", "flash-3", "cudnn", "efficient")
+"""One kernel that never writes the scores; "flash" leaves its generation to what frameworks choose on a device."""
+ATTENTIONS = ("eager", *FUSED_ATTENTIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """What a number format means for weights, activations, products and the optimizer."""
+
+    weight: str
+    compute: str
+    """What products (matmul, conv, attention) read and write."""
+    product: str
+    """The arithmetic of products: 'tf32' and 'fp8' differ from what is stored."""
+    autocast: bool = False
+    """Weights stay fp32 and are cast before each product; norms, softmax and loss run in fp32."""
+    master: bool = False
+    """The optimizer keeps an fp32 copy of half-precision weights."""
+    gradient: str = "fp32"
+    """What gradients are kept in until the optimizer reads them."""
+
+
+PRECISIONS: dict[str, Precision] = {
+    "fp32": Precision(weight="fp32", compute="fp32", product="fp32"),
+    "tf32": Precision(weight="fp32", compute="fp32", product="tf32"),
+    "fp16-amp": Precision(weight="fp32", compute="fp16", product="fp16", autocast=True),
+    "bf16-amp": Precision(weight="fp32", compute="bf16", product="bf16", autocast=True),
+    "fp16": Precision(weight="fp16", compute="fp16", product="fp16", master=True, gradient="fp16"),
+    "bf16": Precision(weight="bf16", compute="bf16", product="bf16", master=True, gradient="fp32"),
+    "bf16-pure": Precision(weight="bf16", compute="bf16", product="bf16", gradient="bf16"),
+    "fp8": Precision(weight="bf16", compute="bf16", product="fp8", master=True, gradient="fp32"),
+    "fp4": Precision(weight="bf16", compute="bf16", product="fp4", master=True, gradient="fp32"),
+}
+PRECISION_ALIASES = {
+    "amp": "fp16-amp", "mxfp8": "fp8", "nvfp4": "fp4", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16",
+    "bf16-true": "bf16-pure", "bf16-mixed": "bf16-amp",
+}  # fmt: skip
+
+
+def precision_name(text: str) -> str:
+    """The canonical spelling: 'fp16_amp' and 'amp' are 'fp16-amp', 'mxfp8' runs as 'fp8'."""
+    name = text.strip().lower().replace("_", "-")
+    return PRECISION_ALIASES.get(name, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What an optimizer keeps and moves for one parameter, in numbers, not bytes.
+
+    Foreach passes are those of torch.optim: AdamW scales the parameter, blends the first moment, scales the second and adds
+    to it, takes a root into a temporary, scales it, adds epsilon and updates: 12 reads, 8 writes. Fused: p, g, m, v once.
+    """
+
+    states: tuple[str, ...]
+    flop: float
+    passes: int
+    reads: int
+    writes: int
+    fused_reads: int
+    fused_writes: int
+    factored: bool = False
+    """One number for every row and column of a weight instead of one for each of its elements."""
+    state_dtype: str | None = None
+    """What the states are kept in; None: as the master weights. 8-bit states have a scale for each block of 256."""
+    product_iterations: int = 0
+    """Newton-Schulz iterations that orthogonalise the momentum of each matrix, three products each (Jordan 2024)."""
+
+
+STATE_BLOCK = 256
+"""Elements of an 8-bit optimizer state that share a scale (Dettmers et al. 2022)."""
+
+OPTIMIZERS: dict[str, Update] = {
+    "adamw": Update(
+        states=("exp_avg", "exp_avg_sq"), flop=14, passes=8, reads=12, writes=8, fused_reads=4, fused_writes=3
+    ),
+    "adam": Update(
+        states=("exp_avg", "exp_avg_sq"), flop=13, passes=7, reads=11, writes=7, fused_reads=4, fused_writes=3
+    ),
+    "sgd": Update(states=(), flop=2, passes=1, reads=2, writes=1, fused_reads=2, fused_writes=1),
+    "momentum": Update(states=("momentum",), flop=5, passes=3, reads=5, writes=3, fused_reads=3, fused_writes=2),
+    "rmsprop": Update(states=("square_avg",), flop=9, passes=5, reads=8, writes=5, fused_reads=3, fused_writes=2),
+    "adagrad": Update(states=("sum",), flop=9, passes=5, reads=8, writes=5, fused_reads=3, fused_writes=2),
+    "lamb": Update(
+        states=("exp_avg", "exp_avg_sq"), flop=20, passes=11, reads=16, writes=9, fused_reads=7, fused_writes=4
+    ),
+    "adafactor": Update(
+        states=(), flop=16, passes=14, reads=14, writes=8, fused_reads=5, fused_writes=2, factored=True
+    ),
+    # Momentum with a trust ratio: two norms of each layer before its update (You et al. 2017).
+    "lars": Update(states=("momentum",), flop=9, passes=6, reads=9, writes=4, fused_reads=5, fused_writes=2),
+    "lion": Update(states=("exp_avg",), flop=9, passes=5, reads=8, writes=5, fused_reads=3, fused_writes=2),
+    "nadam": Update(
+        states=("exp_avg", "exp_avg_sq"), flop=16, passes=10, reads=14, writes=10, fused_reads=4, fused_writes=3
+    ),
+    "radam": Update(
+        states=("exp_avg", "exp_avg_sq"), flop=16, passes=10, reads=14, writes=9, fused_reads=4, fused_writes=3
+    ),
+    "adamax": Update(
+        states=("exp_avg", "exp_inf"), flop=10, passes=6, reads=10, writes=6, fused_reads=4, fused_writes=3
+    ),
+    "adadelta": Update(
+        states=("square_avg", "acc_delta"), flop=12, passes=8, reads=12, writes=8, fused_reads=4, fused_writes=3
+    ),
+    # States in 8 bits, one fused kernel each (Dettmers et al. 2022); the parameter and its gradient stay as they are.
+    "adamw-8bit": Update(
+        states=("exp_avg", "exp_avg_sq"),
+        flop=20,
+        passes=1,
+        reads=2,
+        writes=1,
+        fused_reads=2,
+        fused_writes=1,
+        state_dtype="int8",
+    ),
+    "lion-8bit": Update(
+        states=("exp_avg",), flop=12, passes=1, reads=2, writes=1, fused_reads=2, fused_writes=1, state_dtype="int8"
+    ),
+    "muon": Update(
+        states=("momentum",), flop=6, passes=4, reads=6, writes=4, fused_reads=4, fused_writes=3, product_iterations=5
+    ),
+}
+IMPLEMENTATIONS = ("foreach", "fused", "loop")
+OPTIMIZER_ALIASES = {
+    "sgd-momentum": "momentum", "nesterov": "momentum", "adam-8bit": "adamw-8bit", "adam8bit": "adamw-8bit",
+    "adamw8bit": "adamw-8bit", "adamw-bnb-8bit": "adamw-8bit", "paged-adamw-8bit": "adamw-8bit", "lion8bit": "lion-8bit",
+    "adamw-torch": "adamw", "adamw-torch-fused": "adamw", "adam(distributed)": "adam", "distributed-fused-adam": "adam",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The settings every builder takes."""
+
+    precision: str = "fp32"
+    mode: str = "training_step"
+    optimizer: str = "adamw"
+    attention: str = "flash"
+    recompute: str = "none"
+    fused: bool = False
+    """Fused kernels as in Megatron-LM: bias+gelu, bias+dropout+add, masked softmax, rotary, norms, gradient accumulation."""
+    fused_softmax: bool = True
+    """Where kernels are fused, the masked softmax is one of them; Megatron's refuses some shapes."""
+    fused_gate: bool | None = None
+    """A gated MLP runs activation and product as one kernel that keeps only its input; None: as `fused`."""
+    fused_loss: bool = False
+    """A language model's loss is one kernel on scores in their own format (flash-attn's), not several on fp32 copies."""
+    fused_sums: bool | None = None
+    """The product that makes a weight's gradient adds it to what is there; None: as `fused`."""
+    dropout: float | None = None
+    """None: what the model was published with."""
+    loss: bool = True
+    """False: the gradient of the outputs is given, and the loss does not run."""
+    accumulate: bool = False
+    """Each new gradient is added to one that is already there: gradient accumulation, or no zero_grad."""
+    implementation: str | None = None
+    """Of the optimizer: foreach, fused or loop; None: fused where kernels are fused, else foreach as torch.optim on a GPU."""
+    master_weights: bool | None = None
+    """None: as the precision says."""
+    gradient_dtype: str | None = None
+    """None: as the precision says."""
+    adapter_rank: int = 0
+    """Low-rank adapters of this rank beside the dense layers named in `adapted` are trained and all other weights are frozen
+    (Hu et al. 2021); 0: everything is trained."""
+    adapted: tuple[str, ...] = ("query", "key", "value", "qkv", "output", "gate", "up", "gate_up", "down")
+    """All dense layers of a block, as Dettmers et al. (2023) advise."""
+    frozen_dtype: str | None = None
+    """What the frozen weights of dense layers are stored in: fp4 with a scale per 64 (QLoRA, Dettmers et al. 2023) or int8;
+    None: as other weights."""
+    channels_last: bool = False
+    """Images are stored with channels last, as half-precision convolutions take them; else each of these turns them round."""
+    inplace: bool = True
+    """Activation functions of convolutional networks overwrite their input, as torchvision writes them."""
+
+    def __post_init__(self) -> None:
+        for kind, name, known in (
+            ("precision", self.precision, PRECISIONS),
+            ("attention", self.attention, ATTENTIONS),
+            ("mode", self.mode, MODES),
+        ):
+            if name not in known:
+                raise UnknownName(kind, name, known)
+        if self.recompute not in RECOMPUTES:
+            raise UnknownName("recomputation", self.recompute, RECOMPUTES)
+        if self.update_name not in (*OPTIMIZERS, "none"):
+            raise UnknownName("optimizer", self.optimizer, (*OPTIMIZERS, *OPTIMIZER_ALIASES, "none"))
+        if self.implementation not in (None, *IMPLEMENTATIONS):
+            raise UnknownName("optimizer implementation", str(self.implementation), IMPLEMENTATIONS)
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise InvalidInput(f"dropout = {self.dropout}; it must be at least 0 and below 1")
+        if self.adapter_rank < 0:
+            raise InvalidInput(f"adapter_rank = {self.adapter_rank}; it must be at least 0")
+        if self.frozen_dtype not in (None, "fp4", "int8"):
+            raise InvalidInput(f"frozen_dtype = {self.frozen_dtype!r}; allowed: fp4, int8")
+        if self.frozen_dtype and not self.adapter_rank:
+            raise InvalidInput(f"frozen_dtype = {self.frozen_dtype!r} needs frozen weights; set adapter_rank")
+        if self.gradient_dtype not in (None, "fp32", "fp16", "bf16"):
+            raise InvalidInput(f"gradient_dtype = {self.gradient_dtype!r}; allowed: fp32, fp16, bf16")
+
+    @property
+    def update_name(self) -> str:
+        name = self.optimizer.strip().lower().replace("_", "-")
+        return OPTIMIZER_ALIASES.get(name, name)
+
+    @property
+    def optimizer_kernels(self) -> str:
+        return self.implementation or ("fused" if self.fused else "foreach")
+
+    @property
+    def gates_once(self) -> bool:
+        return self.fused if self.fused_gate is None else self.fused_gate
+
+    @property
+    def sums_at_once(self) -> bool:
+        return self.fused if self.fused_sums is None else self.fused_sums
+
+    @property
+    def numbers(self) -> Precision:
+        return PRECISIONS[self.precision]
+
+    @property
+    def keeps_master(self) -> bool:
+        return self.numbers.master if self.master_weights is None else self.master_weights
+
+    @property
+    def trains(self) -> bool:
+        return self.mode != "inference"
+
+    def rate(self, published: float) -> float:
+        """The dropout rate to use: none in inference, the user's, or the published one."""
+        if not self.trains:
+            return 0.0
+        return published if self.dropout is None else self.dropout

@@ -1,0 +1,593 @@
+"""Transformer language models and encoders: a shape and a recipe in, the folded graph of one step out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from traincast.catalog._models.attention import Scores, attend
+from traincast.catalog._models.layers import (
+    activation,
+    add,
+    concat,
+    copy,
+    cross_entropy,
+    dropout,
+    embedding,
+    gather_rows,
+    kernel,
+    layer_norm,
+    linear,
+    multiply,
+    pointwise,
+    position_table,
+    product_op,
+    rms_norm,
+    scale,
+    scatter_rows,
+    softmax,
+    split,
+    sum_to,
+    take,
+)
+from traincast.catalog._models.recipe import FUSED_ATTENTIONS, Recipe
+from traincast.catalog._models.tape import Gradients, Tape, Value
+from traincast.errors import InvalidInput
+from traincast.spec import Attr, Graph
+
+NORMS = ("layer_norm", "rms_norm", "none_affine")
+POSITIONS = ("learned", "rotary", "alibi", "none", "sinusoidal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerShape:
+    """A stack of identical transformer layers with its embeddings and head."""
+
+    n_layers: int
+    hidden: int
+    heads: int
+    vocab: int
+    kv_heads: int = 0
+    """0: as many as heads."""
+    head_dim: int = 0
+    """0: hidden / heads."""
+    ffn: int = 0
+    """0: 4 x hidden."""
+    gated: bool = False
+    seq: int = 1024
+    max_positions: int = 0
+    """Rows of a learned position table; 0: seq."""
+    tied: bool = False
+    norm: str = "layer_norm"
+    pre_norm: bool = True
+    norm_bias: bool = True
+    bias: bool = True
+    attention_bias: bool | None = None
+    """Bias of the query, key and value products; None: as `bias`."""
+    output_bias: bool | None = None
+    """Bias of the product after attention; None: as `bias`."""
+    positions: str = "learned"
+    rotary_share: float = 1.0
+    qk_norm: bool = False
+    causal: bool = True
+    activation: str = "gelu"
+    merged_qkv: bool = False
+    """One product makes queries, keys and values."""
+    layout: str = "tn"
+    """"nn" for the Conv1D layers of Hugging Face's GPT-2."""
+    mask: str = "add"
+    """How eager attention masks: "add", "where" or ""."""
+    divide: bool = False
+    parallel_residual: bool = False
+    shared_norm: bool = False
+    """With a parallel residual: attention and MLP read the same norm."""
+    sandwich_norm: bool = False
+    """Norms after attention and MLP as well as before (Gemma 2 and 3)."""
+    embedding_norm: bool = False
+    embedding_scale: bool = False
+    embedding_width: int = 0
+    """Tables narrower than hidden with a projection (ALBERT, ELECTRA, OPT-350m)."""
+    shared_layers: bool = False
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    experts: int = 0
+    experts_per_token: int = 0
+    moe_ffn: int = 0
+    shared_experts: int = 0
+    shared_ffn: int = 0
+    """Width of the shared expert; 0: shared_experts x moe_ffn."""
+    first_dense: int = 0
+    """Dense layers before the first with experts."""
+    moe_every: int = 1
+    expert_bias: bool = False
+    token_types: int = 0
+    pooler: bool = False
+    head: str = "lm"
+    """lm, mlm (transform + decoder), pretraining (mlm + next sentence), squad, classes, none."""
+    num_classes: int = 2
+    head_bias: bool = False
+    windows: tuple[int, ...] = ()
+    """Attention window of consecutive layers, 0 = unlimited; the pattern repeats."""
+    q_rank: int = 0
+    kv_rank: int = 0
+    """Above 0: multi-head latent attention (DeepSeek)."""
+    rope_dim: int = 64
+    value_dim: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("n_layers", "hidden", "heads", "vocab", "seq"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(
+                    f"transformer {name} = {getattr(self, name)}; it must be a whole number of at least 1"
+                )
+        if self.head_dim == 0 and self.hidden % self.heads:
+            raise InvalidInput(f"hidden = {self.hidden} is not a multiple of heads = {self.heads}; give head_dim")
+        if self.kv_heads and self.heads % self.kv_heads:
+            raise InvalidInput(f"heads = {self.heads} is not a multiple of kv_heads = {self.kv_heads}")
+        if self.experts and not 1 <= self.experts_per_token <= self.experts:
+            raise InvalidInput(
+                f"experts_per_token = {self.experts_per_token}; it must be between 1 and experts = {self.experts}"
+            )
+        if self.norm not in NORMS:
+            raise InvalidInput(f"norm = {self.norm!r}; allowed: {', '.join(NORMS)}")
+        if self.positions not in POSITIONS:
+            raise InvalidInput(f"positions = {self.positions!r}; allowed: {', '.join(POSITIONS)}")
+
+    @property
+    def dim(self) -> int:
+        return self.head_dim or self.hidden // self.heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.kv_heads or self.heads
+
+    @property
+    def width(self) -> int:
+        """Of the dense MLP."""
+        return self.ffn or 4 * self.hidden
+
+
+def build_transformer(
+    shape: TransformerShape, recipe: Recipe, *, batch: int, name: str = "transformer", source: str = ""
+) -> Graph:
+    """One step of the model on `batch` sequences of `shape.seq` tokens."""
+    tape = Tape(recipe)
+    hidden, table = embed_tokens(tape, shape, batch)
+    # Behind a frozen table the first layer's adapters still ask for a gradient, and folded layers are all alike.
+    hidden.needs_gradient = recipe.trains
+    hidden = run_stack(tape, shape, hidden)
+    outputs = run_head(tape, shape, hidden, table)
+    return tape.finish(
+        outputs, name=name, batch_size=batch, tokens_per_sample=shape.seq, samples_unit="sequences", source=source
+    )
+
+
+def embed_tokens(tape: Tape, shape: TransformerShape, batch: int) -> tuple[Value, Value]:
+    with tape.scope("embeddings"):
+        ids = tape.input("input_ids", (batch, shape.seq), "int64")
+        width = shape.embedding_width or shape.hidden
+        with tape.scope("tokens"):
+            table = tape.parameter("weight", (shape.vocab, width))
+        hidden = embedding(tape, ids, vocab=shape.vocab, width=width, name="tokens", weight=table)
+        if shape.embedding_scale:
+            hidden = scale(tape, hidden)
+        if shape.token_types:
+            kinds = tape.input("token_type_ids", (batch, shape.seq), "int64")
+            hidden = add(tape, hidden, embedding(tape, kinds, vocab=shape.token_types, width=width, name="token_types"))
+        if shape.positions == "learned":
+            rows = max(shape.max_positions, shape.seq)
+            hidden = add(tape, hidden, position_table(tape, length=shape.seq, width=width, rows=rows))
+        elif shape.positions == "sinusoidal":
+            hidden = add(tape, hidden, tape.buffer("positions", (shape.seq, width), hidden.dtype))
+        if shape.embedding_norm:
+            hidden = normalize(tape, shape, hidden, "norm")
+        hidden = dropout(tape, hidden, tape.recipe.rate(shape.dropout))
+        if width != shape.hidden:
+            hidden = linear(tape, hidden, shape.hidden, name="projection")
+        if tape.numbers.autocast and not shape.pre_norm:
+            hidden = tape.cast(hidden, "fp32")
+    return hidden, table
+
+
+def normalize(tape: Tape, shape: TransformerShape, value: Value, name: str) -> Value:
+    if shape.norm == "rms_norm":
+        return rms_norm(tape, value, name=name, fused=tape.recipe.fused)
+    return layer_norm(tape, value, name=name, affine=shape.norm != "none_affine", bias=shape.norm_bias)
+
+
+def run_stack(tape: Tape, shape: TransformerShape, hidden: Value) -> Value:
+    """All layers: runs of equal ones are folded, patterns of windows and of experts too."""
+    if shape.causal and shape.mask == "add" and tape.recipe.attention == "eager" and not tape.recipe.fused:
+        prepare_mask(tape, hidden.shape[0], shape.seq)
+    tables = rotary_tables(tape, shape) if shape.positions == "rotary" else ()
+    bias = alibi_bias(tape, shape) if shape.positions == "alibi" else None
+    windows = tuple(0 if window >= shape.seq else window for window in shape.windows) or (0,)
+    if len(set(windows)) == 1:
+        windows = windows[:1]
+    period = len(windows)
+    if shape.experts and shape.moe_every > 1:
+        period = max(period, shape.moe_every)
+
+    def layers(first: int, count: int) -> Callable[[Value], Value]:
+        def body(value: Value) -> Value:
+            for index in range(first, first + count):
+                routed = bool(shape.experts) and index >= shape.first_dense and (index + 1) % shape.moe_every == 0
+                value = run_layer(
+                    tape, shape, value, tables=tables, bias=bias, routed=routed, window=windows[index % len(windows)]
+                )
+            return value
+
+        return body
+
+    if shape.shared_layers:
+        with tape.scope("layers"):
+            return tape.repeat(shape.n_layers, hidden, layers(0, 1), shared=True)
+    with tape.scope("layers"):
+        dense = min(shape.first_dense, shape.n_layers) if shape.experts else 0
+        hidden = tape.repeat(dense, hidden, layers(0, 1))
+        left = shape.n_layers - dense
+        hidden = tape.repeat(left // period, hidden, layers(dense, period))
+        for index in range(shape.n_layers - left % period, shape.n_layers):
+            hidden = layers(index, 1)(hidden)
+    return hidden
+
+
+def run_layer(
+    tape: Tape,
+    shape: TransformerShape,
+    value: Value,
+    *,
+    tables: tuple[Value, ...] = (),
+    bias: Value | None = None,
+    routed: bool = False,
+    window: int = 0,
+) -> Value:
+    def body() -> Value:
+        rate = tape.recipe.rate(shape.dropout)
+        residual = value
+        if shape.parallel_residual:
+            normed = normalize(tape, shape, value, "attention_norm")
+            attended = self_attention(tape, shape, normed, tables=tables, bias=bias, window=window)
+            other = normed if shape.shared_norm else normalize(tape, shape, value, "mlp_norm")
+            mixed = mlp(tape, shape, other)
+            return add(tape, add(tape, dropout(tape, mixed, rate), dropout(tape, attended, rate)), residual)
+        normed = normalize(tape, shape, value, "attention_norm") if shape.pre_norm else value
+        attended = self_attention(tape, shape, normed, tables=tables, bias=bias, window=window)
+        if shape.sandwich_norm:
+            attended = normalize(tape, shape, attended, "post_attention_norm")
+        middle = join(tape, attended, residual, rate, name="attention.output")
+        if not shape.pre_norm:
+            middle = normalize(tape, shape, middle, "attention_norm")
+        normed = normalize(tape, shape, middle, "mlp_norm") if shape.pre_norm else middle
+        mixed = experts(tape, shape, normed) if routed else mlp(tape, shape, normed)
+        if shape.sandwich_norm:
+            mixed = normalize(tape, shape, mixed, "post_mlp_norm")
+        out = join(tape, mixed, middle, rate, name="mlp.down")
+        return out if shape.pre_norm else normalize(tape, shape, out, "mlp_norm")
+
+    return tape.checkpoint(body, enabled=tape.recipe.recompute == "full")
+
+
+def join(tape: Tape, branch: Value, residual: Value, rate: float, *, name: str) -> Value:
+    """Dropout and the residual sum; one kernel when fused (the bias of the product before it is inside)."""
+    if not tape.recipe.fused or rate <= 0:
+        return add(tape, residual, dropout(tape, branch, rate))
+    out = tape.new(residual.shape, residual.dtype)
+    mask = tape.new(residual.shape, "bool")
+    attrs: dict[str, Attr] = {"function": "bias_dropout_add", "numel": out.numel, "num_inputs": 2}
+    tape.op("megatron.bias_dropout_add", "elementwise", (branch, residual), (out, mask), attrs, flop=4 * out.numel)
+
+    def backward(g: Value) -> Gradients:
+        return kernel(tape, "dropout_backward", (g, mask), branch), g
+
+    return tape.register(out, (branch, residual), backward)
+
+
+def self_attention(
+    tape: Tape, shape: TransformerShape, x: Value, *, tables: tuple[Value, ...], bias: Value | None, window: int
+) -> Value:
+    batch, seq, _ = x.shape
+    heads, kv_heads, dim = shape.heads, shape.num_kv_heads, shape.dim
+    biased = shape.bias if shape.attention_bias is None else shape.attention_bias
+    output_bias = shape.bias if shape.output_bias is None else shape.output_bias
+    rate = tape.recipe.rate(shape.attention_dropout)
+    with tape.scope("attention"):
+        if shape.kv_rank:
+            return latent_attention(tape, shape, x, tables=tables)
+        if shape.merged_qkv or tape.recipe.fused:
+            wide = linear(tape, x, (heads + 2 * kv_heads) * dim, bias=biased, name="qkv", layout=shape.layout)
+            q, k, v = split(
+                tape, wide, ((batch, seq, heads * dim), (batch, seq, kv_heads * dim), (batch, seq, kv_heads * dim))
+            )
+        else:
+            q = linear(tape, x, heads * dim, bias=biased, name="query", layout=shape.layout)
+            k = linear(tape, x, kv_heads * dim, bias=biased, name="key", layout=shape.layout)
+            v = linear(tape, x, kv_heads * dim, bias=biased, name="value", layout=shape.layout)
+        if shape.qk_norm:
+            q = rms_norm(tape, q, name="query_norm", fused=tape.recipe.fused, width=dim)
+            k = rms_norm(tape, k, name="key_norm", fused=tape.recipe.fused, width=dim)
+        if tables:
+            q = rotate(tape, q, tables, dim=dim, share=shape.rotary_share)
+            k = rotate(tape, k, tables, dim=dim, share=shape.rotary_share)
+        mixed = attend(
+            tape, q, k, v, heads=heads, kv_heads=kv_heads, causal=shape.causal, window=window,
+            scores=Scores(mask=shape.mask, bias=bias, rate=rate, divide=shape.divide),
+        )  # fmt: skip
+        return linear(tape, mixed, shape.hidden, bias=output_bias, name="output", layout=shape.layout)
+
+
+def latent_attention(tape: Tape, shape: TransformerShape, x: Value, *, tables: tuple[Value, ...]) -> Value:
+    """Queries, keys and values through low-rank bottlenecks (DeepSeek-AI 2024), each key with a shared rotary part."""
+    batch, seq, _ = x.shape
+    heads, rope, fused = shape.heads, shape.rope_dim, tape.recipe.fused
+    nope, v_dim = shape.dim, shape.value_dim or shape.dim
+    if shape.q_rank:
+        q = linear(tape, x, shape.q_rank, bias=False, name="query_down")
+        q = rms_norm(tape, q, name="query_norm", fused=fused)
+        q = linear(tape, q, heads * (nope + rope), bias=False, name="query_up")
+    else:
+        q = linear(tape, x, heads * (nope + rope), bias=False, name="query")
+    small = linear(tape, x, shape.kv_rank + rope, bias=False, name="kv_down")
+    latent, k_rope = split(tape, small, ((batch, seq, shape.kv_rank), (batch, seq, rope)))
+    latent = rms_norm(tape, latent, name="kv_norm", fused=fused)
+    kv = linear(tape, latent, heads * (nope + v_dim), bias=False, name="kv_up")
+    k_nope, v = split(tape, kv, ((batch, seq, heads * nope), (batch, seq, heads * v_dim)))
+    q_nope, q_rope = split(tape, q, ((batch, seq, heads * nope), (batch, seq, heads * rope)))
+    q_rope = rotate(tape, q_rope, tables, dim=rope, share=1.0)
+    k_rope = rotate(tape, k_rope, tables, dim=rope, share=1.0)
+    spread = pointwise(
+        tape, "expand", k_rope, shape=(batch, seq, heads * rope), backward=lambda g, out: (sum_to(tape, g, k_rope),)
+    )
+    q = concat(tape, (q_nope, q_rope), (batch, seq, heads * (nope + rope)))
+    k = concat(tape, (k_nope, spread), (batch, seq, heads * (nope + rope)))
+    mixed = attend(
+        tape, q, k, v, heads=heads, kv_heads=heads, causal=shape.causal, value_dim=v_dim,
+        scores=Scores(mask=shape.mask, rate=tape.recipe.rate(shape.attention_dropout)),
+    )  # fmt: skip
+    return linear(tape, mixed, shape.hidden, bias=False, name="output")
+
+
+def prepare_mask(tape: Tape, batch: int, seq: int) -> None:
+    """Hugging Face builds the additive mask once per step: comparisons, logic and a select on all pairs."""
+    mask = tape.new((batch, 1, seq, seq), tape.numbers.compute)
+    attrs: dict[str, Attr] = {"function": "where", "numel": mask.numel, "num_inputs": 3}
+    with tape.scope("mask"):
+        tape.op(
+            "aten.where",
+            "elementwise",
+            (),
+            (mask,),
+            attrs,
+            flop=mask.numel,
+            bytes_read=3.0 * mask.numel,
+            kernels=12,
+            calls=30,
+        )
+
+
+def rotary_tables(tape: Tape, shape: TransformerShape) -> tuple[Value, ...]:
+    """Cosines and sines, computed once per step."""
+    dim = shape.rope_dim if shape.kv_rank else max(2, int(shape.dim * shape.rotary_share))
+    with tape.scope("rotary"):
+        angles = tape.new((shape.seq, dim), "fp32")
+        frequencies = tape.buffer("inv_freq", (dim // 2,))
+        attrs: dict[str, Attr] = {"batch": 1, "m": shape.seq, "n": dim // 2, "k": 1, "layout": "nn"}
+        half = tape.new((shape.seq, dim // 2), "fp32")
+        tape.op("aten.bmm", "matmul", (frequencies,), (half,), attrs, flop=2.0 * half.numel, calls=4)
+        tape.op("aten.cat", "copy", (half, half), (angles,), {"function": "cat", "numel": angles.numel})
+        cos = pointwise(tape, "cos", angles)
+        sin = pointwise(tape, "sin", angles)
+        if not tape.recipe.fused:
+            cos, sin = pointwise(tape, "mul", cos), pointwise(tape, "mul", sin)
+        dtype = "fp32" if tape.numbers.autocast else tape.numbers.compute
+        return tape.cast(cos, dtype), tape.cast(sin, dtype)
+
+
+def rotate(tape: Tape, x: Value, tables: tuple[Value, ...], *, dim: int, share: float) -> Value:
+    """Rotary positions (Su 2021): five kernels each way as Hugging Face writes it, one when fused."""
+    cos, sin = tables
+    if tape.recipe.fused:
+
+        def fused_backward(g: Value, out: Value) -> Gradients:
+            return (kernel(tape, "rotary_backward", (g, cos, sin), x),)
+
+        return tape.register(_rotated_once(tape, x, cos, sin), (x,), lambda g: fused_backward(g, g))
+    if share < 1:
+        turned_width = max(2, int(dim * share)) * (x.shape[-1] // dim)
+        turned = take(tape, x, (*x.shape[:-1], turned_width))
+        passed = take(tape, x, (*x.shape[:-1], x.shape[-1] - turned_width))
+        return concat(tape, (_turn(tape, turned, cos, sin), passed), x.shape)
+    return _turn(tape, x, cos, sin)
+
+
+def _rotated_once(tape: Tape, x: Value, cos: Value, sin: Value) -> Value:
+    out = tape.new(x.shape, x.dtype)
+    attrs: dict[str, Attr] = {"function": "rotary", "numel": x.numel, "num_inputs": 3}
+    tape.op("fused.rotary", "elementwise", (x, cos, sin), (out,), attrs, flop=3 * x.numel)
+    return out
+
+
+def _turn(tape: Tape, x: Value, cos: Value, sin: Value) -> Value:
+    straight = multiply(tape, x, cos)
+    half = (*x.shape[:-1], x.shape[-1] // 2)
+    upper, lower = take(tape, x, half), take(tape, x, half)
+    negated = scale(tape, lower, "neg")
+    return add(tape, straight, multiply(tape, concat(tape, (negated, upper), x.shape), sin))
+
+
+def alibi_bias(tape: Tape, shape: TransformerShape) -> Value | None:
+    """Linear position biases; flash kernels take the slopes and compute them inside."""
+    if tape.recipe.attention in FUSED_ATTENTIONS:
+        return None
+    return tape.buffer("alibi", (1, shape.heads, 1, shape.seq), tape.numbers.compute)
+
+
+def mlp(tape: Tape, shape: TransformerShape, x: Value, *, width: int = 0, name: str = "mlp") -> Value:
+    width = width or shape.width
+    with tape.scope(name):
+        if shape.gated:
+            if tape.recipe.fused:
+                both = linear(tape, x, 2 * width, bias=shape.bias, name="gate_up")
+                if tape.recipe.gates_once:
+                    inner = gate_fused(tape, both, width)
+                else:
+                    halves = (*both.shape[:-1], width)
+                    gate, up = split(tape, both, (halves, halves))
+                    inner = multiply(tape, activation(tape, shape.activation, gate), up)
+            else:
+                gate = activation(tape, shape.activation, linear(tape, x, width, bias=shape.bias, name="gate"))
+                inner = multiply(tape, gate, linear(tape, x, width, bias=shape.bias, name="up"))
+        elif tape.recipe.fused:
+            inner = activation(tape, "gelu", linear(tape, x, width, bias=shape.bias, name="up", layout=shape.layout))
+        else:
+            inner = linear(tape, x, width, bias=shape.bias, name="up", layout=shape.layout)
+            inner = activation(tape, shape.activation, inner)
+        return linear(tape, inner, shape.hidden, bias=shape.bias, name="down", layout=shape.layout)
+
+
+def gate_fused(tape: Tape, both: Value, width: int) -> Value:
+    """Swish of one half times the other in one kernel, keeping only its input."""
+    out = tape.new((*both.shape[:-1], width), both.dtype)
+    attrs: dict[str, Attr] = {"function": "swiglu", "numel": out.numel, "num_inputs": 2}
+    tape.op("fused.swiglu", "elementwise", (both,), (out,), attrs, flop=6 * out.numel)
+    return tape.register(out, (both,), lambda g: (kernel(tape, "swiglu_backward", (g, both), both),))
+
+
+def experts(tape: Tape, shape: TransformerShape, x: Value) -> Value:
+    """Routed experts as permute, grouped products, unpermute; tokens are spread evenly."""
+    tape.assume("every expert gets an equal share of the tokens unless the plan has an imbalance or a capacity")
+    batch, seq, hidden = x.shape
+    tokens, top = batch * seq, shape.experts_per_token
+    rows = tokens * top
+    width = shape.moe_ffn or shape.width
+    with tape.scope("moe"):
+        flat = tape.view(x, (tokens, hidden))
+        logits = linear(tape, flat, shape.experts, bias=shape.expert_bias, name="router")
+        scores = softmax(tape, tape.cast(logits, "fp32"), fused=tape.recipe.fused)
+        chosen = top_k(tape, scores, top)
+        permuted = gather_rows(tape, flat, rows)
+        with tape.scope("experts"):
+            mixed = expert_mlp(tape, shape, permuted, width)
+        weighted = multiply(tape, mixed, tape.cast(chosen, mixed.dtype))
+        out = tape.view(scatter_rows(tape, weighted, tokens), x.shape)
+    if shape.shared_experts or shape.shared_ffn:
+        shared = mlp(tape, shape, x, width=shape.shared_ffn or shape.shared_experts * width, name="shared_expert")
+        out = add(tape, out, shared)
+    return out
+
+
+def expert_mlp(tape: Tape, shape: TransformerShape, x: Value, width: int) -> Value:
+    """What all experts do to the tokens sent to them."""
+    rows, hidden = x.shape
+    if not shape.gated:
+        inner = activation(tape, shape.activation, grouped(tape, x, shape, width, rows=rows, name="up"))
+        return grouped(tape, inner, shape, hidden, rows=rows, name="down")
+    inner = grouped(tape, x, shape, 2 * width, rows=rows, name="gate_up")
+    if tape.recipe.fused:
+        inner = gate_fused(tape, inner, width)
+    else:
+        gate, up = split(tape, inner, ((rows, width), (rows, width)))
+        inner = multiply(tape, activation(tape, shape.activation, gate), up)
+    return grouped(tape, inner, shape, hidden, rows=rows, name="down")
+
+
+def top_k(tape: Tape, scores: Value, top: int) -> Value:
+    """The best experts of every token and their scores; the ids are then sorted into groups."""
+    rows, cols = scores.shape
+    out = tape.new((rows, top), scores.dtype)
+    ids = tape.new((rows, top), "int64")
+    attrs: dict[str, Attr] = {"rows": rows, "cols": cols}
+    tape.op("aten.topk", "sort", (scores,), (out, ids), attrs, flop=scores.numel, kernels=2)
+    order = tape.new((rows * top,), "int64")
+    tape.op("aten.sort", "sort", (ids,), (order,), {"rows": 1, "cols": rows * top}, flop=rows * top, kernels=4, calls=4)
+
+    def backward(g: Value) -> Gradients:
+        gx = tape.gradient_like(scores)
+        tape.op(
+            "aten.scatter", "index", (g, ids), (gx,), {"function": "scatter", "numel": gx.numel}, kernels=2, calls=2
+        )
+        return (gx,)
+
+    return tape.register(out, (scores,), backward)
+
+
+def grouped(tape: Tape, x: Value, shape: TransformerShape, features: int, *, rows: int, name: str) -> Value:
+    """One product per expert in one launch; with fewer rows than experts only that many work."""
+    width = x.shape[-1]
+    active = min(shape.experts, rows)
+    each = -(-rows // active)
+    with tape.scope(name):
+        weight = tape.parameter("weight", (shape.experts, features, width))
+        bias = tape.parameter("bias", (shape.experts, features)) if shape.expert_bias else None
+        x, used = tape.for_product(x), tape.for_product(weight)
+        out = tape.new((rows, features), x.dtype)
+        product_op(
+            tape, "aten._grouped_mm", (x, used), out, batch=active, m=each, n=features, k=width, layout="tn", calls=2
+        )
+
+        def backward(g: Value) -> Gradients:
+            gx, gw = tape.gradient_like(x), tape.gradient_like(used)
+            product_op(
+                tape, "aten._grouped_mm", (g, x), gw, batch=active, m=features, n=width, k=each, layout="nt", calls=2
+            )
+            product_op(
+                tape, "aten._grouped_mm", (g, used), gx, batch=active, m=each, n=width, k=features, layout="nn", calls=2
+            )
+            return gx, gw
+
+        tape.register(out, (x, used), backward)
+        if bias is None:
+            return out
+        spread = gather_rows(tape, tape.for_product(bias), rows)
+        return add(tape, out, spread)
+
+
+def run_head(tape: Tape, shape: TransformerShape, hidden: Value, table: Value) -> list[Value]:
+    """The final norm, the head of the task and its loss (in training)."""
+    with tape.scope("head"):
+        if shape.pre_norm:
+            hidden = normalize(tape, shape, hidden, "norm")
+        outputs = _answer_task(tape, shape, hidden, table)
+    if not (tape.recipe.trains and tape.recipe.loss) or shape.head == "none":
+        return outputs
+    in_place = tape.recipe.fused and shape.head == "lm"
+    fused = tape.recipe.fused_loss and shape.head == "lm"
+    losses = [cross_entropy(tape, value, in_place=in_place, fused=fused) for value in outputs]
+    total = losses[0]
+    for loss in losses[1:]:
+        total = add(tape, total, loss)
+    return [total]
+
+
+def _answer_task(tape: Tape, shape: TransformerShape, hidden: Value, table: Value) -> list[Value]:
+    """What the head of each task makes of the last hidden states."""
+    batch = hidden.shape[0]
+    first: Value | None = None
+    if shape.pooler:
+        first = take(tape, hidden, (batch, shape.hidden))
+        first = activation(tape, "tanh", linear(tape, first, shape.hidden, name="pooler"))
+    outputs = []
+    if shape.head in ("lm", "mlm", "pretraining"):
+        outputs.append(_predict_tokens(tape, shape, hidden, table))
+    if shape.head == "pretraining" and first is not None:
+        outputs.append(linear(tape, first, 2, name="next_sentence"))
+    if shape.head == "squad":
+        both = linear(tape, hidden, 2, name="span")
+        outputs += [copy(tape, part) for part in split(tape, both, ((batch, shape.seq), (batch, shape.seq)))]
+    if shape.head == "classes":
+        first = first if first is not None else take(tape, hidden, (batch, shape.hidden))
+        first = dropout(tape, first, tape.recipe.rate(shape.dropout))
+        outputs.append(linear(tape, first, shape.num_classes, name="classifier"))
+    if shape.head == "none":
+        outputs.append(hidden)
+    return outputs
+
+
+def _predict_tokens(tape: Tape, shape: TransformerShape, hidden: Value, table: Value) -> Value:
+    width = shape.embedding_width or shape.hidden
+    if shape.head != "lm":
+        hidden = activation(tape, shape.activation, linear(tape, hidden, width, name="transform"))
+        hidden = layer_norm(tape, hidden, name="transform_norm")
+    elif width != shape.hidden:
+        hidden = linear(tape, hidden, width, name="projection", bias=False)
+    biased = shape.head_bias or shape.head != "lm"
+    shared = table if shape.tied else None
+    return linear(tape, hidden, shape.vocab, bias=biased, name="decoder", weight=shared)

@@ -1,0 +1,398 @@
+"""Names of machines, or a device and a few numbers, to clusters with links and prices."""
+
+import dataclasses
+import functools
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from traincast.catalog._devices import device as find_device
+from traincast.catalog._devices import device_entry
+from traincast.catalog._links import LinkLike, bundle, link, make_link
+from traincast.catalog._names import load_facts
+from traincast.errors import InvalidInput, UnknownName, did_you_mean
+from traincast.files import decode, read_json, read_toml
+from traincast.spec import Cluster, Device, Domain, Link, NodeGroup
+
+Price = float | None | Literal["catalogue"]
+DomainLike = Domain | Mapping[str, Any]
+
+_GROUP_KEYS = ("node", "device", "num_nodes", "devices_per_node", "intra", "inter", "usd_per_hour", "speed", "domains")
+_CLUSTER_KEYS = ("name", "groups", "price_date", "price_source")
+# The keywords of `cluster` are shorter than the fields of the nouns; both are allowed in files.
+_SHORT_KEYS = {"nodes": "num_nodes", "price": "usd_per_hour"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeType:
+    """A machine that can be rented or bought: a cloud instance, a TPU slice, a known system."""
+
+    name: str
+    provider: str
+    instance: str
+    kind: str
+    device: Device
+    devices_per_node: int
+    intra: Link
+    inter: Link
+    """All ports of the node together."""
+    domains: tuple[Domain, ...]
+    """Links that join more than one host, or fewer devices than it has."""
+    network_source: str
+    network_confidence: str
+    num_vcpu: int | None = None
+    ram_bytes: float | None = None
+    usd_per_hour: float | None = None
+    """On demand, of the whole node."""
+    price_region: str = ""
+    price_date: str = ""
+    price_source: str = ""
+    price_confidence: str = ""
+    confidence: str = ""
+    notes: str = ""
+    corrected: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A price with where and when it was asked."""
+
+    usd_per_hour: float | None = None
+    date: str = ""
+    source: str = ""
+
+
+def node(name: str) -> NodeType:
+    """A machine by name or any known spelling: 'aws-p4d.24xlarge', 'p4d.24xlarge', 'dgx-h100'."""
+    return _build(load_facts("node").find(name))
+
+
+def nodes() -> tuple[NodeType, ...]:
+    return tuple(_build(name) for name in load_facts("node").entries)
+
+
+def cluster(
+    machine: str | None = None,
+    *,
+    device: str | Device | None = None,
+    nodes: int = 1,
+    devices_per_node: int | None = None,
+    intra: LinkLike | None = None,
+    inter: LinkLike | None = None,
+    price: Price = "catalogue",
+    speed: float = 1.0,
+    domains: Sequence[DomainLike] | None = None,
+    name: str | None = None,
+) -> Cluster:
+    """Equal nodes: of a known machine (`cluster("aws-p4d.24xlarge", nodes=2)`) or around a device.
+
+    What is left out comes from the machine, or from the node in which the device is most often found. `price` is
+    that of one whole node in USD per hour; "catalogue" looks it up and None leaves it unknown. `domains` are levels beside
+    the host and the cluster, such as Domain(num_devices=72, link=...) for hosts that share an NVLink rack.
+    """
+    group, offer = _make_group(
+        machine,
+        device=device,
+        num_nodes=nodes,
+        devices_per_node=devices_per_node,
+        intra=intra,
+        inter=inter,
+        price=price,
+        speed=speed,
+        domains=domains,
+    )
+    title = name or f"{group.num_nodes} x {machine or f'{group.devices_per_node} {group.device.name}'}"
+    return Cluster(name=title, groups=(group,), price_date=offer.date, price_source=offer.source)
+
+
+def cluster_from(data: Mapping[str, Any], *, where: str = "cluster") -> Cluster:
+    """A cluster from plain data: one group, or several under `groups`; each names a machine or a device."""
+    if not isinstance(data, Mapping):
+        raise InvalidInput(f"{where} must be a table, not {data!r}")
+    if "groups" not in data:
+        data = {
+            **{key: value for key, value in data.items() if key in _CLUSTER_KEYS},
+            "groups": [{key: value for key, value in data.items() if key not in _CLUSTER_KEYS}],
+        }
+    _check_keys(data, _CLUSTER_KEYS, where)
+    listed = data["groups"]
+    if not isinstance(listed, (list, tuple)) or not listed:
+        raise InvalidInput(f"{where}.groups must be a list with at least one group of nodes")
+    made = [_group_from(group, where=f"{where}.groups[{index}]") for index, group in enumerate(listed)]
+    offers = [offer for _, offer in made]
+    texts = {key: _text(data, key, where) for key in ("name", "price_date", "price_source")}
+    groups = tuple(group for group, _ in made)
+    return Cluster(
+        name=texts["name"] or " + ".join(f"{g.num_nodes} x {g.devices_per_node} {g.device.name}" for g in groups),
+        groups=groups,
+        price_date=texts["price_date"] or min((offer.date for offer in offers if offer.date), default=""),
+        price_source=texts["price_source"] or "; ".join(dict.fromkeys(o.source for o in offers if o.source)),
+    )
+
+
+def read_cluster(path: str | os.PathLike[str]) -> Cluster:
+    """A cluster from a TOML or JSON file, at its top or under the key `cluster`."""
+    data = read_json(path) if Path(path).suffix == ".json" else read_toml(path)
+    inner = data.get("cluster", data) if isinstance(data, Mapping) else data
+    return cluster_from(inner, where=f"{path}: cluster")
+
+
+def find_offer(device: Device, *, devices_per_node: int) -> Offer:
+    """The middle price of catalogue nodes with this device: of the same size, else by device from the nearest size."""
+    return _find_offer(device.name, devices_per_node)
+
+
+@functools.cache
+def _find_offer(device_name: str, devices_per_node: int) -> Offer:
+    priced = [
+        (name, entry)
+        for name, entry in load_facts("node").entries.items()
+        if entry["device"] == device_name and "usd_per_hour" in entry
+    ]
+    if not priced:
+        return Offer()
+    nearest = min(
+        {entry["devices_per_node"] for _, entry in priced}, key=lambda size: _distance(size, devices_per_node)
+    )
+    chosen = [(name, entry) for name, entry in priced if entry["devices_per_node"] == nearest]
+    middle = statistics.median(entry["usd_per_hour"] for _, entry in chosen)
+    scaled = "" if nearest == devices_per_node else f", scaled from {nearest} to {devices_per_node} devices"
+    names = ", ".join(name for name, _ in chosen)
+    return Offer(
+        usd_per_hour=middle * devices_per_node / nearest,
+        date=min(entry["price_date"] for _, entry in chosen),
+        source=f"{'median ' if len(chosen) > 1 else ''}on-demand price of {names}{scaled}",
+    )
+
+
+def _distance(size: int, wanted: int) -> tuple[float, int]:
+    return max(size, wanted) / min(size, wanted), size
+
+
+def _make_group(
+    machine: str | None,
+    *,
+    device: str | Device | None,
+    num_nodes: int,
+    devices_per_node: int | None,
+    intra: LinkLike | None,
+    inter: LinkLike | None,
+    price: Price,
+    speed: float,
+    domains: Sequence[DomainLike] | None = None,
+) -> tuple[NodeGroup, Offer]:
+    if machine is not None and device is not None:
+        raise InvalidInput(f"give the machine {machine!r} or a device, not both; a machine has its own devices")
+    if machine is None and device is None:
+        raise InvalidInput("give a machine such as 'aws-p4d.24xlarge' or a device such as 'h100'")
+    _check_count("nodes", num_nodes)
+    if devices_per_node is not None:
+        _check_count("devices_per_node", devices_per_node)
+    made = _of_machine(machine, devices_per_node) if machine is not None else None
+    if made is None:
+        made = _of_device(find_device(device if device is not None else str(machine)), devices_per_node)
+    chip, count, usual_intra, usual_inter, usual_domains, offer = made
+    if price != "catalogue":
+        offer = Offer(usd_per_hour=_check_price(price), source="given" if price is not None else "")
+    group = NodeGroup(
+        device=chip,
+        num_nodes=num_nodes,
+        devices_per_node=count,
+        intra=usual_intra if intra is None else make_link(intra, like=usual_intra, where="intra"),
+        inter=usual_inter if inter is None else make_link(inter, like=usual_inter, where="inter"),
+        usd_per_hour=offer.usd_per_hour,
+        speed=speed,
+        domains=usual_domains if domains is None else read_domains(domains, like=usual_intra, where="domains"),
+    )
+    return group, offer
+
+
+def read_domains(given: Sequence[DomainLike], *, like: Link, where: str) -> tuple[Domain, ...]:
+    """Domains as values or as tables with `num_devices` and a `link` in any way of naming one."""
+    if not isinstance(given, (list, tuple)):
+        raise InvalidInput(f"{where} must be a list of tables with num_devices and link, not {given!r}")
+    made: list[Domain] = []
+    for index, each in enumerate(given):
+        at = f"{where}[{index}]"
+        if isinstance(each, Domain):
+            made.append(each)
+            continue
+        if not isinstance(each, Mapping):
+            raise InvalidInput(f"{at} must be a table with num_devices and link, not {each!r}")
+        _check_keys(each, ("num_devices", "link"), at)
+        _check_count(f"{at}.num_devices", each.get("num_devices"))
+        made.append(
+            Domain(
+                num_devices=each["num_devices"], link=make_link(each.get("link", like), like=like, where=f"{at}.link")
+            )
+        )
+    return tuple(made)
+
+
+_Parts = tuple[Device, int, Link, Link, tuple[Domain, ...], Offer]
+
+
+def _of_machine(name: str, devices_per_node: int | None) -> _Parts | None:
+    """The parts of a known machine; None where the name is that of a device."""
+    facts = load_facts("node")
+    if isinstance(name, str) and facts.get(name) is None:
+        chips = load_facts("device")
+        if chips.get(name) is not None:
+            return None
+        raise UnknownName("machine", name, facts.entries, also=(*facts.aliases(), *chips.entries, *chips.aliases()))
+    found = node(name)
+    if devices_per_node is not None and devices_per_node > found.devices_per_node:
+        raise InvalidInput(
+            f"devices_per_node is {devices_per_node}; {found.name} has {found.devices_per_node}, so ask for at most that"
+        )
+    offer = Offer(usd_per_hour=found.usd_per_hour, date=found.price_date, source=found.price_source)
+    count = devices_per_node or found.devices_per_node
+    # A host of which a job uses only some devices leaves its domain as it is.
+    domains = tuple(each for each in found.domains if each.num_devices % count == 0 or count % each.num_devices == 0)
+    return found.device, count, found.intra, found.inter, domains, offer
+
+
+def _of_device(chip: Device, devices_per_node: int | None) -> _Parts:
+    """The parts of the node in which a device is most often found, scaled to the number of devices asked for."""
+    facts = load_facts("device")
+    if facts.get(chip.name) is None:
+        raise InvalidInput(
+            f"device {chip.name!r} is not in the catalogue, so its typical node is not known; "
+            "give it the name of a similar device, or build the NodeGroup with both links"
+        )
+    typical = device_entry(chip.name).typical_node
+    count = devices_per_node or typical.devices_per_node
+    # Ports go with devices: half a node of eight devices and eight ports has four, a slice of 32 hosts those of all hosts.
+    most_hosts = max(1.0, (typical.domain or 0) / typical.devices_per_node)
+    num_ports = max(1, round(typical.num_ports * min(most_hosts, count / typical.devices_per_node)))
+    usual_intra, usual_inter = link(typical.intra), bundle(link(typical.inter), num_ports=num_ports)
+    # Hosts of the usual size share the links that reach beyond them; a larger "node" is a whole slice or rack by itself.
+    shares = typical.domain is not None and count <= typical.devices_per_node and typical.domain % count == 0
+    domains = (Domain(num_devices=typical.domain, link=usual_intra),) if shares and typical.domain else ()
+    return chip, count, usual_intra, usual_inter, domains, find_offer(chip, devices_per_node=count)
+
+
+def _group_from(data: Any, *, where: str) -> tuple[NodeGroup, Offer]:
+    if not isinstance(data, Mapping):
+        raise InvalidInput(f"{where} must be a table, not {data!r}")
+    for short, long in _SHORT_KEYS.items():
+        if short in data and long in data:
+            raise InvalidInput(f"{where} has both {short} and {long}, which mean the same; keep one")
+    group: dict[str, Any] = {_SHORT_KEYS.get(str(key), str(key)): value for key, value in data.items()}
+    _check_keys(group, _GROUP_KEYS, where)
+    chip = group.get("device")
+    if isinstance(chip, Mapping):
+        chip = decode(Device, chip, where=f"{where}.device")
+        known = load_facts("device").get(chip.name) is not None
+        if not known and not {"devices_per_node", "intra", "inter"} <= set(group):
+            raise InvalidInput(
+                f"{where}: for its own device {chip.name!r} it must give devices_per_node, intra and inter"
+            )
+        if not known:
+            return _own_group(chip, group, where)
+    elif chip is not None and not isinstance(chip, (str, Device)):
+        raise InvalidInput(f"{where}.device must be a name or a table, not {chip!r}")
+    try:
+        return _make_group(
+            group.get("node"),
+            device=chip,
+            num_nodes=group.get("num_nodes", 1),
+            devices_per_node=group.get("devices_per_node"),
+            intra=group.get("intra"),
+            inter=group.get("inter"),
+            price=group.get("usd_per_hour", "catalogue"),
+            speed=_check_number("speed", group.get("speed", 1.0)),
+            domains=group.get("domains"),
+        )
+    except UnknownName:
+        raise
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}: {error}") from error
+
+
+def _own_group(chip: Device, group: Mapping[str, Any], where: str) -> tuple[NodeGroup, Offer]:
+    price = group.get("usd_per_hour")
+    _check_count(f"{where}.num_nodes", group.get("num_nodes", 1))
+    _check_count(f"{where}.devices_per_node", group["devices_per_node"])
+    intra = make_link(group["intra"], like=link("pcie4-x16"), where=f"{where}.intra")
+    made = NodeGroup(
+        device=chip,
+        num_nodes=group.get("num_nodes", 1),
+        devices_per_node=group["devices_per_node"],
+        intra=intra,
+        domains=read_domains(group.get("domains", ()), like=intra, where=f"{where}.domains"),
+        inter=make_link(group["inter"], like=link("ethernet-10g"), where=f"{where}.inter"),
+        usd_per_hour=_check_price(price),
+        speed=_check_number("speed", group.get("speed", 1.0)),
+    )
+    return made, Offer(usd_per_hour=made.usd_per_hour, source="given" if price is not None else "")
+
+
+def _check_keys(data: Mapping[str, Any], allowed: tuple[str, ...], where: str) -> None:
+    for key in data:
+        if key not in allowed:
+            raise InvalidInput(
+                f"{where} has the unknown key {key!r}; allowed: {', '.join(allowed)}{did_you_mean(str(key), allowed)}"
+            )
+
+
+def _check_count(what: str, count: Any) -> None:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise InvalidInput(f"{what} is {count!r}; it must be a whole number of at least 1")
+
+
+def _check_number(what: str, amount: Any) -> float:
+    if not isinstance(amount, (int, float)) or isinstance(amount, bool):
+        raise InvalidInput(f"{what} is {amount!r}; it must be a number")
+    return float(amount)
+
+
+def _check_price(price: Any) -> float | None:
+    return None if price is None else _check_number("price", price)
+
+
+def _text(data: Mapping[str, Any], key: str, where: str) -> str:
+    value = data.get(key, "")
+    if not isinstance(value, str):
+        raise InvalidInput(f"{where}.{key} must be a text, not {value!r}")
+    return value
+
+
+@functools.cache
+def _build(name: str) -> NodeType:
+    table = load_facts("node")
+    facts = table.entries[name]
+    chip = find_device(facts["device"])
+    # A single device has no peer: its slot stands in for the link, so that a node is always complete.
+    intra = facts.get("intra") or device_entry(chip.name).typical_node.intra
+    port = link(facts["inter"])
+    num_ports = max(1, round(facts["inter_bytes_per_s"] / port.bytes_per_s))
+    inter = dataclasses.replace(bundle(port, num_ports=num_ports), bytes_per_s=facts["inter_bytes_per_s"])
+    return NodeType(
+        name=name,
+        provider=facts["provider"],
+        instance=facts["instance"],
+        kind=facts["kind"],
+        device=chip,
+        devices_per_node=facts["devices_per_node"],
+        intra=link(intra),
+        inter=inter,
+        domains=read_domains(facts.get("domains", ()), like=link(intra), where=f"machine {name}"),
+        network_source=table.sources[facts["network_source"]],
+        network_confidence=facts["network_confidence"],
+        price_source=table.sources.get(facts.get("price_source", ""), ""),
+        aliases=tuple(facts.get("aliases", ())),
+        num_vcpu=facts.get("num_vcpu"),
+        ram_bytes=facts.get("ram_bytes"),
+        usd_per_hour=facts.get("usd_per_hour"),
+        price_region=facts.get("price_region", ""),
+        price_date=facts.get("price_date", ""),
+        price_confidence=facts.get("price_confidence", ""),
+        confidence=facts["confidence"],
+        notes=facts.get("notes", ""),
+        corrected=facts.get("corrected", ""),
+    )

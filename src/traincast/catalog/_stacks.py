@@ -1,0 +1,143 @@
+"""Stack documents to stacks: each found by its name or by any spelling that tables and command lines use for it."""
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from traincast.errors import InvalidInput, UnknownName
+from traincast.files import decode, read_toml
+from traincast.registry import Registry
+from traincast.spec import PLAIN, Stack
+
+DOCUMENTS = Path(__file__).parent / "data" / "stacks"
+SECTIONS = ("plan", "recipe", "memory", "logs")
+_WORDS = ("recompute_words", "precision_words", "transformer_precision_words", "sharded_precision_words",
+          "precision_settings")  # fmt: skip
+
+
+class _Documents(Mapping[str, Stack]):
+    """The stacks that ship, each read when it is first asked for."""
+
+    def __getitem__(self, name: str) -> Stack:
+        if name not in stack_names():
+            raise KeyError(name)
+        return _load(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(stack_names())
+
+    def __len__(self) -> int:
+        return len(stack_names())
+
+
+STACKS: Registry[Stack] = Registry(kind="stack", entries=_Documents())
+"""A stack by its name; another package adds one through the entry-point group `traincast.stacks`."""
+
+
+def stack(name: str | Stack) -> Stack:
+    """A stack by name or by any spelling of it: 'nanotron', 'Megatron-Core', 'torchtitan 0.2'."""
+    if isinstance(name, Stack):
+        return name
+    found = find_stack(name)
+    return found if found is not None else STACKS.find(name)
+
+
+def find_stack(spelling: str) -> Stack | None:
+    """The stack that a spelling means; None where no document knows it. Of several the most particular is meant."""
+    if not isinstance(spelling, str):
+        raise InvalidInput(f"the name of a stack must be a text, not {spelling!r}")
+    plain = _plain(spelling)
+    if plain in stack_names():
+        return _load(plain)
+    known = _spellings()
+    if plain in known:
+        return _load(known[plain])
+    within = [alias for alias in known if _stands_in(alias, plain)]
+    return _load(known[max(within, key=len)]) if within else None
+
+
+def name_stack(spelling: str) -> str | None:
+    """The name of the stack that a spelling is, in any capitals and version; None for what only contains a known one."""
+    plain = re.sub(r"[ =@-]+v?\d[\w.+-]*$", "", _plain(spelling))
+    return _spellings().get(plain)
+
+
+def stacks() -> tuple[Stack, ...]:
+    return tuple(_load(name) for name in stack_names())
+
+
+@functools.cache
+def stack_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in DOCUMENTS.glob("*.toml")))
+
+
+def read_stack(path: Path, *, name: str | None = None) -> Stack:
+    """A stack from a document of its own; what it does not say is as in the stack that it is like."""
+    data = read_toml(path)
+    parent = data.get("like", "")
+    table = _merge(_document(parent) if parent else {}, data)
+    table.setdefault("title", name or path.stem)
+    costs = table.pop("costs", {})
+    if not isinstance(costs, Mapping):
+        raise InvalidInput(f"{path}: costs must be a table of constants")
+    for section in SECTIONS:
+        for key in _WORDS:
+            words = table.get(section, {}).get(key) if isinstance(table.get(section, {}), Mapping) else None
+            if isinstance(words, Mapping):
+                table[section] = {**table[section], key: sorted(words.items())}
+    return decode(Stack, {**table, **costs, "name": name or path.stem}, where=str(path))
+
+
+@functools.cache
+def _load(name: str) -> Stack:
+    return read_stack(DOCUMENTS / f"{name}.toml", name=name)
+
+
+@functools.cache
+def _document(name: str) -> dict[str, Any]:
+    """The tables of a stack with those of all that it is like; its spellings and its title are its own."""
+    if name not in stack_names():
+        raise UnknownName("stack", name, stack_names())
+    data = read_toml(DOCUMENTS / f"{name}.toml")
+    whole = _merge(_document(data["like"]), data) if "like" in data else data
+    return {key: value for key, value in whole.items() if key not in ("title", "aliases", "like")}
+
+
+def _merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(parent)
+    for key, value in child.items():
+        below = merged.get(key)
+        merged[key] = {**below, **value} if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+@functools.cache
+def _spellings() -> dict[str, str]:
+    """Every spelling to its stack; a name wins over an alias of another."""
+    found: dict[str, str] = {}
+    for name in stack_names():
+        for alias in _aliases(name):
+            found[_plain(alias)] = name
+    found.update((name, name) for name in stack_names())
+    return found
+
+
+def _aliases(name: str) -> list[str]:
+    listed: list[str] = read_toml(DOCUMENTS / f"{name}.toml").get("aliases", [])
+    return listed
+
+
+def _plain(spelling: str) -> str:
+    return " ".join(spelling.strip().lower().replace("_", "-").split())
+
+
+def _stands_in(alias: str, spelling: str) -> bool:
+    """Whether a spelling has the alias as a word of its own; a version may follow: 'nvidia-dle-tensorflow2', 'Nanotron 0.4'."""
+    return re.search(rf"(?<![a-z0-9]){re.escape(alias)}(?![a-z])", spelling) is not None
+
+
+def plain_stack() -> Stack:
+    """Eager PyTorch, which is assumed where no stack is named."""
+    return _load(PLAIN)

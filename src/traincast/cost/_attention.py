@@ -1,0 +1,152 @@
+"""Fused attention to seconds: blocks of queries that walk over keys, exponentials beside products, by generation of the kernel.
+
+Blocks of queries are dealt to multiprocessors; the longest block bounds the rest. Every term falls or stays where a rate, a
+bandwidth or the clock of the device grows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.cost._bounds import product_flop_per_s
+from traincast.cost._products import UNKNOWN_SM, ProductLaw, Timed, held_share, step_share
+from traincast.spec import Device
+
+Array = NDArray[np.float64]
+
+KERNELS: dict[str, float] = {"flash-1": 1.6, "flash-2": 1.0, "flash-3": 1.0, "cudnn": 1.0, "efficient": 1.5}
+"""Generations of fused kernels and their time per pair beside the second (Dao 2023: the first and the memory-efficient one
+reach 0.6 to 0.7 of its rate)."""
+REGISTER_FED_KERNELS = ("flash-1", "flash-2", "efficient")
+REGISTER_FED_FLOP_PER_SM_CYCLE = 2200.0
+"""What instructions that read operands from registers reach of newer matrix units in 16 bits: FlashAttention-2 runs at 380
+TFLOP/s on an H100 where FlashAttention-3 runs at 620 (Shah et al. 2024)."""
+EXPONENTIALS_PER_SM_CYCLE = 16.0
+"""Of the special function units, on every chip since Volta but the one below."""
+DOUBLED = "blackwell ultra"
+"""The architecture whose special function units were doubled for attention."""
+ROWS = (128.0, 64.0)
+"""Queries in a block, as kernels choose."""
+SPLITS = (1.0, 2.0, 4.0, 8.0)
+"""Into how many parts the keys may be cut where few blocks leave multiprocessors idle."""
+HEAD_MULTIPLE = 8.0
+"""Head sizes that are no multiple of it are copied to a padded one first."""
+LONGEST_NORM = 4.0
+UNKNOWN_CLOCK_HZ = 1.5e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionLaw:
+    """Fitted by research/fits/kernels to forward kernels in bf16."""
+
+    cap: float
+    """Best share of the peak of long heads at full clock."""
+    power_need: float
+    """Power beside that of plain products: the units wait for exponentials."""
+    head_waste: float
+    """Columns by which a head looks longer: what each product of a head costs besides."""
+    exponential_share: float
+    """Of the special function units' rate."""
+    join: float
+    wave_loss: float
+    block_cycles: float
+    diagonal: float
+    """Of a block's keys that are computed and masked at each edge of a mask, in widths of a block."""
+    half_block: float
+    """Time per pair of blocks of 64 queries beside those of 128."""
+    merge: float
+    merge_s: float
+    """Adding up parts of a split sum: passes over its output and one more kernel."""
+    memory_join: float
+    start_s: float
+    backward: float
+    """Time per pair of the backward pass beside the forward: 2.5 times the FLOP at four fifths of the rate (Dao 2023)."""
+    log_sigma: float
+    level_log_sigma: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """One entry per kernel."""
+
+    sequences: Array
+    """Sequences times heads of queries."""
+    queries: Array
+    keys: Array
+    size: Array
+    """Mean width of the two products: head size of keys and of values."""
+    causal: Array
+    window: Array
+    """Keys a query sees at most; as many as there are keys where there is no window."""
+    backward: Array
+    slowdown: Array
+    """Of the kernel's generation, beside the law's."""
+    register_fed: Array
+    num_bytes: Array
+
+
+def mean_keys(shape: AttentionShape) -> Array:
+    """Keys that a query attends to on average; queries are the last of the sequence where the mask is causal."""
+    window = np.minimum(shape.window, shape.keys)
+    full = np.maximum(shape.keys - shape.queries, 0.0)
+    # Rows start with `full` + 1 keys and gain one each until the window is reached.
+    growing = np.clip(window - full, 0.0, shape.queries)
+    seen = growing * (full + (growing + 1.0) / 2.0) + (shape.queries - growing) * window
+    return np.where(shape.causal > 0, seen / np.maximum(shape.queries, 1.0), window)
+
+
+def time_attention(law: AttentionLaw, products: ProductLaw, shape: AttentionShape, device: Device, dtype: str, *,
+                   lone: bool = False) -> Timed:  # fmt: skip
+    """Seconds of each fused kernel in `dtype`."""
+    num_sm = float(device.num_sm or UNKNOWN_SM)
+    clock_hz = device.clock_hz or UNKNOWN_CLOCK_HZ
+    pair_s = _pair_s(law, products, shape, device, dtype, lone=lone)
+    window = np.minimum(shape.window, shape.keys)
+    edges = (shape.causal > 0) * (1.0 + (window < shape.keys))
+    best: Array | None = None
+    for rows, slower in zip(ROWS, (1.0, law.half_block), strict=True):
+        edge = law.diagonal * rows
+        visited = np.minimum(mean_keys(shape) + edges * edge, shape.keys)
+        longest = np.minimum(window + edges * edge, shape.keys)
+        for parts in SPLITS:
+            waves = shape.sequences * np.ceil(shape.queries / rows) * (parts / num_sm)
+            filled = np.maximum(waves + law.wave_loss * (np.ceil(waves) - waves), 1.0)
+            per_key_s = pair_s * (rows * slower / parts)
+            start_s = law.block_cycles / clock_hz
+            body_s = (
+                (filled * (visited * per_key_s + start_s)) ** LONGEST_NORM
+                + (longest * per_key_s + start_s) ** LONGEST_NORM
+            ) ** (1.0 / LONGEST_NORM)
+            if parts > 1:
+                merged = 8.0 * parts * shape.sequences * shape.queries * shape.size
+                body_s = body_s + law.merge * merged / device.memory_bytes_per_s + law.merge_s
+            best = body_s if best is None else np.minimum(best, body_s)
+    memory_s = shape.num_bytes / (products.dram_share * device.memory_bytes_per_s)
+    body_s = np.zeros_like(memory_s) if best is None else best
+    joined = (body_s**law.memory_join + memory_s**law.memory_join) ** (1.0 / law.memory_join)
+    launch_s = law.start_s * np.where(shape.backward > 0, 2.0, 1.0)
+    return Timed(seconds=launch_s + joined, compute_s=body_s, memory_s=memory_s)
+
+
+def _pair_s(law: AttentionLaw, products: ProductLaw, shape: AttentionShape, device: Device, dtype: str, *,
+            lone: bool) -> Array:  # fmt: skip
+    """Seconds of one multiprocessor for one query and one key: two products and an exponential."""
+    num_sm = float(device.num_sm or UNKNOWN_SM)
+    clock_hz = device.clock_hz or UNKNOWN_CLOCK_HZ
+    peak, _ = product_flop_per_s(device, dtype)
+    need = law.power_need
+    held = (
+        held_share(products, device, dtype, load=0.0, need=need)
+        if lone
+        else step_share(products, device, dtype, need=need)
+    )
+    share = law.cap / products.cap * held
+    rate = peak / num_sm * share
+    old_rate = min(float(rate), law.cap * REGISTER_FED_FLOP_PER_SM_CYCLE * clock_hz)
+    padded = np.ceil(shape.size / HEAD_MULTIPLE / 2.0) * (HEAD_MULTIPLE * 2.0) + law.head_waste
+    product_s = 4.0 * padded / np.where(shape.register_fed > 0, old_rate, rate)
+    units = EXPONENTIALS_PER_SM_CYCLE * (2.0 if DOUBLED in device.architecture.lower() else 1.0)
+    exponential_s = 1.0 / (units * clock_hz * law.exponential_share)
+    joined = (product_s**law.join + exponential_s**law.join) ** (1.0 / law.join)
+    return np.asarray(joined * shape.slowdown * np.where(shape.backward > 0, law.backward, 1.0), dtype=np.float64)

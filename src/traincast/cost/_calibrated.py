@@ -1,0 +1,67 @@
+"""Rates measured on one machine to the cost model of forecasts for it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from traincast.cost import CostModel
+from traincast.cost._interaction import WEIGHTS, Interacting, load_network
+from traincast.cost._sync import clock_scale, price_collectives
+from traincast.errors import InvalidInput
+from traincast.spec import Cluster, Estimate, MachineRates, Op, Stage
+from traincast.units import NORMAL_90
+
+Others = Callable[[Stage, Cluster], tuple[Estimate, ...]]
+"""What prices the tasks that were not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """A cost model for the machine of a calibration; collectives it does not know are left to another model."""
+
+    rates: MachineRates
+    others: Others | None = None
+
+    def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
+        scale = clock_scale(self.rates.step_wall_scale, cluster)
+        known = price_collectives(stage, cluster, self.rates.collectives)
+        others: tuple[Estimate, ...] | None = None
+        estimates = []
+        for index, task in enumerate(stage.tasks):
+            if isinstance(task, Op):
+                estimates.append(self._estimate_op(task).scaled(scale))
+            elif index in known:
+                spread = max(self.rates.collectives[task.kind].log_spread, 0.05)
+                estimates.append(_with_interval(known[index], spread, limit="communication", ground="measured"))
+            else:
+                if self.others is None:
+                    raise InvalidInput(
+                        f"calibration {self.rates.name!r} holds no {task.kind}; calibrate with --testbed, or "
+                        "give another model for what it does not know"
+                    )
+                others = others or self.others(stage, cluster)
+                estimates.append(others[index])
+        return tuple(estimates)
+
+    def _estimate_op(self, op: Op) -> Estimate:
+        own = self.rates.rates_of(op)
+        seconds = self.rates.op_seconds_in_step(op)
+        compute_s = (op.flop or 0.0) / own.flop_per_s
+        limit = "compute" if compute_s >= op.num_bytes / own.bytes_per_s else "memory"
+        ground = "measured" if own.num_measurements else "transfer"
+        return _with_interval(seconds, own.log_spread, limit=limit, ground=ground)
+
+
+def choose_costs(rates: MachineRates, *, others: Others | None = None) -> CostModel:
+    """The cost model a forecast should use: the interaction network corrects layers that never saw a whole step. It proved better
+    there on families left out, and not above layers that steps have taught already (ADR 14)."""
+    base = Calibrated(rates=rates, others=others)
+    scales = (rates.step_compute_scale, rates.step_memory_scale, rates.step_overhead_scale)
+    if any(scale != 1.0 for scale in scales) or not WEIGHTS.is_file():
+        return base
+    return Interacting(base=base, network=load_network())
+
+
+def _with_interval(seconds: float, log_spread: float, *, limit: str, ground: str) -> Estimate:
+    factor = math.exp(NORMAL_90 * log_spread)
+    return Estimate(seconds=seconds, low_s=seconds / factor, high_s=seconds * factor, limit=limit, ground=ground)

@@ -1,0 +1,229 @@
+"""Shapes of kernels and a data sheet to their bound in seconds and to features without units.
+
+No feature is a raw number of the device: each relates the kernel to it (waves, ratios of times, shares of a cache), and
+each saturates, because real models always lie outside the measured range of sizes.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.cost._bounds import (
+    KERNEL_FLOOR_S,
+    PowerLaw,
+    generation,
+    l2_bytes_per_s,
+    product_flop_per_s,
+    usable_share,
+    uses_matrix_units,
+)
+from traincast.spec import Device
+
+Array = NDArray[np.float64]
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "matmul": ("batch", "m", "n", "k", "transposed", "item_bytes", "bytes"),
+    "conv": (
+        "batch",
+        "in_channels",
+        "out_channels",
+        "groups",
+        "in_numel",
+        "out_numel",
+        "taps",
+        "strided",
+        "item_bytes",
+    ),
+    "pointwise": ("bytes", "inputs", "heavy", "aligned"),
+    "softmax": ("rows", "cols", "bytes"),
+    "norm": ("rows", "cols", "bytes"),
+}
+"""The fitted families of kernels and the columns that describe one kernel of each."""
+
+MAX_UTILIZATION = 0.97
+"""The best share of a nominal peak that large products were measured at, on any device."""
+TILES = ((128, 128), (64, 64), (32, 128))
+WINOGRAD = 2.25
+"""A 3x3 stride-1 convolution needs this many fewer multiplications with F(2x2, 3x3) tiles (Lavin and Gray 2016)."""
+MAXWELL_STRIP = 32
+VOLTA_STRIP = 1024
+"""Rows of the output one wave of thread blocks covers: what it does not keep in L2 it reads again from DRAM.
+
+The Maxwell kernels walk row by row of tiles; later ones walk in blocks of tiles.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounded:
+    """Kernels of one family on one device: the seconds no kernel can beat, and what the utilisation depends on."""
+
+    features: Array
+    bound_s: Array
+    """With the clock that the power cap is expected to leave."""
+    floor_s: Array
+    """With the full clock: what no kernel was seen to beat, whatever the cap."""
+    compute_s: Array
+    memory_s: Array
+
+
+def describe(family: str, columns: Array, device: Device, law: PowerLaw, *, dtype: str = "fp32", soak: Array | float = 0.0,
+             resident: Array | None = None) -> Bounded:  # fmt: skip
+    """`resident`: share of each kernel's bytes that are in L2 when it starts; None: as in a benchmark that repeats a call."""
+    shape = dict(zip(FAMILIES[family], np.asarray(columns, dtype=np.float64).T, strict=True))
+    return _DESCRIBE[family](shape, _Machine(device, law, dtype, soak), resident)
+
+
+class _Machine:
+    """The few numbers of a device that bounds need, resolved once."""
+
+    def __init__(self, device: Device, law: PowerLaw, dtype: str, soak: Array | float) -> None:
+        peak, real = product_flop_per_s(device, dtype)
+        self.peak_flop_per_s = peak
+        self.product_flop_per_s = peak * usable_share(device, dtype, law, soak=soak)
+        self.wide_flop_per_s = product_flop_per_s(device, "fp32")[0] * usable_share(device, "fp32", law, soak=soak)
+        self.dram_bytes_per_s = device.memory_bytes_per_s
+        self.l2_bytes_per_s = l2_bytes_per_s(device)
+        self.l2_bytes = device.l2_bytes or 4e6
+        self.num_sm = float(device.num_sm or 80)
+        self.maxwell = generation(device) < 1.0
+        self.matrix = uses_matrix_units(device, real)
+
+    def memory_s(self, num_bytes: Array, resident: Array | None) -> Array:
+        if resident is None:
+            resident = 0.97 * np.clip((1.6 - num_bytes / self.l2_bytes) / 0.8, 0.0, 1.0)
+        return num_bytes * ((1.0 - resident) / self.dram_bytes_per_s + resident / self.l2_bytes_per_s)
+
+
+def _log2(x: Array, low: float, high: float) -> Array:
+    return np.clip(np.log2(np.maximum(x, 1e-12)), low, high)
+
+
+def _join_limits(compute_s: Array, memory_s: Array) -> Array:
+    """A 4-norm, not a maximum: arithmetic and traffic near balance do not overlap fully."""
+    return np.asarray((np.maximum(compute_s, 1e-12) ** 4 + memory_s**4) ** 0.25, dtype=np.float64)
+
+
+def _product(batch: Array, m: Array, n: Array, k: Array, transposed: Array, num_bytes: Array, item_bytes: Array, work: Array,
+             machine: _Machine, resident: Array | None) -> Bounded:  # fmt: skip
+    compute_s = work / machine.product_flop_per_s
+    compulsory_s = machine.memory_s(num_bytes, resident)
+    panel = item_bytes * np.minimum(m * k, k * n)
+    missing = np.clip(np.log2(np.maximum(panel / (0.5 * machine.l2_bytes), 1e-9)) / 2, 0.0, 1.0)
+    strip = np.where(transposed > 0, MAXWELL_STRIP, 2 * MAXWELL_STRIP) if machine.maxwell else float(VOLTA_STRIP)
+    again = missing * item_bytes * batch * m * n * k / np.minimum(strip, np.maximum(np.maximum(m, n), 1.0))
+    memory_s = compulsory_s + again / machine.dram_bytes_per_s
+    bound_s = _join_limits(compute_s, memory_s)
+    # Utilisation was measured in fp32 only: other formats ask for that of the same product in fp32, so that a fast matrix
+    # unit does not make a large product look like a small one.
+    wide_s = work / machine.wide_flop_per_s
+    wide_bytes = 4.0 / item_bytes
+    wide_memory_s = memory_s * wide_bytes
+    features = [
+        _log2(wide_s / np.maximum(wide_memory_s, 1e-12), -4, 6),
+        _log2(_join_limits(wide_s, wide_memory_s) / 5e-6, -2, 8),
+        _log2(k, 3, 12),
+        _log2(np.minimum(m, n), 3, 11),
+        _log2(wide_bytes * num_bytes / machine.l2_bytes, -4, 6),
+    ]
+    for rows, cols in TILES:
+        upright = np.ceil(m / rows) * np.ceil(n / cols)
+        lying = np.ceil(m / cols) * np.ceil(n / rows)
+        tiles = np.maximum(batch * np.minimum(upright, lying), 1.0)
+        waves = tiles / machine.num_sm
+        features += [_log2(waves, -4, 5), waves / np.ceil(waves), batch * m * n / (tiles * rows * cols)]
+    aligned = (k % 4 == 0).astype(np.float64)
+    features += [aligned * (n % 4 == 0) * (m % 4 == 0), aligned, (k % 2 == 0).astype(np.float64), transposed]
+    features += [transposed * _log2(k, 3, 12)]
+    return Bounded(
+        features=np.stack(features, axis=1),
+        bound_s=bound_s,
+        floor_s=np.maximum(work / (MAX_UTILIZATION * machine.peak_flop_per_s), compulsory_s),
+        compute_s=compute_s,
+        memory_s=memory_s,
+    )
+
+
+def _describe_matmul(shape: dict[str, Array], machine: _Machine, resident: Array | None) -> Bounded:
+    batch, m, n, k = shape["batch"], shape["m"], shape["n"], shape["k"]
+    num_bytes = shape["bytes"]
+    work = 2.0 * batch * m * n * k
+    return _product(batch, m, n, k, shape["transposed"], num_bytes, shape["item_bytes"], work, machine, resident)
+
+
+def _describe_conv(shape: dict[str, Array], machine: _Machine, resident: Array | None) -> Bounded:
+    """As the implicit product it runs as: positions x out_channels x (in_channels x taps), one per group."""
+    groups = shape["groups"]
+    m = shape["batch"] * shape["out_numel"]
+    n = shape["out_channels"] / groups
+    k = shape["in_channels"] / groups * shape["taps"]
+    weights = shape["out_channels"] * k
+    item = shape["item_bytes"]
+    images = shape["batch"] * (shape["in_channels"] * shape["in_numel"] + shape["out_channels"] * shape["out_numel"])
+    winograd = (shape["taps"] == 9) & (shape["strided"] == 0) & (groups == 1) & (not machine.matrix)
+    work = 2.0 * groups * m * n * k / np.where(winograd, WINOGRAD, 1.0)
+    nothing = np.zeros_like(m)
+    base = _product(groups, m, n, k, nothing, item * (images + weights), item, work, machine, resident)
+    extra = np.stack(
+        [
+            _log2(shape["in_channels"] / groups, 1, 11),
+            _log2(shape["out_numel"], 2, 14),
+            _log2(shape["batch"], 0, 7),
+            (shape["in_channels"] % 4 == 0).astype(np.float64),
+        ],
+        axis=1,
+    )
+    features = np.concatenate([base.features, extra], axis=1)
+    return replace(base, features=features)
+
+
+def _describe_pointwise(shape: dict[str, Array], machine: _Machine, resident: Array | None) -> Bounded:
+    memory_s = machine.memory_s(shape["bytes"], resident)
+    bound_s = np.maximum(memory_s, KERNEL_FLOOR_S / 2)
+    features = np.stack(
+        [
+            _log2(bound_s / 5e-6, -1, 8),
+            np.minimum(bound_s, 5e-6) / bound_s,
+            np.minimum(shape["inputs"], 3.0),
+            shape["heavy"],
+            shape["aligned"],
+        ],
+        axis=1,
+    )
+    return _streaming(features, bound_s, memory_s)
+
+
+def _describe_rows(shape: dict[str, Array], machine: _Machine, resident: Array | None) -> Bounded:
+    memory_s = machine.memory_s(shape["bytes"], resident)
+    bound_s = np.maximum(memory_s, KERNEL_FLOOR_S / 2)
+    rows, cols = shape["rows"], shape["cols"]
+    # One warp holds rows of up to 1024 in registers; wider rows take a block each and a second pass.
+    per_warp = (cols <= 1024).astype(np.float64)
+    features = np.stack(
+        [
+            _log2(bound_s / 5e-6, -1, 8),
+            np.minimum(bound_s, 5e-6) / bound_s,
+            _log2(cols, 4, 13),
+            per_warp,
+            per_warp * cols / 2.0 ** np.ceil(np.log2(np.maximum(cols, 1.0))),
+            (cols % 4 == 0).astype(np.float64),
+            _log2(rows / (8 * machine.num_sm), -2, 8),
+        ],
+        axis=1,
+    )
+    return _streaming(features, bound_s, memory_s)
+
+
+def _streaming(features: Array, bound_s: Array, memory_s: Array) -> Bounded:
+    return Bounded(
+        features=features, bound_s=bound_s, floor_s=memory_s, compute_s=np.zeros_like(bound_s), memory_s=memory_s
+    )
+
+
+_DESCRIBE = {
+    "matmul": _describe_matmul,
+    "conv": _describe_conv,
+    "pointwise": _describe_pointwise,
+    "softmax": _describe_rows,
+    "norm": _describe_rows,
+}

@@ -1,0 +1,52 @@
+"""The fitted constants of kernels on matrix units that ship with the package."""
+
+import functools
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from traincast.cost._attention import AttentionLaw
+from traincast.cost._products import ProductLaw
+from traincast.cost._silicon import find_silicon
+from traincast.spec import Device
+
+KERNELS = Path(__file__).parent / "weights" / "kernels.json"
+FP8_FORMATS = ("fp8", "int8", "fp4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLaws:
+    """One law per family of kernels; products in one byte and less have their own shape."""
+
+    half: ProductLaw
+    fp8: ProductLaw
+    attention: AttentionLaw
+    devices: tuple[str, ...]
+    """Those whose kernels were fitted."""
+
+    def product(self, dtype: str) -> ProductLaw:
+        """`dtype`: the format that the device really runs the product in."""
+        return self.fp8 if dtype in FP8_FORMATS else self.half
+
+    def level_log_sigma(self, device: Device, law: ProductLaw | AttentionLaw) -> float:
+        """Of a device's level: none where it was measured, more the less is known of its silicon."""
+        if device.name in self.devices:
+            return 0.0
+        return math.hypot(law.level_log_sigma, find_silicon(device).log_sigma)
+
+
+@functools.cache
+def load_laws(path: Path = KERNELS) -> KernelLaws:
+    values = json.loads(path.read_text(encoding="utf-8"))
+    return KernelLaws(
+        half=_read_product(values["products_half"]), fp8=_read_product(values["products_fp8"]),
+        attention=AttentionLaw(**values["attention"]), devices=tuple(values["devices"]),
+    )  # fmt: skip
+
+
+def _read_product(values: dict[str, Any]) -> ProductLaw:
+    tiles = tuple(values.pop(f"tile_{size}") for size in (128, 64, 32))
+    energy = {"ada": values.pop("ada")}
+    return ProductLaw(**values, tile_share=tiles, energy=energy)

@@ -1,0 +1,484 @@
+"""Ops to kernels: which family each kernel belongs to, its columns, and how far it is from what was measured."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.cost._alignment import misalignment
+from traincast.cost._attention import HEAD_MULTIPLE, KERNELS, REGISTER_FED_KERNELS
+from traincast.cost._bounds import (
+    GENERATIONS,
+    WIDE_SM_SHARE,
+    generation,
+    is_systolic,
+    lanes_flop_per_s,
+    product_flop_per_s,
+    uses_matrix_units,
+)
+from traincast.cost._features import WINOGRAD
+from traincast.errors import UnknownName
+from traincast.spec import Device, Op
+from traincast.units import DTYPE_BYTES
+
+Array = NDArray[np.float64]
+MEASURED, TRANSFER, BOUND = 0, 1, 2
+HALF = ("fp16", "bf16", "fp8", "fp4")
+STREAMED_COPIES = ("cast", "fill", "copy")
+
+HEAVY: dict[str, float] = {
+    "pow": 1.0, "tanh": 0.5, "gelu": 0.5, "silu": 0.5, "sigmoid": 0.5, "exp": 0.5, "log": 0.5, "erf": 0.5, "div": 0.3,
+    "sin": 0.5, "cos": 0.5,
+}  # fmt: skip
+"""Arithmetic weight of an elementwise function; the rest only move data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """Kernels of one family and number format."""
+
+    columns: Array
+    owner: NDArray[np.intp]
+    """The op each kernel belongs to."""
+    factor: Array
+    """How much longer than the family's own kernels: what counting bytes does not show, or repeats in a row."""
+    extra_sigma: Array
+    ground: NDArray[np.int64]
+    resident: Array
+    """Share of its bytes still in L2 from the ops before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelList:
+    groups: dict[tuple[str, str], Kernels]
+
+
+class _Collector:
+    """Gathers rows op by op; numpy takes over once they are complete."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.rows: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+        self.owner = 0
+        self.resident = 0.0
+        self._on_matrix: dict[str, bool] = {}
+
+    def on_matrix(self, dtype: str) -> bool:
+        """Whether products of this type run on matrix units in a format shorter than fp32, with tiles on multiprocessors."""
+        if dtype not in self._on_matrix:
+            _, real = product_flop_per_s(self.device, dtype)
+            short = real not in ("fp32", "fp64") and uses_matrix_units(self.device, real)
+            self._on_matrix[dtype] = short and not is_systolic(self.device)
+        return self._on_matrix[dtype]
+
+    def add(self, family: str, columns: tuple[float, ...], *, dtype: str = "fp32", factor: float = 1.0, sigma: float = 0.0,
+            ground: int = MEASURED) -> None:  # fmt: skip
+        row = (self.owner, factor, sigma, ground, self.resident, *columns)
+        self.rows.setdefault((family, dtype), []).append(row)
+
+    def pointwise(self, num_bytes: float, *, inputs: float = 1.0, heavy: float = 0.0, aligned: bool = True,
+                  factor: float = 1.0, sigma: float = 0.0, ground: int = TRANSFER) -> None:  # fmt: skip
+        self.add("pointwise", (num_bytes, inputs, heavy, float(aligned)), factor=factor, sigma=sigma, ground=ground)
+
+    def matmul(self, op: Op, batch: float, m: float, n: float, k: float, *, transposed: bool = False,
+               num_bytes: float | None = None, factor: float = 1.0, sigma: float = 0.0,
+               ground: int = MEASURED) -> None:  # fmt: skip
+        item = DTYPE_BYTES[op.dtype]
+        moved = item * batch * (m * k + k * n + m * n) if num_bytes is None else num_bytes
+        family = "product" if self.on_matrix(op.dtype) else "matmul"
+        # As `add` does, without another call: products are most of what is priced.
+        self.rows.setdefault((family, op.dtype), []).append(
+            (self.owner, factor, sigma, ground, self.resident, batch, m, n, k, float(transposed), item, moved)
+        )
+
+    def collect(self) -> KernelList:
+        groups = {}
+        for key, rows in self.rows.items():
+            about = np.array(rows, dtype=np.float64)
+            groups[key] = Kernels(
+                columns=about[:, 5:],
+                owner=about[:, 0].astype(np.intp),
+                factor=about[:, 1],
+                extra_sigma=about[:, 2],
+                ground=about[:, 3].astype(np.int64),
+                resident=about[:, 4],
+            )
+        return KernelList(groups=groups)
+
+
+def list_kernels(ops: Sequence[Op], device: Device) -> KernelList:
+    collector = _Collector(device)
+    shares = reuse_shares(ops, device)
+    for index, op in enumerate(ops):
+        collector.owner = index
+        collector.resident = shares[index]
+        if "compiled" in op.attrs:
+            _compiled(op, collector)
+        else:
+            _KINDS[op.kind](op, collector)
+    return collector.collect()
+
+
+REUSE_OF_L2 = 0.5
+"""Share of L2 in which a just written tensor survives until it is read; the rest is taken by what streams through."""
+
+
+def reuse_shares(ops: Sequence[Op], device: Device) -> list[float]:
+    """The share of each op's bytes that its predecessors left in L2."""
+    capacity = REUSE_OF_L2 * (device.l2_bytes or 0.0)
+    touched = 0.0
+    written: dict[int, tuple[float, float]] = {}
+    shares = []
+    for op in ops:
+        found = 0.0
+        for tensor in op.reads:
+            entry = written.get(tensor)
+            if entry is not None and touched - entry[0] + entry[1] <= capacity:
+                found += entry[1]
+        total = op.bytes_read + op.bytes_written
+        shares.append(min(found, op.bytes_read) / total if found and total else 0.0)
+        touched += total
+        for tensor in op.writes:
+            written[tensor] = (touched, op.bytes_written / len(op.writes))
+    return shares
+
+
+def _number(op: Op, key: str) -> float:
+    return float(op.attrs[key])
+
+
+LONGEST_SUM = 4096.0
+"""The longest sum that was measured; libraries split longer ones over a device that few outputs leave idle."""
+SPLIT_TILE = 128.0
+
+
+def _matmul(op: Op, to: _Collector) -> None:
+    attrs = op.attrs
+    batch, m, n, k = float(attrs["batch"]), float(attrs["m"]), float(attrs["n"]), float(attrs["k"])
+    if batch == 1.0 and min(m, n) == 1.0:
+        # A matrix and a vector: every number is read once and used once.
+        to.pointwise(op.num_bytes, factor=1.2, sigma=0.25)
+        return
+    if to.on_matrix(op.dtype):
+        slower, doubt = misalignment(op)
+        item = DTYPE_BYTES[op.dtype]
+        moved = batch * (item * (m * k + k * n) + max(item, 2.0) * m * n)
+        to.add("product", (batch, m, n, k, 0.0, item, moved), dtype=op.dtype, factor=slower, sigma=doubt)
+        return
+    # Kernels for fp32 transpose on their way to shared memory; systolic arrays are fed in either order.
+    transposed = attrs["layout"] == "tn" and not is_systolic(to.device)
+    parts = 1
+    if k >= 2 * LONGEST_SUM:
+        tiles = max(1.0, batch * math.ceil(m / SPLIT_TILE) * math.ceil(n / SPLIT_TILE))
+        parts = math.floor(min((to.device.num_sm or 80) / tiles, k / LONGEST_SUM))
+    if parts > 1:
+        to.matmul(
+            op,
+            batch * parts,
+            m,
+            n,
+            k / parts,
+            transposed=transposed,
+            num_bytes=op.num_bytes,
+            sigma=0.2,
+            ground=TRANSFER,
+        )
+        to.pointwise((parts + 1) * 4.0 * batch * m * n, factor=1.2, sigma=0.25)
+        return
+    to.matmul(op, batch, m, n, k, transposed=transposed)
+
+
+def find_attention_kernel(op: Op, device: Device) -> str:
+    """The generation of a fused kernel: as the op says, as its operator's name tells, else what frameworks choose here."""
+    said = op.attrs.get("kernel")
+    if said is not None:
+        if said not in KERNELS:
+            raise UnknownName("attention kernel", str(said), KERNELS)
+        return str(said)
+    if "cudnn" in op.name:
+        return "cudnn"
+    if "efficient" in op.name:
+        return "efficient"
+    return "cudnn" if generation(device) >= GENERATIONS["blackwell"] else "flash-2"
+
+
+def _attention(op: Op, to: _Collector) -> None:
+    if not to.on_matrix(op.dtype):
+        _attention_on_lanes(op, to)
+        return
+    attrs = op.attrs
+    kernel = find_attention_kernel(op, to.device)
+    queries, keys = float(attrs["q_len"]), float(attrs["kv_len"])
+    size = float(attrs["head_dim"])
+    width = (size + float(attrs.get("value_dim", size))) / 2.0
+    backward = float(op.phase == "backward")
+    moved = op.num_bytes
+    if size % HEAD_MULTIPLE:
+        # Inputs are copied to a padded head and the result is cut back.
+        to.pointwise(2.0 * moved, sigma=0.15)
+    columns = (
+        float(attrs["batch"]) * float(attrs["heads"]), queries, keys, width, float(attrs["causal"]),
+        float(attrs.get("window") or keys), backward, KERNELS[kernel], float(kernel in REGISTER_FED_KERNELS), moved,
+    )  # fmt: skip
+    sigma = 0.15 if backward or kernel == "efficient" else 0.0
+    to.add("attention", columns, dtype=op.dtype, sigma=sigma, ground=TRANSFER if sigma else MEASURED)
+
+
+def _attention_on_lanes(op: Op, to: _Collector) -> None:
+    """One fused kernel: products that never leave the chip, at a share of what plain products reach."""
+    batch = _number(op, "batch") * _number(op, "heads")
+    queries, keys, size = _number(op, "q_len"), _number(op, "kv_len"), _number(op, "head_dim")
+    flop = op.flop if op.flop else 4 * batch * queries * keys * size * (2.5 if op.phase == "backward" else 1.0)
+    factor = 2.25 if op.phase == "backward" else 1.9
+    k = flop / max(2 * batch * queries * keys, 1.0)
+    to.matmul(op, batch, queries, keys, k, num_bytes=op.num_bytes, factor=factor, sigma=0.25, ground=TRANSFER)
+
+
+def _spatial(op: Op, key: str) -> float:
+    return math.prod(float(size) for size in str(op.attrs[key]).split("x"))
+
+
+CONV_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.1, "grad_weight": 1.2}
+"""Of fp32 kernels on the lanes."""
+TURNED_PASSES = 2.0
+"""Kernels of a training step in half precision take images with channels last: the library turns what they read and turns back
+what they write, so each byte moves once more each way. Kernels for TF32 and those of evaluation take them as they are."""
+CHANNEL_MULTIPLE = 8.0
+"""Channels are padded to whole vectors of half precision."""
+GATHERED = 1.18
+"""A kernel wider than one pixel gathers its operands where a plain product streams them."""
+NARROW_GROUP, NARROW_FACTOR = 32.0, 0.6
+"""Kernels for groups have tiles of 32 channels, half of the least of plain products."""
+DEPTHWISE_SHARE: dict[str, float] = {"forward": 0.12, "grad_input": 0.12, "grad_weight": 0.06}
+"""Of the lanes' peak: one multiplication per number that is loaded."""
+DEPTHWISE_NCHW = 0.7
+"""Of that share where a thread's neighbours are pixels and not channels."""
+GROUPED_NHWC_SHARE = ((32.0, 0.056), (math.inf, 0.25))
+"""Of the lanes' peak, by number of groups, that gradients of grouped convolutions reach with channels last: no kernel of the
+library's runs them on matrix units."""
+
+
+def _prefers_lanes(device: Device, real: str) -> bool:
+    """Whether Winograd's saving on the lanes beats matrix units that are hardly faster, as on GeForce cards in TF32."""
+    peak, _ = product_flop_per_s(device, real)
+    return real == "tf32" and WIDE_SM_SHARE * WINOGRAD * lanes_flop_per_s(device) > peak
+
+
+def _conv(op: Op, to: _Collector) -> None:
+    groups, inputs = _number(op, "groups"), _number(op, "in_channels")
+    _, real = product_flop_per_s(to.device, op.dtype)
+    strided = _spatial(op, "stride") > 1
+    winograd = _spatial(op, "kernel") == 9 and not strided and groups == 1
+    if groups == inputs and groups > 1:
+        share = DEPTHWISE_SHARE[str(op.attrs["pass"])] * (1.0 if op.attrs.get("channels_last") else DEPTHWISE_NCHW)
+        to.add("lanes", (op.flop or 0.0, op.num_bytes, share), dtype=op.dtype, sigma=0.35, ground=TRANSFER)
+    elif winograd and (not uses_matrix_units(to.device, real) or _prefers_lanes(to.device, real)):
+        _winograd(op, to, lanes=not uses_matrix_units(to.device, real))
+    elif to.on_matrix(op.dtype):
+        _conv_on_matrix(op, to, real)
+    else:
+        m, n, k = _conv_sizes(op)
+        factor = CONV_PASS[str(op.attrs["pass"])] * (1.1 if _spatial(op, "kernel") == 1 else 1.25)
+        to.matmul(op, groups, m, n, k, num_bytes=op.num_bytes, factor=factor, sigma=0.3, ground=TRANSFER)
+
+
+def _conv_sizes(op: Op) -> tuple[float, float, float]:
+    """The implicit product of one group. All three passes are products of the same three sizes; libraries split the long sum of
+    the weight gradient over the device, so none of them runs out of parallel work before the forward pass does."""
+    groups = _number(op, "groups")
+    m = _number(op, "batch") * _spatial(op, "out_size")
+    return m, _number(op, "out_channels") / groups, _number(op, "in_channels") / groups * _spatial(op, "kernel")
+
+
+def _winograd(op: Op, to: _Collector, *, lanes: bool) -> None:
+    inputs, outputs = _number(op, "in_channels"), _number(op, "out_channels")
+    direction = str(op.attrs["pass"])
+    if direction == "grad_input":
+        inputs, outputs = outputs, inputs
+    row = (
+        _number(op, "batch"), inputs, outputs, _number(op, "groups"), _spatial(op, "in_size"), _spatial(op, "out_size"),
+        _spatial(op, "kernel"), 0.0, DTYPE_BYTES[op.dtype],
+    )  # fmt: skip
+    sigma, ground = (0.0, MEASURED) if direction == "forward" else (0.2, TRANSFER)
+    to.add("conv", row, dtype=op.dtype if lanes else "fp32", factor=CONV_PASS[direction], sigma=sigma, ground=ground)
+
+
+def _conv_on_matrix(op: Op, to: _Collector, real: str) -> None:
+    groups, taps = _number(op, "groups"), _spatial(op, "kernel")
+    forward = str(op.attrs["pass"]) == "forward"
+    last = bool(op.attrs.get("channels_last"))
+    if last and groups > 1 and not forward:
+        share = next(share for most, share in GROUPED_NHWC_SHARE if groups < most)
+        to.add("lanes", (op.flop or 0.0, op.num_bytes, share), dtype=op.dtype, sigma=0.5, ground=TRANSFER)
+        return
+    m, n, k = _conv_sizes(op)
+    n = math.ceil(n / CHANNEL_MULTIPLE) * CHANNEL_MULTIPLE
+    if op.attrs["kernel"] == op.attrs["stride"]:
+        # Patches that do not overlap are rows of a plain product.
+        k = math.ceil(k / CHANNEL_MULTIPLE) * CHANNEL_MULTIPLE
+    else:
+        multiple = CHANNEL_MULTIPLE if k / taps > CHANNEL_MULTIPLE / 2 else CHANNEL_MULTIPLE / 2
+        k = math.ceil(k / taps / multiple) * multiple * taps
+    factor = 1.0 if taps == 1 else GATHERED
+    if groups > 1 and n <= NARROW_GROUP:
+        factor *= NARROW_FACTOR
+    if real in HALF and not last and op.attrs.get("training", True):
+        to.pointwise(TURNED_PASSES * op.num_bytes, sigma=0.25)
+    item = DTYPE_BYTES[op.dtype]
+    to.add(
+        "product", (groups, m, n, k, 0.0, item, op.num_bytes), dtype=op.dtype, factor=factor, sigma=0.2, ground=TRANSFER
+    )
+
+
+def _elementwise(op: Op, to: _Collector) -> None:
+    heavy = HEAVY.get(str(op.attrs["function"]), 0.0)
+    aligned = int(_number(op, "numel")) % 4 == 0
+    known = op.phase == "forward" and op.dtype == "fp32"
+    to.pointwise(
+        op.num_bytes,
+        inputs=_number(op, "num_inputs"),
+        heavy=heavy,
+        aligned=aligned,
+        sigma=0.0 if known else 0.05,
+        ground=MEASURED if known else TRANSFER,
+    )
+
+
+def _softmax(op: Op, to: _Collector) -> None:
+    rows, cols = _number(op, "rows"), _number(op, "cols")
+    item = DTYPE_BYTES[op.dtype]
+    if op.phase == "backward":
+        if op.num_kernels > 1:
+            # PyTorch multiplies gradient and output in a kernel of its own before it reduces; fused kernels do not.
+            to.pointwise(3 * item * rows * cols, inputs=2.0)
+        to.add("softmax", (rows, cols, 3 * item * rows * cols), sigma=0.15, ground=TRANSFER)
+    else:
+        to.add("softmax", (rows, cols, 2 * item * rows * cols))
+
+
+def _norm(op: Op, to: _Collector) -> None:
+    rows, cols = _number(op, "rows"), _number(op, "cols")
+    item = DTYPE_BYTES[op.dtype]
+    numel = rows * cols
+    function = str(op.attrs["function"])
+    if "batch" in function and not op.attrs.get("training", True):
+        # In evaluation the statistics are given: one pass.
+        to.pointwise(op.num_bytes, inputs=2.0, sigma=0.1)
+    elif "batch" in function or "group" in function:
+        # Statistics and application are two passes, in either direction.
+        first, second = (2, 3) if op.phase == "backward" else (1, 2)
+        to.pointwise(first * item * numel, sigma=0.15)
+        to.pointwise(second * item * numel, inputs=2.0, sigma=0.15)
+    elif op.attrs.get("fused"):
+        # A row stays in registers, so it is read once.
+        passes, factor = (3, 1.3) if op.phase == "backward" else (2, 1.1)
+        to.pointwise(passes * item * numel, inputs=passes - 1.0, factor=factor, sigma=0.15)
+    elif op.phase == "backward":
+        to.add("norm", (rows, cols, 3 * item * numel), sigma=0.15, ground=TRANSFER)
+        to.pointwise(2 * item * numel, inputs=2.0, sigma=0.15)
+    else:
+        known = "layer" in function
+        to.add("norm", (rows, cols, 2 * item * numel), ground=MEASURED if known else TRANSFER)
+
+
+def _compiled(op: Op, to: _Collector) -> None:
+    """A generated kernel: its bytes once, and the input once more where statistics run over the whole batch."""
+    moved, factor = op.num_bytes, 1.0
+    if (
+        op.kind == "norm"
+        and op.attrs.get("training", True)
+        and any(word in str(op.attrs["function"]) for word in ("batch", "group"))
+    ):
+        moved += DTYPE_BYTES[op.dtype] * _number(op, "rows") * _number(op, "cols")
+    elif op.kind in ("index", "embedding"):
+        factor = 1.6
+    to.pointwise(moved, inputs=2.0, factor=factor, sigma=0.2)
+
+
+def _reduce(op: Op, to: _Collector) -> None:
+    to.pointwise(op.num_bytes, factor=1.2, sigma=0.25)
+
+
+SORT_BYTES, SORT_KERNELS = 360.0, 12.0
+"""Of a radix sort of pairs of 64-bit numbers, for each pair: eight passes that read and write both, and their counts."""
+
+
+def _embedding(op: Op, to: _Collector) -> None:
+    rows, cols, vocab = _number(op, "rows"), _number(op, "cols"), _number(op, "vocab")
+    item = DTYPE_BYTES[op.dtype]
+    if op.phase == "backward":
+        # An empty table (unless only the rows that were read get a gradient), the ids sorted by digits (a dozen short
+        # kernels), then each id's rows fetched and summed.
+        if not op.attrs.get("sparse"):
+            to.pointwise(item * vocab * cols, factor=1.0, sigma=0.3)
+        to.pointwise(SORT_BYTES * rows / SORT_KERNELS, factor=SORT_KERNELS, sigma=0.4)
+        to.pointwise(1.1 * item * rows * cols, factor=1.6, sigma=0.4)
+    else:
+        to.pointwise(2 * item * rows * cols, factor=1.6, sigma=0.3)
+
+
+def _moves(factor: float, sigma: float, ground: int = TRANSFER) -> Callable[[Op, _Collector], None]:
+    """An op that streams its bytes once, `factor` times slower than an elementwise kernel."""
+
+    def add(op: Op, to: _Collector) -> None:
+        to.pointwise(op.num_bytes, factor=factor, sigma=sigma, ground=ground)
+
+    return add
+
+
+_GATES = {"lstm": 4.0, "gru": 3.0, "rnn": 1.0}
+
+
+def _rnn(op: Op, to: _Collector) -> None:
+    """The products of all inputs at once, then one small product per time step, each waiting for the one before."""
+    gates = next((count for name, count in _GATES.items() if name in str(op.attrs["cell"]).lower()), 1.0)
+    batch, length, hidden = _number(op, "batch"), _number(op, "length"), _number(op, "hidden")
+    stacks = _number(op, "layers") * _number(op, "directions")
+    backward = 2.0 if op.phase == "backward" else 1.0
+    to.matmul(
+        op,
+        1,
+        batch * length,
+        gates * hidden,
+        _number(op, "inputs"),
+        factor=stacks * backward,
+        sigma=0.35,
+        ground=TRANSFER,
+    )
+    to.matmul(op, 1, batch, gates * hidden, hidden, factor=stacks * backward * length, sigma=0.45, ground=TRANSFER)
+
+
+def _copy(op: Op, to: _Collector) -> None:
+    """A change of format streams; a change of order reads or writes in short runs."""
+    turned = str(op.attrs["function"]) not in STREAMED_COPIES
+    to.pointwise(op.num_bytes, factor=1.2 if turned else 1.0, sigma=0.2 if turned else 0.1)
+
+
+def _other(op: Op, to: _Collector) -> None:
+    """Only the bound: its bytes, or its arithmetic at a third of the lanes' peak if that takes longer."""
+    arithmetic_s = 3.0 * (op.flop or 0.0) / lanes_flop_per_s(to.device)
+    num_bytes = max(op.num_bytes, arithmetic_s * to.device.memory_bytes_per_s)
+    to.pointwise(num_bytes, factor=1.3, sigma=0.8, ground=BOUND)
+
+
+_KINDS: dict[str, Callable[[Op, _Collector], None]] = {
+    "matmul": _matmul,
+    "attention": _attention,
+    "conv": _conv,
+    "elementwise": _elementwise,
+    "softmax": _softmax,
+    "norm": _norm,
+    "reduce": _reduce,
+    "embedding": _embedding,
+    "index": _moves(2.0, 0.5),
+    "pool": _moves(1.5, 0.35),
+    "rnn": _rnn,
+    "optimizer": _moves(1.1, 0.2),
+    "dropout": _moves(1.1, 0.15),
+    "copy": _copy,
+    "sort": _moves(10.0, 0.8, BOUND),
+    "random": _moves(1.2, 0.4),
+    "other": _other,
+}

@@ -1,0 +1,103 @@
+"""The default cost model: an op model for what devices do, a collective model for what links do, a stack between them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from traincast.cost import OpModel
+from traincast.cost._collectives import Pipelined, find_route
+from traincast.cost._learned import WEIGHTS, load_learned
+from traincast.cost._roofline import Roofline
+from traincast.cost._stack import price_collective, price_op
+from traincast.errors import InvalidInput
+from traincast.memo import Remember, compute
+from traincast.spec import Cluster, Collective, Device, Estimate, Op, Stack, Stage
+
+
+class CollectiveModel(Protocol):
+    def estimate(self, task: Collective, cluster: Cluster) -> Estimate: ...
+
+
+def default_ops() -> OpModel:
+    """The fitted operator models where they are installed, else the bound alone."""
+    return load_learned() if WEIGHTS.is_file() else Roofline()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pricing:
+    """Prices each task by its sort. On mixed devices every op takes as long as on the slowest, which the others await."""
+
+    ops: OpModel = field(default_factory=default_ops)
+    collectives: CollectiveModel = field(default_factory=Pipelined)
+    stack: Stack = field(default_factory=Stack)
+
+    def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
+        return self.estimate_parts(stage, cluster, remember=compute)
+
+    def estimate_parts(self, stage: Stage, cluster: Cluster, *, remember: Remember) -> tuple[Estimate, ...]:
+        """The passes and the update are priced apart, so that plans which share one of them share its prices."""
+        ops = [task for task in stage.tasks if isinstance(task, Op)]
+        end = next((place for place, op in enumerate(ops) if op.phase == "optimizer"), len(ops))
+        passes, update = tuple(ops[:end]), tuple(ops[end:])
+        devices = _distinct_devices(cluster)
+        flat = [value for pair in devices for value in pair]
+        priced = list(remember(_price_ops, self.ops, self.stack, (), passes, *flat))
+        if update:
+            cached = recent_ops(passes, update, max(device.l2_bytes or 0.0 for device, _ in devices))
+            priced += remember(_price_ops, self.ops, self.stack, cached, update, *flat)
+        following = iter(priced)
+        return tuple(
+            [
+                next(following)
+                if isinstance(task, Op)
+                else remember(_price_collective, self.collectives, self.stack, task, cluster)
+                for task in stage.tasks
+            ]
+        )
+
+
+def _price_collective(model: CollectiveModel, stack: Stack, task: Collective, cluster: Cluster) -> Estimate:
+    crosses = find_route(task, cluster).num_nodes > 1
+    return price_collective(stack, task, model.estimate(task, cluster), crosses_nodes=crosses)
+
+
+def _price_ops(
+    model: OpModel, stack: Stack, cached: tuple[Op, ...], ops: tuple[Op, ...], *devices: Device | float
+) -> tuple[Estimate, ...]:
+    """`cached`: ops that ran before and may have left something in a cache. `devices`: each followed by its speed."""
+    slowest: tuple[Estimate, ...] = ()
+    worst_s = -1.0
+    for device, speed in zip(devices[::2], devices[1::2], strict=True):
+        if not isinstance(device, Device) or isinstance(speed, Device):
+            raise InvalidInput("devices must be given in turn with their speeds")
+        estimates = model.estimate_ops((*cached, *ops), device)[len(cached) :]
+        if speed != 1.0:
+            estimates = tuple([estimate.scaled(1 / speed) for estimate in estimates])
+        total_s = sum(estimate.seconds for estimate in estimates)
+        if total_s > worst_s:
+            slowest, worst_s = estimates, total_s
+    return tuple([price_op(stack, op, estimate) for op, estimate in zip(ops, slowest, strict=True)])
+
+
+def recent_ops(before: Sequence[Op], ops: Sequence[Op], cache_bytes: float) -> tuple[Op, ...]:
+    """The last ops whose results may still be cached when the next ones read them; none where nothing that is read is."""
+    read = {tensor for op in ops for tensor in op.reads}
+    recent: list[Op] = []
+    touched = 0.0
+    cached = False
+    for op in reversed(before):
+        if touched > cache_bytes:
+            break
+        recent.append(op)
+        small = op.bytes_written <= cache_bytes * max(1, len(op.writes))
+        cached = cached or (small and any(tensor in read for tensor in op.writes))
+        touched += op.num_bytes
+    return tuple(reversed(recent)) if cached else ()
+
+
+def _distinct_devices(cluster: Cluster) -> list[tuple[Device, float]]:
+    seen: list[tuple[Device, float]] = []
+    for group in cluster.groups:
+        if (group.device, group.speed) not in seen:
+            seen.append((group.device, group.speed))
+    return seen

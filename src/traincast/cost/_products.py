@@ -1,0 +1,188 @@
+"""Products on matrix units to seconds: tiles on multiprocessors, traffic, and the clock that power leaves.
+
+A lone kernel runs near its boost clock; a training step runs for minutes at the power limit. Every term falls or stays where a
+rate, a bandwidth or a cache of the device grows, so a faster device is never slower.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.cost._bounds import l2_bytes_per_s, lanes_flop_per_s, product_flop_per_s
+from traincast.cost._silicon import FORMAT_SHARE, watts_per_need
+from traincast.errors import InvalidInput
+from traincast.spec import Device
+
+Array = NDArray[np.float64]
+
+TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+"""Rows and columns of the output that one block of threads computes, as libraries offer them."""
+SPLITS = (1, 2, 4, 8, 16)
+"""Into how many parts the sum may be cut where few outputs leave multiprocessors idle."""
+SHARPNESS = 6.0
+"""Of the bend between the clock that the kernel can use and the clock that power allows."""
+UNKNOWN_SM = 108.0
+EASY_FLOP_PER_SM_CYCLE, EASY_GAIN, BOOST = 1024.0, 0.5, 1.1
+"""Units that do less per cycle (graphics boards sum in fp32 at half rate) never wait for operands, and their boards clock above
+the sheet: pipelines fill while they work, and the cap rises. The gain is read from vision transformers on one such board."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductLaw:
+    """The constants of one group of number formats. Fitted by research/fits/kernels."""
+
+    cap: float
+    """Best share of the peak that large products reach at full clock."""
+    joules_per_flop: float
+    """In 16 bits, on silicon of energy 1."""
+    energy: Mapping[str, float]
+    """Of silicons whose kernels were fitted, beside that energy."""
+    power_exponent: float
+    """Clock follows power less than linearly, as voltage falls with it; at most 1, else a faster unit would be slower."""
+    sustained: float
+    """How much more power a product draws under lasting load (heat, leakage, real data), as a share."""
+    sustained_s: float
+    """Length of a burst of repeated calls at which half of that shows."""
+    wave_loss: float
+    """Share of an unfilled last wave that is lost."""
+    fill: float
+    """Steps of the sum that filling and draining a tile's pipeline costs."""
+    split_fill: float
+    """The same of a split sum, as a multiple."""
+    tile_share: tuple[float, float, float]
+    """Rate of tiles of 128x128, 128x64 and 64x64 beside the largest."""
+    dram_share: float
+    l2_bytes_per_sm_cycle: float
+    l2_share: float
+    """Of the cache that a repeated call finds filled with its own operands."""
+    join: float
+    """Norm that joins arithmetic and traffic: higher overlaps better."""
+    start_s: float
+    step_load: float
+    """Of the lasting load of a training step: hours, real data; 1 is the longest burst of a benchmark."""
+    step_share: float
+    """What products in a step keep of the rate of lone kernels at the same clock: gaps, cold caches, other work beside them."""
+    log_sigma: float
+    """Of single products on a measured device."""
+    level_log_sigma: float = 0.1
+    """Of the level of a device that was not measured, silicon known."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.power_exponent <= 1:
+            raise InvalidInput(f"power_exponent is {self.power_exponent}; above 1 a faster unit would be slower")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductShape:
+    """One entry per kernel."""
+
+    batch: Array
+    m: Array
+    n: Array
+    k: Array
+    num_bytes: Array
+    resident: Array | None
+    """Share of the bytes in L2; None: as a benchmark that repeats the call finds it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """One entry per kernel."""
+
+    seconds: Array
+    compute_s: Array
+    memory_s: Array
+
+
+def held_share(law: ProductLaw, device: Device, dtype: str, *, load: float | Array, need: float = 1.0) -> Array:
+    """Share of the matrix units' peak that large kernels hold.
+
+    `load` is 0 for a lone kernel and 1 for lasting load; `need` is the kernel's power beside that of a plain product.
+    """
+    power = watts_per_need(device, dtype, joules_per_flop=law.joules_per_flop, fitted=law.energy)
+    load = np.asarray(load, dtype=np.float64)
+    gain = easy_gain(device, dtype, law.cap)
+    if power is None:
+        return np.full_like(load, gain * law.cap)
+    left = power / (gain * need * (1.0 + law.sustained * load))
+    bend = SHARPNESS * law.power_exponent
+    return np.asarray(gain * law.cap * (1.0 + left**-bend) ** (-1.0 / SHARPNESS), dtype=np.float64)
+
+
+def easy_flop_per_s(device: Device) -> float:
+    """Below this peak, units never wait for operands; infinite where the sheet does not tell."""
+    if device.num_sm is None or device.clock_hz is None:
+        return 0.0
+    return device.num_sm * device.clock_hz * EASY_FLOP_PER_SM_CYCLE
+
+
+def easy_gain(device: Device, dtype: str, cap: float) -> float:
+    """How much above its cap a unit that is easy to feed runs; its board clocks up to a tenth above the sheet, not further."""
+    easy = easy_flop_per_s(device)
+    ease = max(0.0, 1.0 - product_flop_per_s(device, dtype)[0] / easy) if easy else 0.0
+    return min(1.0 + EASY_GAIN * ease, BOOST / cap)
+
+
+def step_share(law: ProductLaw, device: Device, dtype: str, *, need: float = 1.0) -> float:
+    """Share of the matrix units' peak that large kernels hold inside a training step."""
+    return law.step_share * float(held_share(law, device, dtype, load=law.step_load, need=need))
+
+
+def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: str, *, lone: bool = False) -> Timed:
+    """Seconds of each product in `dtype`; `lone`: as a benchmark of single kernels would read them."""
+    peak, real = product_flop_per_s(device, dtype)
+    peak *= FORMAT_SHARE.get(real, 1.0)
+    num_sm = float(device.num_sm or UNKNOWN_SM)
+    if lone:
+        work = tile_work(law, shape, num_sm=num_sm, fill=law.fill)
+        cool_s = work / (peak * held_share(law, device, dtype, load=0.0))
+        rate = peak * held_share(law, device, dtype, load=cool_s / (cool_s + law.sustained_s))
+    else:
+        rate = np.asarray(peak * step_share(law, device, dtype))
+    # Filling a pipeline takes cycles: units that are slow beside their multiprocessor spend fewer steps of the sum on it.
+    easy = law.cap * easy_flop_per_s(device)
+    fill = law.fill * np.minimum(rate / easy, 1.0) if easy else law.fill
+    compute_s = tile_work(law, shape, num_sm=num_sm, fill=fill) / rate
+    memory_s = _traffic_s(law, shape, device)
+    joined = (compute_s**law.join + memory_s**law.join) ** (1.0 / law.join)
+    return Timed(seconds=law.start_s + joined, compute_s=compute_s, memory_s=memory_s)
+
+
+def tile_work(law: ProductLaw, shape: ProductShape, *, num_sm: float, fill: float | Array) -> Array:
+    """FLOP that the device's whole width spends, idle parts of tiles and waves included, with the best tile and split."""
+    r128, r64, r32 = law.tile_share
+    rates = (1.0, 1.0, 1.0, r128, r64, r64, r32)
+    k = np.maximum(shape.k, 1.0)
+    best: Array | None = None
+    for (rows, cols), rate in zip(TILES, rates, strict=True):
+        tiles = np.ceil(shape.m / rows) * (np.ceil(shape.n / cols) * shape.batch)
+        fits = tiles / num_sm
+        for parts in SPLITS:
+            waves = fits * parts
+            filled = waves + law.wave_loss * (np.ceil(waves) - waves)
+            depth = k / parts + fill * (1.0 if parts == 1 else law.split_fill)
+            work = np.maximum(filled, 1.0) * depth * (2.0 * rows * cols * num_sm / rate)
+            best = work if best is None else np.minimum(best, work)
+    return np.zeros_like(shape.m) if best is None else best
+
+
+def _traffic_s(law: ProductLaw, shape: ProductShape, device: Device) -> Array:
+    dram = device.memory_bytes_per_s
+    if device.num_sm is None or device.clock_hz is None:
+        near = l2_bytes_per_s(device)
+    else:
+        near = max(law.l2_bytes_per_sm_cycle * device.num_sm * device.clock_hz, dram)
+    resident = shape.resident
+    if resident is None:
+        resident = 1.0 / (1.0 + (shape.num_bytes / (law.l2_share * (device.l2_bytes or 4e6))) ** 2)
+    return shape.num_bytes * ((1.0 - resident) / (law.dram_share * dram) + resident / near)
+
+
+def time_lanes(law: ProductLaw, flop: Array, num_bytes: Array, share: Array, device: Device) -> Timed:
+    """Seconds of kernels that multiply on the ordinary lanes at a share of their peak and move their bytes beside."""
+    compute_s = flop / (share * lanes_flop_per_s(device))
+    memory_s = num_bytes / (law.dram_share * device.memory_bytes_per_s)
+    joined = (compute_s**law.join + memory_s**law.join) ** (1.0 / law.join)
+    return Timed(seconds=law.start_s + joined, compute_s=compute_s, memory_s=memory_s)

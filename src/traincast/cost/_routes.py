@@ -1,0 +1,179 @@
+"""The links that a group of ranks crosses, from its neighbours outwards, each with the part of it that one member has."""
+
+import math
+from dataclasses import dataclass, replace
+
+from traincast.cost._sharing import MAX_EXACT_DEVICES, share_network
+from traincast.spec import Cluster, Collective, Link, NodeGroup
+from traincast.units import GIGA
+
+HYBRID_CUBE = {2: 1 / 6, 3: 2 / 6, 4: 4 / 6, 5: 1.7 / 6, 6: 3 / 6, 7: 4 / 6, 8: 1.0}
+"""Share of the six NVLinks of a V100 in a hybrid cube mesh that rings over so many of its eight devices can use."""
+HOST_STAGED_SHARE = 0.48
+"""Of one device's PCIe rate, what all devices of a host without peer access have together: 15 GB/s beside PCIe 4 on the one
+such host that was measured, with four and with eight ranks."""
+PCIE3_BYTES_PER_S = 15.754e9
+FABRIC_FROM_BYTES_PER_S = 40e9
+"""A link inside a node of unknown transport is taken for NVLink from this rate on, and for PCIe below."""
+RDMA_FROM_BYTES_PER_S = 25e9
+"""A network of unknown transport is taken for one with direct access to device memory from 200 Gb/s per node on, and for
+sockets below."""
+
+CERTAINLY_DIRECT_FROM_BYTES_PER_S = 50e9
+"""From 400 Gb/s per node on nobody lets the host copy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One link on the way, between units of the level below it."""
+
+    fan: int
+    """Units that it joins."""
+    inside: int
+    """Members of the group in each of these units."""
+    link: Link
+    """With its transport settled."""
+    bytes_per_s: float
+    """Nominal, of one member while all groups of this kind talk."""
+    is_network: bool = False
+    assumed: bool = False
+    """The transport was not given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """What one group of ranks has between its members, innermost level first; none for a group of one."""
+
+    num_ranks: int
+    levels: tuple[Level, ...] = ()
+    num_servers: int = 0
+    copies: float = 1.0
+    """Of every token, where receivers of an all-to-all share them."""
+
+    @property
+    def num_nodes(self) -> int:
+        """Parts of the group that have only a network between them."""
+        return math.prod(level.fan for level in self.levels if level.is_network)
+
+    @property
+    def crosses_network(self) -> bool:
+        return any(level.is_network for level in self.levels)
+
+
+def find_route(task: Collective, cluster: Cluster) -> Route:
+    """The members sit `stride` ranks apart, and ranks fill each domain before the next begins.
+
+    Groups of the same kind run side by side and share a node's network evenly: on equal nodes each has its members' part of
+    it, on unequal ones the slowest group's max-min share counts, because the step waits for all.
+    """
+    group = slowest_group(cluster)
+    levels: list[Level] = []
+    inside = 1
+    for span, link in _spans(group, cluster):
+        members = min(task.num_ranks, max(1, span // task.stride))
+        fan = -(-members // inside)
+        if link is group.inter and not group.domains:
+            fan = min(fan, cluster.num_nodes)
+        if fan < 2:
+            continue
+        levels.append(_level(task, cluster, group, link, span=span, fan=fan, inside=inside))
+        inside *= fan
+        if inside >= task.num_ranks:
+            break
+    return Route(num_ranks=task.num_ranks, levels=tuple(levels), num_servers=task.num_servers)
+
+
+def slowest_group(cluster: Cluster) -> NodeGroup:
+    """A ring runs at the speed of its slowest link."""
+    crosses = cluster.num_nodes > 1
+    return min(cluster.groups, key=lambda group: (group.inter if crosses else group.intra).bytes_per_s)
+
+
+def settle_transport(link: Link, *, between_nodes: bool) -> Link:
+    """The link with the transport that is assumed where none is given."""
+    if link.transport:
+        return link
+    if between_nodes:
+        return replace(link, transport="infiniband" if link.bytes_per_s >= RDMA_FROM_BYTES_PER_S else "sockets")
+    return replace(link, transport="nvlink" if link.bytes_per_s >= FABRIC_FROM_BYTES_PER_S else "pcie")
+
+
+def alternative_transport(link: Link) -> str:
+    """What a link of unknown transport might be instead of what is assumed."""
+    if link.transport == "infiniband" and link.bytes_per_s >= CERTAINLY_DIRECT_FROM_BYTES_PER_S:
+        return "tcpx"
+    return {"infiniband": "sockets", "sockets": "infiniband", "nvlink": "pcie", "pcie": "pcie-host"}[link.transport]
+
+
+def describe_links(cluster: Cluster) -> tuple[str, ...]:
+    """What is assumed about links whose transport was not given, in one sentence each."""
+    notes: list[str] = []
+    for group in cluster.groups:
+        tiers = ((group.intra, False, group.devices_per_node > 1), (group.inter, True, cluster.num_nodes > 1))
+        for link, between, used in tiers:
+            if used and not link.transport:
+                taken = settle_transport(link, between_nodes=between)
+                where = f"network of {link.bytes_per_s * 8 / GIGA:g} Gb/s" if between else "link inside a node"
+                notes.append(
+                    f"the transport of the {where} ({link.name}) is not given; {taken.transport} is assumed, and the interval "
+                    f"covers {alternative_transport(taken)}"
+                )
+    return tuple(dict.fromkeys(notes))
+
+
+def _spans(group: NodeGroup, cluster: Cluster) -> list[tuple[int, Link]]:
+    """Devices under one unit of each level, smallest first; a domain on the same link as the level below replaces it."""
+    host = cluster.devices_per_node
+    spans = [(host, group.intra), *((_filled(domain.num_devices, cluster), domain.link) for domain in group.domains)]
+    if cluster.num_nodes > 1:
+        spans.append((cluster.num_devices, group.inter))
+    spans.sort(key=lambda level: level[0])
+    return [
+        (span, link)
+        for place, (span, link) in enumerate(spans)
+        if place + 1 == len(spans) or spans[place + 1][1] != link
+    ]
+
+
+def _filled(num_devices: int, cluster: Cluster) -> int:
+    """Devices that a job has in each domain of this size: it fills as many as it needs, evenly and by whole hosts."""
+    total, host = cluster.num_devices, cluster.devices_per_node
+    if num_devices >= total or num_devices <= host:
+        return min(num_devices, total)
+    num_domains = -(-total // num_devices)
+    return min(num_devices, -(-total // (num_domains * host)) * host)
+
+
+def _level(
+    task: Collective, cluster: Cluster, group: NodeGroup, link: Link, *, span: int, fan: int, inside: int
+) -> Level:
+    host = cluster.devices_per_node
+    between_nodes = span > host
+    settled = settle_transport(link, between_nodes=between_nodes)
+    is_network = between_nodes and settled.is_network
+    if not is_network:
+        settled, rate = _inside_a_node(settled, group, fan=fan, host=host)
+    elif link is group.inter and len(cluster.groups) > 1 and cluster.num_devices <= MAX_EXACT_DEVICES:
+        rate = share_network(task, cluster) / min(inside, host)
+    else:
+        rate = link.bytes_per_s / host
+    return Level(
+        fan=fan, inside=inside, link=settled, bytes_per_s=rate, is_network=is_network, assumed=not link.transport
+    )
+
+
+def _inside_a_node(link: Link, group: NodeGroup, *, fan: int, host: int) -> tuple[Link, float]:
+    """The link that `fan` neighbours really use, and what one of them has of it."""
+    rate = link.bytes_per_s
+    if link.transport == "nvlink-cube" and host <= 8:
+        return link, rate * HYBRID_CUBE.get(fan, 0.5)
+    if link.transport == "nvlink-pairs" and fan > 2:
+        return replace(link, transport="pcie", latency_s=max(link.latency_s, 5e-6)), min(
+            rate, group.device.pcie_bytes_per_s or PCIE3_BYTES_PER_S
+        )
+    if link.transport in ("xgmi", "roce") and host > 1:
+        # Every pair of devices has links of its own, so a few of them reach only those between themselves.
+        return link, rate * min(1.0, (fan - 1) / (host - 1))
+    if link.transport == "pcie-host":
+        return link, rate * min(1.0, HOST_STAGED_SHARE / host)
+    return link, rate

@@ -1,0 +1,48 @@
+"""A question to its forecast: resolved, forecast, and answered with everything that was assumed."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from traincast.cost import CostModel
+from traincast.forecast import forecast
+from traincast.forecast._resolve import Resolved, resolve
+from traincast.spec import Calibration, Forecast, Question
+
+if TYPE_CHECKING:
+    from traincast.resources import GraphCorrection
+
+
+def ask(
+    question: Question,
+    *,
+    costs: CostModel | None = None,
+    calibration: Calibration | None = None,
+    draw: bool = False,
+) -> Forecast:
+    """The forecast of a question, with its assumptions. The same for commands, requests, job files and rows of tables."""
+    return answer(resolve(question), costs=costs, calibration=calibration, draw=draw)
+
+
+def answer(
+    resolved: Resolved,
+    *,
+    costs: CostModel | None = None,
+    calibration: Calibration | None = None,
+    draw: bool = False,
+    activity: "GraphCorrection | None" = None,
+) -> Forecast:
+    """The forecast of a resolved question."""
+    found = forecast(
+        resolved.job, resolved.cluster, resolved.parallelism, costs=costs, calibration=calibration, draw=draw,
+        activity=activity,
+    )  # fmt: skip
+    found = replace(found, assumptions=resolved.assumptions, settings=resolved.settings)
+    if resolved.frugal is None or found.memory.fits:
+        return found
+    full = replace(resolved.parallelism, recompute="full")
+    frugal = forecast(resolved.frugal, resolved.cluster, full, costs=costs).memory
+    if not frugal.fits:
+        return found
+    said = "it fits only if layers are run again, which is left open"
+    memory = replace(found.memory, frugal_probability=frugal.fit_probability)
+    return replace(found, memory=memory, assumptions=(*found.assumptions, said))

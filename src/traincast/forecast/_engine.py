@@ -1,0 +1,374 @@
+"""A job, a cluster and a plan to a forecast: lower, cost, simulate, memory, answer, each remembered on what it was given.
+
+Everything that asks about a plan comes this way: one forecast, a search over thousands of plans, the largest batch that fits.
+An engine that has answered before gives the same bytes as a new one, only sooner (see `traincast.memo`).
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from traincast.cost import CostModel, OpModel, PartwiseCostModel, Pricing, describe_host, describe_links, note_kernels
+from traincast.errors import IllegalPlan, InvalidInput
+from traincast.forecast._activity import describe_activity, expect_run_utilization
+from traincast.forecast._arbitrate import Answer, choose_answer, find_gap, stretch
+from traincast.forecast._balance import advise_split
+from traincast.forecast._bounds import (
+    RUN_AGAIN,
+    Work,
+    add_up_work,
+    bound_memory,
+    bound_time,
+    passes_of,
+)
+from traincast.forecast._device_memory import DeviceMemory, find_fullest, profile_stages, watch_device
+from traincast.forecast._interval import Tally, tally_program, with_interval, with_novelty
+from traincast.forecast._job_time import price_job, spend_energy, time_job
+from traincast.lower import lower, run_again, share_model
+from traincast.memo import Memo, Remember
+from traincast.simulate import Pass, replay_tasks, simulate_step
+from traincast.spec import (
+    Calibration,
+    Cluster,
+    Collective,
+    Device,
+    Estimate,
+    Forecast,
+    Graph,
+    Job,
+    MachineRates,
+    MemoryProfile,
+    Op,
+    Parallelism,
+    Program,
+    Repeat,
+    Stack,
+    Stage,
+    Task,
+    Tensor,
+    Timeline,
+)
+
+if TYPE_CHECKING:
+    from traincast.resources import GraphCorrection
+
+MOST_ANSWERS = 200_000
+"""Of single steps that an engine remembers before it starts afresh."""
+_PRODUCTS = ("matmul", "conv", "attention", "rnn")
+
+_ALONE = Parallelism()
+
+Prices = tuple[tuple[Estimate, ...], ...]
+"""Of each stage, an estimate for each of its tasks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One step of a program: what its tasks cost and when they run."""
+
+    program: Program
+    estimates: Prices
+    timeline: Timeline
+
+
+class Engine:
+    """Answers questions about jobs, and remembers every step of the way."""
+
+    def __init__(
+        self, *, costs: CostModel | None = None, calibration: Calibration | None = None, most: int = MOST_ANSWERS
+    ) -> None:
+        """`costs`: what prices tasks instead of the models that ship with the package. `calibration`: what was learnt from
+        measurements of a machine, which then prices tasks, or from measured runs, which corrects whole steps."""
+        if costs is not None and calibration is not None:
+            raise InvalidInput("both costs and a calibration are given; give one of them")
+        measured = calibration.machine if calibration is not None else None
+        self.costs = costs if measured is None else _price_machine(measured)
+        self.calibration = calibration if measured is None else None
+        self._remember: Remember = Memo(tracks=(Parallelism, Collective), most=most)
+
+    def forecast(
+        self, job: Job, cluster: Cluster, parallelism: Parallelism | None = None, *, draw: bool = False,
+        activity: "GraphCorrection | None" = None,
+    ) -> Forecast:  # fmt: skip
+        """How long a step and the whole job take, whether it fits, and what it costs. `draw`: with every span, and so with how
+        busy the devices are. `activity`: corrects those numbers by runs measured in this setting."""
+        plan = parallelism or Parallelism(data=cluster.num_devices)
+        if self.calibration is not None:
+            return self._correct(self.calibration, job, cluster, plan, draw=draw, activity=activity)
+        program = self.lower(job, cluster, plan)
+        estimates = self.cost(program, job, cluster)
+        timeline = self.simulate(program, estimates, job, cluster, draw=draw)
+        memory = self.memory(program, job, cluster)
+        run = Run(program=program, estimates=estimates, timeline=timeline)
+        return self.answer(run, memory, job, cluster, activity=activity)
+
+    def _correct(
+        self, calibration: Calibration, job: Job, cluster: Cluster, plan: Parallelism, *, draw: bool,
+        activity: "GraphCorrection | None",
+    ) -> Forecast:  # fmt: skip
+        """The forecast with what measured runs taught, under the constants that they choose."""
+        from traincast.forecast._corrections import forecast_calibrated
+
+        def ask(learned: CostModel) -> Forecast:
+            engine = Engine(costs=learned)
+            # What does not depend on the costs is shared: answers are kept by the model that gave them.
+            engine._remember = self._remember
+            return engine.forecast(job, cluster, plan, draw=draw, activity=activity)
+
+        return forecast_calibrated(calibration, job, cluster, plan, ask=ask, activity=activity)
+
+    def lower(self, job: Job, cluster: Cluster, plan: Parallelism) -> Program:
+        """What each distinct rank runs."""
+        check_size(plan, cluster)
+        return lower(job.graph, plan, compiled=job.compiled, remember=self._remember)
+
+    def cost(self, program: Program, job: Job, cluster: Cluster) -> Prices:
+        """Seconds of every task of every stage."""
+        model = self.model(job)
+        made: dict[int, tuple[Estimate, ...]] = {}
+        for stage in program.stages:
+            if id(stage.tasks) not in made:
+                made[id(stage.tasks)] = self._price(model, stage, cluster, replayed=job.cuda_graphs)
+        return tuple([made[id(stage.tasks)] for stage in program.stages])
+
+    def _price(self, model: CostModel, stage: Stage, cluster: Cluster, *, replayed: bool) -> tuple[Estimate, ...]:
+        if isinstance(model, PartwiseCostModel):
+            priced = model.estimate_parts(_unplaced(stage), cluster, remember=self._remember)
+        else:
+            priced = self._remember(_estimate, model, stage.tasks, stage.repeats, stage.tensors, cluster)
+        return self._remember(_replay_graphs, priced) if replayed else priced
+
+    def simulate(
+        self, program: Program, estimates: Prices, job: Job, cluster: Cluster, *, draw: bool = False
+    ) -> Timeline:
+        """One optimizer step. Asynchronous workers cannot be faster than their servers."""
+        timeline = simulate_step(program, estimates, remember=self._remember)
+        if draw:
+            # Drawing adds up one span after the other; the step is that of the closed form, drawn or not, to the last digit.
+            timeline = replace(timeline, spans=simulate_step(program, estimates, draw=True).spans)
+        plan = program.parallelism
+        if not plan.asynchronous:
+            return timeline
+        busy_s = self._server_seconds(job, cluster, replace(plan, asynchronous=False))
+        return replace(timeline, duration_s=max(timeline.duration_s, busy_s))
+
+    def _server_seconds(self, job: Job, cluster: Cluster, plan: Parallelism) -> float:
+        """What the servers need for one step of every worker."""
+        stage = lower(job.graph, plan, compiled=job.compiled, remember=self._remember).stages[0]
+        priced = self._price(self.model(job), stage, cluster, replayed=False)
+        tasks = zip(stage.tasks, priced, stage.counts(), strict=True)
+        return sum(estimate.seconds * count for task, estimate, count in tasks if isinstance(task, Collective))
+
+    def memory(self, program: Program, job: Job, cluster: Cluster) -> MemoryProfile:
+        """Of the stage that comes nearest to filling the smallest device."""
+        return find_fullest(profile_stages(program, cluster, job.stack, remember=self._remember))
+
+    def watch_device(self, job: Job, cluster: Cluster, plan: Parallelism) -> DeviceMemory:
+        """What the device's own meter will show."""
+        return watch_device(job, cluster, plan, remember=self._remember)
+
+    def answer(
+        self, run: Run, memory: MemoryProfile, job: Job, cluster: Cluster, *, activity: "GraphCorrection | None" = None
+    ) -> Forecast:
+        """The forecast, by whichever part of the model proved best for such a job."""
+        plan, timeline = run.program.parallelism, run.timeline
+        tally = tally_program(run.program, run.estimates, remember=self._remember)
+        step, unsure = self._interval(timeline, tally, job, cluster, plan)
+        chosen = choose_answer(
+            job, cluster, plan, step, source=getattr(self.costs, "source", "layers"),
+            has_own_costs=self.costs is not None, remember=self._remember,
+        )  # fmt: skip
+        if chosen.source == "reuse" and timeline.duration_s > 0:
+            timeline = stretch(timeline, chosen.step.seconds / timeline.duration_s)
+        resources = describe_activity(job, cluster, plan, timeline, correction=activity) if timeline.spans else ()
+        made = _fill_in(job, cluster, run.program, chosen, timeline, memory, tally, remember=self._remember)
+        notes = (*made.notes, *self._note_kernels(run.program, job, cluster), *unsure)
+        return replace(made, resources=resources, notes=notes)
+
+    def _interval(
+        self, timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism
+    ) -> tuple[Estimate, tuple[str, ...]]:
+        """The step with its interval, and what is new about it. A user's own measurements say themselves how sure they are."""
+        if self.costs is not None and not isinstance(self.costs, Pricing):
+            return with_interval(timeline, tally, software=stack_of(job)), ()
+        return with_novelty(timeline, tally, job, cluster, plan, remember=self._remember)
+
+    def _note_kernels(self, program: Program, job: Job, cluster: Cluster) -> tuple[str, ...]:
+        """Widths that cost time, and silicon that nobody measured."""
+        model = self.model(job)
+        if not isinstance(model, Pricing):
+            return ()
+        tasks = program.stages[0].tasks
+        found = [
+            note for group in cluster.groups for note in self._remember(_note_tasks, model.ops, group.device, tasks)
+        ]
+        return tuple(dict.fromkeys(found))
+
+    def bound_memory(self, job: Job, cluster: Cluster, plan: Parallelism) -> MemoryProfile:
+        """Memory that a plan cannot need less than, from the model before any rank shares it: far quicker than the plan itself.
+        Its probability to fit is one that the plan does not exceed."""
+        check_size(plan, cluster)
+        one = self._remember(self._replay_whole, job.graph, plan, job.compiled)
+        return bound_memory(one, cluster, plan, job.stack)
+
+    def _replay_whole(self, graph: Graph, plan: Parallelism, compiled: bool) -> Pass:
+        """One pass through the model before any rank shares it, without the update, whose needs shrink with its share."""
+        whole = passes_of(self._remember(share_model, self._remember(run_again, graph, plan), _ALONE, compiled))
+        return self._remember(replay_tasks, whole.tasks, whole.repeats, whole.tensors, True)
+
+    def bound_time(
+        self, job: Job, cluster: Cluster, plan: Parallelism, *, plain: Job | None = None
+    ) -> tuple[float, float]:
+        """(seconds of a step, seconds of it in which a device computes) that a plan cannot be below; quicker than the plan, as
+        all plans that split the model alike share it.
+
+        `plain`: the same job where nothing is run again. Its split then stands for this one's, which need not be made: what runs
+        again is added as a share of its forward pass.
+        """
+        check_size(plan, cluster)
+        corrected = self.calibration is not None or self._may_reuse(job, cluster, plan)
+        if corrected or not isinstance(self.model(job), PartwiseCostModel):
+            return 0.0, 0.0
+        work = self._remember(self._find_work, job.graph, plan, job.compiled, cluster, self.model(job), job.cuda_graphs,
+                              None if plain is None else plain.graph)  # fmt: skip
+        return bound_time(work, plan)
+
+    def _find_work(
+        self, graph: Graph, plan: Parallelism, compiled: bool, cluster: Cluster, model: CostModel, replayed: bool,
+        plain: Graph | None,
+    ) -> Work:  # fmt: skip
+        """Of one pass, as the ranks of the tensor, context and expert axes share it."""
+        remember = self._remember
+        if plain is None:
+            return remember(self._work_of, remember(run_again, graph, plan), plan, compiled, cluster, model, replayed)
+        how = compiled, cluster, model, replayed
+        unsplit = remember(run_again, plain, _ALONE)
+        alone = remember(self._work_of, unsplit, _ALONE, *how)
+        again = remember(self._work_of, remember(run_again, graph, plan), _ALONE, *how)
+        share = again.again_s / alone.forward_s if alone.forward_s else 0.0
+        return remember(self._work_of, unsplit, plan, *how).run_again(RUN_AGAIN * share)
+
+    def _work_of(
+        self, whole: Stage, plan: Parallelism, compiled: bool, cluster: Cluster, model: CostModel, replayed: bool
+    ) -> Work:
+        passes = passes_of(self._remember(share_model, whole, plan, compiled))
+        return add_up_work(passes.tasks, passes.repeats, self._price(model, passes, cluster, replayed=replayed))
+
+    def weigh(
+        self, job: Job, cluster: Cluster, plan: Parallelism, *, step_s: float, busy_s: float
+    ) -> tuple[float, float | None, float | None]:
+        """(seconds, USD, joules) of a job whose steps take so long and keep a device computing for so long."""
+        step = Estimate(seconds=step_s, low_s=step_s, high_s=step_s)
+        whole = time_job(job, cluster, step, job.graph.batch_size * plan.micro_batches * plan.data)
+        usd = price_job(cluster, whole.total)
+        timeline = Timeline(duration_s=step_s, spans=(), shares={}, busy_s=busy_s)
+        return whole.total.seconds, None if usd is None else usd.value, spend_energy(cluster, timeline, whole)
+
+    def model(self, job: Job) -> CostModel:
+        """What prices the tasks of a job."""
+        return self.costs if self.costs is not None else self._remember(_price_under, stack_of(job))
+
+    def _may_reuse(self, job: Job, cluster: Cluster, plan: Parallelism) -> bool:
+        """Whether the reuse predictor could answer, so that the time of the tasks says nothing of the step."""
+        return self.costs is None and not find_gap(job, cluster, plan)
+
+
+def stack_of(job: Job) -> Stack:
+    """The software that runs a job."""
+    return job.stack
+
+
+def _price_machine(rates: MachineRates) -> CostModel:
+    from traincast.cost import choose_costs
+
+    return choose_costs(rates, others=Pricing().estimate)
+
+
+def _price_under(software: Stack) -> Pricing:
+    return Pricing(stack=software)
+
+
+def _unplaced(stage: Stage) -> Stage:
+    """Whatever its place in a pipeline."""
+    return replace(stage, index=0, num_in_flight=1)
+
+
+def _estimate(
+    model: CostModel,
+    tasks: tuple[Task, ...],
+    repeats: tuple[Repeat, ...],
+    tensors: tuple[Tensor, ...],
+    cluster: Cluster,
+) -> tuple[Estimate, ...]:
+    return model.estimate(Stage(tasks=tasks, repeats=repeats, tensors=tensors), cluster)
+
+
+def _replay_graphs(estimates: tuple[Estimate, ...]) -> tuple[Estimate, ...]:
+    """CUDA graphs: one launch per step, so the host issues nothing op by op."""
+    return tuple([replace(estimate, host_s=0.0) for estimate in estimates])
+
+
+def check_size(plan: Parallelism, cluster: Cluster) -> None:
+    """Refuse a plan that needs more or fewer devices than there are."""
+    if plan.num_devices != cluster.num_devices:
+        raise IllegalPlan(
+            f"the plan needs {plan.num_devices} devices (data {plan.data} x tensor {plan.tensor} x pipeline {plan.pipeline} "
+            f"x context {plan.context}) and the cluster has {cluster.num_devices}; {_suggest(plan, cluster)}"
+        )
+
+
+def _suggest(plan: Parallelism, cluster: Cluster) -> str:
+    rest = plan.tensor * plan.pipeline * plan.context
+    if cluster.num_devices % rest == 0:
+        return f"data = {cluster.num_devices // rest} would use them all"
+    return f"tensor x pipeline x context must divide {cluster.num_devices}"
+
+
+def _fill_in(
+    job: Job, cluster: Cluster, program: Program, chosen: Answer, timeline: Timeline, memory: MemoryProfile,
+    tally: Tally, *, remember: Remember,
+) -> Forecast:  # fmt: skip
+    plan, step = program.parallelism, chosen.step
+    global_batch = program.batch_size * plan.micro_batches * plan.data
+    whole = time_job(job, cluster, step, global_batch)
+    device = cluster.groups[0].device
+    flop = remember(_flop_of, job.graph) * plan.micro_batches * plan.data
+    peak = remember(_peak_flop_per_s, job.graph, device)
+    host = (describe_host(cluster),) if plan.offload_optimizer else ()
+    return Forecast(
+        workload=job.graph.name,
+        cluster=cluster.name,
+        device=device.name,
+        num_devices=cluster.num_devices,
+        global_batch=global_batch,
+        step=step,
+        samples_per_s=global_batch / step.seconds if step.seconds else math.inf,
+        timeline=timeline,
+        memory=memory,
+        job=whole,
+        usd=price_job(cluster, whole.total),
+        energy_joules=spend_energy(cluster, timeline, whole),
+        utilization=flop / (step.seconds * peak * cluster.num_devices) if peak and step.seconds else 0.0,
+        grounds=tally.ground_shares,
+        unknown_ops=remember(_unknown_ops, job.graph),
+        notes=(*program.notes, *advise_split(job, cluster, plan), *describe_links(cluster), *host, *chosen.notes),
+        source=chosen.source,
+        run_utilization=expect_run_utilization(job, cluster, plan, timeline),
+    )
+
+
+def _note_tasks(model: OpModel, device: Device, tasks: tuple[Task, ...]) -> tuple[str, ...]:
+    return note_kernels([task for task in tasks if isinstance(task, Op)], device, model)
+
+
+def _flop_of(graph: Graph) -> float:
+    return graph.flop
+
+
+def _unknown_ops(graph: Graph) -> tuple[str, ...]:
+    return graph.unknown_ops()
+
+
+def _peak_flop_per_s(graph: Graph, device: Device) -> float:
+    """Of the fastest units that the products of a graph can use."""
+    return max((device.peak_flop_per_s(op.dtype) or 0.0 for op in graph.ops if op.kind in _PRODUCTS), default=0.0)

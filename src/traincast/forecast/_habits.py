@@ -1,0 +1,189 @@
+"""What a stack decides by itself, filled in where the user says nothing; every such decision becomes a sentence."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from traincast.catalog import FUSED_ATTENTIONS, PRECISIONS, precision_name
+from traincast.errors import IllegalPlan, UnknownName
+from traincast.spec import Parallelism, Stack, WorkloadOptions
+
+UNKNOWN = "unknown"
+"""A recomputation that nobody knows: none is assumed, and a job that fits only with it is said to fit."""
+_PLAN_NAMES = frozenset(item.name for item in fields(Parallelism))
+
+
+def fill_in_plan(values: Mapping[str, Any], stack: Stack, said: list[str]) -> dict[str, Any]:
+    """The plan's values, whose data degree is known, with the stack's habits. What is said wins."""
+    plan = dict(values)
+    degrees = {axis: _whole(plan.get(axis, 1)) for axis in ("data", "tensor", "pipeline", "context", "expert")}
+    replicas = degrees["data"] * degrees["context"]
+    _fill_in_sharding(plan, stack, said, pipeline=degrees["pipeline"])
+    _fill_in_recomputation(plan, stack, said)
+    _fill_in_experts(plan, said, expert=degrees["expert"], replicas=replicas, tensor=degrees["tensor"])
+    if "sequence_parallel" not in plan and stack.plan.sequence_parallel and degrees["tensor"] > 1:
+        plan["sequence_parallel"] = True
+        said.append(f"{stack.name} splits the sequence along the tensor axis (--no-sequence-parallel to change)")
+    overlaps = stack.plan.overlap and (stack.plan.overlap_sharded or not _whole(plan.get("zero", 0), 0))
+    if "overlap" not in plan and not overlaps:
+        plan["overlap"] = False
+        if replicas > 1:
+            said.append(f"{stack.name} reduces gradients with nothing beside it (--overlap to change)")
+    if "bucket_copies" not in plan and not stack.plan.bucket_copies:
+        plan["bucket_copies"] = False
+        if replicas > 1 and _whole(plan.get("zero", 0), 0) < 2:
+            said.append(
+                f"{stack.name} reduces gradients in place, without copies in buckets (--bucket-copies to change)"
+            )
+    if "balance" not in plan and stack.plan.balance != "layers":
+        plan["balance"] = stack.plan.balance
+        if degrees["pipeline"] > 1:
+            said.append(f"{stack.name} cuts a pipeline by {stack.plan.balance} (--balance layers to change)")
+    if "reduce_dtype" in _PLAN_NAMES and "reduce_dtype" not in plan and stack.plan.reduce_dtype:
+        plan["reduce_dtype"] = stack.plan.reduce_dtype
+        if replicas > 1:
+            said.append(f"{stack.name} reduces gradients in {stack.plan.reduce_dtype}")
+    if "order" not in plan and degrees["pipeline"] > 1 and _whole(plan.get("virtual_stages", 1)) > 1:
+        plan["order"] = "interleaved"
+        said.append("virtual stages run in the interleaved order")
+    return plan
+
+
+def plan_habits(stack: Stack) -> dict[str, Any]:
+    """What a stack decides for every plan, whatever its degrees."""
+    habits: dict[str, Any] = {
+        "overlap": stack.plan.overlap, "bucket_copies": stack.plan.bucket_copies, "balance": stack.plan.balance,
+        "reduce_dtype": stack.plan.reduce_dtype,
+    }  # fmt: skip
+    return {name: value for name, value in habits.items() if value is not None}
+
+
+def check_passes(plan: Parallelism, stack: Stack) -> None:
+    if stack.plan.fills_pipeline and plan.micro_batches < plan.pipeline - 1:
+        raise IllegalPlan(
+            f"{stack.name} runs no pipeline of {plan.pipeline} stages with {plan.micro_batches} passes; it asks for "
+            f"{plan.pipeline - 1} or more"
+        )
+
+
+def _fill_in_sharding(plan: dict[str, Any], stack: Stack, said: list[str], *, pipeline: int) -> None:
+    reshard = plan.pop("reshard", None)
+    if plan.get("zero") != 3 or pipeline == 1:
+        return
+    if reshard is False or (reshard is None and not stack.plan.reshard_in_pipeline):
+        plan["zero"] = 2
+        if reshard is None:
+            said.append(
+                f"{stack.name} keeps weights gathered in a pipeline, so only gradients and state are sharded "
+                "(--reshard to change)"
+            )
+
+
+def _fill_in_recomputation(plan: dict[str, Any], stack: Stack, said: list[str]) -> None:
+    word = plan.get("recompute")
+    if word == UNKNOWN:
+        said.append("whether activations are recomputed is not known; none assumed")
+        plan["recompute"] = "none"
+        return
+    meaning = dict(stack.plan.recompute_words).get(word) if isinstance(word, str) else None
+    if meaning is not None and meaning != word:
+        said.append(f"{stack.name} means by {word} recomputation what we call {meaning}")
+        plan["recompute"] = meaning
+    elif word is None and plan.get("zero") == 3 and stack.plan.sharded_recompute:
+        said.append(
+            f"{stack.name} recomputes {stack.plan.sharded_recompute} layers where weights are sharded "
+            "(--recompute to change)"
+        )
+        plan["recompute"] = stack.plan.sharded_recompute
+
+
+def _fill_in_experts(plan: dict[str, Any], said: list[str], *, expert: int, replicas: int, tensor: int) -> None:
+    """More ranks for experts than there are replicas: they can only lie along the tensor axis too, each expert whole."""
+    if "expert_tensor" not in plan and replicas % expert and (replicas * tensor) % expert == 0:
+        plan["expert_tensor"] = 1
+        said.append(f"ep = {expert} over {replicas} replicas: experts are spread over tensor {tensor} too, each whole")
+    if plan.get("expert_tensor") == 1 and tensor > 1 and "sequence_parallel" not in plan:
+        plan["sequence_parallel"] = True
+
+
+def _whole(value: Any, least: int = 1) -> int:
+    """A degree as far as it is one; what is not is left to the plan to refuse."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else least
+
+
+def fill_in_recipe(
+    options: WorkloadOptions, plan: Parallelism, stack: Stack, *, heads: int | None, said: list[str]
+) -> dict[str, Any]:
+    """How the catalogue's builders run a step: what the user says, then what the stack does."""
+    recipe = stack.recipe
+    values: dict[str, Any] = {
+        "implementation": recipe.implementation, "attention": recipe.attention, "fused": recipe.fused,
+        "fused_gate": recipe.fused_gate, "fused_loss": recipe.fused_loss, "fused_sums": recipe.fused_sums,
+        "channels_last": recipe.channels_last, "dropout": recipe.dropout,
+    }  # fmt: skip
+    values = {name: value for name, value in values.items() if value is not None}
+    batch = options.batch or 1
+    if recipe.softmax_multiple > 1 and heads and (batch * heads / plan.tensor) % recipe.softmax_multiple:
+        values["fused_softmax"] = False
+    asked = {name: value for name, value in options.given().items() if name in _RECIPE}
+    filled = {name: value for name, value in values.items() if name not in asked and _changes(name, value)}
+    if filled and not stack.is_plain:
+        listed = ", ".join(f"{name} = {_say(value)}" for name, value in filled.items())
+        said.append(f"{stack.name} runs the model with {listed}")
+    if asked.get("attention") == "flash" and recipe.attention in FUSED_ATTENTIONS:
+        # The word names no generation of the kernel; the stack does.
+        asked["attention"] = recipe.attention
+    values.update(asked)
+    targets = options.adapter_targets or recipe.adapter_targets
+    if options.adapter_rank and targets:
+        values["adapted"] = read_targets(targets)
+    values["precision"] = read_precision(options.precision, stack, sharded=plan.zero == 3)
+    values["recompute"] = "none" if plan.recompute == "products" else plan.recompute
+    values["accumulate"] = plan.micro_batches > 1 and options.mode != "inference"
+    return values
+
+
+ADAPTER_TARGETS = {
+    "attention": ("query", "key", "value", "qkv", "output"),
+    "mlp": ("gate", "up", "gate_up", "down"),
+    "all": ("query", "key", "value", "qkv", "output", "gate", "up", "gate_up", "down"),
+}
+"""Groups of dense layers that adapters are put beside."""
+
+
+def read_targets(text: str) -> tuple[str, ...]:
+    """The layers that a list of names and groups means."""
+    known = ADAPTER_TARGETS["all"]
+    found: list[str] = []
+    for word in (part.strip().lower() for part in text.split(",")):
+        if word not in ADAPTER_TARGETS and word not in known:
+            raise UnknownName("adapter target", word, (*ADAPTER_TARGETS, *known))
+        found += ADAPTER_TARGETS.get(word, (word,))
+    # A layer that computes queries and values at once is one of those that are asked for.
+    if {"query", "value"} & set(found):
+        found.append("qkv")
+    return tuple(dict.fromkeys(found))
+
+
+def read_precision(word: str | None, stack: Stack, *, sharded: bool) -> str:
+    """Our words mean the same everywhere; only words that we do not have are the stack's own."""
+    if word is None:
+        return "fp32"
+    if not isinstance(word, str) or precision_name(word) in PRECISIONS:
+        return word
+    return stack.precision_of(word.strip().lower(), transformer=True, sharded=sharded)
+
+
+_RECIPE = frozenset(
+    {"mode", "optimizer", "attention", "dropout", "loss", "fused", "fused_softmax", "fused_gate", "fused_loss", "fused_sums",
+     "implementation", "channels_last", "master_weights", "gradient_dtype", "adapter_rank", "frozen_dtype"}
+)  # fmt: skip
+_USUAL: dict[str, Any] = {"implementation": "foreach", "attention": "flash"}
+
+
+def _changes(name: str, value: Any) -> bool:
+    return bool(_USUAL.get(name) != value)
+
+
+def _say(value: Any) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

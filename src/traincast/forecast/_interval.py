@@ -1,0 +1,140 @@
+"""The tasks of a step and their estimates to how sure the whole step is, and to what that rests on."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from traincast.forecast._certainty import describe_novelty, describe_setting, list_novelty, load_certainty
+from traincast.memo import Remember, compute
+from traincast.spec import (
+    GROUNDS,
+    Cluster,
+    Collective,
+    Estimate,
+    Job,
+    Parallelism,
+    Program,
+    Repeat,
+    Stack,
+    Task,
+    Timeline,
+    count_runs,
+)  # fmt: skip
+from traincast.units import NORMAL_90
+
+MOST_SAID = 3
+"""Reasons for a wide interval that one answer names."""
+UNSEEN_DEVICE = 1.15
+"""A stack's left-out errors are of models never seen on devices that were; others may be a little further off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Device seconds of every kind of task, and how unsure they are."""
+
+    seconds: Mapping[str, float]
+    weighted: Mapping[str, float]
+    """Seconds times the standard deviation of their log."""
+    grounds: Mapping[str, float]
+    bounded: float
+    """The weighted seconds that rest on the bound alone."""
+
+    def log_sigma(self, software: Stack) -> float:
+        """One standard deviation of the log error of a step. Errors of one kind of task go together, those of different
+        kinds do not; composition adds its own. For a stack whose whole steps were measured their left-out errors say it
+        all, but for tasks that rest on the bound alone: they widen any."""
+        whole = sum(self.seconds.values())
+        variance = software.log_sigma**2 + sum((part / whole) ** 2 for part in self.weighted.values() if whole)
+        if software.num_steps:
+            variance = (UNSEEN_DEVICE * software.log_sigma) ** 2 + (self.bounded / whole if whole else 0.0) ** 2
+        return math.sqrt(variance)
+
+    @property
+    def operators_log_sigma(self) -> float:
+        """What the tasks' own intervals give the step: errors of one kind of task go together, those of kinds do not."""
+        whole = sum(self.seconds.values())
+        return math.sqrt(sum((part / whole) ** 2 for part in self.weighted.values())) if whole else 0.0
+
+    @property
+    def ground_shares(self) -> dict[str, float]:
+        """The share of the device time that rests on each ground."""
+        whole = sum(self.grounds.values())
+        return {ground: amount / whole if whole else 0.0 for ground, amount in self.grounds.items()}
+
+
+def tally_program(
+    program: Program, estimates: Sequence[tuple[Estimate, ...]], *, remember: Remember = compute
+) -> Tally:
+    """Of all stages; those with the same tasks are looked at once."""
+    seconds: dict[str, float] = {}
+    weighted: dict[str, float] = {}
+    grounds = dict.fromkeys(GROUNDS, 0.0)
+    bounded = 0.0
+    number: dict[int, int] = {}
+    tallies: dict[int, Tally] = {}
+    for stage, priced in zip(program.stages, estimates, strict=True):
+        key = id(stage.tasks)
+        number[key] = number.get(key, 0) + 1
+        if key not in tallies:
+            tallies[key] = remember(tally_tasks, stage.tasks, stage.repeats, priced)
+    for key, tally in tallies.items():
+        for kind, amount in tally.seconds.items():
+            seconds[kind] = seconds.get(kind, 0.0) + number[key] * amount
+            weighted[kind] = weighted.get(kind, 0.0) + number[key] * tally.weighted[kind]
+        for ground, amount in tally.grounds.items():
+            grounds[ground] += number[key] * amount
+        bounded += number[key] * tally.bounded
+    return Tally(seconds=seconds, weighted=weighted, grounds=grounds, bounded=bounded)
+
+
+def tally_tasks(tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...]) -> Tally:
+    """Of one stage."""
+    seconds: dict[str, float] = {}
+    weighted: dict[str, float] = {}
+    grounds = dict.fromkeys(GROUNDS, 0.0)
+    bounded = 0.0
+    for task, estimate, count in zip(tasks, estimates, count_runs(repeats, num_tasks=len(tasks)), strict=True):
+        kind = f"{task.axis} communication" if isinstance(task, Collective) else task.kind
+        amount = estimate.seconds * count
+        unsure = amount * _log_sigma(estimate)
+        seconds[kind] = seconds.get(kind, 0.0) + amount
+        weighted[kind] = weighted.get(kind, 0.0) + unsure
+        grounds[estimate.ground] += amount
+        bounded += unsure if estimate.ground == "bound" else 0.0
+    return Tally(seconds=seconds, weighted=weighted, grounds=grounds, bounded=bounded)
+
+
+def with_interval(timeline: Timeline, tally: Tally, *, software: Stack) -> Estimate:
+    """The duration of a step as an estimate, as unsure as its tasks and the composition of its stack are."""
+    factor = math.exp(NORMAL_90 * tally.log_sigma(software))
+    return _estimate(timeline, tally, 1 / factor, factor)
+
+
+def with_novelty(
+    timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism, *, remember: Remember = compute
+) -> tuple[Estimate, tuple[str, ...]]:
+    """The duration of a step as an estimate, as unsure as left-out runs were about which as much was new; and what is new."""
+    certainty = load_certainty()
+    setting = describe_setting(job, cluster, plan, remember=remember)
+    novelty = list_novelty(setting, certainty.known, operators=tally.operators_log_sigma)
+    low, high = certainty.interval(novelty, setting.stack)
+    new = describe_novelty(novelty, setting)[:MOST_SAID]
+    said = (f"the interval is wide because {'; '.join(new)}",) if new else ()
+    return _estimate(timeline, tally, low, high), said
+
+
+def _estimate(timeline: Timeline, tally: Tally, low: float, high: float) -> Estimate:
+    total = timeline.duration_s
+    return Estimate(
+        seconds=total,
+        low_s=total * low,
+        high_s=total * high,
+        limit=max(timeline.shares, key=lambda name: timeline.shares[name]),
+        ground=max(tally.grounds, key=lambda name: tally.grounds[name]),
+    )
+
+
+def _log_sigma(estimate: Estimate) -> float:
+    if estimate.low_s <= 0 or estimate.high_s <= estimate.low_s:
+        return 0.0
+    return math.log(estimate.high_s / estimate.low_s) / (2 * NORMAL_90)

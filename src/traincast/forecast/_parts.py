@@ -1,0 +1,85 @@
+"""What each part of the model says by itself, for a user who asks why: physics, layers, interaction, reuse."""
+
+from traincast.cost import WEIGHTS, CostModel, Interacting, Network, Pricing, Roofline, load_network
+from traincast.forecast._arbitrate import Reuse, ask_reuse
+from traincast.forecast._engine import Engine, stack_of
+from traincast.spec import Cluster, Estimate, Forecast, Job, Parallelism, Part
+
+UNUSED = "not used: it proved better only above layers that never saw a whole step"
+UNKNOWING = "it knows nothing like this workload and changes nothing"
+
+
+def explain_parts(
+    answer: Forecast,
+    job: Job,
+    cluster: Cluster,
+    plan: Parallelism,
+    *,
+    costs: CostModel | None = None,
+    network: Network | None = None,
+) -> tuple[Part, ...]:
+    """Each part's own answer to a forecast's question, and why it is or is not the forecast's."""
+    engine = Engine(costs=costs)
+    used = engine.model(job)
+    layers = used.base if isinstance(used, Interacting) else used
+    question = job, cluster, plan
+    bound_s = _ask(Pricing(ops=Roofline(), stack=stack_of(job)), *question)
+    layers_s = _ask(layers, *question)
+    reuse = ask_reuse(job, cluster, plan)
+    reused, corrects = answer.source == "reuse", answer.source == "interaction"
+    fitted = "your calibration" if costs is not None else "operator models fitted to measured kernels"
+    return (
+        Part(
+            name="physics", step=_alone(bound_s), is_answer=False,
+            says="each operator at fixed shares of the data sheet's rates (roofline), collectives by latency and bandwidth",
+        ),
+        Part(
+            name="layers", step=_like(answer.step, layers_s) if not reused else _alone(layers_s),
+            is_answer=not reused and not corrects,
+            says=f"{fitted}, in the order of the program"
+            + (f"; mean error {reuse.rival_error:.0%} on our measured steps on such nodes" if reused else ""),
+        ),
+        _explain_interaction(question, used, layers_s, is_answer=corrects, network=network),
+        Part(name="reuse", step=reuse.step, is_answer=reused, says=_explain_reuse(reuse, is_answer=reused, costs=costs)),
+    )  # fmt: skip
+
+
+def _explain_interaction(
+    question: tuple[Job, Cluster, Parallelism], used: CostModel, layers_s: float, *, is_answer: bool,
+    network: Network | None,
+) -> Part:  # fmt: skip
+    if network is None and not WEIGHTS.is_file():
+        return Part(name="interaction", step=None, is_answer=False, says="no weights are installed")
+    wrapped = used if isinstance(used, Interacting) else Interacting(base=used, network=network or load_network())
+    both_s = _ask(wrapped, *question)
+    says = UNKNOWING if both_s == layers_s else "above the layers" if is_answer else f"above the layers; {UNUSED}"
+    return Part(name="interaction", step=_alone(both_s), is_answer=is_answer, says=says)
+
+
+def _explain_reuse(reuse: Reuse, *, is_answer: bool, costs: CostModel | None) -> str:
+    if reuse.gap:
+        return f"outside its range: {reuse.gap}"
+    known = (
+        f"{reuse.novelty:.1f} ordinary distances from the nearest measured workload, mean error there {reuse.error:.0%}"
+    )
+    if reuse.rival_error is not None:
+        known += f" against {reuse.rival_error:.0%} for the layers"
+    if is_answer:
+        return f"{known}: chosen"
+    return f"{known}; not used: " + ("your calibration answers" if costs is not None else "it is no better here")
+
+
+def _ask(model: CostModel, job: Job, cluster: Cluster, plan: Parallelism) -> float:
+    """The step as one cost model alone prices it."""
+    engine = Engine(costs=model)
+    program = engine.lower(job, cluster, plan)
+    return engine.simulate(program, engine.cost(program, job, cluster), job, cluster).duration_s
+
+
+def _alone(seconds: float) -> Estimate:
+    return Estimate(seconds=seconds, low_s=seconds, high_s=seconds)
+
+
+def _like(step: Estimate, seconds: float) -> Estimate:
+    """With the relative interval of the answer."""
+    return step.scaled(seconds / step.seconds) if step.seconds else _alone(seconds)

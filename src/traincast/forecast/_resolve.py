@@ -1,0 +1,484 @@
+"""A question to a job, a cluster and a plan: names are looked up, the stack's habits filled in, every assumption said."""
+
+import contextlib
+import dataclasses
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_mean
+from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill_in_recipe, read_precision
+from traincast.forecast._place import build_cluster as _build_place
+from traincast.spec import (
+    CLUSTER_FIELDS,
+    JOB_FIELDS,
+    PLAN_FIELDS,
+    SHAPE,
+    Asked,
+    Cluster,
+    Graph,
+    Job,
+    JobOptions,
+    Parallelism,
+    Question,
+    Stack,
+    WorkloadOptions,
+    implied_micro_batches,
+)
+
+MODEL_FOLDERS = ("saved_model.pb", "config.json")
+"""A folder that holds one of these is a model."""
+_JOB_ONLY = tuple(item.name for item in dataclasses.fields(JobOptions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A question after every name was looked up and every gap filled."""
+
+    job: Job
+    cluster: Cluster
+    parallelism: Parallelism
+    assumptions: tuple[str, ...] = ()
+    """What nobody said and was filled in, a sentence each."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the answer is for: precision, sequence length, batches, stack."""
+    frugal: Job | None = None
+    """Where it is left open whether layers are run again: the same job with all of them run again."""
+
+
+def resolve(question: Question) -> Resolved:
+    """Look up every name of a question; the job file's own values are filled in first. What is said always wins."""
+    whole = fill_in(question)
+    said: list[str] = []
+    stack = choose_stack(whole.job, said)
+    cluster = build_cluster(whole, said=said)
+    whole, plan = complete_question(whole, cluster, stack, said)
+    job = pose_job(whole, plan, cluster=cluster, stack=stack, said=said)
+    frugal = None
+    if whole.parallelism.get("recompute") == UNKNOWN:
+        full = dataclasses.replace(plan, recompute="full")
+        frugal = pose_job(whole, full, cluster=cluster, stack=stack)
+    return Resolved(
+        job=job, cluster=cluster, parallelism=plan, assumptions=tuple(dict.fromkeys(said)), frugal=frugal,
+        settings=describe_settings(whole, job, plan),
+    )  # fmt: skip
+
+
+def fill_in(question: Question) -> Question:
+    """The question with the values of its job file, where it names one; what the question says itself wins."""
+    whole = _merge_job_file(question) if question.source.endswith(".toml") else question
+    return dataclasses.replace(
+        whole,
+        cluster=_read_units(whole.cluster, CLUSTER_FIELDS),
+        parallelism=_read_units(whole.parallelism, PLAN_FIELDS),
+        job=_read_units(whole.job, JOB_FIELDS),
+    )
+
+
+def choose_stack(job: Mapping[str, Any], said: list[str] | None = None) -> Stack:
+    """The stack that a question names, without its habits where they are not wanted."""
+    from traincast.catalog import plain_stack, stack
+
+    name = job.get("stack")
+    if name is None:
+        if said is not None:
+            said.append("no stack is named; plain PyTorch is assumed")
+        found = plain_stack()
+    elif isinstance(name, (str, Stack)):
+        found = stack(name)
+    else:
+        raise InvalidInput(f"job.stack is {name!r}; it must be a name")
+    wanted = job.get("stack_defaults")
+    if wanted not in (None, True, False):
+        raise InvalidInput(f"job.stack_defaults is {wanted!r}; it must be true or false")
+    if said is not None and wanted is not False and not found.num_steps and not found.is_plain and found.provenance:
+        said.append(f"{found.name}: {found.provenance}")
+    return found.without_habits() if wanted is False else found
+
+
+def build_cluster(question: Question, *, said: list[str] | None = None) -> Cluster:
+    return _build_place(question.cluster, num_wanted=_wanted_devices(question.parallelism), said=said)
+
+
+def _wanted_devices(parallelism: Mapping[str, Any]) -> int:
+    """As many as the plan names; one where it names none."""
+    degrees = [parallelism.get(axis, 1) for axis in ("data", "tensor", "pipeline", "context")]
+    return math.prod(degree for degree in degrees if isinstance(degree, int) and degree >= 1)
+
+
+def complete_question(
+    question: Question, cluster: Cluster, stack: Stack, said: list[str]
+) -> tuple[Question, Parallelism]:
+    """The question with its batch, and its plan with every degree, its passes and the stack's habits."""
+    values = dict(question.parallelism)
+    if "data" not in values:
+        values["data"] = _left_over(values, num_devices=cluster.num_devices)
+    batch, passes = share_batch(question, values, said)
+    values["micro_batches"] = passes
+    plan = _decode_plan(fill_in_plan(values, stack, said))
+    check_passes(plan, stack)
+    options = question.workload if batch is None else dataclasses.replace(question.workload, batch=batch)
+    return dataclasses.replace(question, workload=_without_tf32(options, cluster, said)), plan
+
+
+def complete_plan(
+    values: Mapping[str, Any], *, num_devices: int, stack: Stack | None = None, said: list[str] | None = None
+) -> Parallelism:
+    """The plan with its data degree filled in, every device that the other axes leave holding a replica, and with the
+    habits of its stack."""
+    table = dict(values)
+    if "data" not in table:
+        table["data"] = _left_over(table, num_devices=num_devices)
+    return _decode_plan(fill_in_plan(table, stack or Stack(), [] if said is None else said))
+
+
+def _left_over(values: Mapping[str, Any], *, num_devices: int) -> int:
+    # What must divide the data degree is checked once that is known.
+    plan = _decode_plan({name: value for name, value in values.items() if name in ("tensor", "pipeline", "context")})
+    inner = plan.tensor * plan.pipeline * plan.context
+    if num_devices % inner:
+        raise IllegalPlan(
+            f"{num_devices} devices cannot be split into tensor {plan.tensor} x pipeline {plan.pipeline} x context "
+            f"{plan.context} = {inner}; use a multiple of {inner} devices or other degrees"
+        )
+    return num_devices // inner
+
+
+def _decode_plan(values: Mapping[str, Any]) -> Parallelism:
+    from traincast.files import decode
+
+    return decode(Parallelism, dict(values), where="parallelism")
+
+
+def share_batch(question: Question, plan: Mapping[str, Any], said: list[str]) -> tuple[int | None, Any]:
+    """Samples of a pass (None: as the source has them) and passes of a step. A global batch says what is left open."""
+    batch, passes, whole = question.workload.batch, plan.get("micro_batches"), question.job.get("global_batch")
+    data, stages = plan.get("data", 1), plan.get("pipeline", 1)
+    if whole is None:
+        if passes is not None:
+            return batch, passes
+        if not all(isinstance(degree, int) and degree >= 1 for degree in (data, stages)):
+            return batch, 1
+        implied = implied_micro_batches(micro_batch=batch or 1, data=data, pipeline=stages)
+        said.append(implied.reason or "one pass per optimizer step is assumed")
+        return batch, implied.count
+    if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
+        raise InvalidInput(f"global_batch = {whole!r}; it must be a whole number of at least 1")
+    if not isinstance(data, int) or data < 1 or not isinstance(passes or 1, int):
+        return batch, passes or 1
+    if batch is not None and passes is not None:
+        if batch * passes * data != whole:
+            raise InvalidInput(
+                f"global_batch = {whole} is not batch {batch} x micro_batches {passes} x data {data} = {batch * passes * data}"
+            )
+        return batch, passes
+    if batch is None and passes is None:
+        passes = 1 if stages == 1 else None
+        batch = None if stages == 1 else 1
+    if batch is not None:
+        return batch, _divide(whole, batch * data, f"batch {batch} x data {data}")
+    share = _divide(whole, data * (passes or 1), f"data {data} x micro_batches {passes or 1}")
+    said.append(f"{share} samples in each of {passes or 1} passes of each replica make up the global batch")
+    return share, passes or 1
+
+
+def _divide(whole: int, parts: int, words: str) -> int:
+    if whole % parts:
+        raise InvalidInput(f"global_batch = {whole} is not a multiple of {words} = {parts}")
+    return whole // parts
+
+
+def pose_job(
+    question: Question, plan: Parallelism, *, cluster: Cluster | None = None, stack: Stack | None = None,
+    batch: int | None = None, seq: int | None = None, said: list[str] | None = None,
+) -> Job:  # fmt: skip
+    """The job that a filled-in question asks for under a plan, at its own batch and length or at others."""
+    assumptions: list[str] = [] if said is None else said
+    software = stack or choose_stack(question.job)
+    options = question.workload
+    if batch is not None:
+        options = dataclasses.replace(options, batch=batch)
+    if seq is not None:
+        options = dataclasses.replace(options, seq=seq)
+    options = _without_tf32(options, cluster, assumptions)
+    graph = load_source(question.source, options, plan=plan, stack=software, said=assumptions)
+    return build_job(question.job, graph, stack=software, seq=find_length(question.source, options))
+
+
+def _without_tf32(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
+    if cluster is None or options.precision != "tf32":
+        return options
+    lacking = [group.device.name for group in cluster.groups if group.device.peak_flop_per_s("tf32") is None]
+    if not lacking:
+        return options
+    said.append(f"{lacking[0]} has no TF32; fp32 taken")
+    return dataclasses.replace(options, precision="fp32")
+
+
+def build_job(values: Mapping[str, Any], graph: Graph, *, stack: Stack | None = None, seq: int | None = None) -> Job:
+    """A job from what a question says about it. `seq`: tokens of a sample, where they are known."""
+    table = dict(values)
+    software = stack or choose_stack(table)
+    known = {item.name: item for item in JOB_FIELDS}
+    for key, value in table.items():
+        if key not in known:
+            raise InvalidInput(
+                f"job has the unknown key {key!r}; allowed: {', '.join(known)}{did_you_mean(key, known)}"
+            )
+        _check_kind(known[key], value)
+    amounts = _count_samples(table, seq)
+    named = {name: value for name, value in table.items() if name not in (*_JOB_ONLY, "stack")}
+    named.setdefault("compiled", software.recipe.compiled)
+    named.setdefault("cuda_graphs", software.recipe.whole_program)
+    return Job(graph=graph, stack=software, **{**named, **amounts})
+
+
+def _check_kind(item: Asked, value: Any) -> None:
+    if item.kind is bool:
+        right, wanted = isinstance(value, bool), "true or false"
+    elif item.kind is str:
+        right, wanted = isinstance(value, (str, Stack)), "a name"
+    else:
+        right, wanted = isinstance(value, (int, float)) and not isinstance(value, bool), "a number"
+    if not right:
+        raise InvalidInput(f"job.{item.name} is {value!r}; it must be {wanted}")
+
+
+def _count_samples(table: Mapping[str, Any], seq: int | None) -> dict[str, float]:
+    """The samples of a job that is given in epochs or in tokens."""
+    ways = [name for name in ("steps", "samples", "epochs", "tokens") if table.get(name) is not None]
+    if len(ways) > 1:
+        raise InvalidInput("give steps, samples, epochs or tokens, not two of them")
+    for name in ("epochs", "tokens"):
+        amount = table.get(name)
+        if amount is not None and not (amount > 0 and math.isfinite(amount)):
+            raise InvalidInput(f"{name} = {amount}; it must be a finite number above 0")
+    if table.get("epochs") is not None:
+        if table.get("epoch_samples") is None:
+            raise InvalidInput("epochs needs the samples of one epoch; give --epoch-samples")
+        return {"samples": table["epochs"] * table["epoch_samples"]}
+    if table.get("tokens") is not None:
+        if not seq:
+            raise InvalidInput("tokens needs the length of a sample; give --seq")
+        return {"samples": table["tokens"] / seq}
+    return {}
+
+
+def load_source(
+    source: str, options: WorkloadOptions, *, recompute: str = "none", plan: Parallelism | None = None,
+    stack: Stack | None = None, said: list[str] | None = None,
+) -> Graph:  # fmt: skip
+    """The step that a source names, at the asked batch. A catalogue workload recomputes and runs as its stack would; what is
+    recorded is rewritten by the plan."""
+    arrangement = plan or Parallelism(recompute=recompute)
+    software = stack or Stack()
+    assumptions: list[str] = [] if said is None else said
+    if options.has_shape:
+        return _build_shape(source, options, arrangement, software, assumptions)
+    path = Path(source)
+    if source.endswith((".json", ".json.gz")):
+        return _load_json(path, options, software)
+    if path.suffix in (".toml", ".parquet", ".csv", ".pt", ".pth", ".safetensors"):
+        raise InvalidInput(
+            f"{source} is not a model; use a catalogue name, my_file.py:build, model.onnx, config.json, a saved graph or "
+            "a job file (TOML)"
+        )
+    if _is_model_file(source, path):
+        file = Path(source.rpartition(":")[0] if ".py:" in source else source)
+        if not file.exists():
+            raise InvalidInput(f"there is no file {file}")
+        return _capture(source, options, software)
+    return _catalogue_workload(source, options, arrangement, software, assumptions)
+
+
+def find_length(source: str, options: WorkloadOptions) -> int | None:
+    """Tokens of a sample: as asked, or as the model was published; None where it is not known."""
+    if options.seq is not None or options.has_shape:
+        return options.seq
+    from traincast.catalog import load_facts
+
+    facts = load_facts("model")
+    name = facts.get(source)
+    found = facts.entries[name].get("shape", {}).get("seq") if name else None
+    return found if isinstance(found, int) else None
+
+
+def describe_settings(question: Question, job: Job, plan: Parallelism) -> dict[str, Any]:
+    """What the answer is for, by name."""
+    options, batch = question.workload, job.graph.batch_size
+    return {
+        "precision": read_precision(options.precision, job.stack, sharded=plan.zero == 3),
+        "seq": find_length(question.source, options),
+        "batch": batch,
+        "micro_batches": plan.micro_batches,
+        "global_batch": batch * plan.micro_batches * plan.data,
+        "recompute": plan.recompute,
+        "stack": job.stack.name,
+        "compiled": job.compiled,
+    }
+
+
+def _is_model_file(source: str, path: Path) -> bool:
+    is_python = source.endswith(".py") or ".py:" in source
+    return (
+        is_python
+        or path.suffix in (".onnx", ".pb", ".pbtxt", ".meta", ".keras", ".mlir", ".stablehlo")
+        or any((path / name).is_file() for name in MODEL_FOLDERS)
+    )
+
+
+def _merge_job_file(question: Question) -> Question:
+    from traincast.files import decode, read_toml
+
+    data = read_toml(question.source)
+    if isinstance(data.get("workload"), Mapping):
+        from traincast.spec import WORKLOAD_FIELDS
+
+        data["workload"] = _read_units(data["workload"], WORKLOAD_FIELDS)
+    file = decode(Question, data, where=question.source)
+    if file.source.endswith(".toml"):
+        raise InvalidInput(f"{question.source} names the job file {file.source}; its source must be a model")
+    local = Path(question.source).parent / file.source.split(":")[0]
+    try:
+        found = str(Path(question.source).parent / file.source) if local.is_file() else file.source
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            f"{question.source} names the source {file.source[:80]!r}, which no file can have"
+        ) from error
+    return Question(
+        source=found,
+        workload=dataclasses.replace(file.workload, **question.workload.given()),
+        cluster=_override_cluster(file.cluster, question.cluster),
+        parallelism={**file.parallelism, **question.parallelism},
+        job=_override_job(file.job, question.job),
+    )
+
+
+def _override_cluster(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    if flags and "groups" in table:
+        raise InvalidInput("the job file describes groups of nodes; edit them there instead of using cluster flags")
+    merged = {**table, **flags}
+    if "device" in flags:
+        merged.pop("node", None)
+    if "node" in flags:
+        merged.pop("device", None)
+    return merged
+
+
+_LENGTHS = ("steps", "samples", "epochs", "tokens")
+
+
+def _override_job(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """What a flag says about the length of the job replaces what the file says about it."""
+    kept = {
+        name: value
+        for name, value in table.items()
+        if name not in _LENGTHS or not any(length in flags for length in _LENGTHS)
+    }
+    return {**kept, **flags}
+
+
+def _read_units(values: Mapping[str, Any], fields: Iterable[Asked]) -> dict[str, Any]:
+    """Amounts that a person wrote with a unit (80GB, 10k, 36h) as numbers."""
+    from traincast.units import parse_bytes, parse_count, parse_seconds
+
+    readers = {"bytes": parse_bytes, "count": parse_count, "seconds": parse_seconds}
+    read = dict(values)
+    for item in fields:
+        value = read.get(item.name)
+        if item.unit and isinstance(value, str):
+            amount = readers[item.unit](value)
+            read[item.name] = int(amount) if item.kind is int and amount.is_integer() else amount
+    return read
+
+
+def _load_json(path: Path, options: WorkloadOptions, stack: Stack) -> Graph:
+    from traincast.files import GRAPH_FORMAT, load_graph, read_json
+    from traincast.spec import Scalable
+
+    data = read_json(path)
+    if isinstance(data, dict) and data.get("format") == GRAPH_FORMAT:
+        loaded = load_graph(path)
+        _refuse_changes(path, options)
+        if isinstance(loaded, Scalable):
+            return loaded.at(options.batch) if options.batch is not None else loaded.small
+        if options.batch is not None and options.batch != loaded.batch_size:
+            raise InvalidInput(
+                f"{path} was captured at a batch of {loaded.batch_size}, not {options.batch}; capture it again at "
+                f"{options.batch}, or at two batch sizes to use any"
+            )
+        return loaded
+    return _capture(str(path), options, stack)
+
+
+def _refuse_changes(path: Path, options: WorkloadOptions) -> None:
+    changed = [name for name in options.given() if name != "batch"]
+    if changed:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
+        raise InvalidInput(f"{path} is a captured graph, so {flags} cannot change it; capture the model again")
+
+
+_SIZES = ("seq", "input_size", "num_classes")
+
+
+def _catalogue_workload(
+    source: str, options: WorkloadOptions, plan: Parallelism, stack: Stack, said: list[str]
+) -> Graph:
+    if ("/" in source or "\\" in source) and Path(source).exists():
+        raise InvalidInput(f"{source} is neither a model file nor a catalogue name")
+    from traincast.catalog import load_facts, workload
+
+    given = options.given()
+    sizes = [name for name in SHAPE if name in given]
+    if sizes:
+        raise InvalidInput(
+            f"{source} has its own {', '.join(sizes)}; to build another shape give --arch, --layers and --hidden too"
+        )
+    facts = load_facts("model")
+    name = facts.get(source)
+    heads = facts.entries[name].get("shape", {}).get("heads") if name else None
+    recipe = fill_in_recipe(options, plan, stack, heads=heads, said=said)
+    more = {key: given[key] for key in ("batch", *_SIZES) if key in given}
+    return workload(source, **recipe, **more)
+
+
+def _build_shape(title: str, options: WorkloadOptions, plan: Parallelism, stack: Stack, said: list[str]) -> Graph:
+    from traincast.forecast._shape import build_shape, complete_shape
+
+    unused = [name for name in ("input_size", "num_classes") if getattr(options, name) is not None]
+    if unused:
+        raise InvalidInput(f"a transformer given by its sizes has no {', '.join(unused)}")
+    shape = complete_shape(title, options, said)
+    recipe = fill_in_recipe(options, plan, stack, heads=shape.get("heads"), said=said)
+    return build_shape(title, shape, recipe, batch=1 if options.batch is None else options.batch)
+
+
+_CAPTURED = ("batch", "seq", "precision", "mode", "optimizer", "attention")
+"""What can be said about a model that is recorded."""
+
+
+def _capture(source: str, options: WorkloadOptions, stack: Stack) -> Graph:
+    """Record a model from its file; this is the only way that may need PyTorch."""
+    if options.adapter_rank or options.frozen_dtype:
+        raise InvalidInput(
+            f"adapters are added to workloads of the catalogue only; build them into the model of {source}"
+        )
+    given = options.given()
+    fixed = [f"--{name.replace('_', '-')}" for name in given if name not in _CAPTURED]
+    if fixed:
+        raise InvalidInput(f"{source} is recorded as it is, so {', '.join(fixed)} cannot change it")
+    from traincast.capture import load_source as capture_source
+    from traincast.spec import Scalable
+
+    try:
+        # What a model prints must not end up inside the answer.
+        with contextlib.redirect_stdout(sys.stderr):
+            loaded = capture_source(source, **given)
+    except SystemExit as error:
+        raise CaptureFailed(f"{source} called sys.exit({error.code!r}) while it was recorded") from error
+    if isinstance(loaded, Scalable):
+        return loaded.at(options.batch) if options.batch is not None else loaded.small
+    return loaded

@@ -1,0 +1,79 @@
+"""A transformer given by its sizes to its graph; sizes that are not said are guessed, and the guess is said."""
+
+from typing import Any
+
+from traincast.catalog import STYLES, from_shape, name_style
+from traincast.errors import InvalidInput
+from traincast.spec import SHAPE, Graph, WorkloadOptions
+from traincast.units import GIGA
+
+HEAD_DIM = 128
+ASPECT = 128
+"""Width of a layer for every layer, as GPT-3 and Llama are drawn: 4096 x 32, 12288 x 96."""
+USUAL_VOCAB = {"bert": 30_522, "gpt2": 50_257, "gpt": 51_200, "opt": 50_272, "mpt": 50_368, "t5": 32_128,
+               "switch": 32_128, "vit": 1000}  # fmt: skip
+USUAL_SEQ = {"bert": 512, "t5": 512, "switch": 512, "vit": 197, "gpt2": 1024}
+OTHER_VOCAB, OTHER_SEQ = 32_000, 2048
+USUAL_ARCH = "llama"
+
+
+def complete_shape(title: str, options: WorkloadOptions, said: list[str]) -> dict[str, Any]:
+    """The arguments of `from_shape`; where layers, width, heads, vocabulary or length are not said, usual ones."""
+    known = {name: getattr(options, name) for name in SHAPE if getattr(options, name) is not None}
+    for name, size in known.items():
+        if isinstance(size, int) and not isinstance(size, bool) and size < 1:
+            raise InvalidInput(f"{name} = {size}; it must be a whole number of at least 1")
+    if options.params is not None and not 0 < options.params < 1e18:
+        raise InvalidInput(f"params = {options.params:g}; it must be above 0 and below 1e18")
+    arch = str(known.get("arch", USUAL_ARCH)).strip().lower()
+    known["arch"] = name_style(arch) or arch
+    if options.seq is not None:
+        known["seq"] = options.seq
+    if all(known.get(name) for name in ("n_layers", "hidden", "heads", "vocab", "seq")):
+        return known
+    return {**known, **_guess(title, known, options.params, said)}
+
+
+def _guess(title: str, known: dict[str, Any], params: float | None, said: list[str]) -> dict[str, Any]:
+    arch = known["arch"]
+    vocab = known.get("vocab") or USUAL_VOCAB.get(arch, OTHER_VOCAB)
+    layers, hidden = known.get("n_layers"), known.get("hidden")
+    if layers and hidden:
+        ground = f"{layers} layers of {hidden}"
+    elif params:
+        layers, hidden = draw_layers(params, vocab=vocab)
+        ground = f"{params / GIGA:.3g} billion parameters, so {layers} layers of {hidden}"
+    else:
+        raise InvalidInput(
+            f"the shape of {title or 'the model'} is not known; give --layers and --hidden, or --params such as 7B"
+        )
+    said.append(f"the shape of {title or 'the model'} is not known; {arch} with {ground} is assumed")
+    heads = known.get("heads") or max(1, hidden // (HEAD_DIM if hidden >= 2048 else 64))
+    while hidden % heads:
+        heads -= 1
+    gated = STYLES.get(arch, {}).get("gated", False) if known.get("gated") is None else known["gated"]
+    return {
+        # Three matrices of 8/3 the width weigh what two of 4 do (Shazeer 2020).
+        "ffn": known.get("ffn") or (HEAD_DIM * round(8 / 3 * hidden / HEAD_DIM) if gated else 4 * hidden),
+        "arch": arch,
+        "n_layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "vocab": vocab,
+        "seq": known.get("seq") or USUAL_SEQ.get(arch, OTHER_SEQ),
+    }
+
+
+def draw_layers(num_parameters: float, *, vocab: int) -> tuple[int, int]:
+    """Layers and width of a plain stack with so many parameters, in the usual proportion; heads in eights, as plans split."""
+    layers_only, hidden = num_parameters, 0
+    for _ in range(3):
+        width = ASPECT * (layers_only / (12 * ASPECT**2)) ** (1 / 3)
+        step = 8 * (HEAD_DIM if width >= 2048 else 64)
+        hidden = max(step, step * round(width / step))
+        layers_only = max(0.3 * num_parameters, num_parameters - 2 * vocab * hidden)
+    return max(1, round(layers_only / (12 * hidden**2))), hidden
+
+
+def build_shape(title: str, shape: dict[str, Any], recipe: dict[str, Any], *, batch: int) -> Graph:
+    return from_shape(name=title, batch=batch, **shape, **recipe)

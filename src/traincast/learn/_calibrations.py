@@ -1,0 +1,131 @@
+"""A fit as rates of a machine, and calibrations to files and back."""
+
+import math
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from traincast.errors import InvalidInput, UnknownName
+from traincast.files import decode, encode, read_json, write_json
+from traincast.learn._fit import NUM_STEP_FACTORS, Fit
+from traincast.learn._loads import OPERATOR_SPREAD, STEP_SPREAD, Load
+from traincast.spec import Calibration, CollectiveRates, Environment, MachineRates, Rates, groups_of
+
+FORMAT = "traincast-calibration"
+VERSION = 2
+
+
+def to_machine_rates(
+    fit: Fit,
+    *,
+    name: str,
+    environment: Environment,
+    loads: Sequence[Load],
+    seconds: Sequence[float],
+    measuring_s: float,
+    errors: Mapping[str, float] | None = None,
+    collectives: Mapping[str, CollectiveRates] | None = None,
+    notes: tuple[str, ...] = (),
+) -> MachineRates:
+    """The fit as a noun: rates by group, a fallback from their medians, and the spread of what was fitted."""
+    log_ratio = np.log(np.asarray(seconds)) - np.log(fit.predict(loads)) if loads else np.zeros(0)
+    by_group: dict[str, list[float]] = {}
+    for load, ratio in zip(loads, log_ratio, strict=True):
+        if not load.is_step:
+            by_group.setdefault(groups_of(load.ops[0])[0], []).append(float(ratio))
+    rates = {}
+    for index, group in enumerate(fit.groups):
+        overhead, per_flop, per_byte = fit.theta[3 * index : 3 * index + 3]
+        ratios = by_group.get(group, [])
+        rates[group] = Rates(
+            overhead_s=math.exp(overhead),
+            flop_per_s=math.exp(-per_flop),
+            bytes_per_s=math.exp(-per_byte),
+            log_spread=max(OPERATOR_SPREAD, _deviation(ratios)) if ratios else 3 * OPERATOR_SPREAD,
+            num_measurements=len(ratios),
+        )
+    fitted = dict(rates)
+    middle = _middle(list(fitted.values()))
+    fallback = replace(middle, log_spread=max(middle.log_spread, 3 * OPERATOR_SPREAD))
+    for wider in sorted({name for chain in fit.chains for name in chain[1:]} - set(fitted)):
+        rates[wider] = _middle([fitted[chain[0]] for chain in fit.chains if wider in chain])
+    compute, overhead_scale, call_s, cold, cold_update = (math.exp(value) for value in fit.theta[-NUM_STEP_FACTORS:])
+    return MachineRates(
+        name=name, environment=environment, rates=rates, fallback=fallback,
+        step_compute_scale=compute, step_overhead_scale=overhead_scale, step_call_s=call_s, step_s_per_byte=cold,
+        step_optimizer_s_per_byte=cold_update,
+        step_log_spread=fit.step_inflation * STEP_SPREAD, num_measurements=len(loads), measuring_s=measuring_s,
+        errors=dict(errors or {}), collectives=dict(collectives or {}), notes=notes,
+    )  # fmt: skip
+
+
+def _middle(rates: Sequence[Rates]) -> Rates:
+    return Rates(
+        overhead_s=statistics.median(rate.overhead_s for rate in rates),
+        flop_per_s=statistics.median(rate.flop_per_s for rate in rates),
+        bytes_per_s=statistics.median(rate.bytes_per_s for rate in rates),
+        log_spread=max(rate.log_spread for rate in rates),
+    )
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return math.sqrt(sum(value**2 for value in values) / len(values)) if values else 0.0
+
+
+def save_calibration(calibration: Calibration, path: str | Path) -> None:
+    data = {"format": FORMAT, "version": VERSION, "calibration": encode(calibration)}
+    write_json(path, data, indent=None if str(path).endswith(".gz") else 1)
+
+
+def load_calibration(source: str | Path) -> Calibration:
+    """A calibration by its file, or by the name under which it was kept."""
+    path = _find(source)
+    data = read_json(path)
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise InvalidInput(
+            f"{path} is not a calibration; make one with: traincast calibrate --out FILE, or traincast learn RUNS -o FILE"
+        )
+    if data.get("version") == 1:
+        rates = decode(MachineRates, data.get("calibration"), where=f"{path}: calibration")
+        return Calibration(name=rates.name, machine=rates)
+    if data.get("version") != VERSION:
+        raise InvalidInput(
+            f"{path} has calibration version {data.get('version')!r}; this traincast reads 1 and {VERSION}"
+        )
+    return decode(Calibration, data.get("calibration"), where=f"{path}: calibration")
+
+
+def calibrations_folder() -> Path:
+    """Where calibrations with a name are kept: $TRAINCAST_CALIBRATIONS, or the user's own data folder."""
+    own = os.environ.get("TRAINCAST_CALIBRATIONS")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "traincast" / "calibrations"
+
+
+def _find(source: str | Path) -> Path:
+    path = Path(source)
+    if path.is_file() or path.suffix in (".json", ".gz") or len(path.parts) > 1:
+        return path
+    folder = calibrations_folder()
+    kept = {file.name.removesuffix(".json"): file for file in sorted(folder.glob("*.json"))}
+    if str(source) not in kept:
+        raise UnknownName("calibration", str(source), kept)
+    return kept[str(source)]
+
+
+def rates_of(source: str | Path | Calibration | MachineRates) -> MachineRates:
+    """The rates of a machine, from wherever they are."""
+    if isinstance(source, MachineRates):
+        return source
+    calibration = source if isinstance(source, Calibration) else load_calibration(source)
+    if calibration.machine is None:
+        raise InvalidInput(
+            f"calibration {calibration.name!r} was learnt from runs and holds no rates of a machine; measure one: "
+            "traincast calibrate --out FILE"
+        )
+    return calibration.machine

@@ -1,0 +1,222 @@
+"""Data parallelism: reduces each gradient over the replicas, and shards state over them (ZeRO, FSDP)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from traincast.lower._expert import is_expert
+from traincast.lower._rewrite import alter, last_writers, map_tasks, scale_op
+from traincast.lower._tables import table_gradients
+from traincast.spec import Collective, Op, Parallelism, Stage, Task, Tensor, segments
+from traincast.units import DTYPE_BYTES
+
+
+def sync_gradients(stage: Stage, plan: Parallelism) -> Stage:
+    """Issue one reduction right after the op that writes each gradient, where buckets merge the small ones; or, where gradients
+    are sharded, one for each unit (one repetition of a layer) after the last gradient of it, as FSDP does."""
+    num_ranks = plan.data * plan.context
+    if num_ranks == 1:
+        return stage
+    own_rows = table_gradients(stage)
+    writers = {
+        index: kept
+        for index, tensors in last_writers(stage, "gradient").items()
+        if (kept := [tensor for tensor in tensors if tensor not in own_rows])
+    }
+    if plan.zero >= 2:
+        writers = _by_unit(stage, writers)
+
+    def rewrite(index: int, task: Task) -> Iterator[Task]:
+        yield task
+        if index not in writers or not isinstance(task, Op):
+            return
+        # Experts that are spread are replicated over fewer ranks, which lie further apart.
+        for spread in (1, plan.expert) if plan.expert > 1 else (1,):
+            own = [t for t in writers[index] if is_expert(stage.tensors[t].name) == (spread > 1) or plan.expert == 1]
+            ranks, stride = num_ranks // spread, plan.tensor * spread
+            if spread > 1 and plan.folds_experts:
+                ranks, stride = plan.expert_ranks // spread, spread
+            if own and ranks > 1:
+                yield from _reduce(stage, plan, own, task.layer, num_ranks=ranks, stride=stride)
+
+    return map_tasks(stage, rewrite)
+
+
+def _by_unit(stage: Stage, writers: dict[int, list[int]]) -> dict[int, list[int]]:
+    """All gradients of a unit at the task that writes the last of them."""
+    merged: dict[int, list[int]] = {}
+    for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
+        own = [index for index in writers if part.start <= index < part.stop]
+        if own:
+            merged[max(own)] = [tensor for index in sorted(own) for tensor in writers[index]]
+    return merged
+
+
+def _reduce(
+    stage: Stage, plan: Parallelism, tensors: Sequence[int], layer: str, *, num_ranks: int, stride: int
+) -> Iterator[Collective]:
+    """One reduction; in a hybrid shard each group scatters its sum, and the groups add up the shards they hold alike."""
+    whole = Collective(
+        kind="push" if plan.servers else "all_reduce" if plan.zero == 0 else "reduce_scatter",
+        num_bytes=sum(_sent_bytes(stage.tensors[tensor], plan) for tensor in tensors),
+        axis="data",
+        num_ranks=2 if plan.asynchronous else num_ranks,
+        stride=stride,
+        phase="gradient" if _waits_for_last(plan) else "backward",
+        overlapped=plan.overlap,
+        bucket_bytes=plan.bucket_bytes if plan.zero < 2 else None,
+        layer=layer,
+        num_servers=plan.servers,
+    )
+    if plan.shard is None:
+        yield whole
+        return
+    shards = plan.num_shards
+    if shards > 1:
+        yield replace(whole, num_ranks=shards)
+    if num_ranks > shards:
+        yield replace(
+            whole,
+            kind="all_reduce",
+            num_bytes=whole.num_bytes / shards,
+            num_ranks=num_ranks // shards,
+            stride=stride * shards,
+            bucket_bytes=plan.bucket_bytes / shards if plan.zero < 2 else None,
+        )
+
+
+def _waits_for_last(plan: Parallelism) -> bool:
+    """Whole gradients add up over the micro-batches and are reduced once; shards of them must be reduced every time, but for
+    the stages of a pipeline, which keep whole ones until their last backward pass."""
+    return plan.zero < 2 or (plan.zero == 2 and plan.pipeline > 1)
+
+
+def _sent_bytes(gradient: Tensor, plan: Parallelism) -> float:
+    return gradient.numel * DTYPE_BYTES[plan.reduce_dtype] if plan.reduce_dtype else gradient.num_bytes
+
+
+def use_servers(stage: Stage, plan: Parallelism) -> Stage:
+    """Parameter servers hold and update the weights: workers push gradients, then pull what the servers made of them.
+
+    Synchronous workers push at once and share the servers' links; asynchronous ones come one by one.
+    """
+    if plan.servers == 0:
+        return stage
+    weights = sum(t.num_bytes * t.copies for t in stage.tensors if t.role == "parameter")
+
+    def rewrite(index: int, task: Task) -> Iterator[Task]:
+        if not isinstance(task, Op) or task.kind != "optimizer":
+            yield task
+            return
+        yield Collective(
+            kind="pull",
+            num_bytes=weights,
+            axis="data",
+            num_ranks=2 if plan.asynchronous else max(2, plan.data),
+            stride=1,
+            phase="optimizer",
+            num_servers=plan.servers,
+        )
+
+    tensors = tuple(alter(t, shape=(0,), copies=1) if t.role == "optimizer_state" else t for t in stage.tensors)
+    return map_tasks(alter(stage, tensors=tensors), rewrite)
+
+
+def shard_state(stage: Stage, plan: Parallelism) -> Stage:
+    """Each replica keeps and updates its share; under ZeRO 1 the new weights are gathered after it."""
+    num_ranks = plan.num_shards
+    if num_ranks == 1:
+        return stage
+    sharded = ("optimizer_state",) if plan.zero == 1 else ("optimizer_state", "gradient")
+    tensors = tuple(
+        alter(tensor, shape=_shard(tensor.shape, num_ranks)) if tensor.role in sharded else tensor
+        for tensor in stage.tensors
+    )
+
+    def rewrite(index: int, task: Task) -> Iterator[Task]:
+        if not isinstance(task, Op) or task.kind != "optimizer":
+            yield task
+            return
+        yield scale_op(task, 1 / num_ranks, attrs=("numel",))
+        gathered = [stage.tensors[tensor] for tensor in task.writes if stage.tensors[tensor].role == "parameter"]
+        if not _gathers_ahead(plan) and gathered:
+            yield Collective(
+                kind="all_gather",
+                num_bytes=sum(tensor.num_bytes * tensor.copies for tensor in gathered),
+                axis="data",
+                num_ranks=num_ranks,
+                stride=plan.tensor,
+                phase="optimizer",
+            )
+
+    return map_tasks(alter(stage, tensors=tensors), rewrite)
+
+
+def shrink_temporaries(stage: Stage) -> Stage:
+    """What the optimizer writes and forgets is as large as the weights it updates on this rank."""
+    sizes = {
+        tensor: int(task.attrs["numel"])
+        for task in stage.tasks
+        if isinstance(task, Op) and task.kind == "optimizer"
+        for tensor in task.writes
+        if stage.tensors[tensor].role == "temporary"
+    }
+    if not sizes:
+        return stage
+    tensors = tuple(
+        alter(tensor, shape=(min(tensor.numel, sizes[index]),)) if index in sizes else tensor
+        for index, tensor in enumerate(stage.tensors)
+    )
+    return alter(stage, tensors=tensors)
+
+
+def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
+    """The weights of each unit (one repetition of a layer) are gathered before it runs: by FSDP's full shard in every pass, and
+    again before its backward; by its shard_grad_op (ZeRO 2) once in a step."""
+    num_ranks = plan.num_shards
+    if not _gathers_ahead(plan) or num_ranks == 1:
+        return stage
+    full = plan.zero == 3
+    starts: dict[int, float] = {}
+    phases: dict[int, str] = {}
+    for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
+        ops = [
+            task for task in stage.tasks[part.start : part.stop] if isinstance(task, Op) and task.phase != "optimizer"
+        ]
+        used = {tensor for op in ops for tensor in op.reads if stage.tensors[tensor].role == "parameter"}
+        num_bytes = sum(stage.tensors[tensor].num_bytes for tensor in used)
+        if num_bytes and (full or ops[0].phase == "forward"):
+            starts[part.start] = num_bytes
+            phases[part.start] = ops[0].phase
+    tensors = tuple(
+        alter(tensor, shape=_shard(tensor.shape, num_ranks)) if full and tensor.role == "parameter" else tensor
+        for tensor in stage.tensors
+    )
+
+    def rewrite(index: int, task: Task) -> Iterator[Task]:
+        if index in starts:
+            yield Collective(
+                kind="all_gather",
+                num_bytes=starts[index],
+                axis="data",
+                num_ranks=num_ranks,
+                stride=plan.tensor,
+                phase="backward" if phases[index] == "recompute" else phases[index],
+                overlapped=plan.overlap or not full,
+                layer=task.layer,
+                once=not full,
+            )
+        yield task
+
+    return alter(map_tasks(stage, rewrite), tensors=tensors)
+
+
+def _gathers_ahead(plan: Parallelism) -> bool:
+    """Whether weights come unit by unit before they are used. State on the host is updated and sent back as a whole."""
+    return plan.zero == 3 or (plan.zero == 2 and not plan.offload_optimizer)
+
+
+def _shard(shape: tuple[int, ...], num_ranks: int) -> tuple[int, ...]:
+    numel = 1
+    for size in shape:
+        numel *= size
+    return (-(-numel // num_ranks),)

@@ -1,0 +1,206 @@
+"""torch.compile: pointwise ops, casts, norms, losses and the reductions they feed become one kernel each; what only they read is
+never written, and what the backward pass can compute again from a smaller tensor is never kept."""
+
+from dataclasses import dataclass, field, replace
+
+from traincast.lower._rewrite import map_tasks
+from traincast.spec import Op, Stage, Task, Tensor, segments
+
+FUSIBLE = ("elementwise", "copy", "dropout", "norm", "softmax", "reduce", "random", "index", "embedding")
+LEADING = ("softmax", "norm", "reduce", "embedding", "index")
+"""A fused kernel is priced as the least regular of its members, the first of these that it holds."""
+MAX_MEMBERS = 64
+"""The compiler's own limit of nodes in one kernel."""
+
+
+def fuse(stage: Stage) -> Stage:
+    """The stage with every group of fusible ops, linked by what they hand on, run as one kernel."""
+    stage = _recompute_in_backward(stage)
+    last_read = _last_reads(stage)
+    groups: dict[int, list[int]] = {}
+    member: set[int] = set()
+    for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
+        for group in _groups(stage, part.start, part.stop):
+            groups[group[-1]] = group
+            member.update(group)
+
+    def rewrite(index: int, task: Task) -> list[Task]:
+        if index in groups:
+            return [_merge(stage, groups[index], last_read)]
+        return [] if index in member else [task]
+
+    return map_tasks(stage, rewrite)
+
+
+def _fusible(task: Task) -> bool:
+    return isinstance(task, Op) and task.kind in FUSIBLE and task.phase != "optimizer"
+
+
+def _last_reads(stage: Stage) -> dict[int, int]:
+    """Where each tensor is read last; a carried one is read by the next repetition, which counts as the end."""
+    last: dict[int, int] = {}
+    for index, task in enumerate(stage.tasks):
+        if isinstance(task, Op):
+            last.update(dict.fromkeys(task.reads, index))
+    for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
+        seen: set[int] = set()
+        for task in stage.tasks[part.start : part.stop]:
+            if isinstance(task, Op):
+                seen.update(task.reads)
+                last.update({tensor: len(stage.tasks) for tensor in task.writes if tensor in seen and part.count > 1})
+    return last
+
+
+@dataclass(slots=True)
+class _Group:
+    """Ops that may still take another: nothing outside has read what they write."""
+
+    members: list[int] = field(default_factory=list)
+    made: set[int] = field(default_factory=set)
+    phase: str = ""
+
+
+def _groups(stage: Stage, start: int, stop: int) -> list[list[int]]:
+    """Groups in the order of their last members. An op joins the groups that made its inputs, which become one; any other
+    reader of what a group writes closes it, because the group runs where its last member stood."""
+    opened: list[_Group] = []
+    done: list[list[int]] = []
+
+    def close(group: _Group) -> None:
+        opened.remove(group)
+        done.append(sorted(group.members))
+
+    for index in range(start, stop):
+        task = stage.tasks[index]
+        reads = set(task.reads) if isinstance(task, Op) else set()
+        linked = [group for group in opened if group.made & reads]
+        if not isinstance(task, Op) or not _fusible(task):
+            for group in list(opened) if not isinstance(task, Op) else linked:
+                close(group)
+            continue
+        joined = _Group(members=[index], made=set(task.writes), phase=task.phase)
+        for group in linked:
+            fits = group.phase == task.phase and len(group.members) + len(joined.members) <= MAX_MEMBERS
+            if not fits:
+                close(group)
+                continue
+            opened.remove(group)
+            joined.members = group.members + joined.members
+            joined.made |= group.made
+        # A tensor that another open group reads must not be overwritten before that group runs.
+        for group in [other for other in opened if set(task.writes) & _read_by(stage, other)]:
+            close(group)
+        opened.append(joined)
+    for group in opened:
+        close(group)
+    return sorted(done, key=lambda members: members[-1])
+
+
+def _read_by(stage: Stage, group: _Group) -> set[int]:
+    return {tensor for index in group.members if isinstance(op := stage.tasks[index], Op) for tensor in op.reads}
+
+
+def _recompute_in_backward(stage: Stage) -> Stage:
+    """Tensors of the forward pass that only the backward pass reads again and that pointwise ops made from a tensor of no more
+    bytes are read as that tensor: the compiler's partition computes them anew inside the backward kernels."""
+    made_from = _sources(stage)
+    forward_reads = {
+        tensor
+        for task in stage.tasks
+        if isinstance(task, Op) and task.phase != "backward" and not _fusible(task)
+        for tensor in task.reads
+    }
+    swapped = {
+        tensor: source
+        for tensor, source in made_from.items()
+        if tensor not in forward_reads and stage.tensors[tensor].role == "activation"
+    }
+    if not swapped:
+        return stage
+
+    def rewrite(_index: int, task: Task) -> list[Task]:
+        if not isinstance(task, Op) or task.phase != "backward" or not _fusible(task):
+            return [task]
+        wanted = [tensor for tensor in task.reads if tensor in swapped]
+        if not wanted:
+            return [task]
+        less = sum(stage.tensors[t].num_bytes - stage.tensors[swapped[t]].num_bytes for t in wanted)
+        reads = tuple(dict.fromkeys(swapped.get(tensor, tensor) for tensor in task.reads))
+        return [replace(task, reads=reads, bytes_read=max(0.0, task.bytes_read - less))]
+
+    return map_tasks(stage, rewrite)
+
+
+def _sources(stage: Stage) -> dict[int, int]:
+    """For each tensor that forward fusible ops write: the one tensor from outside of equal length and no more bytes it follows
+    from. Dropout and random numbers cannot be computed again."""
+    found: dict[int, int] = {}
+    written: set[int] = set()
+    for task in stage.tasks:
+        if not isinstance(task, Op) or task.phase != "forward":
+            continue
+        twice = [tensor for tensor in task.writes if tensor in written]
+        written.update(task.writes)
+        for tensor in twice:
+            found.pop(tensor, None)
+        if not _fusible(task) or task.kind in ("dropout", "random", "index", "embedding", "reduce") or twice:
+            continue
+        for target in task.writes:
+            source = _smallest(stage, [found.get(tensor, tensor) for tensor in task.reads], stage.tensors[target])
+            if source is not None and source != target:
+                found[target] = source
+    return found
+
+
+def _smallest(stage: Stage, tensors: list[int], target: Tensor) -> int | None:
+    """The one large input, if all the others are small beside it (weights, statistics)."""
+    large = [tensor for tensor in dict.fromkeys(tensors) if stage.tensors[tensor].numel > target.numel // 8]
+    if len(large) != 1:
+        return None
+    source = stage.tensors[large[0]]
+    same = source.numel == target.numel and source.num_bytes <= target.num_bytes and source.role == "activation"
+    return large[0] if same else None
+
+
+def _merge(stage: Stage, group: list[int], last_read: dict[int, int]) -> Op:
+    ops = [op for index in group if isinstance(op := stage.tasks[index], Op)]
+    inside = {tensor for op in ops for tensor in op.writes}
+    reads = tuple(dict.fromkeys(tensor for op in ops for tensor in op.reads if tensor not in inside))
+    kept_roles = ("gradient", "parameter", "buffer")
+    writes = tuple(
+        dict.fromkeys(
+            tensor
+            for op in ops
+            for tensor in op.writes
+            if last_read.get(tensor, -1) > group[-1] or stage.tensors[tensor].role in kept_roles or op is ops[-1]
+        )
+    )
+    lead = next((op for kind in LEADING for op in ops if op.kind == kind), ops[-1])
+    known = [op.flop for op in ops if op.flop is not None]
+    name = f"fused[{'+'.join(op.name.removeprefix('aten.') for op in ops[:4])}{'+...' if len(ops) > 4 else ''}]"
+    return replace(
+        lead,
+        name=name if len(ops) > 1 else lead.name,
+        flop=sum(known) if len(known) == len(ops) else None,
+        bytes_read=_moved(ops, set(reads), reading=True),
+        bytes_written=_moved(ops, set(writes), reading=False),
+        reads=reads,
+        writes=writes,
+        num_kernels=1,
+        num_calls=1,
+        attrs={**lead.attrs, "compiled": True},
+    )
+
+
+def _moved(ops: list[Op], kept: set[int], *, reading: bool) -> float:
+    """Bytes of the members that still move: each kept tensor once, at the share its op had for it."""
+    total = 0.0
+    seen: set[int] = set()
+    for op in ops:
+        tensors = op.reads if reading else op.writes
+        amount = op.bytes_read if reading else op.bytes_written
+        fresh = [tensor for tensor in tensors if tensor in kept and tensor not in seen]
+        seen.update(fresh)
+        if tensors:
+            total += amount * len(fresh) / len(tensors)
+    return total

@@ -1,0 +1,67 @@
+"""Optimizer state in host memory: gradients are copied out, the host updates, new weights are copied in."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from traincast.lower._rewrite import last_writers, map_tasks
+from traincast.spec import HOST, Collective, Op, Parallelism, Stage, Task
+
+
+def offload_state(stage: Stage, plan: Parallelism) -> Stage:
+    """Each gradient leaves right after it is ready (and reduced), beside the backward pass; the host's update and the copy of
+    new weights run tile by tile, so the copy hides behind it (ZeRO-Offload, Ren et al. 2021)."""
+    if not plan.offload_optimizer:
+        return stage
+    shards = plan.num_shards
+    whole_gradients = plan.zero < 2
+    leaving = _find_leaving(stage)
+
+    def rewrite(index: int, task: Task) -> Iterator[Task]:
+        if isinstance(task, Op) and task.kind == "optimizer":
+            yield from _update_on_host(stage, task, shards=shards, sharded_weights=plan.zero == 3)
+            return
+        yield task
+        if index in leaving:
+            held = sum(stage.tensors[tensor].num_bytes for tensor in leaving[index])
+            yield _copy("copy_out", held / shards if whole_gradients else held, phase="gradient", layer=task.layer)
+
+    gone = {
+        tensor
+        for task in stage.tasks
+        if isinstance(task, Op) and task.kind == "optimizer"
+        for tensor in task.writes
+        if stage.tensors[tensor].role == "temporary"
+    }
+    tensors = tuple(
+        replace(tensor, shape=(0,), copies=1) if tensor.role == "optimizer_state" or index in gone else tensor
+        for index, tensor in enumerate(stage.tensors)
+    )
+    return map_tasks(replace(stage, tensors=tensors), rewrite)
+
+
+def _find_leaving(stage: Stage) -> dict[int, list[int]]:
+    """The task after which each gradient is complete on this rank: its last writer, or the reduction behind that."""
+    leaving: dict[int, list[int]] = {}
+    for writer, tensors in last_writers(stage, "gradient").items():
+        place = writer
+        while place + 1 < len(stage.tasks) and _reduces_gradients(stage.tasks[place + 1]):
+            place += 1
+        leaving[place] = tensors
+    return leaving
+
+
+def _reduces_gradients(task: Task) -> bool:
+    return isinstance(task, Collective) and task.axis == "data" and task.kind in ("all_reduce", "reduce_scatter")
+
+
+def _update_on_host(stage: Stage, op: Op, *, shards: int, sharded_weights: bool) -> Iterator[Task]:
+    written = [stage.tensors[tensor] for tensor in op.writes if stage.tensors[tensor].role == "parameter"]
+    new_bytes = sum(tensor.num_bytes * tensor.copies for tensor in written)
+    yield _copy("copy_in", new_bytes if sharded_weights else new_bytes / shards, phase="optimizer")
+    yield replace(_copy("host_update", op.num_bytes, phase="optimizer"), overlapped=False)
+
+
+def _copy(kind: str, num_bytes: float, *, phase: str, layer: str = "") -> Collective:
+    return Collective(
+        kind=kind, num_bytes=num_bytes, axis=HOST, num_ranks=1, stride=1, phase=phase, overlapped=True, layer=layer
+    )

@@ -1,0 +1,348 @@
+"""Tensor parallelism: splits the weights of paired products over ranks (Shoeybi et al. 2019) in any captured graph.
+
+A product whose input every rank holds is cut by columns when what follows leads to another product, which is then cut by
+rows; the row product leaves partial sums that are reduced where they are next needed. Whatever lies between works on its
+part. Nothing here knows what a transformer is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from traincast.errors import IllegalPlan
+from traincast.lower._expert import is_expert
+from traincast.lower._rewrite import alter, map_tasks, scale_op
+from traincast.spec import Collective, Op, Parallelism, Stage, Task, Tensor, segments
+
+WHOLE, PART, PARTIAL = "whole", "part", "partial"
+PASS_THROUGH = ("elementwise", "copy", "dropout", "attention", "softmax", "matmul", "index", "reduce", "norm", "random")
+SPLIT_TABLE_ROWS = 16_384
+"""Smaller tables (positions, token types) are kept whole on every rank, as Megatron does."""
+_SCALED: dict[str, tuple[str, ...]] = {
+    "attention": ("heads", "kv_heads"),
+    "elementwise": ("numel",),
+    "dropout": ("numel",),
+    "copy": ("numel",),
+    "index": ("numel",),
+    "random": ("numel",),
+    "softmax": ("rows",),
+    "norm": ("rows",),
+    "reduce": ("rows",),
+    "embedding": ("vocab",),
+}
+
+
+def split_tensors(stage: Stage, plan: Parallelism) -> Stage:
+    """The same stage as one of `plan.tensor` ranks runs it, with the collectives that keep it right."""
+    if plan.tensor == 1:
+        return stage
+    cuts = _choose_cuts(stage, plan.tensor)
+    if plan.folds_experts:
+        cuts = {weight: cut for weight, cut in cuts.items() if not is_expert(stage.tensors[weight].name)}
+    if not cuts:
+        raise IllegalPlan(
+            f"tensor = {plan.tensor}: no pair of products in this model can be split; allowed: tensor = 1"
+        )
+    return _Splitter(stage, plan, cuts).run()
+
+
+@dataclass(slots=True)
+class _Weights:
+    """Which tensors hold a parameter, or a cast copy of one."""
+
+    source: dict[int, int] = field(default_factory=dict)
+
+    def follow(self, stage: Stage, op: Op) -> None:
+        if op.kind == "copy" and len(op.reads) == 1 and (weight := self.of(stage, op.reads[0])) is not None:
+            for tensor in op.writes:
+                self.source[tensor] = weight
+
+    def of(self, stage: Stage, tensor: int) -> int | None:
+        return tensor if stage.tensors[tensor].role == "parameter" else self.source.get(tensor)
+
+
+def weight_of(op: Op, stage: Stage, weights: _Weights) -> int | None:
+    """The matrix this product multiplies by, if it is a parameter."""
+    if op.kind != "matmul":
+        return None
+    found = [weights.of(stage, tensor) for tensor in op.reads]
+    matrices = [weight for weight in found if weight is not None and len(stage.tensors[weight].shape) > 1]
+    return matrices[0] if matrices else None
+
+
+def _choose_cuts(stage: Stage, ranks: int) -> dict[int, str]:
+    """How each weight is cut: by column, by row, or (an embedding) by vocabulary."""
+    weights = _Weights()
+    state: dict[int, str] = {}
+    cuts: dict[int, str] = {}
+    consumers: dict[int, list[Op]] = {}
+    forward = [task for task in stage.tasks if isinstance(task, Op) and task.phase == "forward"]
+    for op in forward:
+        weights.follow(stage, op)
+        for tensor in op.reads:
+            consumers.setdefault(tensor, []).append(op)
+    for op in forward:
+        result = WHOLE
+        weight = weight_of(op, stage, weights)
+        activations = [t for t in op.reads if weights.of(stage, t) is None and stage.tensors[t].role != "input"]
+        if weight is not None:
+            if any(state.get(tensor) == PART for tensor in activations):
+                if int(op.attrs["k"]) % ranks == 0:
+                    cuts.setdefault(weight, "row")
+            elif int(op.attrs["n"]) % ranks == 0 and _leads_to_product(op, stage, consumers, weights, state):
+                cuts.setdefault(weight, "column")
+                result = PART
+        elif op.kind == "embedding":
+            table = next((t for t in op.reads if stage.tensors[t].role == "parameter"), None)
+            if table is not None and int(op.attrs["vocab"]) >= SPLIT_TABLE_ROWS:
+                cuts.setdefault(table, "vocab")
+        elif any(state.get(tensor) == PART for tensor in activations):
+            result = PART
+        for tensor in op.writes:
+            state[tensor] = result
+    return cuts if any(cut in ("column", "row") for cut in cuts.values()) else {}
+
+
+def _leads_to_product(
+    op: Op, stage: Stage, consumers: dict[int, list[Op]], weights: _Weights, state: dict[int, str]
+) -> bool:
+    """Whether everything made from this product's output stays in parts until a product with a weight, or the loss."""
+    width = int(op.attrs["n"])
+    open_tensors = list(op.writes)
+    seen: set[int] = set()
+    while open_tensors:
+        tensor = open_tensors.pop()
+        for user in consumers.get(tensor, []):
+            if id(user) in seen:
+                continue
+            seen.add(id(user))
+            if weight_of(user, stage, weights) is not None:
+                continue
+            if user.kind not in PASS_THROUGH:
+                return False
+            if user.kind == "norm" and int(user.attrs["cols"]) >= width:
+                return False
+            size = stage.tensors[tensor].numel
+            others = (other for other in user.reads if other != tensor and state.get(other) == WHOLE)
+            if user.kind == "elementwise" and any(
+                stage.tensors[other].numel == size and stage.tensors[other].role == "activation" for other in others
+            ):
+                return False
+            open_tensors.extend(user.writes)
+    return True
+
+
+class _Splitter:
+    """Walks the tasks once and keeps, for each tensor, whether a rank holds it whole, in part or as a partial sum."""
+
+    def __init__(self, stage: Stage, plan: Parallelism, cuts: dict[int, str]) -> None:
+        self.stage, self.plan, self.cuts = stage, plan, cuts
+        self.ranks = plan.tensor
+        self.weights = _Weights()
+        self.state: dict[int, str] = {}
+        self.first_use = self._find_first_uses()
+
+    def _find_first_uses(self) -> dict[tuple[int, int], bool]:
+        """(task, tensor it writes) -> whether the next task to read it lies in another segment."""
+        segment_of: dict[int, int] = {}
+        for number, part in enumerate(segments(self.stage.repeats, num_tasks=len(self.stage.tasks))):
+            segment_of.update(dict.fromkeys(range(part.start, part.stop), number))
+        waiting: dict[int, int] = {}
+        leaves: dict[tuple[int, int], bool] = {}
+        for index, task in enumerate(self.stage.tasks):
+            if isinstance(task, Op):
+                for tensor in task.reads:
+                    if tensor in waiting:
+                        writer = waiting.pop(tensor)
+                        leaves[(writer, tensor)] = segment_of[writer] != segment_of[index]
+                waiting.update(dict.fromkeys(task.writes, index))
+        return leaves
+
+    def run(self) -> Stage:
+        for task in self.stage.tasks:
+            if isinstance(task, Op):
+                self.weights.follow(self.stage, task)
+        stage = map_tasks(self.stage, self._rewrite)
+        share = self._weight_share()
+        tensors = tuple(self._resize(index, tensor, share) for index, tensor in enumerate(stage.tensors))
+        return alter(stage, tensors=tensors)
+
+    def _rewrite(self, index: int, task: Task) -> Iterator[Task]:
+        if not isinstance(task, Op):
+            yield task
+            return
+        if task.phase == "optimizer":
+            # The update and what surrounds it (clipping, zeroing) touch the weights a rank holds.
+            yield scale_op(task, self._weight_share(), attrs=("numel",))
+            return
+        partial = [tensor for tensor in task.reads if self.state.get(tensor) == PARTIAL]
+        if partial and self._keeps_partials(task):
+            self._mark(task, PARTIAL)
+            yield task
+        else:
+            for tensor in partial:
+                yield from self._reduce(tensor, task)
+            yield self._split(task)
+        for tensor in task.writes:
+            # Reduced here, not by its reader: that one may lie in a layer that repeats.
+            if self.state.get(tensor) == PARTIAL and self.first_use.get((index, tensor)):
+                yield from self._reduce(tensor, task)
+
+    def _keeps_partials(self, op: Op) -> bool:
+        """Sums and casts of partial sums are partial sums."""
+        if op.kind == "copy" and len(op.reads) == 1:
+            return True
+        if op.kind != "elementwise" or op.attrs["function"] != "add":
+            return False
+        return all(self.state.get(tensor) == PARTIAL for tensor in op.reads)
+
+    def _reduce(self, tensor: int, op: Op) -> Iterator[Task]:
+        """Partial sums become whole before the first op that needs them."""
+        self.state[tensor] = WHOLE
+        kinds = ("reduce_scatter", "all_gather") if self.plan.sequence_parallel else ("all_reduce",)
+        for kind in kinds:
+            yield Collective(
+                kind=kind,
+                num_bytes=self.stage.tensors[tensor].num_bytes,
+                axis="tensor",
+                num_ranks=self.ranks,
+                stride=1,
+                phase=op.phase,
+                layer=op.layer,
+                chunked=self.plan.async_tensor,
+            )
+
+    def _split(self, op: Op) -> Op:
+        weight = weight_of(op, self.stage, self.weights)
+        cut = self.cuts.get(weight) if weight is not None else None
+        if cut == "vocab":
+            cut = "column"  # a tied output layer: the rows of the table are its outputs
+        if cut is not None and self._is_split_product(op, cut):
+            column = (cut == "column") == (op.phase != "backward")
+            self._mark(op, PART if column else PARTIAL)
+            return self._shrink_product(op, "n" if column else "k")
+        if op.kind == "embedding" and self._uses_split_table(op):
+            self._mark(op, PART if op.phase == "backward" else PARTIAL)
+            return op
+        in_part = any(self.state.get(tensor) == PART for tensor in op.reads) or self._fills_split_shape(op)
+        if op.kind == "copy" and len(op.reads) == 1:
+            weight = self.weights.of(self.stage, op.reads[0])
+            in_part = in_part or (weight is not None and weight in self.cuts)
+        if not in_part:
+            self._mark(op, WHOLE)
+            return self._between(op)
+        self._mark(op, PART)
+        if op.kind == "attention":
+            self._refuse_split_heads(int(op.attrs["heads"]))
+        if op.kind == "matmul":
+            return self._shrink_inner(op)
+        return scale_op(op, 1 / self.ranks, attrs=_SCALED.get(op.kind, ()))
+
+    def _refuse_split_heads(self, heads: int) -> None:
+        """Every framework gives a rank whole heads."""
+        if heads % self.ranks:
+            legal = [degree for degree in range(1, heads + 1) if heads % degree == 0]
+            below = max(degree for degree in legal if degree < self.ranks)
+            above = [degree for degree in legal if degree > self.ranks][:1]
+            raise IllegalPlan(
+                f"tensor = {self.ranks} does not divide the {heads} heads of attention; allowed: a divisor of {heads}, "
+                f"such as {' or '.join(map(str, [below, *above]))}"
+            )
+
+    def _is_split_product(self, op: Op, cut: str) -> bool:
+        """A row product only if its input really comes in parts, and the like on the way back."""
+        needs_part = (cut == "row") == (op.phase != "backward")
+        has_part = any(self.state.get(tensor) == PART for tensor in op.reads)
+        return needs_part == has_part
+
+    def _uses_split_table(self, op: Op) -> bool:
+        """The forward pass reads the table; the backward pass writes a gradient of its shape."""
+        tables = [tensor for tensor, cut in self.cuts.items() if cut == "vocab"]
+        shapes = {self.stage.tensors[tensor].shape for tensor in tables}
+        return any(tensor in tables for tensor in op.reads) or any(
+            self.stage.tensors[t].shape in shapes for t in op.writes
+        )
+
+    def _fills_split_shape(self, op: Op) -> bool:
+        """The first op of a loss's backward fills a gradient for scores that are split."""
+        if op.kind != "index" or op.phase != "backward":
+            return False
+        shapes = {self.stage.tensors[t].shape for t in op.writes}
+        return any(self.stage.tensors[t].shape in shapes for t, state in self.state.items() if state == PART)
+
+    def _shrink_product(self, op: Op, dim: str) -> Op:
+        """A product with one dimension of the weight cut: one activation and the weight shrink, the other stays."""
+        batch, m, n, k = (int(op.attrs[name]) for name in ("batch", "m", "n", "k"))
+        size = op.num_bytes / max(1.0, batch * (m * k + k * n + m * n))
+        smaller = {"n": n, "k": k, dim: max(1, (n if dim == "n" else k) // self.ranks)}
+        n2, k2 = smaller["n"], smaller["k"]
+        return alter(
+            op,
+            flop=None if op.flop is None else op.flop / self.ranks,
+            bytes_read=size * batch * (m * k2 + k2 * n2),
+            bytes_written=size * batch * m * n2,
+            attrs={**op.attrs, "n": n2, "k": k2},
+        )
+
+    def _shrink_inner(self, op: Op) -> Op:
+        """A product between activations: batched ones are cut by heads, a weight gradient along the cut features."""
+        if int(op.attrs["batch"]) >= self.ranks and self._writes_no_gradient(op):
+            return scale_op(op, 1 / self.ranks, attrs=("batch",))
+        widths = [
+            self.stage.tensors[t].shape[-1]
+            for t in op.reads
+            if self.state.get(t) == PART and self.stage.tensors[t].shape
+        ]
+        dim = next((name for name in ("m", "n", "k") if int(op.attrs[name]) in widths), "n")
+        if dim == "k":
+            return scale_op(op, 1 / self.ranks, attrs=("k",))
+        batch, m, n, k = (int(op.attrs[name]) for name in ("batch", "m", "n", "k"))
+        size = op.num_bytes / max(1.0, batch * (m * k + k * n + m * n))
+        m2, n2 = (max(1, m // self.ranks), n) if dim == "m" else (m, max(1, n // self.ranks))
+        return alter(
+            op,
+            flop=None if op.flop is None else op.flop / self.ranks,
+            bytes_read=size * batch * (m2 * k + k * n2),
+            bytes_written=size * batch * m2 * n2,
+            attrs={**op.attrs, "m": m2, "n": n2},
+        )
+
+    def _writes_no_gradient(self, op: Op) -> bool:
+        return all(self.stage.tensors[tensor].role != "gradient" for tensor in op.writes)
+
+    def _between(self, op: Op) -> Op:
+        """Ops on whole activations: with sequence parallelism each rank runs them on its part of the positions."""
+        if self.plan.sequence_parallel and op.kind not in ("matmul", "embedding", "optimizer"):
+            return scale_op(op, 1 / self.ranks, attrs=_SCALED.get(op.kind, ()))
+        return op
+
+    def _mark(self, op: Op, state: str) -> None:
+        for tensor in op.writes:
+            self.state[tensor] = state
+
+    def _weight_share(self) -> float:
+        """Share of the parameters that one rank holds."""
+        parameters = [(i, t.numel * t.copies) for i, t in enumerate(self.stage.tensors) if t.role == "parameter"]
+        whole = sum(numel for _, numel in parameters)
+        return sum(numel / (self.ranks if i in self.cuts else 1) for i, numel in parameters) / whole if whole else 1.0
+
+    def _resize(self, index: int, tensor: Tensor, share: float) -> Tensor:
+        if tensor.role == "optimizer_state":
+            return alter(tensor, shape=_shrink(tensor.shape, share))
+        if tensor.role == "parameter":
+            return alter(tensor, shape=_shrink(tensor.shape, 1 / self.ranks)) if index in self.cuts else tensor
+        state = self.state.get(index)
+        if state == PART:
+            return alter(tensor, shape=_shrink(tensor.shape, 1 / self.ranks))
+        if self.plan.sequence_parallel and tensor.role in ("activation", "temporary") and state == WHOLE:
+            return alter(tensor, shape=_shrink(tensor.shape, 1 / self.ranks))
+        return tensor
+
+
+def _shrink(shape: tuple[int, ...], factor: float) -> tuple[int, ...]:
+    """The first dimension scaled; what counts from here on is the number of elements."""
+    if not shape:
+        return shape
+    numel = 1
+    for size in shape:
+        numel *= size
+    return (max(1, round(numel * factor)),) if numel else shape

@@ -1,0 +1,165 @@
+"""A plan to the few numbers and names that every launcher asks for."""
+
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from traincast.errors import InvalidInput
+from traincast.plan._nouns import Plan, job_quantile_s
+from traincast.spec import Cluster, Parallelism
+from traincast.units import GIB, MINUTE_S
+
+HOST_BYTES_PER_RANK = 8 * GIB
+"""A Python process with its CUDA context, libraries, pinned buffers and a few loader workers: a rule, not a forecast."""
+PORT = 29500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What is written into a file."""
+
+    name: str
+    """Of the job: lower case, digits and dashes."""
+    command: str
+    cluster: Cluster
+    plan: Parallelism
+    batch: int
+    global_batch: int
+    precision: str
+    """fp32, fp16 or bf16 as launchers know them; empty: not known."""
+    limit_s: int
+    """Whole minutes, at the quantile."""
+    quantile: float
+    host_bytes: float
+    """Of one node: a rule of thumb for what to ask of a scheduler."""
+    says: str
+    """The forecast in a sentence, for a comment."""
+
+    @property
+    def num_nodes(self) -> int:
+        return self.cluster.num_nodes
+
+    @property
+    def per_node(self) -> int:
+        return self.cluster.devices_per_node
+
+
+def make_recipe(plan: Plan, *, quantile: float, command: str, precision: str = "") -> Recipe:
+    cluster = plan.cluster
+    sizes = {group.devices_per_node for group in cluster.groups}
+    if len(sizes) > 1:
+        raise InvalidInput(
+            f"the cluster has nodes with {', '.join(map(str, sorted(sizes)))} devices; launchers want equal nodes"
+        )
+    if not command.strip():
+        raise InvalidInput("the command is empty; give what every rank runs, such as --command 'train.py --epochs 3'")
+    if "\n" in command:
+        raise InvalidInput("the command has more than one line; put it into a script")
+    limit_s = math.ceil(job_quantile_s(plan.forecast.job, quantile) / MINUTE_S) * int(MINUTE_S)
+    return Recipe(
+        name=_clean(plan.forecast.workload),
+        command=command.strip(),
+        cluster=cluster,
+        plan=plan.parallelism,
+        batch=plan.batch,
+        global_batch=plan.forecast.global_batch,
+        precision=_mixed(precision),
+        limit_s=max(int(MINUTE_S), limit_s),
+        quantile=quantile,
+        host_bytes=_host_bytes(plan),
+        says=_say(plan, quantile, limit_s),
+    )
+
+
+def _clean(name: str) -> str:
+    text = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower()).strip("-")
+    return text[:40].strip("-") or "training"
+
+
+def _mixed(precision: str) -> str:
+    for known in ("bf16", "fp16", "fp8", "fp32"):
+        if precision.startswith(known):
+            return known
+    return ""
+
+
+def _host_bytes(plan: Plan) -> float:
+    """Every rank's process, and the weights of the model once per node while they are loaded."""
+    degrees = plan.parallelism
+    weights = plan.forecast.memory.by_role.get("parameter", 0.0) * degrees.tensor * degrees.pipeline
+    if degrees.zero == 3:
+        weights *= degrees.data * degrees.context
+    return plan.cluster.devices_per_node * HOST_BYTES_PER_RANK + weights
+
+
+def _say(plan: Plan, quantile: float, limit_s: float) -> str:
+    total = plan.forecast.job.total
+    return (
+        f"forecast {total.seconds / 3600:.2f} h (90% interval {total.low_s / 3600:.2f} to {total.high_s / 3600:.2f} h); "
+        f"the limit of {limit_s / 3600:.2f} h holds with probability {quantile:g}"
+    )
+
+
+def settings(recipe: Recipe) -> dict[str, str]:
+    """The plan as variables that a training script can read."""
+    plan = recipe.plan
+    values = {
+        "DATA_PARALLEL": plan.data,
+        "TENSOR_PARALLEL": plan.tensor,
+        "PIPELINE_PARALLEL": plan.pipeline,
+        "CONTEXT_PARALLEL": plan.context,
+        "EXPERT_PARALLEL": plan.expert,
+        "VIRTUAL_STAGES": plan.virtual_stages,
+        "PIPELINE_ORDER": plan.order,
+        "ZERO_STAGE": plan.zero,
+        "SEQUENCE_PARALLEL": int(plan.sequence_parallel),
+        "RECOMPUTE": plan.recompute,
+        "MICRO_BATCH_SIZE": recipe.batch,
+        "NUM_MICRO_BATCHES": plan.micro_batches,
+        "GLOBAL_BATCH_SIZE": recipe.global_batch,
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+def export_lines(recipe: Recipe) -> Iterator[str]:
+    yield from (f"export {name}={shlex.quote(value)}" for name, value in settings(recipe).items())
+
+
+def torchrun_line(recipe: Recipe, *, host: str, extra: Sequence[str] = ()) -> str:
+    words = [
+        "torchrun",
+        f"--nnodes={recipe.num_nodes}",
+        f"--nproc-per-node={recipe.per_node}",
+        "--rdzv-backend=c10d",
+        f'--rdzv-endpoint="{host}:{PORT}"',
+        f"--rdzv-id={recipe.name}",
+        *extra,
+    ]
+    return " ".join([*words, recipe.command])
+
+
+def write_yaml(value: Any, *, indent: int = 0) -> str:
+    """Plain data as YAML: text is quoted as in JSON, which YAML reads too; text of several lines stands as a block."""
+    pad = "  " * indent
+    if isinstance(value, Mapping):
+        return "".join(f"{pad}{key}:{_yaml_rest(item, indent)}" for key, item in value.items())
+    lines = []
+    for item in value:
+        if isinstance(item, (Mapping, list, tuple)):
+            body = write_yaml(item, indent=indent + 1)
+            lines.append(f"{pad}- {body.lstrip()}")
+        else:
+            lines.append(f"{pad}- {json.dumps(item)}\n")
+    return "".join(lines)
+
+
+def _yaml_rest(item: Any, indent: int) -> str:
+    if isinstance(item, (Mapping, list, tuple)):
+        return f"\n{write_yaml(item, indent=indent + 1)}" if item else f" {json.dumps(item)}\n"
+    if isinstance(item, str) and "\n" in item:
+        pad = "  " * (indent + 1)
+        return " |\n" + "".join(f"{pad}{line}".rstrip() + "\n" for line in item.rstrip("\n").split("\n"))
+    return f" {json.dumps(item)}\n"

@@ -1,0 +1,162 @@
+"""A space and a cluster to every candidate in it."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from traincast.errors import IllegalPlan
+from traincast.plan._nouns import Candidate, Space
+from traincast.spec import Cluster, Graph, Op, Parallelism, segments
+
+MOST_SAMPLES_PER_PASS = 64
+MOST_TENSOR, MOST_CONTEXT = 64, 16
+VIRTUAL_STAGES = (2, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What of a model says how it can be spread."""
+
+    layers: int
+    """Pieces that a pipeline can be cut into: repetitions of layers, or ops where none repeats."""
+    heads: tuple[int, ...]
+    """Heads of queries, and of keys and values, of every attention."""
+    tokens: int
+    num_experts: int
+    has_attention: bool
+    trains: bool
+
+    @classmethod
+    def of(cls, graph: Graph) -> "Shape":
+        attention = [op for op in graph.ops if op.kind == "attention"]
+        heads = {int(op.attrs[name]) for op in attention for name in ("heads", "kv_heads")}
+        experts = [
+            int(op.attrs["batch"]) for op in graph.ops if op.kind == "matmul" and "experts" in op.layer.split(".")
+        ]
+        return cls(
+            layers=_count_layers(graph),
+            heads=tuple(sorted(heads)),
+            tokens=graph.tokens_per_sample,
+            num_experts=min(experts, default=0),
+            has_attention=bool(attention),
+            trains=graph.mode != "inference",
+        )
+
+
+def _count_layers(graph: Graph) -> int:
+    repeated, single = 0, 0
+    for part in segments(graph.repeats, num_tasks=len(graph.ops)):
+        forward = sum(_is_forward(op) for op in graph.ops[part.start : part.stop])
+        if forward and part.count > 1:
+            repeated += part.count
+        elif forward:
+            single += forward
+    return repeated or single
+
+
+def _is_forward(op: Op) -> bool:
+    return op.phase == "forward"
+
+
+def list_candidates(space: Space, cluster: Cluster, shape: Shape) -> Iterator[Candidate]:
+    """Every plan of the space that uses the whole cluster. Degrees that cannot split this model evenly are no candidates."""
+    for batch, plan in list_plans(space, cluster.num_devices, cluster.devices_per_domain, shape):
+        yield Candidate(cluster=cluster, parallelism=plan, batch=batch)
+
+
+def list_plans(
+    space: Space, num_devices: int, devices_per_node: int, shape: Shape
+) -> Iterator[tuple[int, Parallelism]]:
+    """(samples of one pass, plan), grouped so that neighbours share most of their work."""
+    for tensor in _degrees(space.tensor, num_devices, _tensor_default(shape, devices_per_node)):
+        if not _splits_heads(tensor, shape):
+            continue
+        rest = num_devices // tensor
+        for context in _degrees(space.context, rest, _context_default(shape)):
+            if context > 1 and (not shape.has_attention or shape.tokens % (2 * context)):
+                continue
+            for pipeline in _degrees(space.pipeline, rest // context, shape.layers):
+                data = rest // context // pipeline
+                if space.global_batch % data:
+                    continue
+                for batch in _batches(space, space.global_batch // data):
+                    micro = space.global_batch // data // batch
+                    degrees = {"data": data, "tensor": tensor, "pipeline": pipeline, "context": context}
+                    yield from _arrangements(space, shape, batch, degrees, micro)
+
+
+def _arrangements(
+    space: Space, shape: Shape, batch: int, degrees: dict[str, int], micro: int
+) -> Iterator[tuple[int, Parallelism]]:
+    replicas = degrees["data"] * degrees["context"]
+    tensor, pipeline = degrees["tensor"], degrees["pipeline"]
+    sequence = [split for split in space.sequence_parallel if not split or (tensor > 1 and shape.tokens % tensor == 0)]
+    for expert in _experts(space, replicas, shape):
+        for recompute in space.recompute if shape.trains else ("none",):
+            for split in sequence or [False]:
+                for zero in _zeros(space, replicas, shape):
+                    for order, virtual in _orders(space, pipeline, micro, shape):
+                        with contextlib.suppress(IllegalPlan):
+                            # What the base fixes (a group of shards, folded experts) does not go with every degree.
+                            yield batch, replace(
+                                space.base or Parallelism(), data=degrees["data"], tensor=tensor, pipeline=pipeline,
+                                context=degrees["context"], expert=expert, micro_batches=micro, zero=zero,
+                                sequence_parallel=split, recompute=recompute, order=order, virtual_stages=virtual,
+                            )  # fmt: skip
+
+
+def _degrees(asked: tuple[int, ...] | None, available: int, default_limit: int) -> list[int]:
+    if asked is not None:
+        return [degree for degree in sorted(set(asked)) if available % degree == 0]
+    return [degree for degree in range(1, min(available, default_limit) + 1) if available % degree == 0]
+
+
+def _tensor_default(shape: Shape, devices_per_node: int) -> int:
+    """Beyond a node the network makes it slow; it is tried only where asked for."""
+    return min(MOST_TENSOR, devices_per_node)
+
+
+def _context_default(shape: Shape) -> int:
+    return MOST_CONTEXT if shape.has_attention and shape.tokens >= 2048 else 1
+
+
+def _splits_heads(tensor: int, shape: Shape) -> bool:
+    """Each rank holds whole heads; heads of keys and values may be shared by ranks."""
+    most = max(shape.heads, default=0)
+    return not most or (most % tensor == 0 and all(heads % tensor == 0 or tensor % heads == 0 for heads in shape.heads))
+
+
+def _batches(space: Space, per_replica: int) -> Iterable[int]:
+    if space.batches is not None:
+        return [batch for batch in sorted(set(space.batches)) if per_replica % batch == 0]
+    return [
+        2**power
+        for power in range(MOST_SAMPLES_PER_PASS.bit_length())
+        if 2**power <= MOST_SAMPLES_PER_PASS and per_replica % 2**power == 0
+    ]
+
+
+def _experts(space: Space, replicas: int, shape: Shape) -> list[int]:
+    if not shape.num_experts:
+        return [1]
+    return [
+        degree for degree in _degrees(space.expert, replicas, shape.num_experts) if shape.num_experts % degree == 0
+    ] or [1]
+
+
+def _zeros(space: Space, replicas: int, shape: Shape) -> tuple[int, ...]:
+    return space.zero if replicas > 1 and shape.trains else (0,)
+
+
+def _orders(space: Space, pipeline: int, micro: int, shape: Shape) -> Iterator[tuple[str, int]]:
+    """One order where there is nothing to order; interleaving needs whole chunks and rounds (Narayanan et al. 2021)."""
+    if pipeline == 1:
+        yield "1f1b", 1
+        return
+    for order in space.orders:
+        if order != "interleaved":
+            yield order, 1
+            continue
+        for virtual in space.virtual_stages or VIRTUAL_STAGES:
+            if virtual > 1 and shape.layers % (pipeline * virtual) == 0 and micro % pipeline == 0:
+                yield order, virtual

@@ -1,0 +1,151 @@
+"""A job or a request to the same job at other batches and recomputations, and to the plans that may be tried."""
+
+import dataclasses
+import functools
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from traincast.errors import InvalidInput
+from traincast.files import decode
+from traincast.forecast import build_job, choose_stack, fill_in, find_length, load_source, plan_habits
+from traincast.plan._nouns import SEARCHED, JobAt, Space
+from traincast.spec import Graph, Job, Parallelism, Question, Scalable
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """A graph that was recorded at one batch."""
+
+    job: Job
+
+    def __call__(self, batch: int, recompute: str) -> Job:
+        if batch != self.job.graph.batch_size:
+            raise InvalidInput(
+                f"the graph was recorded at a batch of {self.job.graph.batch_size}, not {batch}; give a request, or a "
+                "space whose batches are only that"
+            )
+        return self.job
+
+
+def vary_job(job: Job, space: Space | None) -> tuple[JobAt, Space]:
+    """A job keeps its batch per pass; without a space a step has one pass of one replica."""
+    batch = job.graph.batch_size
+    return _Fixed(job), replace(space or Space(global_batch=batch), batches=(batch,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A request whose batch and recomputation may be changed; picklable, so that processes can share it."""
+
+    request: Question
+
+    def __call__(self, batch: int, recompute: str) -> Job:
+        request = self.request
+        built_in = not _is_file(request.source)
+        key = _Key(request, batch, recompute if built_in else "none")
+        return build_job(
+            request.job, _load(key), stack=choose_stack(request.job), seq=find_length(request.source, request.workload)
+        )
+
+
+class _Key:
+    """A request holds dicts, which have no hash; its text has."""
+
+    def __init__(self, request: Question, batch: int, recompute: str) -> None:
+        self.request, self.batch, self.recompute = request, batch, recompute
+        self.stack = choose_stack(request.job)
+        self.text = repr((request.source, request.workload, batch, recompute, self.stack))
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self.text == other.text
+
+
+@functools.lru_cache(maxsize=64)
+def _load(key: _Key) -> Graph:
+    options = dataclasses.replace(key.request.workload, batch=key.batch)
+    return load_source(key.request.source, options, recompute=key.recompute, stack=key.stack)
+
+
+def _is_file(source: str) -> bool:
+    return Path(source.rpartition(":")[0] if ".py:" in source else source).exists()
+
+
+def vary_request(request: Question, space: Space | None) -> tuple[JobAt, Space]:
+    """A request at any batch, but for a graph that was saved at one. Without a space the plan of the request says how many
+    samples a step has and which degrees are fixed; with one, what is not searched is still as the request says."""
+    whole = fill_in(request)
+    if space is None:
+        space = space_of(whole)
+    elif space.base is None:
+        space = replace(space, base=base_of(whole))
+    fixed = _recorded_batch(whole.source)
+    if fixed is not None:
+        space = replace(space, batches=(fixed,))
+    return _Named(whole), space
+
+
+def space_of(request: Question, *, global_batch: int | None = None, **asked: Any) -> Space:
+    """The space that a request leaves open. What its plan names is fixed: a searched field at its value (`data` and
+    `micro_batches` only say how many samples a step has), any other in the base. `asked`: fields of a space that win."""
+    named: dict[str, Any] = {}
+    for key, value in request.parallelism.items():
+        if key in ("data", "micro_batches") or key not in SEARCHED:
+            continue
+        named["orders" if key == "order" else key] = (value,)
+    stack = choose_stack(request.job)
+    if stack.plan.sequence_parallel and "sequence_parallel" not in named:
+        # It always splits the sequence where there is a tensor axis; a search leaves the split out where there is none.
+        named["sequence_parallel"] = (True,)
+    asked = {name: value for name, value in asked.items() if value is not None}
+    if "recompute" in {**named, **asked}:
+        words = dict(stack.plan.recompute_words)
+        chosen = tuple(words.get(word, word) for word in {**named, **asked}["recompute"])
+        named["recompute"] = asked["recompute"] = tuple(dict.fromkeys(chosen))
+    samples = global_batch if global_batch is not None else global_batch_of(request)
+    return Space(global_batch=samples, base=base_of(request), **{**named, **asked})
+
+
+def base_of(request: Question) -> Parallelism:
+    """What the request says of a plan beside the fields that are searched. Where one of them only goes with certain degrees,
+    such degrees stand in until the search puts its own there."""
+    said = {key: value for key, value in request.parallelism.items() if key not in (*SEARCHED, "reshard")}
+    kept = {**plan_habits(choose_stack(request.job)), **said}
+    stand_ins: dict[str, Any] = {}
+    if kept.get("shard") is not None:
+        stand_ins = {"zero": 1, "data": kept["shard"]}
+    if kept.get("expert_tensor") not in (None, 1):
+        stand_ins["tensor"] = kept["expert_tensor"]
+    imbalance = kept.get("expert_imbalance", 1.0)
+    if isinstance(imbalance, (int, float)) and imbalance > 1:
+        stand_ins["expert"] = stand_ins["data"] = math.ceil(imbalance)
+    return decode(Parallelism, {**kept, **stand_ins}, where="parallelism")
+
+
+def global_batch_of(request: Question) -> int:
+    """Samples of one step as the request describes it."""
+    batch = request.workload.batch
+    if batch is None:
+        raise InvalidInput(
+            "how many samples an optimizer step has is not known; give --global-batch, which every plan keeps"
+        )
+    factors = (request.parallelism.get("data", 1), request.parallelism.get("micro_batches", 1))
+    for factor in factors:
+        batch *= factor if isinstance(factor, int) else 1
+    return batch
+
+
+def _recorded_batch(source: str) -> int | None:
+    if not source.endswith((".json", ".json.gz")) or not Path(source).exists():
+        return None
+    from traincast.files import GRAPH_FORMAT, load_graph, read_json
+
+    data = read_json(source)
+    if not (isinstance(data, dict) and data.get("format") == GRAPH_FORMAT):
+        return None
+    loaded = load_graph(source)
+    return None if isinstance(loaded, Scalable) else loaded.batch_size

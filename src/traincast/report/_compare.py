@@ -1,0 +1,100 @@
+"""A measured step beside a forecast one, to text and to JSON data."""
+
+from typing import Any
+
+from traincast.accuracy import OpDifference, TraceComparison
+from traincast.report._paint import Paint
+from traincast.report._table import PLAIN, Table, format_table
+from traincast.units import show_seconds
+
+
+def format_comparison(comparison: TraceComparison, *, paint: Paint = PLAIN, limit: int = 20) -> str:
+    """The two steps, then what makes up their difference: by kind, by operation, and what only one of them has."""
+    step = comparison.forecast
+    blocks = [_heading(comparison, paint), _kinds(comparison, paint), _ops(comparison, paint, limit=limit)]
+    for title, ops in (
+        ("Forecast, but not in the trace", comparison.missing),
+        ("In the trace, but not forecast", comparison.extra),
+    ):
+        notable = [
+            op for op in ops if max(op.forecast_s, op.measured_s) >= 0.005 * max(step.seconds, comparison.measured_s)
+        ]
+        if notable:
+            listed = ", ".join(f"{op.name} ({show_seconds(op.forecast_s or op.measured_s)})" for op in notable[:8])
+            more = f" and {len(notable) - 8} more" if len(notable) > 8 else ""
+            blocks.append(f"{paint(title, 'bold')}\n  {listed}{more}")
+    return "\n\n".join(blocks) + "\n"
+
+
+def document_comparison(comparison: TraceComparison) -> dict[str, Any]:
+    def row(op: OpDifference) -> dict[str, Any]:
+        return {
+            "name": op.name, "kind": op.kind, "forecast_s": op.forecast_s, "measured_s": op.measured_s,
+            "difference_s": op.difference_s, "num_measured": op.num_measured,
+        }  # fmt: skip
+
+    step = comparison.forecast
+    return {
+        "trace": comparison.trace,
+        "device": comparison.device,
+        "num_steps": comparison.num_steps,
+        "measured_s": comparison.measured_s,
+        "forecast": {"seconds": step.seconds, "low_s": step.low_s, "high_s": step.high_s},
+        "gap": {"forecast_s": comparison.forecast_gap_s, "measured_s": comparison.measured_gap_s},
+        "kinds": {
+            kind: {"forecast_s": forecast_s, "measured_s": measured_s, "difference_s": measured_s - forecast_s}
+            for kind, (forecast_s, measured_s) in comparison.by_kind().items()
+        },
+        "ops": [row(op) for op in comparison.ops],
+        "missing": [op.name for op in comparison.missing],
+        "extra": [op.name for op in comparison.extra],
+    }
+
+
+def _heading(comparison: TraceComparison, paint: Paint) -> str:
+    step, measured_s = comparison.forecast, comparison.measured_s
+    inside = "inside" if step.low_s <= measured_s <= step.high_s else "outside"
+    ratio = step.seconds / measured_s - 1 if measured_s else 0.0
+    return "\n".join(
+        [
+            f"{paint(comparison.trace, 'bold')}: {comparison.num_steps} steps on {comparison.device}",
+            f"  measured    {show_seconds(measured_s)} per step, {show_seconds(comparison.measured_gap_s)} of it no "
+            "operation runs",
+            f"  forecast    {show_seconds(step.seconds)} ({show_seconds(step.low_s)} to {show_seconds(step.high_s)}), "
+            f"{show_seconds(comparison.forecast_gap_s)} of it the device waits",
+            f"  difference  {ratio:+.0%}, the measured step is {inside} the 90% interval",
+        ]
+    )
+
+
+def _kinds(comparison: TraceComparison, paint: Paint) -> str:
+    rows = [(kind, *_times(*both)) for kind, both in comparison.by_kind().items()]
+    rows.append(("gaps", *_times(comparison.forecast_gap_s, comparison.measured_gap_s)))
+    headings = ("  kind", "forecast", "measured", "difference")
+    table = Table(
+        headings=headings, rows=tuple((f"  {kind}", *times) for kind, *times in rows), left=frozenset(["  kind"])
+    )
+    return format_table(table, paint=paint)
+
+
+def _ops(comparison: TraceComparison, paint: Paint, *, limit: int) -> str:
+    whole_s = abs(comparison.measured_s - comparison.forecast.seconds) or 1.0
+    rows = tuple(
+        (
+            f"  {op.name[:58]}",
+            op.kind,
+            *_times(op.forecast_s, op.measured_s),
+            f"{op.difference_s / whole_s:+.0%}",
+        )
+        for op in comparison.ops[:limit]
+    )
+    headings = ("  largest differences", "kind", "forecast", "measured", "difference", "of all")
+    return format_table(
+        Table(headings=headings, rows=rows, left=frozenset({"  largest differences", "kind"})), paint=paint
+    )
+
+
+def _times(forecast_s: float, measured_s: float) -> tuple[str, str, str]:
+    difference_s = measured_s - forecast_s
+    sign = "+" if difference_s >= 0 else "-"
+    return show_seconds(forecast_s), show_seconds(measured_s), f"{sign}{show_seconds(abs(difference_s))}"

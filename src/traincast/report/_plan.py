@@ -1,0 +1,233 @@
+"""Plans to a table, to a sentence where there is none, to JSON data and to a drawing of the front."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from traincast.errors import InvalidInput
+from traincast.plan import Delta, Plan, Search
+from traincast.report._document import document_forecast, plain_data
+from traincast.report._paint import Paint
+from traincast.report._svg import _cycle, _document, _text
+from traincast.report._table import PLAIN, Table, format_table
+from traincast.report._text import describe_plan
+from traincast.units import show_bytes, show_seconds, show_usd
+
+KWH_JOULES = 3.6e6
+_HEADINGS = ("cluster", "plan", "step", "job", "P(in time)", "cost", "energy", "memory", "P(fits)", "front")
+
+
+def format_search(found: Search, *, paint: Paint = PLAIN) -> str:
+    """The ranked plans, the front where it holds others, and how many plans stand behind the answer."""
+    blocks = []
+    if found.plans:
+        blocks.append(format_table(_table(found.plans, ""), paint=paint))
+        others = [plan for plan in found.front if plan.candidate not in [best.candidate for best in found.plans]]
+        if others:
+            blocks.append(format_table(_table(others, "More on the front of time, money and energy"), paint=paint))
+    else:
+        blocks.append(paint("No plan keeps every limit.", "red", "bold"))
+        if found.nearest is not None:
+            blocks.append(f"Nearest: {say_candidate(found.nearest.candidate)} {found.nearest.says}.")
+    blocks.append("\n".join(_account(found)))
+    return "\n\n".join(blocks) + "\n"
+
+
+def say_candidate(candidate: Any) -> str:
+    plan = describe_plan(candidate.parallelism, batch_size=candidate.batch)
+    return f"{candidate.cluster.name}, {plan},"
+
+
+def _account(found: Search) -> Iterator[str]:
+    yield (
+        f"{found.num_plans:,} plans: {found.num_evaluated:,} worked out and within the limits, {found.num_pruned:,} shown by "
+        f"a bound to be no better, {sum(found.excluded.values()):,} excluded."
+    )
+    for limit, count in sorted(found.excluded.items(), key=lambda item: -item[1]):
+        yield f"  {limit}: {count:,} plans excluded"
+    yield from (f"  {note}" for note in found.notes)
+
+
+def _table(plans: Sequence[Plan], title: str) -> Table:
+    timed = any(plan.deadline_probability is not None for plan in plans)
+    keep = [place for place, name in enumerate(_HEADINGS) if timed or name != "P(in time)"]
+    rows = (_row(plan) for plan in plans)
+    return Table(
+        headings=tuple(_HEADINGS[place] for place in keep),
+        rows=tuple(tuple(row[place] for place in keep) for row in rows),
+        left=frozenset({"cluster", "plan", "front"}),
+        title=title,
+    )
+
+
+def _row(plan: Plan) -> tuple[str, ...]:
+    answer = plan.forecast
+    words = describe_plan(plan.parallelism, batch_size=plan.batch)
+    return (
+        plan.cluster.name,
+        words,
+        show_seconds(answer.step.seconds),
+        show_seconds(answer.job.total.seconds),
+        "" if plan.deadline_probability is None else f"{plan.deadline_probability:.0%}",
+        "unknown" if answer.usd is None else show_usd(answer.usd.value),
+        "unknown" if answer.energy_joules is None else f"{answer.energy_joules / KWH_JOULES:,.3g} kWh",
+        show_bytes(answer.memory.needed_bytes),
+        f"{answer.memory.fit_probability:.0%}",
+        "*" if plan.on_front else "",
+    )
+
+
+def format_deltas(base: Plan, deltas: Sequence[Delta], *, paint: Paint = PLAIN) -> str:
+    """What one change does to time, memory and money."""
+    headings = ("what if", "step", "job", "cost", "energy", "memory", "P(fits)")
+    first = base.forecast
+    rows = [
+        (
+            "as it is",
+            show_seconds(first.step.seconds),
+            show_seconds(first.job.total.seconds),
+            "unknown" if first.usd is None else show_usd(first.usd.value),
+            "unknown" if first.energy_joules is None else f"{first.energy_joules / KWH_JOULES:,.3g} kWh",
+            show_bytes(first.memory.needed_bytes),
+            f"{first.memory.fit_probability:.0%}",
+        )
+    ]
+    for delta in deltas:
+        after = delta.after
+        rows.append(
+            (
+                delta.change,
+                f"{show_seconds(after.step.seconds)} ({delta.step_ratio - 1:+.1%})",
+                f"{show_seconds(after.job.total.seconds)} ({delta.job_ratio - 1:+.1%})",
+                _change(after.usd.value if after.usd else None, delta.usd_ratio, show_usd),
+                _change(after.energy_joules, delta.energy_ratio, lambda joules: f"{joules / KWH_JOULES:,.3g} kWh"),
+                f"{show_bytes(after.memory.needed_bytes)} ({delta.memory_ratio - 1:+.1%})",
+                f"{after.memory.fit_probability:.0%}",
+            )
+        )
+    return format_table(Table(headings=headings, rows=tuple(rows), left=frozenset({"what if"})), paint=paint)
+
+
+def _change(amount: float | None, ratio: float | None, show: Any) -> str:
+    if amount is None:
+        return "unknown"
+    return f"{show(amount)} ({ratio - 1:+.1%})" if ratio is not None else str(show(amount))
+
+
+def document_plan(plan: Plan) -> dict[str, Any]:
+    return {
+        "cluster": plan.cluster.name,
+        "num_nodes": plan.cluster.num_nodes,
+        "num_devices": plan.cluster.num_devices,
+        "usd_per_hour": plan.cluster.usd_per_hour,
+        "parallelism": plain_data(plan.parallelism),
+        "batch": plan.batch,
+        "deadline_probability": plan.deadline_probability,
+        "on_front": plan.on_front,
+        "forecast": document_forecast(plan.forecast),
+    }
+
+
+def document_search(found: Search) -> dict[str, Any]:
+    nearest = found.nearest
+    return {
+        "plans": [document_plan(plan) for plan in found.plans],
+        "front": [document_plan(plan) for plan in found.front],
+        "num_plans": found.num_plans,
+        "num_evaluated": found.num_evaluated,
+        "num_pruned": found.num_pruned,
+        "excluded": dict(found.excluded),
+        "nearest": None
+        if nearest is None
+        else {
+            "cluster": nearest.candidate.cluster.name,
+            "parallelism": plain_data(nearest.candidate.parallelism),
+            "batch": nearest.candidate.batch,
+            "limit": nearest.limit,
+            "says": nearest.says,
+        },
+        "notes": list(found.notes),
+    }
+
+
+def draw_front(found: Search, *, title: str, deadline_s: float | None = None, width: int = 860) -> str:
+    """Cost against time on logarithmic axes, every plan given back a mark, with its 90% interval of time; the line is the
+    front, the size of a mark is the energy."""
+    plans = list({id(plan.candidate): plan for plan in (*found.plans, *found.front)}.values())
+    priced = [plan for plan in plans if plan.forecast.usd is not None and plan.forecast.usd.value > 0]
+    if not priced:
+        raise InvalidInput("there is no plan with a price to draw; give --price or a price list")
+    height, left, bottom = 520, 90, 70
+    times = [t for plan in priced for t in (plan.forecast.job.total.low_s, plan.forecast.job.total.high_s)]
+    times += [deadline_s] if deadline_s else []
+    costs = [plan.forecast.usd.value for plan in priced if plan.forecast.usd]
+    x = _scale(times, left, width - 230)
+    y = _scale(costs, height - bottom, 50)
+    most = max((plan.forecast.energy_joules or 0.0) for plan in priced) or 1.0
+    names = sorted({plan.forecast.device for plan in priced})
+    colours = dict(zip(names, _cycle(len(names)), strict=True))
+    body = [_text(10, 24, title, size=15, weight="bold")]
+    body += [_text(x(value), height - bottom + 22, show_seconds(value), anchor="middle") for value in _ticks(times)]
+    body += [_text(left - 8, y(value) + 4, show_usd(value), anchor="end") for value in _ticks(costs)]
+    body.append(_text((left + width - 230) / 2, height - 20, "time of the whole job", anchor="middle"))
+    body.append(_text(10, 44, "cost"))
+    if deadline_s:
+        body.append(
+            f'<line x1="{x(deadline_s):.1f}" x2="{x(deadline_s):.1f}" y1="50" y2="{height - bottom}" stroke="#c0392b" '
+            'stroke-dasharray="5 4"/>'
+        )
+        body.append(_text(x(deadline_s), 46, "deadline", anchor="middle"))
+    front = sorted((plan for plan in priced if plan.on_front), key=lambda plan: plan.forecast.job.total.seconds)
+    lowest = _lower_edge(front)
+    points = " ".join(f"{x(time_s):.1f},{y(usd):.1f}" for time_s, usd in lowest)
+    body.append(f'<polyline points="{points}" fill="none" stroke="#888888" stroke-width="1.5"/>')
+    for plan in priced:
+        body.append(_mark(plan, x, y, colours[plan.forecast.device], most))
+    for row, name in enumerate(names):
+        body.append(f'<circle cx="{width - 210}" cy="{60 + 18 * row}" r="5" fill="{colours[name]}"/>')
+        body.append(_text(width - 198, 64 + 18 * row, name))
+    body.append(_text(width - 210, 80 + 18 * len(names), "filled: on the front; area: energy", size=11))
+    return _document(width, height, body)
+
+
+def _lower_edge(front: Sequence[Plan]) -> list[tuple[float, float]]:
+    """Of time and money alone: each further plan is cheaper than all faster ones."""
+    edge: list[tuple[float, float]] = []
+    for plan in front:
+        usd = plan.forecast.usd.value if plan.forecast.usd else math.inf
+        if not edge or usd < edge[-1][1]:
+            edge.append((plan.forecast.job.total.seconds, usd))
+    return edge
+
+
+def _mark(plan: Plan, x: Any, y: Any, colour: str, most_joules: float) -> str:
+    answer = plan.forecast
+    total, usd = answer.job.total, answer.usd.value if answer.usd else 0.0
+    radius = 3 + 6 * math.sqrt((answer.energy_joules or 0.0) / most_joules)
+    fill = colour if plan.on_front else "white"
+    label = f"{say_candidate(plan.candidate)} {show_seconds(total.seconds)}, {show_usd(usd)}"
+    return (
+        f'<line x1="{x(total.low_s):.1f}" x2="{x(total.high_s):.1f}" y1="{y(usd):.1f}" y2="{y(usd):.1f}" '
+        f'stroke="{colour}" stroke-opacity="0.35"/>'
+        f'<circle cx="{x(total.seconds):.1f}" cy="{y(usd):.1f}" r="{radius:.1f}" fill="{fill}" stroke="{colour}" '
+        f'fill-opacity="0.8"><title>{_escape(label)}</title></circle>'
+    )
+
+
+def _escape(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _scale(values: Sequence[float], start: float, end: float) -> Any:
+    low, high = math.log(min(values)), math.log(max(values))
+    margin = 0.05 * (high - low) or 0.1
+    span = high - low + 2 * margin
+    return lambda value: start + (end - start) * (math.log(value) - low + margin) / span
+
+
+def _ticks(values: Sequence[float], count: int = 5) -> list[float]:
+    """Evenly apart on the logarithmic axis, rounded to two digits."""
+    low, high = math.log(min(values)), math.log(max(values))
+    if high - low < 0.02:
+        return [float(f"{math.exp((low + high) / 2):.3g}")]
+    return [float(f"{math.exp(low + (high - low) * place / (count - 1)):.2g}") for place in range(count)]

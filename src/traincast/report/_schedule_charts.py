@@ -1,0 +1,565 @@
+"""Schedules as pictures: curves, Gantt charts on a shared time axis, waits by group, one page that holds them all."""
+
+import html
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traincast.report._schedule import breakdown_rows, case_rows, short_s, summarize
+from traincast.schedule import (
+    Case,
+    Floats,
+    Ints,
+    Occupations,
+    SweepPoint,
+    Trace,
+    group_names,
+    measure_groups,
+    queue_curve,
+    use_curve,
+)
+from traincast.spec import Schedule
+
+COLORS = ("#2458a6", "#c8553d", "#3a7d44", "#8a4fa0", "#b8860b", "#17808c", "#7a4b2a", "#5c5c5c")
+DASHES = ("", "6 3", "2 2", "9 3 2 3")
+OTHERS = "#b5b5b5"
+_FONT = "font-family='system-ui, sans-serif'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A line of a chart; without a style of its own it gets the next colour, then the next dash."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    marks: bool = False
+    color: str | None = None
+    dash: str | None = None
+
+
+def _ticks(low: float, high: float, *, logarithmic: bool) -> list[float]:
+    if logarithmic:
+        return [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    if high <= low:
+        return [low]
+    rough = (high - low) / 5
+    size = 10 ** math.floor(math.log10(rough))
+    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
+    first = math.ceil(low / step)
+    return [step * number for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _label(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 10 or value == int(value) else f"{value:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frame:
+    """The plotting area of a chart and how numbers become places in it."""
+
+    low_x: float
+    high_x: float
+    low_y: float
+    high_y: float
+    log_x: bool
+    left: int = 76
+    top: int = 48
+    plot_w: int = 628
+    plot_h: int = 220
+
+    def x(self, value: float) -> float:
+        if self.log_x:
+            share = (math.log(max(value, self.low_x)) - math.log(self.low_x)) / (
+                math.log(self.high_x) - math.log(self.low_x)
+            )
+        else:
+            share = (value - self.low_x) / (self.high_x - self.low_x)
+        return self.left + self.plot_w * share
+
+    def y(self, value: float) -> float:
+        return self.top + self.plot_h * (1 - (value - self.low_y) / (self.high_y - self.low_y))
+
+    def draw_axes(self, title: str, x_label: str, y_label: str) -> list[str]:
+        right, bottom = self.left + self.plot_w, self.top + self.plot_h
+        body = [f"<text x='{self.left}' y='20' font-size='14' font-weight='600'>{html.escape(title)}</text>"]
+        for tick in _ticks(self.low_y, self.high_y, logarithmic=False):
+            y = self.y(tick)
+            body.append(f"<line x1='{self.left}' y1='{y:.1f}' x2='{right}' y2='{y:.1f}' stroke='#ddd'/>")
+            body.append(
+                f"<text x='{self.left - 6}' y='{y + 4:.1f}' font-size='11' text-anchor='end'>{_label(tick)}</text>"
+            )
+        for tick in _ticks(self.low_x, self.high_x, logarithmic=self.log_x):
+            if self.low_x <= tick <= self.high_x * (1 + 1e-9):
+                x = self.x(tick)
+                body.append(f"<line x1='{x:.1f}' y1='{self.top}' x2='{x:.1f}' y2='{bottom}' stroke='#eee'/>")
+                body.append(
+                    f"<text x='{x:.1f}' y='{bottom + 16}' font-size='11' text-anchor='middle'>{_label(tick)}</text>"
+                )
+        body.append(
+            f"<text x='{right}' y='{bottom + 30}' font-size='11' text-anchor='end'>{html.escape(x_label)}</text>"
+        )
+        body.append(f"<text x='{self.left - 66}' y='{self.top - 6}' font-size='11'>{html.escape(y_label)}</text>")
+        return body
+
+    def draw_curve(self, curve: Curve, color: str, dash: str, *, steps: bool) -> list[str]:
+        """At most about 1,500 points of the line."""
+        body = []
+        stride = max(len(curve.x) // 1500, 1)
+        points: list[str] = []
+        last_y: float | None = None
+        for at in range(0, len(curve.x), stride):
+            x, y = self.x(float(curve.x[at])), self.y(float(curve.y[at]))
+            if steps and last_y is not None:
+                points.append(f"{x:.1f},{last_y:.1f}")
+            points.append(f"{x:.1f},{y:.1f}")
+            last_y = y
+            if curve.marks:
+                body.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3' fill='{color}'/>")
+        dashed = f" stroke-dasharray='{dash}'" if dash else ""
+        name = html.escape(curve.name)
+        body.append(
+            f"<polyline fill='none' stroke='{color}' stroke-width='1.6'{dashed} points='{' '.join(points)}'>"
+            f"<title>{name}</title></polyline>"
+        )
+        return body
+
+
+def draw_curves(
+    curves: Sequence[Curve],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+    steps: bool = False,
+    from_zero: bool = True,
+) -> str:
+    """Lines with axes and a legend as one SVG."""
+    xs = [x for curve in curves for x in curve.x if not log_x or x > 0]
+    ys = [y for curve in curves for y in curve.y]
+    if not xs or not ys:
+        return _svg(720, 40, [f"<text x='8' y='24' font-size='12'>{html.escape(title)}: no data</text>"])
+    low_x, high_x, low_y, high_y = min(xs), max(xs), (0.0 if from_zero else min(ys)), max(ys)
+    frame = _Frame(
+        low_x=low_x,
+        high_x=high_x if high_x > low_x else low_x + 1,
+        low_y=low_y,
+        high_y=high_y if high_y > low_y else low_y + 1,
+        log_x=log_x,
+    )
+    body = frame.draw_axes(title, x_label, y_label)
+    legend_top = frame.top + frame.plot_h + 48
+    across = _legend_columns([curve.name for curve in curves])
+    for number, curve in enumerate(curves):
+        color = curve.color or COLORS[number % len(COLORS)]
+        dash = DASHES[number // len(COLORS) % len(DASHES)] if curve.dash is None else curve.dash
+        body += frame.draw_curve(curve, color, dash, steps=steps)
+        x, y = frame.left + (number % across) * (630 // across), legend_top + 16 * (number // across)
+        dashed = f" stroke-dasharray='{dash}'" if dash else ""
+        body.append(
+            f"<line x1='{x}' y1='{y - 4}' x2='{x + 22}' y2='{y - 4}' stroke='{color}' stroke-width='3'{dashed}/>"
+        )
+        body.append(f"<text x='{x + 27}' y='{y}' font-size='11'>{html.escape(curve.name)}</text>")
+    return _svg(720, legend_top + 16 * -(-len(curves) // across), body)
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+    """How many names of this length stand side by side."""
+    longest = max((len(name) for name in names), default=1)
+    return 3 if longest <= 26 else 2 if longest <= 42 else 1
+
+
+def _svg(width: float, height: float, body: Sequence[str]) -> str:
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width:g}' height='{height:g}' viewBox='0 0 {width:g} {height:g}' "
+        f"{_FONT}><rect width='100%' height='100%' fill='white'/>{''.join(body)}</svg>"
+    )
+
+
+def _name(schedule: Schedule, names: Sequence[str] | None, at: int) -> str:
+    return schedule.policy if names is None else names[at]
+
+
+def draw_completion(schedules: Sequence[Schedule], names: Sequence[str] | None = None) -> str:
+    """Share of jobs that are done within a time after submission."""
+    curves = []
+    for number, schedule in enumerate(schedules):
+        taken = np.sort(np.asarray(schedule.end_s) - np.asarray(schedule.submit_s))
+        taken = np.maximum(taken[~np.isnan(taken)], 1.0)
+        share = np.arange(1, len(taken) + 1) / max(len(schedule), 1)
+        curves.append(Curve(name=_name(schedule, names, number), x=taken.tolist(), y=share.tolist()))
+    return draw_curves(
+        curves, title="Job completion time", x_label="seconds (log)", y_label="share of jobs", log_x=True
+    )
+
+
+def draw_waits(schedules: Sequence[Schedule], names: Sequence[str] | None = None) -> str:
+    """Share of jobs that have started within a time after submission."""
+    curves = []
+    for number, schedule in enumerate(schedules):
+        waited = np.sort(np.asarray(schedule.start_s) - np.asarray(schedule.submit_s))
+        waited = np.maximum(waited[~np.isnan(waited)], 1.0)
+        share = np.arange(1, len(waited) + 1) / max(len(schedule), 1)
+        curves.append(Curve(name=_name(schedule, names, number), x=waited.tolist(), y=share.tolist()))
+    return draw_curves(
+        curves, title="Wait until the first start", x_label="seconds (log)", y_label="share of jobs", log_x=True
+    )
+
+
+def draw_queue(schedules: Sequence[Schedule], names: Sequence[str] | None = None) -> str:
+    curves = []
+    for number, schedule in enumerate(schedules):
+        times, waiting = queue_curve(schedule)
+        curves.append(Curve(name=_name(schedule, names, number), x=(times / 3600).tolist(), y=waiting.tolist()))
+    return draw_curves(
+        curves, title="Jobs that wait for their first start", x_label="hours", y_label="jobs", steps=True
+    )
+
+
+def draw_use(schedules: Sequence[Schedule], names: Sequence[str] | None = None) -> str:
+    curves = []
+    for number, schedule in enumerate(schedules):
+        times, used = use_curve(schedule)
+        edges, mean = _average(times, used)
+        curves.append(Curve(name=_name(schedule, names, number), x=(edges / 3600).tolist(), y=mean.tolist()))
+    return draw_curves(curves, title="GPUs in use, averaged over time", x_label="hours", y_label="GPUs", steps=True)
+
+
+def _average(times: Floats, values: Floats, *, columns: int = 200) -> tuple[Floats, Floats]:
+    """Means of a step curve over equal spans of time."""
+    if len(times) < columns:
+        return times, values
+    area = np.concatenate([[0.0], np.cumsum(np.diff(times) * values[:-1])])
+    edges = np.linspace(times[0], times[-1], columns + 1)
+    means = np.diff(np.interp(edges, times, area)) / np.maximum(np.diff(edges), 1e-9)
+    return edges[:-1], means
+
+
+def draw_sweep(points: Sequence[SweepPoint], *, title: str = "What wrong estimates cost") -> str:
+    """Mean completion time relative to exact estimates: a colour per policy, a dash per kind of error."""
+    exact = {point.policy: point.mean_jct_s for point in points if point.sigma == 0}
+    policies = list(dict.fromkeys(point.policy for point in points))
+    kinds = list(dict.fromkeys(point.error for point in points))
+    curves = []
+    for policy, kind in dict.fromkeys((point.policy, point.error) for point in points):
+        chosen = [point for point in points if (point.policy, point.error) == (policy, kind)]
+        curves.append(
+            Curve(
+                name=f"{policy}, {kind}",
+                x=[point.sigma for point in chosen],
+                y=[100 * (point.mean_jct_s / exact[policy] - 1) for point in chosen],
+                marks=True,
+                color=COLORS[policies.index(policy) % len(COLORS)],
+                dash=DASHES[kinds.index(kind) % len(DASHES)],
+            )
+        )
+    return draw_curves(
+        curves,
+        title=title,
+        x_label="size of the error (standard deviation of the logarithm, or log bias)",
+        y_label="mean JCT, % above exact",
+        from_zero=False,
+    )
+
+
+MOST_BARS = 3000
+"""More bars than this cannot be told apart: they are added up over time and nodes."""
+MOST_ROWS = 32
+_COLUMNS = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lanes:
+    """The time axis and the rows of a Gantt chart; a row holds one node, or several where there are many."""
+
+    begin_s: float
+    end_s: float
+    num_nodes: int
+    left: int = 92
+    top: int = 34
+    width: int = 900
+    row_h: int = 20
+
+    @property
+    def nodes_per_row(self) -> int:
+        return -(-self.num_nodes // MOST_ROWS)
+
+    @property
+    def num_rows(self) -> int:
+        return -(-self.num_nodes // self.nodes_per_row)
+
+    @property
+    def bottom(self) -> int:
+        return self.top + self.num_rows * (self.row_h + 2)
+
+    def x(self, time_s: float) -> float:
+        return self.left + self.width * (time_s - self.begin_s) / max(self.end_s - self.begin_s, 1e-9)
+
+    def y(self, row: int) -> float:
+        return self.top + row * (self.row_h + 2)
+
+    def draw_axes(self, title: str) -> list[str]:
+        body = [f"<text x='{self.left}' y='20' font-size='14' font-weight='600'>{html.escape(title)}</text>"]
+        for row in range(self.num_rows):
+            first = row * self.nodes_per_row
+            last = min(first + self.nodes_per_row, self.num_nodes) - 1
+            name = f"node {first}" if first == last else f"{first} to {last}"
+            y = self.y(row)
+            body.append(
+                f"<rect x='{self.left}' y='{y:.1f}' width='{self.width}' height='{self.row_h}' fill='#f4f4f4'/>"
+                f"<text x='{self.left - 6}' y='{y + 14:.1f}' font-size='10' text-anchor='end'>{name}</text>"
+            )
+        for tick in _ticks(self.begin_s / 3600, self.end_s / 3600, logarithmic=False):
+            x = self.x(tick * 3600)
+            body.append(
+                f"<text x='{x:.1f}' y='{self.bottom + 14}' font-size='10' text-anchor='middle'>{_label(tick)} h</text>"
+            )
+        return body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Groups:
+    """Whose job it is, as a number per job, with names and colours."""
+
+    of_job: Ints
+    names: Sequence[str]
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> "_Groups":
+        """Tenants where there are several, else classes of sizes; the largest seven, then all others."""
+        by = "tenant" if len({name for name in schedule.tenants if name}) > 1 else "size"
+        found = measure_groups(schedule, by)
+        largest = sorted(found, key=lambda group: -group.gpu_hours)[: len(COLORS) - 1]
+        names = [group.group for group in found if group in largest]
+        number = {name: at for at, name in enumerate(names)}
+        of_job = np.array([number.get(name, len(names)) for name in group_names(schedule, by)], dtype=np.int64)
+        if by == "size":
+            names = [f"{name} GPUs" if name[0].isdigit() else name for name in names]
+        return cls(of_job=of_job, names=[*names, *(["others"] if len(found) > len(names) else [])])
+
+    def color(self, group: int) -> str:
+        return COLORS[group] if group < len(COLORS) - 1 and self.names[group] != "others" else OTHERS
+
+    def draw_legend(self, lanes: _Lanes) -> list[str]:
+        body = []
+        for group, name in enumerate(self.names):
+            x, y = lanes.left + (group % 4) * 220, lanes.bottom + 36 + 16 * (group // 4)
+            body.append(f"<rect x='{x}' y='{y - 10}' width='12' height='12' fill='{self.color(group)}'/>")
+            body.append(f"<text x='{x + 17}' y='{y}' font-size='11'>{html.escape(name)}</text>")
+        return body
+
+
+def draw_gantt(schedule: Schedule, *, span_s: tuple[float, float] | None = None, title: str | None = None) -> str:
+    """Nodes as rows, jobs as bars on the GPUs they hold; `span_s` is the time axis that several charts share.
+
+    Too many bars to tell apart are added up: a cell is as high as its node was busy, in the colour of whoever held most.
+    """
+    name = title or f"{schedule.policy}: who holds which node"
+    if not len(schedule.occupations):
+        return draw_curves([], title=name, x_label="", y_label="")
+    held = Occupations.collect(schedule.occupations)
+    begin_s, end_s = span_s or (float(held.start_s.min()), float(held.end_s.max()))
+    widths = [pool.gpus_per_node for pool in schedule.fleet.pools for _ in range(pool.num_nodes)]
+    if len(held.nodes) and int(held.nodes.max()) < len(schedule.fleet.pools) < len(widths):
+        by_type = all(pool.num_gpus >= pool.gpus_per_node for pool in schedule.fleet.pools)
+        counted = np.bincount(held.nodes, weights=held.counts)
+        if by_type and counted.max() > 0 and float(held.counts.max()) > max(widths):
+            widths = [pool.num_gpus for pool in schedule.fleet.pools]
+    lanes = _Lanes(begin_s=begin_s, end_s=end_s, num_nodes=max(len(widths), int(held.nodes.max()) + 1))
+    widths += [int(held.counts.max())] * (lanes.num_nodes - len(widths))
+    groups = _Groups.of(schedule)
+    many = len(held.nodes) > MOST_BARS or lanes.nodes_per_row > 1
+    body = lanes.draw_axes(f"{name}, added up" if many else name)
+    draw = _draw_cells if many else _draw_bars
+    body += draw(schedule, held, lanes, widths, groups)
+    body += groups.draw_legend(lanes)
+    return _svg(lanes.left + lanes.width + 16, lanes.bottom + 40 + 16 * -(-len(groups.names) // 4), body)
+
+
+def _draw_bars(
+    schedule: Schedule, held: Occupations, lanes: _Lanes, widths: Sequence[int], groups: _Groups
+) -> list[str]:
+    """Every job on the lowest GPUs of its node that are free, so that no bar leaves its row."""
+    body = []
+    busy_until: dict[int, list[float]] = {}
+    for at in np.argsort(held.start_s, kind="stable").tolist():
+        entry = held[at]
+        color = groups.color(int(groups.of_job[entry.job]))
+        told = f"{schedule.job_ids[entry.job]}: {entry.num_gpus:g} GPUs, {short_s(entry.end_s - entry.start_s)}"
+        x = lanes.x(entry.start_s)
+        wide = max(lanes.x(entry.end_s) - x, 0.4)
+        for node, count in entry.nodes:
+            slots = busy_until.setdefault(node, [-math.inf] * max(widths[node], 1))
+            free = [slot for slot, until in enumerate(slots) if until <= entry.start_s + 1e-9]
+            taken = free[: max(math.ceil(count), 1)] or [0]
+            for slot in taken:
+                slots[slot] = entry.end_s
+            unit = lanes.row_h / len(slots)
+            for first, length in _runs(taken):
+                y = lanes.y(node) + first * unit
+                body.append(
+                    f"<rect x='{x:.2f}' y='{y:.2f}' width='{wide:.2f}' height='{length * unit:.2f}' fill='{color}' "
+                    f"fill-opacity='0.8' stroke='white' stroke-width='0.3'><title>{html.escape(told)}</title></rect>"
+                )
+    return body
+
+
+def _runs(slots: Sequence[int]) -> list[tuple[int, int]]:
+    """Neighbouring numbers as (first, how many)."""
+    found: list[tuple[int, int]] = []
+    for slot in slots:
+        if found and found[-1][0] + found[-1][1] == slot:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((slot, 1))
+    return found
+
+
+def _draw_cells(
+    schedule: Schedule, held: Occupations, lanes: _Lanes, widths: Sequence[int], groups: _Groups
+) -> list[str]:
+    busy = _add_up(held, lanes, groups)
+    span_s = (lanes.end_s - lanes.begin_s) / _COLUMNS
+    body = []
+    wide = lanes.width / _COLUMNS
+    for row in range(lanes.num_rows):
+        nodes = widths[row * lanes.nodes_per_row : (row + 1) * lanes.nodes_per_row]
+        whole = sum(nodes) * span_s
+        for column in np.flatnonzero(busy[row].sum(axis=0) > 0).tolist():
+            cell = busy[row, :, column]
+            share = min(float(cell.sum()) / whole, 1.0)
+            group = int(cell.argmax())
+            high = lanes.row_h * share
+            told = f"{share:.0%} busy, most by {groups.names[group]}, from {short_s(lanes.begin_s + column * span_s)}"
+            body.append(
+                f"<rect x='{lanes.left + column * wide:.1f}' y='{lanes.y(row) + lanes.row_h - high:.1f}' width='{wide:.1f}' "
+                f"height='{high:.1f}' fill='{groups.color(group)}'><title>{html.escape(told)}</title></rect>"
+            )
+    return body
+
+
+def _add_up(held: Occupations, lanes: _Lanes, groups: _Groups) -> Floats:
+    """GPU-seconds by row, group and column of time; every bar is counted in full."""
+    entry = held.entry_of_node
+    row = held.nodes // lanes.nodes_per_row
+    group = np.minimum(groups.of_job[held.jobs[entry]], len(groups.names) - 1)
+    span_s = max((lanes.end_s - lanes.begin_s) / _COLUMNS, 1e-9)
+    begin = (held.start_s[entry] - lanes.begin_s) / span_s
+    end = (held.end_s[entry] - lanes.begin_s) / span_s
+    # A bar from begin to end is a ramp of height 1 per column between them; both of its corners are spread over columns.
+    busy = np.zeros((lanes.num_rows, len(groups.names), _COLUMNS + 1))
+    for corner, sign in ((begin, 1.0), (end, -1.0)):
+        place = np.clip(corner, 0.0, _COLUMNS)
+        column = np.minimum(place.astype(np.int64), _COLUMNS - 1)
+        inside = column + 1 - place
+        np.add.at(busy, (row, group, column), sign * inside * held.counts)
+        np.add.at(busy, (row, group, column + 1), sign * (1.0 - inside) * held.counts)
+    return np.asarray(np.maximum(np.cumsum(busy, axis=2)[:, :, :_COLUMNS], 0.0) * span_s)
+
+
+def draw_group_waits(cases: Sequence[Case], by: str, names: Sequence[str]) -> str:
+    """The 90th percentile of the wait of every group under every row of the table, as bars."""
+    found = [{group.group: group for group in measure_groups(case.schedule, by)} for case in cases]
+    groups = list(found[0])[:12]
+    values = [[table[name].p90_wait_s / 3600 if name in table else math.nan for name in groups] for table in found]
+    most = max((value for row in values for value in row if not math.isnan(value)), default=0.0) or 1.0
+    left, top, bar_h = 120, 34, 9
+    block = bar_h * len(cases) + 10
+    body = [
+        f"<text x='{left}' y='20' font-size='14' font-weight='600'>Wait by {by}: nine of ten jobs start within</text>"
+    ]
+    for row, group in enumerate(groups):
+        y = top + row * block
+        body.append(
+            f"<text x='{left - 6}' y='{y + block / 2:.1f}' font-size='11' text-anchor='end'>{html.escape(group)}</text>"
+        )
+        for number, name in enumerate(names):
+            value = values[number][row]
+            if math.isnan(value):
+                continue
+            wide = 560 * value / most
+            told = f"{name}, {group}: {short_s(value * 3600)}"
+            body.append(
+                f"<rect x='{left}' y='{y + number * bar_h:.1f}' width='{max(wide, 0.5):.1f}' height='{bar_h - 1}' "
+                f"fill='{COLORS[number % len(COLORS)]}'><title>{html.escape(told)}</title></rect>"
+            )
+    bottom = top + len(groups) * block
+    body.append(f"<text x='{left + 560}' y='{bottom + 6}' font-size='11' text-anchor='end'>{most:,.1f} h</text>")
+    across = _legend_columns(names)
+    for number, name in enumerate(names):
+        x, y = left + (number % across) * (570 // across), bottom + 24 + 16 * (number // across)
+        body.append(f"<rect x='{x}' y='{y - 9}' width='12' height='9' fill='{COLORS[number % len(COLORS)]}'/>")
+        body.append(f"<text x='{x + 17}' y='{y}' font-size='11'>{html.escape(name)}</text>")
+    return _svg(720, bottom + 30 + 16 * -(-len(names) // across), body)
+
+
+_STYLE = (
+    "body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;padding:1.2em;max-width:1060px;color:#1c1c1c}"
+    ".wide{overflow-x:auto;margin:1em 0}table{border-collapse:collapse;white-space:nowrap;font-size:13px}"
+    "th,td{padding:.25em .7em;text-align:right;border-bottom:1px solid #ddd}"
+    "th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:#fff}"
+    ".note{color:#555;font-size:13px;margin:.3em 0}svg{display:block;max-width:100%;height:auto;min-width:640px}"
+    "h2{font-size:17px;margin:1.6em 0 .4em}"
+)
+
+
+def format_page(trace: Trace, cases: Sequence[Case]) -> str:
+    """One self-contained HTML page: the answer in words, tables, curves, waits by group and Gantt charts."""
+    fleets = ", ".join(dict.fromkeys(f"{case.schedule.fleet.num_gpus:,} GPUs ({case.cluster})" for case in cases))
+    bad = "".join(f"<li>{html.escape(str(row))}</li>" for row in trace.bad_rows[:50])
+    problems = f"<details><summary>{len(trace.bad_rows)} unusable rows</summary><ul>{bad}</ul></details>" if bad else ""
+    notes = "".join(f"<p class='note'>{html.escape(note)}</p>" for note in trace.notes)
+    parts = [
+        f"<h1>{html.escape(trace.name)}</h1><p>{len(trace.jobs):,} jobs on {html.escape(fleets)}</p>",
+        f"<p>{html.escape(summarize(cases))}</p>{notes}{problems}",
+        _table(case_rows(cases)),
+        *_pictures(cases),
+    ]
+    for by in ("tenant", "size"):
+        parts.append(f"<h2>By {by}</h2>{_table(breakdown_rows(cases, by))}")
+    return (
+        "<!doctype html><html lang='en'><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+        f"<title>traincast schedule: {html.escape(trace.name)}</title><style>{_STYLE}</style>{''.join(parts)}</html>"
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in rows[0])
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:])
+    return f"<div class='wide'><table><tr>{head}</tr>{body}</table></div>"
+
+
+def row_names(cases: Sequence[Case]) -> list[str]:
+    several = len({case.cluster for case in cases}) > 1
+    return [f"{case.label} on {case.cluster}" if several else case.label for case in cases]
+
+
+def _pictures(cases: Sequence[Case]) -> list[str]:
+    names, schedules = row_names(cases), [case.schedule for case in cases]
+    pictures = [
+        draw_waits(schedules, names),
+        draw_completion(schedules, names),
+        draw_queue(schedules, names),
+        draw_use(schedules, names),
+        *(draw_group_waits(cases, by, names) for by in ("size", "tenant")),
+    ]
+    held = [Occupations.collect(schedule.occupations) for schedule in schedules if len(schedule.occupations)]
+    if held:
+        # All charts have one time axis, so that the same moment stands below itself.
+        span = min(float(one.start_s.min()) for one in held), max(float(one.end_s.max()) for one in held)
+        pictures += [
+            draw_gantt(schedule, span_s=span, title=f"{name}: who holds which node")
+            for name, schedule in zip(names, schedules, strict=True)
+            if len(schedule.occupations)
+        ]
+    return [f"<div class='wide'>{picture}</div>" for picture in pictures]
+
+
+def name_file(label: str) -> str:
+    """A label as part of a file name."""
+    return re.sub(r"[^\w.@-]+", "-", label).strip("-")

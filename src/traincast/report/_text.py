@@ -1,0 +1,314 @@
+"""A forecast to text that a person reads at a glance: the answer, where the time goes, how far to trust it."""
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from traincast.report._paint import Paint
+from traincast.report._resources import format_resources
+from traincast.report._table import PLAIN, Table, format_table
+from traincast.spec import Cluster, Estimate, Forecast, Parallelism, Range, Timeline
+from traincast.units import show_bytes, show_count, show_seconds, show_usd
+
+SHARES = {
+    "compute": ("compute", "green"),
+    "memory": ("memory access", "cyan"),
+    "communication": ("communication", "magenta"),
+    "host": ("host", "yellow"),
+    "bubble": ("pipeline bubble", "red"),
+}
+ADVICE = {
+    "compute": ("Arithmetic dominates", "a device with a higher FLOP rate or a lower precision helps most"),
+    "memory": (
+        "Memory access dominates",
+        "fusion (torch.compile), fewer bytes per value or more memory bandwidth help most",
+    ),
+    "communication": (
+        "Communication that nothing hides dominates",
+        "a faster network, a larger local batch or another plan help most",
+    ),
+    "host": (
+        "The host issues work more slowly than the device does it",
+        "a larger batch, torch.compile or CUDA graphs help most",
+    ),
+    "bubble": ("The pipeline stands empty most of the time", "more micro-batches or fewer stages help most"),
+}
+GROUND_WORDS = {
+    "measured": "measured on this device",
+    "transfer": "carried over from other devices",
+    "bound": "the physical bound only",
+}
+_NUM_TOP = 5
+_NUM_TOP_EXPLAINED = 15
+
+
+def format_forecast(
+    forecast: Forecast, *, paint: Paint = PLAIN, explain: bool = False, asked: Sequence[str] = ()
+) -> str:
+    """The whole answer; `explain` adds the slowest operations by layer, the parts of the job and of the memory.
+
+    `asked` are lines on what the answer is for (plan, price) that stand under the heading.
+    """
+    under = [text for text in (*asked, describe_settings(forecast)) if text]
+    blocks = [
+        "\n".join([_heading(forecast, paint), *(paint(line, "dim") for text in under for line in _wrap(text, paint))]),
+        "\n".join(_answer(forecast, paint)),
+        "\n".join(_shares(forecast, paint)),
+        _slowest(forecast.timeline, paint, limit=_NUM_TOP_EXPLAINED if explain else _NUM_TOP, by_layer=explain),
+        *([_exposed(forecast, paint), _memory_parts(forecast, paint), _job_parts(forecast, paint)] if explain else []),
+        "\n".join(_parts(forecast, paint)) if explain else "",
+        format_resources(forecast.resources, run_utilization=forecast.run_utilization, paint=paint) if explain else "",
+        "\n".join(_assumed(forecast, paint)),
+        "\n".join(_trust(forecast, paint)),
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def dominant_share(forecast: Forecast) -> str:
+    return max(SHARES, key=lambda name: forecast.timeline.shares.get(name, 0.0))
+
+
+def say_dominant(forecast: Forecast) -> str:
+    """What limits the step, in a sentence."""
+    name = dominant_share(forecast)
+    what, remedy = ADVICE[name]
+    return f"{what} ({forecast.timeline.shares.get(name, 0.0):.0%} of the step): {remedy}."
+
+
+def top_tasks(timeline: Timeline, *, by_layer: bool = False) -> list[tuple[str, str, float]]:
+    """(name, category, seconds) of what keeps rank 0 busiest, longest first."""
+    rank = min((span.rank for span in timeline.spans), default=0)
+    totals: dict[tuple[str, str], float] = defaultdict(float)
+    for span in timeline.spans:
+        if span.rank == rank and span.category not in ("bubble", "wait"):
+            name = f"{span.name} @ {span.layer}" if by_layer and span.layer else span.name
+            totals[name, span.category] += span.end_s - span.start_s
+    ranked = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
+    return [(name, category, seconds) for (name, category), seconds in ranked]
+
+
+def describe_plan(plan: Parallelism, *, batch_size: int) -> str:
+    """'batch 8 x 4 passes x 16 replicas; tensor 2, zero 1': only what differs from one plain device."""
+    batch = [f"batch {batch_size}"]
+    if plan.micro_batches > 1:
+        batch.append(f"{plan.micro_batches} passes")
+    if plan.data > 1:
+        batch.append(f"{plan.data} replicas")
+    degrees = {"tensor": plan.tensor, "pipeline": plan.pipeline, "context": plan.context, "expert": plan.expert}
+    words = [f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1]
+    if plan.pipeline > 1:
+        virtual = f" with {plan.virtual_stages} virtual stages" if plan.virtual_stages > 1 else ""
+        words.append(f"order {plan.order}{virtual}")
+    words.extend([f"zero {plan.zero}"] if plan.zero else [])
+    words.extend(["sequence parallel"] if plan.sequence_parallel else [])
+    words.extend([f"recompute {plan.recompute}"] if plan.recompute != "none" else [])
+    words.extend(["optimizer state offloaded"] if plan.offload_optimizer else [])
+    return "; ".join(part for part in (" x ".join(batch), ", ".join(words)) if part)
+
+
+def format_assumptions(assumptions: Sequence[str], *, paint: Paint = PLAIN) -> str:
+    """What nobody said and was filled in, a line each; empty where there is nothing."""
+    lines = [line for text in dict.fromkeys(assumptions) for line in _wrap(f"- {text}", paint, indent="    ")]
+    return "\n".join([paint("Assumed", "bold"), *(paint(line, "dim") for line in lines)]) if lines else ""
+
+
+def describe_settings(forecast: Forecast) -> str:
+    """'bf16, sequences of 4,096, stack fsdp2, compiled': what the numbers are for; empty where no question was resolved."""
+    settings = forecast.settings
+    if not settings:
+        return ""
+    words = [str(settings["precision"])]
+    if settings.get("seq"):
+        words.append(f"sequences of {settings['seq']:,}")
+    batch, passes = settings["batch"], settings["micro_batches"]
+    words.append(f"global batch {settings['global_batch']:,} in {passes} micro-batch{'es' * (passes > 1)} of {batch:,}")
+    words.append(f"stack {settings['stack']}")
+    return ", ".join([*words, *(["compiled"] if settings.get("compiled") else [])])
+
+
+def describe_price(cluster: Cluster) -> str:
+    """Where the price comes from; empty where there is none."""
+    rate = cluster.usd_per_hour
+    if rate is None:
+        return ""
+    where = ", ".join(part for part in (cluster.price_source, cluster.price_date) if part)
+    return f"{show_usd(rate)} per hour for the cluster" + (f" ({where})" if where else "")
+
+
+def show_interval(estimate: Estimate) -> str:
+    return f"{show_seconds(estimate.low_s)} to {show_seconds(estimate.high_s)}"
+
+
+def _heading(forecast: Forecast, paint: Paint) -> str:
+    devices = f"{forecast.num_devices} x {forecast.device}"
+    where = f"{forecast.cluster} ({devices})" if forecast.device not in forecast.cluster else forecast.cluster
+    return f"{paint(forecast.workload, 'bold')} on {paint(where, 'bold')}, {forecast.global_batch:,} samples per step"
+
+
+def _answer(forecast: Forecast, paint: Paint) -> Iterator[str]:
+    step = forecast.step
+    yield _line("step", paint(show_seconds(step.seconds), "bold"), f"90% interval {show_interval(step)}", paint)
+    yield _line(
+        "throughput",
+        f"{show_count(forecast.samples_per_s)} samples/s".replace("  ", " "),
+        f"{forecast.utilization:.0%} of the peak FLOP rate",
+        paint,
+    )
+    if forecast.job.num_steps > 1:
+        yield from _job_lines(forecast, paint)
+    else:
+        yield _line("job", "not asked", "give --steps, --samples or --epochs for its time, cost and energy", paint)
+    yield _memory_line(forecast, paint)
+
+
+def _job_lines(forecast: Forecast, paint: Paint) -> Iterator[str]:
+    total = forecast.job.total
+    remark = f"{forecast.job.num_steps:,.0f} steps, {show_interval(total)}"
+    yield _line("job", paint(show_seconds(total.seconds), "bold"), remark, paint)
+    if forecast.usd is None:
+        yield _line("cost", "unknown", "no price for this cluster; give one with --price", paint)
+    else:
+        yield _line("cost", paint(show_usd(forecast.usd.value), "bold"), _show_usd_range(forecast.usd), paint)
+    if forecast.energy_joules is not None:
+        yield _line("energy", f"{forecast.energy_joules / 3.6e6:,.3g} kWh", "all devices, whole job", paint)
+
+
+def _memory_line(forecast: Forecast, paint: Paint) -> str:
+    memory = forecast.memory
+    share = memory.peak_bytes / memory.capacity_bytes
+    style = "red" if not memory.fits else "yellow" if share > 0.9 else "green"
+    verdict = paint("fits", style) if memory.fits else paint("DOES NOT FIT", style, "bold")
+    bar = paint.bar(share, width=24, style=style)
+    amount = f"{show_bytes(memory.peak_bytes)} of {show_bytes(memory.capacity_bytes)}"
+    return f"  {'memory':<12}{bar} {amount} per device, {share:.0%}: {verdict}"
+
+
+def _line(name: str, value: str, remark: str, paint: Paint) -> str:
+    return f"  {name:<12}{value}  {paint(remark, 'dim')}".rstrip()
+
+
+def _show_usd_range(usd: Range) -> str:
+    return f"{show_usd(usd.low)} to {show_usd(usd.high)}"
+
+
+LEAST_SHARE = 5e-4
+"""A part of a step that is smaller has no line of its own."""
+
+
+def _shares(forecast: Forecast, paint: Paint) -> Iterator[str]:
+    timeline = forecast.timeline
+    yield paint("Where the step goes", "bold")
+    for name, (label, style) in SHARES.items():
+        share = timeline.shares.get(name, 0.0)
+        if share < LEAST_SHARE:
+            continue
+        bar = paint.bar(share, width=40, style=style)
+        yield f"  {label:<16}{bar} {share:>4.0%}  {show_seconds(share * timeline.duration_s)}"
+    hidden_s = timeline.communication_s - timeline.shares.get("communication", 0.0) * timeline.duration_s
+    if hidden_s > 0.005 * timeline.duration_s:
+        yield paint(f"  {show_seconds(hidden_s)} of communication runs hidden behind computation.", "dim")
+    yield from _wrap(say_dominant(forecast), paint)
+
+
+def _slowest(timeline: Timeline, paint: Paint, *, limit: int, by_layer: bool) -> str:
+    tasks = top_tasks(timeline, by_layer=by_layer)
+    if not tasks:
+        return ""
+    whole_s = timeline.duration_s or 1.0
+    rows = tuple(
+        (
+            f"  {_shorten(name, 60)}",
+            SHARES.get(category, (category, ""))[0],
+            show_seconds(seconds),
+            f"{seconds / whole_s:.0%}",
+        )
+        for name, category, seconds in tasks[:limit]
+    )
+    table = Table(
+        headings=("  slowest tasks", "limited by", "time", "of step"),
+        rows=rows,
+        left=frozenset({"  slowest tasks", "limited by"}),
+    )
+    return format_table(table, paint=paint)
+
+
+def _exposed(forecast: Forecast, paint: Paint) -> str:
+    exposed = {axis: seconds for axis, seconds in forecast.timeline.exposed_by_axis.items() if seconds > 0}
+    if not exposed:
+        return ""
+    lines = [paint("Communication that nothing hides", "bold")]
+    lines.extend(f"  {axis:<16}{show_seconds(seconds)}" for axis, seconds in exposed.items())
+    return "\n".join(lines)
+
+
+def _memory_parts(forecast: Forecast, paint: Paint) -> str:
+    memory = forecast.memory
+    lines = [paint("Memory at its peak", "bold") + (f" ({memory.peak_at})" if memory.peak_at else "")]
+    for role, amount in sorted(memory.by_role.items(), key=lambda item: -item[1]):
+        share = amount / memory.peak_bytes if memory.peak_bytes else 0.0
+        bar = paint.bar(share, width=40, style="blue")
+        lines.append(f"  {role.replace('_', ' '):<16}{bar} {share:>4.0%}  {show_bytes(amount)}")
+    return "\n".join(lines)
+
+
+PART_WORDS = {
+    "physics": "physics alone", "layers": "layer models", "interaction": "interaction", "reuse": "reuse predictor",
+}  # fmt: skip
+
+
+def _parts(forecast: Forecast, paint: Paint) -> Iterator[str]:
+    """What each part says by itself; the one that answers is marked."""
+    if not forecast.parts:
+        return
+    yield paint("Which part answers", "bold")
+    for part in forecast.parts:
+        name = f"{'>' if part.is_answer else ' '} {PART_WORDS.get(part.name, part.name):<16}"
+        amount = "-" if part.step is None else show_seconds(part.step.seconds)
+        head = f"  {name}{amount:<10} "
+        for index, line in enumerate(textwrap.wrap(part.says, width=max(paint.width - len(head), 40))):
+            lead = f"  {paint(name, 'bold') if part.is_answer else name}{amount:<10} " if not index else " " * len(head)
+            yield f"{lead}{paint(line, 'dim')}"
+
+
+def _job_parts(forecast: Forecast, paint: Paint) -> str:
+    job = forecast.job
+    parts = {
+        "start-up": job.startup_s,
+        "compilation": job.compile_s,
+        "training": job.training_s,
+        "evaluation": job.evaluation_s,
+        "checkpoints": job.checkpoint_s,
+        "waiting for data": job.loading_stall_s,
+        "restarts": job.restarts_s,
+    }
+    lines = [paint("The whole job", "bold")]
+    lines.extend(f"  {name:<18}{show_seconds(seconds)}" for name, seconds in parts.items() if seconds > 0)
+    return "\n".join(lines) if len(lines) > 1 else ""
+
+
+def _assumed(forecast: Forecast, paint: Paint) -> Iterator[str]:
+    if forecast.assumptions:
+        yield format_assumptions(forecast.assumptions, paint=paint)
+
+
+def _trust(forecast: Forecast, paint: Paint) -> Iterator[str]:
+    grounds = [
+        f"{forecast.grounds[name]:.0%} {words}" for name, words in GROUND_WORDS.items() if forecast.grounds.get(name)
+    ]
+    if grounds:
+        yield from _wrap(f"Rests on (by device time): {', '.join(grounds)}.", paint)
+    if forecast.unknown_ops:
+        names = ", ".join(forecast.unknown_ops)
+        for line in _wrap(f"No FLOP formula, timed by bytes alone: {names}.", paint):
+            yield paint(line, "yellow")
+    for note in forecast.notes:
+        for line in _wrap(f"- {note}", paint, indent="    "):
+            yield paint(line, "dim")
+
+
+def _wrap(text: str, paint: Paint, *, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(text, width=paint.width, initial_indent="  ", subsequent_indent=indent) or [""]
+
+
+def _shorten(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,0 +1,178 @@
+"""Requests as columns: what the engine, the kernels and the metrics read."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.errors import InvalidInput, UnknownName
+from traincast.spec import Request, Schedule
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+NUMBERS: Mapping[str, float] = {
+    "duration_s": math.nan,
+    "deadline_s": math.nan,
+    "priority": 0.0,
+    "steps": math.nan,
+    "min_gpus": math.nan,
+    "max_gpus": math.nan,
+    "limit_s": math.nan,
+    "started_s": math.nan,
+}
+"""Columns of numbers that a table may lack, with what then stands there; a request has a field of the same name."""
+NAMES: Mapping[str, str] = {
+    "workloads": "workload",
+    "gpu_types": "gpu_type",
+    "users": "user",
+    "tenants": "tenant",
+    "partitions": "partition",
+    "qos": "qos",
+}
+"""Columns of names, with the field of a request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobTable:
+    """Jobs in order of submission; NaN stands for an unknown number, None for an unknown name."""
+
+    job_ids: Sequence[str]
+    submit_s: Floats
+    num_gpus: Floats
+    duration_s: Floats
+    deadline_s: Floats
+    priority: Floats
+    steps: Floats
+    min_gpus: Floats
+    max_gpus: Floats
+    limit_s: Floats
+    started_s: Floats
+    workloads: Sequence[str | None]
+    gpu_types: Sequence[str | None]
+    users: Sequence[str | None]
+    tenants: Sequence[str | None]
+    partitions: Sequence[str | None]
+    qos: Sequence[str | None]
+
+    def __len__(self) -> int:
+        return len(self.job_ids)
+
+    def __post_init__(self) -> None:
+        count = len(self.job_ids)
+        for name in self.__slots__:
+            if len(getattr(self, name)) != count:
+                raise InvalidInput(f"column {name} has {len(getattr(self, name))} entries for {count} jobs")
+        if count and not np.all(np.diff(self.submit_s) >= 0):
+            raise InvalidInput("jobs must be in order of submission; build the table with JobTable.build")
+        if count and not (np.all(np.isfinite(self.submit_s)) and np.all(self.num_gpus > 0)):
+            raise InvalidInput("every job needs a finite submission time and more than 0 GPUs")
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        submit_s: Sequence[float] | Floats,
+        num_gpus: Sequence[float] | Floats,
+        job_ids: Sequence[str] | None = None,
+        **columns: Sequence[Any] | Floats | None,
+    ) -> "JobTable":
+        """Columns in any order of jobs; sorted by submission, equal times keep their order. What is left out is unknown."""
+        unknown = columns.keys() - {*NUMBERS, *NAMES}
+        if unknown:
+            raise UnknownName("column of jobs", min(unknown), [*NUMBERS, *NAMES], plural="columns of jobs")
+        submit = np.asarray(submit_s, dtype=np.float64)
+        order = np.argsort(submit, kind="stable")
+        in_order = bool(np.all(order[1:] > order[:-1])) if len(order) else True
+
+        def numbers(column: Sequence[float] | Floats | None, default: float = math.nan) -> Floats:
+            if column is None:
+                return np.full(len(submit), default)
+            values = np.asarray(column, dtype=np.float64)
+            return values if in_order else values[order]
+
+        def names(column: Sequence[Any] | Floats | None) -> Sequence[Any]:
+            if column is None:
+                return (None,) * len(submit)
+            return list(column) if in_order else [column[i] for i in order]
+
+        rest: dict[str, Any] = {name: numbers(columns.get(name), default) for name, default in NUMBERS.items()}
+        rest |= {name: names(columns.get(name)) for name in NAMES}
+        return cls(
+            job_ids=names(job_ids) if job_ids is not None else [str(i) for i in order.tolist()],
+            submit_s=numbers(submit),
+            num_gpus=numbers(num_gpus),
+            **rest,
+        )
+
+    @classmethod
+    def from_requests(cls, requests: Iterable[Request]) -> "JobTable":
+        rows = list(requests)
+
+        def numbers(name: str) -> list[float]:
+            return [math.nan if (value := getattr(row, name)) is None else float(value) for row in rows]
+
+        return cls.build(
+            job_ids=[row.job_id for row in rows],
+            submit_s=[row.submit_s for row in rows],
+            num_gpus=[row.num_gpus for row in rows],
+            **{name: numbers(name) for name in NUMBERS},
+            **{name: [getattr(row, field) for row in rows] for name, field in NAMES.items()},
+        )
+
+    def request(self, job: int) -> Request:
+        def known(column: Floats) -> float | None:
+            value = float(column[job])
+            return None if math.isnan(value) else value
+
+        fields: dict[str, Any] = {name: known(getattr(self, name)) for name in NUMBERS}
+        for name in ("min_gpus", "max_gpus"):
+            fields[name] = None if fields[name] is None else int(fields[name])
+        return Request(
+            job_id=self.job_ids[job],
+            submit_s=float(self.submit_s[job]),
+            num_gpus=float(self.num_gpus[job]),
+            **fields,
+            **{field: getattr(self, name)[job] for name, field in NAMES.items()},
+        )
+
+    def requests(self) -> list[Request]:
+        return [self.request(job) for job in range(len(self))]
+
+    def with_durations(self, duration_s: Floats) -> "JobTable":
+        return replace(self, duration_s=duration_s)
+
+    def select(self, jobs: Sequence[int] | Ints) -> "JobTable":
+        """The same table with only these rows, which must be in order of submission."""
+        index = np.asarray(jobs, dtype=np.int64)
+        columns: dict[str, Any] = {}
+        for name in self.__slots__:
+            column = getattr(self, name)
+            columns[name] = column[index] if isinstance(column, np.ndarray) else [column[i] for i in index.tolist()]
+        return JobTable(**columns)
+
+    def from_zero(self) -> "JobTable":
+        """The same jobs with the first submission at time 0; deadlines move along."""
+        if not len(self):
+            return self
+        origin = float(self.submit_s[0])
+        return replace(
+            self,
+            submit_s=self.submit_s - origin,
+            deadline_s=self.deadline_s - origin,
+            started_s=self.started_s - origin,
+        )
+
+    def scheduled(self, **became: Any) -> Schedule:
+        """These jobs and what became of them: the other fields of a schedule."""
+        return Schedule(
+            job_ids=self.job_ids,
+            submit_s=self.submit_s,
+            num_gpus=self.num_gpus,
+            duration_s=self.duration_s,
+            deadline_s=self.deadline_s,
+            tenants=self.tenants,
+            **became,
+        )

@@ -1,0 +1,126 @@
+"""The engine's hot loops for one pool of equal nodes: compiled by numba where it is installed, plain Python elsewhere.
+
+The same source runs both ways, on arrays or on lists, so the results are the same bits. What each loop does is said in
+`schedule.passes`; here only the order of work differs. Waiting jobs are kept per class (number of GPUs), because in one
+pass a class that failed once fails until the pass ends.
+"""
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from traincast.schedule._kernels import (
+    blocks,
+    embedding,
+    ends,
+    heaps,
+    nodes,
+    order,
+    preempt,
+    program,
+    queue,
+    reserve,
+    shadow,
+    trees,
+    turns,
+)
+from traincast.schedule._kernels.embedding import FOUND, IMPOSSIBLE, LOST
+from traincast.schedule._kernels.nodes import BITS
+from traincast.schedule._kernels.order import BY_LEVEL, BY_REMAINING, BY_SCORE, BY_SERVICE
+from traincast.schedule._kernels.preempt import DISTURB
+
+__all__ = [
+    "BITS",
+    "BY_LEVEL",
+    "BY_REMAINING",
+    "BY_SCORE",
+    "BY_SERVICE",
+    "DISTURB",
+    "FOUND",
+    "IMPOSSIBLE",
+    "LOST",
+    "compiled",
+    "interpreted",
+]
+
+Loops = dict[str, Callable[..., Any]]
+_MODULES = (heaps, trees, nodes, ends, shadow, reserve, queue, order, preempt, turns, program, blocks, embedding)
+_UNGUARDED = (program.__name__, blocks.__name__, embedding.__name__)
+_LOOPS = (
+    "run_queue",
+    "run_preemptive",
+    "run_turns",
+    "fill_in_order",
+    "raise_level",
+    "find_shares",
+)
+
+
+def _parts() -> dict[str, FunctionType]:
+    """All functions of the kernels by name; a name belongs to one of them."""
+    return {
+        name: part
+        for module in _MODULES
+        for name, part in vars(module).items()
+        if isinstance(part, FunctionType) and part.__module__ == module.__name__
+    }
+
+
+@cache
+def compiled() -> Loops | None:
+    """The loops as machine code, or None where numba is not installed."""
+    try:
+        import numba
+    except ImportError:
+        return None
+    # numba's cache looks at the file of each function alone, so the name carries the text of all of them and of this file.
+    text = b"".join(Path(str(file)).read_bytes() for file in (__file__, *(module.__file__ for module in _MODULES)))
+    version = hashlib.sha256(text).hexdigest()[:8]
+    # Every function sees the constants of its own module; a name may mean another number elsewhere.
+    scopes = {module.__name__: dict(vars(module)) for module in _MODULES}
+    twins: dict[object, Any] = {}
+    for name, part in _parts().items():
+        twin = FunctionType(part.__code__, scopes[part.__module__], name)
+        twin.__qualname__, twin.__module__ = f"{name}_{version}", part.__module__
+        # Where a division by zero ends in "no answer" anyway, a test before each would cost half the speed.
+        options: dict[str, object] = {"error_model": "numpy" if part.__module__ in _UNGUARDED else "python"}
+        if name not in _LOOPS:
+            options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        try:
+            twins[part] = numba.njit(twin, cache=True, **options)
+        except RuntimeError:  # no writable place for the cache
+            twins[part] = numba.njit(twin, **options)
+    # A function is compiled at its first call, when all names it uses have their compiled twins in its scope.
+    for scope in scopes.values():
+        scope.update(
+            {name: twins[value] for name, value in scope.items() if isinstance(value, FunctionType) and value in twins}
+        )
+    return {name: twins[part] for name, part in _parts().items() if name in _LOOPS}
+
+
+def is_ready(name: str) -> bool:
+    """Whether this process has the machine code of a loop at hand, so that even a small run gains by it."""
+    loops = compiled() if compiled.cache_info().currsize else None
+    return loops is not None and bool(getattr(loops[name], "signatures", ()))
+
+
+REPAYS = 1000
+"""So many jobs are divided by the interpreted loop before it is compiled: both take seconds."""
+_jobs_seen: dict[tuple[object, ...], int] = {}
+
+
+def pick(name: str, shape: tuple[int, ...], num_jobs: int) -> tuple[Callable[..., Any], Callable[[Any], Any]]:
+    """A loop over share programs, and what makes its arguments of arrays. It is compiled for each `shape` apart, so only
+    where that repays; the answer has the same bits either way."""
+    seen = _jobs_seen[name, *shape] = _jobs_seen.get((name, *shape), 0) + num_jobs
+    if seen > REPAYS and (loops := compiled()) is not None:
+        return loops[name], lambda array: array
+    return interpreted()[name], lambda array: array.tolist()
+
+
+def interpreted() -> Loops:
+    parts = _parts()
+    return {name: parts[name] for name in _LOOPS}

@@ -1,0 +1,142 @@
+"""Policies by name: our own and those of other packages, and what each of them can be told."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traincast.errors import InvalidInput
+from traincast.registry import Registry
+from traincast.schedule._elastic import ELASTIC
+from traincast.schedule._jobs import JobTable
+from traincast.schedule._policies import POLICIES, Gittins, Policy, Quotas
+from traincast.schedule._protocols import RoundPolicy
+from traincast.schedule._rounds import SharePolicy
+from traincast.schedule._shares import SHARE_POLICIES
+from traincast.spec import Fleet
+
+AnyPolicy = Policy | RoundPolicy | SharePolicy
+Maker = Callable[[JobTable, Fleet], AnyPolicy]
+"""A policy that needs the trace or the fleet before it can be made."""
+
+
+def make_gittins(jobs: JobTable, fleet: Fleet) -> Policy:
+    """Learns from the trace's own durations."""
+    service = jobs.duration_s * jobs.num_gpus
+    return Gittins(tuple(service[~np.isnan(service)].tolist()))
+
+
+def make_quotas(jobs: JobTable, fleet: Fleet) -> Policy:
+    """Equal shares for all tenants."""
+    tenants = sorted({tenant or "" for tenant in jobs.tenants})
+    return Quotas(owned=tuple((tenant, fleet.num_gpus / len(tenants)) for tenant in tenants))
+
+
+REGISTRY: Registry[AnyPolicy | Maker] = Registry(
+    kind="policy",
+    plural="policies",
+    entries={**POLICIES, "gittins": make_gittins, "quota": make_quotas, **ELASTIC, **SHARE_POLICIES},
+)
+"""Every policy that a command can name. Another package adds one with an entry point of the group `traincast.policies`."""
+
+
+def find_policy(name: str, jobs: JobTable, fleet: Fleet) -> AnyPolicy:
+    found = REGISTRY.find(name)
+    if is_maker(found):
+        found = found(jobs, fleet)  # type: ignore[operator]
+    if not any(hasattr(found, verb) for verb in ("line", "allocate", "begin")):
+        raise InvalidInput(
+            f"the policy {name!r} has neither line (a queue), allocate (elastic) nor begin (shares of time); "
+            "see docs/how-to/schedule.md for the forms a policy can have"
+        )
+    return found  # type: ignore[return-value]
+
+
+def is_maker(entry: object) -> bool:
+    return callable(entry) and not hasattr(entry, "name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What can make a difference to a policy."""
+
+    estimates: bool
+    """It asks how long a job takes."""
+    scale: bool
+    """It compares run times with the clock and not only with each other."""
+    stops: bool
+    """It stops running jobs."""
+    resizes: bool
+    """It changes the number of GPUs of a running job."""
+    nodes: bool
+    """It puts jobs on nodes, which have a place and can fail."""
+    quotas: bool
+    """Tenants own GPUs under it."""
+
+
+def traits_of(name: str) -> Traits:
+    entry = REGISTRY.find(name)
+    shares, elastic = hasattr(entry, "begin"), hasattr(entry, "allocate")
+    estimates = name not in ("gittins", "quota") if is_maker(entry) else bool(getattr(entry, "uses_estimates", True))
+    return Traits(
+        estimates=estimates,
+        scale=estimates and bool(getattr(entry, "uses_scale", True)),
+        stops=_stops(entry),
+        resizes=elastic,
+        nodes=not shares,
+        quotas=name == "quota",
+    )
+
+
+def _stops(entry: object) -> bool:
+    if hasattr(entry, "begin"):  # in order of arrival nobody is ever stopped
+        return not getattr(entry, "head_only", False)
+    if hasattr(entry, "allocate"):
+        return bool(getattr(entry, "stops_jobs", True))
+    return is_maker(entry) or bool(getattr(entry, "preemptive", True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rule:
+    trait: str
+    why: str
+    strict: bool = False
+    """Beside policies that honour the option, a row that does not would mislead."""
+
+
+_SHARES = "shares out the time of each GPU type by count and knows no nodes"
+RULES: dict[str, _Rule] = {
+    "--sigma": _Rule(trait="estimates", why="never asks how long a job takes"),
+    "--class-sigma": _Rule(trait="estimates", why="never asks how long a job takes"),
+    "--bias": _Rule(trait="scale", why="compares estimates with nothing but each other, if it asks for them at all"),
+    "--plan-with": _Rule(trait="estimates", why="never asks how long a job takes"),
+    "--knows": _Rule(trait="estimates", why="never asks how long a job takes"),
+    "--error-sweep": _Rule(trait="estimates", why="never asks how long a job takes"),
+    "--preempt-cost": _Rule(trait="stops", why="never stops a running job"),
+    "--resize-cost": _Rule(trait="resizes", why="never changes the number of GPUs of a running job"),
+    "--quota": _Rule(trait="quotas", why="knows no GPUs that tenants own"),
+    "--placement": _Rule(trait="nodes", why=_SHARES, strict=True),
+    "--mtbf-hours": _Rule(trait="nodes", why=_SHARES, strict=True),
+    "--checkpoint-every": _Rule(trait="nodes", why=_SHARES, strict=True),
+    "--restart-cost": _Rule(trait="nodes", why=_SHARES, strict=True),
+    "--nodes-per-rack": _Rule(trait="nodes", why=_SHARES, strict=True),
+    "--uplink": _Rule(trait="nodes", why=_SHARES, strict=True),
+    "--kill-at-limit": _Rule(trait="nodes", why="shares out time in rounds and stops no job at its limit", strict=True),
+}
+
+
+def check_options(names: Sequence[str], asked: Collection[str]) -> list[str]:
+    """Refuse what a policy cannot honour. Where only some of several policies can, the others are named in a note."""
+    notes = []
+    for option in asked:
+        rule = RULES.get(option)
+        if rule is None:
+            continue
+        deaf = [name for name in names if not getattr(traits_of(name), rule.trait)]
+        if deaf and (rule.strict or len(deaf) == len(names)):
+            raise InvalidInput(
+                f"{option} cannot be honoured by {' and '.join(deaf)}, which {rule.why}; leave one of them out"
+            )
+        if deaf:
+            notes.append(f"{option} changes nothing for {' and '.join(deaf)}, which {rule.why}")
+    return notes

@@ -1,0 +1,315 @@
+"""A schedule to the numbers people compare: waiting, completion, fairness, use, losses, money and energy."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from traincast.errors import UnknownName
+from traincast.schedule._jobs import Floats
+from traincast.schedule._occupations import Occupations
+from traincast.spec import Schedule
+
+SLOWDOWN_FLOOR_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """One line per policy. Unknown (no deadline, no price, no power) is None, never zero."""
+
+    policy: str
+    num_jobs: int
+    finished: int
+    unfinished: int
+    rejected: int
+    killed: int
+    mean_jct_s: float
+    p50_jct_s: float
+    p90_jct_s: float
+    p99_jct_s: float
+    max_jct_s: float
+    mean_wait_s: float
+    p50_wait_s: float
+    p90_wait_s: float
+    p99_wait_s: float
+    mean_slowdown: float
+    p99_slowdown: float
+    makespan_s: float
+    utilization: float
+    goodput: float
+    fragmentation: float | None
+    preemptions: int
+    failures: int
+    lost_gpu_hours: float
+    gpu_hours: float
+    mean_rho: float
+    worst_rho: float
+    jain: float
+    deadlines: int
+    deadline_misses: int | None
+    cost_usd: float | None
+    """The whole fleet from the first submission to the end of the last job, idle GPUs included."""
+    used_usd: float | None
+    """The GPU-hours that jobs held, as if the rest were given back."""
+    energy_joules: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in asdict(self).items()
+        }
+
+
+def _percentile(values: Floats, share: float) -> float:
+    return float(np.percentile(values, share)) if len(values) else math.nan
+
+
+def measure_schedule(schedule: Schedule) -> Metrics:
+    """All metrics over the jobs that finished; the others are counted, not forgotten.
+
+    Slowdown is bounded (run times below 10 s count as 10 s). Rho compares the time in the system with the run time on an
+    equal share of the fleet: 1 / (jobs in the system on average) of its GPUs, never more than asked.
+    """
+    end = np.asarray(schedule.end_s)
+    done = ~np.isnan(end)
+    times = _Times.of(schedule, done)
+    makespan = _span_s(schedule, end[done])
+    lost = float(np.asarray(schedule.lost_gpu_s).sum())
+    used = float(np.asarray(schedule.gpu_s).sum())
+    capacity = schedule.fleet.num_gpus * makespan
+    rho = _finish_ratios(schedule, done, times, makespan)
+    deadline = np.asarray(schedule.deadline_s)
+    has_deadline = ~np.isnan(deadline)
+    late = has_deadline & (np.isnan(end) | (end > deadline))
+    killed = len(schedule.killed)
+    return Metrics(
+        policy=schedule.policy,
+        num_jobs=len(schedule),
+        finished=int(done.sum()) - killed,
+        unfinished=len(schedule) - int(done.sum()) - len(schedule.rejected),
+        rejected=len(schedule.rejected),
+        killed=killed,
+        mean_jct_s=_mean(times.jct_s),
+        p50_jct_s=_percentile(times.jct_s, 50),
+        p90_jct_s=_percentile(times.jct_s, 90),
+        p99_jct_s=_percentile(times.jct_s, 99),
+        max_jct_s=_percentile(times.jct_s, 100),
+        mean_wait_s=_mean(times.wait_s),
+        p50_wait_s=_percentile(times.wait_s, 50),
+        p90_wait_s=_percentile(times.wait_s, 90),
+        p99_wait_s=_percentile(times.wait_s, 99),
+        mean_slowdown=_mean(times.slowdown),
+        p99_slowdown=_percentile(times.slowdown, 99),
+        makespan_s=makespan,
+        utilization=used / capacity if capacity else math.nan,
+        goodput=(used - lost) / capacity if capacity else math.nan,
+        fragmentation=fragmentation(schedule),
+        preemptions=int(np.asarray(schedule.preemptions).sum()),
+        failures=int(np.asarray(schedule.failures).sum()),
+        lost_gpu_hours=lost / 3600,
+        gpu_hours=used / 3600,
+        mean_rho=_mean(rho),
+        worst_rho=_percentile(rho, 100),
+        jain=float(rho.sum() ** 2 / (len(rho) * (rho**2).sum())) if len(rho) else math.nan,
+        deadlines=int(has_deadline.sum()),
+        deadline_misses=int(late.sum()) if has_deadline.any() else None,
+        cost_usd=_owned_usd(schedule, makespan),
+        used_usd=_used_usd(schedule),
+        energy_joules=_energy_joules(schedule, makespan),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Times:
+    """Of the chosen jobs, all of which have ended."""
+
+    jct_s: Floats
+    wait_s: Floats
+    duration_s: Floats
+    slowdown: Floats
+
+    @classmethod
+    def of(cls, schedule: Schedule, chosen: Any) -> "_Times":
+        run_s = np.asarray(schedule.run_s)[chosen]
+        jct = np.asarray(schedule.end_s)[chosen] - np.asarray(schedule.submit_s)[chosen]
+        duration = np.asarray(schedule.duration_s)[chosen]
+        duration = np.where(np.isnan(duration), run_s, duration)
+        slowdown = np.maximum(jct / np.maximum(duration, SLOWDOWN_FLOOR_S), 1.0)
+        return cls(jct_s=jct, wait_s=jct - run_s, duration_s=duration, slowdown=slowdown)
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _span_s(schedule: Schedule, ends_s: Floats) -> float:
+    """First submission to last end; for a run that was cut off, to where it was cut."""
+    if not len(ends_s):
+        return math.nan
+    last = float(ends_s.max())
+    if not math.isnan(schedule.until_s):
+        last = max(last, schedule.until_s)
+    return last - float(np.asarray(schedule.submit_s).min())
+
+
+def _finish_ratios(schedule: Schedule, done: Any, times: _Times, makespan_s: float) -> Floats:
+    total, gpus = schedule.fleet.num_gpus, np.asarray(schedule.num_gpus)[done]
+    in_system = float(times.jct_s.sum()) / makespan_s if len(gpus) and makespan_s > 0 else 1.0
+    share = np.minimum(total / max(in_system, 1.0), gpus) / gpus
+    return np.asarray(times.jct_s / np.maximum(times.duration_s / share, 1e-9))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMetrics:
+    """What one tenant, or jobs of one size, got under one policy."""
+
+    policy: str
+    by: str
+    group: str
+    num_jobs: int
+    unfinished: int
+    gpu_hours: float
+    mean_wait_s: float
+    p50_wait_s: float
+    p90_wait_s: float
+    p99_wait_s: float
+    mean_slowdown: float
+
+
+SIZE_CLASSES = ((1, "up to 1 GPU"), (4, "2-4"), (8, "5-8"), (16, "9-16"), (64, "17-64"), (math.inf, "above 64"))
+GROUPINGS = ("tenant", "size")
+
+
+def group_names(schedule: Schedule, by: str) -> list[str]:
+    if by == "tenant":
+        names = schedule.tenants or [None] * len(schedule)
+        return [name or "(none)" for name in names]
+    sizes = np.asarray(schedule.num_gpus).tolist()
+    return [next(name for most, name in SIZE_CLASSES if gpus <= most) for gpus in sizes]
+
+
+def measure_groups(schedule: Schedule, by: str) -> list[GroupMetrics]:
+    """One entry per tenant (largest user first) or per class of sizes (smallest first)."""
+    if by not in GROUPINGS:
+        raise UnknownName("grouping", by, GROUPINGS)
+    names = np.array(group_names(schedule, by), dtype=object)
+    gpu_s, end = np.asarray(schedule.gpu_s), np.asarray(schedule.end_s)
+    found = []
+    for name in dict.fromkeys(names.tolist()):
+        members = names == name
+        times = _Times.of(schedule, members & ~np.isnan(end))
+        found.append(
+            GroupMetrics(
+                policy=schedule.policy,
+                by=by,
+                group=str(name),
+                num_jobs=int(members.sum()),
+                unfinished=int((members & np.isnan(end)).sum()),
+                gpu_hours=float(gpu_s[members].sum()) / 3600,
+                mean_wait_s=_mean(times.wait_s),
+                p50_wait_s=_percentile(times.wait_s, 50),
+                p90_wait_s=_percentile(times.wait_s, 90),
+                p99_wait_s=_percentile(times.wait_s, 99),
+                mean_slowdown=_mean(times.slowdown),
+            )
+        )
+    order = [name for _, name in SIZE_CLASSES]
+    if by == "size":
+        return sorted(found, key=lambda group: order.index(group.group))
+    return sorted(found, key=lambda group: (-group.gpu_hours, group.group))
+
+
+def _used_usd(schedule: Schedule) -> float | None:
+    prices = [pool.usd_per_gpu_hour for pool in schedule.fleet.pools]
+    if any(price is None for price in prices) or len(schedule.pool_gpu_s) != len(prices):
+        return None
+    return sum(float(used) / 3600 * (price or 0.0) for used, price in zip(schedule.pool_gpu_s, prices, strict=True))
+
+
+def _owned_usd(schedule: Schedule, span_s: float) -> float | None:
+    """What the fleet costs while it serves these jobs, whether its GPUs are used or not."""
+    prices = [pool.usd_per_gpu_hour for pool in schedule.fleet.pools]
+    if any(price is None for price in prices) or math.isnan(span_s):
+        return None
+    return sum(pool.num_gpus * (pool.usd_per_gpu_hour or 0.0) for pool in schedule.fleet.pools) * span_s / 3600
+
+
+def _energy_joules(schedule: Schedule, makespan_s: float) -> float | None:
+    """Busy GPUs at their busy power, the rest of the fleet idling until the last job ends."""
+    total = 0.0
+    if len(schedule.pool_gpu_s) != len(schedule.fleet.pools) or math.isnan(makespan_s):
+        return None
+    for pool, used in zip(schedule.fleet.pools, schedule.pool_gpu_s, strict=True):
+        if pool.busy_watts is None or pool.idle_watts is None:
+            return None
+        idle_s = max(pool.num_gpus * makespan_s - float(used), 0.0)
+        total += float(used) * pool.busy_watts + idle_s * pool.idle_watts
+    return total
+
+
+def fragmentation(schedule: Schedule) -> float | None:
+    """The mean share of free GPUs that sit on partly used nodes while jobs wait; None without recorded places on nodes."""
+    if not len(schedule.occupations) or len(schedule.fleet.pools) != 1:
+        return None
+    pool = schedule.fleet.pools[0]
+    held = Occupations.collect(schedule.occupations)
+    if int(held.nodes.max(initial=0)) >= pool.num_nodes or float(held.counts.max(initial=0.0)) > pool.gpus_per_node:
+        return None  # places are of a type, not of a node
+    entry = held.entry_of_node
+    times = np.concatenate([held.start_s[entry], held.end_s[entry]])
+    nodes = np.concatenate([held.nodes, held.nodes])
+    steps = np.concatenate([held.counts, -held.counts])
+    order = np.lexsort((steps, times))
+    times, nodes, steps = times[order], nodes[order], steps[order]
+    # Use of each node after each of its own events, from a running sum over the events sorted by node.
+    by_node = np.argsort(nodes, kind="stable")
+    running = np.cumsum(steps[by_node])
+    first = np.searchsorted(nodes[by_node], np.arange(pool.num_nodes + 1))
+    before = np.concatenate([[0.0], running])[first[:-1]]
+    used_after = np.empty(len(times))
+    used_after[by_node] = running - before[nodes[by_node]]
+    if used_after.max(initial=0.0) > pool.gpus_per_node + 1e-9:
+        return None  # two jobs on the same GPUs
+
+    def broken(used: Floats) -> Floats:
+        return np.where((used > 1e-9) & (used < pool.gpus_per_node - 1e-9), pool.gpus_per_node - used, 0.0)
+
+    split = np.cumsum(broken(used_after) - broken(used_after - steps))
+    free = pool.num_gpus - np.cumsum(steps)
+    queue_s, waiting = queue_curve(schedule)
+    at = np.searchsorted(queue_s, times, side="right") - 1
+    waits = np.where(at >= 0, waiting[np.maximum(at, 0)], 0.0)[:-1] > 0
+    counted = waits & (free[:-1] > 1e-9)
+    seconds = np.diff(times)[counted]
+    total = float(seconds.sum())
+    return float((seconds * split[:-1][counted] / free[:-1][counted]).sum()) / total if total else 0.0
+
+
+def queue_curve(schedule: Schedule) -> tuple[Floats, Floats]:
+    """Times and the number of submitted jobs that have not started for the first time."""
+    submit, start = np.asarray(schedule.submit_s), np.asarray(schedule.start_s)
+    began = start[~np.isnan(start)]
+    known = np.ones(len(schedule), dtype=bool)
+    known[list(schedule.rejected)] = False
+    times = np.concatenate([submit[known], began])
+    steps = np.concatenate([np.ones(int(known.sum())), -np.ones(len(began))])
+    order = np.lexsort((-steps, times))
+    return times[order], np.cumsum(steps[order])
+
+
+def use_curve(schedule: Schedule) -> tuple[Floats, Floats]:
+    """Times and GPUs in use; exact where places were recorded, else without the gaps of preempted jobs."""
+    if len(schedule.occupations):
+        held = Occupations.collect(schedule.occupations)
+        begins, ends, gpus = held.start_s, held.end_s, held.num_gpus
+    else:
+        end = np.asarray(schedule.end_s)
+        done = ~np.isnan(end)
+        ends = end[done]
+        begins = ends - np.asarray(schedule.run_s)[done]
+        gpus = np.asarray(schedule.num_gpus)[done]
+    times = np.concatenate([begins, ends])
+    steps = np.concatenate([gpus, -gpus])
+    order = np.lexsort((steps, times))
+    return times[order], np.cumsum(steps[order])

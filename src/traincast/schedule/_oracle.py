@@ -1,0 +1,136 @@
+"""Forecasts as the source of speeds: a workload on so many devices becomes seconds per step, asked in batches and kept."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+
+from traincast.errors import IllegalPlan, InvalidInput
+from traincast.forecast import Resolved, build_cluster, forecast, load_source, resolve
+from traincast.schedule._speeds import NO_FIT, SpeedForecast, SpeedKey
+from traincast.spec import Calibration, Graph, Job, Parallelism, Question, WorkloadOptions
+from traincast.workers import distribute
+
+FILES = (".toml", ".json", ".json.gz", ".onnx", ".py")
+_WORTH_PROCESSES = 48
+
+
+def split_workload(name: str) -> tuple[str, int | None]:
+    """'gpt2@8' as the source and the batch per replica; without @ the batch is what the source says, or 1."""
+    base, _, batch = name.rpartition("@")
+    if not base:
+        return name, None
+    if not (batch.isdigit() and int(batch)):
+        raise InvalidInput(f"workload {name!r}: after @ comes the batch per device, such as gpt2@8")
+    return base, int(batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastSource:
+    """What `traincast.forecast` says about a workload: a catalogue name, a saved graph, a model or a job file (TOML).
+
+    Files are looked for from here, then beside the trace (`folder`). Every device holds a replica unless a job file says
+    how a replica is split. A step that does not fit in memory, and a count that the plan cannot use, is said not to fit.
+    """
+
+    folder: Path = Path()
+    precision: str = "bf16"
+    zero: int = 0
+    calibration: Calibration | None = None
+    """What was learnt from measurements or runs of one's own."""
+    _known: dict[SpeedKey, SpeedForecast] = field(default_factory=dict, repr=False, compare=False)
+
+    def __call__(self, name: str, device: str, num_devices: int, num_nodes: int) -> SpeedForecast:
+        return self.answer_all([(name, device, num_devices, num_nodes)])[0]
+
+    def answer_all(self, keys: Sequence[SpeedKey], *, workers: int = 0) -> list[SpeedForecast]:
+        """One answer per key; many at once are shared between processes."""
+        new = sorted({key for key in keys if key not in self._known})
+        # Those of one workload together, so that each process reads few graphs.
+        by_workload = [[key for key in new if key[0] == name] for name in sorted({key[0] for key in new})]
+        engine = "processes" if len(new) >= _WORTH_PROCESSES and len(by_workload) > 1 else "none"
+        bare = dataclasses.replace(self, _known={})
+        for chunk, found in zip(
+            by_workload,
+            distribute(_answer_chunk, by_workload, shared=(bare,), engine=engine, workers=workers),
+            strict=True,
+        ):
+            self._known.update(zip(chunk, found, strict=True))
+        return [self._known[key] for key in keys]
+
+    def find(self, source: str) -> str:
+        """The path of a file as it can be opened from here; catalogue names stay as they are."""
+        file, _, rest = source.partition(":")
+        if not file.endswith(FILES) and not (self.folder / file).is_dir():
+            return source
+        for place in (Path(file), self.folder / file):
+            if place.exists():
+                return f"{place}:{rest}" if rest else str(place)
+        raise InvalidInput(f"workload {source!r}: there is no such file here or in {self.folder.absolute()}")
+
+
+def forecast_speeds(
+    *, folder: Path | None = None, precision: str = "bf16", zero: int = 0, calibration: Calibration | None = None
+) -> ForecastSource:
+    return ForecastSource(folder=folder or Path(), precision=precision, zero=zero, calibration=calibration)
+
+
+def _answer_chunk(keys: Sequence[SpeedKey], source: ForecastSource) -> list[SpeedForecast]:
+    return [_answer(source, *key) for key in keys]
+
+
+@lru_cache(maxsize=256)
+def _load_graph(source: str, batch: int | None, precision: str) -> Graph:
+    # A saved graph knows its precision and, unless it was captured at two sizes, its batch.
+    saved = source.endswith((".json", ".json.gz"))
+    options = WorkloadOptions(batch=batch) if saved else WorkloadOptions(batch=batch or 1, precision=precision)
+    return load_source(source, options)
+
+
+@cache
+def _devices_per_replica(path: str) -> int:
+    """How many devices the plan of a job file gives one replica; the scheduler decides how many replicas there are."""
+    from traincast.files import read_toml
+
+    plan = read_toml(path).get("parallelism", {})
+    count = 1
+    for axis in ("tensor", "pipeline", "context"):
+        degree = plan.get(axis, 1) if isinstance(plan, dict) else 1
+        count *= degree if isinstance(degree, int) and degree >= 1 else 1
+    return count
+
+
+def _answer(source: ForecastSource, name: str, device: str, num_devices: int, num_nodes: int) -> SpeedForecast:
+    base, batch = split_workload(name)
+    path = source.find(base)
+    nodes = num_nodes
+    while num_devices % nodes:
+        nodes += 1  # ranks are spread evenly, so an uneven request is asked of the next even layout
+    table = {"device": device, "nodes": nodes, "devices_per_node": num_devices // nodes}
+    says_length = False
+    try:
+        if path.endswith(".toml"):
+            replicas, rest = divmod(num_devices, _devices_per_replica(path))
+            if rest:
+                return NO_FIT
+            options = WorkloadOptions(batch=batch)
+            whole = resolve(Question(source=path, workload=options, cluster=table, parallelism={"data": replicas}))
+            says_length = bool(whole.job.steps or whole.job.samples or whole.job.epoch_samples)
+        else:
+            plan = Parallelism(data=num_devices, zero=source.zero if num_devices > 1 else 0)
+            place = build_cluster(Question(source=path, cluster=table))
+            job = Job(graph=_load_graph(path, batch, source.precision))
+            whole = Resolved(job=job, cluster=place, parallelism=plan)
+        answer = forecast(whole.job, whole.cluster, whole.parallelism, calibration=source.calibration)
+    except IllegalPlan:
+        return NO_FIT
+    step = answer.step
+    return SpeedForecast(
+        step_s=step.seconds,
+        low_s=step.low_s,
+        high_s=step.high_s,
+        fits=answer.memory.fits,
+        samples_per_step=float(answer.global_batch),
+        job_s=answer.job.total.seconds if says_length else None,
+    )

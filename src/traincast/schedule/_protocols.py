@@ -1,0 +1,122 @@
+"""What a run can be made of beside a policy: conditions, allocation in rounds, packing, and departures from clean semantics."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypedDict, runtime_checkable
+
+from traincast.schedule._estimators import EXACT, Estimator
+from traincast.schedule._hazards import FailureModel, Overheads
+from traincast.schedule._jobs import JobTable
+from traincast.schedule._network import NetworkModel
+from traincast.schedule._placement import Consolidated, NodeMap, Placer
+from traincast.schedule._speeds import PerfModel, SameSpeed
+from traincast.spec import Fleet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compat:
+    """Named departures from clean semantics that other simulators need to be matched to the second.
+
+    `coalesce=False`: one event per pass even at equal times (CQSim). `keep_quota`: a selected job that cannot be
+    placed keeps its count, so others are preempted for nothing; `end_lag_s`: every job ends this much late;
+    `recheck_s`: look again this long after any change (all Helios SRTF).
+    """
+
+    coalesce: bool = True
+    keep_quota: bool = False
+    end_lag_s: float = 0.0
+    recheck_s: float | None = None
+
+
+CLEAN = Compat()
+
+
+class RunOptions(TypedDict, total=False):
+    """What `simulate_cluster` may be told; every option is a field of `Conditions`, which says what it means."""
+
+    placer: Placer | None
+    perf: PerfModel | None
+    estimator: Estimator
+    overheads: Overheads | None
+    failures: FailureModel | None
+    network: NetworkModel | None
+    compat: Compat
+    until_s: float
+    kill_at_limit: bool
+    record: bool
+    progress: Callable[[int], None] | None
+    engine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Everything about a run but its jobs and its policy.
+
+    `until_s` ends the run; what is left is unfinished. `kill_at_limit` ends a job that runs longer than its user asked for.
+    `record` keeps who held which nodes when. `engine`: "general" knows everything; "compiled" and "interpreted" are the
+    hot loops for common policies on one pool, with and without numba; "auto" takes the loops where they apply and pay.
+    """
+
+    fleet: Fleet
+    placer: Placer = field(default_factory=Consolidated)
+    perf: PerfModel = field(default_factory=SameSpeed)
+    estimator: Estimator = EXACT
+    overheads: Overheads = field(default_factory=Overheads)
+    failures: FailureModel | None = None
+    network: NetworkModel | None = None
+    compat: Compat = CLEAN
+    until_s: float = math.inf
+    kill_at_limit: bool = False
+    record: bool = False
+    progress: Callable[[int], None] | None = None
+    engine: str = "auto"
+
+
+@runtime_checkable
+class RoundPolicy(Protocol):
+    """Decides how many GPUs of which pool every job holds, at every event and at least every `interval_s`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def interval_s(self) -> float: ...
+
+    @property
+    def on_events(self) -> bool: ...
+
+    @property
+    def uses_progress(self) -> bool:
+        """Whether the answer can change while the same jobs are there; if not, ticks without change are skipped."""
+        ...
+
+    def allocate(self, cluster: "ElasticView", now_s: float) -> dict[int, tuple[int, int]]:
+        """Job to (pool, GPUs); jobs left out hold nothing."""
+        ...
+
+
+class ElasticView(Protocol):
+    """What an elastic policy may ask."""
+
+    jobs: JobTable
+    nodes: NodeMap
+
+    def active(self) -> Sequence[int]: ...
+
+    def holding(self, job: int) -> tuple[int, int] | None: ...
+
+    def speed(self, job: int, pool: int, num_gpus: int) -> float: ...
+
+    def remaining_s(self, job: int, now_s: float) -> float: ...
+
+    def bounds(self, job: int) -> tuple[int, int]: ...
+
+
+@runtime_checkable
+class Packing(Protocol):
+    """A policy that may put two jobs on the same GPUs when none are free."""
+
+    def packed_rate(self, job: int, other: int) -> float:
+        """Speed of each of the two relative to running alone; 0 forbids the pair."""
+        ...

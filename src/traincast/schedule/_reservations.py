@@ -1,0 +1,219 @@
+"""Future nodes for jobs that cannot start yet: where and when a waiting job is promised its GPUs."""
+
+import bisect
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traincast.schedule._floor import Floor
+from traincast.schedule._jobs import Ints
+from traincast.schedule._placement import Consolidated, NodeMap, Placement
+
+
+@dataclass(slots=True, kw_only=True)
+class Reservation:
+    """The nodes that one job is believed to get at `begin_s`; `spare[node]` GPUs are not needed for it then."""
+
+    job: int
+    begin_s: float
+    spare: list[int]
+
+    def take(self, placement: Placement) -> None:
+        for node, count in placement:
+            self.spare[node] -= math.ceil(count)
+
+
+def place_job(floor: Floor, nodes: NodeMap, job: int, num_gpus: float) -> Placement | None:
+    """A place for the job in the first pool, fastest first, that has one on these nodes."""
+    for pool in floor.pools(job):
+        placement = floor.placer.place(nodes, num_gpus, pool)
+        if placement is not None and (floor.same_speed or floor.rate_at(job, placement, num_gpus) > 0):
+            return placement
+    return None
+
+
+def reserve(floor: Floor, job: int, now_s: float) -> Reservation | None:
+    """The first moment at which the placement rule finds nodes for the job, as running jobs are believed to end.
+
+    None if it never does, which happens while nodes are down.
+    """
+    nodes = floor.nodes.copy()
+    ends = sorted((floor.believed_end(other, now_s), other) for other in floor.running)
+    at = 0
+    while at < len(ends):
+        begin_s = ends[at][0]
+        while at < len(ends) and ends[at][0] == begin_s:
+            nodes.give(floor.where[ends[at][1]], ends[at][1])
+            at += 1
+        placement = place_job(floor, nodes, job, floor.num_gpus[job])
+        if placement is not None:
+            nodes.take(placement, job)
+            return Reservation(job=job, begin_s=begin_s, spare=list(nodes.free))
+    return None
+
+
+def find_beside(floor: Floor, job: int, reservation: Reservation) -> Placement | None:
+    """Free nodes for a job that will still run when the reservation begins, so that it holds none of the reserved GPUs."""
+    nodes = floor.nodes.limited(reservation.spare)
+    num_gpus = floor.num_gpus[job]
+    # A share of a GPU counts as the whole GPU, because the reservation may need all of it.
+    placement = place_job(floor, nodes, job, max(num_gpus, 1.0))
+    if placement is None or num_gpus >= 1:
+        return placement
+    return ((placement[0][0], num_gpus),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booking:
+    begin_s: float
+    end_s: float
+    placement: Placement
+
+
+class Plan:
+    """Free GPUs of every node over future time as steps, with a booking for every waiting job.
+
+    A booking is never moved to a later time: when jobs end early, all bookings are tried at an earlier time in order of
+    the line (compression; Mu'alem and Feitelson, 2001). Only when a running job overruns its estimate, or when a
+    node fails, is the plan made anew.
+    """
+
+    def __init__(self, floor: Floor, now_s: float) -> None:
+        self._floor = floor
+        self.bookings: dict[int, Booking] = {}
+        self._lay_out(now_s)
+
+    def _lay_out(self, now_s: float) -> None:
+        """The steps of the running jobs alone."""
+        floor = self._floor
+        nodes = floor.nodes.copy()
+        self._times = [now_s]
+        rows = [list(nodes.free)]
+        for end_s, job in sorted((floor.believed_end(other, now_s), other) for other in floor.running):
+            nodes.give(floor.where[job], job)
+            if end_s == self._times[-1]:
+                rows[-1] = list(nodes.free)
+            else:
+                self._times.append(end_s)
+                rows.append(list(nodes.free))
+        self._free: Ints = np.array(rows, dtype=np.int64).reshape(len(rows), len(nodes.free))
+
+    def bring_up_to_date(self, order: Sequence[int], now_s: float) -> None:
+        """Bookings for everybody in line, with what has happened since the last look taken into account."""
+        self._forget_before(now_s)
+        if not np.array_equal(self._free_of_running(now_s), np.array(self._floor.nodes.free)):
+            self._repair(order, now_s)
+        for job in order:
+            if job not in self.bookings:
+                self._book(job)
+
+    def _forget_before(self, now_s: float) -> None:
+        gone = bisect.bisect_right(self._times, now_s) - 1
+        if gone > 0:
+            del self._times[:gone]
+            self._free = self._free[gone:]
+        self._times[0] = now_s
+
+    def _free_of_running(self, now_s: float) -> Ints:
+        """What the plan expects to be free now, before those start whose time has come."""
+        free: Ints = self._free[0].copy()
+        for booking in self.bookings.values():
+            if booking.begin_s <= now_s < booking.end_s:
+                for node, count in booking.placement:
+                    free[node] += math.ceil(count)
+        return free
+
+    def _repair(self, order: Sequence[int], now_s: float) -> None:
+        old = self.bookings
+        self._lay_out(now_s)
+        for booking in old.values():
+            self._hold(booking, -1)
+        feasible = not (self._free < 0).any() and all(old[job].begin_s >= now_s for job in old)
+        if not feasible:
+            self.bookings = {}
+            self._lay_out(now_s)
+            return
+        for job in order:
+            if job in old:
+                self._hold(old[job], 1)
+                self._book(job, latest=old[job])
+
+    def _book(self, job: int, *, latest: Booking | None = None) -> None:
+        found = self._earliest(job)
+        if latest is not None and (found is None or found.begin_s >= latest.begin_s):
+            found = latest
+        if found is not None:
+            self.bookings[job] = found
+            self._hold(found, -1)
+
+    def _cut(self, time_s: float) -> int:
+        at = bisect.bisect_left(self._times, time_s)
+        if at == len(self._times) or self._times[at] != time_s:
+            self._times.insert(at, time_s)
+            self._free = np.insert(self._free, at, self._free[at - 1], axis=0)
+        return at
+
+    def _hold(self, booking: Booking, sign: int) -> None:
+        if booking.end_s <= self._times[0]:
+            return
+        first = self._cut(max(booking.begin_s, self._times[0]))
+        last = self._cut(booking.end_s)
+        for node, count in booking.placement:
+            self._free[first:last, node] += sign * math.ceil(count)
+
+    def _earliest(self, job: int) -> Booking | None:
+        floor = self._floor
+        need = max(floor.num_gpus[job], 1.0)
+        lasts_s = max(floor.guess_left[job], 0.0)
+        enough = np.zeros(len(self._times), dtype=bool)
+        for pool in floor.pools(job):
+            span = floor.nodes.nodes_in_pool[pool]
+            enough |= self._free[:, span.start : span.stop].sum(axis=1) >= need
+        for begin in np.flatnonzero(enough).tolist():
+            begin_s = self._times[begin]
+            last = max(bisect.bisect_left(self._times, begin_s + lasts_s), begin + 1)
+            window = self._free[begin:last].min(axis=0)
+            if not self._may_fit(job, need, window):
+                continue
+            placement = place_job(floor, floor.nodes.limited(window.tolist(), free=window.tolist()), job, need)
+            if placement is not None:
+                return Booking(begin_s=begin_s, end_s=begin_s + lasts_s, placement=placement)
+        return None
+
+    def _may_fit(self, job: int, need: float, window: Ints) -> bool:
+        """A quick look that spares most of the exact ones."""
+        floor = self._floor
+        for pool in floor.pools(job):
+            span = floor.nodes.nodes_in_pool[pool]
+            free = window[span.start : span.stop]
+            if free.sum() < need:
+                continue
+            width = floor.nodes.width[pool]
+            if not isinstance(floor.placer, Consolidated):
+                return True
+            if (free >= need).any() if need <= width else (free == width).sum() >= need // width:
+                return True
+        return False
+
+    def due(self, order: Iterable[int], now_s: float) -> list[tuple[int, Placement]]:
+        """Those whose time has come and whose nodes are free, in order of the line."""
+        free = list(self._floor.nodes.free)
+        found = []
+        for job in order:
+            booking = self.bookings.get(job)
+            if booking is None or booking.begin_s > now_s:
+                continue
+            if all(free[node] >= math.ceil(count) for node, count in booking.placement):
+                for node, count in booking.placement:
+                    free[node] -= math.ceil(count)
+                found.append((job, booking.placement))
+        return found
+
+    def started(self, job: int) -> None:
+        del self.bookings[job]
+
+    def wakeup_s(self, now_s: float) -> float:
+        """The next moment for which a job is booked; nothing else may happen then, when the job before it was moved."""
+        return min((entry.begin_s for entry in self.bookings.values() if entry.begin_s > now_s), default=math.inf)

@@ -1,0 +1,279 @@
+"""How fast a job runs where it was put: rates relative to the run its duration describes, from laws or from forecasts."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from traincast.errors import InvalidInput, UnknownName
+from traincast.schedule._estimators import Beliefs, Fixed, draw_normal
+from traincast.schedule._formats import FORMATS
+from traincast.schedule._jobs import JobTable
+from traincast.spec import Fleet
+from traincast.units import NORMAL_90
+
+
+class PerfModel(Protocol):
+    """Work per second of a job in a pool on so many GPUs at a locality; 0 means that it cannot run there."""
+
+    def rate(self, job: int, pool: int, num_gpus: float, locality: int) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SameSpeed:
+    """Every placement of the requested GPUs is as fast as the one that was measured."""
+
+    def rate(self, job: int, pool: int, num_gpus: float, locality: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingLaw:
+    """Speed-up n / (1 + overhead (n - 1)), slower by a factor per step of distance, and by pool.
+
+    A law for studies on traces that say nothing about scaling; the anchor is the run that the trace measured.
+    """
+
+    num_gpus: Sequence[float]
+    overhead: float = 0.03
+    far_factor: float = 0.95
+    pool_speeds: tuple[float, ...] = ()
+
+    def _speed(self, num_gpus: float) -> float:
+        return num_gpus / (1 + self.overhead * max(num_gpus - 1, 0))
+
+    def rate(self, job: int, pool: int, num_gpus: float, locality: int) -> float:
+        relative = self._speed(num_gpus) / self._speed(float(self.num_gpus[job]))
+        base = self.pool_speeds[pool] if self.pool_speeds else 1.0
+        return base * relative * self.far_factor**locality
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedForecast:
+    """Seconds per step with the limits of the 90 % interval; `fits=False` forbids the placement.
+
+    `samples_per_step` without a number grows with the GPUs. `job_s` is there where the workload itself says how long it
+    trains, as a job file may.
+    """
+
+    step_s: float
+    low_s: float
+    high_s: float
+    fits: bool = True
+    samples_per_step: float | None = None
+    job_s: float | None = None
+
+    @property
+    def spread(self) -> float:
+        """One standard deviation of the logarithm."""
+        return math.log(self.high_s / self.low_s) / (2 * NORMAL_90) if self.high_s > self.low_s > 0 else 0.0
+
+    def samples_per_s(self, num_gpus: float) -> float:
+        return (num_gpus if self.samples_per_step is None else self.samples_per_step) / self.step_s
+
+
+NO_FIT = SpeedForecast(step_s=1.0, low_s=1.0, high_s=1.0, fits=False)
+SpeedKey = tuple[str, str, int, int]
+
+SpeedOracle = Callable[[str, str, int, int], SpeedForecast]
+"""(workload, device, number of devices, number of nodes), a `SpeedKey`, to seconds per step."""
+
+
+@runtime_checkable
+class BatchOracle(Protocol):
+    """An oracle that answers many keys at once."""
+
+    def answer_all(self, keys: Sequence[SpeedKey]) -> Sequence[SpeedForecast]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedTable:
+    """Measured steps per second by (workload, device, number of devices, on one node), such as Gavel's throughputs."""
+
+    steps_per_s: Mapping[tuple[str, str, int, bool], float]
+
+    def __call__(self, workload: str, device: str, num_devices: int, num_nodes: int) -> SpeedForecast:
+        together = num_nodes == 1
+        speed = self.steps_per_s.get((workload, device.lower(), num_devices, together))
+        if speed is None:  # measured on one side only
+            speed = self.steps_per_s.get((workload, device.lower(), num_devices, not together))
+        if speed is None and workload not in (known := {key[0] for key in self.steps_per_s}):
+            raise UnknownName(
+                "workload of the table of speeds", workload, sorted(known), plural="workloads with speeds"
+            )
+        if not speed:
+            return NO_FIT
+        return SpeedForecast(step_s=1 / speed, low_s=1 / speed, high_s=1 / speed)
+
+
+def read_speeds(path: Path) -> SpeedTable:
+    """A table (parquet or CSV) with workload or job_type, device or gpu_type, num_gpus or n_gpus, and steps_per_s.
+
+    A column `consolidated` tells one node from several. Rows of two jobs on the same GPUs (`other_job_type`) are not speeds
+    of one job and are left out.
+    """
+    if not path.is_file():
+        raise InvalidInput(f"no table of speeds at {path}")
+    rows = FORMATS["tidy" if path.suffix == ".parquet" else "tidy-csv"].rows(path)
+    found: dict[tuple[str, str, int, bool], float] = {}
+    for line, row in rows:
+        if row.get("other_job_type"):
+            continue
+        try:
+            workload, device = row.get("workload") or row["job_type"], row.get("device") or row["gpu_type"]
+            count, speed = int(row.get("num_gpus") or row["n_gpus"]), float(row["steps_per_s"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"{path} line {line}: a table of speeds has workload, device, num_gpus and steps_per_s "
+                f"({type(error).__name__}: {error})"
+            ) from error
+        together = str(row.get("consolidated", True)).lower() in ("true", "1", "none", "")
+        found[str(workload), str(device).lower(), count, together] = speed
+    if not found:
+        raise InvalidInput(f"{path} holds no speeds; it needs workload, device, num_gpus and steps_per_s")
+    return SpeedTable(found)
+
+
+class ForecastSpeeds:
+    """Rates from forecasts, one call per (workload, device, devices, nodes). More GPUs mean more samples per step."""
+
+    def __init__(self, jobs: JobTable, fleet: Fleet, oracle: SpeedOracle, reference: Sequence[float]) -> None:
+        self._jobs = jobs
+        self._fleet = fleet
+        self._oracle = oracle
+        self._reference = reference
+        self._known: dict[tuple[str, str, int, int], SpeedForecast] = {}
+
+    def key(self, workload: str, pool: int, num_gpus: int, locality: int) -> SpeedKey:
+        node = self._fleet.pools[pool]
+        fewest = -(-num_gpus // node.gpus_per_node)
+        # Off one node means at least two; the oracle knows nodes, racks are the network's business.
+        return (workload, node.device, num_gpus, max(fewest, 1 if locality == 0 else min(2, num_gpus)))
+
+    def look_up(self, workload: str, pool: int, num_gpus: int, locality: int) -> SpeedForecast:
+        key = self.key(workload, pool, num_gpus, locality)
+        if key not in self._known:
+            self._known[key] = self._oracle(*key)
+        return self._known[key]
+
+    def prepare(self, jobs: JobTable) -> None:
+        """Ask at once what every job needs where it may start, if the oracle answers batches."""
+        oracle: object = self._oracle
+        if not isinstance(oracle, BatchOracle):
+            return
+        keys = dict.fromkeys(
+            self.key(workload, pool, gpus, 0 if gpus <= node.gpus_per_node else 1)
+            for job, workload in enumerate(jobs.workloads)
+            if workload is not None
+            for gpus in (max(int(jobs.num_gpus[job]), 1),)
+            for pool, node in enumerate(self._fleet.pools)
+            if gpus <= node.num_gpus
+        )
+        self._known.update(zip(keys, oracle.answer_all(list(keys)), strict=True))
+
+    @property
+    def num_forecasts(self) -> int:
+        return len(self._known)
+
+    def rate(self, job: int, pool: int, num_gpus: float, locality: int) -> float:
+        workload = self._jobs.workloads[job]
+        reference = self._reference[job]
+        if workload is None or math.isnan(reference):
+            return 1.0
+        speed = self.look_up(workload, pool, max(int(num_gpus), 1), locality)
+        return speed.samples_per_s(num_gpus) / reference if speed.fits else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Believed:
+    """Estimates made before the run, such as forecasts, with the spread (of the logarithm) that they admit.
+
+    The scheduler plans with the `quantile` of each forecast; 0.5 is the forecast itself, 0.9 reserves generously.
+    """
+
+    estimates_s: tuple[float, ...]
+    spreads: tuple[float, ...] = ()
+    quantile: float = 0.5
+    name: str = "forecast"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.quantile < 1:
+            raise InvalidInput(f"the quantile of a forecast is {self.quantile}; it must lie between 0 and 1")
+
+    def start(self, jobs: JobTable) -> Beliefs:
+        middle = np.asarray(self.estimates_s, dtype=np.float64)
+        spread = np.asarray(self.spreads or np.zeros(len(middle)), dtype=np.float64)
+        planned = middle if self.quantile == 0.5 else middle * np.exp(NormalDist().inv_cdf(self.quantile) * spread)
+        reach = np.exp(NORMAL_90 * spread)
+        return Fixed(planned, low_s=middle / reach, high_s=middle * reach)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ForecastJobs:
+    """A trace whose jobs have durations, with what the scheduler believes and how fast every placement is."""
+
+    jobs: JobTable
+    perf: ForecastSpeeds
+    estimator: Believed
+    notes: tuple[str, ...]
+
+
+def forecast_jobs(
+    jobs: JobTable, *, fleet: Fleet, oracle: SpeedOracle, seed: int = 0, quantile: float = 0.5
+) -> ForecastJobs:
+    """Fill in durations from forecasts: belief is the forecast, truth is measured where the trace has it, else drawn.
+
+    A job that names a workload needs `steps`, a measured duration that then says how much work it is, or a job file that
+    says how long it trains.
+    """
+    speeds = ForecastSpeeds(jobs, fleet, oracle, reference := [math.nan] * len(jobs))
+    durations = jobs.duration_s.copy()
+    believed = jobs.duration_s.copy()
+    spreads = np.zeros(len(jobs))
+    notes: list[str] = []
+    speeds.prepare(jobs)
+    infeasible = 0
+    for job, workload in enumerate(jobs.workloads):
+        if workload is None:
+            continue
+        wanted = jobs.gpu_types[job]
+        gpus = max(int(jobs.num_gpus[job]), 1)
+        found: SpeedForecast | None = None
+        for pool, node in enumerate(fleet.pools):
+            if gpus > node.num_gpus or (wanted is not None and len(fleet.pools) > 1 and node.device != wanted):
+                continue
+            speed = speeds.look_up(workload, pool, gpus, 0 if gpus <= node.gpus_per_node else 1)
+            if speed.fits and (found is None or speed.samples_per_s(gpus) > found.samples_per_s(gpus)):
+                found = speed
+        if found is None:
+            infeasible += 1
+            durations[job] = believed[job] = 0.0 if math.isnan(durations[job]) else durations[job]
+            reference[job] = 1.0
+            continue
+        reference[job] = found.samples_per_s(gpus)
+        steps = float(jobs.steps[job])
+        if not math.isnan(steps):
+            believed[job] = steps * found.step_s
+        elif found.job_s is not None:
+            believed[job] = found.job_s
+        elif math.isnan(durations[job]):
+            raise InvalidInput(
+                f"job {jobs.job_ids[job]} names the workload {workload} but neither steps nor a duration; "
+                "give one of them, or a job file that says how long it trains"
+            )
+        if not math.isnan(steps) or found.job_s is not None:
+            spreads[job] = found.spread
+        if math.isnan(durations[job]):
+            durations[job] = believed[job] * math.exp(found.spread * draw_normal(seed, 2, jobs.job_ids[job]))
+    if infeasible:
+        notes.append(f"{infeasible} jobs fit in no GPU's memory anywhere in the fleet and are rejected")
+    return ForecastJobs(
+        jobs=jobs.with_durations(durations),
+        perf=speeds,
+        estimator=Believed(tuple(believed.tolist()), spreads=tuple(spreads.tolist()), quantile=quantile),
+        notes=tuple(notes),
+    )

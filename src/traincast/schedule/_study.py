@@ -1,0 +1,316 @@
+"""One trace under several policies, or under ever worse estimates: the comparisons of `traincast schedule`."""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from traincast.errors import InvalidInput, UnknownName
+from traincast.resources import IDLE_POWER
+from traincast.schedule._estimators import EXACT, Estimator, Fixed, FromHistory, Noisy
+from traincast.schedule._floor import check_durations
+from traincast.schedule._hazards import TYPICAL, FailureModel, Overheads
+from traincast.schedule._jobs import JobTable
+from traincast.schedule._known import REGISTRY, find_policy
+from traincast.schedule._metrics import Metrics, measure_schedule
+from traincast.schedule._network import NetworkModel
+from traincast.schedule._placement import Consolidated, Placer
+from traincast.schedule._policies import Quotas
+from traincast.schedule._rounds import simulate_rounds
+from traincast.schedule._simulator import simulate_cluster
+from traincast.schedule._speeds import PerfModel, SameSpeed, ScalingLaw
+from traincast.spec import Fleet, NodePool, Schedule
+from traincast.workers import distribute
+
+_POOL = re.compile(r"(\d+)x(\d+)(?::([\w.+-]+))?(?:@([\d.]+))?")
+
+
+def parse_fleet(text: str, *, nodes_per_rack: int | None = None, uplink_bytes_per_s: float | None = None) -> Fleet:
+    """'16x8' or '16x8:a100@2.5,8x4:t4': nodes x GPUs, device, dollars per GPU-hour; the fastest type first.
+
+    A device of the catalogue brings its power: its limit when busy, `IDLE_POWER` of it when idle.
+    """
+    pools = []
+    for part in text.replace(" ", "").split(","):
+        found = _POOL.fullmatch(part)
+        if found is None:
+            raise InvalidInput(
+                f"cluster {part!r} is not NODESxGPUS[:device][@dollars per GPU-hour], such as 16x8:a100@2.5"
+            )
+        nodes, gpus, device, price = found.groups()
+        watts = _power_watts(device)
+        pools.append(
+            NodePool(
+                device=device or "gpu",
+                num_nodes=int(nodes),
+                gpus_per_node=int(gpus),
+                usd_per_gpu_hour=None if price is None else float(price),
+                busy_watts=watts,
+                idle_watts=None if watts is None else IDLE_POWER * watts,
+            )
+        )
+    return Fleet(pools=tuple(pools), nodes_per_rack=nodes_per_rack, rack_uplink_bytes_per_s=uplink_bytes_per_s)
+
+
+def _power_watts(name: str | None) -> float | None:
+    from traincast.catalog import device
+
+    if name is None:
+        return None
+    try:
+        watts: float | None = device(name).power_watts
+    except UnknownName:
+        return None
+    return watts
+
+
+def policy_names() -> list[str]:
+    return list(REGISTRY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Everything about a run but the policy.
+
+    Without an `estimator` a policy knows what it was made for: history for qssf, the truth for all others. `noise` makes
+    whatever it knows wrong on purpose. `quotas` are GPUs that tenants own under the policy quota; without any, all own equal
+    shares.
+    """
+
+    fleet: Fleet
+    placer: Placer = field(default_factory=Consolidated)
+    perf: PerfModel | None = None
+    estimator: Estimator | None = None
+    noise: Noisy | None = None
+    overheads: Overheads = TYPICAL
+    failures: FailureModel | None = None
+    network: NetworkModel | None = None
+    until_s: float = math.inf
+    kill_at_limit: bool = False
+    record: bool = False
+    quotas: tuple[tuple[str, float], ...] = ()
+
+    def estimator_for(self, name: str) -> Estimator:
+        base = self.estimator or (FromHistory() if name == "qssf" else EXACT)
+        return base if self.noise is None else replace(self.noise, base=base)
+
+
+def run_policy(
+    name: str, jobs: JobTable, setting: Setting, *, progress: Callable[[int], None] | None = None
+) -> Schedule:
+    """Simulate one policy by name, whatever its family."""
+    policy: Any = find_policy(name, jobs, setting.fleet)
+    if hasattr(policy, "begin"):
+        return _run_shares(name, policy, jobs, setting, progress)
+    perf = setting.perf
+    if hasattr(policy, "allocate"):
+        perf = perf or ScalingLaw(tuple(jobs.num_gpus.tolist()))
+    elif name == "quota" and setting.quotas:
+        policy = Quotas(owned=setting.quotas)
+    return simulate_cluster(
+        jobs,
+        policy,
+        fleet=setting.fleet,
+        placer=setting.placer,
+        perf=perf,
+        estimator=setting.estimator_for(name),
+        overheads=setting.overheads,
+        failures=setting.failures,
+        network=setting.network,
+        until_s=setting.until_s,
+        kill_at_limit=setting.kill_at_limit,
+        record=setting.record,
+        progress=progress,
+    )
+
+
+def _run_shares(
+    name: str, policy: Any, jobs: JobTable, setting: Setting, progress: Callable[[int], None] | None
+) -> Schedule:
+    if setting.failures is not None or setting.network is not None or setting.kill_at_limit:
+        raise InvalidInput(
+            f"{name} shares out time by count: failures, networks and limits of run time need nodes and queues"
+        )
+    check_durations(jobs)
+    perf, pools = setting.perf or SameSpeed(), setting.fleet.pools
+    sizes = jobs.num_gpus.tolist()
+    rates = np.array(
+        [
+            [perf.rate(job, at, gpus, 0 if gpus <= pool.gpus_per_node else 1) for at, pool in enumerate(pools)]
+            for job, gpus in enumerate(sizes)
+        ]
+    ).reshape(len(jobs), len(pools))
+    whole = replace(jobs, steps=jobs.duration_s, num_gpus=np.maximum(jobs.num_gpus, 1.0))
+    beliefs = setting.estimator_for(name).start(jobs)
+    schedule = simulate_rounds(
+        whole,
+        policy,
+        fleet=setting.fleet,
+        rates=rates,
+        preempt_s=np.array([setting.overheads.preemption_s(gpus) for gpus in whole.num_gpus.tolist()]),
+        believed_steps=beliefs.values_s if isinstance(beliefs, Fixed) else None,
+        until_s=setting.until_s,
+        record=setting.record,
+        progress=progress,
+    )
+    shared = int((jobs.num_gpus < 1).sum())
+    if shared:
+        note = f"{name} gives whole GPUs: {shared} jobs that ask for a share of one count as one GPU"
+        schedule = replace(schedule, notes=(*schedule.notes, note))
+    return schedule
+
+
+def parse_quotas(text: str, fleet: Fleet) -> tuple[tuple[str, float], ...]:
+    """'vision=32,speech=16': GPUs that each tenant owns; others only borrow."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        tenant, _, gpus = part.strip().rpartition("=")
+        if not tenant or not gpus.isdigit():
+            raise InvalidInput(f"quota {part!r} is not TENANT=GPUS, such as vision=32")
+        found[tenant] = float(gpus)
+    if sum(found.values()) > fleet.num_gpus:
+        raise InvalidInput(f"quotas of {sum(found.values()):g} GPUs exceed the {fleet.num_gpus} of the fleet")
+    return tuple(found.items())
+
+
+def check_policies(names: Sequence[str]) -> list[str]:
+    for name in names:
+        REGISTRY.find(name)
+    return list(names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPoint:
+    """One policy under one kind and size of error, averaged over seeds."""
+
+    policy: str
+    error: str
+    sigma: float
+    num_seeds: int
+    mean_jct_s: float
+    p99_jct_s: float
+    makespan_s: float
+    deadline_misses: float | None
+    preemptions: float
+
+
+ERRORS: dict[str, Callable[[float, int], Noisy]] = {
+    "per job": lambda size, seed: Noisy(sigma=size, seed=seed),
+    "per class": lambda size, seed: Noisy(class_sigma=size, seed=seed),
+    "too long": lambda size, seed: Noisy(bias=math.exp(size), seed=seed),
+    "too short": lambda size, seed: Noisy(bias=math.exp(-size), seed=seed),
+}
+"""Kinds of error by size: a log-normal spread per job or per class (workload, user or size), or one bias for all."""
+
+
+def sweep_tasks(
+    policies: Sequence[str], sigmas: Sequence[float], kinds: Sequence[str], num_seeds: int
+) -> list[tuple[str, str, float, int]]:
+    return [
+        (policy, kind, sigma, seed)
+        for policy in policies
+        for kind in kinds
+        for sigma in sigmas
+        for seed in range(num_seeds if sigma > 0 and kind.startswith("per") else 1)
+    ]
+
+
+def run_task(task: tuple[str, str, float, int], jobs: JobTable, setting: Setting) -> Metrics:
+    policy, kind, sigma, seed = task
+    return measure_schedule(run_policy(policy, jobs, replace(setting, noise=ERRORS[kind](sigma, seed), record=False)))
+
+
+def sweep_errors(
+    jobs: JobTable,
+    setting: Setting,
+    *,
+    policies: Sequence[str],
+    sigmas: Sequence[float] = (0.0, 0.1, 0.3, 0.6, 1.0, 1.5),
+    kinds: Sequence[str] = tuple(ERRORS),
+    num_seeds: int = 3,
+    engine: str = "none",
+    workers: int = 0,
+    on_done: Callable[[int, int], None] | None = None,
+) -> list[SweepPoint]:
+    """How schedules degrade as the scheduler's estimates get worse while the truth stays the same.
+
+    Runs are independent: `engine` spreads them over "processes" or over a "ray" cluster, with the same answer.
+    """
+    tasks = sweep_tasks(policies, sigmas, kinds, num_seeds)
+    results = distribute(run_task, tasks, shared=(jobs, setting), engine=engine, workers=workers, on_done=on_done)
+    grouped: dict[tuple[str, str, float], list[Metrics]] = {}
+    for (policy, kind, sigma, _), metrics in zip(tasks, results, strict=True):
+        grouped.setdefault((policy, kind, sigma), []).append(metrics)
+    points = []
+    for (policy, kind, sigma), found in grouped.items():
+        missed = [entry.deadline_misses for entry in found if entry.deadline_misses is not None]
+        points.append(
+            SweepPoint(
+                policy=policy,
+                error=kind,
+                sigma=sigma,
+                num_seeds=len(found),
+                mean_jct_s=float(np.mean([entry.mean_jct_s for entry in found])),
+                p99_jct_s=float(np.mean([entry.p99_jct_s for entry in found])),
+                makespan_s=float(np.mean([entry.makespan_s for entry in found])),
+                deadline_misses=float(np.mean(missed)) if missed else None,
+                preemptions=float(np.mean([entry.preemptions for entry in found])),
+            )
+        )
+    return points
+
+
+def job_columns(schedule: Schedule) -> dict[str, list[Any]]:
+    """One row per job, for parquet or CSV; unknown is empty."""
+
+    def known(column: Any) -> list[Any]:
+        return [None if value != value else value for value in np.asarray(column).tolist()]
+
+    count = len(schedule)
+    return {
+        "policy": [schedule.policy] * count,
+        "job_id": list(schedule.job_ids),
+        "status": [schedule.status(job) for job in range(count)],
+        "reason": [schedule.rejected.get(job) for job in range(count)],
+        "submit_s": known(schedule.submit_s),
+        "start_s": known(schedule.start_s),
+        "end_s": known(schedule.end_s),
+        "completion_s": known(np.asarray(schedule.end_s) - np.asarray(schedule.submit_s)),
+        "run_s": known(schedule.run_s),
+        "num_gpus": known(schedule.num_gpus),
+        "gpu_s": known(schedule.gpu_s),
+        "lost_gpu_s": known(schedule.lost_gpu_s),
+        "preemptions": known(schedule.preemptions),
+        "failures": known(schedule.failures),
+        "deadline_s": known(schedule.deadline_s),
+        "tenant": list(schedule.tenants) if schedule.tenants else [None] * count,
+    }
+
+
+def event_columns(schedule: Schedule) -> dict[str, list[Any]]:
+    """The event log in order of time: submit, start, stop (preempted, resized or failed), finish, reject."""
+    events: list[tuple[float, int, str, str, float]] = []
+    ends = np.asarray(schedule.end_s)
+    for job, job_id in enumerate(schedule.job_ids):
+        events.append((float(schedule.submit_s[job]), 0, "submit", job_id, float(schedule.num_gpus[job])))
+        if job in schedule.rejected:
+            events.append((float(schedule.submit_s[job]), 1, "reject", job_id, 0.0))
+        elif not schedule.occupations and not math.isnan(schedule.start_s[job]):
+            events.append((float(schedule.start_s[job]), 3, "start", job_id, float(schedule.num_gpus[job])))
+        if not math.isnan(ends[job]):
+            events.append((float(ends[job]), 2, "finish", job_id, 0.0))
+    for held in schedule.occupations:
+        job_id = schedule.job_ids[held.job]
+        events.append((held.start_s, 3, "start", job_id, held.num_gpus))
+        if held.end_s != ends[held.job]:
+            events.append((held.end_s, 2, "stop", job_id, held.num_gpus))
+    events.sort()
+    return {
+        "time_s": [event[0] for event in events],
+        "event": [event[2] for event in events],
+        "job_id": [event[3] for event in events],
+        "num_gpus": [event[4] for event in events],
+    }

@@ -1,0 +1,635 @@
+"""Turns tasks and tensor lifetimes into the peak memory of a rank, what it is made of and when it happens."""
+
+import functools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.memo import Remember, compute
+from traincast.spec import ROLES, Collective, MemoryProfile, Op, Repeat, Stage, Task, Tensor, segments
+
+RESIDENT: tuple[str, ...] = ("parameter", "optimizer_state", "input", "buffer")
+
+WIDE_GRADIENT = ".main_grad"
+"""How gradients are named that are kept in a wider format than the one they are computed in."""
+
+Place = tuple[int, int]
+"""(segment, position in it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One birth of a tensor: once per repetition of the segment it happens in."""
+
+    tensor: int
+    born: Place
+    dies: Place
+    carried_to: Place | None = None
+    """Set where the next repetition uses it: the place where that one lets go of it."""
+    surplus: Place | None = None
+    """Set where each repetition's input is kept for the backward pass, that of the first from outside included: the place
+    where the result of the last one goes, which no backward repetition takes."""
+
+
+@dataclass(slots=True)
+class _Events:
+    """Bytes that appear and vanish at each place, per repetition of its segment."""
+
+    born: defaultdict[Place, float] = field(default_factory=lambda: defaultdict(float))
+    freed: defaultdict[Place, float] = field(default_factory=lambda: defaultdict(float))
+    enter: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """Held at the start of each repetition of a segment: what the one before it left."""
+    leave: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """Change once a segment is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overheads:
+    """What real runs hold beyond live tensors: few constants, fitted by `benchmarks/memory.py fit` with the priors as start.
+
+    A gathered input of a split product is dropped after use, but its memory comes back only when the device has passed the
+    gather. A host that runs ahead of the device therefore holds gathers of several layers and passes: as many as it can
+    queue, which is a number of launches and not a share of the model.
+    """
+
+    cache: float = 0.028
+    """Share of the live bytes that the caching allocator holds on top: rounding and holes (see `allocator`)."""
+    workspace_bytes: float = 0.1e9
+    """Of the libraries inside the framework's allocator."""
+    whole_buffers: float = 3.4
+    """Whole activations beside a split product: its gathered input, its partial results, and the same of their gradients."""
+    queued_gathers: float = 48.5
+    """Gathers by which the host is ahead at most: about 1,024 launches can wait, and some 20 lie between two gathers."""
+    lone_pass: float = 0.93
+    """Share of its own gathers that a step of one pass holds: the step before has ended, so the host starts level."""
+    returned_passes: float = 2.0
+    """Of the passes in flight in a pipeline, how many have given their gathers back."""
+    lead_flop: float = 8.4e11
+    """FLOP between two gathers on one of eight ranks above which the device falls behind the host within one pass."""
+    lead_slope: float = 6.3
+    lead_ranks: float = 0.64
+    """How the FLOP grow with the ranks, as a power of two."""
+    wide_ranks: float = 24.0
+    """Ranks above which the gathers are so slow that the host waits with the device."""
+    wide_bytes: float = 1e8
+    """Without a pipeline only gathers above this size are, and only beside other replicas."""
+    reclaim: float = 0.95
+    """Share of the device at which half of what is held so is taken back: the allocator waits for it before it gives up."""
+    reclaim_slope: float = 12.2
+
+
+def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
+                  pipelined: bool = False, overheads: Overheads | None = None, spread: float = 0.0,
+                  with_curve: bool = False, bucket_copies: bool = False, replicated: bool = False) -> MemoryProfile:  # fmt: skip
+    """Allocate and free as the step does; of repeated layers only the first and last repetition can hold the peak.
+
+    `overhead_bytes` lie outside the framework's allocator (driver, communicators): no part of the peak, but of what must fit.
+    Without `overheads` the peak is that of the live tensors alone. `bucket_copies`: replicas copy their gradients, in the format
+    of the weights, into the buckets in which they are reduced.
+    """
+    accumulates = keeps_gradients(stage, micro_batches)
+    one = replay_pass(stage, accumulates=accumulates, every=with_curve)
+    return add_up(stage, one, capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes, pipelined=pipelined,
+                   overheads=overheads, spread=spread, bucket_copies=bucket_copies, lone_pass=micro_batches == 1,
+                   replicated=replicated)  # fmt: skip
+
+
+def replay_stages(stages: Sequence[Stage], *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
+                  overheads: Overheads | None = None, spread: float = 0.0, bucket_copies: bool = False,
+                  replicated: bool = False, remember: Remember = compute) -> list[MemoryProfile]:  # fmt: skip
+    """As `replay_memory` for each stage of a pipeline; equal tasks are replayed once."""
+    known: dict[tuple[int, bool], Pass] = {}
+    profiles = []
+    for stage in stages:
+        accumulates = keeps_gradients(stage, micro_batches)
+        key = id(stage.tasks), accumulates
+        if key not in known:
+            known[key] = remember(replay_tasks, stage.tasks, stage.repeats, stage.tensors, accumulates)
+        profiles.append(
+            add_up(stage, known[key], capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes,
+                    pipelined=len(stages) > 1, overheads=overheads, spread=spread, bucket_copies=bucket_copies,
+                    lone_pass=micro_batches == 1, replicated=replicated)
+        )  # fmt: skip
+    return profiles
+
+
+def keeps_gradients(stage: Stage, micro_batches: int) -> bool:
+    """Gradients that are added up live through the whole step; so do those kept in a wider format than their weights'."""
+    if micro_batches > 1 or stage.num_in_flight > 1:
+        return True
+    return any(tensor.role == "gradient" and tensor.name.endswith(WIDE_GRADIENT) for tensor in stage.tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass of one micro-batch through a stage."""
+
+    resident: dict[str, float]
+    live_bytes: float
+    """At the peak, without other passes in flight."""
+    peak_at: str
+    gradient_bytes: float
+    stash_bytes: float
+    trained_bytes: float
+    """All gradients together, at the peak or not: those of frozen weights are never made."""
+    unit_bytes: float
+    largest_gradient_bytes: float
+    """Of gradients that are added to others: one as large as a table of tokens finds no hole and takes new memory."""
+    gathers: "Gathers"
+    has_master: bool
+    """The update keeps weights in a wider format than the passes use."""
+    curve: tuple[tuple[str, float], ...]
+
+    @property
+    def bucket_bytes(self) -> float:
+        """Of a copy of the gradients in the format of the weights, where one of them is not the wider."""
+        return min(self.resident["parameter"], self.resident.get("gradient", self.trained_bytes))
+
+
+def find_lives(stage: Stage, *, accumulates: bool) -> list[Life]:
+    """When each tensor is born and dies."""
+    return list(_course_of(stage, accumulates=accumulates).lives)
+
+
+def replay_tasks(
+    tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], tensors: tuple[Tensor, ...], accumulates: bool
+) -> Pass:
+    """One micro-batch through a stage's tasks, whatever its place in a pipeline."""
+    return replay_pass(Stage(tasks=tasks, repeats=repeats, tensors=tensors), accumulates=accumulates)
+
+
+def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False) -> Pass:
+    """One micro-batch through a stage; `accumulates`: gradients stay from pass to pass."""
+    parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
+    steady = (*RESIDENT, "gradient") if accumulates else RESIDENT
+    course = _course_of(stage, accumulates=accumulates)
+    sizes = np.array([tensor.num_bytes for tensor in stage.tensors], dtype=np.float64)
+    copies = np.array([tensor.copies for tensor in stage.tensors], dtype=np.float64)
+    by_role = dict(zip(ROLES, np.bincount(course.roles, sizes * copies, len(ROLES)).tolist(), strict=True))
+    resident = {role: by_role[role] for role in steady}
+    base = sum(resident.values())
+    live_bytes, peak_at = course.find_peak(sizes, base)
+    return Pass(
+        resident=resident,
+        live_bytes=live_bytes,
+        peak_at=_describe(stage, parts, peak_at),
+        gradient_bytes=resident.get("gradient", _live_gradients(stage, parts, course.lives, peak_at)),
+        stash_bytes=_stash_bytes(stage, parts, course, sizes),
+        trained_bytes=by_role["gradient"],
+        unit_bytes=_unit_bytes(stage, parts),
+        largest_gradient_bytes=_largest_gradient_bytes(stage),
+        gathers=Gathers.of(stage),
+        has_master=any(isinstance(task, Op) and bool(task.attrs.get("master")) for task in stage.tasks),
+        curve=_curve(stage, parts, course.lives, base) if every else (),
+    )
+
+
+def _curve(stage: Stage, parts: Sequence[Repeat], lives: Sequence[Life], base: float) -> tuple[tuple[str, float], ...]:
+    levels = _sweep(parts, _collect(stage, parts, lives), base)
+    return tuple((stage.tasks[parts[at[0]].start + at[1]].name, level) for level, at in levels)
+
+
+def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: float, pipelined: bool,
+           overheads: Overheads | None, spread: float, bucket_copies: bool = False, lone_pass: bool = False,
+           replicated: bool = False) -> MemoryProfile:  # fmt: skip
+    """Other passes in flight keep their stash; then comes what real runs hold besides.
+
+    `lone_pass`: the step is one pass; `replicated`: other ranks train the same weights.
+    """
+    others = one.stash_bytes * (stage.num_in_flight - 1)
+    own = {**one.resident, "gradient": one.gradient_bytes}
+    by_role = {
+        **own,
+        "activation": one.live_bytes - sum(own.values()) + others,
+        "gathered weights": one.unit_bytes,
+        "gradient buckets": one.bucket_bytes if bucket_copies else 0.0,
+    }
+    if one.unit_bytes and one.has_master:
+        # FSDP shards the wide weights alone: those of the passes exist while they are gathered.
+        by_role["parameter"] = 0.0
+    if overheads is not None:
+        gathers = replace(
+            one.gathers,
+            num_gathers=one.gathers.num_gathers / one.gathers.num_passes * stage.num_in_flight,
+            num_passes=stage.num_in_flight,
+        )
+        by_role["largest gradient"] = one.largest_gradient_bytes
+        by_role["whole activations"] = overheads.whole_buffers * gathers.largest_bytes
+        wanted = gathers.mean_bytes * gathers.num_held(
+            overheads, pipelined=pipelined, lone_pass=lone_pass, replicated=replicated
+        )
+        pressure = (sum(by_role.values()) + wanted) / (overheads.reclaim * capacity_bytes)
+        by_role["gathered inputs"] = wanted / (1 + pressure**overheads.reclaim_slope)
+        # Runs that live on what is taken back are the ones that fail: all that is asked for must fit. But what a wide axis
+        # holds comes back in time, beside replicas or not.
+        kept = gathers.mean_bytes * gathers.num_held(
+            overheads, pipelined=pipelined, lone_pass=lone_pass, replicated=True
+        )
+        overhead_bytes += max(0.0, kept - by_role["gathered inputs"])
+        by_role["allocator"] = overheads.cache * sum(by_role.values())
+        by_role["workspace"] = overheads.workspace_bytes
+    return MemoryProfile(
+        peak_bytes=sum(by_role.values()),
+        by_role={role: amount for role, amount in by_role.items() if amount > 0},
+        peak_at=one.peak_at,
+        capacity_bytes=capacity_bytes,
+        outside_bytes=overhead_bytes,
+        spread=spread,
+        curve=tuple((name, level + others) for name, level in one.curve),
+    )
+
+
+BACKWARD_GATHERS = 2
+"""For each gather of the forward pass: of its input again, and of the gradient of the product it fed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathers:
+    """The gathered inputs of split products in all passes in flight."""
+
+    num_gathers: float
+    mean_bytes: float
+    largest_bytes: float
+    num_ranks: int
+    num_passes: int
+    flop_between: float
+
+    @classmethod
+    def of(cls, stage: Stage) -> "Gathers":
+        amount, largest, number, ranks, flop = 0.0, 0.0, 0, 1, 0.0
+        for task, count in zip(stage.tasks, stage.counts(), strict=True):
+            if task.phase != "forward":
+                continue
+            if isinstance(task, Collective):
+                if task.axis == "tensor" and task.kind == "all_gather":
+                    amount += task.num_bytes * count
+                    largest = max(largest, task.num_bytes)
+                    number += count
+                    ranks = max(ranks, task.num_ranks)
+            elif task.kind == "matmul":
+                flop += (task.flop or 0.0) * count
+        return cls(
+            num_gathers=float(number * stage.num_in_flight),
+            mean_bytes=amount / number if number else 0.0,
+            largest_bytes=largest,
+            num_ranks=ranks,
+            num_passes=stage.num_in_flight,
+            flop_between=flop / number if number else 0.0,
+        )
+
+    def num_held(self, overheads: Overheads, *, pipelined: bool, lone_pass: bool, replicated: bool) -> float:
+        """Gathers that the host's lead is expected to keep from being used again."""
+        prompt = 1 / (1 + (self.num_ranks / overheads.wide_ranks) ** 8)
+        if pipelined:
+            return min(overheads.queued_gathers, self._share_held(overheads, prompt) * self.num_gathers)
+        # Whoever gathers again and again is as far ahead in the backward pass, and in the pass that follows.
+        behind = overheads.lone_pass if lone_pass else 2 * (1 + BACKWARD_GATHERS)
+        waits = replicated and self.largest_bytes > overheads.wide_bytes
+        return min(overheads.queued_gathers, behind * self.num_gathers) * (prompt if waits else 1.0)
+
+    def _share_held(self, overheads: Overheads, prompt: float) -> float:
+        """Of the gathers of a pipeline's passes: those of all passes but the last ones, and more where the device is slow."""
+        waiting = prompt * max(0.0, 1 - overheads.returned_passes / self.num_passes)
+        enough = overheads.lead_flop * (self.num_ranks / 8) ** overheads.lead_ranks
+        lead = 1 / (1 + (enough / self.flop_between) ** overheads.lead_slope) if self.flop_between else 0.0
+        return waiting + (1 - waiting) * lead
+
+
+def _unit_bytes(stage: Stage, parts: Sequence[Repeat]) -> float:
+    """Fully sharded weights: the two largest units that are whole at once (one runs, the next is being gathered), and the
+    gradients of the one that runs."""
+    units: list[float] = []
+    gradients = 0.0
+    for part in parts:
+        tasks = [task for task in stage.tasks[part.start : part.stop] if isinstance(task, Collective)]
+        gathered = sum(task.num_bytes for task in tasks if task.axis == "data" and task.kind == "all_gather"
+                       and task.phase != "optimizer" and not task.once)  # fmt: skip
+        if gathered:
+            units += [gathered] * min(part.count, 2)
+            reduced = sum(task.num_bytes for task in tasks if task.axis == "data" and task.kind == "reduce_scatter")
+            gradients = max(gradients, reduced)
+    return sum(sorted(units)[-2:]) + gradients
+
+
+def _largest_gradient_bytes(stage: Stage) -> float:
+    return max(
+        (
+            stage.tensors[tensor].num_bytes
+            for task in stage.tasks
+            if isinstance(task, Op) and task.name == "aten.add_" and task.phase == "backward"
+            if any(stage.tensors[tensor].role == "gradient" for tensor in task.writes)
+            for tensor in task.reads
+            if stage.tensors[tensor].role != "gradient"
+        ),
+        default=0.0,
+    )
+
+
+Uses = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+"""(tensors that it reads, tensors that it writes) of each task."""
+_NOTHING: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+_ROLE_PLACES = {role: place for place, role in enumerate(ROLES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """When tensors are born and die, whatever their sizes: batches and shards of one model have the same course."""
+
+    lives: tuple[Life, ...]
+    roles: NDArray[np.intp]
+    """Of each tensor, its place in ROLES."""
+    counts: NDArray[np.float64]
+    """How often each segment repeats."""
+    segment_of: NDArray[np.intp]
+    """Of each task."""
+    starts: NDArray[np.intp]
+    """The first task of each segment."""
+    born: tuple[NDArray[np.intp], NDArray[np.intp]]
+    """(task, tensor) of every birth."""
+    freed: tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]
+    """(task, tensor, how many of it) of every death inside a repetition."""
+    enter: tuple[NDArray[np.intp], NDArray[np.intp]]
+    """(segment, tensor) of what each repetition finds: what the one before it left."""
+    leave: tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]
+    """(segment, tensor, how many of it) of what changes once a segment is over."""
+
+    def find_peak(self, sizes: NDArray[np.float64], base: float) -> tuple[float, tuple[int, int, int]]:
+        """(bytes in use, (segment, position, repetition)) where most is: only the first and the last repetition of a segment
+        can hold the peak. Of equal places the last counts."""
+        num_tasks, num_segments = len(self.segment_of), len(self.counts)
+        if not num_tasks:
+            return base, (0, 0, 0)
+        born = np.bincount(self.born[0], sizes[self.born[1]], num_tasks)
+        freed = np.bincount(self.freed[0], sizes[self.freed[1]] * self.freed[2], num_tasks)
+        # Held beside what a segment began with: everything born up to a task, less what was freed before it.
+        held = np.cumsum(born) - np.cumsum(freed) + freed
+        at_start = held[self.starts] - born[self.starts]
+        delta = np.add.reduceat(born - freed, self.starts)
+        enter = np.bincount(self.enter[0], sizes[self.enter[1]], num_segments)
+        leave = np.bincount(self.leave[0], sizes[self.leave[1]] * self.leave[2], num_segments)
+        after = np.cumsum(self.counts * delta + leave)
+        begin = base + np.concatenate([[0.0], after[:-1]]) + enter - at_start
+        first = begin[self.segment_of] + held
+        last = first + ((self.counts - 1) * delta)[self.segment_of]
+        most = np.maximum(first, last)
+        peak = float(most.max())
+        task = int(np.flatnonzero(most == peak)[-1])
+        segment = int(self.segment_of[task])
+        repetition = int(self.counts[segment]) - 1 if last[task] == peak else 0
+        return peak, (segment, task - int(self.starts[segment]), repetition)
+
+
+def _course_of(stage: Stage, *, accumulates: bool) -> Course:
+    uses = tuple([(task.reads, task.writes) if isinstance(task, Op) else _NOTHING for task in stage.tasks])
+    return _lay_course(uses, tuple([tensor.role for tensor in stage.tensors]), stage.repeats, accumulates)
+
+
+@functools.lru_cache(maxsize=1024)
+def _lay_course(uses: Uses, roles: tuple[str, ...], repeats: tuple[Repeat, ...], accumulates: bool) -> Course:
+    """Everything that it depends on is in its arguments, and they are compared by value."""
+    parts = list(segments(repeats, num_tasks=len(uses)))
+    lives = _list_lives(uses, roles, _rank_counts(repeats), accumulates)
+    events = _list_events(parts, lives)
+
+    def column(name: str, place: int, kind: type) -> NDArray[np.generic]:
+        return np.array([event[place] for event in events[name]], dtype=kind)
+
+    def places(name: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        return column(name, 0, np.intp), column(name, 1, np.intp)  # type: ignore[return-value]
+
+    starts = np.array([part.start for part in parts], dtype=np.intp)
+    return Course(
+        lives=lives,
+        roles=np.array([_ROLE_PLACES[role] for role in roles], dtype=np.intp),
+        counts=np.array([part.count for part in parts], dtype=np.float64),
+        segment_of=np.repeat(np.arange(len(parts)), [part.stop - part.start for part in parts]).astype(np.intp),
+        starts=starts,
+        born=places("born"),
+        freed=(*places("freed"), column("freed", 2, np.float64)),  # type: ignore[arg-type]
+        enter=places("enter"),
+        leave=(*places("leave"), column("leave", 2, np.float64)),  # type: ignore[arg-type]
+    )
+
+
+def _rank_counts(repeats: tuple[Repeat, ...]) -> tuple[Repeat, ...]:
+    """The same ranges with small numbers of repetitions: lives depend on which are above one and which are equal, no more."""
+    ranks = {count: place for place, count in enumerate(sorted({repeat.count for repeat in repeats} - {1}), 2)}
+    return tuple([Repeat(start=one.start, stop=one.stop, count=ranks.get(one.count, 1)) for one in repeats])
+
+
+@functools.lru_cache(maxsize=1024)
+def _list_lives(uses: Uses, roles: tuple[str, ...], repeats: tuple[Repeat, ...], accumulates: bool) -> tuple[Life, ...]:
+    parts = list(segments(repeats, num_tasks=len(uses)))
+    return tuple(_find_lives(uses, roles, parts, skip=(*RESIDENT, "gradient") if accumulates else RESIDENT))
+
+
+def _list_events(parts: Sequence[Repeat], lives: Sequence[Life]) -> dict[str, list[tuple[int, int, float]]]:
+    """(where, which tensor, how many of it): `born` and `freed` at tasks, `enter` and `leave` of segments."""
+    events: dict[str, list[tuple[int, int, float]]] = {"born": [], "freed": [], "enter": [], "leave": []}
+
+    def task(place: Place) -> int:
+        return parts[place[0]].start + place[1]
+
+    for life in lives:
+        number = life.born[0]
+        copies = parts[number].count
+        events["born"].append((task(life.born), life.tensor, 1.0))
+        if life.surplus is not None:
+            events["freed"].append((task(life.surplus), life.tensor, 1.0))
+        if life.carried_to is not None:
+            events["freed"].append((task(life.carried_to), life.tensor, 1.0))
+            events["enter"].append((number, life.tensor, 1.0))
+            if life.dies[0] == number:
+                continue
+            events["leave"].append((number, life.tensor, 1.0))
+            copies = 1
+        if life.dies[0] >= len(parts):
+            continue
+        if parts[life.dies[0]].count == copies:
+            events["freed"].append((task(life.dies), life.tensor, 1.0))
+        elif parts[life.dies[0]].count == 1:
+            events["freed"].append((task(life.dies), life.tensor, float(copies)))
+        else:
+            events["leave"].append((life.dies[0], life.tensor, -float(copies)))
+    return events
+
+
+def _find_lives(tasks: Uses, roles: Sequence[str], parts: Sequence[Repeat], *, skip: Sequence[str]) -> Iterator[Life]:
+    reads: dict[int, list[Place]] = {}
+    writes: dict[int, list[Place]] = {}
+    for number, part in enumerate(parts):
+        for position, (read, written_here) in enumerate(tasks[part.start : part.stop]):
+            for tensor in read:
+                reads.setdefault(tensor, []).append((number, position))
+            for tensor in written_here:
+                writes.setdefault(tensor, []).append((number, position))
+    end = (len(parts), 0)
+    for tensor, written in writes.items():
+        role = roles[tensor]
+        if role in skip:
+            continue
+        if role == "gradient":
+            yield Life(tensor, written[0], end)
+            continue
+        used = sorted(reads.get(tensor, []))
+        births = list(_births(parts, written, used))
+        taken = [_taking_range(parts, born, _uses(births, i, used, written, end)) for i, (born, _) in enumerate(births)]
+        for number, (born, let_go) in enumerate(births):
+            after = births[number + 1] if number + 1 < len(births) else None
+            is_input = after is not None and after[1] is not None
+            if is_input and taken[number + 1] is not None:
+                # The range that follows keeps it with its own, and its backward range takes them all.
+                yield Life(tensor, born, end)
+                continue
+            uses = _uses(births, number, used, written, end)
+            backward = taken[number]
+            if backward is not None:
+                last = max(place for place in uses if place[0] == backward)
+                surplus = _surplus(parts, born, backward, uses) if let_go is not None and number > 0 else None
+                yield Life(tensor, born, last, None, surplus)
+                continue
+            if after is not None and is_input:
+                # The next writer uses this value in its first repetition, and counts it from its start on.
+                before = after[0][0] - 1
+                uses = [place for place in uses if place[0] < after[0][0]]
+                uses.append((before, parts[before].stop - parts[before].start - 1))
+            yield Life(tensor, born, max(uses, default=born), let_go)
+
+
+def _uses(
+    births: Sequence[tuple[Place, Place | None]],
+    number: int,
+    used: Sequence[Place],
+    written: Sequence[Place],
+    end: Place,
+) -> list[Place]:
+    """Where the value of one birth is read or changed, up to the next birth."""
+    born, let_go = births[number]
+    limit = births[number + 1][0] if number + 1 < len(births) else end
+    return [place for place in (*used, *written) if born <= place < limit and (place != let_go or place == born)]
+
+
+def _taking_range(parts: Sequence[Repeat], born: Place, uses: Sequence[Place]) -> int | None:
+    """The last range that repeats as often as that of the birth: every repetition keeps its own for it."""
+    count = parts[born[0]].count
+    later = [place[0] for place in uses if place[0] > born[0] and parts[place[0]].count == count]
+    if count == 1:
+        return None
+    return max(later, default=None)
+
+
+def _surplus(parts: Sequence[Repeat], born: Place, backward: int, uses: Sequence[Place]) -> Place:
+    """With the input from outside there is one more than the backward range takes: a read outside takes it, after that range
+    the input of the first repetition, before it the result of the last."""
+    outside = [place for place in uses if place[0] > born[0] and parts[place[0]].count == 1]
+    after = [place for place in outside if place[0] > backward]
+    before = [place for place in outside if place[0] < backward]
+    return max(after or before, default=(born[0] + 1, 0))
+
+
+def _births(
+    parts: Sequence[Repeat], written: Sequence[Place], used: Sequence[Place]
+) -> Iterator[tuple[Place, Place | None]]:
+    """The places where a tensor gets fresh memory, with the place where a repetition lets go of the one before it.
+
+    A write after a read of the same memory is in place and no birth, unless the segment repeats: then the read was of what
+    the repetition before had written. Memory that a backward range takes one by one is fresh in every repetition.
+    """
+    seen: set[int] = set()
+    for place in sorted(written):
+        number = place[0]
+        if number in seen:
+            continue
+        count = parts[number].count
+        kept = count > 1 and any(use[0] > number and parts[use[0]].count == count for use in used)
+        in_place = place in used and not kept
+        earlier = [use for use in used if use[0] == number and (use < place or (kept and use == place))]
+        if not seen or (not in_place and (not earlier or count > 1)):
+            seen.add(number)
+            yield place, max(earlier) if earlier and count > 1 and not in_place else None
+
+
+def _stash_bytes(stage: Stage, parts: Sequence[Repeat], course: Course, sizes: NDArray[np.float64]) -> float:
+    """What one micro-batch leaves from its forward pass for its backward."""
+    first = next((number for number, part in enumerate(parts) if _phase(stage, part) != "forward"), len(parts))
+    return sum(
+        float(sizes[life.tensor]) * parts[life.born[0]].count
+        for life in course.lives
+        if life.born[0] < first <= life.dies[0] and stage.tensors[life.tensor].role != "gradient"
+    )
+
+
+def _phase(stage: Stage, part: Repeat) -> str:
+    return next((task.phase for task in stage.tasks[part.start : part.stop] if isinstance(task, Op)), "forward")
+
+
+def _collect(stage: Stage, parts: Sequence[Repeat], lives: Sequence[Life]) -> _Events:
+    events = _Events()
+
+    for life in lives:
+        size = stage.tensors[life.tensor].num_bytes
+        number = life.born[0]
+        copies = parts[number].count
+        events.born[life.born] += size
+        if life.surplus is not None:
+            events.freed[life.surplus] += size
+        if life.carried_to is not None:
+            events.freed[life.carried_to] += size
+            events.enter[number] += size
+            if life.dies[0] != number:
+                events.leave[number] += size
+                copies = 1
+            else:
+                continue
+        if life.dies[0] >= len(parts):
+            continue
+        if parts[life.dies[0]].count == copies:
+            events.freed[life.dies] += size
+        elif parts[life.dies[0]].count == 1:
+            events.freed[life.dies] += size * copies
+        else:
+            events.leave[life.dies[0]] -= size * copies
+    return events
+
+
+def _sweep(parts: Sequence[Repeat], events: _Events, base: float) -> list[tuple[float, tuple[int, int, int]]]:
+    """(bytes in use, (segment, position, repetition)) while each task runs."""
+    live = base
+    levels: list[tuple[float, tuple[int, int, int]]] = []
+    for number, part in enumerate(parts):
+        length = part.stop - part.start
+        born = [events.born.get((number, position), 0.0) for position in range(length)]
+        freed = [events.freed.get((number, position), 0.0) for position in range(length)]
+        delta = sum(born) - sum(freed)
+        for repetition in range(part.count):
+            level = live + events.enter.get(number, 0.0) + repetition * delta
+            for position in range(length):
+                level += born[position]
+                levels.append((level, (number, position, repetition)))
+                level -= freed[position]
+        live += part.count * delta + events.leave.get(number, 0.0)
+    return levels
+
+
+def _live_gradients(stage: Stage, parts: Sequence[Repeat], lives: Sequence[Life], peak: tuple[int, int, int]) -> float:
+    total = 0.0
+    for life in lives:
+        if stage.tensors[life.tensor].role != "gradient":
+            continue
+        number, position = life.born
+        if number < peak[0]:
+            total += stage.tensors[life.tensor].num_bytes * parts[number].count
+        elif number == peak[0]:
+            total += stage.tensors[life.tensor].num_bytes * (peak[2] + (1 if position <= peak[1] else 0))
+    return total
+
+
+def _describe(stage: Stage, parts: Sequence[Repeat], peak: tuple[int, int, int]) -> str:
+    if not stage.tasks:
+        return "an empty stage"
+    task = stage.tasks[parts[peak[0]].start + peak[1]]
+    where = f" in {task.layer}" if task.layer else ""
+    return f"{task.phase}, {task.name}{where}"

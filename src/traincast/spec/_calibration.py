@@ -1,0 +1,199 @@
+"""What measuring and measured runs taught: rates of one machine, constants and corrections of stacks, how far they reach."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from traincast.errors import InvalidInput
+from traincast.spec._hardware import Cluster
+from traincast.spec._job import Job
+from traincast.spec._measurement import MachineRates
+from traincast.spec._parallel import Parallelism
+
+Scale = tuple[int, int]
+"""Devices and nodes."""
+
+NOVELTIES = ("device", "size", "model", "scale", "device scale", "model scale")
+"""What can be new about a question beside the runs that were learnt from, the strangest first: the device, a larger model, the
+model, more devices or nodes than any run, than any run of its device, than any run of its model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLabels:
+    """What says how alike two runs are."""
+
+    model: str
+    family: str
+    """Equal for networks of the same kinds of layers, whatever their sizes."""
+    mode: str
+    precision: str
+    device: str
+    stack: str
+    recompute: str = "none"
+    compiled: bool = False
+    num_parameters: float = 0.0
+    num_layers: int = 1
+    """How often the layers run that repeat most."""
+    pass_tokens: float = 1.0
+    """Tokens, or samples where there are none, of one pass of one replica."""
+    tensor: int = 1
+    pipeline: int = 1
+    micro_batches: int = 1
+    num_devices: int = 1
+    num_nodes: int = 1
+    network_bytes_per_s: float = 0.0
+    varying_inputs: bool = False
+    """Samples differ in size (pictures, recordings), so that ranks wait for each other."""
+
+    @property
+    def job(self) -> tuple[str, ...]:
+        """What is one job on one kind of device, at whatever batch and scale."""
+        return (
+            self.model, self.device, self.precision, self.mode, self.stack, self.recompute,
+            "compiled" if self.compiled else "eager",
+        )  # fmt: skip
+
+    @property
+    def scale(self) -> Scale:
+        return self.num_devices, self.num_nodes
+
+    @property
+    def is_profile(self) -> bool:
+        """Whether it ran on one device, so that nothing but its computation took time."""
+        return self.num_devices == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """A run that was measured: what was asked of which machine, and how long a step took."""
+
+    labels: RunLabels
+    job: Job
+    cluster: Cluster
+    parallelism: Parallelism
+    step_s: float
+    name: str = ""
+    memory_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.step_s > 0 and math.isfinite(self.step_s)):
+            raise InvalidInput(
+                f"run {self.name!r} has a measured step of {self.step_s} s; it must be finite and above 0"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackConstants:
+    """Constants of one stack, on one device or (None) on all that it was seen on."""
+
+    stack: str
+    device: str | None = None
+    constants: Mapping[str, float]
+    log_sigma: float
+    """Standard deviation of the log error of the steps they were fitted to."""
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRatio:
+    """One job measured on one device: log of measured over forecast time, by log2 of the tokens of a pass."""
+
+    job: tuple[str, ...]
+    octaves: tuple[float, ...]
+    log_ratios: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What of the learnt may be used for a question."""
+
+    profile: bool = False
+    """The ratio of measured to forecast time of the same job on one device."""
+    constants: bool = False
+    """The constants fitted to its stack."""
+    near: bool = False
+    """The errors of near runs (a Gaussian process)."""
+    log_sigma: float = 0.0
+    """Of the errors of runs that were left out in the same way and answered so; 0: there were none."""
+    stretch: float = 1.0
+    """How many times larger than expected the errors of such runs were after they were corrected by near runs."""
+    also: tuple["Choice", ...] = ()
+    """Choices that could not be told from this one: the geometric mean of all their answers is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The choice for questions of one stack with the same novelty."""
+
+    stack: str
+    novelties: tuple[str, ...] = ()
+    reach: Scale | None = None
+    """The largest known scale of the question's device or model, where only that is exceeded."""
+    choice: Choice
+    error_without: float | None = None
+    """Mean absolute log error on runs left out in the same way, answered without any run; None: it could not be tried."""
+    error_with: float | None = None
+    """The same, answered by this choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What the runs of one stack hold."""
+
+    stack: str
+    models: Mapping[str, Scale]
+    """The largest scale of each."""
+    devices: Mapping[str, Scale]
+    families: Mapping[str, float]
+    """The parameters of the largest model of each."""
+    num_runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredForecast:
+    """A measured run with the forecast made for it."""
+
+    labels: RunLabels
+    shares: tuple[float, float, float, float, float]
+    """Of the forecast step: compute, memory, communication, host, bubble."""
+    forecast_s: float
+    measured_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedStacks:
+    """Constants, the profiles beside them, and what the two would have said about every run."""
+
+    constants: tuple[StackConstants, ...] = ()
+    ratios: tuple[ProfileRatio, ...] = ()
+    forecasts: tuple[MeasuredForecast, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCorrections:
+    """What measured runs taught, and for which questions each part may be used."""
+
+    shipped: LearnedStacks = field(default_factory=LearnedStacks)
+    """With the constants that ship."""
+    fitted: LearnedStacks = field(default_factory=LearnedStacks)
+    """With constants fitted to the runs."""
+    scopes: tuple[Scope, ...] = ()
+    selections: tuple[Selection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Everything that was learnt beyond what ships. Every command takes one by name or file."""
+
+    name: str
+    machine: MachineRates | None = None
+    """Rates of one machine, by `traincast calibrate`."""
+    runs: RunCorrections | None = None
+    """Corrections from measured runs, by `traincast learn`."""
+    sources: tuple[str, ...] = ()
+    """What it was learnt from: files and stores."""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.machine is None and self.runs is None:
+            raise InvalidInput(f"calibration {self.name!r} holds neither rates of a machine nor corrections from runs")

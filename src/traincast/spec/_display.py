@@ -1,0 +1,16 @@
+"""How a noun shows itself in a notebook: a presenter above this room is loaded by name, and only when a notebook asks."""
+
+import importlib
+
+PRESENTER = "traincast.report._notebook"
+"""A name and no import: the nouns depend on nothing that formats for eyes."""
+
+
+def show_html(noun: object) -> str | None:
+    """HTML of a noun; None, which a notebook takes as "show the text", where no presenter is installed or knows it."""
+    try:
+        presenter = importlib.import_module(PRESENTER)
+    except ImportError:
+        return None
+    shown: str | None = presenter.present(noun)
+    return shown

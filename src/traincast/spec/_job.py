@@ -1,0 +1,64 @@
+"""A job: a step, how often it runs, and what happens around it."""
+
+import math
+from dataclasses import dataclass, field
+
+from traincast.errors import InvalidInput
+from traincast.spec._asked import asked, hidden
+from traincast.spec._graph import Graph
+from traincast.spec._stack import Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is to be trained and for how long. `steps` or `samples`, not both; neither: one epoch, or one step."""
+
+    graph: Graph
+    steps: int | None = asked(None, "Optimizer steps of the job.", unit="count")
+    samples: float | None = asked(None, "Samples of the job, instead of steps.", unit="count")
+    samples_spread: float = hidden(0.0)
+    """One standard deviation of the log of `samples`, where they are what a target is expected to take and not a decision."""
+    epoch_samples: float | None = asked(None, "Samples of one pass over the training set.", unit="count")
+    """Samples in one pass over the training set."""
+    loading_samples_per_s: float | None = asked(
+        None, "Samples per second that one node's input pipeline delivers.", "--loading"
+    )
+    """What the input pipeline of one node delivers; None: it keeps up."""
+    evaluation_every_steps: int | None = asked(None, "Steps between two evaluations.", unit="count")
+    evaluation_samples: float = asked(0.0, "Samples of one evaluation.", unit="count")
+    checkpoint_every_steps: int | None = asked(None, "Steps between two checkpoints.", unit="count")
+    checkpoint_bytes_per_s: float = asked(
+        1e9, "Bytes per second that the store of checkpoints takes: 1GB.", unit="bytes"
+    )
+    """Write rate of the store that checkpoints go to."""
+    startup_s: float = asked(60.0, "Time before the first step: 5min.", "--startup", unit="seconds")
+    device_mtbf_s: float = asked(1.8e8, "Mean time between failures of one device: 2000d.", "--mtbf", unit="seconds")
+    """Mean time between failures that stop the job, of one device with its share of node and network: 419 unexpected stops of
+    16,384 devices in 54 days (Llama Team 2024, table 5)."""
+    stack: Stack = field(
+        default_factory=Stack,
+        metadata={
+            "help": "Software that runs it, see `traincast catalog stacks`, or a document of your own (TOML); default: pytorch.",
+            "flags": ("--stack",),
+        },
+    )
+    """The software that runs it; its host times and habits differ (see `traincast catalog stacks`)."""
+    compile_s: float | None = asked(None, "Time that compilation takes before the first step.", unit="seconds")
+    """Before the first step of a compiled job; None: a rough figure for each distinct op of the graph."""
+    compiled: bool = asked(False, "torch.compile.")
+    """torch.compile: pointwise chains run inside their producers."""
+    cuda_graphs: bool = asked(False, "The host replays whole steps.")
+    """The host replays the whole step at once and no longer limits it."""
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.samples is not None:
+            raise InvalidInput(f"steps = {self.steps} and samples = {self.samples}; give one of them")
+        for name in ("steps", "samples", "epoch_samples", "loading_samples_per_s", "evaluation_every_steps",
+                     "checkpoint_every_steps", "checkpoint_bytes_per_s", "device_mtbf_s"):  # fmt: skip
+            amount = getattr(self, name)
+            if amount is not None and not (amount > 0 and math.isfinite(amount)):
+                raise InvalidInput(f"{name} = {amount}; it must be a finite number above 0")
+        for name in ("evaluation_samples", "startup_s", "samples_spread", "compile_s"):
+            amount = getattr(self, name)
+            if amount is not None and not (amount >= 0 and math.isfinite(amount)):
+                raise InvalidInput(f"{name} = {amount}; it must be a finite number of at least 0")

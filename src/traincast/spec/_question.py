@@ -1,0 +1,150 @@
+"""A question: what a person can ask, whichever way; what is not said stays unsaid until `resolve` fills it in."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from traincast.spec._asked import Asked, asked, list_asked
+from traincast.spec._job import Job
+from traincast.spec._parallel import Parallelism
+
+_OPTIMIZERS = ("adamw", "adam", "sgd", "momentum", "none ...")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadOptions:
+    """What is trained and how a step of it is run. None: as published, or as the stack does it."""
+
+    batch: int | None = asked(
+        None, "Samples of one pass of one replica.", "--batch", "-b", "--micro-batch", unit="count"
+    )
+    seq: int | None = asked(None, "Sequence length in tokens.", unit="count")
+    precision: str | None = asked(
+        None, "bf16: bf16 with fp32 master weights and optimizer state; bf16-pure: all in bf16; also fp32, tf32, fp16, "
+        "fp16-amp, bf16-amp, fp8, fp4.",
+    )  # fmt: skip
+    mode: str | None = asked(None, "training_step, forward_backward or inference.")
+    optimizer: str | None = asked(None, "What updates the weights:", words=_OPTIMIZERS)
+    attention: str | None = asked(None, "How attention runs: eager or flash.")
+    adapter_rank: int | None = asked(
+        None, "Train low-rank adapters (LoRA) of this rank, the model frozen.", "--adapter-rank", "--lora-rank"
+    )
+    adapter_targets: str | None = asked(
+        None, "Layers with adapters: all, attention, or names such as query,value; default: as the stack does it.",
+        "--adapter-targets", "--lora-targets",
+    )  # fmt: skip
+    frozen_dtype: str | None = asked(None, "Store frozen weights in fp4 (QLoRA) or int8.")
+    dropout: float | None = asked(None, "Dropout rate instead of the published one.")
+    input_size: int | None = asked(None, "Height and width of an image in pixels.")
+    num_classes: int | None = asked(None, "Classes that a classifier tells apart.")
+    arch: str | None = asked(None, "Architecture of a transformer given by its sizes: llama, gpt, bert, mixtral ...")
+    params: float | None = asked(None, "Parameters of a transformer whose shape is not known: 7B.", unit="count")
+    n_layers: int | None = asked(None, "Layers.", "--layers")
+    hidden: int | None = asked(None, "Width of a layer.")
+    heads: int | None = asked(None, "Attention heads.")
+    kv_heads: int | None = asked(None, "Heads of keys and values.")
+    head_dim: int | None = asked(None, "Width of a head.")
+    ffn: int | None = asked(None, "Width of the MLP.")
+    gated: bool | None = asked(None, "The MLP is gated (SwiGLU).")
+    tied: bool | None = asked(None, "Input and output embedding are one.")
+    vocab: int | None = asked(None, "Words of the vocabulary.", unit="count")
+    experts: int | None = asked(None, "Experts of a mixture.")
+    experts_per_token: int | None = asked(None, "Experts that one token goes to.")
+    moe_ffn: int | None = asked(None, "Width of one expert.")
+    loss: bool | None = asked(None, "The loss is part of the step.", panel="Kernels")
+    fused: bool | None = asked(None, "Norms, bias and activation, softmax and rotary run fused.", panel="Kernels")
+    fused_softmax: bool | None = asked(None, "Where kernels are fused, the masked softmax too.", panel="Kernels")
+    fused_gate: bool | None = asked(None, "A gated MLP runs activation and product as one kernel.", panel="Kernels")
+    fused_loss: bool | None = asked(None, "The loss of a language model is one kernel.", panel="Kernels")
+    fused_sums: bool | None = asked(None, "The product that makes a gradient also adds it up.", panel="Kernels")
+    implementation: str | None = asked(
+        None, "Of the optimizer: foreach, fused or loop.", "--optimizer-implementation", panel="Kernels"
+    )
+    channels_last: bool | None = asked(None, "Images are stored with channels last.", panel="Kernels")
+    master_weights: bool | None = asked(None, "An fp32 copy of half-precision weights is kept.", panel="Kernels")
+    gradient_dtype: str | None = asked(None, "What gradients are kept in: fp32, fp16 or bf16.", panel="Kernels")
+
+    def given(self) -> dict[str, Any]:
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def has_shape(self) -> bool:
+        """Whether sizes of a transformer are given instead of leaving them to its name."""
+        return any(getattr(self, name) is not None for name in ("arch", "params", "n_layers", "hidden"))
+
+
+SHAPE = ("arch", "n_layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "tied", "vocab", "experts",
+         "experts_per_token", "moe_ffn")  # fmt: skip
+"""The sizes of a transformer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """One group of equal nodes. None: as in the node that the device is most often found in."""
+
+    device: str | None = asked(None, "Accelerator, see `traincast catalog`.", "--device", "-d")
+    node: str | None = asked(None, "A known machine instead of a device, such as aws-p4d.24xlarge.", "--machine")
+    nodes: int | None = asked(None, "Number of nodes.")
+    devices_per_node: int | None = asked(None, "Devices in each node.", "--devices-per-node", "-g")
+    placement: str | None = asked(None, "Devices in use on each node where they differ: 4,3.")
+    intra: str | None = asked(None, "Link inside a node: a catalogue name or 300GB/s.")
+    inter: str | None = asked(None, "Network of a node: a catalogue name or 100Gb/s.")
+    device_memory: float | None = asked(
+        None, "Memory of one device, where it differs from the catalogue's: 80GB.", unit="bytes"
+    )
+    speed: float | None = asked(None, "Share of its nominal speed that each node reaches, such as 0.25 of a CPU core.")
+    price_per_device: float | None = asked(None, "USD for one device and hour.", "--price")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """What a plan may say beside the fields of Parallelism."""
+
+    reshard: bool | None = asked(
+        None, "With ZeRO 3 and a pipeline: gather weights again for every pass instead of keeping them."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What a job may say beside the fields of Job."""
+
+    global_batch: int | None = asked(
+        None, "Samples of one optimizer step; with --batch it says the number of micro-batches.", unit="count"
+    )
+    epochs: float | None = asked(None, "Epochs of the job; needs --epoch-samples.")
+    tokens: float | None = asked(None, "Tokens of the job, instead of steps or samples: 15T.", unit="count")
+    stack_defaults: bool | None = asked(
+        None, "Take over what the stack decides by itself; --no-stack-defaults leaves it out."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Everything that may be asked, as flags, a job file, a request body or a row; what is not said is not there."""
+
+    source: str
+    """A catalogue workload, a model file, a saved graph, a job file; with a shape only its title."""
+    workload: WorkloadOptions = WorkloadOptions()
+    cluster: Mapping[str, Any] = field(default_factory=dict)
+    """As `catalog.cluster_from` reads it: a machine or a device, nodes, links, prices, or groups of them."""
+    parallelism: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of Parallelism and PlanOptions; without `data` every device that the others leave holds a replica."""
+    job: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of Job without its graph, and of JobOptions; `stack` is a name."""
+
+
+WORKLOAD_FIELDS = list_asked(WorkloadOptions, section="workload", panel="Model")
+CLUSTER_FIELDS = list_asked(ClusterOptions, section="cluster", panel="Cluster")
+PLAN_FIELDS = (
+    *list_asked(Parallelism, section="parallelism", panel="Plan"),
+    *list_asked(PlanOptions, section="parallelism", panel="Plan"),
+)
+JOB_FIELDS = (
+    *list_asked(Job, section="job", panel="Job", without=("graph",)),
+    *list_asked(JobOptions, section="job", panel="Job"),
+)
+QUESTION_FIELDS: tuple[Asked, ...] = (*WORKLOAD_FIELDS, *CLUSTER_FIELDS, *PLAN_FIELDS, *JOB_FIELDS)
+"""Everything that a question may say: options, bodies, job files, table columns and the planner's changes come from it."""

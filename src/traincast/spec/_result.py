@@ -1,0 +1,222 @@
+"""The answer and its explanation: estimates with intervals, a timeline, a memory profile, a forecast."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from traincast.errors import InvalidInput
+from traincast.spec._display import show_html
+from traincast.spec._program import Collective
+from traincast.spec._resources import ResourceProfile
+
+GROUNDS = ("measured", "transfer", "bound")
+"""What an estimate rests on: measured on this device, carried over from others, or only the physical bound."""
+
+COVERAGE = 0.9
+"""Every interval is meant to hold the truth this often."""
+_STUDENT_90 = 2.92
+"""Scales on each side of the middle of Student's t with two degrees of freedom that hold 90% of it."""
+FIT_CONFIDENCE = 0.75
+"""A run that fails for lack of memory is taken to cost as much as three that were not tried: said to fit from 3 to 1 on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A predicted duration with its 90% interval; never a bare number."""
+
+    seconds: float
+    low_s: float
+    high_s: float
+    host_s: float = 0.0
+    """Time the host needs to issue it; a device that is faster waits."""
+    limit: str = "compute"
+    """What bounds it: compute, memory, communication or host."""
+    ground: str = "bound"
+    slowdown: float = 0.0
+    """How much longer kernels take that run beside it, as a share of their time: a collective takes cores and memory."""
+    link: str = ""
+    """What a collective keeps busy, such as 'intra' or 'inter': two that need the same at once have half of it each."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.low_s <= self.seconds <= self.high_s and math.isfinite(self.high_s)):
+            raise InvalidInput(
+                f"estimate {self.seconds} s with the interval {self.low_s} .. {self.high_s} s is not ordered"
+            )
+
+    def scaled(self, factor: float) -> "Estimate":
+        return Estimate(
+            seconds=self.seconds * factor,
+            low_s=self.low_s * factor,
+            high_s=self.high_s * factor,
+            host_s=self.host_s * factor,
+            limit=self.limit,
+            ground=self.ground,
+            slowdown=self.slowdown,
+            link=self.link,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Any other predicted amount with its 90% interval; the field that holds it names the unit."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A piece of work on one stream of one rank."""
+
+    name: str
+    start_s: float
+    end_s: float
+    stream: str
+    category: str
+    """compute, memory, communication, host, bubble or wait."""
+    rank: int = 0
+    layer: str = ""
+    num_bytes: float = 0.0
+    """Read and written in the device's memory by an op."""
+    collective: Collective | None = None
+    """What is communicated; None for anything else."""
+    direction: str = "both"
+    """Of what is communicated, as this rank sees it: in, out or both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """One step: when each piece runs and where the time goes. Spans on one stream of one rank never overlap."""
+
+    duration_s: float
+    spans: tuple[Span, ...]
+    shares: Mapping[str, float]
+    """Share of the step spent in compute, memory, communication (exposed), host, bubble; they add up to 1."""
+    exposed_by_axis: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of communication that nothing hides, by parallelism axis."""
+    busy_s: float = 0.0
+    """Seconds in which the device computes."""
+    communication_s: float = 0.0
+    """Seconds of communication, hidden or not."""
+
+    def _repr_html_(self) -> str | None:
+        return show_html(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryProfile:
+    """Peak of one rank, what it is made of, and where in the step it happens."""
+
+    peak_bytes: float
+    by_role: Mapping[str, float]
+    """At the peak; the values add up to peak_bytes."""
+    peak_at: str
+    """Phase and layer of the op that runs at the peak."""
+    capacity_bytes: float
+    outside_bytes: float = 0.0
+    """Held on the device beside the framework's allocator (driver, communicators): no part of the peak, but it must fit."""
+    spread: float = 0.0
+    """Scale of the error in log bytes: two in three are below 1.25 of it, but one in fifty is above 7; 0: not known."""
+    stage_peaks: tuple[float, ...] = ()
+    """Peak of each pipeline stage, first to last; the profile is that of the largest."""
+    curve: tuple[tuple[str, float], ...] = ()
+    """(op, bytes in use while it runs), in order."""
+    frugal_probability: float | None = None
+    """That it fits if all layers are run again, where it is left open whether they are; None: it is not, or it does not help."""
+
+    @property
+    def needed_bytes(self) -> float:
+        return self.peak_bytes + self.outside_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Probably enough to try (`FIT_CONFIDENCE`): a run that fails costs more than one that was not tried."""
+        return max(self.fit_probability, self.frugal_probability or 0.0) >= FIT_CONFIDENCE
+
+    @property
+    def fit_probability(self) -> float:
+        """Errors of the peak have heavy tails: those of left-out models and scales follow Student's t with two degrees of
+        freedom, whose distribution function has a closed form."""
+        if self.spread <= 0 or self.needed_bytes <= 0:
+            return float(self.needed_bytes <= self.capacity_bytes)
+        margin = math.log(self.capacity_bytes / self.needed_bytes) / self.spread
+        return 0.5 + margin / (2 * math.sqrt(2 + margin**2))
+
+    @property
+    def peak_range(self) -> Range:
+        """The peak with its 90% interval."""
+        factor = math.exp(_STUDENT_90 * self.spread)
+        return Range(value=self.peak_bytes, low=self.peak_bytes / factor, high=self.peak_bytes * factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTime:
+    """A whole job, part by part, in seconds."""
+
+    total: Estimate
+    num_steps: float
+    startup_s: float
+    training_s: float
+    evaluation_s: float = 0.0
+    checkpoint_s: float = 0.0
+    loading_stall_s: float = 0.0
+    restarts_s: float = 0.0
+    compile_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of the model and what it says of the step by itself."""
+
+    name: str
+    """physics, layers, interaction or reuse."""
+    step: Estimate | None
+    """None where it has no ground."""
+    is_answer: bool
+    says: str
+    """What it is, how sure, and why it was chosen or not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Everything traincast answers about one job on one cluster under one plan."""
+
+    workload: str
+    cluster: str
+    device: str
+    num_devices: int
+    global_batch: int
+    step: Estimate
+    samples_per_s: float
+    timeline: Timeline
+    memory: MemoryProfile
+    job: JobTime
+    usd: Range | None
+    """Money for the whole job; None where no price is known."""
+    energy_joules: float | None
+    """Of the whole job, all devices."""
+    utilization: float
+    """Share of the device's peak FLOP rate that the model's own FLOP reach (MFU)."""
+    grounds: Mapping[str, float]
+    """Share of the device time that rests on measurement, on transfer and on the bound alone."""
+    unknown_ops: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    resources: tuple[ResourceProfile, ...] = ()
+    """One profile for each distinct rank (pipeline stage); empty where they were not asked for."""
+    parts: tuple[Part, ...] = ()
+    """What each part of the model says by itself; empty where it was not asked for."""
+    assumptions: tuple[str, ...] = ()
+    """What nobody said and was filled in, a sentence each."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the answer is for: precision, sequence length, batches, stack; empty where no question was resolved."""
+    source: str = "layers"
+    """Which part of the model gave the step time: layers (operator models or a calibration), interaction (the network above
+    them) or reuse (the predictor fitted to other workloads' steps)."""
+    run_utilization: float | None = None
+    """Mean GPU utilisation of a whole run as nvidia-smi shows it, 0 to 1: what input pipelines, evaluation and start-up leave
+    of the step's. None where no run of such a kind was measured."""
+
+    def _repr_html_(self) -> str | None:
+        return show_html(self)
