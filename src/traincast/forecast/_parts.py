@@ -81,7 +81,7 @@ def _explain_ensemble(
     priced = plain.cost(program, job, cluster)
 
     def alone(name: str) -> Part:
-        factors = correction.members[name]
+        factors = correction.factors_of(name)
         scaled = tuple(
             scale_estimates(factors, stage.tasks, each) for stage, each in zip(program.stages, priced, strict=True)
         )
@@ -101,13 +101,10 @@ def _explain_ensemble(
 
 def _name_changes(correction: Correction) -> str:
     """The classes whose change moves the step most, each with its factor and its share of the operators' time."""
-    moved = sorted(
-        correction.factors,
-        key=lambda name: -abs(correction.factors[name] - 1) * correction.shares.get(name, 0.0),
-    )
+    shares = correction.nodes.shares()
+    moved = sorted(correction.factors, key=lambda name: -abs(correction.factors[name] - 1) * shares[name])
     return ", ".join(
-        f"{name} x{correction.factors[name]:.2f} ({correction.shares.get(name, 0.0):.0%} of the time)"
-        for name in moved[:MOST_CHANGED]
+        f"{name} x{correction.factors[name]:.2f} ({shares[name]:.0%} of the time)" for name in moved[:MOST_CHANGED]
     )
 
 

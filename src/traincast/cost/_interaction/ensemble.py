@@ -6,7 +6,7 @@ physics with the distance of the program from those that were learned from. `res
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class KindTable:
     logs: Mapping[tuple[str, str], float]
 
     def correct(self, nodes: Nodes) -> Array:
-        return np.array([self.logs.get((nodes.behaviour, name), 0.0) for name in nodes.classes])
+        return np.array([self.logs.get((nodes.behaviour, name), 0.0) for name in nodes.names])[nodes.codes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,7 +56,8 @@ class NodeNetwork:
     def correct(self, nodes: Nodes) -> Array:
         numbers = np.concatenate([nodes.own, nodes.around], axis=1) if self.hears else nodes.own
         scaled = np.clip((numbers - self.centre) / self.scale, -3.0, 3.0)
-        places = np.array([self.classes.get(name, len(self.classes)) for name in nodes.classes], dtype=np.intp)
+        rows = np.array([self.classes.get(name, len(self.classes)) for name in nodes.names], dtype=np.intp)
+        places = rows[nodes.codes]
         state = np.tanh(scaled @ self.enter + self.enter_class[places])
         state = np.tanh(state @ self.middle + self.middle_bias)
         return np.asarray(self.bound * np.tanh(state @ self.leave / self.bound))
@@ -69,15 +70,14 @@ Member = KindTable | NodeNetwork
 class Atlas:
     """The programs that were learned from, as shares of classes in the time of the reference device."""
 
-    names: tuple[str, ...]
-    behaviours: tuple[str, ...]
     classes: Mapping[str, int]
-    shares: Array
+    names: Mapping[str, tuple[str, ...]]
+    """By behaviour."""
+    shares: Mapping[str, Array]
 
     def nearest(self, nodes: Nodes, count: int = NUM_NEAREST) -> tuple[tuple[str, float], ...]:
         """Names and distances of the nearest programs that are run in the same way."""
-        there = np.array([one == nodes.behaviour for one in self.behaviours])
-        if not there.any():
+        if nodes.behaviour not in self.names:
             return ()
         point, strange = np.zeros(len(self.classes)), 0.0
         for name, share in nodes.shares().items():
@@ -85,10 +85,9 @@ class Atlas:
                 point[self.classes[name]] = share
             else:
                 strange += share**2
-        apart = np.sqrt(((self.shares - point) ** 2).sum(axis=1) + strange)
-        apart[~there] = np.inf
-        order = np.argsort(apart, kind="stable")[: min(count, int(there.sum()))]
-        return tuple((self.names[place], float(apart[place])) for place in order.tolist())
+        apart = np.sqrt(((self.shares[nodes.behaviour] - point) ** 2).sum(axis=1) + strange)
+        order = np.argsort(apart, kind="stable")[:count]
+        return tuple((self.names[nodes.behaviour][place], float(apart[place])) for place in order.tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +108,17 @@ class Correction:
     """What the ensemble says of one program: a factor for each class of operators."""
 
     factors: Mapping[str, float]
-    members: Mapping[str, Mapping[str, float]]
-    """Of each member the factors that it alone would give."""
     weights: Mapping[str, float]
+    """Of the members, and what is left for the layer sum."""
     fade: float
     distance: float
     nearest: tuple[tuple[str, float], ...]
-    shares: Mapping[str, float]
-    """Of each class in the time of the reference device."""
+    nodes: Nodes
+    members: Mapping[str, Member]
+
+    def factors_of(self, member: str) -> dict[str, float]:
+        """What one member alone would give."""
+        return mean_factors(self.nodes, self.members[member].correct(self.nodes))
 
     def apply(self, tasks: Sequence[Task], estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
         return scale_estimates(self.factors, tasks, estimates)
@@ -135,9 +137,10 @@ def scale_estimates(
 
 
 def _scale(estimate: Estimate, factor: float) -> Estimate:
-    return replace(
-        estimate, seconds=estimate.seconds * factor, low_s=estimate.low_s * factor, high_s=estimate.high_s * factor
-    )
+    return Estimate(
+        seconds=estimate.seconds * factor, low_s=estimate.low_s * factor, high_s=estimate.high_s * factor,
+        host_s=estimate.host_s, limit=estimate.limit, ground=estimate.ground, slowdown=estimate.slowdown,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -158,27 +161,22 @@ class Ensemble:
         nearest = self.atlas.nearest(nodes)
         distance = float(np.mean([apart for _, apart in nearest])) if nearest else float("inf")
         fade = blend.fade(distance)
-        logs = {name: self.members[name].correct(nodes) for name in MEMBERS}
-        total = sum((weight * logs[name] for name, weight in zip(MEMBERS, blend.weights, strict=True)), np.zeros(1))
+        weighed = [(name, weight) for name, weight in zip(MEMBERS, blend.weights, strict=True) if weight]
+        total = sum((weight * self.members[name].correct(nodes) for name, weight in weighed), np.zeros(1))
         if fade * float(np.abs(total).max()) < NEGLIGIBLE:
             return None
         return Correction(
             factors=mean_factors(nodes, fade * total),
-            members={name: mean_factors(nodes, one) for name, one in logs.items()},
             weights={"layers": 1.0 - sum(blend.weights), **dict(zip(MEMBERS, blend.weights, strict=True))},
-            fade=fade, distance=distance, nearest=nearest, shares=nodes.shares(),
+            fade=fade, distance=distance, nearest=nearest, nodes=nodes, members=self.members,
         )  # fmt: skip
 
 
 def mean_factors(nodes: Nodes, logs: Array) -> dict[str, float]:
     """Of each class, the mean factor of its operators, weighed by the time of the reference device."""
-    spent: dict[str, float] = {}
-    scaled: dict[str, float] = {}
     seconds = np.maximum(nodes.reference_s, 1e-15)
-    for name, each, after in zip(nodes.classes, seconds.tolist(), (seconds * np.exp(logs)).tolist(), strict=True):
-        spent[name] = spent.get(name, 0.0) + each
-        scaled[name] = scaled.get(name, 0.0) + after
-    return {name: scaled[name] / spent[name] for name in spent}
+    means = nodes.sum_up(seconds * np.exp(logs)) / nodes.sum_up(seconds)
+    return dict(zip(nodes.names, means.tolist(), strict=True))
 
 
 def is_gpu(device: Device) -> bool:
@@ -197,18 +195,25 @@ def load_ensemble(path: Path = ENSEMBLE) -> Ensemble:
 
 def read_ensemble(data: Mapping[str, Any]) -> Ensemble:
     classes = {name: place for place, name in enumerate(data["classes"])}
-    names, behaviours, rows = zip(*data["atlas"], strict=True) if data["atlas"] else ((), (), ())
-    shares = np.zeros((len(rows), len(classes)))
-    for place, row in enumerate(rows):
+    names: dict[str, list[str]] = {}
+    shares: dict[str, list[Array]] = {}
+    for name, behaviour, row in data["atlas"]:
         # Pairs of a class and its share in thousandths.
-        shares[place, row[0::2]] = np.array(row[1::2]) / 1000.0
+        point = np.zeros(len(classes))
+        point[row[0::2]] = np.array(row[1::2]) / 1000.0
+        names.setdefault(behaviour, []).append(name)
+        shares.setdefault(behaviour, []).append(point)
     kinds = KindTable(logs={(behaviour, name): log for behaviour, name, log in data["kinds"]})
     return Ensemble(
         members={"kinds": kinds, **{name: _read_network(data[name], classes) for name in MEMBERS[1:]}},
         blends={
             name: Blend(weights=tuple(entry["weights"]), reach=entry["reach"]) for name, entry in data["blends"].items()
         },
-        atlas=Atlas(names=names, behaviours=behaviours, classes=classes, shares=shares),
+        atlas=Atlas(
+            classes=classes,
+            names={behaviour: tuple(each) for behaviour, each in names.items()},
+            shares={behaviour: np.array(each) for behaviour, each in shares.items()},
+        ),
     )
 
 

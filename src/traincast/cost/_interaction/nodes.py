@@ -63,19 +63,25 @@ class Nodes:
     behaviour: str
     """How the program is run: one of BEHAVIOURS."""
 
+    names: tuple[str, ...]
+    """The distinct classes."""
+    codes: Places
+    """Of each operator, the place of its class among the names."""
+
     def shares(self) -> dict[str, float]:
         """Of each class of operators in the time of the reference device."""
-        whole = max(float(self.reference_s.sum()), 1e-30)
-        found: dict[str, float] = {}
-        for name, seconds in zip(self.classes, self.reference_s.tolist(), strict=True):
-            found[name] = found.get(name, 0.0) + seconds / whole
-        return found
+        spent = self.sum_up(self.reference_s)
+        return dict(zip(self.names, (spent / max(float(spent.sum()), 1e-30)).tolist(), strict=True))
+
+    def sum_up(self, amounts: Array) -> Array:
+        """Of each class, over its operators."""
+        return np.asarray(np.bincount(self.codes, weights=amounts, minlength=len(self.names)), dtype=np.float64)
 
 
 MODES = ("training", "inference", "compiled training", "compiled inference")
-TOKENS = " of tokens"
-BEHAVIOURS = (*MODES, *(f"{mode}{TOKENS}" for mode in MODES))
-"""How a program is run, and whether it looks up tokens: what was learned from images says little of those."""
+DATA = ("images", "tokens", "vectors")
+BEHAVIOURS = tuple(f"{mode} on {data}" for mode in MODES for data in DATA)
+"""How a program is run and on what data: what was learned from images says little of tokens."""
 LAST = " channels last"
 
 
@@ -109,25 +115,30 @@ def describe_nodes(stage: Stage) -> Nodes:
     places = np.array([place for place, _ in chosen], dtype=np.intp)
     runs = np.array([counts[place] for place in places.tolist()], dtype=np.float64)
     behaviour = _behaviour(ops)
-    once = np.array([reference_seconds(op) for op in ops]).reshape(-1)
-    classes = tuple(class_of(op) for op in ops)
-    own = _own(ops, classes, runs, once * runs, behaviour)
-    return Nodes(
-        classes=classes, own=own, around=_around(ops, own), reference_s=once * runs, places=places, behaviour=behaviour
+    facts = [_facts(op) for op in ops]
+    amounts = np.array([one[1] for one in facts]).reshape(len(ops), len(_AMOUNTS))
+    arithmetic_s, traffic_s, kernels = (
+        amounts[:, _AMOUNTS.index(name)] for name in ("arithmetic_s", "traffic_s", "kernels")
     )
+    spent = runs * (np.maximum(arithmetic_s, traffic_s) + REFERENCE_KERNEL_S * kernels)
+    classes = tuple([one[0] for one in facts])
+    places_of = {name: place for place, name in enumerate(dict.fromkeys(classes))}
+    codes = np.array([places_of[name] for name in classes], dtype=np.intp)
+    of_class = np.asarray(np.bincount(codes, weights=spent)[codes] if ops else spent, dtype=np.float64)
+    last = any(op.attrs.get("channels_last") for op in ops if op.kind == "conv")
+    own = _own(amounts, runs, spent, of_class, behaviour, last=last)
+    return Nodes(
+        classes=classes, own=own, around=_around(ops, own), reference_s=spent, places=places, behaviour=behaviour,
+        names=tuple(places_of), codes=codes,
+    )  # fmt: skip
 
 
 def _behaviour(ops: Sequence[Op]) -> str:
     mode = "training" if any(op.phase == "backward" for op in ops) else "inference"
     if any(op.attrs.get("compiled") for op in ops):
         mode = f"compiled {mode}"
-    return mode + TOKENS if any(op.kind == "embedding" for op in ops) else mode
-
-
-def reference_seconds(op: Op) -> float:
-    """One run on the reference device."""
-    arithmetic_s, traffic_s = _halves(op)
-    return max(arithmetic_s, traffic_s) + REFERENCE_KERNEL_S * op.num_kernels
+    kinds = {op.kind for op in ops}
+    return f"{mode} on {'tokens' if 'embedding' in kinds else 'images' if 'conv' in kinds else 'vectors'}"
 
 
 def _halves(op: Op) -> tuple[float, float]:
@@ -137,20 +148,14 @@ def _halves(op: Op) -> tuple[float, float]:
     return (op.flop or 0.0) / rate, op.num_bytes / REFERENCE_BYTES_PER_S
 
 
-def _own(ops: Sequence[Op], classes: Sequence[str], runs: Array, spent: Array, behaviour: str) -> Array:
-    size = len(ops)
-    amounts = np.array([_amounts(op) for op in ops]).reshape(size, len(_AMOUNTS))
+def _own(amounts: Array, runs: Array, spent: Array, of_class: Array, behaviour: str, *, last: bool) -> Array:
     flop, read, written, arithmetic_s, traffic_s, kernels, inputs, half, backward, unaligned = amounts[:, :-NUM_SIZES].T
     whole = max(float(spent.sum()), 1e-30)
-    codes = {name: place for place, name in enumerate(dict.fromkeys(classes))}
-    of_class = np.array([codes[name] for name in classes], dtype=np.intp)
-    class_spent = np.bincount(of_class, weights=spent, minlength=len(codes))[of_class] if size else spent
-    last = any(op.attrs.get("channels_last") for op in ops)
-    found = np.empty((size, len(OWN)))
+    found = np.empty((len(amounts), len(OWN)))
     for place, column in enumerate((
         np.log10(1 + flop), np.log10(1 + read), np.log10(1 + written), np.log10((1 + flop) / (1 + read + written)),
         np.log10((1e-9 + arithmetic_s) / (1e-9 + traffic_s)), np.log10(1e-6 + spent / whole),
-        np.log10(1e-6 + class_spent / whole), np.log10(runs), np.log10(1 + kernels), np.minimum(inputs, 6.0), half, backward,
+        np.log10(1e-6 + of_class / whole), np.log10(runs), np.log10(1 + kernels), np.minimum(inputs, 6.0), half, backward,
         float("training" in behaviour), float(last), float(behaviour.startswith("compiled")), unaligned,
     )):  # fmt: skip
         found[:, place] = column
@@ -162,6 +167,21 @@ _AMOUNTS = (
     "flop", "read", "written", "arithmetic_s", "traffic_s", "kernels", "inputs", "half", "backward", "unaligned",
     *(f"log_size{place}" for place in range(NUM_SIZES)),
 )  # fmt: skip
+
+
+_KNOWN: dict[int, tuple[Op, tuple[str, tuple[float, ...]]]] = {}
+_MOST_KNOWN = 50_000
+
+
+def _facts(op: Op) -> tuple[str, tuple[float, ...]]:
+    """Class and amounts of an operator, kept: plans and settings of one graph share its operators."""
+    found = _KNOWN.get(id(op))
+    if found is None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        # Held by the table itself, so no other operator can come by its identity.
+        found = _KNOWN[id(op)] = op, (class_of(op), _amounts(op))
+    return found[1]
 
 
 def _amounts(op: Op) -> tuple[float, ...]:
@@ -190,10 +210,9 @@ _KIND_AROUND = {kind: place for place, kind in enumerate(KINDS_AROUND)}
 def _around(ops: Sequence[Op], own: Array) -> Array:
     size, kinds = len(ops), len(KINDS_AROUND)
     told = np.zeros((size, len(OF_NEIGHBOUR)))
-    for place, op in enumerate(ops):
-        column = _KIND_AROUND.get(op.kind)
-        if column is not None:
-            told[place, column] = 1.0
+    columns = np.array([_KIND_AROUND.get(op.kind, -1) for op in ops], dtype=np.intp)
+    known = np.flatnonzero(columns >= 0)
+    told[known, columns[known]] = 1.0
     moved = np.log10(2 + 10 ** own[:, OWN.index("log_read")] + 10 ** own[:, OWN.index("log_written")])
     share = own[:, OWN.index("log_share")]
     told[:, kinds], told[:, kinds + 1] = moved, share
@@ -220,7 +239,11 @@ def _mean(told: Array, origins: Places, ends: Places, *, size: int) -> tuple[Arr
     """At each end the mean of what stands at its origins, and which have none."""
     number = np.bincount(ends, minlength=size)
     total = np.zeros((size, told.shape[1]))
-    np.add.at(total, ends, told[origins])
+    if len(ends):
+        order = np.argsort(ends, kind="stable")
+        sorted_ends = ends[order]
+        starts = np.flatnonzero(np.concatenate([[True], sorted_ends[1:] != sorted_ends[:-1]]))
+        total[sorted_ends[starts]] = np.add.reduceat(told[origins[order]], starts, axis=0)
     return total / np.maximum(number, 1)[:, None], number == 0
 
 
@@ -257,4 +280,4 @@ def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[Places, Places]:
 
 def classes_of(tasks: Sequence[Task]) -> tuple[str | None, ...]:
     """Of tasks as ranks run them; None for what is never corrected: collectives and the update."""
-    return tuple(class_of(task) if isinstance(task, Op) and task.phase != "optimizer" else None for task in tasks)
+    return tuple([_facts(task)[0] if isinstance(task, Op) and task.phase != "optimizer" else None for task in tasks])
