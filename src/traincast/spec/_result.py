@@ -97,7 +97,7 @@ class Timeline:
     exposed_by_axis: Mapping[str, float] = field(default_factory=dict)
     """Seconds of communication that nothing hides, by parallelism axis."""
     busy_s: float = 0.0
-    """Seconds in which the device computes."""
+    """Seconds in which a device computes: the mean over the stages of a pipeline."""
     communication_s: float = 0.0
     """Seconds of communication, hidden or not."""
 
