@@ -27,7 +27,7 @@ class Options:
         typer.Option(
             "--cluster",
             "-c",
-            help="NODESxGPUS[:device][@usd per GPU-hour], comma between pools; repeat it to compare clusters.",
+            help="NODESxGPUS[:device][/CPUScpu][/MEMORY][@usd per GPU-hour], comma between pools; repeat to compare.",
             rich_help_panel=_CLUSTER,
         ),
     ]

@@ -23,13 +23,15 @@ from traincast.schedule._rounds import simulate_rounds
 from traincast.schedule._simulator import simulate_cluster
 from traincast.schedule._speeds import PerfModel, SameSpeed, ScalingLaw
 from traincast.spec import Fleet, NodePool, Schedule
+from traincast.units import parse_bytes
 from traincast.workers import distribute
 
-_POOL = re.compile(r"(\d+)x(\d+)(?::([\w.+-]+))?(?:@([\d.]+))?")
+_POOL = re.compile(r"(\d+)x(\d+)(?::([\w.+-]+))?(?:/(\d+)cpu)?(?:/([\d.]+[A-Za-z]+))?(?:@([\d.]+))?")
 
 
 def parse_fleet(text: str, *, nodes_per_rack: int | None = None, uplink_bytes_per_s: float | None = None) -> Fleet:
-    """'16x8' or '16x8:a100@2.5,8x4:t4': nodes x GPUs, device, dollars per GPU-hour; the fastest type first.
+    """'16x8' or '16x8:a100/96cpu/1TiB@2.5,8x4:t4': nodes x GPUs, device, CPUs and memory of a node, dollars per GPU-hour; the
+    fastest type first.
 
     A device of the catalogue brings its power: its limit when busy, `IDLE_POWER` of it when idle.
     """
@@ -38,9 +40,10 @@ def parse_fleet(text: str, *, nodes_per_rack: int | None = None, uplink_bytes_pe
         found = _POOL.fullmatch(part)
         if found is None:
             raise InvalidInput(
-                f"cluster {part!r} is not NODESxGPUS[:device][@dollars per GPU-hour], such as 16x8:a100@2.5"
+                f"cluster {part!r} is not NODESxGPUS[:device][/CPUScpu][/MEMORY][@dollars per GPU-hour], "
+                "such as 16x8:a100@2.5 or 16x8:a100/96cpu/1TiB"
             )
-        nodes, gpus, device, price = found.groups()
+        nodes, gpus, device, cpus, memory, price = found.groups()
         watts = _power_watts(device)
         pools.append(
             NodePool(
@@ -50,6 +53,8 @@ def parse_fleet(text: str, *, nodes_per_rack: int | None = None, uplink_bytes_pe
                 usd_per_gpu_hour=None if price is None else float(price),
                 busy_watts=watts,
                 idle_watts=None if watts is None else IDLE_POWER * watts,
+                cpus_per_node=None if cpus is None else int(cpus),
+                memory_bytes_per_node=None if memory is None else parse_bytes(memory),
             )
         )
     return Fleet(pools=tuple(pools), nodes_per_rack=nodes_per_rack, rack_uplink_bytes_per_s=uplink_bytes_per_s)
