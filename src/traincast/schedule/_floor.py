@@ -11,6 +11,7 @@ import numpy as np
 from traincast.errors import InvalidInput
 from traincast.schedule._estimators import Ranged
 from traincast.schedule._jobs import JobTable, find_parents, find_per_gpu
+from traincast.schedule._lines import ServingLine
 from traincast.schedule._network import LinkSharing
 from traincast.schedule._placement import NODE, NodeMap, Placement
 from traincast.schedule._policies import Policy
@@ -77,6 +78,7 @@ class Floor:
         self._lay_out_columns(count)
         self.rejected: dict[int, str] = {}
         self.partner: dict[int, int] = {}
+        self.spanning: set[int] = set()
         self.pool_gpu_s = [0.0] * len(fleet.pools)
         self.occupations: list[Occupation] = []
         self.running: dict[int, None] = {}
@@ -208,14 +210,11 @@ class Floor:
     # Events.
 
     def arrive(self, job: int, now: float) -> None:
-        if not self.pools(job):
+        reason = self._refusal(job)
+        if reason is not None:
             self.state[job] = REJECTED
             self.done += 1
-            self.rejected[job] = (
-                f"needs {self.num_gpus[job]:g} GPUs of type {self.jobs.gpu_types[job] or 'any'}"
-                f"{' with their CPUs and memory' if job in self.nodes.per_gpu else ''}, "
-                "which no pool of this fleet can ever give"
-            )
+            self.rejected[job] = reason
             self._release_children(job, now)
             return
         if self.parents.get(job):
@@ -226,6 +225,22 @@ class Floor:
         self.membership += 1
         if self.line is not None:
             self.line.join(job, now)
+
+    def _refusal(self, job: int) -> str | None:
+        if isinstance(self.line, ServingLine):
+            return self.line.refusal(job)
+        if self.pools(job):
+            return None
+        return (
+            f"needs {self.num_gpus[job]:g} GPUs of type {self.jobs.gpu_types[job] or 'any'}"
+            f"{' with their CPUs and memory' if job in self.nodes.per_gpu else ''}, "
+            "which no pool of this fleet can ever give"
+        )
+
+    def cancel(self, job: int, now: float) -> None:
+        """End a running job before its work is done."""
+        self.finish(job, now)
+        self.killed.add(job)
 
     def finish(self, job: int, now: float) -> None:
         if self.since[job] + self.guess_left[job] / self.rate[job] > now:
@@ -361,6 +376,10 @@ class Floor:
         self.running[job] = None
         self.where[job] = placement
         self.pool[job] = self.nodes.pool_of[placement[0][0]]
+        if len(placement) > 1 and self.nodes.pool_of[placement[-1][0]] != self.pool[job]:
+            self.spanning.add(job)
+        else:
+            self.spanning.discard(job)
         self.since[job] = self.opened[job] = now
         self.base_rate[job] = self.rate_at(job, placement, self.held[job]) * self.useful
         self.rate[job] = self.base_rate[job]
@@ -386,7 +405,11 @@ class Floor:
             self.since_checkpoint[job] += elapsed
             gpus = self.held[job] * (0.5 if job in self.partner else 1.0)
             self.gpu_s[job] += elapsed * gpus
-            self.pool_gpu_s[self.pool[job]] += elapsed * gpus
+            if job in self.spanning:
+                for node, count in self.where[job]:
+                    self.pool_gpu_s[self.nodes.pool_of[node]] += elapsed * count
+            else:
+                self.pool_gpu_s[self.pool[job]] += elapsed * gpus
             self.since[job] = now
 
     def close(self, job: int, now: float) -> None:

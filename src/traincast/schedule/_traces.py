@@ -34,6 +34,8 @@ class Trace:
     jobs: JobTable
     bad_rows: tuple[BadRow, ...] = ()
     notes: tuple[str, ...] = ()
+    origin_s: float = 0.0
+    """The moment of the log that is time 0 of the jobs."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,9 +81,12 @@ def read_trace(path: Path, *, kind: str | None = None, only: str | None = None, 
     notes += _say_states(found.states)
     if found.folded:
         notes.append(f"{found.folded} rows of job steps belong to the jobs above them")
-    if from_zero and jobs.submit_s[0]:
+    origin_s = float(jobs.submit_s[0]) if from_zero else 0.0
+    if origin_s:
         jobs = jobs.from_zero()
-    return Trace(name=path.stem, format=name, jobs=jobs, bad_rows=tuple(found.bad), notes=tuple(notes))
+    return Trace(
+        name=path.stem, format=name, jobs=jobs, bad_rows=tuple(found.bad), notes=tuple(notes), origin_s=origin_s
+    )
 
 
 def _read_row(chosen: Format, line: int, row: Any, only: str | None, found: _Found) -> None:
