@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from traincast.forecast._corrections import novelty_of as novelty_of
     from traincast.forecast._corrections import shares_of as shares_of
     from traincast.forecast._device_memory import DeviceMemory as DeviceMemory
+    from traincast.forecast._device_memory import overheads_of as overheads_of
     from traincast.forecast._device_memory import trace_memory as trace_memory
     from traincast.forecast._device_memory import watch_device as watch_device
     from traincast.forecast._gaussian_process import NOISE as NOISE
@@ -131,6 +132,7 @@ __getattr__ = load_lazily(
         ),
         "_device_memory": (
             "DeviceMemory",
+            "overheads_of",
             "trace_memory",
             "watch_device",
         ),

@@ -48,9 +48,16 @@ def outside_bytes(capacity_bytes: float, plan: Parallelism) -> float:
     return CONTEXT_BYTES + (1 - USABLE + num_axes * COMMUNICATOR_SHARE) * capacity_bytes
 
 
-def overheads_of(stack: Stack) -> Overheads:
-    """What runs of a stack hold beside their tensors."""
-    return Overheads() if stack.memory.queued_gathers else Overheads(queued_gathers=0.0)
+def overheads_of(stack: Stack, plan: Parallelism, *, usual: Overheads | None = None) -> Overheads:
+    """What runs of a stack hold beside their tensors. `usual`: the constants of a stack without habits of its own."""
+    habits, usual = stack.memory, usual or Overheads()
+    return replace(
+        usual,
+        cache=0.0 if habits.planned else usual.cache,
+        queued_gathers=usual.queued_gathers if habits.queued_gathers and not habits.planned else 0.0,
+        bucket_bytes=habits.bucket_bytes if plan.num_shards > 1 and plan.zero else 0.0,
+        live_bytes=habits.live_bytes if plan.zero == 3 else 0.0,
+    )
 
 
 def profile_stages(
@@ -64,7 +71,7 @@ def profile_stages(
         capacity_bytes=capacity,
         micro_batches=plan.micro_batches,
         overhead_bytes=outside_bytes(capacity, plan),
-        overheads=overheads_of(stack),
+        overheads=overheads_of(stack, plan),
         spread=MEMORY_SPREAD,
         bucket_copies=plan.copies_gradients,
         replicated=plan.data > 1,
