@@ -19,8 +19,6 @@ USABLE = 0.975
 COMMUNICATOR_SHARE = 0.022
 """Share taken by the buffers of one axis: a larger device has more channels to its peers. Found, as the share above, from
 runs that failed and from batches chosen to fill the device."""
-MEMORY_SPREAD = 0.04
-"""Scale of Student's t (two degrees of freedom) of the peak in log bytes, on models and scales left out of the fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +59,9 @@ def overheads_of(stack: Stack, plan: Parallelism, *, usual: Overheads | None = N
 
 
 def profile_stages(
-    program: Program, cluster: Cluster, stack: Stack, *, remember: Remember = compute
+    program: Program, cluster: Cluster, stack: Stack, *, usual: Overheads | None = None, remember: Remember = compute
 ) -> list[MemoryProfile]:
-    """The memory of every stage of a program on the smallest device."""
+    """The memory of every stage of a program on the smallest device. `usual`: as in `overheads_of`."""
     capacity = smallest_bytes(cluster)
     plan = program.parallelism
     return replay_stages(
@@ -71,8 +69,7 @@ def profile_stages(
         capacity_bytes=capacity,
         micro_batches=plan.micro_batches,
         overhead_bytes=outside_bytes(capacity, plan),
-        overheads=overheads_of(stack, plan),
-        spread=MEMORY_SPREAD,
+        overheads=overheads_of(stack, plan, usual=usual),
         bucket_copies=plan.copies_gradients,
         replicated=plan.data > 1,
         remember=remember,

@@ -86,7 +86,7 @@ class Overheads:
 
 
 def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
-                  pipelined: bool = False, overheads: Overheads | None = None, spread: float = 0.0,
+                  pipelined: bool = False, overheads: Overheads | None = None,
                   with_curve: bool = False, bucket_copies: bool = False, replicated: bool = False) -> MemoryProfile:  # fmt: skip
     """Allocate and free as the step does; of repeated layers only the first and last repetition can hold the peak.
 
@@ -97,12 +97,12 @@ def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1
     accumulates = keeps_gradients(stage, micro_batches)
     one = replay_pass(stage, accumulates=accumulates, every=with_curve)
     return add_up(stage, one, capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes, pipelined=pipelined,
-                   overheads=overheads, spread=spread, bucket_copies=bucket_copies, lone_pass=micro_batches == 1,
+                   overheads=overheads, bucket_copies=bucket_copies, lone_pass=micro_batches == 1,
                    replicated=replicated)  # fmt: skip
 
 
 def replay_stages(stages: Sequence[Stage], *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
-                  overheads: Overheads | None = None, spread: float = 0.0, bucket_copies: bool = False,
+                  overheads: Overheads | None = None, bucket_copies: bool = False,
                   replicated: bool = False, remember: Remember = compute) -> list[MemoryProfile]:  # fmt: skip
     """As `replay_memory` for each stage of a pipeline; equal tasks are replayed once."""
     known: dict[tuple[int, bool], Pass] = {}
@@ -114,7 +114,7 @@ def replay_stages(stages: Sequence[Stage], *, capacity_bytes: float, micro_batch
             known[key] = remember(replay_tasks, stage.tasks, stage.repeats, stage.tensors, accumulates)
         profiles.append(
             add_up(stage, known[key], capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes,
-                    pipelined=len(stages) > 1, overheads=overheads, spread=spread, bucket_copies=bucket_copies,
+                    pipelined=len(stages) > 1, overheads=overheads, bucket_copies=bucket_copies,
                     lone_pass=micro_batches == 1, replicated=replicated)
         )  # fmt: skip
     return profiles
@@ -200,7 +200,7 @@ def _curve(stage: Stage, parts: Sequence[Repeat], lives: Sequence[Life], base: f
 
 
 def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: float, pipelined: bool,
-           overheads: Overheads | None, spread: float, bucket_copies: bool = False, lone_pass: bool = False,
+           overheads: Overheads | None, bucket_copies: bool = False, lone_pass: bool = False,
            replicated: bool = False) -> MemoryProfile:  # fmt: skip
     """Other passes in flight keep their stash; then comes what real runs hold besides.
 
@@ -247,7 +247,6 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
         peak_at=one.peak_at,
         capacity_bytes=capacity_bytes,
         outside_bytes=overhead_bytes,
-        spread=spread,
         curve=tuple((name, level + others) for name, level in one.curve),
     )
 

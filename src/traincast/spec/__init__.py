@@ -17,6 +17,7 @@ from traincast.spec._fleet import (
 from traincast.spec._graph import KINDS, MODES, PHASES, ROLES, Graph, Op, Repeat, Tensor
 from traincast.spec._hardware import Cluster, Device, Domain, Link, NodeGroup
 from traincast.spec._job import Job
+from traincast.spec._log_errors import LogErrors
 from traincast.spec._measurement import (
     SUBJECTS,
     Block,
@@ -77,6 +78,7 @@ __all__ = [
     "JobOutcome",
     "JobTime",
     "Link",
+    "LogErrors",
     "LogFacts",
     "MachineRates",
     "MeasuredRun",
