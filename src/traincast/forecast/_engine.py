@@ -93,6 +93,10 @@ class Engine:
         """How long a step and the whole job take, whether it fits, and what it costs. `draw`: with every span, and so with how
         busy the devices are. `activity`: corrects those numbers by runs measured in this setting."""
         plan = parallelism or Parallelism(data=cluster.num_devices)
+        if job.regime is not None:
+            from traincast.forecast._regimes import forecast_regime
+
+            return forecast_regime(self, job, job.regime, cluster, plan, draw=draw, activity=activity)
         if self.calibration is not None:
             return self._correct(self.calibration, job, cluster, plan, draw=draw, activity=activity)
         program = self.lower(job, cluster, plan)
@@ -160,12 +164,27 @@ class Engine:
         return sum(estimate.seconds * count for task, estimate, count in tasks if isinstance(task, Collective))
 
     def memory(self, program: Program, job: Job, cluster: Cluster) -> MemoryProfile:
-        """Of the stage that comes nearest to filling the smallest device."""
-        return find_fullest(profile_stages(program, cluster, job.stack, remember=self._remember))
+        """Of the stage that comes nearest to filling the smallest device, and of the phase where a step has several."""
+        alone = find_fullest(profile_stages(program, cluster, job.stack, remember=self._remember))
+        if job.regime is None:
+            return alone
+        from traincast.forecast._regimes import regime_memory
+
+        return regime_memory(self, alone, job, job.regime, cluster, program.parallelism)
 
     def watch_device(self, job: Job, cluster: Cluster, plan: Parallelism) -> DeviceMemory:
         """What the device's own meter will show."""
-        return watch_device(job, cluster, plan, remember=self._remember)
+        watched = watch_device(job, cluster, plan, remember=self._remember)
+        if job.regime is None:
+            return watched
+        from traincast.forecast._regimes import extra_bytes
+
+        alone = self.memory(self.lower(job, cluster, plan), replace(job, regime=None), cluster)
+        more = extra_bytes(self, alone, job, cluster, plan)
+        return DeviceMemory(
+            live_bytes=watched.live_bytes + more, reserved_bytes=watched.reserved_bytes + more,
+            used_bytes=watched.used_bytes + more,
+        )  # fmt: skip
 
     def answer(
         self, run: Run, memory: MemoryProfile, job: Job, cluster: Cluster, *, activity: "GraphCorrection | None" = None

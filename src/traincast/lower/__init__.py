@@ -32,6 +32,8 @@ def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False, remember: 
     sorts, owner = remember(cut_sorts, split_model(graph, plan, compiled=compiled, remember=remember), plan)
     if graph.mode != "inference":
         sorts = tuple([remember(spread_state, sort, plan) for sort in sorts])
+    elif plan.zero == 3:
+        sorts = tuple([remember(gather_weights, sort, plan) for sort in sorts])
     check_stages(sorts, remember=remember)
     stages = tuple(
         replace(sorts[sort], index=index, num_in_flight=in_flight(plan, index) if plan.pipeline > 1 else 1)

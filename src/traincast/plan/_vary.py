@@ -1,6 +1,5 @@
 """A job or a request to the same job at other batches and recomputations, and to the plans that may be tried."""
 
-import dataclasses
 import functools
 import math
 from dataclasses import dataclass, replace
@@ -9,9 +8,9 @@ from typing import Any
 
 from traincast.errors import InvalidInput
 from traincast.files import decode
-from traincast.forecast import build_job, choose_stack, fill_in, find_length, load_source, plan_habits
+from traincast.forecast import choose_stack, fill_in, load_source, plan_habits, pose_with
 from traincast.plan._nouns import SEARCHED, JobAt, Space
-from traincast.spec import Graph, Job, Parallelism, Question, Scalable
+from traincast.spec import Graph, Job, Parallelism, Question, Scalable, WorkloadOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +39,30 @@ class _Named:
     """A request whose batch and recomputation may be changed; picklable, so that processes can share it."""
 
     request: Question
+    global_batch: int
 
     def __call__(self, batch: int, recompute: str) -> Job:
         request = self.request
         built_in = not _is_file(request.source)
-        key = _Key(request, batch, recompute if built_in else "none")
-        return build_job(
-            request.job, _load(key), stack=choose_stack(request.job), seq=find_length(request.source, request.workload)
-        )
+
+        def load(options: WorkloadOptions, source: str | None = None, /) -> Graph:
+            asked = replace(request, workload=options, source=source or request.source)
+            is_asked = options.mode == request.workload.mode
+            return _load(_Key(asked, recompute if built_in and is_asked else "none"))
+
+        options = replace(request.workload, batch=batch)
+        # How replicas and passes share the samples of a step is the candidate's; how many there are is not.
+        plan = Parallelism(micro_batches=max(1, self.global_batch // batch))
+        return pose_with(load, request, options, plan=plan, stack=choose_stack(request.job), said=[])
 
 
 class _Key:
     """A request holds dicts, which have no hash; its text has."""
 
-    def __init__(self, request: Question, batch: int, recompute: str) -> None:
-        self.request, self.batch, self.recompute = request, batch, recompute
+    def __init__(self, request: Question, recompute: str) -> None:
+        self.request, self.recompute = request, recompute
         self.stack = choose_stack(request.job)
-        self.text = repr((request.source, request.workload, batch, recompute, self.stack))
+        self.text = repr((request.source, request.workload, recompute, self.stack))
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -67,8 +73,7 @@ class _Key:
 
 @functools.lru_cache(maxsize=64)
 def _load(key: _Key) -> Graph:
-    options = dataclasses.replace(key.request.workload, batch=key.batch)
-    return load_source(key.request.source, options, recompute=key.recompute, stack=key.stack)
+    return load_source(key.request.source, key.request.workload, recompute=key.recompute, stack=key.stack)
 
 
 def _is_file(source: str) -> bool:
@@ -86,7 +91,7 @@ def vary_request(request: Question, space: Space | None) -> tuple[JobAt, Space]:
     fixed = _recorded_batch(whole.source)
     if fixed is not None:
         space = replace(space, batches=(fixed,))
-    return _Named(whole), space
+    return _Named(whole, space.global_batch), space
 
 
 def space_of(request: Question, *, global_batch: int | None = None, **asked: Any) -> Space:

@@ -139,7 +139,14 @@ if TYPE_CHECKING:
     from traincast.spec._question import SHAPE as SHAPE
     from traincast.spec._question import WORKLOAD_FIELDS as WORKLOAD_FIELDS
     from traincast.spec._question import JobOptions as JobOptions
+    from traincast.spec._regime import REGIMES as REGIMES
+    from traincast.spec._regime import Lengths as Lengths
+    from traincast.spec._regime import Pass as Pass
+    from traincast.spec._regime import Regime as Regime
+    from traincast.spec._regime import RegimeOptions as RegimeOptions
+    from traincast.spec._regime import Rollout as Rollout
     from traincast.spec._result import FIT_CONFIDENCE as FIT_CONFIDENCE
+    from traincast.spec._result import Phase as Phase
     from traincast.spec._stack import PLAIN as PLAIN
 
 __getattr__ = load_lazily(
@@ -180,7 +187,18 @@ __getattr__ = load_lazily(
             "SHAPE",
             "WORKLOAD_FIELDS",
         ),
-        "_result": ("FIT_CONFIDENCE",),
+        "_regime": (
+            "Lengths",
+            "Pass",
+            "REGIMES",
+            "Regime",
+            "RegimeOptions",
+            "Rollout",
+        ),
+        "_result": (
+            "FIT_CONFIDENCE",
+            "Phase",
+        ),
         "_stack": ("PLAIN",),
     },
 )
