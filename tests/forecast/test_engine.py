@@ -60,6 +60,11 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "servers": [{"servers": 2, "zero": 0}],
     "asynchronous": [{"servers": 2, "zero": 0, "asynchronous": True}],
     "offload_optimizer": [{"offload_optimizer": True}],
+    "offload_weights": [{"offload_weights": True}, {"offload_weights": True, "offload_optimizer": True}],
+    "offload_activations": [{"offload_activations": True}],
+    "offload_to": [{"offload_to": "nvme", "offload_optimizer": True}],
+    "activation_dtype": [{"activation_dtype": "fp8"}],
+    "gather_dtype": [{"gather_dtype": "fp8", "zero": 3}],
 }  # fmt: skip
 """For each field of a plan, changes that move it; other fields follow where they must."""
 FROZEN = build_transformer(
@@ -79,7 +84,7 @@ GROUPS: dict[str, list[Any]] = {
     "num_nodes": [4], "devices_per_node": [8],
     "intra": [Link(name="fast", bytes_per_s=4e11, latency_s=2e-6)],
     "inter": [Link(name="slow", bytes_per_s=1e9, latency_s=1e-5), Link(name="slow", bytes_per_s=1e10, latency_s=1e-3)],
-    "usd_per_hour": [3.5], "speed": [0.5],
+    "usd_per_hour": [3.5], "speed": [0.5], "nvme_bytes_per_s": [5e9],
     "domains": [(Domain(num_devices=2, link=Link(name="bridge", bytes_per_s=5e11, latency_s=1e-6)),)],
 }  # fmt: skip
 

@@ -90,7 +90,9 @@ TARGETS = "query,key,value,up,down"
 
 
 def trained_share(**options: Any) -> float:
-    graph = catalog.workload("llama-7b", precision="bf16", adapter_rank=32, adapted=tuple(TARGETS.split(",")), **options)
+    graph = catalog.workload(
+        "llama-7b", precision="bf16", adapter_rank=32, adapted=tuple(TARGETS.split(",")), **options
+    )
     gradients = sum(tensor.numel * tensor.copies for tensor in graph.tensors if tensor.role == "gradient")
     return gradients / 6.738e9
 
@@ -120,7 +122,9 @@ def test_qlora_fits_where_its_authors_ran_it(model: str, gigabytes: int) -> None
         precision="bf16-pure",
     )  # fmt: skip
     assert found.memory.peak_bytes < gigabytes * 1e9
-    whole = answer("llama-65b", {"regime": "finetuning"}, {"recompute": "full"}, batch=1, seq=512, precision="bf16-pure")
+    whole = answer(
+        "llama-65b", {"regime": "finetuning"}, {"recompute": "full"}, batch=1, seq=512, precision="bf16-pure"
+    )
     states = sum(whole.memory.by_role.get(role, 0.0) for role in ("parameter", "gradient", "optimizer_state"))
     # 2 bytes of weights, 2 of gradients; the authors count Adam's two states in 32 bits, we in the format of pure bf16.
     assert states + 4 * 65.3e9 == pytest.approx(780e9, rel=0.03)

@@ -353,7 +353,7 @@ def _fill_in(
     device = cluster.groups[0].device
     flop = remember(_flop_of, job.graph) * plan.micro_batches * plan.data
     peak = remember(_peak_flop_per_s, job.graph, device)
-    host = (describe_host(cluster),) if plan.offload_optimizer else ()
+    host = _describe_offload(plan, cluster)
     return Forecast(
         workload=job.graph.name,
         cluster=cluster.name,
@@ -374,6 +374,16 @@ def _fill_in(
         source=chosen.source,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
     )
+
+
+def _describe_offload(plan: Parallelism, cluster: Cluster) -> tuple[str, ...]:
+    held = {
+        "optimizer state": plan.offload_optimizer,
+        "weights": plan.offload_weights,
+        "activations": plan.offload_activations,
+    }
+    words = ", ".join(name for name, is_away in held.items() if is_away)
+    return (describe_host(cluster, held=words, nvme=plan.offload_to == "nvme"),) if words else ()
 
 
 def _note_tasks(model: OpModel, device: Device, tasks: tuple[Task, ...]) -> tuple[str, ...]:

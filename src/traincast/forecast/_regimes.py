@@ -68,7 +68,7 @@ def plan_of(run: Pass, plan: Parallelism) -> Parallelism:
     if run.is_trained:
         return plan
     return replace(plan, zero=3 if plan.zero == 3 else 0, shard=plan.shard if plan.zero == 3 else None, recompute="none",
-                   offload_optimizer=False)  # fmt: skip
+                   offload_optimizer=False, offload_activations=False, activation_dtype=None)  # fmt: skip
 
 
 def forecast_regime(

@@ -105,6 +105,9 @@ def describe_plan(plan: Parallelism, *, batch_size: int) -> str:
     words.extend(["sequence parallel"] if plan.sequence_parallel else [])
     words.extend([f"recompute {plan.recompute}"] if plan.recompute != "none" else [])
     words.extend(["optimizer state offloaded"] if plan.offload_optimizer else [])
+    words.extend(["weights offloaded"] if plan.offload_weights else [])
+    words.extend(["activations offloaded"] if plan.offload_activations else [])
+    words.extend(["to nvme"] if plan.offload_to == "nvme" else [])
     return "; ".join(part for part in (" x ".join(batch), ", ".join(words)) if part)
 
 

@@ -98,6 +98,12 @@ class ClusterOptions:
         None, "Memory of one device, where it differs from the catalogue's: 80GB.", unit="bytes"
     )
     speed: float | None = asked(None, "Share of its nominal speed that each node reaches, such as 0.25 of a CPU core.")
+    nvme_bytes_per_s: float | None = asked(
+        None,
+        "Bytes per second that the local drives of a node read or write: 25GB.",
+        "--nvme-bytes-per-s",
+        unit="bytes",
+    )
     price_per_device: float | None = asked(None, "USD for one device and hour.", "--price")
 
 
