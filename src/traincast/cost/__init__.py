@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from traincast.cost._learned import Voices as Voices
     from traincast.cost._learned import load_learned as load_learned
     from traincast.cost._notes import note_kernels as note_kernels
+    from traincast.cost._offload import copy_bytes_per_s as copy_bytes_per_s
     from traincast.cost._offload import describe_host as describe_host
     from traincast.cost._pricing import Pricing as Pricing
     from traincast.cost._pricing import default_ops as default_ops
@@ -153,7 +154,10 @@ __getattr__ = load_lazily(
             "load_learned",
         ),
         "_notes": ("note_kernels",),
-        "_offload": ("describe_host",),
+        "_offload": (
+            "copy_bytes_per_s",
+            "describe_host",
+        ),
         "_pricing": (
             "Pricing",
             "default_ops",

@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from traincast.forecast._resolve import find_length as find_length
     from traincast.forecast._resolve import load_source as load_source
     from traincast.forecast._resolve import pose_job as pose_job
+    from traincast.forecast._resolve import pose_with as pose_with
     from traincast.forecast._resolve import resolve as resolve
     from traincast.forecast._target import train_to_target as train_to_target
     from traincast.forecast._tune import COMMUNICATING as COMMUNICATING
@@ -172,6 +173,7 @@ __getattr__ = load_lazily(
             "find_length",
             "load_source",
             "pose_job",
+            "pose_with",
             "resolve",
         ),
         "_target": ("train_to_target",),

@@ -94,6 +94,10 @@ class Engine:
         """How long a step and the whole job take, whether it fits, and what it costs. `draw`: with every span, and so with how
         busy the devices are. `activity`: corrects those numbers by runs measured in this setting."""
         plan = parallelism or Parallelism(data=cluster.num_devices)
+        if job.regime is not None:
+            from traincast.forecast._regimes import forecast_regime
+
+            return forecast_regime(self, job, job.regime, cluster, plan, draw=draw, activity=activity)
         if self.calibration is not None:
             return self._correct(self.calibration, job, cluster, plan, draw=draw, activity=activity)
         program = self.lower(job, cluster, plan)
@@ -161,9 +165,14 @@ class Engine:
         return sum(estimate.seconds * count for task, estimate, count in tasks if isinstance(task, Collective))
 
     def memory(self, program: Program, job: Job, cluster: Cluster) -> MemoryProfile:
-        """Of the stage that comes nearest to filling the smallest device."""
+        """Of the stage that comes nearest to filling the smallest device, and of the phase where a step has several."""
         fullest = find_fullest(profile_stages(program, cluster, job.stack, remember=self._remember))
-        return self._with_errors(fullest, job, cluster, program.parallelism)
+        alone = self._with_errors(fullest, job, cluster, program.parallelism)
+        if job.regime is None:
+            return alone
+        from traincast.forecast._regimes import regime_memory
+
+        return regime_memory(self, alone, job, job.regime, cluster, program.parallelism)
 
     def _with_errors(self, profile: MemoryProfile, job: Job, cluster: Cluster, plan: Parallelism) -> MemoryProfile:
         """How sure it is, by what is new about the question."""
@@ -172,7 +181,17 @@ class Engine:
 
     def watch_device(self, job: Job, cluster: Cluster, plan: Parallelism) -> DeviceMemory:
         """What the device's own meter will show."""
-        return watch_device(job, cluster, plan, remember=self._remember)
+        watched = watch_device(job, cluster, plan, remember=self._remember)
+        if job.regime is None:
+            return watched
+        from traincast.forecast._regimes import extra_bytes
+
+        alone = self.memory(self.lower(job, cluster, plan), replace(job, regime=None), cluster)
+        more = extra_bytes(self, alone, job, cluster, plan)
+        return DeviceMemory(
+            live_bytes=watched.live_bytes + more, reserved_bytes=watched.reserved_bytes + more,
+            used_bytes=watched.used_bytes + more,
+        )  # fmt: skip
 
     def answer(
         self, run: Run, memory: MemoryProfile, job: Job, cluster: Cluster, *, activity: "GraphCorrection | None" = None
@@ -341,7 +360,7 @@ def _fill_in(
     device = cluster.groups[0].device
     flop = remember(_flop_of, job.graph) * plan.micro_batches * plan.data
     peak = remember(_peak_flop_per_s, job.graph, device)
-    host = (describe_host(cluster),) if plan.offload_optimizer else ()
+    host = _describe_offload(plan, cluster)
     return Forecast(
         workload=job.graph.name,
         cluster=cluster.name,
@@ -362,6 +381,16 @@ def _fill_in(
         source=chosen.source,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
     )
+
+
+def _describe_offload(plan: Parallelism, cluster: Cluster) -> tuple[str, ...]:
+    held = {
+        "optimizer state": plan.offload_optimizer,
+        "weights": plan.offload_weights,
+        "activations": plan.offload_activations,
+    }
+    words = ", ".join(name for name, is_away in held.items() if is_away)
+    return (describe_host(cluster, held=words, nvme=plan.offload_to == "nvme"),) if words else ()
 
 
 def _note_tasks(model: OpModel, device: Device, tasks: tuple[Task, ...]) -> tuple[str, ...]:

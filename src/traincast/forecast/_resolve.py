@@ -12,6 +12,7 @@ from typing import Any
 from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_mean
 from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill_in_recipe, read_precision
 from traincast.forecast._place import build_cluster as _build_place
+from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
 from traincast.spec import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
@@ -31,7 +32,7 @@ from traincast.spec import (
 
 MODEL_FOLDERS = ("saved_model.pb", "config.json")
 """A folder that holds one of these is a model."""
-_JOB_ONLY = tuple(item.name for item in dataclasses.fields(JobOptions))
+_JOB_ONLY = (*(item.name for item in dataclasses.fields(JobOptions)), *REGIME_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,8 +205,22 @@ def pose_job(
     if seq is not None:
         options = dataclasses.replace(options, seq=seq)
     options = _without_tf32(options, cluster, assumptions)
-    graph = load_source(question.source, options, plan=plan, stack=software, said=assumptions)
-    return build_job(question.job, graph, stack=software, seq=find_length(question.source, options))
+
+    def load(wanted: WorkloadOptions, source: str | None = None, /) -> Graph:
+        # What only runs forward runs nothing again.
+        own = plan if wanted.mode == options.mode else dataclasses.replace(plan, recompute="none")
+        return load_source(source or question.source, wanted, plan=own, stack=software, said=assumptions)
+
+    return pose_with(load, question, options, plan=plan, stack=software, said=assumptions)
+
+
+def pose_with(
+    load: Load, question: Question, options: WorkloadOptions, *, plan: Parallelism, stack: Stack, said: list[str]
+) -> Job:
+    """The job of a question whose graphs are loaded in the caller's own way."""
+    posed = pose_regime(question.job, options, load, plan=plan, said=said)
+    job = build_job(question.job, posed.graph, stack=stack, seq=find_length(question.source, posed.options))
+    return job if posed.regime is None else dataclasses.replace(job, regime=posed.regime)
 
 
 def _without_tf32(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
@@ -315,7 +330,7 @@ def describe_settings(question: Question, job: Job, plan: Parallelism) -> dict[s
     options, batch = question.workload, job.graph.batch_size
     return {
         "precision": read_precision(options.precision, job.stack, sharded=plan.zero == 3),
-        "seq": find_length(question.source, options),
+        "seq": (job.regime.seq if job.regime else None) or find_length(question.source, options),
         "batch": batch,
         "micro_batches": plan.micro_batches,
         "global_batch": batch * plan.micro_batches * plan.data,
@@ -446,7 +461,7 @@ def _catalogue_workload(
     heads = facts.entries[name].get("shape", {}).get("heads") if name else None
     recipe = fill_in_recipe(options, plan, stack, heads=heads, said=said)
     more = {key: given[key] for key in ("batch", *_SIZES) if key in given}
-    return workload(source, **recipe, **more)
+    return workload(source, **recipe, **more, **read_head(options.head))
 
 
 def _build_shape(title: str, options: WorkloadOptions, plan: Parallelism, stack: Stack, said: list[str]) -> Graph:
@@ -457,7 +472,17 @@ def _build_shape(title: str, options: WorkloadOptions, plan: Parallelism, stack:
         raise InvalidInput(f"a transformer given by its sizes has no {', '.join(unused)}")
     shape = complete_shape(title, options, said)
     recipe = fill_in_recipe(options, plan, stack, heads=shape.get("heads"), said=said)
-    return build_shape(title, shape, recipe, batch=1 if options.batch is None else options.batch)
+    style = read_head(options.head)
+    return build_shape(title, shape, recipe, batch=1 if options.batch is None else options.batch, style=style)
+
+
+def read_head(word: str | None) -> dict[str, Any]:
+    """What a language model ends in, as its shape says it."""
+    if word in (None, "lm"):
+        return {}
+    if word != "value":
+        raise InvalidInput(f"head = {word!r}; allowed: lm, value")
+    return {"head": "classes", "num_classes": 1}
 
 
 _CAPTURED = ("batch", "seq", "precision", "mode", "optimizer", "attention")

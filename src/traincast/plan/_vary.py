@@ -1,6 +1,5 @@
 """A job or a request to the same job at other batches and recomputations, and to the plans that may be tried."""
 
-import dataclasses
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,9 +7,9 @@ from typing import Any
 
 from traincast.errors import InvalidInput
 from traincast.files import decode
-from traincast.forecast import build_job, choose_stack, fill_in, find_length, load_source, plan_habits
+from traincast.forecast import choose_stack, fill_in, load_source, plan_habits, pose_with
 from traincast.plan._nouns import SEARCHED, JobAt, Space
-from traincast.spec import RECOMPUTES, Job, Parallelism, Question, Scalable, Stack
+from traincast.spec import RECOMPUTES, Graph, Job, Parallelism, Question, Scalable, Stack, WorkloadOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +55,18 @@ class _Named:
     """A request whose batch and plan may be changed; picklable, so that processes can share it."""
 
     request: Question
+    global_batch: int
 
     def __call__(self, batch: int, plan: Parallelism) -> Job:
         request, stack = self.request, choose_stack(self.request.job)
-        options = dataclasses.replace(request.workload, batch=batch)
-        graph = load_source(request.source, options, plan=plan, stack=stack)
-        return build_job(request.job, graph, stack=stack, seq=find_length(request.source, options))
+
+        def load(options: WorkloadOptions, source: str | None = None, /) -> Graph:
+            is_asked = options.mode == request.workload.mode
+            return load_source(source or request.source, options, plan=plan if is_asked else Parallelism(), stack=stack)
+
+        # How replicas and passes share the samples of a step is the candidate's; how many there are is not.
+        whole = Parallelism(micro_batches=max(1, self.global_batch // batch))
+        return pose_with(load, request, replace(request.workload, batch=batch), plan=whole, stack=stack, said=[])
 
 
 def _what_builders_read(plan: Parallelism, stack: Stack, *, built_in: bool) -> Parallelism:
@@ -99,7 +104,7 @@ def vary_request(request: Question, space: Space | None) -> tuple[JobAt, Space]:
     if fixed is not None:
         space = replace(space, batches=(fixed,))
     stack = choose_stack(whole.job)
-    return JobsOnce(_Named(whole), stack, built_in=not _is_file(whole.source)), space
+    return JobsOnce(_Named(whole, space.global_batch), stack, built_in=not _is_file(whole.source)), space
 
 
 def space_of(request: Question, *, global_batch: int | None = None, **asked: Any) -> Space:

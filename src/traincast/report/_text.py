@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from traincast.report._paint import Paint
+from traincast.report._phases import format_phases
 from traincast.report._resources import format_resources
 from traincast.report._table import PLAIN, Table, format_table
 from traincast.spec import Cluster, Estimate, Forecast, Parallelism, Range, Timeline
@@ -53,6 +54,7 @@ def format_forecast(
     blocks = [
         "\n".join([_heading(forecast, paint), *(paint(line, "dim") for text in under for line in _wrap(text, paint))]),
         "\n".join(_answer(forecast, paint)),
+        format_phases(forecast, paint),
         "\n".join(_shares(forecast, paint)),
         _slowest(forecast.timeline, paint, limit=_NUM_TOP_EXPLAINED if explain else _NUM_TOP, by_layer=explain),
         *([_exposed(forecast, paint), _memory_parts(forecast, paint), _job_parts(forecast, paint)] if explain else []),
@@ -103,6 +105,9 @@ def describe_plan(plan: Parallelism, *, batch_size: int) -> str:
     words.extend(["sequence parallel"] if plan.sequence_parallel else [])
     words.extend([f"recompute {plan.recompute}"] if plan.recompute != "none" else [])
     words.extend(["optimizer state offloaded"] if plan.offload_optimizer else [])
+    words.extend(["weights offloaded"] if plan.offload_weights else [])
+    words.extend(["activations offloaded"] if plan.offload_activations else [])
+    words.extend(["to nvme"] if plan.offload_to == "nvme" else [])
     return "; ".join(part for part in (" x ".join(batch), ", ".join(words)) if part)
 
 

@@ -11,12 +11,11 @@ from traincast.errors import InvalidInput, UnknownName
 from traincast.forecast import (
     Resolved,
     build_cluster,
-    build_job,
     choose_stack,
     complete_question,
     describe_settings,
-    find_length,
     load_source,
+    pose_with,
 )
 from traincast.forecast import answer as answer_question
 from traincast.spec import WORKLOAD_FIELDS, Cluster, Graph, Job, Parallelism, Question, Scalable, Stack, WorkloadOptions
@@ -228,8 +227,13 @@ def _pose(
             batch=options.batch if batch is None else batch,
             seq=options.seq if seq is None else seq,
         )
-        graph = _load_graph(task, options, plan, stack, said)
-        return build_job(question.job, graph, stack=stack, seq=find_length(question.source, options))
+
+        def load(wanted: WorkloadOptions, source: str | None = None, /) -> Graph:
+            if source is None:
+                return _load_graph(task, wanted, plan, stack, said)
+            return load_source(_catalogue_name(source, wanted), wanted, plan=plan, stack=stack, said=said)
+
+        return pose_with(load, question, options, plan=plan, stack=stack, said=said)
 
     return pose
 

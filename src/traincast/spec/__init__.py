@@ -145,6 +145,12 @@ if TYPE_CHECKING:
     from traincast.spec._question import JobOptions as JobOptions
     from traincast.spec._question import Question as Question
     from traincast.spec._question import WorkloadOptions as WorkloadOptions
+    from traincast.spec._regime import REGIMES as REGIMES
+    from traincast.spec._regime import Lengths as Lengths
+    from traincast.spec._regime import Pass as Pass
+    from traincast.spec._regime import Regime as Regime
+    from traincast.spec._regime import RegimeOptions as RegimeOptions
+    from traincast.spec._regime import Rollout as Rollout
     from traincast.spec._resources import RESOURCES as RESOURCES
     from traincast.spec._resources import Activity as Activity
     from traincast.spec._resources import ResourceProfile as ResourceProfile
@@ -156,6 +162,7 @@ if TYPE_CHECKING:
     from traincast.spec._result import JobTime as JobTime
     from traincast.spec._result import MemoryProfile as MemoryProfile
     from traincast.spec._result import Part as Part
+    from traincast.spec._result import Phase as Phase
     from traincast.spec._result import Range as Range
     from traincast.spec._result import Span as Span
     from traincast.spec._result import Timeline as Timeline
@@ -169,6 +176,14 @@ if TYPE_CHECKING:
 __getattr__ = load_lazily(
     __name__,
     {
+        "_regime": (
+            "Rollout",
+            "RegimeOptions",
+            "Regime",
+            "REGIMES",
+            "Pass",
+            "Lengths",
+        ),
         "_log_errors": ("LogErrors",),
         "_asked": ("Asked",),
         "_calibration": (
@@ -264,6 +279,7 @@ __getattr__ = load_lazily(
             "ResourceProfile",
         ),
         "_result": (
+            "Phase",
             "COVERAGE",
             "Estimate",
             "FIT_CONFIDENCE",

@@ -165,6 +165,23 @@ class JobTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """One part of a step that has several: generation, scoring, training, synchronisation."""
+
+    name: str
+    step: Estimate
+    """Seconds of it in one step."""
+    share: float
+    """Of the step; what runs beside other phases on other devices has a share too, and shares may then exceed 1."""
+    num_devices: int
+    peak_bytes: float
+    """On its fullest device."""
+    fits: bool
+    says: str
+    """What it does, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """One part of the model and what it says of the step by itself."""
 
@@ -212,6 +229,8 @@ class Forecast:
     source: str = "layers"
     """Which part of the model gave the step time: layers (operator models or a calibration), interaction (the network above
     them) or reuse (the predictor fitted to other workloads' steps)."""
+    phases: tuple[Phase, ...] = ()
+    """What a step is made of where a regime has several parts; empty where it is one optimizer step."""
     run_utilization: float | None = None
     """Mean GPU utilisation of a whole run as nvidia-smi shows it, 0 to 1: what input pipelines, evaluation and start-up leave
     of the step's. None where no run of such a kind was measured."""

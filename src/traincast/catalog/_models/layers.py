@@ -315,7 +315,8 @@ def linear(
     )  # fmt: skip
     _register_linear(tape, out, operands, layout=layout, stored=stored, kept=kept)
     if tape.recipe.adapter_rank and tape.layer.rpartition(".")[2] in tape.recipe.adapted:
-        return add(tape, out, adapt(tape, x, features))
+        adapted = add(tape, out, adapt(tape, x, features))
+        return rescale(tape, adapted, plain) if tape.recipe.adapter_norm else adapted
     return out
 
 
@@ -386,6 +387,23 @@ def adapt(tape: Tape, x: Value, features: int) -> Value:
         return tape.register(out, (value, used), backward)
 
     return scale(tape, narrow(narrow(x, "adapter_down", tape.recipe.adapter_rank), "adapter_up", features))
+
+
+def rescale(tape: Tape, out: Value, weight: Value) -> Value:
+    """Outputs scaled by a trained length over that of each row of the adapted weight, which is worked out anew in every pass and
+    has no gradient of its own (DoRA, Liu et al. 2024, section 4.3)."""
+    features = out.shape[-1]
+    width = weight.numel // features
+    merged = tape.new((features, width), weight.dtype, role="temporary")
+    rank = tape.recipe.adapter_rank
+    product_op(tape, "aten.mm", (weight,), merged, batch=1, m=features, n=width, k=rank, layout="nn", calls=3)
+    attrs: dict[str, Attr] = {"function": "add", "numel": merged.numel, "num_inputs": 2}
+    tape.op("aten.add", "elementwise", (weight, merged), (merged,), attrs, flop=merged.numel)
+    norms = tape.new((features,), weight.dtype, role="temporary")
+    sizes: dict[str, Attr] = {"function": "norm", "rows": features, "cols": width}
+    tape.op("aten.linalg_vector_norm", "reduce", (merged,), (norms,), sizes, flop=2 * merged.numel)
+    length = tape.parameter("adapter_norm", (features,), adapter=True)
+    return multiply(tape, out, tape.for_product(length))
 
 
 def matmul(
