@@ -156,28 +156,30 @@ def plan(
     """
     from traincast.cli.progress import follow
     from traincast.forecast import fill_in
-    from traincast.plan import Limits, search_plans
+    from traincast.plan import Limits, search_plans, settle
     from traincast.report import choose_paint, document_search, draw_front, format_deltas, format_json, format_search
     from traincast.units import parse_seconds
 
     paint = choose_paint(sys.stdout, color=output.color)
     request = fill_in(question)
-    space = _space(request, choices)
+    chosen = _choose(request, machines)
+    settled = settle(request, chosen.clusters)
+    request = settled.request
+    space = _space(request, choices, num_devices=max(cluster.num_devices for cluster in settled.clusters))
     request = _without_choices(request)
     limits = Limits(
         deadline_s=None if wishes.deadline is None else parse_seconds(wishes.deadline),
         budget_usd=wishes.budget,
         confidence=wishes.confidence,
     )
-    chosen = _choose(request, machines)
     learned = load_learned(wishes.calibration, wishes.given)
     with follow(label="plans") as watch:
         found = search_plans(
-            request, chosen.clusters, space=space, limits=limits, objective=wishes.objective, top=output.top,
+            request, settled.clusters, space=space, limits=limits, objective=wishes.objective, top=output.top,
             exhaustive=wishes.exhaustive, watch=watch, engine=wishes.engine, workers=wishes.workers,
             calibration=learned,
         )  # fmt: skip
-    found = _note(found, chosen)
+    found = _note(found, chosen, settled.notes)
     deltas = _deltas(found.plans, request, output.what_if or [], learned)
     if output.svg is not None:
         from traincast.files import write_whole
@@ -198,12 +200,12 @@ def plan(
         say("\n" + format_deltas(found.plans[0], deltas, paint=paint))
 
 
-def _space(request: Question, choices: Mapping[str, tuple[Any, ...]]) -> Any:
+def _space(request: Question, choices: Mapping[str, tuple[Any, ...]], *, num_devices: int) -> Any:
     """What the search varies; what the request's plan names is fixed, unless a list of choices names others."""
     from traincast.plan import space_of
 
     values: dict[str, Any] = {CHOICES[name]: tried for name, tried in choices.items()}
-    return space_of(request, global_batch=request.job.get("global_batch"), **values)
+    return space_of(request, global_batch=request.job.get("global_batch"), num_devices=num_devices, **values)
 
 
 def _without_choices(request: Question) -> Question:
@@ -262,9 +264,9 @@ def _range(text: str | None) -> tuple[int, int]:
         raise InvalidInput(f"gpus = {text!r}; give a number such as 64 or a range such as 8..64") from None
 
 
-def _note(found: Any, chosen: "Chosen") -> Any:
+def _note(found: Any, chosen: "Chosen", settled: tuple[str, ...]) -> Any:
     notes = tuple(f"{name}: {count} machines left out" for name, count in chosen.left_out.items())
-    return dataclasses.replace(found, notes=(*found.notes, *notes))
+    return dataclasses.replace(found, notes=tuple(dict.fromkeys((*settled, *found.notes, *notes))))
 
 
 def _deltas(

@@ -131,16 +131,8 @@ def write_command(question: Question, *, command: str = "forecast") -> list[str]
             item = known.get((section, name))
             if item is None:
                 raise InvalidInput(f"{section}.{name} = {value!r} cannot be said on the command line; use a job file")
-            words += _say(item, value)
+            words += item.words_for(value)
     return words
-
-
-def _say(item: Asked, value: Any) -> list[str]:
-    if item.kind is bool:
-        long = f"--{item.name.replace('_', '-')}"
-        return [long if value else f"--no-{long[2:]}"]
-    flag = next((name for name in item.flags if name.startswith("--")), item.flags[0])
-    return [flag, repr(value) if isinstance(value, float) else str(value)]
 
 
 def _parameter(item: Asked, *, many: bool) -> inspect.Parameter:
