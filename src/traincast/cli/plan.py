@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traincast.cli import options
+from traincast.cli.follow_up import after_plan, place_of
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.questions import is_hardware, takes_question
@@ -156,7 +157,7 @@ def plan(
     """
     from traincast.cli.progress import follow
     from traincast.forecast import fill_in
-    from traincast.plan import Limits, search_plans, settle
+    from traincast.plan import Limits, find_plain, highlight, search_plans, settle
     from traincast.report import choose_paint, document_search, draw_front, format_deltas, format_json, format_search
     from traincast.units import parse_seconds
 
@@ -195,7 +196,16 @@ def plan(
         document["what_if"] = [_document_delta(delta) for delta in deltas]
         say(format_json(document))
         return
-    say(format_search(found, paint=paint))
+    plain = find_plain(
+        request, found.plans[0].cluster, global_batch=space.global_batch, limits=limits, calibration=learned
+    ) if found.plans and not choices else None  # fmt: skip
+    shown = highlight(found, plain)
+    then = (
+        after_plan(request, place_of(shown[0].plan.cluster), shown[0].plan.parallelism, shown[0].plan.batch)
+        if shown
+        else ""
+    )
+    say(format_search(found, highlights=shown, paint=paint, then=then))
     if deltas:
         say("\n" + format_deltas(found.plans[0], deltas, paint=paint))
 

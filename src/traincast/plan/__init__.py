@@ -109,6 +109,9 @@ if TYPE_CHECKING:
     from traincast.plan._emit.sbatch import judge as judge
     from traincast.plan._emit.sbatch import read_batch_script as read_batch_script
     from traincast.plan._fit import find_fit as find_fit
+    from traincast.plan._highlights import Highlight as Highlight
+    from traincast.plan._highlights import find_plain as find_plain
+    from traincast.plan._highlights import highlight as highlight
     from traincast.plan._nouns import SEARCHED as SEARCHED
     from traincast.plan._nouns import JobAt as JobAt
     from traincast.plan._offers import Chosen as Chosen
@@ -149,6 +152,11 @@ __getattr__ = load_lazily(
             "read_batch_script",
         ),
         "_fit": ("find_fit",),
+        "_highlights": (
+            "Highlight",
+            "find_plain",
+            "highlight",
+        ),
         "_nouns": (
             "JobAt",
             "SEARCHED",
