@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from traincast.cli import options
+from traincast.cli.follow_up import after_forecast
 from traincast.cli.learned import CalibrationOption, GivenOption, costs_of, load_learned
 from traincast.cli.output import say
 from traincast.cli.questions import takes_question
+from traincast.cli.remedies import list_remedies
 from traincast.spec import Question
 
 
@@ -45,7 +47,9 @@ def forecast(
 ) -> None:
     """Forecast step time, job time, memory and cost of a training job.
 
-    Example: traincast forecast gpt2-xl --device a100-80g --nodes 2 --devices-per-node 8 --batch 8 --seq 1024
+    Example: traincast forecast llama-3-8b --gpus 8xh100 --tokens 15B
+
+    What is not said is chosen as a practitioner would, and listed as flags under the answer.
     """
     from traincast.forecast import resolve
     from traincast.report import (
@@ -96,4 +100,10 @@ def forecast(
         describe_plan(resolved.parallelism, batch_size=resolved.job.graph.batch_size),
         describe_price(resolved.cluster),
     ]
-    say(format_forecast(answer, paint=paint, explain=explain, asked=[line for line in asked if line]))
+    remedies = () if answer.memory.fits else list_remedies(question, resolved, answer)
+    say(
+        format_forecast(
+            answer, paint=paint, explain=explain, asked=[line for line in asked if line], remedies=remedies,
+            then=after_forecast(question, answer),
+        )
+    )  # fmt: skip

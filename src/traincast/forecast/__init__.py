@@ -32,6 +32,11 @@ def forecast(
     return engine.forecast(job, cluster, parallelism, draw=draw, activity=activity)
 
 
+def plain_engine() -> Engine:
+    """The engine that plain forecasts share."""
+    return _ENGINE
+
+
 _last: list[tuple[Calibration, Engine]] = []
 
 
@@ -71,6 +76,10 @@ if TYPE_CHECKING:
     from traincast.forecast._corrections import largest_of as largest_of
     from traincast.forecast._corrections import novelty_of as novelty_of
     from traincast.forecast._corrections import shares_of as shares_of
+    from traincast.forecast._defaults import HALVES as HALVES
+    from traincast.forecast._defaults import reads_text as reads_text
+    from traincast.forecast._defaults import usual_global_batch as usual_global_batch
+    from traincast.forecast._defaults import with_defaults as with_defaults
     from traincast.forecast._device_memory import DeviceMemory as DeviceMemory
     from traincast.forecast._device_memory import find_fullest as find_fullest
     from traincast.forecast._device_memory import overheads_of as overheads_of
@@ -140,6 +149,12 @@ __getattr__ = load_lazily(
             "largest_of",
             "novelty_of",
             "shares_of",
+        ),
+        "_defaults": (
+            "HALVES",
+            "reads_text",
+            "usual_global_batch",
+            "with_defaults",
         ),
         "_device_memory": (
             "DeviceMemory",

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_mean
+from traincast.forecast._defaults import with_defaults
 from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill_in_recipe, read_precision
+from traincast.forecast._ladder import Pose
 from traincast.forecast._place import build_cluster as _build_place
 from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
 from traincast.spec import (
@@ -25,6 +28,7 @@ from traincast.spec import (
     JobOptions,
     Parallelism,
     Question,
+    Scalable,
     Stack,
     WorkloadOptions,
     implied_micro_batches,
@@ -56,6 +60,7 @@ def resolve(question: Question) -> Resolved:
     said: list[str] = []
     stack = choose_stack(whole.job, said)
     cluster = build_cluster(whole, said=said)
+    asked = whole
     whole, plan = complete_question(whole, cluster, stack, said)
     job = pose_job(whole, plan, cluster=cluster, stack=stack, said=said)
     frugal = None
@@ -64,7 +69,7 @@ def resolve(question: Question) -> Resolved:
         frugal = pose_job(whole, full, cluster=cluster, stack=stack)
     return Resolved(
         job=job, cluster=cluster, parallelism=plan, assumptions=tuple(dict.fromkeys(said)), frugal=frugal,
-        settings=describe_settings(whole, job, plan),
+        settings=describe_settings(whole, job, plan, asked=asked),
     )  # fmt: skip
 
 
@@ -111,9 +116,14 @@ def _wanted_devices(parallelism: Mapping[str, Any]) -> int:
 
 
 def complete_question(
-    question: Question, cluster: Cluster, stack: Stack, said: list[str]
+    question: Question, cluster: Cluster, stack: Stack, said: list[str], *, pose: Pose | None = None
 ) -> tuple[Question, Parallelism]:
-    """The question with its batch, and its plan with every degree, its passes and the stack's habits."""
+    """The question with its number format, length and batch, and its plan with every degree, its passes and the stack's habits.
+    `pose`: the job of a plan at a batch, where the question's source does not say it (an uploaded model)."""
+    from traincast.forecast._choose import choose_open
+
+    question = with_defaults(question, [group.device for group in cluster.groups], stack, said)
+    question = choose_open(question, cluster, stack, said, pose=pose)
     values = dict(question.parallelism)
     if "data" not in values:
         values["data"] = _left_over(values, num_devices=cluster.num_devices)
@@ -325,8 +335,12 @@ def find_length(source: str, options: WorkloadOptions) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def describe_settings(question: Question, job: Job, plan: Parallelism) -> dict[str, Any]:
-    """What the answer is for, by name."""
+def describe_settings(
+    question: Question, job: Job, plan: Parallelism, *, asked: Question | None = None
+) -> dict[str, Any]:
+    """What the answer is for, by name. `asked`: the question before its gaps were filled, so that flags say how."""
+    from traincast.forecast._choose import list_assumed
+
     options, batch = question.workload, job.graph.batch_size
     return {
         "precision": read_precision(options.precision, job.stack, sharded=plan.zero == 3),
@@ -337,6 +351,7 @@ def describe_settings(question: Question, job: Job, plan: Parallelism) -> dict[s
         "recompute": plan.recompute,
         "stack": job.stack.name,
         "compiled": job.compiled,
+        "flags": () if asked is None else list_assumed(asked, question, job, plan),
     }
 
 
@@ -416,7 +431,6 @@ def _read_units(values: Mapping[str, Any], fields: Iterable[Asked]) -> dict[str,
 
 def _load_json(path: Path, options: WorkloadOptions, stack: Stack) -> Graph:
     from traincast.files import GRAPH_FORMAT, load_graph, read_json
-    from traincast.spec import Scalable
 
     data = read_json(path)
     if isinstance(data, dict) and data.get("format") == GRAPH_FORMAT:
@@ -489,6 +503,25 @@ _CAPTURED = ("batch", "seq", "precision", "mode", "optimizer", "attention")
 """What can be said about a model that is recorded."""
 
 
+@functools.lru_cache(maxsize=4)
+def _record(source: str, given: tuple[tuple[str, Any], ...], _date_ns: int) -> Graph | Scalable:
+    """One question looks at its model more than once; it is recorded again when its file has changed."""
+    from traincast.capture import load_source as capture_source
+
+    try:
+        # What a model prints must not end up inside the answer.
+        with contextlib.redirect_stdout(sys.stderr):
+            return capture_source(source, **dict(given))
+    except SystemExit as error:
+        raise CaptureFailed(f"{source} called sys.exit({error.code!r}) while it was recorded") from error
+
+
+def _date_of(source: str) -> int:
+    path = Path(source.rpartition(":")[0] if ".py:" in source else source)
+    inner = [path / name for name in MODEL_FOLDERS if (path / name).is_file()]
+    return max((each.stat().st_mtime_ns for each in (path, *inner) if each.exists()), default=0)
+
+
 def _capture(source: str, options: WorkloadOptions, stack: Stack) -> Graph:
     """Record a model from its file; this is the only way that may need PyTorch."""
     if options.adapter_rank or options.frozen_dtype:
@@ -499,15 +532,7 @@ def _capture(source: str, options: WorkloadOptions, stack: Stack) -> Graph:
     fixed = [f"--{name.replace('_', '-')}" for name in given if name not in _CAPTURED]
     if fixed:
         raise InvalidInput(f"{source} is recorded as it is, so {', '.join(fixed)} cannot change it")
-    from traincast.capture import load_source as capture_source
-    from traincast.spec import Scalable
-
-    try:
-        # What a model prints must not end up inside the answer.
-        with contextlib.redirect_stdout(sys.stderr):
-            loaded = capture_source(source, **given)
-    except SystemExit as error:
-        raise CaptureFailed(f"{source} called sys.exit({error.code!r}) while it was recorded") from error
+    loaded = _record(source, tuple(sorted(given.items())), _date_of(source))
     if isinstance(loaded, Scalable):
         return loaded.at(options.batch) if options.batch is not None else loaded.small
     return loaded

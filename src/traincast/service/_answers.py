@@ -35,7 +35,7 @@ def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> b
     job = _pose(task, place.question, said)(None, None, plan)
     resolved = Resolved(
         job=job, cluster=cluster, parallelism=plan, assumptions=tuple(dict.fromkeys(said)),
-        settings=describe_settings(place.question, job, plan),
+        settings=describe_settings(place.question, job, plan, asked=_question(asked)),
     )  # fmt: skip
     answer = answer_question(resolved, draw=asked["detail"])
     # The spans of a large step are thousands; the details hold what can be seen of them.
@@ -116,13 +116,17 @@ def answer_similar(task: Mapping[str, Any], _blob: bytes, _report: Report) -> by
 
 def answer_plan(task: Mapping[str, Any], _blob: bytes, report: Report) -> bytes:
     from traincast.forecast import choose_stack
-    from traincast.plan import JobsOnce
-    from traincast.service._planning import plan_request
+    from traincast.plan import JobsOnce, settle
+    from traincast.service._planning import list_clusters, plan_request
 
-    question = _question(task["request"])
+    clusters, left_out = list_clusters(task["request"])
+    settled = settle(_question(task["request"]), clusters)
+    question = settled.request
     pose = _pose(task, question, [])
     found = plan_request(
         task["request"],
+        settled,
+        left_out,
         task["limits"],
         JobsOnce(
             lambda batch, plan: pose(batch, None, plan),
@@ -182,9 +186,10 @@ class _Place:
 def _question(asked: Mapping[str, Any]) -> Question:
     """A request as the question that a command would ask; an uploaded model has no name."""
     workload = asked["workload"]
+    options = WorkloadOptions(**{name: workload.get(name) for name in OPTIONS})
     return Question(
-        source=workload.get("name", ""),
-        workload=WorkloadOptions(**{name: workload.get(name) for name in OPTIONS}),
+        source=_catalogue_name(workload["name"], options) if "name" in workload else "",
+        workload=options,
         cluster=asked["cluster"],
         parallelism=asked["parallelism"],
         job=asked["job"],
