@@ -29,7 +29,7 @@ from traincast.spec._measurement import (
 )
 from traincast.spec._parallel import AXES, ORDERS, RECOMPUTES, Parallelism
 from traincast.spec._program import COLLECTIVES, HOST, Collective, Program, Stage, Task
-from traincast.spec._question import Question, WorkloadOptions
+from traincast.spec._question import ConfigText, Question, WorkloadOptions
 from traincast.spec._resources import RESOURCES, Activity, ResourceProfile
 from traincast.spec._result import (
     COVERAGE,
@@ -65,6 +65,7 @@ __all__ = [
     "Cluster",
     "Collective",
     "CollectiveRates",
+    "ConfigText",
     "Device",
     "Domain",
     "Environment",
