@@ -9,7 +9,7 @@ _PARTS = (
     "betas?", "beta[12]", "momentum", "clip_grad.*", "max_grad_norm", "gradient_clip.*", "gradient_clipping",
     "grad_clip", "max_norm",
     "lora_alpha", "lora_dropout", "alpha", "rope_.*", "init_.*", "initializer_range", "norm_eps",
-    "layernorm_epsilon", "label_smoothing",
+    "layernorm_epsilon", "label_smoothing.*", "eps",
     "decay.*", "cooldown.*", "loss_scale.*", "initial_scale_power", "hysteresis", "min_loss_scale", "z_loss.*",
     "temperature", "top_[pk]",
     # what is said about data, files and people

@@ -109,7 +109,9 @@ class _Reader:
             elif isinstance(statement, ast.If):
                 truth = self.value(statement.test, names)
                 if isinstance(truth, Unknown):
-                    self.skipped.append(f"line {statement.lineno} has a condition that only a run would tell; what it guards is left out")
+                    self.skipped.append(
+                        f"line {statement.lineno} has a condition that only a run would tell; what it guards is left out"
+                    )
                     continue
                 returned = self._run(statement.body if truth else statement.orelse, names)
                 if returned is not _UNKNOWN:

@@ -30,6 +30,7 @@ MODULES: Mapping[str, str] = {
     "wk": "key", "wo": "output", "w1": "gate", "w2": "down", "w3": "up",
 }  # fmt: skip
 """Names of dense layers to ours."""
+_UNSAID = {"min_num_params", "xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt", "fsdp_config"}
 _SHARDING = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "hybrid_shard_zero2": 2}
 
 
@@ -107,11 +108,13 @@ def read_precision(draft: Draft) -> None:
 
 def read_fsdp(draft: Draft) -> None:
     """`fsdp: full_shard auto_wrap` with its table of settings, as Trainer takes it."""
-    origin = draft.keys.first("fsdp")
     words = draft.keys.take("fsdp")
     listed = words if isinstance(words, list) else str(words or "").split()
     table = {key.rpartition(".")[2].removeprefix("fsdp_"): key for key in draft.keys.under("fsdp_config")}
-    if origin is None and not table:
+    if not listed and not set(table) - _UNSAID:
+        # Trainer writes its defaults into the file where nothing is sharded.
+        for key in table.values():
+            draft.keys.take(key)
         return
     if listed == ["True"]:
         listed = ["full_shard"]
@@ -260,6 +263,18 @@ def write_optimizer(sheet: Sheet, key: str) -> None:
         sheet.put(key, "adamw_torch_fused")
         return
     sheet.translate("workload.optimizer", words, key)
+
+
+def write_deepspeed_name(sheet: Sheet, start: str) -> bool:
+    """A trainer under DeepSpeed names a second file by its stage, as these projects call theirs."""
+    zero = sheet.fields.get("parallelism.zero", 0)
+    if not zero or sheet.fields.get("job.stack") != "deepspeed":
+        return False
+    sheet.told.add("parallelism.zero")
+    offload = sheet.get("parallelism.offload_optimizer")
+    end = "" if start.endswith("zero") else "_config"
+    sheet.put("deepspeed", f"{start}{zero}{'_offload' if offload else ''}{end}.json")
+    return True
 
 
 def write_model(sheet: Sheet, key: str) -> None:

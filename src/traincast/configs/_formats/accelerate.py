@@ -84,12 +84,14 @@ def _write(sheet: Sheet) -> None:
     passes = sheet.get("parallelism.micro_batches", 1)
     if tensor * pipeline > 1:
         _write_megatron(sheet, passes)
-    elif zero == 1:
+    elif zero == 1 or (zero and sheet.fields.get("job.stack") == "deepspeed"):
         sheet.put("distributed_type", "DEEPSPEED")
         offload = "cpu" if sheet.get("parallelism.offload_optimizer") else "none"
-        sheet.put("deepspeed_config", {"deepspeed_multinode_launcher": "standard", "gradient_accumulation_steps": passes,
-                                       "offload_optimizer_device": offload, "offload_param_device": "none",
-                                       "zero3_init_flag": False, "zero_stage": 1})  # fmt: skip
+        kept = "cpu" if sheet.get("parallelism.offload_weights") else "none"
+        sheet.put("deepspeed_config", {
+            "deepspeed_multinode_launcher": "standard", "gradient_accumulation_steps": passes,
+            "offload_optimizer_device": offload, "offload_param_device": kept, "zero3_init_flag": zero == 3, "zero_stage": zero,
+        })  # fmt: skip
     elif zero >= 2:
         sheet.put("distributed_type", "FSDP")
         _write_fsdp(sheet, zero)

@@ -11,6 +11,7 @@ from traincast.configs._trainer import (
     read_model,
     read_optimizer,
     read_recompute,
+    write_deepspeed_name,
     write_model,
     write_modules,
 )
@@ -122,6 +123,8 @@ def _write(sheet: Sheet) -> None:
             sheet.put(word, True)
     sheet.translate("parallelism.recompute", {"full": True, "none": False}, "gradient_checkpointing")
     sheet.translate("workload.optimizer", _OPTIMIZERS, "optimizer")
+    if sheet.fields.get("workload.optimizer") == "adamw" and sheet.get("workload.implementation") == "fused":
+        sheet.put("optimizer", "adamw_torch_fused")
     for axis, key in (
         ("context", "context_parallel_size"),
         ("tensor", "tensor_parallel_size"),
@@ -129,15 +132,6 @@ def _write(sheet: Sheet) -> None:
     ):
         if sheet.get(f"parallelism.{axis}", 1) > 1:
             sheet.put(key, sheet.get(f"parallelism.{axis}"))
-    zero = sheet.fields.get("parallelism.zero", 0)
-    if zero in (0, 2, 3):
-        sheet.told.add("parallelism.zero")
-    if zero in (2, 3):
-        sheet.put("fsdp_version", 2)
-        sheet.put(
-            "fsdp_config",
-            {"reshard_after_forward": zero == 3, "offload_params": bool(sheet.get("parallelism.offload_optimizer"))},
-        )
     sheet.translate(
         "workload.attention", {"eager": "eager", "flash": "sdpa", "flash-2": "flash_attention_2"}, "attn_implementation"
     )
@@ -145,6 +139,21 @@ def _write(sheet: Sheet) -> None:
         sheet.copy("job.checkpoint_every_steps", "save_steps")
     if sheet.get("job.compiled"):
         sheet.put("torch_compile", True)
+    _write_sharding(sheet)
+
+
+def _write_sharding(sheet: Sheet) -> None:
+    zero = sheet.fields.get("parallelism.zero", 0)
+    if zero in (0, 2, 3):
+        sheet.told.add("parallelism.zero")
+    if write_deepspeed_name(sheet, "deepspeed_configs/zero"):
+        return
+    if zero in (2, 3):
+        sheet.put("fsdp_version", 2)
+        sheet.put(
+            "fsdp_config",
+            {"reshard_after_forward": zero == 3, "offload_params": bool(sheet.get("parallelism.offload_optimizer"))},
+        )
 
 
 _OPTIMIZERS = {"adamw": "adamw_torch", "adamw-8bit": "adamw_bnb_8bit", "adafactor": "adafactor", "sgd": "sgd", "muon": "muon",

@@ -24,7 +24,7 @@ def _read(draft: Draft) -> None:
     # Its buckets count elements, which are as wide as what is reduced.
     elements = keys.number("zero_optimization.reduce_bucket_size")
     if elements:
-        width = 2 if draft.get("workload.precision", "bf16") in ("bf16", "fp16") else 4
+        width = 4 if draft.get("workload.precision") == "fp32" else 2
         draft.put("parallelism.bucket_bytes", elements * width, "zero_optimization.reduce_bucket_size")
     size = keys.whole("zero_optimization.zero_hpz_partition_size")
     if size is not None and size > 1:
@@ -79,9 +79,7 @@ def _write(sheet: Sheet) -> None:
         sheet.put("zero_optimization.contiguous_gradients", True)
         bucket = sheet.get("parallelism.bucket_bytes")
         if bucket:
-            sheet.put(
-                "zero_optimization.reduce_bucket_size", int(bucket) // (2 if precision in ("bf16", "fp16") else 4)
-            )
+            sheet.put("zero_optimization.reduce_bucket_size", int(bucket) // (4 if precision == "fp32" else 2))
     if sheet.get("parallelism.offload_optimizer"):
         sheet.put("zero_optimization.offload_optimizer", {"device": "cpu"})
     if sheet.get("parallelism.offload_weights"):

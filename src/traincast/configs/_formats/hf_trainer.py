@@ -1,7 +1,14 @@
 """TrainingArguments as Hugging Face's Trainer saves them (json), or as a script is given them."""
 
 from traincast.configs._nouns import ConfigFormat, Draft, Sheet
-from traincast.configs._trainer import read_launcher, read_model, read_trainer, write_model, write_trainer
+from traincast.configs._trainer import (
+    read_launcher,
+    read_model,
+    read_trainer,
+    write_deepspeed_name,
+    write_model,
+    write_trainer,
+)
 
 
 def _read(draft: Draft) -> None:
@@ -18,6 +25,8 @@ def _write(sheet: Sheet) -> None:
 
 def write_sharding(sheet: Sheet) -> None:
     """ZeRO as FSDP, the way that needs no second file."""
+    if write_deepspeed_name(sheet, "ds_z"):
+        return
     zero = sheet.fields.get("parallelism.zero", 0)
     if zero in (0, 2, 3):
         sheet.told.add("parallelism.zero")

@@ -69,7 +69,8 @@ def _read_sizes(draft: Draft) -> None:
         return
     if found.get("head_dim", 0) * found.get("heads", 0) == found["hidden"]:
         found.pop("head_dim")
-    known = find_sizes(found) if found.get("vocab") else None
+    # Names of the GPT-3 family are told by layers and width; others share them and differ in their vocabulary.
+    known = find_sizes(found) if found.get("vocab") or found["arch"] == "gpt" else None
     if known is not None:
         draft.put("source", known, "num_layers")
         draft.notes.append(f"{keys.where} has the sizes of {known} of the catalogue")
@@ -203,6 +204,9 @@ def _write(sheet: Sheet) -> None:
     sheet.translate("workload.optimizer", {"adam": "adam", "adamw": "adam", "sgd": "sgd", "muon": "muon"}, "optimizer")
     sheet.copy("job.checkpoint_every_steps", "save_interval")
     sheet.copy("job.evaluation_every_steps", "eval_interval")
+    samples, each = sheet.get("job.evaluation_samples"), sheet.get("job.global_batch")
+    if samples and each:
+        sheet.put("eval_iters", round(samples / each))
 
 
 def write_degrees(sheet: Sheet, prefix: str = "") -> None:

@@ -168,6 +168,10 @@ def _write(sheet: Sheet) -> None:
     if zero > 1:
         sheet.put("ddp.use_megatron_fsdp", True)
         sheet.put("ddp.data_parallel_sharding_strategy", "optim_grads" if zero == 2 else "optim_grads_params")
+    if sheet.fields.get("parallelism.reduce_dtype") == "fp32":
+        sheet.put("ddp.grad_reduce_in_fp32", True)
+    if sheet.get("parallelism.async_tensor"):
+        sheet.put("comm_overlap.tp_comm_overlap", True)
     if sheet.fields.get("parallelism.overlap") is not None:
         sheet.copy("parallelism.overlap", "ddp.overlap_grad_reduce")
     sheet.translate(
@@ -194,7 +198,8 @@ NEMO = ConfigFormat(
     write=_write,
     harmless=("_target_", "logger.", "log.", "scheduler.", "dataset.", "tokenizer.", "exp_manager.", "checkpoint.",
               "rng.", "resume.",
-              "trainer.callbacks", "trainer.accelerator", "trainer.log", "trainer.limit_", "trainer.val_check_interval", "train.manual_gc",
+              "trainer.callbacks", "trainer.accelerator", "trainer.log", "trainer.limit_", "trainer.val_check_interval",
+              "train.manual_gc",
               "train.eval_iters",
               "optimizer.", "optim.", "data.", "model._target_", "model.config.", "model.data.", "fn"),
     script="recipe",

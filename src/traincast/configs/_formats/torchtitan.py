@@ -170,8 +170,7 @@ def _write(sheet: Sheet) -> None:
     sheet.put("activation_checkpoint.mode", {"products": "selective"}.get(mode, mode))
     if mode in ("products", "selective"):
         sheet.put("activation_checkpoint.selective_ac_option", "op")
-    if sheet.get("job.compiled"):
-        sheet.put("compile.enable", True)
+    sheet.copy("job.compiled", "compile.enable")
     if sheet.get("job.checkpoint_every_steps"):
         sheet.put("checkpoint", {"enable": True, "interval": sheet.get("job.checkpoint_every_steps")})
     precision = str(sheet.get("workload.precision", "bf16"))
@@ -218,6 +217,7 @@ TORCHTITAN = ConfigFormat(
     write=_write,
     harmless=("job.", "profiling.", "metrics.", "lr_scheduler.", "training.dataset", "training.max_norm",
               "training.deterministic",
-              "checkpoint.", "float8.filter_fqns", "model.hf_assets_path", "comm.", "validation.",
+              "checkpoint.", "float8.filter_fqns", "quantize.", "compile.components", "model.hf_assets_path",
+              "comm.", "validation.",
               "training.gc_freq", "fault_tolerance."),
 )  # fmt: skip

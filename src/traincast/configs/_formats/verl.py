@@ -28,8 +28,13 @@ def _read(draft: Draft) -> None:
         draft.notes.append("use_dynamic_bsz: passes are filled by tokens; a fixed number of full samples is taken")
     if not draft.take("job.steps", "trainer.total_training_steps", least=1):
         draft.take("job.epochs", "trainer.total_epochs", least=1e-9)
-    draft.take("job.checkpoint_every_steps", "trainer.save_freq", least=1)
-    draft.take("job.evaluation_every_steps", "trainer.test_freq", least=1)
+    # A round of PPO is counted as one step there and makes several updates.
+    whole, part = keys.whole("data.train_batch_size"), keys.whole(f"{_ACTOR}.ppo_mini_batch_size")
+    updates = max(1, whole // part) if learns and whole and part else 1
+    for name, key in (("checkpoint_every_steps", "trainer.save_freq"), ("evaluation_every_steps", "trainer.test_freq")):
+        rounds = keys.whole(key)
+        if rounds is not None and rounds > 0:
+            draft.put(f"job.{name}", rounds * updates, key)
     on = keys.flag(f"{model}.enable_gradient_checkpointing")
     if on is not None:
         draft.put("parallelism.recompute", "full" if on else "none", f"{model}.enable_gradient_checkpointing")
@@ -130,6 +135,7 @@ def _write(sheet: Sheet) -> None:
     sheet.copy("job.steps", "trainer.total_training_steps")
     sheet.copy("job.epochs", "trainer.total_epochs")
     sheet.copy("job.checkpoint_every_steps", "trainer.save_freq")
+    sheet.copy("job.evaluation_every_steps", "trainer.test_freq")
     sheet.put("trainer.nnodes", sheet.get("cluster.nodes", 1))
     sheet.put("trainer.n_gpus_per_node", sheet.get("cluster.devices_per_node", 1))
 
