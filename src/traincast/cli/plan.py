@@ -118,7 +118,9 @@ class Output:
     emit: Annotated[
         str | None,
         typer.Option(
-            "--emit", help="Write the best plan for slurm, skypilot, torchrun, accelerate, deepspeed or k8s.",
+            "--emit",
+help="Write the best plan for slurm, skypilot, k8s or torchrun, or as the file of a trainer: deepspeed, accelerate "
+            "... (traincast config --formats).",
             rich_help_panel="Output",
         ),
     ] = None  # fmt: skip
@@ -180,7 +182,7 @@ def plan(
             exhaustive=wishes.exhaustive, watch=watch, engine=wishes.engine, workers=wishes.workers,
             calibration=learned,
         )  # fmt: skip
-    found = _note(found, chosen, settled.notes)
+    found = _note(found, chosen, (*request.said, *settled.notes))
     deltas = _deltas(found.plans, request, output.what_if or [], learned)
     if output.svg is not None:
         from traincast.files import write_whole
@@ -188,7 +190,7 @@ def plan(
         title = f"{found.plans[0].forecast.workload if found.plans else question.source}, {space.global_batch:,} samples per step"
         write_whole(output.svg, draw_front(found, title=title, deadline_s=limits.deadline_s))
     if output.emit is not None:
-        _emit(found.plans, output, precision=request.workload.precision or "fp32")
+        _emit(found.plans, output, request)
         if output.output is None or str(output.output) == "-":
             return
     if output.json:
@@ -274,9 +276,9 @@ def _range(text: str | None) -> tuple[int, int]:
         raise InvalidInput(f"gpus = {text!r}; give a number such as 64 or a range such as 8..64") from None
 
 
-def _note(found: Any, chosen: "Chosen", settled: tuple[str, ...]) -> Any:
+def _note(found: Any, chosen: "Chosen", said: tuple[str, ...]) -> Any:
     notes = tuple(f"{name}: {count} machines left out" for name, count in chosen.left_out.items())
-    return dataclasses.replace(found, notes=tuple(dict.fromkeys((*settled, *found.notes, *notes))))
+    return dataclasses.replace(found, notes=tuple(dict.fromkeys((*said, *found.notes, *notes))))
 
 
 def _deltas(
@@ -299,11 +301,12 @@ def _document_delta(delta: Any) -> dict[str, Any]:
     return {**ratios, "after": document_forecast(delta.after)}
 
 
-def _emit(plans: "Sequence[Plan]", wanted: Output, *, precision: str) -> None:
+def _emit(plans: "Sequence[Plan]", wanted: Output, request: Question) -> None:
     from traincast.errors import InvalidInput
     from traincast.files import write_whole
     from traincast.plan import emit, make_recipe, slurm_flags
 
+    precision = request.workload.precision or "fp32"
     kind, output, quantile, command = str(wanted.emit), wanted.output, wanted.time_quantile, wanted.command
     if not plans:
         raise InvalidInput("--emit writes the best plan, and no plan keeps every limit")
@@ -313,7 +316,7 @@ def _emit(plans: "Sequence[Plan]", wanted: Output, *, precision: str) -> None:
         flags = slurm_flags(make_recipe(plans[0], quantile=quantile, command=command, precision=precision))
         text = " ".join(f"{name}={value}" for name, value in flags.items())
     else:
-        text = emit(plans[0], kind, quantile=quantile, command=command, precision=precision)
+        text = emit(plans[0], kind, quantile=quantile, command=command, precision=precision, question=request)
     if output is None or str(output) == "-":
         say(text)
     else:

@@ -23,6 +23,7 @@ from traincast.spec import (
     SHAPE,
     Asked,
     Cluster,
+    ConfigText,
     Graph,
     Job,
     JobOptions,
@@ -76,6 +77,10 @@ def resolve(question: Question) -> Resolved:
 def fill_in(question: Question) -> Question:
     """The question with the values of its job file, where it names one; what the question says itself wins."""
     whole = _merge_job_file(question) if question.source.endswith(".toml") else question
+    if whole.configs or whole.source.startswith("hf:"):
+        from traincast.configs import merge_configs
+
+        whole = merge_configs(whole)
     return dataclasses.replace(
         whole,
         cluster=_read_units(whole.cluster, CLUSTER_FIELDS),
@@ -122,6 +127,7 @@ def complete_question(
     `pose`: the job of a plan at a batch, where the question's source does not say it (an uploaded model)."""
     from traincast.forecast._choose import choose_open
 
+    said += question.said
     question = with_defaults(question, [group.device for group in cluster.groups], stack, said)
     question = choose_open(question, cluster, stack, said, pose=pose)
     values = dict(question.parallelism)
@@ -388,7 +394,19 @@ def _merge_job_file(question: Question) -> Question:
         cluster=_override_cluster(file.cluster, question.cluster),
         parallelism={**file.parallelism, **question.parallelism},
         job=_override_job(file.job, question.job),
+        configs=(*(_beside(config, question.source) for config in file.configs), *question.configs),
+        said=question.said,
     )
+
+
+def _beside(config: str | ConfigText, job_file: str) -> str | ConfigText:
+    """A configuration that a job file names stands beside it; 'format:FILE' keeps its format."""
+    if not isinstance(config, str):
+        return config
+    chosen, colon, path = (
+        config.rpartition(":") if not config.endswith(".py") and ".py:" not in config else ("", "", config)
+    )
+    return f"{chosen}{colon}{Path(job_file).parent / path}"
 
 
 def _override_cluster(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:

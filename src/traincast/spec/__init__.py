@@ -24,6 +24,7 @@ __all__ = [
     "Cluster",
     "Collective",
     "CollectiveRates",
+    "ConfigText",
     "Device",
     "Domain",
     "Environment",
@@ -142,6 +143,7 @@ if TYPE_CHECKING:
     from traincast.spec._question import QUESTION_FIELDS as QUESTION_FIELDS
     from traincast.spec._question import SHAPE as SHAPE
     from traincast.spec._question import WORKLOAD_FIELDS as WORKLOAD_FIELDS
+    from traincast.spec._question import ConfigText as ConfigText
     from traincast.spec._question import JobOptions as JobOptions
     from traincast.spec._question import Question as Question
     from traincast.spec._question import WorkloadOptions as WorkloadOptions
@@ -263,6 +265,7 @@ __getattr__ = load_lazily(
             "Task",
         ),
         "_question": (
+            "ConfigText",
             "CLUSTER_FIELDS",
             "JOB_FIELDS",
             "JobOptions",
