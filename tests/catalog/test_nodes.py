@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincast.catalog import _devices as devices
-from traincast.catalog import _nodes as nodes
-from traincast.catalog import cluster, cluster_from, device, find_offer, link, node, read_cluster
+from traincast.catalog import cluster, cluster_from, device, devices, find_offer, link, node, nodes, read_cluster
 from traincast.catalog._names import load_facts
 from traincast.errors import InvalidInput, UnknownName
 from traincast.files import encode
