@@ -24,8 +24,8 @@ def add_waiting(timeline: Timeline, program: Program) -> Timeline:
     if plan.num_devices > 1 and not plan.asynchronous:
         replicas = plan.data * plan.context
         size = program.input_variation / math.sqrt(plan.micro_batches) * math.sqrt(3) * (replicas - 1) / (replicas + 1)
-        own_s = timeline.busy_s + timeline.shares.get("host", 0.0) * timeline.duration_s
-        waited_s = DEVICE_VARIATION * expect_largest(plan.num_devices) * own_s + size * (timeline.busy_s + prepared_s)
+        speed = DEVICE_VARIATION * expect_largest(plan.num_devices)
+        waited_s = speed * timeline.busy_s + size * (timeline.busy_s + prepared_s)
     if not prepared_s and not waited_s:
         return timeline
     longer_s = timeline.duration_s + prepared_s + waited_s
