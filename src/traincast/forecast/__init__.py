@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING
 
 from traincast.cost import CostModel
 from traincast.facade import load_lazily
-from traincast.forecast._device_memory import MEMORY_SPREAD, outside_bytes
+from traincast.forecast._device_memory import outside_bytes
 from traincast.forecast._engine import Engine
 from traincast.spec import Calibration, Cluster, Forecast, Job, Parallelism
 
 if TYPE_CHECKING:
     from traincast.resources import GraphCorrection
 
-__all__ = ["MEMORY_SPREAD", "Engine", "forecast", "outside_bytes"]
+__all__ = ["Engine", "forecast", "outside_bytes"]
 
 MOST_KEPT = 20_000
 """Answers of single steps that plain forecasts remember between them."""
@@ -52,10 +52,14 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import DOCUMENT as DOCUMENT
     from traincast.forecast._certainty import FEATURES as FEATURES
     from traincast.forecast._certainty import LEVELS as LEVELS
+    from traincast.forecast._certainty import MEMORY as MEMORY
+    from traincast.forecast._certainty import ORDINARY_OPERATORS as ORDINARY_OPERATORS
+    from traincast.forecast._certainty import STEP as STEP
     from traincast.forecast._certainty import Certainty as Certainty
     from traincast.forecast._certainty import Experience as Experience
     from traincast.forecast._certainty import Quantiles as Quantiles
     from traincast.forecast._certainty import Setting as Setting
+    from traincast.forecast._certainty import beyond_usual as beyond_usual
     from traincast.forecast._certainty import describe_setting as describe_setting
     from traincast.forecast._certainty import list_novelty as list_novelty
     from traincast.forecast._certainty import sort_of as sort_of
@@ -68,6 +72,9 @@ if TYPE_CHECKING:
     from traincast.forecast._corrections import novelty_of as novelty_of
     from traincast.forecast._corrections import shares_of as shares_of
     from traincast.forecast._device_memory import DeviceMemory as DeviceMemory
+    from traincast.forecast._device_memory import find_fullest as find_fullest
+    from traincast.forecast._device_memory import overheads_of as overheads_of
+    from traincast.forecast._device_memory import profile_stages as profile_stages
     from traincast.forecast._device_memory import trace_memory as trace_memory
     from traincast.forecast._device_memory import watch_device as watch_device
     from traincast.forecast._gaussian_process import NOISE as NOISE
@@ -113,8 +120,12 @@ __getattr__ = load_lazily(
             "Experience",
             "FEATURES",
             "LEVELS",
+            "MEMORY",
+            "ORDINARY_OPERATORS",
             "Quantiles",
+            "STEP",
             "Setting",
+            "beyond_usual",
             "describe_setting",
             "list_novelty",
             "sort_of",
@@ -131,6 +142,9 @@ __getattr__ = load_lazily(
         ),
         "_device_memory": (
             "DeviceMemory",
+            "find_fullest",
+            "overheads_of",
+            "profile_stages",
             "trace_memory",
             "watch_device",
         ),

@@ -21,6 +21,7 @@ from traincast.forecast._bounds import (
     bound_time,
     passes_of,
 )
+from traincast.forecast._certainty import describe_setting, memory_errors
 from traincast.forecast._device_memory import DeviceMemory, find_fullest, profile_stages, watch_device
 from traincast.forecast._interval import Tally, tally_program, with_interval, with_novelty
 from traincast.forecast._job_time import price_job, spend_energy, time_job
@@ -167,7 +168,13 @@ class Engine:
 
     def memory(self, program: Program, job: Job, cluster: Cluster) -> MemoryProfile:
         """Of the stage that comes nearest to filling the smallest device."""
-        return find_fullest(profile_stages(program, cluster, job.stack, remember=self._remember))
+        fullest = find_fullest(profile_stages(program, cluster, job.stack, remember=self._remember))
+        return self._with_errors(fullest, job, cluster, program.parallelism)
+
+    def _with_errors(self, profile: MemoryProfile, job: Job, cluster: Cluster, plan: Parallelism) -> MemoryProfile:
+        """How sure it is, by what is new about the question."""
+        setting = describe_setting(job, cluster, plan, remember=self._remember)
+        return replace(profile, errors=memory_errors(setting))
 
     def watch_device(self, job: Job, cluster: Cluster, plan: Parallelism) -> DeviceMemory:
         """What the device's own meter will show."""
@@ -215,7 +222,7 @@ class Engine:
         Its probability to fit is one that the plan does not exceed."""
         check_size(plan, cluster)
         one = self._remember(self._replay_whole, job.graph, plan, job.compiled)
-        return bound_memory(one, cluster, plan, job.stack)
+        return self._with_errors(bound_memory(one, cluster, plan, job.stack), job, cluster, plan)
 
     def _replay_whole(self, graph: Graph, plan: Parallelism, compiled: bool) -> Pass:
         """One pass through the model before any rank shares it, without the update, whose needs shrink with its share."""

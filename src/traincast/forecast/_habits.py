@@ -95,6 +95,9 @@ def _fill_in_recomputation(plan: dict[str, Any], stack: Stack, said: list[str]) 
             "(--recompute to change)"
         )
         plan["recompute"] = stack.plan.sharded_recompute
+    elif word is None and stack.plan.recompute:
+        said.append(f"{stack.name} recomputes {stack.plan.recompute} layers by default (--recompute to change)")
+        plan["recompute"] = stack.plan.recompute
 
 
 def _fill_in_experts(plan: dict[str, Any], said: list[str], *, expert: int, replicas: int, tensor: int) -> None:

@@ -233,6 +233,10 @@ def build_job(values: Mapping[str, Any], graph: Graph, *, stack: Stack | None = 
     named = {name: value for name, value in table.items() if name not in (*_JOB_ONLY, "stack")}
     named.setdefault("compiled", software.recipe.compiled)
     named.setdefault("cuda_graphs", software.recipe.whole_program)
+    if named["compiled"] and not software.recipe.compiled_loss:
+        from traincast.lower import leave_eager
+
+        graph = leave_eager(graph, "loss")
     return Job(graph=graph, stack=software, **{**named, **amounts})
 
 

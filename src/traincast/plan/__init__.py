@@ -112,6 +112,7 @@ if TYPE_CHECKING:
     from traincast.plan._search import sift as sift
     from traincast.plan._space import Shape as Shape
     from traincast.plan._space import list_candidates as list_candidates
+    from traincast.plan._vary import JobsOnce as JobsOnce
     from traincast.plan._vary import space_of as space_of
     from traincast.plan._what_if import Delta as Delta
     from traincast.plan._what_if import what_if as what_if
@@ -159,7 +160,10 @@ __getattr__ = load_lazily(
             "Shape",
             "list_candidates",
         ),
-        "_vary": ("space_of",),
+        "_vary": (
+            "JobsOnce",
+            "space_of",
+        ),
         "_what_if": (
             "Delta",
             "what_if",

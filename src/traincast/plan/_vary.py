@@ -1,9 +1,8 @@
 """A job or a request to the same job at other batches and recomputations, and to the plans that may be tried."""
 
 import dataclasses
-import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from traincast.errors import InvalidInput
 from traincast.files import decode
 from traincast.forecast import build_job, choose_stack, fill_in, find_length, load_source, plan_habits
 from traincast.plan._nouns import SEARCHED, JobAt, Space
-from traincast.spec import Graph, Job, Parallelism, Question, Scalable
+from traincast.spec import RECOMPUTES, Job, Parallelism, Question, Scalable, Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,7 @@ class _Fixed:
 
     job: Job
 
-    def __call__(self, batch: int, recompute: str) -> Job:
+    def __call__(self, batch: int, plan: Parallelism) -> Job:
         if batch != self.job.graph.batch_size:
             raise InvalidInput(
                 f"the graph was recorded at a batch of {self.job.graph.batch_size}, not {batch}; give a request, or a "
@@ -36,39 +35,52 @@ def vary_job(job: Job, space: Space | None) -> tuple[JobAt, Space]:
 
 
 @dataclass(frozen=True, slots=True)
+class JobsOnce:
+    """Each job built once: plans under which a model is built alike share it."""
+
+    build: JobAt
+    stack: Stack
+    built_in: bool
+    """Whether a builder of the catalogue makes the model, which asks how the plan runs it."""
+    _known: dict[tuple[int, Parallelism], Job] = field(default_factory=dict, compare=False, repr=False)
+
+    def __call__(self, batch: int, plan: Parallelism) -> Job:
+        key = batch, _what_builders_read(plan, self.stack, built_in=self.built_in)
+        if key not in self._known:
+            self._known[key] = self.build(*key)
+        return self._known[key]
+
+
+@dataclass(frozen=True, slots=True)
 class _Named:
-    """A request whose batch and recomputation may be changed; picklable, so that processes can share it."""
+    """A request whose batch and plan may be changed; picklable, so that processes can share it."""
 
     request: Question
 
-    def __call__(self, batch: int, recompute: str) -> Job:
-        request = self.request
-        built_in = not _is_file(request.source)
-        key = _Key(request, batch, recompute if built_in else "none")
-        return build_job(
-            request.job, _load(key), stack=choose_stack(request.job), seq=find_length(request.source, request.workload)
-        )
+    def __call__(self, batch: int, plan: Parallelism) -> Job:
+        request, stack = self.request, choose_stack(self.request.job)
+        options = dataclasses.replace(request.workload, batch=batch)
+        graph = load_source(request.source, options, plan=plan, stack=stack)
+        return build_job(request.job, graph, stack=stack, seq=find_length(request.source, options))
 
 
-class _Key:
-    """A request holds dicts, which have no hash; its text has."""
+def _what_builders_read(plan: Parallelism, stack: Stack, *, built_in: bool) -> Parallelism:
+    """A plan under which a model is built as it is under this one; plans that share it share a graph.
 
-    def __init__(self, request: Question, batch: int, recompute: str) -> None:
-        self.request, self.batch, self.recompute = request, batch, recompute
-        self.stack = choose_stack(request.job)
-        self.text = repr((request.source, request.workload, batch, recompute, self.stack))
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self.text == other.text
-
-
-@functools.lru_cache(maxsize=64)
-def _load(key: _Key) -> Graph:
-    options = dataclasses.replace(key.request.workload, batch=key.batch)
-    return load_source(key.request.source, options, recompute=key.recompute, stack=key.stack)
+    What is recorded from a file is the same under every plan. A builder of the catalogue asks how layers are recomputed,
+    whether gradients are summed over passes, whether weights are sharded and, where a stack's softmax needs whole multiples, how
+    heads are split.
+    """
+    if not built_in:
+        return Parallelism()
+    sharded = plan.zero == 3
+    return Parallelism(
+        recompute=plan.recompute,
+        micro_batches=min(plan.micro_batches, 2),
+        zero=3 if sharded else 0,
+        data=2 if sharded else 1,
+        tensor=plan.tensor if stack.recipe.softmax_multiple > 1 else 1,
+    )
 
 
 def _is_file(source: str) -> bool:
@@ -82,11 +94,12 @@ def vary_request(request: Question, space: Space | None) -> tuple[JobAt, Space]:
     if space is None:
         space = space_of(whole)
     elif space.base is None:
-        space = replace(space, base=base_of(whole))
+        space = replace(space, base=base_of(whole), **_sharded_habits(whole))
     fixed = _recorded_batch(whole.source)
     if fixed is not None:
         space = replace(space, batches=(fixed,))
-    return _Named(whole), space
+    stack = choose_stack(whole.job)
+    return JobsOnce(_Named(whole), stack, built_in=not _is_file(whole.source)), space
 
 
 def space_of(request: Question, *, global_batch: int | None = None, **asked: Any) -> Space:
@@ -102,12 +115,22 @@ def space_of(request: Question, *, global_batch: int | None = None, **asked: Any
         # It always splits the sequence where there is a tensor axis; a search leaves the split out where there is none.
         named["sequence_parallel"] = (True,)
     asked = {name: value for name, value in asked.items() if value is not None}
-    if "recompute" in {**named, **asked}:
-        words = dict(stack.plan.recompute_words)
-        chosen = tuple(words.get(word, word) for word in {**named, **asked}["recompute"])
-        named["recompute"] = asked["recompute"] = tuple(dict.fromkeys(chosen))
+    # A stack's word may mean another recomputation than ours; then ours is nothing that it can be asked for.
+    words = dict(stack.plan.recompute_words)
+    chosen = {"recompute": RECOMPUTES, **named, **asked}["recompute"]
+    asked["recompute"] = tuple(dict.fromkeys(words.get(word, word) for word in chosen))
     samples = global_batch if global_batch is not None else global_batch_of(request)
-    return Space(global_batch=samples, base=base_of(request), **{**named, **asked})
+    return Space(global_batch=samples, base=base_of(request), **{**named, **_sharded_habits(request), **asked})
+
+
+def _sharded_habits(request: Question) -> dict[str, Any]:
+    """What a stack does with sharded state only; what the request says of it wins."""
+    habits = choose_stack(request.job).plan
+    said = request.parallelism
+    return {
+        "overlap_sharded": habits.overlap_sharded or said.get("overlap") is True,
+        "reshard_in_pipeline": habits.reshard_in_pipeline if said.get("reshard") is None else bool(said["reshard"]),
+    }
 
 
 def base_of(request: Question) -> Parallelism:

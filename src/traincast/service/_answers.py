@@ -116,13 +116,20 @@ def answer_similar(task: Mapping[str, Any], _blob: bytes, _report: Report) -> by
 
 
 def answer_plan(task: Mapping[str, Any], _blob: bytes, report: Report) -> bytes:
+    from traincast.forecast import choose_stack
+    from traincast.plan import JobsOnce
     from traincast.service._planning import plan_request
 
-    pose = _pose(task, _question(task["request"]), [])
+    question = _question(task["request"])
+    pose = _pose(task, question, [])
     found = plan_request(
         task["request"],
         task["limits"],
-        lambda batch, recompute: pose(batch, None, Parallelism(recompute=recompute)),
+        JobsOnce(
+            lambda batch, plan: pose(batch, None, plan),
+            choose_stack(question.job),
+            built_in="name" in task["request"]["workload"],
+        ),
         batches=_only_batch(task),
         report=report,
     )

@@ -188,7 +188,17 @@ def _run_pipeline(
     ends = remember(_finish, plan, *_flat(forward_s, backward_s, hop_s))
     seconds, total, bubble_s = join_stages(runs, ends, micro_batches=plan.micro_batches)
     spans = _draw(program, estimates, forward_s, backward_s, hop_s, reads_back) if draw else ()
-    return _summarize(seconds, total, bubble_s=bubble_s, spans=spans)
+    timeline = _summarize(seconds, total, bubble_s=bubble_s, spans=spans)
+    return replace(timeline, busy_s=_mean_busy_s(runs, micro_batches=plan.micro_batches))
+
+
+def _mean_busy_s(runs: Sequence[StageRun], *, micro_batches: int) -> float:
+    """Seconds in which a device computes, over all stages alike."""
+    whole = Spent()
+    for run in runs:
+        whole.add(run.spent, Spent(), micro_batches)
+        whole.add(run.tail, run.before, 1)
+    return (whole.compute_s + whole.memory_s) / len(runs)
 
 
 def _flat(forward_s: Sequence[float], backward_s: Sequence[float], hop_s: float) -> tuple[float, ...]:

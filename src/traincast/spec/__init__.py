@@ -36,6 +36,7 @@ __all__ = [
     "JobOutcome",
     "JobTime",
     "Link",
+    "LogErrors",
     "LogFacts",
     "MachineRates",
     "MeasuredRun",
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
     from traincast.spec._hardware import Link as Link
     from traincast.spec._hardware import NodeGroup as NodeGroup
     from traincast.spec._job import Job as Job
+    from traincast.spec._log_errors import LogErrors as LogErrors
     from traincast.spec._measurement import SUBJECTS as SUBJECTS
     from traincast.spec._measurement import Block as Block
     from traincast.spec._measurement import CollectiveRates as CollectiveRates
@@ -167,6 +169,7 @@ if TYPE_CHECKING:
 __getattr__ = load_lazily(
     __name__,
     {
+        "_log_errors": ("LogErrors",),
         "_asked": ("Asked",),
         "_calibration": (
             "Calibration",
