@@ -81,6 +81,8 @@ if TYPE_CHECKING:
     from traincast.cost._products import ProductShape as ProductShape
     from traincast.cost._products import time_products as time_products
     from traincast.cost._roofline import Roofline as Roofline
+    from traincast.cost._routes import FABRIC_FROM_BYTES_PER_S as FABRIC_FROM_BYTES_PER_S
+    from traincast.cost._routes import RDMA_FROM_BYTES_PER_S as RDMA_FROM_BYTES_PER_S
     from traincast.cost._routes import describe_links as describe_links
     from traincast.cost._silicon import ENERGY as ENERGY
     from traincast.cost._stack import TUNABLE as TUNABLE
@@ -168,7 +170,7 @@ __getattr__ = load_lazily(
             "time_products",
         ),
         "_roofline": ("Roofline",),
-        "_routes": ("describe_links",),
+        "_routes": ("FABRIC_FROM_BYTES_PER_S", "RDMA_FROM_BYTES_PER_S", "describe_links"),
         "_silicon": ("ENERGY",),
         "_stack": (
             "TUNABLE",

@@ -27,7 +27,7 @@ from traincast.forecast._interval import Tally, tally_program, with_interval, wi
 from traincast.forecast._job_time import price_job, spend_energy, time_job
 from traincast.lower import lower, run_again, share_model
 from traincast.memo import Memo, Remember
-from traincast.simulate import Pass, replay_tasks, simulate_step
+from traincast.simulate import Pass, add_waiting, replay_tasks, simulate_step
 from traincast.spec import (
     Calibration,
     Cluster,
@@ -147,11 +147,17 @@ class Engine:
         self, program: Program, estimates: Prices, job: Job, cluster: Cluster, *, draw: bool = False
     ) -> Timeline:
         """One optimizer step. Asynchronous workers cannot be faster than their servers."""
-        timeline = simulate_step(program, estimates, remember=self._remember)
+        reads_back = job.stack.plan.reads_back and not job.cuda_graphs
+        timeline = simulate_step(program, estimates, reads_back=reads_back, remember=self._remember)
         if draw:
             # Drawing adds up one span after the other; the step is that of the closed form, drawn or not, to the last digit.
-            timeline = replace(timeline, spans=simulate_step(program, estimates, draw=True).spans)
+            timeline = replace(
+                timeline, spans=simulate_step(program, estimates, draw=True, reads_back=reads_back).spans
+            )
         plan = program.parallelism
+        if self.costs is None or isinstance(self.costs, Pricing):
+            # Measurements of a user's own cluster hold what its ranks wait for each other.
+            timeline = add_waiting(timeline, program)
         if not plan.asynchronous:
             return timeline
         busy_s = self._server_seconds(job, cluster, replace(plan, asynchronous=False))

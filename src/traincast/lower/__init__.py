@@ -42,8 +42,9 @@ def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False, remember: 
         for index, sort in enumerate(owner)
     )
     return Program(
-        stages=stages, parallelism=plan, batch_size=graph.batch_size, mode=graph.mode, notes=graph.assumptions
-    )
+        stages=stages, parallelism=plan, batch_size=graph.batch_size, mode=graph.mode, notes=graph.assumptions,
+        input_variation=graph.input_variation, preparation_s=graph.preparation_s,
+    )  # fmt: skip
 
 
 def split_model(graph: Graph, plan: Parallelism, *, compiled: bool = False, remember: Remember = compute) -> Stage:
