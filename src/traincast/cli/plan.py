@@ -202,14 +202,17 @@ def plan(
         request, found.plans[0].cluster, global_batch=space.global_batch, limits=limits, calibration=learned
     ) if found.plans and not choices else None  # fmt: skip
     shown = highlight(found, plain)
-    then = (
-        after_plan(request, place_of(shown[0].plan.cluster), shown[0].plan.parallelism, shown[0].plan.batch)
-        if shown
-        else ""
-    )
-    say(format_search(found, highlights=shown, paint=paint, then=then))
+    say(format_search(found, highlights=shown, paint=paint, then=_say_next(request, shown)))
     if deltas:
         say("\n" + format_deltas(found.plans[0], deltas, paint=paint))
+
+
+def _say_next(request: Question, shown: "Sequence[Any]") -> str:
+    """The command that forecasts the plan shown first."""
+    if not shown:
+        return ""
+    best = shown[0].plan
+    return after_plan(request, place_of(best.cluster), best.parallelism, best.batch)
 
 
 def _space(request: Question, choices: Mapping[str, tuple[Any, ...]], *, num_devices: int) -> Any:
