@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from traincast.spec import Stack
+from traincast.spec import Parallelism, Stack
 
 BATCH = 4
 AIM_CPU = 0.02
@@ -190,6 +190,7 @@ class Seen:
     outside_bytes: float
     capacity_bytes: float
     stack: Stack
+    plan: Parallelism
     unit: float
     counts_reserved: bool
     watched_first: bool
@@ -226,7 +227,7 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
 
     stages: list[Any] = []
     pipelined, copies, capacity, unit, refusal, watched, outside = False, False, 1.0, 1.0, "", False, 0.0
-    lone, replicated, reserved, stack = False, False, True, Stack()
+    lone, replicated, reserved, stack, plan = False, False, True, Stack(), Parallelism()
     try:
         question = translate(parse_case(hidden))
         capacity = min(group.device.memory_bytes for group in question.cluster.groups)
@@ -260,6 +261,7 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
         outside_bytes=outside,
         capacity_bytes=capacity,
         stack=stack,
+        plan=plan,
         unit=unit,
         counts_reserved=reserved,
         watched_first=watched,
@@ -273,7 +275,7 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
 
 
 def profile_of(case: Seen, overheads: Any, stage: int) -> Any:
-    from traincast.forecast import MEMORY_SPREAD
+    from traincast.forecast import MEMORY_SPREAD, overheads_of
     from traincast.simulate import add_up
 
     return add_up(
@@ -281,7 +283,7 @@ def profile_of(case: Seen, overheads: Any, stage: int) -> Any:
         capacity_bytes=case.capacity_bytes,
         overhead_bytes=case.outside_bytes,
         pipelined=case.pipelined,
-        overheads=overheads if case.stack.memory.queued_gathers else dataclasses.replace(overheads, queued_gathers=0.0),
+        overheads=overheads_of(case.stack, case.plan, usual=overheads),
         spread=MEMORY_SPREAD,
         bucket_copies=case.bucket_copies,
         lone_pass=case.lone_pass,

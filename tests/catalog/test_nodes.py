@@ -62,7 +62,7 @@ def test_a_device_alone_gets_its_typical_node() -> None:
     (group,) = cluster(device="h100", nodes=2).groups
     assert (group.devices_per_node, group.intra.name, group.inter.name) == (8, "nvswitch-h100", "8x infiniband-ndr")
     (small,) = cluster(device="t4").groups
-    assert (small.intra.name, small.inter.name) == ("pcie3-x16", "ethernet-25g")
+    assert (small.intra.name, small.inter.name) == ("pcie3-x16", "ethernet-25g-rented")
 
 
 @pytest.mark.parametrize("name", DEVICE_NAMES)

@@ -42,8 +42,8 @@ class Transport:
 
 
 # NVLink: fitted to four devices, each left out in turn. V100's mesh: fitted to itself. PCIe: two hosts. RDMA: logs of two nodes.
-# Sockets: the geometric mean of two clouds (0.5 and 0.55 GB/s) and of what one stream carries on a host of its own (3 GB/s); no
-# cluster is fitted by itself, and the interval holds all three. All others: belief.
+# Sockets: what one thread of a host of one's own copies, 20 Gb/s; where a provider limits connections, the link says so. No
+# cluster is fitted. All others: belief.
 TRANSPORT_CONSTANTS: Mapping[str, Transport] = {
     "nvlink": Transport(efficiency=0.824, log_sigma=0.15),
     "nvlink-cube": Transport(efficiency=0.93, log_sigma=0.25),
@@ -62,7 +62,7 @@ TRANSPORT_CONSTANTS: Mapping[str, Transport] = {
     "slingshot": Transport(efficiency=0.75, hop_s=1.5e-5),
     "tcpx": Transport(efficiency=0.65, hop_s=1.5e-5, log_sigma=0.4),
     "dcn": Transport(efficiency=0.75, hop_s=1.5e-5, log_sigma=0.4),
-    "sockets": Transport(efficiency=0.8, hop_s=3e-5, log_sigma=0.55, flow_bytes_per_s=1e9),
+    "sockets": Transport(efficiency=0.8, hop_s=3e-5, log_sigma=0.55, flow_bytes_per_s=2.5e9),
 }
 
 
@@ -191,9 +191,9 @@ def effective_bytes_per_s(c: LinkConstants, level: Level) -> float:
     """What one member gets of a level in a long message."""
     transport = c.transports[level.link.transport]
     rate = level.bytes_per_s * transport.efficiency
-    flows = transport.flow_bytes_per_s * level.link.num_ports
-    if math.isinf(flows):
+    if math.isinf(transport.flow_bytes_per_s):
         return rate
+    flows = (level.link.flow_bytes_per_s or transport.flow_bytes_per_s) * level.link.num_ports
     # A ring of sockets is bounded by its line and by the cores that copy for it, one after the other.
     return 1 / (1 / rate + level.inside / flows)
 

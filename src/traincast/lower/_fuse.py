@@ -4,11 +4,13 @@ never written, and what the backward pass can compute again from a smaller tenso
 from dataclasses import dataclass, field, replace
 
 from traincast.lower._rewrite import map_tasks
-from traincast.spec import Op, Stage, Task, Tensor, segments
+from traincast.spec import Graph, Op, Stage, Task, Tensor, segments
 
 FUSIBLE = ("elementwise", "copy", "dropout", "norm", "softmax", "reduce", "random", "index", "embedding")
 LEADING = ("softmax", "norm", "reduce", "embedding", "index")
 """A fused kernel is priced as the least regular of its members, the first of these that it holds."""
+EAGER = "eager"
+"""The attribute of ops that a compiled step leaves as they are written."""
 MAX_MEMBERS = 64
 """The compiler's own limit of nodes in one kernel."""
 
@@ -32,8 +34,21 @@ def fuse(stage: Stage) -> Stage:
     return map_tasks(stage, rewrite)
 
 
+def leave_eager(graph: Graph, layer: str) -> Graph:
+    """The graph with one of its outermost layers marked as left out of compilation."""
+    ops = tuple(
+        [
+            replace(op, attrs={**op.attrs, EAGER: True}) if op.layer.partition(".")[0] == layer else op
+            for op in graph.ops
+        ]
+    )
+    return replace(graph, ops=ops)
+
+
 def _fusible(task: Task) -> bool:
-    return isinstance(task, Op) and task.kind in FUSIBLE and task.phase != "optimizer"
+    return (
+        isinstance(task, Op) and task.kind in FUSIBLE and task.phase != "optimizer" and not task.attrs.get(EAGER, False)
+    )
 
 
 def _last_reads(stage: Stage) -> dict[int, int]:

@@ -76,6 +76,8 @@ if TYPE_CHECKING:
     from traincast.schedule._rounds import simulate_rounds as simulate_rounds
     from traincast.schedule._shares import SHARE_POLICIES as SHARE_POLICIES
     from traincast.schedule._shares import Blind as Blind
+    from traincast.schedule._slurm.site import SlurmSite as SlurmSite
+    from traincast.schedule._slurm.site import read_site as read_site
     from traincast.schedule._speeds import forecast_jobs as forecast_jobs
     from traincast.schedule._speeds import read_speeds as read_speeds
     from traincast.schedule._study import Setting as Setting
@@ -160,6 +162,10 @@ __getattr__ = load_lazily(
         "_shares": (
             "Blind",
             "SHARE_POLICIES",
+        ),
+        "_slurm.site": (
+            "SlurmSite",
+            "read_site",
         ),
         "_speeds": (
             "forecast_jobs",

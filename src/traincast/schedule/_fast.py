@@ -10,7 +10,7 @@ import numpy as np
 from traincast.schedule import _kernels as kernels
 from traincast.schedule._estimators import Fixed
 from traincast.schedule._hazards import Overheads
-from traincast.schedule._jobs import Floats, Ints, JobTable
+from traincast.schedule._jobs import Floats, Ints, JobTable, find_per_gpu
 from traincast.schedule._kernels import ends, preempt, queue, reserve, shadow
 from traincast.schedule._kernels import order as lines
 from traincast.schedule._kernels.nodes import Nodes
@@ -39,15 +39,25 @@ _MOVING_KEYS: dict[Key, int] = {by_remaining: kernels.BY_REMAINING, by_remaining
 
 def is_covered(policy: Any, *, jobs: JobTable, given: Conditions, beliefs: Fixed) -> bool:
     """Whether the hot loops know this policy under these conditions."""
-    fleet, placer = given.fleet, given.placer
-    plain = given.failures is None and given.network is None and replace(given.compat, coalesce=True) == CLEAN
-    same_speed = isinstance(given.perf, SameSpeed) and given.overheads.useful_share == 1.0
-    if not plain or not same_speed or given.kill_at_limit or len(fleet.pools) != 1:
+    return _are_plain(jobs, given) and _is_known(policy, jobs=jobs, given=given, beliefs=beliefs)
+
+
+def _are_plain(jobs: JobTable, given: Conditions) -> bool:
+    """Conditions that the hot loops know: one pool of nodes that do not fail, jobs of whole GPUs at one speed."""
+    placer, fleet = given.placer, given.fleet
+    if given.failures is not None or given.network is not None or replace(given.compat, coalesce=True) != CLEAN:
         return False
-    if not (isinstance(placer, AnyGpus) or (isinstance(placer, Consolidated) and placer.rest == "tightest")):
+    if not isinstance(given.perf, SameSpeed) or given.overheads.useful_share != 1.0 or given.kill_at_limit:
+        return False
+    by_nodes = isinstance(placer, Consolidated) and placer.rest == "tightest"
+    if len(fleet.pools) != 1 or not (by_nodes or isinstance(placer, AnyGpus)):
         return False
     if len(jobs) and (jobs.num_gpus < 1).any():
         return False
+    return not any(jobs.dependencies) and not find_per_gpu(jobs, fleet)
+
+
+def _is_known(policy: Any, *, jobs: JobTable, given: Conditions, beliefs: Fixed) -> bool:
     if isinstance(policy, LeastAttained):
         return policy.lists == "clean" and given.compat == CLEAN
     if isinstance(policy, ByScore):
@@ -58,7 +68,7 @@ def is_covered(policy: Any, *, jobs: JobTable, given: Conditions, beliefs: Fixed
         known = policy.key in _MOVING_KEYS or policy.key in (by_deadline, by_priority)
         return known and policy.wakeup is None and given.compat == CLEAN
     if policy.fit == "conservative":
-        by_count = isinstance(placer, AnyGpus) or fleet.pools[0].num_nodes <= 1
+        by_count = isinstance(given.placer, AnyGpus) or given.fleet.pools[0].num_nodes <= 1
         # With estimates that are not met, promises must be kept, and only the general plan does that.
         return by_count and policy.key is by_submission and np.array_equal(beliefs.values_s, jobs.duration_s)
     return policy.key in _FIXED_KEYS

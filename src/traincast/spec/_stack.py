@@ -16,6 +16,8 @@ class PlanHabits:
     """What its own words for recomputation mean in ours: (("selective", "products"),)."""
     sharded_recompute: str | None = None
     """What runs again wherever weights are sharded (ZeRO 3); None: nothing more than is asked."""
+    recompute: str | None = None
+    """What runs again where nothing is said of it; None: nothing."""
     overlap: bool = True
     """Gradients are reduced beside the backward pass."""
     overlap_sharded: bool = True
@@ -28,6 +30,9 @@ class PlanHabits:
     """False: with ZeRO 3 and a pipeline, weights stay gathered through a step, so only gradients and state are sharded."""
     fills_pipeline: bool = False
     """Its pipeline refuses fewer passes than stages less one."""
+    reads_back: bool = False
+    """The host reads a number that the gradients give (their noise, an overflow) before it issues the update, and so waits for
+    the device in every step."""
     reduce_dtype: str | None = None
     """What gradients are reduced in; None: as they are kept."""
 
@@ -51,6 +56,8 @@ class RecipeHabits:
     channels_last: bool | None = None
     dropout: float | None = None
     compiled: bool = False
+    compiled_loss: bool = True
+    """A compiled step compiles its loss too; False: layers are compiled one by one and the loss runs as it is written."""
     whole_program: bool = False
     """The step is one program that the host starts once (XLA, CUDA graphs)."""
     precision_words: Words = ()
@@ -71,6 +78,12 @@ class MemoryHabits:
     """Its tensors are all in the graph and it searches no algorithms, so little lies around the allocator."""
     greedy: bool = False
     """It takes the whole device when it starts."""
+    planned: bool = False
+    """A compiler lays out all memory before the step (XLA), so no caching allocator rounds up and no host runs ahead."""
+    bucket_bytes: float = 0.0
+    """Buffers in which it reduces gradients and gathers weights wherever it shards anything; no larger than these are."""
+    live_bytes: float = 0.0
+    """Gathered weights that it lets live at once where weights are sharded; 0: those of two layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
