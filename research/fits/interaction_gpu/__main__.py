@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from research.fits.interaction_gpu.blend import NOTHING, LeftOut, cross_fit
 from research.fits.interaction_gpu.data import Data, read_everything
-from research.fits.interaction_gpu.members import BOUND, Table, Trained, apply_kinds, fit_kinds, fit_network
+from research.fits.interaction_gpu.members import Table, Trained, apply_kinds, fit_kinds, fit_network
 from traincast.cost import BEHAVIOURS, ENSEMBLE, MEMBERS, Blend
 from traincast.files import write_json
 
@@ -153,7 +153,7 @@ def export(
 
 def _export_network(network: Trained) -> dict[str, Any]:
     names = ("centre", "scale", "enter", "enter_class", "middle", "middle_bias", "leave")
-    return {"bound": BOUND, **{name: _round(getattr(network, name)) for name in names}}
+    return {"bound": network.bound, **{name: _round(getattr(network, name)) for name in names}}
 
 
 def _round(values: Array) -> Any:

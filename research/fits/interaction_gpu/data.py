@@ -25,7 +25,7 @@ from traincast.accuracy import hide_results, parse_case, parse_observation, read
 from traincast.cost import Nodes, Pricing, classes_of, describe_nodes, is_gpu
 from traincast.errors import TraincastError
 from traincast.forecast import Engine
-from traincast.spec import Cluster, Graph, Job, Parallelism, Stage
+from traincast.spec import Cluster, Graph, Job, Op, Parallelism, Stage
 
 # The graphs as they were run are the benchmark's: it knows which switches were on when they were measured.
 image_models: Any = importlib.import_module("benchmarks.image_models")
@@ -59,6 +59,9 @@ class Program:
     reference_s: Array
     shares: Mapping[str, float]
     """Of classes, before anything was merged."""
+    totals: Mapping[str, tuple[float, float, float]]
+    """Of each kind of operators: FLOP, bytes and calls of a step. What baselines are told."""
+    batch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,9 +285,20 @@ def _describe(job: Job, name: str, *, family: str, source: str) -> _Described:
     program = Program(
         name=name, family=family, source=source, behaviour=nodes.behaviour,
         classes=tuple(nodes.classes[first[place]] for place in range(number)), own=mean(nodes.own), around=mean(nodes.around),
-        reference_s=whole, shares=nodes.shares(),
+        reference_s=whole, shares=nodes.shares(), totals=_add_up(stage), batch=job.graph.batch_size,
     )  # fmt: skip
     return _Described(program=program, places=nodes.places, merged=merged, num_tasks=len(stage.tasks))
+
+
+def _add_up(stage: Stage) -> dict[str, tuple[float, float, float]]:
+    found: dict[str, tuple[float, float, float]] = {}
+    for task, count in zip(stage.tasks, stage.counts(), strict=True):
+        if isinstance(task, Op):
+            flop, moved, calls = found.get(task.kind, (0.0, 0.0, 0.0))
+            found[task.kind] = (
+                flop + count * (task.flop or 0.0), moved + count * task.num_bytes, calls + count * task.num_calls,
+            )  # fmt: skip
+    return found
 
 
 def _merge(nodes: Nodes) -> tuple[Places, int]:
@@ -311,7 +325,17 @@ def _one(device: str) -> Cluster:
 def _save(data: Data, path: Path) -> None:
     words = {
         "programs": [
-            [one.name, one.family, one.source, one.behaviour, one.classes, dict(one.shares)] for one in data.programs
+            [
+                one.name,
+                one.family,
+                one.source,
+                one.behaviour,
+                one.classes,
+                dict(one.shares),
+                dict(one.totals),
+                one.batch,
+            ]
+            for one in data.programs
         ],
         "rows": [[one.program, one.condition, one.rest_s, one.measured_s] for one in data.rows],
     }
@@ -329,11 +353,12 @@ def _load(path: Path) -> Data:
         words = json.loads(str(table["words"]))
         own, around, reference_s, seconds = (table[name] for name in ("own", "around", "reference_s", "seconds"))
     programs, start = [], 0
-    for name, family, source, behaviour, classes, shares in words["programs"]:
+    for name, family, source, behaviour, classes, shares, totals, batch in words["programs"]:
         stop = start + len(classes)
         programs.append(
             Program(
                 name=name, family=family, source=source, behaviour=behaviour, classes=tuple(classes), shares=shares,
+                totals=totals, batch=batch,
                 own=own[start:stop].astype(np.float64), around=around[start:stop].astype(np.float64),
                 reference_s=reference_s[start:stop],
             )

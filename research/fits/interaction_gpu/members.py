@@ -139,16 +139,17 @@ class Trained:
     middle_bias: Array
     leave: Array
     hears: bool
+    bound: float
 
     def apply(self, table: Table) -> Array:
         numbers = table.numbers if self.hears else table.numbers[:, : len(OWN)]
         scaled = np.clip((numbers - self.centre) / self.scale, -3.0, 3.0)
         state = np.tanh(scaled @ self.enter + self.enter_class[table.node_class])
         state = np.tanh(state @ self.middle + self.middle_bias)
-        return np.asarray(BOUND * np.tanh(state @ self.leave / BOUND))
+        return np.asarray(self.bound * np.tanh(state @ self.leave / self.bound))
 
 
-def fit_network(table: Table, rows: NDArray[np.bool_], *, hears: bool, seed: int = 0) -> Trained:
+def fit_network(table: Table, rows: NDArray[np.bool_], *, hears: bool, seed: int = 0, bound: float = BOUND) -> Trained:
     """By stochastic gradient descent on the log error of whole steps."""
     import torch
 
@@ -183,7 +184,7 @@ def fit_network(table: Table, rows: NDArray[np.bool_], *, hears: bool, seed: int
             batch = _Batch.of(table, programs[begin : begin + BATCH].tolist(), of_program)
             state = torch.tanh(inputs[batch.nodes] @ enter + enter_class[sorts[batch.nodes]])
             state = torch.tanh(state @ middle + middle_bias)
-            logs = BOUND * torch.tanh(state @ leave / BOUND)
+            logs = bound * torch.tanh(state @ leave / bound)
             spent = batch.seconds * torch.exp(logs[batch.entry_node])
             total = batch.rest_s.index_add(0, batch.entry_row, spent)
             missed = torch.log(total) - batch.log_measured
@@ -197,7 +198,7 @@ def fit_network(table: Table, rows: NDArray[np.bool_], *, hears: bool, seed: int
     found = [one.detach().double().numpy() for one in weights]
     return Trained(
         centre=centre, scale=scale, enter=found[0], enter_class=found[1], middle=found[2], middle_bias=found[3],
-        leave=found[4], hears=hears,
+        leave=found[4], hears=hears, bound=bound,
     )  # fmt: skip
 
 
