@@ -21,7 +21,7 @@ from traincast.learn import learn
 from traincast.spec import Calibration, Cluster, Job, MeasuredRun, Parallelism
 
 Array = NDArray[np.float64]
-CONDITION = "4090_e_2.4"
+CONDITION = "4090_e_2.9.1"
 COUNTS = (0, 5, 10, 20)
 SEEDS = 3
 PLAN = Parallelism()
@@ -38,9 +38,7 @@ def read_runs(limit: int) -> list[tuple[str, MeasuredRun]]:
     picked = [table[round(place)] for place in np.linspace(0, len(table) - 1, limit)]
     runs = []
     for row in picked:
-        graph = image_models.as_run(
-            image_models.read_graph(TIMM / "graphs" / row["graph"]), row["module"], new_norms=False
-        )
+        graph = image_models.without_norm_casts(image_models.read_graph(TIMM / "graphs" / row["graph"]))
         job = Job(graph=graph)
         labels = label_run(job, cluster, PLAN)
         run = MeasuredRun(

@@ -39,6 +39,8 @@ MOST_ROWS = 60
 """Of one source and framework of the cases, evenly over the table."""
 LEAST_SHARE = 1e-3
 """Operators below this share of the reference time are one node for each class in training."""
+OLD, NEW = "pytorch-1", "pytorch"
+"""Stacks of the image models' rows: training ran PyTorch 1.12, inference 2.4 and 2.9.1."""
 SCALING = ("compute", "memory", "bubble")
 """Parts of a timeline that follow the operators; the rest stays."""
 PHYSICS = ("cost", "lower", "simulate", "catalog")
@@ -135,10 +137,12 @@ def _read_timm() -> Iterator[Found]:
 
 def _inference_programs(row: Mapping[str, Any], graph: Graph, last: Mapping[tuple[Any, ...], float]) -> Iterator[Found]:
     folded = row["model"].startswith(image_models.REPARAMETERISED)
-    for version, new_norms in (("2.4", False), ("2.9.1", True)):
-        if folded and new_norms:
+    new = image_models.without_norm_casts(graph)
+    grouped = any("group_norm" in op.name for op in graph.ops)
+    old = new if grouped or row["module"].startswith(image_models.FAST_NORM_MODULES) else graph
+    for version, run in (("2.4", old), ("2.9.1", new)):
+        if folded and version == "2.9.1":
             continue
-        run = image_models.as_run(graph, row["module"], new_norms=new_norms)
         here, there = {}, {}
         for chip in ("3090", "4090"):
             key = row["model"], row["image"], row["batch"], f"rtx-{chip}", version
@@ -147,7 +151,7 @@ def _inference_programs(row: Mapping[str, Any], graph: Graph, last: Mapping[tupl
         yield _timm_program(row, f"eager {version}", run, here)
         yield _timm_program(row, f"NHWC {version}", image_models.with_layout(run), there)
         compiled = {("rtx-4090", f"4090 compiled {version}"): row[f"4090_c_{version}"]}
-        yield _timm_program(row, f"compiled {version}", image_models.with_layout(run), compiled, compiled=True)
+        yield _timm_program(row, f"compiled {version}", run, compiled, compiled=True)
 
 
 def _channels_last_steps() -> dict[tuple[Any, ...], float]:
@@ -164,7 +168,8 @@ def _timm_program(
     row: Mapping[str, Any], how: str, graph: Graph, labels: Mapping[tuple[str, str], float | None], *,
     compiled: bool = False,
 ) -> Found:  # fmt: skip
-    job = Job(graph=graph, compiled=compiled)
+    stack = catalog.stack(OLD if graph.mode == "training_step" else NEW)
+    job = Job(graph=graph, compiled=compiled, stack=stack)
     asked = {key: value for key, value in labels.items() if value and math.isfinite(value)}
     described = _describe(job, f"{row['model']} {how}", family=row["module"], source="timm")
     rows = []
