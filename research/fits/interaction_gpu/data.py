@@ -44,7 +44,7 @@ OLD, NEW = "pytorch-1", "pytorch"
 SCALING = ("compute", "memory", "bubble")
 """Parts of a timeline that follow the operators; the rest stays."""
 PHYSICS = ("cost", "lower", "simulate", "catalog")
-NOT_PHYSICS = ("ensemble.json.gz", "__init__.py", "_pricing.py")
+NOT_PHYSICS = ("ensemble.json.gz", "__init__.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
