@@ -19,17 +19,7 @@ ROWS = 40
 
 
 def write_cases(file: Path) -> None:
-    names = [
-        "case_id",
-        "model",
-        "framework",
-        "device",
-        "num_nodes",
-        "devices_per_node",
-        "micro_batch",
-        "dtype",
-        "seq_len",
-    ]
+    names = ["case_id", "model", "framework", "gpu", "n_gpus", "micro_batch", "dtype", "seq_len"]
     with file.open("w", newline="") as handle:
         table = csv.DictWriter(handle, names)
         table.writeheader()
