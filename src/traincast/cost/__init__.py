@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from traincast.cost._offload import describe_host as describe_host
     from traincast.cost._pricing import Pricing as Pricing
     from traincast.cost._pricing import default_ops as default_ops
+    from traincast.cost._pricing import mark_software as mark_software
     from traincast.cost._products import ProductLaw as ProductLaw
     from traincast.cost._products import ProductShape as ProductShape
     from traincast.cost._products import time_products as time_products
@@ -163,6 +164,7 @@ __getattr__ = load_lazily(
         "_pricing": (
             "Pricing",
             "default_ops",
+            "mark_software",
         ),
         "_products": (
             "ProductLaw",
