@@ -1,8 +1,5 @@
 """Public steps with their publisher left out of every fit: python -m research.studies.left_out [CASES]...
 
-For each publisher (the first word of a source) all that is fitted to whole runs is fitted again without its rows: host constants
-of its stack (to runs of the same stack by others; else those of plain PyTorch), the two constants of sustained kernels, what
-single workloads were seen to wait, and the widths of intervals. Then its rows are asked.
 """
 
 import argparse
@@ -21,9 +18,8 @@ from numpy.typing import NDArray
 from research.fits.asked import Asked, publisher_of
 from research.fits.intervals import COVERAGE, Example, _ends, fit, make_examples
 from research.fits.kernels.steps import LOADS, SHARES, Step, log_errors, read_steps, with_step
-from research.fits.stacks import FITTED, MIN_ROWS, ROUNDS, load_measured, thin
+from research.fits.stacks import FITTED, MIN_ROWS, ROUNDS, expect_constants, load_measured, thin
 from traincast.accuracy import Measured, hide_results, parse_case, parse_observation, read_rows, read_stack, translate
-from traincast.catalog import plain_stack
 from traincast.cost import Learned, Pricing, default_ops, load_learned, read_constants
 from traincast.errors import TraincastError
 from traincast.forecast import STEP, Engine, describe_setting, know_step, tally_program, tune
@@ -94,11 +90,12 @@ def choose_sustained() -> dict[str, Learned]:
 
 
 def fit_without(stack: Stack, publisher: str, rows: Sequence[Measured]) -> Stack:
-    """The stack with constants that runs of other publishers give it; with those of plain PyTorch where there are too few."""
-    plain = plain_stack()
-    bare = dataclasses.replace(stack, **{name: getattr(plain, name) for name in FITTED})
-    own = [row for row in rows if publisher_of(row.case.source or "") != publisher]
-    own = [row for row in own if read_stack(row.case, []).name == stack.name]
+    """The stack with constants that runs of other publishers give it; where there are too few, with those that a framework is
+    expected to have by the stacks of other publishers."""
+    others = [row for row in rows if publisher_of(row.case.source or "") != publisher]
+    stacks = {(found := read_stack(row.case, [])).name: found for row in others}
+    bare = dataclasses.replace(stack, **expect_constants(list(stacks.values())))
+    own = [row for row in others if read_stack(row.case, []).name == stack.name]
     if len(own) < MIN_ROWS:
         return bare
     known = []
