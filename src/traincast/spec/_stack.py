@@ -22,6 +22,8 @@ class PlanHabits:
     """Gradients are reduced beside the backward pass."""
     overlap_sharded: bool = True
     """The same where ZeRO shards anything."""
+    bucket_bytes: float | None = None
+    """Gradients that are reduced at once; None: PyTorch's 25 MB."""
     bucket_copies: bool = True
     """Replicas copy gradients into the buckets they are reduced in."""
     balance: str = "layers"
