@@ -10,10 +10,9 @@ from traincast.report._document import document_forecast, plain_data
 from traincast.report._paint import Paint
 from traincast.report._svg import _cycle, _document, _text
 from traincast.report._table import PLAIN, Table, format_table
-from traincast.report._text import describe_plan
+from traincast.report._text import KWH_JOULES, describe_plan
 from traincast.units import show_bytes, show_seconds, show_usd
 
-KWH_JOULES = 3.6e6
 _HEADINGS = ("cluster", "plan", "step", "job", "P(in time)", "cost", "energy", "memory", "P(fits)", "front")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from traincast.report._paint import Paint
 from traincast.report._resources import format_resources
 from traincast.report._table import PLAIN, Table, format_table
-from traincast.spec import Cluster, Estimate, Forecast, Parallelism, Range, Timeline
+from traincast.spec import Cluster, Estimate, Forecast, MemoryProfile, Parallelism, Range, Timeline
 from traincast.units import show_bytes, show_count, show_seconds, show_usd
 
 SHARES = {
@@ -38,6 +38,7 @@ GROUND_WORDS = {
     "transfer": "carried over from other devices",
     "bound": "the physical bound only",
 }
+KWH_JOULES = 3.6e6
 _NUM_TOP = 5
 _NUM_TOP_EXPLAINED = 15
 
@@ -170,14 +171,27 @@ def _job_lines(forecast: Forecast, paint: Paint) -> Iterator[str]:
     else:
         yield _line("cost", paint(show_usd(forecast.usd.value), "bold"), _show_usd_range(forecast.usd), paint)
     if forecast.energy_joules is not None:
-        yield _line("energy", f"{forecast.energy_joules / 3.6e6:,.3g} kWh", "all devices, whole job", paint)
+        yield _line("energy", f"{forecast.energy_joules / KWH_JOULES:,.3g} kWh", _show_energy_range(forecast), paint)
+
+
+def _show_energy_range(forecast: Forecast) -> str:
+    found = forecast.energy_range
+    ends = "" if found is None else f", {found.low / KWH_JOULES:,.3g} to {found.high / KWH_JOULES:,.3g} kWh"
+    return f"all devices, whole job{ends}"
+
+
+def say_fit(memory: MemoryProfile) -> str:
+    """'fits with 97%' or 'DOES NOT FIT (12%)': how often a run with such a forecast needs no more than there is."""
+    chance = max(memory.fit_probability, memory.frugal_probability or 0.0)
+    sure = f"{chance:.0%}" if 0.005 <= chance <= 0.994 else "more than 99%" if chance > 0.5 else "less than 1%"
+    return f"fits with {sure}" if memory.fits else f"DOES NOT FIT ({sure})"
 
 
 def _memory_line(forecast: Forecast, paint: Paint) -> str:
     memory = forecast.memory
     share = memory.peak_bytes / memory.capacity_bytes
     style = "red" if not memory.fits else "yellow" if share > 0.9 else "green"
-    verdict = paint("fits", style) if memory.fits else paint("DOES NOT FIT", style, "bold")
+    verdict = paint(say_fit(memory), style) if memory.fits else paint(say_fit(memory), style, "bold")
     bar = paint.bar(share, width=24, style=style)
     amount = f"{show_bytes(memory.peak_bytes)} of {show_bytes(memory.capacity_bytes)}"
     return f"  {'memory':<12}{bar} {amount} per device, {share:.0%}: {verdict}"
