@@ -40,6 +40,9 @@ from traincast.files import write_json
 from traincast.forecast import (
     DOCUMENT,
     FEATURES,
+    GIVEN_DEVICE,
+    GIVEN_JOB,
+    GIVEN_STACK,
     LEVELS,
     MEMORY,
     ORDINARY_OPERATORS,
@@ -74,7 +77,9 @@ FACETS: Mapping[str, Callable[[Asked], str]] = {
     "network": lambda row: row.setting.network,
     "compiled": lambda row: str(row.setting.compiled),
 }
-GIVEN_JOB, GIVEN_DEVICE, GIVEN_STACK = "this job", "this stack on this device", "this stack"
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+FEW = 5
+"""Runs of other models that stand for a stack on a device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,40 +244,53 @@ def _as_quantiles(values: Array, number: int) -> Quantiles:
     return Quantiles(values=tuple(float(value) for value in values), num_rows=number)
 
 
-def find_given(rows: Sequence[Asked], *, without: str = "") -> dict[str, Quantiles]:
-    """The log errors that remain once something was measured."""
+def find_given(examples: Sequence[Example], certainty: Certainty) -> dict[str, tuple[Quantiles, float]]:
+    """Error over scale that remains once something was measured, by whether the stack is known and by what it was; and which
+    share of the measured error is taken away: that which leaves the least, as `learn` shrinks what few runs say."""
     table = {}
-    for name, residuals in remain(rows).items():
-        kept = {publisher: errors for publisher, errors in residuals.items() if publisher != without}
-        if len(kept) >= 2:
-            values = np.concatenate(list(kept.values()))
-            weights = np.concatenate([np.full(len(errors), 1 / len(errors)) for errors in kept.values()])
-            table[name] = _as_quantiles(_weighted_quantiles(values, weights, np.array(LEVELS)), len(values))
+    for name, parts in remain(examples, certainty).items():
+        if len(parts) >= 2:
+            pairs = np.concatenate(list(parts.values()))
+            weights = np.concatenate([np.full(len(own), 1 / len(own)) for own in parts.values()])
+            share = min(SHARES, key=lambda one: float(weights @ np.abs(pairs[:, 0] - one * pairs[:, 1])))
+            rest = pairs[:, 0] - share * pairs[:, 1]
+            table[name] = (_as_quantiles(_weighted_quantiles(rest, weights, np.array(LEVELS)), len(rest)), share)
     return table
 
 
-def remain(rows: Sequence[Asked]) -> dict[str, dict[str, Array]]:
-    """By what was given, then by publisher: log errors of the other runs less that of the given."""
-    found: dict[str, dict[str, list[float]]] = {
-        name: defaultdict(list) for name in (GIVEN_JOB, GIVEN_DEVICE, GIVEN_STACK)
-    }
-    stacks: dict[tuple[str, str], list[Asked]] = defaultdict(list)
-    for row in rows:
-        if row.untaught:
-            stacks[row.publisher, row.setting.stack].append(row)
-    for (publisher, _), own in stacks.items():
-        for row in own:
-            job = [one for one in own if _job_of(one) == _job_of(row)]
-            given = min(job, key=lambda one: (one.setting.num_devices, one.scale))
-            if given is not row and given.setting != row.setting:
-                found[GIVEN_JOB][publisher].append(row.error - given.error)
-            beside = [one for one in own if one.setting.device == row.setting.device and one.workload != row.workload]
-            if len(beside) >= 5:
-                found[GIVEN_DEVICE][publisher].append(row.error - _median(beside, 5))
-            others = [one for one in own if one.setting.device != row.setting.device]
-            if len(others) >= ENOUGH:
-                found[GIVEN_STACK][publisher].append(row.error - _median(others, ENOUGH))
+def remain(examples: Sequence[Example], certainty: Certainty) -> dict[str, dict[str, Array]]:
+    """By sort and what was given, then by publisher: the log errors of a run and of what was given, over the scale of the run."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    stacks: dict[tuple[str, str, str], list[Example]] = defaultdict(list)
+    for one in examples:
+        if one.fold in ("publisher", ""):
+            stacks[one.fold, one.row.publisher, one.stack].append(one)
+    for (_, publisher, _), own in stacks.items():
+        for one in own:
+            scale = _scale_of(one, certainty)
+            for given, error in _measured(one.row, [other.row for other in own]):
+                name = f"{sort_of(one.novelty)}: {given}"
+                found[name][publisher].append((one.row.error / scale, error / scale))
     return {name: {publisher: np.array(errors) for publisher, errors in parts.items()} for name, parts in found.items()}
+
+
+def _scale_of(one: Example, certainty: Certainty) -> float:
+    more = math.exp(sum(a * b for a, b in zip(certainty.factors, one.features, strict=True)))
+    return (one.own or certainty.base) * more
+
+
+def _measured(row: Asked, own: Sequence[Asked]) -> Iterator[tuple[str, float]]:
+    """(what was measured, the log error of its forecast) of what else a publisher ran with the same stack."""
+    job = [one for one in own if _job_of(one) == _job_of(row)]
+    given = min(job, key=lambda one: (one.setting.num_devices, one.scale))
+    if given.setting != row.setting:
+        yield GIVEN_JOB, given.error
+    beside = [one for one in own if one.setting.device == row.setting.device and one.workload != row.workload]
+    if len(beside) >= FEW:
+        yield GIVEN_DEVICE, _median(beside, FEW)
+    others = [one for one in own if one.setting.device != row.setting.device]
+    if len(others) >= ENOUGH:
+        yield GIVEN_STACK, _median(others, ENOUGH)
 
 
 def _job_of(row: Asked) -> tuple[str, ...]:
@@ -286,7 +304,10 @@ def _median(rows: Sequence[Asked], most: int) -> float:
 
 def make(rows: Sequence[Asked]) -> Certainty:
     known = gather([row for row in rows if not row.untaught])
-    return dataclasses.replace(fit(make_examples(rows)), known=known, given=find_given(rows))
+    examples = make_examples(rows)
+    certainty = fit(examples)
+    given = {name: quantiles for name, (quantiles, _) in find_given(examples, certainty).items()}
+    return dataclasses.replace(certainty, known=known, given=given)
 
 
 # tables
@@ -350,19 +371,29 @@ def _ends(one: Example, certainty: Certainty, coverage: float) -> tuple[float, f
 
 
 def score_given(rows: Sequence[Asked]) -> list[str]:
-    """Whether the promised width after a measurement holds for a publisher that did not help to find it."""
-    lines = ["given: publisher left out, rows, promised width, coverage of it, width that would have done"]
-    for name, residuals in remain(rows).items():
-        for publisher, errors in sorted(residuals.items()):
-            table = find_given(rows, without=publisher).get(name)
-            if table is None or len(errors) < 5:
+    """Whether the promised width after a measurement holds for a publisher that did not help to find it. Widths are medians."""
+    lines = ["given: publisher left out, rows, width before, promised after, coverage, width that would have done"]
+    examples = make_examples(rows)
+    for publisher in sorted({row.publisher for row in rows}):
+        rest = [one for one in examples if one.row.publisher != publisher]
+        certainty = fit(rest)
+        table = find_given(rest, certainty)
+        own = [one for one in examples if one.row.publisher == publisher]
+        for name, residuals in sorted(remain(own, certainty).items()):
+            pairs = residuals[publisher]
+            if name not in table or len(pairs) < FEW:
                 continue
-            low, high = np.log(table.errors().interval(COVERAGE))
-            real = np.exp(np.quantile(errors, 0.95)) - np.exp(np.quantile(errors, 0.05))
+            quantiles, share = table[name]
+            errors = pairs[:, 0] - share * pairs[:, 1]
+            fold = "publisher" if name.startswith("new stack") else ""
+            asked = [one for one in own if one.fold == fold]
+            scale = float(np.median([_scale_of(one, certainty) for one in asked]))
+            before = np.median([high - low for low, high in np.exp(np.array(_intervals(certainty, asked)).T)])
+            low, high = (quantiles.errors().quantile(level) for level in (0.05, 0.95))
+            real = np.exp(scale * np.quantile(errors, 0.95)) - np.exp(scale * np.quantile(errors, 0.05))
             covered = np.mean((low <= errors) & (errors <= high))
-            lines.append(
-                f"{name}: {publisher}, {len(errors)}, {np.exp(high) - np.exp(low):.0%}, {covered:.0%}, {real:.0%}"
-            )
+            promised = math.exp(scale * high) - math.exp(scale * low)
+            lines.append(f"{name}: {publisher}, {len(errors)}, {before:.0%}, {promised:.0%}, {covered:.0%}, {real:.0%}")
     return lines
 
 

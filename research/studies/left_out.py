@@ -1,6 +1,4 @@
-"""Public steps with their publisher left out of every fit: python -m research.studies.left_out [CASES]...
-
-"""
+"""Public steps with their publisher left out of every fit: python -m research.studies.left_out [CASES]..."""
 
 import argparse
 import dataclasses

@@ -93,6 +93,9 @@ if TYPE_CHECKING:
     from traincast.forecast._habits import plan_habits as plan_habits
     from traincast.forecast._interval import tally_program as tally_program
     from traincast.forecast._labels import label_run as label_run
+    from traincast.forecast._narrow import GIVEN_DEVICE as GIVEN_DEVICE
+    from traincast.forecast._narrow import GIVEN_JOB as GIVEN_JOB
+    from traincast.forecast._narrow import GIVEN_STACK as GIVEN_STACK
     from traincast.forecast._parts import explain_parts as explain_parts
     from traincast.forecast._resolve import Resolved as Resolved
     from traincast.forecast._resolve import build_cluster as build_cluster
@@ -175,6 +178,11 @@ __getattr__ = load_lazily(
         ),
         "_interval": ("tally_program",),
         "_labels": ("label_run",),
+        "_narrow": (
+            "GIVEN_DEVICE",
+            "GIVEN_JOB",
+            "GIVEN_STACK",
+        ),
         "_parts": ("explain_parts",),
         "_resolve": (
             "Resolved",

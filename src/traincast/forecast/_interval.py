@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from traincast.forecast._certainty import describe_novelty, describe_setting, list_novelty, load_certainty
+from traincast.forecast._certainty import STEP, describe_novelty, describe_setting, list_novelty, load_certainty
+from traincast.forecast._narrow import say_narrowing, suggest_narrowing
 from traincast.memo import Remember, compute
 from traincast.spec import (
     GROUNDS,
@@ -12,6 +13,7 @@ from traincast.spec import (
     Collective,
     Estimate,
     Job,
+    Narrowing,
     Parallelism,
     Program,
     Repeat,
@@ -110,17 +112,29 @@ def with_interval(timeline: Timeline, tally: Tally, *, software: Stack) -> Estim
     return _estimate(timeline, tally, 1 / factor, factor)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assured:
+    """A step with how sure it is, why, and what would make it surer."""
+
+    step: Estimate
+    says: tuple[str, ...] = ()
+    narrowing: tuple[Narrowing, ...] = ()
+
+
 def with_novelty(
     timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism, *, remember: Remember = compute
-) -> tuple[Estimate, tuple[str, ...]]:
-    """The duration of a step as an estimate, as unsure as left-out runs were about which as much was new; and what is new."""
-    certainty = load_certainty()
+) -> Assured:
+    """The duration of a step as an estimate, as unsure as left-out runs were about which as much was new."""
+    certainty = load_certainty(STEP)
     setting = describe_setting(job, cluster, plan, remember=remember)
     novelty = list_novelty(setting, certainty.known, operators=tally.operators_log_sigma)
     low, high = certainty.interval(novelty, setting.stack)
+    narrowing = suggest_narrowing(certainty, novelty, setting, step_s=timeline.duration_s)
     new = describe_novelty(novelty, setting)[:MOST_SAID]
-    said = (f"the interval is wide because {'; '.join(new)}",) if new else ()
-    return _estimate(timeline, tally, low, high), said
+    because = "; ".join(new) if new else f"runs of {setting.stack} like this one were measured"
+    said = f"90% sure of {low - 1:+.0%} to {high - 1:+.0%} because {because}"
+    says = "; ".join(part for part in (said, say_narrowing(narrowing)) if part)
+    return Assured(step=_estimate(timeline, tally, low, high), says=(says,), narrowing=narrowing)
 
 
 def _estimate(timeline: Timeline, tally: Tally, low: float, high: float) -> Estimate:

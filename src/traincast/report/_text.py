@@ -200,7 +200,7 @@ def _job_lines(forecast: Forecast, paint: Paint) -> Iterator[str]:
     else:
         yield _line("cost", paint(show_usd(forecast.usd.value), "bold"), _cost_remark(forecast, forecast.usd), paint)
     if forecast.energy_joules is not None:
-        yield _line("energy", show_energy(forecast.energy_joules), "all devices, whole job", paint)
+        yield _line("energy", show_energy(forecast.energy_joules), _show_energy_range(forecast), paint)
 
 
 def show_energy(joules: float) -> str:
@@ -217,11 +217,24 @@ def _cost_remark(forecast: Forecast, usd: Range) -> str:
     return f"{_show_usd_range(usd)}; {show_usd(usd.value / tokens * MEGA)} per million tokens"
 
 
+def _show_energy_range(forecast: Forecast) -> str:
+    found = forecast.energy_range
+    ends = "" if found is None else f", {show_energy(found.low)} to {show_energy(found.high)}"
+    return f"all devices, whole job{ends}"
+
+
+def say_fit(memory: MemoryProfile) -> str:
+    """'fits with 97%' or 'DOES NOT FIT (12%)': how often a run with such a forecast needs no more than there is."""
+    chance = max(memory.fit_probability, memory.frugal_probability or 0.0)
+    sure = f"{chance:.0%}" if 0.005 <= chance <= 0.994 else "more than 99%" if chance > 0.5 else "less than 1%"
+    return f"fits with {sure}" if memory.fits else f"DOES NOT FIT ({sure})"
+
+
 def _memory_line(forecast: Forecast, paint: Paint) -> str:
     memory = forecast.memory
     share = memory.needed_bytes / memory.capacity_bytes
     style = "red" if not memory.fits else "yellow" if share > 0.9 else "green"
-    verdict = paint("fits", style) if memory.fits else paint("DOES NOT FIT", style, "bold")
+    verdict = paint(say_fit(memory), style) if memory.fits else paint(say_fit(memory), style, "bold")
     bar = paint.bar(share, width=24, style=style)
     return f"  {'memory':<12}{bar} {say_memory(memory)}: {verdict}"
 

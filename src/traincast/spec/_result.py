@@ -66,6 +66,18 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowing:
+    """A measurement that would make an answer surer."""
+
+    measurement: str
+    seconds: float
+    """That it takes, about."""
+    width_now: float
+    """Of the 90% interval, as a share of the forecast."""
+    width_after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """A piece of work on one stream of one rank."""
 
@@ -231,6 +243,10 @@ class Forecast:
     them) or reuse (the predictor fitted to other workloads' steps)."""
     phases: tuple[Phase, ...] = ()
     """What a step is made of where a regime has several parts; empty where it is one optimizer step."""
+    energy_range: Range | None = None
+    """The energy with its 90% interval: of the time, and of what a device draws beside its rated power."""
+    narrowing: tuple[Narrowing, ...] = ()
+    """Measurements that would make the step surer, the most telling first."""
     run_utilization: float | None = None
     """Mean GPU utilisation of a whole run as nvidia-smi shows it, 0 to 1: what input pipelines, evaluation and start-up leave
     of the step's. None where no run of such a kind was measured."""
