@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,13 @@ from traincast.cli.output import say
 from traincast.cli.questions import takes_question
 from traincast.cli.remedies import list_remedies
 from traincast.spec import Question
+
+if TYPE_CHECKING:
+    from traincast.forecast import Resolved
+    from traincast.spec import Calibration
+
+MOST_DRAWN = 32
+"""Passes of a step up to which all its spans are kept."""
 
 
 @takes_question()
@@ -82,7 +89,9 @@ def forecast(
         from traincast.resources import load_graph_correction
 
         correction = load_graph_correction(activity)
-    answer = run_forecast(resolved, calibration=learned, draw=True, activity=correction)
+    # A step of hundreds of passes has millions of spans, which are drawn only for who asks to see them.
+    drawn = explain or trace is not None or svg is not None or resolved.parallelism.micro_batches <= MOST_DRAWN
+    answer = run_forecast(resolved, calibration=learned, draw=drawn, activity=correction)
     answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target))
     if explain:
         from traincast.forecast import explain_parts
@@ -104,6 +113,30 @@ def forecast(
     say(
         format_forecast(
             answer, paint=paint, explain=explain, asked=[line for line in asked if line], remedies=remedies,
-            then=after_forecast(question, answer),
+            then=after_forecast(question, answer), work=None if drawn else _add_up_work(resolved, learned),
         )
     )  # fmt: skip
+
+
+def _add_up_work(resolved: "Resolved", learned: "Calibration | None") -> list[tuple[str, str, float]]:
+    """What keeps one rank busy in a step of many passes, from steps of one and of two: every further pass adds the same."""
+    from traincast.forecast import forecast as run_forecast
+    from traincast.report import top_work
+
+    plan = resolved.parallelism
+    one, two = (
+        {
+            (name, category): seconds
+            for name, category, seconds in top_work(
+                run_forecast(
+                    resolved.job, resolved.cluster, dataclasses.replace(plan, micro_batches=count * plan.pipeline),
+                    calibration=learned, draw=True,
+                ).timeline
+            )
+        }
+        for count in (1, 2)
+    )  # fmt: skip
+    passes = plan.micro_batches / plan.pipeline
+    totals = {key: one.get(key, 0.0) + (passes - 1) * (two[key] - one.get(key, 0.0)) for key in two}
+    ranked = sorted(totals.items(), key=lambda item: -item[1])
+    return [(name, category, seconds) for (name, category), seconds in ranked]

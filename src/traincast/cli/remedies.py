@@ -81,7 +81,10 @@ def _add_devices(question: Question, before: Forecast) -> Iterator[str]:
     for times in TIMES:
         count = times * before.num_devices
         place = {**question.cluster, **read_hardware(f"{count}x{device}", {})}
-        sharded = dataclasses.replace(question, cluster=place, workload=options, parallelism=SHARDED)
+        whole = {} if before.global_batch % count else {"global_batch": before.global_batch}
+        sharded = dataclasses.replace(
+            question, cluster=place, workload=options, parallelism=SHARDED, job={**question.job, **whole}
+        )
         try:
             found = answer(resolve(sharded))
         except TraincastError:

@@ -46,12 +46,13 @@ _NUM_TOP_EXPLAINED = 15
 
 def format_forecast(
     forecast: Forecast, *, paint: Paint = PLAIN, explain: bool = False, asked: Sequence[str] = (),
-    remedies: Sequence[str] = (), then: str = "",
+    remedies: Sequence[str] = (), then: str = "", work: Sequence[tuple[str, str, float]] | None = None,
 ) -> str:  # fmt: skip
     """The whole answer; `explain` adds the slowest operations by layer, the parts of the job and of the memory.
 
     `asked` are lines on what the answer is for (plan, price) that stand under the heading. `remedies`: what would make it fit,
-    which stands first where it does not. `then`: the one command worth running next.
+    which stands first where it does not. `then`: the one command worth running next. `work`: as `top_work` gives it, for a
+    forecast that was not drawn.
     """
     under = [text for text in (*asked, describe_settings(forecast)) if text]
     blocks = [
@@ -59,7 +60,9 @@ def format_forecast(
         "\n".join(_refusal(forecast.memory, remedies, paint)),
         "\n".join(_answer(forecast, paint)),
         "\n".join(_shares(forecast, paint)),
-        _slowest(forecast.timeline, paint, limit=_NUM_TOP_EXPLAINED if explain else _NUM_TOP, by_layer=explain),
+        _slowest(
+            forecast.timeline, paint, limit=_NUM_TOP_EXPLAINED if explain else _NUM_TOP, by_layer=explain, work=work
+        ),
         *([_exposed(forecast, paint), _memory_parts(forecast, paint), _job_parts(forecast, paint)] if explain else []),
         "\n".join(_parts(forecast, paint)) if explain else "",
         format_resources(forecast.resources, run_utilization=forecast.run_utilization, paint=paint) if explain else "",
@@ -248,8 +251,10 @@ def _shares(forecast: Forecast, paint: Paint) -> Iterator[str]:
     yield from _wrap(say_dominant(forecast), paint)
 
 
-def _slowest(timeline: Timeline, paint: Paint, *, limit: int, by_layer: bool) -> str:
-    tasks = top_tasks(timeline, by_layer=True) if by_layer else top_work(timeline)
+def _slowest(
+    timeline: Timeline, paint: Paint, *, limit: int, by_layer: bool, work: Sequence[tuple[str, str, float]] | None
+) -> str:
+    tasks = top_tasks(timeline, by_layer=True) if by_layer else work or top_work(timeline)
     if not tasks:
         return ""
     whole_s = timeline.duration_s or 1.0
