@@ -11,13 +11,15 @@ from traincast.cli import options
 from traincast.cli.follow_up import after_forecast
 from traincast.cli.learned import CalibrationOption, GivenOption, costs_of, load_learned
 from traincast.cli.output import say
+from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
 from traincast.cli.remedies import list_remedies
 from traincast.spec import Question
 
 if TYPE_CHECKING:
     from traincast.forecast import Resolved
-    from traincast.spec import Calibration
+    from traincast.plan import JobPrice
+    from traincast.spec import Calibration, Forecast
 
 MOST_DRAWN = 32
 """Passes of a step up to which all its spans are kept."""
@@ -49,6 +51,7 @@ def forecast(
             rich_help_panel="Learned",
         ),
     ] = None,
+    price_file: options.PriceFile = None,
     json: options.Json = False,
     color: options.Color = "auto",
 ) -> None:
@@ -69,7 +72,8 @@ def forecast(
     )
 
     paint = choose_paint(sys.stdout, color=color)
-    resolved = resolve(question)
+    with waiting(f"reading {question.source}"):
+        resolved = resolve(question)
     about_target: tuple[str, ...] = ()
     if to_target:
         from traincast.forecast import train_to_target
@@ -109,13 +113,23 @@ def forecast(
         describe_plan(resolved.parallelism, batch_size=resolved.job.graph.batch_size),
         describe_price(resolved.cluster),
     ]
+    prices = _find_prices(answer, resolved, price_file)
     remedies = () if answer.memory.fits else list_remedies(question, resolved, answer)
     say(
         format_forecast(
             answer, paint=paint, explain=explain, asked=[line for line in asked if line], remedies=remedies,
             then=after_forecast(question, answer), work=None if drawn else _add_up_work(resolved, learned),
+            prices=prices, price_table=explain or price_file is not None,
         )
     )  # fmt: skip
+
+
+def _find_prices(answer: "Forecast", resolved: "Resolved", file: Path | None) -> "tuple[JobPrice, ...]":
+    from traincast.plan import price_everywhere, read_prices
+
+    prices = None if file is None else read_prices(file)
+    given = resolved.cluster.price_source == "given"
+    return () if given else price_everywhere(answer, resolved.job, resolved.cluster, prices=prices)
 
 
 def _add_up_work(resolved: "Resolved", learned: "Calibration | None") -> list[tuple[str, str, float]]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from traincast.forecast import Engine
     from traincast.plan import Chosen, Limits, Plan, Space
+    from traincast.report import Paint
     from traincast.spec import Calibration, Cluster
 
 CHOICES = {
@@ -127,6 +128,7 @@ class Output:
         Path | None,
         typer.Option("--output", "-o", help="File that --emit writes; -: print it.", rich_help_panel="Output"),
     ] = None
+    price_file: options.PriceFile = None
     time_quantile: options.TimeQuantile = 0.95
     command: Annotated[
         str, typer.Option("--command", help="What each rank runs, for --emit.", rich_help_panel="Output")
@@ -185,7 +187,8 @@ def plan(
     shown = highlight(found, plain)
     first = shown[0].plan if shown else None
     then = after_plan(request, place_of(first.cluster), first.parallelism, first.batch) if first else ""
-    say(format_search(found, highlights=shown, paint=paint, then=then))
+    prices = _list_prices(request, first, output.price_file, paint) if first else ""
+    say(format_search(found, highlights=shown, prices=prices, paint=paint, then=then))
     if deltas:
         say("\n" + format_deltas(found.plans[0], deltas, paint=paint))
 
@@ -252,6 +255,19 @@ def _search(asked: _Asked, wishes: Wishes, *, top: int) -> Any:
             workers=wishes.workers, calibration=asked.calibration,
         )  # fmt: skip
     return dataclasses.replace(found, notes=tuple(dict.fromkeys((*notes, *found.notes))))
+
+
+def _list_prices(request: Question, plan: "Plan", file: Path | None, paint: "Paint") -> str:
+    """What providers ask for the machines of a plan."""
+    from traincast.forecast import pose_job
+    from traincast.plan import price_everywhere, read_prices
+    from traincast.report import format_prices
+
+    if plan.forecast.job.num_steps <= 1 or plan.cluster.price_source == "given":
+        return ""
+    job = pose_job(request, plan.parallelism, cluster=plan.cluster, batch=plan.batch)
+    prices = None if file is None else read_prices(file)
+    return format_prices(price_everywhere(plan.forecast, job, plan.cluster, prices=prices), paint=paint)
 
 
 def _space(request: Question, choices: Mapping[str, tuple[Any, ...]], *, num_devices: int) -> Any:

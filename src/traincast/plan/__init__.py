@@ -123,6 +123,12 @@ if TYPE_CHECKING:
     from traincast.plan._offers import read_offers as read_offers
     from traincast.plan._offers import size_offers as size_offers
     from traincast.plan._preselect import preselect as preselect
+    from traincast.plan._prices import STALE_DAYS as STALE_DAYS
+    from traincast.plan._prices import JobPrice as JobPrice
+    from traincast.plan._prices import PriceList as PriceList
+    from traincast.plan._prices import is_stale as is_stale
+    from traincast.plan._prices import price_everywhere as price_everywhere
+    from traincast.plan._prices import read_prices as read_prices
     from traincast.plan._search import Settings as Settings
     from traincast.plan._search import sift as sift
     from traincast.plan._space import Shape as Shape
@@ -181,6 +187,14 @@ __getattr__ = load_lazily(
             "list_candidates",
         ),
         "_preselect": ("preselect",),
+        "_prices": (
+            "STALE_DAYS",
+            "JobPrice",
+            "PriceList",
+            "is_stale",
+            "price_everywhere",
+            "read_prices",
+        ),
         "_vary": (
             "Settled",
             "space_of",
