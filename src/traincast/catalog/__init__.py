@@ -51,9 +51,11 @@ if TYPE_CHECKING:
     from traincast.catalog._names import load_facts as load_facts
     from traincast.catalog._nodes import NodeType as NodeType
     from traincast.catalog._nodes import Offer as Offer
+    from traincast.catalog._nodes import Quote as Quote
     from traincast.catalog._nodes import cluster as cluster
     from traincast.catalog._nodes import cluster_from as cluster_from
     from traincast.catalog._nodes import find_offer as find_offer
+    from traincast.catalog._nodes import list_quotes as list_quotes
     from traincast.catalog._nodes import node as node
     from traincast.catalog._nodes import nodes as nodes
     from traincast.catalog._nodes import read_cluster as read_cluster
@@ -110,9 +112,11 @@ __getattr__ = load_lazily(
         "_nodes": (
             "NodeType",
             "Offer",
+            "Quote",
             "cluster",
             "cluster_from",
             "find_offer",
+            "list_quotes",
             "node",
             "nodes",
             "read_cluster",

@@ -11,6 +11,7 @@ from traincast.cli import options
 from traincast.cli.follow_up import after_advice
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
+from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
 from traincast.spec import Question
 
@@ -66,14 +67,16 @@ def advise(
         request = dataclasses.replace(request, cluster=options.given(**written) | dict(request.cluster))
     stack = choose_stack(request.job, assumptions)
     cluster = build_cluster(request, said=assumptions)
-    request, parallelism = complete_question(request, cluster, stack, assumptions)
+    with waiting(f"reading {question.source}"):
+        request, parallelism = complete_question(request, cluster, stack, assumptions)
     if not request.source.endswith((".json", ".json.gz")):
         request = dataclasses.replace(request, workload=with_batch(request.workload))
     learned = load_learned(calibration, given)
     if slurm or asks is not None:
         say(_flags(request, cluster, parallelism, quantile=time_quantile, asks=asks, as_json=json, learned=learned))
         return
-    advice = give_advice(request, cluster, parallelism, confidence=confidence, calibration=learned)
+    with waiting("trying changes"):
+        advice = give_advice(request, cluster, parallelism, confidence=confidence, calibration=learned)
     if json:
         document = {
             "sentences": list(advice.sentences),

@@ -11,6 +11,7 @@ from traincast.cli import options
 from traincast.cli.follow_up import after_fit
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
+from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
 from traincast.spec import Question
 
@@ -47,7 +48,8 @@ def fit(
     whole = fill_in(question)
     stack = choose_stack(whole.job, assumptions)
     cluster = build_cluster(whole, said=assumptions)
-    whole, plan = complete_question(whole, cluster, stack, assumptions)
+    with waiting(f"reading {question.source}"):
+        whole, plan = complete_question(whole, cluster, stack, assumptions)
     asked = whole.workload
 
     def pose(size: int, length: int | None, chosen: Parallelism) -> Job:

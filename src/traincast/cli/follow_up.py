@@ -95,7 +95,7 @@ def _command(question: Question, command: str, *more: str) -> str:
 def _short(question: Question) -> Question:
     """Without what a job file says again, and with whole numbers as such."""
     job: dict[str, Any] = {
-        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        name: _say_count(value) if isinstance(value, float) and value.is_integer() else value
         for name, value in question.job.items()
         if value is not None
     }
@@ -103,6 +103,14 @@ def _short(question: Question) -> Question:
     if stack is not None and not isinstance(stack, str):
         job["stack"] = stack.name
     return dataclasses.replace(question, job=job)
+
+
+def _say_count(amount: float) -> Any:
+    """15B instead of 15000000000, where that is exact."""
+    for letter, size in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
+        if amount >= size and (amount / size * 1000).is_integer():
+            return f"{amount / size:g}{letter}"
+    return int(amount)
 
 
 def _join_gpus(words: Iterable[str]) -> list[str]:

@@ -78,7 +78,8 @@ def _choose_precision(question: Question, devices: Sequence[Device], stack: Stac
     word = stack.precision_of(dtype, transformer=text, sharded=False)
     # Autocast keeps fp32 weights and casts them; training of language models keeps half-precision weights beside fp32 masters.
     name = word if word != dtype else dtype if text and dtype == "bf16" else f"{dtype}-amp"
-    said.append(f"{dtype} mixed precision is assumed ({name}); {devices[0].name} has matrix units for it")
+    whose = devices[0].name if len({device.name for device in devices}) == 1 else "every device"
+    said.append(f"{dtype} mixed precision is assumed ({name}); {whose} has matrix units for it")
     return name
 
 

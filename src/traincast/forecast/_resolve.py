@@ -12,6 +12,7 @@ from typing import Any
 
 from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_mean
 from traincast.forecast._defaults import with_defaults
+from traincast.forecast._engine import Engine
 from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill_in_recipe, read_precision
 from traincast.forecast._ladder import Pose
 from traincast.forecast._place import build_cluster as _build_place
@@ -121,15 +122,22 @@ def _wanted_devices(parallelism: Mapping[str, Any]) -> int:
 
 
 def complete_question(
-    question: Question, cluster: Cluster, stack: Stack, said: list[str], *, pose: Pose | None = None
+    question: Question,
+    cluster: Cluster,
+    stack: Stack,
+    said: list[str],
+    *,
+    pose: Pose | None = None,
+    engine: Engine | None = None,
 ) -> tuple[Question, Parallelism]:
     """The question with its number format, length and batch, and its plan with every degree, its passes and the stack's habits.
-    `pose`: the job of a plan at a batch, where the question's source does not say it (an uploaded model)."""
+    `pose`: the job of a plan at a batch, where the question's source does not say it (an uploaded model).
+    `engine`: what judges plans, where one has answered before."""
     from traincast.forecast._choose import choose_open
 
     said += question.said
     question = with_defaults(question, [group.device for group in cluster.groups], stack, said)
-    question = choose_open(question, cluster, stack, said, pose=pose)
+    question = choose_open(question, cluster, stack, said, pose=pose, engine=engine)
     values = dict(question.parallelism)
     if "data" not in values:
         values["data"] = _left_over(values, num_devices=cluster.num_devices)

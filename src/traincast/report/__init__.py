@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from traincast.report._plan import format_deltas as format_deltas
     from traincast.report._plan import format_search as format_search
     from traincast.report._plan import say_candidate as say_candidate
+    from traincast.report._prices import describe_range as describe_range
+    from traincast.report._prices import format_prices as format_prices
     from traincast.report._resources import Lane as Lane
     from traincast.report._resources import draw_lanes as draw_lanes
     from traincast.report._schedule import align as align
@@ -127,6 +129,10 @@ __getattr__ = load_lazily(
             "Table",
             "format_markdown",
             "format_table",
+        ),
+        "_prices": (
+            "describe_range",
+            "format_prices",
         ),
         "_text": (
             "describe_plan",
