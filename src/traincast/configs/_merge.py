@@ -20,12 +20,15 @@ _LENGTHS = ("job.steps", "job.samples", "job.epochs", "job.tokens")
 _BATCHES = ("workload.batch", "parallelism.micro_batches", "job.global_batch")
 
 
-def merge_configs(question: Question) -> Question:
-    """The question with what its configurations say; what it says itself wins. Names of models are looked up."""
+def merge_configs(question: Question, *, local: bool = True) -> Question:
+    """The question with what its configurations say; what it says itself wins. Names of models are looked up, on this machine
+    too where `local`."""
+    if any(isinstance(config, str) for config in question.configs) and not local:
+        raise InvalidInput("configurations are given here as texts, not as files")
     if question.configs:
         readings = [read_config(config) for config in question.configs]
         question = _fill_in(question, readings)
-    return _look_up(question)
+    return _look_up(question, local=local)
 
 
 def _fill_in(question: Question, readings: Sequence[Reading]) -> Question:
@@ -120,7 +123,7 @@ def _superseded(flags: Mapping[str, Any], chosen: Mapping[str, Setting]) -> set[
         gone |= {name for name in chosen if name.startswith("cluster.")}
     if {"cluster.nodes", "cluster.devices_per_node", "cluster.placement"} & flags.keys() and "cluster.device" in flags:
         gone |= {"cluster.nodes", "cluster.devices_per_node"}
-    if any(name.startswith(("cluster.", "parallelism.data")) for name in flags) or _degrees(flags):
+    if flags.keys() & _COUNTS or _degrees(flags):
         # Other devices or degrees than the file was written for: what follows from its own is not kept.
         weak = chosen.get("parallelism.data")
         if weak is not None and weak.strength < SAID:
@@ -131,6 +134,10 @@ def _superseded(flags: Mapping[str, Any], chosen: Mapping[str, Setting]) -> set[
     elif batches and "job.global_batch" not in batches:
         gone.add("job.global_batch")
     return gone
+
+
+_COUNTS = {"cluster.nodes", "cluster.devices_per_node", "cluster.placement", "cluster.groups", "cluster.node"}
+"""What says how many devices there are."""
 
 
 def _degrees(flags: Mapping[str, Any]) -> bool:
@@ -185,7 +192,7 @@ def _show(name: str) -> str:
     return name.partition(".")[2] or name
 
 
-def _look_up(question: Question) -> Question:
+def _look_up(question: Question, *, local: bool) -> Question:
     """hf:org/name as a workload of the catalogue, or as the config.json that lies on this machine."""
     if not question.source.startswith("hf:"):
         return question
@@ -197,7 +204,7 @@ def _look_up(question: Question) -> Question:
         note = f"{name} is taken to be {known} of the catalogue"
         noted = any(note in sentence for sentence in question.said)
         return dataclasses.replace(question, source=known, said=question.said if noted else (*question.said, note))
-    file = find_cached(name)
+    file = find_cached(name) if local else None
     if file is None:
         raise InvalidInput(
             f"{name} is neither in the catalogue nor in the Hugging Face cache of this machine; fetch its config once with "

@@ -30,7 +30,7 @@ MODULES: Mapping[str, str] = {
     "wk": "key", "wo": "output", "w1": "gate", "w2": "down", "w3": "up",
 }  # fmt: skip
 """Names of dense layers to ours."""
-_UNSAID = {"min_num_params", "xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt", "fsdp_config"}
+_UNSAID = {"min_num_params", "xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt", "config"}
 _SHARDING = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "hybrid_shard_zero2": 2}
 
 

@@ -145,8 +145,9 @@ class ConfigText:
 class Question:
     """Everything that may be asked, as flags, a job file, a request body or a row; what is not said is not there."""
 
-    source: str
-    """A catalogue workload, a model file, a saved graph, a job file; with a shape only its title."""
+    source: str = ""
+    """A catalogue workload, hf:org/name, a model file, a saved graph, a job file; with a shape only its title. Empty: a
+    configuration says it."""
     workload: WorkloadOptions = WorkloadOptions()
     cluster: Mapping[str, Any] = field(default_factory=dict)
     """As `catalog.cluster_from` reads it: a machine or a device, nodes, links, prices, or groups of them."""

@@ -165,6 +165,7 @@ AXOLOTL = ConfigFormat(
     syntax="yaml",
     telling=("base_model", "sequence_len", "micro_batch_size", "lora_target_linear", "sample_packing", "adapter", "num_epochs"),
     read=_read,
+    sure="base_model",
     write=_write,
     harmless=("datasets", "val_set_size", "evals_per_epoch", "saves_per_epoch", "model_type", "train_on_inputs", "plugins",
               "eval_", "fsdp_version", "is_llama_derived_model", "is_mistral_derived_model",

@@ -111,6 +111,7 @@ DEEPSPEED = ConfigFormat(
     syntax="json",
     telling=("zero_optimization.", "train_micro_batch_size_per_gpu", "train_batch_size", "zero_allow_untested_optimizer"),
     read=_read,
+    sure="zero_optimization.",
     write=_write,
     harmless=("scheduler.", "flops_profiler.", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
               "zero_optimization.contiguous_gradients", "zero_optimization.stage3_gather_16bit_weights_on_model_save",

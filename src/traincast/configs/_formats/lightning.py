@@ -86,7 +86,8 @@ def _read_strategy(draft: Draft) -> None:
         )
     elif plain.startswith("modelparallel"):
         draft.take("parallelism.tensor", f"{table}.tensor_parallel_size", least=1)
-        draft.put("parallelism.zero", 3, "trainer.strategy")
+        alone = draft.keys.whole(f"{table}.data_parallel_size") == 1
+        draft.put("parallelism.zero", 0 if alone else 3, "trainer.strategy")
     elif plain.startswith("ddp"):
         draft.assume("parallelism.zero", 0, "replicas hold everything")
     else:
@@ -103,8 +104,10 @@ def _write(sheet: Sheet) -> None:
         data = sheet.get("parallelism.data", 1)
         sheet.put("trainer.strategy", {"class_path": f"{root}.ModelParallelStrategy",
                                        "init_args": {"tensor_parallel_size": tensor, "data_parallel_size": data}})  # fmt: skip
-        if zero == 3 or data == 1:
+        if data == 1 or zero == 3:
             sheet.told.add("parallelism.zero")
+        else:
+            sheet.lost.add("zero")
     elif zero == 0:
         sheet.told.add("parallelism.zero")
         sheet.put("trainer.strategy", "ddp" if sheet.fields.get("devices", 1) > 1 else "auto")

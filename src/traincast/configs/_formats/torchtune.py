@@ -80,7 +80,8 @@ def _read_model(draft: Draft) -> None:
     if keys.flag("model.apply_lora_to_output"):
         draft.unmapped["model.apply_lora_to_output"] = "adapters beside the output layer have no field"
     if listed:
-        draft.put("workload.adapter_targets", ",".join(dict.fromkeys(listed)), "model.lora_attn_modules")
+        words = "all" if len(set(listed)) == 7 else ",".join(dict.fromkeys(listed))
+        draft.put("workload.adapter_targets", words, "model.lora_attn_modules")
     if adapted[1] == "qlora" or keys.flag("model.quantize_base"):
         draft.put("workload.frozen_dtype", "fp4", "model._component_")
     if keys.flag("model.use_dora"):
@@ -124,8 +125,11 @@ def _write(sheet: Sheet) -> None:
         if sheet.get(f"parallelism.{axis}", 1) > 1:
             sheet.put(key, sheet.get(f"parallelism.{axis}"))
     zero = sheet.fields.get("parallelism.zero", 0)
-    if zero in (2, 3) or sheet.fields.get("devices", 1) == 1:
+    alone = sheet.fields.get("parallelism.data", 1) * sheet.fields.get("parallelism.context", 1) == 1
+    if zero in (2, 3) or alone:
         sheet.told.add("parallelism.zero")
+    else:
+        sheet.lost.add("zero")
     if zero == 2:
         sheet.put("fsdp_reshard_after_forward", False)
     sheet.copy("parallelism.shard", "data_parallel_shard_dim")
@@ -143,6 +147,7 @@ TORCHTUNE = ConfigFormat(
     telling=("model._component_", "tokenizer._component_", "enable_activation_checkpointing", "optimizer._component_",
              "checkpointer._component_", "loss._component_"),
     read=_read,
+    sure="model._component_",
     write=_write,
     harmless=("checkpointer.", "tokenizer.", "dataset.", "loss.", "lr_scheduler.", "optimizer.", "profiler.",
               "save_adapter_weights_only",

@@ -121,9 +121,12 @@ def _write(sheet: Sheet) -> None:
         sheet.copy("workload.adapter_rank", "model.lora_rank")
         sheet.translate("workload.adapter_targets", {"all": "all-linear"}, "model.target_modules")
     zero = sheet.fields.get("parallelism.zero", 0)
-    if zero in (2, 3):
+    alone = sheet.fields.get("parallelism.data", 1) * sheet.fields.get("parallelism.context", 1) == 1
+    if zero in (2, 3) or alone:
         sheet.told.add("parallelism.zero")
-        sheet.put("engine.reshard_after_forward", zero == 3)
+        sheet.put("engine.reshard_after_forward", zero != 2)
+    else:
+        sheet.lost.add("zero")
     sheet.put("engine.strategy", "fsdp2")
     sheet.put("engine.fsdp_size", sheet.get("parallelism.shard", -1))
     sheet.put("engine.ulysses_sequence_parallel_size", sheet.get("parallelism.context", 1))
@@ -147,6 +150,7 @@ VERL = ConfigFormat(
     telling=("actor_rollout_ref.", "data.micro_batch_size_per_gpu", "trainer.n_gpus_per_node", "trainer.nnodes", "engine.",
              "algorithm.adv_estimator", "model.partial_pretrain"),
     read=_read,
+    sure="actor_rollout_ref.",
     write=_write,
     harmless=("algorithm.", "data.", "trainer.", "checkpoint.", "profiler.", "global_profiler.", "transfer_queue.", "ray_kwargs.",
               "custom_reward_function.", "_target_", "defaults", f"{_ACTOR}.optim.", "optim.",
