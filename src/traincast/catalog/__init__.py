@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from traincast.catalog._models.recipe import BLOCK_SCALED as BLOCK_SCALED
     from traincast.catalog._models.recipe import FUSED_ATTENTIONS as FUSED_ATTENTIONS
     from traincast.catalog._models.recipe import PRECISIONS as PRECISIONS
     from traincast.catalog._models.recipe import precision_name as precision_name
@@ -68,6 +69,7 @@ __getattr__ = load_lazily(
         "_models.recipe": (
             "FUSED_ATTENTIONS",
             "PRECISIONS",
+            "BLOCK_SCALED",
             "precision_name",
         ),
         "_models.styles": ("STYLES",),

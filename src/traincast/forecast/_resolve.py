@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from traincast.catalog import BLOCK_SCALED, precision_name
 from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_mean
 from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill_in_recipe, read_precision
 from traincast.forecast._place import build_cluster as _build_place
@@ -223,7 +224,23 @@ def pose_with(
     return job if posed.regime is None else dataclasses.replace(job, regime=posed.regime)
 
 
+def _without_blocks(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
+    """Formats with scales for blocks need matrix units that multiply by them, which came with those for fp4."""
+    if (
+        cluster is None
+        or not isinstance(options.precision, str)
+        or precision_name(options.precision) not in BLOCK_SCALED
+    ):
+        return options
+    lacking = [group.device.name for group in cluster.groups if group.device.peak_flop_per_s("fp4") is None]
+    if not lacking:
+        return options
+    said.append(f"{lacking[0]} has no matrix units with scales for blocks; {options.precision} runs as bf16 there")
+    return dataclasses.replace(options, precision="bf16")
+
+
 def _without_tf32(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
+    options = _without_blocks(options, cluster, said)
     if cluster is None or options.precision != "tf32":
         return options
     lacking = [group.device.name for group in cluster.groups if group.device.peak_flop_per_s("tf32") is None]

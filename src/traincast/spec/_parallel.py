@@ -160,15 +160,7 @@ class Parallelism:
             raise IllegalPlan(f"virtual_stages = {self.virtual_stages} needs pipeline > 1; pipeline is 1")
         if self.bucket_bytes <= 0:
             raise IllegalPlan(f"bucket_bytes = {self.bucket_bytes}; it must be above 0")
-        if self.reduce_dtype is not None and self.reduce_dtype not in DTYPE_BYTES:
-            raise IllegalPlan(f"reduce_dtype = {self.reduce_dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
-        for name in ("gather_dtype", "activation_dtype"):
-            if getattr(self, name) is not None and getattr(self, name) not in DTYPE_BYTES:
-                raise IllegalPlan(f"{name} = {getattr(self, name)!r}; allowed: {', '.join(DTYPE_BYTES)}")
-        if self.offload_to not in OFFLOADS:
-            raise IllegalPlan(f"offload_to = {self.offload_to!r}; allowed: {', '.join(OFFLOADS)}")
-        if self.offload_activations and self.activation_dtype is not None:
-            raise IllegalPlan("offload_activations and activation_dtype are two ways to make room; give one of them")
+        self._check_room()
         if self.servers < 0:
             raise IllegalPlan(f"servers = {self.servers}; it must be 0 (all-reduce) or more")
 
@@ -181,6 +173,16 @@ class Parallelism:
             raise IllegalPlan(
                 f"expert_imbalance = {self.expert_imbalance}; allowed: 1 (even) to expert = {self.expert} (all on one)"
             )
+
+    def _check_room(self) -> None:
+        """What lies elsewhere or in another format."""
+        for name in ("reduce_dtype", "gather_dtype", "activation_dtype"):
+            if getattr(self, name) is not None and getattr(self, name) not in DTYPE_BYTES:
+                raise IllegalPlan(f"{name} = {getattr(self, name)!r}; allowed: {', '.join(DTYPE_BYTES)}")
+        if self.offload_to not in OFFLOADS:
+            raise IllegalPlan(f"offload_to = {self.offload_to!r}; allowed: {', '.join(OFFLOADS)}")
+        if self.offload_activations and self.activation_dtype is not None:
+            raise IllegalPlan("offload_activations and activation_dtype are two ways to make room; give one of them")
 
     def _check_shard(self, shard: int) -> None:
         if self.zero == 0:
