@@ -14,6 +14,7 @@ from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_m
 from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill_in_recipe, read_precision
 from traincast.forecast._place import build_cluster as _build_place
 from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
+from traincast.forecast._samples import pad_samples, use_data, without_data
 from traincast.spec import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
@@ -261,6 +262,9 @@ def build_job(values: Mapping[str, Any], graph: Graph, *, stack: Stack | None = 
                 f"job has the unknown key {key!r}; allowed: {', '.join(known)}{did_you_mean(key, known)}"
             )
         _check_kind(known[key], value)
+    for one, other in (("loader_cores", "decode_samples_per_s"), ("sample_bytes", "storage_bytes_per_s")):
+        if (table.get(one) is None) != (table.get(other) is None):
+            raise InvalidInput(f"{one} and {other} go together; give both or neither")
     amounts = _count_samples(table, seq)
     named = {name: value for name, value in table.items() if name not in (*_JOB_ONLY, "stack")}
     named.setdefault("compiled", software.recipe.compiled)
@@ -308,6 +312,15 @@ def load_source(
     arrangement = plan or Parallelism(recompute=recompute)
     software = stack or Stack()
     assumptions: list[str] = [] if said is None else said
+    padded = pad_samples(options, assumptions, usual_seq=find_length(source, options))
+    bare = without_data(padded)
+    graph = _load_bare(source, bare, arrangement, software, assumptions)
+    return graph if bare is padded else use_data(graph, padded, assumptions)
+
+
+def _load_bare(
+    source: str, options: WorkloadOptions, arrangement: Parallelism, software: Stack, assumptions: list[str]
+) -> Graph:
     if options.has_shape:
         return _build_shape(source, options, arrangement, software, assumptions)
     path = Path(source)
