@@ -1,6 +1,6 @@
 import pytest
 
-from traincast.accuracy._cases import Case
+from traincast.accuracy._cases import Case, parse_case
 from traincast.accuracy._translate import translate
 from traincast.accuracy._translate.machine import read_cluster, read_placement
 from traincast.accuracy._translate.workload import read_recipe
@@ -305,3 +305,13 @@ def test_a_recipe_that_only_serves_has_no_optimizer_to_move() -> None:
         make_case(framework="LitGPT", mode="inference", gpu="rtx-3060", model="llama-2-70b", n_layers=None)
     )
     assert not question.parallelism.offload_optimizer
+
+
+def test_a_column_named_as_a_field_of_a_question_is_asked() -> None:
+    row = {"case_id": "rl", "gpu": "h100-80g", "model": "gpt2", "dtype": "bf16", "micro_batch": 8}
+    found = translate(parse_case({**row, "regime": "grpo", "group_size": "4", "offload_weights": True, "critic": None}))
+    assert found.question.job["regime"] == "grpo"
+    assert found.question.job["group_size"] == 4
+    assert "critic" not in found.question.job
+    assert found.question.parallelism["offload_weights"] is True
+    assert found.resolved.job.regime is not None
