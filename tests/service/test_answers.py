@@ -189,3 +189,29 @@ def test_a_request_and_a_command_that_ask_the_same_get_the_same_digits(
     reply = service.post("/forecast", body)
     for key in ("step", "memory", "assumptions", "settings", "global_batch"):
         assert reply.body[key] == printed[key]
+
+
+def test_a_regime_is_answered_as_by_the_command_line(service: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "-d",
+        "a100-80g",
+        "-g",
+        "8",
+        "-b",
+        "4",
+        "--precision",
+        "bf16",
+        "--zero",
+        "3",
+        "--regime",
+        "dpo",
+        "--seq",
+        "512",
+    ]
+    assert main(["forecast", "gpt2", *words, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    reply = service.post("/forecast", asked(parallelism={"zero": 3}, job={"regime": "dpo"}, detail=True))
+    assert reply.status == 200
+    for part in ("step", "memory", "phases", "global_batch"):
+        assert reply.body[part] == printed[part]
+    assert service.post("/forecast", asked(job={"regime": "dop"})).status == 422
