@@ -76,6 +76,8 @@ JOBS: dict[str, list[Any]] = {
     "evaluation_every_steps": [10], "evaluation_samples": [1e3], "checkpoint_every_steps": [7],
     "checkpoint_bytes_per_s": [1e8], "startup_s": [5.0], "device_mtbf_s": [1e6],
     "stack": [stack("megatron-lm"), stack("torchtitan")],
+    "loader_cores": [4], "decode_samples_per_s": [3.0], "sample_bytes": [1e5], "storage_bytes_per_s": [1e3],
+    "logging_every_steps": [3], "logging_s": [2.0], "checkpoint_sharded": [True], "checkpoint_async": [True],
     "compile_s": [12.0], "compiled": [True], "cuda_graphs": [True],
     "regime": [Regime(name="distillation", passes=(Pass(name="teacher", graph=FROZEN),)), Regime(name="ppo", num_updates=4)],
 }  # fmt: skip

@@ -24,7 +24,7 @@ from traincast.forecast._bounds import (
 from traincast.forecast._certainty import describe_setting, memory_errors
 from traincast.forecast._device_memory import DeviceMemory, find_fullest, profile_stages, watch_device
 from traincast.forecast._interval import Assured, Tally, tally_program, with_interval, with_novelty
-from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job
+from traincast.forecast._job_time import describe_loading, price_job, range_energy, spend_energy, time_job
 from traincast.lower import lower, run_again, share_model
 from traincast.memo import Memo, Remember
 from traincast.simulate import Pass, add_waiting, replay_tasks, simulate_step
@@ -384,7 +384,14 @@ def _fill_in(
         utilization=flop / (step.seconds * peak * cluster.num_devices) if peak and step.seconds else 0.0,
         grounds=tally.ground_shares,
         unknown_ops=remember(_unknown_ops, job.graph),
-        notes=(*program.notes, *advise_split(job, cluster, plan), *describe_links(cluster), *host, *chosen.notes),
+        notes=(
+            *program.notes,
+            *advise_split(job, cluster, plan),
+            *describe_links(cluster),
+            *host,
+            *describe_loading(job, cluster, step, global_batch),
+            *chosen.notes,
+        ),
         source=chosen.source,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
     )

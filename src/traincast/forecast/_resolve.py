@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from traincast.catalog import BLOCK_SCALED, precision_name
 from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_mean
 from traincast.forecast._defaults import with_defaults
 from traincast.forecast._engine import Engine
@@ -17,6 +18,7 @@ from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill
 from traincast.forecast._ladder import Pose
 from traincast.forecast._place import build_cluster as _build_place
 from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
+from traincast.forecast._samples import pad_samples, use_data, without_data
 from traincast.spec import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
@@ -247,7 +249,23 @@ def pose_with(
     return job if posed.regime is None else dataclasses.replace(job, regime=posed.regime)
 
 
+def _without_blocks(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
+    """Formats with scales for blocks need matrix units that multiply by them, which came with those for fp4."""
+    if (
+        cluster is None
+        or not isinstance(options.precision, str)
+        or precision_name(options.precision) not in BLOCK_SCALED
+    ):
+        return options
+    lacking = [group.device.name for group in cluster.groups if group.device.peak_flop_per_s("fp4") is None]
+    if not lacking:
+        return options
+    said.append(f"{lacking[0]} has no matrix units with scales for blocks; {options.precision} runs as bf16 there")
+    return dataclasses.replace(options, precision="bf16")
+
+
 def _without_tf32(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
+    options = _without_blocks(options, cluster, said)
     if cluster is None or options.precision != "tf32":
         return options
     lacking = [group.device.name for group in cluster.groups if group.device.peak_flop_per_s("tf32") is None]
@@ -268,6 +286,9 @@ def build_job(values: Mapping[str, Any], graph: Graph, *, stack: Stack | None = 
                 f"job has the unknown key {key!r}; allowed: {', '.join(known)}{did_you_mean(key, known)}"
             )
         _check_kind(known[key], value)
+    for one, other in (("loader_cores", "decode_samples_per_s"), ("sample_bytes", "storage_bytes_per_s")):
+        if (table.get(one) is None) != (table.get(other) is None):
+            raise InvalidInput(f"{one} and {other} go together; give both or neither")
     amounts = _count_samples(table, seq)
     named = {name: value for name, value in table.items() if name not in (*_JOB_ONLY, "stack")}
     named.setdefault("compiled", software.recipe.compiled)
@@ -319,6 +340,15 @@ def load_source(
     arrangement = plan or Parallelism(recompute=recompute)
     software = stack or Stack()
     assumptions: list[str] = [] if said is None else said
+    padded = pad_samples(options, assumptions, usual_seq=find_length(source, options))
+    bare = without_data(padded)
+    graph = _load_bare(source, bare, arrangement, software, assumptions)
+    return graph if bare is padded else use_data(graph, padded, assumptions)
+
+
+def _load_bare(
+    source: str, options: WorkloadOptions, arrangement: Parallelism, software: Stack, assumptions: list[str]
+) -> Graph:
     if options.has_shape:
         return _build_shape(source, options, arrangement, software, assumptions)
     path = Path(source)

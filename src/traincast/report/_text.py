@@ -402,6 +402,7 @@ def _job_parts(forecast: Forecast, paint: Paint) -> str:
         "evaluation": job.evaluation_s,
         "checkpoints": job.checkpoint_s,
         "waiting for data": job.loading_stall_s,
+        "logging": job.logging_s,
         "restarts": job.restarts_s,
     }
     lines = [paint("The whole job", "bold")]

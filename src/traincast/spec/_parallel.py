@@ -155,8 +155,7 @@ class Parallelism:
             raise IllegalPlan(f"virtual_stages = {self.virtual_stages} needs pipeline > 1; pipeline is 1")
         if self.bucket_bytes <= 0:
             raise IllegalPlan(f"bucket_bytes = {self.bucket_bytes}; it must be above 0")
-        if self.offload_activations and self.activation_dtype is not None:
-            raise IllegalPlan("offload_activations and activation_dtype are two ways to make room; give one of them")
+        self._check_room()
         if self.servers < 0:
             raise IllegalPlan(f"servers = {self.servers}; it must be 0 (all-reduce) or more")
 
@@ -180,6 +179,11 @@ class Parallelism:
             raise IllegalPlan(
                 f"expert_imbalance = {self.expert_imbalance}; allowed: 1 (even) to expert = {self.expert} (all on one)"
             )
+
+    def _check_room(self) -> None:
+        """What lies elsewhere or in another format."""
+        if self.offload_activations and self.activation_dtype is not None:
+            raise IllegalPlan("offload_activations and activation_dtype are two ways to make room; give one of them")
 
     def _check_shard(self, shard: int) -> None:
         if self.zero == 0:

@@ -174,6 +174,7 @@ class JobTime:
     loading_stall_s: float = 0.0
     restarts_s: float = 0.0
     compile_s: float = 0.0
+    logging_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
