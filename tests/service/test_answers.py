@@ -195,7 +195,14 @@ def test_a_request_and_a_command_that_ask_the_same_get_the_same_digits(
 def test_a_configuration_is_read_as_on_the_command_line(
     service: Running, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    text = '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "zero_optimization": {"stage": 1}, "odd_knob": 1}'
+    text = json.dumps(
+        {
+            "train_micro_batch_size_per_gpu": 2,
+            "gradient_accumulation_steps": 4,
+            "zero_optimization": {"stage": 1},
+            "odd_knob": 1,
+        }
+    )
     file = tmp_path / "ds.json"
     file.write_text(text)
     code = main(["forecast", "gpt2", "--config", str(file), "-d", "a100-80g", "-g", "8", "--seq", "512", "--json"])

@@ -163,7 +163,7 @@ def plan(
     from traincast.units import parse_seconds
 
     paint = choose_paint(sys.stdout, color=output.color)
-    request = fill_in(question)
+    request = _leave_open(fill_in(question), question, machines)
     space = _space(request, choices)
     request = _without_choices(request)
     limits = Limits(
@@ -206,6 +206,15 @@ def _space(request: Question, choices: Mapping[str, tuple[Any, ...]]) -> Any:
 
     values: dict[str, Any] = {CHOICES[name]: tried for name, tried in choices.items()}
     return space_of(request, global_batch=request.job.get("global_batch"), **values)
+
+
+def _leave_open(request: Question, question: Question, machines: Machines) -> Question:
+    """Without the machines of a configuration where the command line says which to search."""
+    searched = machines.gpus is not None or machines.all_machines or machines.offers is not None
+    if not searched or not question.configs:
+        return request
+    kept = request.cluster if machines.gpus and is_hardware(machines.gpus) else question.cluster
+    return dataclasses.replace(request, cluster=kept)
 
 
 def _without_choices(request: Question) -> Question:
