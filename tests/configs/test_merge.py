@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from configs.asking import FILES, complete
+from traincast.catalog import load_facts
 from traincast.configs import find_model, merge_configs
+from traincast.configs._models import publish_name
 from traincast.errors import InvalidInput
 from traincast.forecast import fill_in
 from traincast.spec import ConfigText, Question, WorkloadOptions
@@ -24,8 +26,10 @@ def test_a_model_an_engine_and_a_trainer_make_one_question() -> None:
     assert question.source == "llama-3-8b"
     assert (whole.plan.zero, whole.plan.micro_batches, whole.plan.recompute) == (3, 2, "full")
     assert (question.workload.batch, question.job["steps"], question.job["stack"]) == (4, 2000, "deepspeed")
-    # The trainer's bf16 is autocast on its own.
-    assert question.workload.precision == "bf16-amp"
+    # The trainer's bf16 is autocast on its own; DeepSpeed's engine keeps bf16 weights with fp32 copies.
+    assert question.workload.precision == "bf16"
+    alone = complete(Question(source="llama-3-8b", configs=files("training_args.json"), cluster=PLACE))
+    assert alone.question.workload.precision == "bf16-amp"
 
 
 def test_what_an_engine_says_about_precision_is_more_exact_than_the_trainer() -> None:
@@ -133,6 +137,13 @@ def test_other_gpus_than_the_file_was_written_for_keep_its_degrees() -> None:
 )
 def test_names_that_configurations_use_are_found_in_the_catalogue(name: str, known: str | None) -> None:
     assert find_model(name) == known
+
+
+def test_a_published_name_is_found_again() -> None:
+    entries = load_facts("model").entries
+    published = {name: publish_name(name) for name in entries if "/" in publish_name(name)}
+    assert len(published) > 60
+    assert {name: find_model(text) for name, text in published.items()} == {name: name for name in published}
 
 
 def cached(home: Path, name: str, config: dict[str, object]) -> None:

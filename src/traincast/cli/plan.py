@@ -215,7 +215,7 @@ def _ask(question: Question, choices: Mapping[str, tuple[Any, ...]], machines: M
     from traincast.plan import Limits, settle
     from traincast.units import parse_seconds
 
-    request = fill_in(question)
+    request = _leave_open(fill_in(question), question, machines)
     chosen = _choose(request, machines)
     settled = settle(request, chosen.clusters)
     space = _space(settled.request, choices, num_devices=max(cluster.num_devices for cluster in settled.clusters))
@@ -278,6 +278,15 @@ def _space(request: Question, choices: Mapping[str, tuple[Any, ...]], *, num_dev
 
     values: dict[str, Any] = {CHOICES[name]: tried for name, tried in choices.items()}
     return space_of(request, global_batch=request.job.get("global_batch"), num_devices=num_devices, **values)
+
+
+def _leave_open(request: Question, question: Question, machines: Machines) -> Question:
+    """Without the machines of a configuration where the command line says which to search."""
+    searched = machines.gpus is not None or machines.all_machines or machines.offers is not None
+    if not searched or not question.configs:
+        return request
+    kept = request.cluster if machines.gpus and is_hardware(machines.gpus) else question.cluster
+    return dataclasses.replace(request, cluster=kept)
 
 
 def _without_choices(request: Question) -> Question:

@@ -14,8 +14,8 @@ from traincast.spec import Question, WorkloadOptions
 
 MOST_NAMES = 12
 """Keys of one table beyond which only the table and their number are named."""
-MOST_LISTED = 60
-"""Keys that a sentence of an answer names."""
+MOST_HARMLESS = 16
+"""Keys without effect that a sentence of an answer names; `traincast config` names all."""
 _LENGTHS = ("job.steps", "job.samples", "job.epochs", "job.tokens")
 _BATCHES = ("workload.batch", "parallelism.micro_batches", "job.global_batch")
 
@@ -35,6 +35,7 @@ def _fill_in(question: Question, readings: Sequence[Reading]) -> Question:
     said: list[str] = []
     flags = flatten_question(question)
     chosen = _choose(readings, flags, said)
+    _sharpen_precision(chosen, said)
     for name in _superseded(flags, chosen):
         chosen.pop(name, None)
     _complete_epochs(flags, chosen, said)
@@ -111,6 +112,16 @@ def _choose(readings: Sequence[Reading], flags: Mapping[str, Any], said: list[st
     return {name: setting for name, (setting, _) in chosen.items()}
 
 
+def _sharpen_precision(chosen: dict[str, Setting], said: list[str]) -> None:
+    """A trainer's half precision under an engine that keeps fp32 copies of half-precision weights."""
+    engine, word = chosen.get("job.stack"), chosen.get("workload.precision")
+    if engine is None or word is None or engine.value != "deepspeed" or word.strength == SAID:
+        return
+    if word.value in ("bf16-amp", "fp16-amp"):
+        chosen["workload.precision"] = dataclasses.replace(word, value=word.value.removesuffix("-amp"))
+        said.append(f"{word.origin} under {engine.value}: weights in {word.value[:4]} with fp32 copies")
+
+
 def _superseded(flags: Mapping[str, Any], chosen: Mapping[str, Setting]) -> set[str]:
     """What a file says in another way than a flag does: its length in epochs where the flag gives steps, and the like."""
     gone = set(flags)
@@ -168,19 +179,20 @@ def describe(reading: Reading, flags: Mapping[str, Any], chosen: Mapping[str, Se
     if reading.unused:
         said.append(f"{reading.name}: not used: {name_keys(reading.unused)}")
     if reading.harmless:
-        said.append(f"{reading.name}: without effect on time and memory: {name_keys(reading.harmless)}")
+        said.append(
+            f"{reading.name}: without effect on time and memory: {name_keys(reading.harmless, most=MOST_HARMLESS)}"
+        )
     return said
 
 
-def name_keys(keys: Iterable[str]) -> str:
+def name_keys(keys: Iterable[str], *, most: int = 60) -> str:
     """All keys by name; of a table with many, the table and their number."""
     listed = list(keys)
     if len(listed) <= MOST_NAMES:
         return ", ".join(listed)
-    if len(listed) > MOST_LISTED:
-        return (
-            f"{name_keys(listed[:MOST_LISTED])} and {len(listed) - MOST_LISTED} more (traincast config FILE lists all)"
-        )
+    if len(listed) > most:
+        rest = len(listed) - most
+        return f"{name_keys(listed[:most])} and {rest} more (traincast config FILE lists all)"
     found: list[str] = []
     for table, group in groupby(listed, key=lambda key: key.partition(".")[0] if "." in key.partition(" ")[0] else ""):
         names = list(group)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from traincast.configs._models import name_source
+from traincast.configs._models import name_source, publish_name
 from traincast.configs._nouns import LOOSE, Draft, Sheet
 
 OPTIMIZERS: Mapping[str, str] = {
@@ -180,8 +180,10 @@ def read_deepspeed_name(draft: Draft, key: str) -> None:
         return
     matched = re.search(r"(?:zero|z|stage)[_-]?([0-3])", word.rpartition("/")[2].lower())
     draft.assume("job.stack", "deepspeed", f"{key} names {word}")
-    if draft.get("workload.precision") in ("bf16-amp", "fp16-amp"):
-        draft.put("workload.precision", draft.get("workload.precision").removesuffix("-amp"), key)
+    mixed = draft.get("workload.precision")
+    if mixed in ("bf16-amp", "fp16-amp", "bf16-pure"):
+        # Its engine keeps fp32 copies of half-precision weights.
+        draft.put("workload.precision", mixed.partition("-")[0], key)
     if matched is None:
         draft.unmapped[key] = f"give {word} with --config too"
         return
@@ -279,7 +281,7 @@ def write_deepspeed_name(sheet: Sheet, start: str) -> bool:
 
 def write_model(sheet: Sheet, key: str) -> None:
     source = sheet.get("source")
-    sheet.put(key, source.removeprefix("hf:") if isinstance(source, str) else None)
+    sheet.put(key, publish_name(source) if isinstance(source, str) else None)
 
 
 def write_modules(sheet: Sheet) -> str | list[str] | None:

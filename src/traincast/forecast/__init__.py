@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from traincast.forecast._arbitrate import LAYERS as LAYERS
     from traincast.forecast._arbitrate import ask_reuse as ask_reuse
     from traincast.forecast._ask import answer as answer
+    from traincast.forecast._ask import ask as ask
     from traincast.forecast._certainty import DOCUMENT as DOCUMENT
     from traincast.forecast._certainty import FEATURES as FEATURES
     from traincast.forecast._certainty import LEVELS as LEVELS
@@ -126,7 +127,7 @@ __getattr__ = load_lazily(
             "LAYERS",
             "ask_reuse",
         ),
-        "_ask": ("answer",),
+        "_ask": ("answer", "ask"),
         "_certainty": (
             "Certainty",
             "DOCUMENT",

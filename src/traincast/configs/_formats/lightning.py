@@ -1,7 +1,7 @@
 """Lightning CLI's yaml: the trainer, its strategy and precision, and the batch of its data module."""
 
 from traincast.configs._nouns import ConfigFormat, Draft, Sheet
-from traincast.configs._trainer import read_fsdp_table, read_launcher, read_model, read_optimizer
+from traincast.configs._trainer import read_fsdp_table, read_launcher, read_model, read_optimizer, write_model
 
 _PRECISIONS = {
     "bf16-mixed": "bf16-amp", "16-mixed": "fp16-amp", "bf16-true": "bf16-pure", "32-true": "fp32", "32": "fp32",
@@ -129,7 +129,7 @@ def _write(sheet: Sheet) -> None:
     sheet.copy("job.steps", "trainer.max_steps")
     sheet.copy("job.epochs", "trainer.max_epochs")
     sheet.copy("job.evaluation_every_steps", "trainer.val_check_interval")
-    sheet.put("model.init_args.model_name_or_path", str(sheet.get("source", "")).removeprefix("hf:") or None)
+    write_model(sheet, "model.init_args.model_name_or_path")
     sheet.put("data.init_args.batch_size", sheet.get("workload.batch"))
     sheet.put("data.init_args.max_length", sheet.get("workload.seq"))
     sheet.translate(

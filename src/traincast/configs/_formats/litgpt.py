@@ -1,5 +1,6 @@
 """LitGPT's yaml: full, LoRA and QLoRA fine-tuning and pretraining."""
 
+from traincast.configs._models import publish_name
 from traincast.configs._nouns import ConfigFormat, Draft, Sheet
 from traincast.configs._trainer import read_launcher, read_model, read_optimizer, world_of
 
@@ -78,7 +79,7 @@ def _read_precision(draft: Draft, *, several: bool) -> None:
 
 
 def _write(sheet: Sheet) -> None:
-    source = str(sheet.get("source", "")).removeprefix("hf:")
+    source = publish_name(str(sheet.get("source", "")))
     sheet.put("checkpoint_dir", f"checkpoints/{source}")
     precision = str(sheet.get("workload.precision", "bf16"))
     words = {

@@ -1,5 +1,6 @@
 """OpenRLHF's commands: fine-tuning, reward models and PPO on DeepSpeed, in the spelling with dots and the older one without."""
 
+from traincast.configs._models import publish_name
 from traincast.configs._nouns import ConfigFormat, Draft, Sheet
 from traincast.configs._trainer import ATTENTIONS, MODULES, read_adapter, read_launcher, read_model
 
@@ -70,7 +71,7 @@ def _read_actor(draft: Draft) -> None:
 def _write(sheet: Sheet) -> None:
     sheet.program = "deepspeed --module openrlhf.cli.train_sft"
     source = sheet.get("source")
-    sheet.tree["actor.model_name_or_path"] = str(source or "").removeprefix("hf:")
+    sheet.tree["actor.model_name_or_path"] = publish_name(str(source or ""))
     pairs = {"data.max_len": "workload.seq", "train.batch_size": "job.global_batch", "train.micro_batch_size": "workload.batch",
              "train.max_epochs": "job.epochs", "ckpt.save_steps": "job.checkpoint_every_steps",
              "eval.steps": "job.evaluation_every_steps"}  # fmt: skip
