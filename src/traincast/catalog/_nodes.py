@@ -20,7 +20,8 @@ from traincast.spec import Cluster, Device, Domain, Link, NodeGroup
 Price = float | None | Literal["catalogue"]
 DomainLike = Domain | Mapping[str, Any]
 
-_GROUP_KEYS = ("node", "device", "num_nodes", "devices_per_node", "intra", "inter", "usd_per_hour", "speed", "domains")
+_GROUP_KEYS = ("node", "device", "num_nodes", "devices_per_node", "intra", "inter", "usd_per_hour", "speed", "domains",
+               "nvme_bytes_per_s")  # fmt: skip
 _CLUSTER_KEYS = ("name", "groups", "price_date", "price_source")
 # The keywords of `cluster` are shorter than the fields of the nouns; both are allowed in files.
 _SHORT_KEYS = {"nodes": "num_nodes", "price": "usd_per_hour"}
@@ -277,6 +278,15 @@ def _of_device(chip: Device, devices_per_node: int | None) -> _Parts:
 
 
 def _group_from(data: Any, *, where: str) -> tuple[NodeGroup, Offer]:
+    """Equal nodes as a table describes them."""
+    group, offer = _read_group(data, where=where)
+    drives = data.get("nvme_bytes_per_s")
+    if drives is None:
+        return group, offer
+    return dataclasses.replace(group, nvme_bytes_per_s=_check_number("nvme_bytes_per_s", drives)), offer
+
+
+def _read_group(data: Any, *, where: str) -> tuple[NodeGroup, Offer]:
     if not isinstance(data, Mapping):
         raise InvalidInput(f"{where} must be a table, not {data!r}")
     for short, long in _SHORT_KEYS.items():

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from traincast.cli import options
+from traincast.cli.follow_up import after_advice
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.questions import takes_question
@@ -46,7 +47,14 @@ def advise(
     from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in
     from traincast.plan import advise as give_advice
     from traincast.plan import read_batch_script, with_batch
-    from traincast.report import choose_paint, document_forecast, format_assumptions, format_json, plain_data
+    from traincast.report import (
+        choose_paint,
+        document_forecast,
+        format_assumptions,
+        format_json,
+        plain_data,
+        say_next,
+    )
 
     asks = None if script is None else read_batch_script(script)
     request = fill_in(question)
@@ -81,6 +89,7 @@ def advise(
     for sentence in advice.sentences:
         say(textwrap.fill(sentence, width=paint.width, subsequent_indent="  "))
     say("\n" + format_assumptions(assumptions, paint=paint))
+    say("\n" + say_next(after_advice(question), paint=paint))
 
 
 def _flags(

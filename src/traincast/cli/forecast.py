@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from traincast.cli import options
+from traincast.cli.follow_up import after_forecast
 from traincast.cli.learned import CalibrationOption, GivenOption, costs_of, load_learned
 from traincast.cli.output import say
 from traincast.cli.questions import takes_question
+from traincast.cli.remedies import list_remedies
 from traincast.spec import Question
 
 
@@ -40,12 +42,26 @@ def forecast(
             rich_help_panel="Learned",
         ),
     ] = None,
+    emit: Annotated[
+        str | None,
+        typer.Option(
+            "--emit",
+            help="Print the job as the file of a scheduler or trainer instead: slurm, deepspeed ... (see traincast config).",
+            rich_help_panel="Output",
+        ),
+    ] = None,
     json: options.Json = False,
     color: options.Color = "auto",
 ) -> None:
     """Forecast step time, job time, memory and cost of a training job.
 
-    Example: traincast forecast gpt2-xl --device a100-80g --nodes 2 --devices-per-node 8 --batch 8 --seq 1024
+    Example: traincast forecast llama-3-8b --gpus 8xh100 --tokens 15B
+
+    Example: traincast forecast --config qlora.yml --gpus 4xh100
+
+    Example: traincast forecast --config config.json --config ds_config.json --config training_args.json --gpus 8xa100-80g
+
+    What is not said is chosen as a practitioner would, and listed as flags under the answer.
     """
     from traincast.forecast import resolve
     from traincast.report import (
@@ -89,6 +105,11 @@ def forecast(
         write_json(trace, trace_forecast(answer))
     if svg is not None:
         write_whole(svg, draw_timeline(answer.timeline, title=f"{answer.workload} on {answer.cluster}"))
+    if emit is not None:
+        from traincast.cli.emit import emit_answer
+
+        say(emit_answer(question, resolved, answer, kind=emit))
+        return
     if json:
         say(format_json(document_forecast(answer)))
         return
@@ -96,4 +117,10 @@ def forecast(
         describe_plan(resolved.parallelism, batch_size=resolved.job.graph.batch_size),
         describe_price(resolved.cluster),
     ]
-    say(format_forecast(answer, paint=paint, explain=explain, asked=[line for line in asked if line]))
+    remedies = () if answer.memory.fits else list_remedies(question, resolved, answer)
+    say(
+        format_forecast(
+            answer, paint=paint, explain=explain, asked=[line for line in asked if line], remedies=remedies,
+            then=after_forecast(question, answer),
+        )
+    )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traincast.cli import options
+from traincast.cli.follow_up import after_plan, place_of
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.questions import is_hardware, takes_question
@@ -117,7 +118,9 @@ class Output:
     emit: Annotated[
         str | None,
         typer.Option(
-            "--emit", help="Write the best plan for slurm, skypilot, torchrun, accelerate, deepspeed or k8s.",
+            "--emit",
+help="Write the best plan for slurm, skypilot, k8s or torchrun, or as the file of a trainer: deepspeed, accelerate "
+            "... (traincast config --formats).",
             rich_help_panel="Output",
         ),
     ] = None  # fmt: skip
@@ -156,28 +159,30 @@ def plan(
     """
     from traincast.cli.progress import follow
     from traincast.forecast import fill_in
-    from traincast.plan import Limits, search_plans
+    from traincast.plan import Limits, find_plain, highlight, search_plans, settle
     from traincast.report import choose_paint, document_search, draw_front, format_deltas, format_json, format_search
     from traincast.units import parse_seconds
 
     paint = choose_paint(sys.stdout, color=output.color)
     request = fill_in(question)
-    space = _space(request, choices)
+    chosen = _choose(request, machines)
+    settled = settle(request, chosen.clusters)
+    request = settled.request
+    space = _space(request, choices, num_devices=max(cluster.num_devices for cluster in settled.clusters))
     request = _without_choices(request)
     limits = Limits(
         deadline_s=None if wishes.deadline is None else parse_seconds(wishes.deadline),
         budget_usd=wishes.budget,
         confidence=wishes.confidence,
     )
-    chosen = _choose(request, machines)
     learned = load_learned(wishes.calibration, wishes.given)
     with follow(label="plans") as watch:
         found = search_plans(
-            request, chosen.clusters, space=space, limits=limits, objective=wishes.objective, top=output.top,
+            request, settled.clusters, space=space, limits=limits, objective=wishes.objective, top=output.top,
             exhaustive=wishes.exhaustive, watch=watch, engine=wishes.engine, workers=wishes.workers,
             calibration=learned,
         )  # fmt: skip
-    found = _note(found, chosen)
+    found = _note(found, chosen, (*request.said, *settled.notes))
     deltas = _deltas(found.plans, request, output.what_if or [], learned)
     if output.svg is not None:
         from traincast.files import write_whole
@@ -185,7 +190,7 @@ def plan(
         title = f"{found.plans[0].forecast.workload if found.plans else question.source}, {space.global_batch:,} samples per step"
         write_whole(output.svg, draw_front(found, title=title, deadline_s=limits.deadline_s))
     if output.emit is not None:
-        _emit(found.plans, output, precision=request.workload.precision or "fp32")
+        _emit(found.plans, output, request)
         if output.output is None or str(output.output) == "-":
             return
     if output.json:
@@ -193,17 +198,29 @@ def plan(
         document["what_if"] = [_document_delta(delta) for delta in deltas]
         say(format_json(document))
         return
-    say(format_search(found, paint=paint))
+    plain = find_plain(
+        request, found.plans[0].cluster, global_batch=space.global_batch, limits=limits, calibration=learned
+    ) if found.plans and not choices else None  # fmt: skip
+    shown = highlight(found, plain)
+    say(format_search(found, highlights=shown, paint=paint, then=_say_next(request, shown)))
     if deltas:
         say("\n" + format_deltas(found.plans[0], deltas, paint=paint))
 
 
-def _space(request: Question, choices: Mapping[str, tuple[Any, ...]]) -> Any:
+def _say_next(request: Question, shown: "Sequence[Any]") -> str:
+    """The command that forecasts the plan shown first."""
+    if not shown:
+        return ""
+    best = shown[0].plan
+    return after_plan(request, place_of(best.cluster), best.parallelism, best.batch)
+
+
+def _space(request: Question, choices: Mapping[str, tuple[Any, ...]], *, num_devices: int) -> Any:
     """What the search varies; what the request's plan names is fixed, unless a list of choices names others."""
     from traincast.plan import space_of
 
     values: dict[str, Any] = {CHOICES[name]: tried for name, tried in choices.items()}
-    return space_of(request, global_batch=request.job.get("global_batch"), **values)
+    return space_of(request, global_batch=request.job.get("global_batch"), num_devices=num_devices, **values)
 
 
 def _without_choices(request: Question) -> Question:
@@ -262,9 +279,9 @@ def _range(text: str | None) -> tuple[int, int]:
         raise InvalidInput(f"gpus = {text!r}; give a number such as 64 or a range such as 8..64") from None
 
 
-def _note(found: Any, chosen: "Chosen") -> Any:
+def _note(found: Any, chosen: "Chosen", said: tuple[str, ...]) -> Any:
     notes = tuple(f"{name}: {count} machines left out" for name, count in chosen.left_out.items())
-    return dataclasses.replace(found, notes=(*found.notes, *notes))
+    return dataclasses.replace(found, notes=tuple(dict.fromkeys((*said, *found.notes, *notes))))
 
 
 def _deltas(
@@ -287,11 +304,12 @@ def _document_delta(delta: Any) -> dict[str, Any]:
     return {**ratios, "after": document_forecast(delta.after)}
 
 
-def _emit(plans: "Sequence[Plan]", wanted: Output, *, precision: str) -> None:
+def _emit(plans: "Sequence[Plan]", wanted: Output, request: Question) -> None:
     from traincast.errors import InvalidInput
     from traincast.files import write_whole
     from traincast.plan import emit, make_recipe, slurm_flags
 
+    precision = request.workload.precision or "fp32"
     kind, output, quantile, command = str(wanted.emit), wanted.output, wanted.time_quantile, wanted.command
     if not plans:
         raise InvalidInput("--emit writes the best plan, and no plan keeps every limit")
@@ -301,7 +319,7 @@ def _emit(plans: "Sequence[Plan]", wanted: Output, *, precision: str) -> None:
         flags = slurm_flags(make_recipe(plans[0], quantile=quantile, command=command, precision=precision))
         text = " ".join(f"{name}={value}" for name, value in flags.items())
     else:
-        text = emit(plans[0], kind, quantile=quantile, command=command, precision=precision)
+        text = emit(plans[0], kind, quantile=quantile, command=command, precision=precision, question=request)
     if output is None or str(output) == "-":
         say(text)
     else:

@@ -73,13 +73,17 @@ if TYPE_CHECKING:
     from traincast.cost._learned import Voices as Voices
     from traincast.cost._learned import load_learned as load_learned
     from traincast.cost._notes import note_kernels as note_kernels
+    from traincast.cost._offload import copy_bytes_per_s as copy_bytes_per_s
     from traincast.cost._offload import describe_host as describe_host
     from traincast.cost._pricing import Pricing as Pricing
     from traincast.cost._pricing import default_ops as default_ops
+    from traincast.cost._pricing import mark_software as mark_software
     from traincast.cost._products import ProductLaw as ProductLaw
     from traincast.cost._products import ProductShape as ProductShape
     from traincast.cost._products import time_products as time_products
     from traincast.cost._roofline import Roofline as Roofline
+    from traincast.cost._routes import FABRIC_FROM_BYTES_PER_S as FABRIC_FROM_BYTES_PER_S
+    from traincast.cost._routes import RDMA_FROM_BYTES_PER_S as RDMA_FROM_BYTES_PER_S
     from traincast.cost._routes import describe_links as describe_links
     from traincast.cost._silicon import ENERGY as ENERGY
     from traincast.cost._stack import TUNABLE as TUNABLE
@@ -153,10 +157,14 @@ __getattr__ = load_lazily(
             "load_learned",
         ),
         "_notes": ("note_kernels",),
-        "_offload": ("describe_host",),
+        "_offload": (
+            "copy_bytes_per_s",
+            "describe_host",
+        ),
         "_pricing": (
             "Pricing",
             "default_ops",
+            "mark_software",
         ),
         "_products": (
             "ProductLaw",
@@ -164,7 +172,7 @@ __getattr__ = load_lazily(
             "time_products",
         ),
         "_roofline": ("Roofline",),
-        "_routes": ("describe_links",),
+        "_routes": ("FABRIC_FROM_BYTES_PER_S", "RDMA_FROM_BYTES_PER_S", "describe_links"),
         "_silicon": ("ENERGY",),
         "_stack": (
             "TUNABLE",

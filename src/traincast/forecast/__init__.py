@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "forecast", "outside_bytes"]
 
-MOST_KEPT = 20_000
+MOST_KEPT = 4_000
 """Answers of single steps that plain forecasts remember between them."""
 _ENGINE = Engine(most=MOST_KEPT)
 
@@ -30,6 +30,11 @@ def forecast(
     """
     engine = _ENGINE if costs is None and calibration is None else _engine_for(costs, calibration)
     return engine.forecast(job, cluster, parallelism, draw=draw, activity=activity)
+
+
+def plain_engine() -> Engine:
+    """The engine that plain forecasts share."""
+    return _ENGINE
 
 
 _last: list[tuple[Calibration, Engine]] = []
@@ -72,6 +77,10 @@ if TYPE_CHECKING:
     from traincast.forecast._corrections import largest_of as largest_of
     from traincast.forecast._corrections import novelty_of as novelty_of
     from traincast.forecast._corrections import shares_of as shares_of
+    from traincast.forecast._defaults import HALVES as HALVES
+    from traincast.forecast._defaults import reads_text as reads_text
+    from traincast.forecast._defaults import usual_global_batch as usual_global_batch
+    from traincast.forecast._defaults import with_defaults as with_defaults
     from traincast.forecast._device_memory import DeviceMemory as DeviceMemory
     from traincast.forecast._device_memory import find_fullest as find_fullest
     from traincast.forecast._device_memory import overheads_of as overheads_of
@@ -100,6 +109,7 @@ if TYPE_CHECKING:
     from traincast.forecast._resolve import find_length as find_length
     from traincast.forecast._resolve import load_source as load_source
     from traincast.forecast._resolve import pose_job as pose_job
+    from traincast.forecast._resolve import pose_with as pose_with
     from traincast.forecast._resolve import resolve as resolve
     from traincast.forecast._target import train_to_target as train_to_target
     from traincast.forecast._tune import COMMUNICATING as COMMUNICATING
@@ -145,6 +155,12 @@ __getattr__ = load_lazily(
             "novelty_of",
             "shares_of",
         ),
+        "_defaults": (
+            "HALVES",
+            "reads_text",
+            "usual_global_batch",
+            "with_defaults",
+        ),
         "_device_memory": (
             "DeviceMemory",
             "find_fullest",
@@ -182,6 +198,7 @@ __getattr__ = load_lazily(
             "find_length",
             "load_source",
             "pose_job",
+            "pose_with",
             "resolve",
         ),
         "_target": ("train_to_target",),

@@ -27,7 +27,7 @@ from traincast.forecast._interval import Assured, Tally, tally_program, with_int
 from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job
 from traincast.lower import lower, run_again, share_model
 from traincast.memo import Memo, Remember
-from traincast.simulate import Pass, replay_tasks, simulate_step
+from traincast.simulate import Pass, add_waiting, replay_tasks, simulate_step
 from traincast.spec import (
     Calibration,
     Cluster,
@@ -94,6 +94,10 @@ class Engine:
         """How long a step and the whole job take, whether it fits, and what it costs. `draw`: with every span, and so with how
         busy the devices are. `activity`: corrects those numbers by runs measured in this setting."""
         plan = parallelism or Parallelism(data=cluster.num_devices)
+        if job.regime is not None:
+            from traincast.forecast._regimes import forecast_regime
+
+            return forecast_regime(self, job, job.regime, cluster, plan, draw=draw, activity=activity)
         if self.calibration is not None:
             return self._correct(self.calibration, job, cluster, plan, draw=draw, activity=activity)
         program = self.lower(job, cluster, plan)
@@ -143,11 +147,17 @@ class Engine:
         self, program: Program, estimates: Prices, job: Job, cluster: Cluster, *, draw: bool = False
     ) -> Timeline:
         """One optimizer step. Asynchronous workers cannot be faster than their servers."""
-        timeline = simulate_step(program, estimates, remember=self._remember)
+        reads_back = job.stack.plan.reads_back and not job.cuda_graphs
+        timeline = simulate_step(program, estimates, reads_back=reads_back, remember=self._remember)
         if draw:
             # Drawing adds up one span after the other; the step is that of the closed form, drawn or not, to the last digit.
-            timeline = replace(timeline, spans=simulate_step(program, estimates, draw=True).spans)
+            timeline = replace(
+                timeline, spans=simulate_step(program, estimates, draw=True, reads_back=reads_back).spans
+            )
         plan = program.parallelism
+        if self.costs is None or isinstance(self.costs, Pricing):
+            # Measurements of a user's own cluster hold what its ranks wait for each other.
+            timeline = add_waiting(timeline, program)
         if not plan.asynchronous:
             return timeline
         busy_s = self._server_seconds(job, cluster, replace(plan, asynchronous=False))
@@ -161,9 +171,14 @@ class Engine:
         return sum(estimate.seconds * count for task, estimate, count in tasks if isinstance(task, Collective))
 
     def memory(self, program: Program, job: Job, cluster: Cluster) -> MemoryProfile:
-        """Of the stage that comes nearest to filling the smallest device."""
+        """Of the stage that comes nearest to filling the smallest device, and of the phase where a step has several."""
         fullest = find_fullest(profile_stages(program, cluster, job.stack, remember=self._remember))
-        return self._with_errors(fullest, job, cluster, program.parallelism)
+        alone = self._with_errors(fullest, job, cluster, program.parallelism)
+        if job.regime is None:
+            return alone
+        from traincast.forecast._regimes import regime_memory
+
+        return regime_memory(self, alone, job, job.regime, cluster, program.parallelism)
 
     def _with_errors(self, profile: MemoryProfile, job: Job, cluster: Cluster, plan: Parallelism) -> MemoryProfile:
         """How sure it is, by what is new about the question."""
@@ -172,7 +187,17 @@ class Engine:
 
     def watch_device(self, job: Job, cluster: Cluster, plan: Parallelism) -> DeviceMemory:
         """What the device's own meter will show."""
-        return watch_device(job, cluster, plan, remember=self._remember)
+        watched = watch_device(job, cluster, plan, remember=self._remember)
+        if job.regime is None:
+            return watched
+        from traincast.forecast._regimes import extra_bytes
+
+        alone = self.memory(self.lower(job, cluster, plan), replace(job, regime=None), cluster)
+        more = extra_bytes(self, alone, job, cluster, plan)
+        return DeviceMemory(
+            live_bytes=watched.live_bytes + more, reserved_bytes=watched.reserved_bytes + more,
+            used_bytes=watched.used_bytes + more,
+        )  # fmt: skip
 
     def answer(
         self, run: Run, memory: MemoryProfile, job: Job, cluster: Cluster, *, activity: "GraphCorrection | None" = None
@@ -340,7 +365,7 @@ def _fill_in(
     device = cluster.groups[0].device
     flop = remember(_flop_of, job.graph) * plan.micro_batches * plan.data
     peak = remember(_peak_flop_per_s, job.graph, device)
-    host = (describe_host(cluster),) if plan.offload_optimizer else ()
+    host = _describe_offload(plan, cluster)
     joules = spend_energy(cluster, timeline, whole)
     return Forecast(
         workload=job.graph.name,
@@ -363,6 +388,16 @@ def _fill_in(
         source=chosen.source,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
     )
+
+
+def _describe_offload(plan: Parallelism, cluster: Cluster) -> tuple[str, ...]:
+    held = {
+        "optimizer state": plan.offload_optimizer,
+        "weights": plan.offload_weights,
+        "activations": plan.offload_activations,
+    }
+    words = ", ".join(name for name, is_away in held.items() if is_away)
+    return (describe_host(cluster, held=words, nvme=plan.offload_to == "nvme"),) if words else ()
 
 
 def _note_tasks(model: OpModel, device: Device, tasks: tuple[Task, ...]) -> tuple[str, ...]:

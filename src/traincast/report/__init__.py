@@ -55,7 +55,11 @@ if TYPE_CHECKING:
     from traincast.report._text import describe_settings as describe_settings
     from traincast.report._text import format_assumptions as format_assumptions
     from traincast.report._text import format_forecast as format_forecast
+    from traincast.report._text import say_memory as say_memory
+    from traincast.report._text import say_next as say_next
+    from traincast.report._text import show_energy as show_energy
     from traincast.report._text import top_tasks as top_tasks
+    from traincast.report._text import top_work as top_work
     from traincast.report._trace import trace_forecast as trace_forecast
 
 __getattr__ = load_lazily(
@@ -132,7 +136,11 @@ __getattr__ = load_lazily(
             "describe_settings",
             "format_assumptions",
             "format_forecast",
+            "say_memory",
+            "say_next",
+            "show_energy",
             "top_tasks",
+            "top_work",
         ),
         "_trace": ("trace_forecast",),
     },

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from traincast.errors import InvalidInput
 from traincast.spec._asked import asked, hidden
 from traincast.spec._graph import Graph
+from traincast.spec._regime import Regime
 from traincast.spec._stack import Stack
 
 
@@ -49,6 +50,8 @@ class Job:
     """torch.compile: pointwise chains run inside their producers."""
     cuda_graphs: bool = asked(False, "The host replays whole steps.")
     """The host replays the whole step at once and no longer limits it."""
+    regime: Regime | None = hidden(None)  # noqa: RUF009
+    """What a step has beside an optimizer step of the graph; None: nothing."""
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.samples is not None:

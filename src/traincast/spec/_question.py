@@ -8,6 +8,7 @@ from typing import Any
 from traincast.spec._asked import Asked, asked, list_asked
 from traincast.spec._job import Job
 from traincast.spec._parallel import Parallelism
+from traincast.spec._regime import RegimeOptions
 
 _OPTIMIZERS = ("adamw", "adam", "sgd", "momentum", "none ...")
 
@@ -34,7 +35,9 @@ class WorkloadOptions:
         None, "Layers with adapters: all, attention, or names such as query,value; default: as the stack does it.",
         "--adapter-targets", "--lora-targets",
     )  # fmt: skip
+    adapter_norm: bool | None = asked(None, "Adapters scale the weight's rows too (DoRA).", "--dora")
     frozen_dtype: str | None = asked(None, "Store frozen weights in fp4 (QLoRA) or int8.")
+    head: str | None = asked(None, "What a language model ends in: lm (a score for every word) or value (one number).")
     dropout: float | None = asked(None, "Dropout rate instead of the published one.")
     input_size: int | None = asked(None, "Height and width of an image in pixels.")
     num_classes: int | None = asked(None, "Classes that a classifier tells apart.")
@@ -95,6 +98,12 @@ class ClusterOptions:
         None, "Memory of one device, where it differs from the catalogue's: 80GB.", unit="bytes"
     )
     speed: float | None = asked(None, "Share of its nominal speed that each node reaches, such as 0.25 of a CPU core.")
+    nvme_bytes_per_s: float | None = asked(
+        None,
+        "Bytes per second that the local drives of a node read or write: 25GB.",
+        "--nvme-bytes-per-s",
+        unit="bytes",
+    )
     price_per_device: float | None = asked(None, "USD for one device and hour.", "--price")
 
 
@@ -122,6 +131,17 @@ class JobOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigText:
+    """A configuration of another project as it was handed over; its text is read and never run."""
+
+    name: str
+    """Of the file, for messages; its ending helps to tell the format."""
+    text: str
+    format: str = ""
+    """A format by its name; empty: told by the content."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """Everything that may be asked, as flags, a job file, a request body or a row; what is not said is not there."""
 
@@ -133,7 +153,11 @@ class Question:
     parallelism: Mapping[str, Any] = field(default_factory=dict)
     """Fields of Parallelism and PlanOptions; without `data` every device that the others leave holds a replica."""
     job: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of Job without its graph, and of JobOptions; `stack` is a name."""
+    """Fields of Job without its graph, of JobOptions and of RegimeOptions; `stack` is a name."""
+    configs: tuple[str | ConfigText, ...] = ()
+    """Configurations of other projects, as files (FILE or format:FILE) or as texts; what the question says itself wins."""
+    said: tuple[str, ...] = ()
+    """What reading the configurations gave to say: what was assumed, contradicted or not used."""
 
 
 WORKLOAD_FIELDS = list_asked(WorkloadOptions, section="workload", panel="Model")
@@ -145,6 +169,7 @@ PLAN_FIELDS = (
 JOB_FIELDS = (
     *list_asked(Job, section="job", panel="Job", without=("graph",)),
     *list_asked(JobOptions, section="job", panel="Job"),
+    *list_asked(RegimeOptions, section="job", panel="Regime"),
 )
 QUESTION_FIELDS: tuple[Asked, ...] = (*WORKLOAD_FIELDS, *CLUSTER_FIELDS, *PLAN_FIELDS, *JOB_FIELDS)
 """Everything that a question may say: options, bodies, job files, table columns and the planner's changes come from it."""

@@ -108,7 +108,7 @@ class Timeline:
     exposed_by_axis: Mapping[str, float] = field(default_factory=dict)
     """Seconds of communication that nothing hides, by parallelism axis."""
     busy_s: float = 0.0
-    """Seconds in which the device computes."""
+    """Seconds in which a device computes: the mean over the stages of a pipeline."""
     communication_s: float = 0.0
     """Seconds of communication, hidden or not."""
 
@@ -177,6 +177,23 @@ class JobTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """One part of a step that has several: generation, scoring, training, synchronisation."""
+
+    name: str
+    step: Estimate
+    """Seconds of it in one step."""
+    share: float
+    """Of the step; what runs beside other phases on other devices has a share too, and shares may then exceed 1."""
+    num_devices: int
+    peak_bytes: float
+    """On its fullest device."""
+    fits: bool
+    says: str
+    """What it does, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """One part of the model and what it says of the step by itself."""
 
@@ -224,6 +241,8 @@ class Forecast:
     source: str = "layers"
     """Which part of the model gave the step time: layers (operator models or a calibration), interaction (the network above
     them) or reuse (the predictor fitted to other workloads' steps)."""
+    phases: tuple[Phase, ...] = ()
+    """What a step is made of where a regime has several parts; empty where it is one optimizer step."""
     energy_range: Range | None = None
     """The energy with its 90% interval: of the time, and of what a device draws beside its rated power."""
     narrowing: tuple[Narrowing, ...] = ()

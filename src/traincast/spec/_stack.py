@@ -22,6 +22,8 @@ class PlanHabits:
     """Gradients are reduced beside the backward pass."""
     overlap_sharded: bool = True
     """The same where ZeRO shards anything."""
+    bucket_bytes: float | None = None
+    """Gradients that are reduced at once; None: PyTorch's 25 MB."""
     bucket_copies: bool = True
     """Replicas copy gradients into the buckets they are reduced in."""
     balance: str = "layers"
@@ -30,6 +32,9 @@ class PlanHabits:
     """False: with ZeRO 3 and a pipeline, weights stay gathered through a step, so only gradients and state are sharded."""
     fills_pipeline: bool = False
     """Its pipeline refuses fewer passes than stages less one."""
+    reads_back: bool = False
+    """The host reads a number that the gradients give (their noise, an overflow) before it issues the update, and so waits for
+    the device in every step."""
     reduce_dtype: str | None = None
     """What gradients are reduced in; None: as they are kept."""
 
@@ -84,6 +89,17 @@ class MemoryHabits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFacts:
+    """What the libraries of a stack's version do otherwise than those of today."""
+
+    turned_images: bool = False
+    """Convolutions of a training step in half precision turn images that are not stored with channels last, and turn back what
+    they write: no kernel of the version takes them as they are."""
+    grouped_gradients_on_lanes: bool = False
+    """Gradients of grouped convolutions with channels last run without matrix units."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
     """What the numbers in a stack's logs and tables mean. Readers of tables use them; a forecast does not."""
 
@@ -116,6 +132,7 @@ class Stack:
     plan: PlanHabits = field(default_factory=PlanHabits)
     recipe: RecipeHabits = field(default_factory=RecipeHabits)
     memory: MemoryHabits = field(default_factory=MemoryHabits)
+    kernels: KernelFacts = field(default_factory=KernelFacts)
     logs: LogFacts = field(default_factory=LogFacts)
     forward_call_s: float = 6e-6
     """Host time of a framework call in the forward pass; a typical server core of 2020."""
@@ -163,7 +180,8 @@ class Stack:
         """Only its costs and its memory: nothing is decided for the user."""
         return Stack(
             **{name: getattr(self, name) for name in _COSTS},
-            name=self.name, title=self.title, like=self.like, memory=self.memory, provenance=self.provenance,
+            name=self.name, title=self.title, like=self.like, memory=self.memory, kernels=self.kernels,
+            provenance=self.provenance,
         )  # fmt: skip
 
 

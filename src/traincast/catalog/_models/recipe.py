@@ -170,6 +170,8 @@ class Recipe:
     (Hu et al. 2021); 0: everything is trained."""
     adapted: tuple[str, ...] = ("query", "key", "value", "qkv", "output", "gate", "up", "gate_up", "down")
     """All dense layers of a block, as Dettmers et al. (2023) advise."""
+    adapter_norm: bool = False
+    """Each row of a layer's weight is scaled to a trained length (DoRA, Liu et al. 2024)."""
     frozen_dtype: str | None = None
     """What the frozen weights of dense layers are stored in: fp4 with a scale per 64 (QLoRA, Dettmers et al. 2023) or int8;
     None: as other weights."""
@@ -196,6 +198,8 @@ class Recipe:
             raise InvalidInput(f"dropout = {self.dropout}; it must be at least 0 and below 1")
         if self.adapter_rank < 0:
             raise InvalidInput(f"adapter_rank = {self.adapter_rank}; it must be at least 0")
+        if self.adapter_norm and not self.adapter_rank:
+            raise InvalidInput("adapter_norm = True needs adapters; set adapter_rank")
         if self.frozen_dtype not in (None, "fp4", "int8"):
             raise InvalidInput(f"frozen_dtype = {self.frozen_dtype!r}; allowed: fp4, int8")
         if self.frozen_dtype and not self.adapter_rank:
