@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from research.fits.asked import Asked, Verdict, ask_all, keep, load
-from traincast.files import write_json
+from traincast.files import write_json, write_whole
 from traincast.forecast import (
     DOCUMENT,
     FEATURES,
@@ -55,12 +55,14 @@ from traincast.forecast import (
     list_novelty,
     sort_of,
 )
+from traincast.report import draw_reliability
 from traincast.spec import FIT_CONFIDENCE
 from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
 FREEDOM = 4.0
 COVERAGE = 0.9
+MEANT = (0.5, 0.8, 0.9, 0.95)
 ENOUGH = 20
 """Runs of a stack from which on they say by themselves how far off forecasts for it are."""
 LEAST = 0.04
@@ -68,6 +70,7 @@ LEAST = 0.04
 OBSERVATIONS = 4.0
 PRIOR, PRIOR_SIGMA = 0.2, 0.5
 GRID = (np.arange(199) + 1) / 200
+HEADING = "left out: rows, coverage of 50 / 80 / 90 / 95%, median width, interval score / that of one width"
 FACETS: Mapping[str, Callable[[Asked], str]] = {
     "device": lambda row: row.setting.device,
     "architecture": lambda row: row.setting.architecture,
@@ -103,26 +106,27 @@ def gather(rows: Sequence[Asked]) -> dict[str, Experience]:
     """What the rows show, by stack, and how far they were from their forecasts."""
     known: dict[str, Experience] = {}
     errors: dict[str, list[float]] = defaultdict(list)
-    unsure: dict[str, list[float]] = defaultdict(list)
+    usual: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for row in rows:
         name = row.setting.stack
         known[name] = known.get(name, Experience()).joined(row.setting.as_experience())
         errors[name].append(abs(row.error))
-        unsure[name].append(_novelty(row.setting, {}, row.operators)[-1])
+        usual[name].append(_novelty(row, {}))
     return {
         name: dataclasses.replace(
             experience,
             log_sigma=max(LEAST, float(np.quantile(errors[name], COVERAGE)) / NORMAL_90)
             if len(errors[name]) >= ENOUGH
             else 0.0,
-            unsure=float(np.mean(unsure[name])),
+            unsure=float(np.mean([one[FEATURES.index("unsure operators")] for one in usual[name]])),
+            host=float(np.mean([one[FEATURES.index("host-bound")] for one in usual[name]])),
         )
         for name, experience in known.items()
     }
 
 
-def _novelty(setting: Setting, known: Mapping[str, Experience], operators: float) -> tuple[float, ...]:
-    return list_novelty(setting, known, operators=operators or ORDINARY_OPERATORS)
+def _novelty(row: Asked, known: Mapping[str, Experience]) -> tuple[float, ...]:
+    return list_novelty(row.setting, known, operators=row.operators, host=row.host)
 
 
 def make_examples(rows: Sequence[Asked]) -> list[Example]:
@@ -164,7 +168,7 @@ def _pose(
 ) -> list[Example]:
     made = []
     for row in rows:
-        novelty = _novelty(row.setting, known, row.operators)
+        novelty = _novelty(row, known)
         own = known.get(row.setting.stack)
         measured = own is not None and own.log_sigma > 0
         made.append(
@@ -332,37 +336,54 @@ def _winkler(errors: Array, low: Array | float, high: Array | float) -> float:
     return float(np.mean(high - low + 2 / (1 - COVERAGE) * outside))
 
 
-def score(rows: Sequence[Asked]) -> list[str]:
-    """Publishers left out of the fit of the intervals as well; then folds inside stacks."""
-    lines = ["left out: rows, coverage of 50 / 80 / 90 / 95%, median width, interval score / that of a constant width"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """How the intervals of one sort of question held."""
+
+    name: str
+    num_rows: int
+    coverage: tuple[float, ...]
+    """At each of `MEANT`."""
+    width: float
+    interval_score: float
+    constant_score: float
+
+    def __str__(self) -> str:
+        levels = " / ".join(f"{level:.0%}" for level in self.coverage)
+        scores = f"{self.interval_score:.2f} / {self.constant_score:.2f}"
+        return f"{self.name}: {self.num_rows}, {levels}, {self.width:.0%}, {scores}"
+
+
+def hold(rows: Sequence[Asked]) -> list[Held]:
+    """Publishers left out of the fit of the intervals as well; then folds inside stacks, by publisher left out too."""
     examples = make_examples(rows)
-    held: dict[str, list[tuple[Example, Certainty]]] = defaultdict(list)
+    asked: dict[str, list[tuple[Example, Certainty]]] = defaultdict(list)
     for publisher in sorted({row.publisher for row in rows}):
         certainty = fit(make_examples([row for row in rows if row.publisher != publisher]))
         for one in examples:
             if one.row.publisher == publisher:
-                key = (
+                what = (
                     f"publisher {publisher}" if one.fold == "publisher" else f"known stack, new {one.fold or 'nothing'}"
                 )
-                held[key].append((one, certainty))
-    for key, pairs in sorted(held.items()):
-        errors = np.array([one.row.error for one, _ in pairs])
-        levels = []
-        for coverage in (0.5, 0.8, 0.9, 0.95):
-            ends = np.array([_ends(one, certainty, coverage) for one, certainty in pairs]).T
-            levels.append(float(np.mean((ends[0] <= errors) & (errors <= ends[1]))))
-            if coverage == COVERAGE:
-                low, high = ends
-        constant = np.quantile(
-            [abs(one.row.error) for one in examples if one.row.publisher != pairs[0][0].row.publisher], 0.9
-        )
-        width = float(np.median(np.exp(high) - np.exp(low)))
-        said = " / ".join(f"{level:.0%}" for level in levels)
-        lines.append(
-            f"{key}: {len(errors)}, {said}, {width:.0%}, {_winkler(errors, low, high):.2f} / "
-            f"{_winkler(errors, -constant, constant):.2f}"
-        )
-    return lines
+                asked[what].append((one, certainty))
+                if one.fold == "":
+                    asked[f"as shipped: {one.stack}"].append((one, certainty))
+    constant = float(np.quantile([abs(one.row.error) for one in examples], COVERAGE))
+    return [_hold(name, pairs, constant) for name, pairs in sorted(asked.items())]
+
+
+def _hold(name: str, pairs: Sequence[tuple[Example, Certainty]], constant: float) -> Held:
+    errors = np.array([one.row.error for one, _ in pairs])
+    ends = {meant: np.array([_ends(one, certainty, meant) for one, certainty in pairs]).T for meant in MEANT}
+    low, high = ends[COVERAGE]
+    return Held(
+        name=name,
+        num_rows=len(errors),
+        coverage=tuple(float(np.mean((ends[meant][0] <= errors) & (errors <= ends[meant][1]))) for meant in MEANT),
+        width=float(np.median(np.exp(high) - np.exp(low))),
+        interval_score=_winkler(errors, low, high),
+        constant_score=_winkler(errors, -constant, constant),
+    )
 
 
 def _ends(one: Example, certainty: Certainty, coverage: float) -> tuple[float, float]:
@@ -425,7 +446,7 @@ def score_verdicts(rows: Sequence[Asked], verdicts: Sequence[Verdict]) -> list[s
 
 
 def probability(certainty: Certainty, setting: Setting, margin: float) -> float:
-    novelty = _novelty(setting, certainty.known, 0.0)
+    novelty = list_novelty(setting, certainty.known, operators=ORDINARY_OPERATORS)
     return certainty.errors(novelty, setting.stack).probability_below(margin)
 
 
@@ -458,6 +479,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("cases", nargs="+")
     parser.add_argument("-o", "--output", type=Path, default=DOCUMENT)
     parser.add_argument("--asked", type=Path, help="forecasts of the rows: read if the file is there, else written")
+    parser.add_argument("--svg", type=Path, help="folder for drawings of the reliability of publishers left out")
     options = parser.parse_args(arguments)
     asked, verdicts = load(options.asked) if options.asked and options.asked.exists() else ask_all(options.cases)
     if options.asked and not options.asked.exists():
@@ -469,7 +491,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         document[quantity] = describe(certainty)
         sys.stdout.write(f"\n{quantity}: base {certainty.base:.3f}\n")
         sys.stdout.write(json.dumps(dict(zip(FEATURES, certainty.factors, strict=True)), indent=1) + "\n")
-        sys.stdout.write("\n".join([*score(rows), *score_given(rows)]) + "\n")
+        held = hold(rows)
+        sys.stdout.write(f"{HEADING}\n" + "\n".join([*map(str, held), *score_given(rows)]) + "\n")
+        if options.svg:
+            curves = {
+                one.name.removeprefix("publisher "): [(0.0, 0.0), *zip(MEANT, one.coverage, strict=True)]
+                for one in held
+                if one.name.startswith("publisher")
+            }
+            title = f"{quantity}: intervals of publishers left out"
+            write_whole(options.svg / f"reliability-{quantity}.svg", draw_reliability(curves, title=title))
         if quantity == MEMORY:
             sys.stdout.write("\n".join(score_verdicts(rows, verdicts)) + "\n")
     options.output.parent.mkdir(exist_ok=True)

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import beyond_usual as beyond_usual
     from traincast.forecast._certainty import describe_setting as describe_setting
     from traincast.forecast._certainty import list_novelty as list_novelty
+    from traincast.forecast._certainty import memory_errors as memory_errors
     from traincast.forecast._certainty import sort_of as sort_of
     from traincast.forecast._corrections import CALIBRATION_NOTE as CALIBRATION_NOTE
     from traincast.forecast._corrections import IGNORE as IGNORE
@@ -142,6 +143,7 @@ __getattr__ = load_lazily(
             "beyond_usual",
             "describe_setting",
             "list_novelty",
+            "memory_errors",
             "sort_of",
         ),
         "_corrections": (

@@ -40,6 +40,8 @@ class Tally:
     grounds: Mapping[str, float]
     bounded: float
     """The weighted seconds that rest on the bound alone."""
+    host_s: float = 0.0
+    """To issue them."""
 
     def log_sigma(self, software: Stack) -> float:
         """One standard deviation of the log error of a step. Errors of one kind of task go together, those of different
@@ -56,6 +58,12 @@ class Tally:
         """What the tasks' own intervals give the step: errors of one kind of task go together, those of kinds do not."""
         whole = sum(self.seconds.values())
         return math.sqrt(sum((part / whole) ** 2 for part in self.weighted.values())) if whole else 0.0
+
+    @property
+    def host_share(self) -> float:
+        """The host's time to issue the tasks over the devices' to run them."""
+        whole = sum(self.seconds.values())
+        return self.host_s / whole if whole else 0.0
 
     @property
     def ground_shares(self) -> dict[str, float]:
@@ -86,7 +94,8 @@ def tally_program(
         for ground, amount in tally.grounds.items():
             grounds[ground] += number[key] * amount
         bounded += number[key] * tally.bounded
-    return Tally(seconds=seconds, weighted=weighted, grounds=grounds, bounded=bounded)
+    host_s = sum(number[key] * tally.host_s for key, tally in tallies.items())
+    return Tally(seconds=seconds, weighted=weighted, grounds=grounds, bounded=bounded, host_s=host_s)
 
 
 def tally_tasks(tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...]) -> Tally:
@@ -94,7 +103,7 @@ def tally_tasks(tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates:
     seconds: dict[str, float] = {}
     weighted: dict[str, float] = {}
     grounds = dict.fromkeys(GROUNDS, 0.0)
-    bounded = 0.0
+    bounded = host_s = 0.0
     for task, estimate, count in zip(tasks, estimates, count_runs(repeats, num_tasks=len(tasks)), strict=True):
         kind = f"{task.axis} communication" if isinstance(task, Collective) else task.kind
         amount = estimate.seconds * count
@@ -103,7 +112,8 @@ def tally_tasks(tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates:
         weighted[kind] = weighted.get(kind, 0.0) + unsure
         grounds[estimate.ground] += amount
         bounded += unsure if estimate.ground == "bound" else 0.0
-    return Tally(seconds=seconds, weighted=weighted, grounds=grounds, bounded=bounded)
+        host_s += estimate.host_s * count
+    return Tally(seconds=seconds, weighted=weighted, grounds=grounds, bounded=bounded, host_s=host_s)
 
 
 def with_interval(timeline: Timeline, tally: Tally, *, software: Stack) -> Estimate:
@@ -127,7 +137,7 @@ def with_novelty(
     """The duration of a step as an estimate, as unsure as left-out runs were about which as much was new."""
     certainty = load_certainty(STEP)
     setting = describe_setting(job, cluster, plan, remember=remember)
-    novelty = list_novelty(setting, certainty.known, operators=tally.operators_log_sigma)
+    novelty = list_novelty(setting, certainty.known, operators=tally.operators_log_sigma, host=tally.host_share)
     low, high = certainty.interval(novelty, setting.stack)
     narrowing = suggest_narrowing(certainty, novelty, setting, step_s=timeline.duration_s)
     new = describe_novelty(novelty, setting)[:MOST_SAID]
