@@ -22,7 +22,8 @@ from traincast.accuracy import (
     read_stack,
     translate,
 )
-from traincast.catalog import DOCUMENTS, plain_stack, stack, stacks
+from traincast.catalog import DOCUMENTS, plain_stack, stack, stack_names
+from traincast.catalog import read_stack as read_document
 from traincast.cost import TUNABLE, Pricing, default_ops, read_constants
 from traincast.errors import TraincastError
 from traincast.files import write_whole
@@ -121,10 +122,12 @@ def expect_constants(measured: Sequence[Stack]) -> dict[str, float]:
     """Host constants of a framework that nobody measured: the geometric mean of plain PyTorch's and of those stacks whose runs
     moved them. Runs that wait for the device say nothing about the host, and leave its constants at the prior."""
     plain = read_constants(plain_stack())
+    # Documents that start from a measured one have its constants, which count once.
+    found = {tuple(sorted(read_constants(each).items())) for each in measured}
     moved = [
-        constants
-        for each in measured
-        if abs(math.log((constants := read_constants(each))["forward_call_s"] / plain["forward_call_s"])) > MOVED
+        dict(constants)
+        for constants in sorted(found)
+        if abs(math.log(dict(constants)["forward_call_s"] / plain["forward_call_s"])) > MOVED
     ]
     return {name: math.exp(float(np.mean([math.log(one[name]) for one in (plain, *moved)]))) for name in FITTED}
 
@@ -162,8 +165,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def write_expected(documents: Path) -> None:
-    """What frameworks are expected to cost, into the documents of those that nobody measured."""
-    expected = expect_constants([each for each in stacks() if each.num_steps and each.name not in UNMEASURED])
+    """What frameworks are expected to cost, into the documents of those that nobody measured. Documents are read afresh."""
+    expected = expect_constants(
+        [
+            each
+            for name in stack_names()
+            if (each := read_document(DOCUMENTS / f"{name}.toml", name=name)).num_steps and name not in UNMEASURED
+        ]
+    )
     source = "host costs expected of a framework (python -m research.fits.stacks); habits from its documentation"
     for name in UNMEASURED:
         costs = {**expected, "log_sigma": stack(name).log_sigma, "provenance": f"{source}; no step of it was measured"}

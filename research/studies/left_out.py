@@ -1,4 +1,9 @@
-"""Public steps with their publisher left out of every fit: python -m research.studies.left_out [CASES]..."""
+"""Public steps with their publisher left out of every fit: python -m research.studies.left_out [CASES]...
+
+For each publisher (the first word of a source) all that is fitted to whole runs is fitted again without its rows: host constants
+of its stack (to runs of the same stack by others; else those that a framework is expected to have), the two constants of
+sustained kernels, what single workloads were seen to wait, and the widths of intervals. Then its rows are asked.
+"""
 
 import argparse
 import dataclasses
