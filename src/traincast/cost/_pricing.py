@@ -6,6 +6,7 @@ from typing import Protocol
 
 from traincast.cost import OpModel
 from traincast.cost._collectives import Pipelined, find_route
+from traincast.cost._interaction.ensemble import Ensemble, default_ensemble
 from traincast.cost._learned import WEIGHTS, load_learned
 from traincast.cost._roofline import Roofline
 from traincast.cost._stack import price_collective, price_op
@@ -30,6 +31,8 @@ class Pricing:
     ops: OpModel = field(default_factory=default_ops)
     collectives: CollectiveModel = field(default_factory=Pipelined)
     stack: Stack = field(default_factory=Stack)
+    interaction: "Ensemble | None" = field(default_factory=default_ensemble)
+    """What corrects the operators of a whole program on GPUs; an engine asks it once for each program."""
 
     def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
         return self.estimate_parts(stage, cluster, remember=compute)

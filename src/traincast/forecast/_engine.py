@@ -8,7 +8,18 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from traincast.cost import CostModel, OpModel, PartwiseCostModel, Pricing, describe_host, describe_links, note_kernels
+from traincast.cost import (
+    Correction,
+    CostModel,
+    Ensemble,
+    OpModel,
+    PartwiseCostModel,
+    Pricing,
+    describe_host,
+    describe_links,
+    is_gpu,
+    note_kernels,
+)
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast._activity import as_sure_as, describe_activity, expect_run_utilization
 from traincast.forecast._arbitrate import Answer, choose_answer, find_gap, stretch
@@ -129,18 +140,33 @@ class Engine:
 
     def cost(self, program: Program, job: Job, cluster: Cluster) -> Prices:
         """Seconds of every task of every stage."""
-        model = self.model(job)
+        model, correction = self.model(job), self.correct(job, cluster)
         made: dict[int, tuple[Estimate, ...]] = {}
         for stage in program.stages:
             if id(stage.tasks) not in made:
-                made[id(stage.tasks)] = self._price(model, stage, cluster, replayed=job.cuda_graphs)
+                made[id(stage.tasks)] = self._price(model, stage, cluster, correction, replayed=job.cuda_graphs)
         return tuple([made[id(stage.tasks)] for stage in program.stages])
 
-    def _price(self, model: CostModel, stage: Stage, cluster: Cluster, *, replayed: bool) -> tuple[Estimate, ...]:
+    def correct(self, job: Job, cluster: Cluster) -> Correction | None:
+        """What measured whole steps say of the operators of a job's program; None where nobody measured anything like it. It
+        follows from the program before any plan splits it, so every plan and every bound is corrected alike."""
+        model = self.model(job)
+        if not isinstance(model, Pricing) or model.interaction is None:
+            return None
+        if not all(is_gpu(group.device) for group in cluster.groups):
+            return None
+        whole = self._remember(share_model, self._remember(run_again, job.graph, _ALONE), _ALONE, job.compiled)
+        return self._remember(_correct, model.interaction, whole)
+
+    def _price(
+        self, model: CostModel, stage: Stage, cluster: Cluster, correction: Correction | None, *, replayed: bool
+    ) -> tuple[Estimate, ...]:
         if isinstance(model, PartwiseCostModel):
             priced = model.estimate_parts(_unplaced(stage), cluster, remember=self._remember)
         else:
             priced = self._remember(_estimate, model, stage.tasks, stage.repeats, stage.tensors, cluster)
+        if correction is not None:
+            priced = self._remember(_scale_classes, correction, stage.tasks, priced)
         return self._remember(_replay_graphs, priced) if replayed else priced
 
     def simulate(
@@ -166,7 +192,7 @@ class Engine:
     def _server_seconds(self, job: Job, cluster: Cluster, plan: Parallelism) -> float:
         """What the servers need for one step of every worker."""
         stage = lower(job.graph, plan, compiled=job.compiled, remember=self._remember).stages[0]
-        priced = self._price(self.model(job), stage, cluster, replayed=False)
+        priced = self._price(self.model(job), stage, cluster, None, replayed=False)
         tasks = zip(stage.tasks, priced, stage.counts(), strict=True)
         return sum(estimate.seconds * count for task, estimate, count in tasks if isinstance(task, Collective))
 
@@ -261,18 +287,18 @@ class Engine:
         if corrected or not isinstance(self.model(job), PartwiseCostModel):
             return 0.0, 0.0
         work = self._remember(self._find_work, job.graph, plan, job.compiled, cluster, self.model(job), job.cuda_graphs,
-                              None if plain is None else plain.graph)  # fmt: skip
+                              None if plain is None else plain.graph, self.correct(job, cluster))  # fmt: skip
         return bound_time(work, plan)
 
     def _find_work(
         self, graph: Graph, plan: Parallelism, compiled: bool, cluster: Cluster, model: CostModel, replayed: bool,
-        plain: Graph | None,
+        plain: Graph | None, correction: Correction | None,
     ) -> Work:  # fmt: skip
         """Of one pass, as the ranks of the tensor, context and expert axes share it."""
         remember = self._remember
+        how = compiled, cluster, model, replayed, correction
         if plain is None:
-            return remember(self._work_of, remember(run_again, graph, plan), plan, compiled, cluster, model, replayed)
-        how = compiled, cluster, model, replayed
+            return remember(self._work_of, remember(run_again, graph, plan), plan, *how)
         unsplit = remember(run_again, plain, _ALONE)
         alone = remember(self._work_of, unsplit, _ALONE, *how)
         again = remember(self._work_of, remember(run_again, graph, plan), _ALONE, *how)
@@ -280,10 +306,13 @@ class Engine:
         return remember(self._work_of, unsplit, plan, *how).run_again(RUN_AGAIN * share)
 
     def _work_of(
-        self, whole: Stage, plan: Parallelism, compiled: bool, cluster: Cluster, model: CostModel, replayed: bool
-    ) -> Work:
+        self, whole: Stage, plan: Parallelism, compiled: bool, cluster: Cluster, model: CostModel, replayed: bool,
+        correction: Correction | None,
+    ) -> Work:  # fmt: skip
         passes = passes_of(self._remember(share_model, whole, plan, compiled))
-        return add_up_work(passes.tasks, passes.repeats, self._price(model, passes, cluster, replayed=replayed))
+        return add_up_work(
+            passes.tasks, passes.repeats, self._price(model, passes, cluster, correction, replayed=replayed)
+        )
 
     def weigh(
         self, job: Job, cluster: Cluster, plan: Parallelism, *, step_s: float, busy_s: float
@@ -317,6 +346,16 @@ def _price_machine(rates: MachineRates) -> CostModel:
 
 def _price_under(software: Stack) -> Pricing:
     return Pricing(stack=software)
+
+
+def _correct(ensemble: Ensemble, whole: Stage) -> Correction | None:
+    return ensemble.correct(whole)
+
+
+def _scale_classes(
+    correction: Correction, tasks: tuple[Task, ...], estimates: tuple[Estimate, ...]
+) -> tuple[Estimate, ...]:
+    return correction.apply(tasks, estimates)
 
 
 def _unplaced(stage: Stage) -> Stage:

@@ -376,6 +376,7 @@ def _memory_parts(forecast: Forecast, paint: Paint) -> str:
 
 PART_WORDS = {
     "physics": "physics alone", "layers": "layer models", "interaction": "interaction", "reuse": "reuse predictor",
+    "interaction: kinds": "  by class", "interaction: operators": "  by operator", "interaction: graph": "  by graph",
 }  # fmt: skip
 
 
