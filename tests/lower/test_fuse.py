@@ -7,6 +7,7 @@ from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
 from traincast.forecast import forecast
 from traincast.lower import leave_eager, lower
+from traincast.lower._fuse import prefers_channels_last
 from traincast.simulate import replay_memory
 from traincast.spec import Graph, Job, Op, Parallelism
 
@@ -121,3 +122,21 @@ def test_a_loss_that_is_left_out_of_compilation_keeps_its_three_copies_of_the_sc
     eager, whole = peak(graph, compiled=False), peak(graph, compiled=True)
     layers = peak(leave_eager(graph, "loss"), compiled=True)
     assert whole + 4 * scores < layers <= eager
+
+
+def make_conv(channels: int, *, groups: int = 1, kernel: str = "3x3", phase: str = "forward") -> Op:
+    attrs: dict[str, int | str | bool] = {
+        "batch": 8, "in_channels": channels, "out_channels": channels, "groups": groups, "in_size": "14x14",
+        "out_size": "14x14", "kernel": kernel, "stride": "1x1", "pass": "forward",
+    }  # fmt: skip
+    return Op(name="conv", kind="conv", flop=1e9, bytes_read=1e6, bytes_written=1e6, phase=phase, attrs=attrs)
+
+
+def test_the_compiler_lays_channels_last_unless_groups_would_lose_by_it() -> None:
+    assert prefers_channels_last([make_conv(256), make_conv(256, groups=256)])
+    assert not prefers_channels_last([make_conv(256, groups=8)])
+    # In evaluation FLOP decide; in training one grouped convolution is enough.
+    mixed = [make_conv(256)] * 9 + [make_conv(256, groups=8)]
+    assert prefers_channels_last(mixed)
+    assert not prefers_channels_last([*mixed, make_conv(256, phase="backward")])
+    assert not prefers_channels_last([])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "forecast", "outside_bytes"]
 
-MOST_KEPT = 20_000
+MOST_KEPT = 4_000
 """Answers of single steps that plain forecasts remember between them."""
 _ENGINE = Engine(most=MOST_KEPT)
 
@@ -30,6 +30,11 @@ def forecast(
     """
     engine = _ENGINE if costs is None and calibration is None else _engine_for(costs, calibration)
     return engine.forecast(job, cluster, parallelism, draw=draw, activity=activity)
+
+
+def plain_engine() -> Engine:
+    """The engine that plain forecasts share."""
+    return _ENGINE
 
 
 _last: list[tuple[Calibration, Engine]] = []
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
     from traincast.forecast._arbitrate import LAYERS as LAYERS
     from traincast.forecast._arbitrate import ask_reuse as ask_reuse
     from traincast.forecast._ask import answer as answer
+    from traincast.forecast._ask import ask as ask
     from traincast.forecast._certainty import DOCUMENT as DOCUMENT
     from traincast.forecast._certainty import FEATURES as FEATURES
     from traincast.forecast._certainty import LEVELS as LEVELS
@@ -62,6 +68,7 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import beyond_usual as beyond_usual
     from traincast.forecast._certainty import describe_setting as describe_setting
     from traincast.forecast._certainty import list_novelty as list_novelty
+    from traincast.forecast._certainty import memory_errors as memory_errors
     from traincast.forecast._certainty import sort_of as sort_of
     from traincast.forecast._corrections import CALIBRATION_NOTE as CALIBRATION_NOTE
     from traincast.forecast._corrections import IGNORE as IGNORE
@@ -71,6 +78,10 @@ if TYPE_CHECKING:
     from traincast.forecast._corrections import largest_of as largest_of
     from traincast.forecast._corrections import novelty_of as novelty_of
     from traincast.forecast._corrections import shares_of as shares_of
+    from traincast.forecast._defaults import HALVES as HALVES
+    from traincast.forecast._defaults import reads_text as reads_text
+    from traincast.forecast._defaults import usual_global_batch as usual_global_batch
+    from traincast.forecast._defaults import with_defaults as with_defaults
     from traincast.forecast._device_memory import DeviceMemory as DeviceMemory
     from traincast.forecast._device_memory import find_fullest as find_fullest
     from traincast.forecast._device_memory import overheads_of as overheads_of
@@ -84,6 +95,9 @@ if TYPE_CHECKING:
     from traincast.forecast._habits import plan_habits as plan_habits
     from traincast.forecast._interval import tally_program as tally_program
     from traincast.forecast._labels import label_run as label_run
+    from traincast.forecast._narrow import GIVEN_DEVICE as GIVEN_DEVICE
+    from traincast.forecast._narrow import GIVEN_JOB as GIVEN_JOB
+    from traincast.forecast._narrow import GIVEN_STACK as GIVEN_STACK
     from traincast.forecast._parts import explain_parts as explain_parts
     from traincast.forecast._resolve import Resolved as Resolved
     from traincast.forecast._resolve import build_cluster as build_cluster
@@ -96,6 +110,7 @@ if TYPE_CHECKING:
     from traincast.forecast._resolve import find_length as find_length
     from traincast.forecast._resolve import load_source as load_source
     from traincast.forecast._resolve import pose_job as pose_job
+    from traincast.forecast._resolve import pose_with as pose_with
     from traincast.forecast._resolve import resolve as resolve
     from traincast.forecast._target import train_to_target as train_to_target
     from traincast.forecast._tune import COMMUNICATING as COMMUNICATING
@@ -113,7 +128,7 @@ __getattr__ = load_lazily(
             "LAYERS",
             "ask_reuse",
         ),
-        "_ask": ("answer",),
+        "_ask": ("answer", "ask"),
         "_certainty": (
             "Certainty",
             "DOCUMENT",
@@ -128,6 +143,7 @@ __getattr__ = load_lazily(
             "beyond_usual",
             "describe_setting",
             "list_novelty",
+            "memory_errors",
             "sort_of",
         ),
         "_corrections": (
@@ -139,6 +155,12 @@ __getattr__ = load_lazily(
             "largest_of",
             "novelty_of",
             "shares_of",
+        ),
+        "_defaults": (
+            "HALVES",
+            "reads_text",
+            "usual_global_batch",
+            "with_defaults",
         ),
         "_device_memory": (
             "DeviceMemory",
@@ -159,6 +181,11 @@ __getattr__ = load_lazily(
         ),
         "_interval": ("tally_program",),
         "_labels": ("label_run",),
+        "_narrow": (
+            "GIVEN_DEVICE",
+            "GIVEN_JOB",
+            "GIVEN_STACK",
+        ),
         "_parts": ("explain_parts",),
         "_resolve": (
             "Resolved",
@@ -172,6 +199,7 @@ __getattr__ = load_lazily(
             "find_length",
             "load_source",
             "pose_job",
+            "pose_with",
             "resolve",
         ),
         "_target": ("train_to_target",),

@@ -11,6 +11,7 @@ import numpy as np
 from traincast.errors import InvalidInput
 from traincast.schedule._estimators import Ranged
 from traincast.schedule._jobs import JobTable, find_parents, find_per_gpu
+from traincast.schedule._kernels.hazards import MOST_FAILURES
 from traincast.schedule._lines import ServingLine
 from traincast.schedule._network import LinkSharing
 from traincast.schedule._placement import NODE, NodeMap, Placement
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from traincast.schedule._reservations import Plan, Reservation
 
 FINISH, FAIL, REPAIR = 0, 1, 2
-MOST_FAILURES = 100
+GIVEN_UP = f"failed {MOST_FAILURES} times before its end; checkpoints more often would save it"
 FUTURE, WAITING, RUNNING, DONE, REJECTED = range(5)
 
 
@@ -317,7 +318,7 @@ class Floor:
         self.state[job] = REJECTED
         self.done += 1
         self.membership += 1
-        self.rejected[job] = f"failed {MOST_FAILURES} times before its end; checkpoints more often would save it"
+        self.rejected[job] = GIVEN_UP
         self._release_children(job, now)
 
     # Starting and stopping.

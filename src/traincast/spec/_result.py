@@ -66,6 +66,18 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowing:
+    """A measurement that would make an answer surer."""
+
+    measurement: str
+    seconds: float
+    """That it takes, about."""
+    width_now: float
+    """Of the 90% interval, as a share of the forecast."""
+    width_after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """A piece of work on one stream of one rank."""
 
@@ -162,6 +174,24 @@ class JobTime:
     loading_stall_s: float = 0.0
     restarts_s: float = 0.0
     compile_s: float = 0.0
+    logging_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """One part of a step that has several: generation, scoring, training, synchronisation."""
+
+    name: str
+    step: Estimate
+    """Seconds of it in one step."""
+    share: float
+    """Of the step; what runs beside other phases on other devices has a share too, and shares may then exceed 1."""
+    num_devices: int
+    peak_bytes: float
+    """On its fullest device."""
+    fits: bool
+    says: str
+    """What it does, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +242,12 @@ class Forecast:
     source: str = "layers"
     """Which part of the model gave the step time: layers (operator models or a calibration), interaction (the network above
     them) or reuse (the predictor fitted to other workloads' steps)."""
+    phases: tuple[Phase, ...] = ()
+    """What a step is made of where a regime has several parts; empty where it is one optimizer step."""
+    energy_range: Range | None = None
+    """The energy with its 90% interval: of the time, and of what a device draws beside its rated power."""
+    narrowing: tuple[Narrowing, ...] = ()
+    """Measurements that would make the step surer, the most telling first."""
     run_utilization: float | None = None
     """Mean GPU utilisation of a whole run as nvidia-smi shows it, 0 to 1: what input pipelines, evaluation and start-up leave
     of the step's. None where no run of such a kind was measured."""

@@ -91,6 +91,17 @@ class MemoryHabits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFacts:
+    """What the libraries of a stack's version do otherwise than those of today."""
+
+    turned_images: bool = False
+    """Convolutions of a training step in half precision turn images that are not stored with channels last, and turn back what
+    they write: no kernel of the version takes them as they are."""
+    grouped_gradients_on_lanes: bool = False
+    """Gradients of grouped convolutions with channels last run without matrix units."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
     """What the numbers in a stack's logs and tables mean. Readers of tables use them; a forecast does not."""
 
@@ -123,6 +134,7 @@ class Stack:
     plan: PlanHabits = field(default_factory=PlanHabits)
     recipe: RecipeHabits = field(default_factory=RecipeHabits)
     memory: MemoryHabits = field(default_factory=MemoryHabits)
+    kernels: KernelFacts = field(default_factory=KernelFacts)
     logs: LogFacts = field(default_factory=LogFacts)
     forward_call_s: float = 6e-6
     """Host time of a framework call in the forward pass; a typical server core of 2020."""
@@ -170,7 +182,8 @@ class Stack:
         """Only its costs and its memory: nothing is decided for the user."""
         return Stack(
             **{name: getattr(self, name) for name in _COSTS},
-            name=self.name, title=self.title, like=self.like, memory=self.memory, provenance=self.provenance,
+            name=self.name, title=self.title, like=self.like, memory=self.memory, kernels=self.kernels,
+            provenance=self.provenance,
         )  # fmt: skip
 
 

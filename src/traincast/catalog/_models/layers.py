@@ -255,10 +255,14 @@ def product_op(
     calls: int = 1,
 ) -> None:
     attrs: dict[str, Attr] = {"batch": batch, "m": m, "n": n, "k": k, "layout": layout}
+    dtype = product_dtype(tape, out.dtype)
+    read = None
+    if tape.numbers.block and dtype == tape.numbers.product:
+        scales = batch * (m + n) * k / tape.numbers.block
+        read = sum([value.num_bytes for value in reads]) + scales
     tape.op(
-        name, "matmul", reads, (out,), attrs,
-        flop=2.0 * batch * m * n * k, dtype=product_dtype(tape, out.dtype), calls=calls,
-    )  # fmt: skip
+        name, "matmul", reads, (out,), attrs, flop=2.0 * batch * m * n * k, dtype=dtype, bytes_read=read, calls=calls
+    )
 
 
 def product_dtype(tape: Tape, stored: str) -> str:
@@ -268,12 +272,32 @@ def product_dtype(tape: Tape, stored: str) -> str:
 
 
 def quantize(tape: Tape, value: Value) -> None:
-    """Transformer Engine's cast of an operand to fp8, stored in both layouts."""
-    if tape.numbers.product in ("fp8", "fp4"):
-        size = 1.0 if tape.numbers.product == "fp8" else 0.5
+    """Transformer Engine's cast of an operand to fp8, stored in both layouts. Where blocks have scales, those of rows and of
+    columns differ, so two sets of them are written and then laid out as the matrix units read them."""
+    numbers = tape.numbers
+    if numbers.block:
+        _quantize_blocks(tape, value)
+    elif numbers.product in ("fp8", "fp4"):
+        size = 1.0 if numbers.product == "fp8" else 0.5
         small = tape.new(value.shape, tape.numbers.product)
         attrs: dict[str, Attr] = {"function": "quantize", "numel": value.numel}
         tape.op("te.cast_transpose", "copy", (value,), (small,), attrs, bytes_written=2 * size * value.numel)
+
+
+def _quantize_blocks(tape: Tape, value: Value) -> None:
+    numbers = tape.numbers
+    scales = 2 * -(-value.numel // numbers.block)
+    if numbers.rotates:
+        # Pieces of 16 numbers are multiplied by a matrix of signs before they are rounded for the weight's gradient.
+        turned: dict[str, Attr] = {"function": "hadamard", "numel": value.numel}
+        tape.op("te.hadamard_transform", "copy", (value,), (value,), turned, flop=32.0 * value.numel)
+    small = tape.new(value.shape, numbers.product)
+    written = 2 * DTYPE_BYTES[numbers.product] * value.numel + scales
+    attrs: dict[str, Attr] = {"function": "quantize", "numel": value.numel}
+    tape.op("te.quantize_blocks", "copy", (value,), (small,), attrs, bytes_written=written)
+    table = tape.new((scales,), "uint8")
+    order: dict[str, Attr] = {"function": "swizzle", "numel": scales}
+    tape.op("te.swizzle_scales", "copy", (table,), (table,), order)
 
 
 FROZEN_BLOCK = 64
@@ -316,7 +340,8 @@ def linear(
     )  # fmt: skip
     _register_linear(tape, out, operands, layout=layout, stored=stored, kept=kept)
     if tape.recipe.adapter_rank and tape.layer.rpartition(".")[2] in tape.recipe.adapted:
-        return add(tape, out, adapt(tape, x, features))
+        adapted = add(tape, out, adapt(tape, x, features))
+        return rescale(tape, adapted, plain) if tape.recipe.adapter_norm else adapted
     return out
 
 
@@ -387,6 +412,23 @@ def adapt(tape: Tape, x: Value, features: int) -> Value:
         return tape.register(out, (value, used), backward)
 
     return scale(tape, narrow(narrow(x, "adapter_down", tape.recipe.adapter_rank), "adapter_up", features))
+
+
+def rescale(tape: Tape, out: Value, weight: Value) -> Value:
+    """Outputs scaled by a trained length over that of each row of the adapted weight, which is worked out anew in every pass and
+    has no gradient of its own (DoRA, Liu et al. 2024, section 4.3)."""
+    features = out.shape[-1]
+    width = weight.numel // features
+    merged = tape.new((features, width), weight.dtype, role="temporary")
+    rank = tape.recipe.adapter_rank
+    product_op(tape, "aten.mm", (weight,), merged, batch=1, m=features, n=width, k=rank, layout="nn", calls=3)
+    attrs: dict[str, Attr] = {"function": "add", "numel": merged.numel, "num_inputs": 2}
+    tape.op("aten.add", "elementwise", (weight, merged), (merged,), attrs, flop=merged.numel)
+    norms = tape.new((features,), weight.dtype, role="temporary")
+    sizes: dict[str, Attr] = {"function": "norm", "rows": features, "cols": width}
+    tape.op("aten.linalg_vector_norm", "reduce", (merged,), (norms,), sizes, flop=2 * merged.numel)
+    length = tape.parameter("adapter_norm", (features,), adapter=True)
+    return multiply(tape, out, tape.for_product(length))
 
 
 def matmul(

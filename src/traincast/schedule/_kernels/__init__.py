@@ -16,6 +16,7 @@ from traincast.schedule._kernels import (
     blocks,
     embedding,
     ends,
+    hazards,
     heaps,
     nodes,
     order,
@@ -48,7 +49,23 @@ __all__ = [
 ]
 
 Loops = dict[str, Callable[..., Any]]
-_MODULES = (heaps, trees, nodes, ends, shadow, reserve, queue, order, preempt, slots, turns, program, blocks, embedding)
+_MODULES = (
+    heaps,
+    trees,
+    nodes,
+    hazards,
+    ends,
+    shadow,
+    reserve,
+    queue,
+    order,
+    preempt,
+    slots,
+    turns,
+    program,
+    blocks,
+    embedding,
+)
 _UNGUARDED = (program.__name__, blocks.__name__, embedding.__name__)
 _LOOPS = (
     "run_queue",
