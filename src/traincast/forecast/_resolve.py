@@ -285,6 +285,8 @@ def load_source(
     if options.has_shape:
         return _build_shape(source, options, arrangement, software, assumptions)
     path = Path(source)
+    if source.startswith("timm:"):
+        return _capture(source, options, software)
     if source.endswith((".json", ".json.gz")):
         return _load_json(path, options, software)
     if path.suffix in (".toml", ".parquet", ".csv", ".pt", ".pth", ".safetensors"):
