@@ -12,7 +12,7 @@ def list_pages() -> list[Entry]:
         {"Home": "index.md"},
         {"Getting started": "getting-started.md"},
         {"Tutorials": list_folder("tutorials")},
-        {"How-to": list_folder("how-to")},
+        {"How-to": [*list_folder("how-to"), {"Regimes": list_folder("how-to/regimes")}]},
         {"Accuracy": "accuracy.md"},
         {"Beside other tools": "peers.md"},
         {

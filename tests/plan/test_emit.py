@@ -24,7 +24,7 @@ yaml = pytest.importorskip("yaml", reason="PyYAML reads the emitted YAML back")
 def make_plan(parallelism: Parallelism | None = None, *, machine: str = "aws-p4d.24xlarge", nodes: int = 2) -> Plan:
     cluster = catalog.cluster(machine, nodes=nodes)
     chosen = parallelism or Parallelism(data=cluster.num_devices, zero=1, micro_batches=2)
-    answer = forecast(pose_transformer(steps=1_000_000)(1, "none"), cluster, chosen)
+    answer = forecast(pose_transformer(steps=1_000_000)(1, Parallelism()), cluster, chosen)
     return Plan(
         candidate=Candidate(cluster=cluster, parallelism=chosen, batch=1), forecast=answer, deadline_probability=None
     )

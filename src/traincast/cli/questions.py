@@ -115,7 +115,7 @@ def build_question(
         parts["job"]["stack"] = read_stack(Path(stack))
     gpus = others.get(GPUS)
     if isinstance(gpus, str) and (is_hardware(gpus) or not lists):
-        parts["cluster"] = {**_read_hardware(gpus, parts["cluster"]), **parts["cluster"]}
+        parts["cluster"] = {**read_hardware(gpus, parts["cluster"]), **parts["cluster"]}
     workload = WorkloadOptions(**parts.pop("workload"))
     configs = tuple(others.get(CONFIGS) or ())
     if not source and not configs and not workload.has_shape:
@@ -145,16 +145,8 @@ def write_command(question: Question, *, command: str = "forecast") -> list[str]
             item = known.get((section, name))
             if item is None:
                 raise InvalidInput(f"{section}.{name} = {value!r} cannot be said on the command line; use a job file")
-            words += _say(item, value)
+            words += item.words_for(value)
     return words
-
-
-def _say(item: Asked, value: Any) -> list[str]:
-    if item.kind is bool:
-        long = f"--{item.name.replace('_', '-')}"
-        return [long if value else f"--no-{long[2:]}"]
-    flag = next((name for name in item.flags if name.startswith("--")), item.flags[0])
-    return [flag, repr(value) if isinstance(value, float) else str(value)]
 
 
 def _parameter(item: Asked, *, many: bool) -> inspect.Parameter:
@@ -243,7 +235,7 @@ def is_hardware(text: str) -> bool:
     return any(pattern.fullmatch(text.strip()) for pattern in _HARDWARE[:2])
 
 
-def _read_hardware(text: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
+def read_hardware(text: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
     """'2x8xh100' as a table of nodes, devices and their name; more devices than a node holds are spread over nodes."""
     found = next((match for pattern in _HARDWARE if (match := pattern.fullmatch(text.strip()))), None)
     if found is None:

@@ -154,13 +154,13 @@ class FitBody(AskBody):
                     "workload": {"name": "llama-2-7b", "precision": "bf16", "seq": 4096},
                     "cluster": {"device": "a100-80g", "devices_per_node": 8},
                     "parallelism": {"zero": 3},
-                    "confidence": 0.95,
+                    "confidence": 0.99,
                 }
             ]
         }
     )
 
-    confidence: Amount = Field(0.95, description="How sure it must be to fit, between 0 and 1.")
+    confidence: Amount = Field(0.99, description="How sure it must be to fit, between 0 and 1.")
 
 
 class SimilarBody(AskBody):

@@ -42,10 +42,14 @@ class Clocks:
 
     def free_s(self, link: str) -> float:
         """When the last collective on this link has ended."""
+        if link == HOST:
+            return self.copies_s
         return self.fabric_s if link == INSIDE else self.network_s
 
     def occupy(self, link: str, until_s: float) -> None:
-        if link == INSIDE:
+        if link == HOST:
+            self.copies_s = until_s
+        elif link == INSIDE:
             self.fabric_s = until_s
         else:
             self.network_s = until_s
@@ -223,7 +227,7 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
         if isinstance(task, Collective) and task.overlapped:
             slowdown = max(slowdown, estimate.slowdown)
             item = Loose(task, device_s, estimate.seconds, estimate.link, _follows(tasks, place))
-            if task.kind == "all_gather":
+            if task.kind == "all_gather" or (task.kind == "copy_in" and task.phase != "optimizer"):
                 before.append(item)
             else:
                 loose[task.phase == "gradient"].append(item)
@@ -377,7 +381,7 @@ def _gather(gathers: Sequence[Loose], clocks: Clocks, spent: Spent, spans: list[
         spent.communication_s += item.seconds
         if spans is not None:
             end_s = begin_s + item.seconds
-            spans.append(_span("all_gather", item.task, begin_s, end_s, rank, stream=_stream(item.link)))
+            spans.append(_span(item.task.kind, item.task, begin_s, end_s, rank, stream=_stream(item.link)))
     return max(clocks.free_s(item.link) for item in gathers)
 
 
@@ -428,6 +432,8 @@ def _send(item: Loose, clocks: Clocks, spent: Spent, *, ready_s: float, spans: l
 
 
 def _stream(link: str) -> str:
+    if link == HOST:
+        return "copies"
     return "node links" if link == INSIDE else "network"
 
 
