@@ -51,6 +51,9 @@ class WorkloadOptions:
     loss_chunks: int | None = asked(
         None, "The loss of a language model is made in so many parts, so that scores of one part exist at once."
     )
+    gather_negatives: bool | None = asked(
+        None, "A contrastive loss compares each sample with those of all replicas, not of its own alone."
+    )
     ema: bool | None = asked(None, "A moving average of the weights is kept and updated in every step.")
     dropout: float | None = asked(None, "Dropout rate instead of the published one.")
     input_size: int | None = asked(None, "Height and width of an image in pixels.")
