@@ -57,7 +57,10 @@ def pose_regime(
         return posed
     first = tuple(_encode(name.strip(), posed.graph, options, load, said) for name in asked.frozen_models.split(","))
     regime = posed.regime or Regime(name=asked.regime or "training")
-    return replace(posed, regime=replace(regime, passes=(*first, *regime.passes)))
+    known = tuple(text for text in posed.graph.assumptions if "computed beforehand" not in text)
+    return replace(
+        posed, graph=replace(posed.graph, assumptions=known), regime=replace(regime, passes=(*first, *regime.passes))
+    )
 
 
 def _encode(name: str, graph: Graph, options: WorkloadOptions, load: Load, said: list[str]) -> Pass:

@@ -111,6 +111,9 @@ class ClusterOptions:
     placement: str | None = asked(None, "Devices in use on each node where they differ: 4,3.")
     intra: str | None = asked(None, "Link inside a node: a catalogue name or 300GB/s.")
     inter: str | None = asked(None, "Network of a node: a catalogue name or 100Gb/s.")
+    domains: str | None = asked(
+        None, "Neighbours that another link joins than the level around them: 2:nvlink3-pairs,72:900GB/s.", "--domains"
+    )
     device_memory: float | None = asked(
         None, "Memory of one device, where it differs from the catalogue's: 80GB.", unit="bytes"
     )
