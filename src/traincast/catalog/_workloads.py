@@ -3,7 +3,7 @@
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from traincast.catalog._models.recipe import Recipe, precision_name
@@ -129,7 +129,12 @@ def workload(
 def _build(name: str, recipe: Recipe, sizes: Sizes) -> Graph:
     """Graphs are values, so the last ones asked for are kept."""
     entry = load_facts("model").entries[name]
-    return _builder(entry["builder"])(name, entry, recipe, sizes)
+    graph = _builder(entry["builder"])(name, entry, recipe, sizes)
+    return replace(
+        graph,
+        input_variation=entry.get("input_variation", 0.0),
+        preparation_s=entry.get("preparation_s_per_sample", 0.0) * sizes.batch,
+    )
 
 
 def workloads(family: str | None = None) -> tuple[Workload, ...]:

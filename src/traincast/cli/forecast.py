@@ -3,15 +3,26 @@
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from traincast.cli import options
+from traincast.cli.follow_up import after_forecast
 from traincast.cli.learned import CalibrationOption, GivenOption, costs_of, load_learned
 from traincast.cli.output import say
+from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
+from traincast.cli.remedies import list_remedies
 from traincast.spec import Question
+
+if TYPE_CHECKING:
+    from traincast.forecast import Resolved
+    from traincast.plan import JobPrice
+    from traincast.spec import Calibration, Forecast
+
+MOST_DRAWN = 32
+"""Passes of a step up to which all its spans are kept."""
 
 
 @takes_question()
@@ -40,12 +51,27 @@ def forecast(
             rich_help_panel="Learned",
         ),
     ] = None,
+    emit: Annotated[
+        str | None,
+        typer.Option(
+            "--emit",
+            help="Print the job as the file of a scheduler or trainer instead: slurm, deepspeed ... (see traincast config).",
+            rich_help_panel="Output",
+        ),
+    ] = None,
+    price_file: options.PriceFile = None,
     json: options.Json = False,
     color: options.Color = "auto",
 ) -> None:
     """Forecast step time, job time, memory and cost of a training job.
 
-    Example: traincast forecast gpt2-xl --device a100-80g --nodes 2 --devices-per-node 8 --batch 8 --seq 1024
+    Example: traincast forecast llama-3-8b --gpus 8xh100 --tokens 15B
+
+    Example: traincast forecast --config qlora.yml --gpus 4xh100
+
+    Example: traincast forecast --config config.json --config ds_config.json --config training_args.json --gpus 8xa100-80g
+
+    What is not said is chosen as a practitioner would, and listed as flags under the answer.
     """
     from traincast.forecast import resolve
     from traincast.report import (
@@ -58,7 +84,8 @@ def forecast(
     )
 
     paint = choose_paint(sys.stdout, color=color)
-    resolved = resolve(question)
+    with waiting(f"reading {question.source}"):
+        resolved = resolve(question)
     about_target: tuple[str, ...] = ()
     if to_target:
         from traincast.forecast import train_to_target
@@ -78,7 +105,9 @@ def forecast(
         from traincast.resources import load_graph_correction
 
         correction = load_graph_correction(activity)
-    answer = run_forecast(resolved, calibration=learned, draw=True, activity=correction)
+    # A step of hundreds of passes has millions of spans, which are drawn only for who asks to see them.
+    drawn = explain or trace is not None or svg is not None or resolved.parallelism.micro_batches <= MOST_DRAWN
+    answer = run_forecast(resolved, calibration=learned, draw=drawn, activity=correction)
     answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target))
     if explain:
         from traincast.forecast import explain_parts
@@ -89,6 +118,11 @@ def forecast(
         write_json(trace, trace_forecast(answer))
     if svg is not None:
         write_whole(svg, draw_timeline(answer.timeline, title=f"{answer.workload} on {answer.cluster}"))
+    if emit is not None:
+        from traincast.cli.emit import emit_answer
+
+        say(emit_answer(question, resolved, answer, kind=emit))
+        return
     if json:
         say(format_json(document_forecast(answer)))
         return
@@ -96,4 +130,44 @@ def forecast(
         describe_plan(resolved.parallelism, batch_size=resolved.job.graph.batch_size),
         describe_price(resolved.cluster),
     ]
-    say(format_forecast(answer, paint=paint, explain=explain, asked=[line for line in asked if line]))
+    prices = _find_prices(answer, resolved, price_file)
+    remedies = () if answer.memory.fits else list_remedies(question, resolved, answer)
+    say(
+        format_forecast(
+            answer, paint=paint, explain=explain, asked=[line for line in asked if line], remedies=remedies,
+            then=after_forecast(question, answer), work=None if drawn else _add_up_work(resolved, learned),
+            prices=prices, price_table=explain or price_file is not None,
+        )
+    )  # fmt: skip
+
+
+def _find_prices(answer: "Forecast", resolved: "Resolved", file: Path | None) -> "tuple[JobPrice, ...]":
+    from traincast.plan import price_everywhere, read_prices
+
+    prices = None if file is None else read_prices(file)
+    given = resolved.cluster.price_source == "given"
+    return () if given else price_everywhere(answer, resolved.job, resolved.cluster, prices=prices)
+
+
+def _add_up_work(resolved: "Resolved", learned: "Calibration | None") -> list[tuple[str, str, float]]:
+    """What keeps one rank busy in a step of many passes, from steps of one and of two: every further pass adds the same."""
+    from traincast.forecast import forecast as run_forecast
+    from traincast.report import top_work
+
+    plan = resolved.parallelism
+    one, two = (
+        {
+            (name, category): seconds
+            for name, category, seconds in top_work(
+                run_forecast(
+                    resolved.job, resolved.cluster, dataclasses.replace(plan, micro_batches=count * plan.pipeline),
+                    calibration=learned, draw=True,
+                ).timeline
+            )
+        }
+        for count in (1, 2)
+    )  # fmt: skip
+    passes = plan.micro_batches / plan.pipeline
+    totals = {key: one.get(key, 0.0) + (passes - 1) * (two[key] - one.get(key, 0.0)) for key in two}
+    ranked = sorted(totals.items(), key=lambda item: -item[1])
+    return [(name, category, seconds) for (name, category), seconds in ranked]

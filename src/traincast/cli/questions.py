@@ -18,6 +18,7 @@ from traincast.units import parse_bytes, parse_count, parse_seconds
 
 SECTIONS = ("workload", "cluster", "parallelism", "job")
 GPUS = "gpus"
+CONFIGS = "config"
 _READERS = {"count": parse_count, "bytes": parse_bytes, "seconds": parse_seconds}
 _HARDWARE = (
     re.compile(r"(?:(?P<nodes>\d+)\s*x\s*)?(?P<size>\d+)\s*x\s*(?P<device>[A-Za-z].*)"),
@@ -41,7 +42,7 @@ def takes_question(
         own = [part for each in declared if each.name not in _MADE for part in _expand(each)]
         taken = {each.name for each in own}
         asked = [item for item in fields if item.name not in taken]
-        parameters = [_source(), *(_parameter(item, many=item.name in listed) for item in asked)]
+        parameters = [_source(), _config(), *(_parameter(item, many=item.name in listed) for item in asked)]
         if "cluster" in kept and GPUS not in taken:
             parameters.append(_gpus())
 
@@ -55,6 +56,7 @@ def takes_question(
                 made["choices"] = {name: said[name] for name in listed if said.get(name) is not None}
             if GPUS not in taken:
                 values.pop(GPUS, None)
+            values.pop(CONFIGS, None)
             for name, kind in groups.items():
                 made[name] = kind(**{item.name: values.pop(item.name) for item in dataclasses.fields(kind)})
             function(**made, **values)
@@ -113,14 +115,26 @@ def build_question(
         parts["job"]["stack"] = read_stack(Path(stack))
     gpus = others.get(GPUS)
     if isinstance(gpus, str) and (is_hardware(gpus) or not lists):
-        parts["cluster"] = {**_read_hardware(gpus, parts["cluster"]), **parts["cluster"]}
+        parts["cluster"] = {**read_hardware(gpus, parts["cluster"]), **parts["cluster"]}
     workload = WorkloadOptions(**parts.pop("workload"))
-    return Question(source=source, workload=workload, **parts)
+    configs = tuple(others.get(CONFIGS) or ())
+    if not source and not configs and not workload.has_shape:
+        raise InvalidInput(
+            "name a model: a catalogue workload, hf:org/name, a model file or a job file; or give --config FILE"
+        )
+    return Question(
+        source=source, workload=workload, configs=configs, cluster=parts["cluster"], parallelism=parts["parallelism"],
+        job=parts["job"],
+    )  # fmt: skip
 
 
 def write_command(question: Question, *, command: str = "forecast") -> list[str]:
     """The words that ask a question on the command line; reading them gives the same question."""
-    words = ["traincast", command, question.source]
+    words = ["traincast", command, *([question.source] if question.source else [])]
+    for config in question.configs:
+        if not isinstance(config, str):
+            raise InvalidInput(f"the text of {config.name} cannot be said on the command line; save it to a file")
+        words += ["--config", config]
     parts: dict[str, Mapping[str, Any]] = {
         "workload": question.workload.given(), "cluster": question.cluster, "parallelism": question.parallelism,
         "job": question.job,
@@ -131,16 +145,8 @@ def write_command(question: Question, *, command: str = "forecast") -> list[str]
             item = known.get((section, name))
             if item is None:
                 raise InvalidInput(f"{section}.{name} = {value!r} cannot be said on the command line; use a job file")
-            words += _say(item, value)
+            words += item.words_for(value)
     return words
-
-
-def _say(item: Asked, value: Any) -> list[str]:
-    if item.kind is bool:
-        long = f"--{item.name.replace('_', '-')}"
-        return [long if value else f"--no-{long[2:]}"]
-    flag = next((name for name in item.flags if name.startswith("--")), item.flags[0])
-    return [flag, repr(value) if isinstance(value, float) else str(value)]
 
 
 def _parameter(item: Asked, *, many: bool) -> inspect.Parameter:
@@ -201,7 +207,17 @@ def _many(item: Asked) -> Callable[[str], Any]:
 
 
 def _source() -> inspect.Parameter:
-    return inspect.Parameter("source", inspect.Parameter.KEYWORD_ONLY, annotation=options.Source)
+    return inspect.Parameter("source", inspect.Parameter.KEYWORD_ONLY, default="", annotation=options.Source)
+
+
+def _config() -> inspect.Parameter:
+    option = typer.Option(
+        "--config", help="A configuration of your trainer (FILE or format:FILE), see docs/how-to/configs.md; may be repeated. "
+        "What flags say wins.", rich_help_panel="Model", show_default=False,
+    )  # fmt: skip
+    return inspect.Parameter(
+        CONFIGS, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[list[str] | None, option]
+    )
 
 
 def _gpus() -> inspect.Parameter:
@@ -219,7 +235,7 @@ def is_hardware(text: str) -> bool:
     return any(pattern.fullmatch(text.strip()) for pattern in _HARDWARE[:2])
 
 
-def _read_hardware(text: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
+def read_hardware(text: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
     """'2x8xh100' as a table of nodes, devices and their name; more devices than a node holds are spread over nodes."""
     found = next((match for pattern in _HARDWARE if (match := pattern.fullmatch(text.strip()))), None)
     if found is None:

@@ -4,16 +4,16 @@ from typing import TYPE_CHECKING
 
 from traincast.cost import CostModel
 from traincast.facade import load_lazily
-from traincast.forecast._device_memory import MEMORY_SPREAD, outside_bytes
+from traincast.forecast._device_memory import outside_bytes
 from traincast.forecast._engine import Engine
 from traincast.spec import Calibration, Cluster, Forecast, Job, Parallelism
 
 if TYPE_CHECKING:
     from traincast.resources import GraphCorrection
 
-__all__ = ["MEMORY_SPREAD", "Engine", "forecast", "outside_bytes"]
+__all__ = ["Engine", "forecast", "outside_bytes"]
 
-MOST_KEPT = 20_000
+MOST_KEPT = 4_000
 """Answers of single steps that plain forecasts remember between them."""
 _ENGINE = Engine(most=MOST_KEPT)
 
@@ -30,6 +30,11 @@ def forecast(
     """
     engine = _ENGINE if costs is None and calibration is None else _engine_for(costs, calibration)
     return engine.forecast(job, cluster, parallelism, draw=draw, activity=activity)
+
+
+def plain_engine() -> Engine:
+    """The engine that plain forecasts share."""
+    return _ENGINE
 
 
 _last: list[tuple[Calibration, Engine]] = []
@@ -49,15 +54,21 @@ if TYPE_CHECKING:
     from traincast.forecast._arbitrate import LAYERS as LAYERS
     from traincast.forecast._arbitrate import ask_reuse as ask_reuse
     from traincast.forecast._ask import answer as answer
+    from traincast.forecast._ask import ask as ask
     from traincast.forecast._certainty import DOCUMENT as DOCUMENT
     from traincast.forecast._certainty import FEATURES as FEATURES
     from traincast.forecast._certainty import LEVELS as LEVELS
+    from traincast.forecast._certainty import MEMORY as MEMORY
+    from traincast.forecast._certainty import ORDINARY_OPERATORS as ORDINARY_OPERATORS
+    from traincast.forecast._certainty import STEP as STEP
     from traincast.forecast._certainty import Certainty as Certainty
     from traincast.forecast._certainty import Experience as Experience
     from traincast.forecast._certainty import Quantiles as Quantiles
     from traincast.forecast._certainty import Setting as Setting
+    from traincast.forecast._certainty import beyond_usual as beyond_usual
     from traincast.forecast._certainty import describe_setting as describe_setting
     from traincast.forecast._certainty import list_novelty as list_novelty
+    from traincast.forecast._certainty import memory_errors as memory_errors
     from traincast.forecast._certainty import sort_of as sort_of
     from traincast.forecast._corrections import CALIBRATION_NOTE as CALIBRATION_NOTE
     from traincast.forecast._corrections import IGNORE as IGNORE
@@ -67,7 +78,14 @@ if TYPE_CHECKING:
     from traincast.forecast._corrections import largest_of as largest_of
     from traincast.forecast._corrections import novelty_of as novelty_of
     from traincast.forecast._corrections import shares_of as shares_of
+    from traincast.forecast._defaults import HALVES as HALVES
+    from traincast.forecast._defaults import reads_text as reads_text
+    from traincast.forecast._defaults import usual_global_batch as usual_global_batch
+    from traincast.forecast._defaults import with_defaults as with_defaults
     from traincast.forecast._device_memory import DeviceMemory as DeviceMemory
+    from traincast.forecast._device_memory import find_fullest as find_fullest
+    from traincast.forecast._device_memory import overheads_of as overheads_of
+    from traincast.forecast._device_memory import profile_stages as profile_stages
     from traincast.forecast._device_memory import trace_memory as trace_memory
     from traincast.forecast._device_memory import watch_device as watch_device
     from traincast.forecast._gaussian_process import NOISE as NOISE
@@ -77,6 +95,9 @@ if TYPE_CHECKING:
     from traincast.forecast._habits import plan_habits as plan_habits
     from traincast.forecast._interval import tally_program as tally_program
     from traincast.forecast._labels import label_run as label_run
+    from traincast.forecast._narrow import GIVEN_DEVICE as GIVEN_DEVICE
+    from traincast.forecast._narrow import GIVEN_JOB as GIVEN_JOB
+    from traincast.forecast._narrow import GIVEN_STACK as GIVEN_STACK
     from traincast.forecast._parts import explain_parts as explain_parts
     from traincast.forecast._resolve import Resolved as Resolved
     from traincast.forecast._resolve import build_cluster as build_cluster
@@ -107,17 +128,22 @@ __getattr__ = load_lazily(
             "LAYERS",
             "ask_reuse",
         ),
-        "_ask": ("answer",),
+        "_ask": ("answer", "ask"),
         "_certainty": (
             "Certainty",
             "DOCUMENT",
             "Experience",
             "FEATURES",
             "LEVELS",
+            "MEMORY",
+            "ORDINARY_OPERATORS",
             "Quantiles",
+            "STEP",
             "Setting",
+            "beyond_usual",
             "describe_setting",
             "list_novelty",
+            "memory_errors",
             "sort_of",
         ),
         "_corrections": (
@@ -130,8 +156,17 @@ __getattr__ = load_lazily(
             "novelty_of",
             "shares_of",
         ),
+        "_defaults": (
+            "HALVES",
+            "reads_text",
+            "usual_global_batch",
+            "with_defaults",
+        ),
         "_device_memory": (
             "DeviceMemory",
+            "find_fullest",
+            "overheads_of",
+            "profile_stages",
             "trace_memory",
             "watch_device",
         ),
@@ -146,6 +181,11 @@ __getattr__ = load_lazily(
         ),
         "_interval": ("tally_program",),
         "_labels": ("label_run",),
+        "_narrow": (
+            "GIVEN_DEVICE",
+            "GIVEN_JOB",
+            "GIVEN_STACK",
+        ),
         "_parts": ("explain_parts",),
         "_resolve": (
             "Resolved",

@@ -7,7 +7,7 @@ least a p-th of the work, and the fullest at least a p-th of the bytes.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from traincast.forecast._device_memory import MEMORY_SPREAD, outside_bytes, overheads_of, smallest_bytes
+from traincast.forecast._device_memory import outside_bytes, overheads_of, smallest_bytes
 from traincast.lower import in_flight
 from traincast.simulate import Pass
 from traincast.spec import (
@@ -153,7 +153,7 @@ def bound_memory(one: Pass, cluster: Cluster, plan: Parallelism, stack: Stack) -
     a p-th of the state and of the activations of one pass. With weights in inverse proportion to the passes k that each stage
     keeps in flight, the kept activations of all stages count in full over the sum of 1 / k.
     """
-    capacity, overheads, shards = smallest_bytes(cluster), overheads_of(stack), plan.num_shards
+    capacity, overheads, shards = smallest_bytes(cluster), overheads_of(stack, plan), plan.num_shards
     resident = one.resident
     state = (
         # Where the update has weights of its own, those of the passes exist only while they are gathered.
@@ -177,5 +177,4 @@ def bound_memory(one: Pass, cluster: Cluster, plan: Parallelism, stack: Stack) -
         peak_at="",
         capacity_bytes=capacity,
         outside_bytes=outside_bytes(capacity, plan),
-        spread=MEMORY_SPREAD,
     )

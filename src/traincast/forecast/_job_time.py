@@ -7,6 +7,9 @@ from traincast.resources import IDLE_POWER
 from traincast.spec import Cluster, Estimate, Job, JobTime, Range, Timeline
 from traincast.units import HOUR_S, NORMAL_90
 
+DRAWN = (0.6, 1.05)
+"""What a device at work draws beside its rated power: a board is held to it, and memory-bound work draws less. From no
+measurement of ours."""
 COPY_EFFICIENCY = 0.8
 """Of the link to the host, from pinned memory."""
 COMPILE_S_PER_OP = 0.1
@@ -148,3 +151,11 @@ def spend_energy(cluster: Cluster, timeline: Timeline, whole: JobTime) -> float 
             return None
         joules += group.num_devices * group.device.power_watts * (working_s + IDLE_POWER * waiting_s)
     return joules
+
+
+def range_energy(joules: float | None, total: Estimate) -> Range | None:
+    """The energy with an interval: no energy was measured, so it is that of the time, times what a device may draw."""
+    if joules is None or not total.seconds:
+        return None
+    low, high = total.low_s / total.seconds * DRAWN[0], total.high_s / total.seconds * DRAWN[1]
+    return Range(value=joules, low=joules * low, high=joules * high)

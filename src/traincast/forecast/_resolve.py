@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,10 @@ from typing import Any
 
 from traincast.catalog import BLOCK_SCALED, precision_name
 from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_mean
+from traincast.forecast._defaults import with_defaults
+from traincast.forecast._engine import Engine
 from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill_in_recipe, read_precision
+from traincast.forecast._ladder import Pose
 from traincast.forecast._place import build_cluster as _build_place
 from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
 from traincast.forecast._samples import pad_samples, use_data, without_data
@@ -22,11 +26,13 @@ from traincast.spec import (
     SHAPE,
     Asked,
     Cluster,
+    ConfigText,
     Graph,
     Job,
     JobOptions,
     Parallelism,
     Question,
+    Scalable,
     Stack,
     WorkloadOptions,
     implied_micro_batches,
@@ -58,6 +64,7 @@ def resolve(question: Question) -> Resolved:
     said: list[str] = []
     stack = choose_stack(whole.job, said)
     cluster = build_cluster(whole, said=said)
+    asked = whole
     whole, plan = complete_question(whole, cluster, stack, said)
     job = pose_job(whole, plan, cluster=cluster, stack=stack, said=said)
     frugal = None
@@ -66,13 +73,17 @@ def resolve(question: Question) -> Resolved:
         frugal = pose_job(whole, full, cluster=cluster, stack=stack)
     return Resolved(
         job=job, cluster=cluster, parallelism=plan, assumptions=tuple(dict.fromkeys(said)), frugal=frugal,
-        settings=describe_settings(whole, job, plan),
+        settings=describe_settings(whole, job, plan, asked=asked),
     )  # fmt: skip
 
 
 def fill_in(question: Question) -> Question:
     """The question with the values of its job file, where it names one; what the question says itself wins."""
     whole = _merge_job_file(question) if question.source.endswith(".toml") else question
+    if whole.configs or whole.source.startswith("hf:"):
+        from traincast.configs import merge_configs
+
+        whole = merge_configs(whole)
     return dataclasses.replace(
         whole,
         cluster=_read_units(whole.cluster, CLUSTER_FIELDS),
@@ -113,9 +124,22 @@ def _wanted_devices(parallelism: Mapping[str, Any]) -> int:
 
 
 def complete_question(
-    question: Question, cluster: Cluster, stack: Stack, said: list[str]
+    question: Question,
+    cluster: Cluster,
+    stack: Stack,
+    said: list[str],
+    *,
+    pose: Pose | None = None,
+    engine: Engine | None = None,
 ) -> tuple[Question, Parallelism]:
-    """The question with its batch, and its plan with every degree, its passes and the stack's habits."""
+    """The question with its number format, length and batch, and its plan with every degree, its passes and the stack's habits.
+    `pose`: the job of a plan at a batch, where the question's source does not say it (an uploaded model).
+    `engine`: what judges plans, where one has answered before."""
+    from traincast.forecast._choose import choose_open
+
+    said += question.said
+    question = with_defaults(question, [group.device for group in cluster.groups], stack, said)
+    question = choose_open(question, cluster, stack, said, pose=pose, engine=engine)
     values = dict(question.parallelism)
     if "data" not in values:
         values["data"] = _left_over(values, num_devices=cluster.num_devices)
@@ -269,6 +293,10 @@ def build_job(values: Mapping[str, Any], graph: Graph, *, stack: Stack | None = 
     named = {name: value for name, value in table.items() if name not in (*_JOB_ONLY, "stack")}
     named.setdefault("compiled", software.recipe.compiled)
     named.setdefault("cuda_graphs", software.recipe.whole_program)
+    if named["compiled"] and not software.recipe.compiled_loss:
+        from traincast.lower import leave_eager
+
+        graph = leave_eager(graph, "loss")
     return Job(graph=graph, stack=software, **{**named, **amounts})
 
 
@@ -351,8 +379,12 @@ def find_length(source: str, options: WorkloadOptions) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def describe_settings(question: Question, job: Job, plan: Parallelism) -> dict[str, Any]:
-    """What the answer is for, by name."""
+def describe_settings(
+    question: Question, job: Job, plan: Parallelism, *, asked: Question | None = None
+) -> dict[str, Any]:
+    """What the answer is for, by name. `asked`: the question before its gaps were filled, so that flags say how."""
+    from traincast.forecast._choose import list_assumed
+
     options, batch = question.workload, job.graph.batch_size
     return {
         "precision": read_precision(options.precision, job.stack, sharded=plan.zero == 3),
@@ -363,6 +395,7 @@ def describe_settings(question: Question, job: Job, plan: Parallelism) -> dict[s
         "recompute": plan.recompute,
         "stack": job.stack.name,
         "compiled": job.compiled,
+        "flags": () if asked is None else list_assumed(asked, question, job, plan),
     }
 
 
@@ -399,7 +432,19 @@ def _merge_job_file(question: Question) -> Question:
         cluster=_override_cluster(file.cluster, question.cluster),
         parallelism={**file.parallelism, **question.parallelism},
         job=_override_job(file.job, question.job),
+        configs=(*(_beside(config, question.source) for config in file.configs), *question.configs),
+        said=question.said,
     )
+
+
+def _beside(config: str | ConfigText, job_file: str) -> str | ConfigText:
+    """A configuration that a job file names stands beside it; 'format:FILE' keeps its format."""
+    if not isinstance(config, str):
+        return config
+    chosen, colon, path = (
+        config.rpartition(":") if not config.endswith(".py") and ".py:" not in config else ("", "", config)
+    )
+    return f"{chosen}{colon}{Path(job_file).parent / path}"
 
 
 def _override_cluster(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -442,7 +487,6 @@ def _read_units(values: Mapping[str, Any], fields: Iterable[Asked]) -> dict[str,
 
 def _load_json(path: Path, options: WorkloadOptions, stack: Stack) -> Graph:
     from traincast.files import GRAPH_FORMAT, load_graph, read_json
-    from traincast.spec import Scalable
 
     data = read_json(path)
     if isinstance(data, dict) and data.get("format") == GRAPH_FORMAT:
@@ -515,6 +559,25 @@ _CAPTURED = ("batch", "seq", "precision", "mode", "optimizer", "attention")
 """What can be said about a model that is recorded."""
 
 
+@functools.lru_cache(maxsize=4)
+def _record(source: str, given: tuple[tuple[str, Any], ...], _date_ns: int) -> Graph | Scalable:
+    """One question looks at its model more than once; it is recorded again when its file has changed."""
+    from traincast.capture import load_source as capture_source
+
+    try:
+        # What a model prints must not end up inside the answer.
+        with contextlib.redirect_stdout(sys.stderr):
+            return capture_source(source, **dict(given))
+    except SystemExit as error:
+        raise CaptureFailed(f"{source} called sys.exit({error.code!r}) while it was recorded") from error
+
+
+def _date_of(source: str) -> int:
+    path = Path(source.rpartition(":")[0] if ".py:" in source else source)
+    inner = [path / name for name in MODEL_FOLDERS if (path / name).is_file()]
+    return max((each.stat().st_mtime_ns for each in (path, *inner) if each.exists()), default=0)
+
+
 def _capture(source: str, options: WorkloadOptions, stack: Stack) -> Graph:
     """Record a model from its file; this is the only way that may need PyTorch."""
     if options.adapter_rank or options.frozen_dtype:
@@ -525,15 +588,7 @@ def _capture(source: str, options: WorkloadOptions, stack: Stack) -> Graph:
     fixed = [f"--{name.replace('_', '-')}" for name in given if name not in _CAPTURED]
     if fixed:
         raise InvalidInput(f"{source} is recorded as it is, so {', '.join(fixed)} cannot change it")
-    from traincast.capture import load_source as capture_source
-    from traincast.spec import Scalable
-
-    try:
-        # What a model prints must not end up inside the answer.
-        with contextlib.redirect_stdout(sys.stderr):
-            loaded = capture_source(source, **given)
-    except SystemExit as error:
-        raise CaptureFailed(f"{source} called sys.exit({error.code!r}) while it was recorded") from error
+    loaded = _record(source, tuple(sorted(given.items())), _date_of(source))
     if isinstance(loaded, Scalable):
         return loaded.at(options.batch) if options.batch is not None else loaded.small
     return loaded

@@ -13,6 +13,7 @@ from traincast.lower._data import gather_weights, shard_state, shrink_temporarie
 from traincast.lower._evaluate import mark_evaluation
 from traincast.lower._expert import spread_experts
 from traincast.lower._fuse import fuse
+from traincast.lower._fuse import leave_eager as leave_eager
 from traincast.lower._offload import offload_state
 from traincast.lower._pipeline import cut_sorts
 from traincast.lower._pipeline import in_flight as in_flight
@@ -42,8 +43,9 @@ def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False, remember: 
         for index, sort in enumerate(owner)
     )
     return Program(
-        stages=stages, parallelism=plan, batch_size=graph.batch_size, mode=graph.mode, notes=graph.assumptions
-    )
+        stages=stages, parallelism=plan, batch_size=graph.batch_size, mode=graph.mode, notes=graph.assumptions,
+        input_variation=graph.input_variation, preparation_s=graph.preparation_s,
+    )  # fmt: skip
 
 
 def split_model(graph: Graph, plan: Parallelism, *, compiled: bool = False, remember: Remember = compute) -> Stage:

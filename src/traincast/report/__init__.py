@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from traincast.report._plan import format_deltas as format_deltas
     from traincast.report._plan import format_search as format_search
     from traincast.report._plan import say_candidate as say_candidate
+    from traincast.report._prices import describe_range as describe_range
+    from traincast.report._prices import format_prices as format_prices
     from traincast.report._resources import Lane as Lane
     from traincast.report._resources import draw_lanes as draw_lanes
     from traincast.report._schedule import align as align
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from traincast.report._schedule_charts import name_file as name_file
     from traincast.report._svg import Point as Point
     from traincast.report._svg import draw_agreement as draw_agreement
+    from traincast.report._svg import draw_reliability as draw_reliability
     from traincast.report._svg import draw_timeline as draw_timeline
     from traincast.report._table import PLAIN as PLAIN
     from traincast.report._table import Table as Table
@@ -54,7 +57,11 @@ if TYPE_CHECKING:
     from traincast.report._text import describe_settings as describe_settings
     from traincast.report._text import format_assumptions as format_assumptions
     from traincast.report._text import format_forecast as format_forecast
+    from traincast.report._text import say_memory as say_memory
+    from traincast.report._text import say_next as say_next
+    from traincast.report._text import show_energy as show_energy
     from traincast.report._text import top_tasks as top_tasks
+    from traincast.report._text import top_work as top_work
     from traincast.report._trace import trace_forecast as trace_forecast
 
 __getattr__ = load_lazily(
@@ -116,6 +123,7 @@ __getattr__ = load_lazily(
         "_svg": (
             "Point",
             "draw_agreement",
+            "draw_reliability",
             "draw_timeline",
         ),
         "_table": (
@@ -124,13 +132,21 @@ __getattr__ = load_lazily(
             "format_markdown",
             "format_table",
         ),
+        "_prices": (
+            "describe_range",
+            "format_prices",
+        ),
         "_text": (
             "describe_plan",
             "describe_price",
             "describe_settings",
             "format_assumptions",
             "format_forecast",
+            "say_memory",
+            "say_next",
+            "show_energy",
             "top_tasks",
+            "top_work",
         ),
         "_trace": ("trace_forecast",),
     },

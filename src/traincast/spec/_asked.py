@@ -27,6 +27,14 @@ class Asked:
     words: tuple[str, ...] = ()
     """Some values to name in help texts."""
 
+    def words_for(self, value: Any) -> list[str]:
+        """How a value is said on the command line."""
+        if self.kind is bool:
+            long = self.name.replace("_", "-")
+            return [f"--{long}" if value else f"--no-{long}"]
+        flag = next((name for name in self.flags if name.startswith("--")), self.flags[0])
+        return [flag, repr(value) if isinstance(value, float) else str(value)]
+
     @property
     def description(self) -> str:
         return f"{self.help} {', '.join(self.words)}.".strip() if self.words else self.help

@@ -83,9 +83,13 @@ class Link:
     """Its switches can add in flight (NVLink SHARP)."""
     num_ports: int = 1
     """Network adapters that share the rate."""
+    flow_bytes_per_s: float | None = None
+    """What one connection of sockets may carry, where the provider limits it; None: what the cores of a host copy."""
 
     def __post_init__(self) -> None:
         _require_positive(self.name, bytes_per_s=self.bytes_per_s)
+        if self.flow_bytes_per_s is not None:
+            _require_positive(self.name, flow_bytes_per_s=self.flow_bytes_per_s)
         if not (self.latency_s >= 0 and math.isfinite(self.latency_s)):
             raise InvalidInput(f"link {self.name!r} has a latency of {self.latency_s} s; it must be finite and >= 0")
         if self.num_ports < 1:

@@ -144,12 +144,7 @@ class Parallelism:
             raise IllegalPlan(f"zero = {self.zero}; allowed: 0, 1, 2, 3")
         if self.shard is not None:
             self._check_shard(self.shard)
-        if self.recompute not in RECOMPUTES:
-            raise IllegalPlan(f"recompute = {self.recompute!r}; allowed: {', '.join(RECOMPUTES)}")
-        if self.order not in ORDERS:
-            raise IllegalPlan(f"order = {self.order!r}; allowed: {', '.join(ORDERS)}")
-        if self.balance not in BALANCES:
-            raise IllegalPlan(f"balance = {self.balance!r}; allowed: {', '.join(BALANCES)}")
+        self._check_words()
         if self.expert_tensor not in (None, 1, self.tensor):
             raise IllegalPlan(f"expert_tensor = {self.expert_tensor}; allowed: 1 or tensor = {self.tensor}")
         if self.folds_experts and not self.sequence_parallel:
@@ -169,6 +164,17 @@ class Parallelism:
         if self.servers < 0:
             raise IllegalPlan(f"servers = {self.servers}; it must be 0 (all-reduce) or more")
 
+    def _check_words(self) -> None:
+        dtypes = (None, *DTYPE_BYTES)
+        allowed = {
+            "recompute": RECOMPUTES, "order": ORDERS, "balance": BALANCES, "offload_to": OFFLOADS, "reduce_dtype": dtypes,
+            "gather_dtype": dtypes, "activation_dtype": dtypes,
+        }  # fmt: skip
+        for name, words in allowed.items():
+            if getattr(self, name) not in words:
+                listed = ", ".join(word for word in words if word is not None)
+                raise IllegalPlan(f"{name} = {getattr(self, name)!r}; allowed: {listed}")
+
     def _check_expert_load(self) -> None:
         if self.expert_capacity is not None and not 0 < self.expert_capacity < math.inf:
             raise IllegalPlan(
@@ -185,11 +191,6 @@ class Parallelism:
 
     def _check_room(self) -> None:
         """What lies elsewhere or in another format."""
-        for name in ("reduce_dtype", "gather_dtype", "activation_dtype"):
-            if getattr(self, name) is not None and getattr(self, name) not in DTYPE_BYTES:
-                raise IllegalPlan(f"{name} = {getattr(self, name)!r}; allowed: {', '.join(DTYPE_BYTES)}")
-        if self.offload_to not in OFFLOADS:
-            raise IllegalPlan(f"offload_to = {self.offload_to!r}; allowed: {', '.join(OFFLOADS)}")
         if self.offload_activations and self.activation_dtype is not None:
             raise IllegalPlan("offload_activations and activation_dtype are two ways to make room; give one of them")
 

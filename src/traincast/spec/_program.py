@@ -87,3 +87,7 @@ class Program:
     """Samples of one micro-batch of one data-parallel replica."""
     mode: str
     notes: tuple[str, ...] = ()
+    input_variation: float = 0.0
+    """Of the work of one pass, as the graph says."""
+    preparation_s: float = 0.0
+    """Of the inputs of one pass, as the graph says."""

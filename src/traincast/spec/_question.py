@@ -151,11 +151,23 @@ class JobOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigText:
+    """A configuration of another project as it was handed over; its text is read and never run."""
+
+    name: str
+    """Of the file, for messages; its ending helps to tell the format."""
+    text: str
+    format: str = ""
+    """A format by its name; empty: told by the content."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """Everything that may be asked, as flags, a job file, a request body or a row; what is not said is not there."""
 
-    source: str
-    """A catalogue workload, a model file, a saved graph, a job file; with a shape only its title."""
+    source: str = ""
+    """A catalogue workload, hf:org/name, a model file, a saved graph, a job file; with a shape only its title. Empty: a
+    configuration says it."""
     workload: WorkloadOptions = WorkloadOptions()
     cluster: Mapping[str, Any] = field(default_factory=dict)
     """As `catalog.cluster_from` reads it: a machine or a device, nodes, links, prices, or groups of them."""
@@ -163,6 +175,10 @@ class Question:
     """Fields of Parallelism and PlanOptions; without `data` every device that the others leave holds a replica."""
     job: Mapping[str, Any] = field(default_factory=dict)
     """Fields of Job without its graph, of JobOptions and of RegimeOptions; `stack` is a name."""
+    configs: tuple[str | ConfigText, ...] = ()
+    """Configurations of other projects, as files (FILE or format:FILE) or as texts; what the question says itself wins."""
+    said: tuple[str, ...] = ()
+    """What reading the configurations gave to say: what was assumed, contradicted or not used."""
 
 
 WORKLOAD_FIELDS = list_asked(WorkloadOptions, section="workload", panel="Model")

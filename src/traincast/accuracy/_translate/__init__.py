@@ -76,7 +76,11 @@ def read_question(case: Case, said: list[str]) -> tuple[Question, Stack]:
     }  # fmt: skip
     for name, value in case.asked:
         parts[ASKED_COLUMNS[name].section][name] = value
-    return Question(source=source, workload=WorkloadOptions(**parts.pop("workload")), **parts), stack
+    question = Question(
+        source=source, workload=WorkloadOptions(**parts["workload"]), cluster=parts["cluster"],
+        parallelism=parts["parallelism"], job=parts["job"],
+    )  # fmt: skip
+    return question, stack
 
 
 def read_stack(case: Case, said: list[str]) -> Stack:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from traincast.catalog._models.recipe import OPTIMIZERS
 from traincast.catalog._models.tape import Gradients, Tape, Value
 from traincast.spec import Attr
 from traincast.units import DTYPE_BYTES
@@ -723,28 +724,50 @@ def embedding(
         return tape.register(out, (table,), backward)
 
 
+L2_OVER_DRAM = 3.0
+"""How much faster rows are that a kernel has read before and finds in the cache."""
+
+
 def table_lookup(tape: Tape, ids: Value, *, rows: Sequence[int], width: int, bags: int, name: str = "tables") -> Value:
-    """All tables of a recommendation model in one kernel each way (FBGEMM's table-batched embedding, HugeCTR): the vectors of
-    the ids of one sample and table are summed, and only the rows that were read are updated."""
+    """All tables of a recommendation model in one kernel each way (FBGEMM's table-batched embedding, HugeCTR).
+
+    The vectors of the ids of one sample and table are summed and leave in the format of the products. In the backward pass the
+    gradients of equal ids are added up and every distinct row is updated in the same kernel (Mudigere et al. 2022).
+    """
     with tape.scope(name):
         table = tape.parameter("weight", (sum(rows), width))
-        out = tape.new((bags, width), table.dtype)
-        attrs: dict[str, Attr] = {"rows": ids.numel, "cols": width, "vocab": sum(rows), "sparse": True}
-        looked_bytes = ids.numel * width * DTYPE_BYTES[table.dtype]
+        half = tape.numbers.autocast
+        out = tape.new((bags, width), tape.numbers.compute if half else table.dtype)
+        small = [number for number in rows if number * len(rows) <= bags]
+        attrs: dict[str, Attr] = {
+            "rows": ids.numel, "cols": width, "vocab": sum(rows), "sparse": True,
+            "replicated_rows": sum(small), "spread_share": 1 - len(small) / len(rows),
+        }  # fmt: skip
+        row_bytes = width * DTYPE_BYTES[table.dtype]
+        distinct = count_distinct(rows, ids.numel / len(rows))
         tape.op(
             "fbgemm.embedding_bag", "embedding", (table, ids), (out,), attrs, flop=ids.numel * width,
-            bytes_read=looked_bytes + ids.num_bytes,
+            bytes_read=(distinct + (ids.numel - distinct) / L2_OVER_DRAM) * row_bytes + ids.num_bytes,
         )  # fmt: skip
 
         def backward(g: Value) -> Gradients:
-            gradient = tape.new((ids.numel, width), table.dtype, role="gradient", name=f"{name}.grad")
+            update = OPTIMIZERS.get(tape.recipe.update_name)
+            read, written = (update.fused_reads - 1, update.fused_writes) if update else (0, 1)
+            # What is left for the optimizer is one row, so that the table keeps its state.
+            gradient = tape.new((1, width), table.dtype, role="gradient", name=f"{name}.grad")
             tape.op(
                 "fbgemm.embedding_bag_backward", "embedding", (g, ids), (gradient,), attrs, flop=ids.numel * width,
-                bytes_read=g.num_bytes + 3 * ids.num_bytes, kernels=4, calls=4,
+                bytes_read=g.num_bytes + 3 * ids.num_bytes + read * distinct * row_bytes,
+                bytes_written=written * distinct * row_bytes, kernels=4, calls=4,
             )  # fmt: skip
             return (gradient,)
 
         return tape.register(out, (table,), backward)
+
+
+def count_distinct(rows: Sequence[int], lookups: float) -> float:
+    """Rows that so many lookups in each table reach, if all rows are as likely: n (1 - exp(-k / n))."""
+    return sum(-number * math.expm1(-lookups / number) for number in rows)
 
 
 def position_table(tape: Tape, *, length: int, width: int, rows: int | None = None, name: str = "positions") -> Value:
