@@ -92,7 +92,7 @@ def advise(
     for sentence in advice.sentences:
         say(textwrap.fill(sentence, width=paint.width, subsequent_indent="  "))
     say("\n" + format_assumptions(assumptions, paint=paint))
-    say("\n" + say_next(after_advice(question), paint=paint))
+    say("\n" + say_next(after_advice(question, advice.plan.forecast), paint=paint))
 
 
 def _flags(

@@ -104,7 +104,7 @@ def _describe(found: Any, *, paint: Any) -> str:
     ]
     largest = sorted(memory.by_role.items(), key=lambda item: -item[1])[:MOST_PARTS]
     parts = ", ".join(f"{role.replace('_', ' ')} {show_bytes(amount)}" for role, amount in largest)
-    lines.append(f"  at the peak       {parts} (in {memory.peak_at})")
+    lines.append(f"  at the peak       {parts} (in {memory.peak_where})")
     if meter.reserved_bytes < memory.capacity_bytes:
         seen = [show_bytes(amount) for amount in (meter.used_bytes, meter.live_bytes, meter.reserved_bytes)]
         lines.append(

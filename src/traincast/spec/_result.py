@@ -127,6 +127,17 @@ class MemoryProfile:
     """That it fits if all layers are run again, where it is left open whether they are; None: it is not, or it does not help."""
 
     @property
+    def peak_where(self) -> str:
+        """Where the peak is, without the name of the kernel: 'the backward pass of layers.mlp'."""
+        phase, _, rest = self.peak_at.partition(", ")
+        layer = rest.partition(" in ")[2].replace(".*", "")
+        if not rest:
+            return self.peak_at or "the step"
+        if layer in ("", phase):
+            return f"the {phase} pass" if phase != "optimizer" else "the optimizer's update"
+        return f"the {phase} pass of {layer}"
+
+    @property
     def needed_bytes(self) -> float:
         return self.peak_bytes + self.outside_bytes
 
