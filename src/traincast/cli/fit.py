@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from traincast.cli import options
-from traincast.cli.follow_up import after_fit
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.progress import waiting
@@ -71,7 +70,7 @@ def fit(
         say(format_json({**found.document(), "assumptions": list(dict.fromkeys(assumptions))}))
         return
 
-    from traincast.report import choose_paint, format_assumptions, say_next
+    from traincast.report import after_fit, choose_paint, format_assumptions, say_next
 
     paint = choose_paint(sys.stdout, color=color)
     say(_describe(found, paint=paint))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincast.errors import InvalidInput
-from traincast.spec._display import show_html
+from traincast.spec._display import show_html, show_text
 from traincast.spec._program import Collective
 from traincast.spec._resources import ResourceProfile
 
@@ -228,6 +228,12 @@ class Forecast:
     run_utilization: float | None = None
     """Mean GPU utilisation of a whole run as nvidia-smi shows it, 0 to 1: what input pipelines, evaluation and start-up leave
     of the step's. None where no run of such a kind was measured."""
+
+    origin: Any = field(default=None, compare=False, repr=False)
+    """The question, where one was asked (`forecast.Origin`)."""
+
+    def __str__(self) -> str:
+        return show_text(self) or repr(self)
 
     def _repr_html_(self) -> str | None:
         return show_html(self)

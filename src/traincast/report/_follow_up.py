@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from traincast.cli.questions import write_command
 from traincast.errors import InvalidInput
+from traincast.forecast import write_command
 from traincast.spec import PLAN_FIELDS, Cluster, Forecast, Parallelism, Question
 
 MOST_TIMES = 4
