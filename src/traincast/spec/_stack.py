@@ -81,7 +81,8 @@ class MemoryHabits:
     greedy: bool = False
     """It takes the whole device when it starts."""
     planned: bool = False
-    """A compiler lays out all memory before the step (XLA), so no caching allocator rounds up and no host runs ahead."""
+    """A compiler lays out all memory before the step (XLA): no caching allocator rounds up, no host runs ahead, and sharded
+    weights are gathered one by one."""
     bucket_bytes: float = 0.0
     """Buffers in which it reduces gradients and gathers weights wherever it shards anything; no larger than these are."""
     live_bytes: float = 0.0
