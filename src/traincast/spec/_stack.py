@@ -116,6 +116,8 @@ class LogFacts:
     """Its tables are recipes published for a device, so each is known to run on it."""
     unsharded_adapters: bool = False
     """Its tables give the peak of one device where adapters were trained on several."""
+    adapter_targets: str = ""
+    """Beside which layers the recipes in its tables put adapters, where they do not say; empty: as the stack does by default."""
     precision_settings: Words = ()
     """Words among a row's other settings that change its precision: (("float8_rowwise", "bf16"),)."""
 
