@@ -3,6 +3,7 @@
 from traincast.configs._nouns import ConfigFormat, Draft, Sheet
 from traincast.configs._trainer import (
     ATTENTIONS,
+    assume_plain,
     read_adapter,
     read_cadence,
     read_deepspeed_name,
@@ -48,6 +49,7 @@ def _read(draft: Draft) -> None:
     keys.take("pad_to_sequence_len", "eval_sample_packing")
     if "rl" in keys:
         draft.refuse("rl", "preference and reinforcement learning: one training step of the model alone is forecast")
+    assume_plain(draft)
     draft.assume("workload.batch", 1, "micro_batch_size is not said, so Axolotl takes 1")
     draft.assume("parallelism.micro_batches", 1, "gradient_accumulation_steps is not said, so Axolotl takes 1")
     draft.assume("job.stack", "hf-trainer", "Axolotl trains with Hugging Face's Trainer")

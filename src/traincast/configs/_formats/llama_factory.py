@@ -33,12 +33,12 @@ def _read(draft: Draft) -> None:
     if bits in (4, 8):
         draft.put("workload.frozen_dtype", "fp4" if bits == 4 else "int8", "quantization_bit")
     draft.translate("workload.attention", {**ATTENTIONS, "disabled": "eager"}, "flash_attn")
-    read_trainer(draft)
+    if keys.flag("disable_gradient_checkpointing"):
+        draft.put("parallelism.recompute", "none", "disable_gradient_checkpointing")
     draft.assume(
         "parallelism.recompute", "full", "LLaMA-Factory runs layers again unless disable_gradient_checkpointing is set"
     )
-    if keys.flag("disable_gradient_checkpointing"):
-        draft.put("parallelism.recompute", "none", "disable_gradient_checkpointing")
+    read_trainer(draft)
     # Adapters are kept in fp32 and the frozen model in half; a full fine-tuning without sharding casts its weights to fp32.
     word = draft.get("workload.precision")
     if word == "bf16-amp" and kind == "lora":

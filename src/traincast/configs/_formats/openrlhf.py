@@ -31,6 +31,7 @@ def _read(draft: Draft) -> None:
         "actor.gradient_checkpointing_enable", "gradient_checkpointing", "model.gradient_checkpointing_enable"
     ):
         draft.put("parallelism.recompute", "full", "gradient_checkpointing")
+    draft.assume("parallelism.recompute", "none", "gradient checkpointing is not said, so nothing runs again")
     if keys.flag("ds.adam_offload", "adam_offload"):
         draft.put("parallelism.offload_optimizer", True, "adam_offload")
     draft.take("parallelism.context", "ds.ring_attn_size", "ring_attn_size", least=1)

@@ -24,6 +24,7 @@ def _read(draft: Draft) -> None:
     on = keys.flag("enable_activation_checkpointing")
     if on is not None:
         draft.put("parallelism.recompute", "full" if on else "none", "enable_activation_checkpointing")
+    draft.assume("parallelism.recompute", "none", "enable_activation_checkpointing is not said, so nothing runs again")
     if keys.flag("enable_activation_offloading"):
         draft.put("parallelism.offload_activations", True, "enable_activation_offloading")
     if keys.flag("fsdp_cpu_offload"):

@@ -46,6 +46,9 @@ def _read(draft: Draft) -> None:
         keys.take(key)
     _read_engine(draft, engine)
     read_optimizer(draft, f"{_ACTOR}.optim.optimizer", "optim.optimizer")
+    draft.assume(
+        "parallelism.recompute", "full", "enable_gradient_checkpointing is not said, so verl runs layers again"
+    )
     draft.assume("job.stack", "fsdp2", "verl trains with FSDP")
 
 
@@ -117,6 +120,8 @@ def _write(sheet: Sheet) -> None:
     sheet.copy("workload.seq", "data.max_length")
     sheet.put("data.use_dynamic_bsz", False)
     sheet.translate("parallelism.recompute", {"full": True, "none": False}, "model.enable_gradient_checkpointing")
+    if sheet.fields.get("parallelism.recompute") not in ("full", "none"):
+        sheet.put("model.enable_gradient_checkpointing", False)
     if sheet.get("workload.adapter_rank"):
         sheet.copy("workload.adapter_rank", "model.lora_rank")
         sheet.translate("workload.adapter_targets", {"all": "all-linear"}, "model.target_modules")
