@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from configs.asking import complete, file_of, said_by, write
+from configs.asking import FILES, complete, file_of, said_by, write
 from configs.test_read import SHIPPED
 from traincast.configs import FORMATS, read_config, writable
 from traincast.errors import IllegalPlan, InvalidInput
@@ -33,7 +33,15 @@ def place_of(name: str) -> dict[str, Any]:
     return {"device": "h100-80g", "nodes": 8, "devices_per_node": 8, **PLACES.get(name, {})}
 
 
-@pytest.mark.parametrize("name", [name for name, (kind, *_) in SHIPPED.items() if kind in writable()])
+WRITTEN = [
+    name
+    for name, (kind, fields, _) in SHIPPED.items()
+    if kind in writable() and fields.get("job.regime") not in ("ppo", "grpo")
+]
+"""Files of reinforcement learning are read and not written."""
+
+
+@pytest.mark.parametrize("name", WRITTEN)
 def test_a_shipped_file_comes_back_from_its_own_format(name: str, tmp_path: Path) -> None:
     kind, fields, _ = SHIPPED[name]
     source = "" if "source" in fields else "llama-3-8b"
@@ -53,8 +61,27 @@ def test_a_shipped_file_comes_back_from_its_own_format(name: str, tmp_path: Path
 
 
 def test_at_least_ten_projects_make_the_round_trip() -> None:
-    assert len({kind for kind, *_ in SHIPPED.values() if kind in writable()}) >= 10
+    assert len({SHIPPED[name][0] for name in WRITTEN}) >= 10
     assert set(STACKS) == set(writable())
+
+
+@pytest.mark.parametrize("name", ["verl-grpo-qwen2_5-7b.sh", "openrlhf-train_ppo_ray.sh"])
+def test_rounds_of_reinforcement_learning_are_not_written_as_fine_tuning(name: str) -> None:
+    whole = complete(
+        Question(configs=(str(FILES / name),), cluster={"device": "h100-80g"}, workload=WorkloadOptions(batch=1))
+    )
+    with pytest.raises(IllegalPlan, match="no place for regime"):
+        write(whole, SHIPPED[name][0])
+
+
+@pytest.mark.parametrize(("kind", "regime"), [("axolotl", "dpo"), ("llama-factory", "simpo"), ("torchtune", "dpo")])
+def test_preference_learning_comes_back(kind: str, regime: str) -> None:
+    question = Question(
+        source="llama-3-8b", workload=WorkloadOptions(batch=1, seq=2048, precision="bf16"), cluster={"device": "h100-80g"},
+        parallelism={"zero": 0, "recompute": "full", "micro_batches": 1}, job={"regime": regime, "stack": STACKS[kind]},
+    )  # fmt: skip
+    again = complete(Question(configs=(write(complete(question), kind),), cluster={"device": "h100-80g"}))
+    assert again.question.job["regime"] == regime
 
 
 _DEGREES = st.sampled_from([1, 2, 4])

@@ -56,6 +56,20 @@ def read_trainer(draft: Draft) -> None:
     draft.assume("job.stack", "hf-trainer", "Trainer runs it")
 
 
+def read_lengths(draft: Draft, prompt: int | None, answer: int | None) -> None:
+    """Limits of prompts and responses; files do not say how long they are on average."""
+    if prompt:
+        draft.put("job.prompt_tokens", max(1, prompt // 2), "the limit of prompts", strength=LOOSE)
+    if answer:
+        draft.put("job.response_max", answer, "the limit of responses")
+        draft.put("job.response_tokens", max(1, answer // 2), "the limit of responses", strength=LOOSE)
+    if prompt or answer:
+        draft.notes.append(
+            "mean lengths of prompts and responses are not in the file; half of their limits are assumed (--prompt-tokens, "
+            "--response-tokens)"
+        )
+
+
 def assume_plain(draft: Draft) -> None:
     """What trainers do where nothing is said: replicas hold everything, and nothing runs again."""
     draft.assume("parallelism.zero", 0, "neither FSDP nor DeepSpeed is said, so replicas hold everything")
