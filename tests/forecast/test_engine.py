@@ -43,6 +43,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "expert_tensor": [{"expert_tensor": 1, "tensor": 4, "data": 2, "sequence_parallel": True}],
     "expert_capacity": [{"expert_capacity": 1.5}],
     "expert_imbalance": [{"expert": 2, "expert_imbalance": 1.5}],
+    "overlap_experts": [{"expert": 8, "micro_batches": 2, "overlap_experts": True}],
     "dispatch_once": [{"expert": 8, "dispatch_once": True}],
     "virtual_stages": [{"pipeline": 4, "data": 2, "micro_batches": 4, "virtual_stages": 2, "order": "interleaved"}],
     "micro_batches": [{"micro_batches": 3}, {"micro_batches": 8}],

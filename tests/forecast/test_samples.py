@@ -7,7 +7,8 @@ import pytest
 from traincast.errors import InvalidInput
 from traincast.forecast import resolve
 from traincast.forecast._ask import ask
-from traincast.spec import Forecast, Graph, Question, WorkloadOptions
+from traincast.lower import lower
+from traincast.spec import Collective, Forecast, Graph, Op, Parallelism, Question, WorkloadOptions
 
 
 def question(
@@ -121,3 +122,29 @@ def test_logs_take_their_time() -> None:
 def test_lengths_without_a_mean_are_refused() -> None:
     with pytest.raises(InvalidInput, match="sample-tokens"):
         answer(packing=True)
+
+
+def test_negatives_of_all_replicas_are_gathered_and_compared() -> None:
+    """Scores of b x (b x replicas) cost 2 b^2 w FLOP a replica and pass; embeddings of both towers travel once, and their
+    gradients back."""
+    graph = resolve(question("clip-vit-b-32", seq=None, batch=64, plan={"zero": 0}, gather_negatives=True)).job.graph
+    tasks = lower(graph, Parallelism(data=8)).stages[0].tasks
+    ops = [task for task in tasks if isinstance(task, Op)]
+    added = sum((op.flop or 0) for op in ops) - sum((op.flop or 0) for op in graph.ops)
+    products = 3 * 2 * 64 * 64 * 512
+    # What softmax and scaling do to the scores comes on top.
+    assert 7 * products < added < 1.3 * 7 * products
+    found = [task for task in tasks if isinstance(task, Collective) and task.kind in ("all_gather", "reduce_scatter")]
+    assert [task.kind for task in found] == ["all_gather", "reduce_scatter"]
+    assert all(task.num_bytes == 2 * 64 * 8 * 512 * 2 for task in found)
+    with pytest.raises(InvalidInput, match="no contrastive loss"):
+        answer("gpt2", seq=512, gather_negatives=True)
+
+
+def test_frozen_encoders_run_first_and_are_held() -> None:
+    image = {"seq": None, "batch": 4, "precision": "bf16", "plan": {"zero": 0}}
+    plain = answer("stable-diffusion-1.5", **image)
+    encoded = answer("stable-diffusion-1.5", job={"frozen_models": "clip-vit-l-14"}, **image)
+    assert encoded.memory.peak_bytes - plain.memory.peak_bytes == pytest.approx(2 * 428e6, rel=0.03)
+    assert encoded.phases[0].name == "scoring"
+    assert encoded.step.seconds > plain.step.seconds

@@ -248,8 +248,20 @@ def _make_group(
     return group, offer
 
 
-def read_domains(given: Sequence[DomainLike], *, like: Link, where: str) -> tuple[Domain, ...]:
-    """Domains as values or as tables with `num_devices` and a `link` in any way of naming one."""
+def _split_domains(text: str, where: str) -> list[DomainLike]:
+    found: list[DomainLike] = []
+    for part in text.split(","):
+        size, _, name = part.strip().partition(":")
+        if not size.isdigit() or not name.strip():
+            raise InvalidInput(f"{where} = {text!r}; write sizes and links such as 2:nvlink3-pairs,72:900GB/s")
+        found.append({"num_devices": int(size), "link": name.strip()})
+    return found
+
+
+def read_domains(given: Sequence[DomainLike] | str, *, like: Link, where: str) -> tuple[Domain, ...]:
+    """Domains as values, as tables with `num_devices` and a `link` in any way of naming one, or as words: 2:nvlink3-pairs."""
+    if isinstance(given, str):
+        given = _split_domains(given, where)
     if not isinstance(given, (list, tuple)):
         raise InvalidInput(f"{where} must be a list of tables with num_devices and link, not {given!r}")
     made: list[Domain] = []

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from traincast.errors import InvalidInput
 from traincast.spec import Graph, Lengths, Op, Tensor, WorkloadOptions
+from traincast.units import DTYPE_BYTES
 
-DATA_FIELDS = ("sample_tokens", "sample_p95", "packing", "loss_chunks", "ema")
+DATA_FIELDS = ("sample_tokens", "sample_p95", "packing", "loss_chunks", "gather_negatives", "ema")
 USUAL_TAIL = 2.0
 
 
@@ -59,6 +60,8 @@ def use_data(graph: Graph, options: WorkloadOptions, said: list[str]) -> Graph:
         graph = mask_documents(graph, _lengths(options, graph.tokens_per_sample), said)
     if options.loss_chunks is not None:
         graph = chunk_loss(graph, options.loss_chunks)
+    if options.gather_negatives:
+        graph = gather_negatives(graph, said)
     return average_weights(graph) if options.ema and graph.mode == "training_step" else graph
 
 
@@ -102,6 +105,34 @@ def chunk_loss(graph: Graph, chunks: int) -> Graph:
         return replace(tensor, shape=(math.ceil(whole / chunks),))
 
     return replace(graph, tensors=tuple([part(tensor) for tensor in graph.tensors]))
+
+
+CONTRAST = "contrast"
+"""The layer of a model of two towers in which samples are compared."""
+
+
+def gather_negatives(graph: Graph, said: list[str]) -> Graph:
+    """Each replica compares its own samples with those of all (Radford et al. 2021). The products that do so are marked; how many
+    replicas there are is the plan's to say."""
+    product = next((op for op in graph.ops if _compares(op) and op.phase == "forward"), None)
+    if product is None:
+        raise InvalidInput(f"{graph.name} has no contrastive loss; gather_negatives goes with models of two towers")
+    sent = 2.0 * int(product.attrs["m"]) * int(product.attrs["k"]) * DTYPE_BYTES[product.dtype]
+    said.append("each sample is compared with those of all replicas, whose embeddings are gathered")
+    marked = {next(at for at, op in enumerate(graph.ops) if _compares(op) and op.phase == phase)
+              for phase in {op.phase for op in graph.ops if _compares(op)}}  # fmt: skip
+    ops = [
+        replace(op, attrs={**op.attrs, "gathered_bytes": sent if at in marked else 0.0})
+        if op.layer.split(".")[0] in (CONTRAST, "loss")
+        else op
+        for at, op in enumerate(graph.ops)
+    ]
+    known = tuple(text for text in graph.assumptions if "contrastive loss" not in text)
+    return replace(graph, ops=tuple(ops), assumptions=known)
+
+
+def _compares(op: Op) -> bool:
+    return op.kind == "matmul" and op.layer.split(".")[0] == CONTRAST
 
 
 def average_weights(graph: Graph) -> Graph:

@@ -82,6 +82,11 @@ class Parallelism:
     dispatch_once: bool = asked(False, "Send a token once to each rank or node that holds one of its experts.")
     """Tokens travel once to every rank, and between nodes once to every node, that holds one of their experts, not once for each
     expert (DeepEP)."""
+    overlap_experts: bool = asked(
+        False, "All-to-alls of experts run beside the computation of another micro-batch (DualPipe)."
+    )
+    """Two micro-batches run interleaved, each computing while the other's tokens travel; what computation cannot hide is waited
+    for. Needs at least two micro-batches."""
     virtual_stages: int = asked(1, "Virtual stages of each pipeline stage.", "--vp")
     micro_batches: int = asked(1, "Passes per optimizer step (accumulation or pipeline).", unit="count")
     """Passes per optimizer step: gradient accumulation, or the micro-batches of a pipeline."""
@@ -174,6 +179,10 @@ class Parallelism:
         if self.expert_capacity is not None and not 0 < self.expert_capacity < math.inf:
             raise IllegalPlan(
                 f"expert_capacity = {self.expert_capacity}; it must be above 0, such as 1.25, or left out"
+            )
+        if self.overlap_experts and self.micro_batches < 2:
+            raise IllegalPlan(
+                "overlap_experts = True needs another micro-batch to compute; set micro_batches to at least 2"
             )
         if not 1 <= self.expert_imbalance <= self.expert:
             raise IllegalPlan(

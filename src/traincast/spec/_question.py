@@ -51,6 +51,9 @@ class WorkloadOptions:
     loss_chunks: int | None = asked(
         None, "The loss of a language model is made in so many parts, so that scores of one part exist at once."
     )
+    gather_negatives: bool | None = asked(
+        None, "A contrastive loss compares each sample with those of all replicas, not of its own alone."
+    )
     ema: bool | None = asked(None, "A moving average of the weights is kept and updated in every step.")
     dropout: float | None = asked(None, "Dropout rate instead of the published one.")
     input_size: int | None = asked(None, "Height and width of an image in pixels.")
@@ -108,6 +111,9 @@ class ClusterOptions:
     placement: str | None = asked(None, "Devices in use on each node where they differ: 4,3.")
     intra: str | None = asked(None, "Link inside a node: a catalogue name or 300GB/s.")
     inter: str | None = asked(None, "Network of a node: a catalogue name or 100Gb/s.")
+    domains: str | None = asked(
+        None, "Neighbours that another link joins than the level around them: 2:nvlink3-pairs,72:900GB/s.", "--domains"
+    )
     device_memory: float | None = asked(
         None, "Memory of one device, where it differs from the catalogue's: 80GB.", unit="bytes"
     )
