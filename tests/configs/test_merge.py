@@ -82,8 +82,7 @@ def test_a_length_on_the_command_line_replaces_that_of_a_file() -> None:
 def test_what_is_assumed_and_not_used_is_said() -> None:
     said = complete(Question(configs=files("verl-grpo-qwen2_5-7b.sh"), cluster=PLACE)).said
     text = "\n".join(said)
-    assert "rollouts, rewards and reference passes come on top" in text
-    assert "not used: actor_rollout_ref.rollout (only updates of the actor are forecast)" in text
+    assert "mean lengths of prompts and responses are not in the file; half of their limits are assumed" in text
     assert "without effect on time and memory:" in text
     assert "15 epochs of unknown length" in text
     text = '{"bf16": true, "lr_scheduler_type": "cosine", "num_train_epochs": 1, "save_strategy": "no"}'
