@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from research.fits.interaction_gpu.__main__ import fold_programs, leave_out
+from research.fits.interaction_gpu.__main__ import fold_programs, recall_left_out
 from research.fits.interaction_gpu.blend import LeftOut, cross_fit
 from research.fits.interaction_gpu.data import TIMM, Data, image_models, read_everything
 from research.fits.interaction_gpu.members import Table, fit_network
@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     data = read_everything()
     table = Table.of(data)
     fold = fold_programs(data)
-    runs = [leave_out(data, table, seed=seed)[0] for seed in range(asked.seeds)]
+    runs = [recall_left_out(data, table, seed=seed) for seed in range(asked.seeds)]
     for condition in CONDITIONS:
         rows = Rows(data, table, condition)
         lines = compare(data, table, rows, fold, runs, condition)

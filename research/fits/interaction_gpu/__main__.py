@@ -6,17 +6,20 @@ models, and guards the blend. Members that also saw the cases of other publisher
 """
 
 import argparse
+import hashlib
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from research.fits.interaction_gpu.blend import NOTHING, LeftOut, cross_fit
-from research.fits.interaction_gpu.data import Data, read_everything
+from research.fits.interaction_gpu import members as members_module
+from research.fits.interaction_gpu.blend import NOTHING, LeftOut, correct, cross_fit
+from research.fits.interaction_gpu.data import Data, cache_file, read_everything
 from research.fits.interaction_gpu.members import Table, Trained, apply_kinds, fit_kinds, fit_network
 from traincast.cost import BEHAVIOURS, ENSEMBLE, MEMBERS, Blend
 from traincast.files import write_json
@@ -54,6 +57,28 @@ def apply_members(table: Table, members: tuple[Array, Trained, Trained]) -> dict
     return dict(zip(MEMBERS, (apply_kinds(table, kinds), operators.apply(table), graph.apply(table)), strict=True))
 
 
+def leave_device_out(data: Data, table: Table, left_out: LeftOut, blends: dict[str, Blend]) -> None:
+    """The 4090's rows by members that saw the 3090 alone, families left out as well: eager inference, the blend as chosen."""
+    fold = fold_programs(data)
+    known = teaching_rows(data) & np.array(["4090" not in row.condition for row in data.rows])
+    logs = {name: np.zeros(len(table.node_class)) for name in MEMBERS}
+    for one in range(FAMILY_FOLDS):
+        found = apply_members(table, fit_members(table, known & (fold[table.row_program] != one)))
+        asked = fold[table.node_program] == one
+        for name in MEMBERS:
+            logs[name][asked] = found[name][asked]
+    blend = blends.get("inference on images", NOTHING)
+    moved = correct(table, replace(left_out, logs=logs), blend)
+    plain = np.zeros(len(table.node_class))
+    for group in ("4090 eager 2.4", "4090 eager 2.9.1", "4090 NHWC 2.4"):
+        there = left_out.group == group
+        cells = [
+            f"{name} {_describe(np.abs(np.expm1(table.log_step(each) - table.log_measured))[there])}"
+            for name, each in (("layers", plain), *logs.items(), ("ensemble", moved))
+        ]
+        sys.stdout.write(f"3090 -> {group:16} n {int(there.sum()):4}  {'  '.join(cells)}\n")
+
+
 def leave_out(data: Data, table: Table, *, seed: int = 0) -> tuple[LeftOut, tuple[Array, Trained, Trained]]:
     """Corrections by members that saw nothing of a row's fold, and the members that saw all image models."""
     fold = fold_programs(data)
@@ -76,11 +101,32 @@ def leave_out(data: Data, table: Table, *, seed: int = 0) -> tuple[LeftOut, tupl
             near = known & (behaviour == behaviour[place])
             distance[place] = mean_nearest(shares[near], shares[place])
         sys.stderr.write(f"fold {one}: {int(rows.sum())} rows, {time.process_time() - began:.0f} CPU s\n")
-    group = np.array([row.condition for row in data.rows])
+    kinds, operators, graph = (logs[name].astype(np.float32) for name in MEMBERS)
+    np.savez_compressed(_left_out_file(seed), distance=distance, kinds=kinds, operators=operators, graph=graph)
     # The last fold leaves no image model out.
+    return _as_left_out(data, table, logs, distance), members
+
+
+def recall_left_out(data: Data, table: Table, *, seed: int) -> LeftOut:
+    """As `leave_out`, from the file that the last fit with this physics, these members and this seed left."""
+    path = _left_out_file(seed)
+    if not path.is_file():
+        return leave_out(data, table, seed=seed)[0]
+    with np.load(path) as found:
+        return _as_left_out(data, table, {name: found[name] for name in MEMBERS}, found["distance"])
+
+
+def _left_out_file(seed: int) -> Path:
+    code = hashlib.sha256(Path(members_module.__file__).read_bytes()).hexdigest()[:8]
+    return cache_file().with_suffix(f".{code}.{seed}.npz")
+
+
+def _as_left_out(data: Data, table: Table, logs: dict[str, Array], distance: Array) -> LeftOut:
+    behaviour = np.array([one.behaviour for one in data.programs])
     return LeftOut(
-        logs=logs, distance=distance, group=group, fold=fold[table.row_program], behaviour=behaviour[table.row_program]
-    ), members
+        logs=logs, distance=distance, group=np.array([row.condition for row in data.rows]),
+        fold=fold_programs(data)[table.row_program], behaviour=behaviour[table.row_program],
+    )  # fmt: skip
 
 
 def share_table(data: Data, table: Table) -> Array:
@@ -192,10 +238,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=ENSEMBLE)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device-out", action="store_true", help="also leave the newer GPU out, and write nothing")
     asked = parser.parse_args(arguments)
     data = read_everything()
     table = Table.of(data)
-    left_out, members = leave_out(data, table, seed=asked.seed)
+    if asked.device_out:
+        left_out = recall_left_out(data, table, seed=asked.seed)
+    else:
+        left_out, members = leave_out(data, table, seed=asked.seed)
     answers, teaches = np.zeros(len(data.rows)), teaching_rows(data)
     blends: dict[str, Blend] = {}
     for behaviour in BEHAVIOURS:
@@ -207,6 +257,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if chosen is not NOTHING and any(chosen.weights):
                 blends[behaviour] = chosen
     report(data, table, left_out, answers)
+    if asked.device_out:
+        leave_device_out(data, table, left_out, blends)
+        return
     export(data, table, members, blends, asked.output)
     sys.stdout.write(f"{asked.output}: {asked.output.stat().st_size / 1e3:.0f} kB\n")
 

@@ -90,7 +90,7 @@ Found = tuple[Program, list[Row]]
 
 def read_everything() -> Data:
     """From the file of this physics, or made anew."""
-    path = Path(tempfile.gettempdir()) / f"traincast-interaction-{_name_physics()}.npz"
+    path = cache_file()
     if path.is_file():
         return _load(path)
     programs: list[Program] = []
@@ -103,6 +103,10 @@ def read_everything() -> Data:
     data = Data(programs=tuple(programs), rows=tuple(rows))
     _save(data, path)
     return data
+
+
+def cache_file() -> Path:
+    return Path(tempfile.gettempdir()) / f"traincast-interaction-{_name_physics()}.npz"
 
 
 def _name_physics() -> str:

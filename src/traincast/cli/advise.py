@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from traincast.cli import options
-from traincast.cli.follow_up import after_advice
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.progress import waiting
@@ -49,6 +48,7 @@ def advise(
     from traincast.plan import advise as give_advice
     from traincast.plan import read_batch_script, with_batch
     from traincast.report import (
+        after_advice,
         choose_paint,
         document_forecast,
         format_assumptions,
@@ -92,7 +92,7 @@ def advise(
     for sentence in advice.sentences:
         say(textwrap.fill(sentence, width=paint.width, subsequent_indent="  "))
     say("\n" + format_assumptions(assumptions, paint=paint))
-    say("\n" + say_next(after_advice(question), paint=paint))
+    say("\n" + say_next(after_advice(question, advice.plan.forecast), paint=paint))
 
 
 def _flags(

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from traincast.cli import options
-from traincast.cli.follow_up import after_fit
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.progress import waiting
@@ -73,7 +72,7 @@ def fit(
         say(format_json({**found.document(), "assumptions": list(dict.fromkeys(assumptions))}))
         return
 
-    from traincast.report import choose_paint, format_assumptions, say_next
+    from traincast.report import after_fit, choose_paint, format_assumptions, say_next
 
     paint = choose_paint(sys.stdout, color=color)
     say(_describe(found, paint=paint))
@@ -106,7 +105,7 @@ def _describe(found: Any, *, paint: Any) -> str:
     ]
     largest = sorted(memory.by_role.items(), key=lambda item: -item[1])[:MOST_PARTS]
     parts = ", ".join(f"{role.replace('_', ' ')} {show_bytes(amount)}" for role, amount in largest)
-    lines.append(f"  at the peak       {parts} (in {memory.peak_at})")
+    lines.append(f"  at the peak       {parts} (in {memory.peak_where})")
     if meter.reserved_bytes < memory.capacity_bytes:
         seen = [show_bytes(amount) for amount in (meter.used_bytes, meter.live_bytes, meter.reserved_bytes)]
         lines.append(

@@ -3,23 +3,16 @@
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from traincast.cli import options
-from traincast.cli.follow_up import after_forecast
 from traincast.cli.learned import CalibrationOption, GivenOption, costs_of, load_learned
 from traincast.cli.output import say
 from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
-from traincast.cli.remedies import list_remedies
 from traincast.spec import Question
-
-if TYPE_CHECKING:
-    from traincast.forecast import Resolved
-    from traincast.plan import JobPrice
-    from traincast.spec import Calibration, Forecast
 
 MOST_DRAWN = 32
 """Passes of a step up to which all its spans are kept."""
@@ -76,10 +69,8 @@ def forecast(
     from traincast.forecast import resolve
     from traincast.report import (
         choose_paint,
-        describe_plan,
-        describe_price,
         document_forecast,
-        format_forecast,
+        format_answer,
         format_json,
     )
 
@@ -94,8 +85,8 @@ def forecast(
         resolved, about_target = dataclasses.replace(resolved, job=job), (said,)
 
     from traincast.files import write_json, write_whole
+    from traincast.forecast import Origin, label_run
     from traincast.forecast import answer as run_forecast
-    from traincast.forecast import label_run
     from traincast.report import draw_timeline, trace_forecast
 
     labels = [label_run(resolved.job, resolved.cluster, resolved.parallelism)] if given is not None else None
@@ -108,7 +99,8 @@ def forecast(
     # A step of hundreds of passes has millions of spans, which are drawn only for who asks to see them.
     drawn = explain or trace is not None or svg is not None or resolved.parallelism.micro_batches <= MOST_DRAWN
     answer = run_forecast(resolved, calibration=learned, draw=drawn, activity=correction)
-    answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target))
+    origin = Origin(question=question, resolved=resolved, calibration=learned)
+    answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target), origin=origin)
     if explain:
         from traincast.forecast import explain_parts
 
@@ -126,48 +118,4 @@ def forecast(
     if json:
         say(format_json(document_forecast(answer)))
         return
-    asked = [
-        describe_plan(resolved.parallelism, batch_size=resolved.job.graph.batch_size),
-        describe_price(resolved.cluster),
-    ]
-    prices = _find_prices(answer, resolved, price_file)
-    remedies = () if answer.memory.fits else list_remedies(question, resolved, answer)
-    say(
-        format_forecast(
-            answer, paint=paint, explain=explain, asked=[line for line in asked if line], remedies=remedies,
-            then=after_forecast(question, answer), work=None if drawn else _add_up_work(resolved, learned),
-            prices=prices, price_table=explain or price_file is not None,
-        )
-    )  # fmt: skip
-
-
-def _find_prices(answer: "Forecast", resolved: "Resolved", file: Path | None) -> "tuple[JobPrice, ...]":
-    from traincast.plan import price_everywhere, read_prices
-
-    prices = None if file is None else read_prices(file)
-    given = resolved.cluster.price_source == "given"
-    return () if given else price_everywhere(answer, resolved.job, resolved.cluster, prices=prices)
-
-
-def _add_up_work(resolved: "Resolved", learned: "Calibration | None") -> list[tuple[str, str, float]]:
-    """What keeps one rank busy in a step of many passes, from steps of one and of two: every further pass adds the same."""
-    from traincast.forecast import forecast as run_forecast
-    from traincast.report import top_work
-
-    plan = resolved.parallelism
-    one, two = (
-        {
-            (name, category): seconds
-            for name, category, seconds in top_work(
-                run_forecast(
-                    resolved.job, resolved.cluster, dataclasses.replace(plan, micro_batches=count * plan.pipeline),
-                    calibration=learned, draw=True,
-                ).timeline
-            )
-        }
-        for count in (1, 2)
-    )  # fmt: skip
-    passes = plan.micro_batches / plan.pipeline
-    totals = {key: one.get(key, 0.0) + (passes - 1) * (two[key] - one.get(key, 0.0)) for key in two}
-    ranked = sorted(totals.items(), key=lambda item: -item[1])
-    return [(name, category, seconds) for (name, category), seconds in ranked]
+    say(format_answer(answer, paint=paint, explain=explain, price_file=price_file))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traincast.cli import options
-from traincast.cli.follow_up import after_plan, place_of
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
-from traincast.cli.questions import is_hardware, takes_question
+from traincast.cli.questions import takes_question
+from traincast.forecast import is_hardware
 from traincast.spec import Question
 
 if TYPE_CHECKING:
@@ -161,7 +161,16 @@ def plan(
     --global-batch 512 --steps 20000 --deadline 14d --objective money
     """
     from traincast.plan import find_plain, highlight
-    from traincast.report import choose_paint, document_search, draw_front, format_deltas, format_json, format_search
+    from traincast.report import (
+        after_plan,
+        choose_paint,
+        document_search,
+        draw_front,
+        format_deltas,
+        format_json,
+        format_search,
+        place_of,
+    )
 
     paint = choose_paint(sys.stdout, color=output.color)
     asked = _ask(question, choices, machines, wishes)

@@ -246,6 +246,17 @@ def _in_switch(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> W
 
 def _direct(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work:
     """Each rank sends to every other what is theirs; the levels carry their parts side by side."""
+    return _exchange(c, num_bytes, replace(route, copies=1.0), most_bytes_per_s=math.inf)
+
+
+def _once(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work | None:
+    """The same, with tokens sent once to every unit that needs them, as fast as the cores of that kernel copy."""
+    if route.copies <= 1:
+        return None
+    return _exchange(c, num_bytes, route, most_bytes_per_s=c.dispatch_bytes_per_s)
+
+
+def _exchange(c: LinkConstants, num_bytes: float, route: Route, *, most_bytes_per_s: float) -> Work:
     latency_s, volumes = 0.0, []
     for level in route.levels:
         hop_s = _hop_s(c, level)
@@ -254,8 +265,8 @@ def _direct(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work
             sent += c.exchange_copy * num_bytes / route.num_ranks
         latency_s += c.exchange_hop * (level.fan - 1) * hop_s
         rate = effective_bytes_per_s(c, level)
-        if route.copies > 1 and not level.is_network:
-            rate = min(rate, c.dispatch_bytes_per_s)
+        if not level.is_network:
+            rate = min(rate, most_bytes_per_s)
         volumes.append((sent / rate, hop_s))
     return Work(latency_s=latency_s, volumes=tuple(volumes))
 
@@ -314,10 +325,10 @@ def _ring_volumes(c: LinkConstants, num_bytes: float, route: Route, *, rounds: i
 
 
 _WORK: Mapping[str, Callable[[LinkConstants, str, float, Route], Work | None]] = {
-    "ring": _ring, "tree": _tree, "in-switch": _in_switch, "direct": _direct, "pair": _pair, "servers": _servers,
+    "ring": _ring, "tree": _tree, "in-switch": _in_switch, "direct": _direct, "once": _once, "pair": _pair, "servers": _servers,
 }  # fmt: skip
 ALGORITHMS: Mapping[str, tuple[str, ...]] = {
-    "all_reduce": ("ring", "tree", "in-switch"), "all_to_all": ("direct",), "send_recv": ("pair",), "push": ("servers",),
+    "all_reduce": ("ring", "tree", "in-switch"), "all_to_all": ("direct", "once"), "send_recv": ("pair",), "push": ("servers",),
     "pull": ("servers",),
 }  # fmt: skip
 """What libraries have for each kind; rings for all others."""

@@ -22,7 +22,7 @@ from traincast.cost import (
 )
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast._activity import as_sure_as, describe_activity, expect_run_utilization
-from traincast.forecast._arbitrate import Answer, choose_answer, find_gap, stretch
+from traincast.forecast._arbitrate import Answer, choose_answer, find_gap, prefer_reuse, stretch
 from traincast.forecast._balance import advise_split
 from traincast.forecast._bounds import (
     RUN_AGAIN,
@@ -156,7 +156,8 @@ class Engine:
         if not all(is_gpu(group.device) for group in cluster.groups):
             return None
         whole = self._remember(share_model, self._remember(run_again, job.graph, _ALONE), _ALONE, job.compiled)
-        return self._remember(_correct, model.interaction, whole)
+        found = self._remember(_correct, model.interaction, whole)
+        return None if found is None else self._remember(prefer_reuse, found, job.graph)
 
     def _price(
         self, model: CostModel, stage: Stage, cluster: Cluster, correction: Correction | None, *, replayed: bool

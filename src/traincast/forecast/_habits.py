@@ -29,6 +29,9 @@ def fill_in_plan(values: Mapping[str, Any], stack: Stack, said: list[str]) -> di
         plan["overlap"] = False
         if replicas > 1:
             said.append(f"{stack.name} reduces gradients with nothing beside it (--overlap to change)")
+    if "dispatch_once" not in plan and stack.plan.dispatch_once and degrees["expert"] > 1:
+        plan["dispatch_once"] = True
+        said.append(f"{stack.name} sends a token once to every node with experts for it (--no-dispatch-once to change)")
     if "bucket_bytes" not in plan and stack.plan.bucket_bytes:
         plan["bucket_bytes"] = stack.plan.bucket_bytes
         if replicas > 1 and _whole(plan.get("zero", 0), 0) < 2:

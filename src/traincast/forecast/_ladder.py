@@ -14,7 +14,7 @@ TOLERANCE = 0.05
 """A simpler plan is preferred unless another is faster by more than this."""
 WORTH_RECOMPUTING = 0.02
 """Layers are run again only where that is faster by more than this, or where it must be."""
-SURE = 0.9
+SURE = 0.95
 """How sure a plan that we choose must be to fit."""
 RECOMPUTES = ("none", "products", "full")
 MOST_STAGES = 16

@@ -13,7 +13,8 @@ from traincast.cost import (
     load_network,
     scale_estimates,
 )
-from traincast.forecast._arbitrate import Reuse, ask_reuse
+from traincast.embed import GpuAnswer
+from traincast.forecast._arbitrate import Reuse, ask_gpu_reuse, ask_reuse
 from traincast.forecast._engine import Engine, stack_of
 from traincast.spec import Cluster, Estimate, Forecast, Job, Parallelism, Part
 
@@ -49,6 +50,8 @@ def explain_parts(
     layers_s = _ask(layers, *question)
     reuse = ask_reuse(job, cluster, plan)
     reused = answer.source == "reuse"
+    gpu_reuse = ask_gpu_reuse(job.graph, correction.nodes.behaviour) if correction is not None else None
+    reused = reused or (gpu_reuse is not None and gpu_reuse.is_better)
     corrects = not reused and (answer.source == "interaction" or correction is not None)
     fitted = "your calibration" if costs is not None else "operator models fitted to measured kernels"
     return (
@@ -67,7 +70,10 @@ def explain_parts(
             if correction is not None
             else (_explain_interaction(question, used, layers_s, is_answer=corrects, network=network),)
         ),
-        Part(name="reuse", step=reuse.step, is_answer=reused, says=_explain_reuse(reuse, is_answer=reused, costs=costs)),
+        _explain_gpu_reuse(gpu_reuse, layers_s)
+        or Part(
+            name="reuse", step=reuse.step, is_answer=reused, says=_explain_reuse(reuse, is_answer=reused, costs=costs)
+        ),
     )  # fmt: skip
 
 
@@ -118,6 +124,18 @@ def _explain_interaction(
     both_s = _ask(wrapped, *question)
     says = UNKNOWING if both_s == layers_s else "above the layers" if is_answer else f"above the layers; {UNUSED}"
     return Part(name="interaction", step=_alone(both_s), is_answer=is_answer, says=says)
+
+
+def _explain_gpu_reuse(found: GpuAnswer | None, layers_s: float) -> Part | None:
+    """The vector's answer on GPUs, above the same layers; None where no such program was measured."""
+    if found is None:
+        return None
+    says = (
+        f"the layers times what the graph's vector says they miss; {found.farness:.1f} ordinary distances from the nearest "
+        f"measured workload ({found.nearest}); mean error {found.error:.1%} on families left out against "
+        f"{found.rival_error:.1%} for the interaction: {'chosen' if found.is_better else 'not used'}"
+    )
+    return Part(name="reuse", step=_alone(layers_s * found.factor), is_answer=found.is_better, says=says)
 
 
 def _explain_reuse(reuse: Reuse, *, is_answer: bool, costs: CostModel | None) -> str:

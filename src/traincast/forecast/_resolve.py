@@ -358,6 +358,8 @@ def _load_bare(
     if options.has_shape:
         return _build_shape(source, options, arrangement, software, assumptions)
     path = Path(source)
+    if source.startswith("timm:"):
+        return _capture(source, options, software)
     if source.endswith((".json", ".json.gz")):
         return _load_json(path, options, software)
     if path.suffix in (".toml", ".parquet", ".csv", ".pt", ".pth", ".safetensors"):
@@ -479,16 +481,21 @@ def _override_job(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[st
 
 def _read_units(values: Mapping[str, Any], fields: Iterable[Asked]) -> dict[str, Any]:
     """Amounts that a person wrote with a unit (80GB, 10k, 36h) as numbers."""
-    from traincast.units import parse_bytes, parse_count, parse_seconds
-
-    readers = {"bytes": parse_bytes, "count": parse_count, "seconds": parse_seconds}
     read = dict(values)
     for item in fields:
-        value = read.get(item.name)
-        if item.unit and isinstance(value, str):
-            amount = readers[item.unit](value)
-            read[item.name] = int(amount) if item.kind is int and amount.is_integer() else amount
+        if item.name in read:
+            read[item.name] = read_amount(item, read[item.name])
     return read
+
+
+def read_amount(item: Asked, value: Any) -> Any:
+    """An amount that a person wrote with a unit (80GB, 10k, 36h) as a number; anything else as it is."""
+    from traincast.units import parse_bytes, parse_count, parse_seconds
+
+    if not item.unit or not isinstance(value, str):
+        return value
+    amount = {"bytes": parse_bytes, "count": parse_count, "seconds": parse_seconds}[item.unit](value)
+    return int(amount) if item.kind is int and amount.is_integer() else amount
 
 
 def _load_json(path: Path, options: WorkloadOptions, stack: Stack) -> Graph:

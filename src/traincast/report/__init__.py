@@ -13,11 +13,16 @@ if TYPE_CHECKING:
     from traincast.report._accuracy import score_cells as score_cells
     from traincast.report._accuracy import splice as splice
     from traincast.report._accuracy import tabulate as tabulate
+    from traincast.report._answer import format_answer as format_answer
     from traincast.report._compare import document_comparison as document_comparison
     from traincast.report._compare import format_comparison as format_comparison
     from traincast.report._document import document_forecast as document_forecast
     from traincast.report._document import format_json as format_json
     from traincast.report._document import plain_data as plain_data
+    from traincast.report._follow_up import after_advice as after_advice
+    from traincast.report._follow_up import after_fit as after_fit
+    from traincast.report._follow_up import after_plan as after_plan
+    from traincast.report._follow_up import place_of as place_of
     from traincast.report._memory import draw_memory as draw_memory
     from traincast.report._paint import Paint as Paint
     from traincast.report._paint import choose_paint as choose_paint
@@ -131,6 +136,13 @@ __getattr__ = load_lazily(
             "Table",
             "format_markdown",
             "format_table",
+        ),
+        "_answer": ("format_answer",),
+        "_follow_up": (
+            "after_advice",
+            "after_fit",
+            "after_plan",
+            "place_of",
         ),
         "_prices": (
             "describe_range",

@@ -173,11 +173,12 @@ def describe_price(cluster: Cluster) -> str:
     rate = cluster.usd_per_hour
     if rate is None:
         return ""
-    source = cluster.price_source
+    source, age = cluster.price_source, ""
     if source.startswith("median ") and source.count(",") > 1:
         # The machines are listed with their prices where prices are.
         source = f"median on-demand price of {source.count(',') + 1} machines"
-    where = ", ".join(part for part in (source, cluster.price_date and f"oldest of {cluster.price_date}") if part)
+        age = "oldest of "
+    where = ", ".join(part for part in (source, cluster.price_date and f"{age}{cluster.price_date}") if part)
     return f"{show_usd(rate)} per hour for the cluster" + (f" ({where})" if where else "")
 
 
@@ -334,7 +335,7 @@ def name_work(span: Span) -> str:
         return COMMUNICATION.get((what, axis)) or f"{what.replace('_', ' ')} over the {axis or 'data'} axis"
     if span.layer == "optimizer" or span.name.startswith("optimizer."):
         return "optimizer update"
-    parts = [part for part in span.layer.split(".") if part and not part.isdigit()]
+    parts = [part for part in span.layer.split(".") if part and part != "*" and not part.isdigit()]
     while len(parts) > 1 and re.fullmatch(_CONTAINERS, parts[0]):
         parts = parts[1:]
     where = " ".join(parts[:2]).replace("_", " ") or "model"

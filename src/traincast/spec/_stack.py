@@ -32,6 +32,8 @@ class PlanHabits:
     """False: with ZeRO 3 and a pipeline, weights stay gathered through a step, so only gradients and state are sharded."""
     fills_pipeline: bool = False
     """Its pipeline refuses fewer passes than stages less one."""
+    dispatch_once: bool = False
+    """Tokens of experts cross a network once for every node that needs them (DeepEP)."""
     reads_back: bool = False
     """The host reads a number that the gradients give (their noise, an overflow) before it issues the update, and so waits for
     the device in every step."""

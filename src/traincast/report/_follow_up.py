@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from traincast.cli.questions import write_command
 from traincast.errors import InvalidInput
+from traincast.forecast import write_command
 from traincast.spec import PLAN_FIELDS, Cluster, Forecast, Parallelism, Question
 
 MOST_TIMES = 4
@@ -63,8 +63,10 @@ def place_of(cluster: Cluster) -> dict[str, Any]:
     return {"device": group.device.name, "nodes": group.num_nodes, "devices_per_node": group.devices_per_node}
 
 
-def after_advice(question: Question) -> str:
-    return _command(_unplanned(question), "plan")
+def after_advice(question: Question, answer: Forecast) -> str:
+    """The search for a better plan, at the same number of samples."""
+    kept = _unplanned(question)
+    return _command(dataclasses.replace(kept, job={**kept.job, "global_batch": answer.global_batch}), "plan")
 
 
 def with_batch(question: Question, batch: int) -> Question:

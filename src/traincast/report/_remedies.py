@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from traincast.cli.questions import read_hardware
 from traincast.errors import TraincastError
+from traincast.forecast import read_hardware
 from traincast.spec import FIT_CONFIDENCE, Forecast, Job, Parallelism, Question
 from traincast.units import show_bytes, show_change, show_usd
 
