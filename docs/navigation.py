@@ -13,7 +13,7 @@ def list_pages() -> list[Entry]:
         {"Getting started": "getting-started.md"},
         {"Is it right for me?": "right-for-me.md"},
         {"Tutorials": list_folder("tutorials")},
-        {"How-to": list_folder("how-to")},
+        {"How-to": [*list_folder("how-to"), {"Regimes": list_folder("how-to/regimes")}]},
         {"Accuracy": "accuracy.md"},
         {"Beside other tools": "peers.md"},
         {

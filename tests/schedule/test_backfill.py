@@ -1,10 +1,10 @@
 """Backfill on several nodes and GPU types against an oracle that looks at every second of every node."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from schedule.builders import fleet, gpus_in_use_are_possible, table
@@ -22,6 +22,8 @@ FLEETS = {
     "2x4+2x2": (("a", 2, 4), ("b", 2, 2)),
     "1x8+3x4": (("a", 1, 8), ("b", 3, 4)),
 }
+BESIDE = {"a": (12, 40), "b": (6, 40)}
+"""CPUs and bytes of memory of a node, by its GPU type."""
 HORIZON_S = 4000
 
 
@@ -38,47 +40,97 @@ class Believe:
 
 class Oracle:
     """Rules in words. A job of at most a node goes to the fullest node of its type that holds it, a larger one to empty
-    nodes and the fullest for the rest; types are tried in the order of the fleet. A promise is a second and nodes that
-    are free from then on as far as is believed. Nobody may be served in a way that breaks a promise."""
+    nodes and the fullest for the rest; types are tried in the order of the fleet. Under the rule "topology" a job that no
+    node holds goes to the rack with the fewest free GPUs that holds it, else to any nodes, the emptiest first. A node holds
+    as many GPUs of a job as it has CPUs and memory for. A promise is a second and nodes that are free from then on as far
+    as is believed. Nobody may be served in a way that breaks a promise. What is free is a row (GPUs, CPUs, bytes) per node."""
 
-    def __init__(self, jobs: JobTable, believed: list[int], pools: tuple[tuple[str, int, int], ...]) -> None:
-        self.jobs, self.believed, self.pools = jobs, believed, pools
-        self.size = [width for _, count, width in pools for _ in range(count)]
+    def __init__(
+        self,
+        jobs: JobTable,
+        believed: list[int],
+        pools: tuple[tuple[str, int, int], ...],
+        *,
+        rule: str = "consolidated",
+        per_rack: int = 99,
+    ) -> None:
+        self.jobs, self.believed, self.pools, self.rule = jobs, believed, pools, rule
+        self.size = np.array([(width, *BESIDE[name]) for name, count, width in pools for _ in range(count)])
         self.pool_of = [pool for pool, (_, count, _) in enumerate(pools) for _ in range(count)]
+        self.rack_of = [(pool, at // per_rack) for pool, (_, count, _) in enumerate(pools) for at in range(count)]
         self.where: dict[int, dict[int, int]] = {}
         self.until: dict[int, int] = {}
         self.start: dict[int, int] = {}
         self.promised: dict[int, int] = {}
         self.booked: dict[int, tuple[int, dict[int, int]]] = {}
-        self.reserved: tuple[int, int, list[int]] | None = None
+        self.reserved: tuple[int, int, np.ndarray] | None = None
 
-    def place(self, job: int, free: list[int]) -> dict[int, int] | None:
+    def each(self, job: int) -> np.ndarray:
+        """What goes with one GPU of a job: the GPU itself, CPUs and bytes."""
+        beside = np.nan_to_num([self.jobs.num_cpus[job], self.jobs.memory_bytes[job]]) / self.jobs.num_gpus[job]
+        return np.array([1.0, *beside])
+
+    def hold(self, free: np.ndarray, job: int, place: dict[int, int], sign: int) -> np.ndarray:
+        free = free.astype(float)
+        for node, count in place.items():
+            free[node] += sign * count * self.each(job)
+        return free
+
+    def place(self, job: int, free: np.ndarray) -> dict[int, int] | None:
         need = int(self.jobs.num_gpus[job])
         wanted = self.jobs.gpu_types[job]
-        for pool, (device, count, width) in enumerate(self.pools):
-            if need > count * width or (wanted is not None and len(self.pools) > 1 and device != wanted):
+        each = self.each(job)
+        for pool, (device, _, _) in enumerate(self.pools):
+            if wanted is not None and len(self.pools) > 1 and device != wanted:
                 continue
             nodes = [node for node, its in enumerate(self.pool_of) if its == pool]
-            full, rest = divmod(need, width) if need > width else (0, need)
-            empty = [node for node in nodes if free[node] == width]
-            if len(empty) < full:
+            room = {node: int(min(free[node][kind] // each[kind] for kind in range(3) if each[kind])) for node in nodes}
+            width = int(min(self.size[nodes[0]][kind] // each[kind] for kind in range(3) if each[kind]))
+            if need > width * len(nodes):
                 continue
-            found = dict.fromkeys(empty[:full], width)
-            fitting = [node for node in nodes if free[node] >= rest and node not in found]
-            if rest and not fitting:
-                continue
-            if rest:
-                found[min(fitting, key=lambda node: (free[node], node))] = rest
-            return found
+            found = self.gather(need, width, room) if self.rule == "consolidated" else self.draw_near(need, width, room)
+            if found is not None:
+                return found
         return None
 
-    def free_at(self, second: int) -> list[int]:
+    def gather(self, need: int, width: int, room: dict[int, int]) -> dict[int, int] | None:
+        full, rest = divmod(need, width) if need > width else (0, need)
+        empty = [node for node in room if room[node] >= width]
+        if len(empty) < full:
+            return None
+        found = dict.fromkeys(empty[:full], width)
+        fitting = [node for node in room if room[node] >= rest and node not in found]
+        if rest and not fitting:
+            return None
+        if rest:
+            found[min(fitting, key=lambda node: (room[node], node))] = rest
+        return found
+
+    def draw_near(self, need: int, width: int, room: dict[int, int]) -> dict[int, int] | None:
+        fitting = [node for node in room if room[node] >= need]
+        if need <= width and fitting:
+            return {min(fitting, key=lambda node: (room[node], node)): need}
+        racks: dict[tuple[int, int], int] = {}
+        for node in room:
+            racks[self.rack_of[node]] = racks.get(self.rack_of[node], 0) + room[node]
+        holding = [rack for rack in racks if racks[rack] >= need]
+        nodes = list(room)
+        if holding:
+            best = min(holding, key=lambda rack: (racks[rack], rack))
+            nodes = [node for node in room if self.rack_of[node] == best]
+        found = {}
+        for node in sorted(nodes, key=lambda node: (-room[node], node)):
+            if need and room[node]:
+                found[node] = min(room[node], need)
+                need -= found[node]
+        return None if need else found
+
+    def free_at(self, second: int) -> np.ndarray:
         """What running jobs leave free, as far as is believed."""
-        free = list(self.size)
+        free = self.size.astype(float)
         for job, place in self.where.items():
             if self.until[job] > second:
-                for node, count in place.items():
-                    free[node] -= count
+                free = self.hold(free, job, place, -1)
         return free
 
     def run(self, policy: str) -> list[float]:
@@ -120,7 +172,7 @@ class Oracle:
                     second = now
                     while (then := self.place(job, self.free_at(second))) is None:
                         second += 1
-                    spare = [count - then.get(node, 0) for node, count in enumerate(self.free_at(second))]
+                    spare = self.hold(self.free_at(second), job, then, -1)
                     self.reserved = (job, second, spare)
                     self.promised.setdefault(job, second)
                     self.promised[job] = min(self.promised[job], second)
@@ -129,24 +181,22 @@ class Oracle:
                 assert self.reserved is not None
                 _, second, spare = self.reserved
                 if now + self.believed[job] > second:
-                    place = self.place(job, [min(pair) for pair in zip(free, spare, strict=True)])
-                    for node, count in (place or {}).items():
-                        spare[node] -= count
+                    place = self.place(job, np.minimum(free, spare))
+                    self.reserved = (*self.reserved[:2], self.hold(spare, job, place or {}, -1))
             if place is not None:
                 self.begin(job, place, now)
                 started.append(job)
         return started
 
-    def free_from(self, without: int | None, begin: int, end: int) -> list[int]:
-        """The fewest GPUs that are free on every node between two seconds, beside all bookings but one."""
-        least = list(self.size)
+    def free_from(self, without: int | None, begin: int, end: int) -> np.ndarray:
+        """The least that is free on every node between two seconds, beside all bookings but one."""
+        least = self.size.astype(float)
         for second in range(begin, max(end, begin + 1)):
             free = self.free_at(second)
             for job, (at, place) in self.booked.items():
                 if job != without and at <= second < at + self.believed[job]:
-                    for node, count in place.items():
-                        free[node] -= count
-            least = [min(pair) for pair in zip(least, free, strict=True)]
+                    free = self.hold(free, job, place, -1)
+            least = np.minimum(least, free)
         return least
 
     def serve_conservative(self, waiting: list[int], now: int, early: bool) -> list[int]:
@@ -187,30 +237,77 @@ def cases(draw: st.DrawFn) -> tuple[JobTable, list[int], str]:
     return jobs, [int(user or 0) for user in jobs.users], name
 
 
-def agree(case: tuple[JobTable, list[int], str], policy: str, engine: str, *, exact: bool) -> None:
+def agree(
+    case: tuple[JobTable, list[int], str], policy: str, *, exact: bool, rule: str = "consolidated", per_rack: int = 99
+) -> None:
     jobs, believed, name = case
     if exact:
         believed = [int(seconds) for seconds in jobs.duration_s]
-    place = Fleet(pools=tuple(NodePool(device=d, num_nodes=n, gpus_per_node=g) for d, n, g in FLEETS[name]))
-    schedule = simulate_cluster(
-        jobs, POLICIES[policy], fleet=place, estimator=Believe(tuple(map(float, believed))), record=True, engine=engine
+    pools = tuple(
+        NodePool(device=d, num_nodes=n, gpus_per_node=g, cpus_per_node=BESIDE[d][0], memory_bytes_per_node=BESIDE[d][1])
+        for d, n, g in FLEETS[name]
     )
-    assert np.asarray(schedule.end_s).tolist() == Oracle(jobs, believed, FLEETS[name]).run(policy)
+    place = Fleet(pools=pools, nodes_per_rack=None if per_rack == 99 else per_rack)
+    beliefs = Believe(tuple(map(float, believed)))
+    schedule = simulate_cluster(
+        jobs, POLICIES[policy], fleet=place, estimator=beliefs, placer=PLACERS[rule], record=True
+    )
+    oracle = Oracle(jobs, believed, FLEETS[name], rule=rule, per_rack=per_rack)
+    assert np.asarray(schedule.end_s).tolist() == oracle.run(policy)
     assert gpus_in_use_are_possible(schedule)
+
+
+@st.composite
+def demanding(draw: st.DrawFn) -> tuple[JobTable, list[int], str]:
+    """Jobs whose CPUs and memory keep others, and their own GPUs, off a node."""
+    jobs, believed, name = draw(cases())
+    some = [draw(st.booleans()) for _ in believed]
+    cpus = [gpus * draw(st.integers(0, 7)) if asks else np.nan for asks, gpus in zip(some, jobs.num_gpus, strict=True)]
+    memory = [
+        gpus * draw(st.integers(0, 30)) if asks else np.nan for asks, gpus in zip(some, jobs.num_gpus, strict=True)
+    ]
+    rows = range(len(believed))
+    kept = [
+        row
+        for row in rows
+        if runs_somewhere((replace(jobs, num_cpus=np.array(cpus), memory_bytes=np.array(memory)), believed, name), row)
+    ]
+    assume(kept)
+    jobs = replace(jobs, num_cpus=np.array(cpus), memory_bytes=np.array(memory)).select(kept)
+    return jobs, [believed[row] for row in kept], name
 
 
 @pytest.mark.parametrize("policy", ["easy", "conservative"])
 @given(case=cases())
 @settings(max_examples=60, deadline=None)
 def test_backfill_on_nodes_agrees_with_looking_at_every_second(policy: str, case: tuple) -> None:
-    agree(case, policy, "auto", exact=True)
+    agree(case, policy, exact=True)
 
 
 @pytest.mark.parametrize("policy", ["easy", "conservative"])
 @given(case=cases())
 @settings(max_examples=60, deadline=None)
 def test_promises_are_kept_when_jobs_end_before_their_limit(policy: str, case: tuple) -> None:
-    agree(case, policy, "auto", exact=False)
+    agree(case, policy, exact=False)
+
+
+@pytest.mark.parametrize("policy", ["easy", "conservative"])
+@given(case=demanding(), exact=st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_reservations_know_the_cpus_and_the_memory_of_nodes(policy: str, case: tuple, exact: bool) -> None:
+    agree(case, policy, exact=exact)
+
+
+@pytest.mark.parametrize("policy", ["easy", "conservative"])
+@given(case=demanding(), per_rack=st.integers(1, 3), exact=st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_reservations_know_racks(policy: str, case: tuple, per_rack: int, exact: bool) -> None:
+    agree(case, policy, exact=exact, rule="topology", per_rack=per_rack)
+
+
+def runs_somewhere(case: tuple[JobTable, list[int], str], job: int) -> bool:
+    oracle = Oracle(case[0], case[1], FLEETS[case[2]])
+    return oracle.place(job, oracle.size.astype(float)) is not None
 
 
 @pytest.mark.parametrize("placement", ["consolidated", "topology", "spread", "count"])

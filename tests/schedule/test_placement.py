@@ -143,3 +143,31 @@ def test_a_large_job_clears_no_node_of_a_job_before_it(engine: str) -> None:
     schedule = simulate_cluster(jobs, POLICIES["srtf"], fleet=fleet(3, 4), engine=engine)
     assert schedule.preemptions.sum() == 0
     assert schedule.start_s[3] == 40.0
+
+
+def test_cpus_and_memory_of_nodes_keep_jobs_apart() -> None:
+    """Two jobs of half the GPUs share a node only if their CPUs and memory fit too."""
+    from traincast.schedule._study import parse_fleet
+
+    small = parse_fleet("2x8:a100-80g/64cpu/512GiB")
+    assert (small.pools[0].cpus_per_node, small.pools[0].memory_bytes_per_node) == (64, 512 * 2**30)
+    rows = [(0.0, 4.0, 10.0), (0.0, 4.0, 10.0), (0.0, 4.0, 10.0)]
+    jobs = table(*rows, num_cpus=[40.0, 40.0, 24.0], memory_bytes=[100 * 2.0**30, 100 * 2.0**30, 450 * 2.0**30])
+    schedule = simulate_cluster(jobs, POLICIES["first-fit"], fleet=small, record=True)
+    assert [held.nodes for held in schedule.occupations] == [((0, 4),), ((1, 4),), ((0, 4),)]
+    assert schedule.start_s.tolist() == [0.0, 0.0, 10.0]
+
+
+def test_a_job_whose_memory_no_node_has_is_rejected_by_name() -> None:
+    from traincast.schedule._study import parse_fleet
+
+    jobs = table((0.0, 1.0, 10.0), memory_bytes=[2.0**40])
+    schedule = simulate_cluster(jobs, POLICIES["fifo"], fleet=parse_fleet("2x8/512GiB"))
+    assert "with their CPUs and memory" in schedule.rejected[0]
+
+
+def test_a_job_waits_for_the_end_of_those_it_depends_on() -> None:
+    jobs = table((0.0, 1.0, 50.0), (0.0, 1.0, 10.0), (5.0, 1.0, 10.0), job_ids=["7", "8_1", "9"],
+                 dependencies=[None, None, "afterok:7:8"])  # fmt: skip
+    schedule = simulate_cluster(jobs, POLICIES["fifo"], fleet=fleet(1, 8))
+    assert schedule.start_s.tolist() == [0.0, 0.0, 50.0]

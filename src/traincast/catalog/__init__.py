@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from traincast.catalog._links import link_entry as link_entry
     from traincast.catalog._links import links as links
     from traincast.catalog._links import make_link as make_link
+    from traincast.catalog._models.recipe import BLOCK_SCALED as BLOCK_SCALED
     from traincast.catalog._models.recipe import FUSED_ATTENTIONS as FUSED_ATTENTIONS
     from traincast.catalog._models.recipe import PRECISIONS as PRECISIONS
     from traincast.catalog._models.recipe import precision_name as precision_name
@@ -103,6 +104,7 @@ __getattr__ = load_lazily(
             "make_link",
         ),
         "_models.recipe": (
+            "BLOCK_SCALED",
             "FUSED_ATTENTIONS",
             "PRECISIONS",
             "precision_name",

@@ -20,7 +20,8 @@ from traincast.spec import Cluster, Device, Domain, Link, NodeGroup
 Price = float | None | Literal["catalogue"]
 DomainLike = Domain | Mapping[str, Any]
 
-_GROUP_KEYS = ("node", "device", "num_nodes", "devices_per_node", "intra", "inter", "usd_per_hour", "speed", "domains")
+_GROUP_KEYS = ("node", "device", "num_nodes", "devices_per_node", "intra", "inter", "usd_per_hour", "speed", "domains",
+               "nvme_bytes_per_s")  # fmt: skip
 _CLUSTER_KEYS = ("name", "groups", "price_date", "price_source")
 # The keywords of `cluster` are shorter than the fields of the nouns; both are allowed in files.
 _SHORT_KEYS = {"nodes": "num_nodes", "price": "usd_per_hour"}
@@ -247,8 +248,20 @@ def _make_group(
     return group, offer
 
 
-def read_domains(given: Sequence[DomainLike], *, like: Link, where: str) -> tuple[Domain, ...]:
-    """Domains as values or as tables with `num_devices` and a `link` in any way of naming one."""
+def _split_domains(text: str, where: str) -> list[DomainLike]:
+    found: list[DomainLike] = []
+    for part in text.split(","):
+        size, _, name = part.strip().partition(":")
+        if not size.isdigit() or not name.strip():
+            raise InvalidInput(f"{where} = {text!r}; write sizes and links such as 2:nvlink3-pairs,72:900GB/s")
+        found.append({"num_devices": int(size), "link": name.strip()})
+    return found
+
+
+def read_domains(given: Sequence[DomainLike] | str, *, like: Link, where: str) -> tuple[Domain, ...]:
+    """Domains as values, as tables with `num_devices` and a `link` in any way of naming one, or as words: 2:nvlink3-pairs."""
+    if isinstance(given, str):
+        given = _split_domains(given, where)
     if not isinstance(given, (list, tuple)):
         raise InvalidInput(f"{where} must be a list of tables with num_devices and link, not {given!r}")
     made: list[Domain] = []
@@ -313,6 +326,15 @@ def _of_device(chip: Device, devices_per_node: int | None) -> _Parts:
 
 
 def _group_from(data: Any, *, where: str) -> tuple[NodeGroup, Offer]:
+    """Equal nodes as a table describes them."""
+    group, offer = _read_group(data, where=where)
+    drives = data.get("nvme_bytes_per_s")
+    if drives is None:
+        return group, offer
+    return dataclasses.replace(group, nvme_bytes_per_s=_check_number("nvme_bytes_per_s", drives)), offer
+
+
+def _read_group(data: Any, *, where: str) -> tuple[NodeGroup, Offer]:
     if not isinstance(data, Mapping):
         raise InvalidInput(f"{where} must be a table, not {data!r}")
     for short, long in _SHORT_KEYS.items():

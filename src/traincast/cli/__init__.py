@@ -13,6 +13,7 @@ COMMANDS = {
     "forecast": "Forecast step time, job time, memory and cost of a training job.",
     "fit": "Find the largest batch and sequence that fit, and what to change first.",
     "capture": "Record the training step of a model as a graph.",
+    "config": "Show what configurations of other projects say, key by key.",
     "catalog": "List and show known devices, links, clusters, prices and workloads.",
     "plan": "Choose cluster and parallelism for a deadline, a budget or speed.",
     "advise": "Say in sentences what dominates a job, whether it fits and what would help.",

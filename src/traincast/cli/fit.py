@@ -14,6 +14,8 @@ from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
 from traincast.spec import Question
 
+SAFE = 0.99
+"""A run that fails after hours costs more than a somewhat smaller batch."""
 MOST_PARTS = 5
 """Of the peak, largest first."""
 
@@ -23,7 +25,7 @@ def fit(
     question: Question,
     confidence: Annotated[
         float, typer.Option("--confidence", "-c", help="How sure it must be to fit, between 0 and 1.")
-    ] = 0.95,
+    ] = SAFE,
     calibration: CalibrationOption = None,
     given: GivenOption = None,
     svg: Annotated[
@@ -34,7 +36,7 @@ def fit(
 ) -> None:
     """Find the largest batch and the longest sequence that fit, and what to change first where the job does not.
 
-    Example: traincast fit llama-2-7b --device a100-80g -g 8 --precision bf16 --seq 4096 --zero 3 --confidence 0.99
+    Example: traincast fit llama-2-7b --device a100-80g -g 8 --precision bf16 --seq 4096 --zero 3 --confidence 0.95
     """
     from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in, pose_job, with_defaults
     from traincast.plan import find_fit

@@ -44,6 +44,14 @@ def forecast(
             rich_help_panel="Learned",
         ),
     ] = None,
+    emit: Annotated[
+        str | None,
+        typer.Option(
+            "--emit",
+            help="Print the job as the file of a scheduler or trainer instead: slurm, deepspeed ... (see traincast config).",
+            rich_help_panel="Output",
+        ),
+    ] = None,
     price_file: options.PriceFile = None,
     json: options.Json = False,
     color: options.Color = "auto",
@@ -51,6 +59,10 @@ def forecast(
     """Forecast step time, job time, memory and cost of a training job.
 
     Example: traincast forecast llama-3-8b --gpus 8xh100 --tokens 15B
+
+    Example: traincast forecast --config qlora.yml --gpus 4xh100
+
+    Example: traincast forecast --config config.json --config ds_config.json --config training_args.json --gpus 8xa100-80g
 
     What is not said is chosen as a practitioner would, and listed as flags under the answer.
     """
@@ -98,6 +110,11 @@ def forecast(
         write_json(trace, trace_forecast(answer))
     if svg is not None:
         write_whole(svg, draw_timeline(answer.timeline, title=f"{answer.workload} on {answer.cluster}"))
+    if emit is not None:
+        from traincast.cli.emit import emit_answer
+
+        say(emit_answer(question, resolved, answer, kind=emit))
+        return
     if json:
         say(format_json(document_forecast(answer)))
         return

@@ -48,7 +48,8 @@ PriceFile = Annotated[
 Source = Annotated[
     str,
     typer.Argument(
-        help="A catalogue workload, my_file.py:build, model.onnx, config.json, a saved graph or a job file (TOML).",
+        help="A catalogue workload, hf:org/name, timm:name, my_file.py:build, model.onnx, config.json, a saved graph or a job "
+        "file (TOML).",
         autocompletion=complete_source,
         show_default=False,
     ),

@@ -120,7 +120,9 @@ class Output:
     emit: Annotated[
         str | None,
         typer.Option(
-            "--emit", help="Write the best plan for slurm, skypilot, torchrun, accelerate, deepspeed or k8s.",
+            "--emit",
+help="Write the best plan for slurm, skypilot, k8s or torchrun, or as the file of a trainer: deepspeed, accelerate "
+            "... (traincast config --formats).",
             rich_help_panel="Output",
         ),
     ] = None  # fmt: skip
@@ -181,7 +183,7 @@ def plan(
         title = f"{workload}, {asked.space.global_batch:,} samples per step"
         write_whole(output.svg, draw_front(found, title=title, deadline_s=limits.deadline_s))
     if output.emit is not None:
-        _emit(found.plans, output, precision=request.workload.precision or "fp32")
+        _emit(found.plans, output, request)
         if output.output is None or str(output.output) == "-":
             return
     if output.json:
@@ -222,7 +224,7 @@ def _ask(question: Question, choices: Mapping[str, tuple[Any, ...]], machines: M
     from traincast.plan import Limits, settle
     from traincast.units import parse_seconds
 
-    request = fill_in(question)
+    request = _leave_open(fill_in(question), question, machines)
     chosen = _choose(request, machines)
     settled = settle(request, chosen.clusters)
     space = _space(settled.request, choices, num_devices=max(cluster.num_devices for cluster in settled.clusters))
@@ -235,7 +237,7 @@ def _ask(question: Question, choices: Mapping[str, tuple[Any, ...]], machines: M
     left_out = tuple(f"{name}: {count} machines left out" for name, count in chosen.left_out.items())
     return _Asked(
         request=_without_choices(settled.request), clusters=settled.clusters, space=space, limits=limits,
-        engine=Engine(calibration=learned), calibration=learned, notes=(*settled.notes, *left_out),
+        engine=Engine(calibration=learned), calibration=learned, notes=(*request.said, *settled.notes, *left_out),
         is_wide=machines.all_machines,
     )  # fmt: skip
 
@@ -285,6 +287,15 @@ def _space(request: Question, choices: Mapping[str, tuple[Any, ...]], *, num_dev
 
     values: dict[str, Any] = {CHOICES[name]: tried for name, tried in choices.items()}
     return space_of(request, global_batch=request.job.get("global_batch"), num_devices=num_devices, **values)
+
+
+def _leave_open(request: Question, question: Question, machines: Machines) -> Question:
+    """Without the machines of a configuration where the command line says which to search."""
+    searched = machines.gpus is not None or machines.all_machines or machines.offers is not None
+    if not searched or not question.configs:
+        return request
+    kept = request.cluster if machines.gpus and is_hardware(machines.gpus) else question.cluster
+    return dataclasses.replace(request, cluster=kept)
 
 
 def _without_choices(request: Question) -> Question:
@@ -359,11 +370,12 @@ def _document_delta(delta: Any) -> dict[str, Any]:
     return {**ratios, "after": document_forecast(delta.after)}
 
 
-def _emit(plans: "Sequence[Plan]", wanted: Output, *, precision: str) -> None:
+def _emit(plans: "Sequence[Plan]", wanted: Output, request: Question) -> None:
     from traincast.errors import InvalidInput
     from traincast.files import write_whole
     from traincast.plan import emit, make_recipe, slurm_flags
 
+    precision = request.workload.precision or "fp32"
     kind, output, quantile, command = str(wanted.emit), wanted.output, wanted.time_quantile, wanted.command
     if not plans:
         raise InvalidInput("--emit writes the best plan, and no plan keeps every limit")
@@ -373,7 +385,7 @@ def _emit(plans: "Sequence[Plan]", wanted: Output, *, precision: str) -> None:
         flags = slurm_flags(make_recipe(plans[0], quantile=quantile, command=command, precision=precision))
         text = " ".join(f"{name}={value}" for name, value in flags.items())
     else:
-        text = emit(plans[0], kind, quantile=quantile, command=command, precision=precision)
+        text = emit(plans[0], kind, quantile=quantile, command=command, precision=precision, question=request)
     if output is None or str(output) == "-":
         say(text)
     else:

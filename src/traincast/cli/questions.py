@@ -19,6 +19,7 @@ from traincast.units import parse_bytes, parse_count, parse_seconds
 
 SECTIONS = ("workload", "cluster", "parallelism", "job")
 GPUS = "gpus"
+CONFIGS = "config"
 _READERS = {"count": parse_count, "bytes": parse_bytes, "seconds": parse_seconds}
 Command = Callable[..., None]
 
@@ -37,7 +38,7 @@ def takes_question(
         own = [part for each in declared if each.name not in _MADE for part in _expand(each)]
         taken = {each.name for each in own}
         asked = [item for item in fields if item.name not in taken]
-        parameters = [_source(), *(_parameter(item, many=item.name in listed) for item in asked)]
+        parameters = [_source(), _config(), *(_parameter(item, many=item.name in listed) for item in asked)]
         if "cluster" in kept and GPUS not in taken:
             parameters.append(_gpus())
 
@@ -51,6 +52,7 @@ def takes_question(
                 made["choices"] = {name: said[name] for name in listed if said.get(name) is not None}
             if GPUS not in taken:
                 values.pop(GPUS, None)
+            values.pop(CONFIGS, None)
             for name, kind in groups.items():
                 made[name] = kind(**{item.name: values.pop(item.name) for item in dataclasses.fields(kind)})
             function(**made, **values)
@@ -111,7 +113,15 @@ def build_question(
     if isinstance(gpus, str) and (is_hardware(gpus) or not lists):
         parts["cluster"] = {**read_hardware(gpus, parts["cluster"]), **parts["cluster"]}
     workload = WorkloadOptions(**parts.pop("workload"))
-    return Question(source=source, workload=workload, **parts)
+    configs = tuple(others.get(CONFIGS) or ())
+    if not source and not configs and not workload.has_shape:
+        raise InvalidInput(
+            "name a model: a catalogue workload, hf:org/name, a model file or a job file; or give --config FILE"
+        )
+    return Question(
+        source=source, workload=workload, configs=configs, cluster=parts["cluster"], parallelism=parts["parallelism"],
+        job=parts["job"],
+    )  # fmt: skip
 
 
 def _parameter(item: Asked, *, many: bool) -> inspect.Parameter:
@@ -172,7 +182,17 @@ def _many(item: Asked) -> Callable[[str], Any]:
 
 
 def _source() -> inspect.Parameter:
-    return inspect.Parameter("source", inspect.Parameter.KEYWORD_ONLY, annotation=options.Source)
+    return inspect.Parameter("source", inspect.Parameter.KEYWORD_ONLY, default="", annotation=options.Source)
+
+
+def _config() -> inspect.Parameter:
+    option = typer.Option(
+        "--config", help="A configuration of your trainer (FILE or format:FILE), see docs/how-to/configs.md; may be repeated. "
+        "What flags say wins.", rich_help_panel="Model", show_default=False,
+    )  # fmt: skip
+    return inspect.Parameter(
+        CONFIGS, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[list[str] | None, option]
+    )
 
 
 def _gpus() -> inspect.Parameter:

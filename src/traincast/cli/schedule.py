@@ -15,7 +15,8 @@ from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
 
 _TRACE, _CLUSTER, _KNOWS = "Trace", "Cluster and policies", "What the scheduler knows"
-_HAZARDS, _OUTPUT = "What goes wrong", "Output"
+_HAZARDS, _OUTPUT, _SLURM = "What goes wrong", "Output", "Slurm"
+DEFAULT_POLICIES = "fifo,srtf,easy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +28,38 @@ class Options:
         typer.Option(
             "--cluster",
             "-c",
-            help="NODESxGPUS[:device][@usd per GPU-hour], comma between pools; repeat it to compare clusters.",
+            help="NODESxGPUS[:device][/CPUScpu][/MEMORY][@usd per GPU-hour], comma between pools; repeat to compare.",
             rich_help_panel=_CLUSTER,
         ),
-    ]
+    ] = dataclasses.field(default_factory=list)
     policy: Annotated[
-        str, typer.Option("--policy", "-p", help="Policies, comma between them.", rich_help_panel=_CLUSTER)
-    ] = "fifo,srtf,easy"
+        str | None,
+        typer.Option(
+            "--policy",
+            "-p",
+            help=f"Policies, comma between them ({DEFAULT_POLICIES}; slurm with --slurm-conf).",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None
+    slurm_conf: Annotated[
+        list[Path],
+        typer.Option(
+            "--slurm-conf", help="slurm.conf of the site; repeat it to compare several.", rich_help_panel=_SLURM
+        ),
+    ] = dataclasses.field(default_factory=list)
+    sacct: Annotated[
+        Path | None, typer.Option("--sacct", help="Job log: sacct -P -o ALL, as the trace.", rich_help_panel=_SLURM)
+    ] = None
+    slurm_qos: Annotated[
+        Path | None, typer.Option("--slurm-qos", help="sacctmgr -P show qos.", rich_help_panel=_SLURM)
+    ] = None
+    slurm_accounts: Annotated[
+        Path | None,
+        typer.Option("--slurm-accounts", help="sacctmgr dump, or -P show associations.", rich_help_panel=_SLURM),
+    ] = None
+    slurm_reservations: Annotated[
+        Path | None, typer.Option("--slurm-reservations", help="scontrol show reservation.", rich_help_panel=_SLURM)
+    ] = None
     placement: Annotated[
         str | None,
         typer.Option(
@@ -55,6 +81,14 @@ class Options:
         str | None,
         typer.Option(
             "--quota", help="GPUs tenants own under the policy quota: vision=32,speech=16.", rich_help_panel=_CLUSTER
+        ),
+    ] = None
+    queues: Annotated[
+        Path | None,
+        typer.Option(
+            "--queues",
+            help="Queues of the policies kueue and volcano: their objects as YAML or JSON.",
+            rich_help_panel=_CLUSTER,
         ),
     ] = None
     until: Annotated[
@@ -181,7 +215,7 @@ class Options:
         """The flags that were given, as they are written on the command line."""
         found = set()
         for entry in dataclasses.fields(self):
-            if getattr(self, entry.name) not in (None, False):
+            if getattr(self, entry.name) not in (None, False, []):
                 found.add(_flag_of(entry.name))
         return found
 
@@ -195,16 +229,18 @@ def _flag_of(name: str) -> str:
 def from_options(command: Callable[..., None]) -> Callable[..., None]:
     """A command whose options are the fields of `Options`, so that they are written once."""
 
-    def run(trace: str, **words: Any) -> None:
+    def run(trace: str | None = None, **words: Any) -> None:
         command(trace, Options(**words))
 
     hints = get_type_hints(Options, include_extras=True)
     argument = Annotated[
-        str, typer.Argument(help="A job log, or synthetic:N for N generated jobs.", show_default=False)
+        str | None, typer.Argument(help="A job log, or synthetic:N for N generated jobs.", show_default=False)
     ]
-    parameters = [inspect.Parameter("trace", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=argument)]
+    parameters = [
+        inspect.Parameter("trace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=argument)
+    ]
     for entry in dataclasses.fields(Options):
-        default = inspect.Parameter.empty if entry.default is dataclasses.MISSING else entry.default
+        default = [] if entry.default is dataclasses.MISSING else entry.default
         parameters.append(
             inspect.Parameter(entry.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[entry.name])
         )
@@ -215,20 +251,22 @@ def from_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @from_options
-def schedule(trace: str, given: Options) -> None:
+def schedule(trace: str | None, given: Options) -> None:
     """Simulate clusters whose scheduler uses limits, forecasts or the truth.
 
     Runs every policy on the same trace, beside what really happened where the log says so, and compares waiting,
     completion, fairness, use, deadlines, cost and energy.
 
     Example: traincast schedule jobs.sacct -c 16x8:a100-80g@2.5 -c 26x8:a100-80g@2.5 -p easy,srtf --knows limit,truth
+    As a site runs Slurm: traincast schedule --slurm-conf slurm.conf --sacct jobs.sacct
     """
     from traincast.report import describe_policies, format_json, format_policies
 
+    source = _find_trace(trace, given)
     if given.error_sweep:
-        _sweep(trace, given)
+        _sweep(source, given)
         return
-    read, cases = compare_cases(trace, given)
+    read, cases = compare_cases(source, given)
     _write(given, read, cases)
     groupings = [] if given.by is None else [part for part in given.by.replace(" ", "").split(",") if part]
     say(
@@ -236,6 +274,16 @@ def schedule(trace: str, given: Options) -> None:
     )
     if given.out is not None and not given.json:
         sys.stderr.write(f"wrote {given.out}/index.html, tables, event logs, charts and traces\n")
+
+
+def _find_trace(trace: str | None, given: Options) -> str:
+    from traincast.errors import InvalidInput
+
+    if trace is not None and given.sacct is not None:
+        raise InvalidInput(f"the jobs come from {trace} or from --sacct {given.sacct}, not from both")
+    if trace is None and given.sacct is None:
+        raise InvalidInput("no jobs: name a job log, synthetic:N, or --sacct FILE")
+    return str(given.sacct) if trace is None else trace
 
 
 def compare_cases(trace: str, given: Options) -> tuple[Any, Any]:
@@ -263,12 +311,31 @@ def _prepare(trace: str, given: Options) -> tuple[list[str], list[str], Any, Any
     """Policies, notes, the trace, a setting per cluster and the estimator of forecasts, once everything is allowed."""
     from traincast.schedule import check_options, check_policies
 
-    names = check_policies([name for name in given.policy.replace(" ", "").split(",") if name])
+    default = "slurm" if given.slurm_conf else DEFAULT_POLICIES
+    names = check_policies([name for name in (given.policy or default).replace(" ", "").split(",") if name])
     _check_alone(trace, given)
-    notes = check_options(names, sorted(given.asked()))
-    settings = _settings(given)
+    settings = _settings(given, names)
+    stopping = ["slurm"] if any(setting.site and setting.site.preempt_by != "none" for _, setting in settings) else []
+    notes = check_options(names, sorted(given.asked()), stopping=stopping)
     read = _read(trace, given, fleet_gpus=settings[0][1].fleet.num_gpus)
+    read, settings = _with_sites(read, settings)
     return names, notes, *_with_speeds(trace, given, read, settings)
+
+
+def _with_sites(read: Any, settings: Any) -> tuple[Any, Any]:
+    """Sites on the clock of the log, limits of partitions for jobs without any, and what is not modelled."""
+    queues = settings[0][1].queues
+    if queues is not None:
+        read = replace(read, notes=(*read.notes, *queues.notes))
+    sites = [setting.site for _, setting in settings if setting.site is not None]
+    if not sites:
+        return read, settings
+    moved = [
+        (name, setting if setting.site is None else replace(setting, site=setting.site.shifted(read.origin_s)))
+        for name, setting in settings
+    ]
+    notes = list(dict.fromkeys(note for site in sites for note in site.notes))
+    return replace(read, jobs=sites[0].fill_limits(read.jobs), notes=(*read.notes, *notes)), moved
 
 
 _NEEDS = {
@@ -277,6 +344,9 @@ _NEEDS = {
     "restart_cost": ("--restart-cost", "mtbf", "--mtbf-hours"),
     "traffic": ("--traffic", "uplink", "--uplink"),
     "uplink": ("--uplink", "racks", "--nodes-per-rack"),
+    "slurm_qos": ("--slurm-qos", "slurm_conf", "--slurm-conf"),
+    "slurm_accounts": ("--slurm-accounts", "slurm_conf", "--slurm-conf"),
+    "slurm_reservations": ("--slurm-reservations", "slurm_conf", "--slurm-conf"),
     "ray": ("--ray", "error_sweep", "--error-sweep"),
     "workers": ("--workers", "error_sweep", "--error-sweep"),
 }
@@ -288,7 +358,7 @@ def _check_alone(trace: str, given: Options) -> None:
     from traincast.errors import InvalidInput
 
     for name, (flag, other, other_flag) in _NEEDS.items():
-        if getattr(given, name) not in (None, False) and getattr(given, other) in (None, False):
+        if getattr(given, name) not in (None, False) and getattr(given, other) in (None, False, []):
             raise InvalidInput(f"{flag} means nothing without {other_flag}")
     synthetic = trace.startswith("synthetic:")
     for flag, value in (("--format", given.format), ("--only", given.only)):
@@ -298,55 +368,90 @@ def _check_alone(trace: str, given: Options) -> None:
         raise InvalidInput("--load is about synthetic:N; a job log has the load it has")
     if given.racks is not None and given.uplink is None and given.placement != "topology":
         raise InvalidInput("--nodes-per-rack means nothing without --placement topology or --uplink")
-    if given.plan_with is not None and not (given.forecasts or given.speeds):
-        raise InvalidInput("--plan-with is about forecasts; pass --forecasts or --speeds")
-    if given.forecasts and given.speeds is not None:
-        raise InvalidInput("speeds come from --forecasts or from the table of --speeds, not from both")
+    _check_forecasts(given)
     drawn = synthetic or given.sigma or given.class_sigma or given.mtbf or given.forecasts or given.error_sweep
     if given.seed is not None and not drawn:
         raise InvalidInput("--seed means nothing here: neither jobs, errors nor failures are drawn")
 
 
-def _settings(given: Options) -> list[tuple[str, Any]]:
-    """One setting per cluster, by its text."""
+def _check_forecasts(given: Options) -> None:
+    from traincast.errors import InvalidInput
+
+    if given.plan_with is not None and not (given.forecasts or given.speeds):
+        raise InvalidInput("--plan-with is about forecasts; pass --forecasts or --speeds")
+    if given.forecasts and given.speeds is not None:
+        raise InvalidInput("speeds come from --forecasts or from the table of --speeds, not from both")
+
+
+def _settings(given: Options, names: list[str]) -> list[tuple[str, Any]]:
+    """One setting per cluster, by its text or by its slurm.conf."""
     import math
 
-    from traincast.errors import InvalidInput, UnknownName
-    from traincast.schedule import PLACERS, Noisy, Setting, UniformTraffic, WeibullFailures, parse_fleet, parse_quotas
-    from traincast.units import HOUR_S, parse_bytes, parse_seconds
+    from traincast.errors import UnknownName
+    from traincast.schedule import PLACERS, Setting, UniformTraffic, parse_fleet, parse_quotas, read_queues, read_site
+    from traincast.units import parse_bytes, parse_seconds
 
     placement = given.placement or "consolidated"
     if placement not in PLACERS:
         raise UnknownName("placement", placement, PLACERS)
-    if len(set(given.cluster)) < len(given.cluster):
-        raise InvalidInput("the same cluster is given twice")
+    _check_clusters(given, names)
     uplink = None if given.uplink is None else parse_bytes(given.uplink)
-    noisy = any(value is not None for value in (given.sigma, given.class_sigma, given.bias))
-    seed = given.seed or 0
-    noise = Noisy(sigma=given.sigma or 0.0, class_sigma=given.class_sigma or 0.0, bias=1.0 if given.bias is None else given.bias,
-                  seed=seed)  # fmt: skip
-    failures = None
-    if given.mtbf is not None:
-        repair_s = (1.0 if given.mttr is None else given.mttr) * HOUR_S
-        failures = WeibullFailures(mean_up_s=given.mtbf * HOUR_S, mean_repair_s=repair_s, seed=seed)
+    traffic = UniformTraffic(bytes_per_s_per_gpu=parse_bytes(given.traffic or "1GB"))
+    base = {
+        "placer": PLACERS[placement],
+        "noise": _noise(given),
+        "overheads": _overheads(given),
+        "failures": _failures(given),
+        "network": None if uplink is None else traffic,
+        "until_s": math.inf if given.until is None else parse_seconds(given.until),
+        "kill_at_limit": given.kill,
+        "queues": None if given.queues is None else read_queues(given.queues),
+        "record": given.out is not None or given.html is not None,
+    }
     settings = []
     for text in given.cluster:
         fleet = parse_fleet(text, nodes_per_rack=given.racks, uplink_bytes_per_s=uplink)
-        traffic = UniformTraffic(bytes_per_s_per_gpu=parse_bytes(given.traffic or "1GB"))
-        setting = Setting(
-            fleet=fleet,
-            placer=PLACERS[placement],
-            noise=noise if noisy else None,
-            overheads=_overheads(given),
-            failures=failures,
-            network=None if uplink is None else traffic,
-            until_s=math.inf if given.until is None else parse_seconds(given.until),
-            kill_at_limit=given.kill,
-            record=given.out is not None or given.html is not None,
-            quotas=() if given.quotas is None else parse_quotas(given.quotas, fleet),
+        quotas = () if given.quotas is None else parse_quotas(given.quotas, fleet)
+        settings.append((text, Setting(fleet=fleet, quotas=quotas, **base)))
+    for path in given.slurm_conf:
+        site = read_site(
+            path, qos=given.slurm_qos, accounts=given.slurm_accounts, reservations=given.slurm_reservations
         )
-        settings.append((text, setting))
+        quotas = () if given.quotas is None else parse_quotas(given.quotas, site.fleet)
+        settings.append((path.name, Setting(fleet=site.fleet, quotas=quotas, site=site, **base)))
     return settings
+
+
+def _check_clusters(given: Options, names: list[str]) -> None:
+    from traincast.errors import InvalidInput
+
+    if len(set(given.cluster)) < len(given.cluster) or len(set(given.slurm_conf)) < len(given.slurm_conf):
+        raise InvalidInput("the same cluster is given twice")
+    if not given.cluster and not given.slurm_conf:
+        raise InvalidInput("no cluster: pass --cluster NODESxGPUS or --slurm-conf FILE")
+    if given.slurm_conf and (given.cluster or given.racks is not None):
+        raise InvalidInput("--slurm-conf describes the nodes; leave --cluster and --nodes-per-rack out")
+    if given.slurm_conf and "slurm" not in names:
+        raise InvalidInput("--slurm-conf is about the policy slurm; add it to --policy")
+
+
+def _noise(given: Options) -> Any:
+    from traincast.schedule import Noisy
+
+    if all(value is None for value in (given.sigma, given.class_sigma, given.bias)):
+        return None
+    bias = 1.0 if given.bias is None else given.bias
+    return Noisy(sigma=given.sigma or 0.0, class_sigma=given.class_sigma or 0.0, bias=bias, seed=given.seed or 0)
+
+
+def _failures(given: Options) -> Any:
+    from traincast.schedule import WeibullFailures
+    from traincast.units import HOUR_S
+
+    if given.mtbf is None:
+        return None
+    repair_s = (1.0 if given.mttr is None else given.mttr) * HOUR_S
+    return WeibullFailures(mean_up_s=given.mtbf * HOUR_S, mean_repair_s=repair_s, seed=given.seed or 0)
 
 
 def _overheads(given: Options) -> Any:
@@ -416,7 +521,8 @@ def _read(trace: str, given: Options, *, fleet_gpus: int) -> Any:
         mix = Mix(load=load, deadline_slack=2.0)
         jobs = generate_jobs(int(count), num_gpus=fleet_gpus, mix=mix, seed=given.seed or 0)
         return Trace(name=f"synthetic-{count}-load-{load:g}", format="synthetic", jobs=jobs)
-    return read_trace(Path(trace), kind=given.format, only=given.only)
+    kind = "sacct" if given.format is None and given.sacct is not None else given.format
+    return read_trace(Path(trace), kind=kind, only=given.only)
 
 
 def _write(given: Options, read: Any, cases: Any) -> None:

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 from traincast.cost import CostModel
 from traincast.errors import InvalidInput
 from traincast.facade import load_lazily
-from traincast.forecast._device_memory import MEMORY_SPREAD, outside_bytes
+from traincast.forecast._device_memory import outside_bytes
 from traincast.forecast._engine import Engine
 from traincast.spec import Calibration, Cluster, Forecast, Job, Parallelism, Question
 
 if TYPE_CHECKING:
     from traincast.resources import GraphCorrection
 
-__all__ = ["MEMORY_SPREAD", "Engine", "forecast", "outside_bytes"]
+__all__ = ["Engine", "forecast", "outside_bytes"]
 
-MOST_KEPT = 20_000
+MOST_KEPT = 4_000
 """Answers of single steps that plain forecasts remember between them."""
 _ENGINE = Engine(most=MOST_KEPT)
 
@@ -75,12 +75,17 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import DOCUMENT as DOCUMENT
     from traincast.forecast._certainty import FEATURES as FEATURES
     from traincast.forecast._certainty import LEVELS as LEVELS
+    from traincast.forecast._certainty import MEMORY as MEMORY
+    from traincast.forecast._certainty import ORDINARY_OPERATORS as ORDINARY_OPERATORS
+    from traincast.forecast._certainty import STEP as STEP
     from traincast.forecast._certainty import Certainty as Certainty
     from traincast.forecast._certainty import Experience as Experience
     from traincast.forecast._certainty import Quantiles as Quantiles
     from traincast.forecast._certainty import Setting as Setting
+    from traincast.forecast._certainty import beyond_usual as beyond_usual
     from traincast.forecast._certainty import describe_setting as describe_setting
     from traincast.forecast._certainty import list_novelty as list_novelty
+    from traincast.forecast._certainty import memory_errors as memory_errors
     from traincast.forecast._certainty import sort_of as sort_of
     from traincast.forecast._corrections import CALIBRATION_NOTE as CALIBRATION_NOTE
     from traincast.forecast._corrections import IGNORE as IGNORE
@@ -95,6 +100,9 @@ if TYPE_CHECKING:
     from traincast.forecast._defaults import usual_global_batch as usual_global_batch
     from traincast.forecast._defaults import with_defaults as with_defaults
     from traincast.forecast._device_memory import DeviceMemory as DeviceMemory
+    from traincast.forecast._device_memory import find_fullest as find_fullest
+    from traincast.forecast._device_memory import overheads_of as overheads_of
+    from traincast.forecast._device_memory import profile_stages as profile_stages
     from traincast.forecast._device_memory import trace_memory as trace_memory
     from traincast.forecast._device_memory import watch_device as watch_device
     from traincast.forecast._gaussian_process import NOISE as NOISE
@@ -104,6 +112,9 @@ if TYPE_CHECKING:
     from traincast.forecast._habits import plan_habits as plan_habits
     from traincast.forecast._interval import tally_program as tally_program
     from traincast.forecast._labels import label_run as label_run
+    from traincast.forecast._narrow import GIVEN_DEVICE as GIVEN_DEVICE
+    from traincast.forecast._narrow import GIVEN_JOB as GIVEN_JOB
+    from traincast.forecast._narrow import GIVEN_STACK as GIVEN_STACK
     from traincast.forecast._parts import explain_parts as explain_parts
     from traincast.forecast._resolve import Resolved as Resolved
     from traincast.forecast._resolve import build_cluster as build_cluster
@@ -116,6 +127,7 @@ if TYPE_CHECKING:
     from traincast.forecast._resolve import find_length as find_length
     from traincast.forecast._resolve import load_source as load_source
     from traincast.forecast._resolve import pose_job as pose_job
+    from traincast.forecast._resolve import pose_with as pose_with
     from traincast.forecast._resolve import resolve as resolve
     from traincast.forecast._target import train_to_target as train_to_target
     from traincast.forecast._tune import COMMUNICATING as COMMUNICATING
@@ -148,10 +160,15 @@ __getattr__ = load_lazily(
             "Experience",
             "FEATURES",
             "LEVELS",
+            "MEMORY",
+            "ORDINARY_OPERATORS",
             "Quantiles",
+            "STEP",
             "Setting",
+            "beyond_usual",
             "describe_setting",
             "list_novelty",
+            "memory_errors",
             "sort_of",
         ),
         "_corrections": (
@@ -172,6 +189,9 @@ __getattr__ = load_lazily(
         ),
         "_device_memory": (
             "DeviceMemory",
+            "find_fullest",
+            "overheads_of",
+            "profile_stages",
             "trace_memory",
             "watch_device",
         ),
@@ -186,6 +206,11 @@ __getattr__ = load_lazily(
         ),
         "_interval": ("tally_program",),
         "_labels": ("label_run",),
+        "_narrow": (
+            "GIVEN_DEVICE",
+            "GIVEN_JOB",
+            "GIVEN_STACK",
+        ),
         "_parts": ("explain_parts",),
         "_resolve": (
             "Resolved",
@@ -199,6 +224,7 @@ __getattr__ = load_lazily(
             "find_length",
             "load_source",
             "pose_job",
+            "pose_with",
             "resolve",
         ),
         "_target": ("train_to_target",),

@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from traincast.catalog import BLOCK_SCALED, precision_name
 from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_mean
 from traincast.forecast._defaults import with_defaults
 from traincast.forecast._engine import Engine
 from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill_in_recipe, read_precision
 from traincast.forecast._ladder import Pose
 from traincast.forecast._place import build_cluster as _build_place
+from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
+from traincast.forecast._samples import pad_samples, use_data, without_data
 from traincast.spec import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
@@ -23,6 +26,7 @@ from traincast.spec import (
     SHAPE,
     Asked,
     Cluster,
+    ConfigText,
     Graph,
     Job,
     JobOptions,
@@ -36,7 +40,7 @@ from traincast.spec import (
 
 MODEL_FOLDERS = ("saved_model.pb", "config.json")
 """A folder that holds one of these is a model."""
-_JOB_ONLY = tuple(item.name for item in dataclasses.fields(JobOptions))
+_JOB_ONLY = (*(item.name for item in dataclasses.fields(JobOptions)), *REGIME_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,10 @@ def resolve(question: Question) -> Resolved:
 def fill_in(question: Question) -> Question:
     """The question with the values of its job file, where it names one; what the question says itself wins."""
     whole = _merge_job_file(question) if question.source.endswith(".toml") else question
+    if whole.configs or whole.source.startswith("hf:"):
+        from traincast.configs import merge_configs
+
+        whole = merge_configs(whole)
     return dataclasses.replace(
         whole,
         cluster=_read_units(whole.cluster, CLUSTER_FIELDS),
@@ -129,6 +137,7 @@ def complete_question(
     `engine`: what judges plans, where one has answered before."""
     from traincast.forecast._choose import choose_open
 
+    said += question.said
     question = with_defaults(question, [group.device for group in cluster.groups], stack, said)
     question = choose_open(question, cluster, stack, said, pose=pose, engine=engine)
     values = dict(question.parallelism)
@@ -222,11 +231,41 @@ def pose_job(
     if seq is not None:
         options = dataclasses.replace(options, seq=seq)
     options = _without_tf32(options, cluster, assumptions)
-    graph = load_source(question.source, options, plan=plan, stack=software, said=assumptions)
-    return build_job(question.job, graph, stack=software, seq=find_length(question.source, options))
+
+    def load(wanted: WorkloadOptions, source: str | None = None, /) -> Graph:
+        # What only runs forward runs nothing again.
+        own = plan if wanted.mode == options.mode else dataclasses.replace(plan, recompute="none")
+        return load_source(source or question.source, wanted, plan=own, stack=software, said=assumptions)
+
+    return pose_with(load, question, options, plan=plan, stack=software, said=assumptions)
+
+
+def pose_with(
+    load: Load, question: Question, options: WorkloadOptions, *, plan: Parallelism, stack: Stack, said: list[str]
+) -> Job:
+    """The job of a question whose graphs are loaded in the caller's own way."""
+    posed = pose_regime(question.job, options, load, plan=plan, said=said)
+    job = build_job(question.job, posed.graph, stack=stack, seq=find_length(question.source, posed.options))
+    return job if posed.regime is None else dataclasses.replace(job, regime=posed.regime)
+
+
+def _without_blocks(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
+    """Formats with scales for blocks need matrix units that multiply by them, which came with those for fp4."""
+    if (
+        cluster is None
+        or not isinstance(options.precision, str)
+        or precision_name(options.precision) not in BLOCK_SCALED
+    ):
+        return options
+    lacking = [group.device.name for group in cluster.groups if group.device.peak_flop_per_s("fp4") is None]
+    if not lacking:
+        return options
+    said.append(f"{lacking[0]} has no matrix units with scales for blocks; {options.precision} runs as bf16 there")
+    return dataclasses.replace(options, precision="bf16")
 
 
 def _without_tf32(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
+    options = _without_blocks(options, cluster, said)
     if cluster is None or options.precision != "tf32":
         return options
     lacking = [group.device.name for group in cluster.groups if group.device.peak_flop_per_s("tf32") is None]
@@ -247,10 +286,17 @@ def build_job(values: Mapping[str, Any], graph: Graph, *, stack: Stack | None = 
                 f"job has the unknown key {key!r}; allowed: {', '.join(known)}{did_you_mean(key, known)}"
             )
         _check_kind(known[key], value)
+    for one, other in (("loader_cores", "decode_samples_per_s"), ("sample_bytes", "storage_bytes_per_s")):
+        if (table.get(one) is None) != (table.get(other) is None):
+            raise InvalidInput(f"{one} and {other} go together; give both or neither")
     amounts = _count_samples(table, seq)
     named = {name: value for name, value in table.items() if name not in (*_JOB_ONLY, "stack")}
     named.setdefault("compiled", software.recipe.compiled)
     named.setdefault("cuda_graphs", software.recipe.whole_program)
+    if named["compiled"] and not software.recipe.compiled_loss:
+        from traincast.lower import leave_eager
+
+        graph = leave_eager(graph, "loss")
     return Job(graph=graph, stack=software, **{**named, **amounts})
 
 
@@ -294,9 +340,20 @@ def load_source(
     arrangement = plan or Parallelism(recompute=recompute)
     software = stack or Stack()
     assumptions: list[str] = [] if said is None else said
+    padded = pad_samples(options, assumptions, usual_seq=find_length(source, options))
+    bare = without_data(padded)
+    graph = _load_bare(source, bare, arrangement, software, assumptions)
+    return graph if bare is padded else use_data(graph, padded, assumptions)
+
+
+def _load_bare(
+    source: str, options: WorkloadOptions, arrangement: Parallelism, software: Stack, assumptions: list[str]
+) -> Graph:
     if options.has_shape:
         return _build_shape(source, options, arrangement, software, assumptions)
     path = Path(source)
+    if source.startswith("timm:"):
+        return _capture(source, options, software)
     if source.endswith((".json", ".json.gz")):
         return _load_json(path, options, software)
     if path.suffix in (".toml", ".parquet", ".csv", ".pt", ".pth", ".safetensors"):
@@ -333,7 +390,7 @@ def describe_settings(
     options, batch = question.workload, job.graph.batch_size
     return {
         "precision": read_precision(options.precision, job.stack, sharded=plan.zero == 3),
-        "seq": find_length(question.source, options),
+        "seq": (job.regime.seq if job.regime else None) or find_length(question.source, options),
         "batch": batch,
         "micro_batches": plan.micro_batches,
         "global_batch": batch * plan.micro_batches * plan.data,
@@ -377,7 +434,19 @@ def _merge_job_file(question: Question) -> Question:
         cluster=_override_cluster(file.cluster, question.cluster),
         parallelism={**file.parallelism, **question.parallelism},
         job=_override_job(file.job, question.job),
+        configs=(*(_beside(config, question.source) for config in file.configs), *question.configs),
+        said=question.said,
     )
+
+
+def _beside(config: str | ConfigText, job_file: str) -> str | ConfigText:
+    """A configuration that a job file names stands beside it; 'format:FILE' keeps its format."""
+    if not isinstance(config, str):
+        return config
+    chosen, colon, path = (
+        config.rpartition(":") if not config.endswith(".py") and ".py:" not in config else ("", "", config)
+    )
+    return f"{chosen}{colon}{Path(job_file).parent / path}"
 
 
 def _override_cluster(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -469,7 +538,7 @@ def _catalogue_workload(
     heads = facts.entries[name].get("shape", {}).get("heads") if name else None
     recipe = fill_in_recipe(options, plan, stack, heads=heads, said=said)
     more = {key: given[key] for key in ("batch", *_SIZES) if key in given}
-    return workload(source, **recipe, **more)
+    return workload(source, **recipe, **more, **read_head(options.head))
 
 
 def _build_shape(title: str, options: WorkloadOptions, plan: Parallelism, stack: Stack, said: list[str]) -> Graph:
@@ -480,7 +549,17 @@ def _build_shape(title: str, options: WorkloadOptions, plan: Parallelism, stack:
         raise InvalidInput(f"a transformer given by its sizes has no {', '.join(unused)}")
     shape = complete_shape(title, options, said)
     recipe = fill_in_recipe(options, plan, stack, heads=shape.get("heads"), said=said)
-    return build_shape(title, shape, recipe, batch=1 if options.batch is None else options.batch)
+    style = read_head(options.head)
+    return build_shape(title, shape, recipe, batch=1 if options.batch is None else options.batch, style=style)
+
+
+def read_head(word: str | None) -> dict[str, Any]:
+    """What a language model ends in, as its shape says it."""
+    if word in (None, "lm"):
+        return {}
+    if word != "value":
+        raise InvalidInput(f"head = {word!r}; allowed: lm, value")
+    return {"head": "classes", "num_classes": 1}
 
 
 _CAPTURED = ("batch", "seq", "precision", "mode", "optimizer", "attention")

@@ -17,7 +17,11 @@ _HARDWARE = (
 
 def write_command(question: Question, *, command: str = "forecast") -> list[str]:
     """The words that ask a question on the command line; reading them gives the same question."""
-    words = ["traincast", command, question.source]
+    words = ["traincast", command, *([question.source] if question.source else [])]
+    for config in question.configs:
+        if not isinstance(config, str):
+            raise InvalidInput(f"the text of {config.name} cannot be said on the command line; save it to a file")
+        words += ["--config", config]
     parts: dict[str, Mapping[str, Any]] = {
         "workload": question.workload.given(), "cluster": question.cluster, "parallelism": question.parallelism,
         "job": question.job,
@@ -82,7 +86,10 @@ def ask_in_words(
         fields = {item.name for item in QUESTION_FIELDS if item.section == "parallelism" and hasattr(plan, item.name)}
         values = {name: getattr(plan, name) for name in fields if getattr(plan, name) != getattr(plain, name)}
         parts["parallelism"] = {"zero": plan.zero, **values, **parts["parallelism"]}
-    return Question(source=source, workload=WorkloadOptions(**parts.pop("workload")), **parts)
+    return Question(
+        source=source, workload=WorkloadOptions(**parts["workload"]), cluster=parts["cluster"],
+        parallelism=parts["parallelism"], job=parts["job"],
+    )  # fmt: skip
 
 
 def _describe(cluster: Cluster) -> dict[str, Any]:

@@ -133,6 +133,7 @@ if TYPE_CHECKING:
     from traincast.plan._search import sift as sift
     from traincast.plan._space import Shape as Shape
     from traincast.plan._space import list_candidates as list_candidates
+    from traincast.plan._vary import JobsOnce as JobsOnce
     from traincast.plan._vary import Settled as Settled
     from traincast.plan._vary import space_of as space_of
     from traincast.plan._what_if import Delta as Delta
@@ -196,6 +197,7 @@ __getattr__ = load_lazily(
             "read_prices",
         ),
         "_vary": (
+            "JobsOnce",
             "Settled",
             "space_of",
         ),

@@ -75,7 +75,7 @@ def _try_plain(job_at: JobAt, cluster: Cluster, space: Space, limits: Limits, en
     best: Figures | None = None
     for plan, batch in _plain_plans(space, cluster):
         try:
-            job = job_at(batch, plan.recompute)
+            job = job_at(batch, plan)
             memory = engine.memory(engine.lower(job, cluster, plan), job, cluster)
             if memory.fit_probability < limits.confidence:
                 continue

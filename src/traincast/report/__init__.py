@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from traincast.report._schedule_charts import name_file as name_file
     from traincast.report._svg import Point as Point
     from traincast.report._svg import draw_agreement as draw_agreement
+    from traincast.report._svg import draw_reliability as draw_reliability
     from traincast.report._svg import draw_timeline as draw_timeline
     from traincast.report._table import PLAIN as PLAIN
     from traincast.report._table import Table as Table
@@ -127,6 +128,7 @@ __getattr__ = load_lazily(
         "_svg": (
             "Point",
             "draw_agreement",
+            "draw_reliability",
             "draw_timeline",
         ),
         "_table": (

@@ -7,7 +7,7 @@ from html import escape
 from traincast.plan import Plan, Search
 from traincast.report._paint import PIPE_WIDTH, Paint
 from traincast.report._svg import CATEGORY_COLOURS, draw_timeline
-from traincast.report._text import SHARES, describe_plan, say_dominant, show_interval, top_tasks
+from traincast.report._text import SHARES, describe_plan, say_dominant, say_fit, show_interval, top_tasks
 from traincast.spec import Forecast, Graph, Timeline
 from traincast.units import show_bytes, show_count, show_seconds, show_usd
 
@@ -48,7 +48,7 @@ def present_forecast(forecast: Forecast) -> str:
         usd = forecast.usd
         if usd is not None:
             rows.append(("cost", show_usd(usd.value), f"{show_usd(usd.low)} to {show_usd(usd.high)}"))
-    verdict = f"fits with probability {memory.fit_probability:.2f}" if memory.fits else "DOES NOT FIT"
+    verdict = say_fit(memory)
     amount = f"{show_bytes(memory.peak_bytes)} of {show_bytes(memory.capacity_bytes)}"
     rows.append(("memory", amount, verdict))
     notes = (

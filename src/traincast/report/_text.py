@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from traincast.report._paint import Paint
+from traincast.report._phases import format_phases
 from traincast.report._prices import describe_range, format_prices
 from traincast.report._resources import format_resources
 from traincast.report._table import PLAIN, Table, format_table
@@ -65,6 +66,7 @@ def format_forecast(
         "\n".join([_heading(forecast, paint), *(paint(line, "dim") for text in under for line in _wrap(text, paint))]),
         "\n".join(_refusal(forecast.memory, remedies, paint)),
         "\n".join(_answer(forecast, paint, prices)),
+        format_phases(forecast, paint),
         format_prices(prices, paint=paint) if price_table else "",
         "\n".join(_shares(forecast, paint)),
         _slowest(
@@ -138,6 +140,9 @@ def describe_plan(plan: Parallelism, *, batch_size: int) -> str:
     words.extend(["sequence parallel"] if plan.sequence_parallel else [])
     words.extend([f"recompute {plan.recompute}"] if plan.recompute != "none" else [])
     words.extend(["optimizer state offloaded"] if plan.offload_optimizer else [])
+    words.extend(["weights offloaded"] if plan.offload_weights else [])
+    words.extend(["activations offloaded"] if plan.offload_activations else [])
+    words.extend(["to nvme"] if plan.offload_to == "nvme" else [])
     return "; ".join(part for part in (" x ".join(batch), ", ".join(words)) if part)
 
 
@@ -211,7 +216,7 @@ def _job_lines(forecast: Forecast, paint: Paint) -> Iterator[str]:
     else:
         yield _line("cost", paint(show_usd(forecast.usd.value), "bold"), _cost_remark(forecast, forecast.usd), paint)
     if forecast.energy_joules is not None:
-        yield _line("energy", show_energy(forecast.energy_joules), "all devices, whole job", paint)
+        yield _line("energy", show_energy(forecast.energy_joules), _show_energy_range(forecast), paint)
 
 
 def _price_lines(prices: "Sequence[JobPrice]", paint: Paint) -> Iterator[str]:
@@ -237,11 +242,24 @@ def _cost_remark(forecast: Forecast, usd: Range) -> str:
     return f"{_show_usd_range(usd)}; {show_usd(usd.value / tokens * MEGA)} per million tokens"
 
 
+def _show_energy_range(forecast: Forecast) -> str:
+    found = forecast.energy_range
+    ends = "" if found is None else f", {show_energy(found.low)} to {show_energy(found.high)}"
+    return f"all devices, whole job{ends}"
+
+
+def say_fit(memory: MemoryProfile) -> str:
+    """'fits with 97%' or 'DOES NOT FIT (12%)': how often a run with such a forecast needs no more than there is."""
+    chance = max(memory.fit_probability, memory.frugal_probability or 0.0)
+    sure = f"{chance:.0%}" if 0.005 <= chance <= 0.994 else "more than 99%" if chance > 0.5 else "less than 1%"
+    return f"fits with {sure}" if memory.fits else f"DOES NOT FIT ({sure})"
+
+
 def _memory_line(forecast: Forecast, paint: Paint) -> str:
     memory = forecast.memory
     share = memory.needed_bytes / memory.capacity_bytes
     style = "red" if not memory.fits else "yellow" if share > 0.9 else "green"
-    verdict = paint("fits", style) if memory.fits else paint("DOES NOT FIT", style, "bold")
+    verdict = paint(say_fit(memory), style) if memory.fits else paint(say_fit(memory), style, "bold")
     bar = paint.bar(share, width=24, style=style)
     return f"  {'memory':<12}{bar} {say_memory(memory)}: {verdict}"
 
@@ -359,6 +377,7 @@ def _memory_parts(forecast: Forecast, paint: Paint) -> str:
 
 PART_WORDS = {
     "physics": "physics alone", "layers": "layer models", "interaction": "interaction", "reuse": "reuse predictor",
+    "interaction: kinds": "  by class", "interaction: operators": "  by operator", "interaction: graph": "  by graph",
 }  # fmt: skip
 
 
@@ -385,6 +404,7 @@ def _job_parts(forecast: Forecast, paint: Paint) -> str:
         "evaluation": job.evaluation_s,
         "checkpoints": job.checkpoint_s,
         "waiting for data": job.loading_stall_s,
+        "logging": job.logging_s,
         "restarts": job.restarts_s,
     }
     lines = [paint("The whole job", "bold")]

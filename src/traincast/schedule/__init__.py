@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from traincast.schedule._policies import by_submission as by_submission
     from traincast.schedule._protocols import CLEAN as CLEAN
     from traincast.schedule._protocols import Compat as Compat
+    from traincast.schedule._queues.manifests import read_queues as read_queues
     from traincast.schedule._rounds import GAVEL as GAVEL
     from traincast.schedule._rounds import GAVEL_BLIND as GAVEL_BLIND
     from traincast.schedule._rounds import RandomTypeFifo as RandomTypeFifo
@@ -76,6 +77,8 @@ if TYPE_CHECKING:
     from traincast.schedule._rounds import simulate_rounds as simulate_rounds
     from traincast.schedule._shares import SHARE_POLICIES as SHARE_POLICIES
     from traincast.schedule._shares import Blind as Blind
+    from traincast.schedule._slurm.site import SlurmSite as SlurmSite
+    from traincast.schedule._slurm.site import read_site as read_site
     from traincast.schedule._speeds import forecast_jobs as forecast_jobs
     from traincast.schedule._speeds import read_speeds as read_speeds
     from traincast.schedule._study import Setting as Setting
@@ -150,6 +153,7 @@ __getattr__ = load_lazily(
             "CLEAN",
             "Compat",
         ),
+        "_queues.manifests": ("read_queues",),
         "_rounds": (
             "GAVEL",
             "GAVEL_BLIND",
@@ -160,6 +164,10 @@ __getattr__ = load_lazily(
         "_shares": (
             "Blind",
             "SHARE_POLICIES",
+        ),
+        "_slurm.site": (
+            "SlurmSite",
+            "read_site",
         ),
         "_speeds": (
             "forecast_jobs",

@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traincast.schedule import _kernels as kernels
 from traincast.schedule._estimators import Fixed
-from traincast.schedule._hazards import Overheads
-from traincast.schedule._jobs import Floats, Ints, JobTable
-from traincast.schedule._kernels import ends, preempt, queue, reserve, shadow
+from traincast.schedule._floor import GIVEN_UP
+from traincast.schedule._hazards import Overheads, WeibullFailures
+from traincast.schedule._jobs import Floats, Ints, JobTable, find_per_gpu
+from traincast.schedule._kernels import ends, hazards, preempt, queue, reserve, shadow
 from traincast.schedule._kernels import order as lines
 from traincast.schedule._kernels.nodes import Nodes
 from traincast.schedule._lines import Key
@@ -39,15 +41,33 @@ _MOVING_KEYS: dict[Key, int] = {by_remaining: kernels.BY_REMAINING, by_remaining
 
 def is_covered(policy: Any, *, jobs: JobTable, given: Conditions, beliefs: Fixed) -> bool:
     """Whether the hot loops know this policy under these conditions."""
-    fleet, placer = given.fleet, given.placer
-    plain = given.failures is None and given.network is None and replace(given.compat, coalesce=True) == CLEAN
-    same_speed = isinstance(given.perf, SameSpeed) and given.overheads.useful_share == 1.0
-    if not plain or not same_speed or given.kill_at_limit or len(fleet.pools) != 1:
+    return _are_plain(jobs, given) and _is_known(policy, jobs=jobs, given=given, beliefs=beliefs)
+
+
+def _are_plain(jobs: JobTable, given: Conditions) -> bool:
+    """Conditions that the hot loops know: one pool of nodes, jobs of whole GPUs at one speed."""
+    placer, fleet = given.placer, given.fleet
+    if given.network is not None or replace(given.compat, coalesce=True) != CLEAN:
         return False
-    if not (isinstance(placer, AnyGpus) or (isinstance(placer, Consolidated) and placer.rest == "tightest")):
+    if not isinstance(given.perf, SameSpeed) or given.overheads.useful_share != 1.0:
+        return False
+    by_nodes = isinstance(placer, Consolidated) and placer.rest == "tightest"
+    if given.failures is not None and not (by_nodes and _knows_failures(given)):
+        return False
+    if len(fleet.pools) != 1 or not (by_nodes or isinstance(placer, AnyGpus)):
         return False
     if len(jobs) and (jobs.num_gpus < 1).any():
         return False
+    return not any(jobs.dependencies) and not find_per_gpu(jobs, fleet)
+
+
+def _knows_failures(given: Conditions) -> bool:
+    """Failures of single nodes whose times can be drawn as a table."""
+    whole = given.fleet.pools[0].num_nodes > 1 and given.compat == CLEAN
+    return whole and isinstance(given.failures, WeibullFailures) and not given.failures.rack_share
+
+
+def _is_known(policy: Any, *, jobs: JobTable, given: Conditions, beliefs: Fixed) -> bool:
     if isinstance(policy, LeastAttained):
         return policy.lists == "clean" and given.compat == CLEAN
     if isinstance(policy, ByScore):
@@ -58,9 +78,10 @@ def is_covered(policy: Any, *, jobs: JobTable, given: Conditions, beliefs: Fixed
         known = policy.key in _MOVING_KEYS or policy.key in (by_deadline, by_priority)
         return known and policy.wakeup is None and given.compat == CLEAN
     if policy.fit == "conservative":
-        by_count = isinstance(placer, AnyGpus) or fleet.pools[0].num_nodes <= 1
+        by_count = isinstance(given.placer, AnyGpus) or given.fleet.pools[0].num_nodes <= 1
         # With estimates that are not met, promises must be kept, and only the general plan does that.
-        return by_count and policy.key is by_submission and np.array_equal(beliefs.values_s, jobs.duration_s)
+        exact = np.array_equal(beliefs.values_s, jobs.duration_s) and not given.kill_at_limit
+        return by_count and given.failures is None and policy.key is by_submission and exact
     return policy.key in _FIXED_KEYS
 
 
@@ -98,6 +119,9 @@ class _Desk:
     shell: Callable[[Any], Any]
     start: Any
     end: Any
+    limit: Any
+    killed: Any
+    attained: Any
     nodes: Nodes
 
     @property
@@ -137,15 +161,24 @@ def run(
         shell=shell,
         start=shell(np.where(too_big, -3.0, -1.0)),
         end=shell(np.full(count, np.nan)),
+        limit=shell(
+            np.where(np.isnan(jobs.limit_s), math.inf, jobs.limit_s)
+            if given.kill_at_limit
+            else np.full(count, math.inf)
+        ),
+        killed=shell(np.zeros(count, dtype=np.int64)),
+        attained=shell(np.zeros(count)),
         nodes=_lay_out(fleet, count, shell, by_count=isinstance(placer, AnyGpus) or fleet.pools[0].num_nodes == 1),
     )
-    preempted, lost = np.zeros(count, dtype=np.int64), np.zeros(count)
+    danger = _Danger(desk, given)
+    preempted = np.zeros(count, dtype=np.int64)
     occupations: Occupations | tuple[()] = ()
     if policy.preemptive:
-        passes, run_s, preempted, occupations = _run_preemptive(desk, policy, given)
-        lost = preempted * _costs(overheads, gpus) * gpus
+        passes, preempted, occupations = _run_preemptive(desk, policy, given, danger)
     else:
-        passes, run_s, occupations = _run_queue(desk, policy, given)
+        passes, occupations = _run_queue(desk, policy, given, danger)
+    run_s = np.array(desk.attained, dtype=np.float64)
+    failed = danger.failed
     began = np.array(desk.start, dtype=np.float64)
     began[began < 0] = math.nan
     return jobs.scheduled(
@@ -154,21 +187,77 @@ def run(
         start_s=began,
         end_s=np.array(desk.end, dtype=np.float64),
         preemptions=preempted,
-        failures=np.zeros(count, dtype=np.int64),
+        failures=failed,
         run_s=run_s,
         gpu_s=run_s * jobs.num_gpus,
-        lost_gpu_s=lost,
+        lost_gpu_s=preempted * _costs(overheads, gpus) * gpus + danger.lost,
         rejected={
-            job: f"needs {gpus[job]} GPUs of type {jobs.gpu_types[job] or 'any'}, "
-            "which no pool of this fleet can ever give"
-            for job in np.flatnonzero(too_big).tolist()
-            if jobs.submit_s[job] <= given.until_s
+            **dict.fromkeys(np.flatnonzero(failed >= hazards.MOST_FAILURES).tolist(), GIVEN_UP),
+            **_say_too_big(jobs, gpus, too_big & (jobs.submit_s <= given.until_s)),
         },
+        killed=frozenset(np.flatnonzero(desk.killed).tolist()) if given.kill_at_limit else frozenset(),
         until_s=given.until_s if math.isfinite(given.until_s) else math.nan,
         pool_gpu_s=np.array([float((run_s * jobs.num_gpus).sum())]),
         occupations=occupations,
         num_passes=passes,
     )
+
+
+def _say_too_big(jobs: JobTable, gpus: Ints, too_big: NDArray[np.bool_]) -> dict[int, str]:
+    return {
+        job: f"needs {gpus[job]} GPUs of type {jobs.gpu_types[job] or 'any'}, which no pool of this fleet can ever give"
+        for job in np.flatnonzero(too_big).tolist()
+    }
+
+
+class _Danger:
+    """Failures as the loops see them; more times are drawn when a loop has used up those of a node."""
+
+    def __init__(self, desk: _Desk, given: Conditions) -> None:
+        self._failures = given.failures if isinstance(given.failures, WeibullFailures) else None
+        num_nodes = len(desk.nodes.free) if self._failures is not None else 1
+        count = len(desk.jobs) if self._failures is not None else 1
+        self._shell = desk.shell
+        self.hazards = hazards.Hazards(
+            wanted=int(self._failures is not None),
+            up=desk.floats(1),
+            repair=desk.floats(1),
+            depth=0,
+            counts=desk.ints(num_nodes),
+            keys=desk.floats(num_nodes + 1),
+            tokens=desk.ints(num_nodes + 1),
+            size=desk.ints(1),
+            every_s=float(given.overheads.checkpoint_every_s or 0.0),
+            restart_s=float(given.overheads.restart_s),
+            since_checkpoint=desk.floats(count),
+            failed=desk.ints(count),
+            lost=desk.floats(count),
+            struck=desk.ints(desk.most_running + 1),
+        )
+        if self._failures is not None:
+            horizon_s = float(desk.jobs.submit_s[-1]) if len(desk.jobs) else 0.0
+            self.draw(4 + int(1.5 * min(horizon_s / self._failures.mean_up_s, 1000.0)))
+            first = np.array(self.hazards.up[:: self.hazards.depth])
+            order = np.argsort(first, kind="stable")
+            self.hazards = self.hazards._replace(
+                keys=desk.shell(np.append(first[order], 0.0)), tokens=desk.shell(np.append(order, 0)),
+                size=desk.shell(np.array([num_nodes])),
+            )  # fmt: skip
+
+    def draw(self, depth: int | None = None) -> None:
+        if self._failures is None:
+            return
+        depth = depth or 2 * self.hazards.depth
+        up, repair = self._failures.draw_table(len(self.hazards.counts), depth)
+        self.hazards = self.hazards._replace(up=self._shell(up), repair=self._shell(repair), depth=depth)
+
+    @property
+    def failed(self) -> Ints:
+        return np.array(self.hazards.failed, dtype=np.int64)
+
+    @property
+    def lost(self) -> Floats:
+        return np.array(self.hazards.lost, dtype=np.float64)
 
 
 def _lay_out(fleet: Fleet, count: int, shell: Callable[[Any], Any], *, by_count: bool) -> Nodes:
@@ -238,53 +327,69 @@ def _lay_shadow(desk: _Desk) -> shadow.Shadow:
     )
 
 
-def _run_queue(desk: _Desk, policy: Policy, given: Conditions) -> tuple[int, Floats, Occupations | tuple[()]]:
-    """The loop of policies without preemption: passes, run times and, if wanted, who held what."""
-    jobs, count, shell = desk.jobs, len(desk.jobs), desk.shell
+def _run_queue(desk: _Desk, policy: Policy, given: Conditions, danger: _Danger) -> tuple[int, Occupations | tuple[()]]:
+    """The loop of policies without preemption: passes and, if wanted, who held what."""
+    jobs, count = desk.jobs, len(desk.jobs)
     fit = {"head": queue.HEAD_ONLY, "skip": queue.SKIP, "easy": queue.EASY, "conservative": queue.CONSERVATIVE}[
         policy.fit
     ]
     keys = _key_column(policy, jobs, desk.estimate)
-    by_key = keys is not jobs.submit_s
+    # A job that failed goes back to its place, so the line is not the table itself where nodes fail.
+    by_key = keys is not jobs.submit_s or danger.hazards.wanted == 1
     rank = np.arange(count)
     if by_key:
         rank[np.lexsort((np.arange(count), jobs.submit_s, keys))] = np.arange(count)
     in_classes, planned = fit in (queue.SKIP, queue.EASY), fit == queue.CONSERVATIVE
     waiting = count if by_key and fit == queue.HEAD_ONLY else 1
-    work = _lay_work(desk, waiting, record=given.record)
-    passes: int = desk.loops["run_queue"](
-        queue.Rules(
-            fit=fit,
-            by_key=int(by_key),
-            one_by_one=int(not given.compat.coalesce),
-            until_s=float(given.until_s),
-            record=int(given.record),
-        ),
-        queue.Jobs(
-            submit=shell(jobs.submit_s),
-            gpus=shell(desk.gpus),
-            duration=shell(jobs.duration_s),
-            estimate=shell(desk.estimate),
-            keys=shell(rank.astype(np.float64) if by_key else jobs.submit_s),
-            start=desk.start,
-            end=desk.end,
-        ),
-        desk.nodes,
-        _lay_classes(desk, rank if in_classes else rank[:0]),
-        # Believed ends are kept for backfill only.
-        _lay_ends(desk, count + 1 if fit == queue.EASY else 1),
-        _lay_shadow(desk),
-        _lay_profile(desk, planned=planned),
-        work,
+    work = _lay_work(desk, waiting, record=given.record, fails=danger.hazards.wanted == 1)
+    rules = queue.Rules(
+        fit=fit,
+        by_key=int(by_key),
+        one_by_one=int(not given.compat.coalesce),
+        until_s=float(given.until_s),
+        record=int(given.record),
     )
-    start, end = np.asarray(desk.start, dtype=np.float64), np.asarray(desk.end, dtype=np.float64)
-    run_s = np.where(start >= 0, np.where(np.isnan(end), given.until_s, end) - start, 0.0)
-    return passes, run_s, _occupations(desk, work, start, run_s) if given.record else ()
+    columns = _lay_queue_jobs(desk, rank.astype(np.float64) if by_key else jobs.submit_s)
+    classes = _lay_classes(desk, rank if in_classes else rank[:0])
+    # Believed ends are kept for backfill only.
+    believed = _lay_ends(desk, count + 1 if fit == queue.EASY else 1)
+    aside, profile = _lay_shadow(desk), _lay_profile(desk, planned=planned)
+    kept: list[_Runs] = []
+    answer = queue.MORE
+    while answer == queue.MORE:
+        answer = desk.loops["run_queue"](
+            rules, columns, desk.nodes, classes, believed, aside, profile, work, danger.hazards
+        )
+        kept.append(_empty_log(work.log_jobs, work.log_spans, work.log_first, work.log_nodes, work.counts, queue))
+        if answer == queue.MORE and hazards.needs_draws(danger.hazards):
+            danger.draw()
+    places = _occupations(desk, columns, work, given, kept) if given.record else ()
+    return int(work.counts[queue.PASSES]), places
 
 
-def _lay_work(desk: _Desk, waiting: int, *, record: bool) -> queue.Desk:
+def _lay_queue_jobs(desk: _Desk, keys: Floats) -> queue.Jobs:
+    jobs, shell = desk.jobs, desk.shell
+    return queue.Jobs(
+        submit=shell(jobs.submit_s),
+        gpus=shell(desk.gpus),
+        left=shell(jobs.duration_s.copy()),
+        estimate=shell(desk.estimate.copy()),
+        limit=desk.limit,
+        keys=shell(keys),
+        start=desk.start,
+        end=desk.end,
+        since=desk.floats(len(jobs)),
+        attained=desk.attained,
+        killed=desk.killed,
+    )
+
+
+def _lay_work(desk: _Desk, waiting: int, *, record: bool, fails: bool) -> queue.Desk:
     width = desk.nodes.width
     sizes = desk.gpus // width + 1 if record and width else np.zeros(len(desk.gpus), dtype=np.int64)
+    runs = _RUNS_AT_ONCE if record and fails else 1
+    # One node may take down as many jobs as it has GPUs, each of them with all other nodes.
+    parts = 2 * runs + (width + 1) * (len(desk.nodes.free) + 1) if record and fails else 1
     return queue.Desk(
         end_keys=desk.floats(desk.most_running + 1),
         end_jobs=desk.ints(desk.most_running + 1),
@@ -294,8 +399,30 @@ def _lay_work(desk: _Desk, waiting: int, *, record: bool) -> queue.Desk:
         wait_size=desk.ints(1),
         place_first=desk.shell(_offsets(sizes) if len(sizes) else sizes),
         place_nodes=desk.ints(int(sizes.sum()) + 1, -1),
-        counts=desk.ints(5),
+        counts=desk.ints(8),
+        log_jobs=desk.ints(runs),
+        log_spans=desk.floats(2 * runs),
+        log_first=desk.ints(runs),
+        log_nodes=desk.ints(parts),
     )
+
+
+_Runs = tuple[Ints, Floats, Ints, Ints]
+"""Runs from start to stop: jobs, (start, end), number of places and nodes, -1 for no part of a node."""
+
+
+def _empty_log(jobs: Any, spans: Any, first: Any, nodes: Any, counts: Any, places: Any) -> _Runs:
+    """What the log holds; it is empty then."""
+    runs, used = counts[places.LOGGED], counts[places.LOGGED_NODES]
+    firsts = np.append(np.array(first[:runs], dtype=np.int64), used)
+    found = (
+        np.array(jobs[:runs], dtype=np.int64),
+        np.array(spans[: 2 * runs], dtype=np.float64).reshape(-1, 2),
+        np.diff(firsts),
+        np.array(nodes[:used], dtype=np.int64),
+    )
+    counts[places.LOGGED] = counts[places.LOGGED_NODES] = 0
+    return found
 
 
 def _lay_ends(desk: _Desk, entries: int) -> ends.Ends:
@@ -321,41 +448,37 @@ def _lay_profile(desk: _Desk, *, planned: bool) -> reserve.Profile:
     )
 
 
-def _occupations(desk: _Desk, work: queue.Desk, start_s: Floats, run_s: Floats) -> Occupations:
-    """Every job ran once, from its start on, on the nodes that were written down."""
-    ran = np.flatnonzero((start_s >= 0) & (run_s > 0))
-    ran = ran[np.argsort(start_s[ran] + run_s[ran], kind="stable")]
+def _occupations(
+    desk: _Desk, columns: queue.Jobs, work: queue.Desk, given: Conditions, kept: list[_Runs]
+) -> Occupations:
+    """Interrupted runs as they were logged, and the last run of every job on the nodes that were written down."""
+    since, end = np.asarray(columns.since, dtype=np.float64), np.asarray(desk.end, dtype=np.float64)
+    stop = np.where(np.isnan(end), given.until_s, end)
+    began = np.asarray(desk.start, dtype=np.float64) >= 0
+    # A job that failed and waits has no moment since which it runs.
+    ran = np.flatnonzero(began & (since >= 0) & (stop > since) & np.isfinite(stop))
+    ran = ran[np.argsort(stop[ran], kind="stable")]
     gpus, width = desk.gpus[ran], desk.nodes.width
     if not width:
         return Occupations.of_single_nodes(
-            jobs=ran, start_s=start_s[ran], end_s=start_s[ran] + run_s[ran], nodes=np.zeros(len(ran), dtype=np.int64),
+            jobs=ran, start_s=since[ran], end_s=stop[ran], nodes=np.zeros(len(ran), dtype=np.int64),
             num_gpus=gpus.astype(np.float64),
         )  # fmt: skip
-    full = np.where(gpus > width, gpus // width, 0)
-    rest = gpus - full * width
-    parts = full + (rest > 0)
-    first = np.concatenate([[0], np.cumsum(parts)]).astype(np.int64)
-    entry = np.repeat(np.arange(len(ran)), parts)
-    at = np.arange(int(first[-1])) - first[entry]
-    nodes = np.asarray(work.place_nodes, dtype=np.int64)[np.asarray(work.place_first, dtype=np.int64)[ran][entry] + at]
-    return Occupations(
-        jobs=ran,
-        start_s=start_s[ran],
-        end_s=start_s[ran] + run_s[ran],
-        num_gpus=gpus.astype(np.float64),
-        first=first,
-        nodes=nodes,
-        counts=np.where(at < full[entry], width, rest[entry]).astype(np.float64),
-    )
+    places = np.where(gpus > width, gpus // width, 0) + 1
+    first = np.asarray(work.place_first, dtype=np.int64)[ran]
+    at = np.arange(int(places.sum())) - np.repeat(np.cumsum(places) - places, places)
+    nodes = np.asarray(work.place_nodes, dtype=np.int64)[np.repeat(first, places) + at]
+    last = (ran, np.stack([since[ran], stop[ran]], axis=1), places, nodes)
+    return _logged(desk, [*kept, last])
 
 
 _RUNS_AT_ONCE = 65536
 
 
 def _run_preemptive(
-    desk: _Desk, policy: Policy, given: Conditions
-) -> tuple[int, Floats, Ints, Occupations | tuple[()]]:
-    """The loop of preemptive policies: passes, run times, preemptions and, if wanted, who held what."""
+    desk: _Desk, policy: Policy, given: Conditions, danger: _Danger
+) -> tuple[int, Ints, Occupations | tuple[()]]:
+    """The loop of preemptive policies: passes, preemptions and, if wanted, who held what."""
     count, shell = len(desk.jobs), desk.shell
     levels = policy if isinstance(policy, LeastAttained) else None
     order = kernels.BY_LEVEL
@@ -376,27 +499,18 @@ def _run_preemptive(
     )
     jobs, events, log = _lay_jobs(desk), _lay_events(desk), _lay_log(desk, wanted=given.record)
     waiting, running = _lay_waiting(desk), _lay_running(desk)
-    kept: list[tuple[Ints, Floats, Ints, Ints]] = []
+    kept: list[_Runs] = []
     answer = preempt.FULL
-    while answer == preempt.FULL:
-        answer = desk.loops["run_preemptive"](line, jobs, waiting, running, events, desk.nodes, log)
-        runs, used = line.counts[lines.LOGGED], line.counts[lines.LOGGED_NODES]
-        firsts = np.append(np.array(log.first[:runs], dtype=np.int64), used)
-        kept.append(
-            (
-                np.array(log.jobs[:runs], dtype=np.int64),
-                np.array(log.spans[: 2 * runs], dtype=np.float64).reshape(-1, 2),
-                np.diff(firsts),
-                np.array(log.nodes[:used], dtype=np.int64),
-            )
-        )
-        line.counts[lines.LOGGED] = line.counts[lines.LOGGED_NODES] = 0
-    attained = np.array(jobs.attained, dtype=np.float64)
+    while answer != preempt.DONE:
+        answer = desk.loops["run_preemptive"](line, jobs, waiting, running, events, desk.nodes, log, danger.hazards)
+        if answer == preempt.MORE:
+            danger.draw()
+        kept.append(_empty_log(log.jobs, log.spans, log.first, log.nodes, line.counts, lines))
     places = _logged(desk, kept) if given.record else ()
-    return int(line.counts[lines.PASSES]), attained, np.array(jobs.preemptions, dtype=np.int64), places
+    return int(line.counts[lines.PASSES]), np.array(jobs.preemptions, dtype=np.int64), places
 
 
-def _logged(desk: _Desk, kept: list[tuple[Ints, Floats, Ints, Ints]]) -> Occupations:
+def _logged(desk: _Desk, kept: list[_Runs]) -> Occupations:
     """The runs of the log as columns; a place of -1 stands for no part of a node."""
     who, spans, parts, nodes = (np.concatenate(column) for column in zip(*kept, strict=True))
     gpus, width = desk.gpus[who], desk.nodes.width
@@ -425,11 +539,13 @@ def _lay_jobs(desk: _Desk) -> lines.Jobs:
         gpus=shell(desk.gpus),
         left=shell(jobs.duration_s.copy()),
         guess=shell(desk.estimate.copy()),
+        limit=desk.limit,
+        killed=desk.killed,
         cost=shell(_costs(desk.overheads, desk.gpus)),
         start=desk.start,
         end=desk.end,
         since=desk.floats(count),
-        attained=desk.floats(count),
+        attained=desk.attained,
         level=desk.ints(count),
         position=desk.floats(count),
         preemptions=desk.ints(count),

@@ -10,7 +10,9 @@ import numpy as np
 
 from traincast.errors import InvalidInput
 from traincast.schedule._estimators import Ranged
-from traincast.schedule._jobs import JobTable
+from traincast.schedule._jobs import JobTable, find_parents, find_per_gpu
+from traincast.schedule._kernels.hazards import MOST_FAILURES
+from traincast.schedule._lines import ServingLine
 from traincast.schedule._network import LinkSharing
 from traincast.schedule._placement import NODE, NodeMap, Placement
 from traincast.schedule._policies import Policy
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from traincast.schedule._reservations import Plan, Reservation
 
 FINISH, FAIL, REPAIR = 0, 1, 2
-MOST_FAILURES = 100
+GIVEN_UP = f"failed {MOST_FAILURES} times before its end; checkpoints more often would save it"
 FUTURE, WAITING, RUNNING, DONE, REJECTED = range(5)
 
 
@@ -34,14 +36,23 @@ def check_durations(jobs: JobTable) -> None:
         )
 
 
+def _lay_out_nodes(jobs: JobTable, given: Conditions, *, by_count: bool) -> NodeMap:
+    nodes = NodeMap(given.fleet, by_count=by_count)
+    nodes.per_gpu = find_per_gpu(jobs, given.fleet)
+    located = nodes.per_gpu or given.failures is not None or given.network is not None
+    if by_count and located:
+        raise InvalidInput(
+            "failures, networks, CPUs and memory act on nodes: use the placement consolidated, spread or topology"
+        )
+    return nodes
+
+
 class Floor:
     """The moving state: plain lists, because single entries are read and written millions of times."""
 
     def __init__(self, jobs: JobTable, policy: Policy | RoundPolicy, given: Conditions) -> None:
         check_durations(jobs)
         by_count = given.placer.name == "count"
-        if by_count and (given.failures is not None or given.network is not None):
-            raise InvalidInput("failures and networks act on nodes: use the placement consolidated, spread or topology")
         count = len(jobs)
         fleet, failures = given.fleet, given.failures
         self.jobs = jobs
@@ -59,15 +70,16 @@ class Floor:
         self.until_s = given.until_s
         self.limit_s: list[float] | None = jobs.limit_s.tolist() if given.kill_at_limit else None
         self.killed: set[int] = set()
-        self.nodes = NodeMap(fleet, by_count=by_count)
+        self.nodes = _lay_out_nodes(jobs, given, by_count=by_count)
         self.submit_s: list[float] = jobs.submit_s.tolist()
         self.num_gpus: list[float] = jobs.num_gpus.tolist()
         # Whole GPUs of one node need no place, so who runs is decided by count alone.
         one_node = all(pool.num_nodes <= 1 for pool in fleet.pools)
-        self.counts_only = (by_count or one_node) and not (jobs.num_gpus < 1).any()
+        self.counts_only = (by_count or one_node) and not self.nodes.per_gpu and not (jobs.num_gpus < 1).any()
         self._lay_out_columns(count)
         self.rejected: dict[int, str] = {}
         self.partner: dict[int, int] = {}
+        self.spanning: set[int] = set()
         self.pool_gpu_s = [0.0] * len(fleet.pools)
         self.occupations: list[Occupation] = []
         self.running: dict[int, None] = {}
@@ -87,12 +99,20 @@ class Floor:
         self.queueing: Policy | None = None if isinstance(policy, RoundPolicy) else policy
         self.line = None if self.queueing is None else self.queueing.line(self)
         self.packing = policy if isinstance(policy, Packing) else None
+        self._lay_out_dependencies()
         self.reservation: Reservation | None = None
         self.plan: Plan | None = None
         self.node_failures = [0] * len(self.nodes.free)
         if failures is not None:
             for node in range(len(self.nodes.free)):
                 self._push(failures.up_s(node, 0), FAIL, node, 0)
+
+    def _lay_out_dependencies(self) -> None:
+        self.parents = {job: set(parents) for job, parents in find_parents(self.jobs).items()}
+        self.children: dict[int, list[int]] = {}
+        for child, parents in self.parents.items():
+            for parent in parents:
+                self.children.setdefault(parent, []).append(child)
 
     def _lay_out_columns(self, count: int) -> None:
         """One entry per job."""
@@ -191,20 +211,37 @@ class Floor:
     # Events.
 
     def arrive(self, job: int, now: float) -> None:
-        if not self.pools(job):
+        reason = self._refusal(job)
+        if reason is not None:
             self.state[job] = REJECTED
             self.done += 1
-            self.rejected[job] = (
-                f"needs {self.num_gpus[job]:g} GPUs of type {self.jobs.gpu_types[job] or 'any'}, "
-                "which no pool of this fleet can ever give"
-            )
+            self.rejected[job] = reason
+            self._release_children(job, now)
             return
+        if self.parents.get(job):
+            return  # it joins when the last job that it depends on has ended
         self.estimate_s[job] = self.guess_left[job] = self.estimator.estimate_s(job)
         self.state[job] = WAITING
         self.waiting[job] = None
         self.membership += 1
         if self.line is not None:
             self.line.join(job, now)
+
+    def _refusal(self, job: int) -> str | None:
+        if isinstance(self.line, ServingLine):
+            return self.line.refusal(job)
+        if self.pools(job):
+            return None
+        return (
+            f"needs {self.num_gpus[job]:g} GPUs of type {self.jobs.gpu_types[job] or 'any'}"
+            f"{' with their CPUs and memory' if job in self.nodes.per_gpu else ''}, "
+            "which no pool of this fleet can ever give"
+        )
+
+    def cancel(self, job: int, now: float) -> None:
+        """End a running job before its work is done."""
+        self.finish(job, now)
+        self.killed.add(job)
 
     def finish(self, job: int, now: float) -> None:
         if self.since[job] + self.guess_left[job] / self.rate[job] > now:
@@ -221,6 +258,14 @@ class Floor:
         self.done += 1
         self.membership += 1
         self.estimator.learn(job, self.attained_s[job])
+        self._release_children(job, now)
+
+    def _release_children(self, job: int, now: float) -> None:
+        """Whatever became of it, nobody waits for this job any more."""
+        for child in self.children.pop(job, ()):
+            self.parents[child].discard(job)
+            if not self.parents[child] and child < self.cursor and self.state[child] == FUTURE:
+                self.arrive(child, now)
 
     def fail(self, node: int, count: int, now: float) -> None:
         failures = self.failures
@@ -273,14 +318,15 @@ class Floor:
         self.state[job] = REJECTED
         self.done += 1
         self.membership += 1
-        self.rejected[job] = f"failed {MOST_FAILURES} times before its end; checkpoints more often would save it"
+        self.rejected[job] = GIVEN_UP
+        self._release_children(job, now)
 
     # Starting and stopping.
 
     def pools(self, job: int) -> tuple[int, ...]:
         """The pools that can run the job, fastest first."""
         num_gpus = self.num_gpus[job]
-        key = (num_gpus, self.jobs.gpu_types[job], None if self.same_speed else (self.jobs.workloads[job], job))
+        key = (*self.kind(job)[:3], None if self.same_speed else (self.jobs.workloads[job], job))
         known = self.pools_for.get(key)
         if known is not None:
             return known
@@ -291,7 +337,10 @@ class Floor:
                 continue
             if not pool.num_nodes or not self.placer.could_ever(self.nodes, num_gpus, index):
                 continue
-            locality = NODE if num_gpus <= self.nodes.width[index] else 1
+            width = self.nodes.width_for(job, index)
+            if num_gpus > width * len(self.nodes.nodes_in_pool[index]):
+                continue
+            locality = NODE if num_gpus <= width else 1
             rate = self.perf.rate(job, index, num_gpus, locality)
             if rate > 0:
                 found.append((-rate, index))
@@ -300,10 +349,14 @@ class Floor:
         return pools
 
     def find(self, job: int) -> Placement | None:
+        seen = self.nodes
+        if seen.per_gpu:
+            share = self.num_gpus[job]
+            seen = seen.seen_by(job) if share >= 1 else seen.share_seen_by(job, share)
         for pool in self.pools(job):
-            if self.num_gpus[job] >= 1 and self.num_gpus[job] > self.nodes.free_in_pool[pool]:
+            if self.num_gpus[job] >= 1 and self.num_gpus[job] > seen.free_in_pool[pool]:
                 continue
-            placement = self.placer.place(self.nodes, self.num_gpus[job], pool)
+            placement = self.placer.place(seen, self.num_gpus[job], pool)
             if placement is not None and (self.same_speed or self.rate_at(job, placement, self.num_gpus[job]) > 0):
                 return placement
         return None
@@ -324,6 +377,10 @@ class Floor:
         self.running[job] = None
         self.where[job] = placement
         self.pool[job] = self.nodes.pool_of[placement[0][0]]
+        if len(placement) > 1 and self.nodes.pool_of[placement[-1][0]] != self.pool[job]:
+            self.spanning.add(job)
+        else:
+            self.spanning.discard(job)
         self.since[job] = self.opened[job] = now
         self.base_rate[job] = self.rate_at(job, placement, self.held[job]) * self.useful
         self.rate[job] = self.base_rate[job]
@@ -349,7 +406,11 @@ class Floor:
             self.since_checkpoint[job] += elapsed
             gpus = self.held[job] * (0.5 if job in self.partner else 1.0)
             self.gpu_s[job] += elapsed * gpus
-            self.pool_gpu_s[self.pool[job]] += elapsed * gpus
+            if job in self.spanning:
+                for node, count in self.where[job]:
+                    self.pool_gpu_s[self.nodes.pool_of[node]] += elapsed * count
+            else:
+                self.pool_gpu_s[self.pool[job]] += elapsed * gpus
             self.since[job] = now
 
     def close(self, job: int, now: float) -> None:
@@ -421,7 +482,12 @@ class Floor:
 
     def kind(self, job: int) -> tuple[object, ...]:
         """Jobs of one kind fit or fail together."""
-        return (self.num_gpus[job], self.jobs.gpu_types[job], None if self.same_speed else job)
+        return (
+            self.num_gpus[job],
+            self.jobs.gpu_types[job],
+            self.nodes.per_gpu.get(job),
+            None if self.same_speed else job,
+        )
 
     def believed_end(self, job: int, now: float) -> float:
         return max(self.since[job] + self.guess_left[job] / self.rate[job], now)

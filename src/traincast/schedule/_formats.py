@@ -179,8 +179,10 @@ def _tidy(row: Row) -> dict[str, Any]:
         "max_gpus": read_number(row, "max_gpus", default=math.nan),
         "limit_s": read_number(row, "limit_s", default=math.nan),
         "started_s": read_number(row, "started_s", default=math.nan),
-        "partition": read_name(row, "partition"),
-        "qos": read_name(row, "qos"),
+        **{name: read_number(row, name, default=math.nan) for name in ("num_nodes", "num_cpus", "memory_bytes")},
+        "exclusive": read_number(row, "exclusive", default=0.0),
+        "array_limit": read_number(row, "array_limit", default=math.nan),
+        **{name: read_name(row, name) for name in ("partition", "qos", "dependency", "reservation", "constraint")},
     }
 
 

@@ -1,6 +1,7 @@
 """Requests as columns: what the engine, the kernels and the metrics read."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.errors import InvalidInput, UnknownName
-from traincast.spec import Request, Schedule
+from traincast.spec import Fleet, Request, Schedule
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -22,6 +23,11 @@ NUMBERS: Mapping[str, float] = {
     "max_gpus": math.nan,
     "limit_s": math.nan,
     "started_s": math.nan,
+    "num_nodes": math.nan,
+    "num_cpus": math.nan,
+    "memory_bytes": math.nan,
+    "exclusive": 0.0,
+    "array_limit": math.nan,
 }
 """Columns of numbers that a table may lack, with what then stands there; a request has a field of the same name."""
 NAMES: Mapping[str, str] = {
@@ -31,6 +37,9 @@ NAMES: Mapping[str, str] = {
     "tenants": "tenant",
     "partitions": "partition",
     "qos": "qos",
+    "dependencies": "dependency",
+    "reservations": "reservation",
+    "constraints": "constraint",
 }
 """Columns of names, with the field of a request."""
 
@@ -50,12 +59,20 @@ class JobTable:
     max_gpus: Floats
     limit_s: Floats
     started_s: Floats
+    num_nodes: Floats
+    num_cpus: Floats
+    memory_bytes: Floats
+    exclusive: Floats
+    array_limit: Floats
     workloads: Sequence[str | None]
     gpu_types: Sequence[str | None]
     users: Sequence[str | None]
     tenants: Sequence[str | None]
     partitions: Sequence[str | None]
     qos: Sequence[str | None]
+    dependencies: Sequence[str | None]
+    reservations: Sequence[str | None]
+    constraints: Sequence[str | None]
 
     def __len__(self) -> int:
         return len(self.job_ids)
@@ -87,15 +104,17 @@ class JobTable:
         order = np.argsort(submit, kind="stable")
         in_order = bool(np.all(order[1:] > order[:-1])) if len(order) else True
 
+        nobody = (None,) * len(submit)
+
         def numbers(column: Sequence[float] | Floats | None, default: float = math.nan) -> Floats:
-            if column is None:
-                return np.full(len(submit), default)
+            if column is None:  # one number stands for all, so that a column nobody gave takes no memory
+                return np.broadcast_to(np.float64(default), len(submit))
             values = np.asarray(column, dtype=np.float64)
             return values if in_order else values[order]
 
         def names(column: Sequence[Any] | Floats | None) -> Sequence[Any]:
             if column is None:
-                return (None,) * len(submit)
+                return nobody
             return list(column) if in_order else [column[i] for i in order]
 
         rest: dict[str, Any] = {name: numbers(columns.get(name), default) for name, default in NUMBERS.items()}
@@ -128,8 +147,9 @@ class JobTable:
             return None if math.isnan(value) else value
 
         fields: dict[str, Any] = {name: known(getattr(self, name)) for name in NUMBERS}
-        for name in ("min_gpus", "max_gpus"):
+        for name in ("min_gpus", "max_gpus", "num_nodes", "array_limit"):
             fields[name] = None if fields[name] is None else int(fields[name])
+        fields["exclusive"] = bool(fields["exclusive"])
         return Request(
             job_id=self.job_ids[job],
             submit_s=float(self.submit_s[job]),
@@ -176,3 +196,36 @@ class JobTable:
             tenants=self.tenants,
             **became,
         )
+
+
+def find_per_gpu(jobs: JobTable, fleet: Fleet) -> dict[int, tuple[float, float]]:
+    """CPUs and bytes beside each GPU of a job, where both it and a pool state them."""
+    count_cpus = any(pool.cpus_per_node is not None for pool in fleet.pools)
+    count_memory = any(pool.memory_bytes_per_node is not None for pool in fleet.pools)
+    cpus = np.nan_to_num(jobs.num_cpus / jobs.num_gpus) * count_cpus
+    memory = np.nan_to_num(jobs.memory_bytes / jobs.num_gpus) * count_memory
+    asking = np.flatnonzero((cpus > 0) | (memory > 0)).tolist()
+    return {job: (float(cpus[job]), float(memory[job])) for job in asking}
+
+
+def find_parents(jobs: JobTable) -> dict[int, tuple[int, ...]]:
+    """The earlier jobs whose end each job waits for, by `afterok:17`, `afterany:17_3:18` and their like.
+
+    A dependency on a whole array is one on all of its tasks. Jobs that the table does not have are not waited for.
+    """
+    asking = {job: text for job, text in enumerate(jobs.dependencies) if text}
+    if not asking:
+        return {}
+    row_of: dict[str, list[int]] = {}
+    for job, name in enumerate(jobs.job_ids):
+        row_of.setdefault(name, []).append(job)
+        array, _, task = name.partition("_")
+        if task:
+            row_of.setdefault(array, []).append(job)
+    found = {}
+    for job, text in asking.items():
+        names = [name for part in re.split(r"[,?]", text) for name in part.split(":")[1:]]
+        parents = {parent for name in names for parent in row_of.get(name.split("+")[0], ()) if parent < job}
+        if parents:
+            found[job] = tuple(sorted(parents))
+    return found

@@ -11,8 +11,10 @@ from traincast.schedule._elastic import ELASTIC
 from traincast.schedule._jobs import JobTable
 from traincast.schedule._policies import POLICIES, Gittins, Policy, Quotas
 from traincast.schedule._protocols import RoundPolicy
+from traincast.schedule._queues.policy import make_kueue, make_volcano
 from traincast.schedule._rounds import SharePolicy
 from traincast.schedule._shares import SHARE_POLICIES
+from traincast.schedule._slurm.policy import make_slurm
 from traincast.spec import Fleet
 
 AnyPolicy = Policy | RoundPolicy | SharePolicy
@@ -35,7 +37,16 @@ def make_quotas(jobs: JobTable, fleet: Fleet) -> Policy:
 REGISTRY: Registry[AnyPolicy | Maker] = Registry(
     kind="policy",
     plural="policies",
-    entries={**POLICIES, "gittins": make_gittins, "quota": make_quotas, **ELASTIC, **SHARE_POLICIES},
+    entries={
+        **POLICIES,
+        "gittins": make_gittins,
+        "quota": make_quotas,
+        "slurm": make_slurm,
+        "kueue": make_kueue,
+        "volcano": make_volcano,
+        **ELASTIC,
+        **SHARE_POLICIES,
+    },
 )
 """Every policy that a command can name. Another package adds one with an entry point of the group `traincast.policies`."""
 
@@ -70,21 +81,35 @@ class Traits:
     """It changes the number of GPUs of a running job."""
     nodes: bool
     """It puts jobs on nodes, which have a place and can fail."""
+    places: bool
+    """The rule of placement is not its own."""
     quotas: bool
     """Tenants own GPUs under it."""
+    queues: bool
+    """It reads queues of Kubernetes."""
+
+
+OWN_PLACES = ("slurm",)
+"""Policies that choose nodes themselves, as the system does that they stand for."""
 
 
 def traits_of(name: str) -> Traits:
     entry = REGISTRY.find(name)
     shares, elastic = hasattr(entry, "begin"), hasattr(entry, "allocate")
-    estimates = name not in ("gittins", "quota") if is_maker(entry) else bool(getattr(entry, "uses_estimates", True))
+    estimates = (
+        name not in ("gittins", "quota", "kueue", "volcano")
+        if is_maker(entry)
+        else bool(getattr(entry, "uses_estimates", True))
+    )
     return Traits(
         estimates=estimates,
         scale=estimates and bool(getattr(entry, "uses_scale", True)),
         stops=_stops(entry),
         resizes=elastic,
         nodes=not shares,
+        places=not shares and name not in OWN_PLACES,
         quotas=name == "quota",
+        queues=name in ("kueue", "volcano"),
     )
 
 
@@ -93,6 +118,8 @@ def _stops(entry: object) -> bool:
         return not getattr(entry, "head_only", False)
     if hasattr(entry, "allocate"):
         return bool(getattr(entry, "stops_jobs", True))
+    if entry is make_slurm:
+        return False
     return is_maker(entry) or bool(getattr(entry, "preemptive", True))
 
 
@@ -114,8 +141,9 @@ RULES: dict[str, _Rule] = {
     "--error-sweep": _Rule(trait="estimates", why="never asks how long a job takes"),
     "--preempt-cost": _Rule(trait="stops", why="never stops a running job"),
     "--resize-cost": _Rule(trait="resizes", why="never changes the number of GPUs of a running job"),
+    "--queues": _Rule(trait="queues", why="knows no queues of Kubernetes"),
     "--quota": _Rule(trait="quotas", why="knows no GPUs that tenants own"),
-    "--placement": _Rule(trait="nodes", why=_SHARES, strict=True),
+    "--placement": _Rule(trait="places", why="chooses nodes by its own rules or knows none", strict=True),
     "--mtbf-hours": _Rule(trait="nodes", why=_SHARES, strict=True),
     "--checkpoint-every": _Rule(trait="nodes", why=_SHARES, strict=True),
     "--restart-cost": _Rule(trait="nodes", why=_SHARES, strict=True),
@@ -125,14 +153,18 @@ RULES: dict[str, _Rule] = {
 }
 
 
-def check_options(names: Sequence[str], asked: Collection[str]) -> list[str]:
-    """Refuse what a policy cannot honour. Where only some of several policies can, the others are named in a note."""
+def check_options(names: Sequence[str], asked: Collection[str], *, stopping: Collection[str] = ()) -> list[str]:
+    """Refuse what a policy cannot honour. Where only some of several policies can, the others are named in a note.
+
+    `stopping` names policies that stop running jobs as they are configured.
+    """
     notes = []
     for option in asked:
         rule = RULES.get(option)
         if rule is None:
             continue
-        deaf = [name for name in names if not getattr(traits_of(name), rule.trait)]
+        heard = stopping if rule.trait == "stops" else ()
+        deaf = [name for name in names if name not in heard and not getattr(traits_of(name), rule.trait)]
         if deaf and (rule.strict or len(deaf) == len(names)):
             raise InvalidInput(
                 f"{option} cannot be honoured by {' and '.join(deaf)}, which {rule.why}; leave one of them out"

@@ -3,7 +3,7 @@
 import bisect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from traincast.schedule._jobs import JobTable
 from traincast.spec import Snapshot
@@ -52,6 +52,17 @@ class Line(Protocol):
     def wakeup_s(self, now_s: float) -> float:
         """The next moment at which the order may change by itself; infinity if never."""
         ...
+
+
+@runtime_checkable
+class ServingLine(Line, Protocol):
+    """A line that starts and stops jobs by itself, after every change and at `wakeup_s`."""
+
+    def refusal(self, job: int) -> str | None:
+        """Why this job would never run; None if it may."""
+        ...
+
+    def serve(self, now_s: float) -> None: ...
 
 
 class WaitingLine:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from traincast.schedule import _kernels as kernels
 from traincast.schedule._floor import RUNNING, WAITING, Floor
@@ -56,7 +57,9 @@ def preemptive_pass(floor: Floor, line: Line, now: float) -> None:
         placement = floor.find(job)
         # A job that was pushed out at this moment pushes nobody out, or two near equals could swap for ever.
         may_evict = floor.evicted_s[job] != now
-        of_one_node = floor.num_gpus[job] <= max(floor.nodes.width)
+        of_one_node = floor.num_gpus[job] <= max(
+            map(partial(floor.nodes.width_for, job), range(len(floor.nodes.width)))
+        )
         if placement is None and losers and may_evict and of_one_node:
             placement = _evict_for(floor, job, losers, math.inf, now)
         if placement is None and may_evict:
@@ -103,7 +106,8 @@ def _in_the_way(floor: Floor, job: int, behind: Sequence[int]) -> list[int]:
     hold nobody else."""
     for pool in floor.pools(job):
         width = floor.nodes.width[pool]
-        wanted = -(-int(floor.num_gpus[job]) // width)
+        usable = max(floor.nodes.width_for(job, pool), 1)
+        wanted = -(-int(floor.num_gpus[job]) // usable)
         held: dict[int, float] = {}
         for other in behind:
             for node, count in floor.where[other]:
@@ -182,7 +186,7 @@ def easy_pass(floor: Floor, line: Line, now: float) -> None:
             if placement is None:
                 no_spare.add(kind)
                 continue
-            reservation.take(placement)
+            reservation.take(placement, beside=floor.nodes.per_gpu.get(job, (0.0, 0.0)))
         floor.start(job, placement, now)
         started.append(job)
     for job in started:

@@ -1,6 +1,7 @@
 """Which GPUs a job gets: the free GPUs of every node, and the rules that pick among them."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,12 +11,14 @@ from traincast.spec import Fleet
 Placement = tuple[tuple[int, float], ...]
 NODE, RACK, SPINE = 0, 1, 2
 _MILLI = 1000
+_ROUNDING = 1e-6
 
 
 class NodeMap:
     """Free whole GPUs per node, with one bitmap of nodes per number free, so that best fit is one lookup.
 
-    Shares of a GPU are kept in thousandths beside the whole GPUs: an opened GPU is no longer free as a whole.
+    Shares of a GPU are kept in thousandths beside the whole GPUs: an opened GPU is no longer free as a whole. CPUs and memory
+    of nodes count for owners that have an entry in `per_gpu`: CPUs and bytes that go with each of their GPUs.
     """
 
     def __init__(self, fleet: Fleet, *, by_count: bool = False) -> None:
@@ -33,6 +36,9 @@ class NodeMap:
         self.shares: dict[int, dict[int, int]] = {}
         self.slot_of: dict[int, int] = {}
         self.down: set[int] = set()
+        self.per_gpu: Mapping[int, tuple[float, float]] = {}
+        self.free_cpus: list[float] = []
+        self.free_memory: list[float] = []
         first = 0
         for index, pool in enumerate(fleet.pools):
             num_nodes, width = (1, pool.num_gpus) if by_count else (pool.num_nodes, pool.gpus_per_node)
@@ -40,6 +46,9 @@ class NodeMap:
                 num_nodes = 0
             self.free += [width] * num_nodes
             self.size += [width] * num_nodes
+            self.free_cpus += [math.inf if pool.cpus_per_node is None else float(pool.cpus_per_node)] * num_nodes
+            memory = math.inf if pool.memory_bytes_per_node is None else pool.memory_bytes_per_node
+            self.free_memory += [memory] * num_nodes
             self.pool_of += [index] * num_nodes
             per_rack = fleet.nodes_per_rack or max(num_nodes, 1)
             offset = (self.rack_of[-1] + 1) if self.rack_of and fleet.nodes_per_rack else 0
@@ -67,6 +76,52 @@ class NodeMap:
         twin.shares = {node: dict(opened) for node, opened in self.shares.items()}
         twin.slot_of = dict(self.slot_of)
         twin.down = set(self.down)
+        if self.per_gpu:
+            twin.free_cpus, twin.free_memory = list(self.free_cpus), list(self.free_memory)
+        return twin
+
+    def usable(self, owner: int, node: int, *, cpus: float, memory: float) -> int:
+        """GPUs of a node for which so many CPUs and so much memory are enough."""
+        per_cpu, per_byte = self.per_gpu[owner]
+        most = self.size[node]
+        if per_cpu > 0 and cpus < per_cpu * most:
+            most = int(cpus / per_cpu + _ROUNDING)
+        if per_byte > 0 and memory < per_byte * most:
+            most = int(memory / per_byte + _ROUNDING)
+        return most
+
+    def width_for(self, owner: int, pool: int) -> int:
+        """GPUs that an owner can use of an empty node."""
+        kind = self.fleet.pools[pool]
+        if self.by_count or owner not in self.per_gpu or not kind.num_nodes:
+            return self.width[pool]
+        cpus = math.inf if kind.cpus_per_node is None else float(kind.cpus_per_node)
+        memory = math.inf if kind.memory_bytes_per_node is None else kind.memory_bytes_per_node
+        return self.usable(owner, self.nodes_in_pool[pool].start, cpus=cpus, memory=memory)
+
+    def seen_by(self, owner: int) -> "NodeMap":
+        """The same nodes with the GPUs that are free for this owner, whose CPUs and memory must be free as well."""
+        if owner not in self.per_gpu:
+            return self
+        usable = [
+            self.usable(owner, node, cpus=cpus, memory=memory)
+            for node, (cpus, memory) in enumerate(zip(self.free_cpus, self.free_memory, strict=True))
+        ]
+        twin = self.limited(usable)
+        twin.width = [self.width_for(owner, pool) for pool in range(len(self.width))]
+        return twin
+
+    def share_seen_by(self, owner: int, share: float) -> "NodeMap":
+        """For a share of a GPU: the same nodes without those that lack the CPUs or the memory."""
+        if owner not in self.per_gpu:
+            return self
+        per_cpu, per_byte = self.per_gpu[owner]
+        twin = self.copy()
+        for node in range(len(self.free)):
+            short = self.free_cpus[node] + _ROUNDING < share * per_cpu or self.free_memory[node] + 1 < share * per_byte
+            if short and node not in self.down:
+                twin.buckets[self.pool_of[node]][self.free[node]] &= ~(1 << node)
+                twin.shares.pop(node, None)
         return twin
 
     def limited(self, most: Sequence[int], free: Sequence[int] | None = None) -> "NodeMap":
@@ -104,6 +159,14 @@ class NodeMap:
                 self._take_share(node, round(count * _MILLI), owner)
             else:
                 self._change(node, -int(count))
+        if owner in self.per_gpu:
+            self._count_beside(placement, owner, -1)
+
+    def _count_beside(self, placement: Placement, owner: int, sign: int) -> None:
+        per_cpu, per_byte = self.per_gpu[owner]
+        for node, count in placement:
+            self.free_cpus[node] += sign * per_cpu * count
+            self.free_memory[node] += sign * per_byte * count
 
     def give(self, placement: Placement, owner: int) -> None:
         for node, count in placement:
@@ -111,6 +174,8 @@ class NodeMap:
                 self._give_share(node, round(count * _MILLI), owner)
             else:
                 self._change(node, int(count))
+        if owner in self.per_gpu:
+            self._count_beside(placement, owner, 1)
 
     def _take_share(self, node: int, need: int, owner: int) -> None:
         opened = self.shares.setdefault(node, {})

@@ -8,27 +8,33 @@ from dataclasses import dataclass
 import numpy as np
 
 from traincast.schedule._floor import Floor
-from traincast.schedule._jobs import Ints
+from traincast.schedule._jobs import Floats
 from traincast.schedule._placement import Consolidated, NodeMap, Placement
 
 
 @dataclass(slots=True, kw_only=True)
 class Reservation:
-    """The nodes that one job is believed to get at `begin_s`; `spare[node]` GPUs are not needed for it then."""
+    """The nodes that one job is believed to get at `begin_s`; `spare[node]` GPUs are not needed for it then, nor are so many
+    CPUs and so much memory."""
 
     job: int
     begin_s: float
     spare: list[int]
+    spare_cpus: list[float]
+    spare_memory: list[float]
 
-    def take(self, placement: Placement) -> None:
+    def take(self, placement: Placement, *, beside: tuple[float, float]) -> None:
         for node, count in placement:
             self.spare[node] -= math.ceil(count)
+            self.spare_cpus[node] -= beside[0] * count
+            self.spare_memory[node] -= beside[1] * count
 
 
 def place_job(floor: Floor, nodes: NodeMap, job: int, num_gpus: float) -> Placement | None:
     """A place for the job in the first pool, fastest first, that has one on these nodes."""
+    seen = nodes.seen_by(job) if num_gpus >= 1 else nodes.share_seen_by(job, num_gpus)
     for pool in floor.pools(job):
-        placement = floor.placer.place(nodes, num_gpus, pool)
+        placement = floor.placer.place(seen, num_gpus, pool)
         if placement is not None and (floor.same_speed or floor.rate_at(job, placement, num_gpus) > 0):
             return placement
     return None
@@ -50,13 +56,22 @@ def reserve(floor: Floor, job: int, now_s: float) -> Reservation | None:
         placement = place_job(floor, nodes, job, floor.num_gpus[job])
         if placement is not None:
             nodes.take(placement, job)
-            return Reservation(job=job, begin_s=begin_s, spare=list(nodes.free))
+            return Reservation(
+                job=job,
+                begin_s=begin_s,
+                spare=list(nodes.free),
+                spare_cpus=list(nodes.free_cpus),
+                spare_memory=list(nodes.free_memory),
+            )
     return None
 
 
 def find_beside(floor: Floor, job: int, reservation: Reservation) -> Placement | None:
     """Free nodes for a job that will still run when the reservation begins, so that it holds none of the reserved GPUs."""
     nodes = floor.nodes.limited(reservation.spare)
+    if nodes.per_gpu:
+        nodes.free_cpus = [min(pair) for pair in zip(nodes.free_cpus, reservation.spare_cpus, strict=True)]
+        nodes.free_memory = [min(pair) for pair in zip(nodes.free_memory, reservation.spare_memory, strict=True)]
     num_gpus = floor.num_gpus[job]
     # A share of a GPU counts as the whole GPU, because the reservation may need all of it.
     placement = place_job(floor, nodes, job, max(num_gpus, 1.0))
@@ -90,20 +105,35 @@ class Plan:
         floor = self._floor
         nodes = floor.nodes.copy()
         self._times = [now_s]
-        rows = [list(nodes.free)]
+        rows = [self._state(nodes)]
         for end_s, job in sorted((floor.believed_end(other, now_s), other) for other in floor.running):
             nodes.give(floor.where[job], job)
             if end_s == self._times[-1]:
-                rows[-1] = list(nodes.free)
+                rows[-1] = self._state(nodes)
             else:
                 self._times.append(end_s)
-                rows.append(list(nodes.free))
-        self._free: Ints = np.array(rows, dtype=np.int64).reshape(len(rows), len(nodes.free))
+                rows.append(self._state(nodes))
+        self._free: Floats = np.array(rows, dtype=np.float64).reshape(len(rows), -1, len(nodes.free))
+
+    @staticmethod
+    def _state(nodes: NodeMap) -> list[list[float]]:
+        """Free GPUs by node and, where they count, free CPUs and memory."""
+        gpus = [float(count) for count in nodes.free]
+        return [gpus, list(nodes.free_cpus), list(nodes.free_memory)] if nodes.per_gpu else [gpus]
+
+    def _add(self, rows: Floats, job: int, placement: Placement, sign: int) -> None:
+        """Give what a placement holds to rows of states (sign 1), or take it."""
+        beside = self._floor.nodes.per_gpu.get(job, (0.0, 0.0))
+        for node, count in placement:
+            rows[:, 0, node] += sign * math.ceil(count)
+            if rows.shape[1] > 1:
+                rows[:, 1, node] += sign * beside[0] * count
+                rows[:, 2, node] += sign * beside[1] * count
 
     def bring_up_to_date(self, order: Sequence[int], now_s: float) -> None:
         """Bookings for everybody in line, with what has happened since the last look taken into account."""
         self._forget_before(now_s)
-        if not np.array_equal(self._free_of_running(now_s), np.array(self._floor.nodes.free)):
+        if not np.array_equal(self._free_of_running(now_s), np.array(self._floor.nodes.free, dtype=np.float64)):
             self._repair(order, now_s)
         for job in order:
             if job not in self.bookings:
@@ -116,28 +146,28 @@ class Plan:
             self._free = self._free[gone:]
         self._times[0] = now_s
 
-    def _free_of_running(self, now_s: float) -> Ints:
-        """What the plan expects to be free now, before those start whose time has come."""
-        free: Ints = self._free[0].copy()
-        for booking in self.bookings.values():
+    def _free_of_running(self, now_s: float) -> Floats:
+        """The GPUs that the plan expects to be free now, before those start whose time has come."""
+        free = self._free[:1].copy()
+        for job, booking in self.bookings.items():
             if booking.begin_s <= now_s < booking.end_s:
-                for node, count in booking.placement:
-                    free[node] += math.ceil(count)
-        return free
+                self._add(free, job, booking.placement, 1)
+        gpus: Floats = free[0, 0]
+        return gpus
 
     def _repair(self, order: Sequence[int], now_s: float) -> None:
         old = self.bookings
         self._lay_out(now_s)
-        for booking in old.values():
-            self._hold(booking, -1)
-        feasible = not (self._free < 0).any() and all(old[job].begin_s >= now_s for job in old)
+        for job, booking in old.items():
+            self._hold(job, booking, -1)
+        feasible = not (self._free < -1e-3).any() and all(old[job].begin_s >= now_s for job in old)
         if not feasible:
             self.bookings = {}
             self._lay_out(now_s)
             return
         for job in order:
             if job in old:
-                self._hold(old[job], 1)
+                self._hold(job, old[job], 1)
                 self._book(job, latest=old[job])
 
     def _book(self, job: int, *, latest: Booking | None = None) -> None:
@@ -146,7 +176,7 @@ class Plan:
             found = latest
         if found is not None:
             self.bookings[job] = found
-            self._hold(found, -1)
+            self._hold(job, found, -1)
 
     def _cut(self, time_s: float) -> int:
         at = bisect.bisect_left(self._times, time_s)
@@ -155,13 +185,12 @@ class Plan:
             self._free = np.insert(self._free, at, self._free[at - 1], axis=0)
         return at
 
-    def _hold(self, booking: Booking, sign: int) -> None:
+    def _hold(self, job: int, booking: Booking, sign: int) -> None:
         if booking.end_s <= self._times[0]:
             return
         first = self._cut(max(booking.begin_s, self._times[0]))
         last = self._cut(booking.end_s)
-        for node, count in booking.placement:
-            self._free[first:last, node] += sign * math.ceil(count)
+        self._add(self._free[first:last], job, booking.placement, sign)
 
     def _earliest(self, job: int) -> Booking | None:
         floor = self._floor
@@ -170,19 +199,23 @@ class Plan:
         enough = np.zeros(len(self._times), dtype=bool)
         for pool in floor.pools(job):
             span = floor.nodes.nodes_in_pool[pool]
-            enough |= self._free[:, span.start : span.stop].sum(axis=1) >= need
+            enough |= self._free[:, 0, span.start : span.stop].sum(axis=1) >= need
         for begin in np.flatnonzero(enough).tolist():
             begin_s = self._times[begin]
             last = max(bisect.bisect_left(self._times, begin_s + lasts_s), begin + 1)
             window = self._free[begin:last].min(axis=0)
-            if not self._may_fit(job, need, window):
+            gpus = [int(count) for count in window[0].tolist()]
+            if not self._may_fit(job, need, window[0]):
                 continue
-            placement = place_job(floor, floor.nodes.limited(window.tolist(), free=window.tolist()), job, need)
+            nodes = floor.nodes.limited(gpus, free=gpus)
+            if len(window) > 1:
+                nodes.free_cpus, nodes.free_memory = window[1].tolist(), window[2].tolist()
+            placement = place_job(floor, nodes, job, need)
             if placement is not None:
                 return Booking(begin_s=begin_s, end_s=begin_s + lasts_s, placement=placement)
         return None
 
-    def _may_fit(self, job: int, need: float, window: Ints) -> bool:
+    def _may_fit(self, job: int, need: float, window: Floats) -> bool:
         """A quick look that spares most of the exact ones."""
         floor = self._floor
         for pool in floor.pools(job):
@@ -190,10 +223,10 @@ class Plan:
             free = window[span.start : span.stop]
             if free.sum() < need:
                 continue
-            width = floor.nodes.width[pool]
+            width = floor.nodes.width_for(job, pool)
             if not isinstance(floor.placer, Consolidated):
                 return True
-            if (free >= need).any() if need <= width else (free == width).sum() >= need // width:
+            if (free >= need).any() if need <= width else (free >= width).sum() >= need // width:
                 return True
         return False
 

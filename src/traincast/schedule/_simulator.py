@@ -12,6 +12,7 @@ from traincast.schedule import _passes as passes
 from traincast.schedule._estimators import Fixed
 from traincast.schedule._floor import FAIL, FINISH, Floor, check_durations
 from traincast.schedule._jobs import JobTable
+from traincast.schedule._lines import ServingLine
 from traincast.schedule._policies import Policy
 from traincast.schedule._protocols import Conditions, RoundPolicy, RunOptions
 from traincast.spec import Fleet, Request, Schedule
@@ -126,7 +127,9 @@ def _pass(floor: Floor, now: float) -> None:
     if policy is None or line is None:
         return
     before = len(floor.running), floor.seq
-    if policy.preemptive:
+    if isinstance(line, ServingLine):
+        line.serve(now)
+    elif policy.preemptive:
         passes.preemptive_pass(floor, line, now)
     elif policy.fit == "easy":
         passes.easy_pass(floor, line, now)

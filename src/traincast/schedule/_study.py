@@ -19,17 +19,23 @@ from traincast.schedule._metrics import Metrics, measure_schedule
 from traincast.schedule._network import NetworkModel
 from traincast.schedule._placement import Consolidated, Placer
 from traincast.schedule._policies import Quotas
+from traincast.schedule._queues.manifests import Queues
+from traincast.schedule._queues.policy import Kueue, Volcano
 from traincast.schedule._rounds import simulate_rounds
 from traincast.schedule._simulator import simulate_cluster
+from traincast.schedule._slurm.policy import Slurm
+from traincast.schedule._slurm.site import SlurmSite
 from traincast.schedule._speeds import PerfModel, SameSpeed, ScalingLaw
 from traincast.spec import Fleet, NodePool, Schedule
+from traincast.units import parse_bytes
 from traincast.workers import distribute
 
-_POOL = re.compile(r"(\d+)x(\d+)(?::([\w.+-]+))?(?:@([\d.]+))?")
+_POOL = re.compile(r"(\d+)x(\d+)(?::([\w.+-]+))?(?:/(\d+)cpu)?(?:/([\d.]+[A-Za-z]+))?(?:@([\d.]+))?")
 
 
 def parse_fleet(text: str, *, nodes_per_rack: int | None = None, uplink_bytes_per_s: float | None = None) -> Fleet:
-    """'16x8' or '16x8:a100@2.5,8x4:t4': nodes x GPUs, device, dollars per GPU-hour; the fastest type first.
+    """'16x8' or '16x8:a100/96cpu/1TiB@2.5,8x4:t4': nodes x GPUs, device, CPUs and memory of a node, dollars per GPU-hour; the
+    fastest type first.
 
     A device of the catalogue brings its power: its limit when busy, `IDLE_POWER` of it when idle.
     """
@@ -38,33 +44,35 @@ def parse_fleet(text: str, *, nodes_per_rack: int | None = None, uplink_bytes_pe
         found = _POOL.fullmatch(part)
         if found is None:
             raise InvalidInput(
-                f"cluster {part!r} is not NODESxGPUS[:device][@dollars per GPU-hour], such as 16x8:a100@2.5"
+                f"cluster {part!r} is not NODESxGPUS[:device][/CPUScpu][/MEMORY][@dollars per GPU-hour], "
+                "such as 16x8:a100@2.5 or 16x8:a100/96cpu/1TiB"
             )
-        nodes, gpus, device, price = found.groups()
-        watts = _power_watts(device)
+        nodes, gpus, device, cpus, memory, price = found.groups()
+        busy, idle = device_watts(device)
         pools.append(
             NodePool(
                 device=device or "gpu",
                 num_nodes=int(nodes),
                 gpus_per_node=int(gpus),
                 usd_per_gpu_hour=None if price is None else float(price),
-                busy_watts=watts,
-                idle_watts=None if watts is None else IDLE_POWER * watts,
+                busy_watts=busy,
+                idle_watts=idle,
+                cpus_per_node=None if cpus is None else int(cpus),
+                memory_bytes_per_node=None if memory is None else parse_bytes(memory),
             )
         )
     return Fleet(pools=tuple(pools), nodes_per_rack=nodes_per_rack, rack_uplink_bytes_per_s=uplink_bytes_per_s)
 
 
-def _power_watts(name: str | None) -> float | None:
+def device_watts(name: str | None) -> tuple[float | None, float | None]:
+    """Power of a device of the catalogue when it is busy and when it is idle, if it is there and states one."""
     from traincast.catalog import device
 
-    if name is None:
-        return None
     try:
-        watts: float | None = device(name).power_watts
+        watts = None if name is None else device(name).power_watts
     except UnknownName:
-        return None
-    return watts
+        watts = None
+    return watts, None if watts is None else IDLE_POWER * watts
 
 
 def policy_names() -> list[str]:
@@ -77,7 +85,7 @@ class Setting:
 
     Without an `estimator` a policy knows what it was made for: history for qssf, the truth for all others. `noise` makes
     whatever it knows wrong on purpose. `quotas` are GPUs that tenants own under the policy quota; without any, all own equal
-    shares.
+    shares. `site` holds the rules of the policy slurm, `queues` those of kueue and volcano.
     """
 
     fleet: Fleet
@@ -92,6 +100,8 @@ class Setting:
     kill_at_limit: bool = False
     record: bool = False
     quotas: tuple[tuple[str, float], ...] = ()
+    site: SlurmSite | None = None
+    queues: Queues | None = None
 
     def estimator_for(self, name: str) -> Estimator:
         base = self.estimator or (FromHistory() if name == "qssf" else EXACT)
@@ -110,6 +120,10 @@ def run_policy(
         perf = perf or ScalingLaw(tuple(jobs.num_gpus.tolist()))
     elif name == "quota" and setting.quotas:
         policy = Quotas(owned=setting.quotas)
+    elif name == "slurm" and setting.site is not None:
+        policy = Slurm(setting.site)
+    elif name in ("kueue", "volcano") and setting.queues is not None:
+        policy = _with_queues(name, setting.queues)
     return simulate_cluster(
         jobs,
         policy,
@@ -125,6 +139,13 @@ def run_policy(
         record=setting.record,
         progress=progress,
     )
+
+
+def _with_queues(name: str, queues: Queues) -> Kueue | Volcano:
+    known = queues.cluster_queues if name == "kueue" else queues.weighted
+    if not known:
+        raise InvalidInput(f"the policy {name} needs a {'ClusterQueue' if name == 'kueue' else 'Queue'} in --queues")
+    return Kueue(queues) if name == "kueue" else Volcano(queues)
 
 
 def _run_shares(

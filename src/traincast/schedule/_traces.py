@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.errors import InvalidInput, MissingExtra, UnknownName
-from traincast.schedule._formats import FORMATS, Unusable, guess_format, positive
+from traincast.schedule._formats import FORMATS, Format, Unusable, guess_format, positive
 from traincast.schedule._jobs import NAMES, NUMBERS, JobTable
 from traincast.spec import Request
 
@@ -34,6 +34,21 @@ class Trace:
     jobs: JobTable
     bad_rows: tuple[BadRow, ...] = ()
     notes: tuple[str, ...] = ()
+    origin_s: float = 0.0
+    """The moment of the log that is time 0 of the jobs."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Found:
+    """What the rows of a log became, while it is read."""
+
+    requests: list[Request]
+    bad: list[BadRow]
+    states: Counter[str]
+    seen: set[str]
+    skipped: int = 0
+    folded: int = 0
+    held: int = 0
 
 
 def read_trace(path: Path, *, kind: str | None = None, only: str | None = None, from_zero: bool = True) -> Trace:
@@ -44,56 +59,54 @@ def read_trace(path: Path, *, kind: str | None = None, only: str | None = None, 
     if name not in FORMATS:
         raise UnknownName("trace format", name, FORMATS)
     chosen = FORMATS[name]
-    requests: list[Request] = []
-    bad: list[BadRow] = []
-    skipped = 0
-    seen: set[str] = set()
-    states: Counter[str] = Counter()
-    folded = held = 0
+    found = _Found(requests=[], bad=[], states=Counter(), seen=set())
     for line, row in chosen.rows(path):
         try:
-            if isinstance(row, Unusable):
-                raise row
-            if only is not None and only not in _labels(row):
-                skipped += 1
-                continue
-            fields = chosen.read(row)
-            if fields is None:
-                folded += 1
-                continue
-            state, was_held = fields.pop("state", None), fields.pop("held", False)
-            request = _request(fields, line)
+            _read_row(chosen, line, row, only, found)
         except (Unusable, InvalidInput) as error:
-            bad.append(BadRow(line=line, reason=str(error)))
-            continue
+            found.bad.append(BadRow(line=line, reason=str(error)))
         except (AttributeError, TypeError, ValueError, KeyError, OverflowError) as error:
-            bad.append(BadRow(line=line, reason=f"unreadable ({type(error).__name__}: {error})"))
-            continue
-        if request.job_id in seen:
-            bad.append(BadRow(line=line, reason=f"job id {request.job_id} occurs twice"))
-            continue
-        seen.add(request.job_id)
-        requests.append(request)
-        states[state or ""] += 1
-        held += was_held
-    if not requests:
-        reason = f"; first problem: {bad[0]}" if bad else ""
+            found.bad.append(BadRow(line=line, reason=f"unreadable ({type(error).__name__}: {error})"))
+    if not found.requests:
+        reason = f"; first problem: {found.bad[0]}" if found.bad else ""
         raise InvalidInput(f"{path}: no usable job in format {name}{reason}")
-    origin = min(request.submit_s for request in requests)
-    jobs = JobTable.from_requests(requests)
+    jobs = JobTable.from_requests(found.requests)
     notes = [chosen.note] if chosen.note else []
-    if skipped:
-        notes.append(f"{skipped} rows without this name left out on request")
-    if held:
+    if found.skipped:
+        notes.append(f"{found.skipped} rows without this name left out on request")
+    if found.held:
         notes.append(
-            f"{held:,} jobs wait from when they were eligible (dependency, array or begin time), not from submission"
+            f"{found.held:,} jobs wait from when they were eligible (dependency, array or begin time), not from submission"
         )
-    notes += _say_states(states)
-    if folded:
-        notes.append(f"{folded} rows of job steps belong to the jobs above them")
-    if from_zero and origin:
+    notes += _say_states(found.states)
+    if found.folded:
+        notes.append(f"{found.folded} rows of job steps belong to the jobs above them")
+    origin_s = float(jobs.submit_s[0]) if from_zero else 0.0
+    if origin_s:
         jobs = jobs.from_zero()
-    return Trace(name=path.stem, format=name, jobs=jobs, bad_rows=tuple(bad), notes=tuple(notes))
+    return Trace(
+        name=path.stem, format=name, jobs=jobs, bad_rows=tuple(found.bad), notes=tuple(notes), origin_s=origin_s
+    )
+
+
+def _read_row(chosen: Format, line: int, row: Any, only: str | None, found: _Found) -> None:
+    if isinstance(row, Unusable):
+        raise row
+    if only is not None and only not in _labels(row):
+        found.skipped += 1
+        return
+    fields = chosen.read(row)
+    if fields is None:
+        found.folded += 1
+        return
+    state, was_held = fields.pop("state", None), fields.pop("held", False)
+    request = _request(fields, line)
+    if request.job_id in found.seen:
+        raise Unusable(f"job id {request.job_id} occurs twice")
+    found.seen.add(request.job_id)
+    found.requests.append(request)
+    found.states[state or ""] += 1
+    found.held += was_held
 
 
 WELL_ENDED = ("COMPLETED", "Completed", "Complete", "Succeeded", "")
@@ -130,7 +143,11 @@ def _request(fields: dict[str, Any], line: int) -> Request:
         raise Unusable("no duration and no workload")
     if fields["submit_s"] < 0:
         raise Unusable(f"submission is at {fields['submit_s']:g} s; it must be at least 0")
-    low, high = known("min_gpus"), known("max_gpus")
+
+    def whole(name: str) -> int | None:
+        value = known(name)
+        return None if value is None else int(value)
+
     return Request(
         job_id=fields.get("job_id") or str(line),
         submit_s=float(fields["submit_s"]),
@@ -143,12 +160,20 @@ def _request(fields: dict[str, Any], line: int) -> Request:
         tenant=fields.get("tenant"),
         priority=float(fields.get("priority") or 0.0),
         deadline_s=known("deadline_s"),
-        min_gpus=None if low is None else int(low),
-        max_gpus=None if high is None else int(high),
+        min_gpus=whole("min_gpus"),
+        max_gpus=whole("max_gpus"),
         limit_s=_above_zero(known("limit_s")),
         started_s=known("started_s"),
         partition=fields.get("partition"),
         qos=fields.get("qos"),
+        num_nodes=whole("num_nodes"),
+        num_cpus=known("num_cpus"),
+        memory_bytes=known("memory_bytes"),
+        exclusive=bool(fields.get("exclusive")),
+        array_limit=whole("array_limit"),
+        dependency=fields.get("dependency"),
+        reservation=fields.get("reservation"),
+        constraint=fields.get("constraint"),
     )
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "Cluster",
     "Collective",
     "CollectiveRates",
+    "ConfigText",
     "Device",
     "Domain",
     "Environment",
@@ -36,12 +37,14 @@ __all__ = [
     "JobOutcome",
     "JobTime",
     "Link",
+    "LogErrors",
     "LogFacts",
     "MachineRates",
     "MeasuredRun",
     "Measurement",
     "MemoryHabits",
     "MemoryProfile",
+    "Narrowing",
     "NodeGroup",
     "NodePool",
     "Occupation",
@@ -112,6 +115,7 @@ if TYPE_CHECKING:
     from traincast.spec._hardware import Link as Link
     from traincast.spec._hardware import NodeGroup as NodeGroup
     from traincast.spec._job import Job as Job
+    from traincast.spec._log_errors import LogErrors as LogErrors
     from traincast.spec._measurement import SUBJECTS as SUBJECTS
     from traincast.spec._measurement import Block as Block
     from traincast.spec._measurement import CollectiveRates as CollectiveRates
@@ -140,9 +144,16 @@ if TYPE_CHECKING:
     from traincast.spec._question import QUESTION_FIELDS as QUESTION_FIELDS
     from traincast.spec._question import SHAPE as SHAPE
     from traincast.spec._question import WORKLOAD_FIELDS as WORKLOAD_FIELDS
+    from traincast.spec._question import ConfigText as ConfigText
     from traincast.spec._question import JobOptions as JobOptions
     from traincast.spec._question import Question as Question
     from traincast.spec._question import WorkloadOptions as WorkloadOptions
+    from traincast.spec._regime import REGIMES as REGIMES
+    from traincast.spec._regime import Lengths as Lengths
+    from traincast.spec._regime import Pass as Pass
+    from traincast.spec._regime import Regime as Regime
+    from traincast.spec._regime import RegimeOptions as RegimeOptions
+    from traincast.spec._regime import Rollout as Rollout
     from traincast.spec._resources import RESOURCES as RESOURCES
     from traincast.spec._resources import Activity as Activity
     from traincast.spec._resources import ResourceProfile as ResourceProfile
@@ -153,7 +164,9 @@ if TYPE_CHECKING:
     from traincast.spec._result import Forecast as Forecast
     from traincast.spec._result import JobTime as JobTime
     from traincast.spec._result import MemoryProfile as MemoryProfile
+    from traincast.spec._result import Narrowing as Narrowing
     from traincast.spec._result import Part as Part
+    from traincast.spec._result import Phase as Phase
     from traincast.spec._result import Range as Range
     from traincast.spec._result import Span as Span
     from traincast.spec._result import Timeline as Timeline
@@ -167,6 +180,15 @@ if TYPE_CHECKING:
 __getattr__ = load_lazily(
     __name__,
     {
+        "_regime": (
+            "Rollout",
+            "RegimeOptions",
+            "Regime",
+            "REGIMES",
+            "Pass",
+            "Lengths",
+        ),
+        "_log_errors": ("LogErrors",),
         "_asked": ("Asked",),
         "_calibration": (
             "Calibration",
@@ -245,6 +267,7 @@ __getattr__ = load_lazily(
             "Task",
         ),
         "_question": (
+            "ConfigText",
             "CLUSTER_FIELDS",
             "JOB_FIELDS",
             "JobOptions",
@@ -261,6 +284,8 @@ __getattr__ = load_lazily(
             "ResourceProfile",
         ),
         "_result": (
+            "Narrowing",
+            "Phase",
             "COVERAGE",
             "Estimate",
             "FIT_CONFIDENCE",

@@ -6,7 +6,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
-PANELS = ("Model", "Kernels", "Cluster", "Plan", "Job", "Learned", "Output")
+PANELS = ("Model", "Kernels", "Cluster", "Plan", "Job", "Regime", "Learned", "Output")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

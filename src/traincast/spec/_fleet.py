@@ -27,7 +27,9 @@ class Request:
     """One job as it is submitted: either its `duration_s` on what it asks for, or a `workload` to forecast.
 
     `limit_s` is the run time that its user asked for. `started_s` is when it really started, where a log says so; no
-    scheduler sees it.
+    scheduler sees it. `num_nodes`, `num_cpus` and `memory_bytes` are what it asks for in all, spread evenly over its GPUs;
+    `exclusive` asks for whole nodes. `dependency`, `reservation` and `constraint` are written as Slurm writes them, and
+    `array_limit` is how many tasks of its array may run at once.
     """
 
     job_id: str
@@ -48,6 +50,14 @@ class Request:
     started_s: float | None = None
     partition: str | None = None
     qos: str | None = None
+    num_nodes: int | None = None
+    num_cpus: float | None = None
+    memory_bytes: float | None = None
+    exclusive: bool = False
+    array_limit: int | None = None
+    dependency: str | None = None
+    reservation: str | None = None
+    constraint: str | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.submit_s) and self.submit_s >= 0):
@@ -69,7 +79,8 @@ class Request:
 class NodePool:
     """Equal nodes of one device type; powers are per GPU and include its share of the host.
 
-    `usd_per_gpu_hour` is what a GPU costs for every hour that it is there, used or not.
+    `usd_per_gpu_hour` is what a GPU costs for every hour that it is there, used or not. CPUs and memory of a node limit what
+    fits on it where both the pool and the job state them.
     """
 
     device: str = "gpu"
@@ -78,6 +89,8 @@ class NodePool:
     usd_per_gpu_hour: float | None = None
     busy_watts: float | None = None
     idle_watts: float | None = None
+    cpus_per_node: int | None = None
+    memory_bytes_per_node: float | None = None
 
     def __post_init__(self) -> None:
         if self.num_nodes < 0 or self.gpus_per_node < 1:

@@ -11,10 +11,10 @@ from traincast.units import GIGA, MEGA
 
 PRECISIONS = {
     "fp32": "fp32", "tf32": "tf32", "fp16_amp": "fp16-amp", "bf16_amp": "bf16-amp", "fp16": "fp16", "bf16": "bf16",
-    "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4",
+    "fp8": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4", "mxfp4": "mxfp4",
 }  # fmt: skip
 DTYPE_WORDS = {
-    "float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float8": "fp8", "fp4": "nvfp4", "mxfp4": "nvfp4",
+    "float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float8": "fp8", "fp4": "nvfp4",
     "amp": "fp16_amp", "amp_fp16": "fp16_amp", "amp_bf16": "bf16", "amp_fp8": "fp8", "fp8_cs": "fp8", "fp8_mx": "mxfp8",
     "bf16_mixed": "bf16_amp", "fp16_mixed": "fp16_amp",
 }  # fmt: skip

@@ -16,6 +16,7 @@ from traincast.schedule._kernels import (
     blocks,
     embedding,
     ends,
+    hazards,
     heaps,
     nodes,
     order,
@@ -24,6 +25,7 @@ from traincast.schedule._kernels import (
     queue,
     reserve,
     shadow,
+    slots,
     trees,
     turns,
 )
@@ -47,11 +49,29 @@ __all__ = [
 ]
 
 Loops = dict[str, Callable[..., Any]]
-_MODULES = (heaps, trees, nodes, ends, shadow, reserve, queue, order, preempt, turns, program, blocks, embedding)
+_MODULES = (
+    heaps,
+    trees,
+    nodes,
+    hazards,
+    ends,
+    shadow,
+    reserve,
+    queue,
+    order,
+    preempt,
+    slots,
+    turns,
+    program,
+    blocks,
+    embedding,
+)
 _UNGUARDED = (program.__name__, blocks.__name__, embedding.__name__)
 _LOOPS = (
     "run_queue",
     "run_preemptive",
+    "run_main",
+    "run_backfill",
     "run_turns",
     "fill_in_order",
     "raise_level",

@@ -1,0 +1,185 @@
+"""What slurmdbd and slurmctld print (`sacctmgr -P show qos`, associations, `scontrol show reservation`) to rules of a site."""
+
+import csv
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from traincast.errors import InvalidInput
+from traincast.schedule._cells import read_moment
+from traincast.schedule._slurm.conf import parse_slurm_time
+from traincast.schedule._slurm.hostlists import expand_hosts
+
+ROOT = "root"
+_DUMPED = re.compile(r"(Cluster|Parent|Account|User)\s*-\s*'?([^':]*)'?:?(.*)")
+_GPUS = re.compile(r"gres/gpu(?::[^=,]*)?=(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qos:
+    """A quality of service: its priority, whom it preempts and how it is preempted, and its limits; infinity is no limit."""
+
+    name: str
+    priority: float = 0.0
+    preempts: frozenset[str] = frozenset()
+    preempt_mode: str | None = None
+    usage_factor: float = 1.0
+    gpus_in_all: float = math.inf
+    gpus_per_user: float = math.inf
+    jobs_per_user: float = math.inf
+    wall_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Association:
+    """An account, or a user of one; shares count among those with the same parent."""
+
+    account: str
+    user: str | None
+    parent: str | None
+    shares: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booked:
+    """An advanced reservation: nodes that others may not use from `begin_s` to `end_s`."""
+
+    name: str
+    nodes: tuple[str, ...]
+    begin_s: float
+    end_s: float
+    flags: frozenset[str]
+
+
+def _read_table(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+            return [
+                {key or "": value or "" for key, value in row.items()} for row in csv.DictReader(file, delimiter="|")
+            ]
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _number(text: str | None, default: float) -> float:
+    try:
+        return float(text) if text else default
+    except ValueError:
+        return default
+
+
+def read_qos(path: Path) -> tuple[dict[str, Qos], list[str]]:
+    """`sacctmgr -P show qos`; the second answer names limits that are set and not modelled."""
+    rows = _read_table(path)
+    if not rows or "Name" not in rows[0]:
+        raise InvalidInput(f"{path} is not the output of sacctmgr -P show qos: it has no column Name")
+    found, set_too = {}, set()
+    for row in rows:
+        name = row["Name"]
+        users = row.get("MaxTRESPU") or row.get("MaxTRESPerUser") or ""
+        found[name] = Qos(
+            name=name,
+            priority=_number(row.get("Priority"), 0.0),
+            preempts=frozenset(part for part in row.get("Preempt", "").split(",") if part),
+            preempt_mode=_mode(row.get("PreemptMode")),
+            usage_factor=_number(row.get("UsageFactor"), 1.0),
+            gpus_in_all=_count_gpus(row.get("GrpTRES", "")),
+            gpus_per_user=_count_gpus(users),
+            jobs_per_user=_number(row.get("MaxJobsPU") or row.get("MaxJobsPerUser"), math.inf),
+            wall_s=parse_slurm_time(row["MaxWall"]) if row.get("MaxWall") else math.inf,
+        )
+        set_too |= {key for key, value in row.items() if value and key not in _READ and not _says_nothing(value)}
+    notes = [f"limits of QOS that are not modelled: {', '.join(sorted(set_too))}"] if set_too else []
+    return found, notes
+
+
+_READ = (
+    "Name", "Priority", "Preempt", "PreemptMode", "UsageFactor", "GrpTRES", "MaxTRESPU", "MaxTRESPerUser", "MaxJobsPU",
+    "MaxJobsPerUser", "MaxWall", "Descr",
+)  # fmt: skip
+
+
+def _says_nothing(value: str) -> bool:
+    return value.strip("0:.,") in ("", "cluster", "(null)")
+
+
+def _mode(text: str | None) -> str | None:
+    word = (text or "").upper()
+    return None if word in ("", "CLUSTER", "(NULL)") else word
+
+
+def _count_gpus(text: str) -> float:
+    found = _GPUS.findall(text)
+    return float(sum(int(count) for count in found)) if found else math.inf
+
+
+def read_associations(path: Path) -> list[Association]:
+    """`sacctmgr dump CLUSTER` or `sacctmgr -P show associations` with Account, User, Share and ParentName."""
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if lines and _DUMPED.match(lines[0]):
+        return _read_dump(lines)
+    rows = _read_table(path)
+    if not rows or "Account" not in rows[0]:
+        raise InvalidInput(f"{path} is neither sacctmgr dump nor sacctmgr -P show associations: no column Account")
+    found = []
+    for row in rows:
+        account, user = row["Account"].strip(), row.get("User", "").strip() or None
+        if account and not (account == ROOT and user is None):
+            parent = account if user else row.get("ParentName", "").strip() or ROOT
+            shares = _number(row.get("Share") or row.get("Fairshare") or row.get("RawShares"), 1.0)
+            found.append(Association(account=account, user=user, parent=parent, shares=shares))
+    return found
+
+
+def _read_dump(lines: Sequence[str]) -> list[Association]:
+    parent, found = ROOT, []
+    for line in lines:
+        match = _DUMPED.match(line)
+        if match is None:
+            continue
+        kind, name, rest = match.groups()
+        shares = re.search(r"Fairshare=(\d+)", rest, re.IGNORECASE)
+        if kind == "Parent":
+            parent = name
+        elif kind in ("Account", "User"):
+            found.append(
+                Association(
+                    account=name if kind == "Account" else parent,
+                    user=name if kind == "User" else None,
+                    parent=parent,
+                    shares=float(shares[1]) if shares else 1.0,
+                )
+            )
+    return found
+
+
+def read_reservations(path: Path) -> list[Booked]:
+    """`scontrol show reservation`, one block or one line (`-o`) for each."""
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
+    found = []
+    for block in re.split(r"(?=ReservationName=)", text):
+        words: Mapping[str, str] = dict(re.findall(r"(\w+)=(\S+)", block))
+        if "ReservationName" not in words:
+            continue
+        flags = frozenset(words.get("Flags", "").split(",")) - {"", "(null)"}
+        found.append(
+            Booked(
+                name=words["ReservationName"],
+                nodes=tuple(expand_hosts(words.get("Nodes", "").replace("(null)", ""))),
+                begin_s=read_moment(words, "StartTime"),
+                end_s=read_moment(words, "EndTime"),
+                flags=flags,
+            )
+        )
+    if not found:
+        raise InvalidInput(f"{path} has no ReservationName=...; is it the output of scontrol show reservation?")
+    return found
