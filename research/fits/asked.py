@@ -27,6 +27,7 @@ from traincast.errors import IllegalPlan, TraincastError
 from traincast.files import write_json
 from traincast.forecast import (
     MEMORY,
+    ORDINARY_OPERATORS,
     STEP,
     Engine,
     Setting,
@@ -62,6 +63,8 @@ class Asked:
     workload: str
     setting: Setting
     operators: float
+    host: float
+    """The host's time to issue a step over the devices' to do it."""
     error: float
     """The log of measured over forecast."""
     untaught: bool
@@ -183,9 +186,11 @@ def _answer_step(
     program = engine.lower(job, question.cluster, question.parallelism)
     estimates = engine.cost(program, job, question.cluster)
     step_s = engine.simulate(program, estimates, job, question.cluster).duration_s
+    tally = tally_program(program, estimates)
     return Asked(
         quantity=STEP,
-        operators=tally_program(program, estimates).operators_log_sigma,
+        operators=tally.operators_log_sigma,
+        host=tally.host_share,
         error=math.log(measured / step_s),
         untaught=untaught,
         **_describe(engine, question, row),
@@ -214,7 +219,8 @@ def _answer_memory(
         peak -= 0.0 if logs.counts_reserved else profile.by_role.get("allocator", 0.0)
     return Asked(
         quantity=MEMORY,
-        operators=0.0,
+        operators=ORDINARY_OPERATORS,
+        host=0.0,
         error=math.log(measured * logs.memory_unit / peak),
         untaught=untaught,
         **_describe(engine, question, row),

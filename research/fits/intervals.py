@@ -36,10 +36,13 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from research.fits.asked import Asked, Verdict, ask_all, keep, load
-from traincast.files import write_json
+from traincast.files import write_json, write_whole
 from traincast.forecast import (
     DOCUMENT,
     FEATURES,
+    GIVEN_DEVICE,
+    GIVEN_JOB,
+    GIVEN_STACK,
     LEVELS,
     MEMORY,
     ORDINARY_OPERATORS,
@@ -52,12 +55,14 @@ from traincast.forecast import (
     list_novelty,
     sort_of,
 )
+from traincast.report import draw_reliability
 from traincast.spec import FIT_CONFIDENCE
 from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
 FREEDOM = 4.0
 COVERAGE = 0.9
+MEANT = (0.5, 0.8, 0.9, 0.95)
 ENOUGH = 20
 """Runs of a stack from which on they say by themselves how far off forecasts for it are."""
 LEAST = 0.04
@@ -65,6 +70,7 @@ LEAST = 0.04
 OBSERVATIONS = 4.0
 PRIOR, PRIOR_SIGMA = 0.2, 0.5
 GRID = (np.arange(199) + 1) / 200
+HEADING = "left out: rows, coverage of 50 / 80 / 90 / 95%, median width, interval score / that of one width"
 FACETS: Mapping[str, Callable[[Asked], str]] = {
     "device": lambda row: row.setting.device,
     "architecture": lambda row: row.setting.architecture,
@@ -74,7 +80,9 @@ FACETS: Mapping[str, Callable[[Asked], str]] = {
     "network": lambda row: row.setting.network,
     "compiled": lambda row: str(row.setting.compiled),
 }
-GIVEN_JOB, GIVEN_DEVICE, GIVEN_STACK = "this job", "this stack on this device", "this stack"
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+FEW = 5
+"""Runs of other models that stand for a stack on a device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,26 +106,27 @@ def gather(rows: Sequence[Asked]) -> dict[str, Experience]:
     """What the rows show, by stack, and how far they were from their forecasts."""
     known: dict[str, Experience] = {}
     errors: dict[str, list[float]] = defaultdict(list)
-    unsure: dict[str, list[float]] = defaultdict(list)
+    usual: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for row in rows:
         name = row.setting.stack
         known[name] = known.get(name, Experience()).joined(row.setting.as_experience())
         errors[name].append(abs(row.error))
-        unsure[name].append(_novelty(row.setting, {}, row.operators)[-1])
+        usual[name].append(_novelty(row, {}))
     return {
         name: dataclasses.replace(
             experience,
             log_sigma=max(LEAST, float(np.quantile(errors[name], COVERAGE)) / NORMAL_90)
             if len(errors[name]) >= ENOUGH
             else 0.0,
-            unsure=float(np.mean(unsure[name])),
+            unsure=float(np.mean([one[FEATURES.index("unsure operators")] for one in usual[name]])),
+            host=float(np.mean([one[FEATURES.index("host-bound")] for one in usual[name]])),
         )
         for name, experience in known.items()
     }
 
 
-def _novelty(setting: Setting, known: Mapping[str, Experience], operators: float) -> tuple[float, ...]:
-    return list_novelty(setting, known, operators=operators or ORDINARY_OPERATORS)
+def _novelty(row: Asked, known: Mapping[str, Experience]) -> tuple[float, ...]:
+    return list_novelty(row.setting, known, operators=row.operators, host=row.host)
 
 
 def make_examples(rows: Sequence[Asked]) -> list[Example]:
@@ -159,7 +168,7 @@ def _pose(
 ) -> list[Example]:
     made = []
     for row in rows:
-        novelty = _novelty(row.setting, known, row.operators)
+        novelty = _novelty(row, known)
         own = known.get(row.setting.stack)
         measured = own is not None and own.log_sigma > 0
         made.append(
@@ -239,40 +248,53 @@ def _as_quantiles(values: Array, number: int) -> Quantiles:
     return Quantiles(values=tuple(float(value) for value in values), num_rows=number)
 
 
-def find_given(rows: Sequence[Asked], *, without: str = "") -> dict[str, Quantiles]:
-    """The log errors that remain once something was measured."""
+def find_given(examples: Sequence[Example], certainty: Certainty) -> dict[str, tuple[Quantiles, float]]:
+    """Error over scale that remains once something was measured, by whether the stack is known and by what it was; and which
+    share of the measured error is taken away: that which leaves the least, as `learn` shrinks what few runs say."""
     table = {}
-    for name, residuals in remain(rows).items():
-        kept = {publisher: errors for publisher, errors in residuals.items() if publisher != without}
-        if len(kept) >= 2:
-            values = np.concatenate(list(kept.values()))
-            weights = np.concatenate([np.full(len(errors), 1 / len(errors)) for errors in kept.values()])
-            table[name] = _as_quantiles(_weighted_quantiles(values, weights, np.array(LEVELS)), len(values))
+    for name, parts in remain(examples, certainty).items():
+        if len(parts) >= 2:
+            pairs = np.concatenate(list(parts.values()))
+            weights = np.concatenate([np.full(len(own), 1 / len(own)) for own in parts.values()])
+            share = min(SHARES, key=lambda one: float(weights @ np.abs(pairs[:, 0] - one * pairs[:, 1])))
+            rest = pairs[:, 0] - share * pairs[:, 1]
+            table[name] = (_as_quantiles(_weighted_quantiles(rest, weights, np.array(LEVELS)), len(rest)), share)
     return table
 
 
-def remain(rows: Sequence[Asked]) -> dict[str, dict[str, Array]]:
-    """By what was given, then by publisher: log errors of the other runs less that of the given."""
-    found: dict[str, dict[str, list[float]]] = {
-        name: defaultdict(list) for name in (GIVEN_JOB, GIVEN_DEVICE, GIVEN_STACK)
-    }
-    stacks: dict[tuple[str, str], list[Asked]] = defaultdict(list)
-    for row in rows:
-        if row.untaught:
-            stacks[row.publisher, row.setting.stack].append(row)
-    for (publisher, _), own in stacks.items():
-        for row in own:
-            job = [one for one in own if _job_of(one) == _job_of(row)]
-            given = min(job, key=lambda one: (one.setting.num_devices, one.scale))
-            if given is not row and given.setting != row.setting:
-                found[GIVEN_JOB][publisher].append(row.error - given.error)
-            beside = [one for one in own if one.setting.device == row.setting.device and one.workload != row.workload]
-            if len(beside) >= 5:
-                found[GIVEN_DEVICE][publisher].append(row.error - _median(beside, 5))
-            others = [one for one in own if one.setting.device != row.setting.device]
-            if len(others) >= ENOUGH:
-                found[GIVEN_STACK][publisher].append(row.error - _median(others, ENOUGH))
+def remain(examples: Sequence[Example], certainty: Certainty) -> dict[str, dict[str, Array]]:
+    """By sort and what was given, then by publisher: the log errors of a run and of what was given, over the scale of the run."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    stacks: dict[tuple[str, str, str], list[Example]] = defaultdict(list)
+    for one in examples:
+        if one.fold in ("publisher", ""):
+            stacks[one.fold, one.row.publisher, one.stack].append(one)
+    for (_, publisher, _), own in stacks.items():
+        for one in own:
+            scale = _scale_of(one, certainty)
+            for given, error in _measured(one.row, [other.row for other in own]):
+                name = f"{sort_of(one.novelty)}: {given}"
+                found[name][publisher].append((one.row.error / scale, error / scale))
     return {name: {publisher: np.array(errors) for publisher, errors in parts.items()} for name, parts in found.items()}
+
+
+def _scale_of(one: Example, certainty: Certainty) -> float:
+    more = math.exp(sum(a * b for a, b in zip(certainty.factors, one.features, strict=True)))
+    return (one.own or certainty.base) * more
+
+
+def _measured(row: Asked, own: Sequence[Asked]) -> Iterator[tuple[str, float]]:
+    """(what was measured, the log error of its forecast) of what else a publisher ran with the same stack."""
+    job = [one for one in own if _job_of(one) == _job_of(row)]
+    given = min(job, key=lambda one: (one.setting.num_devices, one.scale))
+    if given.setting != row.setting:
+        yield GIVEN_JOB, given.error
+    beside = [one for one in own if one.setting.device == row.setting.device and one.workload != row.workload]
+    if len(beside) >= FEW:
+        yield GIVEN_DEVICE, _median(beside, FEW)
+    others = [one for one in own if one.setting.device != row.setting.device]
+    if len(others) >= ENOUGH:
+        yield GIVEN_STACK, _median(others, ENOUGH)
 
 
 def _job_of(row: Asked) -> tuple[str, ...]:
@@ -286,7 +308,12 @@ def _median(rows: Sequence[Asked], most: int) -> float:
 
 def make(rows: Sequence[Asked]) -> Certainty:
     known = gather([row for row in rows if not row.untaught])
-    return dataclasses.replace(fit(make_examples(rows)), known=known, given=find_given(rows))
+    examples = make_examples(rows)
+    certainty = fit(examples)
+    # Promises for memory did not hold for publishers left out, so none is made.
+    found = find_given(examples, certainty) if rows and rows[0].quantity == STEP else {}
+    given = {name: quantiles for name, (quantiles, _) in found.items()}
+    return dataclasses.replace(certainty, known=known, given=given)
 
 
 # tables
@@ -311,37 +338,54 @@ def _winkler(errors: Array, low: Array | float, high: Array | float) -> float:
     return float(np.mean(high - low + 2 / (1 - COVERAGE) * outside))
 
 
-def score(rows: Sequence[Asked]) -> list[str]:
-    """Publishers left out of the fit of the intervals as well; then folds inside stacks."""
-    lines = ["left out: rows, coverage of 50 / 80 / 90 / 95%, median width, interval score / that of a constant width"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """How the intervals of one sort of question held."""
+
+    name: str
+    num_rows: int
+    coverage: tuple[float, ...]
+    """At each of `MEANT`."""
+    width: float
+    interval_score: float
+    constant_score: float
+
+    def __str__(self) -> str:
+        levels = " / ".join(f"{level:.0%}" for level in self.coverage)
+        scores = f"{self.interval_score:.2f} / {self.constant_score:.2f}"
+        return f"{self.name}: {self.num_rows}, {levels}, {self.width:.0%}, {scores}"
+
+
+def hold(rows: Sequence[Asked]) -> list[Held]:
+    """Publishers left out of the fit of the intervals as well; then folds inside stacks, by publisher left out too."""
     examples = make_examples(rows)
-    held: dict[str, list[tuple[Example, Certainty]]] = defaultdict(list)
+    asked: dict[str, list[tuple[Example, Certainty]]] = defaultdict(list)
     for publisher in sorted({row.publisher for row in rows}):
         certainty = fit(make_examples([row for row in rows if row.publisher != publisher]))
         for one in examples:
             if one.row.publisher == publisher:
-                key = (
+                what = (
                     f"publisher {publisher}" if one.fold == "publisher" else f"known stack, new {one.fold or 'nothing'}"
                 )
-                held[key].append((one, certainty))
-    for key, pairs in sorted(held.items()):
-        errors = np.array([one.row.error for one, _ in pairs])
-        levels = []
-        for coverage in (0.5, 0.8, 0.9, 0.95):
-            ends = np.array([_ends(one, certainty, coverage) for one, certainty in pairs]).T
-            levels.append(float(np.mean((ends[0] <= errors) & (errors <= ends[1]))))
-            if coverage == COVERAGE:
-                low, high = ends
-        constant = np.quantile(
-            [abs(one.row.error) for one in examples if one.row.publisher != pairs[0][0].row.publisher], 0.9
-        )
-        width = float(np.median(np.exp(high) - np.exp(low)))
-        said = " / ".join(f"{level:.0%}" for level in levels)
-        lines.append(
-            f"{key}: {len(errors)}, {said}, {width:.0%}, {_winkler(errors, low, high):.2f} / "
-            f"{_winkler(errors, -constant, constant):.2f}"
-        )
-    return lines
+                asked[what].append((one, certainty))
+                if one.fold == "":
+                    asked[f"as shipped: {one.stack}"].append((one, certainty))
+    constant = float(np.quantile([abs(one.row.error) for one in examples], COVERAGE))
+    return [_hold(name, pairs, constant) for name, pairs in sorted(asked.items())]
+
+
+def _hold(name: str, pairs: Sequence[tuple[Example, Certainty]], constant: float) -> Held:
+    errors = np.array([one.row.error for one, _ in pairs])
+    ends = {meant: np.array([_ends(one, certainty, meant) for one, certainty in pairs]).T for meant in MEANT}
+    low, high = ends[COVERAGE]
+    return Held(
+        name=name,
+        num_rows=len(errors),
+        coverage=tuple(float(np.mean((ends[meant][0] <= errors) & (errors <= ends[meant][1]))) for meant in MEANT),
+        width=float(np.median(np.exp(high) - np.exp(low))),
+        interval_score=_winkler(errors, low, high),
+        constant_score=_winkler(errors, -constant, constant),
+    )
 
 
 def _ends(one: Example, certainty: Certainty, coverage: float) -> tuple[float, float]:
@@ -350,19 +394,29 @@ def _ends(one: Example, certainty: Certainty, coverage: float) -> tuple[float, f
 
 
 def score_given(rows: Sequence[Asked]) -> list[str]:
-    """Whether the promised width after a measurement holds for a publisher that did not help to find it."""
-    lines = ["given: publisher left out, rows, promised width, coverage of it, width that would have done"]
-    for name, residuals in remain(rows).items():
-        for publisher, errors in sorted(residuals.items()):
-            table = find_given(rows, without=publisher).get(name)
-            if table is None or len(errors) < 5:
+    """Whether the promised width after a measurement holds for a publisher that did not help to find it. Widths are medians."""
+    lines = ["given: publisher left out, rows, width before, promised after, coverage, width that would have done"]
+    examples = make_examples(rows)
+    for publisher in sorted({row.publisher for row in rows}):
+        rest = [one for one in examples if one.row.publisher != publisher]
+        certainty = fit(rest)
+        table = find_given(rest, certainty)
+        own = [one for one in examples if one.row.publisher == publisher]
+        for name, residuals in sorted(remain(own, certainty).items()):
+            pairs = residuals[publisher]
+            if name not in table or len(pairs) < FEW:
                 continue
-            low, high = np.log(table.errors().interval(COVERAGE))
-            real = np.exp(np.quantile(errors, 0.95)) - np.exp(np.quantile(errors, 0.05))
+            quantiles, share = table[name]
+            errors = pairs[:, 0] - share * pairs[:, 1]
+            fold = "publisher" if name.startswith("new stack") else ""
+            asked = [one for one in own if one.fold == fold]
+            scale = float(np.median([_scale_of(one, certainty) for one in asked]))
+            before = np.median([high - low for low, high in np.exp(np.array(_intervals(certainty, asked)).T)])
+            low, high = (quantiles.errors().quantile(level) for level in (0.05, 0.95))
+            real = np.exp(scale * np.quantile(errors, 0.95)) - np.exp(scale * np.quantile(errors, 0.05))
             covered = np.mean((low <= errors) & (errors <= high))
-            lines.append(
-                f"{name}: {publisher}, {len(errors)}, {np.exp(high) - np.exp(low):.0%}, {covered:.0%}, {real:.0%}"
-            )
+            promised = math.exp(scale * high) - math.exp(scale * low)
+            lines.append(f"{name}: {publisher}, {len(errors)}, {before:.0%}, {promised:.0%}, {covered:.0%}, {real:.0%}")
     return lines
 
 
@@ -394,7 +448,7 @@ def score_verdicts(rows: Sequence[Asked], verdicts: Sequence[Verdict]) -> list[s
 
 
 def probability(certainty: Certainty, setting: Setting, margin: float) -> float:
-    novelty = _novelty(setting, certainty.known, 0.0)
+    novelty = list_novelty(setting, certainty.known, operators=ORDINARY_OPERATORS)
     return certainty.errors(novelty, setting.stack).probability_below(margin)
 
 
@@ -427,6 +481,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("cases", nargs="+")
     parser.add_argument("-o", "--output", type=Path, default=DOCUMENT)
     parser.add_argument("--asked", type=Path, help="forecasts of the rows: read if the file is there, else written")
+    parser.add_argument("--svg", type=Path, help="folder for drawings of the reliability of publishers left out")
     options = parser.parse_args(arguments)
     asked, verdicts = load(options.asked) if options.asked and options.asked.exists() else ask_all(options.cases)
     if options.asked and not options.asked.exists():
@@ -438,7 +493,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         document[quantity] = describe(certainty)
         sys.stdout.write(f"\n{quantity}: base {certainty.base:.3f}\n")
         sys.stdout.write(json.dumps(dict(zip(FEATURES, certainty.factors, strict=True)), indent=1) + "\n")
-        sys.stdout.write("\n".join([*score(rows), *score_given(rows)]) + "\n")
+        held = hold(rows)
+        sys.stdout.write(
+            f"{HEADING}\n" + "\n".join([*map(str, held), *(score_given(rows) if quantity == STEP else [])]) + "\n"
+        )
+        if options.svg:
+            curves = {
+                one.name.removeprefix("publisher "): [(0.0, 0.0), *zip(MEANT, one.coverage, strict=True)]
+                for one in held
+                if one.name.startswith("publisher")
+            }
+            title = f"{quantity}: intervals of publishers left out"
+            write_whole(options.svg / f"reliability-{quantity}.svg", draw_reliability(curves, title=title))
         if quantity == MEMORY:
             sys.stdout.write("\n".join(score_verdicts(rows, verdicts)) + "\n")
     options.output.parent.mkdir(exist_ok=True)

@@ -261,3 +261,17 @@ def test_domains_of_ones_own_are_read_from_plain_data() -> None:
         cluster_from({**table, "domains": [{"num_devices": 3, "link": "nvlink3-pairs"}]})
     with pytest.raises(InvalidInput, match="unknown key 'size'"):
         cluster_from({**table, "domains": [{"size": 2}]})
+
+
+def test_domains_can_be_written_in_words() -> None:
+    shape = {"device": "a100-pcie-80g", "nodes": 2, "devices_per_node": 4}
+    words = cluster_from({**shape, "domains": "2:nvlink3-pairs,8:2x infiniband-hdr"})
+    table = cluster_from(
+        {
+            **shape,
+            "domains": [{"num_devices": 2, "link": "nvlink3-pairs"}, {"num_devices": 8, "link": "2x infiniband-hdr"}],
+        }
+    )
+    assert words == table
+    with pytest.raises(InvalidInput, match="2:nvlink3-pairs"):
+        cluster_from({**shape, "domains": "nvlink3-pairs"})

@@ -43,6 +43,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "expert_tensor": [{"expert_tensor": 1, "tensor": 4, "data": 2, "sequence_parallel": True}],
     "expert_capacity": [{"expert_capacity": 1.5}],
     "expert_imbalance": [{"expert": 2, "expert_imbalance": 1.5}],
+    "overlap_experts": [{"expert": 8, "micro_batches": 2, "overlap_experts": True}],
     "dispatch_once": [{"expert": 8, "dispatch_once": True}],
     "virtual_stages": [{"pipeline": 4, "data": 2, "micro_batches": 4, "virtual_stages": 2, "order": "interleaved"}],
     "micro_batches": [{"micro_batches": 3}, {"micro_batches": 8}],
@@ -76,6 +77,8 @@ JOBS: dict[str, list[Any]] = {
     "evaluation_every_steps": [10], "evaluation_samples": [1e3], "checkpoint_every_steps": [7],
     "checkpoint_bytes_per_s": [1e8], "startup_s": [5.0], "device_mtbf_s": [1e6],
     "stack": [stack("megatron-lm"), stack("torchtitan")],
+    "loader_cores": [4], "decode_samples_per_s": [3.0], "sample_bytes": [1e5], "storage_bytes_per_s": [1e3],
+    "logging_every_steps": [3], "logging_s": [2.0], "checkpoint_sharded": [True], "checkpoint_async": [True],
     "compile_s": [12.0], "compiled": [True], "cuda_graphs": [True],
     "regime": [Regime(name="distillation", passes=(Pass(name="teacher", graph=FROZEN),)), Regime(name="ppo", num_updates=4)],
 }  # fmt: skip

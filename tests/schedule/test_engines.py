@@ -9,12 +9,13 @@ from traincast.errors import InvalidInput, UnknownName
 from traincast.schedule import _kernels as kernels
 from traincast.schedule._estimators import EXACT, FromHistory, Noisy
 from traincast.schedule._generate import Mix, generate_jobs
-from traincast.schedule._hazards import Overheads, helios_checkpoint_s
+from traincast.schedule._hazards import Overheads, WeibullFailures, helios_checkpoint_s
+from traincast.schedule._jobs import JobTable
 from traincast.schedule._placement import PLACERS
 from traincast.schedule._policies import POLICIES, ByScore, LeastAttained, Policy
 from traincast.schedule._protocols import CLEAN, Compat
 from traincast.schedule._simulator import simulate_cluster
-from traincast.spec._fleet import Fleet, NodePool
+from traincast.spec._fleet import Fleet, NodePool, Schedule
 
 COVERED: dict[str, Policy] = {
     **{name: POLICIES[name] for name in ("fifo", "first-fit", "sjf", "easy", "srtf", "srsf")},
@@ -133,3 +134,57 @@ def test_near_equal_jobs_do_not_swap_for_ever(engine: str) -> None:
     schedule = simulate_cluster(jobs, POLICIES["srtf"], fleet=fleet, estimator=Noisy(bias=1.35), engine=engine)
     assert not np.isnan(schedule.end_s).any()
     assert schedule.preemptions.sum() < 40 * len(jobs)
+
+
+HAZARDS = {
+    "from nothing": Overheads(preempt_s=helios_checkpoint_s, restart_s=60.0),
+    "checkpoints": Overheads(preempt_s=5.0, restart_s=20.0, checkpoint_every_s=100.0),
+}
+
+
+def everything(schedule: Schedule) -> list[object]:
+    runs = sorted(
+        (held.job, held.start_s, held.end_s, held.num_gpus, sorted(held.nodes)) for held in schedule.occupations
+    )
+    columns = ("start_s", "end_s", "preemptions", "failures", "run_s", "lost_gpu_s")
+    found: list[object] = [np.round(np.asarray(getattr(schedule, name), dtype=float), 6).tolist() for name in columns]
+    return [str(found), dict(schedule.rejected), set(schedule.killed), runs]
+
+
+@pytest.mark.parametrize("engine", ["interpreted", "compiled"])
+@pytest.mark.parametrize("overheads", list(HAZARDS))
+@pytest.mark.parametrize("name", ["fifo", "first-fit", "sjf", "easy", "srtf", "srsf", "las", "edf"])
+def test_failures_and_limits_are_the_same_in_the_loops(name: str, overheads: str, engine: str) -> None:
+    if engine == "compiled" and kernels.compiled() is None:
+        pytest.skip("numba is not installed")
+    fleet = Fleet(pools=(NodePool(num_nodes=5, gpus_per_node=4),))
+    mix = Mix(sizes={1: 4, 2: 2, 3: 1, 6: 1, 8: 1}, load=1.3, median_s=300)
+    for seed in range(3 if engine == "interpreted" else 1):
+        jobs = generate_jobs(90, num_gpus=20, mix=mix, seed=seed)
+        limits = jobs.duration_s * np.random.default_rng(seed).choice([0.7, 1.4, 9.0], 90)
+        jobs = replace(jobs, limit_s=np.where(np.arange(90) % 7, limits, np.nan))
+        failures = WeibullFailures(mean_up_s=4000.0, mean_repair_s=600.0, seed=seed)
+        for kill, until_s in ((False, np.inf), (True, float(jobs.submit_s[70]))):
+            one, other = (
+                simulate_cluster(
+                    jobs, {**POLICIES, **COVERED}[name], fleet=fleet, estimator=Noisy(sigma=0.4, seed=seed), failures=failures,
+                    overheads=HAZARDS[overheads], kill_at_limit=kill, until_s=until_s, record=True, engine=which,
+                )
+                for which in ("general", engine)
+            )  # fmt: skip
+            assert np.asarray(one.failures).sum() > 0
+            assert everything(one) == everything(other)
+
+
+def test_a_job_longer_than_nodes_live_is_given_up_in_the_loops_too() -> None:
+    fleet = Fleet(pools=(NodePool(num_nodes=2, gpus_per_node=4),))
+    jobs = JobTable.build(submit_s=[0.0, 5.0], num_gpus=[8.0, 2.0], duration_s=[50_000.0, 10.0])
+    for name in ("fifo", "easy", "srtf"):
+        one, other = (
+            simulate_cluster(
+                jobs, POLICIES[name], fleet=fleet, failures=WeibullFailures(mean_up_s=500.0, mean_repair_s=9.0), engine=which
+            )
+            for which in ("general", "interpreted")
+        )  # fmt: skip
+        assert dict(one.rejected) == dict(other.rejected) != {}
+        assert same(one.end_s, other.end_s)

@@ -79,6 +79,7 @@ NO_DIFFERENCE = {
     ("gandiva", "--placement"): "with two jobs on every GPU of this crowded trace it does not matter on which",
     ("makespan", "--bias"): "a common factor moves the limits of its halving only now and then",
     ("qssf", "--knows"): "history is what it knows anyway",
+    ("volcano", "--preempt-cost"): "on this trace no queue keeps more than its share from one that asks",
     ("sia", "--preempt-cost"): "it resizes jobs rather than stopping them",
 }
 """Pairs that are honoured and make no difference on this trace."""

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from traincast.catalog._links import link_entry as link_entry
     from traincast.catalog._links import links as links
     from traincast.catalog._links import make_link as make_link
+    from traincast.catalog._models.recipe import BLOCK_SCALED as BLOCK_SCALED
     from traincast.catalog._models.recipe import FUSED_ATTENTIONS as FUSED_ATTENTIONS
     from traincast.catalog._models.recipe import PRECISIONS as PRECISIONS
     from traincast.catalog._models.recipe import precision_name as precision_name
@@ -51,9 +52,11 @@ if TYPE_CHECKING:
     from traincast.catalog._names import load_facts as load_facts
     from traincast.catalog._nodes import NodeType as NodeType
     from traincast.catalog._nodes import Offer as Offer
+    from traincast.catalog._nodes import Quote as Quote
     from traincast.catalog._nodes import cluster as cluster
     from traincast.catalog._nodes import cluster_from as cluster_from
     from traincast.catalog._nodes import find_offer as find_offer
+    from traincast.catalog._nodes import list_quotes as list_quotes
     from traincast.catalog._nodes import node as node
     from traincast.catalog._nodes import nodes as nodes
     from traincast.catalog._nodes import read_cluster as read_cluster
@@ -101,6 +104,7 @@ __getattr__ = load_lazily(
             "make_link",
         ),
         "_models.recipe": (
+            "BLOCK_SCALED",
             "FUSED_ATTENTIONS",
             "PRECISIONS",
             "precision_name",
@@ -110,9 +114,11 @@ __getattr__ = load_lazily(
         "_nodes": (
             "NodeType",
             "Offer",
+            "Quote",
             "cluster",
             "cluster_from",
             "find_offer",
+            "list_quotes",
             "node",
             "nodes",
             "read_cluster",

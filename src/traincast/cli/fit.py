@@ -8,12 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from traincast.cli import options
-from traincast.cli.follow_up import after_fit
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
+from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
 from traincast.spec import Question
 
+SAFE = 0.99
+"""A run that fails after hours costs more than a somewhat smaller batch."""
 MOST_PARTS = 5
 """Of the peak, largest first."""
 
@@ -23,7 +25,7 @@ def fit(
     question: Question,
     confidence: Annotated[
         float, typer.Option("--confidence", "-c", help="How sure it must be to fit, between 0 and 1.")
-    ] = 0.95,
+    ] = SAFE,
     calibration: CalibrationOption = None,
     given: GivenOption = None,
     svg: Annotated[
@@ -34,9 +36,9 @@ def fit(
 ) -> None:
     """Find the largest batch and the longest sequence that fit, and what to change first where the job does not.
 
-    Example: traincast fit llama-2-7b --device a100-80g -g 8 --precision bf16 --seq 4096 --zero 3 --confidence 0.99
+    Example: traincast fit llama-2-7b --device a100-80g -g 8 --precision bf16 --seq 4096 --zero 3 --confidence 0.95
     """
-    from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in, pose_job
+    from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in, pose_job, with_defaults
     from traincast.plan import find_fit
     from traincast.report import format_json
     from traincast.spec import Job, Parallelism
@@ -45,12 +47,15 @@ def fit(
     whole = fill_in(question)
     stack = choose_stack(whole.job, assumptions)
     cluster = build_cluster(whole, said=assumptions)
-    whole, plan = complete_question(whole, cluster, stack, assumptions)
+    with waiting(f"reading {question.source}"):
+        whole, plan = complete_question(whole, cluster, stack, assumptions)
     asked = whole.workload
+
+    own = with_defaults(dataclasses.replace(whole, workload=dataclasses.replace(asked, seq=None)), [], stack, [])
 
     def pose(size: int, length: int | None, chosen: Parallelism) -> Job:
         # Without a length a model is asked for with its own.
-        at = dataclasses.replace(whole, workload=dataclasses.replace(asked, batch=size, seq=length))
+        at = dataclasses.replace(whole, workload=dataclasses.replace(asked, batch=size, seq=length or own.workload.seq))
         return pose_job(at, chosen, cluster=cluster, stack=stack)
 
     batch = 1 if asked.batch is None else asked.batch
@@ -69,7 +74,7 @@ def fit(
         say(format_json({**found.document(), "assumptions": list(dict.fromkeys(assumptions))}))
         return
 
-    from traincast.report import choose_paint, format_assumptions, say_next
+    from traincast.report import after_fit, choose_paint, format_assumptions, say_next
 
     paint = choose_paint(sys.stdout, color=color)
     say(_describe(found, paint=paint))
@@ -102,7 +107,7 @@ def _describe(found: Any, *, paint: Any) -> str:
     ]
     largest = sorted(memory.by_role.items(), key=lambda item: -item[1])[:MOST_PARTS]
     parts = ", ".join(f"{role.replace('_', ' ')} {show_bytes(amount)}" for role, amount in largest)
-    lines.append(f"  at the peak       {parts} (in {memory.peak_at})")
+    lines.append(f"  at the peak       {parts} (in {memory.peak_where})")
     if meter.reserved_bytes < memory.capacity_bytes:
         seen = [show_bytes(amount) for amount in (meter.used_bytes, meter.live_bytes, meter.reserved_bytes)]
         lines.append(

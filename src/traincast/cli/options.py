@@ -1,5 +1,6 @@
 """Options that several commands share, so that one word means one thing everywhere."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -34,6 +35,14 @@ Color = Annotated[
     str,
     typer.Option(
         "--color", help="auto, always or never; auto respects NO_COLOR and FORCE_COLOR.", rich_help_panel="Output"
+    ),
+]
+PriceFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--price-file",
+        help="Prices of your own (TOML): on-demand, spot, reserved, and CO2 by region. See docs/how-to/prices.md.",
+        rich_help_panel="Cluster",
     ),
 ]
 Source = Annotated[

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import inspect
-import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -13,6 +12,8 @@ import typer
 
 from traincast.cli import options
 from traincast.errors import InvalidInput
+from traincast.forecast import is_hardware, read_hardware
+from traincast.forecast import write_command as write_command
 from traincast.spec import QUESTION_FIELDS, Asked, Question, WorkloadOptions
 from traincast.units import parse_bytes, parse_count, parse_seconds
 
@@ -20,11 +21,6 @@ SECTIONS = ("workload", "cluster", "parallelism", "job")
 GPUS = "gpus"
 CONFIGS = "config"
 _READERS = {"count": parse_count, "bytes": parse_bytes, "seconds": parse_seconds}
-_HARDWARE = (
-    re.compile(r"(?:(?P<nodes>\d+)\s*x\s*)?(?P<size>\d+)\s*x\s*(?P<device>[A-Za-z].*)"),
-    re.compile(r"(?P<device>[A-Za-z][^:]*):(?P<size>\d+)"),
-    re.compile(r"(?:(?P<nodes>\d+)\s*x\s*)?(?P<size>\d+)(?P<device>)"),
-)
 Command = Callable[..., None]
 
 
@@ -128,27 +124,6 @@ def build_question(
     )  # fmt: skip
 
 
-def write_command(question: Question, *, command: str = "forecast") -> list[str]:
-    """The words that ask a question on the command line; reading them gives the same question."""
-    words = ["traincast", command, *([question.source] if question.source else [])]
-    for config in question.configs:
-        if not isinstance(config, str):
-            raise InvalidInput(f"the text of {config.name} cannot be said on the command line; save it to a file")
-        words += ["--config", config]
-    parts: dict[str, Mapping[str, Any]] = {
-        "workload": question.workload.given(), "cluster": question.cluster, "parallelism": question.parallelism,
-        "job": question.job,
-    }  # fmt: skip
-    known = {(item.section, item.name): item for item in QUESTION_FIELDS}
-    for section, values in parts.items():
-        for name, value in values.items():
-            item = known.get((section, name))
-            if item is None:
-                raise InvalidInput(f"{section}.{name} = {value!r} cannot be said on the command line; use a job file")
-            words += item.words_for(value)
-    return words
-
-
 def _parameter(item: Asked, *, many: bool) -> inspect.Parameter:
     declared = list(item.flags)
     if item.kind is bool:
@@ -228,30 +203,3 @@ def _gpus() -> inspect.Parameter:
     return inspect.Parameter(
         GPUS, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
     )
-
-
-def is_hardware(text: str) -> bool:
-    """Whether a word names devices and not only how many there are."""
-    return any(pattern.fullmatch(text.strip()) for pattern in _HARDWARE[:2])
-
-
-def read_hardware(text: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """'2x8xh100' as a table of nodes, devices and their name; more devices than a node holds are spread over nodes."""
-    found = next((match for pattern in _HARDWARE if (match := pattern.fullmatch(text.strip()))), None)
-    if found is None:
-        raise InvalidInput(f"--gpus {text!r}; write 8xh100, 2x8xh100 (nodes x devices) or h100:8")
-    nodes, size, device = found.groupdict().get("nodes"), int(found["size"]), found["device"].strip()
-    table: dict[str, Any] = {"device": device} if device else {}
-    named = device or cluster.get("device")
-    if not named and "node" not in cluster:
-        raise InvalidInput(f"--gpus {text!r} does not say which; write 8xh100, or add --device")
-    if nodes is not None:
-        return {**table, "nodes": int(nodes), "devices_per_node": size}
-    if not isinstance(named, str):
-        return {**table, "devices_per_node": size}
-    from traincast import catalog
-
-    usual = catalog.device_entry(named).typical_node.devices_per_node
-    if size <= usual or size % usual:
-        return {**table, "nodes": 1, "devices_per_node": size}
-    return {**table, "nodes": size // usual, "devices_per_node": usual}

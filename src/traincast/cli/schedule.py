@@ -83,6 +83,14 @@ class Options:
             "--quota", help="GPUs tenants own under the policy quota: vision=32,speech=16.", rich_help_panel=_CLUSTER
         ),
     ] = None
+    queues: Annotated[
+        Path | None,
+        typer.Option(
+            "--queues",
+            help="Queues of the policies kueue and volcano: their objects as YAML or JSON.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None
     until: Annotated[
         str | None,
         typer.Option(
@@ -316,6 +324,9 @@ def _prepare(trace: str, given: Options) -> tuple[list[str], list[str], Any, Any
 
 def _with_sites(read: Any, settings: Any) -> tuple[Any, Any]:
     """Sites on the clock of the log, limits of partitions for jobs without any, and what is not modelled."""
+    queues = settings[0][1].queues
+    if queues is not None:
+        read = replace(read, notes=(*read.notes, *queues.notes))
     sites = [setting.site for _, setting in settings if setting.site is not None]
     if not sites:
         return read, settings
@@ -377,7 +388,7 @@ def _settings(given: Options, names: list[str]) -> list[tuple[str, Any]]:
     import math
 
     from traincast.errors import UnknownName
-    from traincast.schedule import PLACERS, Setting, UniformTraffic, parse_fleet, parse_quotas, read_site
+    from traincast.schedule import PLACERS, Setting, UniformTraffic, parse_fleet, parse_quotas, read_queues, read_site
     from traincast.units import parse_bytes, parse_seconds
 
     placement = given.placement or "consolidated"
@@ -394,6 +405,7 @@ def _settings(given: Options, names: list[str]) -> list[tuple[str, Any]]:
         "network": None if uplink is None else traffic,
         "until_s": math.inf if given.until is None else parse_seconds(given.until),
         "kill_at_limit": given.kill,
+        "queues": None if given.queues is None else read_queues(given.queues),
         "record": given.out is not None or given.html is not None,
     }
     settings = []

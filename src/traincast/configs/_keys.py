@@ -37,9 +37,13 @@ class Keys:
             if matched is None:
                 break
             value = self.values.get(matched[1])
-        if isinstance(value, str) and ("${" in value or value.strip().lower() in _NOTHING):
+        if isinstance(value, str) and (is_open(value) or value.strip().lower() in _NOTHING):
             return None
         return value
+
+    def open_values(self) -> list[str]:
+        """Keys whose value only a run of the program would tell."""
+        return [key for key, value in self.values.items() if is_open(value) and self._find(key) is None]
 
     def under(self, prefix: str) -> Iterator[str]:
         """The keys of a table."""
@@ -113,6 +117,11 @@ class Keys:
             for key, value in self.values.items()
             if key not in self._taken and value not in (None, "", [], {}) and str(value).lower() not in _NOTHING
         ]
+
+
+def is_open(value: Any) -> bool:
+    """A value with a variable in it that the file does not set."""
+    return isinstance(value, str) and re.search(r"\$[\w{(]", value) is not None
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:

@@ -14,24 +14,28 @@ from traincast.spec import Question, WorkloadOptions
 
 MOST_NAMES = 12
 """Keys of one table beyond which only the table and their number are named."""
-MOST_LISTED = 60
-"""Keys that a sentence of an answer names."""
+MOST_HARMLESS = 16
+"""Keys without effect that a sentence of an answer names; `traincast config` names all."""
 _LENGTHS = ("job.steps", "job.samples", "job.epochs", "job.tokens")
 _BATCHES = ("workload.batch", "parallelism.micro_batches", "job.global_batch")
 
 
-def merge_configs(question: Question) -> Question:
-    """The question with what its configurations say; what it says itself wins. Names of models are looked up."""
+def merge_configs(question: Question, *, local: bool = True) -> Question:
+    """The question with what its configurations say; what it says itself wins. Names of models are looked up, on this machine
+    too where `local`."""
+    if any(isinstance(config, str) for config in question.configs) and not local:
+        raise InvalidInput("configurations are given here as texts, not as files")
     if question.configs:
         readings = [read_config(config) for config in question.configs]
         question = _fill_in(question, readings)
-    return _look_up(question)
+    return _look_up(question, local=local)
 
 
 def _fill_in(question: Question, readings: Sequence[Reading]) -> Question:
     said: list[str] = []
     flags = flatten_question(question)
     chosen = _choose(readings, flags, said)
+    _sharpen_precision(chosen, said)
     for name in _superseded(flags, chosen):
         chosen.pop(name, None)
     _complete_epochs(flags, chosen, said)
@@ -108,6 +112,16 @@ def _choose(readings: Sequence[Reading], flags: Mapping[str, Any], said: list[st
     return {name: setting for name, (setting, _) in chosen.items()}
 
 
+def _sharpen_precision(chosen: dict[str, Setting], said: list[str]) -> None:
+    """A trainer's half precision under an engine that keeps fp32 copies of half-precision weights."""
+    engine, word = chosen.get("job.stack"), chosen.get("workload.precision")
+    if engine is None or word is None or engine.value != "deepspeed" or word.strength == SAID:
+        return
+    if word.value in ("bf16-amp", "fp16-amp"):
+        chosen["workload.precision"] = dataclasses.replace(word, value=word.value.removesuffix("-amp"))
+        said.append(f"{word.origin} under {engine.value}: weights in {word.value[:4]} with fp32 copies")
+
+
 def _superseded(flags: Mapping[str, Any], chosen: Mapping[str, Setting]) -> set[str]:
     """What a file says in another way than a flag does: its length in epochs where the flag gives steps, and the like."""
     gone = set(flags)
@@ -120,7 +134,7 @@ def _superseded(flags: Mapping[str, Any], chosen: Mapping[str, Setting]) -> set[
         gone |= {name for name in chosen if name.startswith("cluster.")}
     if {"cluster.nodes", "cluster.devices_per_node", "cluster.placement"} & flags.keys() and "cluster.device" in flags:
         gone |= {"cluster.nodes", "cluster.devices_per_node"}
-    if any(name.startswith(("cluster.", "parallelism.data")) for name in flags) or _degrees(flags):
+    if flags.keys() & _COUNTS or _degrees(flags):
         # Other devices or degrees than the file was written for: what follows from its own is not kept.
         weak = chosen.get("parallelism.data")
         if weak is not None and weak.strength < SAID:
@@ -131,6 +145,10 @@ def _superseded(flags: Mapping[str, Any], chosen: Mapping[str, Setting]) -> set[
     elif batches and "job.global_batch" not in batches:
         gone.add("job.global_batch")
     return gone
+
+
+_COUNTS = {"cluster.nodes", "cluster.devices_per_node", "cluster.placement", "cluster.groups", "cluster.node"}
+"""What says how many devices there are."""
 
 
 def _degrees(flags: Mapping[str, Any]) -> bool:
@@ -161,19 +179,20 @@ def describe(reading: Reading, flags: Mapping[str, Any], chosen: Mapping[str, Se
     if reading.unused:
         said.append(f"{reading.name}: not used: {name_keys(reading.unused)}")
     if reading.harmless:
-        said.append(f"{reading.name}: without effect on time and memory: {name_keys(reading.harmless)}")
+        said.append(
+            f"{reading.name}: without effect on time and memory: {name_keys(reading.harmless, most=MOST_HARMLESS)}"
+        )
     return said
 
 
-def name_keys(keys: Iterable[str]) -> str:
+def name_keys(keys: Iterable[str], *, most: int = 60) -> str:
     """All keys by name; of a table with many, the table and their number."""
     listed = list(keys)
     if len(listed) <= MOST_NAMES:
         return ", ".join(listed)
-    if len(listed) > MOST_LISTED:
-        return (
-            f"{name_keys(listed[:MOST_LISTED])} and {len(listed) - MOST_LISTED} more (traincast config FILE lists all)"
-        )
+    if len(listed) > most:
+        rest = len(listed) - most
+        return f"{name_keys(listed[:most])} and {rest} more (traincast config FILE lists all)"
     found: list[str] = []
     for table, group in groupby(listed, key=lambda key: key.partition(".")[0] if "." in key.partition(" ")[0] else ""):
         names = list(group)
@@ -185,7 +204,7 @@ def _show(name: str) -> str:
     return name.partition(".")[2] or name
 
 
-def _look_up(question: Question) -> Question:
+def _look_up(question: Question, *, local: bool) -> Question:
     """hf:org/name as a workload of the catalogue, or as the config.json that lies on this machine."""
     if not question.source.startswith("hf:"):
         return question
@@ -197,7 +216,7 @@ def _look_up(question: Question) -> Question:
         note = f"{name} is taken to be {known} of the catalogue"
         noted = any(note in sentence for sentence in question.said)
         return dataclasses.replace(question, source=known, said=question.said if noted else (*question.said, note))
-    file = find_cached(name)
+    file = find_cached(name) if local else None
     if file is None:
         raise InvalidInput(
             f"{name} is neither in the catalogue nor in the Hugging Face cache of this machine; fetch its config once with "

@@ -110,6 +110,8 @@ class Sheet:
     tree: dict[str, Any] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
     """Fields that the file says."""
+    lost: set[str] = field(default_factory=set)
+    """Fields whose value it has no place for, though it is a usual one."""
     comments: list[str] = field(default_factory=list)
     program: str = ""
     """What a launch script runs."""
@@ -152,6 +154,8 @@ class ConfigFormat:
     telling: tuple[str, ...]
     """Keys, or beginnings of keys that end in a dot, that few other projects have."""
     read: Callable[[Draft], None]
+    sure: str = ""
+    """A telling key that is enough alone."""
     write: Callable[[Sheet], None] | None = None
     harmless: tuple[str, ...] = ()
     """Beginnings of keys of this project that cannot change a forecast."""

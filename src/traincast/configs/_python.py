@@ -175,9 +175,10 @@ class _Reader:
             return self._calculated(node, names)
         if isinstance(node, ast.BoolOp):
             parts = [self.value(part, names) for part in node.values]
-            if any(isinstance(part, Unknown) for part in parts):
+            if any(isinstance(part, (Unknown, dict)) for part in parts):
                 return Unknown()
-            return all(parts) if isinstance(node.op, ast.And) else any(parts)
+            wanted = isinstance(node.op, ast.Or)
+            return next((part for part in parts if bool(part) == wanted), parts[-1])
         return self._compared(node, names)
 
     @staticmethod

@@ -22,6 +22,10 @@ def read_config(config: str | ConfigText) -> Reading:
     chosen.read(draft)
     unmapped = tuple(f"{key} ({reason})" for key, reason in draft.unmapped.items())
     left = [key for key in keys.left() if key not in draft.unmapped]
+    left_open = [key for key in keys.open_values() if key not in left and key not in draft.unmapped]
+    unmapped += tuple(
+        f"{key} (only a run tells its value)" for key in left_open if not is_harmless(key, chosen.harmless)
+    )
     harmless = tuple(key for key in left if keys.values[key] is False or is_harmless(key, chosen.harmless))
     return Reading(
         name=name, format=chosen.name, title=chosen.title, settings=dict(draft.settings),
@@ -46,12 +50,14 @@ def tell_format(keys: Keys) -> ConfigFormat:
 
 def _score(each: ConfigFormat, keys: Keys, program: str) -> int:
     named = 10 if each.script and each.script in program else 0
-    found = sum(
-        any(key.startswith(telling) for key in keys.values) if telling.endswith(".") else telling in keys.values
-        for telling in each.telling
-    )
+    found = sum(_has(telling, keys) for telling in each.telling)
+    sure = 3 if each.sure and _has(each.sure, keys) else 0
     # One key alone may be anybody's.
-    return named + (found if found > 1 or (found and len(keys.values) <= 3) else 0)
+    return named + sure + (found if found > 1 or sure else 0)
+
+
+def _has(telling: str, keys: Keys) -> bool:
+    return any(key.startswith(telling) for key in keys.values) if telling.endswith(".") else telling in keys.values
 
 
 def _shorten(names: Iterable[str]) -> str:

@@ -14,21 +14,10 @@ _ASSIGNMENT = re.compile(r"(?:export\s+|declare\s+(?:-\w+\s+)?|local\s+|readonly
 _VARIABLE = re.compile(
     r"\$\{([A-Za-z_]\w*)(?:\[[@*]\])?(?:(:?[-=])([^{}$]*))?\}|\$([A-Za-z_]\w*)|\$\(\(([^()$]*)\)\)", re.ASCII
 )
+_SUBSTITUTION = re.compile(r"\$\([^()]*\)|`[^`]*`")
+"""What only a run of the script would tell."""
 _OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL | re.ASCII)
 _CONDITIONS = re.compile(r"^\s*(?:if|case|for|while|until)\b", re.MULTILINE)
-_LAUNCHERS = (
-    "torchrun",
-    "deepspeed",
-    "accelerate",
-    "srun",
-    "mpirun",
-    "tune",
-    "python",
-    "python3",
-    "ray",
-    "fabric",
-    "lightning",
-)
 _PROGRAMS = ("llamafactory-cli", "trl", "axolotl", "litgpt", "swift")
 
 
@@ -44,13 +33,13 @@ def read_shell(text: str, *, name: str) -> dict[str, Any]:
         if budget < 0:
             raise InvalidInput(f"{name} grows beyond {MOST_EXPANDED:,} letters when its variables are replaced")
         if matched:
-            value, rest = _assigned(expanded)
+            value, rest = _assigned(_SUBSTITUTION.sub("$RUN", expanded))
             variables[matched[1]] = f"{variables.get(matched[1], '')} {value}" if matched[2] else value
             # What stands before a command on its line is its environment.
             if not rest:
                 continue
             expanded = rest
-        words = _split(expanded)
+        words = _split(_SUBSTITUTION.sub("$RUN", expanded))
         if any(word.startswith("--") or _OVERRIDE.fullmatch(word) for word in words[1:]):
             commands.append(words)
     if not commands:
@@ -169,33 +158,33 @@ def _split(text: str) -> list[str]:
 
 
 def _read_command(words: list[str]) -> dict[str, Any]:
-    place, program = _find_program(words)
+    place, start, program = _find_program(words)
     tree: dict[str, Any] = {"program": program}
     launcher = _options(words[:place])
     if launcher:
         tree[LAUNCH] = launcher
-    tree.update(_options(words[place:]))
+    tree.update(_options(words[start:]))
     return tree
 
 
-def _find_program(words: list[str]) -> tuple[int, str]:
-    """Where the options of the program begin, and the words that name it."""
+def _find_program(words: list[str]) -> tuple[int, int, str]:
+    """Where the launcher's options end, where those of the program begin, and the words that name it."""
     start = len(words) - words[::-1].index("--") if "--" in words else 0
     for index in range(start, len(words)):
         word = words[index].rpartition("/")[2]
         if word in _PROGRAMS:
             after = index + 1
             named = after < len(words) and not words[after].startswith("-")
-            return after + named, f"{word} {words[after]}" if named else word
+            return index, after + named, f"{word} {words[after]}" if named else word
         if words[index].endswith((".py", ".sh")):
-            return index + 1, words[index]
+            return index, index + 1, words[index]
         if words[index - 1 : index] in (["-m"], ["--module"]) and not words[index].startswith("torch.distributed"):
-            return index + 1, words[index]
+            return index - 1, index + 1, words[index]
     if words[:2] == ["tune", "run"]:
         free = [index for index in range(2, len(words)) if _is_free(words, index)]
         if free:
-            return free[0] + 1, f"tune run {words[free[0]]}"
-    return start, words[start] if start < len(words) and not words[start].startswith("-") else ""
+            return free[0], free[0] + 1, f"tune run {words[free[0]]}"
+    return start, start, words[start] if start < len(words) and not words[start].startswith("-") else ""
 
 
 def _is_free(words: list[str], index: int) -> bool:

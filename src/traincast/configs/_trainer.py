@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from traincast.configs._models import name_source
+from traincast.configs._models import name_source, publish_name
 from traincast.configs._nouns import LOOSE, Draft, Sheet
 
 OPTIMIZERS: Mapping[str, str] = {
@@ -30,7 +30,7 @@ MODULES: Mapping[str, str] = {
     "wk": "key", "wo": "output", "w1": "gate", "w2": "down", "w3": "up",
 }  # fmt: skip
 """Names of dense layers to ours."""
-_UNSAID = {"min_num_params", "xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt", "fsdp_config"}
+_UNSAID = {"min_num_params", "xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt", "config"}
 _SHARDING = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "hybrid_shard_zero2": 2}
 
 
@@ -52,7 +52,28 @@ def read_trainer(draft: Draft) -> None:
     read_deepspeed_name(draft, "deepspeed")
     draft.assume("workload.batch", 8, "per_device_train_batch_size is not said, so Trainer takes 8")
     draft.assume("parallelism.micro_batches", 1, "gradient_accumulation_steps is not said, so Trainer takes 1")
+    assume_plain(draft)
     draft.assume("job.stack", "hf-trainer", "Trainer runs it")
+
+
+def read_lengths(draft: Draft, prompt: int | None, answer: int | None) -> None:
+    """Limits of prompts and responses; files do not say how long they are on average."""
+    if prompt:
+        draft.put("job.prompt_tokens", max(1, prompt // 2), "the limit of prompts", strength=LOOSE)
+    if answer:
+        draft.put("job.response_max", answer, "the limit of responses")
+        draft.put("job.response_tokens", max(1, answer // 2), "the limit of responses", strength=LOOSE)
+    if prompt or answer:
+        draft.notes.append(
+            "mean lengths of prompts and responses are not in the file; half of their limits are assumed (--prompt-tokens, "
+            "--response-tokens)"
+        )
+
+
+def assume_plain(draft: Draft) -> None:
+    """What trainers do where nothing is said: replicas hold everything, and nothing runs again."""
+    draft.assume("parallelism.zero", 0, "neither FSDP nor DeepSpeed is said, so replicas hold everything")
+    draft.assume("parallelism.recompute", "none", "gradient checkpointing is not said, so nothing runs again")
 
 
 def read_recompute(draft: Draft, *keys: str) -> None:
@@ -180,8 +201,10 @@ def read_deepspeed_name(draft: Draft, key: str) -> None:
         return
     matched = re.search(r"(?:zero|z|stage)[_-]?([0-3])", word.rpartition("/")[2].lower())
     draft.assume("job.stack", "deepspeed", f"{key} names {word}")
-    if draft.get("workload.precision") in ("bf16-amp", "fp16-amp"):
-        draft.put("workload.precision", draft.get("workload.precision").removesuffix("-amp"), key)
+    mixed = draft.get("workload.precision")
+    if mixed in ("bf16-amp", "fp16-amp", "bf16-pure"):
+        # Its engine keeps fp32 copies of half-precision weights.
+        draft.put("workload.precision", mixed.partition("-")[0], key)
     if matched is None:
         draft.unmapped[key] = f"give {word} with --config too"
         return
@@ -279,7 +302,7 @@ def write_deepspeed_name(sheet: Sheet, start: str) -> bool:
 
 def write_model(sheet: Sheet, key: str) -> None:
     source = sheet.get("source")
-    sheet.put(key, source.removeprefix("hf:") if isinstance(source, str) else None)
+    sheet.put(key, publish_name(source) if isinstance(source, str) else None)
 
 
 def write_modules(sheet: Sheet) -> str | list[str] | None:

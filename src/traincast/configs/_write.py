@@ -8,17 +8,21 @@ from typing import Any
 from traincast.catalog import STYLES, load_facts
 from traincast.configs._merge import flatten_question
 from traincast.configs._nouns import ConfigFormat, Sheet
+from traincast.configs._read import read_config
 from traincast.configs._registry import FORMATS
 from traincast.errors import IllegalPlan, InvalidInput
-from traincast.spec import SHAPE, Parallelism, Question
+from traincast.spec import SHAPE, ConfigText, Parallelism, Question
 
 _MUST = {
     "tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "zero": 0, "virtual_stages": 1, "shard": None,
-    "offload_optimizer": False, "servers": 0, "asynchronous": False, "recompute": "none", "micro_batches": 1,
+    "offload_optimizer": False, "offload_weights": False, "offload_activations": False, "servers": 0, "asynchronous": False,
+    "recompute": "none", "micro_batches": 1,
 }  # fmt: skip
 """What of a plan a file must say where it is not this."""
-_LENIENT = ("recompute", "micro_batches", "shard", "expert_tensor")
+_LENIENT = ("recompute", "micro_batches", "shard", "expert_tensor", "offload_weights", "offload_activations")
 """Said to the training script where a launcher's file has no place for it; a comment says so."""
+_PLAIN = ("pretraining", "finetuning", "lora", "qlora", "dora")
+"""Regimes that the other fields say."""
 LAUNCHERS = ("deepspeed", "accelerate")
 """Formats that describe the launch and not the job."""
 
@@ -33,7 +37,29 @@ def write_config(
     sheet = Sheet(fields=_fields(question, plan, num_nodes=num_nodes, devices_per_node=devices_per_node))
     chosen.write(sheet)
     _check(chosen, sheet, plan)
-    return _TEXTS[chosen.syntax](sheet)
+    text = _TEXTS[chosen.syntax](sheet)
+    if chosen.name in LAUNCHERS or chosen.syntax == "json":
+        return text
+    lost = _compare(chosen, sheet, text)
+    sheet.comments += lost
+    return _TEXTS[chosen.syntax](sheet) if lost else text
+
+
+def _compare(chosen: ConfigFormat, sheet: Sheet, text: str) -> list[str]:
+    """The file is read back: what it says otherwise, or not at all, becomes a comment in it."""
+    suffix = {"shell": "sh"}.get(chosen.syntax, chosen.syntax)
+    reading = read_config(ConfigText(name=f"written.{suffix}", text=text, format=chosen.name))
+    lost = []
+    for name in _ECHOED:
+        said, back = sheet.fields.get(f"workload.{name}"), reading.settings.get(f"workload.{name}")
+        if said is None or (back is not None and back.value == said):
+            continue
+        end = "has no place in this file" if back is None else f"has no place in this file, which says {back.value}"
+        lost.append(f"{name} = {said} {end}")
+    return lost
+
+
+_ECHOED = ("batch", "seq", "precision", "optimizer", "adapter_rank", "adapter_targets", "frozen_dtype")
 
 
 def writable() -> list[str]:
@@ -74,21 +100,16 @@ def _check(chosen: ConfigFormat, sheet: Sheet, plan: Parallelism) -> None:
     lost = [
         name
         for name, usual in _MUST.items()
-        if getattr(plan, name) != usual and f"parallelism.{name}" not in sheet.told
+        if name in sheet.lost or (getattr(plan, name) != usual and f"parallelism.{name}" not in sheet.told)
     ]
     hard = [name for name in lost if name not in _LENIENT]
     if hard:
         listed = ", ".join(f"{name} = {getattr(plan, name)}" for name in hard)
         raise IllegalPlan(f"{chosen.title}'s file has no place for {listed}; emit another format, or plan without it")
     sheet.comments += [f"{name} = {getattr(plan, name)} has no place in this file" for name in lost]
-    if chosen.name in LAUNCHERS:
-        return
-    others = [
-        f"workload.{name}"
-        for name in ("frozen_dtype", "adapter_rank", "precision", "seq", "optimizer")
-        if sheet.fields.get(f"workload.{name}") is not None and f"workload.{name}" not in sheet.told
-    ]
-    sheet.comments += [f"{name.partition('.')[2]} = {sheet.fields[name]} has no place in this file" for name in others]
+    regime = sheet.fields.get("job.regime")
+    if regime not in (None, *_PLAIN) and "job.regime" not in sheet.told and chosen.name not in LAUNCHERS:
+        raise IllegalPlan(f"{chosen.title}'s file has no place for regime = {regime} here; emit another format")
 
 
 def _write_json(sheet: Sheet) -> str:

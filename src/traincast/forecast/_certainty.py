@@ -25,13 +25,16 @@ MOST_DOUBLINGS = 6.0
 FEATURES = (
     "new stack", "new device", "new architecture", "new vendor", "device new to the stack", "new model family",
     "family new to the stack", "doublings of scale", "several nodes", "network new to the stack", "precision new to the stack",
-    "compiled", "unsure operators",
+    "compiled", "unsure operators", "host-bound",
 )  # fmt: skip
-"""What may be new, each as a number of at least 0; the last is the log of the operators' own error over an ordinary one."""
+"""What may be new, each as a number of at least 0. The last two are of every step: the log of the operators' own error over an
+ordinary one, and the host's time to issue the work as a share of the devices' to do it, whose constants no other stack tells."""
 WIDEST, LEAST = 3.0, 1e-3
 """Log factors on either side of a forecast: a factor of twenty says already that nothing is known."""
 MOST_UNSURE = 1.5
 """The operators' own error counts up to this log ratio: beyond it their intervals say only that nothing is known."""
+HOST_BOUND = 0.5
+"""A host that needs this share of the devices' time is worth a word."""
 ORDINARY_OPERATORS = 0.08
 """The operators' share of the log error of an ordinary step."""
 
@@ -52,6 +55,8 @@ class Experience:
     """The scale of the log errors of its own runs; 0: too few to tell."""
     unsure: float = 0.0
     """How unsure the operators of those runs were, as `FEATURES` counts it."""
+    host: float = 0.0
+    """How host-bound those runs were."""
 
     def joined(self, other: "Experience") -> "Experience":
         return Experience(
@@ -147,8 +152,11 @@ def find_precision(graph: Graph) -> str:
     return max(flop, key=lambda dtype: flop[dtype], default="fp32")
 
 
-def list_novelty(setting: Setting, known: Mapping[str, Experience], *, operators: float) -> tuple[float, ...]:
-    """The numbers of `FEATURES`. `operators`: the log error that the operators' own intervals give the step."""
+def list_novelty(
+    setting: Setting, known: Mapping[str, Experience], *, operators: float, host: float = 0.0
+) -> tuple[float, ...]:
+    """The numbers of `FEATURES`. `operators`: the log error that the operators' own intervals give the step. `host`: the host's
+    time to issue a step over the devices' to do it."""
     everything = functools.reduce(Experience.joined, known.values(), Experience())
     own = known.get(setting.stack)
     if own is not None and not own.log_sigma:
@@ -170,6 +178,7 @@ def list_novelty(setting: Setting, known: Mapping[str, Experience], *, operators
         float(setting.precision not in beside.precisions),
         float(setting.compiled and not beside.compiled),
         min(max(0.0, math.log(max(operators, 1e-3) / ORDINARY_OPERATORS)), MOST_UNSURE),
+        min(max(0.0, host), 1.0),
     )
 
 
@@ -228,7 +237,11 @@ class Certainty:
 
 def beyond_usual(novelty: Sequence[float], own: Experience) -> tuple[float, ...]:
     """What is new beyond what runs of the stack were usually like, which its own scale holds already."""
-    usual = {"several nodes": min(1.0, float(len(own.networks))), "unsure operators": own.unsure}
+    usual = {
+        "several nodes": min(1.0, float(len(own.networks))),
+        "unsure operators": own.unsure,
+        "host-bound": own.host,
+    }
     return tuple([max(0.0, amount - usual.get(name, 0.0)) for name, amount in zip(FEATURES, novelty, strict=True)])
 
 
@@ -253,7 +266,10 @@ def describe_novelty(novelty: Sequence[float], setting: Setting) -> tuple[str, .
         "compiled": f"no compiled step was measured with {setting.stack}",
     }
     values = dict(zip(FEATURES, novelty, strict=True))
-    return tuple(text for name, text in says.items() if values[name] > 0)
+    found = [text for name, text in says.items() if values[name] > 0]
+    if values["new stack"] and values["host-bound"] > HOST_BOUND:
+        found.insert(1, f"the host's share of the time is that of plain PyTorch, not of {setting.stack}")
+    return tuple(found)
 
 
 @functools.cache
@@ -278,6 +294,7 @@ def read_certainty(data: Mapping[str, Any]) -> Certainty:
             compiled=entry["compiled"],
             log_sigma=entry["log_sigma"],
             unsure=entry["unsure"],
+            host=entry["host"],
         )
         for name, entry in data["known"].items()
     }

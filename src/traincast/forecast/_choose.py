@@ -6,6 +6,7 @@ from typing import Any
 
 from traincast.forecast import plain_engine
 from traincast.forecast._defaults import is_saved, reads_text
+from traincast.forecast._engine import Engine
 from traincast.forecast._habits import UNKNOWN
 from traincast.forecast._ladder import AXES, TOLERANCE, Choice, Open, Pose, choose_plan
 from traincast.forecast._resolve import complete_plan, load_source, pose_job
@@ -17,8 +18,9 @@ _RECORDED = (".py", ".onnx", ".pb", ".pbtxt", ".meta", ".keras", ".mlir", ".stab
 
 
 def choose_open(
-    question: Question, cluster: Cluster, stack: Stack, said: list[str], *, pose: Pose | None = None
-) -> Question:
+    question: Question, cluster: Cluster, stack: Stack, said: list[str], *, pose: Pose | None = None,
+    engine: Engine | None = None,
+) -> Question:  # fmt: skip
     """The question with a plan and a batch that fit, where it names none. What it names is kept."""
     asked = _read(question, cluster, stack)
     if asked is None or (pose is None and not question.source):
@@ -30,7 +32,7 @@ def choose_open(
     def complete(values: Mapping[str, Any]) -> Parallelism:
         return complete_plan(values, num_devices=cluster.num_devices, stack=stack)
 
-    choice = choose_plan(asked, pose or pose_here, complete, plain_engine())
+    choice = choose_plan(asked, pose or pose_here, complete, engine or plain_engine())
     if choice is None:
         return question
     said.extend(_say(choice, asked))
@@ -106,8 +108,6 @@ def _say_plan(choice: Choice) -> str:
     taken = choice.taken
     if not choice.fits:
         return f"no plan is named, and none of {choice.num_tried} that were tried fits; the nearest is {taken.title}"
-    if choice.num_tried == 1:
-        return f"no plan is named; {taken.title} fits and leaves no more than {TOLERANCE:.0%} to gain"
     tried = f"no plan is named; {taken.title} is the simplest of {choice.num_tried} tried that fits"
     if choice.fastest is taken:
         return f"{tried}, and the fastest of them"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from traincast.forecast._pose import GENERATING
 from traincast.spec import Device, Question, Stack, WorkloadOptions
 
 LONGEST_USUAL = 8192
@@ -29,7 +30,8 @@ def with_defaults(question: Question, devices: Sequence[Device], stack: Stack, s
     filled: dict[str, Any] = {}
     if options.precision is None:
         filled["precision"] = _choose_precision(question, devices, stack, said)
-    if options.seq is None and not options.has_shape:
+    # What is trained on is as long as what is generated, which the regime says.
+    if options.seq is None and not options.has_shape and question.job.get("regime") not in GENERATING:
         length = _choose_length(question.source, said)
         if length is not None:
             filled["seq"] = length
@@ -78,7 +80,8 @@ def _choose_precision(question: Question, devices: Sequence[Device], stack: Stac
     word = stack.precision_of(dtype, transformer=text, sharded=False)
     # Autocast keeps fp32 weights and casts them; training of language models keeps half-precision weights beside fp32 masters.
     name = word if word != dtype else dtype if text and dtype == "bf16" else f"{dtype}-amp"
-    said.append(f"{dtype} mixed precision is assumed ({name}); {devices[0].name} has matrix units for it")
+    whose = devices[0].name if len({device.name for device in devices}) == 1 else "every device"
+    said.append(f"{dtype} mixed precision is assumed ({name}); {whose} has matrix units for it")
     return name
 
 

@@ -21,7 +21,7 @@ from traincast.cost import (
     note_kernels,
 )
 from traincast.errors import IllegalPlan, InvalidInput
-from traincast.forecast._activity import describe_activity, expect_run_utilization
+from traincast.forecast._activity import as_sure_as, describe_activity, expect_run_utilization
 from traincast.forecast._arbitrate import Answer, choose_answer, find_gap, prefer_reuse, stretch
 from traincast.forecast._balance import advise_split
 from traincast.forecast._bounds import (
@@ -34,8 +34,8 @@ from traincast.forecast._bounds import (
 )
 from traincast.forecast._certainty import describe_setting, memory_errors
 from traincast.forecast._device_memory import DeviceMemory, find_fullest, profile_stages, watch_device
-from traincast.forecast._interval import Tally, tally_program, with_interval, with_novelty
-from traincast.forecast._job_time import price_job, spend_energy, time_job
+from traincast.forecast._interval import Assured, Tally, tally_program, with_interval, with_novelty
+from traincast.forecast._job_time import describe_loading, price_job, range_energy, spend_energy, time_job
 from traincast.lower import lower, run_again, share_model
 from traincast.memo import Memo, Remember
 from traincast.simulate import Pass, add_waiting, replay_tasks, simulate_step
@@ -232,24 +232,23 @@ class Engine:
         """The forecast, by whichever part of the model proved best for such a job."""
         plan, timeline = run.program.parallelism, run.timeline
         tally = tally_program(run.program, run.estimates, remember=self._remember)
-        step, unsure = self._interval(timeline, tally, job, cluster, plan)
+        sure = self._interval(timeline, tally, job, cluster, plan)
         chosen = choose_answer(
-            job, cluster, plan, step, source=getattr(self.costs, "source", "layers"),
+            job, cluster, plan, sure.step, source=getattr(self.costs, "source", "layers"),
             has_own_costs=self.costs is not None, remember=self._remember,
         )  # fmt: skip
         if chosen.source == "reuse" and timeline.duration_s > 0:
             timeline = stretch(timeline, chosen.step.seconds / timeline.duration_s)
         resources = describe_activity(job, cluster, plan, timeline, correction=activity) if timeline.spans else ()
+        resources = as_sure_as(resources, chosen.step)
         made = _fill_in(job, cluster, run.program, chosen, timeline, memory, tally, remember=self._remember)
-        notes = (*made.notes, *self._note_kernels(run.program, job, cluster), *unsure)
-        return replace(made, resources=resources, notes=notes)
+        notes = (*made.notes, *self._note_kernels(run.program, job, cluster), *sure.says)
+        return replace(made, resources=resources, notes=notes, narrowing=sure.narrowing)
 
-    def _interval(
-        self, timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism
-    ) -> tuple[Estimate, tuple[str, ...]]:
+    def _interval(self, timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism) -> Assured:
         """The step with its interval, and what is new about it. A user's own measurements say themselves how sure they are."""
         if self.costs is not None and not isinstance(self.costs, Pricing):
-            return with_interval(timeline, tally, software=stack_of(job)), ()
+            return Assured(step=with_interval(timeline, tally, software=stack_of(job)))
         return with_novelty(timeline, tally, job, cluster, plan, remember=self._remember)
 
     def _note_kernels(self, program: Program, job: Job, cluster: Cluster) -> tuple[str, ...]:
@@ -407,6 +406,7 @@ def _fill_in(
     flop = remember(_flop_of, job.graph) * plan.micro_batches * plan.data
     peak = remember(_peak_flop_per_s, job.graph, device)
     host = _describe_offload(plan, cluster)
+    joules = spend_energy(cluster, timeline, whole)
     return Forecast(
         workload=job.graph.name,
         cluster=cluster.name,
@@ -419,11 +419,19 @@ def _fill_in(
         memory=memory,
         job=whole,
         usd=price_job(cluster, whole.total),
-        energy_joules=spend_energy(cluster, timeline, whole),
+        energy_joules=joules,
+        energy_range=range_energy(joules, whole.total),
         utilization=flop / (step.seconds * peak * cluster.num_devices) if peak and step.seconds else 0.0,
         grounds=tally.ground_shares,
         unknown_ops=remember(_unknown_ops, job.graph),
-        notes=(*program.notes, *advise_split(job, cluster, plan), *describe_links(cluster), *host, *chosen.notes),
+        notes=(
+            *program.notes,
+            *advise_split(job, cluster, plan),
+            *describe_links(cluster),
+            *host,
+            *describe_loading(job, cluster, step, global_batch),
+            *chosen.notes,
+        ),
         source=chosen.source,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
     )

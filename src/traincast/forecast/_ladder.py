@@ -2,19 +2,19 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from traincast.errors import IllegalPlan, InvalidInput, TraincastError
 from traincast.forecast._defaults import most_samples, usual_global_batch
 from traincast.forecast._engine import Engine
-from traincast.spec import Cluster, Forecast, Job, Parallelism
+from traincast.spec import Cluster, Forecast, Job, MemoryProfile, Parallelism
 
 TOLERANCE = 0.05
 """A simpler plan is preferred unless another is faster by more than this."""
 WORTH_RECOMPUTING = 0.02
 """Layers are run again only where that is faster by more than this, or where it must be."""
-SURE = 0.9
+SURE = 0.95
 """How sure a plan that we choose must be to fit."""
 RECOMPUTES = ("none", "products", "full")
 MOST_STAGES = 16
@@ -64,15 +64,17 @@ class Rung:
     title: str
     plan: Parallelism
     batch: int
-    forecast: Forecast
+    memory: MemoryProfile
+    forecast: Forecast | None = None
+    """None: it does not fit, so its time was not worked out."""
 
     @property
     def samples_per_s(self) -> float:
-        return self.forecast.samples_per_s
+        return 0.0 if self.forecast is None else self.forecast.samples_per_s
 
     @property
     def fit_probability(self) -> float:
-        return self.forecast.memory.fit_probability
+        return self.memory.fit_probability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,10 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
         return None
     num_tried = 0
     for title, values in arrangements:
+        if values.get("tensor", 1) > 1 and any(
+            rung.fit_probability >= SURE and _leaves_nothing(rung) for rung in rungs
+        ):
+            break
         num_tried += 1
         found = climb.best_of(title, values)
         if found is None:
@@ -108,15 +114,11 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
         rungs.append(found)
         if found.fit_probability >= SURE:
             climb.fastest = max(climb.fastest, found.samples_per_s)
-            if _leaves_nothing(found):
-                break
     if not rungs:
         return None
-    fitting = [rung for rung in rungs if rung.fit_probability >= SURE] or [
-        rung for rung in rungs if rung.forecast.memory.fits
-    ]
+    fitting = [rung for rung in rungs if rung.fit_probability >= SURE] or [rung for rung in rungs if rung.memory.fits]
     if not fitting:
-        safest = max(rungs, key=lambda rung: (rung.fit_probability, -rung.forecast.memory.peak_bytes))
+        safest = max(rungs, key=lambda rung: (rung.fit_probability, -rung.memory.peak_bytes))
         return Choice(taken=safest, fastest=safest, num_tried=num_tried, fits=False)
     fastest = max(fitting, key=lambda rung: rung.samples_per_s)
     taken = next(rung for rung in fitting if rung.samples_per_s * (1 + TOLERANCE) >= fastest.samples_per_s)
@@ -124,8 +126,8 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
 
 
 def _leaves_nothing(rung: Rung) -> bool:
-    """Whether no other arrangement can gain more than the tolerance: nothing is run twice, waits or is exposed."""
-    shares = rung.forecast.timeline.shares
+    """Whether splitting layers cannot gain more than the tolerance: nothing is run twice, waits or is exposed."""
+    shares = rung.forecast.timeline.shares if rung.forecast is not None else {"communication": 1.0}
     idle = shares.get("communication", 0.0) + shares.get("bubble", 0.0)
     return rung.plan.recompute == "none" and idle <= TOLERANCE / (1 + TOLERANCE)
 
@@ -161,7 +163,7 @@ class _Climb:
             return None
         fitting = [rung for rung in rungs if rung.fit_probability >= SURE]
         if not fitting:
-            return max(rungs, key=lambda rung: (rung.fit_probability, -rung.forecast.memory.peak_bytes))
+            return max(rungs, key=lambda rung: (rung.fit_probability, -rung.memory.peak_bytes))
         fastest = max(fitting, key=lambda rung: rung.samples_per_s)
         return next(r for r in fitting if r.samples_per_s * (1 + WORTH_RECOMPUTING) >= fastest.samples_per_s)
 
@@ -172,29 +174,33 @@ class _Climb:
         for batch, passes in self._batches(values):
             try:
                 plan = self.complete({**values, "micro_batches": passes})
-                job = self.pose(plan, batch)
-                if (best is not None or batch > 1) and not self._fits(job, plan):
-                    continue
-                if self._is_slow(job, plan):
-                    break
-                answer = self.engine.forecast(job, self.asked.cluster, plan)
+                found = self._judge(title, plan, self.pose(plan, batch), best)
             except (IllegalPlan, InvalidInput):
                 continue
-            found = Rung(title=title, plan=plan, batch=job.graph.batch_size, forecast=answer)
-            best = found if best is None or found.samples_per_s > best.samples_per_s else best
-            if best.fit_probability >= SURE and plan.pipeline == 1:
+            if found is None:
+                break
+            if best is None or not best.samples_per_s or found.samples_per_s > best.samples_per_s:
+                best = found
+            if best.samples_per_s and plan.pipeline == 1:
                 break
         return best
+
+    def _judge(self, title: str, plan: Parallelism, job: Job, best: Rung | None) -> Rung | None:
+        """Its memory, and its time where it fits; None: it fits and cannot be as fast as what is known."""
+        cluster = self.asked.cluster
+        memory = self.engine.memory(self.engine.lower(job, cluster, plan), job, cluster)
+        made = Rung(title=title, plan=plan, batch=job.graph.batch_size, memory=memory)
+        if memory.fit_probability < SURE and not (memory.fits and job.graph.batch_size == 1):
+            return made
+        if self._is_slow(job, plan):
+            return None if best is None else best
+        return replace(made, forecast=self.engine.forecast(job, cluster, plan))
 
     def _is_slow(self, job: Job, plan: Parallelism) -> bool:
         """Whether it cannot be as fast as what was found before; quicker to know than its forecast."""
         step_s, _ = self.engine.bound_time(job, self.asked.cluster, plan)
         samples = job.graph.batch_size * plan.micro_batches * plan.data
         return step_s > 0 and samples / step_s < self.fastest
-
-    def _fits(self, job: Job, plan: Parallelism) -> bool:
-        program = self.engine.lower(job, self.asked.cluster, plan)
-        return self.engine.memory(program, job, self.asked.cluster).fit_probability >= SURE
 
     def _batches(self, values: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
         """(samples of a pass, passes of a step) to try, most samples first."""

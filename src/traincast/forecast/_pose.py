@@ -1,6 +1,7 @@
 """What a question says of its regime to the graph that is trained, the models beside it and the responses generated for it."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -52,6 +53,25 @@ def pose_regime(
 ) -> Posed:
     """`values`: the job's part of a question."""
     asked = read_regime(values)
+    posed = _pose(replace(asked, frozen_models=None), options, load, plan=plan, said=said)
+    if asked.frozen_models is None:
+        return posed
+    first = tuple(_encode(name.strip(), posed.graph, options, load, said) for name in asked.frozen_models.split(","))
+    regime = posed.regime or Regime(name=asked.regime or "training")
+    known = tuple(text for text in posed.graph.assumptions if "computed beforehand" not in text)
+    return replace(
+        posed, graph=replace(posed.graph, assumptions=known), regime=replace(regime, passes=(*first, *regime.passes))
+    )
+
+
+def _encode(name: str, graph: Graph, options: WorkloadOptions, load: Load, said: list[str]) -> Pass:
+    """A frozen model at its own sizes; what it makes of a sample is an input of the trained one."""
+    own = WorkloadOptions(batch=graph.batch_size, precision=options.precision, mode="inference")
+    said.append(f"{name} runs forward on every sample before the model, frozen and at its usual sizes")
+    return Pass(name=name, graph=load(own, name))
+
+
+def _pose(asked: RegimeOptions, options: WorkloadOptions, load: Load, *, plan: Parallelism, said: list[str]) -> Posed:
     if asked.regime in (None, "pretraining", "finetuning"):
         _refuse_unused(asked)
         return Posed(graph=load(options), regime=None, options=options)
@@ -321,12 +341,9 @@ def _count_updates(asked: RegimeOptions, graph: Graph, plan: Parallelism, said: 
     batch = graph.batch_size * plan.micro_batches * plan.data
     epochs = asked.rollout_epochs or 1
     if asked.prompts is None:
-        if batch % group:
-            raise InvalidInput(
-                f"one optimizer step takes {batch} responses, which is no multiple of group_size = {group}; give --prompts or "
-                "--global-batch"
-            )
-        return epochs, batch // group, group
+        # As few prompts as fill whole optimizer steps with whole groups.
+        responses = math.lcm(batch, group)
+        return epochs * responses // batch, responses // group, group
     responses = asked.prompts * group
     if responses % batch:
         raise InvalidInput(

@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from traincast.catalog import BLOCK_SCALED, precision_name
 from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_mean
 from traincast.forecast._defaults import with_defaults
+from traincast.forecast._engine import Engine
 from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill_in_recipe, read_precision
 from traincast.forecast._ladder import Pose
 from traincast.forecast._place import build_cluster as _build_place
 from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
+from traincast.forecast._samples import pad_samples, use_data, without_data
 from traincast.spec import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
@@ -121,15 +124,22 @@ def _wanted_devices(parallelism: Mapping[str, Any]) -> int:
 
 
 def complete_question(
-    question: Question, cluster: Cluster, stack: Stack, said: list[str], *, pose: Pose | None = None
+    question: Question,
+    cluster: Cluster,
+    stack: Stack,
+    said: list[str],
+    *,
+    pose: Pose | None = None,
+    engine: Engine | None = None,
 ) -> tuple[Question, Parallelism]:
     """The question with its number format, length and batch, and its plan with every degree, its passes and the stack's habits.
-    `pose`: the job of a plan at a batch, where the question's source does not say it (an uploaded model)."""
+    `pose`: the job of a plan at a batch, where the question's source does not say it (an uploaded model).
+    `engine`: what judges plans, where one has answered before."""
     from traincast.forecast._choose import choose_open
 
     said += question.said
     question = with_defaults(question, [group.device for group in cluster.groups], stack, said)
-    question = choose_open(question, cluster, stack, said, pose=pose)
+    question = choose_open(question, cluster, stack, said, pose=pose, engine=engine)
     values = dict(question.parallelism)
     if "data" not in values:
         values["data"] = _left_over(values, num_devices=cluster.num_devices)
@@ -221,6 +231,12 @@ def pose_job(
     if seq is not None:
         options = dataclasses.replace(options, seq=seq)
     options = _without_tf32(options, cluster, assumptions)
+    if options.recompute_layers is not None and plan.recompute != "full":
+        raise InvalidInput(f"recompute_layers goes with --recompute full; recompute is {plan.recompute}")
+    if options.recompute_layers is not None and plan.pipeline > 1:
+        raise InvalidInput(
+            f"recompute_layers = {options.recompute_layers} does not go with a pipeline of {plan.pipeline} yet"
+        )
 
     def load(wanted: WorkloadOptions, source: str | None = None, /) -> Graph:
         # What only runs forward runs nothing again.
@@ -239,7 +255,23 @@ def pose_with(
     return job if posed.regime is None else dataclasses.replace(job, regime=posed.regime)
 
 
+def _without_blocks(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
+    """Formats with scales for blocks need matrix units that multiply by them, which came with those for fp4."""
+    if (
+        cluster is None
+        or not isinstance(options.precision, str)
+        or precision_name(options.precision) not in BLOCK_SCALED
+    ):
+        return options
+    lacking = [group.device.name for group in cluster.groups if group.device.peak_flop_per_s("fp4") is None]
+    if not lacking:
+        return options
+    said.append(f"{lacking[0]} has no matrix units with scales for blocks; {options.precision} runs as bf16 there")
+    return dataclasses.replace(options, precision="bf16")
+
+
 def _without_tf32(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
+    options = _without_blocks(options, cluster, said)
     if cluster is None or options.precision != "tf32":
         return options
     lacking = [group.device.name for group in cluster.groups if group.device.peak_flop_per_s("tf32") is None]
@@ -260,6 +292,9 @@ def build_job(values: Mapping[str, Any], graph: Graph, *, stack: Stack | None = 
                 f"job has the unknown key {key!r}; allowed: {', '.join(known)}{did_you_mean(key, known)}"
             )
         _check_kind(known[key], value)
+    for one, other in (("loader_cores", "decode_samples_per_s"), ("sample_bytes", "storage_bytes_per_s")):
+        if (table.get(one) is None) != (table.get(other) is None):
+            raise InvalidInput(f"{one} and {other} go together; give both or neither")
     amounts = _count_samples(table, seq)
     named = {name: value for name, value in table.items() if name not in (*_JOB_ONLY, "stack")}
     named.setdefault("compiled", software.recipe.compiled)
@@ -311,9 +346,20 @@ def load_source(
     arrangement = plan or Parallelism(recompute=recompute)
     software = stack or Stack()
     assumptions: list[str] = [] if said is None else said
+    padded = pad_samples(options, assumptions, usual_seq=find_length(source, options))
+    bare = without_data(padded)
+    graph = _load_bare(source, bare, arrangement, software, assumptions)
+    return graph if bare is padded else use_data(graph, padded, assumptions)
+
+
+def _load_bare(
+    source: str, options: WorkloadOptions, arrangement: Parallelism, software: Stack, assumptions: list[str]
+) -> Graph:
     if options.has_shape:
         return _build_shape(source, options, arrangement, software, assumptions)
     path = Path(source)
+    if source.startswith("timm:"):
+        return _capture(source, options, software)
     if source.endswith((".json", ".json.gz")):
         return _load_json(path, options, software)
     if path.suffix in (".toml", ".parquet", ".csv", ".pt", ".pth", ".safetensors"):
@@ -435,16 +481,21 @@ def _override_job(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[st
 
 def _read_units(values: Mapping[str, Any], fields: Iterable[Asked]) -> dict[str, Any]:
     """Amounts that a person wrote with a unit (80GB, 10k, 36h) as numbers."""
-    from traincast.units import parse_bytes, parse_count, parse_seconds
-
-    readers = {"bytes": parse_bytes, "count": parse_count, "seconds": parse_seconds}
     read = dict(values)
     for item in fields:
-        value = read.get(item.name)
-        if item.unit and isinstance(value, str):
-            amount = readers[item.unit](value)
-            read[item.name] = int(amount) if item.kind is int and amount.is_integer() else amount
+        if item.name in read:
+            read[item.name] = read_amount(item, read[item.name])
     return read
+
+
+def read_amount(item: Asked, value: Any) -> Any:
+    """An amount that a person wrote with a unit (80GB, 10k, 36h) as a number; anything else as it is."""
+    from traincast.units import parse_bytes, parse_count, parse_seconds
+
+    if not item.unit or not isinstance(value, str):
+        return value
+    amount = {"bytes": parse_bytes, "count": parse_count, "seconds": parse_seconds}[item.unit](value)
+    return int(amount) if item.kind is int and amount.is_integer() else amount
 
 
 def _load_json(path: Path, options: WorkloadOptions, stack: Stack) -> Graph:

@@ -8,6 +8,7 @@ from traincast.facade import load_lazily
 from traincast.lower._attend import find_attention
 from traincast.lower._check import check_stages
 from traincast.lower._context import split_context
+from traincast.lower._contrast import exchange_embeddings
 from traincast.lower._data import gather_weights, shard_state, shrink_temporaries, sync_gradients, use_servers
 from traincast.lower._evaluate import mark_evaluation
 from traincast.lower._expert import spread_experts
@@ -60,6 +61,7 @@ def run_again(graph: Graph, plan: Parallelism) -> Stage:
 def share_model(whole: Stage, plan: Parallelism, compiled: bool) -> Stage:
     """One rank's part of a whole step."""
     shared = spread_tables(spread_experts(split_tensors(split_context(whole, plan), plan), plan), plan)
+    shared = exchange_embeddings(shared, plan)
     return fuse(find_attention(shared)) if compiled else shared
 
 

@@ -1,6 +1,7 @@
 """torch.compile: pointwise ops, casts, norms, losses and the reductions they feed become one kernel each; what only they read is
 never written, and what the backward pass can compute again from a smaller tensor is never kept."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +19,8 @@ MAX_MEMBERS = 64
 
 def fuse(stage: Stage) -> Stage:
     """The stage with every group of fusible ops, linked by what they hand on, run as one kernel."""
-    stage = _recompute_in_backward(_choose_layout(stage))
+    last = prefers_channels_last([task for task in stage.tasks if isinstance(task, Op)])
+    stage = _recompute_in_backward(_lay_out(stage, last=last))
     last_read = _last_reads(stage)
     groups: dict[int, list[int]] = {}
     member: set[int] = set()
@@ -29,7 +31,9 @@ def fuse(stage: Stage) -> Stage:
 
     def rewrite(index: int, task: Task) -> list[Task]:
         if index in groups:
-            return [_merge(stage, groups[index], last_read)]
+            merged = _merge(stage, groups[index], last_read)
+            strided = last and any(_sums_pixels(stage, stage.tasks[member]) for member in groups[index])
+            return [replace(merged, attrs={**merged.attrs, "strided_sum": True}) if strided else merged]
         return [] if index in member else [task]
 
     return map_tasks(stage, rewrite)
@@ -48,12 +52,11 @@ def leave_eager(graph: Graph, layer: str) -> Graph:
 
 LAYOUT_GAIN: dict[str, float] = {"grouped": 1.358, "small": 0.783, "narrowing": 0.725, "plain": 0.823}
 """The compiler's own table: time of a convolution with channels last beside without, on average."""
-SMALL_CHANNELS, NODES_PER_CONV = 64, 300
+SMALL_CHANNELS, NODES_PER_CONV, IMAGE_DIMENSIONS = 64, 300, 4
 
 
-def _choose_layout(stage: Stage) -> Stage:
-    """Convolutions as the compiler lays them out, by its own rule; what adds their bias is fused into what follows."""
-    last = prefers_channels_last([task for task in stage.tasks if isinstance(task, Op)])
+def _lay_out(stage: Stage, *, last: bool) -> Stage:
+    """Convolutions as the compiler lays them out; what adds their bias is fused into what follows."""
 
     def rewrite(_index: int, task: Task) -> list[Task]:
         if not isinstance(task, Op) or task.kind != "conv":
@@ -76,6 +79,20 @@ def prefers_channels_last(ops: Sequence[Op]) -> bool:
     flop = [op.flop or 0.0 for op in convs]
     weighted = sum(amount * LAYOUT_GAIN[sort] for amount, sort in zip(flop, sorts, strict=True))
     return weighted <= sum(flop)
+
+
+def _sums_pixels(stage: Stage, task: Task) -> bool:
+    """Whether it sums over the pixels of each channel or group of channels: with channels last they lie apart."""
+    if not isinstance(task, Op) or task.kind not in ("reduce", "norm"):
+        return False
+    shapes = [stage.tensors[tensor].shape for tensor in task.reads]
+    image = next((shape for shape in shapes if len(shape) == IMAGE_DIMENSIONS), None)
+    if image is None or math.prod(image[2:]) == 1:
+        return False
+    rows = int(task.attrs["rows"])
+    if task.kind == "norm":
+        return "group" in str(task.attrs["function"]) and rows > image[0]
+    return rows == image[0] * image[1]
 
 
 def _sort_conv(op: Op) -> str:

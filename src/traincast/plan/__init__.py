@@ -70,7 +70,7 @@ def search_plans(
     top: int = 10,
     exhaustive: bool = False,
     watch: Watch | None = None,
-    engine: str = "none",
+    engine: "str | Engine" = "none",
     workers: int = 0,
     costs: CostModel | None = None,
     calibration: Calibration | None = None,
@@ -98,6 +98,7 @@ def search_plans(
 
 
 if TYPE_CHECKING:
+    from traincast.forecast import Engine
     from traincast.plan._advice import advise as advise
     from traincast.plan._advice import with_batch as with_batch
     from traincast.plan._capacity import largest_batch as largest_batch
@@ -121,6 +122,13 @@ if TYPE_CHECKING:
     from traincast.plan._offers import offer_of as offer_of
     from traincast.plan._offers import read_offers as read_offers
     from traincast.plan._offers import size_offers as size_offers
+    from traincast.plan._preselect import preselect as preselect
+    from traincast.plan._prices import STALE_DAYS as STALE_DAYS
+    from traincast.plan._prices import JobPrice as JobPrice
+    from traincast.plan._prices import PriceList as PriceList
+    from traincast.plan._prices import is_stale as is_stale
+    from traincast.plan._prices import price_everywhere as price_everywhere
+    from traincast.plan._prices import read_prices as read_prices
     from traincast.plan._search import Settings as Settings
     from traincast.plan._search import sift as sift
     from traincast.plan._space import Shape as Shape
@@ -178,6 +186,15 @@ __getattr__ = load_lazily(
         "_space": (
             "Shape",
             "list_candidates",
+        ),
+        "_preselect": ("preselect",),
+        "_prices": (
+            "STALE_DAYS",
+            "JobPrice",
+            "PriceList",
+            "is_stale",
+            "price_everywhere",
+            "read_prices",
         ),
         "_vary": (
             "JobsOnce",

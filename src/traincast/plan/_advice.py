@@ -109,7 +109,7 @@ def _say_fit(plan: Plan, request: Question, confidence: float, engine: Engine) -
     memory = plan.forecast.memory
     largest = max(memory.by_role, key=lambda role: memory.by_role[role])
     amounts = (
-        f"{show_bytes(memory.needed_bytes)} of {show_bytes(memory.capacity_bytes)} at {memory.peak_at}, most of it "
+        f"{show_bytes(memory.needed_bytes)} of {show_bytes(memory.capacity_bytes)} in {memory.peak_where}, most of it "
         f"{largest.replace('_', ' ')}"
     )
     if memory.fit_probability >= confidence:
@@ -213,7 +213,10 @@ def _changes(plan: Plan, request: Question) -> Iterator[tuple[str, str, str]]:
 
 def _say_delta(words: str, delta: Delta) -> str:
     ratio = delta.job_ratio if delta.after.job.num_steps > 1 else delta.step_ratio
-    money = "" if delta.usd_ratio is None else f", {show_change(delta.usd_ratio)} money"
+    # Without a length the job is one step, whose price is mostly that of starting.
+    money = (
+        "" if delta.usd_ratio is None or delta.after.job.num_steps <= 1 else f", {show_change(delta.usd_ratio)} money"
+    )
     return (
         f"{words}: {show_change(ratio)} time{money}, {show_change(delta.memory_ratio)} memory per device, fits with "
         f"probability {delta.after.memory.fit_probability:.0%}"

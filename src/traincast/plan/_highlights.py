@@ -4,11 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traincast.cost import CostModel
 from traincast.errors import TraincastError
 from traincast.forecast import Engine, choose_stack, complete_question, pose_job
 from traincast.plan._nouns import OBJECTIVES, SEARCHED, Candidate, Limits, Plan, Search, figures_of
-from traincast.spec import Calibration, Cluster, Question
+from traincast.spec import Cluster, Question
 
 TITLES = {"time": "fastest", "money": "cheapest", "energy": "greenest"}
 WORTH_NAMING = 0.02
@@ -26,9 +25,8 @@ class Highlight:
 
 
 def find_plain(
-    request: Question, cluster: Cluster, *, global_batch: int, limits: Limits, costs: CostModel | None = None,
-    calibration: Calibration | None = None,
-) -> Plan | None:  # fmt: skip
+    request: Question, cluster: Cluster, *, global_batch: int, limits: Limits, engine: Engine
+) -> Plan | None:
     """The plan that a forecast would choose on a cluster. None: the request fixes axes, or what it chooses breaks a limit."""
     if any(name in request.parallelism for name in SEARCHED):
         return None
@@ -39,9 +37,9 @@ def find_plain(
     )
     stack = choose_stack(whole.job)
     try:
-        asked, plan = complete_question(whole, cluster, stack, [])
+        asked, plan = complete_question(whole, cluster, stack, [], engine=engine)
         job = pose_job(asked, plan, cluster=cluster, stack=stack)
-        answer = Engine(costs=costs, calibration=calibration).forecast(job, cluster, plan)
+        answer = engine.forecast(job, cluster, plan)
     except TraincastError:
         return None
     figures = figures_of(answer, limits)

@@ -49,7 +49,7 @@ def search(
     top: int = 10,
     exhaustive: bool = False,
     watch: Watch | None = None,
-    engine: str = "none",
+    engine: str | Engine = "none",
     workers: int = 0,
     costs: CostModel | None = None,
     calibration: Calibration | None = None,
@@ -57,7 +57,8 @@ def search(
     """Answer every plan of the space on every cluster: by a bound on its time or memory, or by its forecast.
 
     `exhaustive` works out every plan that fits, whatever its bound says. The plans given back carry full forecasts.
-    `engine` spreads the clusters over processes or Ray (see `traincast.workers`). `costs` or `calibration`: what prices
+    `engine` spreads the clusters over processes or Ray (see `traincast.workers`), or is an engine that has answered before.
+    `costs` or `calibration`: what prices
     tasks instead of the models that ship with the package. What measured runs taught may make any plan faster than its bound, so
     with such a calibration every plan is worked out.
     """
@@ -65,12 +66,12 @@ def search(
         raise InvalidInput(f"objective = {objective!r}; allowed: {', '.join(OBJECTIVES)}")
     if top < 1:
         raise InvalidInput(f"top = {top}; ask for at least one plan")
-    own = Engine(costs=costs, calibration=calibration)
+    own = engine if isinstance(engine, Engine) else Engine(costs=costs, calibration=calibration)
     settings = Settings(
         limits=limits or Limits(), objective=objective, top=top, exhaustive=exhaustive or own.calibration is not None,
         costs=costs, calibration=calibration,
     )  # fmt: skip
-    if engine == "none" or len(clusters) == 1:
+    if isinstance(engine, Engine) or engine == "none" or len(clusters) == 1:
         found = sift(clusters, job_at, space, settings, watch=watch, forecasts=own)
     else:
         found = Sieve(limits=settings.limits, objective=objective, top=top)

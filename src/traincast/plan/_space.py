@@ -10,6 +10,8 @@ from traincast.spec import Cluster, Graph, Op, Parallelism, segments
 
 MOST_SAMPLES_PER_PASS = 64
 MOST_TENSOR, MOST_CONTEXT = 64, 16
+LONG_SAMPLE = 16_384
+"""Tokens from which on samples are split over devices by default."""
 VIRTUAL_STAGES = (2, 4)
 
 
@@ -117,7 +119,8 @@ def _tensor_default(shape: Shape, devices_per_node: int) -> int:
 
 
 def _context_default(shape: Shape) -> int:
-    return MOST_CONTEXT if shape.has_attention and shape.tokens >= 2048 else 1
+    """Shorter samples gain little from being split, and few training scripts can; it is tried where asked for."""
+    return MOST_CONTEXT if shape.has_attention and shape.tokens >= LONG_SAMPLE else 1
 
 
 def _splits_heads(tensor: int, shape: Shape) -> bool:

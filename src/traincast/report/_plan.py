@@ -16,12 +16,16 @@ from traincast.units import show_bytes, show_change, show_seconds, show_usd
 _HEADINGS = ("cluster", "plan", "step", "job", "P(in time)", "cost", "energy", "memory", "P(fits)", "front")
 
 
-def format_search(found: Search, *, highlights: Sequence[Highlight] = (), paint: Paint = PLAIN, then: str = "") -> str:
+def format_search(
+    found: Search, *, highlights: Sequence[Highlight] = (), prices: str = "", paint: Paint = PLAIN, then: str = ""
+) -> str:
     """The plans worth a look, the ranked plans, the front where it holds others, and how many plans stand behind the answer.
     `then`: the one command worth running next."""
     blocks = []
     if highlights:
         blocks.append("\n".join(line for each in highlights for line in _say_highlight(each, paint)))
+    if prices:
+        blocks.append(prices)
     if found.plans:
         title = "All that were looked at, best first" if highlights else ""
         blocks.append(format_table(_table(found.plans, title), paint=paint))

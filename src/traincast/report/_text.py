@@ -4,13 +4,18 @@ import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from traincast.report._paint import Paint
 from traincast.report._phases import format_phases
+from traincast.report._prices import describe_range, format_prices
 from traincast.report._resources import format_resources
 from traincast.report._table import PLAIN, Table, format_table
 from traincast.spec import Cluster, Estimate, Forecast, MemoryProfile, Parallelism, Range, Span, Timeline
 from traincast.units import MEGA, show_bytes, show_number, show_seconds, show_usd
+
+if TYPE_CHECKING:
+    from traincast.plan import JobPrice
 
 SHARES = {
     "compute": ("compute", "green"),
@@ -47,21 +52,26 @@ _NUM_TOP_EXPLAINED = 15
 
 def format_forecast(
     forecast: Forecast, *, paint: Paint = PLAIN, explain: bool = False, asked: Sequence[str] = (),
-    remedies: Sequence[str] = (), then: str = "",
+    remedies: Sequence[str] = (), then: str = "", work: Sequence[tuple[str, str, float]] | None = None,
+    prices: "Sequence[JobPrice]" = (), price_table: bool = False,
 ) -> str:  # fmt: skip
     """The whole answer; `explain` adds the slowest operations by layer, the parts of the job and of the memory.
 
     `asked` are lines on what the answer is for (plan, price) that stand under the heading. `remedies`: what would make it fit,
-    which stands first where it does not. `then`: the one command worth running next.
+    which stands first where it does not. `then`: the one command worth running next. `work`: as `top_work` gives it, for a
+    forecast that was not drawn. `prices`: the job at every provider, as a range or as a table.
     """
     under = [text for text in (*asked, describe_settings(forecast)) if text]
     blocks = [
         "\n".join([_heading(forecast, paint), *(paint(line, "dim") for text in under for line in _wrap(text, paint))]),
         "\n".join(_refusal(forecast.memory, remedies, paint)),
-        "\n".join(_answer(forecast, paint)),
+        "\n".join(_answer(forecast, paint, prices)),
         format_phases(forecast, paint),
+        format_prices(prices, paint=paint) if price_table else "",
         "\n".join(_shares(forecast, paint)),
-        _slowest(forecast.timeline, paint, limit=_NUM_TOP_EXPLAINED if explain else _NUM_TOP, by_layer=explain),
+        _slowest(
+            forecast.timeline, paint, limit=_NUM_TOP_EXPLAINED if explain else _NUM_TOP, by_layer=explain, work=work
+        ),
         *([_exposed(forecast, paint), _memory_parts(forecast, paint), _job_parts(forecast, paint)] if explain else []),
         "\n".join(_parts(forecast, paint)) if explain else "",
         format_resources(forecast.resources, run_utilization=forecast.run_utilization, paint=paint) if explain else "",
@@ -163,7 +173,12 @@ def describe_price(cluster: Cluster) -> str:
     rate = cluster.usd_per_hour
     if rate is None:
         return ""
-    where = ", ".join(part for part in (cluster.price_source, cluster.price_date) if part)
+    source, age = cluster.price_source, ""
+    if source.startswith("median ") and source.count(",") > 1:
+        # The machines are listed with their prices where prices are.
+        source = f"median on-demand price of {source.count(',') + 1} machines"
+        age = "oldest of "
+    where = ", ".join(part for part in (source, cluster.price_date and f"{age}{cluster.price_date}") if part)
     return f"{show_usd(rate)} per hour for the cluster" + (f" ({where})" if where else "")
 
 
@@ -177,7 +192,7 @@ def _heading(forecast: Forecast, paint: Paint) -> str:
     return f"{paint(forecast.workload, 'bold')} on {paint(where, 'bold')}, {forecast.global_batch:,} samples per step"
 
 
-def _answer(forecast: Forecast, paint: Paint) -> Iterator[str]:
+def _answer(forecast: Forecast, paint: Paint, prices: "Sequence[JobPrice]" = ()) -> Iterator[str]:
     step, seq = forecast.step, forecast.settings.get("seq")
     yield _line("step", paint(show_seconds(step.seconds), "bold"), f"90% interval {show_interval(step)}", paint)
     samples = f"{show_number(forecast.samples_per_s)} samples/s"
@@ -185,6 +200,7 @@ def _answer(forecast: Forecast, paint: Paint) -> Iterator[str]:
     yield _line("throughput", speed, f"{forecast.utilization:.0%} of the peak FLOP rate", paint)
     if forecast.job.num_steps > 1:
         yield from _job_lines(forecast, paint)
+        yield from _price_lines(prices, paint)
     else:
         ways = "--tokens, --steps or --samples" if seq else "--steps, --samples or --epochs"
         yield _line("job", "not asked", f"give {ways} for its time, cost and energy", paint)
@@ -200,7 +216,16 @@ def _job_lines(forecast: Forecast, paint: Paint) -> Iterator[str]:
     else:
         yield _line("cost", paint(show_usd(forecast.usd.value), "bold"), _cost_remark(forecast, forecast.usd), paint)
     if forecast.energy_joules is not None:
-        yield _line("energy", show_energy(forecast.energy_joules), "all devices, whole job", paint)
+        yield _line("energy", show_energy(forecast.energy_joules), _show_energy_range(forecast), paint)
+
+
+def _price_lines(prices: "Sequence[JobPrice]", paint: Paint) -> Iterator[str]:
+    found = describe_range(prices)
+    if found:
+        old = sum(each.is_stale for each in prices)
+        yield _line(
+            "providers", found, f"{old} of {len(prices)} prices are old; --explain lists them" if old else "", paint
+        )
 
 
 def show_energy(joules: float) -> str:
@@ -217,11 +242,24 @@ def _cost_remark(forecast: Forecast, usd: Range) -> str:
     return f"{_show_usd_range(usd)}; {show_usd(usd.value / tokens * MEGA)} per million tokens"
 
 
+def _show_energy_range(forecast: Forecast) -> str:
+    found = forecast.energy_range
+    ends = "" if found is None else f", {show_energy(found.low)} to {show_energy(found.high)}"
+    return f"all devices, whole job{ends}"
+
+
+def say_fit(memory: MemoryProfile) -> str:
+    """'fits with 97%' or 'DOES NOT FIT (12%)': how often a run with such a forecast needs no more than there is."""
+    chance = max(memory.fit_probability, memory.frugal_probability or 0.0)
+    sure = f"{chance:.0%}" if 0.005 <= chance <= 0.994 else "more than 99%" if chance > 0.5 else "less than 1%"
+    return f"fits with {sure}" if memory.fits else f"DOES NOT FIT ({sure})"
+
+
 def _memory_line(forecast: Forecast, paint: Paint) -> str:
     memory = forecast.memory
     share = memory.needed_bytes / memory.capacity_bytes
     style = "red" if not memory.fits else "yellow" if share > 0.9 else "green"
-    verdict = paint("fits", style) if memory.fits else paint("DOES NOT FIT", style, "bold")
+    verdict = paint(say_fit(memory), style) if memory.fits else paint(say_fit(memory), style, "bold")
     bar = paint.bar(share, width=24, style=style)
     return f"  {'memory':<12}{bar} {say_memory(memory)}: {verdict}"
 
@@ -253,8 +291,10 @@ def _shares(forecast: Forecast, paint: Paint) -> Iterator[str]:
     yield from _wrap(say_dominant(forecast), paint)
 
 
-def _slowest(timeline: Timeline, paint: Paint, *, limit: int, by_layer: bool) -> str:
-    tasks = top_tasks(timeline, by_layer=True) if by_layer else top_work(timeline)
+def _slowest(
+    timeline: Timeline, paint: Paint, *, limit: int, by_layer: bool, work: Sequence[tuple[str, str, float]] | None
+) -> str:
+    tasks = top_tasks(timeline, by_layer=True) if by_layer else work or top_work(timeline)
     if not tasks:
         return ""
     whole_s = timeline.duration_s or 1.0
@@ -295,7 +335,7 @@ def name_work(span: Span) -> str:
         return COMMUNICATION.get((what, axis)) or f"{what.replace('_', ' ')} over the {axis or 'data'} axis"
     if span.layer == "optimizer" or span.name.startswith("optimizer."):
         return "optimizer update"
-    parts = [part for part in span.layer.split(".") if part and not part.isdigit()]
+    parts = [part for part in span.layer.split(".") if part and part != "*" and not part.isdigit()]
     while len(parts) > 1 and re.fullmatch(_CONTAINERS, parts[0]):
         parts = parts[1:]
     where = " ".join(parts[:2]).replace("_", " ") or "model"
@@ -364,6 +404,7 @@ def _job_parts(forecast: Forecast, paint: Paint) -> str:
         "evaluation": job.evaluation_s,
         "checkpoints": job.checkpoint_s,
         "waiting for data": job.loading_stall_s,
+        "logging": job.logging_s,
         "restarts": job.restarts_s,
     }
     lines = [paint("The whole job", "bold")]

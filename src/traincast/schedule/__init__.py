@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from traincast.schedule._policies import by_submission as by_submission
     from traincast.schedule._protocols import CLEAN as CLEAN
     from traincast.schedule._protocols import Compat as Compat
+    from traincast.schedule._queues.manifests import read_queues as read_queues
     from traincast.schedule._rounds import GAVEL as GAVEL
     from traincast.schedule._rounds import GAVEL_BLIND as GAVEL_BLIND
     from traincast.schedule._rounds import RandomTypeFifo as RandomTypeFifo
@@ -152,6 +153,7 @@ __getattr__ = load_lazily(
             "CLEAN",
             "Compat",
         ),
+        "_queues.manifests": ("read_queues",),
         "_rounds": (
             "GAVEL",
             "GAVEL_BLIND",

@@ -11,6 +11,7 @@ import numpy as np
 from traincast.errors import InvalidInput
 from traincast.schedule._estimators import Ranged
 from traincast.schedule._jobs import JobTable, find_parents, find_per_gpu
+from traincast.schedule._kernels.hazards import MOST_FAILURES
 from traincast.schedule._lines import ServingLine
 from traincast.schedule._network import LinkSharing
 from traincast.schedule._placement import NODE, NodeMap, Placement
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from traincast.schedule._reservations import Plan, Reservation
 
 FINISH, FAIL, REPAIR = 0, 1, 2
-MOST_FAILURES = 100
+GIVEN_UP = f"failed {MOST_FAILURES} times before its end; checkpoints more often would save it"
 FUTURE, WAITING, RUNNING, DONE, REJECTED = range(5)
 
 
@@ -317,7 +318,7 @@ class Floor:
         self.state[job] = REJECTED
         self.done += 1
         self.membership += 1
-        self.rejected[job] = f"failed {MOST_FAILURES} times before its end; checkpoints more often would save it"
+        self.rejected[job] = GIVEN_UP
         self._release_children(job, now)
 
     # Starting and stopping.
@@ -487,6 +488,23 @@ class Floor:
             self.nodes.per_gpu.get(job),
             None if self.same_speed else job,
         )
+
+    def believed_s(self, job: int, placement: Placement) -> float:
+        """How long the rest of a job is believed to take on these nodes."""
+        if self.same_speed:
+            return self.guess_left[job] if self.useful == 1.0 else self.guess_left[job] / self.useful
+        return self.guess_left[job] / (self.rate_at(job, placement, self.num_gpus[job]) * self.useful)
+
+    def shortest_s(self, job: int, pools: Sequence[int]) -> float:
+        """How long the rest of a job is believed to take at its best on these pools."""
+        if self.same_speed:
+            return self.guess_left[job] if self.useful == 1.0 else self.guess_left[job] / self.useful
+        widths = {pool: self.nodes.width_for(job, pool) for pool in pools}
+        rates = [
+            self.perf.rate(job, pool, self.num_gpus[job], NODE if self.num_gpus[job] <= width else 1)
+            for pool, width in widths.items()
+        ]
+        return self.guess_left[job] / (max(rates) * self.useful)
 
     def believed_end(self, job: int, now: float) -> float:
         return max(self.since[job] + self.guess_left[job] / self.rate[job], now)

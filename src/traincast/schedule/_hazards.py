@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traincast.errors import InvalidInput
+from traincast.schedule._jobs import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +83,44 @@ class WeibullFailures:
             raise InvalidInput("failures need mean_up_s > 0, mean_repair_s >= 0, shape > 0 and rack_share within 0..1")
 
     def _draw(self, node: int, count: int, stream: int) -> float:
-        return float(np.random.default_rng((self.seed, stream, node, count)).random())
+        return float(_uniform(self.seed, stream, np.array([node]), np.array([count]))[0])
 
     def up_s(self, node: int, count: int) -> float:
-        scale = self.mean_up_s / math.gamma(1 + 1 / self.shape)
-        return float(scale * (-math.log1p(-self._draw(node, count, 0))) ** (1 / self.shape))
+        return self._up_s(self._draw(node, count, 0))
 
     def repair_s(self, node: int, count: int) -> float:
-        return -math.log1p(-self._draw(node, count, 1)) * self.mean_repair_s
+        return self._repair_s(self._draw(node, count, 1))
+
+    def _up_s(self, drawn: float) -> float:
+        scale = self.mean_up_s / math.gamma(1 + 1 / self.shape)
+        return float(scale * (-math.log1p(-drawn)) ** (1 / self.shape))
+
+    def _repair_s(self, drawn: float) -> float:
+        return -math.log1p(-drawn) * self.mean_repair_s
+
+    def draw_table(self, num_nodes: int, depth: int) -> tuple[Floats, Floats]:
+        """`up_s` and `repair_s` of every node and count below `depth`, a row per node."""
+        nodes, counts = np.repeat(np.arange(num_nodes), depth), np.tile(np.arange(depth), num_nodes)
+        up = [self._up_s(drawn) for drawn in _uniform(self.seed, 0, nodes, counts).tolist()]
+        repair = [self._repair_s(drawn) for drawn in _uniform(self.seed, 1, nodes, counts).tolist()]
+        return np.array(up), np.array(repair)
 
     def takes_rack(self, node: int, count: int) -> bool:
         return self._draw(node, count, 2) < self.rack_share
+
+
+def _uniform(seed: int, stream: int, nodes: Ints, counts: Ints) -> Floats:
+    """Numbers within 0..1 that depend on nothing but their four coordinates: SplitMix64 (Steele et al., 2014) of their sum."""
+    start = np.uint64((seed * 0x9E3779B97F4A7C15 + (stream + 1) * 0xD1B54A32D192ED03) % 2**64)
+    with np.errstate(over="ignore"):
+        mixed = start + nodes.astype(np.uint64) * np.uint64(0x8CB92BA72F3D8DD7)
+        mixed = _mix(mixed) + counts.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        found: Floats = (_mix(mixed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return found
+
+
+def _mix(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: NDArray[np.uint64] = word ^ (word >> np.uint64(31))
+    return mixed

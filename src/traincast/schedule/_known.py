@@ -11,6 +11,7 @@ from traincast.schedule._elastic import ELASTIC
 from traincast.schedule._jobs import JobTable
 from traincast.schedule._policies import POLICIES, Gittins, Policy, Quotas
 from traincast.schedule._protocols import RoundPolicy
+from traincast.schedule._queues.policy import make_kueue, make_volcano
 from traincast.schedule._rounds import SharePolicy
 from traincast.schedule._shares import SHARE_POLICIES
 from traincast.schedule._slurm.policy import make_slurm
@@ -41,6 +42,8 @@ REGISTRY: Registry[AnyPolicy | Maker] = Registry(
         "gittins": make_gittins,
         "quota": make_quotas,
         "slurm": make_slurm,
+        "kueue": make_kueue,
+        "volcano": make_volcano,
         **ELASTIC,
         **SHARE_POLICIES,
     },
@@ -82,6 +85,8 @@ class Traits:
     """The rule of placement is not its own."""
     quotas: bool
     """Tenants own GPUs under it."""
+    queues: bool
+    """It reads queues of Kubernetes."""
 
 
 OWN_PLACES = ("slurm",)
@@ -91,7 +96,11 @@ OWN_PLACES = ("slurm",)
 def traits_of(name: str) -> Traits:
     entry = REGISTRY.find(name)
     shares, elastic = hasattr(entry, "begin"), hasattr(entry, "allocate")
-    estimates = name not in ("gittins", "quota") if is_maker(entry) else bool(getattr(entry, "uses_estimates", True))
+    estimates = (
+        name not in ("gittins", "quota", "kueue", "volcano")
+        if is_maker(entry)
+        else bool(getattr(entry, "uses_estimates", True))
+    )
     return Traits(
         estimates=estimates,
         scale=estimates and bool(getattr(entry, "uses_scale", True)),
@@ -100,6 +109,7 @@ def traits_of(name: str) -> Traits:
         nodes=not shares,
         places=not shares and name not in OWN_PLACES,
         quotas=name == "quota",
+        queues=name in ("kueue", "volcano"),
     )
 
 
@@ -131,6 +141,7 @@ RULES: dict[str, _Rule] = {
     "--error-sweep": _Rule(trait="estimates", why="never asks how long a job takes"),
     "--preempt-cost": _Rule(trait="stops", why="never stops a running job"),
     "--resize-cost": _Rule(trait="resizes", why="never changes the number of GPUs of a running job"),
+    "--queues": _Rule(trait="queues", why="knows no queues of Kubernetes"),
     "--quota": _Rule(trait="quotas", why="knows no GPUs that tenants own"),
     "--placement": _Rule(trait="places", why="chooses nodes by its own rules or knows none", strict=True),
     "--mtbf-hours": _Rule(trait="nodes", why=_SHARES, strict=True),

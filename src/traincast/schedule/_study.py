@@ -19,6 +19,8 @@ from traincast.schedule._metrics import Metrics, measure_schedule
 from traincast.schedule._network import NetworkModel
 from traincast.schedule._placement import Consolidated, Placer
 from traincast.schedule._policies import Quotas
+from traincast.schedule._queues.manifests import Queues
+from traincast.schedule._queues.policy import Kueue, Volcano
 from traincast.schedule._rounds import simulate_rounds
 from traincast.schedule._simulator import simulate_cluster
 from traincast.schedule._slurm.policy import Slurm
@@ -83,7 +85,7 @@ class Setting:
 
     Without an `estimator` a policy knows what it was made for: history for qssf, the truth for all others. `noise` makes
     whatever it knows wrong on purpose. `quotas` are GPUs that tenants own under the policy quota; without any, all own equal
-    shares. `site` holds the rules of the policy slurm.
+    shares. `site` holds the rules of the policy slurm, `queues` those of kueue and volcano.
     """
 
     fleet: Fleet
@@ -99,6 +101,7 @@ class Setting:
     record: bool = False
     quotas: tuple[tuple[str, float], ...] = ()
     site: SlurmSite | None = None
+    queues: Queues | None = None
 
     def estimator_for(self, name: str) -> Estimator:
         base = self.estimator or (FromHistory() if name == "qssf" else EXACT)
@@ -119,6 +122,8 @@ def run_policy(
         policy = Quotas(owned=setting.quotas)
     elif name == "slurm" and setting.site is not None:
         policy = Slurm(setting.site)
+    elif name in ("kueue", "volcano") and setting.queues is not None:
+        policy = _with_queues(name, setting.queues)
     return simulate_cluster(
         jobs,
         policy,
@@ -134,6 +139,13 @@ def run_policy(
         record=setting.record,
         progress=progress,
     )
+
+
+def _with_queues(name: str, queues: Queues) -> Kueue | Volcano:
+    known = queues.cluster_queues if name == "kueue" else queues.weighted
+    if not known:
+        raise InvalidInput(f"the policy {name} needs a {'ClusterQueue' if name == 'kueue' else 'Queue'} in --queues")
+    return Kueue(queues) if name == "kueue" else Volcano(queues)
 
 
 def _run_shares(

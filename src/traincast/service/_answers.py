@@ -1,6 +1,7 @@
 """Tasks to answers, inside a worker process: what the command line computes, from requests that name no file."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,12 +19,25 @@ from traincast.forecast import (
     pose_with,
 )
 from traincast.forecast import answer as answer_question
+from traincast.service._configs import expand_configs
 from traincast.spec import WORKLOAD_FIELDS, Cluster, Graph, Job, Parallelism, Question, Scalable, Stack, WorkloadOptions
 
 Report = Callable[..., None]
+Answer = Callable[[Mapping[str, Any], bytes, Report], bytes]
 OPTIONS = tuple(item.name for item in WORKLOAD_FIELDS)
 
 
+def _reads_configs(answer: Answer) -> Answer:
+    """The same answer to a request whose configurations were read into its tables first."""
+
+    @functools.wraps(answer)
+    def read_first(task: Mapping[str, Any], blob: bytes, report: Report) -> bytes:
+        return answer({**task, "request": expand_configs(task["request"])}, blob, report)
+
+    return read_first
+
+
+@_reads_configs
 def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
     from traincast.report import describe_plan, describe_price, document_forecast, plain_data
     from traincast.report import describe_settings as describe_settings_in_words
@@ -53,6 +67,7 @@ def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> b
     return _to_json(document)
 
 
+@_reads_configs
 def answer_fit(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
     from traincast.plan import find_fit
 
@@ -86,6 +101,7 @@ def answer_schedule(task: Mapping[str, Any], _blob: bytes, report: Report) -> by
     return _to_json(simulate_request(task["request"], task["limits"], report))
 
 
+@_reads_configs
 def answer_similar(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
     """The known workloads most like this one, with the steps measured of them."""
     from traincast.embed import UNFAMILIAR, load_atlas, summarize
@@ -114,6 +130,7 @@ def answer_similar(task: Mapping[str, Any], _blob: bytes, _report: Report) -> by
     )
 
 
+@_reads_configs
 def answer_plan(task: Mapping[str, Any], _blob: bytes, report: Report) -> bytes:
     from traincast.forecast import choose_stack
     from traincast.plan import JobsOnce, settle
@@ -136,7 +153,8 @@ def answer_plan(task: Mapping[str, Any], _blob: bytes, report: Report) -> bytes:
         batches=_only_batch(task),
         report=report,
     )
-    return _to_json(found)
+    notes = [*found["notes"], *task["request"].get("said", ())]
+    return _to_json({**found, "notes": notes})
 
 
 def _only_batch(task: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -193,6 +211,7 @@ def _question(asked: Mapping[str, Any]) -> Question:
         cluster=asked["cluster"],
         parallelism=asked["parallelism"],
         job=asked["job"],
+        said=tuple(asked.get("said", ())),
     )
 
 

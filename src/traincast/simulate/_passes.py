@@ -7,6 +7,7 @@ recurrence is linear in the (max, +) algebra, so a layer repeated n times needs 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from traincast.simulate._hide import hide_exchanges
 from traincast.spec import HOST, Collective, Estimate, Span, Stage, Task, segments
 
 PASSES = ("forward", "backward", "optimizer")
@@ -122,7 +123,7 @@ class Part:
 def split_passes(stage: Stage, estimates: Sequence[Estimate]) -> dict[str, list[Part]]:
     """The parts of each pass in order."""
     parts: dict[str, list[Part]] = {name: [] for name in PASSES}
-    estimates = hide_chunks(stage.tasks, estimates)
+    estimates = hide_exchanges(stage, hide_chunks(stage.tasks, estimates))
     for segment in segments(stage.repeats, num_tasks=len(stage.tasks)):
         start = segment.start
         while start < segment.stop:
@@ -142,7 +143,7 @@ def hide_chunks(tasks: Sequence[Task], estimates: Sequence[Estimate]) -> Sequenc
         return estimates
     shown = list(estimates)
     for index, task in enumerate(tasks):
-        if not isinstance(task, Collective) or not task.chunked or task.num_ranks < 2:
+        if not isinstance(task, Collective) or not task.chunked or task.num_ranks < 2 or task.kind == "all_to_all":
             continue
         place = _nearest_product(tasks, index)
         if place is None:

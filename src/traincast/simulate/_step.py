@@ -80,7 +80,7 @@ def _run_rounds(passes: Mapping[str, Sequence[Part]], rounds: int, clocks: Clock
     start, before = replace(clocks), spent.copy()
     run()
     after, times = spent.copy(), rounds - 3
-    for name in ("device_s", "host_s", "network_s", "fabric_s"):
+    for name in ("device_s", "host_s", "network_s", "fabric_s", "copies_s"):
         now = getattr(clocks, name)
         setattr(clocks, name, now + times * (now - getattr(start, name)))
     spent.add(after, before, times)

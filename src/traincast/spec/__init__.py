@@ -44,6 +44,7 @@ __all__ = [
     "Measurement",
     "MemoryHabits",
     "MemoryProfile",
+    "Narrowing",
     "NodeGroup",
     "NodePool",
     "Occupation",
@@ -163,6 +164,7 @@ if TYPE_CHECKING:
     from traincast.spec._result import Forecast as Forecast
     from traincast.spec._result import JobTime as JobTime
     from traincast.spec._result import MemoryProfile as MemoryProfile
+    from traincast.spec._result import Narrowing as Narrowing
     from traincast.spec._result import Part as Part
     from traincast.spec._result import Phase as Phase
     from traincast.spec._result import Range as Range
@@ -282,6 +284,7 @@ __getattr__ = load_lazily(
             "ResourceProfile",
         ),
         "_result": (
+            "Narrowing",
             "Phase",
             "COVERAGE",
             "Estimate",

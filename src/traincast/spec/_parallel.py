@@ -82,6 +82,11 @@ class Parallelism:
     dispatch_once: bool = asked(False, "Send a token once to each rank or node that holds one of its experts.")
     """Tokens travel once to every rank, and between nodes once to every node, that holds one of their experts, not once for each
     expert (DeepEP)."""
+    overlap_experts: bool = asked(
+        False, "All-to-alls of experts run beside the computation of another micro-batch (DualPipe)."
+    )
+    """Two micro-batches run interleaved, each computing while the other's tokens travel; what computation cannot hide is waited
+    for. Needs at least two micro-batches."""
     virtual_stages: int = asked(1, "Virtual stages of each pipeline stage.", "--vp")
     micro_batches: int = asked(1, "Passes per optimizer step (accumulation or pipeline).", unit="count")
     """Passes per optimizer step: gradient accumulation, or the micro-batches of a pipeline."""
@@ -155,8 +160,7 @@ class Parallelism:
             raise IllegalPlan(f"virtual_stages = {self.virtual_stages} needs pipeline > 1; pipeline is 1")
         if self.bucket_bytes <= 0:
             raise IllegalPlan(f"bucket_bytes = {self.bucket_bytes}; it must be above 0")
-        if self.offload_activations and self.activation_dtype is not None:
-            raise IllegalPlan("offload_activations and activation_dtype are two ways to make room; give one of them")
+        self._check_room()
         if self.servers < 0:
             raise IllegalPlan(f"servers = {self.servers}; it must be 0 (all-reduce) or more")
 
@@ -176,10 +180,19 @@ class Parallelism:
             raise IllegalPlan(
                 f"expert_capacity = {self.expert_capacity}; it must be above 0, such as 1.25, or left out"
             )
+        if self.overlap_experts and self.micro_batches < 2:
+            raise IllegalPlan(
+                "overlap_experts = True needs another micro-batch to compute; set micro_batches to at least 2"
+            )
         if not 1 <= self.expert_imbalance <= self.expert:
             raise IllegalPlan(
                 f"expert_imbalance = {self.expert_imbalance}; allowed: 1 (even) to expert = {self.expert} (all on one)"
             )
+
+    def _check_room(self) -> None:
+        """What lies elsewhere or in another format."""
+        if self.offload_activations and self.activation_dtype is not None:
+            raise IllegalPlan("offload_activations and activation_dtype are two ways to make room; give one of them")
 
     def _check_shard(self, shard: int) -> None:
         if self.zero == 0:

@@ -23,7 +23,7 @@ class WorkloadOptions:
     seq: int | None = asked(None, "Sequence length in tokens.", unit="count")
     precision: str | None = asked(
         None, "bf16: bf16 with fp32 master weights and optimizer state; bf16-pure: all in bf16; also fp32, tf32, fp16, "
-        "fp16-amp, bf16-amp, fp8, fp4.",
+        "fp16-amp, bf16-amp, fp8, fp4, and with scales for blocks mxfp8, mxfp4, nvfp4.",
     )  # fmt: skip
     mode: str | None = asked(None, "training_step, forward_backward or inference.")
     optimizer: str | None = asked(None, "What updates the weights:", words=_OPTIMIZERS)
@@ -38,6 +38,26 @@ class WorkloadOptions:
     adapter_norm: bool | None = asked(None, "Adapters scale the weight's rows too (DoRA).", "--dora")
     frozen_dtype: str | None = asked(None, "Store frozen weights in fp4 (QLoRA) or int8.")
     head: str | None = asked(None, "What a language model ends in: lm (a score for every word) or value (one number).")
+    sample_tokens: int | None = asked(
+        None, "Mean length of a sample as the data has it; --seq is what it is padded or packed to.", unit="count"
+    )
+    sample_p95: int | None = asked(
+        None, "Length that one sample in twenty exceeds; default: twice the mean.", unit="count"
+    )
+    packing: bool | None = asked(
+        None, "Several samples fill a sequence and attention stays inside each; else each is padded to the longest of its "
+        "micro-batch.",
+    )  # fmt: skip
+    recompute_layers: int | None = asked(
+        None, "With --recompute full: how many layers run again, the first ones; default: all.", "--recompute-layers"
+    )
+    loss_chunks: int | None = asked(
+        None, "The loss of a language model is made in so many parts, so that scores of one part exist at once."
+    )
+    gather_negatives: bool | None = asked(
+        None, "A contrastive loss compares each sample with those of all replicas, not of its own alone."
+    )
+    ema: bool | None = asked(None, "A moving average of the weights is kept and updated in every step.")
     dropout: float | None = asked(None, "Dropout rate instead of the published one.")
     input_size: int | None = asked(None, "Height and width of an image in pixels.")
     num_classes: int | None = asked(None, "Classes that a classifier tells apart.")
@@ -94,6 +114,9 @@ class ClusterOptions:
     placement: str | None = asked(None, "Devices in use on each node where they differ: 4,3.")
     intra: str | None = asked(None, "Link inside a node: a catalogue name or 300GB/s.")
     inter: str | None = asked(None, "Network of a node: a catalogue name or 100Gb/s.")
+    domains: str | None = asked(
+        None, "Neighbours that another link joins than the level around them: 2:nvlink3-pairs,72:900GB/s.", "--domains"
+    )
     device_memory: float | None = asked(
         None, "Memory of one device, where it differs from the catalogue's: 80GB.", unit="bytes"
     )
@@ -145,8 +168,9 @@ class ConfigText:
 class Question:
     """Everything that may be asked, as flags, a job file, a request body or a row; what is not said is not there."""
 
-    source: str
-    """A catalogue workload, a model file, a saved graph, a job file; with a shape only its title."""
+    source: str = ""
+    """A catalogue workload, hf:org/name, a model file, a saved graph, a job file; with a shape only its title. Empty: a
+    configuration says it."""
     workload: WorkloadOptions = WorkloadOptions()
     cluster: Mapping[str, Any] = field(default_factory=dict)
     """As `catalog.cluster_from` reads it: a machine or a device, nodes, links, prices, or groups of them."""

@@ -28,6 +28,11 @@ class RegimeOptions:
     )
     teacher: str | None = asked(None, "Model that distillation learns from.", panel="Regime")
     discriminator: str | None = asked(None, "A gan's other network; the workload is its generator.", panel="Regime")
+    frozen_models: str | None = asked(
+        None,
+        "Frozen models that run forward on every sample first, such as text encoders: names with commas.",
+        panel="Regime",
+    )
     reward_model: str | None = asked(
         None, "Model that scores responses (ppo, grpo); default: rules that cost no device time.", panel="Regime"
     )

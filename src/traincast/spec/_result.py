@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincast.errors import InvalidInput
-from traincast.spec._display import show_html
+from traincast.spec._display import show_html, show_text
 from traincast.spec._log_errors import LogErrors
 from traincast.spec._program import Collective
 from traincast.spec._resources import ResourceProfile
@@ -63,6 +63,18 @@ class Range:
     value: float
     low: float
     high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowing:
+    """A measurement that would make an answer surer."""
+
+    measurement: str
+    seconds: float
+    """That it takes, about."""
+    width_now: float
+    """Of the 90% interval, as a share of the forecast."""
+    width_after: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +138,17 @@ class MemoryProfile:
     """That it fits if all layers are run again, where it is left open whether they are; None: it is not, or it does not help."""
 
     @property
+    def peak_where(self) -> str:
+        """Where the peak is, without the name of the kernel: 'the backward pass of layers.mlp'."""
+        phase, _, rest = self.peak_at.partition(", ")
+        layer = rest.partition(" in ")[2].replace(".*", "")
+        if not rest:
+            return self.peak_at or "the step"
+        if layer in ("", phase):
+            return f"the {phase} pass" if phase != "optimizer" else "the optimizer's update"
+        return f"the {phase} pass of {layer}"
+
+    @property
     def needed_bytes(self) -> float:
         return self.peak_bytes + self.outside_bytes
 
@@ -162,6 +185,7 @@ class JobTime:
     loading_stall_s: float = 0.0
     restarts_s: float = 0.0
     compile_s: float = 0.0
+    logging_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,9 +255,19 @@ class Forecast:
     them) or reuse (the predictor fitted to other workloads' steps)."""
     phases: tuple[Phase, ...] = ()
     """What a step is made of where a regime has several parts; empty where it is one optimizer step."""
+    energy_range: Range | None = None
+    """The energy with its 90% interval: of the time, and of what a device draws beside its rated power."""
+    narrowing: tuple[Narrowing, ...] = ()
+    """Measurements that would make the step surer, the most telling first."""
     run_utilization: float | None = None
     """Mean GPU utilisation of a whole run as nvidia-smi shows it, 0 to 1: what input pipelines, evaluation and start-up leave
     of the step's. None where no run of such a kind was measured."""
+
+    origin: Any = field(default=None, compare=False, repr=False)
+    """The question, where one was asked (`forecast.Origin`)."""
+
+    def __str__(self) -> str:
+        return show_text(self) or repr(self)
 
     def _repr_html_(self) -> str | None:
         return show_html(self)

@@ -22,6 +22,8 @@ class PlanHabits:
     """Gradients are reduced beside the backward pass."""
     overlap_sharded: bool = True
     """The same where ZeRO shards anything."""
+    bucket_bytes: float | None = None
+    """Gradients that are reduced at once; None: PyTorch's 25 MB."""
     bucket_copies: bool = True
     """Replicas copy gradients into the buckets they are reduced in."""
     balance: str = "layers"
@@ -30,6 +32,8 @@ class PlanHabits:
     """False: with ZeRO 3 and a pipeline, weights stay gathered through a step, so only gradients and state are sharded."""
     fills_pipeline: bool = False
     """Its pipeline refuses fewer passes than stages less one."""
+    dispatch_once: bool = False
+    """Tokens of experts cross a network once for every node that needs them (DeepEP)."""
     reads_back: bool = False
     """The host reads a number that the gradients give (their noise, an overflow) before it issues the update, and so waits for
     the device in every step."""
@@ -79,7 +83,8 @@ class MemoryHabits:
     greedy: bool = False
     """It takes the whole device when it starts."""
     planned: bool = False
-    """A compiler lays out all memory before the step (XLA), so no caching allocator rounds up and no host runs ahead."""
+    """A compiler lays out all memory before the step (XLA): no caching allocator rounds up, no host runs ahead, and sharded
+    weights are gathered one by one."""
     bucket_bytes: float = 0.0
     """Buffers in which it reduces gradients and gathers weights wherever it shards anything; no larger than these are."""
     live_bytes: float = 0.0
@@ -113,6 +118,8 @@ class LogFacts:
     """Its tables are recipes published for a device, so each is known to run on it."""
     unsharded_adapters: bool = False
     """Its tables give the peak of one device where adapters were trained on several."""
+    adapter_targets: str = ""
+    """Beside which layers the recipes in its tables put adapters, where they do not say; empty: as the stack does by default."""
     precision_settings: Words = ()
     """Words among a row's other settings that change its precision: (("float8_rowwise", "bf16"),)."""
 

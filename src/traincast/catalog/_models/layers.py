@@ -255,10 +255,14 @@ def product_op(
     calls: int = 1,
 ) -> None:
     attrs: dict[str, Attr] = {"batch": batch, "m": m, "n": n, "k": k, "layout": layout}
+    dtype = product_dtype(tape, out.dtype)
+    read = None
+    if tape.numbers.block and dtype == tape.numbers.product:
+        scales = batch * (m + n) * k / tape.numbers.block
+        read = sum([value.num_bytes for value in reads]) + scales
     tape.op(
-        name, "matmul", reads, (out,), attrs,
-        flop=2.0 * batch * m * n * k, dtype=product_dtype(tape, out.dtype), calls=calls,
-    )  # fmt: skip
+        name, "matmul", reads, (out,), attrs, flop=2.0 * batch * m * n * k, dtype=dtype, bytes_read=read, calls=calls
+    )
 
 
 def product_dtype(tape: Tape, stored: str) -> str:
@@ -268,12 +272,32 @@ def product_dtype(tape: Tape, stored: str) -> str:
 
 
 def quantize(tape: Tape, value: Value) -> None:
-    """Transformer Engine's cast of an operand to fp8, stored in both layouts."""
-    if tape.numbers.product in ("fp8", "fp4"):
-        size = 1.0 if tape.numbers.product == "fp8" else 0.5
+    """Transformer Engine's cast of an operand to fp8, stored in both layouts. Where blocks have scales, those of rows and of
+    columns differ, so two sets of them are written and then laid out as the matrix units read them."""
+    numbers = tape.numbers
+    if numbers.block:
+        _quantize_blocks(tape, value)
+    elif numbers.product in ("fp8", "fp4"):
+        size = 1.0 if numbers.product == "fp8" else 0.5
         small = tape.new(value.shape, tape.numbers.product)
         attrs: dict[str, Attr] = {"function": "quantize", "numel": value.numel}
         tape.op("te.cast_transpose", "copy", (value,), (small,), attrs, bytes_written=2 * size * value.numel)
+
+
+def _quantize_blocks(tape: Tape, value: Value) -> None:
+    numbers = tape.numbers
+    scales = 2 * -(-value.numel // numbers.block)
+    if numbers.rotates:
+        # Pieces of 16 numbers are multiplied by a matrix of signs before they are rounded for the weight's gradient.
+        turned: dict[str, Attr] = {"function": "hadamard", "numel": value.numel}
+        tape.op("te.hadamard_transform", "copy", (value,), (value,), turned, flop=32.0 * value.numel)
+    small = tape.new(value.shape, numbers.product)
+    written = 2 * DTYPE_BYTES[numbers.product] * value.numel + scales
+    attrs: dict[str, Attr] = {"function": "quantize", "numel": value.numel}
+    tape.op("te.quantize_blocks", "copy", (value,), (small,), attrs, bytes_written=written)
+    table = tape.new((scales,), "uint8")
+    order: dict[str, Attr] = {"function": "swizzle", "numel": scales}
+    tape.op("te.swizzle_scales", "copy", (table,), (table,), order)
 
 
 FROZEN_BLOCK = 64

@@ -81,11 +81,12 @@ def _write(sheet: Sheet) -> None:
     if nodes > 1:
         sheet.put("main_process_ip", "HEAD-NODE")
         sheet.put("main_process_port", 29500)
-    passes = sheet.get("parallelism.micro_batches", 1)
+    passes = sheet.fields.get("parallelism.micro_batches", 1)
     if tensor * pipeline > 1:
         _write_megatron(sheet, passes)
     elif zero == 1 or (zero and sheet.fields.get("job.stack") == "deepspeed"):
         sheet.put("distributed_type", "DEEPSPEED")
+        sheet.told.add("parallelism.micro_batches")
         offload = "cpu" if sheet.get("parallelism.offload_optimizer") else "none"
         kept = "cpu" if sheet.get("parallelism.offload_weights") else "none"
         sheet.put("deepspeed_config", {
@@ -113,15 +114,19 @@ def _write_fsdp(sheet: Sheet, zero: int) -> None:
 
 
 def _write_megatron(sheet: Sheet, passes: int) -> None:
-    recompute = sheet.get("parallelism.recompute", "none")
+    recompute = sheet.fields.get("parallelism.recompute", "none")
+    sheet.told |= {"parallelism.recompute"} if recompute == "selective" else set()
+    if sheet.fields.get("parallelism.zero", 0) > 1:
+        sheet.told.discard("parallelism.zero")
+    sheet.told.add("parallelism.micro_batches")
     sheet.put("distributed_type", "MEGATRON_LM")
     sheet.put("megatron_lm_config", {
         "megatron_lm_gradient_clipping": 1.0, "megatron_lm_num_micro_batches": passes,
         "megatron_lm_pp_degree": sheet.get("parallelism.pipeline", 1),
-        "megatron_lm_recompute_activations": recompute != "none",
+        "megatron_lm_recompute_activations": recompute == "selective",
         "megatron_lm_sequence_parallelism": bool(sheet.get("parallelism.sequence_parallel")),
         "megatron_lm_tp_degree": sheet.get("parallelism.tensor", 1),
-        "megatron_lm_use_distributed_optimizer": sheet.get("parallelism.zero", 0) > 0,
+        "megatron_lm_use_distributed_optimizer": sheet.fields.get("parallelism.zero", 0) > 0,
     })  # fmt: skip
 
 
@@ -132,6 +137,7 @@ ACCELERATE = ConfigFormat(
     telling=("distributed_type", "compute_environment", "num_processes", "num_machines", "main_training_function",
              "downcast_bf16"),
     read=_read,
+    sure="distributed_type",
     write=_write,
     harmless=("gpu_ids", "deepspeed_config.deepspeed_multinode_launcher", "deepspeed_config.zero3_init_flag", "dynamo_config.",
               "deepspeed_config.zero3_save_16bit_model", "deepspeed_config.deepspeed_hostfile", "use_cpu"),

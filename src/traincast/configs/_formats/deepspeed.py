@@ -61,7 +61,8 @@ def _read_offload(draft: Draft) -> None:
         if word == "cpu":
             draft.put(f"parallelism.{name}", True, key)
         elif word == "nvme":
-            draft.unmapped[key] = "offload to NVMe has no field"
+            draft.put(f"parallelism.{name}", True, key)
+            draft.put("parallelism.offload_to", "nvme", key)
         for other in ("pin_memory", "buffer_count", "buffer_size", "fast_init", "max_in_cpu"):
             draft.keys.take(f"zero_optimization.{part}.{other}")
 
@@ -80,10 +81,11 @@ def _write(sheet: Sheet) -> None:
         bucket = sheet.get("parallelism.bucket_bytes")
         if bucket:
             sheet.put("zero_optimization.reduce_bucket_size", int(bucket) // (4 if precision == "fp32" else 2))
+    where = "nvme" if sheet.get("parallelism.offload_to") == "nvme" else "cpu"
     if sheet.get("parallelism.offload_optimizer"):
-        sheet.put("zero_optimization.offload_optimizer", {"device": "cpu"})
+        sheet.put("zero_optimization.offload_optimizer", {"device": where})
     if sheet.get("parallelism.offload_weights"):
-        sheet.put("zero_optimization.offload_param", {"device": "cpu"})
+        sheet.put("zero_optimization.offload_param", {"device": where})
     sheet.copy("parallelism.shard", "zero_optimization.mics_shard_size")
     if precision in ("bf16", "fp16"):
         sheet.put(precision, {"enabled": True})
@@ -111,6 +113,7 @@ DEEPSPEED = ConfigFormat(
     syntax="json",
     telling=("zero_optimization.", "train_micro_batch_size_per_gpu", "train_batch_size", "zero_allow_untested_optimizer"),
     read=_read,
+    sure="zero_optimization.",
     write=_write,
     harmless=("scheduler.", "flops_profiler.", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
               "zero_optimization.contiguous_gradients", "zero_optimization.stage3_gather_16bit_weights_on_model_save",

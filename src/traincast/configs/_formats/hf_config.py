@@ -38,4 +38,5 @@ HF_CONFIG = ConfigFormat(
         "max_position_embeddings",
     ),
     read=_read,
+    sure="model_type",
 )

@@ -1,7 +1,7 @@
 """Lightning CLI's yaml: the trainer, its strategy and precision, and the batch of its data module."""
 
 from traincast.configs._nouns import ConfigFormat, Draft, Sheet
-from traincast.configs._trainer import read_fsdp_table, read_launcher, read_model, read_optimizer
+from traincast.configs._trainer import read_fsdp_table, read_launcher, read_model, read_optimizer, write_model
 
 _PRECISIONS = {
     "bf16-mixed": "bf16-amp", "16-mixed": "fp16-amp", "bf16-true": "bf16-pure", "32-true": "fp32", "32": "fp32",
@@ -28,6 +28,7 @@ def _read(draft: Draft) -> None:
     if isinstance(every, int) and not isinstance(every, bool) and every > 1:
         draft.put("job.evaluation_every_steps", every, "trainer.val_check_interval")
     _read_strategy(draft)
+    draft.assume("parallelism.recompute", "none", "activation checkpointing is not said, so nothing runs again")
     word = (keys.word("trainer.precision") or "").lower()
     if word in _PRECISIONS:
         sharded = draft.get("parallelism.zero", 0) > 0 and word in ("bf16-mixed", "16-mixed", "bf16", "16")
@@ -86,7 +87,8 @@ def _read_strategy(draft: Draft) -> None:
         )
     elif plain.startswith("modelparallel"):
         draft.take("parallelism.tensor", f"{table}.tensor_parallel_size", least=1)
-        draft.put("parallelism.zero", 3, "trainer.strategy")
+        alone = draft.keys.whole(f"{table}.data_parallel_size") == 1
+        draft.put("parallelism.zero", 0 if alone else 3, "trainer.strategy")
     elif plain.startswith("ddp"):
         draft.assume("parallelism.zero", 0, "replicas hold everything")
     else:
@@ -103,8 +105,10 @@ def _write(sheet: Sheet) -> None:
         data = sheet.get("parallelism.data", 1)
         sheet.put("trainer.strategy", {"class_path": f"{root}.ModelParallelStrategy",
                                        "init_args": {"tensor_parallel_size": tensor, "data_parallel_size": data}})  # fmt: skip
-        if zero == 3 or data == 1:
+        if data == 1 or zero == 3:
             sheet.told.add("parallelism.zero")
+        else:
+            sheet.lost.add("zero")
     elif zero == 0:
         sheet.told.add("parallelism.zero")
         sheet.put("trainer.strategy", "ddp" if sheet.fields.get("devices", 1) > 1 else "auto")
@@ -126,7 +130,7 @@ def _write(sheet: Sheet) -> None:
     sheet.copy("job.steps", "trainer.max_steps")
     sheet.copy("job.epochs", "trainer.max_epochs")
     sheet.copy("job.evaluation_every_steps", "trainer.val_check_interval")
-    sheet.put("model.init_args.model_name_or_path", str(sheet.get("source", "")).removeprefix("hf:") or None)
+    write_model(sheet, "model.init_args.model_name_or_path")
     sheet.put("data.init_args.batch_size", sheet.get("workload.batch"))
     sheet.put("data.init_args.max_length", sheet.get("workload.seq"))
     sheet.translate(

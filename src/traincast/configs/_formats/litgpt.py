@@ -1,5 +1,6 @@
 """LitGPT's yaml: full, LoRA and QLoRA fine-tuning and pretraining."""
 
+from traincast.configs._models import publish_name
 from traincast.configs._nouns import ConfigFormat, Draft, Sheet
 from traincast.configs._trainer import read_launcher, read_model, read_optimizer, world_of
 
@@ -45,6 +46,7 @@ def _read(draft: Draft) -> None:
                 draft.put("parallelism.shard", per_node, "devices")
     else:
         draft.put("parallelism.zero", 0, "devices")
+        draft.assume("parallelism.recompute", "none", "one device runs nothing again")
 
 
 def _read_adapters(draft: Draft) -> None:
@@ -52,7 +54,8 @@ def _read_adapters(draft: Draft) -> None:
     draft.take("workload.adapter_rank", "lora_r", least=1)
     listed = [ours for key, ours in _ADAPTED.items() if keys.flag(key)]
     if draft.get("workload.adapter_rank") and listed:
-        draft.put("workload.adapter_targets", ",".join(listed), "lora_query")
+        every = len(listed) == len(_ADAPTED)
+        draft.put("workload.adapter_targets", "all" if every else ",".join(listed), "lora_query")
     if keys.flag("lora_head"):
         draft.unmapped["lora_head"] = "adapters beside the output layer have no field"
     quantized = keys.word("quantize")
@@ -77,7 +80,7 @@ def _read_precision(draft: Draft, *, several: bool) -> None:
 
 
 def _write(sheet: Sheet) -> None:
-    source = str(sheet.get("source", "")).removeprefix("hf:")
+    source = publish_name(str(sheet.get("source", "")))
     sheet.put("checkpoint_dir", f"checkpoints/{source}")
     precision = str(sheet.get("workload.precision", "bf16"))
     words = {
@@ -114,10 +117,16 @@ def _write(sheet: Sheet) -> None:
         {"adamw": "torch.optim.AdamW", "sgd": "torch.optim.SGD", "adam": "torch.optim.Adam"},
         "optimizer.class_path",
     )
-    if sheet.fields.get("parallelism.zero", 0) == (3 if sheet.fields.get("devices", 1) > 1 else 0):
+    sharded = sheet.fields.get("devices", 1) > 1
+    if sheet.fields.get("parallelism.zero", 0) == (3 if sharded else 0):
         sheet.told.add("parallelism.zero")
-    if sheet.fields.get("parallelism.recompute") == "full" and sheet.fields.get("devices", 1) > 1:
+    elif sharded:
+        sheet.lost.add("zero")
+    # Its sharded training always runs its layers again.
+    if sharded and sheet.fields.get("parallelism.recompute") == "full":
         sheet.told.add("parallelism.recompute")
+    elif sharded:
+        sheet.lost.add("recompute")
 
 
 LITGPT = ConfigFormat(
@@ -127,6 +136,7 @@ LITGPT = ConfigFormat(
     telling=("checkpoint_dir", "train.micro_batch_size", "train.global_batch_size", "lora_query", "train.lr_warmup_steps",
              "train.max_seq_length", "initial_checkpoint_dir", "train.save_interval"),
     read=_read,
+    sure="checkpoint_dir",
     write=_write,
     harmless=("data", "train.", "eval.", "optimizer.init_args", "out_dir", "access_token", "logger_name",
               "model_config", "tokenizer_dir"),

@@ -43,7 +43,8 @@ def _read(draft: Draft) -> None:
             draft.unmapped["per_device_batch_size"] = (
                 f"{each:g} on each of {inner} devices of a replica is no whole sample"
             )
-    word = keys.word("remat_policy")
+    word = keys.values.get("remat_policy")
+    keys.take("remat_policy")
     if word is not None and word in _REMAT:
         draft.put("parallelism.recompute", _REMAT[word], "remat_policy")
         if word not in ("full", "none", "minimal"):
@@ -114,12 +115,13 @@ def _read_axes(draft: Draft) -> None:
     draft.put("parallelism.expert", degrees["expert"], "ici_expert_parallelism")
     shards = degrees["fsdp"] * degrees["fsdp_transpose"]
     said = "ici_fsdp_parallelism" in draft.keys.values
-    sharded = "fsdp" in left_open or shards > 1 or not said
+    # Ranks of one sequence share their weights too.
+    sharded = "fsdp" in left_open or shards > 1 or context > 1 or not said
     draft.put("parallelism.zero", 3 if sharded else 0, "ici_fsdp_parallelism")
     if said and not left_open & {"data", "fsdp"}:
         replicas = degrees["data"] * shards * degrees["expert"]
         draft.put("parallelism.data", replicas, "ici_fsdp_parallelism", strength=LOOSE)
-    if sharded and shards > 1 and degrees["data"] > 1 and degrees["expert"] == 1:
+    if sharded and degrees["data"] > 1 and degrees["expert"] == 1:
         draft.put("parallelism.shard", shards * context, "ici_fsdp_parallelism")
 
 
@@ -169,8 +171,10 @@ def _write(sheet: Sheet) -> None:
     expert, zero = sheet.get("parallelism.expert", 1), sheet.fields.get("parallelism.zero", 0)
     replicas = max(1, data // expert)
     context = sheet.get("parallelism.context", 1)
-    if zero in (0, 3):
+    if zero == 3 or (zero == 0 and context == 1):
         sheet.told.add("parallelism.zero")
+    elif zero == 0:
+        sheet.lost.add("zero")
     shards = 1 if zero == 0 else replicas if shard is None else max(1, shard // context)
     sheet.put("ici_data_parallelism", replicas // shards)
     sheet.put("ici_fsdp_parallelism", shards)

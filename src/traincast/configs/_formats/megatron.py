@@ -31,7 +31,7 @@ def _read(draft: Draft) -> None:
     draft.take("parallelism.expert", "expert_model_parallel_size", least=1)
     draft.take("parallelism.expert_tensor", "expert_tensor_parallel_size", least=1)
     draft.take("parallelism.expert_capacity", "moe_expert_capacity_factor")
-    draft.take("parallelism.sequence_parallel", "sequence_parallel")
+    draft.put("parallelism.sequence_parallel", bool(draft.keys.flag("sequence_parallel")), "sequence_parallel")
     _read_pipeline(draft)
     _read_sharding(draft)
     _read_recompute(draft)
@@ -136,6 +136,7 @@ def _read_recompute(draft: Draft) -> None:
     method = keys.word("recompute_method")
     if method == "block" and count is not None:
         draft.unmapped["recompute_num_layers"] = f"only {count} layers of a stage run again; all are taken"
+    draft.assume("parallelism.recompute", "none", "no recomputation is said")
     modules = keys.take("recompute_modules")
     if modules not in (None, "core_attn", ["core_attn"]):
         draft.unmapped["recompute_modules"] = "other parts than the core of attention run again"
@@ -216,8 +217,8 @@ def write_degrees(sheet: Sheet, prefix: str = "") -> None:
         sheet.put(f"{prefix}{key}", sheet.get(f"parallelism.{axis}", 1))
     if sheet.get("parallelism.expert_tensor") is not None:
         sheet.copy("parallelism.expert_tensor", f"{prefix}expert_tensor_parallel_size")
-    if sheet.get("parallelism.sequence_parallel"):
-        sheet.put(f"{prefix}sequence_parallel", True)
+    if sheet.get("parallelism.sequence_parallel") or prefix:
+        sheet.put(f"{prefix}sequence_parallel", bool(sheet.get("parallelism.sequence_parallel")))
     virtual = sheet.get("parallelism.virtual_stages", 1)
     if virtual > 1:
         key = "num_virtual_stages_per_pipeline_rank" if not prefix else "virtual_pipeline_model_parallel_size"

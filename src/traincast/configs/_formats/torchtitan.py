@@ -26,7 +26,8 @@ def _read(draft: Draft) -> None:
         draft.settings.pop("parallelism.expert_tensor", None)
     _read_sharding(draft)
     _read_batch(draft)
-    mode = keys.word("activation_checkpoint.mode") or "selective"
+    mode = str(keys.values.get("activation_checkpoint.mode", "selective"))
+    keys.take("activation_checkpoint.mode")
     if mode in ("none", "full", "selective"):
         draft.put("parallelism.recompute", mode, "activation_checkpoint.mode")
     option = keys.word("activation_checkpoint.selective_ac_option")
@@ -76,7 +77,7 @@ def _read_sharding(draft: Draft) -> None:
     shard = -1 if shard is None else shard
     kept = keys.word("parallelism.fsdp_reshard_after_forward") or "default"
     origin = "parallelism.data_parallel_shard_degree"
-    if shard == 1:
+    if shard == 1 and draft.get("parallelism.context", 1) == 1:
         draft.put("parallelism.zero", 0, origin)
         if replicate > 1:
             draft.put("parallelism.data", replicate, "parallelism.data_parallel_replicate_degree", strength=LOOSE)
@@ -84,7 +85,7 @@ def _read_sharding(draft: Draft) -> None:
     draft.put("parallelism.zero", 2 if kept == "never" else 3, origin)
     if kept == "always":
         draft.put("parallelism.reshard", True, "parallelism.fsdp_reshard_after_forward")
-    if shard > 1:
+    if shard >= 1:
         context = draft.get("parallelism.context", 1)
         draft.put("parallelism.data", shard * replicate, origin, strength=LOOSE)
         if replicate > 1:
@@ -188,8 +189,11 @@ def _write_plan(sheet: Sheet, stages: int, batch: int) -> None:
     data, shard = sheet.get("parallelism.data", 1), sheet.get("parallelism.shard")
     zero = sheet.fields.get("parallelism.zero", 0)
     context = sheet.get("parallelism.context", 1)
-    if zero in (0, 2, 3):
+    if zero in (2, 3) or (zero == 0 and context == 1):
         sheet.told.add("parallelism.zero")
+    elif zero == 0:
+        # Ranks of one sequence share their weights too.
+        sheet.lost.add("zero")
     shards = 1 if zero == 0 else data if shard is None else max(1, shard // context)
     sheet.put("parallelism.data_parallel_replicate_degree", data // shards)
     sheet.put("parallelism.data_parallel_shard_degree", shards)
@@ -214,6 +218,7 @@ TORCHTITAN = ConfigFormat(
     telling=("model.flavor", "training.seq_len", "training.local_batch_size", "activation_checkpoint.", "job.dump_folder",
              "parallelism.data_parallel_shard_degree", "parallelism.tensor_parallel_degree", "lr_scheduler."),
     read=_read,
+    sure="model.flavor",
     write=_write,
     harmless=("job.", "profiling.", "metrics.", "lr_scheduler.", "training.dataset", "training.max_norm",
               "training.deterministic",

@@ -24,6 +24,7 @@ def _read(draft: Draft) -> None:
     on = keys.flag("enable_activation_checkpointing")
     if on is not None:
         draft.put("parallelism.recompute", "full" if on else "none", "enable_activation_checkpointing")
+    draft.assume("parallelism.recompute", "none", "enable_activation_checkpointing is not said, so nothing runs again")
     if keys.flag("enable_activation_offloading"):
         draft.put("parallelism.offload_activations", True, "enable_activation_offloading")
     if keys.flag("fsdp_cpu_offload"):
@@ -53,8 +54,7 @@ def _read(draft: Draft) -> None:
     if shard is not None and shard > 1:
         draft.put("parallelism.shard", shard, "data_parallel_shard_dim")
     if "dpo" in str(keys.values.get("loss._component_", "")).lower():
-        draft.notes.append("loss: one training step of the model alone is forecast, without the reference model")
-        keys.give_back("loss._component_")
+        draft.put("job.regime", "dpo", "loss._component_")
 
 
 def _read_model(draft: Draft) -> None:
@@ -80,11 +80,12 @@ def _read_model(draft: Draft) -> None:
     if keys.flag("model.apply_lora_to_output"):
         draft.unmapped["model.apply_lora_to_output"] = "adapters beside the output layer have no field"
     if listed:
-        draft.put("workload.adapter_targets", ",".join(dict.fromkeys(listed)), "model.lora_attn_modules")
+        words = "all" if len(set(listed)) == 7 else ",".join(dict.fromkeys(listed))
+        draft.put("workload.adapter_targets", words, "model.lora_attn_modules")
     if adapted[1] == "qlora" or keys.flag("model.quantize_base"):
         draft.put("workload.frozen_dtype", "fp4", "model._component_")
     if keys.flag("model.use_dora"):
-        draft.unmapped["model.use_dora"] = "DoRA has no field yet"
+        draft.put("workload.adapter_norm", True, "model.use_dora")
 
 
 def _write(sheet: Sheet) -> None:
@@ -124,8 +125,11 @@ def _write(sheet: Sheet) -> None:
         if sheet.get(f"parallelism.{axis}", 1) > 1:
             sheet.put(key, sheet.get(f"parallelism.{axis}"))
     zero = sheet.fields.get("parallelism.zero", 0)
-    if zero in (2, 3) or sheet.fields.get("devices", 1) == 1:
+    alone = sheet.fields.get("parallelism.data", 1) * sheet.fields.get("parallelism.context", 1) == 1
+    if zero in (2, 3) or alone:
         sheet.told.add("parallelism.zero")
+    else:
+        sheet.lost.add("zero")
     if zero == 2:
         sheet.put("fsdp_reshard_after_forward", False)
     sheet.copy("parallelism.shard", "data_parallel_shard_dim")
@@ -134,6 +138,7 @@ def _write(sheet: Sheet) -> None:
     sheet.put("compile", bool(sheet.get("job.compiled")))
     sheet.put("dtype", "bf16" if str(sheet.get("workload.precision", "bf16")).startswith("bf16") else "fp32")
     sheet.put("device", "cuda")
+    sheet.translate("job.regime", {"dpo": "torchtune.rlhf.loss.DPOLoss"}, "loss._component_")
 
 
 TORCHTUNE = ConfigFormat(
@@ -143,6 +148,7 @@ TORCHTUNE = ConfigFormat(
     telling=("model._component_", "tokenizer._component_", "enable_activation_checkpointing", "optimizer._component_",
              "checkpointer._component_", "loss._component_"),
     read=_read,
+    sure="model._component_",
     write=_write,
     harmless=("checkpointer.", "tokenizer.", "dataset.", "loss.", "lr_scheduler.", "optimizer.", "profiler.",
               "save_adapter_weights_only",

@@ -149,6 +149,8 @@ def _number(op: Op, key: str) -> float:
     return float(op.attrs[key])
 
 
+STRIDED_SUM = 3.0
+"""Generated kernels that sum over pixels of images with channels last: a thread's numbers lie apart."""
 HELD_BYTES_PER_SM = 262144.0
 """Of a channel's numbers that one block of threads keeps in registers between statistics and application."""
 LONGEST_SUM = 4096.0
@@ -256,9 +258,9 @@ GATHERED_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.15, "grad_wei
 """Beside a plain product: of kernels of one pixel, and of wider ones, which gather their operands or scatter their sums."""
 NARROW_GROUP, NARROW_FACTOR, UNTURNED_GROUPS = 32.0, 0.55, 1.6
 """Kernels for groups have tiles of 32 channels, half of the least of plain products; they lose more without channels last."""
-DEPTHWISE_SHARE: dict[str, float] = {"forward": 0.12, "grad_input": 0.12, "grad_weight": 0.06}
+DEPTHWISE_SHARE: dict[str, float] = {"forward": 0.1, "grad_input": 0.1, "grad_weight": 0.05}
 """Of the lanes' peak: one multiplication per number that is loaded."""
-DEPTHWISE_NCHW = 0.7
+DEPTHWISE_NCHW = 0.85
 """Of that share where a thread's neighbours are pixels and not channels."""
 WIDE_GROUP, WIDE_GROUP_SHARE, NARROW_GROUP_SHARE = 48.0, 5.8e-4, 0.25
 """Of the lanes' peak that gradients of grouped convolutions with channels last reach in libraries that have no kernel for them on
@@ -430,6 +432,8 @@ def _compiled(op: Op, to: _Collector) -> None:
         moved += DTYPE_BYTES[op.dtype] * _number(op, "rows") * _number(op, "cols")
     elif op.kind in ("index", "embedding"):
         factor = 1.6
+    if op.attrs.get("strided_sum"):
+        factor *= STRIDED_SUM
     to.pointwise(moved, inputs=2.0, factor=factor, sigma=0.2)
 
 
@@ -462,6 +466,11 @@ def _moves(factor: float, sigma: float, ground: int = TRANSFER) -> Callable[[Op,
         to.pointwise(op.num_bytes, factor=factor, sigma=sigma, ground=ground)
 
     return add
+
+
+def _pool(op: Op, to: _Collector) -> None:
+    """Windows that overlap are read from caches; the backward pass finds its places again by index."""
+    to.pointwise(op.num_bytes, factor=2.0 if op.attrs.get("training", True) else 1.1, sigma=0.35)
 
 
 _GATES = {"lstm": 4.0, "gru": 3.0, "rnn": 1.0}
@@ -509,7 +518,7 @@ _KINDS: dict[str, Callable[[Op, _Collector], None]] = {
     "reduce": _reduce,
     "embedding": _embedding,
     "index": _moves(2.0, 0.5),
-    "pool": _moves(1.5, 0.35),
+    "pool": _pool,
     "rnn": _rnn,
     "optimizer": _moves(1.1, 0.2),
     "dropout": _moves(1.1, 0.15),

@@ -16,6 +16,7 @@ from traincast.schedule._kernels import (
     blocks,
     embedding,
     ends,
+    hazards,
     heaps,
     nodes,
     order,
@@ -48,7 +49,23 @@ __all__ = [
 ]
 
 Loops = dict[str, Callable[..., Any]]
-_MODULES = (heaps, trees, nodes, ends, shadow, reserve, queue, order, preempt, slots, turns, program, blocks, embedding)
+_MODULES = (
+    heaps,
+    trees,
+    nodes,
+    hazards,
+    ends,
+    shadow,
+    reserve,
+    queue,
+    order,
+    preempt,
+    slots,
+    turns,
+    program,
+    blocks,
+    embedding,
+)
 _UNGUARDED = (program.__name__, blocks.__name__, embedding.__name__)
 _LOOPS = (
     "run_queue",
@@ -90,6 +107,8 @@ def compiled() -> Loops | None:
         twin.__qualname__, twin.__module__ = f"{name}_{version}", part.__module__
         # Where a division by zero ends in "no answer" anyway, a test before each would cost half the speed.
         options: dict[str, object] = {"error_model": "numpy" if part.__module__ in _UNGUARDED else "python"}
+        # No loop makes arrays, and counting references to those in its tables would cost several times the work itself.
+        options |= {"_nrt": False}
         if name not in _LOOPS:
             options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         try:

@@ -25,6 +25,8 @@ class Jobs(NamedTuple):
     gpus: Any
     left: Any
     guess: Any
+    limit: Any
+    killed: Any
     cost: Any
     start: Any
     end: Any

@@ -2,6 +2,16 @@
 
 from typing import Any, NamedTuple
 
+from traincast.schedule._kernels.hazards import (
+    Hazards,
+    break_node,
+    drop_hazard,
+    holds_node,
+    mend_node,
+    needs_draws,
+    next_hazard,
+    roll_back,
+)
 from traincast.schedule._kernels.heaps import drop_top, forget_stale, push
 from traincast.schedule._kernels.nodes import Nodes, fits, shift, take
 from traincast.schedule._kernels.order import (
@@ -32,7 +42,7 @@ from traincast.schedule._kernels.order import (
 # To find one job a node, the last jobs in line are looked at until they hold this many times its own GPUs.
 DISTURB = 8
 BIG = 1e300
-DONE, FULL = 0, 1
+DONE, FULL, MORE = 0, 1, 2
 
 
 class Events(NamedTuple):
@@ -55,9 +65,9 @@ class Log(NamedTuple):
 
 
 def run_preemptive(
-    line: Line, jobs: Jobs, waiting: Waiting, running: Running, events: Events, nodes: Nodes, log: Log
+    line: Line, jobs: Jobs, waiting: Waiting, running: Running, events: Events, nodes: Nodes, log: Log, hazards: Hazards
 ) -> int:
-    """Until nothing is left (DONE) or the log is full (FULL).
+    """Until nothing is left (DONE), the log is full (FULL) or more times of failures must be drawn (MORE).
 
     Running jobs stand sorted by a number that does not move while they run, the believed end, score or level and row;
     remaining service does move and is sorted anew. The greedy choice by count can only push out jobs at the tail, so a pass
@@ -66,23 +76,17 @@ def run_preemptive(
     counts = line.counts
     count = len(jobs.submit)
     while counts[ENDED] < count:
-        if log.wanted == 1 and (
-            counts[LOGGED] + counts[RUNNING] + 1 > len(log.jobs)
-            or counts[LOGGED_NODES] + counts[RUNNING] + len(nodes.free) + 1 > len(log.nodes)
-        ):
+        if has_full_log(line, nodes, log):
             return FULL
-        while events.size[0] > 0 and events.expect[events.tokens[0]] != events.keys[0]:
-            drop_top(events.keys, events.tokens, 0, events.size, 0)
-        if events.size[0] > len(events.keys) - 2 * len(running.keys) - 8:
-            forget_stale(events.keys, events.tokens, events.size, events.expect)
-        now = BIG
-        if events.size[0] > 0:
-            now = events.keys[0]
-        if counts[CURSOR] < count and jobs.submit[counts[CURSOR]] < now:
-            now = jobs.submit[counts[CURSOR]]
+        if hazards.wanted == 1 and needs_draws(hazards):
+            return MORE
+        now = find_moment(line, jobs, running, events, hazards)
         if now >= BIG or now > line.until_s:
             break
         changed = take_events(now, line, jobs, running, events, nodes, log)
+        while hazards.wanted == 1 and next_hazard(hazards) == now and not needs_draws(hazards):
+            strike(now, line, jobs, waiting, running, events, nodes, log, hazards)
+            changed = True
         while counts[CURSOR] < count and jobs.submit[counts[CURSOR]] == now:
             changed = True
             if jobs.start[counts[CURSOR]] > -2.0:
@@ -93,23 +97,83 @@ def run_preemptive(
         if not changed:
             continue
         counts[PASSES] += 1
-        if counts[WAITING] == 0:
-            continue
-        for kind in range(len(waiting.gpus)):
-            waiting.dead[kind] = 0
-        if line.order == BY_SERVICE:
-            sort_anew(now, line, jobs, running)
-        if nodes.width == 0:
-            pass_by_count(now, line, jobs, waiting, running, events, nodes, log)
-        else:
-            while counts[WAITING] > 0 and serve_one(now, line, jobs, waiting, running, events, nodes, log):
-                pass
+        if counts[WAITING] > 0:
+            serve_all(now, line, jobs, waiting, running, events, nodes, log, hazards)
     if line.until_s < BIG:
         for at in range(counts[RUNNING]):
             job = running.jobs[at]
             close_run(job, line.until_s, line, jobs, nodes, log)
             jobs.attained[job] += line.until_s - jobs.since[job]
     return DONE
+
+
+def has_full_log(line: Line, nodes: Nodes, log: Log) -> bool:
+    counts = line.counts
+    if log.wanted == 0:
+        return False
+    if counts[LOGGED] + counts[RUNNING] + 1 > len(log.jobs):
+        return True
+    return bool(counts[LOGGED_NODES] + counts[RUNNING] + len(nodes.free) + 1 > len(log.nodes))
+
+
+def find_moment(line: Line, jobs: Jobs, running: Running, events: Events, hazards: Hazards) -> float:
+    """The next moment at which something happens, after events that no longer hold are forgotten."""
+    while events.size[0] > 0 and events.expect[events.tokens[0]] != events.keys[0]:
+        drop_top(events.keys, events.tokens, 0, events.size, 0)
+    if events.size[0] > len(events.keys) - 2 * len(running.keys) - 8:
+        forget_stale(events.keys, events.tokens, events.size, events.expect)
+    now: float = BIG
+    if events.size[0] > 0:
+        now = events.keys[0]
+    if line.counts[CURSOR] < len(jobs.submit) and jobs.submit[line.counts[CURSOR]] < now:
+        now = jobs.submit[line.counts[CURSOR]]
+    if hazards.wanted == 1 and next_hazard(hazards) < now:
+        now = next_hazard(hazards)
+    return now
+
+
+def serve_all(
+    now: float, line: Line, jobs: Jobs, waiting: Waiting, running: Running, events: Events, nodes: Nodes, log: Log,
+    hazards: Hazards,
+) -> None:  # fmt: skip
+    for kind in range(len(waiting.gpus)):
+        waiting.dead[kind] = 0
+    if line.order == BY_SERVICE:
+        sort_anew(now, line, jobs, running)
+    if nodes.width == 0:
+        pass_by_count(now, line, jobs, waiting, running, events, nodes, log)
+        return
+    while line.counts[WAITING] > 0 and serve_one(now, line, jobs, waiting, running, events, nodes, log, hazards):
+        pass
+
+
+def strike(
+    now: float, line: Line, jobs: Jobs, waiting: Waiting, running: Running, events: Events, nodes: Nodes, log: Log,
+    hazards: Hazards,
+) -> None:  # fmt: skip
+    """A node fails with all jobs on it, or is repaired."""
+    node = hazards.tokens[0]
+    drop_hazard(hazards)
+    if node >= len(hazards.counts):
+        mend_node(node - len(hazards.counts), now, nodes, hazards)
+        return
+    num_struck = 0
+    for at in range(line.counts[RUNNING]):
+        if holds_node(running.jobs[at], node, nodes):
+            hazards.struck[num_struck] = running.jobs[at]
+            num_struck += 1
+    for at in range(num_struck):
+        job = hazards.struck[at]
+        close_run(job, now, line, jobs, nodes, log)
+        remove(job, line, jobs, running)
+        shift(job, jobs.gpus[job], 1, nodes)
+        events.expect[2 * job] = -1.0
+        events.expect[2 * job + 1] = -1.0
+        if roll_back(job, now, jobs.gpus[job], jobs.left, jobs.guess, jobs.attained, jobs.since, hazards):
+            join_waiting(job, line, jobs, waiting)
+        else:
+            line.counts[ENDED] += 1
+    break_node(node, now, nodes, hazards)
 
 
 def take_events(now: float, line: Line, jobs: Jobs, running: Running, events: Events, nodes: Nodes, log: Log) -> bool:
@@ -127,6 +191,8 @@ def take_events(now: float, line: Line, jobs: Jobs, running: Running, events: Ev
         if token & 1 == 0:
             close_run(job, now, line, jobs, nodes, log)
             jobs.attained[job] += now - jobs.since[job]
+            if jobs.left[job] - (now - jobs.since[job]) > 1e-6 * max(jobs.attained[job], 1.0):
+                jobs.killed[job] = 1
             shift(job, jobs.gpus[job], 1, nodes)
             jobs.end[job] = now
             events.expect[token + 1] = -1.0
@@ -196,8 +262,9 @@ def next_by_count(now: float, room: int, line: Line, jobs: Jobs, waiting: Waitin
 
 
 def serve_one(
-    now: float, line: Line, jobs: Jobs, waiting: Waiting, running: Running, events: Events, nodes: Nodes, log: Log
-) -> bool:
+    now: float, line: Line, jobs: Jobs, waiting: Waiting, running: Running, events: Events, nodes: Nodes, log: Log,
+    hazards: Hazards,
+) -> bool:  # fmt: skip
     """Start one more job on nodes, or set its class aside; False if nobody is left to be served."""
     job = next_by_count(now, nodes.hist[0], line, jobs, waiting, running)
     if job < 0:
@@ -211,10 +278,10 @@ def serve_one(
     if not good and not (jobs.start[job] >= 0.0 and jobs.since[job] == now):
         if need <= nodes.width:
             num_losers = find_losers(need - nodes.hist[0], line, jobs, running)
-            good = evict(need, num_losers, now, line, jobs, waiting, running, events, nodes, log)
+            good = evict(need, num_losers, now, line, jobs, waiting, running, events, nodes, log, hazards)
         if not good:
             num_losers = find_last(job, need, now, line, jobs, running, nodes)
-            good = evict(need, num_losers, now, line, jobs, waiting, running, events, nodes, log)
+            good = evict(need, num_losers, now, line, jobs, waiting, running, events, nodes, log, hazards)
     if good:
         take(job, need, nodes)
         begin(job, now, line, jobs, running, events)
@@ -265,7 +332,7 @@ def find_last(job: int, need: int, now: float, line: Line, jobs: Jobs, running: 
 
 def evict(
     need: int, num_losers: int, now: float, line: Line, jobs: Jobs, waiting: Waiting, running: Running, events: Events,
-    nodes: Nodes, log: Log,
+    nodes: Nodes, log: Log, hazards: Hazards,
 ) -> bool:  # fmt: skip
     """Free losers from the last one on until the job fits, and spare those whose leaving did not help; if it never fits,
     nobody is disturbed."""
@@ -288,6 +355,8 @@ def evict(
     for at in range(left_over, num_losers):
         if losers[at] >= 0:
             remove(losers[at], line, jobs, running)
+            if hazards.wanted == 1:  # its state was saved when it was pushed out
+                hazards.since_checkpoint[losers[at]] = 0.0
             stop(losers[at], now, line, jobs, waiting, events, nodes, log)
     return good
 
@@ -388,6 +457,8 @@ def begin(job: int, now: float, line: Line, jobs: Jobs, running: Running, events
     if line.order == BY_LEVEL:
         jobs.position[job] = jobs.level[job] * 2.0 * len(jobs.submit) + job
         expect_level(job, now, line, jobs, events)
-    events.expect[2 * job] = now + jobs.left[job]
+    ends = now + jobs.left[job]
+    stops = now + max(jobs.limit[job] - jobs.attained[job], 0.0)
+    events.expect[2 * job] = stops if stops < ends else ends
     push(events.keys, events.tokens, 0, events.size, 0, events.expect[2 * job], 2 * job)
     insert(job, line, jobs, running)

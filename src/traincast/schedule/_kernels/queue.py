@@ -4,6 +4,16 @@ import math
 from typing import Any, NamedTuple
 
 from traincast.schedule._kernels.ends import Ends, add_end, drop_end, first_room, room_by
+from traincast.schedule._kernels.hazards import (
+    Hazards,
+    break_node,
+    drop_hazard,
+    holds_node,
+    mend_node,
+    needs_draws,
+    next_hazard,
+    roll_back,
+)
 from traincast.schedule._kernels.heaps import drop_top, push
 from traincast.schedule._kernels.nodes import Nodes, fits, shift, take
 from traincast.schedule._kernels.reserve import Profile, begin_one, forget_end, pass_conservative
@@ -12,8 +22,10 @@ from traincast.schedule._kernels.trees import first_leaf, set_leaf
 
 BIG = 1e300
 HEAD_ONLY, SKIP, EASY, CONSERVATIVE = 0, 1, 2, 3
-CURSOR, FIRST, WAITING, RUNNING, PASSES = 0, 1, 2, 3, 4
-"""Places in `Desk.counts`: next arrival, first in line where the line is the table, waiting and running jobs, passes."""
+CURSOR, FIRST, WAITING, RUNNING, PASSES, ENDED, LOGGED, LOGGED_NODES = 0, 1, 2, 3, 4, 5, 6, 7
+"""Places in `Desk.counts`: next arrival, first in line where the line is the table, waiting and running jobs, passes, jobs that
+are through, interrupted runs and their nodes in the log."""
+DONE, MORE = 0, 1
 
 
 class Rules(NamedTuple):
@@ -27,13 +39,19 @@ class Rules(NamedTuple):
 
 
 class Jobs(NamedTuple):
+    """`left` and `estimate` are what still has to be done and what is believed about it; a job is ended at its `limit`."""
+
     submit: Any
     gpus: Any
-    duration: Any
+    left: Any
     estimate: Any
+    limit: Any
     keys: Any
     start: Any
     end: Any
+    since: Any
+    attained: Any
+    killed: Any
 
 
 class Classes(NamedTuple):
@@ -63,45 +81,149 @@ class Desk(NamedTuple):
     place_first: Any
     place_nodes: Any
     counts: Any
+    log_jobs: Any
+    log_spans: Any
+    log_first: Any
+    log_nodes: Any
 
 
 def run_queue(
-    rules: Rules, jobs: Jobs, nodes: Nodes, classes: Classes, ends: Ends, shadow: Shadow, profile: Profile, desk: Desk
-) -> int:
+    rules: Rules, jobs: Jobs, nodes: Nodes, classes: Classes, ends: Ends, shadow: Shadow, profile: Profile, desk: Desk,
+    hazards: Hazards,
+) -> int:  # fmt: skip
+    """Until nothing is left (DONE), or until more times of failures must be drawn or more room for the log made (MORE)."""
     counts = desk.counts
     count = len(jobs.submit)
-    while counts[CURSOR] < count or desk.end_size[0] > 0:
-        now = BIG
-        if desk.end_size[0] > 0:
-            now = desk.end_keys[0]
-        if counts[CURSOR] < count and jobs.submit[counts[CURSOR]] < now:
-            now = jobs.submit[counts[CURSOR]]
-        if now > rules.until_s:
+    while counts[CURSOR] < count or desk.end_size[0] > 0 or (hazards.wanted == 1 and counts[ENDED] < count):
+        if hazards.wanted == 1 and (needs_draws(hazards) or is_log_full(rules, nodes, desk)):
+            return MORE
+        now = next_moment(jobs, desk, hazards)
+        if now > rules.until_s or now >= BIG:
             break
         ended = False
         while desk.end_size[0] > 0 and desk.end_keys[0] == now and not (ended and rules.one_by_one == 1):
             end_one(now, rules, jobs, nodes, ends, shadow, profile, desk)
             ended = True
+        while hazards.wanted == 1 and next_hazard(hazards) == now and not needs_draws(hazards):
+            meet_hazard(now, rules, jobs, nodes, classes, ends, shadow, desk, hazards)
         more = rules.one_by_one == 0 or not ended
         while more and counts[CURSOR] < count and jobs.submit[counts[CURSOR]] == now:
             join_line(counts[CURSOR], rules, jobs, classes, profile, desk)
             counts[CURSOR] += 1
             more = rules.one_by_one == 0
         counts[PASSES] += 1
-        if rules.fit == HEAD_ONLY:
-            pass_head(now, rules, jobs, nodes, desk)
-        elif counts[WAITING] == 0 or nodes.hist[0] == 0:
-            continue
-        elif rules.fit == SKIP:
-            pass_skip(now, rules, jobs, nodes, classes, ends, desk)
-        elif rules.fit == CONSERVATIVE:
-            pass_conservative(now, rules.record, jobs, nodes, profile, desk)
-        elif nodes.width == 0:
-            pass_easy_by_count(now, rules, jobs, nodes, classes, ends, desk)
+        look(now, rules, jobs, nodes, classes, ends, shadow, profile, desk)
+    if rules.until_s < BIG:
+        for at in range(desk.end_size[0]):
+            jobs.attained[desk.end_jobs[at]] += rules.until_s - jobs.since[desk.end_jobs[at]]
+    return DONE
+
+
+def next_moment(jobs: Jobs, desk: Desk, hazards: Hazards) -> float:
+    now: float = BIG
+    if desk.end_size[0] > 0:
+        now = desk.end_keys[0]
+    if desk.counts[CURSOR] < len(jobs.submit) and jobs.submit[desk.counts[CURSOR]] < now:
+        now = jobs.submit[desk.counts[CURSOR]]
+    if hazards.wanted == 1 and next_hazard(hazards) < now:
+        now = next_hazard(hazards)
+    return now
+
+
+def look(
+    now: float, rules: Rules, jobs: Jobs, nodes: Nodes, classes: Classes, ends: Ends, shadow: Shadow, profile: Profile,
+    desk: Desk,
+) -> None:  # fmt: skip
+    """One look at the line, by the rule for jobs that do not fit."""
+    if rules.fit == HEAD_ONLY:
+        pass_head(now, rules, jobs, nodes, desk)
+    elif desk.counts[WAITING] == 0 or nodes.hist[0] == 0:
+        return
+    elif rules.fit == SKIP:
+        pass_skip(now, rules, jobs, nodes, classes, ends, desk)
+    elif rules.fit == CONSERVATIVE:
+        pass_conservative(now, rules.record, jobs, nodes, profile, desk)
+    elif nodes.width == 0:
+        pass_easy_by_count(now, rules, jobs, nodes, classes, ends, desk)
+    else:
+        pass_easy(now, rules, jobs, nodes, classes, ends, shadow, desk)
+
+
+def is_log_full(rules: Rules, nodes: Nodes, desk: Desk) -> bool:
+    """Whether the jobs of one node may not find room in the log of interrupted runs."""
+    if rules.record == 0:
+        return False
+    if desk.counts[LOGGED] + nodes.width + 1 > len(desk.log_jobs):
+        return True
+    return bool(desk.counts[LOGGED_NODES] + (nodes.width + 1) * (len(nodes.free) + 1) > len(desk.log_nodes))
+
+
+def meet_hazard(
+    now: float, rules: Rules, jobs: Jobs, nodes: Nodes, classes: Classes, ends: Ends, shadow: Shadow, desk: Desk,
+    hazards: Hazards,
+) -> None:  # fmt: skip
+    """A node fails with all jobs on it, or is repaired; either way reservations are made anew."""
+    node = hazards.tokens[0]
+    drop_hazard(hazards)
+    shadow.state[VALID] = 0
+    if node >= len(hazards.counts):
+        mend_node(node - len(hazards.counts), now, nodes, hazards)
+        return
+    num_struck = 0
+    kept = 0
+    size = desk.end_size[0]
+    for at in range(size):
+        job = desk.end_jobs[at]
+        if holds_node(job, node, nodes):
+            hazards.struck[num_struck] = job
+            num_struck += 1
         else:
-            pass_easy(now, rules, jobs, nodes, classes, ends, shadow, desk)
-    passes: int = counts[PASSES]
-    return passes
+            desk.end_keys[kept] = desk.end_keys[at]
+            desk.end_jobs[kept] = job
+            kept += 1
+    desk.end_size[0] = 0
+    for at in range(kept):
+        push(desk.end_keys, desk.end_jobs, 0, desk.end_size, 0, desk.end_keys[at], desk.end_jobs[at])
+    for at in range(num_struck):
+        interrupt(hazards.struck[at], now, rules, jobs, nodes, classes, ends, desk, hazards)
+    break_node(node, now, nodes, hazards)
+
+
+def interrupt(
+    job: int, now: float, rules: Rules, jobs: Jobs, nodes: Nodes, classes: Classes, ends: Ends, desk: Desk,
+    hazards: Hazards,
+) -> None:  # fmt: skip
+    if rules.record == 1 and now > jobs.since[job]:
+        log_run(job, now, jobs, nodes, desk)
+    if rules.fit == EASY:
+        drop_end(job, ends)
+    shift(job, jobs.gpus[job], 1, nodes)
+    goes_on = roll_back(job, now, jobs.gpus[job], jobs.left, jobs.estimate, jobs.attained, jobs.since, hazards)
+    if not goes_on:
+        desk.counts[ENDED] += 1
+    elif rules.fit == HEAD_ONLY:
+        push(desk.wait_keys, desk.wait_jobs, 0, desk.wait_size, 0, jobs.keys[job], job)
+    else:
+        kind = classes.of_job[job]
+        set_leaf(classes.tree, classes.base[kind], classes.leaves[kind], classes.place_of[job], jobs.estimate[job])
+        desk.counts[WAITING] += 1
+
+
+def log_run(job: int, now: float, jobs: Jobs, nodes: Nodes, desk: Desk) -> None:
+    counts = desk.counts
+    at = counts[LOGGED]
+    desk.log_jobs[at] = job
+    desk.log_spans[2 * at] = jobs.since[job]
+    desk.log_spans[2 * at + 1] = now
+    desk.log_first[at] = counts[LOGGED_NODES]
+    counts[LOGGED] += 1
+    node = nodes.held[job]
+    while node >= 0:
+        desk.log_nodes[counts[LOGGED_NODES]] = node
+        counts[LOGGED_NODES] += 1
+        node = nodes.chain[node]
+    desk.log_nodes[counts[LOGGED_NODES]] = nodes.last[job]
+    counts[LOGGED_NODES] += 1
 
 
 def end_one(
@@ -111,6 +233,11 @@ def end_one(
     drop_top(desk.end_keys, desk.end_jobs, 0, desk.end_size, 0)
     shift(job, jobs.gpus[job], 1, nodes)
     jobs.end[job] = now
+    elapsed = now - jobs.since[job]
+    jobs.attained[job] += elapsed
+    if jobs.left[job] - elapsed > 1e-6 * max(jobs.attained[job], 1.0):
+        jobs.killed[job] = 1
+    desk.counts[ENDED] += 1
     if rules.fit == EASY:
         drop_end(job, ends)
         if shadow.state[VALID] == 1:
@@ -124,6 +251,7 @@ def end_one(
 
 def join_line(job: int, rules: Rules, jobs: Jobs, classes: Classes, profile: Profile, desk: Desk) -> None:
     if jobs.start[job] < -2.0:  # it can never run
+        desk.counts[ENDED] += 1
         return
     if rules.fit == HEAD_ONLY:
         if rules.by_key == 1:

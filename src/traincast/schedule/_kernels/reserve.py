@@ -18,8 +18,12 @@ class Profile(NamedTuple):
 
 def begin_one(job: int, now: float, record: int, jobs: Any, nodes: Any, desk: Any) -> None:
     """A job that has been given its nodes."""
-    jobs.start[job] = now
-    push(desk.end_keys, desk.end_jobs, 0, desk.end_size, 0, now + jobs.duration[job], job)
+    if jobs.start[job] < 0.0:
+        jobs.start[job] = now
+    jobs.since[job] = now
+    ends = now + jobs.left[job]
+    stops = now + max(jobs.limit[job] - jobs.attained[job], 0.0)
+    push(desk.end_keys, desk.end_jobs, 0, desk.end_size, 0, stops if stops < ends else ends, job)
     if record == 1 and nodes.width > 0:
         at = desk.place_first[job]
         node = nodes.held[job]

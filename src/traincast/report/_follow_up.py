@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from traincast.cli.questions import write_command
 from traincast.errors import InvalidInput
+from traincast.forecast import write_command
 from traincast.spec import PLAN_FIELDS, Cluster, Forecast, Parallelism, Question
 
 MOST_TIMES = 4
@@ -63,8 +63,10 @@ def place_of(cluster: Cluster) -> dict[str, Any]:
     return {"device": group.device.name, "nodes": group.num_nodes, "devices_per_node": group.devices_per_node}
 
 
-def after_advice(question: Question) -> str:
-    return _command(_unplanned(question), "plan")
+def after_advice(question: Question, answer: Forecast) -> str:
+    """The search for a better plan, at the same number of samples."""
+    kept = _unplanned(question)
+    return _command(dataclasses.replace(kept, job={**kept.job, "global_batch": answer.global_batch}), "plan")
 
 
 def with_batch(question: Question, batch: int) -> Question:
@@ -95,7 +97,7 @@ def _command(question: Question, command: str, *more: str) -> str:
 def _short(question: Question) -> Question:
     """Without what a job file says again, and with whole numbers as such."""
     job: dict[str, Any] = {
-        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        name: _say_count(value) if isinstance(value, float) and value.is_integer() else value
         for name, value in question.job.items()
         if value is not None
     }
@@ -103,6 +105,14 @@ def _short(question: Question) -> Question:
     if stack is not None and not isinstance(stack, str):
         job["stack"] = stack.name
     return dataclasses.replace(question, job=job)
+
+
+def _say_count(amount: float) -> Any:
+    """15B instead of 15000000000, where that is exact."""
+    for letter, size in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
+        if amount >= size and (amount / size * 1000).is_integer():
+            return f"{amount / size:g}{letter}"
+    return int(amount)
 
 
 def _join_gpus(words: Iterable[str]) -> list[str]:

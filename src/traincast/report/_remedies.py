@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from traincast.cli.questions import read_hardware
 from traincast.errors import TraincastError
+from traincast.forecast import read_hardware
 from traincast.spec import FIT_CONFIDENCE, Forecast, Job, Parallelism, Question
 from traincast.units import show_bytes, show_change, show_usd
 
@@ -77,16 +77,25 @@ def _add_devices(question: Question, before: Forecast) -> Iterator[str]:
     device = question.cluster.get("device")
     if not isinstance(device, str):
         return
+    options = dataclasses.replace(question.workload, batch=1)
     for times in TIMES:
         count = times * before.num_devices
         place = {**question.cluster, **read_hardware(f"{count}x{device}", {})}
+        whole = {} if before.global_batch % count else {"global_batch": before.global_batch}
+        sharded = dataclasses.replace(
+            question, cluster=place, workload=options, parallelism=SHARDED, job={**question.job, **whole}
+        )
         try:
-            found = answer(resolve(dataclasses.replace(question, cluster=place, parallelism={})))
+            found = answer(resolve(sharded))
         except TraincastError:
             continue
         if found.memory.fits:
             price = (
                 "" if found.usd is None or found.job.num_steps <= 1 else f", {show_usd(found.usd.value)} for the job"
             )
-            yield f"to make it fit: {count} devices ({found.cluster}){price}"
+            yield f"to make it fit: {count} devices ({found.cluster}), everything sharded and layers run again{price}"
             return
+
+
+SHARDED = {"zero": 3, "recompute": "full"}
+"""The plan of replicas that needs least memory."""
