@@ -54,6 +54,9 @@ fit-operators: .venv/dev-ready ## refit the operator models from ../shared/data
 fit-interaction: .venv/dev-ready ## refit the interaction network to our corpus (a minute)
 	$(BIN)/python -m research.fits.interaction
 
+fit-interaction-gpu: .venv/dev-ready ## refit the ensemble above the layers on GPUs to ../shared (about five minutes)
+	$(BIN)/python -m research.fits.interaction_gpu
+
 fit-collectives: .venv/dev-ready ## refit the collective model, errors on left-out machines beside it
 	$(BIN)/python -m research.fits.collectives ../shared/data
 

@@ -29,19 +29,6 @@ def judge(cases: Sequence[Seen], overheads: Any) -> list[Verdict]:
     return verdicts
 
 
-def ran_elsewhere(verdict: Verdict, verdicts: Sequence[Verdict]) -> bool:
-    """Whether the same model ran, cut and split alike, with no fewer samples at once and no smaller need: then it is not lack of
-    memory that this one failed for."""
-    case = verdict.case
-    return any(
-        (other.case.model, other.case.split) == (case.model, case.split)
-        and other.case.micro_batch >= case.micro_batch
-        and math.inf > other.needed_share >= verdict.needed_share * (1 - 1e-9)
-        for other in verdicts
-        if other.case.ran
-    )
-
-
 IMPOSSIBLE_SHARE = 0.5
 """A run predicted to need less than half of its device did not fail for lack of memory: no measured peak was twice what was
 predicted but for a handful of runs."""
@@ -54,12 +41,12 @@ def score_fits(cases: Sequence[Seen], thresholds: Sequence[float] = (0.5, 0.75, 
     verdicts = judge(cases, Overheads())
     failed = [verdict for verdict in verdicts if not verdict.case.ran]
     can_be = [verdict for verdict in failed if verdict.needed_share >= IMPOSSIBLE_SHARE]
-    short = [verdict for verdict in failed if not ran_elsewhere(verdict, verdicts)]
+    short = [verdict for verdict in failed if not verdict.case.excused]
     print(f"fits or fails: {len(verdicts)} rows, {len(failed)} failed, of which {len(failed) - len(can_be)} need less than "
           f"{IMPOSSIBLE_SHARE:.0%} of the device by prediction")  # fmt: skip
-    print(f"  {len(failed) - len(short)} that failed have a twin of no less need that ran")
+    print(f"  {len(failed) - len(short)} that failed are excused: a run that needs no less by construction ran")
     print(f"  {'said to fit from':<18}{'right':>8}{'false-safe':>12}{'of those that can be OOM':>26}"
-          f"{'without twins':>15}{'false alarm':>13}")  # fmt: skip
+          f"{'not excused':>15}{'false alarm':>13}")  # fmt: skip
     for threshold in thresholds:
         fits = [verdict.probability >= threshold for verdict in verdicts]
         right = sum(fit == verdict.case.ran for fit, verdict in zip(fits, verdicts, strict=True)) / len(verdicts)

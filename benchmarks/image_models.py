@@ -1,11 +1,20 @@
-"""Steps of image models on two GPUs, physics alone: python benchmarks/image_models.py [NUM_MODELS].
+"""Steps of image models on two GPUs, physics alone: python benchmarks/image_models.py [--sample NAME] [--fast DIR].
 
-Needs the measured steps and captured graphs in ../shared/data/timm. Every graph is priced op by op with the shipped laws. "one
+Needs the measured steps and captured graphs in ../shared/data/timm. Every graph is priced op by op with the shipped laws, under
+the software of the rows: training ran PyTorch 1.12 (the stack document `pytorch-1`), inference 2.4 and 2.9.1 (today's). "one
 factor": divided by the median ratio of the other families (five folds of whole families).
+
+Samples are drawn by a fixed seed: `chosen` (150 models of all families; constants were chosen on it), `fresh` (100 others,
+looked at once after all choices), `all`. Inference was measured with timm's fast norm, which the captured graphs lack:
+`--capture DIR` records the models again with it (needs timm; torchvision may be absent), `--fast DIR` reads what was recorded.
 """
 
+import argparse
+import importlib.abc
+import importlib.machinery
 import sys
-from collections.abc import Iterable
+import types
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from traincast import catalog
-from traincast.cost import load_learned
-from traincast.files import load_graph
+from traincast.cost import load_learned, mark_software
+from traincast.files import load_graph, save_graph
 from traincast.lower import fuse, mark_evaluation
 from traincast.spec import Graph, Op, Stage
 
@@ -22,18 +31,22 @@ DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "timm" / "graph
 FAST_NORM_MODULES = (
     "convnext", "davit", "maxxvit", "edgenext", "mobilevit", "metaformer", "tiny_vit", "inception_next", "fastvit",
 )  # fmt: skip
-"""Families whose norms ran in fp16 without casts when inference was measured; the graphs were captured without that switch."""
+"""Families whose norms ran in fp16 without casts with torch 2.4, beside nets with group norm; with 2.9.1 all that use timm's."""
 REPARAMETERISED = ("repvgg", "mobileone")
 """Models whose branches were folded into one when they were measured with torch 2.9.1; their graphs were captured unfolded."""
 FOLDS = 5
+SEED, NUM_CHOSEN, NUM_FRESH = 21, 150, 100
+INFERENCE = ("3090_e_2.4", "3090_l_2.4", "4090_e_2.4", "4090_e_2.9.1", "4090_c_2.4", "4090_c_2.9.1")
+"""GPU, how it ran (eager, eager with channels last, compiled) and version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
+    condition: str
     family: str
     model: str
-    seconds: dict[str, float]
-    measured: dict[str, float]
+    seconds: float
+    measured: float
 
 
 def read_graph(path: Path) -> Graph:
@@ -41,25 +54,40 @@ def read_graph(path: Path) -> Graph:
     return found if isinstance(found, Graph) else found.small
 
 
-def as_run(graph: Graph, family: str, *, new_norms: bool) -> Graph:
-    """The inference graph with fp16 norms where the fast switch took them, and norms that only apply their statistics."""
-    fast = any(family.startswith(name) for name in FAST_NORM_MODULES) or new_norms
+def draw(rows: Sequence[dict[str, Any]], sample: str) -> list[dict[str, Any]]:
+    """Half of the chosen models go round the families, so that each is seen; the rest and the fresh ones are drawn at random."""
+    if sample == "all":
+        return list(rows)
+    rng = np.random.default_rng(SEED)
+    by_family: dict[str, list[int]] = {}
+    for index in rng.permutation(len(rows)):
+        by_family.setdefault(rows[index]["module"], []).append(int(index))
+    names, order, turn = sorted(by_family), [], 0
+    while any(len(members) > turn for members in by_family.values()):
+        for name in rng.permutation(names):
+            if len(by_family[name]) > turn:
+                order.append(by_family[name][turn])
+        turn += 1
+    first = order[: NUM_CHOSEN // 2]
+    kept = set(first)
+    rest = [int(index) for index in rng.permutation([index for index in range(len(rows)) if index not in kept])]
+    split = NUM_CHOSEN - len(first)
+    picked = first + rest[:split] if sample == "chosen" else rest[split : split + NUM_FRESH]
+    return [rows[index] for index in picked]
+
+
+def without_norm_casts(graph: Graph) -> Graph:
+    """An inference graph with fp16 norms, for want of one that was recorded with them: casts beside norms cost nothing."""
     normed: set[int] = set()
     ops: list[Op] = []
-    for op in mark_evaluation(graph).ops:
-        if op.kind == "norm" and "batch" not in str(op.attrs["function"]) and fast and op.dtype == "fp32":
+    for op in graph.ops:
+        if op.kind == "norm" and "batch" not in str(op.attrs["function"]) and op.dtype == "fp32":
             op = replace(op, dtype="fp16", bytes_read=op.bytes_read / 2, bytes_written=op.bytes_written / 2)
             normed.update((*op.reads, *op.writes))
         ops.append(op)
-    casts = [op for op in ops if op.kind == "copy" and op.name == "aten._to_copy" and normed & {*op.reads, *op.writes}]
-    dropped = {id(op) for op in casts}
-    return _without(graph, ops, dropped) if dropped else replace(graph, ops=tuple(ops))
-
-
-def _without(graph: Graph, ops: list[Op], dropped: set[int]) -> Graph:
-    """Ops that are dropped cost nothing but keep their place, so that repeats stay as they are."""
     free = {"bytes_read": 0.0, "bytes_written": 0.0, "num_kernels": 0, "num_calls": 0}
-    return replace(graph, ops=tuple(replace(op, **free) if id(op) in dropped else op for op in ops))
+    casts = (op.name == "aten._to_copy" and bool(normed & {*op.reads, *op.writes}) for op in ops)
+    return replace(graph, ops=tuple(replace(op, **free) if cast else op for op, cast in zip(ops, casts, strict=True)))
 
 
 def with_layout(graph: Graph) -> Graph:
@@ -67,86 +95,177 @@ def with_layout(graph: Graph) -> Graph:
     return replace(graph, ops=ops)
 
 
-def price(graph: Graph, device_name: str, *, compiled: bool = False) -> float:
-    device = catalog.device(device_name)
+def price(graph: Graph, device_name: str, *, stack: str = "pytorch", compiled: bool = False) -> float:
     ops, counts = graph.ops, np.array(graph.counts())
     if compiled:
-        stage = Stage(tasks=graph.ops, tensors=graph.tensors, repeats=graph.repeats)
-        fused = fuse(stage)
+        fused = fuse(Stage(tasks=graph.ops, tensors=graph.tensors, repeats=graph.repeats))
         ops = tuple(task for task in fused.tasks if isinstance(task, Op))
         counts = np.array(replace(graph, ops=ops, repeats=fused.repeats).counts())
-    seconds = load_learned().predict(ops, device).seconds
+    ops = mark_software(ops, catalog.stack(stack))
+    seconds = load_learned().predict(ops, catalog.device(device_name)).seconds
     there = np.array([op.num_kernels > 0 for op in ops])
     return float((seconds * counts * there).sum())
 
 
-def read_rows(limit: int) -> tuple[list[Row], list[Row]]:
+def price_training(row: dict[str, Any]) -> Iterator[Row]:
+    graph = read_graph(DATA / row["graph"])
+    about = {"family": row["module"], "model": row["model"]}
+    yield Row(
+        condition="nchw", seconds=price(graph, "rtx-3090", stack="pytorch-1"), measured=row["nchw"], **about
+    )  # fmt: skip
+    if row["batch_nhwc"] == row["batch"] and row["nhwc"]:
+        seconds = price(with_layout(graph), "rtx-3090", stack="pytorch-1")
+        yield Row(condition="nhwc", seconds=seconds, measured=row["nhwc"], **about)
+
+
+def price_inference(row: dict[str, Any], fast: Path | None, layouts: dict[tuple[Any, ...], float]) -> Iterator[Row]:
+    plain = mark_evaluation(read_graph(DATA / row["graph"]))
+    recorded = None if fast is None else fast / f"{row['model']}_{row['image']}_{row['batch']}.json.gz"
+    if recorded is not None and recorded.is_file():
+        new = mark_evaluation(read_graph(recorded))
+    else:
+        new = without_norm_casts(plain)
+    grouped = any("group_norm" in op.name for op in plain.ops)
+    old = new if grouped or row["module"].startswith(FAST_NORM_MODULES) else plain
+    for condition in INFERENCE:
+        gpu, how, version = condition.split("_")
+        measured = row.get(condition) if how != "l" else layouts.get(
+            (row["model"], f"rtx-{gpu}", version, row["batch"], row["image"])
+        )  # fmt: skip
+        if not measured or (version == "2.9.1" and row["model"].startswith(REPARAMETERISED)):
+            continue
+        graph = new if version == "2.9.1" else old
+        seconds = price(graph if how != "l" else with_layout(graph), f"rtx-{gpu}", compiled=how == "c")
+        yield Row(
+            condition=condition, family=row["module"], model=row["model"], seconds=seconds, measured=measured
+        )  # fmt: skip
+
+
+def read_layouts() -> dict[tuple[Any, ...], float]:
+    """Measured eager inference with channels last, by model, GPU, version, batch and image."""
     from pyarrow import parquet
 
-    training, inference = [], []
-    for row in _some(parquet.read_table(DATA / "train_index.parquet").to_pylist(), limit):
-        graph = read_graph(DATA / row["graph"])
-        seconds = {"nchw": price(graph, "rtx-3090"), "nhwc": price(with_layout(graph), "rtx-3090")}
-        measured = {"nchw": row["nchw"]}
-        if row["batch_nhwc"] == row["batch"]:
-            measured["nhwc"] = row["nhwc"]
-        training.append(Row(family=row["module"], model=row["model"], seconds=seconds, measured=measured))
-    for row in _some(parquet.read_table(DATA / "infer_index.parquet").to_pylist(), limit):
-        graph = read_graph(DATA / row["graph"])
-        old, new = (as_run(graph, row["module"], new_norms=flag) for flag in (False, True))
-        seconds = {
-            "3090_e_2.4": price(old, "rtx-3090"), "4090_e_2.4": price(old, "rtx-4090"), "4090_e_2.9.1": price(new, "rtx-4090"),
-            "4090_c_2.4": price(with_layout(old), "rtx-4090", compiled=True),
-            "4090_c_2.9.1": price(with_layout(new), "rtx-4090", compiled=True),
-        }  # fmt: skip
-        folded = row["model"].startswith(REPARAMETERISED)
-        measured = {key: row[key] for key in seconds if not (folded and key.endswith("2.9.1"))}
-        inference.append(Row(family=row["module"], model=row["model"], seconds=seconds, measured=measured))
-    return training, inference
+    rows = parquet.read_table(DATA.parent / "steps.parquet").to_pylist()
+    keys = ("gpu", "torch", "batch", "image")
+    return {
+        (row["model"].split(".")[0], *(row[key] for key in keys)): row["step_s"]
+        for row in rows
+        if row["mode"] == "inference" and row["layout"] == "channels_last" and not row["compiled"]
+    }
 
 
-def _some(rows: list[dict[str, Any]], limit: int) -> Iterable[dict[str, Any]]:
-    if limit >= len(rows):
-        return rows
-    return [rows[index] for index in np.random.default_rng(0).choice(len(rows), limit, replace=False)]
-
-
-def show(title: str, rows: list[Row], key: str) -> None:
-    kept = [row for row in rows if row.measured.get(key)]
-    ratio = np.array([row.seconds[key] / row.measured[key] for row in kept])
-    families = sorted({row.family for row in kept})
-    fold = np.array([families.index(row.family) % FOLDS for row in kept])
-    factor = np.array([np.median(ratio[fold != one]) for one in fold])
+def show(title: str, rows: Sequence[Row]) -> None:
+    ratio = np.array([row.seconds / row.measured for row in rows])
+    families = sorted({row.family for row in rows})
+    fold = np.array([families.index(row.family) % FOLDS for row in rows])
+    others = [ratio[fold != one] for one in fold]
+    factor = np.array([np.median(part) if len(part) else 1.0 for part in others])
     plain, scaled = np.abs(ratio - 1), np.abs(ratio / factor - 1)
     print(
-        f"{title:34} n {len(kept):4}  mean {plain.mean():6.1%}  median {np.median(plain):6.1%}"
+        f"{title:34} n {len(rows):4}  mean {plain.mean():6.1%}  median {np.median(plain):6.1%}"
         f"  p90 {np.quantile(plain, 0.9):6.1%}"
         f"  bias {np.median(ratio) - 1:+6.1%} | one factor: mean {scaled.mean():6.1%}  median {np.median(scaled):6.1%}"
         f"  p90 {np.quantile(scaled, 0.9):6.1%}"
     )
 
 
+def show_families(rows: Sequence[Row], most: int = 16) -> None:
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row.family, []).append(row.seconds / row.measured - 1)
+    worst = sorted(found.items(), key=lambda item: -np.abs(item[1]).sum())[:most]
+    print("   ", "  ".join(f"{name} {np.mean(values):+.0%} x{len(values)}" for name, values in worst))
+
+
+class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Stands for torchvision, of which timm imports names that no captured model uses."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.startswith("torchvision") else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        module = types.ModuleType(spec.name)
+        module.__path__ = []
+        module.__getattr__ = lambda name: _stand_in(name)  # type: ignore[method-assign]
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None: ...
+
+
+def _stand_in(name: str) -> Any:
+    import enum
+
+    import torch
+
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name == "InterpolationMode":
+        modes = ("NEAREST", "NEAREST_EXACT", "BILINEAR", "BICUBIC", "BOX", "HAMMING", "LANCZOS")
+        return enum.Enum(name, {mode: mode.lower() for mode in modes})
+    return type(name, (torch.nn.Module,), {})
+
+
+def capture_fast(rows: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Record inference graphs with timm's fast norm; those that cannot be are named and left to the rule."""
+    try:
+        import torchvision  # noqa: F401
+    except ImportError:
+        sys.meta_path.insert(0, _Absent())
+    import timm
+    import torch
+
+    from traincast.capture import capture
+    from traincast.errors import TraincastError
+
+    timm.layers.set_fast_norm(True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for row in rows:
+        path = folder / f"{row['model']}_{row['image']}_{row['batch']}.json.gz"
+        if path.is_file() or row["model"].startswith(REPARAMETERISED):
+            continue
+        images = torch.empty(row["batch"], 3, row["image"], row["image"], device="meta")
+        try:
+            graph = capture(
+                lambda name=row["model"]: timm.create_model(name).eval(),
+                (images,),
+                mode="inference",
+                precision="fp16-amp",
+            )
+        except TraincastError as error:
+            print(f"{row['model']}: {error}")
+            continue
+        save_graph(graph, path)
+
+
 def main() -> None:
-    limit = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
-    training, inference = read_rows(limit)
-    show("training NCHW, RTX 3090", training, "nchw")
-    show("training NHWC, RTX 3090", training, "nhwc")
-    for key in ("3090_e_2.4", "4090_e_2.4", "4090_e_2.9.1", "4090_c_2.4", "4090_c_2.9.1"):
-        gpu, how, version = key.split("_")
-        show(f"inference {'compiled' if how == 'c' else 'eager'}, {gpu}, torch {version}", inference, key)
-    if len(sys.argv) > 2:
-        for rows, key in (
-            (training, "nchw"),
-            (training, "nhwc"),
-            (inference, "4090_e_2.9.1"),
-            (inference, "4090_c_2.9.1"),
-        ):
-            found: dict[str, list[float]] = {}
-            for row in rows:
-                if row.measured.get(key):
-                    found.setdefault(row.family, []).append(row.seconds[key] / row.measured[key] - 1)
-            worst = sorted(found.items(), key=lambda item: -abs(np.mean(item[1])) * len(item[1]))[:14]
-            print(key, "  ".join(f"{name} {np.mean(values):+.0%} x{len(values)}" for name, values in worst))
+    from pyarrow import parquet
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sample", choices=("chosen", "fresh", "all"), default="chosen")
+    parser.add_argument("--only", choices=("training", "inference"))
+    parser.add_argument("--families", action="store_true", help="name the families with the largest errors")
+    parser.add_argument("--fast", type=Path, help="folder of graphs recorded with fast norms")
+    parser.add_argument("--capture", type=Path, help="record graphs with fast norms into this folder and stop")
+    options = parser.parse_args()
+    training, inference = (
+        draw(parquet.read_table(DATA / f"{name}_index.parquet").to_pylist(), options.sample)
+        for name in ("train", "infer")
+    )
+    if options.capture:
+        capture_fast(inference, options.capture)
+        return
+    found: list[Row] = []
+    if options.only != "inference":
+        found += [priced for row in training for priced in price_training(row)]
+    if options.only != "training":
+        layouts = read_layouts()
+        found += [priced for row in inference for priced in price_inference(row, options.fast, layouts)]
+    for condition in ("nchw", "nhwc", *INFERENCE):
+        rows = [row for row in found if row.condition == condition]
+        if rows:
+            show(condition if "_" in condition else f"training {condition.upper()}", rows)
+            if options.families:
+                show_families(rows)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from traincast.spec import Stack
+from traincast.forecast import Setting
+from traincast.spec import Parallelism, Stack
 
 BATCH = 4
 AIM_CPU = 0.02
@@ -190,6 +191,8 @@ class Seen:
     outside_bytes: float
     capacity_bytes: float
     stack: Stack
+    plan: Parallelism
+    setting: Setting | None
     unit: float
     counts_reserved: bool
     watched_first: bool
@@ -199,17 +202,23 @@ class Seen:
     """Tensor and pipeline degrees."""
     micro_batch: float = 1.0
     refusal: str = ""
+    excused: bool = False
+    """It failed, but a run that needs no less by construction ran."""
     disputed: bool = False
     """It has numbers, and its authors flag it as failed."""
 
 
 def read_cases(*tables: Path) -> list[Seen]:
     """Every row with a measured peak or a verdict on memory."""
-    from traincast.accuracy import hide_results, read_rows
+    from traincast.accuracy import find_excused, hide_results, read_rows
 
     rows = [row for table in tables for row in read_rows(table)]
     rows = [row for row in rows if row["measured_memory_bytes"] or table_says_fits(row)]
-    return [_replay_row(row, hidden) for row, hidden in zip(rows, hide_results(rows), strict=True)]
+    excused = find_excused(rows)
+    return [
+        _replay_row(row, hidden, excused=place in excused)
+        for place, (row, hidden) in enumerate(zip(rows, hide_results(rows), strict=True))
+    ]
 
 
 def table_says_fits(row: Any) -> bool:
@@ -217,20 +226,21 @@ def table_says_fits(row: Any) -> bool:
     return row["source"] in ("hf_ultrascale", "neusight") and str(row["case_id"]).startswith(("hfu", "neu"))
 
 
-def _replay_row(row: Any, hidden: Any) -> Seen:
+def _replay_row(row: Any, hidden: Any, *, excused: bool) -> Seen:
     from traincast.accuracy import parse_case, translate
     from traincast.errors import TraincastError
-    from traincast.forecast import outside_bytes
+    from traincast.forecast import describe_setting, outside_bytes
     from traincast.lower import lower
     from traincast.simulate import keeps_gradients, replay_pass
 
     stages: list[Any] = []
     pipelined, copies, capacity, unit, refusal, watched, outside = False, False, 1.0, 1.0, "", False, 0.0
-    lone, replicated, reserved, stack = False, False, True, Stack()
+    lone, replicated, reserved, stack, plan, setting = False, False, True, Stack(), Parallelism(), None
     try:
         question = translate(parse_case(hidden))
         capacity = min(group.device.memory_bytes for group in question.cluster.groups)
         plan = question.parallelism
+        setting = describe_setting(question.job, question.cluster, plan)
         pipelined, copies, outside = plan.pipeline > 1, plan.copies_gradients, outside_bytes(capacity, plan)
         lone, replicated, stack = plan.micro_batches == 1, plan.data > 1, question.job.stack
         logs = question.logs
@@ -260,6 +270,8 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
         outside_bytes=outside,
         capacity_bytes=capacity,
         stack=stack,
+        plan=plan,
+        setting=setting,
         unit=unit,
         counts_reserved=reserved,
         watched_first=watched,
@@ -268,25 +280,26 @@ def _replay_row(row: Any, hidden: Any) -> Seen:
         split=(int(row["tp"] or 1), int(row["pp"] or 1)),
         micro_batch=float(row["micro_batch"] or 1.0),
         refusal=refusal,
+        excused=excused,
         disputed=ran and str(row["quality_reason"] or "").startswith("flagged as failed"),
     )
 
 
 def profile_of(case: Seen, overheads: Any, stage: int) -> Any:
-    from traincast.forecast import MEMORY_SPREAD
+    from traincast.forecast import memory_errors, overheads_of
     from traincast.simulate import add_up
 
-    return add_up(
+    profile = add_up(
         *case.stages[stage],
         capacity_bytes=case.capacity_bytes,
         overhead_bytes=case.outside_bytes,
         pipelined=case.pipelined,
-        overheads=overheads if case.stack.memory.queued_gathers else dataclasses.replace(overheads, queued_gathers=0.0),
-        spread=MEMORY_SPREAD,
+        overheads=overheads_of(case.stack, case.plan, usual=overheads),
         bucket_copies=case.bucket_copies,
         lone_pass=case.lone_pass,
         replicated=case.replicated,
     )
+    return dataclasses.replace(profile, errors=memory_errors(case.setting) if case.setting else None)
 
 
 def predict_case(case: Seen, overheads: Any) -> float:

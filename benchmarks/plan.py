@@ -22,7 +22,7 @@ from traincast import catalog
 from traincast.errors import IllegalPlan
 from traincast.forecast import build_cluster, forecast
 from traincast.plan import Candidate, Settings, Shape, Space, list_candidates, search_plans, sift
-from traincast.spec import Forecast, Job, Question, WorkloadOptions
+from traincast.spec import Forecast, Job, Parallelism, Question, WorkloadOptions
 
 AIM_PER_S = 1_000
 AIM_RATIO = 10.0
@@ -75,8 +75,8 @@ def plan_large(asked: argparse.Namespace) -> None:
         for recompute in space.recompute
     }
 
-    def job_at(batch: int, recompute: str) -> Job:
-        return graphs[batch, recompute]
+    def job_at(batch: int, plan: Parallelism) -> Job:
+        return graphs[batch, plan.recompute]
 
     started = time.process_time()
     found = sift(clusters, job_at, space, Settings())
@@ -86,7 +86,7 @@ def plan_large(asked: argparse.Namespace) -> None:
     )
     print(f"  {found.num_plans / spent_s:,.0f} plans answered per CPU second (aim: {AIM_PER_S:,})")
     print(f"  worked out {found.num_evaluated:,}, discarded by a bound {found.num_pruned:,}, excluded {found.excluded}")
-    shape = Shape.of(job_at(batches[0], space.recompute[0]).graph)
+    shape = Shape.of(graphs[batches[0], space.recompute[0]].graph)
     candidates = list(list_candidates(space, clusters[0], shape))
     chosen = random.Random(0).sample(candidates, min(asked.sample, len(candidates)))
     try:
@@ -103,12 +103,14 @@ def plan_large(asked: argparse.Namespace) -> None:
     print(f"{1 / together_s:,.0f} spread over the space by one, {1 / every_s:,.0f} in the order of the space by one")
 
 
-def _spend(candidates: list[Candidate], job_at: Callable[[int, str], Job], ask: Callable[..., Forecast]) -> float:
+def _spend(
+    candidates: list[Candidate], job_at: Callable[[int, Parallelism], Job], ask: Callable[..., Forecast]
+) -> float:
     """CPU seconds of one plan."""
     started = time.process_time()
     for candidate in candidates:
         try:
-            ask(job_at(candidate.batch, candidate.parallelism.recompute), candidate.cluster, candidate.parallelism)
+            ask(job_at(candidate.batch, candidate.parallelism), candidate.cluster, candidate.parallelism)
         except IllegalPlan:
             continue
     return (time.process_time() - started) / len(candidates)

@@ -11,7 +11,7 @@ import traincast
 from traincast.catalog._stacks import stacks
 
 SOURCE = Path(traincast.__file__).parent
-READERS = ("catalog", "capture", "integrate", "plan/_emit", "schedule/_formats")
+READERS = ("catalog", "capture", "configs", "integrate", "plan/_emit", "schedule/_formats")
 """Rooms that may name what they describe, read, adapt or write for."""
 FILES = ("service/_uploads.py",)
 """Architectures of a published format."""

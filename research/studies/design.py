@@ -44,6 +44,7 @@ from research.studies.transfer import (
     ask_others,
     collective_problem,
     correction_features,
+    half_problems,
     learn_spreads,
     noise_of,
     operator_problems,
@@ -299,6 +300,14 @@ def draw(title: str, found: list[Curve], full: tuple[float, float]) -> str:
     return "\n".join([head, f'<rect width="{width}" height="{height}" fill="white"/>', *body, "</svg>\n"])
 
 
+def _problems(only: str) -> Iterator[Problem]:
+    """Tables are read only if they are asked for."""
+    if only.startswith("half") or not only:
+        yield from half_problems()
+    if not only.startswith("half"):
+        yield from (*operator_problems(), collective_problem())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=None, help="directory for the drawings")
@@ -349,7 +358,7 @@ def main() -> int:
     if not SHARED.exists():
         print(f"the measured data are not here: {SHARED}", file=sys.stderr)
     elif options.only != "corpus":
-        for problem in [*operator_problems(), collective_problem()]:
+        for problem in _problems(options.only):
             if options.only not in ("", problem.name):
                 continue
             enough = NUM_CANDIDATES + NUM_TEST // 2

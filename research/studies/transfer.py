@@ -114,6 +114,50 @@ def operator_problems() -> Iterator[Problem]:
         )
 
 
+HALF = {
+    "half_gemm": ("gemm", ("m", "n", "k")),
+    "half_attention": ("attention_causal", ("batch", "seq", "heads", "kv_heads")),
+}
+"""Tables of half-precision kernels and the sizes that describe a row."""
+MOST_HALF = 3000
+"""Rows of one device that are looked at, drawn once."""
+
+
+def half_problems() -> Iterator[Problem]:
+    """Half-precision kernels of current GPUs (bf16, heads of 128, no window); all runtimes of a device together are one."""
+    from traincast import catalog
+
+    for name, (file, sizes) in HALF.items():
+        data = read(SHARED / "kernels_half" / f"{file}.parquet")
+        kept = (data["dtype"] == "bfloat16") & (data["time_s"].astype(float) > 2e-5)
+        if "window" in data:
+            kept &= (data["window"] == 0) & (data["head_dim"] == 128)
+        places: list[int] = []
+        runtimes = np.array(
+            [f"{device} {kernel}" for device, kernel in zip(data["device"], data["kernel"], strict=True)]
+        )
+        for device in sorted(set(data["device"][kept].tolist())):
+            here = np.flatnonzero(kept & (data["device"] == device))
+            # The runtime with most rows: kernels of several would be noise to a model of sizes alone.
+            words, counts = np.unique(runtimes[here], return_counts=True)
+            here = here[runtimes[here] == words[counts.argmax()]]
+            places += np.random.default_rng(0).permutation(here)[:MOST_HALF].tolist()
+        chips = [catalog.device(_CATALOGUED.get(one, one)) for one in data["device"][places].tolist()]
+        logs = centred(np.log(np.column_stack([data[one].astype(float) for one in sizes]))[places])
+        machine = np.log([[chip.matrix_flop_per_s["bf16"], chip.memory_bytes_per_s] for chip in chips])
+        yield Problem(
+            name=name,
+            logs=logs,
+            sizes=quadratic(logs),
+            machine=centred(machine),
+            seconds=data["time_s"].astype(float)[places],
+            host=data["device"][places],
+        )
+
+
+_CATALOGUED = {"gb200": "gb200-186g"}
+
+
 def collective_problem() -> Problem:
     data = read(SHARED / "collectives" / "collectives.parquet")
     kept = (data["collective"] == "all_reduce") & (data["n_nodes"] == 1) & (data["time_s"].astype(float) > 0)

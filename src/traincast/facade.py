@@ -1,6 +1,7 @@
 """What a room shows to others: names that are imported from its private modules when they are first asked for."""
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ def load_lazily(room: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[st
     def find(name: str) -> Any:
         if name not in home_of:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{room}.{home_of[name]}"), name)
+        value = getattr(importlib.import_module(f"{room}.{home_of[name]}"), name)
+        setattr(sys.modules[room], name, value)
+        return value
 
     return find

@@ -15,6 +15,7 @@ GROUPS = {
     "policy": "traincast.policies",
     "emitter": "traincast.emitters",
     "operator rule": "traincast.rules",
+    "config format": "traincast.configs",
 }
 """Every family of plug-ins with the entry-point group that another package names to add to it."""
 

@@ -51,12 +51,36 @@ def _parse(text: str, factors: dict[str, float], wanted: str) -> float:
         raise InvalidInput(f"{text!r} is not {wanted}") from error
 
 
+def show_number(amount: float) -> str:
+    """2,920, 31.4, 0.072, 0: three digits, thousands apart, never a power of ten."""
+    if not math.isfinite(amount):
+        return "unknown"
+    size = abs(amount)
+    if size < 5e-4:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(size)))
+    rounded = round(amount, 2 - math.floor(math.log10(size)))
+    text = f"{rounded:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def show_change(ratio: float) -> str:
+    """'12% more', '6% less', 'the same': an amount over what it was."""
+    if not math.isfinite(ratio):
+        return "unknown"
+    if abs(ratio - 1) < 0.005:
+        return "the same"
+    return f"{ratio - 1:.0%} more" if ratio > 1 else f"{1 - ratio:.0%} less"
+
+
 def show_seconds(seconds: float) -> str:
     """1.23 ms, 4.5 s, 2 h 05 min, 3.2 days: the unit a person would choose."""
     if not math.isfinite(seconds):
         return "unknown"
+    if seconds < 5e-9:
+        return "0 s"
     if seconds < 1e-3:
-        return f"{seconds * 1e6:.3g} µs"
+        return f"{show_number(seconds * 1e6)} µs"
     if seconds < 1:
         return f"{seconds * 1e3:.3g} ms"
     if seconds < 2 * MINUTE_S:

@@ -88,3 +88,18 @@ def test_parts_add_up_to_the_whole() -> None:
 )  # fmt: skip
 def test_scales_are_named(gpus: int, nodes: int | None, name: str) -> None:
     assert name_scale(Case(case_id="x", gpu="t4", n_gpus=gpus, n_nodes=nodes)) == name
+
+
+def test_an_excused_failure_is_no_false_safe() -> None:
+    rows = [make_scored(said=True, status="failed"), make_scored(said=True, status="ok")]
+    assert confuse(rows).false_safe == 1
+    found = confuse([replace(rows[0], excused=True), rows[1]])
+    assert (found.false_safe, found.excused, found.true_fit) == (0, 1, 1)
+
+
+def test_an_interval_is_scored_by_its_width_and_by_what_lies_outside() -> None:
+    inside = score([1.0], [1.0], intervals=[(0.5, 2.0)], constant=math.log(4))
+    assert inside.interval_score == pytest.approx(math.log(4))
+    assert inside.constant_score == pytest.approx(2 * math.log(4))
+    outside = score([4.0], [1.0], intervals=[(0.5, 2.0)])
+    assert outside.interval_score == pytest.approx(math.log(4) + 20 * math.log(2))

@@ -1,6 +1,6 @@
 import pytest
 
-from traincast.accuracy._cases import Case
+from traincast.accuracy._cases import Case, parse_case
 from traincast.accuracy._translate import translate
 from traincast.accuracy._translate.machine import read_cluster, read_placement
 from traincast.accuracy._translate.workload import read_recipe
@@ -152,7 +152,8 @@ def test_passes_follow_from_the_batches_where_they_are_not_stated() -> None:
         ({"dtype": "fp32", "undetermined": "tf32 probably on (pytorch<1.12 default)"}, "tf32"),
         ({"dtype": "fp32", "undetermined": "tf32 probably on (pytorch<1.12 default)", "gpu": "v100-sxm2-16g"}, "fp32"),
         ({"dtype": "fp16_amp"}, "fp16-amp"),
-        ({"dtype": "mxfp8"}, "fp8"),
+        ({"dtype": "mxfp8", "gpu": "b200"}, "mxfp8"),
+        ({"dtype": "mxfp8"}, "bf16"),
         ({"dtype": "fp8", "extra": "float8_tensorwise;async_tp"}, "fp8"),
         ({"dtype": "fp8", "extra": "float8_rowwise;async_tp"}, "bf16"),
         ({"dtype": None}, "fp32"),
@@ -304,3 +305,13 @@ def test_a_recipe_that_only_serves_has_no_optimizer_to_move() -> None:
         make_case(framework="LitGPT", mode="inference", gpu="rtx-3060", model="llama-2-70b", n_layers=None)
     )
     assert not question.parallelism.offload_optimizer
+
+
+def test_a_column_named_as_a_field_of_a_question_is_asked() -> None:
+    row = {"case_id": "rl", "gpu": "h100-80g", "model": "gpt2", "dtype": "bf16", "micro_batch": 8}
+    found = translate(parse_case({**row, "regime": "grpo", "group_size": "4", "offload_weights": True, "critic": None}))
+    assert found.question.job["regime"] == "grpo"
+    assert found.question.job["group_size"] == 4
+    assert "critic" not in found.question.job
+    assert found.question.parallelism["offload_weights"] is True
+    assert found.resolved.job.regime is not None

@@ -1,7 +1,6 @@
 import pytest
 
-from traincast.catalog import _datasets as datasets
-from traincast.catalog import dataset
+from traincast.catalog import dataset, datasets
 from traincast.errors import UnknownName
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from traincast.catalog import _devices as devices
-from traincast.catalog import device, device_entry, link
+from traincast.catalog import device, device_entry, devices, link
 from traincast.catalog._devices import DeviceEntry
 from traincast.catalog._names import load_facts, squeeze
 from traincast.errors import UnknownName

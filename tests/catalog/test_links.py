@@ -1,7 +1,6 @@
 import pytest
 
-from traincast.catalog import _links as links
-from traincast.catalog import link, link_entry, make_link
+from traincast.catalog import link, link_entry, links, make_link
 from traincast.catalog._names import load_facts
 from traincast.errors import InvalidInput, UnknownName
 from traincast.spec import Link

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincast.catalog import _devices as devices
-from traincast.catalog import _nodes as nodes
-from traincast.catalog import cluster, cluster_from, device, find_offer, link, node, read_cluster
+from traincast.catalog import cluster, cluster_from, device, devices, find_offer, link, node, nodes, read_cluster
 from traincast.catalog._names import load_facts
 from traincast.errors import InvalidInput, UnknownName
 from traincast.files import encode
@@ -64,7 +62,7 @@ def test_a_device_alone_gets_its_typical_node() -> None:
     (group,) = cluster(device="h100", nodes=2).groups
     assert (group.devices_per_node, group.intra.name, group.inter.name) == (8, "nvswitch-h100", "8x infiniband-ndr")
     (small,) = cluster(device="t4").groups
-    assert (small.intra.name, small.inter.name) == ("pcie3-x16", "ethernet-25g")
+    assert (small.intra.name, small.inter.name) == ("pcie3-x16", "ethernet-25g-rented")
 
 
 @pytest.mark.parametrize("name", DEVICE_NAMES)
@@ -263,3 +261,17 @@ def test_domains_of_ones_own_are_read_from_plain_data() -> None:
         cluster_from({**table, "domains": [{"num_devices": 3, "link": "nvlink3-pairs"}]})
     with pytest.raises(InvalidInput, match="unknown key 'size'"):
         cluster_from({**table, "domains": [{"size": 2}]})
+
+
+def test_domains_can_be_written_in_words() -> None:
+    shape = {"device": "a100-pcie-80g", "nodes": 2, "devices_per_node": 4}
+    words = cluster_from({**shape, "domains": "2:nvlink3-pairs,8:2x infiniband-hdr"})
+    table = cluster_from(
+        {
+            **shape,
+            "domains": [{"num_devices": 2, "link": "nvlink3-pairs"}, {"num_devices": 8, "link": "2x infiniband-hdr"}],
+        }
+    )
+    assert words == table
+    with pytest.raises(InvalidInput, match="2:nvlink3-pairs"):
+        cluster_from({**shape, "domains": "nvlink3-pairs"})

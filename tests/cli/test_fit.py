@@ -25,7 +25,7 @@ def test_json_answers_agree_with_the_forecast(run: Run) -> None:
 
 
 def test_a_job_that_does_not_fit_is_told_what_to_change_and_its_price(run: Run) -> None:
-    ran = run("fit", "gpt2-xl", "-d", "a100-40g", "-g", 8, "-b", 8, "--seq", 1024)
+    ran = run("fit", "gpt2-xl", "-d", "a100-40g", "-g", 8, "-b", 8, "--seq", 1024, "--zero", 0, "--precision", "fp32")
     assert ran.code == 0
     assert "DOES NOT FIT" in ran.out
     assert "time per sample" in ran.out
@@ -81,7 +81,7 @@ def test_what_tensors_take_what_is_reserved_and_what_the_device_shows_are_told_a
 
 
 def test_a_length_beyond_that_of_the_model_is_said_to_be(run: Run) -> None:
-    assert "published with 1,024" in run("fit", "gpt2", "-d", "a100-80g", "--seq", 512).out
+    assert "published with 1,024" in run("fit", "gpt2", "-d", "a100-80g", "--seq", 512, "-b", 1).out
     assert "published with" not in run("fit", "gpt2", "-d", "a100-80g", "-b", 512).out
 
 

@@ -66,8 +66,9 @@ def test_every_listed_command_that_exists_is_a_function_of_its_name() -> None:
     assert set(present) == registered
 
 
-def test_without_a_command_the_help_is_shown(run: Run) -> None:
-    assert "Commands" in run().out
+def test_without_a_command_questions_are_shown_and_the_help_has_panels(run: Run) -> None:
+    assert "--tokens 15B" in run().out
+    assert "Measure and learn" in run("--help").out
 
 
 @pytest.mark.parametrize("arguments", [("forcast",), ("forecast",), ("forecast", "gpt2", "--devise", "a100-80g")])

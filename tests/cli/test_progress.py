@@ -36,3 +36,16 @@ def test_a_pipe_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_bar_says_how_far_how_fast_and_how_long() -> None:
     assert describe(50, 200, 10.0, label="cases").endswith("50/200, 5/s, 30 s left")
+
+
+def test_work_of_unknown_length_shows_the_time_and_wipes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "QUIET_S", 0.0)
+    screen = Terminal()
+    with progress.waiting("recording", stream=screen):
+        while "recording" not in screen.getvalue():
+            pass
+    assert screen.getvalue().endswith("\r\x1b[K")
+    pipe = io.StringIO()
+    with progress.waiting("recording", stream=pipe):
+        pass
+    assert pipe.getvalue() == ""

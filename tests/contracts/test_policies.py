@@ -68,14 +68,14 @@ def test_a_job_that_never_ends_breaks_the_contract(monkeypatch: pytest.MonkeyPat
 
     import numpy as np
 
-    from traincast.schedule import _study as study
+    from traincast import schedule as room
 
-    run_policy = study.run_policy
+    run_policy = room.run_policy
 
     def forget(*words: object, **more: object) -> object:
         schedule = run_policy(*words, **more)  # type: ignore[arg-type]
         return replace(schedule, end_s=np.where(np.arange(len(schedule)) == 3, np.nan, schedule.end_s))
 
-    monkeypatch.setattr(study, "run_policy", forget)
+    monkeypatch.setattr(room, "run_policy", forget)
     with pytest.raises(BrokenContract, match="never ends"):
         check_policy("fifo", num_jobs=10)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import make_cluster
-from traincast.catalog import link
+from traincast.catalog import cluster, link
 from traincast.cost._collectives import (
     LONGEST_RING,
     PLAIN_RANKS,
@@ -152,7 +152,10 @@ def _latency(kind: str, nodes: int, transport: str = "infiniband") -> float:
 
 def test_rings_grow_with_the_nodes_and_trees_with_their_logarithm() -> None:
     assert _latency("all_gather", 32) / _latency("all_gather", 16) == pytest.approx(31 / 15, rel=0.01)
-    assert _latency("all_reduce", 32) / _latency("all_reduce", 16) == pytest.approx(5 / 4, rel=0.01)
+    few, some, many = (_latency("all_reduce", nodes) for nodes in (16, 32, 64))
+    assert many - some == pytest.approx(some - few, rel=0.01)
+    # The first hop costs most: chunks are on their way when the others begin.
+    assert some - few < _latency("all_reduce", 2)
 
 
 def test_very_long_rings_and_tori_are_not_walked_node_by_node() -> None:
@@ -354,3 +357,22 @@ def test_tokens_that_are_sent_once_to_each_node_take_less_of_the_network() -> No
 
     # Eight copies fall on 8 (1 - (7/8)^8) = 5.25 of the eight nodes.
     assert of(8) / of(1) == pytest.approx(5.25 / 8, rel=0.1)
+
+
+def test_a_provider_s_limit_on_connections_slows_sockets_and_nothing_else() -> None:
+    def take(transport: str, flow: float | None) -> float:
+        inter = Link(name="e", bytes_per_s=6.25e9, latency_s=2.5e-5, transport=transport, flow_bytes_per_s=flow)
+        return seconds("all_reduce", 1e9, build(per_node=1, nodes=2, inter=inter))
+
+    assert take("sockets", 6.25e8) > 2 * take("sockets", None)
+    assert take("sockets", 1.25e9) < take("sockets", 6.25e8)
+    assert take("infiniband", 6.25e8) == take("infiniband", None)
+    with pytest.raises(InvalidInput, match="flow_bytes_per_s"):
+        Link(name="e", bytes_per_s=1e9, latency_s=0.0, flow_bytes_per_s=0.0)
+
+
+def test_boards_without_peer_access_share_what_their_host_copies() -> None:
+    game, pro = (cluster(device=name, devices_per_node=4).groups[0].intra for name in ("rtx-3090", "rtx-a5000"))
+    assert (game.transport, pro.transport) == ("pcie-host", "pcie")
+    few, many = (seconds("all_reduce", 1e9, cluster(device="rtx-3090", devices_per_node=n)) for n in (2, 8))
+    assert many > 3 * few

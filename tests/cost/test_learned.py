@@ -272,9 +272,52 @@ def test_a_matrix_times_a_vector_is_read_at_the_rate_of_memory(learned: Learned)
 def test_gradients_of_half_precision_convolutions_that_find_channels_last_turn_nothing_round(
     learned: Learned, name: str
 ) -> None:
-    turned, stays = (make_conv("fp16", **{"pass": "grad_input"}, **more) for more in ({}, {"channels_last": True}))
+    turned, taken, stays = (
+        make_conv("fp16", **{"pass": "grad_input"}, **more)
+        for more in ({"turned_images": True}, {}, {"channels_last": True})
+    )
     moved_s = 2 * turned.num_bytes / find_device(name).memory_bytes_per_s
     assert seconds(learned, turned, name) >= seconds(learned, stays, name) + moved_s
+    assert seconds(learned, taken, name) > seconds(learned, stays, name)
+
+
+def test_a_bias_is_added_by_a_kernel_of_its_own_unless_a_compiler_fuses_it(learned: Learned) -> None:
+    plain = make_conv("fp16", kernel="1x1")
+    biased = replace(plain, reads=(0, 1, 2))
+    fused = replace(biased, attrs={**biased.attrs, "fused_bias": True})
+    added_s = 2 * plain.bytes_written / find_device("rtx-3090").memory_bytes_per_s
+    assert seconds(learned, biased, "rtx-3090") >= seconds(learned, plain, "rtx-3090") + added_s
+    assert seconds(learned, fused, "rtx-3090") == seconds(learned, plain, "rtx-3090")
+
+
+def make_batch_norm(channels: int, numel: int, **more: int | str | bool) -> Op:
+    attrs: dict[str, int | str | bool] = {"function": "batch_norm", "rows": channels, "cols": numel // channels, **more}
+    return Op(
+        name="n",
+        kind="norm",
+        flop=4.0 * numel,
+        bytes_read=2.0 * numel,
+        bytes_written=2.0 * numel,
+        dtype="fp16",
+        attrs=attrs,
+    )
+
+
+def test_batch_norm_of_few_channels_leaves_multiprocessors_idle_in_training_only(learned: Learned) -> None:
+    few, many = (make_batch_norm(channels, 1 << 26) for channels in (16, 256))
+    assert seconds(learned, few, "rtx-3090") > 2 * seconds(learned, many, "rtx-3090")
+    few, many = (make_batch_norm(channels, 1 << 26, training=False) for channels in (16, 256))
+    assert seconds(learned, few, "rtx-3090") == pytest.approx(seconds(learned, many, "rtx-3090"))
+
+
+def test_a_short_stream_in_a_queue_loses_its_start_and_no_bandwidth(learned: Learned) -> None:
+    numel = 1 << 24
+    op = Op(
+        name="add", kind="elementwise", flop=float(numel), bytes_read=4.0 * numel, bytes_written=2.0 * numel, dtype="fp16",
+        attrs={"function": "add", "numel": numel, "num_inputs": 2},
+    )  # fmt: skip
+    streamed_s = op.num_bytes / find_device("rtx-3090").memory_bytes_per_s
+    assert streamed_s / 0.92 < seconds(learned, op, "rtx-3090") < streamed_s / 0.86
 
 
 def test_tf32_convolutions_run_on_the_lanes_where_matrix_units_are_hardly_faster(learned: Learned) -> None:

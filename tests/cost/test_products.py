@@ -101,6 +101,51 @@ def test_products_and_attention_stay_below_the_peak_of_their_units(device: Devic
     assert (flop / time_attention(laws.attention, laws.half, fused, device, "bf16", lone=True).seconds <= peak).all()
 
 
+def some_image_ops(seed: int, size: int = 60) -> list[Op]:
+    """Convolutions of all passes, layouts and groups, and norms."""
+    rng = np.random.default_rng(seed)
+    ops: list[Op] = []
+    for _ in range(size):
+        width, groups = int(2 ** rng.uniform(0, 7)), int(2 ** rng.integers(0, 7))
+        channels, pixels, batch = width * groups, int(rng.integers(4, 60)), int(rng.integers(1, 129))
+        taps = int(rng.choice([1, 3, 5]))
+        numel = batch * channels * pixels**2
+        attrs = {
+            "batch": batch, "in_channels": channels, "out_channels": channels, "groups": groups,
+            "in_size": f"{pixels}x{pixels}", "out_size": f"{pixels}x{pixels}", "kernel": f"{taps}x{taps}", "stride": "1x1",
+            "pass": str(rng.choice(["forward", "grad_input", "grad_weight"])), "channels_last": bool(rng.random() < 0.5),
+            "turned_images": bool(rng.random() < 0.5), "grouped_gradients_on_lanes": bool(rng.random() < 0.5),
+        }  # fmt: skip
+        ops.append(
+            Op(name="c", kind="conv", flop=2.0 * numel * width * taps**2, bytes_read=2.0 * numel, bytes_written=2.0 * numel,
+               dtype="bf16", attrs=attrs, reads=(0, 1, 2) if rng.random() < 0.5 else (0, 1))
+        )  # fmt: skip
+        function = str(rng.choice(["batch_norm", "layer_norm", "group_norm"]))
+        norm = {"function": function, "rows": channels, "cols": numel // channels}
+        ops.append(
+            Op(name="n", kind="norm", flop=4.0 * numel, bytes_read=2.0 * numel, bytes_written=2.0 * numel, dtype="bf16",
+               phase=str(rng.choice(["forward", "backward"])), attrs=norm)
+        )  # fmt: skip
+    return ops
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    device=devices, what=st.sampled_from([*RAISED, "lanes"]), factor=st.floats(1.0, 4.0), seed=st.integers(0, 10_000)
+)
+def test_no_convolution_or_norm_is_slower_on_a_device_that_is_faster_in_one_respect(
+    device: Device, what: str, factor: float, seed: int
+) -> None:
+    if what == "lanes":
+        rates = {dtype: rate * factor for dtype, rate in device.vector_flop_per_s.items()}
+        faster = replace(device, vector_flop_per_s=rates)
+    else:
+        faster = raise_one(device, what, factor)
+    ops = some_image_ops(seed)
+    before, after = (load_learned().predict(ops, one).seconds for one in (device, faster))
+    assert (after <= before * (1 + 1e-9)).all()
+
+
 def test_a_causal_mask_halves_the_keys_and_a_window_bounds_them() -> None:
     def keys(causal: float, window: float) -> float:
         one, length = np.ones(1), np.full(1, 4096.0)

@@ -66,6 +66,50 @@ def test_a_stack_that_was_measured_on_the_device_is_surer_than_one_that_was_not(
     assert width("megatron-deepspeed") < width("lightning")
 
 
+def test_a_new_stack_says_what_would_narrow_its_interval_and_by_how_much() -> None:
+    cluster = catalog.cluster(device="h100-sxm-80g", nodes=1, devices_per_node=8)
+    job = Job(graph=workload("gpt2", batch=8, precision="bf16"), stack=stack("lightning"))
+    answer = forecast(job, cluster, Parallelism(data=8))
+    now = (answer.step.high_s - answer.step.low_s) / answer.step.seconds
+    assert answer.narrowing
+    for one in answer.narrowing:
+        assert one.width_now == pytest.approx(now, rel=1e-6)
+        assert one.width_after < one.width_now
+        assert one.seconds > 0
+    said = next(note for note in answer.notes if note.startswith("90% sure"))
+    assert "no run of the stack lightning was measured" in said
+    assert f"-> {answer.narrowing[0].width_after:.0%} wide" in said
+
+
+def test_a_step_that_waits_for_its_host_is_less_sure_where_the_stack_is_new() -> None:
+    setting = describe_setting(Job(graph=make_mlp(), stack=stack("lightning")), make_cluster(), Parallelism())
+    low, high = (
+        CERTAINTY.log_sigma(list_novelty(setting, CERTAINTY.known, operators=0.08, host=host)) for host in (0.0, 1.0)
+    )
+    assert high > low
+
+
+def test_memory_of_a_new_stack_is_less_sure_than_that_of_one_whose_peaks_were_measured() -> None:
+    cluster = catalog.cluster(device="h100-sxm-80g", nodes=1, devices_per_node=8)
+    graph = workload("llama-3.2-1b", batch=1, precision="bf16", seq=4096)
+
+    def width(name: str) -> float:
+        errors = forecast(Job(graph=graph, stack=stack(name)), cluster, Parallelism(data=8)).memory.errors
+        assert errors is not None
+        return errors.quantile(0.95) - errors.quantile(0.05)
+
+    assert width("nanotron") < width("lightning")
+
+
+def test_the_energy_is_at_least_as_unsure_as_the_time() -> None:
+    cluster = catalog.cluster(device="a100-sxm4-80g", nodes=1, devices_per_node=8)
+    answer = forecast(Job(graph=workload("gpt2", batch=8), steps=100), cluster, Parallelism(data=8))
+    energy, total = answer.energy_range, answer.job.total
+    assert energy is not None
+    assert energy.low < energy.value < energy.high
+    assert energy.high / energy.low > total.high_s / total.low_s
+
+
 def test_nothing_is_new_about_what_everything_was_learned_from() -> None:
     job = Job(graph=make_mlp())
     setting = describe_setting(job, make_cluster(), Parallelism())

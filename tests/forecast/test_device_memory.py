@@ -35,3 +35,26 @@ def test_tensorflow_takes_the_whole_device_at_once() -> None:
     seen = watch_device(job, _on("a100-80g"), Parallelism())
     assert seen.used_bytes > 0.95 * catalog.device("a100-80g").memory_bytes
     assert seen.live_bytes < 0.1 * seen.used_bytes
+
+
+def test_a_stack_with_buckets_of_its_own_holds_them_where_it_shards_and_never_more_than_two_copies_of_the_weights() -> (
+    None
+):
+    cluster = build_cluster(Question(source="gpt2", cluster={"device": "a100-80g", "devices_per_node": 8}))
+    graph = workload("gpt2-xl", batch=1, precision="bf16")
+    weights = graph.role_bytes("parameter")
+
+    def held(zero: int, name: str) -> dict[str, float]:
+        plan = Parallelism(data=8, zero=zero)
+        return dict(forecast(Job(graph=graph, stack=stack(name)), cluster, plan).memory.by_role)
+
+    assert "communication buffers" not in held(0, "deepspeed")
+    assert held(1, "deepspeed")["communication buffers"] == 2e9
+    assert "communication buffers" not in held(1, "pytorch")
+    assert held(3, "pytorch")["gathered weights"] < held(3, "deepspeed")["gathered weights"] <= weights * 1.01
+
+
+def test_a_planned_step_has_no_caching_allocator() -> None:
+    cluster = _on("a100-80g")
+    job = Job(graph=workload("gpt2", batch=1, precision="bf16"), stack=stack("maxtext"))
+    assert "allocator" not in forecast(job, cluster, Parallelism()).memory.by_role

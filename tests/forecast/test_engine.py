@@ -21,6 +21,7 @@ from traincast.forecast import forecast
 from traincast.forecast._engine import Engine
 from traincast.spec import Cluster, Device, Forecast, Graph, Job, Link, NodeGroup, Parallelism, Stage
 from traincast.spec._hardware import Domain
+from traincast.spec._regime import Pass, Regime
 
 WARM = Engine()
 """One for all tests of this file, so that each finds what the others left."""
@@ -42,6 +43,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "expert_tensor": [{"expert_tensor": 1, "tensor": 4, "data": 2, "sequence_parallel": True}],
     "expert_capacity": [{"expert_capacity": 1.5}],
     "expert_imbalance": [{"expert": 2, "expert_imbalance": 1.5}],
+    "overlap_experts": [{"expert": 8, "micro_batches": 2, "overlap_experts": True}],
     "dispatch_once": [{"expert": 8, "dispatch_once": True}],
     "virtual_stages": [{"pipeline": 4, "data": 2, "micro_batches": 4, "virtual_stages": 2, "order": "interleaved"}],
     "micro_batches": [{"micro_batches": 3}, {"micro_batches": 8}],
@@ -59,21 +61,33 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "servers": [{"servers": 2, "zero": 0}],
     "asynchronous": [{"servers": 2, "zero": 0, "asynchronous": True}],
     "offload_optimizer": [{"offload_optimizer": True}],
+    "offload_weights": [{"offload_weights": True}, {"offload_weights": True, "offload_optimizer": True}],
+    "offload_activations": [{"offload_activations": True}],
+    "offload_to": [{"offload_to": "nvme", "offload_optimizer": True}],
+    "activation_dtype": [{"activation_dtype": "fp8"}],
+    "gather_dtype": [{"gather_dtype": "fp8", "zero": 3}],
 }  # fmt: skip
 """For each field of a plan, changes that move it; other fields follow where they must."""
+FROZEN = build_transformer(
+    TransformerShape(n_layers=2, hidden=256, heads=8, vocab=4096, seq=128),
+    Recipe(precision="bf16", mode="inference"), batch=2,
+)  # fmt: skip
 JOBS: dict[str, list[Any]] = {
     "steps": [100], "samples": [1e6], "samples_spread": [0.2], "epoch_samples": [5e4], "loading_samples_per_s": [10.0],
     "evaluation_every_steps": [10], "evaluation_samples": [1e3], "checkpoint_every_steps": [7],
     "checkpoint_bytes_per_s": [1e8], "startup_s": [5.0], "device_mtbf_s": [1e6],
     "stack": [stack("megatron-lm"), stack("torchtitan")],
+    "loader_cores": [4], "decode_samples_per_s": [3.0], "sample_bytes": [1e5], "storage_bytes_per_s": [1e3],
+    "logging_every_steps": [3], "logging_s": [2.0], "checkpoint_sharded": [True], "checkpoint_async": [True],
     "compile_s": [12.0], "compiled": [True], "cuda_graphs": [True],
+    "regime": [Regime(name="distillation", passes=(Pass(name="teacher", graph=FROZEN),)), Regime(name="ppo", num_updates=4)],
 }  # fmt: skip
 GROUPS: dict[str, list[Any]] = {
     "device": [make_device(memory_bytes=4e9), make_device(memory_bytes_per_s=3e12), make_device(l2_bytes=5e7)],
     "num_nodes": [4], "devices_per_node": [8],
     "intra": [Link(name="fast", bytes_per_s=4e11, latency_s=2e-6)],
     "inter": [Link(name="slow", bytes_per_s=1e9, latency_s=1e-5), Link(name="slow", bytes_per_s=1e10, latency_s=1e-3)],
-    "usd_per_hour": [3.5], "speed": [0.5],
+    "usd_per_hour": [3.5], "speed": [0.5], "nvme_bytes_per_s": [5e9],
     "domains": [(Domain(num_devices=2, link=Link(name="bridge", bytes_per_s=5e11, latency_s=1e-6)),)],
 }  # fmt: skip
 

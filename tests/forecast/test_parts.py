@@ -5,6 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from tests.builders import make_cluster, make_mlp
+from traincast import catalog
+from traincast.catalog._workloads import workload
+from traincast.cost import MEMBERS
 from traincast.cost._interaction import Interacting, Network, load_network
 from traincast.cost._pricing import Pricing
 from traincast.forecast import forecast
@@ -54,3 +57,21 @@ def test_the_network_answers_where_it_is_the_cost_model() -> None:
     unused = explain(job, cluster, network=everywhere())
     assert "not used" in unused["interaction"].says
     assert unused["interaction"].step != unused["layers"].step
+
+
+def test_on_a_gpu_each_member_of_the_ensemble_says_its_answer_weight_and_neighbours() -> None:
+    job = Job(graph=workload("resnet50", batch=16, precision="fp16-amp"))
+    cluster = catalog.cluster(device="rtx-3090", devices_per_node=1)
+    parts = explain(job, cluster)
+    assert [name for name, part in parts.items() if part.is_answer] == ["interaction"]
+    members = [f"interaction: {name}" for name in MEMBERS]
+    assert set(members) <= set(parts)
+    assert all("weight 0." in parts[name].says or "weight 1." in parts[name].says for name in members)
+    says = parts["interaction"].says
+    assert "measured steps of" in says
+    assert "mean distance" in says
+    assert "changed most" in says
+    step = parts["interaction"].step
+    assert step is not None
+    assert step.seconds == forecast(job, cluster).step.seconds
+    assert "families left out" in parts["reuse"].says

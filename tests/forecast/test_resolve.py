@@ -83,7 +83,7 @@ def test_without_stack_defaults_only_the_costs_are_the_stacks() -> None:
         ({"batch": 2}, {}, {"global_batch": 64}, (2, 4)),
         ({"batch": None}, {}, {"global_batch": 64}, (8, 1)),
         ({"batch": None}, {"micro_batches": 4}, {"global_batch": 64}, (2, 4)),
-        ({"batch": None}, {"pipeline": 2}, {"global_batch": 64}, (1, 16)),
+        ({"batch": None}, {"pipeline": 2}, {"global_batch": 64}, (8, 2)),
         ({"batch": 2}, {"pipeline": 2}, {}, (2, 8)),
         ({"batch": 2}, {}, {}, (2, 1)),
     ],

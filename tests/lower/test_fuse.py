@@ -6,9 +6,10 @@ from traincast.catalog._models.transformer import TransformerShape, build_transf
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
 from traincast.forecast import forecast
-from traincast.lower import lower
+from traincast.lower import leave_eager, lower
+from traincast.lower._fuse import prefers_channels_last
 from traincast.simulate import replay_memory
-from traincast.spec import Job, Op, Parallelism
+from traincast.spec import Graph, Job, Op, Parallelism
 
 SHAPE = TransformerShape(n_layers=4, hidden=256, heads=4, vocab=1000, seq=128, dropout=0.1, activation="gelu_new")
 
@@ -107,3 +108,35 @@ def test_a_compiled_loss_keeps_no_copy_of_the_logits_in_fp32() -> None:
     plain, fused = (lower(graph, Parallelism(), compiled=flag).stages[0] for flag in (False, True))
     peaks = [replay_memory(stage, capacity_bytes=1e12).peak_bytes for stage in (plain, fused)]
     assert peaks[1] < 0.85 * peaks[0]
+
+
+def test_a_loss_that_is_left_out_of_compilation_keeps_its_three_copies_of_the_scores() -> None:
+    shape = replace(SHAPE, vocab=50_000)
+    graph = build_transformer(shape, Recipe(precision="bf16"), batch=4)
+    scores = 4 * shape.seq * shape.vocab
+
+    def peak(one: Graph, *, compiled: bool) -> float:
+        stage = lower(one, Parallelism(), compiled=compiled).stages[0]
+        return replay_memory(stage, capacity_bytes=1e12).peak_bytes
+
+    eager, whole = peak(graph, compiled=False), peak(graph, compiled=True)
+    layers = peak(leave_eager(graph, "loss"), compiled=True)
+    assert whole + 4 * scores < layers <= eager
+
+
+def make_conv(channels: int, *, groups: int = 1, kernel: str = "3x3", phase: str = "forward") -> Op:
+    attrs: dict[str, int | str | bool] = {
+        "batch": 8, "in_channels": channels, "out_channels": channels, "groups": groups, "in_size": "14x14",
+        "out_size": "14x14", "kernel": kernel, "stride": "1x1", "pass": "forward",
+    }  # fmt: skip
+    return Op(name="conv", kind="conv", flop=1e9, bytes_read=1e6, bytes_written=1e6, phase=phase, attrs=attrs)
+
+
+def test_the_compiler_lays_channels_last_unless_groups_would_lose_by_it() -> None:
+    assert prefers_channels_last([make_conv(256), make_conv(256, groups=256)])
+    assert not prefers_channels_last([make_conv(256, groups=8)])
+    # In evaluation FLOP decide; in training one grouped convolution is enough.
+    mixed = [make_conv(256)] * 9 + [make_conv(256, groups=8)]
+    assert prefers_channels_last(mixed)
+    assert not prefers_channels_last([*mixed, make_conv(256, phase="backward")])
+    assert not prefers_channels_last([])

@@ -64,7 +64,7 @@ def test_a_price_list_is_read_and_mistakes_in_it_are_named(tmp_path: Path) -> No
 
 
 def test_every_plan_of_a_space_uses_all_devices_and_keeps_the_samples_of_a_step() -> None:
-    shape = Shape.of(pose_transformer(layers=6, experts=4)(1, "none").graph)
+    shape = Shape.of(pose_transformer(layers=6, experts=4)(1, Parallelism()).graph)
     plans = list(list_plans(Space(global_batch=24), 16, 8, shape))
     assert len(plans) > 100
     for batch, found in plans:

@@ -1,6 +1,6 @@
 """The search is never worse than trying every plan, and says what ruled plans out."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,9 @@ from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast import forecast
 from traincast.forecast._arbitrate import load_layers
 from traincast.forecast._labels import label_run
-from traincast.forecast._resolve import build_job, fill_in, load_source
+from traincast.forecast._resolve import build_job, choose_stack, complete_plan, fill_in, load_source, resolve
 from traincast.learn import learn
-from traincast.plan import Limits, Space, job_quantile_s, meet_probability, plan, search_plans
+from traincast.plan import SEARCHED, Limits, Space, job_quantile_s, meet_probability, plan, search_plans
 from traincast.plan._advice import advise
 from traincast.plan._fit import find_fit
 from traincast.plan._search import search
@@ -31,14 +31,12 @@ CLUSTERS = (catalog.cluster("aws-p4d.24xlarge", nodes=1), catalog.cluster("aws-p
 
 def _by_brute_force(pose, clusters, space, limits):
     """Forecast every plan; the figures of those that keep the limits."""
-    shape = Shape.of(pose(1, "none").graph)
+    shape = Shape.of(pose(1, Parallelism()).graph)
     points = []
     for cluster in clusters:
         for candidate in list_candidates(space, cluster, shape):
             try:
-                answer = forecast(
-                    pose(candidate.batch, candidate.parallelism.recompute), cluster, candidate.parallelism
-                )
+                answer = forecast(pose(candidate.batch, candidate.parallelism), cluster, candidate.parallelism)
             except IllegalPlan:
                 continue
             late = limits.deadline_s and meet_probability(answer.job, limits.deadline_s) < limits.confidence
@@ -116,7 +114,7 @@ def test_plans_that_run_layers_again_are_not_lost_to_their_bounds(objective: str
 def test_every_plan_carries_the_forecast_that_the_forecast_gives() -> None:
     pose = pose_transformer()
     for found in search(pose, CLUSTERS[:1], Space(global_batch=8, batches=(1,), context=(1,)), top=3).plans:
-        again = forecast(pose(found.batch, found.parallelism.recompute), found.cluster, found.parallelism)
+        again = forecast(pose(found.batch, found.parallelism), found.cluster, found.parallelism)
         assert again == found.forecast
 
 
@@ -150,20 +148,20 @@ def test_a_budget_without_a_price_is_a_reason_of_its_own() -> None:
 @given(deadlines=st.tuples(st.floats(61, 1e4), st.floats(61, 1e4)))
 @settings(max_examples=20, deadline=None)
 def test_a_later_deadline_is_never_less_likely_to_be_met(deadlines: tuple[float, float]) -> None:
-    answer = forecast(pose_transformer()(1, "none"), CLUSTERS[0])
+    answer = forecast(pose_transformer()(1, Parallelism()), CLUSTERS[0])
     early, late = (meet_probability(answer.job, deadline) for deadline in sorted(deadlines))
     assert 0 <= early <= late <= 1
 
 
 @pytest.mark.parametrize("quantile", [0.05, 0.5, 0.95])
 def test_a_time_limit_at_a_quantile_is_met_with_that_probability(quantile: float) -> None:
-    job = forecast(pose_transformer(steps=10_000)(1, "none"), CLUSTERS[0]).job
+    job = forecast(pose_transformer(steps=10_000)(1, Parallelism()), CLUSTERS[0]).job
     assert meet_probability(job, job_quantile_s(job, quantile)) == pytest.approx(quantile, abs=1e-6)
     assert job_quantile_s(job, 0.95) == pytest.approx(job.total.high_s, rel=1e-3)
 
 
 def test_a_job_with_a_fixed_batch_is_planned_at_that_batch() -> None:
-    job: Job = pose_transformer()(2, "none")
+    job: Job = pose_transformer()(2, Parallelism())
     found = plan(job, CLUSTERS[0], space=Space(global_batch=16, context=(1,), pipeline=(1,)), top=2)
     assert [one.batch for one in found] == [2, 2]
     assert all(one.forecast.global_batch == 16 for one in found)
@@ -178,7 +176,7 @@ def test_wrong_questions_are_refused_in_a_sentence() -> None:
     with pytest.raises(InvalidInput, match="at least one sample"):
         Space(global_batch=0)
     with pytest.raises(InvalidInput, match="no cluster"):
-        plan(replace(pose(1, "none")), [])
+        plan(replace(pose(1, Parallelism())), [])
     with pytest.raises(InvalidInput, match="allowed: 0, 1, 2, 3"):
         replace(space, zero=(7,))
 
@@ -235,9 +233,9 @@ def test_costs_of_ones_own_reach_every_plan() -> None:
     pose = pose_transformer()
     space = Space(global_batch=8, batches=(1,), context=(1,), pipeline=(1,), recompute=("none",))
     for one in search(pose, CLUSTERS[:1], space, top=3, costs=own).plans:
-        again = forecast(pose(one.batch, one.parallelism.recompute), one.cluster, one.parallelism, costs=own)
+        again = forecast(pose(one.batch, one.parallelism), one.cluster, one.parallelism, costs=own)
         assert again == one.forecast
-        assert again.step != forecast(pose(one.batch, "none"), one.cluster, one.parallelism).step
+        assert again.step != forecast(pose(one.batch, Parallelism()), one.cluster, one.parallelism).step
 
 
 def test_what_runs_have_taught_reaches_plans_and_fits() -> None:
@@ -275,3 +273,24 @@ def test_a_calibration_reaches_plans_fits_and_advice() -> None:
     assert advice.plan.forecast.step != advise(request, cluster, Parallelism()).plan.forecast.step
     with pytest.raises(InvalidInput, match="give one of them"):
         plan(job, cluster, space=space, calibration=calibration, costs=Pricing())
+
+
+@pytest.mark.parametrize("stack", ["megatron-lm", "megatron-deepspeed", "deepspeed", "torchtitan", "nanotron", None])
+def test_a_plan_that_is_found_is_answered_as_the_same_plan_asked_for(stack: str | None) -> None:
+    job = {} if stack is None else {"stack": stack}
+    asked = Question(source="gpt2", workload=WorkloadOptions(precision="bf16"), job=job)
+    space = replace(space_of(asked, global_batch=32), context=(1,), tensor=(1, 2), pipeline=(1, 2), batches=(2, 4))
+    found = search_plans(asked, CLUSTERS[0], space=space, top=4)
+    assert found.plans
+    for one in found.plans:
+        named = {item.name: getattr(one.parallelism, item.name) for item in fields(Parallelism)}
+        # Recomputation is named in the stack's own words; these mean the same in both.
+        same = replace(asked, workload=replace(asked.workload, batch=one.batch), parallelism=named)
+        again = resolve(replace(same, cluster={"node": "aws-p4d.24xlarge", "nodes": 1}))
+        assert again.parallelism == one.parallelism
+        assert forecast(again.job, one.cluster, one.parallelism) == one.forecast
+    for one in list_candidates(space, CLUSTERS[0], Shape.of(load_source("gpt2", WorkloadOptions(batch=2)))):
+        said = {name: getattr(one.parallelism, name) for name in SEARCHED}
+        completed = complete_plan(said, num_devices=8, stack=choose_stack(job))
+        if said["recompute"] == completed.recompute:
+            assert completed == one.parallelism

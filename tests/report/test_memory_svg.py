@@ -13,7 +13,7 @@ def test_the_drawing_names_what_lives_and_the_limit_of_the_device() -> None:
     profile = replay_memory(as_stage(make_mlp()), capacity_bytes=1e8, with_curve=True)
     drawing = draw_memory(profile, title="mlp <small>")
     words = "".join(ElementTree.fromstring(drawing).itertext())
-    for wanted in ("mlp <small>", "parameter", "device", "activations and temporaries", profile.peak_at):
+    for wanted in ("mlp <small>", "parameter", "device", "activations", profile.peak_where):
         assert wanted in words
 
 

@@ -11,9 +11,17 @@ from traincast.spec import Forecast
 
 def test_the_answer_shows_step_interval_job_cost_and_memory(forecast: Forecast) -> None:
     text = format_forecast(forecast)
-    for wanted in ("tiny-gpt", "100 ms", "80 ms to 130 ms", "1,000 steps", "$12.00", "$10.00 to $15.00", "1.28 k"):
+    for wanted in (
+        "tiny-gpt",
+        "100 ms",
+        "80 ms to 130 ms",
+        "1,000 steps",
+        "$12.00",
+        "$10.00 to $15.00",
+        "1,280 samples/s",
+    ):
         assert wanted in text
-    assert "27.9 GiB of 37.3 GiB per device, 75%: fits" in text
+    assert "27.9 GiB of 37.3 GiB per device (75%): fits" in text
 
 
 def test_a_job_that_does_not_fit_says_so_loudly(oversized_forecast: Forecast) -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -189,3 +190,59 @@ def test_a_request_and_a_command_that_ask_the_same_get_the_same_digits(
     reply = service.post("/forecast", body)
     for key in ("step", "memory", "assumptions", "settings", "global_batch"):
         assert reply.body[key] == printed[key]
+
+
+def test_a_configuration_is_read_as_on_the_command_line(
+    service: Running, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    batches = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
+    text = json.dumps({**batches, "zero_optimization": {"stage": 1}, "odd_knob": 1})
+    file = tmp_path / "ds.json"
+    file.write_text(text)
+    code = main(["forecast", "gpt2", "--config", str(file), "-d", "a100-80g", "-g", "8", "--seq", "512", "--json"])
+    assert code == 0
+    printed = json.loads(capsys.readouterr().out)
+    body = {"workload": {"name": "gpt2", "seq": 512}, "cluster": {"device": "a100-80g", "devices_per_node": 8}}
+    answer = service.post("/forecast", {**body, "configs": [{"name": "ds.json", "text": text}]}).body
+    assert answer["step"] == printed["step"]
+    assert any("ds.json: not used: odd_knob" in said for said in answer["assumptions"])
+    model = {
+        "workload": {},
+        "cluster": body["cluster"],
+        "configs": [{"name": "a.yml", "text": "base_model: openai/gpt2\nmicro_batch_size: 1"}],
+    }
+    assert service.post("/forecast", model).body["workload"] == "gpt2"
+    missing = {
+        "workload": {},
+        "cluster": body["cluster"],
+        "configs": [{"name": "a.yml", "text": "base_model: a/b\nmicro_batch_size: 1"}],
+    }
+    refused = service.post("/forecast", missing)
+    assert refused.status == 422
+    assert "a/b is neither in the catalogue" in refused.error
+
+
+def test_a_regime_is_answered_as_by_the_command_line(service: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "-d",
+        "a100-80g",
+        "-g",
+        "8",
+        "-b",
+        "4",
+        "--precision",
+        "bf16",
+        "--zero",
+        "3",
+        "--regime",
+        "dpo",
+        "--seq",
+        "512",
+    ]
+    assert main(["forecast", "gpt2", *words, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    reply = service.post("/forecast", asked(parallelism={"zero": 3}, job={"regime": "dpo"}, detail=True))
+    assert reply.status == 200
+    for part in ("step", "memory", "phases", "global_batch"):
+        assert reply.body[part] == printed[part]
+    assert service.post("/forecast", asked(job={"regime": "dop"})).status == 422

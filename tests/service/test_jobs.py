@@ -97,7 +97,8 @@ def test_a_plan_ranks_what_the_forecast_says(service: Running) -> None:
 
 def test_a_plan_without_a_batch_or_a_machine_says_what_is_missing(service: Running) -> None:
     without = {key: value for key, value in PLAN.items() if key != "global_batch"}
-    assert "give global_batch" in service.finish(service.post("/plan", without).body["id"]).body["error"]
+    images = {**without, "workload": {"name": "resnet50"}}
+    assert "give --global-batch" in service.finish(service.post("/plan", images).body["id"]).body["error"]
     nowhere = {**PLAN, "cluster": {}}
     assert "no device is given" in service.finish(service.post("/plan", nowhere).body["id"]).body["error"]
 

@@ -12,8 +12,10 @@ from traincast.lower import lower
 from traincast.lower._rewrite import as_stage
 from traincast.simulate import Overheads, replay_memory, replay_stages
 from traincast.simulate._memory import Gathers, add_up, replay_pass
-from traincast.spec import Graph, Op, Parallelism, Program, Stage
+from traincast.spec import Graph, LogErrors, Op, Parallelism, Program, Stage
 from traincast.spec._result import FIT_CONFIDENCE
+
+ERRORS = LogErrors(levels=(0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99), values=(-0.2, -0.1, -0.03, 0.0, 0.03, 0.1, 0.2))
 
 
 @settings(max_examples=30, deadline=None)
@@ -45,7 +47,8 @@ def test_the_probability_to_fit_is_a_half_where_the_need_equals_the_device() -> 
     stage = as_stage(make_mlp())
     need = replay_memory(stage, capacity_bytes=1e9).peak_bytes
     chances = [
-        replay_memory(stage, capacity_bytes=share * need, spread=0.04).fit_probability for share in (0.8, 1, 1.1, 1.5)
+        replace(replay_memory(stage, capacity_bytes=share * need), errors=ERRORS).fit_probability
+        for share in (0.8, 1, 1.1, 1.5)
     ]
     assert chances[1] == pytest.approx(0.5)
     assert chances == sorted(chances)
@@ -57,7 +60,7 @@ def test_the_probability_to_fit_is_a_half_where_the_need_equals_the_device() -> 
 def test_a_run_is_said_to_fit_only_where_that_is_likely() -> None:
     stage = as_stage(make_mlp())
     need = replay_memory(stage, capacity_bytes=1e9).peak_bytes
-    profiles = [replay_memory(stage, capacity_bytes=share * need, spread=0.04) for share in (1.01, 1.1)]
+    profiles = [replace(replay_memory(stage, capacity_bytes=share * need), errors=ERRORS) for share in (1.01, 1.1)]
     assert [profile.fits for profile in profiles] == [False, True]
     assert 0.5 < profiles[0].fit_probability < FIT_CONFIDENCE <= profiles[1].fit_probability
     # Nothing is known of the error: the need alone decides.
@@ -65,7 +68,7 @@ def test_a_run_is_said_to_fit_only_where_that_is_likely() -> None:
 
 
 def test_the_interval_of_the_peak_holds_nine_in_ten() -> None:
-    profile = replay_memory(as_stage(make_mlp()), capacity_bytes=1e9, spread=0.04)
+    profile = replace(replay_memory(as_stage(make_mlp()), capacity_bytes=1e9), errors=ERRORS)
     tight, loose = (replace(profile, capacity_bytes=end) for end in (profile.peak_range.low, profile.peak_range.high))
     assert loose.fit_probability - tight.fit_probability == pytest.approx(0.9, abs=1e-3)
 
@@ -188,7 +191,7 @@ def test_what_a_wide_axis_holds_need_not_fit() -> None:
     (stage,) = _lower_llama(tensor=4, sequence_parallel=True).stages
     one = replay_pass(stage, accumulates=True)
     wide = replace(one, gathers=replace(one.gathers, num_ranks=64, largest_bytes=2e8, mean_bytes=2e8))
-    how: dict[str, Any] = {"overhead_bytes": 0.0, "pipelined": False, "overheads": Overheads(), "spread": 0.0}
+    how: dict[str, Any] = {"overhead_bytes": 0.0, "pipelined": False, "overheads": Overheads()}
     roomy = add_up(stage, wide, capacity_bytes=1e12, **how)
     narrow = add_up(stage, replace(wide, gathers=replace(wide.gathers, num_ranks=4)), capacity_bytes=5e9, **how)
     tight = add_up(stage, wide, capacity_bytes=5e9, **how)

@@ -186,3 +186,24 @@ def test_a_network_under_both_axes_is_shared_and_one_under_each_is_not() -> None
         if not isinstance(task, Op)
     }
     assert links == {("tensor", "intra"), ("tensor", "inter"), ("data", "intra"), ("data", "inter")}
+
+
+def test_a_host_that_reads_gradients_back_cannot_issue_the_update_early() -> None:
+    program = lower(make_mlp(), Parallelism())
+    # Kernels take as long as the host needs for them, but the update: 1 s on the device, 5 s of calls.
+    estimates = [
+        tuple(
+            Estimate(seconds=1.0, low_s=1.0, high_s=1.0, host_s=5.0 if task.phase == "optimizer" else 0.5)
+            for task in program.stages[0].tasks
+        )
+    ]
+    ahead = simulate_step(program, estimates).duration_s
+    waits = simulate_step(program, estimates, reads_back=True).duration_s
+    before = sum(
+        n
+        for n, task in zip(program.stages[0].counts(), program.stages[0].tasks, strict=True)
+        if task.phase != "optimizer"
+    )
+    assert waits == pytest.approx(0.5 + before + 5.0 + 1.0)
+    assert ahead < waits
+    assert simulate_step(program, estimates, reads_back=True, draw=True).duration_s == pytest.approx(waits)

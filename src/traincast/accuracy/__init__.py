@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from traincast.accuracy._cases import parse_case as parse_case
     from traincast.accuracy._cases import parse_observation as parse_observation
     from traincast.accuracy._cases import read_rows as read_rows
+    from traincast.accuracy._excused import find_excused as find_excused
+    from traincast.accuracy._journal import Journal as Journal
+    from traincast.accuracy._journal import journal_of as journal_of
     from traincast.accuracy._predictions import OK as OK
     from traincast.accuracy._predictions import UNSUPPORTED as UNSUPPORTED
     from traincast.accuracy._predictions import check_target as check_target
@@ -50,6 +53,10 @@ if TYPE_CHECKING:
 __getattr__ = load_lazily(
     __name__,
     {
+        "_journal": (
+            "Journal",
+            "journal_of",
+        ),
         "_batch": (
             "LONG_TABLE",
             "answer_rows",
@@ -67,6 +74,7 @@ __getattr__ = load_lazily(
             "parse_observation",
             "read_rows",
         ),
+        "_excused": ("find_excused",),
         "_predictions": (
             "OK",
             "UNSUPPORTED",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 
 from traincast.accuracy._cases import Case, Row, hide_results, parse_case
+from traincast.accuracy._journal import Journal
 from traincast.accuracy._predictions import Prediction, refuse, summarize
 from traincast.accuracy._runs import label_rows, read_runs
 from traincast.accuracy._translate import CaseQuestion, translate
@@ -32,11 +33,13 @@ def answer_rows(
     progress: Progress | None = None,
     workers: int = 1,
     engine: str = "processes",
+    journal: Journal | None = None,
 ) -> list[Prediction]:
     """One prediction per row, in order. Results in `rows` are dropped unseen; those in `given` are learnt from, for these rows.
 
     Every row is answered as `forecast` would, with the calibration or with what the given rows taught, whatever the other rows
-    are. With more than one worker the distinct questions are shared between processes; the answers are the same.
+    are. With more than one worker the distinct questions are shared between processes; the answers are the same. `journal`: keeps
+    each answer as it is made, and those that it already has are not worked out again.
     """
     if engine not in ENGINES:
         raise UnknownName("engine", engine, ENGINES)
@@ -45,10 +48,10 @@ def answer_rows(
     if given:
         calibration = learn_rows(given, asked)
     if workers == 1:
-        memory: _Alone | _Shared = _Alone(calibration)
+        memory: _Alone | _Shared = _Alone(calibration, journal)
     else:
-        chunks = deliver(_answer_chunk, _chunk(asked), shared=(calibration,), engine=engine, workers=workers)
-        memory = _Shared(answers for _, answers in chunks)
+        chunks = deliver(_answer_chunk, _chunk(asked, journal), shared=(calibration,), engine=engine, workers=workers)
+        memory = _Shared((answers for _, answers in chunks), journal)
     return [memory.answer(row) for row in watched]
 
 
@@ -70,8 +73,8 @@ def choose_workers(num_rows: int) -> int:
 class _Alone:
     """Answers in this process, each distinct question once."""
 
-    def __init__(self, calibration: Calibration | None) -> None:
-        self._calibration = calibration
+    def __init__(self, calibration: Calibration | None, journal: Journal | None = None) -> None:
+        self._calibration, self._journal = calibration, journal
         self._memory: dict[Hashable, Prediction] = {}
 
     def answer(self, row: Row) -> Prediction:
@@ -80,15 +83,18 @@ class _Alone:
             return case
         key = question_key(case)
         if key not in self._memory:
-            self._memory[key] = _answer_case(case, self._calibration)
+            kept = self._journal.find(key) if self._journal is not None else None
+            self._memory[key] = kept or _answer_case(case, self._calibration)
+            if self._journal is not None:
+                self._journal.keep(key, self._memory[key])
         return replace(self._memory[key], case_id=case.case_id)
 
 
 class _Shared:
     """Answers as the workers deliver them."""
 
-    def __init__(self, delivered: Iterator[dict[Hashable, Prediction]]) -> None:
-        self._delivered = delivered
+    def __init__(self, delivered: Iterator[dict[Hashable, Prediction]], journal: Journal | None = None) -> None:
+        self._delivered, self._journal = delivered, journal
         self._memory: dict[Hashable, Prediction] = {}
 
     def answer(self, row: Row) -> Prediction:
@@ -96,17 +102,24 @@ class _Shared:
         if isinstance(case, Prediction):
             return case
         key = question_key(case)
+        kept = self._journal.find(key) if self._journal is not None else None
+        if kept is not None:
+            return replace(kept, case_id=case.case_id)
         while key not in self._memory:
-            self._memory.update(next(self._delivered))
+            answers = next(self._delivered)
+            self._memory.update(answers)
+            if self._journal is not None:
+                for one, answer in answers.items():
+                    self._journal.keep(one, answer)
         return replace(self._memory[key], case_id=case.case_id)
 
 
-def _chunk(rows: Sequence[Row]) -> list[list[Case]]:
-    """The distinct questions, those of one model together, so that a worker builds few graphs."""
+def _chunk(rows: Sequence[Row], journal: Journal | None = None) -> list[list[Case]]:
+    """The distinct questions that are still open, those of one model together, so that a worker builds few graphs."""
     distinct: dict[Hashable, Case] = {}
     for row in rows:
         case = _read_case(row)
-        if isinstance(case, Case):
+        if isinstance(case, Case) and (journal is None or journal.find(question_key(case)) is None):
             distinct.setdefault(question_key(case), case)
     ordered = sorted(distinct.values(), key=lambda case: (case.model or "", case.dtype or "", case.micro_batch or 0.0))
     return [ordered[start : start + CHUNK] for start in range(0, len(ordered), CHUNK)]

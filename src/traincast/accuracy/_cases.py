@@ -13,7 +13,7 @@ from typing import Any
 from traincast.accuracy._steps import as_case_row, is_step_table
 from traincast.catalog import name_stack
 from traincast.errors import InvalidInput, MissingExtra, UnknownName, did_you_mean
-from traincast.spec import PLAIN
+from traincast.spec import PLAIN, QUESTION_FIELDS
 
 MEASURED_PREFIX = "measured_"
 PEER_PREFIX = "peer_"
@@ -84,6 +84,8 @@ class Case:
     global_batch: float | None = None
     undetermined: str | None = None
     source: str | None = None
+    asked: tuple[tuple[str, Any], ...] = ()
+    """Columns that are named as a field of a question, such as regime or offload_weights."""
 
     @property
     def settings(self) -> frozenset[str]:
@@ -131,9 +133,13 @@ class Observation:
 
 
 CASE_KINDS: dict[str, type] = {
-    name: next(iter(typing.get_args(hint)), hint) for name, hint in typing.get_type_hints(Case).items()
+    name: next(iter(typing.get_args(hint)), hint)
+    for name, hint in typing.get_type_hints(Case).items()
+    if name != "asked"
 }
 """The type of each column."""
+ASKED_COLUMNS = {item.name: item for item in QUESTION_FIELDS if item.name not in CASE_KINDS}
+"""Whatever else a question may say can be a column of its own name."""
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -202,7 +208,8 @@ def parse_case(row: Row) -> Case:
             raise InvalidInput(f"the row has no {name}")
     if values.get("framework"):
         values["framework"] = name_framework(values["framework"])
-    return Case(**values)
+    asked = {name: _convert(row[name], item.kind, name) for name, item in ASKED_COLUMNS.items() if name in row}
+    return Case(**values, asked=tuple((name, value) for name, value in asked.items() if value is not None))
 
 
 def name_framework(spelling: str) -> str:

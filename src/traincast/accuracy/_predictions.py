@@ -28,6 +28,7 @@ class Prediction:
     peak_bytes: float | None = None
     """Of the fullest rank, as `traincast forecast` prints it."""
     fits: bool | None = None
+    fit_probability: float | None = None
     status: str = OK
     reason: str = ""
     """Why it is not supported, or what had to be assumed."""
@@ -65,6 +66,7 @@ def summarize(
         memory_bytes=(device_bytes or peak_bytes) / counted.memory_unit,
         peak_bytes=memory.peak_bytes,
         fits=forecast.memory.fits,
+        fit_probability=max(memory.fit_probability, memory.frugal_probability or 0.0),
         reason="; ".join(assumptions),
         compute_share=shares.get("compute", 0.0),
         memory_share=shares.get("memory", 0.0),

@@ -8,6 +8,7 @@ import numpy as np
 
 from traincast.accuracy._cases import Case, Observation
 from traincast.accuracy._predictions import Prediction
+from traincast.spec import COVERAGE
 
 NEAR = 0.10
 
@@ -19,6 +20,8 @@ class Scored:
     case: Case
     prediction: Prediction
     observation: Observation
+    excused: bool = False
+    """It failed, but a run that needs no less by construction ran (see `find_excused`): memory was not the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,10 @@ class Score:
     """Share of measurements inside the 90% interval; None where no interval was given."""
     median_log_width: float | None = None
     """Median of ln(high / low): coverage alone could be bought with wide intervals."""
+    interval_score: float | None = None
+    """Mean of ln(high / low) plus twenty times what lies outside, in logs (Winkler 1972): less is better."""
+    constant_score: float | None = None
+    """The same of an interval of one width for every case of the table, which holds nine of ten in hindsight."""
 
     @property
     def answered(self) -> float:
@@ -55,6 +62,8 @@ class Confusion:
     true_fail: int
     false_safe: int
     false_alarm: int
+    excused: int = 0
+    """Failures that memory cannot explain; they are no part of the other counts."""
 
     @property
     def num_cases(self) -> int:
@@ -91,8 +100,9 @@ def score(
     forecast: Sequence[float | None],
     *,
     intervals: Sequence[tuple[float, float] | None] | None = None,
+    constant: float | None = None,
 ) -> Score:
-    """Compare pair by pair; a forecast of None counts as not answered."""
+    """Compare pair by pair; a forecast of None counts as not answered. `constant`: log factor of intervals of one width."""
     pairs = [(truth, guess) for truth, guess in zip(measured, forecast, strict=True) if guess is not None]
     if not pairs:
         return Score(num_cases=len(measured), num_answered=0)
@@ -118,15 +128,47 @@ def score(
         median_log_width=(
             float(np.median([math.log(high / max(low, 1e-300)) for _, (low, high) in known])) if known else None
         ),
+        interval_score=score_intervals(known) if known else None,
+        constant_score=(
+            score_intervals(
+                [
+                    (value, (one * math.exp(-constant), one * math.exp(constant)))
+                    for value, one in zip(truth, guess, strict=True)
+                ]
+            )
+            if constant is not None
+            else None
+        ),
     )
 
 
-def score_time(scored: Iterable[Scored]) -> Score:
+def score_intervals(pairs: Sequence[tuple[float, tuple[float, float]]]) -> float:
+    """The width of each 90% interval and twenty times what lies outside of it, in logs, on average (Winkler 1972)."""
+    values, low, high = (
+        np.log(np.maximum(np.array(column, dtype=float), 1e-300))
+        for column in zip(*((value, *ends) for value, ends in pairs), strict=True)
+    )
+    outside = np.maximum(0.0, low - values) + np.maximum(0.0, values - high)
+    return float(np.mean(high - low + 2 / (1 - COVERAGE) * outside))
+
+
+def find_constant(scored: Sequence[Scored]) -> float | None:
+    """The log factor on either side of every forecast that would have held nine of ten steps."""
+    errors = [
+        abs(math.log(row.prediction.step_s / row.observation.step_s))
+        for row in scored
+        if row.observation.scores_time and row.prediction.answered and row.prediction.step_s and row.observation.step_s
+    ]
+    return float(np.quantile(errors, COVERAGE)) if errors else None
+
+
+def score_time(scored: Iterable[Scored], *, constant: float | None = None) -> Score:
     rows = [row for row in scored if row.observation.scores_time]
     return score(
         [row.observation.step_s or math.nan for row in rows],
         [row.prediction.step_s if row.prediction.answered else None for row in rows],
         intervals=[_interval(row.prediction) for row in rows],
+        constant=constant,
     )
 
 
@@ -139,21 +181,27 @@ def score_memory(scored: Iterable[Scored]) -> Score:
 
 
 def confuse(scored: Iterable[Scored]) -> Confusion:
-    """Every case with a verdict: a plan that cannot be built, and so is not answered, is said to fail."""
+    """Every case with a verdict: a plan that cannot be built, and so is not answered, is said to fail. Failures that memory
+    cannot explain are counted apart."""
     counts = {(said, went): 0 for said in (True, False) for went in (True, False)}
+    excused = 0
     for row in scored:
         if row.observation.scores_fit and row.prediction.fits is not None:
-            counts[row.prediction.fits, row.observation.status == "ok"] += 1
+            if row.excused:
+                excused += 1
+            else:
+                counts[row.prediction.fits, row.observation.status == "ok"] += 1
     return Confusion(
         true_fit=counts[True, True],
         true_fail=counts[False, False],
         false_safe=counts[True, False],
         false_alarm=counts[False, True],
+        excused=excused,
     )
 
 
-def assess(scored: Sequence[Scored]) -> Accuracy:
-    return Accuracy(time=score_time(scored), memory=score_memory(scored), fit=confuse(scored))
+def assess(scored: Sequence[Scored], *, constant: float | None = None) -> Accuracy:
+    return Accuracy(time=score_time(scored, constant=constant), memory=score_memory(scored), fit=confuse(scored))
 
 
 GROUPINGS: Mapping[str, Callable[[Case], str]] = {
@@ -190,7 +238,8 @@ def break_down(scored: Sequence[Scored], by: str) -> dict[str, Accuracy]:
     for row in scored:
         parts.setdefault(choose(row.case), []).append(row)
     ordered = sorted(parts.items(), key=lambda item: (-len(item[1]), item[0]))
-    return {name: assess(rows) for name, rows in ordered}
+    constant = find_constant(scored)
+    return {name: assess(rows, constant=constant) for name, rows in ordered}
 
 
 def _interval(prediction: Prediction) -> tuple[float, float] | None:

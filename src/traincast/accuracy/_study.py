@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from traincast.accuracy._batch import Progress, answer_rows
 from traincast.accuracy._cases import Row, parse_case, parse_observation
-from traincast.accuracy._scores import GROUPINGS, Accuracy, Scored, assess, break_down
+from traincast.accuracy._excused import find_excused
+from traincast.accuracy._scores import GROUPINGS, Accuracy, Scored, assess, break_down, find_constant
 from traincast.errors import TraincastError
 from traincast.spec import Calibration
 
@@ -33,10 +34,12 @@ def score_rows(
 ) -> list[Scored]:
     """Answer all rows without their results, then put the results beside; rows that cannot be read are left out."""
     predictions = answer_rows(rows, given=given, calibration=calibration, progress=progress, workers=workers)
+    excused = find_excused(rows)
     scored: list[Scored] = []
-    for row, prediction in zip(rows, predictions, strict=True):
+    for place, (row, prediction) in enumerate(zip(rows, predictions, strict=True)):
         with contextlib.suppress(TraincastError):
-            scored.append(Scored(case=parse_case(row), prediction=prediction, observation=parse_observation(row)))
+            case, seen = parse_case(row), parse_observation(row)
+            scored.append(Scored(case=case, prediction=prediction, observation=seen, excused=place in excused))
     return scored
 
 
@@ -48,7 +51,7 @@ def study(scored: Sequence[Scored]) -> Study:
             refusals[row.prediction.reason] = refusals.get(row.prediction.reason, 0) + 1
     return Study(
         num_rows=len(scored),
-        whole=assess(scored),
+        whole=assess(scored, constant=find_constant(scored)),
         parts={by: break_down(scored, by) for by in GROUPINGS},
         refusals=dict(sorted(refusals.items(), key=lambda item: -item[1])),
     )

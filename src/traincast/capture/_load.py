@@ -14,8 +14,8 @@ from traincast.files import GRAPH_FORMAT, load_graph, read_json
 from traincast.spec import Graph, Scalable
 
 FORMS = (
-    "my_file.py:build, model.onnx, a Hugging Face config.json, a TensorFlow saved_model/, graph.pb or model.meta, model.keras, "
-    "a StableHLO step.mlir, or a saved graph"
+    "my_file.py:build, timm:name, model.onnx, a Hugging Face config.json, a TensorFlow saved_model/, graph.pb or model.meta, "
+    "model.keras, a StableHLO step.mlir, or a saved graph"
 )
 
 
@@ -59,6 +59,8 @@ def load_source(source: str | Mapping[str, Any], **asked: Any) -> Graph | Scalab
         return _from_config(source, batch, seq, wanted.attention, wanted.checkpointing, scalable, options)
     text = str(source)
     path = Path(text)
+    if text.startswith("timm:"):
+        return _from_timm(text.removeprefix("timm:"), wanted)
     if ".py" in text and (path.suffix == ".py" or ".py:" in text):
         return _from_python(text, batch, seq, scalable, options)
     if not path.exists():
@@ -130,6 +132,16 @@ def _from_config(
         "samples_unit": described.samples_unit,
     }
     return _record(described.build, described.make_inputs, batch=batch, scalable=scalable, options=options)
+
+
+def _from_timm(name: str, asked: Asked) -> Graph | Scalable:
+    """Recorded with the loss of a classifier."""
+    _need_torch()
+    from traincast.capture._timm import describe_timm
+
+    described = describe_timm(name)
+    options = {"loss": "cross_entropy", **asked.options(), "name": described.name, "source": "timm"}
+    return _record(described.build, described.make_inputs, batch=asked.batch, scalable=asked.scalable, options=options)
 
 
 def _from_keras(

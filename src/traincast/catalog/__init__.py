@@ -2,13 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-# Imported eagerly although some modules share the name of the function they hold: a later import of such a module
-# would otherwise put the module in the place of the function.
-from traincast.catalog._datasets import Dataset, dataset, datasets
-from traincast.catalog._devices import DeviceEntry, device, device_entry, devices
-from traincast.catalog._links import LinkEntry, link, link_entry, links, make_link
-from traincast.catalog._nodes import NodeType, Offer, cluster, cluster_from, find_offer, node, nodes, read_cluster
-from traincast.catalog._workloads import Workload, from_shape, workload, workloads
 from traincast.facade import load_lazily
 
 __all__ = [
@@ -39,11 +32,34 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from traincast.catalog._datasets import Dataset as Dataset
+    from traincast.catalog._datasets import dataset as dataset
+    from traincast.catalog._datasets import datasets as datasets
+    from traincast.catalog._devices import DeviceEntry as DeviceEntry
+    from traincast.catalog._devices import device as device
+    from traincast.catalog._devices import device_entry as device_entry
+    from traincast.catalog._devices import devices as devices
+    from traincast.catalog._links import LinkEntry as LinkEntry
+    from traincast.catalog._links import link as link
+    from traincast.catalog._links import link_entry as link_entry
+    from traincast.catalog._links import links as links
+    from traincast.catalog._links import make_link as make_link
+    from traincast.catalog._models.recipe import BLOCK_SCALED as BLOCK_SCALED
     from traincast.catalog._models.recipe import FUSED_ATTENTIONS as FUSED_ATTENTIONS
     from traincast.catalog._models.recipe import PRECISIONS as PRECISIONS
     from traincast.catalog._models.recipe import precision_name as precision_name
     from traincast.catalog._models.styles import STYLES as STYLES
     from traincast.catalog._names import load_facts as load_facts
+    from traincast.catalog._nodes import NodeType as NodeType
+    from traincast.catalog._nodes import Offer as Offer
+    from traincast.catalog._nodes import Quote as Quote
+    from traincast.catalog._nodes import cluster as cluster
+    from traincast.catalog._nodes import cluster_from as cluster_from
+    from traincast.catalog._nodes import find_offer as find_offer
+    from traincast.catalog._nodes import list_quotes as list_quotes
+    from traincast.catalog._nodes import node as node
+    from traincast.catalog._nodes import nodes as nodes
+    from traincast.catalog._nodes import read_cluster as read_cluster
     from traincast.catalog._records import KINDS as KINDS
     from traincast.catalog._records import entry_names as entry_names
     from traincast.catalog._records import find_record as find_record
@@ -58,27 +74,62 @@ if TYPE_CHECKING:
     from traincast.catalog._stacks import stack as stack
     from traincast.catalog._stacks import stack_names as stack_names
     from traincast.catalog._targets import target_of as target_of
+    from traincast.catalog._workloads import Workload as Workload
+    from traincast.catalog._workloads import from_shape as from_shape
     from traincast.catalog._workloads import has_varying_inputs as has_varying_inputs
     from traincast.catalog._workloads import name_style as name_style
     from traincast.catalog._workloads import style_of_task as style_of_task
+    from traincast.catalog._workloads import workload as workload
+    from traincast.catalog._workloads import workloads as workloads
 
 __getattr__ = load_lazily(
     __name__,
     {
+        "_datasets": (
+            "Dataset",
+            "dataset",
+            "datasets",
+        ),
+        "_devices": (
+            "DeviceEntry",
+            "device",
+            "device_entry",
+            "devices",
+        ),
+        "_links": (
+            "LinkEntry",
+            "link",
+            "link_entry",
+            "links",
+            "make_link",
+        ),
         "_models.recipe": (
+            "BLOCK_SCALED",
             "FUSED_ATTENTIONS",
             "PRECISIONS",
             "precision_name",
         ),
         "_models.styles": ("STYLES",),
         "_names": ("load_facts",),
+        "_nodes": (
+            "NodeType",
+            "Offer",
+            "Quote",
+            "cluster",
+            "cluster_from",
+            "find_offer",
+            "list_quotes",
+            "node",
+            "nodes",
+            "read_cluster",
+        ),
         "_records": (
             "KINDS",
+            "entry_names",
             "find_record",
             "kind_of",
             "list_records",
             "plural_kind",
-            "entry_names",
         ),
         "_stacks": (
             "DOCUMENTS",
@@ -91,9 +142,13 @@ __getattr__ = load_lazily(
         ),
         "_targets": ("target_of",),
         "_workloads": (
+            "Workload",
+            "from_shape",
             "has_varying_inputs",
             "name_style",
             "style_of_task",
+            "workload",
+            "workloads",
         ),
     },
 )

@@ -118,6 +118,7 @@ def _build(name: str) -> LinkEntry:
             source=facts["source"],
             transport=facts.get("transport", ""),
             reduces=facts.get("reduces", False),
+            flow_bytes_per_s=facts.get("flow_bytes_per_s"),
         ),
         scope=facts["scope"],
         confidence=facts["confidence"],

@@ -20,7 +20,8 @@ from traincast.spec import Cluster, Device, Domain, Link, NodeGroup
 Price = float | None | Literal["catalogue"]
 DomainLike = Domain | Mapping[str, Any]
 
-_GROUP_KEYS = ("node", "device", "num_nodes", "devices_per_node", "intra", "inter", "usd_per_hour", "speed", "domains")
+_GROUP_KEYS = ("node", "device", "num_nodes", "devices_per_node", "intra", "inter", "usd_per_hour", "speed", "domains",
+               "nvme_bytes_per_s")  # fmt: skip
 _CLUSTER_KEYS = ("name", "groups", "price_date", "price_source")
 # The keywords of `cluster` are shorter than the fields of the nouns; both are allowed in files.
 _SHORT_KEYS = {"nodes": "num_nodes", "price": "usd_per_hour"}
@@ -64,6 +65,23 @@ class Offer:
     usd_per_hour: float | None = None
     date: str = ""
     source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """What one provider asks for one machine."""
+
+    machine: str
+    provider: str
+    usd_per_hour: float
+    """Of so many devices as were asked for."""
+    terms: str = "on-demand"
+    """on-demand, spot or reserved."""
+    region: str = ""
+    date: str = ""
+    source: str = ""
+    interruptions_per_day: float = 0.0
+    """Of one node, where it may be taken away (spot)."""
 
 
 def node(name: str) -> NodeType:
@@ -146,19 +164,38 @@ def find_offer(device: Device, *, devices_per_node: int) -> Offer:
     return _find_offer(device.name, devices_per_node)
 
 
-@functools.cache
-def _find_offer(device_name: str, devices_per_node: int) -> Offer:
+def list_quotes(device_name: str, *, devices_per_node: int) -> tuple[Quote, ...]:
+    """The catalogue's prices of nodes with this device, of the same size or of the nearest, cheapest first."""
+    nearest, chosen = _priced_nodes(device_name, devices_per_node)
+    sources = load_facts("node").sources
+    found = [
+        Quote(
+            machine=name, provider=entry["provider"], usd_per_hour=entry["usd_per_hour"] * devices_per_node / nearest,
+            region=entry.get("price_region", ""), date=entry.get("price_date", ""),
+            source=sources.get(entry.get("price_source", ""), ""),
+        )
+        for name, entry in chosen
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda quote: quote.usd_per_hour))
+
+
+def _priced_nodes(device_name: str, devices_per_node: int) -> tuple[int, list[tuple[str, Any]]]:
+    """(devices of a node, names and entries of the machines that have a price and so many devices)."""
     priced = [
         (name, entry)
         for name, entry in load_facts("node").entries.items()
         if entry["device"] == device_name and "usd_per_hour" in entry
     ]
-    if not priced:
+    sizes = {entry["devices_per_node"] for _, entry in priced}
+    nearest = min(sizes, key=lambda size: _distance(size, devices_per_node), default=devices_per_node)
+    return nearest, [(name, entry) for name, entry in priced if entry["devices_per_node"] == nearest]
+
+
+@functools.cache
+def _find_offer(device_name: str, devices_per_node: int) -> Offer:
+    nearest, chosen = _priced_nodes(device_name, devices_per_node)
+    if not chosen:
         return Offer()
-    nearest = min(
-        {entry["devices_per_node"] for _, entry in priced}, key=lambda size: _distance(size, devices_per_node)
-    )
-    chosen = [(name, entry) for name, entry in priced if entry["devices_per_node"] == nearest]
     middle = statistics.median(entry["usd_per_hour"] for _, entry in chosen)
     scaled = "" if nearest == devices_per_node else f", scaled from {nearest} to {devices_per_node} devices"
     names = ", ".join(name for name, _ in chosen)
@@ -211,8 +248,20 @@ def _make_group(
     return group, offer
 
 
-def read_domains(given: Sequence[DomainLike], *, like: Link, where: str) -> tuple[Domain, ...]:
-    """Domains as values or as tables with `num_devices` and a `link` in any way of naming one."""
+def _split_domains(text: str, where: str) -> list[DomainLike]:
+    found: list[DomainLike] = []
+    for part in text.split(","):
+        size, _, name = part.strip().partition(":")
+        if not size.isdigit() or not name.strip():
+            raise InvalidInput(f"{where} = {text!r}; write sizes and links such as 2:nvlink3-pairs,72:900GB/s")
+        found.append({"num_devices": int(size), "link": name.strip()})
+    return found
+
+
+def read_domains(given: Sequence[DomainLike] | str, *, like: Link, where: str) -> tuple[Domain, ...]:
+    """Domains as values, as tables with `num_devices` and a `link` in any way of naming one, or as words: 2:nvlink3-pairs."""
+    if isinstance(given, str):
+        given = _split_domains(given, where)
     if not isinstance(given, (list, tuple)):
         raise InvalidInput(f"{where} must be a list of tables with num_devices and link, not {given!r}")
     made: list[Domain] = []
@@ -277,6 +326,15 @@ def _of_device(chip: Device, devices_per_node: int | None) -> _Parts:
 
 
 def _group_from(data: Any, *, where: str) -> tuple[NodeGroup, Offer]:
+    """Equal nodes as a table describes them."""
+    group, offer = _read_group(data, where=where)
+    drives = data.get("nvme_bytes_per_s")
+    if drives is None:
+        return group, offer
+    return dataclasses.replace(group, nvme_bytes_per_s=_check_number("nvme_bytes_per_s", drives)), offer
+
+
+def _read_group(data: Any, *, where: str) -> tuple[NodeGroup, Offer]:
     if not isinstance(data, Mapping):
         raise InvalidInput(f"{where} must be a table, not {data!r}")
     for short, long in _SHORT_KEYS.items():

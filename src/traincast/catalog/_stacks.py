@@ -12,7 +12,7 @@ from traincast.registry import Registry
 from traincast.spec import PLAIN, Stack
 
 DOCUMENTS = Path(__file__).parent / "data" / "stacks"
-SECTIONS = ("plan", "recipe", "memory", "logs")
+SECTIONS = ("plan", "recipe", "memory", "kernels", "logs")
 _WORDS = ("recompute_words", "precision_words", "transformer_precision_words", "sharded_precision_words",
           "precision_settings")  # fmt: skip
 

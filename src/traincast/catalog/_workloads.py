@@ -3,7 +3,7 @@
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from traincast.catalog._models.recipe import Recipe, precision_name
@@ -64,6 +64,8 @@ class Sizes:
     seq: int | None = None
     input_size: int | None = None
     num_classes: int | None = None
+    head: str | None = None
+    """What a transformer ends in."""
 
 
 Builder = Callable[[str, Mapping[str, Any], Recipe, Sizes], Graph]
@@ -92,6 +94,7 @@ def workload(
     seq: int | None = None,
     input_size: int | None = None,
     num_classes: int | None = None,
+    head: str | None = None,
     precision: str = "fp32",
     mode: str = "training_step",
     optimizer: str | None = None,
@@ -115,7 +118,10 @@ def workload(
         seq=None if seq is None else _count("seq", seq),
         input_size=None if input_size is None else _count("input_size", input_size),
         num_classes=None if num_classes is None else _count("num_classes", num_classes),
+        head=head,
     )
+    if head is not None and entry["builder"] != "transformer":
+        raise InvalidInput(f"{found} is no plain transformer, so its head cannot be changed to {head!r}")
     return _build(found, recipe, sizes)
 
 
@@ -123,7 +129,12 @@ def workload(
 def _build(name: str, recipe: Recipe, sizes: Sizes) -> Graph:
     """Graphs are values, so the last ones asked for are kept."""
     entry = load_facts("model").entries[name]
-    return _builder(entry["builder"])(name, entry, recipe, sizes)
+    graph = _builder(entry["builder"])(name, entry, recipe, sizes)
+    return replace(
+        graph,
+        input_variation=entry.get("input_variation", 0.0),
+        preparation_s=entry.get("preparation_s_per_sample", 0.0) * sizes.batch,
+    )
 
 
 def workloads(family: str | None = None) -> tuple[Workload, ...]:
@@ -240,6 +251,8 @@ def build_named_transformer(name: str, entry: Mapping[str, Any], recipe: Recipe,
         values["seq"] = sizes.seq
     if sizes.num_classes is not None:
         values["num_classes"] = sizes.num_classes
+    if sizes.head is not None:
+        values["head"] = sizes.head
     return build_transformer(transformer_shape(values), recipe, batch=sizes.batch, name=name, source=entry["source"])
 
 

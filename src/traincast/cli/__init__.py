@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ COMMANDS = {
     "forecast": "Forecast step time, job time, memory and cost of a training job.",
     "fit": "Find the largest batch and sequence that fit, and what to change first.",
     "capture": "Record the training step of a model as a graph.",
+    "config": "Show what configurations of other projects say, key by key.",
     "catalog": "List and show known devices, links, clusters, prices and workloads.",
     "plan": "Choose cluster and parallelism for a deadline, a budget or speed.",
     "advise": "Say in sentences what dominates a job, whether it fits and what would help.",
@@ -33,17 +35,52 @@ COMMANDS = {
 }
 """Every command and its line in the help. A command lives in the module of its name, as a function of its name."""
 
+PANELS = {
+    "Ask": ("forecast", "fit", "plan", "advise", "schedule"),
+    "Models and machines": ("capture", "catalog", "similar"),
+    "Measure and learn": ("compare", "calibrate", "profile", "design", "learn", "testbed", "store"),
+    "Many questions": ("batch", "accuracy", "serve", "work", "token"),
+}
+"""Where the help lists a command."""
+QUESTIONS = (
+    (
+        "How long will it take, what will it cost, does it fit?",
+        "traincast forecast llama-3-8b --gpus 8xh100 --tokens 15B",
+    ),
+    ("What is the largest batch and the longest sequence that fit?", "traincast fit gpt2-xl --gpus 1xa100-40g"),
+    (
+        "Which GPUs and which plan are fastest, cheapest, greenest?",
+        "traincast plan llama-3-8b --all --gpus 8..16 --tokens 15B",
+    ),
+    (
+        "What slows my own model down, and what would help?",
+        "traincast advise my_model.py:build --gpus 4xa100-80g --batch 16",
+    ),
+    ("Was the forecast right?", "traincast compare trace.json my_model.py:build --gpus 1xa100-80g --batch 16"),
+)
+"""What a newcomer may ask, and the words for it."""
 _COMPLETION = "_TRAINCAST_COMPLETE"
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; usage errors and TraincastError rise to the main program."""
-    words = list(arguments) or ["--help"]
-    completing = _COMPLETION in os.environ
+    words, completing = list(arguments), _COMPLETION in os.environ
+    if not words and not completing:
+        sys.stdout.write(describe_questions())
+        return 0
     wanted = set(COMMANDS) if completing else {next((word for word in words if not word.startswith("-")), "")}
     command = typer.main.get_command(make_app(wanted=wanted))
     code = command.main(args=words, prog_name="traincast", standalone_mode=False)
     return code if isinstance(code, int) else 0
+
+
+def describe_questions() -> str:
+    """Five questions that one can ask, for who types the name of the program alone."""
+    lines = ["traincast forecasts training before it runs. Five questions to start with:", ""]
+    for question, command in QUESTIONS:
+        lines += [f"  {question}", f"    {command}", ""]
+    lines += ["All commands: traincast --help. Known models and devices: traincast catalog."]
+    return "\n".join(lines) + "\n"
 
 
 def make_app(*, wanted: set[str] | None = None) -> typer.Typer:
@@ -59,10 +96,14 @@ def make_app(*, wanted: set[str] | None = None) -> typer.Typer:
         if importlib.util.find_spec(f"traincast.cli.{name}") is None:
             continue
         if wanted is None or name in wanted:
-            app.command(name)(_load(name))
+            app.command(name, rich_help_panel=_panel_of(name))(_load(name))
         else:
-            app.command(name, help=summary)(_not_loaded)
+            app.command(name, help=summary, rich_help_panel=_panel_of(name))(_not_loaded)
     return app
+
+
+def _panel_of(name: str) -> str:
+    return next((panel for panel, names in PANELS.items() if name in names), "More")
 
 
 def _load(name: str) -> Callable[..., Any]:

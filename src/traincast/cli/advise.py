@@ -10,6 +10,7 @@ import typer
 from traincast.cli import options
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
+from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
 from traincast.spec import Question
 
@@ -46,7 +47,15 @@ def advise(
     from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in
     from traincast.plan import advise as give_advice
     from traincast.plan import read_batch_script, with_batch
-    from traincast.report import choose_paint, document_forecast, format_assumptions, format_json, plain_data
+    from traincast.report import (
+        after_advice,
+        choose_paint,
+        document_forecast,
+        format_assumptions,
+        format_json,
+        plain_data,
+        say_next,
+    )
 
     asks = None if script is None else read_batch_script(script)
     request = fill_in(question)
@@ -58,14 +67,16 @@ def advise(
         request = dataclasses.replace(request, cluster=options.given(**written) | dict(request.cluster))
     stack = choose_stack(request.job, assumptions)
     cluster = build_cluster(request, said=assumptions)
-    request, parallelism = complete_question(request, cluster, stack, assumptions)
+    with waiting(f"reading {question.source}"):
+        request, parallelism = complete_question(request, cluster, stack, assumptions)
     if not request.source.endswith((".json", ".json.gz")):
         request = dataclasses.replace(request, workload=with_batch(request.workload))
     learned = load_learned(calibration, given)
     if slurm or asks is not None:
         say(_flags(request, cluster, parallelism, quantile=time_quantile, asks=asks, as_json=json, learned=learned))
         return
-    advice = give_advice(request, cluster, parallelism, confidence=confidence, calibration=learned)
+    with waiting("trying changes"):
+        advice = give_advice(request, cluster, parallelism, confidence=confidence, calibration=learned)
     if json:
         document = {
             "sentences": list(advice.sentences),
@@ -81,6 +92,7 @@ def advise(
     for sentence in advice.sentences:
         say(textwrap.fill(sentence, width=paint.width, subsequent_indent="  "))
     say("\n" + format_assumptions(assumptions, paint=paint))
+    say("\n" + say_next(after_advice(question, advice.plan.forecast), paint=paint))
 
 
 def _flags(

@@ -3,13 +3,16 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from traincast.cli import options
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
+
+if TYPE_CHECKING:
+    from traincast.accuracy import Journal, Prediction
 
 
 def batch(
@@ -27,6 +30,9 @@ def batch(
             show_default=False,
         ),
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a run that was stopped left off (OUTPUT.partial).")
+    ] = False,
     source: options.OnlySources = None,
     workers: options.Workers = 0,
     engine: options.Engine = "processes",
@@ -34,40 +40,30 @@ def batch(
 ) -> None:
     """Answer a whole table of cases: one row each with step time, 90% interval, memory, fits, status and shares.
 
-    Columns named measured_* are never looked at. A row that cannot be answered says why and stops no other.
+    Columns named measured_* are never looked at. A row that cannot be answered says why and stops no other. Answers are kept in
+    OUTPUT.partial as they are made, and --resume takes them over after a kill.
     """
     from traincast.accuracy import check_target
 
     check_target(output)
 
-    from traincast.accuracy import (
-        LONG_TABLE,
-        OK,
-        UNSUPPORTED,
-        answer_rows,
-        choose_workers,
-        hide_results,
-        keep_sources,
-        label_rows,
-        read_rows,
-        write_predictions,
-    )
-    from traincast.cli.progress import watch
-    from traincast.report import format_json
+    from traincast.accuracy import keep_sources, read_rows, write_predictions
 
     rows = keep_sources(read_rows(cases), source or ())
-    asked = label_rows(hide_results(rows)) if given is not None and len(rows) < LONG_TABLE else None
-    predictions = answer_rows(
-        rows,
-        calibration=load_learned(calibration, given, asked=asked),
-        progress=lambda items: watch(items, label="cases"),
-        workers=workers if engine == "ray" else workers or choose_workers(len(rows)),
-        engine=engine,
-    )
+    learned = options.given(calibration=calibration, given=given)
+    journal = _open_journal(output, learned, resume=resume)
+    predictions = _answer(rows, learned, journal, workers=workers, engine=engine)
     write_predictions(predictions, output)
+    journal.close(done=True)
     if commands is not None:
-        learned = options.given(calibration=calibration, given=given)
         _write_commands(rows, commands, [word for name, value in learned.items() for word in (f"--{name}", str(value))])
+    _say_outcome(predictions, output, json=json)
+
+
+def _say_outcome(predictions: "Sequence[Prediction]", output: Path, *, json: bool) -> None:
+    from traincast.accuracy import OK, UNSUPPORTED
+    from traincast.report import format_json
+
     statuses = Counter(prediction.status for prediction in predictions)
     reasons = Counter(prediction.reason for prediction in predictions if prediction.status == UNSUPPORTED)
     if json:
@@ -86,6 +82,42 @@ def batch(
     say(f"{len(predictions):,} cases: {statuses[OK]:,} answered, {statuses[UNSUPPORTED]:,} unsupported -> {output}")
     for reason, count in reasons.most_common(5):
         say(f"  {count:>6,} x {reason[:140]}")
+
+
+def _open_journal(output: Path, learned: Mapping[str, Any], *, resume: bool) -> "Journal":
+    """What the run learnt from is part of what it answers: a file by its content."""
+    import hashlib
+
+    from traincast import __version__
+    from traincast.accuracy import Journal, journal_of
+
+    taught = hashlib.sha256()
+    for name, value in sorted(learned.items()):
+        file = Path(str(value))
+        taught.update(f"{name}={value}".encode() + (file.read_bytes() if file.is_file() else b""))
+    return Journal(journal_of(output), answers_of=f"traincast {__version__} {taught.hexdigest()[:16]}", resume=resume)
+
+
+def _answer(
+    rows: Sequence[Mapping[str, Any]], learned: Mapping[str, Any], journal: "Journal", *, workers: int, engine: str
+) -> "list[Prediction]":
+    from traincast.accuracy import LONG_TABLE, answer_rows, choose_workers, hide_results, label_rows
+    from traincast.cli.progress import watch
+
+    given = learned.get("given")
+    asked = label_rows(hide_results(rows)) if given is not None and len(rows) < LONG_TABLE else None
+    try:
+        return answer_rows(
+            rows,
+            calibration=load_learned(learned.get("calibration"), given, asked=asked),
+            progress=lambda items: watch(items, label="cases"),
+            workers=workers if engine == "ray" else workers or choose_workers(len(rows)),
+            engine=engine,
+            journal=journal,
+        )
+    except BaseException:
+        journal.close(done=False)
+        raise
 
 
 def _write_commands(rows: Sequence[Mapping[str, Any]], file: Path, learned: Sequence[str]) -> None:

@@ -33,8 +33,8 @@ def calibrate(
     ] = 48,
     held_out: Annotated[int, typer.Option("--held-out", help="Architectures kept back to check the result.")] = 20,
     method: Annotated[
-        str, typer.Option("--method", help="How to choose: targeted (at whole steps) or d-optimal.")
-    ] = "targeted",
+        str, typer.Option("--method", help="How to choose: d-optimal, or targeted (A-optimal for whole steps).")
+    ] = "d-optimal",
     core: Annotated[int | None, typer.Option("--core", help="Pin to this core.")] = None,
     share: Annotated[float | None, typer.Option("--share", help="CPU quota in cores; needs cgroups and root.")] = None,
     testbed: Annotated[

@@ -1,6 +1,5 @@
 """`traincast capture`: records the training step of a model as a graph file."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,20 +69,17 @@ def capture(
         raise InvalidInput(f"the graph file {output} must end in .json or .json.gz")
     if output is not None and not output.resolve().parent.is_dir():
         raise InvalidInput(f"there is no directory {output.resolve().parent} to write {output.name} to")
-    is_terminal = sys.stderr.isatty()
-    if is_terminal:
-        sys.stderr.write("recording the step ...\r")
-        sys.stderr.flush()
-    from traincast.capture import load_source
-    from traincast.files import save_graph
+    from traincast.cli.progress import waiting
 
-    recorded = load_source(
-        source, batch=batch, seq=seq, precision=precision, mode=mode, optimizer=optimizer, attention=attention,
-        accumulate=accumulate, checkpointing=checkpointing, scalable=any_batch, loop_length=loop_length,
-        kernels=kernels,
-    )  # fmt: skip
-    if is_terminal:
-        sys.stderr.write("\x1b[K")
+    with waiting("recording the step"):
+        from traincast.capture import load_source
+        from traincast.files import save_graph
+
+        recorded = load_source(
+            source, batch=batch, seq=seq, precision=precision, mode=mode, optimizer=optimizer, attention=attention,
+            accumulate=accumulate, checkpointing=checkpointing, scalable=any_batch, loop_length=loop_length,
+            kernels=kernels,
+        )  # fmt: skip
     if output is not None:
         save_graph(recorded, output)
     summary = _summary(recorded, output)

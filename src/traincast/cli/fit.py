@@ -10,9 +10,12 @@ import typer
 from traincast.cli import options
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
+from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
 from traincast.spec import Question
 
+SAFE = 0.99
+"""A run that fails after hours costs more than a somewhat smaller batch."""
 MOST_PARTS = 5
 """Of the peak, largest first."""
 
@@ -22,7 +25,7 @@ def fit(
     question: Question,
     confidence: Annotated[
         float, typer.Option("--confidence", "-c", help="How sure it must be to fit, between 0 and 1.")
-    ] = 0.95,
+    ] = SAFE,
     calibration: CalibrationOption = None,
     given: GivenOption = None,
     svg: Annotated[
@@ -33,9 +36,9 @@ def fit(
 ) -> None:
     """Find the largest batch and the longest sequence that fit, and what to change first where the job does not.
 
-    Example: traincast fit llama-2-7b --device a100-80g -g 8 --precision bf16 --seq 4096 --zero 3 --confidence 0.99
+    Example: traincast fit llama-2-7b --device a100-80g -g 8 --precision bf16 --seq 4096 --zero 3 --confidence 0.95
     """
-    from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in, pose_job
+    from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in, pose_job, with_defaults
     from traincast.plan import find_fit
     from traincast.report import format_json
     from traincast.spec import Job, Parallelism
@@ -44,12 +47,15 @@ def fit(
     whole = fill_in(question)
     stack = choose_stack(whole.job, assumptions)
     cluster = build_cluster(whole, said=assumptions)
-    whole, plan = complete_question(whole, cluster, stack, assumptions)
+    with waiting(f"reading {question.source}"):
+        whole, plan = complete_question(whole, cluster, stack, assumptions)
     asked = whole.workload
+
+    own = with_defaults(dataclasses.replace(whole, workload=dataclasses.replace(asked, seq=None)), [], stack, [])
 
     def pose(size: int, length: int | None, chosen: Parallelism) -> Job:
         # Without a length a model is asked for with its own.
-        at = dataclasses.replace(whole, workload=dataclasses.replace(asked, batch=size, seq=length))
+        at = dataclasses.replace(whole, workload=dataclasses.replace(asked, batch=size, seq=length or own.workload.seq))
         return pose_job(at, chosen, cluster=cluster, stack=stack)
 
     batch = 1 if asked.batch is None else asked.batch
@@ -68,11 +74,12 @@ def fit(
         say(format_json({**found.document(), "assumptions": list(dict.fromkeys(assumptions))}))
         return
 
-    from traincast.report import choose_paint, format_assumptions
+    from traincast.report import after_fit, choose_paint, format_assumptions, say_next
 
     paint = choose_paint(sys.stdout, color=color)
     say(_describe(found, paint=paint))
     say("\n" + format_assumptions(assumptions, paint=paint))
+    say("\n" + say_next(after_fit(question, largest=found.most.size, fits=found.fits), paint=paint))
 
 
 def _draw(file: Path, now: Any, job: Any, plan: Any) -> None:
@@ -87,20 +94,20 @@ def _draw(file: Path, now: Any, job: Any, plan: Any) -> None:
 
 
 def _describe(found: Any, *, paint: Any) -> str:
-    from traincast.report import Table, format_table
-    from traincast.units import show_bytes
+    from traincast.report import Table, format_table, say_memory
+    from traincast.units import show_bytes, show_change, show_number
 
     now, meter, most, longest, wanted = found.now, found.meter, found.most, found.longest, found.batch
     memory = now.memory
     verdict = paint("fits", "green") if found.fits else paint("DOES NOT FIT", "red", "bold")
     lines = [
         paint(f"{now.workload} on {now.num_devices} x {now.device}", "bold"),
-        f"  batch {wanted:<12}{show_bytes(memory.peak_bytes)} of {show_bytes(memory.capacity_bytes)} at the peak "
-        f"({memory.peak_at}): {verdict}, probability {memory.fit_probability:.1%}, asked {found.confidence:.0%}",
+        f"  batch {wanted:<12}{say_memory(memory)}: {verdict}, probability {memory.fit_probability:.1%}, asked "
+        f"{found.confidence:.0%}",
     ]
     largest = sorted(memory.by_role.items(), key=lambda item: -item[1])[:MOST_PARTS]
     parts = ", ".join(f"{role.replace('_', ' ')} {show_bytes(amount)}" for role, amount in largest)
-    lines.append(f"  at the peak       {parts}")
+    lines.append(f"  at the peak       {parts} (in {memory.peak_where})")
     if meter.reserved_bytes < memory.capacity_bytes:
         seen = [show_bytes(amount) for amount in (meter.used_bytes, meter.live_bytes, meter.reserved_bytes)]
         lines.append(
@@ -108,7 +115,7 @@ def _describe(found: Any, *, paint: Any) -> str:
         )
     if most.size:
         reach = " or more" if most.reached_end else ""
-        speed = f", {most.answer.samples_per_s:,.4g} samples/s"
+        speed = f", {show_number(most.answer.samples_per_s)} samples/s"
         lines.append(f"  largest batch     {most.size:,}{reach} per pass and replica{speed}")
     else:
         lines.append("  largest batch     none: a batch of 1 does not fit either")
@@ -122,14 +129,14 @@ def _describe(found: Any, *, paint: Any) -> str:
         rows = tuple(
             (
                 change.name,
-                show_bytes(change.peak_bytes),
+                show_bytes(change.needed_bytes),
                 f"{change.fit_probability:.1%}",
-                f"{change.seconds_ratio - 1:+.0%}",
+                show_change(change.seconds_ratio),
                 "yes" if change.fits else "no",
             )
             for change in found.changes
         )
-        headings = ("change", "peak", "probability", "time per sample", "fits")
+        headings = ("change", "memory", "probability", "time per sample", "fits")
         lines += ["", format_table(Table(headings=headings, rows=rows, left=frozenset(headings[:1])), paint=paint)]
     elif not found.fits:
         lines += ["", "No change saves memory; use more or larger devices."]

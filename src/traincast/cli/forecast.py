@@ -10,8 +10,12 @@ import typer
 from traincast.cli import options
 from traincast.cli.learned import CalibrationOption, GivenOption, costs_of, load_learned
 from traincast.cli.output import say
+from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
 from traincast.spec import Question
+
+MOST_DRAWN = 32
+"""Passes of a step up to which all its spans are kept."""
 
 
 @takes_question()
@@ -40,25 +44,39 @@ def forecast(
             rich_help_panel="Learned",
         ),
     ] = None,
+    emit: Annotated[
+        str | None,
+        typer.Option(
+            "--emit",
+            help="Print the job as the file of a scheduler or trainer instead: slurm, deepspeed ... (see traincast config).",
+            rich_help_panel="Output",
+        ),
+    ] = None,
+    price_file: options.PriceFile = None,
     json: options.Json = False,
     color: options.Color = "auto",
 ) -> None:
     """Forecast step time, job time, memory and cost of a training job.
 
-    Example: traincast forecast gpt2-xl --device a100-80g --nodes 2 --devices-per-node 8 --batch 8 --seq 1024
+    Example: traincast forecast llama-3-8b --gpus 8xh100 --tokens 15B
+
+    Example: traincast forecast --config qlora.yml --gpus 4xh100
+
+    Example: traincast forecast --config config.json --config ds_config.json --config training_args.json --gpus 8xa100-80g
+
+    What is not said is chosen as a practitioner would, and listed as flags under the answer.
     """
     from traincast.forecast import resolve
     from traincast.report import (
         choose_paint,
-        describe_plan,
-        describe_price,
         document_forecast,
-        format_forecast,
+        format_answer,
         format_json,
     )
 
     paint = choose_paint(sys.stdout, color=color)
-    resolved = resolve(question)
+    with waiting(f"reading {question.source}"):
+        resolved = resolve(question)
     about_target: tuple[str, ...] = ()
     if to_target:
         from traincast.forecast import train_to_target
@@ -67,8 +85,8 @@ def forecast(
         resolved, about_target = dataclasses.replace(resolved, job=job), (said,)
 
     from traincast.files import write_json, write_whole
+    from traincast.forecast import Origin, label_run
     from traincast.forecast import answer as run_forecast
-    from traincast.forecast import label_run
     from traincast.report import draw_timeline, trace_forecast
 
     labels = [label_run(resolved.job, resolved.cluster, resolved.parallelism)] if given is not None else None
@@ -78,8 +96,11 @@ def forecast(
         from traincast.resources import load_graph_correction
 
         correction = load_graph_correction(activity)
-    answer = run_forecast(resolved, calibration=learned, draw=True, activity=correction)
-    answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target))
+    # A step of hundreds of passes has millions of spans, which are drawn only for who asks to see them.
+    drawn = explain or trace is not None or svg is not None or resolved.parallelism.micro_batches <= MOST_DRAWN
+    answer = run_forecast(resolved, calibration=learned, draw=drawn, activity=correction)
+    origin = Origin(question=question, resolved=resolved, calibration=learned)
+    answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target), origin=origin)
     if explain:
         from traincast.forecast import explain_parts
 
@@ -89,11 +110,12 @@ def forecast(
         write_json(trace, trace_forecast(answer))
     if svg is not None:
         write_whole(svg, draw_timeline(answer.timeline, title=f"{answer.workload} on {answer.cluster}"))
+    if emit is not None:
+        from traincast.cli.emit import emit_answer
+
+        say(emit_answer(question, resolved, answer, kind=emit))
+        return
     if json:
         say(format_json(document_forecast(answer)))
         return
-    asked = [
-        describe_plan(resolved.parallelism, batch_size=resolved.job.graph.batch_size),
-        describe_price(resolved.cluster),
-    ]
-    say(format_forecast(answer, paint=paint, explain=explain, asked=[line for line in asked if line]))
+    say(format_answer(answer, paint=paint, explain=explain, price_file=price_file))

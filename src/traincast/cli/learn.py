@@ -28,6 +28,12 @@ def learn(
             "--name", "-n", help="Name of the calibration; without -o it is kept under it.", show_default=False
         ),
     ] = None,
+    suggest: Annotated[
+        int,
+        typer.Option(
+            "--suggest", help="Also name so many workloads that are worth a run next (D-optimal).", show_default=False
+        ),
+    ] = 0,
     json: options.Json = False,
 ) -> None:
     """Learn from measured runs of your own, so that forecasts for such jobs become sharp.
@@ -40,24 +46,30 @@ def learn(
     from traincast.cli.learned import read_measured_runs
     from traincast.cli.output import say
     from traincast.errors import InvalidInput
-    from traincast.learn import calibrations_folder, save_calibration
+    from traincast.files import encode
+    from traincast.learn import calibrations_folder, save_calibration, suggest_runs
     from traincast.learn import learn as learn_runs
     from traincast.report import format_json
 
     if output is None and name is None:
         raise InvalidInput("nowhere to keep what is learnt; give a file (-o mine.json) or a name (--name mine)")
     title = name or (output.name.partition(".")[0] if output else "")
-    found = learn_runs(read_measured_runs(runs), name=title, sources=tuple(map(str, runs)))
+    measured = read_measured_runs(runs)
+    found = learn_runs(measured, name=title, sources=tuple(map(str, runs)))
+    next_runs = suggest_runs(measured, suggest) if suggest else ()
     if output is None:
         folder = calibrations_folder()
         folder.mkdir(parents=True, exist_ok=True)
         output = folder / f"{title}.json"
     save_calibration(found, output)
     if json:
-        say(format_json({"calibration": str(output), **_document(found)}))
+        suggestions = [encode(one) for one in next_runs]
+        say(format_json({"calibration": str(output), **_document(found), "suggestions": suggestions}))
         return
     for line in _lines(found):
         say(line)
+    for one in next_runs:
+        say(f"worth a run next: {one.name} (gain {one.gain:.2f} nats)")
     say(f"kept in {output}; use it with --calibration {name or output}")
 
 

@@ -1,5 +1,6 @@
 """Options that several commands share, so that one word means one thing everywhere."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -36,10 +37,19 @@ Color = Annotated[
         "--color", help="auto, always or never; auto respects NO_COLOR and FORCE_COLOR.", rich_help_panel="Output"
     ),
 ]
+PriceFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--price-file",
+        help="Prices of your own (TOML): on-demand, spot, reserved, and CO2 by region. See docs/how-to/prices.md.",
+        rich_help_panel="Cluster",
+    ),
+]
 Source = Annotated[
     str,
     typer.Argument(
-        help="A catalogue workload, my_file.py:build, model.onnx, config.json, a saved graph or a job file (TOML).",
+        help="A catalogue workload, hf:org/name, timm:name, my_file.py:build, model.onnx, config.json, a saved graph or a job "
+        "file (TOML).",
         autocompletion=complete_source,
         show_default=False,
     ),

@@ -12,13 +12,16 @@ import typer
 from traincast.cli import options
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
-from traincast.cli.questions import is_hardware, takes_question
+from traincast.cli.questions import takes_question
+from traincast.forecast import is_hardware
 from traincast.spec import Question
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traincast.plan import Chosen, Plan
+    from traincast.forecast import Engine
+    from traincast.plan import Chosen, Limits, Plan, Space
+    from traincast.report import Paint
     from traincast.spec import Calibration, Cluster
 
 CHOICES = {
@@ -117,7 +120,9 @@ class Output:
     emit: Annotated[
         str | None,
         typer.Option(
-            "--emit", help="Write the best plan for slurm, skypilot, torchrun, accelerate, deepspeed or k8s.",
+            "--emit",
+help="Write the best plan for slurm, skypilot, k8s or torchrun, or as the file of a trainer: deepspeed, accelerate "
+            "... (traincast config --formats).",
             rich_help_panel="Output",
         ),
     ] = None  # fmt: skip
@@ -125,6 +130,7 @@ class Output:
         Path | None,
         typer.Option("--output", "-o", help="File that --emit writes; -: print it.", rich_help_panel="Output"),
     ] = None
+    price_file: options.PriceFile = None
     time_quantile: options.TimeQuantile = 0.95
     command: Annotated[
         str, typer.Option("--command", help="What each rank runs, for --emit.", rich_help_panel="Output")
@@ -154,38 +160,30 @@ def plan(
     Example: traincast plan llama-2-7b --all --devices h100-80g,a100-80g --gpus 8..64 --precision bf16 --seq 4096
     --global-batch 512 --steps 20000 --deadline 14d --objective money
     """
-    from traincast.cli.progress import follow
-    from traincast.forecast import fill_in
-    from traincast.plan import Limits, search_plans
-    from traincast.report import choose_paint, document_search, draw_front, format_deltas, format_json, format_search
-    from traincast.units import parse_seconds
+    from traincast.plan import find_plain, highlight
+    from traincast.report import (
+        after_plan,
+        choose_paint,
+        document_search,
+        draw_front,
+        format_deltas,
+        format_json,
+        format_search,
+        place_of,
+    )
 
     paint = choose_paint(sys.stdout, color=output.color)
-    request = fill_in(question)
-    space = _space(request, choices)
-    request = _without_choices(request)
-    limits = Limits(
-        deadline_s=None if wishes.deadline is None else parse_seconds(wishes.deadline),
-        budget_usd=wishes.budget,
-        confidence=wishes.confidence,
-    )
-    chosen = _choose(request, machines)
-    learned = load_learned(wishes.calibration, wishes.given)
-    with follow(label="plans") as watch:
-        found = search_plans(
-            request, chosen.clusters, space=space, limits=limits, objective=wishes.objective, top=output.top,
-            exhaustive=wishes.exhaustive, watch=watch, engine=wishes.engine, workers=wishes.workers,
-            calibration=learned,
-        )  # fmt: skip
-    found = _note(found, chosen)
-    deltas = _deltas(found.plans, request, output.what_if or [], learned)
+    asked = _ask(question, choices, machines, wishes)
+    found, request, limits = _search(asked, wishes, top=output.top), asked.request, asked.limits
+    deltas = _deltas(found.plans, request, output.what_if or [], asked.engine)
     if output.svg is not None:
         from traincast.files import write_whole
 
-        title = f"{found.plans[0].forecast.workload if found.plans else question.source}, {space.global_batch:,} samples per step"
+        workload = found.plans[0].forecast.workload if found.plans else question.source
+        title = f"{workload}, {asked.space.global_batch:,} samples per step"
         write_whole(output.svg, draw_front(found, title=title, deadline_s=limits.deadline_s))
     if output.emit is not None:
-        _emit(found.plans, output, precision=request.workload.precision or "fp32")
+        _emit(found.plans, output, request)
         if output.output is None or str(output.output) == "-":
             return
     if output.json:
@@ -193,17 +191,111 @@ def plan(
         document["what_if"] = [_document_delta(delta) for delta in deltas]
         say(format_json(document))
         return
-    say(format_search(found, paint=paint))
+    plain = None
+    if found.plans and not choices:
+        cluster, samples = found.plans[0].cluster, asked.space.global_batch
+        plain = find_plain(request, cluster, global_batch=samples, limits=limits, engine=asked.engine)
+    shown = highlight(found, plain)
+    first = shown[0].plan if shown else None
+    then = after_plan(request, place_of(first.cluster), first.parallelism, first.batch) if first else ""
+    prices = _list_prices(request, first, output.price_file, paint) if first else ""
+    say(format_search(found, highlights=shown, prices=prices, paint=paint, then=then))
     if deltas:
         say("\n" + format_deltas(found.plans[0], deltas, paint=paint))
 
 
-def _space(request: Question, choices: Mapping[str, tuple[Any, ...]]) -> Any:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a search is asked, with the clusters that may be used."""
+
+    request: Question
+    clusters: "tuple[Cluster, ...]"
+    space: "Space"
+    limits: "Limits"
+    engine: "Engine"
+    calibration: "Calibration | None"
+    notes: tuple[str, ...]
+    is_wide: bool
+    """Whether every machine of the catalogue may be used."""
+
+
+def _ask(question: Question, choices: Mapping[str, tuple[Any, ...]], machines: Machines, wishes: Wishes) -> _Asked:
+    from traincast.forecast import Engine, fill_in
+    from traincast.plan import Limits, settle
+    from traincast.units import parse_seconds
+
+    request = _leave_open(fill_in(question), question, machines)
+    chosen = _choose(request, machines)
+    settled = settle(request, chosen.clusters)
+    space = _space(settled.request, choices, num_devices=max(cluster.num_devices for cluster in settled.clusters))
+    limits = Limits(
+        deadline_s=None if wishes.deadline is None else parse_seconds(wishes.deadline),
+        budget_usd=wishes.budget,
+        confidence=wishes.confidence,
+    )
+    learned = load_learned(wishes.calibration, wishes.given)
+    left_out = tuple(f"{name}: {count} machines left out" for name, count in chosen.left_out.items())
+    return _Asked(
+        request=_without_choices(settled.request), clusters=settled.clusters, space=space, limits=limits,
+        engine=Engine(calibration=learned), calibration=learned, notes=(*request.said, *settled.notes, *left_out),
+        is_wide=machines.all_machines,
+    )  # fmt: skip
+
+
+def _search(asked: _Asked, wishes: Wishes, *, top: int) -> Any:
+    """What is found; of every machine of the catalogue, first a few are chosen."""
+    from traincast.cli.progress import follow
+    from traincast.plan import preselect, search_plans
+
+    clusters, notes = asked.clusters, asked.notes
+    if asked.is_wide and not wishes.exhaustive:
+        with follow(label="machines") as watch:
+            few = preselect(
+                asked.request, clusters, asked.space, limits=asked.limits, objective=wishes.objective, engine=asked.engine,
+                watch=watch,
+            )  # fmt: skip
+        clusters = few.clusters
+        if few.num_set_aside:
+            notes += (
+                f"{few.num_set_aside} clusters set aside after a few plain plans (--exhaustive searches them too)",
+            )
+    with follow(label="plans") as watch:
+        found = search_plans(
+            asked.request, clusters, space=asked.space, limits=asked.limits, objective=wishes.objective, top=top,
+            exhaustive=wishes.exhaustive, watch=watch, engine=asked.engine if wishes.engine == "none" else wishes.engine,
+            workers=wishes.workers, calibration=asked.calibration,
+        )  # fmt: skip
+    return dataclasses.replace(found, notes=tuple(dict.fromkeys((*notes, *found.notes))))
+
+
+def _list_prices(request: Question, plan: "Plan", file: Path | None, paint: "Paint") -> str:
+    """What providers ask for the machines of a plan."""
+    from traincast.forecast import pose_job
+    from traincast.plan import price_everywhere, read_prices
+    from traincast.report import format_prices
+
+    if plan.forecast.job.num_steps <= 1 or plan.cluster.price_source == "given":
+        return ""
+    job = pose_job(request, plan.parallelism, cluster=plan.cluster, batch=plan.batch)
+    prices = None if file is None else read_prices(file)
+    return format_prices(price_everywhere(plan.forecast, job, plan.cluster, prices=prices), paint=paint)
+
+
+def _space(request: Question, choices: Mapping[str, tuple[Any, ...]], *, num_devices: int) -> Any:
     """What the search varies; what the request's plan names is fixed, unless a list of choices names others."""
     from traincast.plan import space_of
 
     values: dict[str, Any] = {CHOICES[name]: tried for name, tried in choices.items()}
-    return space_of(request, global_batch=request.job.get("global_batch"), **values)
+    return space_of(request, global_batch=request.job.get("global_batch"), num_devices=num_devices, **values)
+
+
+def _leave_open(request: Question, question: Question, machines: Machines) -> Question:
+    """Without the machines of a configuration where the command line says which to search."""
+    searched = machines.gpus is not None or machines.all_machines or machines.offers is not None
+    if not searched or not question.configs:
+        return request
+    kept = request.cluster if machines.gpus and is_hardware(machines.gpus) else question.cluster
+    return dataclasses.replace(request, cluster=kept)
 
 
 def _without_choices(request: Question) -> Question:
@@ -262,21 +354,12 @@ def _range(text: str | None) -> tuple[int, int]:
         raise InvalidInput(f"gpus = {text!r}; give a number such as 64 or a range such as 8..64") from None
 
 
-def _note(found: Any, chosen: "Chosen") -> Any:
-    notes = tuple(f"{name}: {count} machines left out" for name, count in chosen.left_out.items())
-    return dataclasses.replace(found, notes=(*found.notes, *notes))
-
-
-def _deltas(
-    plans: "Sequence[Plan]", request: Question, changes: "Sequence[str]", learned: "Calibration | None"
-) -> list[Any]:
+def _deltas(plans: "Sequence[Plan]", request: Question, changes: "Sequence[str]", engine: "Engine") -> list[Any]:
     from traincast.errors import InvalidInput
-    from traincast.forecast import Engine
     from traincast.plan import what_if
 
     if changes and not plans:
         raise InvalidInput("--what-if changes the best plan, and no plan keeps every limit")
-    engine = Engine(calibration=learned)
     return [what_if(plans[0], request, change, engine=engine) for change in changes]
 
 
@@ -287,11 +370,12 @@ def _document_delta(delta: Any) -> dict[str, Any]:
     return {**ratios, "after": document_forecast(delta.after)}
 
 
-def _emit(plans: "Sequence[Plan]", wanted: Output, *, precision: str) -> None:
+def _emit(plans: "Sequence[Plan]", wanted: Output, request: Question) -> None:
     from traincast.errors import InvalidInput
     from traincast.files import write_whole
     from traincast.plan import emit, make_recipe, slurm_flags
 
+    precision = request.workload.precision or "fp32"
     kind, output, quantile, command = str(wanted.emit), wanted.output, wanted.time_quantile, wanted.command
     if not plans:
         raise InvalidInput("--emit writes the best plan, and no plan keeps every limit")
@@ -301,7 +385,7 @@ def _emit(plans: "Sequence[Plan]", wanted: Output, *, precision: str) -> None:
         flags = slurm_flags(make_recipe(plans[0], quantile=quantile, command=command, precision=precision))
         text = " ".join(f"{name}={value}" for name, value in flags.items())
     else:
-        text = emit(plans[0], kind, quantile=quantile, command=command, precision=precision)
+        text = emit(plans[0], kind, quantile=quantile, command=command, precision=precision, question=request)
     if output is None or str(output) == "-":
         say(text)
     else:

@@ -1,6 +1,7 @@
 """A progress line on a terminal's standard error, only for work that takes more than a second."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -56,6 +57,34 @@ def follow(*, label: str, stream: TextIO | None = None) -> Iterator[Callable[[in
         if drawn:
             out.write("\r\x1b[K")
             out.flush()
+
+
+@contextmanager
+def waiting(label: str, *, stream: TextIO | None = None) -> Iterator[None]:
+    """A line with the time gone by, for work of which nobody knows how much there is, such as recording a model."""
+    out = stream or sys.stderr
+    if not out.isatty():
+        yield
+        return
+    ended, started = threading.Event(), time.monotonic()
+
+    def show() -> None:
+        drawn = ended.wait(QUIET_S)
+        while not drawn:
+            out.write(f"\r{label}, {time.monotonic() - started:.0f} s\x1b[K")
+            out.flush()
+            drawn = ended.wait(_REFRESH_S * 5)
+        if time.monotonic() - started > QUIET_S:
+            out.write("\r\x1b[K")
+            out.flush()
+
+    shown = threading.Thread(target=show, daemon=True)
+    shown.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        shown.join()
 
 
 def describe(done: int, total: int, elapsed_s: float, *, label: str) -> str:

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import inspect
-import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -13,17 +12,15 @@ import typer
 
 from traincast.cli import options
 from traincast.errors import InvalidInput
+from traincast.forecast import is_hardware, read_hardware
+from traincast.forecast import write_command as write_command
 from traincast.spec import QUESTION_FIELDS, Asked, Question, WorkloadOptions
 from traincast.units import parse_bytes, parse_count, parse_seconds
 
 SECTIONS = ("workload", "cluster", "parallelism", "job")
 GPUS = "gpus"
+CONFIGS = "config"
 _READERS = {"count": parse_count, "bytes": parse_bytes, "seconds": parse_seconds}
-_HARDWARE = (
-    re.compile(r"(?:(?P<nodes>\d+)\s*x\s*)?(?P<size>\d+)\s*x\s*(?P<device>[A-Za-z].*)"),
-    re.compile(r"(?P<device>[A-Za-z][^:]*):(?P<size>\d+)"),
-    re.compile(r"(?:(?P<nodes>\d+)\s*x\s*)?(?P<size>\d+)(?P<device>)"),
-)
 Command = Callable[..., None]
 
 
@@ -41,7 +38,7 @@ def takes_question(
         own = [part for each in declared if each.name not in _MADE for part in _expand(each)]
         taken = {each.name for each in own}
         asked = [item for item in fields if item.name not in taken]
-        parameters = [_source(), *(_parameter(item, many=item.name in listed) for item in asked)]
+        parameters = [_source(), _config(), *(_parameter(item, many=item.name in listed) for item in asked)]
         if "cluster" in kept and GPUS not in taken:
             parameters.append(_gpus())
 
@@ -55,6 +52,7 @@ def takes_question(
                 made["choices"] = {name: said[name] for name in listed if said.get(name) is not None}
             if GPUS not in taken:
                 values.pop(GPUS, None)
+            values.pop(CONFIGS, None)
             for name, kind in groups.items():
                 made[name] = kind(**{item.name: values.pop(item.name) for item in dataclasses.fields(kind)})
             function(**made, **values)
@@ -113,34 +111,17 @@ def build_question(
         parts["job"]["stack"] = read_stack(Path(stack))
     gpus = others.get(GPUS)
     if isinstance(gpus, str) and (is_hardware(gpus) or not lists):
-        parts["cluster"] = {**_read_hardware(gpus, parts["cluster"]), **parts["cluster"]}
+        parts["cluster"] = {**read_hardware(gpus, parts["cluster"]), **parts["cluster"]}
     workload = WorkloadOptions(**parts.pop("workload"))
-    return Question(source=source, workload=workload, **parts)
-
-
-def write_command(question: Question, *, command: str = "forecast") -> list[str]:
-    """The words that ask a question on the command line; reading them gives the same question."""
-    words = ["traincast", command, question.source]
-    parts: dict[str, Mapping[str, Any]] = {
-        "workload": question.workload.given(), "cluster": question.cluster, "parallelism": question.parallelism,
-        "job": question.job,
-    }  # fmt: skip
-    known = {(item.section, item.name): item for item in QUESTION_FIELDS}
-    for section, values in parts.items():
-        for name, value in values.items():
-            item = known.get((section, name))
-            if item is None:
-                raise InvalidInput(f"{section}.{name} = {value!r} cannot be said on the command line; use a job file")
-            words += _say(item, value)
-    return words
-
-
-def _say(item: Asked, value: Any) -> list[str]:
-    if item.kind is bool:
-        long = f"--{item.name.replace('_', '-')}"
-        return [long if value else f"--no-{long[2:]}"]
-    flag = next((name for name in item.flags if name.startswith("--")), item.flags[0])
-    return [flag, repr(value) if isinstance(value, float) else str(value)]
+    configs = tuple(others.get(CONFIGS) or ())
+    if not source and not configs and not workload.has_shape:
+        raise InvalidInput(
+            "name a model: a catalogue workload, hf:org/name, a model file or a job file; or give --config FILE"
+        )
+    return Question(
+        source=source, workload=workload, configs=configs, cluster=parts["cluster"], parallelism=parts["parallelism"],
+        job=parts["job"],
+    )  # fmt: skip
 
 
 def _parameter(item: Asked, *, many: bool) -> inspect.Parameter:
@@ -201,7 +182,17 @@ def _many(item: Asked) -> Callable[[str], Any]:
 
 
 def _source() -> inspect.Parameter:
-    return inspect.Parameter("source", inspect.Parameter.KEYWORD_ONLY, annotation=options.Source)
+    return inspect.Parameter("source", inspect.Parameter.KEYWORD_ONLY, default="", annotation=options.Source)
+
+
+def _config() -> inspect.Parameter:
+    option = typer.Option(
+        "--config", help="A configuration of your trainer (FILE or format:FILE), see docs/how-to/configs.md; may be repeated. "
+        "What flags say wins.", rich_help_panel="Model", show_default=False,
+    )  # fmt: skip
+    return inspect.Parameter(
+        CONFIGS, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[list[str] | None, option]
+    )
 
 
 def _gpus() -> inspect.Parameter:
@@ -212,30 +203,3 @@ def _gpus() -> inspect.Parameter:
     return inspect.Parameter(
         GPUS, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
     )
-
-
-def is_hardware(text: str) -> bool:
-    """Whether a word names devices and not only how many there are."""
-    return any(pattern.fullmatch(text.strip()) for pattern in _HARDWARE[:2])
-
-
-def _read_hardware(text: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """'2x8xh100' as a table of nodes, devices and their name; more devices than a node holds are spread over nodes."""
-    found = next((match for pattern in _HARDWARE if (match := pattern.fullmatch(text.strip()))), None)
-    if found is None:
-        raise InvalidInput(f"--gpus {text!r}; write 8xh100, 2x8xh100 (nodes x devices) or h100:8")
-    nodes, size, device = found.groupdict().get("nodes"), int(found["size"]), found["device"].strip()
-    table: dict[str, Any] = {"device": device} if device else {}
-    named = device or cluster.get("device")
-    if not named and "node" not in cluster:
-        raise InvalidInput(f"--gpus {text!r} does not say which; write 8xh100, or add --device")
-    if nodes is not None:
-        return {**table, "nodes": int(nodes), "devices_per_node": size}
-    if not isinstance(named, str):
-        return {**table, "devices_per_node": size}
-    from traincast import catalog
-
-    usual = catalog.device_entry(named).typical_node.devices_per_node
-    if size <= usual or size % usual:
-        return {**table, "nodes": 1, "devices_per_node": size}
-    return {**table, "nodes": size // usual, "devices_per_node": usual}

@@ -59,6 +59,20 @@ if TYPE_CHECKING:
     from traincast.cost._interaction import Network as Network
     from traincast.cost._interaction import load_network as load_network
     from traincast.cost._interaction import save_network as save_network
+    from traincast.cost._interaction.ensemble import ENSEMBLE as ENSEMBLE
+    from traincast.cost._interaction.ensemble import MEMBERS as MEMBERS
+    from traincast.cost._interaction.ensemble import Atlas as Atlas
+    from traincast.cost._interaction.ensemble import Blend as Blend
+    from traincast.cost._interaction.ensemble import Correction as Correction
+    from traincast.cost._interaction.ensemble import Ensemble as Ensemble
+    from traincast.cost._interaction.ensemble import KindTable as KindTable
+    from traincast.cost._interaction.ensemble import NodeNetwork as NodeNetwork
+    from traincast.cost._interaction.ensemble import default_ensemble as default_ensemble
+    from traincast.cost._interaction.ensemble import is_gpu as is_gpu
+    from traincast.cost._interaction.ensemble import load_ensemble as load_ensemble
+    from traincast.cost._interaction.ensemble import mean_factors as mean_factors
+    from traincast.cost._interaction.ensemble import read_ensemble as read_ensemble
+    from traincast.cost._interaction.ensemble import scale_estimates as scale_estimates
     from traincast.cost._interaction.features import NUM_FEATURES as NUM_FEATURES
     from traincast.cost._interaction.features import NUMERIC as NUMERIC
     from traincast.cost._interaction.features import SORTS as SORTS
@@ -66,6 +80,13 @@ if TYPE_CHECKING:
     from traincast.cost._interaction.features import Flow as Flow
     from traincast.cost._interaction.features import Neighbourhood as Neighbourhood
     from traincast.cost._interaction.features import Places as Places
+    from traincast.cost._interaction.nodes import AROUND as AROUND
+    from traincast.cost._interaction.nodes import BEHAVIOURS as BEHAVIOURS
+    from traincast.cost._interaction.nodes import OWN as OWN
+    from traincast.cost._interaction.nodes import Nodes as Nodes
+    from traincast.cost._interaction.nodes import class_of as class_of
+    from traincast.cost._interaction.nodes import classes_of as classes_of
+    from traincast.cost._interaction.nodes import describe_nodes as describe_nodes
     from traincast.cost._laws import KERNELS as KERNELS
     from traincast.cost._learned import SLACK as SLACK
     from traincast.cost._learned import Learned as Learned
@@ -73,13 +94,17 @@ if TYPE_CHECKING:
     from traincast.cost._learned import Voices as Voices
     from traincast.cost._learned import load_learned as load_learned
     from traincast.cost._notes import note_kernels as note_kernels
+    from traincast.cost._offload import copy_bytes_per_s as copy_bytes_per_s
     from traincast.cost._offload import describe_host as describe_host
     from traincast.cost._pricing import Pricing as Pricing
     from traincast.cost._pricing import default_ops as default_ops
+    from traincast.cost._pricing import mark_software as mark_software
     from traincast.cost._products import ProductLaw as ProductLaw
     from traincast.cost._products import ProductShape as ProductShape
     from traincast.cost._products import time_products as time_products
     from traincast.cost._roofline import Roofline as Roofline
+    from traincast.cost._routes import FABRIC_FROM_BYTES_PER_S as FABRIC_FROM_BYTES_PER_S
+    from traincast.cost._routes import RDMA_FROM_BYTES_PER_S as RDMA_FROM_BYTES_PER_S
     from traincast.cost._routes import describe_links as describe_links
     from traincast.cost._silicon import ENERGY as ENERGY
     from traincast.cost._stack import TUNABLE as TUNABLE
@@ -135,6 +160,22 @@ __getattr__ = load_lazily(
             "load_network",
             "save_network",
         ),
+        "_interaction.ensemble": (
+            "Atlas",
+            "Blend",
+            "Correction",
+            "ENSEMBLE",
+            "Ensemble",
+            "KindTable",
+            "MEMBERS",
+            "NodeNetwork",
+            "default_ensemble",
+            "is_gpu",
+            "load_ensemble",
+            "mean_factors",
+            "read_ensemble",
+            "scale_estimates",
+        ),
         "_interaction.features": (
             "Array",
             "Flow",
@@ -143,6 +184,15 @@ __getattr__ = load_lazily(
             "Neighbourhood",
             "Places",
             "SORTS",
+        ),
+        "_interaction.nodes": (
+            "AROUND",
+            "BEHAVIOURS",
+            "Nodes",
+            "OWN",
+            "class_of",
+            "classes_of",
+            "describe_nodes",
         ),
         "_laws": ("KERNELS",),
         "_learned": (
@@ -153,10 +203,14 @@ __getattr__ = load_lazily(
             "load_learned",
         ),
         "_notes": ("note_kernels",),
-        "_offload": ("describe_host",),
+        "_offload": (
+            "copy_bytes_per_s",
+            "describe_host",
+        ),
         "_pricing": (
             "Pricing",
             "default_ops",
+            "mark_software",
         ),
         "_products": (
             "ProductLaw",
@@ -164,7 +218,7 @@ __getattr__ = load_lazily(
             "time_products",
         ),
         "_roofline": ("Roofline",),
-        "_routes": ("describe_links",),
+        "_routes": ("FABRIC_FROM_BYTES_PER_S", "RDMA_FROM_BYTES_PER_S", "describe_links"),
         "_silicon": ("ENERGY",),
         "_stack": (
             "TUNABLE",

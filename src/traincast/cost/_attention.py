@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.cost._bounds import product_flop_per_s
-from traincast.cost._products import UNKNOWN_SM, ProductLaw, Timed, held_share, step_share
+from traincast.cost._products import UNKNOWN_SM, ProductLaw, Timed, ease, held_share, step_share
 from traincast.spec import Device
 
 Array = NDArray[np.float64]
@@ -32,6 +32,8 @@ SPLITS = (1.0, 2.0, 4.0, 8.0)
 """Into how many parts the keys may be cut where few blocks leave multiprocessors idle."""
 HEAD_MULTIPLE = 8.0
 """Head sizes that are no multiple of it are copied to a padded one first."""
+EASED = 0.4
+"""Of the logarithm of what attention loses beside products, that units doing half as much per cycle do not lose."""
 LONGEST_NORM = 4.0
 UNKNOWN_CLOCK_HZ = 1.5e9
 
@@ -141,7 +143,8 @@ def _pair_s(law: AttentionLaw, products: ProductLaw, shape: AttentionShape, devi
         if lone
         else step_share(products, device, dtype, need=need)
     )
-    share = law.cap / products.cap * held
+    # Units that are slow beside their multiprocessor wait less for what runs between their products.
+    share = (law.cap / products.cap) ** (1.0 - EASED * ease(device, dtype)) * held
     rate = peak / num_sm * share
     old_rate = min(float(rate), law.cap * REGISTER_FED_FLOP_PER_SM_CYCLE * clock_hz)
     padded = np.ceil(shape.size / HEAD_MULTIPLE / 2.0) * (HEAD_MULTIPLE * 2.0) + law.head_waste

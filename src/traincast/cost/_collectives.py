@@ -35,6 +35,8 @@ class Transport:
     """Share of the nominal rate that long messages reach."""
     hop_s: float = 0.0
     """What it adds to the link's own latency on every hop."""
+    deeper_s: float | None = None
+    """The same on every hop of a tree after the first, where chunks are already on their way; None: no less."""
     log_sigma: float = 0.3
     """Standard deviation of the log error on machines that were left out; for what was never measured, of our belief."""
     flow_bytes_per_s: float = math.inf
@@ -42,8 +44,8 @@ class Transport:
 
 
 # NVLink: fitted to four devices, each left out in turn. V100's mesh: fitted to itself. PCIe: two hosts. RDMA: logs of two nodes.
-# Sockets: the geometric mean of two clouds (0.5 and 0.55 GB/s) and of what one stream carries on a host of its own (3 GB/s); no
-# cluster is fitted by itself, and the interval holds all three. All others: belief.
+# Sockets: what one thread of a host of one's own copies, 20 Gb/s; where a provider limits connections, the link says so. No
+# cluster is fitted. All others: belief.
 TRANSPORT_CONSTANTS: Mapping[str, Transport] = {
     "nvlink": Transport(efficiency=0.824, log_sigma=0.15),
     "nvlink-cube": Transport(efficiency=0.93, log_sigma=0.25),
@@ -56,13 +58,13 @@ TRANSPORT_CONSTANTS: Mapping[str, Transport] = {
     "pcie": Transport(efficiency=0.75, log_sigma=0.35),
     "pcie-host": Transport(efficiency=1.0, log_sigma=0.6),
     "memory": Transport(efficiency=0.7),
-    "infiniband": Transport(efficiency=0.78, hop_s=1.5e-5, log_sigma=0.25),
-    "roce": Transport(efficiency=0.78, hop_s=1.5e-5, log_sigma=0.25),
-    "efa": Transport(efficiency=0.78, hop_s=1e-5, log_sigma=0.25),
-    "slingshot": Transport(efficiency=0.75, hop_s=1.5e-5),
+    "infiniband": Transport(efficiency=0.78, hop_s=1.5e-5, deeper_s=5e-6, log_sigma=0.25),
+    "roce": Transport(efficiency=0.78, hop_s=1.5e-5, deeper_s=5e-6, log_sigma=0.25),
+    "efa": Transport(efficiency=0.78, hop_s=1e-5, deeper_s=5e-6, log_sigma=0.25),
+    "slingshot": Transport(efficiency=0.75, hop_s=1.5e-5, deeper_s=5e-6),
     "tcpx": Transport(efficiency=0.65, hop_s=1.5e-5, log_sigma=0.4),
     "dcn": Transport(efficiency=0.75, hop_s=1.5e-5, log_sigma=0.4),
-    "sockets": Transport(efficiency=0.8, hop_s=3e-5, log_sigma=0.55, flow_bytes_per_s=1e9),
+    "sockets": Transport(efficiency=0.8, hop_s=3e-5, log_sigma=0.55, flow_bytes_per_s=2.5e9),
 }
 
 
@@ -187,13 +189,22 @@ def _hop_s(c: LinkConstants, level: Level) -> float:
     return level.link.latency_s + c.transports[level.link.transport].hop_s
 
 
+def _climb_s(c: LinkConstants, level: Level) -> float:
+    """From the leaves of a binary tree to its root."""
+    deeper_s = c.transports[level.link.transport].deeper_s
+    first_s, depth = _hop_s(c, level), math.log2(level.fan)
+    if deeper_s is None or depth <= 1:
+        return depth * first_s
+    return first_s + (depth - 1) * min(first_s, level.link.latency_s + deeper_s)
+
+
 def effective_bytes_per_s(c: LinkConstants, level: Level) -> float:
     """What one member gets of a level in a long message."""
     transport = c.transports[level.link.transport]
     rate = level.bytes_per_s * transport.efficiency
-    flows = transport.flow_bytes_per_s * level.link.num_ports
-    if math.isinf(flows):
+    if math.isinf(transport.flow_bytes_per_s):
         return rate
+    flows = (level.link.flow_bytes_per_s or transport.flow_bytes_per_s) * level.link.num_ports
     # A ring of sockets is bounded by its line and by the cores that copy for it, one after the other.
     return 1 / (1 / rate + level.inside / flows)
 
@@ -213,8 +224,10 @@ def _tree(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work |
         return None
     latency_s = 0.0
     for level in route.levels:
-        chain = level.fan - 1 if not level.is_network and level.fan <= LONGEST_CHAIN else math.log2(level.fan)
-        latency_s += 2 * chain * _hop_s(c, level)
+        if not level.is_network and level.fan <= LONGEST_CHAIN:
+            latency_s += 2 * (level.fan - 1) * _hop_s(c, level)
+        else:
+            latency_s += 2 * _climb_s(c, level)
     return Work(latency_s=latency_s, volumes=_ring_volumes(c, num_bytes, route, rounds=2))
 
 
@@ -225,7 +238,7 @@ def _in_switch(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> W
         return None
     hop_s = _hop_s(c, inner)
     few_hops = 2 * (PLAIN_RANKS - 1)
-    latency_s = few_hops * hop_s + sum(2 * math.log2(level.fan) * _hop_s(c, level) for level in route.levels[1:])
+    latency_s = few_hops * hop_s + sum(2 * _climb_s(c, level) for level in route.levels[1:])
     first, *others = _ring_volumes(c, num_bytes, route, rounds=2)
     few_s = (few_hops + c.local_copy) / PLAIN_RANKS * num_bytes / effective_bytes_per_s(c, inner)
     return Work(latency_s=latency_s, volumes=((max(first[0] / c.in_switch_gain, few_s), hop_s), *others))
@@ -233,6 +246,17 @@ def _in_switch(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> W
 
 def _direct(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work:
     """Each rank sends to every other what is theirs; the levels carry their parts side by side."""
+    return _exchange(c, num_bytes, replace(route, copies=1.0), most_bytes_per_s=math.inf)
+
+
+def _once(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work | None:
+    """The same, with tokens sent once to every unit that needs them, as fast as the cores of that kernel copy."""
+    if route.copies <= 1:
+        return None
+    return _exchange(c, num_bytes, route, most_bytes_per_s=c.dispatch_bytes_per_s)
+
+
+def _exchange(c: LinkConstants, num_bytes: float, route: Route, *, most_bytes_per_s: float) -> Work:
     latency_s, volumes = 0.0, []
     for level in route.levels:
         hop_s = _hop_s(c, level)
@@ -241,8 +265,8 @@ def _direct(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work
             sent += c.exchange_copy * num_bytes / route.num_ranks
         latency_s += c.exchange_hop * (level.fan - 1) * hop_s
         rate = effective_bytes_per_s(c, level)
-        if route.copies > 1 and not level.is_network:
-            rate = min(rate, c.dispatch_bytes_per_s)
+        if not level.is_network:
+            rate = min(rate, most_bytes_per_s)
         volumes.append((sent / rate, hop_s))
     return Work(latency_s=latency_s, volumes=tuple(volumes))
 
@@ -301,10 +325,10 @@ def _ring_volumes(c: LinkConstants, num_bytes: float, route: Route, *, rounds: i
 
 
 _WORK: Mapping[str, Callable[[LinkConstants, str, float, Route], Work | None]] = {
-    "ring": _ring, "tree": _tree, "in-switch": _in_switch, "direct": _direct, "pair": _pair, "servers": _servers,
+    "ring": _ring, "tree": _tree, "in-switch": _in_switch, "direct": _direct, "once": _once, "pair": _pair, "servers": _servers,
 }  # fmt: skip
 ALGORITHMS: Mapping[str, tuple[str, ...]] = {
-    "all_reduce": ("ring", "tree", "in-switch"), "all_to_all": ("direct",), "send_recv": ("pair",), "push": ("servers",),
+    "all_reduce": ("ring", "tree", "in-switch"), "all_to_all": ("direct", "once"), "send_recv": ("pair",), "push": ("servers",),
     "pull": ("servers",),
 }  # fmt: skip
 """What libraries have for each kind; rings for all others."""

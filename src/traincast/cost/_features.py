@@ -46,6 +46,8 @@ MAX_UTILIZATION = 0.97
 TILES = ((128, 128), (64, 64), (32, 128))
 WINOGRAD = 2.25
 """A 3x3 stride-1 convolution needs this many fewer multiplications with F(2x2, 3x3) tiles (Lavin and Gray 2016)."""
+LONGEST_LOG2 = 8.0
+"""Of streaming kernels, in 5 microseconds: where features stop growing."""
 MAXWELL_STRIP = 32
 VOLTA_STRIP = 1024
 """Rows of the output one wave of thread blocks covers: what it does not keep in L2 it reads again from DRAM.
@@ -182,7 +184,7 @@ def _describe_pointwise(shape: dict[str, Array], machine: _Machine, resident: Ar
     bound_s = np.maximum(memory_s, KERNEL_FLOOR_S / 2)
     features = np.stack(
         [
-            _log2(bound_s / 5e-6, -1, 8),
+            _log2(bound_s / 5e-6, -1, LONGEST_LOG2),
             np.minimum(bound_s, 5e-6) / bound_s,
             np.minimum(shape["inputs"], 3.0),
             shape["heavy"],
@@ -201,7 +203,7 @@ def _describe_rows(shape: dict[str, Array], machine: _Machine, resident: Array |
     per_warp = (cols <= 1024).astype(np.float64)
     features = np.stack(
         [
-            _log2(bound_s / 5e-6, -1, 8),
+            _log2(bound_s / 5e-6, -1, LONGEST_LOG2),
             np.minimum(bound_s, 5e-6) / bound_s,
             _log2(cols, 4, 13),
             per_warp,
@@ -212,6 +214,13 @@ def _describe_rows(shape: dict[str, Array], machine: _Machine, resident: Array |
         axis=1,
     )
     return _streaming(features, bound_s, memory_s)
+
+
+def saturate(features: Array) -> Array:
+    """The same streaming kernels, so long that neither start nor end shows."""
+    long = features.copy()
+    long[:, 0], long[:, 1] = LONGEST_LOG2, 2.0**-LONGEST_LOG2
+    return long
 
 
 def _streaming(features: Array, bound_s: Array, memory_s: Array) -> Bounded:

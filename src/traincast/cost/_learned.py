@@ -22,11 +22,11 @@ from traincast.cost._bounds import (
     product_flop_per_s,
     stacked_memory,
 )
-from traincast.cost._features import FAMILIES, describe
+from traincast.cost._features import FAMILIES, describe, saturate
 from traincast.cost._host import Host
 from traincast.cost._laws import KernelLaws, load_laws
 from traincast.cost._operators import Kernels, list_kernels
-from traincast.cost._products import ProductLaw, ProductShape, time_lanes, time_products
+from traincast.cost._products import ProductLaw, ProductShape, time_blocks, time_lanes, time_products
 from traincast.errors import InvalidInput
 from traincast.spec import Device, Estimate, Op
 
@@ -35,8 +35,12 @@ Array = NDArray[np.float64]
 NORMAL_90 = 1.645
 LIMITS = ("compute", "memory")
 PRODUCTS = ("matmul", "conv")
-LAWFUL = ("product", "attention", "lanes")
+LAWFUL = ("product", "attention", "lanes", "blocks")
 """Families of kernels that closed laws price."""
+STREAMING = ("pointwise", "softmax", "norm")
+"""Families bound by memory."""
+RECENT, UNLIKE = 3.0, 0.4
+"""The generation from which the product law's share of DRAM holds, and the distance from which it holds alone."""
 SLACK = 0.15
 """How far, in log time, a card may beat the clock we expect under its power cap; it never beats the full clock."""
 WEIGHTS = Path(__file__).parent / "weights" / "operators.safetensors"
@@ -172,14 +176,28 @@ class Learned:
 
         slowdown = voices.slowdown(features, weight)
         by_compute = bounded.compute_s > bounded.memory_s
+        kernel_s = bounded.bound_s * np.exp(slowdown)
+        if family in STREAMING:
+            # A kernel that is timed alone shows its start as lost bandwidth; in a queue it streams as a long one does.
+            steady = voices.slowdown(lambda name: saturate(features(name)), weight)
+            steady = self._steady(steady, device, distance)
+            kernel_s = np.minimum(kernel_s, self.laws.half.start_s + bounded.bound_s * np.exp(steady))
         sigma = np.full(len(slowdown), _blend(voices.sigma_seen, voices.sigma_unseen, distance))
         outside = ((bounded.features < voices.low) | (bounded.features > voices.high)).any(axis=1)
         sigma = np.hypot(np.where(outside, 1.3 * sigma, sigma), part.extra_sigma)
-        seconds = np.maximum(bounded.bound_s * np.exp(slowdown), bounded.floor_s)
-        seconds = np.maximum(seconds, KERNEL_FLOOR_S) * part.factor
+        seconds = np.maximum(np.maximum(kernel_s, bounded.floor_s), KERNEL_FLOOR_S) * part.factor
         measured = device.name in voices.names and (dtype == "fp32" or family not in PRODUCTS)
         ground = np.maximum(0 if measured else 1, part.ground)
         return seconds, sigma, ground, by_compute
+
+    def _steady(self, slowdown: Array, device: Device, distance: float) -> Array:
+        """Of long streams: as measured in fp32 on like devices; toward the share of DRAM that kernels on the devices of the
+        product law reach, the less like a device is."""
+        if generation(device) < RECENT or device.vendor.upper() not in ("NVIDIA", ""):
+            return slowdown
+        unlike = min(1.0, distance / UNLIKE)
+        least = np.minimum(slowdown, -np.log(self.laws.half.dram_share))
+        return np.asarray((1.0 - unlike) * slowdown + unlike * least, dtype=np.float64)
 
     def _price_by_law(self, family: str, dtype: str, part: Kernels, device: Device, *,
                       lone: bool) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
@@ -193,6 +211,9 @@ class Learned:
         elif family == "lanes":
             flop, moved, share = part.columns.T
             timed = time_lanes(products, flop, moved, share, device)
+        elif family == "blocks":
+            num_blocks, each, moved = part.columns.T
+            timed = time_blocks(products, num_blocks, each, moved, device)
         else:
             batch, m, n, k, _, _, moved = part.columns.T
             asked = ProductShape(batch=batch, m=m, n=n, k=k, num_bytes=moved, resident=part.resident)

@@ -2,7 +2,7 @@
 
 import math
 
-from traincast.spec import Cluster, Collective, Device, Estimate, NodeGroup
+from traincast.spec import HOST, Cluster, Collective, Device, Estimate, NodeGroup
 from traincast.units import NORMAL_90
 
 HOST_BYTES_PER_S = ((2023, 614e9), (2020, 410e9), (0, 256e9))
@@ -16,6 +16,8 @@ for each parameter and updates a billion of them in a quarter of a second on a V
 COPY_EFFICIENCY = 0.8
 """Of PCIe and C2C from pinned memory."""
 COPY_LATENCY_S = 1e-5
+NVME_BYTES_PER_S = 12e9
+"""Drives of a node where nobody says it: two to four of PCIe 4, a belief. DGX-2's read 25 GB/s (Rajbhandari et al. 2021)."""
 SPREAD = 0.4
 """One standard deviation of the log error: hosts differ, and none was measured here."""
 
@@ -25,25 +27,37 @@ def estimate_host_task(task: Collective, cluster: Cluster) -> Estimate:
     seconds = max(_seconds(task, group) for group in cluster.groups)
     factor = math.exp(NORMAL_90 * SPREAD)
     return Estimate(
-        seconds=seconds, low_s=seconds / factor, high_s=seconds * factor, limit="communication", ground="bound"
-    )
+        seconds=seconds, low_s=seconds / factor, high_s=seconds * factor, limit="communication", ground="bound",
+        link=HOST if task.kind == "copy_in" and task.phase != "optimizer" else "",
+    )  # fmt: skip
 
 
-def describe_host(cluster: Cluster) -> str:
+def describe_host(cluster: Cluster, *, held: str = "optimizer state", nvme: bool = False) -> str:
     """What is assumed about the hosts, in one sentence."""
     group = cluster.groups[0]
+    drives = ""
+    if nvme:
+        known = "" if group.nvme_bytes_per_s else " (not given; --nvme-bytes-per-s to change)"
+        drives = f", and {nvme_bytes_per_s(group) * group.devices_per_node / 1e9:.0f} GB/s of a node's NVMe{known}"
+    where = "on NVMe" if nvme else "in host memory"
     return (
-        f"optimizer state in host memory: {copy_bytes_per_s(group.device) / 1e9:.0f} GB/s between a {group.device.name} and its "
-        f"host and {host_bytes_per_s(group) / 1e9:.0f} GB/s of host memory for each device are assumed"
+        f"{held} {where}: {copy_bytes_per_s(group.device) / 1e9:.0f} GB/s between a {group.device.name} and its "
+        f"host and {host_bytes_per_s(group) / 1e9:.0f} GB/s of host memory for each device{drives} are assumed"
     )
 
 
 def _seconds(task: Collective, group: NodeGroup) -> float:
     if task.num_bytes <= 0:
         return 0.0
+    drives_s = task.num_bytes / nvme_bytes_per_s(group) if task.tier == "nvme" else 0.0
     if task.kind == "host_update":
-        return task.num_bytes / (HOST_EFFICIENCY * host_bytes_per_s(group) * group.speed)
-    return COPY_LATENCY_S + task.num_bytes / (COPY_EFFICIENCY * copy_bytes_per_s(group.device))
+        return max(drives_s, task.num_bytes / (HOST_EFFICIENCY * host_bytes_per_s(group) * group.speed))
+    return COPY_LATENCY_S + max(drives_s, task.num_bytes / (COPY_EFFICIENCY * copy_bytes_per_s(group.device)))
+
+
+def nvme_bytes_per_s(group: NodeGroup) -> float:
+    """One device's share of what the drives of its node read or write."""
+    return (group.nvme_bytes_per_s or NVME_BYTES_PER_S) / group.devices_per_node
 
 
 def copy_bytes_per_s(device: Device) -> float:

@@ -1,11 +1,12 @@
 """The default cost model: an op model for what devices do, a collective model for what links do, a stack between them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from traincast.cost import OpModel
 from traincast.cost._collectives import Pipelined, find_route
+from traincast.cost._interaction.ensemble import Ensemble, default_ensemble
 from traincast.cost._learned import WEIGHTS, load_learned
 from traincast.cost._roofline import Roofline
 from traincast.cost._stack import price_collective, price_op
@@ -30,6 +31,8 @@ class Pricing:
     ops: OpModel = field(default_factory=default_ops)
     collectives: CollectiveModel = field(default_factory=Pipelined)
     stack: Stack = field(default_factory=Stack)
+    interaction: "Ensemble | None" = field(default_factory=default_ensemble)
+    """What corrects the operators of a whole program on GPUs; an engine asks it once for each program."""
 
     def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
         return self.estimate_parts(stage, cluster, remember=compute)
@@ -65,6 +68,7 @@ def _price_ops(
     model: OpModel, stack: Stack, cached: tuple[Op, ...], ops: tuple[Op, ...], *devices: Device | float
 ) -> tuple[Estimate, ...]:
     """`cached`: ops that ran before and may have left something in a cache. `devices`: each followed by its speed."""
+    ops = mark_software(ops, stack)
     slowest: tuple[Estimate, ...] = ()
     worst_s = -1.0
     for device, speed in zip(devices[::2], devices[1::2], strict=True):
@@ -77,6 +81,14 @@ def _price_ops(
         if total_s > worst_s:
             slowest, worst_s = estimates, total_s
     return tuple([price_op(stack, op, estimate) for op, estimate in zip(ops, slowest, strict=True)])
+
+
+def mark_software(ops: tuple[Op, ...], stack: Stack) -> tuple[Op, ...]:
+    """Convolutions say what the libraries of the stack's version do with them."""
+    facts = {name: True for name in ("turned_images", "grouped_gradients_on_lanes") if getattr(stack.kernels, name)}
+    if not facts:
+        return ops
+    return tuple([replace(op, attrs={**op.attrs, **facts}) if op.kind == "conv" else op for op in ops])
 
 
 def recent_ops(before: Sequence[Op], ops: Sequence[Op], cache_bytes: float) -> tuple[Op, ...]:

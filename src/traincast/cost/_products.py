@@ -5,7 +5,7 @@ rate, a bandwidth or a cache of the device grows, so a faster device is never sl
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,19 @@ TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (
 """Rows and columns of the output that one block of threads computes, as libraries offer them."""
 SPLITS = (1, 2, 4, 8, 16)
 """Into how many parts the sum may be cut where few outputs leave multiprocessors idle."""
+LONG_SUM, MORE_SPLITS = 131072.0, (32, 64, 128)
+"""Sums of weight gradients over all pixels or tokens may be cut further."""
 SHARPNESS = 6.0
 """Of the bend between the clock that the kernel can use and the clock that power allows."""
+LONGEST_FILL = 1.0
+"""Of the sum itself: where sums are shorter than a pipeline, blocks of threads beside each other fill theirs in turn."""
 UNKNOWN_SM = 108.0
-EASY_FLOP_PER_SM_CYCLE, EASY_GAIN, BOOST = 1024.0, 0.5, 1.1
-"""Units that do less per cycle (graphics boards sum in fp32 at half rate) never wait for operands, and their boards clock above
-the sheet: pipelines fill while they work, and the cap rises. The gain is read from vision transformers on one such board."""
+BLOCKS_PER_SM = 2.0
+BLOCK_BYTES_PER_CYCLE = 5.5
+"""That one block of threads streams from DRAM: the requests it keeps in flight over the time each takes."""
+EASY_FLOP_PER_SM_CYCLE, EASY_GAIN, BOOST = 1024.0, 0.25, 1.15
+"""Units that do half as much per cycle (graphics boards sum in fp32 at half rate) never wait for operands, and their boards clock
+above the sheet (GeForce boards by 9 to 15%): pipelines fill while they work, and the cap rises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,15 +126,23 @@ def easy_flop_per_s(device: Device) -> float:
 
 
 def easy_gain(device: Device, dtype: str, cap: float) -> float:
-    """How much above its cap a unit that is easy to feed runs; its board clocks up to a tenth above the sheet, not further."""
+    """How much above its cap a unit that is easy to feed runs; its board does not clock further than BOOST above the sheet."""
+    return min(1.0 + EASY_GAIN * ease(device, dtype), BOOST / cap)
+
+
+def ease(device: Device, dtype: str) -> float:
+    """1 for units that do half of what operands can be fetched for or less, 0 for those that use all of it."""
     easy = easy_flop_per_s(device)
-    ease = max(0.0, 1.0 - product_flop_per_s(device, dtype)[0] / easy) if easy else 0.0
-    return min(1.0 + EASY_GAIN * ease, BOOST / cap)
+    return min(1.0, max(0.0, 2.0 - 2.0 * product_flop_per_s(device, dtype)[0] / easy)) if easy else 0.0
 
 
 def step_share(law: ProductLaw, device: Device, dtype: str, *, need: float = 1.0) -> float:
-    """Share of the matrix units' peak that large kernels hold inside a training step."""
-    return law.step_share * float(held_share(law, device, dtype, load=law.step_load, need=need))
+    """Share of the matrix units' peak that large kernels hold inside a training step.
+
+    Units that never wait for operands do not lose what a step takes from others: cold caches and work beside them.
+    """
+    kept = law.step_share + (1.0 - law.step_share) * ease(device, dtype)
+    return kept * float(held_share(law, device, dtype, load=law.step_load, need=need))
 
 
 def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: str, *, lone: bool = False) -> Timed:
@@ -152,20 +167,32 @@ def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: s
 
 def tile_work(law: ProductLaw, shape: ProductShape, *, num_sm: float, fill: float | Array) -> Array:
     """FLOP that the device's whole width spends, idle parts of tiles and waves included, with the best tile and split."""
+    best = _best_work(law, shape, num_sm, fill, SPLITS)
+    long = shape.k > LONG_SUM
+    if long.any():
+        part = replace(shape, batch=shape.batch[long], m=shape.m[long], n=shape.n[long], k=shape.k[long])
+        kept = fill[long] if isinstance(fill, np.ndarray) and fill.ndim else fill
+        best[long] = np.minimum(best[long], _best_work(law, part, num_sm, kept, MORE_SPLITS))
+    return best
+
+
+def _best_work(
+    law: ProductLaw, shape: ProductShape, num_sm: float, fill: float | Array, splits: tuple[int, ...]
+) -> Array:
     r128, r64, r32 = law.tile_share
     rates = (1.0, 1.0, 1.0, r128, r64, r64, r32)
     k = np.maximum(shape.k, 1.0)
-    best: Array | None = None
+    best = np.full_like(k, np.inf)
     for (rows, cols), rate in zip(TILES, rates, strict=True):
         tiles = np.ceil(shape.m / rows) * (np.ceil(shape.n / cols) * shape.batch)
         fits = tiles / num_sm
-        for parts in SPLITS:
+        for parts in splits:
             waves = fits * parts
             filled = waves + law.wave_loss * (np.ceil(waves) - waves)
-            depth = k / parts + fill * (1.0 if parts == 1 else law.split_fill)
+            depth = k / parts + np.minimum(fill * (1.0 if parts == 1 else law.split_fill), LONGEST_FILL * k / parts)
             work = np.maximum(filled, 1.0) * depth * (2.0 * rows * cols * num_sm / rate)
-            best = work if best is None else np.minimum(best, work)
-    return np.zeros_like(shape.m) if best is None else best
+            best = np.minimum(best, work)
+    return best
 
 
 def _traffic_s(law: ProductLaw, shape: ProductShape, device: Device) -> Array:
@@ -186,3 +213,14 @@ def time_lanes(law: ProductLaw, flop: Array, num_bytes: Array, share: Array, dev
     memory_s = num_bytes / (law.dram_share * device.memory_bytes_per_s)
     joined = (compute_s**law.join + memory_s**law.join) ** (1.0 / law.join)
     return Timed(seconds=law.start_s + joined, compute_s=compute_s, memory_s=memory_s)
+
+
+def time_blocks(law: ProductLaw, num_blocks: Array, block_bytes: Array, num_bytes: Array, device: Device) -> Timed:
+    """Seconds of kernels whose blocks of threads each stream their own bytes: DRAM limits many of them, the path to one
+    multiprocessor limits few."""
+    num_sm = float(device.num_sm or UNKNOWN_SM)
+    near = l2_bytes_per_s(device) / num_sm if device.clock_hz is None else BLOCK_BYTES_PER_CYCLE * device.clock_hz
+    block_s = np.ceil(num_blocks / num_sm / BLOCKS_PER_SM) * block_bytes / near
+    memory_s = num_bytes / (law.dram_share * device.memory_bytes_per_s)
+    joined = (block_s**law.join + memory_s**law.join) ** (1.0 / law.join)
+    return Timed(seconds=law.start_s + joined, compute_s=np.zeros_like(block_s), memory_s=memory_s)

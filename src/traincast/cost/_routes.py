@@ -15,9 +15,9 @@ such host that was measured, with four and with eight ranks."""
 PCIE3_BYTES_PER_S = 15.754e9
 FABRIC_FROM_BYTES_PER_S = 40e9
 """A link inside a node of unknown transport is taken for NVLink from this rate on, and for PCIe below."""
-RDMA_FROM_BYTES_PER_S = 25e9
-"""A network of unknown transport is taken for one with direct access to device memory from 200 Gb/s per node on, and for
-sockets below."""
+RDMA_FROM_BYTES_PER_S = 12.5e9
+"""A network of unknown transport is taken for one with direct access to device memory from 100 Gb/s per node on (the rate of
+InfiniBand EDR), and for sockets below."""
 
 CERTAINLY_DIRECT_FROM_BYTES_PER_S = 50e9
 """From 400 Gb/s per node on nobody lets the host copy."""
@@ -118,6 +118,10 @@ def describe_links(cluster: Cluster) -> tuple[str, ...]:
                     f"the transport of the {where} ({link.name}) is not given; {taken.transport} is assumed, and the interval "
                     f"covers {alternative_transport(taken)}"
                 )
+                if taken.transport == "sockets" and taken.flow_bytes_per_s:
+                    notes.append(
+                        f"such devices are rented, so one connection is taken to carry {taken.flow_bytes_per_s * 8 / GIGA:g} Gb/s"
+                    )
     return tuple(dict.fromkeys(notes))
 
 

@@ -54,6 +54,11 @@ if TYPE_CHECKING:
     from traincast.embed._known import draw_atlas as draw_atlas
     from traincast.embed._known import save_atlas as save_atlas
     from traincast.embed._known import save_predictor as save_predictor
+    from traincast.embed._on_gpus import ON_GPUS as ON_GPUS
+    from traincast.embed._on_gpus import GpuAnswer as GpuAnswer
+    from traincast.embed._on_gpus import GpuReuse as GpuReuse
+    from traincast.embed._on_gpus import load_gpu_reuse as load_gpu_reuse
+    from traincast.embed._on_gpus import read_gpu_reuse as read_gpu_reuse
     from traincast.embed._reuse import leave_out_rates as leave_out_rates
     from traincast.embed._reuse import measure_apart as measure_apart
     from traincast.embed._reuse import meet as meet
@@ -81,6 +86,13 @@ __getattr__ = load_lazily(
             "draw_atlas",
             "save_atlas",
             "save_predictor",
+        ),
+        "_on_gpus": (
+            "GpuAnswer",
+            "GpuReuse",
+            "ON_GPUS",
+            "load_gpu_reuse",
+            "read_gpu_reuse",
         ),
         "_reuse": (
             "leave_out_rates",

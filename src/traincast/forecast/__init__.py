@@ -1,35 +1,56 @@
 """The map of the product: a job, a cluster and a plan become a forecast."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from traincast.cost import CostModel
+from traincast.errors import InvalidInput
 from traincast.facade import load_lazily
-from traincast.forecast._device_memory import MEMORY_SPREAD, outside_bytes
+from traincast.forecast._device_memory import outside_bytes
 from traincast.forecast._engine import Engine
-from traincast.spec import Calibration, Cluster, Forecast, Job, Parallelism
+from traincast.spec import Calibration, Cluster, Forecast, Job, Parallelism, Question
 
 if TYPE_CHECKING:
     from traincast.resources import GraphCorrection
 
-__all__ = ["MEMORY_SPREAD", "Engine", "forecast", "outside_bytes"]
+__all__ = ["Engine", "forecast", "outside_bytes"]
 
-MOST_KEPT = 20_000
+MOST_KEPT = 4_000
 """Answers of single steps that plain forecasts remember between them."""
 _ENGINE = Engine(most=MOST_KEPT)
 
 
 def forecast(
-    job: Job, cluster: Cluster, parallelism: Parallelism | None = None, *, costs: CostModel | None = None,
-    calibration: Calibration | None = None, draw: bool = False, activity: "GraphCorrection | None" = None,
+    job: Job | Question | str, cluster: Cluster | str | None = None, parallelism: Parallelism | None = None, *,
+    costs: CostModel | None = None, calibration: Calibration | None = None, draw: bool = False,
+    activity: "GraphCorrection | None" = None, **said: Any,
 ) -> Forecast:  # fmt: skip
     """How long a step and the whole job take, whether it fits, and what it costs.
+
+    A job and a cluster are taken as they are; without a plan every device holds a replica. A model by its name or file asks as
+    the command does: forecast("llama-3-8b", "8xh100", tokens="15B") fills in what is not said, and `said` is any option of
+    `traincast forecast` by its name.
 
     `costs` or `calibration`: what prices tasks instead of the models that ship with the package; a calibration may also be what
     runs of one's own have taught. `draw`: with every span of the step. `activity`: corrects the resource numbers by runs
     measured in this setting.
     """
+    if isinstance(job, (str, Question)):
+        from traincast.forecast._ask import ask
+        from traincast.forecast._words import ask_in_words
+
+        asked = job if isinstance(job, Question) else ask_in_words(job, cluster, parallelism, **said)
+        return ask(asked, costs=costs, calibration=calibration, draw=draw, activity=activity)
+    if said or not isinstance(cluster, Cluster):
+        raise InvalidInput(
+            "a Job needs a Cluster, and takes no options of a question; give the name of a model instead"
+        )
     engine = _ENGINE if costs is None and calibration is None else _engine_for(costs, calibration)
     return engine.forecast(job, cluster, parallelism, draw=draw, activity=activity)
+
+
+def plain_engine() -> Engine:
+    """The engine that plain forecasts share."""
+    return _ENGINE
 
 
 _last: list[tuple[Calibration, Engine]] = []
@@ -48,16 +69,23 @@ if TYPE_CHECKING:
     from traincast.forecast._arbitrate import CORE as CORE
     from traincast.forecast._arbitrate import LAYERS as LAYERS
     from traincast.forecast._arbitrate import ask_reuse as ask_reuse
+    from traincast.forecast._ask import Origin as Origin
     from traincast.forecast._ask import answer as answer
+    from traincast.forecast._ask import ask as ask
     from traincast.forecast._certainty import DOCUMENT as DOCUMENT
     from traincast.forecast._certainty import FEATURES as FEATURES
     from traincast.forecast._certainty import LEVELS as LEVELS
+    from traincast.forecast._certainty import MEMORY as MEMORY
+    from traincast.forecast._certainty import ORDINARY_OPERATORS as ORDINARY_OPERATORS
+    from traincast.forecast._certainty import STEP as STEP
     from traincast.forecast._certainty import Certainty as Certainty
     from traincast.forecast._certainty import Experience as Experience
     from traincast.forecast._certainty import Quantiles as Quantiles
     from traincast.forecast._certainty import Setting as Setting
+    from traincast.forecast._certainty import beyond_usual as beyond_usual
     from traincast.forecast._certainty import describe_setting as describe_setting
     from traincast.forecast._certainty import list_novelty as list_novelty
+    from traincast.forecast._certainty import memory_errors as memory_errors
     from traincast.forecast._certainty import sort_of as sort_of
     from traincast.forecast._corrections import CALIBRATION_NOTE as CALIBRATION_NOTE
     from traincast.forecast._corrections import IGNORE as IGNORE
@@ -67,7 +95,14 @@ if TYPE_CHECKING:
     from traincast.forecast._corrections import largest_of as largest_of
     from traincast.forecast._corrections import novelty_of as novelty_of
     from traincast.forecast._corrections import shares_of as shares_of
+    from traincast.forecast._defaults import HALVES as HALVES
+    from traincast.forecast._defaults import reads_text as reads_text
+    from traincast.forecast._defaults import usual_global_batch as usual_global_batch
+    from traincast.forecast._defaults import with_defaults as with_defaults
     from traincast.forecast._device_memory import DeviceMemory as DeviceMemory
+    from traincast.forecast._device_memory import find_fullest as find_fullest
+    from traincast.forecast._device_memory import overheads_of as overheads_of
+    from traincast.forecast._device_memory import profile_stages as profile_stages
     from traincast.forecast._device_memory import trace_memory as trace_memory
     from traincast.forecast._device_memory import watch_device as watch_device
     from traincast.forecast._gaussian_process import NOISE as NOISE
@@ -77,6 +112,9 @@ if TYPE_CHECKING:
     from traincast.forecast._habits import plan_habits as plan_habits
     from traincast.forecast._interval import tally_program as tally_program
     from traincast.forecast._labels import label_run as label_run
+    from traincast.forecast._narrow import GIVEN_DEVICE as GIVEN_DEVICE
+    from traincast.forecast._narrow import GIVEN_JOB as GIVEN_JOB
+    from traincast.forecast._narrow import GIVEN_STACK as GIVEN_STACK
     from traincast.forecast._parts import explain_parts as explain_parts
     from traincast.forecast._resolve import Resolved as Resolved
     from traincast.forecast._resolve import build_cluster as build_cluster
@@ -89,6 +127,7 @@ if TYPE_CHECKING:
     from traincast.forecast._resolve import find_length as find_length
     from traincast.forecast._resolve import load_source as load_source
     from traincast.forecast._resolve import pose_job as pose_job
+    from traincast.forecast._resolve import pose_with as pose_with
     from traincast.forecast._resolve import resolve as resolve
     from traincast.forecast._target import train_to_target as train_to_target
     from traincast.forecast._tune import COMMUNICATING as COMMUNICATING
@@ -97,6 +136,10 @@ if TYPE_CHECKING:
     from traincast.forecast._tune import know_step as know_step
     from traincast.forecast._tune import slow_down as slow_down
     from traincast.forecast._tune import tune as tune
+    from traincast.forecast._words import ask_in_words as ask_in_words
+    from traincast.forecast._words import is_hardware as is_hardware
+    from traincast.forecast._words import read_hardware as read_hardware
+    from traincast.forecast._words import write_command as write_command
 
 __getattr__ = load_lazily(
     __name__,
@@ -106,17 +149,26 @@ __getattr__ = load_lazily(
             "LAYERS",
             "ask_reuse",
         ),
-        "_ask": ("answer",),
+        "_ask": (
+            "Origin",
+            "answer",
+            "ask",
+        ),
         "_certainty": (
             "Certainty",
             "DOCUMENT",
             "Experience",
             "FEATURES",
             "LEVELS",
+            "MEMORY",
+            "ORDINARY_OPERATORS",
             "Quantiles",
+            "STEP",
             "Setting",
+            "beyond_usual",
             "describe_setting",
             "list_novelty",
+            "memory_errors",
             "sort_of",
         ),
         "_corrections": (
@@ -129,8 +181,17 @@ __getattr__ = load_lazily(
             "novelty_of",
             "shares_of",
         ),
+        "_defaults": (
+            "HALVES",
+            "reads_text",
+            "usual_global_batch",
+            "with_defaults",
+        ),
         "_device_memory": (
             "DeviceMemory",
+            "find_fullest",
+            "overheads_of",
+            "profile_stages",
             "trace_memory",
             "watch_device",
         ),
@@ -145,6 +206,11 @@ __getattr__ = load_lazily(
         ),
         "_interval": ("tally_program",),
         "_labels": ("label_run",),
+        "_narrow": (
+            "GIVEN_DEVICE",
+            "GIVEN_JOB",
+            "GIVEN_STACK",
+        ),
         "_parts": ("explain_parts",),
         "_resolve": (
             "Resolved",
@@ -158,6 +224,7 @@ __getattr__ = load_lazily(
             "find_length",
             "load_source",
             "pose_job",
+            "pose_with",
             "resolve",
         ),
         "_target": ("train_to_target",),
@@ -168,6 +235,12 @@ __getattr__ = load_lazily(
             "know_step",
             "slow_down",
             "tune",
+        ),
+        "_words": (
+            "ask_in_words",
+            "is_hardware",
+            "read_hardware",
+            "write_command",
         ),
     },
 )

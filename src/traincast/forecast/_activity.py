@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from traincast.errors import InvalidInput
 from traincast.forecast._arbitrate import is_plainly_replicated
-from traincast.spec import Activity, Cluster, Job, Parallelism, ResourceProfile, Timeline
+from traincast.spec import Activity, Cluster, Estimate, Job, Parallelism, ResourceProfile, Timeline
 
 if TYPE_CHECKING:
     from traincast.resources import Corrected, GraphCorrection, Place
@@ -36,6 +36,26 @@ def describe_activity(job: Job, cluster: Cluster, plan: Parallelism, timeline: T
     chosen = correction or load_graph_correction()
     found = chosen.predict(job.graph, place_of(cluster), step_s=timeline.duration_s)
     return (correct_profile(derived[0], found),) if found.nearness >= LEAST_NEARNESS else derived
+
+
+def as_sure_as(profiles: tuple[ResourceProfile, ...], step: Estimate) -> tuple[ResourceProfile, ...]:
+    """Durations that were derived from the timeline are as sure as the step; levels were not measured and have no range."""
+    if not step.seconds:
+        return profiles
+    low, high = step.low_s / step.seconds, step.high_s / step.seconds
+    return tuple(
+        [
+            replace(
+                profile,
+                ranges={
+                    name: (low * value, high * value) for name, value in profile.twelve().items() if name.endswith("_s")
+                },
+            )
+            if profile.basis == "derived"
+            else profile
+            for profile in profiles
+        ]
+    )
 
 
 def _check_device(correction: "GraphCorrection", cluster: Cluster) -> None:

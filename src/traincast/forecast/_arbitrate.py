@@ -14,11 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from traincast.cost import Correction
 from traincast.memo import Remember, compute
 from traincast.spec import Cluster, Estimate, Graph, Job, MachineRates, Op, Parallelism, Timeline
 
 if TYPE_CHECKING:
-    from traincast.embed import Ranks, Summary
+    from traincast.embed import GpuAnswer, Ranks, Summary
 
 CORE = "cpu"
 """The catalogue's device that is one core of a server: what the corpus was measured on."""
@@ -159,6 +160,24 @@ def advise_measuring(graph: Graph, novelty: float) -> str:
         "traincast profile operators step.json) and a few steps (traincast profile steps MODEL), then traincast calibrate; "
         "traincast design says which operators first"
     )
+
+
+def ask_gpu_reuse(graph: Graph, behaviour: str) -> "GpuAnswer | None":
+    """What the vector of a program says of its step on a GPU; None where no such program was measured."""
+    from traincast.embed import ON_GPUS, load_gpu_reuse
+
+    return load_gpu_reuse().answer(_summarize(graph).vector, behaviour) if ON_GPUS.is_file() else None
+
+
+def prefer_reuse(correction: Correction, graph: Graph) -> Correction:
+    """The vector's factor on all classes where it proved better on families left out than the ensemble, else the ensemble's."""
+    from traincast.embed import ON_GPUS, load_gpu_reuse
+
+    known = load_gpu_reuse().known.get(correction.nodes.behaviour) if ON_GPUS.is_file() else None
+    if known is None or known.error >= known.rival_error:
+        return correction
+    found = ask_gpu_reuse(graph, correction.nodes.behaviour)
+    return correction if found is None else replace(correction, factors=dict.fromkeys(correction.factors, found.factor))
 
 
 def _price_layers(graph: Graph, cluster: Cluster, plan: Parallelism) -> float | None:

@@ -1,6 +1,6 @@
 """A question to its forecast: resolved, forecast, and answered with everything that was assumed."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from traincast.cost import CostModel
@@ -18,9 +18,21 @@ def ask(
     costs: CostModel | None = None,
     calibration: Calibration | None = None,
     draw: bool = False,
+    activity: "GraphCorrection | None" = None,
 ) -> Forecast:
     """The forecast of a question, with its assumptions. The same for commands, requests, job files and rows of tables."""
-    return answer(resolve(question), costs=costs, calibration=calibration, draw=draw)
+    resolved = resolve(question)
+    found = answer(resolved, costs=costs, calibration=calibration, draw=draw, activity=activity)
+    return replace(found, origin=Origin(question=question, resolved=resolved, calibration=calibration))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a forecast answers, so that it can be told in full."""
+
+    question: Question
+    resolved: Resolved
+    calibration: Calibration | None = None
 
 
 def answer(

@@ -7,7 +7,7 @@ least a p-th of the work, and the fullest at least a p-th of the bytes.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from traincast.forecast._device_memory import MEMORY_SPREAD, outside_bytes, overheads_of, smallest_bytes
+from traincast.forecast._device_memory import outside_bytes, overheads_of, smallest_bytes
 from traincast.lower import in_flight
 from traincast.simulate import Pass
 from traincast.spec import (
@@ -141,6 +141,11 @@ def _chunks(plan: Parallelism) -> int:
     return max(plan.virtual_stages, ZERO_BUBBLE if plan.order == "zero-bubble" else 1)
 
 
+def _keeps_sums(plan: Parallelism) -> bool:
+    """Whether gradients add up on the device over the passes of a step."""
+    return plan.micro_batches > 1 and not (plan.offload_weights and plan.offload_optimizer)
+
+
 def bound_memory(one: Pass, cluster: Cluster, plan: Parallelism, stack: Stack) -> MemoryProfile:
     """`one`: a pass that keeps its gradients through the whole model, which no rank shares yet.
 
@@ -148,18 +153,19 @@ def bound_memory(one: Pass, cluster: Cluster, plan: Parallelism, stack: Stack) -
     a p-th of the state and of the activations of one pass. With weights in inverse proportion to the passes k that each stage
     keeps in flight, the kept activations of all stages count in full over the sum of 1 / k.
     """
-    capacity, overheads, shards = smallest_bytes(cluster), overheads_of(stack), plan.num_shards
+    capacity, overheads, shards = smallest_bytes(cluster), overheads_of(stack, plan), plan.num_shards
     resident = one.resident
     state = (
         # Where the update has weights of its own, those of the passes exist only while they are gathered.
-        (0.0 if plan.zero == 3 else resident["parameter"])
-        + (resident["gradient"] / (shards if plan.zero >= 2 else 1) if plan.micro_batches > 1 else 0.0)
+        (0.0 if plan.zero == 3 or plan.offload_weights else resident["parameter"])
+        + (resident["gradient"] / (shards if plan.zero >= 2 else 1) if _keeps_sums(plan) else 0.0)
         + (0.0 if plan.offload_optimizer or plan.servers else resident["optimizer_state"] / shards)
     ) / (plan.tensor * plan.expert)
     num_parts = plan.tensor * plan.context
     activations = (one.live_bytes - sum(resident.values())) / num_parts
-    held = (state + activations) / plan.pipeline
-    if plan.pipeline > 1:
+    stows = plan.offload_activations or plan.activation_dtype is not None
+    held = (state + (0.0 if stows else activations)) / plan.pipeline
+    if plan.pipeline > 1 and not stows:
         kept = [1 / in_flight(plan, index) for index in range(plan.pipeline)]
         held = max(held, (state * min(kept) + one.stash_bytes / num_parts) / sum(kept))
     by_role = {"held": ROUNDING * held}
@@ -170,6 +176,5 @@ def bound_memory(one: Pass, cluster: Cluster, plan: Parallelism, stack: Stack) -
         by_role=by_role,
         peak_at="",
         capacity_bytes=capacity,
-        outside_bytes=outside_bytes(capacity, plan),
-        spread=MEMORY_SPREAD,
+        outside_bytes=outside_bytes(capacity, plan, stack),
     )

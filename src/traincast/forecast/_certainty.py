@@ -1,10 +1,11 @@
 """How sure a forecast is: what is new about a question, beside everything that our parts have seen, to an interval.
 
 The log error of a forecast has a scale of its own, `log_sigma`: a base, times a factor for each thing that is new (stack,
-device, model family, scale ...), times how unsure the operators are. The factors are fitted to forecasts of runs whose source
-was left out of everything that was learned. The quantiles of error over scale come from the same rows (cross-conformal
-prediction, Vovk 2015), apart for each sort of novelty and shrunk towards all rows where few are known. The lower and the
-upper quantile differ. `research/fits/intervals.py` makes the document.
+device, model family, scale ...), times how unsure the operators are. The factors are fitted to forecasts of runs whose source,
+device, family or scale was left out of what counts as known. The quantiles of error over scale come from the same rows
+(cross-conformal prediction, Vovk 2015), apart for each sort of novelty. Where the stack is new, the errors of a publisher go
+together, so a random effect of publishers is part of the quantiles. The lower and the upper quantile differ. Steps and memory
+have a table each in one document, which `research/fits/intervals.py` makes.
 """
 
 import functools
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.memo import Remember, compute
-from traincast.spec import Cluster, Graph, Job, Parallelism
+from traincast.spec import Cluster, Graph, Job, LogErrors, Parallelism
 
 DOCUMENT = Path(__file__).parent / "weights" / "certainty.json"
 MOST_DOUBLINGS = 6.0
@@ -24,13 +25,16 @@ MOST_DOUBLINGS = 6.0
 FEATURES = (
     "new stack", "new device", "new architecture", "new vendor", "device new to the stack", "new model family",
     "family new to the stack", "doublings of scale", "several nodes", "network new to the stack", "precision new to the stack",
-    "compiled", "unsure operators",
+    "compiled", "unsure operators", "host-bound",
 )  # fmt: skip
-"""What may be new, each as a number of at least 0; the last is the log of the operators' own error over an ordinary one."""
+"""What may be new, each as a number of at least 0. The last two are of every step: the log of the operators' own error over an
+ordinary one, and the host's time to issue the work as a share of the devices' to do it, whose constants no other stack tells."""
 WIDEST, LEAST = 3.0, 1e-3
 """Log factors on either side of a forecast: a factor of twenty says already that nothing is known."""
 MOST_UNSURE = 1.5
 """The operators' own error counts up to this log ratio: beyond it their intervals say only that nothing is known."""
+HOST_BOUND = 0.5
+"""A host that needs this share of the devices' time is worth a word."""
 ORDINARY_OPERATORS = 0.08
 """The operators' share of the log error of an ordinary step."""
 
@@ -51,6 +55,8 @@ class Experience:
     """The scale of the log errors of its own runs; 0: too few to tell."""
     unsure: float = 0.0
     """How unsure the operators of those runs were, as `FEATURES` counts it."""
+    host: float = 0.0
+    """How host-bound those runs were."""
 
     def joined(self, other: "Experience") -> "Experience":
         return Experience(
@@ -146,8 +152,11 @@ def find_precision(graph: Graph) -> str:
     return max(flop, key=lambda dtype: flop[dtype], default="fp32")
 
 
-def list_novelty(setting: Setting, known: Mapping[str, Experience], *, operators: float) -> tuple[float, ...]:
-    """The numbers of `FEATURES`. `operators`: the log error that the operators' own intervals give the step."""
+def list_novelty(
+    setting: Setting, known: Mapping[str, Experience], *, operators: float, host: float = 0.0
+) -> tuple[float, ...]:
+    """The numbers of `FEATURES`. `operators`: the log error that the operators' own intervals give the step. `host`: the host's
+    time to issue a step over the devices' to do it."""
     everything = functools.reduce(Experience.joined, known.values(), Experience())
     own = known.get(setting.stack)
     if own is not None and not own.log_sigma:
@@ -169,7 +178,13 @@ def list_novelty(setting: Setting, known: Mapping[str, Experience], *, operators
         float(setting.precision not in beside.precisions),
         float(setting.compiled and not beside.compiled),
         min(max(0.0, math.log(max(operators, 1e-3) / ORDINARY_OPERATORS)), MOST_UNSURE),
+        min(max(0.0, host), 1.0),
     )
+
+
+LEVELS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 0.995)
+STEP, MEMORY = "step", "memory"
+"""The quantities that were measured often enough to have a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,13 +194,13 @@ class Quantiles:
     values: tuple[float, ...]
     num_rows: int
 
-
-LEVELS = (0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975)
+    def errors(self, scale: float = 1.0) -> LogErrors:
+        return LogErrors(levels=LEVELS, values=tuple([max(-WIDEST, min(WIDEST, scale * x)) for x in self.values]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certainty:
-    """The fitted document."""
+    """The fitted table of one quantity."""
 
     known: Mapping[str, Experience] = field(default_factory=dict)
     base: float = 0.12
@@ -194,6 +209,8 @@ class Certainty:
     """What each feature adds to the log of the scale."""
     quantiles: Mapping[str, Quantiles] = field(default_factory=dict)
     """By sort of novelty (`sort_of`), with "" for all rows."""
+    given: Mapping[str, Quantiles] = field(default_factory=dict)
+    """Of the log errors themselves that remained once something was measured, by what that was."""
 
     def log_sigma(self, novelty: Sequence[float], stack: str = "") -> float:
         """The scale of the log error. A stack whose runs were measured has its own, which holds what is usual for them; anything
@@ -201,21 +218,31 @@ class Certainty:
         own = self.known.get(stack)
         if own is None or not own.log_sigma:
             return self.base * math.exp(sum(a * b for a, b in zip(self.factors, novelty, strict=True)))
-        usual = {"several nodes": min(1.0, float(len(own.networks))), "unsure operators": own.unsure}
-        more = (
-            factor * max(0.0, amount - usual.get(name, 0.0))
-            for name, factor, amount in zip(FEATURES, self.factors, novelty, strict=True)
-        )
-        return own.log_sigma * math.exp(sum(more))
+        beyond = beyond_usual(novelty, own)
+        return own.log_sigma * math.exp(sum(a * b for a, b in zip(self.factors, beyond, strict=True)))
+
+    def errors(self, novelty: Sequence[float], stack: str = "") -> LogErrors:
+        """How measurements lie about such a forecast."""
+        table = self.quantiles.get(sort_of(novelty)) or self.quantiles[""]
+        return table.errors(self.log_sigma(novelty, stack))
 
     def interval(self, novelty: Sequence[float], stack: str = "", *, coverage: float = 0.9) -> tuple[float, float]:
         """Factors on a forecast that hold the measurement as often as `coverage` says; the forecast itself lies inside."""
-        scale = self.log_sigma(novelty, stack)
-        table = self.quantiles.get(sort_of(novelty)) or self.quantiles[""]
-        low, high = (
-            scale * _interpolate(LEVELS, table.values, level) for level in ((1 - coverage) / 2, (1 + coverage) / 2)
+        low, high = self.errors(novelty, stack).interval(coverage)
+        return (
+            max(math.exp(-WIDEST), min(low, math.exp(-LEAST))),
+            min(math.exp(WIDEST), max(high, math.exp(LEAST))),
         )
-        return math.exp(max(-WIDEST, min(low, -LEAST))), math.exp(min(WIDEST, max(high, LEAST)))
+
+
+def beyond_usual(novelty: Sequence[float], own: Experience) -> tuple[float, ...]:
+    """What is new beyond what runs of the stack were usually like, which its own scale holds already."""
+    usual = {
+        "several nodes": min(1.0, float(len(own.networks))),
+        "unsure operators": own.unsure,
+        "host-bound": own.host,
+    }
+    return tuple([max(0.0, amount - usual.get(name, 0.0)) for name, amount in zip(FEATURES, novelty, strict=True)])
 
 
 def sort_of(novelty: Sequence[float]) -> str:
@@ -239,21 +266,24 @@ def describe_novelty(novelty: Sequence[float], setting: Setting) -> tuple[str, .
         "compiled": f"no compiled step was measured with {setting.stack}",
     }
     values = dict(zip(FEATURES, novelty, strict=True))
-    return tuple(text for name, text in says.items() if values[name] > 0)
-
-
-def _interpolate(levels: Sequence[float], values: Sequence[float], level: float) -> float:
-    """Linear between the levels; beyond them the outermost slope goes on."""
-    places = range(len(levels) - 1)
-    place = next((i for i in places if level <= levels[i + 1]), len(levels) - 2)
-    share = (level - levels[place]) / (levels[place + 1] - levels[place])
-    return values[place] + share * (values[place + 1] - values[place])
+    found = [text for name, text in says.items() if values[name] > 0]
+    if values["new stack"] and values["host-bound"] > HOST_BOUND:
+        found.insert(1, f"the host's share of the time is that of plain PyTorch, not of {setting.stack}")
+    return tuple(found)
 
 
 @functools.cache
-def load_certainty(path: Path = DOCUMENT) -> Certainty:
-    """The shipped document."""
-    return read_certainty(json.loads(path.read_text()))
+def load_certainty(quantity: str = STEP, path: Path = DOCUMENT) -> Certainty:
+    """A table of the shipped document."""
+    return read_certainty(json.loads(path.read_text())[quantity])
+
+
+@functools.lru_cache(maxsize=4096)
+def memory_errors(setting: Setting) -> LogErrors:
+    """How the needs of such runs lie about their forecasts."""
+    certainty = load_certainty(MEMORY)
+    novelty = list_novelty(setting, certainty.known, operators=ORDINARY_OPERATORS)
+    return certainty.errors(novelty, setting.stack)
 
 
 def read_certainty(data: Mapping[str, Any]) -> Certainty:
@@ -264,12 +294,19 @@ def read_certainty(data: Mapping[str, Any]) -> Certainty:
             compiled=entry["compiled"],
             log_sigma=entry["log_sigma"],
             unsure=entry["unsure"],
+            host=entry["host"],
         )
         for name, entry in data["known"].items()
     }
-    quantiles = {
-        name: Quantiles(values=tuple(entry["values"]), num_rows=entry["num_rows"])
-        for name, entry in data["quantiles"].items()
-    }
     factors = tuple(data["factors"].get(name, 0.0) for name in FEATURES)
-    return Certainty(known=known, base=data["base"], factors=factors, quantiles=quantiles)
+    return Certainty(
+        known=known,
+        base=data["base"],
+        factors=factors,
+        quantiles=_read_quantiles(data["quantiles"]),
+        given=_read_quantiles(data["given"]),
+    )
+
+
+def _read_quantiles(data: Mapping[str, Any]) -> dict[str, Quantiles]:
+    return {name: Quantiles(values=tuple(entry["values"]), num_rows=entry["num_rows"]) for name, entry in data.items()}

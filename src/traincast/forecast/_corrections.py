@@ -11,7 +11,7 @@ from traincast.cost import Cached, CostModel, Pricing, default_ops, with_constan
 from traincast.forecast._activity import describe_activity, expect_run_utilization
 from traincast.forecast._arbitrate import stretch
 from traincast.forecast._gaussian_process import ErrorProcess, Shares, condition, nearest
-from traincast.forecast._job_time import price_job, spend_energy, time_job
+from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job
 from traincast.forecast._labels import label_run
 from traincast.forecast._tune import slow_down
 from traincast.resources import GraphCorrection
@@ -261,6 +261,7 @@ def restep(
     factor = step.seconds / answer.step.seconds
     timeline = stretch(answer.timeline, factor)
     whole = time_job(job, cluster, step, answer.global_batch)
+    joules = spend_energy(cluster, timeline, whole)
     return replace(
         answer,
         step=step,
@@ -268,7 +269,8 @@ def restep(
         timeline=timeline,
         job=whole,
         usd=price_job(cluster, whole.total),
-        energy_joules=spend_energy(cluster, timeline, whole),
+        energy_joules=joules,
+        energy_range=range_energy(joules, whole.total),
         utilization=answer.utilization / factor,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
         resources=describe_activity(job, cluster, plan, timeline, correction=activity) if answer.resources else (),

@@ -19,8 +19,6 @@ USABLE = 0.975
 COMMUNICATOR_SHARE = 0.022
 """Share taken by the buffers of one axis: a larger device has more channels to its peers. Found, as the share above, from
 runs that failed and from batches chosen to fill the device."""
-MEMORY_SPREAD = 0.04
-"""Scale of Student's t (two degrees of freedom) of the peak in log bytes, on models and scales left out of the fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,30 +40,40 @@ def surroundings_of(stack: Stack) -> "Surroundings":
     return LEAN if stack.memory.lean else Surroundings()
 
 
-def outside_bytes(capacity_bytes: float, plan: Parallelism) -> float:
-    """What of a device the framework's allocator never gets to use."""
+def outside_bytes(capacity_bytes: float, plan: Parallelism, stack: Stack | None = None) -> float:
+    """What of a device the framework's allocator never gets to use. Where a compiler plans memory, nothing is left in holes and
+    communication has its buffers in the plan."""
+    if stack is not None and stack.memory.planned:
+        return CONTEXT_BYTES
     num_axes = sum(degree > 1 for degree in (plan.data, plan.tensor, plan.pipeline, plan.context, plan.expert))
     return CONTEXT_BYTES + (1 - USABLE + num_axes * COMMUNICATOR_SHARE) * capacity_bytes
 
 
-def overheads_of(stack: Stack) -> Overheads:
-    """What runs of a stack hold beside their tensors."""
-    return Overheads() if stack.memory.queued_gathers else Overheads(queued_gathers=0.0)
+def overheads_of(stack: Stack, plan: Parallelism, *, usual: Overheads | None = None) -> Overheads:
+    """What runs of a stack hold beside their tensors. `usual`: the constants of a stack without habits of its own."""
+    habits, usual = stack.memory, usual or Overheads()
+    return replace(
+        usual,
+        cache=0.0 if habits.planned else usual.cache,
+        queued_gathers=usual.queued_gathers if habits.queued_gathers and not habits.planned else 0.0,
+        by_weight=habits.planned,
+        bucket_bytes=habits.bucket_bytes if plan.num_shards > 1 and plan.zero else 0.0,
+        live_bytes=habits.live_bytes if plan.zero == 3 else 0.0,
+    )
 
 
 def profile_stages(
-    program: Program, cluster: Cluster, stack: Stack, *, remember: Remember = compute
+    program: Program, cluster: Cluster, stack: Stack, *, usual: Overheads | None = None, remember: Remember = compute
 ) -> list[MemoryProfile]:
-    """The memory of every stage of a program on the smallest device."""
+    """The memory of every stage of a program on the smallest device. `usual`: as in `overheads_of`."""
     capacity = smallest_bytes(cluster)
     plan = program.parallelism
     return replay_stages(
         program.stages,
         capacity_bytes=capacity,
         micro_batches=plan.micro_batches,
-        overhead_bytes=outside_bytes(capacity, plan),
-        overheads=overheads_of(stack),
-        spread=MEMORY_SPREAD,
+        overhead_bytes=outside_bytes(capacity, plan, stack),
+        overheads=overheads_of(stack, plan, usual=usual),
         bucket_copies=plan.copies_gradients,
         replicated=plan.data > 1,
         remember=remember,

@@ -8,10 +8,21 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from traincast.cost import CostModel, OpModel, PartwiseCostModel, Pricing, describe_host, describe_links, note_kernels
+from traincast.cost import (
+    Correction,
+    CostModel,
+    Ensemble,
+    OpModel,
+    PartwiseCostModel,
+    Pricing,
+    describe_host,
+    describe_links,
+    is_gpu,
+    note_kernels,
+)
 from traincast.errors import IllegalPlan, InvalidInput
-from traincast.forecast._activity import describe_activity, expect_run_utilization
-from traincast.forecast._arbitrate import Answer, choose_answer, find_gap, stretch
+from traincast.forecast._activity import as_sure_as, describe_activity, expect_run_utilization
+from traincast.forecast._arbitrate import Answer, choose_answer, find_gap, prefer_reuse, stretch
 from traincast.forecast._balance import advise_split
 from traincast.forecast._bounds import (
     RUN_AGAIN,
@@ -21,12 +32,13 @@ from traincast.forecast._bounds import (
     bound_time,
     passes_of,
 )
+from traincast.forecast._certainty import describe_setting, memory_errors
 from traincast.forecast._device_memory import DeviceMemory, find_fullest, profile_stages, watch_device
-from traincast.forecast._interval import Tally, tally_program, with_interval, with_novelty
-from traincast.forecast._job_time import price_job, spend_energy, time_job
+from traincast.forecast._interval import Assured, Tally, tally_program, with_interval, with_novelty
+from traincast.forecast._job_time import describe_loading, price_job, range_energy, spend_energy, time_job
 from traincast.lower import lower, run_again, share_model
 from traincast.memo import Memo, Remember
-from traincast.simulate import Pass, replay_tasks, simulate_step
+from traincast.simulate import Pass, add_waiting, replay_tasks, simulate_step
 from traincast.spec import (
     Calibration,
     Cluster,
@@ -93,6 +105,10 @@ class Engine:
         """How long a step and the whole job take, whether it fits, and what it costs. `draw`: with every span, and so with how
         busy the devices are. `activity`: corrects those numbers by runs measured in this setting."""
         plan = parallelism or Parallelism(data=cluster.num_devices)
+        if job.regime is not None:
+            from traincast.forecast._regimes import forecast_regime
+
+            return forecast_regime(self, job, job.regime, cluster, plan, draw=draw, activity=activity)
         if self.calibration is not None:
             return self._correct(self.calibration, job, cluster, plan, draw=draw, activity=activity)
         program = self.lower(job, cluster, plan)
@@ -124,29 +140,51 @@ class Engine:
 
     def cost(self, program: Program, job: Job, cluster: Cluster) -> Prices:
         """Seconds of every task of every stage."""
-        model = self.model(job)
+        model, correction = self.model(job), self.correct(job, cluster)
         made: dict[int, tuple[Estimate, ...]] = {}
         for stage in program.stages:
             if id(stage.tasks) not in made:
-                made[id(stage.tasks)] = self._price(model, stage, cluster, replayed=job.cuda_graphs)
+                made[id(stage.tasks)] = self._price(model, stage, cluster, correction, replayed=job.cuda_graphs)
         return tuple([made[id(stage.tasks)] for stage in program.stages])
 
-    def _price(self, model: CostModel, stage: Stage, cluster: Cluster, *, replayed: bool) -> tuple[Estimate, ...]:
+    def correct(self, job: Job, cluster: Cluster) -> Correction | None:
+        """What measured whole steps say of the operators of a job's program; None where nobody measured anything like it. It
+        follows from the program before any plan splits it, so every plan and every bound is corrected alike."""
+        model = self.model(job)
+        if not isinstance(model, Pricing) or model.interaction is None:
+            return None
+        if not all(is_gpu(group.device) for group in cluster.groups):
+            return None
+        whole = self._remember(share_model, self._remember(run_again, job.graph, _ALONE), _ALONE, job.compiled)
+        found = self._remember(_correct, model.interaction, whole)
+        return None if found is None else self._remember(prefer_reuse, found, job.graph)
+
+    def _price(
+        self, model: CostModel, stage: Stage, cluster: Cluster, correction: Correction | None, *, replayed: bool
+    ) -> tuple[Estimate, ...]:
         if isinstance(model, PartwiseCostModel):
             priced = model.estimate_parts(_unplaced(stage), cluster, remember=self._remember)
         else:
             priced = self._remember(_estimate, model, stage.tasks, stage.repeats, stage.tensors, cluster)
+        if correction is not None:
+            priced = self._remember(_scale_classes, correction, stage.tasks, priced)
         return self._remember(_replay_graphs, priced) if replayed else priced
 
     def simulate(
         self, program: Program, estimates: Prices, job: Job, cluster: Cluster, *, draw: bool = False
     ) -> Timeline:
         """One optimizer step. Asynchronous workers cannot be faster than their servers."""
-        timeline = simulate_step(program, estimates, remember=self._remember)
+        reads_back = job.stack.plan.reads_back and not job.cuda_graphs
+        timeline = simulate_step(program, estimates, reads_back=reads_back, remember=self._remember)
         if draw:
             # Drawing adds up one span after the other; the step is that of the closed form, drawn or not, to the last digit.
-            timeline = replace(timeline, spans=simulate_step(program, estimates, draw=True).spans)
+            timeline = replace(
+                timeline, spans=simulate_step(program, estimates, draw=True, reads_back=reads_back).spans
+            )
         plan = program.parallelism
+        if self.costs is None or isinstance(self.costs, Pricing):
+            # Measurements of a user's own cluster hold what its ranks wait for each other.
+            timeline = add_waiting(timeline, program)
         if not plan.asynchronous:
             return timeline
         busy_s = self._server_seconds(job, cluster, replace(plan, asynchronous=False))
@@ -155,17 +193,38 @@ class Engine:
     def _server_seconds(self, job: Job, cluster: Cluster, plan: Parallelism) -> float:
         """What the servers need for one step of every worker."""
         stage = lower(job.graph, plan, compiled=job.compiled, remember=self._remember).stages[0]
-        priced = self._price(self.model(job), stage, cluster, replayed=False)
+        priced = self._price(self.model(job), stage, cluster, None, replayed=False)
         tasks = zip(stage.tasks, priced, stage.counts(), strict=True)
         return sum(estimate.seconds * count for task, estimate, count in tasks if isinstance(task, Collective))
 
     def memory(self, program: Program, job: Job, cluster: Cluster) -> MemoryProfile:
-        """Of the stage that comes nearest to filling the smallest device."""
-        return find_fullest(profile_stages(program, cluster, job.stack, remember=self._remember))
+        """Of the stage that comes nearest to filling the smallest device, and of the phase where a step has several."""
+        fullest = find_fullest(profile_stages(program, cluster, job.stack, remember=self._remember))
+        alone = self._with_errors(fullest, job, cluster, program.parallelism)
+        if job.regime is None:
+            return alone
+        from traincast.forecast._regimes import regime_memory
+
+        return regime_memory(self, alone, job, job.regime, cluster, program.parallelism)
+
+    def _with_errors(self, profile: MemoryProfile, job: Job, cluster: Cluster, plan: Parallelism) -> MemoryProfile:
+        """How sure it is, by what is new about the question."""
+        setting = describe_setting(job, cluster, plan, remember=self._remember)
+        return replace(profile, errors=memory_errors(setting))
 
     def watch_device(self, job: Job, cluster: Cluster, plan: Parallelism) -> DeviceMemory:
         """What the device's own meter will show."""
-        return watch_device(job, cluster, plan, remember=self._remember)
+        watched = watch_device(job, cluster, plan, remember=self._remember)
+        if job.regime is None:
+            return watched
+        from traincast.forecast._regimes import extra_bytes
+
+        alone = self.memory(self.lower(job, cluster, plan), replace(job, regime=None), cluster)
+        more = extra_bytes(self, alone, job, cluster, plan)
+        return DeviceMemory(
+            live_bytes=watched.live_bytes + more, reserved_bytes=watched.reserved_bytes + more,
+            used_bytes=watched.used_bytes + more,
+        )  # fmt: skip
 
     def answer(
         self, run: Run, memory: MemoryProfile, job: Job, cluster: Cluster, *, activity: "GraphCorrection | None" = None
@@ -173,24 +232,23 @@ class Engine:
         """The forecast, by whichever part of the model proved best for such a job."""
         plan, timeline = run.program.parallelism, run.timeline
         tally = tally_program(run.program, run.estimates, remember=self._remember)
-        step, unsure = self._interval(timeline, tally, job, cluster, plan)
+        sure = self._interval(timeline, tally, job, cluster, plan)
         chosen = choose_answer(
-            job, cluster, plan, step, source=getattr(self.costs, "source", "layers"),
+            job, cluster, plan, sure.step, source=getattr(self.costs, "source", "layers"),
             has_own_costs=self.costs is not None, remember=self._remember,
         )  # fmt: skip
         if chosen.source == "reuse" and timeline.duration_s > 0:
             timeline = stretch(timeline, chosen.step.seconds / timeline.duration_s)
         resources = describe_activity(job, cluster, plan, timeline, correction=activity) if timeline.spans else ()
+        resources = as_sure_as(resources, chosen.step)
         made = _fill_in(job, cluster, run.program, chosen, timeline, memory, tally, remember=self._remember)
-        notes = (*made.notes, *self._note_kernels(run.program, job, cluster), *unsure)
-        return replace(made, resources=resources, notes=notes)
+        notes = (*made.notes, *self._note_kernels(run.program, job, cluster), *sure.says)
+        return replace(made, resources=resources, notes=notes, narrowing=sure.narrowing)
 
-    def _interval(
-        self, timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism
-    ) -> tuple[Estimate, tuple[str, ...]]:
+    def _interval(self, timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism) -> Assured:
         """The step with its interval, and what is new about it. A user's own measurements say themselves how sure they are."""
         if self.costs is not None and not isinstance(self.costs, Pricing):
-            return with_interval(timeline, tally, software=stack_of(job)), ()
+            return Assured(step=with_interval(timeline, tally, software=stack_of(job)))
         return with_novelty(timeline, tally, job, cluster, plan, remember=self._remember)
 
     def _note_kernels(self, program: Program, job: Job, cluster: Cluster) -> tuple[str, ...]:
@@ -209,7 +267,7 @@ class Engine:
         Its probability to fit is one that the plan does not exceed."""
         check_size(plan, cluster)
         one = self._remember(self._replay_whole, job.graph, plan, job.compiled)
-        return bound_memory(one, cluster, plan, job.stack)
+        return self._with_errors(bound_memory(one, cluster, plan, job.stack), job, cluster, plan)
 
     def _replay_whole(self, graph: Graph, plan: Parallelism, compiled: bool) -> Pass:
         """One pass through the model before any rank shares it, without the update, whose needs shrink with its share."""
@@ -230,18 +288,18 @@ class Engine:
         if corrected or not isinstance(self.model(job), PartwiseCostModel):
             return 0.0, 0.0
         work = self._remember(self._find_work, job.graph, plan, job.compiled, cluster, self.model(job), job.cuda_graphs,
-                              None if plain is None else plain.graph)  # fmt: skip
+                              None if plain is None else plain.graph, self.correct(job, cluster))  # fmt: skip
         return bound_time(work, plan)
 
     def _find_work(
         self, graph: Graph, plan: Parallelism, compiled: bool, cluster: Cluster, model: CostModel, replayed: bool,
-        plain: Graph | None,
+        plain: Graph | None, correction: Correction | None,
     ) -> Work:  # fmt: skip
         """Of one pass, as the ranks of the tensor, context and expert axes share it."""
         remember = self._remember
+        how = compiled, cluster, model, replayed, correction
         if plain is None:
-            return remember(self._work_of, remember(run_again, graph, plan), plan, compiled, cluster, model, replayed)
-        how = compiled, cluster, model, replayed
+            return remember(self._work_of, remember(run_again, graph, plan), plan, *how)
         unsplit = remember(run_again, plain, _ALONE)
         alone = remember(self._work_of, unsplit, _ALONE, *how)
         again = remember(self._work_of, remember(run_again, graph, plan), _ALONE, *how)
@@ -249,10 +307,13 @@ class Engine:
         return remember(self._work_of, unsplit, plan, *how).run_again(RUN_AGAIN * share)
 
     def _work_of(
-        self, whole: Stage, plan: Parallelism, compiled: bool, cluster: Cluster, model: CostModel, replayed: bool
-    ) -> Work:
+        self, whole: Stage, plan: Parallelism, compiled: bool, cluster: Cluster, model: CostModel, replayed: bool,
+        correction: Correction | None,
+    ) -> Work:  # fmt: skip
         passes = passes_of(self._remember(share_model, whole, plan, compiled))
-        return add_up_work(passes.tasks, passes.repeats, self._price(model, passes, cluster, replayed=replayed))
+        return add_up_work(
+            passes.tasks, passes.repeats, self._price(model, passes, cluster, correction, replayed=replayed)
+        )
 
     def weigh(
         self, job: Job, cluster: Cluster, plan: Parallelism, *, step_s: float, busy_s: float
@@ -286,6 +347,16 @@ def _price_machine(rates: MachineRates) -> CostModel:
 
 def _price_under(software: Stack) -> Pricing:
     return Pricing(stack=software)
+
+
+def _correct(ensemble: Ensemble, whole: Stage) -> Correction | None:
+    return ensemble.correct(whole)
+
+
+def _scale_classes(
+    correction: Correction, tasks: tuple[Task, ...], estimates: tuple[Estimate, ...]
+) -> tuple[Estimate, ...]:
+    return correction.apply(tasks, estimates)
 
 
 def _unplaced(stage: Stage) -> Stage:
@@ -334,7 +405,8 @@ def _fill_in(
     device = cluster.groups[0].device
     flop = remember(_flop_of, job.graph) * plan.micro_batches * plan.data
     peak = remember(_peak_flop_per_s, job.graph, device)
-    host = (describe_host(cluster),) if plan.offload_optimizer else ()
+    host = _describe_offload(plan, cluster)
+    joules = spend_energy(cluster, timeline, whole)
     return Forecast(
         workload=job.graph.name,
         cluster=cluster.name,
@@ -347,14 +419,32 @@ def _fill_in(
         memory=memory,
         job=whole,
         usd=price_job(cluster, whole.total),
-        energy_joules=spend_energy(cluster, timeline, whole),
+        energy_joules=joules,
+        energy_range=range_energy(joules, whole.total),
         utilization=flop / (step.seconds * peak * cluster.num_devices) if peak and step.seconds else 0.0,
         grounds=tally.ground_shares,
         unknown_ops=remember(_unknown_ops, job.graph),
-        notes=(*program.notes, *advise_split(job, cluster, plan), *describe_links(cluster), *host, *chosen.notes),
+        notes=(
+            *program.notes,
+            *advise_split(job, cluster, plan),
+            *describe_links(cluster),
+            *host,
+            *describe_loading(job, cluster, step, global_batch),
+            *chosen.notes,
+        ),
         source=chosen.source,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
     )
+
+
+def _describe_offload(plan: Parallelism, cluster: Cluster) -> tuple[str, ...]:
+    held = {
+        "optimizer state": plan.offload_optimizer,
+        "weights": plan.offload_weights,
+        "activations": plan.offload_activations,
+    }
+    words = ", ".join(name for name, is_away in held.items() if is_away)
+    return (describe_host(cluster, held=words, nvme=plan.offload_to == "nvme"),) if words else ()
 
 
 def _note_tasks(model: OpModel, device: Device, tasks: tuple[Task, ...]) -> tuple[str, ...]:

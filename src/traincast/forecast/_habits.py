@@ -29,6 +29,13 @@ def fill_in_plan(values: Mapping[str, Any], stack: Stack, said: list[str]) -> di
         plan["overlap"] = False
         if replicas > 1:
             said.append(f"{stack.name} reduces gradients with nothing beside it (--overlap to change)")
+    if "dispatch_once" not in plan and stack.plan.dispatch_once and degrees["expert"] > 1:
+        plan["dispatch_once"] = True
+        said.append(f"{stack.name} sends a token once to every node with experts for it (--no-dispatch-once to change)")
+    if "bucket_bytes" not in plan and stack.plan.bucket_bytes:
+        plan["bucket_bytes"] = stack.plan.bucket_bytes
+        if replicas > 1 and _whole(plan.get("zero", 0), 0) < 2:
+            said.append(f"{stack.name} reduces gradients in buckets of {stack.plan.bucket_bytes / 1e6:.0f} MB")
     if "bucket_copies" not in plan and not stack.plan.bucket_copies:
         plan["bucket_copies"] = False
         if replicas > 1 and _whole(plan.get("zero", 0), 0) < 2:
@@ -95,6 +102,9 @@ def _fill_in_recomputation(plan: dict[str, Any], stack: Stack, said: list[str]) 
             "(--recompute to change)"
         )
         plan["recompute"] = stack.plan.sharded_recompute
+    elif word is None and stack.plan.recompute:
+        said.append(f"{stack.name} recomputes {stack.plan.recompute} layers by default (--recompute to change)")
+        plan["recompute"] = stack.plan.recompute
 
 
 def _fill_in_experts(plan: dict[str, Any], said: list[str], *, expert: int, replicas: int, tensor: int) -> None:
@@ -176,7 +186,8 @@ def read_precision(word: str | None, stack: Stack, *, sharded: bool) -> str:
 
 _RECIPE = frozenset(
     {"mode", "optimizer", "attention", "dropout", "loss", "fused", "fused_softmax", "fused_gate", "fused_loss", "fused_sums",
-     "implementation", "channels_last", "master_weights", "gradient_dtype", "adapter_rank", "frozen_dtype"}
+     "implementation", "channels_last", "master_weights", "gradient_dtype", "adapter_rank", "adapter_norm", "frozen_dtype",
+     "recompute_layers"}
 )  # fmt: skip
 _USUAL: dict[str, Any] = {"implementation": "foreach", "attention": "flash"}
 

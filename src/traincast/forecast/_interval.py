@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from traincast.forecast._certainty import describe_novelty, describe_setting, list_novelty, load_certainty
+from traincast.forecast._certainty import STEP, describe_novelty, describe_setting, list_novelty, load_certainty
+from traincast.forecast._narrow import say_narrowing, suggest_narrowing
 from traincast.memo import Remember, compute
 from traincast.spec import (
     GROUNDS,
@@ -12,6 +13,7 @@ from traincast.spec import (
     Collective,
     Estimate,
     Job,
+    Narrowing,
     Parallelism,
     Program,
     Repeat,
@@ -38,6 +40,8 @@ class Tally:
     grounds: Mapping[str, float]
     bounded: float
     """The weighted seconds that rest on the bound alone."""
+    host_s: float = 0.0
+    """To issue them."""
 
     def log_sigma(self, software: Stack) -> float:
         """One standard deviation of the log error of a step. Errors of one kind of task go together, those of different
@@ -54,6 +58,12 @@ class Tally:
         """What the tasks' own intervals give the step: errors of one kind of task go together, those of kinds do not."""
         whole = sum(self.seconds.values())
         return math.sqrt(sum((part / whole) ** 2 for part in self.weighted.values())) if whole else 0.0
+
+    @property
+    def host_share(self) -> float:
+        """The host's time to issue the tasks over the devices' to run them."""
+        whole = sum(self.seconds.values())
+        return self.host_s / whole if whole else 0.0
 
     @property
     def ground_shares(self) -> dict[str, float]:
@@ -84,7 +94,8 @@ def tally_program(
         for ground, amount in tally.grounds.items():
             grounds[ground] += number[key] * amount
         bounded += number[key] * tally.bounded
-    return Tally(seconds=seconds, weighted=weighted, grounds=grounds, bounded=bounded)
+    host_s = sum(number[key] * tally.host_s for key, tally in tallies.items())
+    return Tally(seconds=seconds, weighted=weighted, grounds=grounds, bounded=bounded, host_s=host_s)
 
 
 def tally_tasks(tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...]) -> Tally:
@@ -92,7 +103,7 @@ def tally_tasks(tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates:
     seconds: dict[str, float] = {}
     weighted: dict[str, float] = {}
     grounds = dict.fromkeys(GROUNDS, 0.0)
-    bounded = 0.0
+    bounded = host_s = 0.0
     for task, estimate, count in zip(tasks, estimates, count_runs(repeats, num_tasks=len(tasks)), strict=True):
         kind = f"{task.axis} communication" if isinstance(task, Collective) else task.kind
         amount = estimate.seconds * count
@@ -101,7 +112,8 @@ def tally_tasks(tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates:
         weighted[kind] = weighted.get(kind, 0.0) + unsure
         grounds[estimate.ground] += amount
         bounded += unsure if estimate.ground == "bound" else 0.0
-    return Tally(seconds=seconds, weighted=weighted, grounds=grounds, bounded=bounded)
+        host_s += estimate.host_s * count
+    return Tally(seconds=seconds, weighted=weighted, grounds=grounds, bounded=bounded, host_s=host_s)
 
 
 def with_interval(timeline: Timeline, tally: Tally, *, software: Stack) -> Estimate:
@@ -110,17 +122,29 @@ def with_interval(timeline: Timeline, tally: Tally, *, software: Stack) -> Estim
     return _estimate(timeline, tally, 1 / factor, factor)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assured:
+    """A step with how sure it is, why, and what would make it surer."""
+
+    step: Estimate
+    says: tuple[str, ...] = ()
+    narrowing: tuple[Narrowing, ...] = ()
+
+
 def with_novelty(
     timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism, *, remember: Remember = compute
-) -> tuple[Estimate, tuple[str, ...]]:
-    """The duration of a step as an estimate, as unsure as left-out runs were about which as much was new; and what is new."""
-    certainty = load_certainty()
+) -> Assured:
+    """The duration of a step as an estimate, as unsure as left-out runs were about which as much was new."""
+    certainty = load_certainty(STEP)
     setting = describe_setting(job, cluster, plan, remember=remember)
-    novelty = list_novelty(setting, certainty.known, operators=tally.operators_log_sigma)
+    novelty = list_novelty(setting, certainty.known, operators=tally.operators_log_sigma, host=tally.host_share)
     low, high = certainty.interval(novelty, setting.stack)
+    narrowing = suggest_narrowing(certainty, novelty, setting, step_s=timeline.duration_s)
     new = describe_novelty(novelty, setting)[:MOST_SAID]
-    said = (f"the interval is wide because {'; '.join(new)}",) if new else ()
-    return _estimate(timeline, tally, low, high), said
+    because = "; ".join(new) if new else f"runs of {setting.stack} like this one were measured"
+    said = f"90% sure of {low - 1:+.0%} to {high - 1:+.0%} because {because}"
+    says = "; ".join(part for part in (said, say_narrowing(narrowing)) if part)
+    return Assured(step=_estimate(timeline, tally, low, high), says=(says,), narrowing=narrowing)
 
 
 def _estimate(timeline: Timeline, tally: Tally, low: float, high: float) -> Estimate:

@@ -2,10 +2,16 @@
 
 import math
 
+from traincast.cost import copy_bytes_per_s
 from traincast.resources import IDLE_POWER
 from traincast.spec import Cluster, Estimate, Job, JobTime, Range, Timeline
 from traincast.units import HOUR_S, NORMAL_90
 
+DRAWN = (0.6, 1.05)
+"""What a device at work draws beside its rated power: a board is held to it, and memory-bound work draws less. From no
+measurement of ours."""
+COPY_EFFICIENCY = 0.8
+"""Of the link to the host, from pinned memory."""
 COMPILE_S_PER_OP = 0.1
 """torch.compile traces, fuses and builds kernels for about ten ops a second without a warm cache; an order of magnitude, from no
 measurement of ours. Give `compile_s` where it matters."""
@@ -17,8 +23,9 @@ def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> J
     steps = job.steps if job.steps is not None else math.ceil(samples / global_batch) if samples else 1
     training_s = steps * step.seconds
     stall_s = 0.0
-    if job.loading_samples_per_s is not None:
-        loading_s = global_batch / (job.loading_samples_per_s * cluster.num_nodes)
+    rates = loading_rates(job)
+    if rates:
+        loading_s = global_batch / (min(rates.values()) * cluster.num_nodes)
         stall_s = steps * max(0.0, loading_s - step.seconds)
     evaluation_s = 0.0
     if job.evaluation_every_steps is not None:
@@ -27,13 +34,13 @@ def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> J
         evaluation_s = (steps // job.evaluation_every_steps) * once_s
     checkpoint_s = 0.0
     if job.checkpoint_every_steps is not None:
-        saved = job.graph.role_bytes("parameter") + job.graph.role_bytes("optimizer_state")
-        checkpoint_s = (steps // job.checkpoint_every_steps) * saved / job.checkpoint_bytes_per_s
+        checkpoint_s = (steps // job.checkpoint_every_steps) * _wait_for_checkpoint(job, cluster, step)
+    logging_s = job.logging_s * (steps // job.logging_every_steps) if job.logging_every_steps is not None else 0.0
     scaled_s = training_s + evaluation_s
-    running_s = scaled_s + stall_s + checkpoint_s
+    running_s = scaled_s + stall_s + checkpoint_s + logging_s
     compile_s = expect_compilation(job)
     restarts_s = _expect_restarts(job, cluster, running_s, steps=steps, compile_s=compile_s)
-    fixed_s = job.startup_s + compile_s + stall_s + checkpoint_s + restarts_s
+    fixed_s = job.startup_s + compile_s + stall_s + checkpoint_s + logging_s + restarts_s
     low, high = _both_uncertain(step, job.samples_spread if job.samples is not None else 0.0)
     total = Estimate(
         seconds=fixed_s + scaled_s,
@@ -52,7 +59,50 @@ def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> J
         loading_stall_s=stall_s,
         restarts_s=restarts_s,
         compile_s=compile_s,
+        logging_s=logging_s,
     )
+
+
+def loading_rates(job: Job) -> dict[str, float]:
+    """Samples per second that each part of one node's input pipeline delivers."""
+    rates: dict[str, float] = {}
+    if job.loading_samples_per_s is not None:
+        rates["the input pipeline"] = job.loading_samples_per_s
+    if job.loader_cores is not None and job.decode_samples_per_s is not None:
+        rates[f"decoding on {job.loader_cores} CPU cores"] = job.loader_cores * job.decode_samples_per_s
+    if job.sample_bytes is not None and job.storage_bytes_per_s is not None:
+        rates["reading from storage"] = job.storage_bytes_per_s / job.sample_bytes
+    return rates
+
+
+def describe_loading(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> tuple[str, ...]:
+    """Says that the input pipeline is the bottleneck where it is."""
+    rates = loading_rates(job)
+    if not rates or not step.seconds:
+        return ()
+    name = min(rates, key=rates.__getitem__)
+    delivered, wanted = rates[name] * cluster.num_nodes, global_batch / step.seconds
+    if delivered >= wanted:
+        return (f"{name} delivers {delivered:,.0f} samples/s, {delivered / wanted:.1f} times what the devices take",)
+    return (
+        f"the bottleneck is {name}: {delivered:,.0f} samples/s where the devices would take {wanted:,.0f}, so they wait for "
+        f"{1 - delivered / wanted:.0%} of the time",
+    )
+
+
+def _wait_for_checkpoint(job: Job, cluster: Cluster, step: Estimate) -> float:
+    """Seconds that training stands still for one checkpoint: a whole one goes through one writer, a sharded one through every
+    node's; an asynchronous one is copied to host memory first, and a new one waits until the last has been written."""
+    saved = job.graph.role_bytes("parameter") + job.graph.role_bytes("optimizer_state")
+    writers = cluster.num_nodes if job.checkpoint_sharded else 1
+    write_s = saved / (job.checkpoint_bytes_per_s * writers)
+    if not job.checkpoint_async:
+        return write_s
+    group = cluster.groups[0]
+    devices = cluster.num_devices if job.checkpoint_sharded else group.devices_per_node
+    copy_s = saved / devices / (COPY_EFFICIENCY * copy_bytes_per_s(group.device))
+    between_s = (job.checkpoint_every_steps or 1) * step.seconds
+    return copy_s + max(0.0, write_s - between_s)
 
 
 def expect_compilation(job: Job) -> float:
@@ -101,3 +151,11 @@ def spend_energy(cluster: Cluster, timeline: Timeline, whole: JobTime) -> float 
             return None
         joules += group.num_devices * group.device.power_watts * (working_s + IDLE_POWER * waiting_s)
     return joules
+
+
+def range_energy(joules: float | None, total: Estimate) -> Range | None:
+    """The energy with an interval: no energy was measured, so it is that of the time, times what a device may draw."""
+    if joules is None or not total.seconds:
+        return None
+    low, high = total.low_s / total.seconds * DRAWN[0], total.high_s / total.seconds * DRAWN[1]
+    return Range(value=joules, low=joules * low, high=joules * high)

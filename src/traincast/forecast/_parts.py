@@ -1,12 +1,32 @@
 """What each part of the model says by itself, for a user who asks why: physics, layers, interaction, reuse."""
 
-from traincast.cost import WEIGHTS, CostModel, Interacting, Network, Pricing, Roofline, load_network
-from traincast.forecast._arbitrate import Reuse, ask_reuse
+from dataclasses import replace
+
+from traincast.cost import (
+    WEIGHTS,
+    Correction,
+    CostModel,
+    Interacting,
+    Network,
+    Pricing,
+    Roofline,
+    load_network,
+    scale_estimates,
+)
+from traincast.embed import GpuAnswer
+from traincast.forecast._arbitrate import Reuse, ask_gpu_reuse, ask_reuse
 from traincast.forecast._engine import Engine, stack_of
 from traincast.spec import Cluster, Estimate, Forecast, Job, Parallelism, Part
 
 UNUSED = "not used: it proved better only above layers that never saw a whole step"
 UNKNOWING = "it knows nothing like this workload and changes nothing"
+MEMBER = {
+    "kinds": "one factor for each class of operators",
+    "operators": "a network on each operator alone",
+    "graph": "a network on each operator and what its neighbours are",
+}
+"""What each member of the ensemble is, in words."""
+MOST_CHANGED = 4
 
 
 def explain_parts(
@@ -21,12 +41,18 @@ def explain_parts(
     """Each part's own answer to a forecast's question, and why it is or is not the forecast's."""
     engine = Engine(costs=costs)
     used = engine.model(job)
+    correction = engine.correct(job, cluster)
     layers = used.base if isinstance(used, Interacting) else used
+    if isinstance(layers, Pricing):
+        layers = replace(layers, interaction=None)
     question = job, cluster, plan
-    bound_s = _ask(Pricing(ops=Roofline(), stack=stack_of(job)), *question)
+    bound_s = _ask(Pricing(ops=Roofline(), stack=stack_of(job), interaction=None), *question)
     layers_s = _ask(layers, *question)
     reuse = ask_reuse(job, cluster, plan)
-    reused, corrects = answer.source == "reuse", answer.source == "interaction"
+    reused = answer.source == "reuse"
+    gpu_reuse = ask_gpu_reuse(job.graph, correction.nodes.behaviour) if correction is not None else None
+    reused = reused or (gpu_reuse is not None and gpu_reuse.is_better)
+    corrects = not reused and (answer.source == "interaction" or correction is not None)
     fitted = "your calibration" if costs is not None else "operator models fitted to measured kernels"
     return (
         Part(
@@ -39,9 +65,53 @@ def explain_parts(
             says=f"{fitted}, in the order of the program"
             + (f"; mean error {reuse.rival_error:.0%} on our measured steps on such nodes" if reused else ""),
         ),
-        _explain_interaction(question, used, layers_s, is_answer=corrects, network=network),
-        Part(name="reuse", step=reuse.step, is_answer=reused, says=_explain_reuse(reuse, is_answer=reused, costs=costs)),
+        *(
+            _explain_ensemble(question, correction, answer, is_answer=corrects)
+            if correction is not None
+            else (_explain_interaction(question, used, layers_s, is_answer=corrects, network=network),)
+        ),
+        _explain_gpu_reuse(gpu_reuse, layers_s)
+        or Part(
+            name="reuse", step=reuse.step, is_answer=reused, says=_explain_reuse(reuse, is_answer=reused, costs=costs)
+        ),
     )  # fmt: skip
+
+
+def _explain_ensemble(
+    question: tuple[Job, Cluster, Parallelism], correction: Correction, answer: Forecast, *, is_answer: bool
+) -> tuple[Part, ...]:
+    """The ensemble above the layers, then each of its members as if it alone answered."""
+    job, cluster, plan = question
+    plain = Engine(costs=Pricing(stack=stack_of(job), interaction=None))
+    program = plain.lower(job, cluster, plan)
+    priced = plain.cost(program, job, cluster)
+
+    def alone(name: str) -> Part:
+        factors = correction.factors_of(name)
+        scaled = tuple(
+            scale_estimates(factors, stage.tasks, each) for stage, each in zip(program.stages, priced, strict=True)
+        )
+        step_s = plain.simulate(program, scaled, job, cluster).duration_s
+        says = f"{MEMBER[name]}; weight {correction.weights[name]:.2f}"
+        return Part(name=f"interaction: {name}", step=_alone(step_s), is_answer=False, says=says)
+
+    near = ", ".join(f"{name} ({apart:.2f})" for name, apart in correction.nearest)
+    says = (
+        f"operators corrected by measured steps of {near}; mean distance {correction.distance:.2f}, {correction.fade:.0%} of the "
+        f"correction is left there; weight of the layers {correction.weights['layers']:.2f}; changed most: "
+        f"{_name_changes(correction)}"
+    )
+    whole = Part(name="interaction", step=_like(answer.step, answer.step.seconds), is_answer=is_answer, says=says)
+    return whole, *(alone(name) for name in correction.members)
+
+
+def _name_changes(correction: Correction) -> str:
+    """The classes whose change moves the step most, each with its factor and its share of the operators' time."""
+    shares = correction.nodes.shares()
+    moved = sorted(correction.factors, key=lambda name: -abs(correction.factors[name] - 1) * shares[name])
+    return ", ".join(
+        f"{name} x{correction.factors[name]:.2f} ({shares[name]:.0%} of the time)" for name in moved[:MOST_CHANGED]
+    )
 
 
 def _explain_interaction(
@@ -54,6 +124,18 @@ def _explain_interaction(
     both_s = _ask(wrapped, *question)
     says = UNKNOWING if both_s == layers_s else "above the layers" if is_answer else f"above the layers; {UNUSED}"
     return Part(name="interaction", step=_alone(both_s), is_answer=is_answer, says=says)
+
+
+def _explain_gpu_reuse(found: GpuAnswer | None, layers_s: float) -> Part | None:
+    """The vector's answer on GPUs, above the same layers; None where no such program was measured."""
+    if found is None:
+        return None
+    says = (
+        f"the layers times what the graph's vector says they miss; {found.farness:.1f} ordinary distances from the nearest "
+        f"measured workload ({found.nearest}); mean error {found.error:.1%} on families left out against "
+        f"{found.rival_error:.1%} for the interaction: {'chosen' if found.is_better else 'not used'}"
+    )
+    return Part(name="reuse", step=_alone(layers_s * found.factor), is_answer=found.is_better, says=says)
 
 
 def _explain_reuse(reuse: Reuse, *, is_answer: bool, costs: CostModel | None) -> str:

@@ -8,16 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from traincast import catalog
+from traincast.cost import FABRIC_FROM_BYTES_PER_S, RDMA_FROM_BYTES_PER_S
 from traincast.errors import InvalidInput
 from traincast.spec import Cluster, Device, Link, NodeGroup
 from traincast.units import GIGA
 
 MOST_NODES = 2**20
 """More than any cluster has; a list of them still fits."""
-NVLINK_FROM_BYTES_PER_S = 40 * GIGA
-"""A link inside a node of at least this rate is taken for NVLink, a slower one for PCIe."""
-RDMA_FROM_BYTES_PER_S = 200 * GIGA / 8
-"""A network of at least this rate per node is taken for InfiniBand, a slower one for Ethernet."""
 _PCIE_LATENCY_S, _NVLINK_LATENCY_S = 1.5e-6, 1.2e-6
 _ETHERNET_LATENCY_S, _RDMA_LATENCY_S = 2.5e-5, 5e-6
 _BRIDGE = "bridge"
@@ -171,13 +168,14 @@ def _link_inside(given: Any, device: Device, typical: Link, *, needed: bool, sai
     rate = _rate_of(given, typical, "intra")
     if rate is None:
         return given
-    fast = rate >= NVLINK_FROM_BYTES_PER_S
+    fast = rate >= FABRIC_FROM_BYTES_PER_S
     own = _NVLINK_LATENCY_S if fast else _PCIE_LATENCY_S
     return Link(
         name=f"{rate / GIGA:g} GB/s",
         bytes_per_s=rate,
         latency_s=typical.latency_s if fast == _is_nvlink(typical) else own,
         kind="nvlink" if fast else "pcie",
+        transport="pcie-host" if typical.transport == "pcie-host" and not fast else "",
     )
 
 
@@ -209,4 +207,4 @@ def _rate_of(given: Any, typical: Link, where: str) -> float | None:
 
 
 def _is_nvlink(link: Link) -> bool:
-    return link.kind.startswith("nv") or link.bytes_per_s >= NVLINK_FROM_BYTES_PER_S
+    return link.kind.startswith("nv") or link.bytes_per_s >= FABRIC_FROM_BYTES_PER_S

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -9,9 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from traincast.catalog import BLOCK_SCALED, precision_name
 from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_mean
+from traincast.forecast._defaults import with_defaults
+from traincast.forecast._engine import Engine
 from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill_in_recipe, read_precision
+from traincast.forecast._ladder import Pose
 from traincast.forecast._place import build_cluster as _build_place
+from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
+from traincast.forecast._samples import pad_samples, use_data, without_data
 from traincast.spec import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
@@ -19,11 +26,13 @@ from traincast.spec import (
     SHAPE,
     Asked,
     Cluster,
+    ConfigText,
     Graph,
     Job,
     JobOptions,
     Parallelism,
     Question,
+    Scalable,
     Stack,
     WorkloadOptions,
     implied_micro_batches,
@@ -31,7 +40,7 @@ from traincast.spec import (
 
 MODEL_FOLDERS = ("saved_model.pb", "config.json")
 """A folder that holds one of these is a model."""
-_JOB_ONLY = tuple(item.name for item in dataclasses.fields(JobOptions))
+_JOB_ONLY = (*(item.name for item in dataclasses.fields(JobOptions)), *REGIME_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +64,7 @@ def resolve(question: Question) -> Resolved:
     said: list[str] = []
     stack = choose_stack(whole.job, said)
     cluster = build_cluster(whole, said=said)
+    asked = whole
     whole, plan = complete_question(whole, cluster, stack, said)
     job = pose_job(whole, plan, cluster=cluster, stack=stack, said=said)
     frugal = None
@@ -63,13 +73,17 @@ def resolve(question: Question) -> Resolved:
         frugal = pose_job(whole, full, cluster=cluster, stack=stack)
     return Resolved(
         job=job, cluster=cluster, parallelism=plan, assumptions=tuple(dict.fromkeys(said)), frugal=frugal,
-        settings=describe_settings(whole, job, plan),
+        settings=describe_settings(whole, job, plan, asked=asked),
     )  # fmt: skip
 
 
 def fill_in(question: Question) -> Question:
     """The question with the values of its job file, where it names one; what the question says itself wins."""
     whole = _merge_job_file(question) if question.source.endswith(".toml") else question
+    if whole.configs or whole.source.startswith("hf:"):
+        from traincast.configs import merge_configs
+
+        whole = merge_configs(whole)
     return dataclasses.replace(
         whole,
         cluster=_read_units(whole.cluster, CLUSTER_FIELDS),
@@ -110,9 +124,22 @@ def _wanted_devices(parallelism: Mapping[str, Any]) -> int:
 
 
 def complete_question(
-    question: Question, cluster: Cluster, stack: Stack, said: list[str]
+    question: Question,
+    cluster: Cluster,
+    stack: Stack,
+    said: list[str],
+    *,
+    pose: Pose | None = None,
+    engine: Engine | None = None,
 ) -> tuple[Question, Parallelism]:
-    """The question with its batch, and its plan with every degree, its passes and the stack's habits."""
+    """The question with its number format, length and batch, and its plan with every degree, its passes and the stack's habits.
+    `pose`: the job of a plan at a batch, where the question's source does not say it (an uploaded model).
+    `engine`: what judges plans, where one has answered before."""
+    from traincast.forecast._choose import choose_open
+
+    said += question.said
+    question = with_defaults(question, [group.device for group in cluster.groups], stack, said)
+    question = choose_open(question, cluster, stack, said, pose=pose, engine=engine)
     values = dict(question.parallelism)
     if "data" not in values:
         values["data"] = _left_over(values, num_devices=cluster.num_devices)
@@ -204,11 +231,47 @@ def pose_job(
     if seq is not None:
         options = dataclasses.replace(options, seq=seq)
     options = _without_tf32(options, cluster, assumptions)
-    graph = load_source(question.source, options, plan=plan, stack=software, said=assumptions)
-    return build_job(question.job, graph, stack=software, seq=find_length(question.source, options))
+    if options.recompute_layers is not None and plan.recompute != "full":
+        raise InvalidInput(f"recompute_layers goes with --recompute full; recompute is {plan.recompute}")
+    if options.recompute_layers is not None and plan.pipeline > 1:
+        raise InvalidInput(
+            f"recompute_layers = {options.recompute_layers} does not go with a pipeline of {plan.pipeline} yet"
+        )
+
+    def load(wanted: WorkloadOptions, source: str | None = None, /) -> Graph:
+        # What only runs forward runs nothing again.
+        own = plan if wanted.mode == options.mode else dataclasses.replace(plan, recompute="none")
+        return load_source(source or question.source, wanted, plan=own, stack=software, said=assumptions)
+
+    return pose_with(load, question, options, plan=plan, stack=software, said=assumptions)
+
+
+def pose_with(
+    load: Load, question: Question, options: WorkloadOptions, *, plan: Parallelism, stack: Stack, said: list[str]
+) -> Job:
+    """The job of a question whose graphs are loaded in the caller's own way."""
+    posed = pose_regime(question.job, options, load, plan=plan, said=said)
+    job = build_job(question.job, posed.graph, stack=stack, seq=find_length(question.source, posed.options))
+    return job if posed.regime is None else dataclasses.replace(job, regime=posed.regime)
+
+
+def _without_blocks(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
+    """Formats with scales for blocks need matrix units that multiply by them, which came with those for fp4."""
+    if (
+        cluster is None
+        or not isinstance(options.precision, str)
+        or precision_name(options.precision) not in BLOCK_SCALED
+    ):
+        return options
+    lacking = [group.device.name for group in cluster.groups if group.device.peak_flop_per_s("fp4") is None]
+    if not lacking:
+        return options
+    said.append(f"{lacking[0]} has no matrix units with scales for blocks; {options.precision} runs as bf16 there")
+    return dataclasses.replace(options, precision="bf16")
 
 
 def _without_tf32(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
+    options = _without_blocks(options, cluster, said)
     if cluster is None or options.precision != "tf32":
         return options
     lacking = [group.device.name for group in cluster.groups if group.device.peak_flop_per_s("tf32") is None]
@@ -229,10 +292,17 @@ def build_job(values: Mapping[str, Any], graph: Graph, *, stack: Stack | None = 
                 f"job has the unknown key {key!r}; allowed: {', '.join(known)}{did_you_mean(key, known)}"
             )
         _check_kind(known[key], value)
+    for one, other in (("loader_cores", "decode_samples_per_s"), ("sample_bytes", "storage_bytes_per_s")):
+        if (table.get(one) is None) != (table.get(other) is None):
+            raise InvalidInput(f"{one} and {other} go together; give both or neither")
     amounts = _count_samples(table, seq)
     named = {name: value for name, value in table.items() if name not in (*_JOB_ONLY, "stack")}
     named.setdefault("compiled", software.recipe.compiled)
     named.setdefault("cuda_graphs", software.recipe.whole_program)
+    if named["compiled"] and not software.recipe.compiled_loss:
+        from traincast.lower import leave_eager
+
+        graph = leave_eager(graph, "loss")
     return Job(graph=graph, stack=software, **{**named, **amounts})
 
 
@@ -276,9 +346,20 @@ def load_source(
     arrangement = plan or Parallelism(recompute=recompute)
     software = stack or Stack()
     assumptions: list[str] = [] if said is None else said
+    padded = pad_samples(options, assumptions, usual_seq=find_length(source, options))
+    bare = without_data(padded)
+    graph = _load_bare(source, bare, arrangement, software, assumptions)
+    return graph if bare is padded else use_data(graph, padded, assumptions)
+
+
+def _load_bare(
+    source: str, options: WorkloadOptions, arrangement: Parallelism, software: Stack, assumptions: list[str]
+) -> Graph:
     if options.has_shape:
         return _build_shape(source, options, arrangement, software, assumptions)
     path = Path(source)
+    if source.startswith("timm:"):
+        return _capture(source, options, software)
     if source.endswith((".json", ".json.gz")):
         return _load_json(path, options, software)
     if path.suffix in (".toml", ".parquet", ".csv", ".pt", ".pth", ".safetensors"):
@@ -306,18 +387,23 @@ def find_length(source: str, options: WorkloadOptions) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def describe_settings(question: Question, job: Job, plan: Parallelism) -> dict[str, Any]:
-    """What the answer is for, by name."""
+def describe_settings(
+    question: Question, job: Job, plan: Parallelism, *, asked: Question | None = None
+) -> dict[str, Any]:
+    """What the answer is for, by name. `asked`: the question before its gaps were filled, so that flags say how."""
+    from traincast.forecast._choose import list_assumed
+
     options, batch = question.workload, job.graph.batch_size
     return {
         "precision": read_precision(options.precision, job.stack, sharded=plan.zero == 3),
-        "seq": find_length(question.source, options),
+        "seq": (job.regime.seq if job.regime else None) or find_length(question.source, options),
         "batch": batch,
         "micro_batches": plan.micro_batches,
         "global_batch": batch * plan.micro_batches * plan.data,
         "recompute": plan.recompute,
         "stack": job.stack.name,
         "compiled": job.compiled,
+        "flags": () if asked is None else list_assumed(asked, question, job, plan),
     }
 
 
@@ -354,7 +440,19 @@ def _merge_job_file(question: Question) -> Question:
         cluster=_override_cluster(file.cluster, question.cluster),
         parallelism={**file.parallelism, **question.parallelism},
         job=_override_job(file.job, question.job),
+        configs=(*(_beside(config, question.source) for config in file.configs), *question.configs),
+        said=question.said,
     )
+
+
+def _beside(config: str | ConfigText, job_file: str) -> str | ConfigText:
+    """A configuration that a job file names stands beside it; 'format:FILE' keeps its format."""
+    if not isinstance(config, str):
+        return config
+    chosen, colon, path = (
+        config.rpartition(":") if not config.endswith(".py") and ".py:" not in config else ("", "", config)
+    )
+    return f"{chosen}{colon}{Path(job_file).parent / path}"
 
 
 def _override_cluster(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -383,21 +481,25 @@ def _override_job(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[st
 
 def _read_units(values: Mapping[str, Any], fields: Iterable[Asked]) -> dict[str, Any]:
     """Amounts that a person wrote with a unit (80GB, 10k, 36h) as numbers."""
-    from traincast.units import parse_bytes, parse_count, parse_seconds
-
-    readers = {"bytes": parse_bytes, "count": parse_count, "seconds": parse_seconds}
     read = dict(values)
     for item in fields:
-        value = read.get(item.name)
-        if item.unit and isinstance(value, str):
-            amount = readers[item.unit](value)
-            read[item.name] = int(amount) if item.kind is int and amount.is_integer() else amount
+        if item.name in read:
+            read[item.name] = read_amount(item, read[item.name])
     return read
+
+
+def read_amount(item: Asked, value: Any) -> Any:
+    """An amount that a person wrote with a unit (80GB, 10k, 36h) as a number; anything else as it is."""
+    from traincast.units import parse_bytes, parse_count, parse_seconds
+
+    if not item.unit or not isinstance(value, str):
+        return value
+    amount = {"bytes": parse_bytes, "count": parse_count, "seconds": parse_seconds}[item.unit](value)
+    return int(amount) if item.kind is int and amount.is_integer() else amount
 
 
 def _load_json(path: Path, options: WorkloadOptions, stack: Stack) -> Graph:
     from traincast.files import GRAPH_FORMAT, load_graph, read_json
-    from traincast.spec import Scalable
 
     data = read_json(path)
     if isinstance(data, dict) and data.get("format") == GRAPH_FORMAT:
@@ -442,7 +544,7 @@ def _catalogue_workload(
     heads = facts.entries[name].get("shape", {}).get("heads") if name else None
     recipe = fill_in_recipe(options, plan, stack, heads=heads, said=said)
     more = {key: given[key] for key in ("batch", *_SIZES) if key in given}
-    return workload(source, **recipe, **more)
+    return workload(source, **recipe, **more, **read_head(options.head))
 
 
 def _build_shape(title: str, options: WorkloadOptions, plan: Parallelism, stack: Stack, said: list[str]) -> Graph:
@@ -453,11 +555,40 @@ def _build_shape(title: str, options: WorkloadOptions, plan: Parallelism, stack:
         raise InvalidInput(f"a transformer given by its sizes has no {', '.join(unused)}")
     shape = complete_shape(title, options, said)
     recipe = fill_in_recipe(options, plan, stack, heads=shape.get("heads"), said=said)
-    return build_shape(title, shape, recipe, batch=1 if options.batch is None else options.batch)
+    style = read_head(options.head)
+    return build_shape(title, shape, recipe, batch=1 if options.batch is None else options.batch, style=style)
+
+
+def read_head(word: str | None) -> dict[str, Any]:
+    """What a language model ends in, as its shape says it."""
+    if word in (None, "lm"):
+        return {}
+    if word != "value":
+        raise InvalidInput(f"head = {word!r}; allowed: lm, value")
+    return {"head": "classes", "num_classes": 1}
 
 
 _CAPTURED = ("batch", "seq", "precision", "mode", "optimizer", "attention")
 """What can be said about a model that is recorded."""
+
+
+@functools.lru_cache(maxsize=4)
+def _record(source: str, given: tuple[tuple[str, Any], ...], _date_ns: int) -> Graph | Scalable:
+    """One question looks at its model more than once; it is recorded again when its file has changed."""
+    from traincast.capture import load_source as capture_source
+
+    try:
+        # What a model prints must not end up inside the answer.
+        with contextlib.redirect_stdout(sys.stderr):
+            return capture_source(source, **dict(given))
+    except SystemExit as error:
+        raise CaptureFailed(f"{source} called sys.exit({error.code!r}) while it was recorded") from error
+
+
+def _date_of(source: str) -> int:
+    path = Path(source.rpartition(":")[0] if ".py:" in source else source)
+    inner = [path / name for name in MODEL_FOLDERS if (path / name).is_file()]
+    return max((each.stat().st_mtime_ns for each in (path, *inner) if each.exists()), default=0)
 
 
 def _capture(source: str, options: WorkloadOptions, stack: Stack) -> Graph:
@@ -470,15 +601,7 @@ def _capture(source: str, options: WorkloadOptions, stack: Stack) -> Graph:
     fixed = [f"--{name.replace('_', '-')}" for name in given if name not in _CAPTURED]
     if fixed:
         raise InvalidInput(f"{source} is recorded as it is, so {', '.join(fixed)} cannot change it")
-    from traincast.capture import load_source as capture_source
-    from traincast.spec import Scalable
-
-    try:
-        # What a model prints must not end up inside the answer.
-        with contextlib.redirect_stdout(sys.stderr):
-            loaded = capture_source(source, **given)
-    except SystemExit as error:
-        raise CaptureFailed(f"{source} called sys.exit({error.code!r}) while it was recorded") from error
+    loaded = _record(source, tuple(sorted(given.items())), _date_of(source))
     if isinstance(loaded, Scalable):
         return loaded.at(options.batch) if options.batch is not None else loaded.small
     return loaded

@@ -75,5 +75,7 @@ def draw_layers(num_parameters: float, *, vocab: int) -> tuple[int, int]:
     return max(1, round(layers_only / (12 * hidden**2))), hidden
 
 
-def build_shape(title: str, shape: dict[str, Any], recipe: dict[str, Any], *, batch: int) -> Graph:
-    return from_shape(name=title, batch=batch, **shape, **recipe)
+def build_shape(
+    title: str, shape: dict[str, Any], recipe: dict[str, Any], *, batch: int, style: dict[str, Any] | None = None
+) -> Graph:
+    return from_shape(name=title, batch=batch, style=style or None, **shape, **recipe)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from traincast.cost import TUNABLE, Pricing, find_route, price_collective, price_op, read_constants, with_constants
 from traincast.forecast._engine import Engine
-from traincast.simulate import simulate_step
+from traincast.simulate import add_waiting, simulate_step
 from traincast.spec import Cluster, Collective, Estimate, Job, Op, Parallelism, Program, Stack, Timeline
 
 Array = NDArray[np.float64]
@@ -35,6 +35,8 @@ class KnownStep:
     """For each task, whether it is a collective that leaves its node."""
     seconds: float
     cuda_graphs: bool = False
+    reads_back: bool = False
+    """The host waits for the device before every update."""
     slowness: float = 1.0
     """How many times longer the computation of this job takes than the constants say; its communication does not."""
 
@@ -56,7 +58,12 @@ class KnownStep:
                 ]
         if self.cuda_graphs:
             priced = {key: [replace(estimate, host_s=0.0) for estimate in row] for key, row in priced.items()}
-        return simulate_step(self.program, [priced[id(stage.tasks)] for stage in self.program.stages])
+        timeline = simulate_step(
+            self.program,
+            [priced[id(stage.tasks)] for stage in self.program.stages],
+            reads_back=self.reads_back and not self.cuda_graphs,
+        )
+        return add_waiting(timeline, self.program)
 
 
 def slow_down(stack: Stack, factor: float) -> Stack:
@@ -84,6 +91,7 @@ def know_step(
         crossing=tuple(crossing[id(stage.tasks)] for stage in program.stages),
         seconds=seconds,
         cuda_graphs=job.cuda_graphs,
+        reads_back=job.stack.plan.reads_back,
     )
 
 

@@ -97,6 +97,8 @@ if TYPE_CHECKING:
     from traincast.learn._stack_fit import measure_steps as measure_steps
     from traincast.learn._stored import keep_graph as keep_graph
     from traincast.learn._stored import read_stored as read_stored
+    from traincast.learn._suggest import Suggestion as Suggestion
+    from traincast.learn._suggest import suggest_runs as suggest_runs
 
 __getattr__ = load_lazily(
     __name__,
@@ -109,6 +111,10 @@ __getattr__ = load_lazily(
         "_stored": (
             "keep_graph",
             "read_stored",
+        ),
+        "_suggest": (
+            "Suggestion",
+            "suggest_runs",
         ),
     },
 )

@@ -17,12 +17,12 @@ def choose_loads(
     budget_s: float,
     measured: Iterable[int] = (),
     forbidden: Iterable[int] = (),
-    method: str = "targeted",
+    method: str = "d-optimal",
 ) -> list[int]:
     """The loads that tell most within the budget; the prior of the fit is the ridge of the design.
 
-    "targeted" minimises the variance of the forecasts of all candidate steps (A-optimal for them), because steps are what
-    will be asked for; "d-optimal" that of all factors jointly.
+    "d-optimal" shrinks the uncertainty of all factors jointly; "targeted" the variance of the forecasts of all candidate steps
+    (A-optimal for them).
     """
     features = fit.sensitivities(loads)
     known, closed = list(measured), list(forbidden)

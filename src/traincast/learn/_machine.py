@@ -149,7 +149,7 @@ def calibrate_machine(
     canary: Callable[[], float] | None = None,
     progress: Progress | None = None,
     num_plans: int = 3,
-    method: str = "targeted",
+    method: str = "d-optimal",
     say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Plan, measure and fit in turns until the budget is spent or the intervals are narrow enough; then check.

@@ -8,15 +8,18 @@ from traincast.facade import load_lazily
 from traincast.lower._attend import find_attention
 from traincast.lower._check import check_stages
 from traincast.lower._context import split_context
+from traincast.lower._contrast import exchange_embeddings
 from traincast.lower._data import gather_weights, shard_state, shrink_temporaries, sync_gradients, use_servers
 from traincast.lower._evaluate import mark_evaluation
 from traincast.lower._expert import spread_experts
 from traincast.lower._fuse import fuse
+from traincast.lower._fuse import leave_eager as leave_eager
 from traincast.lower._offload import offload_state
 from traincast.lower._pipeline import cut_sorts
 from traincast.lower._pipeline import in_flight as in_flight
 from traincast.lower._recompute import recompute
 from traincast.lower._rewrite import as_stage
+from traincast.lower._stow import offload_weights, stow_activations
 from traincast.lower._tables import spread_tables
 from traincast.lower._tensor import split_tensors
 from traincast.memo import Remember, compute
@@ -32,14 +35,17 @@ def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False, remember: 
     sorts, owner = remember(cut_sorts, split_model(graph, plan, compiled=compiled, remember=remember), plan)
     if graph.mode != "inference":
         sorts = tuple([remember(spread_state, sort, plan) for sort in sorts])
+    elif plan.zero == 3:
+        sorts = tuple([remember(gather_weights, sort, plan) for sort in sorts])
     check_stages(sorts, remember=remember)
     stages = tuple(
         replace(sorts[sort], index=index, num_in_flight=in_flight(plan, index) if plan.pipeline > 1 else 1)
         for index, sort in enumerate(owner)
     )
     return Program(
-        stages=stages, parallelism=plan, batch_size=graph.batch_size, mode=graph.mode, notes=graph.assumptions
-    )
+        stages=stages, parallelism=plan, batch_size=graph.batch_size, mode=graph.mode, notes=graph.assumptions,
+        input_variation=graph.input_variation, preparation_s=graph.preparation_s,
+    )  # fmt: skip
 
 
 def split_model(graph: Graph, plan: Parallelism, *, compiled: bool = False, remember: Remember = compute) -> Stage:
@@ -55,6 +61,7 @@ def run_again(graph: Graph, plan: Parallelism) -> Stage:
 def share_model(whole: Stage, plan: Parallelism, compiled: bool) -> Stage:
     """One rank's part of a whole step."""
     shared = spread_tables(spread_experts(split_tensors(split_context(whole, plan), plan), plan), plan)
+    shared = exchange_embeddings(shared, plan)
     return fuse(find_attention(shared)) if compiled else shared
 
 
@@ -63,7 +70,8 @@ def spread_state(stage: Stage, plan: Parallelism) -> Stage:
     synced = sync_gradients(stage, plan)
     if plan.servers:
         return shrink_temporaries(use_servers(synced, plan))
-    return shrink_temporaries(offload_state(shard_state(gather_weights(synced, plan), plan), plan))
+    sharded = shard_state(gather_weights(synced, plan), plan)
+    return shrink_temporaries(offload_state(offload_weights(stow_activations(sharded, plan), plan), plan))
 
 
 def _refuse_unsupported(graph: Graph, plan: Parallelism) -> None:
@@ -71,6 +79,10 @@ def _refuse_unsupported(graph: Graph, plan: Parallelism) -> None:
         raise IllegalPlan(f"offload_optimizer = True: the {plan.servers} servers hold the optimizer state already")
     if plan.offload_optimizer and not any(op.kind == "optimizer" for op in graph.ops):
         raise IllegalPlan("offload_optimizer = True: this graph has no optimizer; use a training step with one")
+    if plan.servers and (plan.offload_weights or plan.offload_activations or plan.activation_dtype):
+        raise IllegalPlan(
+            f"servers = {plan.servers} hold the weights; offload and packed activations do not go with them"
+        )
     if plan.asynchronous and not plan.servers:
         raise IllegalPlan("asynchronous = True needs parameter servers; set servers to at least 1")
     if plan.servers and (plan.zero or plan.num_devices != plan.data):

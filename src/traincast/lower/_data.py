@@ -94,6 +94,10 @@ def _sent_bytes(gradient: Tensor, plan: Parallelism) -> float:
     return gradient.numel * DTYPE_BYTES[plan.reduce_dtype] if plan.reduce_dtype else gradient.num_bytes
 
 
+def _gathered_bytes(weight: Tensor, plan: Parallelism) -> float:
+    return weight.numel * DTYPE_BYTES[plan.gather_dtype] if plan.gather_dtype else weight.num_bytes
+
+
 def use_servers(stage: Stage, plan: Parallelism) -> Stage:
     """Parameter servers hold and update the weights: workers push gradients, then pull what the servers made of them.
 
@@ -141,7 +145,7 @@ def shard_state(stage: Stage, plan: Parallelism) -> Stage:
         if not _gathers_ahead(plan) and gathered:
             yield Collective(
                 kind="all_gather",
-                num_bytes=sum(tensor.num_bytes * tensor.copies for tensor in gathered),
+                num_bytes=sum(_gathered_bytes(tensor, plan) * tensor.copies for tensor in gathered),
                 axis="data",
                 num_ranks=num_ranks,
                 stride=plan.tensor,
@@ -183,7 +187,7 @@ def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
             task for task in stage.tasks[part.start : part.stop] if isinstance(task, Op) and task.phase != "optimizer"
         ]
         used = {tensor for op in ops for tensor in op.reads if stage.tensors[tensor].role == "parameter"}
-        num_bytes = sum(stage.tensors[tensor].num_bytes for tensor in used)
+        num_bytes = sum(_gathered_bytes(stage.tensors[tensor], plan) for tensor in used)
         if num_bytes and (full or ops[0].phase == "forward"):
             starts[part.start] = num_bytes
             phases[part.start] = ops[0].phase

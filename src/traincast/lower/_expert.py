@@ -132,6 +132,7 @@ def _all_to_all(
         phase=op.phase,
         layer=op.layer,
         copies=copies,
+        chunked=plan.overlap_experts,
     )
 
 

@@ -1,21 +1,26 @@
 """torch.compile: pointwise ops, casts, norms, losses and the reductions they feed become one kernel each; what only they read is
 never written, and what the backward pass can compute again from a smaller tensor is never kept."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from traincast.lower._rewrite import map_tasks
-from traincast.spec import Op, Stage, Task, Tensor, segments
+from traincast.spec import Graph, Op, Stage, Task, Tensor, segments
 
 FUSIBLE = ("elementwise", "copy", "dropout", "norm", "softmax", "reduce", "random", "index", "embedding")
 LEADING = ("softmax", "norm", "reduce", "embedding", "index")
 """A fused kernel is priced as the least regular of its members, the first of these that it holds."""
+EAGER = "eager"
+"""The attribute of ops that a compiled step leaves as they are written."""
 MAX_MEMBERS = 64
 """The compiler's own limit of nodes in one kernel."""
 
 
 def fuse(stage: Stage) -> Stage:
     """The stage with every group of fusible ops, linked by what they hand on, run as one kernel."""
-    stage = _recompute_in_backward(stage)
+    last = prefers_channels_last([task for task in stage.tasks if isinstance(task, Op)])
+    stage = _recompute_in_backward(_lay_out(stage, last=last))
     last_read = _last_reads(stage)
     groups: dict[int, list[int]] = {}
     member: set[int] = set()
@@ -26,14 +31,93 @@ def fuse(stage: Stage) -> Stage:
 
     def rewrite(index: int, task: Task) -> list[Task]:
         if index in groups:
-            return [_merge(stage, groups[index], last_read)]
+            merged = _merge(stage, groups[index], last_read)
+            strided = last and any(_sums_pixels(stage, stage.tasks[member]) for member in groups[index])
+            return [replace(merged, attrs={**merged.attrs, "strided_sum": True}) if strided else merged]
         return [] if index in member else [task]
 
     return map_tasks(stage, rewrite)
 
 
+def leave_eager(graph: Graph, layer: str) -> Graph:
+    """The graph with one of its outermost layers marked as left out of compilation."""
+    ops = tuple(
+        [
+            replace(op, attrs={**op.attrs, EAGER: True}) if op.layer.partition(".")[0] == layer else op
+            for op in graph.ops
+        ]
+    )
+    return replace(graph, ops=ops)
+
+
+LAYOUT_GAIN: dict[str, float] = {"grouped": 1.358, "small": 0.783, "narrowing": 0.725, "plain": 0.823}
+"""The compiler's own table: time of a convolution with channels last beside without, on average."""
+SMALL_CHANNELS, NODES_PER_CONV, IMAGE_DIMENSIONS = 64, 300, 4
+
+
+def _lay_out(stage: Stage, *, last: bool) -> Stage:
+    """Convolutions as the compiler lays them out; what adds their bias is fused into what follows."""
+
+    def rewrite(_index: int, task: Task) -> list[Task]:
+        if not isinstance(task, Op) or task.kind != "conv":
+            return [task]
+        chosen = {"channels_last": True} if last else {}
+        return [replace(task, attrs={**task.attrs, **chosen, "fused_bias": True})]
+
+    return map_tasks(stage, rewrite) if any(isinstance(t, Op) and t.kind == "conv" for t in stage.tasks) else stage
+
+
+def prefers_channels_last(ops: Sequence[Op]) -> bool:
+    """The rule of Inductor (torch 2.13, `decide_layout_opt`): by FLOP in evaluation; never with groups in training."""
+    convs = [op for op in ops if op.kind == "conv" and op.phase != "backward"]
+    if not convs or len(ops) >= NODES_PER_CONV * len(convs):
+        return False
+    sorts = [_sort_conv(op) for op in convs]
+    if any(op.phase == "backward" for op in ops):
+        barred = any(sort == "grouped" for sort in sorts) or any(_narrows(op) for op in convs)
+        return not barred and not all(_is_small(op) for op in convs)
+    flop = [op.flop or 0.0 for op in convs]
+    weighted = sum(amount * LAYOUT_GAIN[sort] for amount, sort in zip(flop, sorts, strict=True))
+    return weighted <= sum(flop)
+
+
+def _sums_pixels(stage: Stage, task: Task) -> bool:
+    """Whether it sums over the pixels of each channel or group of channels: with channels last they lie apart."""
+    if not isinstance(task, Op) or task.kind not in ("reduce", "norm"):
+        return False
+    shapes = [stage.tensors[tensor].shape for tensor in task.reads]
+    image = next((shape for shape in shapes if len(shape) == IMAGE_DIMENSIONS), None)
+    if image is None or math.prod(image[2:]) == 1:
+        return False
+    rows = int(task.attrs["rows"])
+    if task.kind == "norm":
+        return "group" in str(task.attrs["function"]) and rows > image[0]
+    return rows == image[0] * image[1]
+
+
+def _sort_conv(op: Op) -> str:
+    groups, inputs = int(op.attrs["groups"]), int(op.attrs["in_channels"])
+    if groups > 1 and inputs > groups:
+        return "grouped"
+    if _is_small(op):
+        return "small"
+    return "narrowing" if _narrows(op) else "plain"
+
+
+def _is_small(op: Op) -> bool:
+    outputs, width = int(op.attrs["out_channels"]), int(op.attrs["in_channels"]) // int(op.attrs["groups"])
+    return outputs <= SMALL_CHANNELS and width <= SMALL_CHANNELS
+
+
+def _narrows(op: Op) -> bool:
+    width = int(op.attrs["in_channels"]) // int(op.attrs["groups"])
+    return int(op.attrs["out_channels"]) * 2 <= width and not str(op.attrs["kernel"]).startswith("1x")
+
+
 def _fusible(task: Task) -> bool:
-    return isinstance(task, Op) and task.kind in FUSIBLE and task.phase != "optimizer"
+    return (
+        isinstance(task, Op) and task.kind in FUSIBLE and task.phase != "optimizer" and not task.attrs.get(EAGER, False)
+    )
 
 
 def _last_reads(stage: Stage) -> dict[int, int]:

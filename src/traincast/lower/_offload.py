@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from traincast.lower._rewrite import last_writers, map_tasks
-from traincast.spec import HOST, Collective, Op, Parallelism, Stage, Task
+from traincast.spec import HOST, Collective, Op, Parallelism, Stage, Task, Tensor
 
 
 def offload_state(stage: Stage, plan: Parallelism) -> Stage:
@@ -18,12 +18,14 @@ def offload_state(stage: Stage, plan: Parallelism) -> Stage:
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
         if isinstance(task, Op) and task.kind == "optimizer":
-            yield from _update_on_host(stage, task, shards=shards, sharded_weights=plan.zero == 3)
+            yield from _update_on_host(stage, task, plan, shards=shards)
             return
         yield task
         if index in leaving:
             held = sum(stage.tensors[tensor].num_bytes for tensor in leaving[index])
-            yield _copy("copy_out", held / shards if whole_gradients else held, phase="gradient", layer=task.layer)
+            # Where they add up on the host, those of every pass leave.
+            phase = "backward" if plan.offload_weights else "gradient"
+            yield _copy("copy_out", held / shards if whole_gradients else held, phase=phase, layer=task.layer)
 
     gone = {
         tensor
@@ -32,10 +34,14 @@ def offload_state(stage: Stage, plan: Parallelism) -> Stage:
         for tensor in task.writes
         if stage.tensors[tensor].role == "temporary"
     }
-    tensors = tuple(
-        replace(tensor, shape=(0,), copies=1) if tensor.role == "optimizer_state" or index in gone else tensor
-        for index, tensor in enumerate(stage.tensors)
-    )
+
+    def leave(index: int, tensor: Tensor) -> Tensor:
+        if tensor.role == "optimizer_state" or index in gone:
+            return replace(tensor, shape=(0,), copies=1)
+        # Where weights are on the host too, gradients add up there (Rajbhandari et al. 2021) and stay nowhere else.
+        return replace(tensor, role="temporary") if plan.offload_weights and tensor.role == "gradient" else tensor
+
+    tensors = tuple([leave(index, tensor) for index, tensor in enumerate(stage.tensors)])
     return map_tasks(replace(stage, tensors=tensors), rewrite)
 
 
@@ -54,11 +60,14 @@ def _reduces_gradients(task: Task) -> bool:
     return isinstance(task, Collective) and task.axis == "data" and task.kind in ("all_reduce", "reduce_scatter")
 
 
-def _update_on_host(stage: Stage, op: Op, *, shards: int, sharded_weights: bool) -> Iterator[Task]:
-    written = [stage.tensors[tensor] for tensor in op.writes if stage.tensors[tensor].role == "parameter"]
-    new_bytes = sum(tensor.num_bytes * tensor.copies for tensor in written)
-    yield _copy("copy_in", new_bytes if sharded_weights else new_bytes / shards, phase="optimizer")
-    yield replace(_copy("host_update", op.num_bytes, phase="optimizer"), overlapped=False)
+def _update_on_host(stage: Stage, op: Op, plan: Parallelism, *, shards: int) -> Iterator[Task]:
+    """Weights that lie on the host stay there; states on NVMe stream through the host's memory."""
+    if not plan.offload_weights:
+        written = [stage.tensors[tensor] for tensor in op.writes if stage.tensors[tensor].role == "parameter"]
+        new_bytes = sum(tensor.num_bytes * tensor.copies for tensor in written)
+        yield _copy("copy_in", new_bytes if plan.zero == 3 else new_bytes / shards, phase="optimizer")
+    tier = "nvme" if plan.offload_to == "nvme" else ""
+    yield replace(_copy("host_update", op.num_bytes, phase="optimizer"), overlapped=False, tier=tier)
 
 
 def _copy(kind: str, num_bytes: float, *, phase: str, layer: str = "") -> Collective:

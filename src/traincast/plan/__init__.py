@@ -1,6 +1,7 @@
 """Tries many clusters and parallelisms: a job becomes ranked plans that keep a deadline, a budget and the memory."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traincast.cost import CostModel
@@ -19,7 +20,7 @@ from traincast.plan._nouns import (
 )
 from traincast.plan._search import Watch
 from traincast.plan._search import search as search
-from traincast.plan._vary import vary_job, vary_request
+from traincast.plan._vary import settle, vary_job, vary_request
 from traincast.spec import Calibration, Cluster, Job, Question
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "meet_probability",
     "plan",
     "search_plans",
+    "settle",
 ]
 
 
@@ -68,7 +70,7 @@ def search_plans(
     top: int = 10,
     exhaustive: bool = False,
     watch: Watch | None = None,
-    engine: str = "none",
+    engine: "str | Engine" = "none",
     workers: int = 0,
     costs: CostModel | None = None,
     calibration: Calibration | None = None,
@@ -80,14 +82,23 @@ def search_plans(
     listed = (clusters,) if isinstance(clusters, Cluster) else tuple(clusters)
     if not listed:
         raise InvalidInput("there is no cluster to plan for; give at least one")
-    job_at, space = vary_job(job, space) if isinstance(job, Job) else vary_request(job, space)
-    return search(
+    notes: tuple[str, ...] = ()
+    if isinstance(job, Job):
+        job_at, space = vary_job(job, space)
+    else:
+        settled = settle(job, listed)
+        listed, notes = settled.clusters, settled.notes
+        most = max(cluster.num_devices for cluster in listed)
+        job_at, space = vary_request(settled.request, space, num_devices=most)
+    found = search(
         job_at, listed, space, limits=limits, objective=objective, top=top, exhaustive=exhaustive, watch=watch,
         engine=engine, workers=workers, costs=costs, calibration=calibration,
     )  # fmt: skip
+    return replace(found, notes=(*notes, *found.notes))
 
 
 if TYPE_CHECKING:
+    from traincast.forecast import Engine
     from traincast.plan._advice import advise as advise
     from traincast.plan._advice import with_batch as with_batch
     from traincast.plan._capacity import largest_batch as largest_batch
@@ -99,6 +110,9 @@ if TYPE_CHECKING:
     from traincast.plan._emit.sbatch import judge as judge
     from traincast.plan._emit.sbatch import read_batch_script as read_batch_script
     from traincast.plan._fit import find_fit as find_fit
+    from traincast.plan._highlights import Highlight as Highlight
+    from traincast.plan._highlights import find_plain as find_plain
+    from traincast.plan._highlights import highlight as highlight
     from traincast.plan._nouns import SEARCHED as SEARCHED
     from traincast.plan._nouns import JobAt as JobAt
     from traincast.plan._offers import Chosen as Chosen
@@ -108,10 +122,19 @@ if TYPE_CHECKING:
     from traincast.plan._offers import offer_of as offer_of
     from traincast.plan._offers import read_offers as read_offers
     from traincast.plan._offers import size_offers as size_offers
+    from traincast.plan._preselect import preselect as preselect
+    from traincast.plan._prices import STALE_DAYS as STALE_DAYS
+    from traincast.plan._prices import JobPrice as JobPrice
+    from traincast.plan._prices import PriceList as PriceList
+    from traincast.plan._prices import is_stale as is_stale
+    from traincast.plan._prices import price_everywhere as price_everywhere
+    from traincast.plan._prices import read_prices as read_prices
     from traincast.plan._search import Settings as Settings
     from traincast.plan._search import sift as sift
     from traincast.plan._space import Shape as Shape
     from traincast.plan._space import list_candidates as list_candidates
+    from traincast.plan._vary import JobsOnce as JobsOnce
+    from traincast.plan._vary import Settled as Settled
     from traincast.plan._vary import space_of as space_of
     from traincast.plan._what_if import Delta as Delta
     from traincast.plan._what_if import what_if as what_if
@@ -138,6 +161,11 @@ __getattr__ = load_lazily(
             "read_batch_script",
         ),
         "_fit": ("find_fit",),
+        "_highlights": (
+            "Highlight",
+            "find_plain",
+            "highlight",
+        ),
         "_nouns": (
             "JobAt",
             "SEARCHED",
@@ -159,7 +187,20 @@ __getattr__ = load_lazily(
             "Shape",
             "list_candidates",
         ),
-        "_vary": ("space_of",),
+        "_preselect": ("preselect",),
+        "_prices": (
+            "STALE_DAYS",
+            "JobPrice",
+            "PriceList",
+            "is_stale",
+            "price_everywhere",
+            "read_prices",
+        ),
+        "_vary": (
+            "JobsOnce",
+            "Settled",
+            "space_of",
+        ),
         "_what_if": (
             "Delta",
             "what_if",

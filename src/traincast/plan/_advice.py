@@ -12,7 +12,7 @@ from traincast.plan._capacity import suggest_changes
 from traincast.plan._nouns import Candidate, Plan
 from traincast.plan._what_if import Delta, what_if
 from traincast.spec import Calibration, Cluster, Forecast, Job, Parallelism, Question, WorkloadOptions
-from traincast.units import show_bytes, show_seconds, show_usd
+from traincast.units import show_bytes, show_change, show_seconds, show_usd
 
 ALTERNATIVES = ("a100-80g", "h100-80g", "h200-sxm-141g", "l40s")
 WORTH_SAYING = 0.02
@@ -109,7 +109,7 @@ def _say_fit(plan: Plan, request: Question, confidence: float, engine: Engine) -
     memory = plan.forecast.memory
     largest = max(memory.by_role, key=lambda role: memory.by_role[role])
     amounts = (
-        f"{show_bytes(memory.needed_bytes)} of {show_bytes(memory.capacity_bytes)} at {memory.peak_at}, most of it "
+        f"{show_bytes(memory.needed_bytes)} of {show_bytes(memory.capacity_bytes)} in {memory.peak_where}, most of it "
         f"{largest.replace('_', ' ')}"
     )
     if memory.fit_probability >= confidence:
@@ -132,8 +132,8 @@ def _say_fit(plan: Plan, request: Question, confidence: float, engine: Engine) -
     fitting = [change for change in changes if change.fits]
     for change in fitting[:2]:
         yield (
-            f"To make it fit: {change.name}; it then needs {show_bytes(change.peak_bytes)} and a sample takes "
-            f"{change.seconds_ratio - 1:+.0%} of the time."
+            f"To make it fit: {change.name}; it then needs {show_bytes(change.needed_bytes)}, and a sample takes "
+            f"{show_change(change.seconds_ratio)} time."
         )
     if not fitting:
         yield "No single change and no few of them make it fit; use more devices or devices with more memory."
@@ -202,7 +202,7 @@ def _changes(plan: Plan, request: Question) -> Iterator[tuple[str, str, str]]:
         yield "plan", "sequence_parallel=true", "sequence parallelism along the tensor axis"
     if not request.job.get("compiled"):
         yield "plan", "compiled=true", "torch.compile"
-    if (request.workload.precision or "fp32") == "fp32":
+    if request.workload.precision == "fp32":
         yield "plan", "precision=bf16-amp", "mixed precision (bf16)"
     yield "devices", f"nodes={2 * plan.cluster.num_nodes}", f"{2 * plan.cluster.num_nodes} nodes"
     if plan.cluster.num_nodes > 1:
@@ -213,10 +213,13 @@ def _changes(plan: Plan, request: Question) -> Iterator[tuple[str, str, str]]:
 
 def _say_delta(words: str, delta: Delta) -> str:
     ratio = delta.job_ratio if delta.after.job.num_steps > 1 else delta.step_ratio
-    money = "" if delta.usd_ratio is None else f", {delta.usd_ratio - 1:+.0%} money"
+    # Without a length the job is one step, whose price is mostly that of starting.
+    money = (
+        "" if delta.usd_ratio is None or delta.after.job.num_steps <= 1 else f", {show_change(delta.usd_ratio)} money"
+    )
     return (
-        f"{words}: {ratio - 1:+.0%} time{money}, {delta.memory_ratio - 1:+.0%} memory per device, fits with probability "
-        f"{delta.after.memory.fit_probability:.0%}"
+        f"{words}: {show_change(ratio)} time{money}, {show_change(delta.memory_ratio)} memory per device, fits with "
+        f"probability {delta.after.memory.fit_probability:.0%}"
     )
 
 

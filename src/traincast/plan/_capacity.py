@@ -46,6 +46,8 @@ class Change:
     plan: Parallelism
     batch: int
     peak_bytes: float
+    needed_bytes: float
+    """The peak and what is held beside the framework's allocator."""
     fit_probability: float
     seconds_ratio: float
     """Seconds per sample over those of the job as it was asked."""
@@ -194,6 +196,7 @@ class _Trial:
             plan=plan,
             batch=batch,
             peak_bytes=after.memory.peak_bytes,
+            needed_bytes=after.memory.needed_bytes,
             fit_probability=after.memory.fit_probability,
             seconds_ratio=before.samples_per_s / after.samples_per_s,
             fits=after.memory.fit_probability >= self.confidence,

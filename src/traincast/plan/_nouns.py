@@ -9,8 +9,8 @@ from traincast.errors import InvalidInput
 from traincast.spec import ORDERS, RECOMPUTES, Cluster, Forecast, Job, JobTime, Parallelism, show_html
 from traincast.units import NORMAL_90
 
-JobAt = Callable[[int, str], Job]
-"""(samples of one pass of one replica, how activations are recomputed) -> the job to forecast."""
+JobAt = Callable[[int, Parallelism], Job]
+"""(samples of one pass of one replica, plan) -> the job to forecast under that plan."""
 
 OBJECTIVES = ("time", "money", "energy")
 SEARCHED = (
@@ -57,6 +57,10 @@ class Space:
     virtual_stages: tuple[int, ...] | None = None
     """Of the interleaved order; None: 2 and 4 where the layers allow it."""
     sequence_parallel: tuple[bool, ...] = (False, True)
+    overlap_sharded: bool = True
+    """Whether gradients are reduced beside the backward pass where state is sharded; some stacks do not."""
+    reshard_in_pipeline: bool = True
+    """Whether ZeRO 3 frees gathered weights between the passes of a pipeline; where it does not, it is ZeRO 2."""
 
     def __post_init__(self) -> None:
         if self.global_batch < 1:

@@ -25,7 +25,7 @@ from traincast.plan._nouns import (
     meet_probability,
 )
 from traincast.plan._space import Shape, list_candidates
-from traincast.spec import Calibration, Cluster, Job, MemoryProfile
+from traincast.spec import Calibration, Cluster, MemoryProfile, Parallelism
 from traincast.units import show_bytes, show_seconds, show_usd
 from traincast.workers import deliver
 
@@ -49,7 +49,7 @@ def search(
     top: int = 10,
     exhaustive: bool = False,
     watch: Watch | None = None,
-    engine: str = "none",
+    engine: str | Engine = "none",
     workers: int = 0,
     costs: CostModel | None = None,
     calibration: Calibration | None = None,
@@ -57,7 +57,8 @@ def search(
     """Answer every plan of the space on every cluster: by a bound on its time or memory, or by its forecast.
 
     `exhaustive` works out every plan that fits, whatever its bound says. The plans given back carry full forecasts.
-    `engine` spreads the clusters over processes or Ray (see `traincast.workers`). `costs` or `calibration`: what prices
+    `engine` spreads the clusters over processes or Ray (see `traincast.workers`), or is an engine that has answered before.
+    `costs` or `calibration`: what prices
     tasks instead of the models that ship with the package. What measured runs taught may make any plan faster than its bound, so
     with such a calibration every plan is worked out.
     """
@@ -65,13 +66,13 @@ def search(
         raise InvalidInput(f"objective = {objective!r}; allowed: {', '.join(OBJECTIVES)}")
     if top < 1:
         raise InvalidInput(f"top = {top}; ask for at least one plan")
-    own, jobs = Engine(costs=costs, calibration=calibration), Jobs(job_at)
+    own = engine if isinstance(engine, Engine) else Engine(costs=costs, calibration=calibration)
     settings = Settings(
         limits=limits or Limits(), objective=objective, top=top, exhaustive=exhaustive or own.calibration is not None,
         costs=costs, calibration=calibration,
     )  # fmt: skip
-    if engine == "none" or len(clusters) == 1:
-        found = sift(clusters, jobs, space, settings, watch=watch, forecasts=own)
+    if isinstance(engine, Engine) or engine == "none" or len(clusters) == 1:
+        found = sift(clusters, job_at, space, settings, watch=watch, forecasts=own)
     else:
         found = Sieve(limits=settings.limits, objective=objective, top=top)
         parts = [tuple(clusters[at::_PARTS]) for at in range(min(_PARTS, len(clusters)))]
@@ -79,7 +80,7 @@ def search(
             found.merge(part)
             if watch is not None:
                 watch(found.num_answered, found.num_plans)
-    return conclude(jobs, found, own, limits=settings.limits, objective=objective, top=top)
+    return conclude(job_at, found, own, limits=settings.limits, objective=objective, top=top)
 
 
 _PARTS = 64
@@ -123,31 +124,17 @@ def _sift(
     clusters: Sequence[Cluster], job_at: JobAt, space: Space, settings: Settings, *, watch: Watch | None, engine: Engine
 ) -> "Sieve":
     sieve = Sieve(limits=settings.limits, objective=settings.objective, top=settings.top)
-    jobs = job_at if isinstance(job_at, Jobs) else Jobs(job_at)
-    shape = Shape.of(jobs(_smallest_batch(space), space.recompute[0]).graph)
+    shape = Shape.of(job_at(_smallest_batch(space), Parallelism(recompute=space.recompute[0])).graph)
     for cluster in clusters:
         candidates = list(list_candidates(space, cluster, shape))
         sieve.num_plans += len(candidates)
-        trial = _Trial(engine=engine, jobs=jobs, sieve=sieve, exhaustive=settings.exhaustive)
+        trial = _Trial(engine=engine, job_at=job_at, sieve=sieve, exhaustive=settings.exhaustive)
         trial.run(candidates, watch)
     return sieve
 
 
 def _smallest_batch(space: Space) -> int:
     return min(space.batches) if space.batches else 1
-
-
-@dataclass(slots=True)
-class Jobs:
-    """Each job built once."""
-
-    job_at: JobAt
-    _known: dict[tuple[int, str], Job] = field(default_factory=dict)
-
-    def __call__(self, batch: int, recompute: str) -> Job:
-        if (batch, recompute) not in self._known:
-            self._known[batch, recompute] = self.job_at(batch, recompute)
-        return self._known[batch, recompute]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +156,7 @@ class _Trial:
     """The candidates of one cluster, those with the lowest bounds first."""
 
     engine: Engine
-    jobs: Jobs
+    job_at: JobAt
     sieve: "Sieve"
     exhaustive: bool
 
@@ -207,12 +194,12 @@ class _Trial:
         """None: it cannot run or cannot fit, which is then written down."""
         plan, cluster = candidate.parallelism, candidate.cluster
         try:
-            job = self.jobs(candidate.batch, plan.recompute)
+            job = self.job_at(candidate.batch, plan)
             memory = self.engine.bound_memory(job, cluster, plan)
             if memory.fit_probability < self.sieve.limits.confidence:
                 self.sieve.refuse_memory(candidate, memory, is_bound=True)
                 return None
-            plain = self.jobs(candidate.batch, "none") if by_plain else None
+            plain = self.job_at(candidate.batch, replace(plan, recompute="none")) if by_plain else None
             step_s, busy_s = self.engine.bound_time(job, cluster, plan, plain=plain)
         except IllegalPlan as error:
             self.sieve.refuse("not possible for this model", candidate, math.inf, str(error))
@@ -222,7 +209,7 @@ class _Trial:
 
     def _work_out(self, number: int, candidate: Candidate) -> None:
         plan, cluster = candidate.parallelism, candidate.cluster
-        job = self.jobs(candidate.batch, plan.recompute)
+        job = self.job_at(candidate.batch, plan)
         try:
             memory = self.engine.memory(self.engine.lower(job, cluster, plan), job, cluster)
             if memory.fit_probability < self.sieve.limits.confidence:
@@ -382,7 +369,7 @@ def _settle_doubts(job_at: JobAt, sieve: Sieve, engine: Engine) -> None:
         if "memory" in sieve.nearest and over >= sieve.nearest["memory"][0]:
             break
         plan, cluster = candidate.parallelism, candidate.cluster
-        job = job_at(candidate.batch, plan.recompute)
+        job = job_at(candidate.batch, plan)
         try:
             memory = engine.memory(engine.lower(job, cluster, plan), job, cluster)
         except IllegalPlan:
@@ -422,7 +409,7 @@ def _objective_of(plan: Plan, objective: str) -> float:
 
 
 def _make_plan(job_at: JobAt, candidate: Candidate, engine: Engine, limits: Limits) -> Plan:
-    job = job_at(candidate.batch, candidate.parallelism.recompute)
+    job = job_at(candidate.batch, candidate.parallelism)
     answer = engine.forecast(job, candidate.cluster, candidate.parallelism)
     met = None if limits.deadline_s is None else meet_probability(answer.job, limits.deadline_s)
     return Plan(candidate=candidate, forecast=answer, deadline_probability=met)

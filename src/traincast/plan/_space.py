@@ -10,6 +10,8 @@ from traincast.spec import Cluster, Graph, Op, Parallelism, segments
 
 MOST_SAMPLES_PER_PASS = 64
 MOST_TENSOR, MOST_CONTEXT = 64, 16
+LONG_SAMPLE = 16_384
+"""Tokens from which on samples are split over devices by default."""
 VIRTUAL_STAGES = (2, 4)
 
 
@@ -94,12 +96,12 @@ def _arrangements(
     for expert in _experts(space, replicas, shape):
         for recompute in space.recompute if shape.trains else ("none",):
             for split in sequence or [False]:
-                for zero in _zeros(space, replicas, shape):
+                for zero in _zeros(space, replicas, shape, pipeline=pipeline):
                     for order, virtual in _orders(space, pipeline, micro, shape):
                         with contextlib.suppress(IllegalPlan):
                             # What the base fixes (a group of shards, folded experts) does not go with every degree.
                             yield batch, replace(
-                                space.base or Parallelism(), data=degrees["data"], tensor=tensor, pipeline=pipeline,
+                                _base_of(space, zero), data=degrees["data"], tensor=tensor, pipeline=pipeline,
                                 context=degrees["context"], expert=expert, micro_batches=micro, zero=zero,
                                 sequence_parallel=split, recompute=recompute, order=order, virtual_stages=virtual,
                             )  # fmt: skip
@@ -117,7 +119,8 @@ def _tensor_default(shape: Shape, devices_per_node: int) -> int:
 
 
 def _context_default(shape: Shape) -> int:
-    return MOST_CONTEXT if shape.has_attention and shape.tokens >= 2048 else 1
+    """Shorter samples gain little from being split, and few training scripts can; it is tried where asked for."""
+    return MOST_CONTEXT if shape.has_attention and shape.tokens >= LONG_SAMPLE else 1
 
 
 def _splits_heads(tensor: int, shape: Shape) -> bool:
@@ -144,8 +147,18 @@ def _experts(space: Space, replicas: int, shape: Shape) -> list[int]:
     ] or [1]
 
 
-def _zeros(space: Space, replicas: int, shape: Shape) -> tuple[int, ...]:
-    return space.zero if replicas > 1 and shape.trains else (0,)
+def _base_of(space: Space, zero: int) -> Parallelism:
+    base = space.base or Parallelism()
+    return replace(base, overlap=False) if zero and not space.overlap_sharded else base
+
+
+def _zeros(space: Space, replicas: int, shape: Shape, *, pipeline: int) -> tuple[int, ...]:
+    if replicas == 1 or not shape.trains:
+        return (0,)
+    if pipeline == 1 or space.reshard_in_pipeline:
+        return space.zero
+    # Weights that stay gathered between passes are not sharded: what is called ZeRO 3 is ZeRO 2.
+    return tuple(dict.fromkeys(min(zero, 2) for zero in space.zero))
 
 
 def _orders(space: Space, pipeline: int, micro: int, shape: Shape) -> Iterator[tuple[str, int]]:

@@ -1,17 +1,27 @@
 """A job or a request to the same job at other batches and recomputations, and to the plans that may be tried."""
 
-import dataclasses
-import functools
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import InvalidInput
 from traincast.files import decode
-from traincast.forecast import build_job, choose_stack, fill_in, find_length, load_source, plan_habits
+from traincast.forecast import (
+    HALVES,
+    choose_stack,
+    fill_in,
+    find_length,
+    load_source,
+    plan_habits,
+    pose_with,
+    reads_text,
+    usual_global_batch,
+    with_defaults,
+)
 from traincast.plan._nouns import SEARCHED, JobAt, Space
-from traincast.spec import Graph, Job, Parallelism, Question, Scalable
+from traincast.spec import RECOMPUTES, Cluster, Graph, Job, Parallelism, Question, Scalable, Stack, WorkloadOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +30,7 @@ class _Fixed:
 
     job: Job
 
-    def __call__(self, batch: int, recompute: str) -> Job:
+    def __call__(self, batch: int, plan: Parallelism) -> Job:
         if batch != self.job.graph.batch_size:
             raise InvalidInput(
                 f"the graph was recorded at a batch of {self.job.graph.batch_size}, not {batch}; give a request, or a "
@@ -36,62 +46,112 @@ def vary_job(job: Job, space: Space | None) -> tuple[JobAt, Space]:
 
 
 @dataclass(frozen=True, slots=True)
+class JobsOnce:
+    """Each job built once: plans under which a model is built alike share it."""
+
+    build: JobAt
+    stack: Stack
+    built_in: bool
+    """Whether a builder of the catalogue makes the model, which asks how the plan runs it."""
+    _known: dict[tuple[int, Parallelism], Job] = field(default_factory=dict, compare=False, repr=False)
+
+    def __call__(self, batch: int, plan: Parallelism) -> Job:
+        key = batch, _what_builders_read(plan, self.stack, built_in=self.built_in)
+        if key not in self._known:
+            self._known[key] = self.build(*key)
+        return self._known[key]
+
+
+@dataclass(frozen=True, slots=True)
 class _Named:
-    """A request whose batch and recomputation may be changed; picklable, so that processes can share it."""
+    """A request whose batch and plan may be changed; picklable, so that processes can share it."""
 
     request: Question
+    global_batch: int
 
-    def __call__(self, batch: int, recompute: str) -> Job:
-        request = self.request
-        built_in = not _is_file(request.source)
-        key = _Key(request, batch, recompute if built_in else "none")
-        return build_job(
-            request.job, _load(key), stack=choose_stack(request.job), seq=find_length(request.source, request.workload)
-        )
+    def __call__(self, batch: int, plan: Parallelism) -> Job:
+        request, stack = self.request, choose_stack(self.request.job)
 
+        def load(options: WorkloadOptions, source: str | None = None, /) -> Graph:
+            is_asked = options.mode == request.workload.mode
+            return load_source(source or request.source, options, plan=plan if is_asked else Parallelism(), stack=stack)
 
-class _Key:
-    """A request holds dicts, which have no hash; its text has."""
-
-    def __init__(self, request: Question, batch: int, recompute: str) -> None:
-        self.request, self.batch, self.recompute = request, batch, recompute
-        self.stack = choose_stack(request.job)
-        self.text = repr((request.source, request.workload, batch, recompute, self.stack))
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self.text == other.text
+        # How replicas and passes share the samples of a step is the candidate's; how many there are is not.
+        whole = Parallelism(micro_batches=max(1, self.global_batch // batch))
+        return pose_with(load, request, replace(request.workload, batch=batch), plan=whole, stack=stack, said=[])
 
 
-@functools.lru_cache(maxsize=64)
-def _load(key: _Key) -> Graph:
-    options = dataclasses.replace(key.request.workload, batch=key.batch)
-    return load_source(key.request.source, options, recompute=key.recompute, stack=key.stack)
+def _what_builders_read(plan: Parallelism, stack: Stack, *, built_in: bool) -> Parallelism:
+    """A plan under which a model is built as it is under this one; plans that share it share a graph.
+
+    What is recorded from a file is the same under every plan. A builder of the catalogue asks how layers are recomputed,
+    whether gradients are summed over passes, whether weights are sharded and, where a stack's softmax needs whole multiples, how
+    heads are split.
+    """
+    if not built_in:
+        return Parallelism()
+    sharded = plan.zero == 3
+    return Parallelism(
+        recompute=plan.recompute,
+        micro_batches=min(plan.micro_batches, 2),
+        zero=3 if sharded else 0,
+        data=2 if sharded else 1,
+        tensor=plan.tensor if stack.recipe.softmax_multiple > 1 else 1,
+    )
 
 
 def _is_file(source: str) -> bool:
     return Path(source.rpartition(":")[0] if ".py:" in source else source).exists()
 
 
-def vary_request(request: Question, space: Space | None) -> tuple[JobAt, Space]:
+def vary_request(request: Question, space: Space | None, *, num_devices: int | None = None) -> tuple[JobAt, Space]:
     """A request at any batch, but for a graph that was saved at one. Without a space the plan of the request says how many
     samples a step has and which degrees are fixed; with one, what is not searched is still as the request says."""
     whole = fill_in(request)
     if space is None:
-        space = space_of(whole)
+        space = space_of(whole, num_devices=num_devices)
     elif space.base is None:
-        space = replace(space, base=base_of(whole))
+        space = replace(space, base=base_of(whole), **_sharded_habits(whole))
     fixed = _recorded_batch(whole.source)
     if fixed is not None:
         space = replace(space, batches=(fixed,))
-    return _Named(whole), space
+    stack = choose_stack(whole.job)
+    return JobsOnce(_Named(whole, space.global_batch), stack, built_in=not _is_file(whole.source)), space
 
 
-def space_of(request: Question, *, global_batch: int | None = None, **asked: Any) -> Space:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A request with the defaults that every plan shares, and the clusters that can run it so."""
+
+    request: Question
+    clusters: tuple[Cluster, ...]
+    notes: tuple[str, ...] = ()
+
+
+def settle(request: Question, clusters: Sequence[Cluster]) -> Settled:
+    """The request with a number format and a length, the same for every plan. Where none is named, the preferred half precision
+    that any cluster has is taken, and clusters without it are left out."""
+    whole, kept, said = fill_in(request), tuple(clusters), list[str]()
+    if whole.workload.precision is None:
+        able = ([each for each in clusters if _has(each, dtype)] for dtype in HALVES)
+        kept = tuple(next((found for found in able if found), clusters))
+    devices = [group.device for cluster in kept for group in cluster.groups]
+    settled = with_defaults(whole, devices, choose_stack(whole.job), said)
+    if len(kept) < len(clusters):
+        said.append(f"{len(clusters) - len(kept)} clusters without it are left out (--precision fp32 would keep them)")
+    return Settled(request=settled, clusters=kept, notes=tuple(said))
+
+
+def _has(cluster: Cluster, dtype: str) -> bool:
+    return all(dtype in group.device.matrix_flop_per_s for group in cluster.groups)
+
+
+def space_of(
+    request: Question, *, global_batch: int | None = None, num_devices: int | None = None, **asked: Any
+) -> Space:
     """The space that a request leaves open. What its plan names is fixed: a searched field at its value (`data` and
-    `micro_batches` only say how many samples a step has), any other in the base. `asked`: fields of a space that win."""
+    `micro_batches` only say how many samples a step has), any other in the base. `num_devices`: of the largest cluster, which
+    says how many samples a step has where the request does not. `asked`: fields of a space that win."""
     named: dict[str, Any] = {}
     for key, value in request.parallelism.items():
         if key in ("data", "micro_batches") or key not in SEARCHED:
@@ -102,12 +162,22 @@ def space_of(request: Question, *, global_batch: int | None = None, **asked: Any
         # It always splits the sequence where there is a tensor axis; a search leaves the split out where there is none.
         named["sequence_parallel"] = (True,)
     asked = {name: value for name, value in asked.items() if value is not None}
-    if "recompute" in {**named, **asked}:
-        words = dict(stack.plan.recompute_words)
-        chosen = tuple(words.get(word, word) for word in {**named, **asked}["recompute"])
-        named["recompute"] = asked["recompute"] = tuple(dict.fromkeys(chosen))
-    samples = global_batch if global_batch is not None else global_batch_of(request)
-    return Space(global_batch=samples, base=base_of(request), **{**named, **asked})
+    # A stack's word may mean another recomputation than ours; then ours is nothing that it can be asked for.
+    words = dict(stack.plan.recompute_words)
+    chosen = {"recompute": RECOMPUTES, **named, **asked}["recompute"]
+    asked["recompute"] = tuple(dict.fromkeys(words.get(word, word) for word in chosen))
+    samples = global_batch if global_batch is not None else global_batch_of(request, num_devices=num_devices)
+    return Space(global_batch=samples, base=base_of(request), **{**named, **_sharded_habits(request), **asked})
+
+
+def _sharded_habits(request: Question) -> dict[str, Any]:
+    """What a stack does with sharded state only; what the request says of it wins."""
+    habits = choose_stack(request.job).plan
+    said = request.parallelism
+    return {
+        "overlap_sharded": habits.overlap_sharded or said.get("overlap") is True,
+        "reshard_in_pipeline": habits.reshard_in_pipeline if said.get("reshard") is None else bool(said["reshard"]),
+    }
 
 
 def base_of(request: Question) -> Parallelism:
@@ -126,9 +196,12 @@ def base_of(request: Question) -> Parallelism:
     return decode(Parallelism, {**kept, **stand_ins}, where="parallelism")
 
 
-def global_batch_of(request: Question) -> int:
-    """Samples of one step as the request describes it."""
+def global_batch_of(request: Question, *, num_devices: int | None = None) -> int:
+    """Samples of one step as the request describes it; for a language model on so many devices, else as is usual."""
     batch = request.workload.batch
+    length = find_length(request.source, request.workload)
+    if batch is None and num_devices and length and reads_text(request.source, request.workload):
+        return usual_global_batch(num_devices=num_devices, tokens=length)
     if batch is None:
         raise InvalidInput(
             "how many samples an optimizer step has is not known; give --global-batch, which every plan keeps"

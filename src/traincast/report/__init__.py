@@ -13,11 +13,16 @@ if TYPE_CHECKING:
     from traincast.report._accuracy import score_cells as score_cells
     from traincast.report._accuracy import splice as splice
     from traincast.report._accuracy import tabulate as tabulate
+    from traincast.report._answer import format_answer as format_answer
     from traincast.report._compare import document_comparison as document_comparison
     from traincast.report._compare import format_comparison as format_comparison
     from traincast.report._document import document_forecast as document_forecast
     from traincast.report._document import format_json as format_json
     from traincast.report._document import plain_data as plain_data
+    from traincast.report._follow_up import after_advice as after_advice
+    from traincast.report._follow_up import after_fit as after_fit
+    from traincast.report._follow_up import after_plan as after_plan
+    from traincast.report._follow_up import place_of as place_of
     from traincast.report._memory import draw_memory as draw_memory
     from traincast.report._paint import Paint as Paint
     from traincast.report._paint import choose_paint as choose_paint
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
     from traincast.report._plan import format_deltas as format_deltas
     from traincast.report._plan import format_search as format_search
     from traincast.report._plan import say_candidate as say_candidate
+    from traincast.report._prices import describe_range as describe_range
+    from traincast.report._prices import format_prices as format_prices
     from traincast.report._resources import Lane as Lane
     from traincast.report._resources import draw_lanes as draw_lanes
     from traincast.report._schedule import align as align
@@ -44,6 +51,7 @@ if TYPE_CHECKING:
     from traincast.report._schedule_charts import name_file as name_file
     from traincast.report._svg import Point as Point
     from traincast.report._svg import draw_agreement as draw_agreement
+    from traincast.report._svg import draw_reliability as draw_reliability
     from traincast.report._svg import draw_timeline as draw_timeline
     from traincast.report._table import PLAIN as PLAIN
     from traincast.report._table import Table as Table
@@ -54,7 +62,11 @@ if TYPE_CHECKING:
     from traincast.report._text import describe_settings as describe_settings
     from traincast.report._text import format_assumptions as format_assumptions
     from traincast.report._text import format_forecast as format_forecast
+    from traincast.report._text import say_memory as say_memory
+    from traincast.report._text import say_next as say_next
+    from traincast.report._text import show_energy as show_energy
     from traincast.report._text import top_tasks as top_tasks
+    from traincast.report._text import top_work as top_work
     from traincast.report._trace import trace_forecast as trace_forecast
 
 __getattr__ = load_lazily(
@@ -116,6 +128,7 @@ __getattr__ = load_lazily(
         "_svg": (
             "Point",
             "draw_agreement",
+            "draw_reliability",
             "draw_timeline",
         ),
         "_table": (
@@ -124,13 +137,28 @@ __getattr__ = load_lazily(
             "format_markdown",
             "format_table",
         ),
+        "_answer": ("format_answer",),
+        "_follow_up": (
+            "after_advice",
+            "after_fit",
+            "after_plan",
+            "place_of",
+        ),
+        "_prices": (
+            "describe_range",
+            "format_prices",
+        ),
         "_text": (
             "describe_plan",
             "describe_price",
             "describe_settings",
             "format_assumptions",
             "format_forecast",
+            "say_memory",
+            "say_next",
+            "show_energy",
             "top_tasks",
+            "top_work",
         ),
         "_trace": ("trace_forecast",),
     },

@@ -6,9 +6,11 @@ from traincast.accuracy import Accuracy, Confusion, Score, Study
 from traincast.report._paint import Paint
 from traincast.report._table import PLAIN, Table, format_markdown, format_table
 
-TIME_HEADINGS = ("n", "answered", "mean", "median", "p90", "max", "within 10%", "bias", "coverage", "median width")
+TIME_HEADINGS = ("n", "answered", "mean", "median", "p90", "max", "within 10%", "bias", "coverage", "median width",
+                 "interval score", "of one width")  # fmt: skip
 _MEMORY_HEADINGS = ("n", "answered", "mean", "median", "p90", "max", "within 10%", "bias")
-FIT_HEADINGS = ("fit n", "fit right", "false safe", "false alarm")
+FIT_HEADINGS = ("fit n", "fit right", "false safe", "refused", "failed otherwise")
+"""False safe: of the runs that ran out. Refused: of the runs that ran. Otherwise: a run of no less need ran."""
 
 
 def tabulate(study: Study) -> Iterator[Table]:
@@ -70,6 +72,8 @@ def score_cells(one: Score) -> tuple[str, ...]:
         _percent(one.bias, places=1, sign=True),
         _percent(one.coverage),
         "" if one.median_log_width is None else f"{one.median_log_width:.2f}",
+        "" if one.interval_score is None else f"{one.interval_score:.2f}",
+        "" if one.constant_score is None else f"{one.constant_score:.2f}",
     )
 
 
@@ -83,6 +87,7 @@ def fit_cells(one: Confusion) -> tuple[str, ...]:
         _percent(one.accuracy, places=1),
         _count(one.false_safe, one.false_safe_rate),
         _count(one.false_alarm, one.false_alarm_rate),
+        f"{one.excused:,}" if one.excused else "",
     )
 
 

@@ -16,9 +16,10 @@ def document_forecast(forecast: Forecast) -> dict[str, Any]:
         forecast,
         timeline=dataclasses.replace(forecast.timeline, spans=()),
         memory=dataclasses.replace(forecast.memory, curve=()),
+        origin=None,
     )
     document: dict[str, Any] = plain_data(bare)
-    del document["timeline"]["spans"], document["memory"]["curve"]
+    del document["timeline"]["spans"], document["memory"]["curve"], document["origin"]
     document["memory"]["fits"] = forecast.memory.fits
     document["memory"]["fit_probability"] = forecast.memory.fit_probability
     document["limit"] = {"share": dominant_share(forecast), "says": say_dominant(forecast)}

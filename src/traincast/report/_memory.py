@@ -50,9 +50,7 @@ def draw_memory(profile: MemoryProfile, *, title: str = "", width: int = 1000, h
             )
             floor += amount
             shown.append((role.replace("_", " "), COLOURS[role], amount))
-    shown.append(
-        ("activations and temporaries at the peak", COLOURS["live"], max(level for _, level in profile.curve) - floor)
-    )
+    shown.append(("activations", COLOURS["live"], max(level for _, level in profile.curve) - floor))
     limit = y(profile.capacity_bytes)
     body.append(
         f'<line x1="{_LEFT_PX}" y1="{limit:.1f}" x2="{width - 20}" y2="{limit:.1f}" stroke="#c0392b" stroke-dasharray="6 4"/>'
@@ -67,5 +65,5 @@ def draw_memory(profile: MemoryProfile, *, title: str = "", width: int = 1000, h
         body.append(f'<rect x="{at}" y="{height - 44}" width="11" height="11" fill="{colour}"/>')
         body.append(text(at + 16, height - 34, words))
         at += 34 + 6.4 * len(words)
-    body.append(text(_LEFT_PX, height - 12, f"ops of one pass in order; the peak is at {profile.peak_at}"))
+    body.append(text(_LEFT_PX, height - 12, f"ops of one pass in order; the peak is in {profile.peak_where}"))
     return document(width, height, body)

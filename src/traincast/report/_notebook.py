@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from traincast.plan import Plan, Search
+from traincast.report._paint import PIPE_WIDTH, Paint
 from traincast.report._svg import CATEGORY_COLOURS, draw_timeline
-from traincast.report._text import SHARES, describe_plan, say_dominant, show_interval, top_tasks
+from traincast.report._text import SHARES, describe_plan, say_dominant, say_fit, show_interval, top_tasks
 from traincast.spec import Forecast, Graph, Timeline
 from traincast.units import show_bytes, show_count, show_seconds, show_usd
 
@@ -20,6 +21,13 @@ def present(noun: object) -> str | None:
     """HTML of a noun that has a presenter; None for any other."""
     found = PRESENTERS.get(type(noun).__name__)
     return found(noun) if found is not None else None
+
+
+def tell(noun: object) -> str | None:
+    """Text of a noun that has a teller; None for any other."""
+    from traincast.report._answer import format_answer
+
+    return format_answer(noun, paint=Paint(width=PIPE_WIDTH)) if isinstance(noun, Forecast) else None
 
 
 def present_forecast(forecast: Forecast) -> str:
@@ -40,7 +48,7 @@ def present_forecast(forecast: Forecast) -> str:
         usd = forecast.usd
         if usd is not None:
             rows.append(("cost", show_usd(usd.value), f"{show_usd(usd.low)} to {show_usd(usd.high)}"))
-    verdict = f"fits with probability {memory.fit_probability:.2f}" if memory.fits else "DOES NOT FIT"
+    verdict = say_fit(memory)
     amount = f"{show_bytes(memory.peak_bytes)} of {show_bytes(memory.capacity_bytes)}"
     rows.append(("memory", amount, verdict))
     notes = (

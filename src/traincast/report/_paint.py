@@ -8,6 +8,8 @@ from typing import TextIO
 
 from traincast.errors import InvalidInput
 
+PIPE_WIDTH = 96
+"""Characters of a line where no terminal says how many it has."""
 COLOR_CHOICES = ("auto", "always", "never")
 
 _CODES = {
@@ -67,7 +69,7 @@ def choose_paint(stream: TextIO, *, color: str = "auto") -> Paint:
     else:
         colors = color == "always"
     blocks = (stream.encoding or "ascii").lower().replace("-", "") in ("utf8", "utf16", "utf32")
-    columns = shutil.get_terminal_size((96, 24)).columns if terminal else 96
+    columns = shutil.get_terminal_size((PIPE_WIDTH, 24)).columns if terminal else PIPE_WIDTH
     return Paint(colors=colors, blocks=blocks, width=max(60, min(columns, 120)))
 
 

@@ -5,23 +5,30 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from traincast.errors import InvalidInput
-from traincast.plan import Delta, Plan, Search
+from traincast.plan import Delta, Highlight, Plan, Search
 from traincast.report._document import document_forecast, plain_data
 from traincast.report._paint import Paint
 from traincast.report._svg import _cycle, _document, _text
 from traincast.report._table import PLAIN, Table, format_table
-from traincast.report._text import describe_plan
-from traincast.units import show_bytes, show_seconds, show_usd
+from traincast.report._text import describe_plan, say_memory, say_next, show_energy
+from traincast.units import show_bytes, show_change, show_seconds, show_usd
 
-KWH_JOULES = 3.6e6
 _HEADINGS = ("cluster", "plan", "step", "job", "P(in time)", "cost", "energy", "memory", "P(fits)", "front")
 
 
-def format_search(found: Search, *, paint: Paint = PLAIN) -> str:
-    """The ranked plans, the front where it holds others, and how many plans stand behind the answer."""
+def format_search(
+    found: Search, *, highlights: Sequence[Highlight] = (), prices: str = "", paint: Paint = PLAIN, then: str = ""
+) -> str:
+    """The plans worth a look, the ranked plans, the front where it holds others, and how many plans stand behind the answer.
+    `then`: the one command worth running next."""
     blocks = []
+    if highlights:
+        blocks.append("\n".join(line for each in highlights for line in _say_highlight(each, paint)))
+    if prices:
+        blocks.append(prices)
     if found.plans:
-        blocks.append(format_table(_table(found.plans, ""), paint=paint))
+        title = "All that were looked at, best first" if highlights else ""
+        blocks.append(format_table(_table(found.plans, title), paint=paint))
         others = [plan for plan in found.front if plan.candidate not in [best.candidate for best in found.plans]]
         if others:
             blocks.append(format_table(_table(others, "More on the front of time, money and energy"), paint=paint))
@@ -30,7 +37,29 @@ def format_search(found: Search, *, paint: Paint = PLAIN) -> str:
         if found.nearest is not None:
             blocks.append(f"Nearest: {say_candidate(found.nearest.candidate)} {found.nearest.says}.")
     blocks.append("\n".join(_account(found)))
+    if then:
+        blocks.append(say_next(then, paint=paint))
     return "\n\n".join(blocks) + "\n"
+
+
+GAINS = {"time": "time", "money": "money", "energy": "energy"}
+
+
+def _say_highlight(each: Highlight, paint: Paint) -> Iterator[str]:
+    plan, answer = each.plan, each.plan.forecast
+    amounts = [show_seconds(answer.step.seconds) + " a step"]
+    if answer.job.num_steps > 1:
+        amounts.append(show_seconds(answer.job.total.seconds))
+        amounts += [] if answer.usd is None else [show_usd(answer.usd.value)]
+    amounts.append(f"{say_memory(answer.memory)}")
+    words = describe_plan(plan.parallelism, batch_size=plan.batch)
+    yield f"{paint(f'{each.title.capitalize():<10}', 'bold')}{plan.cluster.name}: {words}"
+    yield f"{'':<10}{', '.join(amounts)}"
+    if each.ratios:
+        changed = [
+            f"{show_change(ratio)} {GAINS[name]}" for name, ratio in each.ratios.items() if abs(ratio - 1) >= 0.005
+        ]
+        yield paint(f"{'':<10}against the first: {', '.join(changed)}", "dim")
 
 
 def say_candidate(candidate: Any) -> str:
@@ -70,7 +99,7 @@ def _row(plan: Plan) -> tuple[str, ...]:
         show_seconds(answer.job.total.seconds),
         "" if plan.deadline_probability is None else f"{plan.deadline_probability:.0%}",
         "unknown" if answer.usd is None else show_usd(answer.usd.value),
-        "unknown" if answer.energy_joules is None else f"{answer.energy_joules / KWH_JOULES:,.3g} kWh",
+        "unknown" if answer.energy_joules is None else show_energy(answer.energy_joules),
         show_bytes(answer.memory.needed_bytes),
         f"{answer.memory.fit_probability:.0%}",
         "*" if plan.on_front else "",
@@ -87,7 +116,7 @@ def format_deltas(base: Plan, deltas: Sequence[Delta], *, paint: Paint = PLAIN) 
             show_seconds(first.step.seconds),
             show_seconds(first.job.total.seconds),
             "unknown" if first.usd is None else show_usd(first.usd.value),
-            "unknown" if first.energy_joules is None else f"{first.energy_joules / KWH_JOULES:,.3g} kWh",
+            "unknown" if first.energy_joules is None else show_energy(first.energy_joules),
             show_bytes(first.memory.needed_bytes),
             f"{first.memory.fit_probability:.0%}",
         )
@@ -100,7 +129,7 @@ def format_deltas(base: Plan, deltas: Sequence[Delta], *, paint: Paint = PLAIN) 
                 f"{show_seconds(after.step.seconds)} ({delta.step_ratio - 1:+.1%})",
                 f"{show_seconds(after.job.total.seconds)} ({delta.job_ratio - 1:+.1%})",
                 _change(after.usd.value if after.usd else None, delta.usd_ratio, show_usd),
-                _change(after.energy_joules, delta.energy_ratio, lambda joules: f"{joules / KWH_JOULES:,.3g} kWh"),
+                _change(after.energy_joules, delta.energy_ratio, show_energy),
                 f"{show_bytes(after.memory.needed_bytes)} ({delta.memory_ratio - 1:+.1%})",
                 f"{after.memory.fit_probability:.0%}",
             )

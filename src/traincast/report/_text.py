@@ -1,14 +1,21 @@
 """A forecast to text that a person reads at a glance: the answer, where the time goes, how far to trust it."""
 
+import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from traincast.report._paint import Paint
+from traincast.report._phases import format_phases
+from traincast.report._prices import describe_range, format_prices
 from traincast.report._resources import format_resources
 from traincast.report._table import PLAIN, Table, format_table
-from traincast.spec import Cluster, Estimate, Forecast, Parallelism, Range, Timeline
-from traincast.units import show_bytes, show_count, show_seconds, show_usd
+from traincast.spec import Cluster, Estimate, Forecast, MemoryProfile, Parallelism, Range, Span, Timeline
+from traincast.units import MEGA, show_bytes, show_number, show_seconds, show_usd
+
+if TYPE_CHECKING:
+    from traincast.plan import JobPrice
 
 SHARES = {
     "compute": ("compute", "green"),
@@ -38,30 +45,60 @@ GROUND_WORDS = {
     "transfer": "carried over from other devices",
     "bound": "the physical bound only",
 }
-_NUM_TOP = 5
+KWH_JOULES = 3.6e6
+_NUM_TOP = 6
 _NUM_TOP_EXPLAINED = 15
 
 
 def format_forecast(
-    forecast: Forecast, *, paint: Paint = PLAIN, explain: bool = False, asked: Sequence[str] = ()
-) -> str:
+    forecast: Forecast, *, paint: Paint = PLAIN, explain: bool = False, asked: Sequence[str] = (),
+    remedies: Sequence[str] = (), then: str = "", work: Sequence[tuple[str, str, float]] | None = None,
+    prices: "Sequence[JobPrice]" = (), price_table: bool = False,
+) -> str:  # fmt: skip
     """The whole answer; `explain` adds the slowest operations by layer, the parts of the job and of the memory.
 
-    `asked` are lines on what the answer is for (plan, price) that stand under the heading.
+    `asked` are lines on what the answer is for (plan, price) that stand under the heading. `remedies`: what would make it fit,
+    which stands first where it does not. `then`: the one command worth running next. `work`: as `top_work` gives it, for a
+    forecast that was not drawn. `prices`: the job at every provider, as a range or as a table.
     """
     under = [text for text in (*asked, describe_settings(forecast)) if text]
     blocks = [
         "\n".join([_heading(forecast, paint), *(paint(line, "dim") for text in under for line in _wrap(text, paint))]),
-        "\n".join(_answer(forecast, paint)),
+        "\n".join(_refusal(forecast.memory, remedies, paint)),
+        "\n".join(_answer(forecast, paint, prices)),
+        format_phases(forecast, paint),
+        format_prices(prices, paint=paint) if price_table else "",
         "\n".join(_shares(forecast, paint)),
-        _slowest(forecast.timeline, paint, limit=_NUM_TOP_EXPLAINED if explain else _NUM_TOP, by_layer=explain),
+        _slowest(
+            forecast.timeline, paint, limit=_NUM_TOP_EXPLAINED if explain else _NUM_TOP, by_layer=explain, work=work
+        ),
         *([_exposed(forecast, paint), _memory_parts(forecast, paint), _job_parts(forecast, paint)] if explain else []),
         "\n".join(_parts(forecast, paint)) if explain else "",
         format_resources(forecast.resources, run_utilization=forecast.run_utilization, paint=paint) if explain else "",
         "\n".join(_assumed(forecast, paint)),
         "\n".join(_trust(forecast, paint)),
+        say_next(then, paint=paint),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def say_next(command: str, *, paint: Paint = PLAIN) -> str:
+    """The line that every answer ends with; empty where there is no command."""
+    return f"Next: {paint(command, 'bold')}" if command else ""
+
+
+def say_memory(memory: MemoryProfile) -> str:
+    """What one device must hold of what it has: the same words in every command."""
+    share = memory.needed_bytes / memory.capacity_bytes
+    return f"{show_bytes(memory.needed_bytes)} of {show_bytes(memory.capacity_bytes)} per device ({share:.0%})"
+
+
+def _refusal(memory: MemoryProfile, remedies: Sequence[str], paint: Paint) -> Iterator[str]:
+    if memory.fits:
+        return
+    yield paint(f"  DOES NOT FIT: it needs {say_memory(memory)}.", "red", "bold")
+    for text in remedies:
+        yield from _wrap(f"- {text}", paint, indent="    ")
 
 
 def dominant_share(forecast: Forecast) -> str:
@@ -103,13 +140,18 @@ def describe_plan(plan: Parallelism, *, batch_size: int) -> str:
     words.extend(["sequence parallel"] if plan.sequence_parallel else [])
     words.extend([f"recompute {plan.recompute}"] if plan.recompute != "none" else [])
     words.extend(["optimizer state offloaded"] if plan.offload_optimizer else [])
+    words.extend(["weights offloaded"] if plan.offload_weights else [])
+    words.extend(["activations offloaded"] if plan.offload_activations else [])
+    words.extend(["to nvme"] if plan.offload_to == "nvme" else [])
     return "; ".join(part for part in (" x ".join(batch), ", ".join(words)) if part)
 
 
-def format_assumptions(assumptions: Sequence[str], *, paint: Paint = PLAIN) -> str:
-    """What nobody said and was filled in, a line each; empty where there is nothing."""
+def format_assumptions(assumptions: Sequence[str], *, flags: Sequence[str] = (), paint: Paint = PLAIN) -> str:
+    """What nobody said and was filled in: as flags on one line, then in a sentence each; empty where there is nothing."""
     lines = [line for text in dict.fromkeys(assumptions) for line in _wrap(f"- {text}", paint, indent="    ")]
-    return "\n".join([paint("Assumed", "bold"), *(paint(line, "dim") for line in lines)]) if lines else ""
+    # One line, however long, so that it can be copied.
+    copied = [f"  {' '.join(flags)}"] if flags else []
+    return "\n".join([paint("Assumed", "bold"), *copied, *(paint(line, "dim") for line in lines)]) if lines else ""
 
 
 def describe_settings(forecast: Forecast) -> str:
@@ -131,7 +173,12 @@ def describe_price(cluster: Cluster) -> str:
     rate = cluster.usd_per_hour
     if rate is None:
         return ""
-    where = ", ".join(part for part in (cluster.price_source, cluster.price_date) if part)
+    source, age = cluster.price_source, ""
+    if source.startswith("median ") and source.count(",") > 1:
+        # The machines are listed with their prices where prices are.
+        source = f"median on-demand price of {source.count(',') + 1} machines"
+        age = "oldest of "
+    where = ", ".join(part for part in (source, cluster.price_date and f"{age}{cluster.price_date}") if part)
     return f"{show_usd(rate)} per hour for the cluster" + (f" ({where})" if where else "")
 
 
@@ -145,19 +192,18 @@ def _heading(forecast: Forecast, paint: Paint) -> str:
     return f"{paint(forecast.workload, 'bold')} on {paint(where, 'bold')}, {forecast.global_batch:,} samples per step"
 
 
-def _answer(forecast: Forecast, paint: Paint) -> Iterator[str]:
-    step = forecast.step
+def _answer(forecast: Forecast, paint: Paint, prices: "Sequence[JobPrice]" = ()) -> Iterator[str]:
+    step, seq = forecast.step, forecast.settings.get("seq")
     yield _line("step", paint(show_seconds(step.seconds), "bold"), f"90% interval {show_interval(step)}", paint)
-    yield _line(
-        "throughput",
-        f"{show_count(forecast.samples_per_s)} samples/s".replace("  ", " "),
-        f"{forecast.utilization:.0%} of the peak FLOP rate",
-        paint,
-    )
+    samples = f"{show_number(forecast.samples_per_s)} samples/s"
+    speed = f"{show_number(forecast.samples_per_s * seq)} tokens/s ({samples})" if seq else samples
+    yield _line("throughput", speed, f"{forecast.utilization:.0%} of the peak FLOP rate", paint)
     if forecast.job.num_steps > 1:
         yield from _job_lines(forecast, paint)
+        yield from _price_lines(prices, paint)
     else:
-        yield _line("job", "not asked", "give --steps, --samples or --epochs for its time, cost and energy", paint)
+        ways = "--tokens, --steps or --samples" if seq else "--steps, --samples or --epochs"
+        yield _line("job", "not asked", f"give {ways} for its time, cost and energy", paint)
     yield _memory_line(forecast, paint)
 
 
@@ -168,19 +214,54 @@ def _job_lines(forecast: Forecast, paint: Paint) -> Iterator[str]:
     if forecast.usd is None:
         yield _line("cost", "unknown", "no price for this cluster; give one with --price", paint)
     else:
-        yield _line("cost", paint(show_usd(forecast.usd.value), "bold"), _show_usd_range(forecast.usd), paint)
+        yield _line("cost", paint(show_usd(forecast.usd.value), "bold"), _cost_remark(forecast, forecast.usd), paint)
     if forecast.energy_joules is not None:
-        yield _line("energy", f"{forecast.energy_joules / 3.6e6:,.3g} kWh", "all devices, whole job", paint)
+        yield _line("energy", show_energy(forecast.energy_joules), _show_energy_range(forecast), paint)
+
+
+def _price_lines(prices: "Sequence[JobPrice]", paint: Paint) -> Iterator[str]:
+    found = describe_range(prices)
+    if found:
+        old = sum(each.is_stale for each in prices)
+        yield _line(
+            "providers", found, f"{old} of {len(prices)} prices are old; --explain lists them" if old else "", paint
+        )
+
+
+def show_energy(joules: float) -> str:
+    """2,920 kWh; above ten thousand in MWh."""
+    kwh = joules / KWH_JOULES
+    return f"{show_number(kwh)} kWh" if kwh < 10_000 else f"{show_number(kwh / 1000)} MWh"
+
+
+def _cost_remark(forecast: Forecast, usd: Range) -> str:
+    seq = forecast.settings.get("seq")
+    if not seq or not usd.value:
+        return _show_usd_range(usd)
+    tokens = forecast.job.num_steps * forecast.global_batch * seq
+    return f"{_show_usd_range(usd)}; {show_usd(usd.value / tokens * MEGA)} per million tokens"
+
+
+def _show_energy_range(forecast: Forecast) -> str:
+    found = forecast.energy_range
+    ends = "" if found is None else f", {show_energy(found.low)} to {show_energy(found.high)}"
+    return f"all devices, whole job{ends}"
+
+
+def say_fit(memory: MemoryProfile) -> str:
+    """'fits with 97%' or 'DOES NOT FIT (12%)': how often a run with such a forecast needs no more than there is."""
+    chance = max(memory.fit_probability, memory.frugal_probability or 0.0)
+    sure = f"{chance:.0%}" if 0.005 <= chance <= 0.994 else "more than 99%" if chance > 0.5 else "less than 1%"
+    return f"fits with {sure}" if memory.fits else f"DOES NOT FIT ({sure})"
 
 
 def _memory_line(forecast: Forecast, paint: Paint) -> str:
     memory = forecast.memory
-    share = memory.peak_bytes / memory.capacity_bytes
+    share = memory.needed_bytes / memory.capacity_bytes
     style = "red" if not memory.fits else "yellow" if share > 0.9 else "green"
-    verdict = paint("fits", style) if memory.fits else paint("DOES NOT FIT", style, "bold")
+    verdict = paint(say_fit(memory), style) if memory.fits else paint(say_fit(memory), style, "bold")
     bar = paint.bar(share, width=24, style=style)
-    amount = f"{show_bytes(memory.peak_bytes)} of {show_bytes(memory.capacity_bytes)}"
-    return f"  {'memory':<12}{bar} {amount} per device, {share:.0%}: {verdict}"
+    return f"  {'memory':<12}{bar} {say_memory(memory)}: {verdict}"
 
 
 def _line(name: str, value: str, remark: str, paint: Paint) -> str:
@@ -191,7 +272,7 @@ def _show_usd_range(usd: Range) -> str:
     return f"{show_usd(usd.low)} to {show_usd(usd.high)}"
 
 
-LEAST_SHARE = 5e-4
+LEAST_SHARE = 5e-3
 """A part of a step that is smaller has no line of its own."""
 
 
@@ -210,11 +291,14 @@ def _shares(forecast: Forecast, paint: Paint) -> Iterator[str]:
     yield from _wrap(say_dominant(forecast), paint)
 
 
-def _slowest(timeline: Timeline, paint: Paint, *, limit: int, by_layer: bool) -> str:
-    tasks = top_tasks(timeline, by_layer=by_layer)
+def _slowest(
+    timeline: Timeline, paint: Paint, *, limit: int, by_layer: bool, work: Sequence[tuple[str, str, float]] | None
+) -> str:
+    tasks = top_tasks(timeline, by_layer=True) if by_layer else work or top_work(timeline)
     if not tasks:
         return ""
     whole_s = timeline.duration_s or 1.0
+    first = "slowest kernels" if by_layer else "what takes longest"
     rows = tuple(
         (
             f"  {_shorten(name, 60)}",
@@ -223,13 +307,53 @@ def _slowest(timeline: Timeline, paint: Paint, *, limit: int, by_layer: bool) ->
             f"{seconds / whole_s:.0%}",
         )
         for name, category, seconds in tasks[:limit]
+        if seconds >= LEAST_SHARE * whole_s
     )
     table = Table(
-        headings=("  slowest tasks", "limited by", "time", "of step"),
+        headings=(f"  {first}", "limited by", "time", "of step"),
         rows=rows,
-        left=frozenset({"  slowest tasks", "limited by"}),
+        left=frozenset({f"  {first}", "limited by"}),
     )
     return format_table(table, paint=paint)
+
+
+def top_work(timeline: Timeline) -> list[tuple[str, str, float]]:
+    """(layer and what it does, category, seconds) of what keeps one rank busiest, longest first."""
+    rank = min((span.rank for span in timeline.spans), default=0)
+    totals: dict[tuple[str, str], float] = defaultdict(float)
+    for span in timeline.spans:
+        if span.rank == rank and span.category not in ("bubble", "wait"):
+            totals[name_work(span), span.category] += span.end_s - span.start_s
+    ranked = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
+    return [(name, category, seconds) for (name, category), seconds in ranked]
+
+
+def name_work(span: Span) -> str:
+    """What a piece of work is for, without the names of kernels."""
+    if span.category == "communication":
+        what, _, axis = span.name.rstrip("]").partition("[")
+        return COMMUNICATION.get((what, axis)) or f"{what.replace('_', ' ')} over the {axis or 'data'} axis"
+    if span.layer == "optimizer" or span.name.startswith("optimizer."):
+        return "optimizer update"
+    parts = [part for part in span.layer.split(".") if part and part != "*" and not part.isdigit()]
+    while len(parts) > 1 and re.fullmatch(_CONTAINERS, parts[0]):
+        parts = parts[1:]
+    where = " ".join(parts[:2]).replace("_", " ") or "model"
+    return f"{where}: {WORK.get(span.category, span.category)}"
+
+
+COMMUNICATION = {
+    ("gradients", "data"): "sum gradients over replicas",
+    ("all_gather", "data"): "gather sharded weights",
+    ("reduce_scatter", "data"): "sum and shard gradients",
+    ("all_reduce", "tensor"): "exchange activations, tensor parallel",
+    ("all_gather", "tensor"): "gather activations, tensor parallel",
+    ("reduce_scatter", "tensor"): "sum activations, tensor parallel",
+    ("all_to_all", "expert"): "send tokens to experts and back",
+}
+"""(collective, axis) in words."""
+WORK = {"compute": "products", "memory": "element-wise work", "host": "waiting for the host"}
+_CONTAINERS = "layers?|model|module|transformer|encoder|decoder|blocks?|h|net|backbone"
 
 
 def _exposed(forecast: Forecast, paint: Paint) -> str:
@@ -253,6 +377,7 @@ def _memory_parts(forecast: Forecast, paint: Paint) -> str:
 
 PART_WORDS = {
     "physics": "physics alone", "layers": "layer models", "interaction": "interaction", "reuse": "reuse predictor",
+    "interaction: kinds": "  by class", "interaction: operators": "  by operator", "interaction: graph": "  by graph",
 }  # fmt: skip
 
 
@@ -279,6 +404,7 @@ def _job_parts(forecast: Forecast, paint: Paint) -> str:
         "evaluation": job.evaluation_s,
         "checkpoints": job.checkpoint_s,
         "waiting for data": job.loading_stall_s,
+        "logging": job.logging_s,
         "restarts": job.restarts_s,
     }
     lines = [paint("The whole job", "bold")]
@@ -288,7 +414,7 @@ def _job_parts(forecast: Forecast, paint: Paint) -> str:
 
 def _assumed(forecast: Forecast, paint: Paint) -> Iterator[str]:
     if forecast.assumptions:
-        yield format_assumptions(forecast.assumptions, paint=paint)
+        yield format_assumptions(forecast.assumptions, flags=forecast.settings.get("flags", ()), paint=paint)
 
 
 def _trust(forecast: Forecast, paint: Paint) -> Iterator[str]:

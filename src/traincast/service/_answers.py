@@ -1,6 +1,7 @@
 """Tasks to answers, inside a worker process: what the command line computes, from requests that name no file."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,20 +12,32 @@ from traincast.errors import InvalidInput, UnknownName
 from traincast.forecast import (
     Resolved,
     build_cluster,
-    build_job,
     choose_stack,
     complete_question,
     describe_settings,
-    find_length,
     load_source,
+    pose_with,
 )
 from traincast.forecast import answer as answer_question
+from traincast.service._configs import expand_configs
 from traincast.spec import WORKLOAD_FIELDS, Cluster, Graph, Job, Parallelism, Question, Scalable, Stack, WorkloadOptions
 
 Report = Callable[..., None]
+Answer = Callable[[Mapping[str, Any], bytes, Report], bytes]
 OPTIONS = tuple(item.name for item in WORKLOAD_FIELDS)
 
 
+def _reads_configs(answer: Answer) -> Answer:
+    """The same answer to a request whose configurations were read into its tables first."""
+
+    @functools.wraps(answer)
+    def read_first(task: Mapping[str, Any], blob: bytes, report: Report) -> bytes:
+        return answer({**task, "request": expand_configs(task["request"])}, blob, report)
+
+    return read_first
+
+
+@_reads_configs
 def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
     from traincast.report import describe_plan, describe_price, document_forecast, plain_data
     from traincast.report import describe_settings as describe_settings_in_words
@@ -36,7 +49,7 @@ def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> b
     job = _pose(task, place.question, said)(None, None, plan)
     resolved = Resolved(
         job=job, cluster=cluster, parallelism=plan, assumptions=tuple(dict.fromkeys(said)),
-        settings=describe_settings(place.question, job, plan),
+        settings=describe_settings(place.question, job, plan, asked=_question(asked)),
     )  # fmt: skip
     answer = answer_question(resolved, draw=asked["detail"])
     # The spans of a large step are thousands; the details hold what can be seen of them.
@@ -54,6 +67,7 @@ def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> b
     return _to_json(document)
 
 
+@_reads_configs
 def answer_fit(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
     from traincast.plan import find_fit
 
@@ -87,6 +101,7 @@ def answer_schedule(task: Mapping[str, Any], _blob: bytes, report: Report) -> by
     return _to_json(simulate_request(task["request"], task["limits"], report))
 
 
+@_reads_configs
 def answer_similar(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
     """The known workloads most like this one, with the steps measured of them."""
     from traincast.embed import UNFAMILIAR, load_atlas, summarize
@@ -115,18 +130,31 @@ def answer_similar(task: Mapping[str, Any], _blob: bytes, _report: Report) -> by
     )
 
 
+@_reads_configs
 def answer_plan(task: Mapping[str, Any], _blob: bytes, report: Report) -> bytes:
-    from traincast.service._planning import plan_request
+    from traincast.forecast import choose_stack
+    from traincast.plan import JobsOnce, settle
+    from traincast.service._planning import list_clusters, plan_request
 
-    pose = _pose(task, _question(task["request"]), [])
+    clusters, left_out = list_clusters(task["request"])
+    settled = settle(_question(task["request"]), clusters)
+    question = settled.request
+    pose = _pose(task, question, [])
     found = plan_request(
         task["request"],
+        settled,
+        left_out,
         task["limits"],
-        lambda batch, recompute: pose(batch, None, Parallelism(recompute=recompute)),
+        JobsOnce(
+            lambda batch, plan: pose(batch, None, plan),
+            choose_stack(question.job),
+            built_in="name" in task["request"]["workload"],
+        ),
         batches=_only_batch(task),
         report=report,
     )
-    return _to_json(found)
+    notes = [*found["notes"], *task["request"].get("said", ())]
+    return _to_json({**found, "notes": notes})
 
 
 def _only_batch(task: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -176,12 +204,14 @@ class _Place:
 def _question(asked: Mapping[str, Any]) -> Question:
     """A request as the question that a command would ask; an uploaded model has no name."""
     workload = asked["workload"]
+    options = WorkloadOptions(**{name: workload.get(name) for name in OPTIONS})
     return Question(
-        source=workload.get("name", ""),
-        workload=WorkloadOptions(**{name: workload.get(name) for name in OPTIONS}),
+        source=_catalogue_name(workload["name"], options) if "name" in workload else "",
+        workload=options,
         cluster=asked["cluster"],
         parallelism=asked["parallelism"],
         job=asked["job"],
+        said=tuple(asked.get("said", ())),
     )
 
 
@@ -221,8 +251,13 @@ def _pose(
             batch=options.batch if batch is None else batch,
             seq=options.seq if seq is None else seq,
         )
-        graph = _load_graph(task, options, plan, stack, said)
-        return build_job(question.job, graph, stack=stack, seq=find_length(question.source, options))
+
+        def load(wanted: WorkloadOptions, source: str | None = None, /) -> Graph:
+            if source is None:
+                return _load_graph(task, wanted, plan, stack, said)
+            return load_source(_catalogue_name(source, wanted), wanted, plan=plan, stack=stack, said=said)
+
+        return pose_with(load, question, options, plan=plan, stack=stack, said=said)
 
     return pose
 

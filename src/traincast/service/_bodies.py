@@ -109,6 +109,14 @@ class JobBody(_derive("JobFields", Body, JOB_FIELDS, limits={"": 2**40})):  # ty
     """How long it trains, on what stack, and what happens around the steps."""
 
 
+class ConfigBody(Body):
+    """A configuration of another project, as text."""
+
+    name: Name = Field(description="Of the file; its ending helps to tell the format.", examples=["ds_config.json"])
+    text: Annotated[str, Field(max_length=2**18)] = Field(description="Its content; it is read and never run.")
+    format: Word = Field("", description="A format by its name; empty: told by the content.")
+
+
 class AskBody(Body):
     """A job on a cluster under a plan."""
 
@@ -116,6 +124,9 @@ class AskBody(Body):
     cluster: ClusterBody
     parallelism: ParallelismBody = Field(default_factory=lambda: ParallelismBody.model_validate({}))
     job: JobBody = Field(default_factory=lambda: JobBody.model_validate({}))
+    configs: Annotated[list[ConfigBody], Field(max_length=8)] | None = Field(
+        None, description="Configurations of other projects; what the tables say wins."
+    )
 
 
 class ForecastBody(AskBody):
@@ -143,13 +154,13 @@ class FitBody(AskBody):
                     "workload": {"name": "llama-2-7b", "precision": "bf16", "seq": 4096},
                     "cluster": {"device": "a100-80g", "devices_per_node": 8},
                     "parallelism": {"zero": 3},
-                    "confidence": 0.95,
+                    "confidence": 0.99,
                 }
             ]
         }
     )
 
-    confidence: Amount = Field(0.95, description="How sure it must be to fit, between 0 and 1.")
+    confidence: Amount = Field(0.99, description="How sure it must be to fit, between 0 and 1.")
 
 
 class SimilarBody(AskBody):

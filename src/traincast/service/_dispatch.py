@@ -197,6 +197,8 @@ class Dispatcher:
         request["cluster"] = body.cluster.table()
         workload = request["workload"]
         named = [key for key in ("name", "model", *CONTENT_KEYS) if key in workload]
+        if not named and request.get("configs"):
+            return request, ""
         if len(named) != 1:
             raise InvalidInput(
                 f"the workload gives {' and '.join(named) or 'nothing'} to forecast; give one of name, model, graph, config"

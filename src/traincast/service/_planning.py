@@ -1,6 +1,7 @@
 """A plan request to ranked plans: the same search as the command line's, over models that name no file."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from traincast.errors import InvalidInput
@@ -11,6 +12,7 @@ from traincast.plan import (
     Limits,
     Plan,
     Search,
+    Settled,
     Space,
     Wanted,
     catalogue_offers,
@@ -29,17 +31,19 @@ MOST_ROWS = 1_000
 
 def plan_request(
     asked: Mapping[str, Any],
+    settled: Settled,
+    left_out: Mapping[str, int],
     limits: Mapping[str, Any],
     job_at: JobAt,
     *,
     batches: tuple[int, ...] | None,
     report: Report,
 ) -> dict[str, Any]:
-    clusters, left_out = _clusters(asked)
+    clusters = settled.clusters
     largest = max(cluster.num_devices for cluster in clusters)
     if largest > limits["devices"]:
         raise InvalidInput(f"{largest:,} devices; one request may ask for at most {limits['devices']:,}")
-    space = _space(asked, batches)
+    space = _space(asked, settled.request, batches, num_devices=largest)
     kept = Limits(
         deadline_s=asked.get("deadline_s"), budget_usd=asked.get("budget_usd"), confidence=asked["confidence"]
     )
@@ -61,10 +65,11 @@ def plan_request(
         top=min(asked["top"], MOST_ROWS),
         watch=watch,
     )
-    return {**_document(found), "num_clusters": len(clusters), "left_out": left_out}
+    found = replace(found, notes=(*settled.notes, *found.notes))
+    return {**_document(found), "num_clusters": len(clusters), "left_out": dict(left_out)}
 
 
-def _clusters(asked: Mapping[str, Any]) -> tuple[Sequence[Cluster], dict[str, int]]:
+def list_clusters(asked: Mapping[str, Any]) -> tuple[Sequence[Cluster], dict[str, int]]:
     low, high = asked["min_gpus"], asked["max_gpus"]
     regions, devices = tuple(asked["regions"]), tuple(asked["devices"])
     wanted = Wanted(min_devices=low, max_devices=high, regions=regions, devices=devices)
@@ -88,17 +93,13 @@ def _clusters(asked: Mapping[str, Any]) -> tuple[Sequence[Cluster], dict[str, in
 _CHOICES = ("tensor", "pipeline", "context", "expert", "zero", "recompute", "orders")
 
 
-def _space(asked: Mapping[str, Any], batches: tuple[int, ...] | None) -> Space:
+def _space(asked: Mapping[str, Any], request: Question, batches: tuple[int, ...] | None, *, num_devices: int) -> Space:
     samples = asked.get("global_batch") or asked["job"].get("global_batch") or asked["workload"].get("batch")
-    if samples is None:
-        raise InvalidInput(
-            "how many samples an optimizer step has is not known; give global_batch, which every plan keeps"
-        )
     chosen: dict[str, Any] = {name: tuple(asked["space"][name]) for name in _CHOICES if name in asked["space"]}
     # The degrees of the form are those of its forecast; the search has its own and takes over what stays the same.
     held = {name: value for name, value in asked["parallelism"].items() if name not in SEARCHED}
-    question = Question(source="", parallelism=held, job=asked["job"])
-    return space_of(question, global_batch=samples, batches=batches, **chosen)
+    question = Question(source=request.source, workload=request.workload, parallelism=held, job=asked["job"])
+    return space_of(question, global_batch=samples, num_devices=num_devices, batches=batches, **chosen)
 
 
 def _document(found: Search) -> dict[str, Any]:

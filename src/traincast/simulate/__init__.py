@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from traincast.simulate._reserve import device_bytes as device_bytes
     from traincast.simulate._reserve import reserved_bytes as reserved_bytes
     from traincast.simulate._reserve import searches_algorithms as searches_algorithms
+    from traincast.simulate._waiting import add_waiting as add_waiting
+    from traincast.simulate._waiting import expect_largest as expect_largest
 
 __getattr__ = load_lazily(
     __name__,
@@ -37,5 +39,6 @@ __getattr__ = load_lazily(
             "reserved_bytes",
             "searches_algorithms",
         ),
+        "_waiting": ("add_waiting", "expect_largest"),
     },
 )

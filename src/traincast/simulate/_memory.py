@@ -79,10 +79,16 @@ class Overheads:
     reclaim: float = 0.95
     """Share of the device at which half of what is held so is taken back: the allocator waits for it before it gives up."""
     reclaim_slope: float = 12.2
+    bucket_bytes: float = 0.0
+    """Buffers of a stack that reduces and gathers through buckets of its own; never more than two copies of the weights."""
+    by_weight: bool = False
+    """Weights are gathered one by one, not a layer at a time."""
+    live_bytes: float = 0.0
+    """Gathered weights that a stack lets live at once, where that is more than two layers'."""
 
 
 def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
-                  pipelined: bool = False, overheads: Overheads | None = None, spread: float = 0.0,
+                  pipelined: bool = False, overheads: Overheads | None = None,
                   with_curve: bool = False, bucket_copies: bool = False, replicated: bool = False) -> MemoryProfile:  # fmt: skip
     """Allocate and free as the step does; of repeated layers only the first and last repetition can hold the peak.
 
@@ -93,12 +99,12 @@ def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1
     accumulates = keeps_gradients(stage, micro_batches)
     one = replay_pass(stage, accumulates=accumulates, every=with_curve)
     return add_up(stage, one, capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes, pipelined=pipelined,
-                   overheads=overheads, spread=spread, bucket_copies=bucket_copies, lone_pass=micro_batches == 1,
+                   overheads=overheads, bucket_copies=bucket_copies, lone_pass=micro_batches == 1,
                    replicated=replicated)  # fmt: skip
 
 
 def replay_stages(stages: Sequence[Stage], *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
-                  overheads: Overheads | None = None, spread: float = 0.0, bucket_copies: bool = False,
+                  overheads: Overheads | None = None, bucket_copies: bool = False,
                   replicated: bool = False, remember: Remember = compute) -> list[MemoryProfile]:  # fmt: skip
     """As `replay_memory` for each stage of a pipeline; equal tasks are replayed once."""
     known: dict[tuple[int, bool], Pass] = {}
@@ -110,7 +116,7 @@ def replay_stages(stages: Sequence[Stage], *, capacity_bytes: float, micro_batch
             known[key] = remember(replay_tasks, stage.tasks, stage.repeats, stage.tensors, accumulates)
         profiles.append(
             add_up(stage, known[key], capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes,
-                    pipelined=len(stages) > 1, overheads=overheads, spread=spread, bucket_copies=bucket_copies,
+                    pipelined=len(stages) > 1, overheads=overheads, bucket_copies=bucket_copies,
                     lone_pass=micro_batches == 1, replicated=replicated)
         )  # fmt: skip
     return profiles
@@ -136,6 +142,10 @@ class Pass:
     trained_bytes: float
     """All gradients together, at the peak or not: those of frozen weights are never made."""
     unit_bytes: float
+    gathered_bytes: float
+    """Of all weights that are gathered in a pass: no more of them can live at once."""
+    weight_share: float
+    """Of the largest weight in the unit of weights that is the largest."""
     largest_gradient_bytes: float
     """Of gradients that are added to others: one as large as a table of tokens finds no hole and takes new memory."""
     gathers: "Gathers"
@@ -180,6 +190,8 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False) -> Pass
         stash_bytes=_stash_bytes(stage, parts, course, sizes),
         trained_bytes=by_role["gradient"],
         unit_bytes=_unit_bytes(stage, parts),
+        weight_share=_weight_share(stage, parts),
+        gathered_bytes=sum(part.count * _gathered(stage, part) for part in parts) / 2,
         largest_gradient_bytes=_largest_gradient_bytes(stage),
         gathers=Gathers.of(stage),
         has_master=any(isinstance(task, Op) and bool(task.attrs.get("master")) for task in stage.tasks),
@@ -193,7 +205,7 @@ def _curve(stage: Stage, parts: Sequence[Repeat], lives: Sequence[Life], base: f
 
 
 def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: float, pipelined: bool,
-           overheads: Overheads | None, spread: float, bucket_copies: bool = False, lone_pass: bool = False,
+           overheads: Overheads | None, bucket_copies: bool = False, lone_pass: bool = False,
            replicated: bool = False) -> MemoryProfile:  # fmt: skip
     """Other passes in flight keep their stash; then comes what real runs hold besides.
 
@@ -211,6 +223,10 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
         # FSDP shards the wide weights alone: those of the passes exist while they are gathered.
         by_role["parameter"] = 0.0
     if overheads is not None:
+        by_role["communication buffers"] = min(overheads.bucket_bytes, 2 * one.bucket_bytes)
+        if one.unit_bytes:
+            unit_bytes = one.unit_bytes * (one.weight_share if overheads.by_weight else 1.0)
+            by_role["gathered weights"] = max(unit_bytes, min(overheads.live_bytes, one.gathered_bytes))
         gathers = replace(
             one.gathers,
             num_gathers=one.gathers.num_gathers / one.gathers.num_passes * stage.num_in_flight,
@@ -237,7 +253,6 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
         peak_at=one.peak_at,
         capacity_bytes=capacity_bytes,
         outside_bytes=overhead_bytes,
-        spread=spread,
         curve=tuple((name, level + others) for name, level in one.curve),
     )
 
@@ -305,13 +320,38 @@ def _unit_bytes(stage: Stage, parts: Sequence[Repeat]) -> float:
     gradients = 0.0
     for part in parts:
         tasks = [task for task in stage.tasks[part.start : part.stop] if isinstance(task, Collective)]
-        gathered = sum(task.num_bytes for task in tasks if task.axis == "data" and task.kind == "all_gather"
-                       and task.phase != "optimizer" and not task.once)  # fmt: skip
+        gathered = _gathered(stage, part)
         if gathered:
             units += [gathered] * min(part.count, 2)
             reduced = sum(task.num_bytes for task in tasks if task.axis == "data" and task.kind == "reduce_scatter")
             gradients = max(gradients, reduced)
     return sum(sorted(units)[-2:]) + gradients
+
+
+def _gathered(stage: Stage, part: Repeat) -> float:
+    """Bytes of weights that one repetition of a range gathers."""
+    return sum(
+        task.num_bytes
+        for task in stage.tasks[part.start : part.stop]
+        if isinstance(task, Collective) and task.axis == "data" and task.kind == "all_gather"
+        if task.phase != "optimizer" and not task.once
+    )
+
+
+def _weight_share(stage: Stage, parts: Sequence[Repeat]) -> float:
+    """Of the largest weight among those of the range that gathers most; 1 where nothing is gathered."""
+    part = max(parts, key=lambda one: _gathered(stage, one), default=None)
+    if part is None or not _gathered(stage, part):
+        return 1.0
+    used = {
+        tensor
+        for task in stage.tasks[part.start : part.stop]
+        if isinstance(task, Op)
+        for tensor in task.reads
+        if stage.tensors[tensor].role == "parameter"
+    }
+    sizes = [stage.tensors[tensor].num_bytes for tensor in used]
+    return max(sizes) / sum(sizes) if sum(sizes) > 0 else 1.0
 
 
 def _largest_gradient_bytes(stage: Stage) -> float:

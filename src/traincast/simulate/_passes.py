@@ -7,6 +7,7 @@ recurrence is linear in the (max, +) algebra, so a layer repeated n times needs 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from traincast.simulate._hide import hide_exchanges
 from traincast.spec import HOST, Collective, Estimate, Span, Stage, Task, segments
 
 PASSES = ("forward", "backward", "optimizer")
@@ -42,10 +43,14 @@ class Clocks:
 
     def free_s(self, link: str) -> float:
         """When the last collective on this link has ended."""
+        if link == HOST:
+            return self.copies_s
         return self.fabric_s if link == INSIDE else self.network_s
 
     def occupy(self, link: str, until_s: float) -> None:
-        if link == INSIDE:
+        if link == HOST:
+            self.copies_s = until_s
+        elif link == INSIDE:
             self.fabric_s = until_s
         else:
             self.network_s = until_s
@@ -118,7 +123,7 @@ class Part:
 def split_passes(stage: Stage, estimates: Sequence[Estimate]) -> dict[str, list[Part]]:
     """The parts of each pass in order."""
     parts: dict[str, list[Part]] = {name: [] for name in PASSES}
-    estimates = hide_chunks(stage.tasks, estimates)
+    estimates = hide_exchanges(stage, hide_chunks(stage.tasks, estimates))
     for segment in segments(stage.repeats, num_tasks=len(stage.tasks)):
         start = segment.start
         while start < segment.stop:
@@ -138,7 +143,7 @@ def hide_chunks(tasks: Sequence[Task], estimates: Sequence[Estimate]) -> Sequenc
         return estimates
     shown = list(estimates)
     for index, task in enumerate(tasks):
-        if not isinstance(task, Collective) or not task.chunked or task.num_ranks < 2:
+        if not isinstance(task, Collective) or not task.chunked or task.num_ranks < 2 or task.kind == "all_to_all":
             continue
         place = _nearest_product(tasks, index)
         if place is None:
@@ -223,7 +228,7 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
         if isinstance(task, Collective) and task.overlapped:
             slowdown = max(slowdown, estimate.slowdown)
             item = Loose(task, device_s, estimate.seconds, estimate.link, _follows(tasks, place))
-            if task.kind == "all_gather":
+            if task.kind == "all_gather" or (task.kind == "copy_in" and task.phase != "optimizer"):
                 before.append(item)
             else:
                 loose[task.phase == "gradient"].append(item)
@@ -377,7 +382,7 @@ def _gather(gathers: Sequence[Loose], clocks: Clocks, spent: Spent, spans: list[
         spent.communication_s += item.seconds
         if spans is not None:
             end_s = begin_s + item.seconds
-            spans.append(_span("all_gather", item.task, begin_s, end_s, rank, stream=_stream(item.link)))
+            spans.append(_span(item.task.kind, item.task, begin_s, end_s, rank, stream=_stream(item.link)))
     return max(clocks.free_s(item.link) for item in gathers)
 
 
@@ -428,6 +433,8 @@ def _send(item: Loose, clocks: Clocks, spent: Spent, *, ready_s: float, spans: l
 
 
 def _stream(link: str) -> str:
+    if link == HOST:
+        return "copies"
     return "node links" if link == INSIDE else "network"
 
 

@@ -14,6 +14,7 @@ STEPS = 2
 BESIDE_STREAM = (
     "gathered weights",
     "gradient buckets",
+    "communication buffers",
     "largest gradient",
     "whole activations",
     "gathered inputs",

@@ -13,47 +13,54 @@ MAX_SPANS = 200_000
 
 
 def simulate_step(
-    program: Program, estimates: Sequence[Sequence[Estimate]], *, draw: bool = False, remember: Remember = compute
-) -> Timeline:
-    """One optimizer step. `draw`: also give every span, one by one."""
+    program: Program, estimates: Sequence[Sequence[Estimate]], *, draw: bool = False, reads_back: bool = False,
+    remember: Remember = compute,
+) -> Timeline:  # fmt: skip
+    """One optimizer step. `draw`: also give every span, one by one. `reads_back`: before the update the host reads a number that
+    the gradients give, so it issues the update only when the device has come that far."""
     if len(program.stages) == 1:
-        return _run_single(program, estimates[0], draw=draw, remember=remember)
-    return _run_pipeline(program, estimates, draw=draw, remember=remember)
+        return _run_single(program, estimates[0], draw=draw, reads_back=reads_back, remember=remember)
+    return _run_pipeline(program, estimates, draw=draw, reads_back=reads_back, remember=remember)
 
 
-def _run_single(program: Program, estimates: Sequence[Estimate], *, draw: bool, remember: Remember) -> Timeline:
+def _run_single(
+    program: Program, estimates: Sequence[Estimate], *, draw: bool, reads_back: bool, remember: Remember
+) -> Timeline:
     stage, micro_batches = program.stages[0], program.parallelism.micro_batches
     if not draw:
-        seconds, spent = remember(_step_alone, stage.tasks, stage.repeats, tuple(estimates), micro_batches)
+        seconds, spent = remember(_step_alone, stage.tasks, stage.repeats, tuple(estimates), micro_batches, reads_back)
         return _summarize(seconds, spent, bubble_s=0.0, spans=())
     spans: list[Span] = []
-    seconds, spent = run_alone(split_passes(stage, estimates), micro_batches=micro_batches, spans=spans)
+    passes = split_passes(stage, estimates)
+    seconds, spent = run_alone(passes, micro_batches=micro_batches, reads_back=reads_back, spans=spans)
     return _summarize(seconds, spent, bubble_s=0.0, spans=spans)
 
 
 def _step_alone(
-    tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...], micro_batches: int
-) -> tuple[float, Spent]:
-    return run_alone(
-        split_passes(Stage(tasks=tasks, repeats=repeats, tensors=()), estimates), micro_batches=micro_batches
-    )
+    tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...], micro_batches: int,
+    reads_back: bool,
+) -> tuple[float, Spent]:  # fmt: skip
+    passes = split_passes(Stage(tasks=tasks, repeats=repeats, tensors=()), estimates)
+    return run_alone(passes, micro_batches=micro_batches, reads_back=reads_back)
 
 
 def _time_stage(
-    tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...]
+    tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...], reads_back: bool
 ) -> tuple["StageRun", float]:
     """(a stage of a pipeline by itself, the longest hop from it to another)."""
-    run = run_stage(split_passes(Stage(tasks=tasks, repeats=repeats, tensors=()), estimates))
+    passes = split_passes(Stage(tasks=tasks, repeats=repeats, tensors=()), estimates)
+    run = run_stage(passes, reads_back=reads_back)
     return run, max(_hop_seconds(tasks, estimates), default=0.0)
 
 
 def run_alone(
-    passes: Mapping[str, Sequence[Part]], *, micro_batches: int, spans: list[Span] | None = None
-) -> tuple[float, Spent]:
+    passes: Mapping[str, Sequence[Part]], *, micro_batches: int, reads_back: bool = False,
+    spans: list[Span] | None = None,
+) -> tuple[float, Spent]:  # fmt: skip
     """A whole step without a pipeline: its seconds, and where they went."""
     clocks, spent = Clocks(), Spent()
     _run_rounds(passes, micro_batches, clocks, spent, spans=spans)
-    _run_update(passes, clocks, spent, spans=spans)
+    _run_update(passes, clocks, spent, spans=spans, reads_back=reads_back)
     return clocks.device_s, spent
 
 
@@ -73,7 +80,7 @@ def _run_rounds(passes: Mapping[str, Sequence[Part]], rounds: int, clocks: Clock
     start, before = replace(clocks), spent.copy()
     run()
     after, times = spent.copy(), rounds - 3
-    for name in ("device_s", "host_s", "network_s", "fabric_s"):
+    for name in ("device_s", "host_s", "network_s", "fabric_s", "copies_s"):
         now = getattr(clocks, name)
         setattr(clocks, name, now + times * (now - getattr(start, name)))
     spent.add(after, before, times)
@@ -81,12 +88,14 @@ def _run_rounds(passes: Mapping[str, Sequence[Part]], rounds: int, clocks: Clock
 
 
 def _run_update(passes: Mapping[str, Sequence[Part]], clocks: Clocks, spent: Spent, *, spans: list[Span] | None,
-                rank: int = 0) -> None:  # fmt: skip
+                rank: int = 0, reads_back: bool = False) -> None:  # fmt: skip
     """The optimizer waits for the last gradient, wherever it goes; the step ends when new weights have come back."""
     if clocks.reduced_s > clocks.device_s:
         spent.expose("data", clocks.reduced_s - clocks.device_s)
         clocks.device_s = clocks.reduced_s
     _await_copies(clocks, spent)
+    if reads_back:
+        clocks.host_s = max(clocks.host_s, clocks.device_s)
     run_pass(passes["optimizer"], clocks, spent, spans=spans, rank=rank)
     _await_copies(clocks, spent)
 
@@ -115,7 +124,7 @@ class StageRun:
     """What its first forward waits for weights that are gathered once in a step, if nothing else makes it wait."""
 
 
-def run_stage(passes: Mapping[str, Sequence[Part]]) -> StageRun:
+def run_stage(passes: Mapping[str, Sequence[Part]], *, reads_back: bool = False) -> StageRun:
     """Each pass of a stage once, as if no other stage made it wait."""
     clocks, spent = Clocks(), Spent()
     run_pass(passes["forward"], clocks, spent, first=False, last=False)
@@ -126,7 +135,7 @@ def run_stage(passes: Mapping[str, Sequence[Part]]) -> StageRun:
     run_pass(passes["backward"], end, tail, first=False, last=True)
     plain_s = end.device_s
     before = tail.copy()
-    _run_update(passes, end, tail, spans=None)
+    _run_update(passes, end, tail, spans=None, reads_back=reads_back)
     return StageRun(
         forward_s=forward_s,
         backward_s=clocks.device_s - forward_s,
@@ -163,7 +172,7 @@ def join_stages(runs: Sequence[StageRun], ends: Sequence[float], *, micro_batche
 
 
 def _run_pipeline(
-    program: Program, estimates: Sequence[Sequence[Estimate]], *, draw: bool, remember: Remember
+    program: Program, estimates: Sequence[Sequence[Estimate]], *, draw: bool, reads_back: bool, remember: Remember
 ) -> Timeline:
     plan = program.parallelism
     # Stages with the same tasks and prices run alike: a pipeline of 64 has three or four sorts of them.
@@ -171,15 +180,25 @@ def _run_pipeline(
     for stage, priced in zip(program.stages, estimates, strict=True):
         key = id(stage.tasks), id(priced)
         if key not in known:
-            known[key] = remember(_time_stage, stage.tasks, stage.repeats, tuple(priced))
+            known[key] = remember(_time_stage, stage.tasks, stage.repeats, tuple(priced), reads_back)
     keys = [(id(stage.tasks), id(priced)) for stage, priced in zip(program.stages, estimates, strict=True)]
     runs = [known[key][0] for key in keys]
     hop_s = max(0.0, *(hop_s for _, hop_s in known.values()))
     forward_s, backward_s = tuple(run.forward_s for run in runs), tuple(run.backward_s for run in runs)
     ends = remember(_finish, plan, *_flat(forward_s, backward_s, hop_s))
     seconds, total, bubble_s = join_stages(runs, ends, micro_batches=plan.micro_batches)
-    spans = _draw(program, estimates, forward_s, backward_s, hop_s) if draw else ()
-    return _summarize(seconds, total, bubble_s=bubble_s, spans=spans)
+    spans = _draw(program, estimates, forward_s, backward_s, hop_s, reads_back) if draw else ()
+    timeline = _summarize(seconds, total, bubble_s=bubble_s, spans=spans)
+    return replace(timeline, busy_s=_mean_busy_s(runs, micro_batches=plan.micro_batches))
+
+
+def _mean_busy_s(runs: Sequence[StageRun], *, micro_batches: int) -> float:
+    """Seconds in which a device computes, over all stages alike."""
+    whole = Spent()
+    for run in runs:
+        whole.add(run.spent, Spent(), micro_batches)
+        whole.add(run.tail, run.before, 1)
+    return (whole.compute_s + whole.memory_s) / len(runs)
 
 
 def _flat(forward_s: Sequence[float], backward_s: Sequence[float], hop_s: float) -> tuple[float, ...]:
@@ -206,6 +225,7 @@ def _draw(
     forward_s: Sequence[float],
     backward_s: Sequence[float],
     hop_s: float,
+    reads_back: bool,
 ) -> list[Span]:
     """Every span of every stage."""
     plan = program.parallelism
@@ -214,7 +234,8 @@ def _draw(
         key = id(stage.tasks), id(priced)
         if key not in known:
             known[key] = draw_patterns(
-                split_passes(stage, priced), update=lambda *parts: _run_update(*parts[:3], spans=parts[3])
+                split_passes(stage, priced),
+                update=lambda *parts: _run_update(*parts[:3], spans=parts[3], reads_back=reads_back),
             )
     placed = place_passes(
         plan.order,

@@ -6,7 +6,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
-PANELS = ("Model", "Kernels", "Cluster", "Plan", "Job", "Learned", "Output")
+PANELS = ("Model", "Kernels", "Cluster", "Plan", "Job", "Regime", "Learned", "Output")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,14 @@ class Asked:
     """How a person may write it: count (10k, 15B), bytes (80GB), seconds (36h); empty: a plain value."""
     words: tuple[str, ...] = ()
     """Some values to name in help texts."""
+
+    def words_for(self, value: Any) -> list[str]:
+        """How a value is said on the command line."""
+        if self.kind is bool:
+            long = self.name.replace("_", "-")
+            return [f"--{long}" if value else f"--no-{long}"]
+        flag = next((name for name in self.flags if name.startswith("--")), self.flags[0])
+        return [flag, repr(value) if isinstance(value, float) else str(value)]
 
     @property
     def description(self) -> str:

@@ -6,6 +6,16 @@ PRESENTER = "traincast.report._notebook"
 """A name and no import: the nouns depend on nothing that formats for eyes."""
 
 
+def show_text(noun: object) -> str | None:
+    """Text of a noun as the command line prints it; None where no presenter is installed or knows it."""
+    try:
+        presenter = importlib.import_module(PRESENTER)
+    except ImportError:
+        return None
+    shown: str | None = presenter.tell(noun)
+    return shown
+
+
 def show_html(noun: object) -> str | None:
     """HTML of a noun; None, which a notebook takes as "show the text", where no presenter is installed or knows it."""
     try:

@@ -142,6 +142,10 @@ class Graph:
     source: str = ""
     assumptions: tuple[str, ...] = ()
     """What had to be assumed to make it, in sentences for the user."""
+    input_variation: float = 0.0
+    """Standard deviation of the work of one pass beside its mean, where inputs have several sizes: images, utterances."""
+    preparation_s: float = 0.0
+    """Seconds in which the host makes the inputs of one pass while the device waits: features of speech in the training loop."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

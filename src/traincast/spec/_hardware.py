@@ -83,9 +83,13 @@ class Link:
     """Its switches can add in flight (NVLink SHARP)."""
     num_ports: int = 1
     """Network adapters that share the rate."""
+    flow_bytes_per_s: float | None = None
+    """What one connection of sockets may carry, where the provider limits it; None: what the cores of a host copy."""
 
     def __post_init__(self) -> None:
         _require_positive(self.name, bytes_per_s=self.bytes_per_s)
+        if self.flow_bytes_per_s is not None:
+            _require_positive(self.name, flow_bytes_per_s=self.flow_bytes_per_s)
         if not (self.latency_s >= 0 and math.isfinite(self.latency_s)):
             raise InvalidInput(f"link {self.name!r} has a latency of {self.latency_s} s; it must be finite and >= 0")
         if self.num_ports < 1:
@@ -135,6 +139,8 @@ class NodeGroup:
     """Of one whole node; None where no price is known."""
     speed: float = 1.0
     """Share of the nominal speed these nodes reach: below 1 for a node known to be slow."""
+    nvme_bytes_per_s: float | None = None
+    """What the local drives of one node read or write; None: not known."""
     domains: tuple[Domain, ...] = ()
     """Levels beside the host (`intra`) and the whole cluster (`inter`), in any order."""
 
@@ -152,6 +158,8 @@ class NodeGroup:
         if self.usd_per_hour is not None and not (self.usd_per_hour >= 0 and math.isfinite(self.usd_per_hour)):
             raise InvalidInput(f"usd_per_hour is {self.usd_per_hour}; a price is a finite number >= 0")
         _require_positive(self.device.name, speed=self.speed)
+        if self.nvme_bytes_per_s is not None:
+            _require_positive(self.device.name, nvme_bytes_per_s=self.nvme_bytes_per_s)
 
     @property
     def num_devices(self) -> int:

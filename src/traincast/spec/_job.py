@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from traincast.errors import InvalidInput
 from traincast.spec._asked import asked, hidden
 from traincast.spec._graph import Graph
+from traincast.spec._regime import Regime
 from traincast.spec._stack import Stack
 
 
@@ -23,7 +24,19 @@ class Job:
     loading_samples_per_s: float | None = asked(
         None, "Samples per second that one node's input pipeline delivers.", "--loading"
     )
-    """What the input pipeline of one node delivers; None: it keeps up."""
+    """What the input pipeline of one node delivers; None: what the next four say, or it keeps up."""
+    loader_cores: int | None = asked(None, "CPU cores of one node that decode samples; needs --decode-samples-per-s.")
+    decode_samples_per_s: float | None = asked(None, "Samples per second that one CPU core decodes and augments.")
+    sample_bytes: float | None = asked(
+        None, "Bytes of a stored sample, such as 110kB of an ImageNet JPEG; needs --storage-bytes-per-s.", unit="bytes"
+    )
+    storage_bytes_per_s: float | None = asked(
+        None, "Bytes per second that one node reads from where samples are stored: 2GB.", unit="bytes"
+    )
+    logging_every_steps: int | None = asked(
+        None, "Steps between two logs, each of which waits for the device.", unit="count"
+    )
+    logging_s: float = asked(0.05, "Time of one log.", unit="seconds")
     evaluation_every_steps: int | None = asked(None, "Steps between two evaluations.", unit="count")
     evaluation_samples: float = asked(0.0, "Samples of one evaluation.", unit="count")
     checkpoint_every_steps: int | None = asked(None, "Steps between two checkpoints.", unit="count")
@@ -31,6 +44,13 @@ class Job:
         1e9, "Bytes per second that the store of checkpoints takes: 1GB.", unit="bytes"
     )
     """Write rate of the store that checkpoints go to."""
+    checkpoint_sharded: bool = asked(
+        False, "Every node writes its share of a checkpoint, each at --checkpoint-bytes-per-s."
+    )
+    checkpoint_async: bool = asked(
+        False,
+        "Training goes on while a checkpoint is written; it waits for a copy to host memory, and for the one before.",
+    )
     startup_s: float = asked(60.0, "Time before the first step: 5min.", "--startup", unit="seconds")
     device_mtbf_s: float = asked(1.8e8, "Mean time between failures of one device: 2000d.", "--mtbf", unit="seconds")
     """Mean time between failures that stop the job, of one device with its share of node and network: 419 unexpected stops of
@@ -49,16 +69,19 @@ class Job:
     """torch.compile: pointwise chains run inside their producers."""
     cuda_graphs: bool = asked(False, "The host replays whole steps.")
     """The host replays the whole step at once and no longer limits it."""
+    regime: Regime | None = hidden(None)  # noqa: RUF009
+    """What a step has beside an optimizer step of the graph; None: nothing."""
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.samples is not None:
             raise InvalidInput(f"steps = {self.steps} and samples = {self.samples}; give one of them")
         for name in ("steps", "samples", "epoch_samples", "loading_samples_per_s", "evaluation_every_steps",
-                     "checkpoint_every_steps", "checkpoint_bytes_per_s", "device_mtbf_s"):  # fmt: skip
+                     "checkpoint_every_steps", "checkpoint_bytes_per_s", "device_mtbf_s", "loader_cores", "decode_samples_per_s",
+                     "sample_bytes", "storage_bytes_per_s", "logging_every_steps"):  # fmt: skip
             amount = getattr(self, name)
             if amount is not None and not (amount > 0 and math.isfinite(amount)):
                 raise InvalidInput(f"{name} = {amount}; it must be a finite number above 0")
-        for name in ("evaluation_samples", "startup_s", "samples_spread", "compile_s"):
+        for name in ("evaluation_samples", "startup_s", "samples_spread", "compile_s", "logging_s"):
             amount = getattr(self, name)
             if amount is not None and not (amount >= 0 and math.isfinite(amount)):
                 raise InvalidInput(f"{name} = {amount}; it must be a finite number of at least 0")

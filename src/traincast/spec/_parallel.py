@@ -12,6 +12,7 @@ BALANCES = ("layers", "products")
 RECOMPUTES = ("none", "selective", "full", "products")
 """What runs again before its backward pass: nothing; the core of attention (Korthikanti et al. 2022); whole layers; or all of a
 layer but the result of attention and every second product with weights (a policy that some stacks call selective)."""
+OFFLOADS = ("host", "nvme")
 AXES = ("tensor", "context", "expert", "data", "pipeline")
 """From the innermost (neighbouring ranks) to the outermost; expert lies inside data."""
 
@@ -81,6 +82,11 @@ class Parallelism:
     dispatch_once: bool = asked(False, "Send a token once to each rank or node that holds one of its experts.")
     """Tokens travel once to every rank, and between nodes once to every node, that holds one of their experts, not once for each
     expert (DeepEP)."""
+    overlap_experts: bool = asked(
+        False, "All-to-alls of experts run beside the computation of another micro-batch (DualPipe)."
+    )
+    """Two micro-batches run interleaved, each computing while the other's tokens travel; what computation cannot hide is waited
+    for. Needs at least two micro-batches."""
     virtual_stages: int = asked(1, "Virtual stages of each pipeline stage.", "--vp")
     micro_batches: int = asked(1, "Passes per optimizer step (accumulation or pipeline).", unit="count")
     """Passes per optimizer step: gradient accumulation, or the micro-batches of a pipeline."""
@@ -117,6 +123,17 @@ class Parallelism:
     """The optimizer state, its master weights with it, lies in host memory and the host updates it (Ren et al. 2021). On the
     device nothing of it remains; gradients are copied to the host as they become ready in the last pass and stay on the
     device until the step ends; updated weights are copied back."""
+    offload_weights: bool = asked(False, "Weights in host memory, copied in layer by layer.")
+    """Weights lie in host memory; each unit's are copied in one unit ahead, forward and backward (Rajbhandari et al. 2021)."""
+    offload_activations: bool = asked(False, "What layers keep for their backward pass waits in host memory.")
+    offload_to: str = asked("host", "Where offloaded state and weights lie: host or nvme.")
+    """With nvme the states are read and written there in every update, and weights and activations come from there."""
+    activation_dtype: str | None = asked(
+        None, "Layers keep what their backward pass needs in this format (fp8, int8), packed and unpacked by kernels."
+    )
+    gather_dtype: str | None = asked(
+        None, "The format in which sharded weights travel: bf16, fp8 ...; default: as they are kept."
+    )
 
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "pipeline", "context", "expert", "virtual_stages", "micro_batches"):
@@ -127,12 +144,7 @@ class Parallelism:
             raise IllegalPlan(f"zero = {self.zero}; allowed: 0, 1, 2, 3")
         if self.shard is not None:
             self._check_shard(self.shard)
-        if self.recompute not in RECOMPUTES:
-            raise IllegalPlan(f"recompute = {self.recompute!r}; allowed: {', '.join(RECOMPUTES)}")
-        if self.order not in ORDERS:
-            raise IllegalPlan(f"order = {self.order!r}; allowed: {', '.join(ORDERS)}")
-        if self.balance not in BALANCES:
-            raise IllegalPlan(f"balance = {self.balance!r}; allowed: {', '.join(BALANCES)}")
+        self._check_words()
         if self.expert_tensor not in (None, 1, self.tensor):
             raise IllegalPlan(f"expert_tensor = {self.expert_tensor}; allowed: 1 or tensor = {self.tensor}")
         if self.folds_experts and not self.sequence_parallel:
@@ -148,20 +160,39 @@ class Parallelism:
             raise IllegalPlan(f"virtual_stages = {self.virtual_stages} needs pipeline > 1; pipeline is 1")
         if self.bucket_bytes <= 0:
             raise IllegalPlan(f"bucket_bytes = {self.bucket_bytes}; it must be above 0")
-        if self.reduce_dtype is not None and self.reduce_dtype not in DTYPE_BYTES:
-            raise IllegalPlan(f"reduce_dtype = {self.reduce_dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
+        self._check_room()
         if self.servers < 0:
             raise IllegalPlan(f"servers = {self.servers}; it must be 0 (all-reduce) or more")
+
+    def _check_words(self) -> None:
+        dtypes = (None, *DTYPE_BYTES)
+        allowed = {
+            "recompute": RECOMPUTES, "order": ORDERS, "balance": BALANCES, "offload_to": OFFLOADS, "reduce_dtype": dtypes,
+            "gather_dtype": dtypes, "activation_dtype": dtypes,
+        }  # fmt: skip
+        for name, words in allowed.items():
+            if getattr(self, name) not in words:
+                listed = ", ".join(word for word in words if word is not None)
+                raise IllegalPlan(f"{name} = {getattr(self, name)!r}; allowed: {listed}")
 
     def _check_expert_load(self) -> None:
         if self.expert_capacity is not None and not 0 < self.expert_capacity < math.inf:
             raise IllegalPlan(
                 f"expert_capacity = {self.expert_capacity}; it must be above 0, such as 1.25, or left out"
             )
+        if self.overlap_experts and self.micro_batches < 2:
+            raise IllegalPlan(
+                "overlap_experts = True needs another micro-batch to compute; set micro_batches to at least 2"
+            )
         if not 1 <= self.expert_imbalance <= self.expert:
             raise IllegalPlan(
                 f"expert_imbalance = {self.expert_imbalance}; allowed: 1 (even) to expert = {self.expert} (all on one)"
             )
+
+    def _check_room(self) -> None:
+        """What lies elsewhere or in another format."""
+        if self.offload_activations and self.activation_dtype is not None:
+            raise IllegalPlan("offload_activations and activation_dtype are two ways to make room; give one of them")
 
     def _check_shard(self, shard: int) -> None:
         if self.zero == 0:

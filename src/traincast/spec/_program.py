@@ -38,6 +38,8 @@ class Collective:
     """Of every token in an all-to-all whose receivers share them: it is sent once to a unit that needs several of them."""
     once: bool = False
     """Only in the first pass of a step: what it brings stays until the step ends."""
+    tier: str = ""
+    """Where what a device exchanges with its host lies: nvme, or in the host's memory (empty)."""
     chunked: bool = False
     """Sent in pieces beside the product that it feeds or that makes it; what the product does not hide is waited for."""
 
@@ -85,3 +87,7 @@ class Program:
     """Samples of one micro-batch of one data-parallel replica."""
     mode: str
     notes: tuple[str, ...] = ()
+    input_variation: float = 0.0
+    """Of the work of one pass, as the graph says."""
+    preparation_s: float = 0.0
+    """Of the inputs of one pass, as the graph says."""

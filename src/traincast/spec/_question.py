@@ -8,6 +8,7 @@ from typing import Any
 from traincast.spec._asked import Asked, asked, list_asked
 from traincast.spec._job import Job
 from traincast.spec._parallel import Parallelism
+from traincast.spec._regime import RegimeOptions
 
 _OPTIMIZERS = ("adamw", "adam", "sgd", "momentum", "none ...")
 
@@ -22,7 +23,7 @@ class WorkloadOptions:
     seq: int | None = asked(None, "Sequence length in tokens.", unit="count")
     precision: str | None = asked(
         None, "bf16: bf16 with fp32 master weights and optimizer state; bf16-pure: all in bf16; also fp32, tf32, fp16, "
-        "fp16-amp, bf16-amp, fp8, fp4.",
+        "fp16-amp, bf16-amp, fp8, fp4, and with scales for blocks mxfp8, mxfp4, nvfp4.",
     )  # fmt: skip
     mode: str | None = asked(None, "training_step, forward_backward or inference.")
     optimizer: str | None = asked(None, "What updates the weights:", words=_OPTIMIZERS)
@@ -34,7 +35,29 @@ class WorkloadOptions:
         None, "Layers with adapters: all, attention, or names such as query,value; default: as the stack does it.",
         "--adapter-targets", "--lora-targets",
     )  # fmt: skip
+    adapter_norm: bool | None = asked(None, "Adapters scale the weight's rows too (DoRA).", "--dora")
     frozen_dtype: str | None = asked(None, "Store frozen weights in fp4 (QLoRA) or int8.")
+    head: str | None = asked(None, "What a language model ends in: lm (a score for every word) or value (one number).")
+    sample_tokens: int | None = asked(
+        None, "Mean length of a sample as the data has it; --seq is what it is padded or packed to.", unit="count"
+    )
+    sample_p95: int | None = asked(
+        None, "Length that one sample in twenty exceeds; default: twice the mean.", unit="count"
+    )
+    packing: bool | None = asked(
+        None, "Several samples fill a sequence and attention stays inside each; else each is padded to the longest of its "
+        "micro-batch.",
+    )  # fmt: skip
+    recompute_layers: int | None = asked(
+        None, "With --recompute full: how many layers run again, the first ones; default: all.", "--recompute-layers"
+    )
+    loss_chunks: int | None = asked(
+        None, "The loss of a language model is made in so many parts, so that scores of one part exist at once."
+    )
+    gather_negatives: bool | None = asked(
+        None, "A contrastive loss compares each sample with those of all replicas, not of its own alone."
+    )
+    ema: bool | None = asked(None, "A moving average of the weights is kept and updated in every step.")
     dropout: float | None = asked(None, "Dropout rate instead of the published one.")
     input_size: int | None = asked(None, "Height and width of an image in pixels.")
     num_classes: int | None = asked(None, "Classes that a classifier tells apart.")
@@ -91,10 +114,19 @@ class ClusterOptions:
     placement: str | None = asked(None, "Devices in use on each node where they differ: 4,3.")
     intra: str | None = asked(None, "Link inside a node: a catalogue name or 300GB/s.")
     inter: str | None = asked(None, "Network of a node: a catalogue name or 100Gb/s.")
+    domains: str | None = asked(
+        None, "Neighbours that another link joins than the level around them: 2:nvlink3-pairs,72:900GB/s.", "--domains"
+    )
     device_memory: float | None = asked(
         None, "Memory of one device, where it differs from the catalogue's: 80GB.", unit="bytes"
     )
     speed: float | None = asked(None, "Share of its nominal speed that each node reaches, such as 0.25 of a CPU core.")
+    nvme_bytes_per_s: float | None = asked(
+        None,
+        "Bytes per second that the local drives of a node read or write: 25GB.",
+        "--nvme-bytes-per-s",
+        unit="bytes",
+    )
     price_per_device: float | None = asked(None, "USD for one device and hour.", "--price")
 
 
@@ -122,18 +154,34 @@ class JobOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigText:
+    """A configuration of another project as it was handed over; its text is read and never run."""
+
+    name: str
+    """Of the file, for messages; its ending helps to tell the format."""
+    text: str
+    format: str = ""
+    """A format by its name; empty: told by the content."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """Everything that may be asked, as flags, a job file, a request body or a row; what is not said is not there."""
 
-    source: str
-    """A catalogue workload, a model file, a saved graph, a job file; with a shape only its title."""
+    source: str = ""
+    """A catalogue workload, hf:org/name, a model file, a saved graph, a job file; with a shape only its title. Empty: a
+    configuration says it."""
     workload: WorkloadOptions = WorkloadOptions()
     cluster: Mapping[str, Any] = field(default_factory=dict)
     """As `catalog.cluster_from` reads it: a machine or a device, nodes, links, prices, or groups of them."""
     parallelism: Mapping[str, Any] = field(default_factory=dict)
     """Fields of Parallelism and PlanOptions; without `data` every device that the others leave holds a replica."""
     job: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of Job without its graph, and of JobOptions; `stack` is a name."""
+    """Fields of Job without its graph, of JobOptions and of RegimeOptions; `stack` is a name."""
+    configs: tuple[str | ConfigText, ...] = ()
+    """Configurations of other projects, as files (FILE or format:FILE) or as texts; what the question says itself wins."""
+    said: tuple[str, ...] = ()
+    """What reading the configurations gave to say: what was assumed, contradicted or not used."""
 
 
 WORKLOAD_FIELDS = list_asked(WorkloadOptions, section="workload", panel="Model")
@@ -145,6 +193,7 @@ PLAN_FIELDS = (
 JOB_FIELDS = (
     *list_asked(Job, section="job", panel="Job", without=("graph",)),
     *list_asked(JobOptions, section="job", panel="Job"),
+    *list_asked(RegimeOptions, section="job", panel="Regime"),
 )
 QUESTION_FIELDS: tuple[Asked, ...] = (*WORKLOAD_FIELDS, *CLUSTER_FIELDS, *PLAN_FIELDS, *JOB_FIELDS)
 """Everything that a question may say: options, bodies, job files, table columns and the planner's changes come from it."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincast.errors import InvalidInput
-from traincast.spec._display import show_html
+from traincast.spec._display import show_html, show_text
+from traincast.spec._log_errors import LogErrors
 from traincast.spec._program import Collective
 from traincast.spec._resources import ResourceProfile
 
@@ -15,8 +16,6 @@ GROUNDS = ("measured", "transfer", "bound")
 
 COVERAGE = 0.9
 """Every interval is meant to hold the truth this often."""
-_STUDENT_90 = 2.92
-"""Scales on each side of the middle of Student's t with two degrees of freedom that hold 90% of it."""
 FIT_CONFIDENCE = 0.75
 """A run that fails for lack of memory is taken to cost as much as three that were not tried: said to fit from 3 to 1 on."""
 
@@ -67,6 +66,18 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowing:
+    """A measurement that would make an answer surer."""
+
+    measurement: str
+    seconds: float
+    """That it takes, about."""
+    width_now: float
+    """Of the 90% interval, as a share of the forecast."""
+    width_after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """A piece of work on one stream of one rank."""
 
@@ -97,7 +108,7 @@ class Timeline:
     exposed_by_axis: Mapping[str, float] = field(default_factory=dict)
     """Seconds of communication that nothing hides, by parallelism axis."""
     busy_s: float = 0.0
-    """Seconds in which the device computes."""
+    """Seconds in which a device computes: the mean over the stages of a pipeline."""
     communication_s: float = 0.0
     """Seconds of communication, hidden or not."""
 
@@ -117,14 +128,25 @@ class MemoryProfile:
     capacity_bytes: float
     outside_bytes: float = 0.0
     """Held on the device beside the framework's allocator (driver, communicators): no part of the peak, but it must fit."""
-    spread: float = 0.0
-    """Scale of the error in log bytes: two in three are below 1.25 of it, but one in fifty is above 7; 0: not known."""
+    errors: LogErrors | None = None
+    """How needs of such runs were found to lie about their forecasts; None: not known."""
     stage_peaks: tuple[float, ...] = ()
     """Peak of each pipeline stage, first to last; the profile is that of the largest."""
     curve: tuple[tuple[str, float], ...] = ()
     """(op, bytes in use while it runs), in order."""
     frugal_probability: float | None = None
     """That it fits if all layers are run again, where it is left open whether they are; None: it is not, or it does not help."""
+
+    @property
+    def peak_where(self) -> str:
+        """Where the peak is, without the name of the kernel: 'the backward pass of layers.mlp'."""
+        phase, _, rest = self.peak_at.partition(", ")
+        layer = rest.partition(" in ")[2].replace(".*", "")
+        if not rest:
+            return self.peak_at or "the step"
+        if layer in ("", phase):
+            return f"the {phase} pass" if phase != "optimizer" else "the optimizer's update"
+        return f"the {phase} pass of {layer}"
 
     @property
     def needed_bytes(self) -> float:
@@ -137,18 +159,17 @@ class MemoryProfile:
 
     @property
     def fit_probability(self) -> float:
-        """Errors of the peak have heavy tails: those of left-out models and scales follow Student's t with two degrees of
-        freedom, whose distribution function has a closed form."""
-        if self.spread <= 0 or self.needed_bytes <= 0:
+        """How often a run with such a forecast needs no more than there is."""
+        if self.errors is None or self.needed_bytes <= 0:
             return float(self.needed_bytes <= self.capacity_bytes)
-        margin = math.log(self.capacity_bytes / self.needed_bytes) / self.spread
-        return 0.5 + margin / (2 * math.sqrt(2 + margin**2))
+        return self.errors.probability_below(math.log(self.capacity_bytes / self.needed_bytes))
 
     @property
     def peak_range(self) -> Range:
         """The peak with its 90% interval."""
-        factor = math.exp(_STUDENT_90 * self.spread)
-        return Range(value=self.peak_bytes, low=self.peak_bytes / factor, high=self.peak_bytes * factor)
+        low, high = self.errors.interval(COVERAGE) if self.errors is not None else (1.0, 1.0)
+        value = self.peak_bytes
+        return Range(value=value, low=value * min(low, 1.0), high=value * max(high, 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +185,24 @@ class JobTime:
     loading_stall_s: float = 0.0
     restarts_s: float = 0.0
     compile_s: float = 0.0
+    logging_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """One part of a step that has several: generation, scoring, training, synchronisation."""
+
+    name: str
+    step: Estimate
+    """Seconds of it in one step."""
+    share: float
+    """Of the step; what runs beside other phases on other devices has a share too, and shares may then exceed 1."""
+    num_devices: int
+    peak_bytes: float
+    """On its fullest device."""
+    fits: bool
+    says: str
+    """What it does, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,9 +253,21 @@ class Forecast:
     source: str = "layers"
     """Which part of the model gave the step time: layers (operator models or a calibration), interaction (the network above
     them) or reuse (the predictor fitted to other workloads' steps)."""
+    phases: tuple[Phase, ...] = ()
+    """What a step is made of where a regime has several parts; empty where it is one optimizer step."""
+    energy_range: Range | None = None
+    """The energy with its 90% interval: of the time, and of what a device draws beside its rated power."""
+    narrowing: tuple[Narrowing, ...] = ()
+    """Measurements that would make the step surer, the most telling first."""
     run_utilization: float | None = None
     """Mean GPU utilisation of a whole run as nvidia-smi shows it, 0 to 1: what input pipelines, evaluation and start-up leave
     of the step's. None where no run of such a kind was measured."""
+
+    origin: Any = field(default=None, compare=False, repr=False)
+    """The question, where one was asked (`forecast.Origin`)."""
+
+    def __str__(self) -> str:
+        return show_text(self) or repr(self)
 
     def _repr_html_(self) -> str | None:
         return show_html(self)

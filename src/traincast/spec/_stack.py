@@ -16,10 +16,14 @@ class PlanHabits:
     """What its own words for recomputation mean in ours: (("selective", "products"),)."""
     sharded_recompute: str | None = None
     """What runs again wherever weights are sharded (ZeRO 3); None: nothing more than is asked."""
+    recompute: str | None = None
+    """What runs again where nothing is said of it; None: nothing."""
     overlap: bool = True
     """Gradients are reduced beside the backward pass."""
     overlap_sharded: bool = True
     """The same where ZeRO shards anything."""
+    bucket_bytes: float | None = None
+    """Gradients that are reduced at once; None: PyTorch's 25 MB."""
     bucket_copies: bool = True
     """Replicas copy gradients into the buckets they are reduced in."""
     balance: str = "layers"
@@ -28,6 +32,11 @@ class PlanHabits:
     """False: with ZeRO 3 and a pipeline, weights stay gathered through a step, so only gradients and state are sharded."""
     fills_pipeline: bool = False
     """Its pipeline refuses fewer passes than stages less one."""
+    dispatch_once: bool = False
+    """Tokens of experts cross a network once for every node that needs them (DeepEP)."""
+    reads_back: bool = False
+    """The host reads a number that the gradients give (their noise, an overflow) before it issues the update, and so waits for
+    the device in every step."""
     reduce_dtype: str | None = None
     """What gradients are reduced in; None: as they are kept."""
 
@@ -51,6 +60,8 @@ class RecipeHabits:
     channels_last: bool | None = None
     dropout: float | None = None
     compiled: bool = False
+    compiled_loss: bool = True
+    """A compiled step compiles its loss too; False: layers are compiled one by one and the loss runs as it is written."""
     whole_program: bool = False
     """The step is one program that the host starts once (XLA, CUDA graphs)."""
     precision_words: Words = ()
@@ -71,6 +82,24 @@ class MemoryHabits:
     """Its tensors are all in the graph and it searches no algorithms, so little lies around the allocator."""
     greedy: bool = False
     """It takes the whole device when it starts."""
+    planned: bool = False
+    """A compiler lays out all memory before the step (XLA): no caching allocator rounds up, no host runs ahead, and sharded
+    weights are gathered one by one."""
+    bucket_bytes: float = 0.0
+    """Buffers in which it reduces gradients and gathers weights wherever it shards anything; no larger than these are."""
+    live_bytes: float = 0.0
+    """Gathered weights that it lets live at once where weights are sharded; 0: those of two layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFacts:
+    """What the libraries of a stack's version do otherwise than those of today."""
+
+    turned_images: bool = False
+    """Convolutions of a training step in half precision turn images that are not stored with channels last, and turn back what
+    they write: no kernel of the version takes them as they are."""
+    grouped_gradients_on_lanes: bool = False
+    """Gradients of grouped convolutions with channels last run without matrix units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +118,8 @@ class LogFacts:
     """Its tables are recipes published for a device, so each is known to run on it."""
     unsharded_adapters: bool = False
     """Its tables give the peak of one device where adapters were trained on several."""
+    adapter_targets: str = ""
+    """Beside which layers the recipes in its tables put adapters, where they do not say; empty: as the stack does by default."""
     precision_settings: Words = ()
     """Words among a row's other settings that change its precision: (("float8_rowwise", "bf16"),)."""
 
@@ -106,6 +137,7 @@ class Stack:
     plan: PlanHabits = field(default_factory=PlanHabits)
     recipe: RecipeHabits = field(default_factory=RecipeHabits)
     memory: MemoryHabits = field(default_factory=MemoryHabits)
+    kernels: KernelFacts = field(default_factory=KernelFacts)
     logs: LogFacts = field(default_factory=LogFacts)
     forward_call_s: float = 6e-6
     """Host time of a framework call in the forward pass; a typical server core of 2020."""
@@ -153,7 +185,8 @@ class Stack:
         """Only its costs and its memory: nothing is decided for the user."""
         return Stack(
             **{name: getattr(self, name) for name in _COSTS},
-            name=self.name, title=self.title, like=self.like, memory=self.memory, provenance=self.provenance,
+            name=self.name, title=self.title, like=self.like, memory=self.memory, kernels=self.kernels,
+            provenance=self.provenance,
         )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from traincast.accuracy._cases import Case
+from traincast.accuracy._cases import ASKED_COLUMNS, Case
 from traincast.accuracy._translate.machine import read_cluster
 from traincast.accuracy._translate.plan import read_micro_batch, read_plan
 from traincast.accuracy._translate.workload import read_workload
@@ -71,13 +71,15 @@ def read_question(case: Case, said: list[str]) -> tuple[Question, Stack]:
         job["cuda_graphs"] = True
     if case.undetermined:
         said.append(f"the source leaves open: {case.undetermined}")
+    parts: dict[str, dict[str, Any]] = {
+        "workload": workload, "cluster": dict(read_cluster(case, said)), "parallelism": dict(plan), "job": job
+    }  # fmt: skip
+    for name, value in case.asked:
+        parts[ASKED_COLUMNS[name].section][name] = value
     question = Question(
-        source=source,
-        workload=WorkloadOptions(**workload),
-        cluster=read_cluster(case, said),
-        parallelism=plan,
-        job=job,
-    )
+        source=source, workload=WorkloadOptions(**parts["workload"]), cluster=parts["cluster"],
+        parallelism=parts["parallelism"], job=parts["job"],
+    )  # fmt: skip
     return question, stack
 
 

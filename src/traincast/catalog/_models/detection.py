@@ -323,8 +323,11 @@ def build_yolov3(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Si
     tape = Tape(recipe)
     batch, classes = sizes.batch, sizes.num_classes or config.get("num_classes", 20)
     size = sizes.input_size or config.get("image_size", 416)
+    if size == config.get("published_size") and recipe.mode != "inference":
+        size = config["mean_size"]
+        tape.assume(f"trained at several sizes, as published; {size} is taken as their mean")
     outputs_each = 3 * (5 + classes)
-    tape.assume("targets are matched on the host; multi-scale training is taken at one size")
+    tape.assume("targets are matched on the host")
 
     def block(value: Value, channels: int, kernel_size: int, label: str, *, stride: int = 1) -> Value:
         return conv_norm(tape, value, channels, kernel_size, stride=stride, function="leaky_relu", name=label)

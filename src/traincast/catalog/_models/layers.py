@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from traincast.catalog._models.recipe import OPTIMIZERS
 from traincast.catalog._models.tape import Gradients, Tape, Value
 from traincast.spec import Attr
 from traincast.units import DTYPE_BYTES
@@ -254,10 +255,14 @@ def product_op(
     calls: int = 1,
 ) -> None:
     attrs: dict[str, Attr] = {"batch": batch, "m": m, "n": n, "k": k, "layout": layout}
+    dtype = product_dtype(tape, out.dtype)
+    read = None
+    if tape.numbers.block and dtype == tape.numbers.product:
+        scales = batch * (m + n) * k / tape.numbers.block
+        read = sum([value.num_bytes for value in reads]) + scales
     tape.op(
-        name, "matmul", reads, (out,), attrs,
-        flop=2.0 * batch * m * n * k, dtype=product_dtype(tape, out.dtype), calls=calls,
-    )  # fmt: skip
+        name, "matmul", reads, (out,), attrs, flop=2.0 * batch * m * n * k, dtype=dtype, bytes_read=read, calls=calls
+    )
 
 
 def product_dtype(tape: Tape, stored: str) -> str:
@@ -267,12 +272,32 @@ def product_dtype(tape: Tape, stored: str) -> str:
 
 
 def quantize(tape: Tape, value: Value) -> None:
-    """Transformer Engine's cast of an operand to fp8, stored in both layouts."""
-    if tape.numbers.product in ("fp8", "fp4"):
-        size = 1.0 if tape.numbers.product == "fp8" else 0.5
+    """Transformer Engine's cast of an operand to fp8, stored in both layouts. Where blocks have scales, those of rows and of
+    columns differ, so two sets of them are written and then laid out as the matrix units read them."""
+    numbers = tape.numbers
+    if numbers.block:
+        _quantize_blocks(tape, value)
+    elif numbers.product in ("fp8", "fp4"):
+        size = 1.0 if numbers.product == "fp8" else 0.5
         small = tape.new(value.shape, tape.numbers.product)
         attrs: dict[str, Attr] = {"function": "quantize", "numel": value.numel}
         tape.op("te.cast_transpose", "copy", (value,), (small,), attrs, bytes_written=2 * size * value.numel)
+
+
+def _quantize_blocks(tape: Tape, value: Value) -> None:
+    numbers = tape.numbers
+    scales = 2 * -(-value.numel // numbers.block)
+    if numbers.rotates:
+        # Pieces of 16 numbers are multiplied by a matrix of signs before they are rounded for the weight's gradient.
+        turned: dict[str, Attr] = {"function": "hadamard", "numel": value.numel}
+        tape.op("te.hadamard_transform", "copy", (value,), (value,), turned, flop=32.0 * value.numel)
+    small = tape.new(value.shape, numbers.product)
+    written = 2 * DTYPE_BYTES[numbers.product] * value.numel + scales
+    attrs: dict[str, Attr] = {"function": "quantize", "numel": value.numel}
+    tape.op("te.quantize_blocks", "copy", (value,), (small,), attrs, bytes_written=written)
+    table = tape.new((scales,), "uint8")
+    order: dict[str, Attr] = {"function": "swizzle", "numel": scales}
+    tape.op("te.swizzle_scales", "copy", (table,), (table,), order)
 
 
 FROZEN_BLOCK = 64
@@ -315,7 +340,8 @@ def linear(
     )  # fmt: skip
     _register_linear(tape, out, operands, layout=layout, stored=stored, kept=kept)
     if tape.recipe.adapter_rank and tape.layer.rpartition(".")[2] in tape.recipe.adapted:
-        return add(tape, out, adapt(tape, x, features))
+        adapted = add(tape, out, adapt(tape, x, features))
+        return rescale(tape, adapted, plain) if tape.recipe.adapter_norm else adapted
     return out
 
 
@@ -386,6 +412,23 @@ def adapt(tape: Tape, x: Value, features: int) -> Value:
         return tape.register(out, (value, used), backward)
 
     return scale(tape, narrow(narrow(x, "adapter_down", tape.recipe.adapter_rank), "adapter_up", features))
+
+
+def rescale(tape: Tape, out: Value, weight: Value) -> Value:
+    """Outputs scaled by a trained length over that of each row of the adapted weight, which is worked out anew in every pass and
+    has no gradient of its own (DoRA, Liu et al. 2024, section 4.3)."""
+    features = out.shape[-1]
+    width = weight.numel // features
+    merged = tape.new((features, width), weight.dtype, role="temporary")
+    rank = tape.recipe.adapter_rank
+    product_op(tape, "aten.mm", (weight,), merged, batch=1, m=features, n=width, k=rank, layout="nn", calls=3)
+    attrs: dict[str, Attr] = {"function": "add", "numel": merged.numel, "num_inputs": 2}
+    tape.op("aten.add", "elementwise", (weight, merged), (merged,), attrs, flop=merged.numel)
+    norms = tape.new((features,), weight.dtype, role="temporary")
+    sizes: dict[str, Attr] = {"function": "norm", "rows": features, "cols": width}
+    tape.op("aten.linalg_vector_norm", "reduce", (merged,), (norms,), sizes, flop=2 * merged.numel)
+    length = tape.parameter("adapter_norm", (features,), adapter=True)
+    return multiply(tape, out, tape.for_product(length))
 
 
 def matmul(
@@ -681,28 +724,50 @@ def embedding(
         return tape.register(out, (table,), backward)
 
 
+L2_OVER_DRAM = 3.0
+"""How much faster rows are that a kernel has read before and finds in the cache."""
+
+
 def table_lookup(tape: Tape, ids: Value, *, rows: Sequence[int], width: int, bags: int, name: str = "tables") -> Value:
-    """All tables of a recommendation model in one kernel each way (FBGEMM's table-batched embedding, HugeCTR): the vectors of
-    the ids of one sample and table are summed, and only the rows that were read are updated."""
+    """All tables of a recommendation model in one kernel each way (FBGEMM's table-batched embedding, HugeCTR).
+
+    The vectors of the ids of one sample and table are summed and leave in the format of the products. In the backward pass the
+    gradients of equal ids are added up and every distinct row is updated in the same kernel (Mudigere et al. 2022).
+    """
     with tape.scope(name):
         table = tape.parameter("weight", (sum(rows), width))
-        out = tape.new((bags, width), table.dtype)
-        attrs: dict[str, Attr] = {"rows": ids.numel, "cols": width, "vocab": sum(rows), "sparse": True}
-        looked_bytes = ids.numel * width * DTYPE_BYTES[table.dtype]
+        half = tape.numbers.autocast
+        out = tape.new((bags, width), tape.numbers.compute if half else table.dtype)
+        small = [number for number in rows if number * len(rows) <= bags]
+        attrs: dict[str, Attr] = {
+            "rows": ids.numel, "cols": width, "vocab": sum(rows), "sparse": True,
+            "replicated_rows": sum(small), "spread_share": 1 - len(small) / len(rows),
+        }  # fmt: skip
+        row_bytes = width * DTYPE_BYTES[table.dtype]
+        distinct = count_distinct(rows, ids.numel / len(rows))
         tape.op(
             "fbgemm.embedding_bag", "embedding", (table, ids), (out,), attrs, flop=ids.numel * width,
-            bytes_read=looked_bytes + ids.num_bytes,
+            bytes_read=(distinct + (ids.numel - distinct) / L2_OVER_DRAM) * row_bytes + ids.num_bytes,
         )  # fmt: skip
 
         def backward(g: Value) -> Gradients:
-            gradient = tape.new((ids.numel, width), table.dtype, role="gradient", name=f"{name}.grad")
+            update = OPTIMIZERS.get(tape.recipe.update_name)
+            read, written = (update.fused_reads - 1, update.fused_writes) if update else (0, 1)
+            # What is left for the optimizer is one row, so that the table keeps its state.
+            gradient = tape.new((1, width), table.dtype, role="gradient", name=f"{name}.grad")
             tape.op(
                 "fbgemm.embedding_bag_backward", "embedding", (g, ids), (gradient,), attrs, flop=ids.numel * width,
-                bytes_read=g.num_bytes + 3 * ids.num_bytes, kernels=4, calls=4,
+                bytes_read=g.num_bytes + 3 * ids.num_bytes + read * distinct * row_bytes,
+                bytes_written=written * distinct * row_bytes, kernels=4, calls=4,
             )  # fmt: skip
             return (gradient,)
 
         return tape.register(out, (table,), backward)
+
+
+def count_distinct(rows: Sequence[int], lookups: float) -> float:
+    """Rows that so many lookups in each table reach, if all rows are as likely: n (1 - exp(-k / n))."""
+    return sum(-number * math.expm1(-lookups / number) for number in rows)
 
 
 def position_table(tape: Tape, *, length: int, width: int, rows: int | None = None, name: str = "positions") -> Value:

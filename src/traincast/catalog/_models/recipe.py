@@ -23,6 +23,10 @@ class Precision:
     """Weights stay fp32 and are cast before each product; norms, softmax and loss run in fp32."""
     master: bool = False
     """The optimizer keeps an fp32 copy of half-precision weights."""
+    block: int = 0
+    """Elements of an operand that share a scale of one byte, in both directions; 0: one scale for all of it."""
+    rotates: bool = False
+    """Operands of the weight's gradient are rotated before they are rounded (random Hadamard transform)."""
     gradient: str = "fp32"
     """What gradients are kept in until the optimizer reads them."""
 
@@ -37,15 +41,23 @@ PRECISIONS: dict[str, Precision] = {
     "bf16-pure": Precision(weight="bf16", compute="bf16", product="bf16", gradient="bf16"),
     "fp8": Precision(weight="bf16", compute="bf16", product="fp8", master=True, gradient="fp32"),
     "fp4": Precision(weight="bf16", compute="bf16", product="fp4", master=True, gradient="fp32"),
+    # Blocks of 32 share a power of two (OCP Microscaling 2023); NVFP4's blocks of 16 an fp8 number (NVIDIA 2025).
+    "mxfp8": Precision(weight="bf16", compute="bf16", product="fp8", master=True, gradient="fp32", block=32),
+    "mxfp4": Precision(weight="bf16", compute="bf16", product="fp4", master=True, gradient="fp32", block=32),
+    "nvfp4": Precision(
+        weight="bf16", compute="bf16", product="fp4", master=True, gradient="fp32", block=16, rotates=True
+    ),
 }
+BLOCK_SCALED = ("mxfp8", "mxfp4", "nvfp4")
+"""Formats that only matrix units with scales for blocks multiply."""
 PRECISION_ALIASES = {
-    "amp": "fp16-amp", "mxfp8": "fp8", "nvfp4": "fp4", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16",
+    "amp": "fp16-amp", "fp8-mx": "mxfp8", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16",
     "bf16-true": "bf16-pure", "bf16-mixed": "bf16-amp",
 }  # fmt: skip
 
 
 def precision_name(text: str) -> str:
-    """The canonical spelling: 'fp16_amp' and 'amp' are 'fp16-amp', 'mxfp8' runs as 'fp8'."""
+    """The canonical spelling: 'fp16_amp' and 'amp' are 'fp16-amp', 'fp8_mx' is 'mxfp8'."""
     name = text.strip().lower().replace("_", "-")
     return PRECISION_ALIASES.get(name, name)
 
@@ -143,6 +155,8 @@ class Recipe:
     optimizer: str = "adamw"
     attention: str = "flash"
     recompute: str = "none"
+    recompute_layers: int | None = None
+    """Layers of a transformer that run again where whole layers do, the first ones; None: all."""
     fused: bool = False
     """Fused kernels as in Megatron-LM: bias+gelu, bias+dropout+add, masked softmax, rotary, norms, gradient accumulation."""
     fused_softmax: bool = True
@@ -170,6 +184,8 @@ class Recipe:
     (Hu et al. 2021); 0: everything is trained."""
     adapted: tuple[str, ...] = ("query", "key", "value", "qkv", "output", "gate", "up", "gate_up", "down")
     """All dense layers of a block, as Dettmers et al. (2023) advise."""
+    adapter_norm: bool = False
+    """Each row of a layer's weight is scaled to a trained length (DoRA, Liu et al. 2024)."""
     frozen_dtype: str | None = None
     """What the frozen weights of dense layers are stored in: fp4 with a scale per 64 (QLoRA, Dettmers et al. 2023) or int8;
     None: as other weights."""
@@ -194,8 +210,12 @@ class Recipe:
             raise UnknownName("optimizer implementation", str(self.implementation), IMPLEMENTATIONS)
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise InvalidInput(f"dropout = {self.dropout}; it must be at least 0 and below 1")
+        if self.recompute_layers is not None and self.recompute_layers < 1:
+            raise InvalidInput(f"recompute_layers = {self.recompute_layers}; it must be at least 1, or recompute none")
         if self.adapter_rank < 0:
             raise InvalidInput(f"adapter_rank = {self.adapter_rank}; it must be at least 0")
+        if self.adapter_norm and not self.adapter_rank:
+            raise InvalidInput("adapter_norm = True needs adapters; set adapter_rank")
         if self.frozen_dtype not in (None, "fp4", "int8"):
             raise InvalidInput(f"frozen_dtype = {self.frozen_dtype!r}; allowed: fp4, int8")
         if self.frozen_dtype and not self.adapter_rank:

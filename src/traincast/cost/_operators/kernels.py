@@ -149,6 +149,10 @@ def _number(op: Op, key: str) -> float:
     return float(op.attrs[key])
 
 
+STRIDED_SUM = 3.0
+"""Generated kernels that sum over pixels of images with channels last: a thread's numbers lie apart."""
+HELD_BYTES_PER_SM = 262144.0
+"""Of a channel's numbers that one block of threads keeps in registers between statistics and application."""
 LONGEST_SUM = 4096.0
 """The longest sum that was measured; libraries split longer ones over a device that few outputs leave idle."""
 SPLIT_TILE = 128.0
@@ -243,21 +247,24 @@ def _spatial(op: Op, key: str) -> float:
 CONV_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.1, "grad_weight": 1.2}
 """Of fp32 kernels on the lanes."""
 TURNED_PASSES = 2.0
-"""Kernels of a training step in half precision take images with channels last: the library turns what they read and turns back
-what they write, so each byte moves once more each way. Kernels for TF32 and those of evaluation take them as they are."""
+"""Where a library has kernels for channels last only, it turns what they read and turns back what they write, so each byte moves
+once more each way."""
+UNTURNED = 1.15
+"""Kernels that take images without channels last as they are, beside those with (inference of image models in both layouts)."""
 CHANNEL_MULTIPLE = 8.0
 """Channels are padded to whole vectors of half precision."""
-GATHERED = 1.18
-"""A kernel wider than one pixel gathers its operands where a plain product streams them."""
-NARROW_GROUP, NARROW_FACTOR = 32.0, 0.6
-"""Kernels for groups have tiles of 32 channels, half of the least of plain products."""
-DEPTHWISE_SHARE: dict[str, float] = {"forward": 0.12, "grad_input": 0.12, "grad_weight": 0.06}
+POINT_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.0, "grad_weight": 1.1}
+GATHERED_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.15, "grad_weight": 1.2}
+"""Beside a plain product: of kernels of one pixel, and of wider ones, which gather their operands or scatter their sums."""
+NARROW_GROUP, NARROW_FACTOR, UNTURNED_GROUPS = 32.0, 0.55, 1.6
+"""Kernels for groups have tiles of 32 channels, half of the least of plain products; they lose more without channels last."""
+DEPTHWISE_SHARE: dict[str, float] = {"forward": 0.1, "grad_input": 0.1, "grad_weight": 0.05}
 """Of the lanes' peak: one multiplication per number that is loaded."""
-DEPTHWISE_NCHW = 0.7
+DEPTHWISE_NCHW = 0.85
 """Of that share where a thread's neighbours are pixels and not channels."""
-GROUPED_NHWC_SHARE = ((32.0, 0.056), (math.inf, 0.25))
-"""Of the lanes' peak, by number of groups, that gradients of grouped convolutions reach with channels last: no kernel of the
-library's runs them on matrix units."""
+WIDE_GROUP, WIDE_GROUP_SHARE, NARROW_GROUP_SHARE = 48.0, 5.8e-4, 0.25
+"""Of the lanes' peak that gradients of grouped convolutions with channels last reach in libraries that have no kernel for them on
+matrix units: groups of more channels run one by one, each at a rate that grows with its width."""
 
 
 def _prefers_lanes(device: Device, real: str) -> bool:
@@ -268,6 +275,8 @@ def _prefers_lanes(device: Device, real: str) -> bool:
 
 def _conv(op: Op, to: _Collector) -> None:
     groups, inputs = _number(op, "groups"), _number(op, "in_channels")
+    if _adds_bias(op):
+        to.pointwise(2.0 * op.bytes_written, sigma=0.1)
     _, real = product_flop_per_s(to.device, op.dtype)
     strided = _spatial(op, "stride") > 1
     winograd = _spatial(op, "kernel") == 9 and not strided and groups == 1
@@ -282,6 +291,14 @@ def _conv(op: Op, to: _Collector) -> None:
         m, n, k = _conv_sizes(op)
         factor = CONV_PASS[str(op.attrs["pass"])] * (1.1 if _spatial(op, "kernel") == 1 else 1.25)
         to.matmul(op, groups, m, n, k, num_bytes=op.num_bytes, factor=factor, sigma=0.3, ground=TRANSFER)
+
+
+def _adds_bias(op: Op) -> bool:
+    """Whether a kernel of its own adds a bias to what the library's convolution wrote. Frameworks' own depthwise kernels add it
+    themselves, compilers with whatever follows."""
+    own = _number(op, "groups") == _number(op, "in_channels") > 1 and not op.attrs.get("channels_last")
+    forward = str(op.attrs["pass"]) == "forward"
+    return forward and len(op.reads) > 2 and not own and not op.attrs.get("fused_bias")
 
 
 def _conv_sizes(op: Op) -> tuple[float, float, float]:
@@ -307,10 +324,11 @@ def _winograd(op: Op, to: _Collector, *, lanes: bool) -> None:
 
 def _conv_on_matrix(op: Op, to: _Collector, real: str) -> None:
     groups, taps = _number(op, "groups"), _spatial(op, "kernel")
-    forward = str(op.attrs["pass"]) == "forward"
+    direction = str(op.attrs["pass"])
     last = bool(op.attrs.get("channels_last"))
-    if last and groups > 1 and not forward:
-        share = next(share for most, share in GROUPED_NHWC_SHARE if groups < most)
+    if last and groups > 1 and direction != "forward" and op.attrs.get("grouped_gradients_on_lanes"):
+        width = _number(op, "in_channels") / groups
+        share = min(width * WIDE_GROUP_SHARE, NARROW_GROUP_SHARE) if width > WIDE_GROUP else NARROW_GROUP_SHARE
         to.add("lanes", (op.flop or 0.0, op.num_bytes, share), dtype=op.dtype, sigma=0.5, ground=TRANSFER)
         return
     m, n, k = _conv_sizes(op)
@@ -321,11 +339,14 @@ def _conv_on_matrix(op: Op, to: _Collector, real: str) -> None:
     else:
         multiple = CHANNEL_MULTIPLE if k / taps > CHANNEL_MULTIPLE / 2 else CHANNEL_MULTIPLE / 2
         k = math.ceil(k / taps / multiple) * multiple * taps
-    factor = 1.0 if taps == 1 else GATHERED
+    factor = (POINT_PASS if taps == 1 else GATHERED_PASS)[direction]
     if groups > 1 and n <= NARROW_GROUP:
         factor *= NARROW_FACTOR
-    if real in HALF and not last and op.attrs.get("training", True):
-        to.pointwise(TURNED_PASSES * op.num_bytes, sigma=0.25)
+    if real in HALF and not last:
+        if op.attrs.get("turned_images") and op.attrs.get("training", True):
+            to.pointwise(TURNED_PASSES * op.num_bytes, sigma=0.25)
+        else:
+            factor *= UNTURNED if groups == 1 else UNTURNED_GROUPS
     item = DTYPE_BYTES[op.dtype]
     to.add(
         "product", (groups, m, n, k, 0.0, item, op.num_bytes), dtype=op.dtype, factor=factor, sigma=0.2, ground=TRANSFER
@@ -366,7 +387,9 @@ def _norm(op: Op, to: _Collector) -> None:
     if "batch" in function and not op.attrs.get("training", True):
         # In evaluation the statistics are given: one pass.
         to.pointwise(op.num_bytes, inputs=2.0, sigma=0.1)
-    elif "batch" in function or "group" in function:
+    elif "batch" in function:
+        _batch_norm(op, to)
+    elif "group" in function:
         # Statistics and application are two passes, in either direction.
         first, second = (2, 3) if op.phase == "backward" else (1, 2)
         to.pointwise(first * item * numel, sigma=0.15)
@@ -377,10 +400,25 @@ def _norm(op: Op, to: _Collector) -> None:
         to.pointwise(passes * item * numel, inputs=passes - 1.0, factor=factor, sigma=0.15)
     elif op.phase == "backward":
         to.add("norm", (rows, cols, 3 * item * numel), sigma=0.15, ground=TRANSFER)
-        to.pointwise(2 * item * numel, inputs=2.0, sigma=0.15)
+        # Sums over rows for weight and bias: columns of a tile wait for each other.
+        to.pointwise(2 * item * numel, inputs=2.0, factor=1.5, sigma=0.15)
     else:
         known = "layer" in function
         to.add("norm", (rows, cols, 2 * item * numel), ground=MEASURED if known else TRANSFER)
+
+
+def _batch_norm(op: Op, to: _Collector) -> None:
+    """One block of threads for each channel. What a multiprocessor holds is read once, else once more after the statistics; few
+    channels leave multiprocessors idle."""
+    channels, per_channel = _number(op, "rows"), _number(op, "cols")
+    item = DTYPE_BYTES[op.dtype]
+    held = item * per_channel * (2.0 if op.phase == "backward" else 1.0) <= HELD_BYTES_PER_SM
+    if op.phase == "backward":
+        passes = 3.0 if held else 5.0
+    else:
+        passes = 2.0 if held else 3.0
+    moved = passes * item * channels * per_channel
+    to.add("blocks", (channels, passes * item * per_channel, moved), dtype=op.dtype, sigma=0.15, ground=TRANSFER)
 
 
 def _compiled(op: Op, to: _Collector) -> None:
@@ -394,6 +432,8 @@ def _compiled(op: Op, to: _Collector) -> None:
         moved += DTYPE_BYTES[op.dtype] * _number(op, "rows") * _number(op, "cols")
     elif op.kind in ("index", "embedding"):
         factor = 1.6
+    if op.attrs.get("strided_sum"):
+        factor *= STRIDED_SUM
     to.pointwise(moved, inputs=2.0, factor=factor, sigma=0.2)
 
 
@@ -426,6 +466,11 @@ def _moves(factor: float, sigma: float, ground: int = TRANSFER) -> Callable[[Op,
         to.pointwise(op.num_bytes, factor=factor, sigma=sigma, ground=ground)
 
     return add
+
+
+def _pool(op: Op, to: _Collector) -> None:
+    """Windows that overlap are read from caches; the backward pass finds its places again by index."""
+    to.pointwise(op.num_bytes, factor=2.0 if op.attrs.get("training", True) else 1.1, sigma=0.35)
 
 
 _GATES = {"lstm": 4.0, "gru": 3.0, "rnn": 1.0}
@@ -473,7 +518,7 @@ _KINDS: dict[str, Callable[[Op, _Collector], None]] = {
     "reduce": _reduce,
     "embedding": _embedding,
     "index": _moves(2.0, 0.5),
-    "pool": _moves(1.5, 0.35),
+    "pool": _pool,
     "rnn": _rnn,
     "optimizer": _moves(1.1, 0.2),
     "dropout": _moves(1.1, 0.15),

@@ -1,15 +1,13 @@
 """A plan to the few numbers and names that every launcher asks for."""
 
-import json
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from traincast.errors import InvalidInput
 from traincast.plan._nouns import Plan, job_quantile_s
-from traincast.spec import Cluster, Parallelism
+from traincast.spec import Cluster, Parallelism, Question, WorkloadOptions
 from traincast.units import GIB, MINUTE_S
 
 HOST_BYTES_PER_RANK = 8 * GIB
@@ -37,6 +35,8 @@ class Recipe:
     """Of one node: a rule of thumb for what to ask of a scheduler."""
     says: str
     """The forecast in a sentence, for a comment."""
+    question: Question
+    """What was asked, with the batch of the plan: the model, its length, precision, optimizer, adapters and steps."""
 
     @property
     def num_nodes(self) -> int:
@@ -47,7 +47,9 @@ class Recipe:
         return self.cluster.devices_per_node
 
 
-def make_recipe(plan: Plan, *, quantile: float, command: str, precision: str = "") -> Recipe:
+def make_recipe(
+    plan: Plan, *, quantile: float, command: str, precision: str = "", question: Question | None = None
+) -> Recipe:
     cluster = plan.cluster
     sizes = {group.devices_per_node for group in cluster.groups}
     if len(sizes) > 1:
@@ -71,7 +73,16 @@ def make_recipe(plan: Plan, *, quantile: float, command: str, precision: str = "
         quantile=quantile,
         host_bytes=_host_bytes(plan),
         says=_say(plan, quantile, limit_s),
+        question=_complete(plan, precision, question),
     )
+
+
+def _complete(plan: Plan, precision: str, question: Question | None) -> Question:
+    asked = question or Question(source=plan.forecast.workload)
+    said: WorkloadOptions = replace(
+        asked.workload, batch=plan.batch, precision=asked.workload.precision or precision or None
+    )
+    return replace(asked, workload=said)
 
 
 def _clean(name: str) -> str:
@@ -139,27 +150,3 @@ def torchrun_line(recipe: Recipe, *, host: str, extra: Sequence[str] = ()) -> st
         *extra,
     ]
     return " ".join([*words, recipe.command])
-
-
-def write_yaml(value: Any, *, indent: int = 0) -> str:
-    """Plain data as YAML: text is quoted as in JSON, which YAML reads too; text of several lines stands as a block."""
-    pad = "  " * indent
-    if isinstance(value, Mapping):
-        return "".join(f"{pad}{key}:{_yaml_rest(item, indent)}" for key, item in value.items())
-    lines = []
-    for item in value:
-        if isinstance(item, (Mapping, list, tuple)):
-            body = write_yaml(item, indent=indent + 1)
-            lines.append(f"{pad}- {body.lstrip()}")
-        else:
-            lines.append(f"{pad}- {json.dumps(item)}\n")
-    return "".join(lines)
-
-
-def _yaml_rest(item: Any, indent: int) -> str:
-    if isinstance(item, (Mapping, list, tuple)):
-        return f"\n{write_yaml(item, indent=indent + 1)}" if item else f" {json.dumps(item)}\n"
-    if isinstance(item, str) and "\n" in item:
-        pad = "  " * (indent + 1)
-        return " |\n" + "".join(f"{pad}{line}".rstrip() + "\n" for line in item.rstrip("\n").split("\n"))
-    return f" {json.dumps(item)}\n"

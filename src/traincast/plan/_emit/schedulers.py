@@ -3,8 +3,9 @@
 import math
 
 from traincast.catalog import load_facts
+from traincast.configs import write_yaml
 from traincast.errors import InvalidInput
-from traincast.plan._emit.recipe import PORT, Recipe, export_lines, settings, torchrun_line, write_yaml
+from traincast.plan._emit.recipe import PORT, Recipe, export_lines, settings, torchrun_line
 from traincast.units import DAY_S, GIB, HOUR_S, MINUTE_S
 
 SKYPILOT_NAMES = {

@@ -1,0 +1,45 @@
+"""Runs the commands of a page and compares or rewrites what the page shows: python docs/console.py docs/how-to/regimes/*.md."""
+
+import contextlib
+import io
+import re
+import shlex
+import sys
+from pathlib import Path
+
+BLOCK = re.compile(r"^```console\n\$ (traincast [^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = ("Phases of a step", "Assumed", "Memory at its peak", "The whole job", "  Rests on")
+"""Parts of a forecast that a page shows after its heading and its answer; all others are left out."""
+
+
+def run(command: str) -> str:
+    """What a command prints, on plain paper."""
+    from traincast.__main__ import main
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = main(shlex.split(command)[1:])
+    return shorten(out.getvalue()) if code == 0 else f"exit {code}\n"
+
+
+def shorten(text: str) -> str:
+    parts = [part.strip("\n") for part in text.split("\n\n") if part.strip()]
+    kept = [part for place, part in enumerate(parts) if place < 2 or part.startswith(SHOWN)]
+    lines = [line.rstrip() for part in kept for line in (*part.splitlines(), "")]
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def words_of(text: str) -> list[str]:
+    """The words of an output without numbers, bars and line breaks, which move with every fit."""
+    bare = re.sub(r"[\u2580-\u259f·─]+|\$?\d[\d,.]*%?|µs|\bms\b|\bs\b|\bmin\b|\bh\b|\bdays\b|[KMGT]iB", " ", text)
+    return re.findall(r"[A-Za-z_]{2,}", bare)
+
+
+def refresh(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    page.write_text(BLOCK.sub(lambda found: f"```console\n$ {found[1]}\n{run(found[1])}```", text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        refresh(Path(name))

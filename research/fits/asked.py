@@ -1,0 +1,278 @@
+"""Measured runs to what was forecast for them, as the package ships and without what their publisher taught."""
+
+import dataclasses
+import json
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from traincast.accuracy import (
+    CaseQuestion,
+    Observation,
+    find_excused,
+    hide_results,
+    parse_case,
+    parse_observation,
+    read_rows,
+    translate,
+)
+from traincast.catalog import plain_stack
+from traincast.errors import IllegalPlan, TraincastError
+from traincast.files import write_json
+from traincast.forecast import (
+    MEMORY,
+    ORDINARY_OPERATORS,
+    STEP,
+    Engine,
+    Setting,
+    describe_setting,
+    find_fullest,
+    profile_stages,
+    tally_program,
+    watch_device,
+)
+from traincast.simulate import Overheads
+from traincast.spec import MemoryProfile, Stack
+
+MOST_STEPS, MOST_PEAKS, MOST_VERDICTS = 80, 400, 1200
+"""Rows of one source and framework that are asked about, evenly over the table: a huge source says no more than a large one."""
+IMPOSSIBLE = -20.0
+"""The margin of a plan that cannot be built."""
+UNFILLED = 0.85
+"""Share of a device below which its own meter tells a need; above it the meter shows the device."""
+PRIOR_OVERHEADS = Overheads(
+    cache=0.03, workspace_bytes=0.3e9, whole_buffers=3.0, queued_gathers=50.0, lone_pass=1.0, lead_flop=1e12,
+    lead_slope=3.0, lead_ranks=1.0, reclaim=0.95, reclaim_slope=8.0,
+)  # fmt: skip
+"""What memory's constants were before any run was looked at: the priors of `benchmarks/memory.py`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One measured run and what was forecast for it."""
+
+    quantity: str
+    publisher: str
+    source: str
+    workload: str
+    setting: Setting
+    operators: float
+    host: float
+    """The host's time to issue a step over the devices' to do it."""
+    error: float
+    """The log of measured over forecast."""
+    untaught: bool
+    """Forecast without what runs of the publisher taught."""
+    scale: float = 1.0
+    """Samples in a step: the smaller of two runs of one job is the cheaper to measure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One run that ran or failed, and what was forecast of its need."""
+
+    publisher: str
+    source: str
+    setting: Setting | None
+    """None: the plan cannot be built, so it is said to fail."""
+    ran: bool
+    excused: bool
+    """It failed, but a run that needs no less by construction ran: it did not fail for lack of memory."""
+    disputed: bool
+    """It has numbers, and its authors flag it as failed."""
+    margin: float
+    """The log of the device over the forecast need; of the frugal form where recomputation is not stated."""
+    untaught_margin: float
+
+
+def publisher_of(source: str) -> str:
+    """Tables of one publisher share machines, people and habits, so they are left out together."""
+    return source.partition("_")[0]
+
+
+def ask_all(paths: Sequence[str]) -> tuple[list[Asked], list[Verdict]]:
+    engine = Engine()
+    asked: list[Asked] = []
+    verdicts: list[Verdict] = []
+    for path in paths:
+        rows = read_rows(path)
+        hidden = hide_results(rows)
+        seen = [_observe(row) for row in rows]
+        excused = find_excused(rows)
+        for what, most, wanted in (
+            (STEP, MOST_STEPS, [one is not None and one.scores_time for one in seen]),
+            (MEMORY, MOST_PEAKS, [one is not None and one.scores_memory for one in seen]),
+            ("verdict", MOST_VERDICTS, [one is not None and one.scores_fit for one in seen]),
+        ):
+            number = 0
+            for place in _pick(rows, wanted, most):
+                row, one = rows[place], seen[place]
+                if one is None:
+                    continue
+                if what == "verdict":
+                    found = _judge(engine, row, hidden[place], one, excused=place in excused)
+                    verdicts += found
+                else:
+                    asked += _ask(engine, what, row, hidden[place], one)
+                number += 1
+            sys.stderr.write(f"{path}: {number} rows asked for {what}\n")
+    return asked, verdicts
+
+
+def _observe(row: Mapping[str, Any]) -> Observation | None:
+    try:
+        return parse_observation(row)
+    except TraincastError:
+        return None
+
+
+def _pick(rows: Sequence[Mapping[str, Any]], wanted: Sequence[bool], most: int) -> Iterator[int]:
+    groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        if wanted[index]:
+            groups[str(row.get("source")), str(row.get("framework")), str(row.get("measured_status"))].append(index)
+    for places in groups.values():
+        yield from (places[i] for i in sorted({round(x) for x in np.linspace(0, len(places) - 1, most)}))
+
+
+def _ask(
+    engine: Engine, quantity: str, row: Mapping[str, Any], hidden: Mapping[str, Any], seen: Observation
+) -> list[Asked]:
+    try:
+        question = translate(parse_case(hidden))
+        answer = _answer_step if quantity == STEP else _answer_memory
+        measured = seen.step_s if quantity == STEP else seen.memory_bytes
+        return [
+            made
+            for untaught in (False, True)
+            if (made := answer(engine, question, row, measured or math.nan, untaught=untaught)) is not None
+        ]
+    except TraincastError:
+        return []
+
+
+def _untaught(stack: Stack) -> Stack:
+    """The stack with the constants of its parent: what is known of it without its own runs."""
+    if not stack.num_steps:
+        return stack
+    plain = plain_stack()
+    names = ("forward_call_s", "backward_call_s", "optimizer_call_s", "launch_s", "collective_call_s", "ring_step_s",
+             "product_factor", "memory_factor", "intra_factor", "inter_factor")  # fmt: skip
+    return dataclasses.replace(stack, **{name: getattr(plain, name) for name in names})
+
+
+def _describe(engine: Engine, question: CaseQuestion, row: Mapping[str, Any]) -> dict[str, Any]:
+    job, cluster, plan = question.job, question.cluster, question.parallelism
+    return {
+        "publisher": publisher_of(str(row.get("source"))),
+        "source": str(row.get("source")),
+        "workload": str(row.get("model")),
+        "setting": describe_setting(job, cluster, plan, remember=engine._remember),
+        "scale": float(job.graph.batch_size * plan.micro_batches * plan.data),
+    }
+
+
+def _answer_step(
+    engine: Engine, question: CaseQuestion, row: Mapping[str, Any], measured: float, *, untaught: bool
+) -> Asked:
+    stack = _untaught(question.job.stack) if untaught else question.job.stack
+    job = dataclasses.replace(question.job, stack=stack)
+    program = engine.lower(job, question.cluster, question.parallelism)
+    estimates = engine.cost(program, job, question.cluster)
+    step_s = engine.simulate(program, estimates, job, question.cluster).duration_s
+    tally = tally_program(program, estimates)
+    return Asked(
+        quantity=STEP,
+        operators=tally.operators_log_sigma,
+        host=tally.host_share,
+        error=math.log(measured / step_s),
+        untaught=untaught,
+        **_describe(engine, question, row),
+    )
+
+
+def _profile(engine: Engine, question: CaseQuestion, *, untaught: bool) -> MemoryProfile:
+    program = engine.lower(question.job, question.cluster, question.parallelism)
+    usual = PRIOR_OVERHEADS if untaught else None
+    return find_fullest(
+        profile_stages(program, question.cluster, question.job.stack, usual=usual, remember=engine._remember)
+    )
+
+
+def _answer_memory(
+    engine: Engine, question: CaseQuestion, row: Mapping[str, Any], measured: float, *, untaught: bool
+) -> Asked | None:
+    profile, logs = _profile(engine, question, untaught=untaught), question.logs
+    if question.counts_device:
+        if measured > UNFILLED * profile.capacity_bytes:
+            return None
+        peak = watch_device(question.job, question.cluster, question.parallelism).used_bytes
+    else:
+        watched = logs.watched_stage is not None and profile.stage_peaks
+        peak = profile.stage_peaks[logs.watched_stage or 0] if watched else profile.peak_bytes
+        peak -= 0.0 if logs.counts_reserved else profile.by_role.get("allocator", 0.0)
+    return Asked(
+        quantity=MEMORY,
+        operators=ORDINARY_OPERATORS,
+        host=0.0,
+        error=math.log(measured * logs.memory_unit / peak),
+        untaught=untaught,
+        **_describe(engine, question, row),
+    )
+
+
+def _judge(
+    engine: Engine, row: Mapping[str, Any], hidden: Mapping[str, Any], seen: Observation, *, excused: bool
+) -> list[Verdict]:
+    source = str(row.get("source"))
+    flags: dict[str, Any] = {
+        "publisher": publisher_of(source), "source": source, "ran": seen.status == "ok", "excused": excused,
+        "disputed": seen.status == "ok" and str(row.get("quality_reason") or "").startswith("flagged as failed"),
+    }  # fmt: skip
+    try:
+        question = translate(parse_case(hidden))
+        margins = [_margin(engine, question, untaught=untaught) for untaught in (False, True)]
+    except IllegalPlan:
+        return [Verdict(setting=None, margin=IMPOSSIBLE, untaught_margin=IMPOSSIBLE, **flags)]
+    except TraincastError:
+        return []
+    setting = _describe(engine, question, row)["setting"]
+    return [Verdict(setting=setting, margin=margins[0], untaught_margin=margins[1], **flags)]
+
+
+def _margin(engine: Engine, question: CaseQuestion, *, untaught: bool) -> float:
+    profile = _profile(engine, question, untaught=untaught)
+    margin = math.log(profile.capacity_bytes / profile.needed_bytes)
+    frugal = question.resolved.frugal
+    if frugal is not None:
+        plan = dataclasses.replace(question.parallelism, recompute="full")
+        program = engine.lower(frugal, question.cluster, plan)
+        usual = PRIOR_OVERHEADS if untaught else None
+        other = find_fullest(
+            profile_stages(program, question.cluster, frugal.stack, usual=usual, remember=engine._remember)
+        )
+        margin = max(margin, math.log(other.capacity_bytes / other.needed_bytes))
+    return margin
+
+
+def keep(path: Path, asked: Sequence[Asked], verdicts: Sequence[Verdict]) -> None:
+    """So that another form can be fitted without asking again."""
+    write_json(
+        path,
+        {"asked": [dataclasses.asdict(one) for one in asked], "verdicts": [dataclasses.asdict(v) for v in verdicts]},
+    )
+
+
+def load(path: Path) -> tuple[list[Asked], list[Verdict]]:
+    data = json.loads(path.read_text())
+    asked = [Asked(**{**one, "setting": Setting(**one["setting"])}) for one in data["asked"]]
+    verdicts = [
+        Verdict(**{**one, "setting": Setting(**one["setting"]) if one["setting"] else None}) for one in data["verdicts"]
+    ]
+    return asked, verdicts

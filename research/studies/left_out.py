@@ -1,0 +1,228 @@
+"""Public steps with their publisher left out of every fit: python -m research.studies.left_out [CASES]...
+
+For each publisher (the first word of a source) all that is fitted to whole runs is fitted again without its rows: host constants
+of its stack (to runs of the same stack by others; else those that a framework is expected to have), the two constants of
+sustained kernels, what single workloads were seen to wait, and the widths of intervals. Then its rows are asked.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from research.fits.asked import Asked, publisher_of
+from research.fits.intervals import COVERAGE, Example, _ends, fit, make_examples
+from research.fits.kernels.steps import LOADS, SHARES, Step, log_errors, read_steps, with_step
+from research.fits.stacks import FITTED, MIN_ROWS, ROUNDS, expect_constants, load_measured, thin
+from traincast.accuracy import Measured, hide_results, parse_case, parse_observation, read_rows, read_stack, translate
+from traincast.cost import Learned, Pricing, default_ops, load_learned, read_constants
+from traincast.errors import TraincastError
+from traincast.forecast import STEP, Engine, describe_setting, know_step, tally_program, tune
+from traincast.spec import Job, Stack
+
+CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
+TABLES = ("single_gpu", "dp", "llm", "memory", "mlperf")
+MOST_ROWS = 250
+"""Of one source, evenly over its models, devices and numbers of nodes."""
+MOST_STEPS = 30
+"""Of one source in the choice of the two constants of sustained kernels."""
+TAUGHT = {"sia": ("deepspeech2",), "lambda": ("maskrcnn",)}
+"""Workloads whose waiting was read off runs of a publisher; without it they wait for nothing."""
+
+Array = NDArray[np.float64]
+Row = Mapping[str, Any]
+
+
+def pick(rows: Sequence[Row], most: int) -> list[int]:
+    """Places of rows in turns over models, devices and numbers of nodes, the same in every run."""
+    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for place, row in enumerate(rows):
+        groups[tuple(str(row.get(name)) for name in ("model", "gpu", "n_nodes"))].append(place)
+    spread = [[own[i] for i in np.random.default_rng(0).permutation(len(own))] for own in groups.values()]
+    turns = (place for turn in itertools.zip_longest(*spread) for place in turn if place is not None)
+    return sorted(itertools.islice(turns, most))
+
+
+def read_all(paths: Sequence[str]) -> dict[str, list[tuple[Row, Row, float]]]:
+    """By source: a row, the same without its results, and its measured step."""
+    found: dict[str, list[tuple[Row, Row, float]]] = defaultdict(list)
+    for path in paths:
+        rows = read_rows(path)
+        for row, hidden in zip(rows, hide_results(rows), strict=True):
+            try:
+                seen = parse_observation(row)
+            except TraincastError:
+                continue
+            if seen.scores_time and seen.step_s:
+                found[str(row.get("source"))].append((row, hidden, seen.step_s))
+    return {
+        source: [rows[place] for place in pick([row for row, _, _ in rows], MOST_ROWS)]
+        for source, rows in sorted(found.items())
+    }
+
+
+def choose_sustained() -> dict[str, Learned]:
+    """Operator models without each publisher in the choice of the constants of sustained kernels, by publisher."""
+    groups: dict[str, list[Step]] = defaultdict(list)
+    for step in read_steps():
+        if step.source != "lambda":
+            groups[step.source].append(step)
+    learned = load_learned()
+    grid = list(itertools.product(SHARES, LOADS))
+    centres: dict[str, dict[tuple[float, float], float]] = {}
+    for source, steps in groups.items():
+        own = [steps[i] for i in sorted({round(x) for x in np.linspace(0, len(steps) - 1, MOST_STEPS)})]
+        centres[source] = {
+            (share, load): float(abs(np.median(log_errors(own, with_step(learned, share=share, load=load)))))
+            for share, load in grid
+        }
+    chosen = {}
+    for publisher in {publisher_of(source) for source in groups}:
+        kept = [source for source in groups if publisher_of(source) != publisher]
+        share, load = min(grid, key=lambda pair: float(np.mean([centres[source][pair] for source in kept])))
+        chosen[publisher] = with_step(learned, share=share, load=load)
+    return chosen
+
+
+def fit_without(stack: Stack, publisher: str, rows: Sequence[Measured]) -> Stack:
+    """The stack with constants that runs of other publishers give it; where there are too few, with those that a framework is
+    expected to have by the stacks of other publishers."""
+    others = [row for row in rows if publisher_of(row.case.source or "") != publisher]
+    stacks = {(found := read_stack(row.case, [])).name: found for row in others}
+    bare = dataclasses.replace(stack, **expect_constants(list(stacks.values())))
+    own = [row for row in others if read_stack(row.case, []).name == stack.name]
+    if len(own) < MIN_ROWS:
+        return bare
+    known = []
+    for row in thin(own):
+        try:
+            asked = translate(row.case)
+            costs = Pricing(ops=default_ops())
+            known.append(know_step(asked.job, asked.cluster, asked.parallelism, row.step_s, costs=costs))
+        except TraincastError:
+            continue
+    tuned = tune(Stack(), known, rounds=ROUNDS, spreads=FITTED)
+    constants = {name: value for name, value in read_constants(tuned).items() if name in FITTED}
+    return dataclasses.replace(bare, **constants)
+
+
+def forget(job: Job, stack: Stack, publisher: str) -> Job:
+    graph = job.graph
+    if graph.name in TAUGHT.get(publisher, ()):
+        graph = dataclasses.replace(graph, input_variation=0.0, preparation_s=0.0)
+    return dataclasses.replace(job, stack=stack, graph=graph)
+
+
+def ask(rows: Mapping[str, list[tuple[Row, Row, float]]], measured: Sequence[Measured]) -> list[Asked]:
+    """Every row as the package ships and without what its publisher taught."""
+    shipped, sustained = Engine(), choose_sustained()
+    stacks: dict[tuple[str, str], Stack] = {}
+    asked: list[Asked] = []
+    for source, own in rows.items():
+        publisher = publisher_of(source)
+        learned = sustained.get(publisher)
+        for row, hidden, step_s in own:
+            try:
+                question = translate(parse_case(hidden))
+                stack = question.job.stack
+                key = publisher, stack.name
+                if key not in stacks:
+                    stacks[key] = fit_without(stack, publisher, measured) if stack.num_steps else stack
+                bare = stacks[key]
+                without = shipped if learned is None else Engine(costs=Pricing(ops=learned, stack=bare))
+                without._remember = shipped._remember
+                for untaught, engine in ((False, shipped), (True, without)):
+                    job = forget(question.job, bare, publisher) if untaught else question.job
+                    asked.append(_answer(engine, job, question, row, step_s, untaught=untaught))
+            except TraincastError:
+                continue
+        sys.stderr.write(f"{source}: {len(own)} rows\n")
+    return asked
+
+
+def _answer(engine: Engine, job: Job, question: Any, row: Row, step_s: float, *, untaught: bool) -> Asked:
+    cluster, plan = question.cluster, question.parallelism
+    program = engine.lower(job, cluster, plan)
+    estimates = engine.cost(program, job, cluster)
+    predicted_s = engine.simulate(program, estimates, job, cluster).duration_s
+    source = str(row.get("source"))
+    tally = tally_program(program, estimates)
+    return Asked(
+        quantity=STEP,
+        publisher=publisher_of(source),
+        source=source,
+        workload=str(row.get("model")),
+        setting=describe_setting(job, cluster, plan),
+        operators=tally.operators_log_sigma,
+        host=tally.host_share,
+        error=math.log(step_s / predicted_s),
+        untaught=untaught,
+    )
+
+
+def score(asked: Sequence[Asked]) -> list[str]:
+    """One line for each source: as shipped, and left out with the coverage of intervals that were fitted without it."""
+    lines = [
+        "| source | n | shipped: mean | median | left out: mean | median | p90 | bias | interval holds |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    examples = [one for one in make_examples(asked) if one.fold == "publisher"]
+    held: dict[str, list[bool]] = defaultdict(list)
+    for publisher in sorted({row.publisher for row in asked}):
+        certainty = fit(make_examples([row for row in asked if row.publisher != publisher]))
+        for one in examples:
+            if one.row.publisher == publisher:
+                low, high = _ends(one, certainty, COVERAGE)
+                held[one.row.source].append(low <= one.row.error <= high)
+    for source in sorted({row.source for row in asked}):
+        lines.append(_line(source, asked, held, examples))
+    lines.append(_line("all, a source counts once", asked, held, examples))
+    return lines
+
+
+def _line(name: str, asked: Sequence[Asked], held: Mapping[str, Sequence[bool]], examples: Sequence[Example]) -> str:
+    sources = sorted({row.source for row in asked}) if name not in held else [name]
+
+    def average(measure: Any, *, untaught: bool) -> float:
+        each = [
+            measure(np.expm1([-row.error for row in asked if row.source == source and row.untaught == untaught]))
+            for source in sources
+        ]
+        return float(np.mean(each))
+
+    def mean(errors: Array) -> float:
+        return float(np.mean(np.abs(errors)))
+
+    def median(errors: Array) -> float:
+        return float(np.median(np.abs(errors)))
+
+    def tail(errors: Array) -> float:
+        return float(np.quantile(np.abs(errors), 0.9))
+
+    number = sum(row.untaught and row.source in sources for row in asked)
+    covered = float(np.mean([np.mean(held[source]) for source in sources]))
+    return (
+        f"| {name} | {number} | {average(mean, untaught=False):.1%} | {average(median, untaught=False):.1%} | "
+        f"{average(mean, untaught=True):.1%} | {average(median, untaught=True):.1%} | {average(tail, untaught=True):.1%} | "
+        f"{average(np.mean, untaught=True):+.1%} | {covered:.0%} |"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", default=[str(CASES / f"{name}.parquet") for name in TABLES])
+    options = parser.parse_args(arguments)
+    asked = ask(read_all(options.cases), load_measured(options.cases))
+    sys.stdout.write("\n".join(score(asked)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""TrainingArguments as Hugging Face's Trainer saves them (json), or as a script is given them."""
+
+from traincast.configs._nouns import ConfigFormat, Draft, Sheet
+from traincast.configs._trainer import (
+    read_launcher,
+    read_model,
+    read_trainer,
+    write_deepspeed_name,
+    write_model,
+    write_trainer,
+)
+
+
+def _read(draft: Draft) -> None:
+    read_launcher(draft)
+    read_model(draft, "model_name_or_path")
+    read_trainer(draft)
+
+
+def _write(sheet: Sheet) -> None:
+    write_model(sheet, "model_name_or_path")
+    write_trainer(sheet)
+    write_sharding(sheet)
+
+
+def write_sharding(sheet: Sheet) -> None:
+    """ZeRO as FSDP, the way that needs no second file."""
+    if write_deepspeed_name(sheet, "ds_z"):
+        return
+    zero = sheet.fields.get("parallelism.zero", 0)
+    if zero in (0, 2, 3):
+        sheet.told.add("parallelism.zero")
+    if zero in (2, 3):
+        offload = sheet.get("parallelism.offload_optimizer")
+        sheet.put("fsdp", f"{'full_shard' if zero == 3 else 'shard_grad_op'} auto_wrap{' offload' if offload else ''}")
+
+
+HF_TRAINER = ConfigFormat(
+    name="hf-trainer",
+    title="Hugging Face TrainingArguments",
+    syntax="json",
+    telling=("bf16", "model_name_or_path", "per_device_train_batch_size", "gradient_accumulation_steps",
+             "num_train_epochs", "max_steps",
+             "gradient_checkpointing",
+              "lr_scheduler_type", "adam_beta1",
+             "save_strategy", "half_precision_backend"),
+    read=_read,
+    write=_write,
+    harmless=("do_predict", "prediction_loss_only", "eval_", "greater_is_better", "label_names", "remove_unused_columns", "hub",
+              "logging", "dataloader_", "past_index", "skip_memory_metrics", "use_legacy_prediction_loop", "include_",
+              "ignore_data_skip", "group_by_length", "length_column_name", "per_device_eval_batch_size", "auto_find_batch_size",
+              "full_determinism", "accelerator_config", "optim_args", "neftune_noise_alpha", "jit_mode_eval", "save_on_each_node",
+              "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "restore_callback_states_from_checkpoint", "enable_jit_checkpoint",
+              "average_tokens_across_devices", "batch_eval_metrics", "fp16_full_eval", "bf16_full_eval",
+              "half_precision_backend"),
+    aliases=("trainer", "training-arguments", "transformers"),
+)  # fmt: skip

@@ -1,0 +1,154 @@
+"""Lightning CLI's yaml: the trainer, its strategy and precision, and the batch of its data module."""
+
+from traincast.configs._nouns import ConfigFormat, Draft, Sheet
+from traincast.configs._trainer import read_fsdp_table, read_launcher, read_model, read_optimizer, write_model
+
+_PRECISIONS = {
+    "bf16-mixed": "bf16-amp", "16-mixed": "fp16-amp", "bf16-true": "bf16-pure", "32-true": "fp32", "32": "fp32",
+    "bf16": "bf16-amp",
+    "16": "fp16-amp", "64-true": "fp32", "16-true": "fp16", "transformer-engine": "fp8",
+}  # fmt: skip
+
+
+def _read(draft: Draft) -> None:
+    keys = draft.keys
+    read_launcher(draft)
+    draft.assume("job.stack", "lightning", "Lightning's Trainer runs it")
+    _read_work(draft)
+    draft.take("parallelism.micro_batches", "trainer.accumulate_grad_batches", least=1)
+    draft.assume("parallelism.micro_batches", 1, "accumulate_grad_batches is not said, so Lightning takes 1")
+    draft.take("cluster.nodes", "trainer.num_nodes", least=1)
+    devices = keys.take("trainer.devices")
+    count = len(devices) if isinstance(devices, list) else devices
+    if isinstance(count, int) and count > 0:
+        draft.put("cluster.devices_per_node", count, "trainer.devices")
+    if not draft.take("job.steps", "trainer.max_steps", least=1):
+        draft.take("job.epochs", "trainer.max_epochs", least=1e-9)
+    every = keys.take("trainer.val_check_interval")
+    if isinstance(every, int) and not isinstance(every, bool) and every > 1:
+        draft.put("job.evaluation_every_steps", every, "trainer.val_check_interval")
+    _read_strategy(draft)
+    draft.assume("parallelism.recompute", "none", "activation checkpointing is not said, so nothing runs again")
+    word = (keys.word("trainer.precision") or "").lower()
+    if word in _PRECISIONS:
+        sharded = draft.get("parallelism.zero", 0) > 0 and word in ("bf16-mixed", "16-mixed", "bf16", "16")
+        ours = _PRECISIONS[word]
+        draft.put("workload.precision", ours.removesuffix("-amp") if sharded else ours, "trainer.precision")
+    elif word:
+        draft.unmapped["trainer.precision"] = f"{word!r} is not known"
+    if "optimizer.class_path" in keys:
+        read_optimizer(draft, "optimizer.class_path")
+
+
+def _read_work(draft: Draft) -> None:
+    """The model, the batch and the length, wherever a module of the user's takes them."""
+    keys = draft.keys
+    names = [key for word in ("model_name_or_path", "model_name", "pretrained_model_name_or_path") for key in keys.ending(word)
+             if key.startswith("model")]  # fmt: skip
+    if names:
+        read_model(draft, *names)
+    elif "model.class_path" in keys:
+        draft.unmapped["model.class_path"] = "a class of yours; name the model as the source"
+    sizes = [
+        key
+        for word in ("batch_size", "train_batch_size", "micro_batch_size")
+        for key in keys.ending(word)
+        if key.startswith("data")
+    ]
+    if sizes:
+        draft.take("workload.batch", sizes[0], least=1)
+    lengths = [
+        key for word in ("max_length", "max_seq_length", "seq_length", "block_size") for key in keys.ending(word)
+    ]
+    if lengths:
+        draft.take("workload.seq", lengths[0], least=1)
+
+
+def _read_strategy(draft: Draft) -> None:
+    keys = draft.keys
+    name = keys.word("trainer.strategy", "trainer.strategy.class_path")
+    if name is None or name.lower() in ("ddp", "single_device", "ddp_find_unused_parameters_true"):
+        draft.assume("parallelism.zero", 0, "replicas hold everything")
+        return
+    table = "trainer.strategy.init_args"
+    plain = name.rpartition(".")[2].lower()
+    if plain.startswith("deepspeed"):
+        stage = keys.whole(f"{table}.stage") if f"{table}.stage" in keys else None
+        digits = [letter for letter in plain if letter.isdigit()]
+        draft.put(
+            "parallelism.zero", stage if stage is not None else int(digits[0]) if digits else 2, "trainer.strategy"
+        )
+        draft.put("job.stack", "deepspeed", "trainer.strategy")
+        if plain.endswith("offload") or keys.flag(f"{table}.offload_optimizer"):
+            draft.put("parallelism.offload_optimizer", True, "trainer.strategy")
+    elif plain.startswith("fsdp"):
+        read_fsdp_table(
+            draft, {key.rpartition(".")[2].replace("cpu_offload", "offload_params"): key for key in keys.under(table)}
+        )
+    elif plain.startswith("modelparallel"):
+        draft.take("parallelism.tensor", f"{table}.tensor_parallel_size", least=1)
+        alone = draft.keys.whole(f"{table}.data_parallel_size") == 1
+        draft.put("parallelism.zero", 0 if alone else 3, "trainer.strategy")
+    elif plain.startswith("ddp"):
+        draft.assume("parallelism.zero", 0, "replicas hold everything")
+    else:
+        draft.unmapped["trainer.strategy"] = f"{name!r} is not known"
+
+
+def _write(sheet: Sheet) -> None:
+    sheet.put("trainer.accelerator", "gpu")
+    sheet.put("trainer.devices", sheet.get("cluster.devices_per_node", 1))
+    sheet.put("trainer.num_nodes", sheet.get("cluster.nodes", 1))
+    tensor, zero = sheet.get("parallelism.tensor", 1), sheet.fields.get("parallelism.zero", 0)
+    root = "lightning.pytorch.strategies"
+    if tensor > 1:
+        data = sheet.get("parallelism.data", 1)
+        sheet.put("trainer.strategy", {"class_path": f"{root}.ModelParallelStrategy",
+                                       "init_args": {"tensor_parallel_size": tensor, "data_parallel_size": data}})  # fmt: skip
+        if data == 1 or zero == 3:
+            sheet.told.add("parallelism.zero")
+        else:
+            sheet.lost.add("zero")
+    elif zero == 0:
+        sheet.told.add("parallelism.zero")
+        sheet.put("trainer.strategy", "ddp" if sheet.fields.get("devices", 1) > 1 else "auto")
+    elif zero == 1 or sheet.fields.get("parallelism.offload_optimizer"):
+        sheet.told.add("parallelism.zero")
+        options = {"stage": zero, "offload_optimizer": bool(sheet.get("parallelism.offload_optimizer"))}
+        sheet.put("trainer.strategy", {"class_path": f"{root}.DeepSpeedStrategy", "init_args": options})
+    else:
+        sheet.told.add("parallelism.zero")
+        sheet.put("trainer.strategy", {"class_path": f"{root}.FSDPStrategy", "init_args": {
+            "sharding_strategy": "FULL_SHARD" if zero == 3 else "SHARD_GRAD_OP",
+            "activation_checkpointing": sheet.fields.get("parallelism.recompute") == "full"}})  # fmt: skip
+        if sheet.fields.get("parallelism.recompute") == "full":
+            sheet.told.add("parallelism.recompute")
+    words = {"bf16-amp": "bf16-mixed", "bf16": "bf16-mixed", "fp16-amp": "16-mixed", "fp16": "16-mixed", "bf16-pure": "bf16-true",
+             "fp32": "32-true", "fp8": "transformer-engine"}  # fmt: skip
+    sheet.translate("workload.precision", words, "trainer.precision")
+    sheet.copy("parallelism.micro_batches", "trainer.accumulate_grad_batches")
+    sheet.copy("job.steps", "trainer.max_steps")
+    sheet.copy("job.epochs", "trainer.max_epochs")
+    sheet.copy("job.evaluation_every_steps", "trainer.val_check_interval")
+    write_model(sheet, "model.init_args.model_name_or_path")
+    sheet.put("data.init_args.batch_size", sheet.get("workload.batch"))
+    sheet.put("data.init_args.max_length", sheet.get("workload.seq"))
+    sheet.translate(
+        "workload.optimizer",
+        {"adamw": "torch.optim.AdamW", "sgd": "torch.optim.SGD", "adam": "torch.optim.Adam"},
+        "optimizer.class_path",
+    )
+
+
+LIGHTNING = ConfigFormat(
+    name="lightning",
+    title="Lightning CLI",
+    syntax="yaml",
+    telling=("trainer.accelerator", "trainer.strategy", "seed_everything", "trainer.max_epochs", "model.class_path",
+             "data.class_path",
+             "trainer.num_nodes", "trainer.accumulate_grad_batches", "trainer.strategy."),
+    read=_read,
+    write=_write,
+    harmless=("trainer.", "seed_everything", "ckpt_path", "data.", "optimizer.init_args", "lr_scheduler.", "model.init_args"),
+    nodes_by_launcher=False,
+)  # fmt: skip

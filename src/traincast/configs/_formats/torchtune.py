@@ -1,0 +1,158 @@
+"""torchtune's yaml: a component for the model, with or without adapters, and how its recipe trains it."""
+
+import re
+
+from traincast.configs._models import find_model
+from traincast.configs._nouns import ConfigFormat, Draft, Sheet
+from traincast.configs._trainer import MODULES, read_launcher, read_optimizer
+
+
+def _read(draft: Draft) -> None:
+    keys = draft.keys
+    single = "single_device" in keys.where or "single_device" in str(keys.values.get("program", ""))
+    read_launcher(draft)
+    draft.put("job.stack", "torchtune", "a torchtune file")
+    _read_model(draft)
+    draft.take("workload.batch", "batch_size", least=1)
+    draft.take("parallelism.micro_batches", "gradient_accumulation_steps", least=1)
+    if draft.take("workload.seq", "tokenizer.max_seq_len", "dataset.max_seq_len", least=1) is None:
+        draft.notes.append("tokenizer.max_seq_len is not set, so samples are as long as the data have them; give --seq")
+    if not draft.take("job.steps", "max_steps_per_epoch", least=1):
+        draft.take("job.epochs", "epochs", least=1e-9)
+    else:
+        keys.take("epochs")
+    on = keys.flag("enable_activation_checkpointing")
+    if on is not None:
+        draft.put("parallelism.recompute", "full" if on else "none", "enable_activation_checkpointing")
+    draft.assume("parallelism.recompute", "none", "enable_activation_checkpointing is not said, so nothing runs again")
+    if keys.flag("enable_activation_offloading"):
+        draft.put("parallelism.offload_activations", True, "enable_activation_offloading")
+    if keys.flag("fsdp_cpu_offload"):
+        draft.put("parallelism.offload_optimizer", True, "fsdp_cpu_offload")
+        draft.put("parallelism.offload_weights", True, "fsdp_cpu_offload")
+    draft.take("parallelism.tensor", "tensor_parallel_dim", least=1)
+    draft.take("parallelism.context", "context_parallel_dim", least=1)
+    draft.translate("workload.precision", {"bf16": "bf16-pure", "fp32": "fp32"}, "dtype")
+    read_optimizer(draft, "optimizer._component_")
+    if keys.flag("optimizer.fused"):
+        draft.put("workload.implementation", "fused", "optimizer.fused")
+    if keys.flag("optimizer_in_bwd"):
+        draft.unmapped["optimizer_in_bwd"] = (
+            "each weight is updated as soon as its gradient is there, which saves memory"
+        )
+    if keys.values.get("compile") is True or keys.flag("compile.model"):
+        draft.put("job.compiled", True, "compile")
+    keys.take("compile")
+    reshard = keys.flag("fsdp_reshard_after_forward")
+    shard = keys.whole("data_parallel_shard_dim")
+    if single:
+        draft.put("parallelism.zero", 0, "a recipe for a single device")
+    elif reshard is False:
+        draft.put("parallelism.zero", 2, "fsdp_reshard_after_forward")
+    else:
+        draft.assume("parallelism.zero", 3, "torchtune's distributed recipes shard with FSDP")
+    if shard is not None and shard > 1:
+        draft.put("parallelism.shard", shard, "data_parallel_shard_dim")
+    if "dpo" in str(keys.values.get("loss._component_", "")).lower():
+        draft.put("job.regime", "dpo", "loss._component_")
+
+
+def _read_model(draft: Draft) -> None:
+    keys = draft.keys
+    component = keys.word("model._component_")
+    if component is None:
+        return
+    builder = component.rpartition(".")[2]
+    adapted = re.match(r"(q?lora)_", builder)
+    found = find_model(builder.removeprefix("q" if builder.startswith("qlora_") else "").removeprefix("lora_"))
+    if found is None:
+        draft.unmapped["model._component_"] = f"{builder} is not in the catalogue; name a model"
+    else:
+        draft.put("source", found, "model._component_")
+        draft.notes.append(f"{builder} is taken to be {found} of the catalogue")
+    if adapted is None:
+        return
+    draft.take("workload.adapter_rank", "model.lora_rank", least=1)
+    modules = keys.take("model.lora_attn_modules")
+    listed = [MODULES[name] for name in modules if name in MODULES] if isinstance(modules, list) else []
+    if keys.flag("model.apply_lora_to_mlp"):
+        listed += ["gate", "up", "down"]
+    if keys.flag("model.apply_lora_to_output"):
+        draft.unmapped["model.apply_lora_to_output"] = "adapters beside the output layer have no field"
+    if listed:
+        words = "all" if len(set(listed)) == 7 else ",".join(dict.fromkeys(listed))
+        draft.put("workload.adapter_targets", words, "model.lora_attn_modules")
+    if adapted[1] == "qlora" or keys.flag("model.quantize_base"):
+        draft.put("workload.frozen_dtype", "fp4", "model._component_")
+    if keys.flag("model.use_dora"):
+        draft.put("workload.adapter_norm", True, "model.use_dora")
+
+
+def _write(sheet: Sheet) -> None:
+    source = str(sheet.get("source", "")).removeprefix("hf:")
+    builder = re.sub(r"[-.]", "_", re.sub(r"^(llama|qwen|gemma|phi|mistral)-(?=\d)", r"\1", source.lower()))
+    family = re.sub(r"_\d+(_\d+)?[bm]$", "", builder)
+    rank = sheet.get("workload.adapter_rank")
+    kind = "" if not rank else "qlora_" if sheet.fields.get("workload.frozen_dtype") == "fp4" else "lora_"
+    sheet.put("model._component_", f"torchtune.models.{family}.{kind}{builder}")
+    if rank:
+        sheet.put("model.lora_rank", rank)
+        targets = str(sheet.get("workload.adapter_targets", "query,value"))
+        targets = {"all": "query,key,value,output,gate,up,down", "attention": "query,key,value,output"}.get(
+            targets, targets
+        )
+        names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "output_proj"}
+        sheet.put("model.lora_attn_modules", [names[word] for word in targets.split(",") if word in names])
+        sheet.put("model.apply_lora_to_mlp", any(word in ("gate", "up", "down") for word in targets.split(",")))
+        sheet.put("model.apply_lora_to_output", False)
+        sheet.get("workload.frozen_dtype")
+    sheet.copy("workload.seq", "tokenizer.max_seq_len")
+    sheet.copy("workload.batch", "batch_size")
+    sheet.copy("parallelism.micro_batches", "gradient_accumulation_steps")
+    sheet.copy("job.epochs", "epochs")
+    sheet.copy("job.steps", "max_steps_per_epoch")
+    words = {
+        "adamw": "torch.optim.AdamW",
+        "adam": "torch.optim.Adam",
+        "sgd": "torch.optim.SGD",
+        "adamw-8bit": "bitsandbytes.optim.PagedAdamW8bit",
+    }
+    sheet.translate("workload.optimizer", words, "optimizer._component_")
+    if sheet.get("workload.implementation") == "fused":
+        sheet.put("optimizer.fused", True)
+    sheet.translate("parallelism.recompute", {"full": True, "none": False}, "enable_activation_checkpointing")
+    for axis, key in (("tensor", "tensor_parallel_dim"), ("context", "context_parallel_dim")):
+        if sheet.get(f"parallelism.{axis}", 1) > 1:
+            sheet.put(key, sheet.get(f"parallelism.{axis}"))
+    zero = sheet.fields.get("parallelism.zero", 0)
+    alone = sheet.fields.get("parallelism.data", 1) * sheet.fields.get("parallelism.context", 1) == 1
+    if zero in (2, 3) or alone:
+        sheet.told.add("parallelism.zero")
+    else:
+        sheet.lost.add("zero")
+    if zero == 2:
+        sheet.put("fsdp_reshard_after_forward", False)
+    sheet.copy("parallelism.shard", "data_parallel_shard_dim")
+    if sheet.get("parallelism.offload_optimizer"):
+        sheet.put("fsdp_cpu_offload", True)
+    sheet.put("compile", bool(sheet.get("job.compiled")))
+    sheet.put("dtype", "bf16" if str(sheet.get("workload.precision", "bf16")).startswith("bf16") else "fp32")
+    sheet.put("device", "cuda")
+    sheet.translate("job.regime", {"dpo": "torchtune.rlhf.loss.DPOLoss"}, "loss._component_")
+
+
+TORCHTUNE = ConfigFormat(
+    name="torchtune",
+    title="torchtune",
+    syntax="yaml",
+    telling=("model._component_", "tokenizer._component_", "enable_activation_checkpointing", "optimizer._component_",
+             "checkpointer._component_", "loss._component_"),
+    read=_read,
+    sure="model._component_",
+    write=_write,
+    harmless=("checkpointer.", "tokenizer.", "dataset.", "loss.", "lr_scheduler.", "optimizer.", "profiler.",
+              "save_adapter_weights_only",
+              "metric_logger.", "device", "tensor_parallel_plan.", "custom_sharded_layers", "collate_fn",
+              "save_every", "model.lora_"),
+    script="tune run",
+)  # fmt: skip

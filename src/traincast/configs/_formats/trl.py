@@ -1,0 +1,106 @@
+"""TRL's yaml or command: TrainingArguments with a model, adapters and the method."""
+
+from traincast.configs._formats.hf_trainer import write_sharding
+from traincast.configs._nouns import ConfigFormat, Draft, Sheet
+from traincast.configs._trainer import (
+    ATTENTIONS,
+    read_adapter,
+    read_launcher,
+    read_lengths,
+    read_model,
+    read_trainer,
+    write_model,
+    write_modules,
+    write_trainer,
+)
+
+
+def _read(draft: Draft) -> None:
+    program = str(draft.keys.values.get("program", ""))
+    read_launcher(draft)
+    read_model(draft, "model_name_or_path", "model")
+    draft.take("workload.seq", "max_length", "max_seq_length", least=1)
+    draft.take("job.global_batch", "global_batch_size", least=1)
+    if draft.keys.flag("use_peft") or "lora_r" in draft.keys:
+        read_adapter(draft, "lora_r", "lora_target_modules")
+        draft.assume("workload.adapter_rank", 16, "lora_r is not said, so TRL takes 16")
+    if draft.keys.flag("load_in_4bit"):
+        draft.put("workload.frozen_dtype", "fp4", "load_in_4bit")
+    elif draft.keys.flag("load_in_8bit"):
+        draft.put("workload.frozen_dtype", "int8", "load_in_8bit")
+    draft.translate("workload.attention", ATTENTIONS, "attn_implementation")
+    read_trainer(draft)
+    if (
+        draft.keys.word("dtype", "torch_dtype") in ("bfloat16", "float16")
+        and draft.get("workload.precision") == "bf16-amp"
+    ):
+        adapted = draft.get("workload.adapter_rank")
+        draft.put("workload.precision", "bf16" if adapted else "bf16-pure", "dtype")
+    if draft.keys.flag("packing") and draft.get("workload.seq"):
+        draft.notes.append("packing: every sample is taken to be full")
+    for key in ("use_liger_kernel", "padding_free"):
+        if draft.keys.values.get(key) is True:
+            draft.refuse(key, "no field")
+    if draft.keys.flag("use_dora"):
+        draft.put("workload.adapter_norm", True, "use_dora")
+    if draft.keys.flag("activation_offloading"):
+        draft.put("parallelism.offload_activations", True, "activation_offloading")
+    _read_method(draft, program)
+
+
+def _read_method(draft: Draft, program: str) -> None:
+    """Supervised, preference or reinforcement learning: by the command, or by keys that only one of them has."""
+    keys = draft.keys
+    word = next((name for name in ("grpo", "dpo", "kto", "rloo", "reward") if name in program.lower()), None)
+    if word is None and any(key in keys for key in ("num_generations", "max_completion_length", "reward_funcs")):
+        word = "grpo"
+    if word is None:
+        return
+    draft.put("job.regime", word, program or "num_generations")
+    if keys.flag("precompute_ref_log_probs"):
+        draft.put("job.reference", "precomputed", "precompute_ref_log_probs")
+    if word in ("grpo", "rloo"):
+        draft.take("job.group_size", "num_generations", least=1)
+        read_lengths(draft, keys.whole("max_prompt_length"), keys.whole("max_completion_length"))
+        beta = keys.number("beta")
+        if word == "grpo" and not beta:
+            draft.put("job.reference", "none", "beta")
+        draft.take("job.rollout_tp", "vllm_tensor_parallel_size", least=1)
+        draft.take("job.rollout_memory", "vllm_gpu_memory_utilization")
+
+
+def _write(sheet: Sheet) -> None:
+    write_model(sheet, "model_name_or_path")
+    write_trainer(sheet)
+    write_sharding(sheet)
+    sheet.copy("workload.seq", "max_length")
+    if sheet.get("workload.adapter_rank"):
+        sheet.put("use_peft", True)
+        sheet.copy("workload.adapter_rank", "lora_r")
+        sheet.put("lora_target_modules", write_modules(sheet))
+        if sheet.fields.get("workload.precision") == "bf16":
+            sheet.put("dtype", "bfloat16")
+    elif sheet.fields.get("workload.precision") == "bf16-pure":
+        sheet.put("dtype", "bfloat16")
+    sheet.translate("workload.frozen_dtype", {"fp4": True}, "load_in_4bit")
+    sheet.translate("workload.frozen_dtype", {"int8": True}, "load_in_8bit")
+    sheet.translate("workload.attention", _ATTENTIONS, "attn_implementation")
+
+
+_ATTENTIONS = {"eager": "eager", "flash": "sdpa", "flash-2": "flash_attention_2", "flash-3": "flash_attention_3"}
+
+TRL = ConfigFormat(
+    name="trl",
+    title="TRL",
+    syntax="yaml",
+    telling=("bf16", "model_name_or_path",
+             "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps",
+             "gradient_checkpointing",
+             "max_length", "use_peft", "lora_r", "lora_target_modules", "attn_implementation",
+             "dataset_name", "load_in_4bit"),
+    read=_read,
+    write=_write,
+    harmless=("dataset_", "eval_", "dataloader_", "logging", "remove_unused_columns", "bnb_4bit_",
+              "model_init_kwargs", "eos_token"),
+    script="trl",
+)  # fmt: skip

@@ -1,0 +1,184 @@
+"""verl's yaml or Hydra overrides: supervised fine-tuning, and the update of the actor in PPO and GRPO."""
+
+from traincast.configs._models import find_model
+from traincast.configs._nouns import ConfigFormat, Draft, Sheet
+from traincast.configs._trainer import (
+    read_adapter,
+    read_launcher,
+    read_lengths,
+    read_model,
+    read_optimizer,
+    write_model,
+)
+
+_ACTOR = "actor_rollout_ref.actor"
+_MODEL = "actor_rollout_ref.model"
+
+
+def _read(draft: Draft) -> None:
+    keys = draft.keys
+    read_launcher(draft)
+    learns = any(keys.under("actor_rollout_ref"))
+    model = _MODEL if learns else "model"
+    engine = next(
+        (table for table in (f"{_ACTOR}.fsdp_config", "engine", "model.fsdp_config") if any(keys.under(table))),
+        "engine",
+    )
+    read_model(draft, f"{model}.path", "model.partial_pretrain")
+    _read_place(draft)
+    if learns:
+        _read_actor(draft)
+    else:
+        draft.take("workload.batch", "data.micro_batch_size_per_gpu", "data.micro_batch_size", least=1)
+        draft.take("job.global_batch", "data.train_batch_size", least=1)
+        draft.take("workload.seq", "data.max_length", least=1)
+    if draft.keys.flag("data.use_dynamic_bsz", f"{_ACTOR}.use_dynamic_bsz"):
+        draft.notes.append("use_dynamic_bsz: passes are filled by tokens; a fixed number of full samples is taken")
+    if not draft.take("job.steps", "trainer.total_training_steps", least=1):
+        draft.take("job.epochs", "trainer.total_epochs", least=1e-9)
+    draft.take("job.checkpoint_every_steps", "trainer.save_freq", least=1)
+    draft.take("job.evaluation_every_steps", "trainer.test_freq", least=1)
+    on = keys.flag(f"{model}.enable_gradient_checkpointing")
+    if on is not None:
+        draft.put("parallelism.recompute", "full" if on else "none", f"{model}.enable_gradient_checkpointing")
+    if keys.flag(f"{model}.enable_activation_offload"):
+        draft.put("parallelism.offload_activations", True, f"{model}.enable_activation_offload")
+    if (keys.values.get(f"{model}.lora_rank") or 0) > 0:
+        read_adapter(draft, f"{model}.lora_rank", f"{model}.target_modules")
+    for key in (f"{model}.lora_rank", f"{model}.target_modules"):
+        keys.take(key)
+    _read_engine(draft, engine)
+    read_optimizer(draft, f"{_ACTOR}.optim.optimizer", "optim.optimizer")
+    draft.assume(
+        "parallelism.recompute", "full", "enable_gradient_checkpointing is not said, so verl runs layers again"
+    )
+    draft.assume("job.stack", "fsdp2", "verl trains with FSDP")
+
+
+def _read_place(draft: Draft) -> None:
+    draft.take("cluster.nodes", "trainer.nnodes", least=1)
+    draft.take("cluster.devices_per_node", "trainer.n_gpus_per_node", least=1)
+
+
+_ESTIMATORS = {"gae": "ppo", "grpo": "grpo", "rloo": "rloo", "grpo_vectorized": "grpo", "rloo_vectorized": "rloo"}
+_ROLLOUT = "actor_rollout_ref.rollout"
+
+
+def _read_actor(draft: Draft) -> None:
+    """A round: prompts are answered, scored and trained on in mini-batches, each cut into passes."""
+    keys = draft.keys
+    draft.take("workload.batch", f"{_ACTOR}.ppo_micro_batch_size_per_gpu", least=1)
+    draft.assume("workload.batch", 1, "ppo_micro_batch_size_per_gpu is not said; one sample is taken")
+    samples = keys.whole(f"{_ROLLOUT}.n") or 1
+    prompts = keys.whole(f"{_ACTOR}.ppo_mini_batch_size")
+    if prompts:
+        draft.put("job.global_batch", prompts * samples, f"{_ACTOR}.ppo_mini_batch_size")
+    draft.put("job.group_size", samples, f"{_ROLLOUT}.n")
+    draft.take("job.prompts", "data.train_batch_size", least=1)
+    word = keys.word("algorithm.adv_estimator") or "gae"
+    if word in _ESTIMATORS:
+        draft.put("job.regime", _ESTIMATORS[word], "algorithm.adv_estimator")
+    else:
+        draft.put("job.regime", "grpo", "algorithm.adv_estimator")
+        draft.unmapped["algorithm.adv_estimator"] = f"{word!r} is not known; its rounds are taken to be those of grpo"
+    question, answer = keys.whole("data.max_prompt_length"), keys.whole("data.max_response_length")
+    read_lengths(draft, question, answer)
+    if keys.flag(f"{_MODEL}.use_remove_padding") is False and question and answer:
+        draft.put("workload.seq", question + answer, "data.max_response_length")
+    referred = [keys.flag(f"{_ACTOR}.use_kl_loss"), keys.flag("algorithm.use_kl_in_reward")]
+    draft.put("job.reference", "frozen" if any(referred) else "none", f"{_ACTOR}.use_kl_loss")
+    draft.take("job.rollout_epochs", f"{_ACTOR}.ppo_epochs", least=1)
+    draft.take("job.rollout_tp", f"{_ROLLOUT}.tensor_model_parallel_size", least=1)
+    draft.take("job.rollout_memory", f"{_ROLLOUT}.gpu_memory_utilization")
+    draft.take("job.rollout_batch", f"{_ROLLOUT}.max_num_seqs", least=1)
+    reward = keys.word("reward_model.model.path") if keys.flag("reward_model.enable") else None
+    known = find_model(reward) if reward else None
+    if reward and known is None:
+        draft.unmapped["reward_model.model.path"] = f"{reward} is not in the catalogue"
+    draft.put("job.reward_model", known, "reward_model.model.path")
+
+
+def _read_engine(draft: Draft, engine: str) -> None:
+    keys = draft.keys
+    strategy = keys.word(f"{engine}.strategy", f"{_ACTOR}.strategy") or "fsdp"
+    if strategy not in ("fsdp", "fsdp2"):
+        draft.unmapped[f"{engine}.strategy"] = f"{strategy!r}: its degrees are not read"
+    kept = keys.flag(f"{engine}.reshard_after_forward")
+    draft.put("parallelism.zero", 2 if kept is False else 3, f"{engine}.reshard_after_forward")
+    size = keys.whole(f"{engine}.fsdp_size")
+    if size is not None and size > 1:
+        draft.put("parallelism.shard", size, f"{engine}.fsdp_size")
+    draft.take(
+        "parallelism.context",
+        f"{engine}.ulysses_sequence_parallel_size",
+        f"{_ACTOR}.ulysses_sequence_parallel_size",
+        least=1,
+    )
+    moved = [name for name in ("optimizer_offload", "param_offload") if keys.flag(f"{engine}.{name}")]
+    if "job.regime" in draft.settings and moved:
+        # State lies in host memory while the same devices generate.
+        draft.put("job.rollout_offload", True, f"{engine}.{moved[0]}")
+    elif moved:
+        draft.put("parallelism.offload_optimizer", "optimizer_offload" in moved or None, f"{engine}.optimizer_offload")
+        draft.put("parallelism.offload_weights", "param_offload" in moved or None, f"{engine}.param_offload")
+    word = keys.word(f"{engine}.dtype") or "bfloat16"
+    pure = keys.word(f"{engine}.model_dtype") in ("bf16", "bfloat16")
+    if word in ("bfloat16", "bf16"):
+        draft.put("workload.precision", "bf16-pure" if pure else "bf16", f"{engine}.dtype")
+    for key in ("wrap_policy.min_num_params", "use_orig_params", "forward_prefetch"):
+        keys.take(f"{engine}.{key}")
+
+
+def _write(sheet: Sheet) -> None:
+    write_model(sheet, "model.path")
+    sheet.copy("workload.batch", "data.micro_batch_size_per_gpu")
+    sheet.copy("job.global_batch", "data.train_batch_size")
+    sheet.told.add("parallelism.micro_batches")
+    sheet.copy("workload.seq", "data.max_length")
+    sheet.put("data.use_dynamic_bsz", False)
+    sheet.translate("parallelism.recompute", {"full": True, "none": False}, "model.enable_gradient_checkpointing")
+    if sheet.fields.get("parallelism.recompute") not in ("full", "none"):
+        sheet.put("model.enable_gradient_checkpointing", False)
+    if sheet.get("workload.adapter_rank"):
+        sheet.copy("workload.adapter_rank", "model.lora_rank")
+        sheet.translate("workload.adapter_targets", {"all": "all-linear"}, "model.target_modules")
+    zero = sheet.fields.get("parallelism.zero", 0)
+    alone = sheet.fields.get("parallelism.data", 1) * sheet.fields.get("parallelism.context", 1) == 1
+    if zero in (2, 3) or alone:
+        sheet.told.add("parallelism.zero")
+        sheet.put("engine.reshard_after_forward", zero != 2)
+    else:
+        sheet.lost.add("zero")
+    sheet.put("engine.strategy", "fsdp2")
+    sheet.put("engine.fsdp_size", sheet.get("parallelism.shard", -1))
+    sheet.put("engine.ulysses_sequence_parallel_size", sheet.get("parallelism.context", 1))
+    sheet.put("engine.optimizer_offload", bool(sheet.get("parallelism.offload_optimizer")))
+    sheet.put("engine.model_dtype", "bf16" if sheet.fields.get("workload.precision") == "bf16-pure" else "fp32")
+    if str(sheet.get("workload.precision", "")).startswith("bf16"):
+        sheet.put("engine.dtype", "bfloat16")
+    sheet.translate("workload.optimizer", {"adamw": "AdamW"}, "optim.optimizer")
+    sheet.copy("job.steps", "trainer.total_training_steps")
+    sheet.copy("job.epochs", "trainer.total_epochs")
+    sheet.copy("job.checkpoint_every_steps", "trainer.save_freq")
+    sheet.copy("job.evaluation_every_steps", "trainer.test_freq")
+    sheet.put("trainer.nnodes", sheet.get("cluster.nodes", 1))
+    sheet.put("trainer.n_gpus_per_node", sheet.get("cluster.devices_per_node", 1))
+
+
+VERL = ConfigFormat(
+    name="verl",
+    title="verl",
+    syntax="yaml",
+    telling=("actor_rollout_ref.", "data.micro_batch_size_per_gpu", "trainer.n_gpus_per_node", "trainer.nnodes", "engine.",
+             "algorithm.adv_estimator", "model.partial_pretrain"),
+    read=_read,
+    sure="actor_rollout_ref.",
+    write=_write,
+    harmless=("algorithm.", "data.", "trainer.", "checkpoint.", "profiler.", "global_profiler.", "transfer_queue.", "ray_kwargs.",
+              "custom_reward_function.", "_target_", "defaults", f"{_ACTOR}.optim.", "optim.",
+              f"{_ACTOR}.checkpoint.", f"{_ACTOR}.policy_loss.",
+              f"{_ACTOR}.clip_ratio", f"{_ACTOR}.kl_loss", f"{_ACTOR}.entropy_coeff", f"{_ACTOR}.loss_agg_mode",
+              f"{_ACTOR}.tau_"),
+    nodes_by_launcher=False,
+    script="verl.trainer",
+)  # fmt: skip

@@ -1,0 +1,353 @@
+"""The arguments of Hugging Face's Trainer, which several projects share: read into fields and written back."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from traincast.configs._models import name_source, publish_name
+from traincast.configs._nouns import LOOSE, Draft, Sheet
+
+OPTIMIZERS: Mapping[str, str] = {
+    "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_torch_xla": "adamw", "adamw_hf": "adamw", "adamw": "adamw",
+    "adam": "adam", "adamw_apex_fused": "adamw", "fusedadam": "adamw", "deepspeedcpuadam": "adamw", "cpu_adam": "adamw",
+    "adafactor": "adafactor", "sgd": "sgd", "adagrad": "adagrad", "rmsprop": "rmsprop", "lion_32bit": "lion", "lion": "lion",
+    "lion_8bit": "lion-8bit", "paged_lion_8bit": "lion-8bit", "adamw_bnb_8bit": "adamw-8bit", "adamw_8bit": "adamw-8bit",
+    "paged_adamw_8bit": "adamw-8bit", "adamw_torch_8bit": "adamw-8bit", "adamw8bit": "adamw-8bit", "pagedadamw8bit": "adamw-8bit",
+    "paged_adamw_32bit": "adamw", "pagedadamw": "adamw", "paged_adamw": "adamw", "muon": "muon", "lamb": "lamb",
+    "fusedlamb": "lamb", "nadam": "nadam", "radam": "radam", "adadelta": "adadelta", "adamax": "adamax",
+    "distributed_fused_adam": "adam", "fused_adam": "adam", "adam_pax": "adam",
+}  # fmt: skip
+"""What projects call an optimizer, in lower case."""
+IMPLEMENTATIONS: Mapping[str, str] = {"adamw_torch_fused": "fused", "adamw_apex_fused": "fused"}
+ATTENTIONS: Mapping[str, str] = {
+    "eager": "eager", "sdpa": "flash", "flash_attention_2": "flash-2", "flash_attention_3": "flash-3", "fa2": "flash-2",
+    "fa3": "flash-3", "kernels-community/flash-attn2": "flash-2", "kernels-community/flash-attn3": "flash-3",
+}  # fmt: skip
+MODULES: Mapping[str, str] = {
+    "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output", "output_proj": "output", "gate_proj": "gate",
+    "up_proj": "up", "down_proj": "down", "qkv_proj": "qkv", "c_attn": "qkv", "query_key_value": "qkv", "gate_up_proj": "gate_up",
+    "linear_qkv": "qkv", "linear_proj": "output", "linear_fc1": "gate_up", "linear_fc2": "down", "wq": "query", "wv": "value",
+    "wk": "key", "wo": "output", "w1": "gate", "w2": "down", "w3": "up",
+}  # fmt: skip
+"""Names of dense layers to ours."""
+_UNSAID = {"min_num_params", "xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt", "config"}
+_SHARDING = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "hybrid_shard_zero2": 2}
+
+
+def read_trainer(draft: Draft) -> None:
+    """What TrainingArguments say about the batch, its length, precision, recomputation and sharding."""
+    draft.take("workload.batch", "per_device_train_batch_size", least=1)
+    draft.take("parallelism.micro_batches", "gradient_accumulation_steps", least=1)
+    if draft.take("job.steps", "max_steps", least=1) is None:
+        draft.take("job.epochs", "num_train_epochs", least=1e-9)
+    else:
+        draft.keys.take("num_train_epochs")
+    read_recompute(draft, "gradient_checkpointing", "activation_checkpointing")
+    read_cadence(draft)
+    read_optimizer(draft, "optim")
+    read_precision(draft)
+    read_fsdp(draft)
+    if draft.keys.flag("torch_compile"):
+        draft.put("job.compiled", True, "torch_compile")
+    read_deepspeed_name(draft, "deepspeed")
+    draft.assume("workload.batch", 8, "per_device_train_batch_size is not said, so Trainer takes 8")
+    draft.assume("parallelism.micro_batches", 1, "gradient_accumulation_steps is not said, so Trainer takes 1")
+    assume_plain(draft)
+    draft.assume("job.stack", "hf-trainer", "Trainer runs it")
+
+
+def read_lengths(draft: Draft, prompt: int | None, answer: int | None) -> None:
+    """Limits of prompts and responses; files do not say how long they are on average."""
+    if prompt:
+        draft.put("job.prompt_tokens", max(1, prompt // 2), "the limit of prompts", strength=LOOSE)
+    if answer:
+        draft.put("job.response_max", answer, "the limit of responses")
+        draft.put("job.response_tokens", max(1, answer // 2), "the limit of responses", strength=LOOSE)
+    if prompt or answer:
+        draft.notes.append(
+            "mean lengths of prompts and responses are not in the file; half of their limits are assumed (--prompt-tokens, "
+            "--response-tokens)"
+        )
+
+
+def assume_plain(draft: Draft) -> None:
+    """What trainers do where nothing is said: replicas hold everything, and nothing runs again."""
+    draft.assume("parallelism.zero", 0, "neither FSDP nor DeepSpeed is said, so replicas hold everything")
+    draft.assume("parallelism.recompute", "none", "gradient checkpointing is not said, so nothing runs again")
+
+
+def read_recompute(draft: Draft, *keys: str) -> None:
+    origin = draft.keys.first(*keys)
+    if origin is not None and str(draft.keys.values[origin]).lower() in ("unsloth", "offload", "offload_disk"):
+        draft.put("parallelism.recompute", "full", origin)
+        draft.put("parallelism.offload_activations", True, origin)
+        draft.keys.take(origin)
+        return
+    on = draft.keys.flag(*keys)
+    if on is not None and origin is not None:
+        draft.put("parallelism.recompute", "full" if on else "none", origin)
+    for key in draft.keys.under("gradient_checkpointing_kwargs"):
+        draft.keys.take(key)
+
+
+def read_cadence(draft: Draft) -> None:
+    """Steps between checkpoints and evaluations, where they are counted in steps."""
+    saves = draft.keys.word("save_strategy")
+    if saves in (None, "steps"):
+        draft.take("job.checkpoint_every_steps", "save_steps", least=1)
+    when = draft.keys.word("eval_strategy", "evaluation_strategy")
+    if when == "steps" or (when is None and "eval_steps" in draft.keys):
+        draft.take("job.evaluation_every_steps", "eval_steps", least=1)
+
+
+def read_optimizer(draft: Draft, *keys: str) -> None:
+    origin = draft.keys.first(*keys)
+    word = draft.keys.take(*keys)
+    if origin is None or not isinstance(word, str):
+        return
+    name = word.rpartition(".")[2].lower()
+    found = OPTIMIZERS.get(name) or OPTIMIZERS.get(name.replace("-", "_"))
+    if found is None:
+        draft.unmapped[origin] = f"{word!r} is not known"
+        return
+    draft.put("workload.optimizer", found, origin)
+    draft.put("workload.implementation", IMPLEMENTATIONS.get(name), origin)
+
+
+def read_precision(draft: Draft) -> None:
+    """Mixed precision of a trainer: fp32 weights, cast around each op, unless an engine that shards keeps both copies."""
+    if draft.keys.flag("bf16"):
+        draft.put("workload.precision", "bf16-amp", "bf16", strength=LOOSE)
+    elif draft.keys.flag("fp16"):
+        draft.put("workload.precision", "fp16-amp", "fp16", strength=LOOSE)
+    elif draft.keys.flag("tf32"):
+        draft.put("workload.precision", "tf32", "tf32", strength=LOOSE)
+    else:
+        return
+    draft.keys.take("fp16", "tf32")
+
+
+def read_fsdp(draft: Draft) -> None:
+    """`fsdp: full_shard auto_wrap` with its table of settings, as Trainer takes it."""
+    words = draft.keys.take("fsdp")
+    listed = words if isinstance(words, list) else str(words or "").split()
+    table = {key.rpartition(".")[2].removeprefix("fsdp_"): key for key in draft.keys.under("fsdp_config")}
+    if not listed and not set(table) - _UNSAID:
+        # Trainer writes its defaults into the file where nothing is sharded.
+        for key in table.values():
+            draft.keys.take(key)
+        return
+    if listed == ["True"]:
+        listed = ["full_shard"]
+    for word in listed:
+        if word in _SHARDING:
+            draft.put("parallelism.zero", _SHARDING[word], "fsdp")
+        elif word == "offload":
+            draft.put("parallelism.offload_optimizer", True, "fsdp")
+            draft.put("parallelism.offload_weights", True, "fsdp")
+    read_fsdp_table(draft, table)
+    _sharpen(draft)
+
+
+def read_fsdp_table(draft: Draft, table: Mapping[str, str]) -> None:
+    """The settings of FSDP, of its first or second version, wherever a project keeps them."""
+    keys = draft.keys
+    for name in ("version", "auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params", "cpu_ram_efficient_loading",
+                 "sync_module_states", "use_orig_params", "state_dict_type", "final_state_dict_type",
+                 "limit_all_gathers"):  # fmt: skip
+        if name in table:
+            keys.take(table[name])
+    strategy = table.get("sharding_strategy") or table.get("reshard_after_forward")
+    if strategy is not None:
+        value = keys.word(strategy)
+        word = {
+            "true": "full_shard",
+            "false": "shard_grad_op",
+            "1": "full_shard",
+            "2": "shard_grad_op",
+            "3": "no_shard",
+        }.get(str(value).lower(), str(value).lower())
+        if word in _SHARDING:
+            draft.put("parallelism.zero", _SHARDING[word], strategy)
+            if word.startswith("hybrid"):
+                draft.notes.append(f"{strategy} = {value}: shards lie within a node (--shard says how many)")
+    if "activation_checkpointing" in table and keys.flag(table["activation_checkpointing"]):
+        draft.put("parallelism.recompute", "full", table["activation_checkpointing"])
+    if "offload_params" in table and keys.flag(table["offload_params"]):
+        draft.put("parallelism.offload_optimizer", True, table["offload_params"])
+        draft.put("parallelism.offload_weights", True, table["offload_params"])
+    if "forward_prefetch" in table:
+        keys.take(table["forward_prefetch"])
+    if "backward_prefetch" in table:
+        word = str(keys.take(table["backward_prefetch"])).lower()
+        if word in ("no_prefetch",):
+            draft.put("parallelism.overlap", False, table["backward_prefetch"])
+    draft.assume(
+        "parallelism.zero", 3, "FSDP shards weights, gradients and optimizer state unless it is told otherwise"
+    )
+
+
+def _sharpen(draft: Draft) -> None:
+    """FSDP with mixed precision computes in halves and keeps whole weights in its shards."""
+    word = draft.get("workload.precision")
+    if word in ("bf16-amp", "fp16-amp"):
+        draft.put("workload.precision", word.removesuffix("-amp"), "fsdp")
+
+
+def read_deepspeed_name(draft: Draft, key: str) -> None:
+    """A trainer that names a DeepSpeed file: its stage stands in most of their names; the file itself may be given too."""
+    word = draft.keys.word(key)
+    if word is None:
+        return
+    matched = re.search(r"(?:zero|z|stage)[_-]?([0-3])", word.rpartition("/")[2].lower())
+    draft.assume("job.stack", "deepspeed", f"{key} names {word}")
+    mixed = draft.get("workload.precision")
+    if mixed in ("bf16-amp", "fp16-amp", "bf16-pure"):
+        # Its engine keeps fp32 copies of half-precision weights.
+        draft.put("workload.precision", mixed.partition("-")[0], key)
+    if matched is None:
+        draft.unmapped[key] = f"give {word} with --config too"
+        return
+    draft.put("parallelism.zero", int(matched[1]), key, strength=LOOSE)
+    if "offload" in word:
+        draft.put("parallelism.offload_optimizer", True, key, strength=LOOSE)
+    draft.notes.append(f"{word} was not read; its name says ZeRO {matched[1]} (give it with --config too)")
+
+
+def read_model(draft: Draft, *keys: str) -> None:
+    """The model that a file names."""
+    origin = draft.keys.first(*keys)
+    word = draft.keys.word(*keys)
+    if word is None or origin is None:
+        return
+    source = name_source(word)
+    if source is None:
+        draft.unmapped[origin] = f"{word} is not known; name the model as the source"
+        return
+    draft.put("source", source, origin)
+    if source != word and not source.startswith("hf:"):
+        draft.notes.append(f"{word} is taken to be {source} of the catalogue")
+
+
+def read_adapter(
+    draft: Draft, rank: str, targets: str, *, every: tuple[str, ...] = ("all", "all-linear", "all_linear")
+) -> None:
+    """Low-rank adapters and the layers they stand beside."""
+    draft.take("workload.adapter_rank", rank, least=1)
+    value = draft.keys.take(targets)
+    if value is None:
+        return
+    names = [str(part).strip() for part in (value if isinstance(value, list) else re.split(r"[,\s]+", str(value)))]
+    names = [name for name in names if name]
+    if any(name in every for name in names):
+        draft.put("workload.adapter_targets", "all", targets)
+        return
+    known = [MODULES[name.rpartition(".")[2]] for name in names if name.rpartition(".")[2] in MODULES]
+    others = [name for name in names if name.rpartition(".")[2] not in MODULES]
+    if others:
+        draft.unmapped[targets] = f"{', '.join(others[:4])} not known as layers"
+    if known:
+        draft.put("workload.adapter_targets", ",".join(dict.fromkeys(known)), targets)
+
+
+def write_trainer(sheet: Sheet, prefix: str = "") -> None:
+    """The same arguments from fields."""
+    sheet.copy("workload.batch", f"{prefix}per_device_train_batch_size")
+    sheet.copy("parallelism.micro_batches", f"{prefix}gradient_accumulation_steps")
+    sheet.copy("job.steps", f"{prefix}max_steps")
+    sheet.copy("job.epochs", f"{prefix}num_train_epochs")
+    sheet.translate("parallelism.recompute", {"full": True, "none": False}, f"{prefix}gradient_checkpointing")
+    if sheet.get("job.checkpoint_every_steps"):
+        sheet.put(f"{prefix}save_strategy", "steps")
+        sheet.copy("job.checkpoint_every_steps", f"{prefix}save_steps")
+    if sheet.get("job.evaluation_every_steps"):
+        sheet.put(f"{prefix}eval_strategy", "steps")
+        sheet.copy("job.evaluation_every_steps", f"{prefix}eval_steps")
+    write_precision(sheet, prefix)
+    write_optimizer(sheet, f"{prefix}optim")
+    if sheet.get("job.compiled"):
+        sheet.put(f"{prefix}torch_compile", True)
+
+
+def write_precision(sheet: Sheet, prefix: str = "") -> None:
+    word = str(sheet.get("workload.precision", ""))
+    if word.startswith(("bf16", "fp16")):
+        sheet.put(f"{prefix}{word[:4]}", True)
+    elif word == "tf32":
+        sheet.put(f"{prefix}tf32", True)
+
+
+def write_optimizer(sheet: Sheet, key: str) -> None:
+    words = {"adamw": "adamw_torch", "adamw-8bit": "adamw_bnb_8bit", "adafactor": "adafactor", "sgd": "sgd", "lion": "lion_32bit",
+             "lion-8bit": "lion_8bit", "adagrad": "adagrad", "rmsprop": "rmsprop"}  # fmt: skip
+    name = sheet.fields.get("workload.optimizer")
+    if name == "adamw" and sheet.get("workload.implementation") == "fused":
+        sheet.told.add("workload.optimizer")
+        sheet.put(key, "adamw_torch_fused")
+        return
+    sheet.translate("workload.optimizer", words, key)
+
+
+def write_deepspeed_name(sheet: Sheet, start: str) -> bool:
+    """A trainer under DeepSpeed names a second file by its stage, as these projects call theirs."""
+    zero = sheet.fields.get("parallelism.zero", 0)
+    if not zero or sheet.fields.get("job.stack") != "deepspeed":
+        return False
+    sheet.told.add("parallelism.zero")
+    offload = sheet.get("parallelism.offload_optimizer")
+    end = "" if start.endswith("zero") else "_config"
+    sheet.put("deepspeed", f"{start}{zero}{'_offload' if offload else ''}{end}.json")
+    return True
+
+
+def write_model(sheet: Sheet, key: str) -> None:
+    source = sheet.get("source")
+    sheet.put(key, publish_name(source) if isinstance(source, str) else None)
+
+
+def write_modules(sheet: Sheet) -> str | list[str] | None:
+    """Our names of adapted layers as projects that follow Llama's names spell them."""
+    targets = sheet.get("workload.adapter_targets")
+    if not isinstance(targets, str) or targets == "all":
+        return "all-linear" if targets == "all" else None
+    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj", "gate": "gate_proj", "up": "up_proj",
+             "down": "down_proj", "qkv": "qkv_proj", "gate_up": "gate_up_proj"}  # fmt: skip
+    groups = {"attention": "query,key,value,output", "mlp": "gate,up,down"}
+    words = ",".join(groups.get(word, word) for word in targets.split(","))
+    return [names[word] for word in words.split(",") if word in names]
+
+
+def world_of(draft: Draft, devices: int | None, nodes: int | None, origin: str) -> None:
+    """All devices of a job over its nodes."""
+    if nodes is not None and nodes >= 1:
+        draft.put("cluster.nodes", nodes, origin)
+    if devices is not None and devices >= 1:
+        per_node = devices // (nodes or 1)
+        if per_node * (nodes or 1) == devices:
+            draft.put("cluster.devices_per_node", per_node, origin)
+
+
+def read_launcher(draft: Draft) -> None:
+    """Nodes and processes that a launch script gives to torchrun, deepspeed or accelerate."""
+    keys = draft.keys
+    nodes = _count(keys.take("launch.nnodes", "launch.num_nodes", "launch.num_machines", "launch.nodes"))
+    per_node = _count(
+        keys.take("launch.nproc_per_node", "launch.num_gpus", "launch.gpus_per_node", "launch.ntasks_per_node")
+    )
+    everything = _count(keys.take("launch.num_processes"))
+    if nodes:
+        draft.put("cluster.nodes", nodes, "the launcher")
+    if per_node:
+        draft.put("cluster.devices_per_node", per_node, "the launcher")
+    elif everything:
+        world_of(draft, everything, nodes, "the launcher")
+    for key in list(keys.under("launch")):
+        keys.take(key)
+    for key in ("program", "script.conditions", "recipe", "recipe.conditions"):
+        said: Any = keys.take(key)
+        if key.endswith("conditions") and said:
+            draft.notes.append(str(said))
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -1,0 +1,283 @@
+"""A lowered program to the numbers that the ensemble above the layers works with: what each operator is and what surrounds it.
+
+Nothing here depends on the device. A correction is a ratio to what physics says, so it carries to a device that was never
+measured, and a faster device can never come out slower.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.spec import Op, Stage, Task
+from traincast.units import DTYPE_BYTES
+
+Array = NDArray[np.float64]
+Places = NDArray[np.intp]
+
+REFERENCE_FLOP_PER_S = {"fp32": 2e13, "fp64": 1e13, "tf32": 7e13, "fp8": 3e14}
+REFERENCE_HALF_FLOP_PER_S, REFERENCE_BYTES_PER_S, REFERENCE_KERNEL_S = 1.5e14, 1e12, 2.5e-6
+"""Of a device that stands for all GPUs: with them the share of an operator in a step depends on the program alone."""
+
+KINDS_AROUND = ("conv", "matmul", "attention", "norm", "elementwise", "copy", "softmax", "reduce", "pool", "index")
+PRODUCTS = ("conv", "matmul", "attention", "rnn")
+NUM_SIZES = 5
+OWN = (
+    "log_flop", "log_read", "log_written", "log_intensity", "log_balance", "log_share", "log_class_share", "log_count",
+    "log_kernels", "num_inputs", "half", "backward", "training", "channels_last", "compiled", "unaligned",
+    *(f"log_size{place}" for place in range(NUM_SIZES)),
+)  # fmt: skip
+"""Of each operator. `log_balance`: time of its arithmetic over time of its bytes on the reference device."""
+OF_NEIGHBOUR = (*(f"kind_{kind}" for kind in KINDS_AROUND), "log_bytes_beside", "log_share_beside", "none")
+RELATIONS = ("producers", "consumers", "before", "after", "readers")
+"""Edges: who wrote what an operator reads, who reads what it writes, the order on the stream, and who reads the same tensor,
+which finds it in a cache and which a compiler may join with it."""
+TWO_HOPS = ("producers", "consumers")
+AROUND = (
+    *(f"{relation}_{name}" for relation in RELATIONS for name in OF_NEIGHBOUR),
+    *(f"{relation}_twice_{kind}" for relation in TWO_HOPS for kind in KINDS_AROUND),
+)
+_SIZES = {
+    "matmul": ("m", "n", "k", "batch"),
+    "attention": ("q_len", "kv_len", "head_dim", "heads", "batch"),
+    "conv": ("in_channels", "out_channels", "out_size", "kernel", "groups"),
+    "softmax": ("rows", "cols"), "norm": ("rows", "cols"), "reduce": ("rows", "cols"), "sort": ("rows", "cols"),
+    "embedding": ("rows", "cols", "vocab"), "rnn": ("batch", "length", "inputs", "hidden", "layers"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """The operators of one program as rows of numbers; the update is left out."""
+
+    classes: tuple[str, ...]
+    own: Array
+    around: Array
+    """One column for each of AROUND: messages of the neighbours, linear in what they are, over one and two hops."""
+    reference_s: Array
+    """On the reference device, all runs together."""
+    places: Places
+    """Of the operators among the tasks."""
+    behaviour: str
+    """How the program is run: one of BEHAVIOURS."""
+
+    names: tuple[str, ...]
+    """The distinct classes."""
+    codes: Places
+    """Of each operator, the place of its class among the names."""
+
+    def shares(self) -> dict[str, float]:
+        """Of each class of operators in the time of the reference device."""
+        spent = self.sum_up(self.reference_s)
+        return dict(zip(self.names, (spent / max(float(spent.sum()), 1e-30)).tolist(), strict=True))
+
+    def sum_up(self, amounts: Array) -> Array:
+        """Of each class, over its operators."""
+        return np.asarray(np.bincount(self.codes, weights=amounts, minlength=len(self.names)), dtype=np.float64)
+
+
+MODES = ("training", "inference", "compiled training", "compiled inference")
+DATA = ("images", "tokens", "vectors")
+BEHAVIOURS = tuple(f"{mode} on {data}" for mode in MODES for data in DATA)
+"""How a program is run and on what data: what was learned from images says little of tokens."""
+LAST = " channels last"
+
+
+def class_of(op: Op) -> str:
+    """Operators of one class are corrected together: kind, shape or function, and pass."""
+    phase = "backward" if op.phase == "backward" else "forward"
+    attrs = op.attrs
+    if attrs.get("compiled"):
+        return f"fused {op.kind} {phase}"
+    if op.kind == "conv":
+        groups = int(attrs["groups"])
+        shape = "grouped" if groups > 1 else "1x1" if _area(attrs["kernel"]) == 1 else "kxk"
+        if groups > 1 and groups == attrs["in_channels"]:
+            shape = "depthwise"
+        return f"conv {shape} {attrs['pass']}{LAST if attrs.get('channels_last') else ''}"
+    if op.kind == "matmul":
+        return f"matmul {'batched' if int(attrs['batch']) > 1 else 'single'} {phase}"
+    function = str(attrs.get("function", "")).removesuffix("_backward")
+    if op.kind == "norm" and attrs.get("training") is False:
+        function += " evaluation"
+    return f"{op.kind} {function} {phase}" if function else f"{op.kind} {phase}"
+
+
+def describe_nodes(stage: Stage) -> Nodes:
+    """The operators of a whole program before any rank shares it."""
+    counts = stage.counts()
+    chosen = [
+        (place, task) for place, task in enumerate(stage.tasks) if isinstance(task, Op) and task.phase != "optimizer"
+    ]
+    ops = [op for _, op in chosen]
+    places = np.array([place for place, _ in chosen], dtype=np.intp)
+    runs = np.array([counts[place] for place in places.tolist()], dtype=np.float64)
+    behaviour = _behaviour(ops)
+    facts = [_facts(op) for op in ops]
+    amounts = np.array([one[1] for one in facts]).reshape(len(ops), len(_AMOUNTS))
+    arithmetic_s, traffic_s, kernels = (
+        amounts[:, _AMOUNTS.index(name)] for name in ("arithmetic_s", "traffic_s", "kernels")
+    )
+    spent = runs * (np.maximum(arithmetic_s, traffic_s) + REFERENCE_KERNEL_S * kernels)
+    classes = tuple([one[0] for one in facts])
+    places_of = {name: place for place, name in enumerate(dict.fromkeys(classes))}
+    codes = np.array([places_of[name] for name in classes], dtype=np.intp)
+    of_class = np.asarray(np.bincount(codes, weights=spent)[codes] if ops else spent, dtype=np.float64)
+    last = any(op.attrs.get("channels_last") for op in ops if op.kind == "conv")
+    own = _own(amounts, runs, spent, of_class, behaviour, last=last)
+    return Nodes(
+        classes=classes, own=own, around=_around(ops, own), reference_s=spent, places=places, behaviour=behaviour,
+        names=tuple(places_of), codes=codes,
+    )  # fmt: skip
+
+
+def _behaviour(ops: Sequence[Op]) -> str:
+    mode = "training" if any(op.phase == "backward" for op in ops) else "inference"
+    if any(op.attrs.get("compiled") for op in ops):
+        mode = f"compiled {mode}"
+    kinds = {op.kind for op in ops}
+    return f"{mode} on {'tokens' if 'embedding' in kinds else 'images' if 'conv' in kinds else 'vectors'}"
+
+
+def _halves(op: Op) -> tuple[float, float]:
+    rate = REFERENCE_FLOP_PER_S.get(op.dtype, REFERENCE_HALF_FLOP_PER_S)
+    if op.kind not in PRODUCTS or (op.kind == "conv" and op.attrs["groups"] == op.attrs["in_channels"] != 1):
+        rate = REFERENCE_FLOP_PER_S["fp32"]
+    return (op.flop or 0.0) / rate, op.num_bytes / REFERENCE_BYTES_PER_S
+
+
+def _own(amounts: Array, runs: Array, spent: Array, of_class: Array, behaviour: str, *, last: bool) -> Array:
+    flop, read, written, arithmetic_s, traffic_s, kernels, inputs, half, backward, unaligned = amounts[:, :-NUM_SIZES].T
+    whole = max(float(spent.sum()), 1e-30)
+    found = np.empty((len(amounts), len(OWN)))
+    for place, column in enumerate((
+        np.log10(1 + flop), np.log10(1 + read), np.log10(1 + written), np.log10((1 + flop) / (1 + read + written)),
+        np.log10((1e-9 + arithmetic_s) / (1e-9 + traffic_s)), np.log10(1e-6 + spent / whole),
+        np.log10(1e-6 + of_class / whole), np.log10(runs), np.log10(1 + kernels), np.minimum(inputs, 6.0), half, backward,
+        float("training" in behaviour), float(last), float(behaviour.startswith("compiled")), unaligned,
+    )):  # fmt: skip
+        found[:, place] = column
+    found[:, -NUM_SIZES:] = amounts[:, -NUM_SIZES:]
+    return found
+
+
+_AMOUNTS = (
+    "flop", "read", "written", "arithmetic_s", "traffic_s", "kernels", "inputs", "half", "backward", "unaligned",
+    *(f"log_size{place}" for place in range(NUM_SIZES)),
+)  # fmt: skip
+
+
+_KNOWN: dict[int, tuple[Op, tuple[str, tuple[float, ...]]]] = {}
+_MOST_KNOWN = 50_000
+
+
+def _facts(op: Op) -> tuple[str, tuple[float, ...]]:
+    """Class and amounts of an operator, kept: plans and settings of one graph share its operators."""
+    found = _KNOWN.get(id(op))
+    if found is None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        # Held by the table itself, so no other operator can come by its identity.
+        found = _KNOWN[id(op)] = op, (class_of(op), _amounts(op))
+    return found[1]
+
+
+def _amounts(op: Op) -> tuple[float, ...]:
+    arithmetic_s, traffic_s = _halves(op)
+    sizes = [_area(op.attrs[name]) for name in _SIZES.get(op.kind, ())] or [float(op.attrs.get("numel", 0) or 0)]
+    unaligned = op.kind in ("conv", "matmul") and any(size % 8 for size in sizes[: 2 if op.kind == "conv" else 3])
+    logs = [math.log10(1 + size) for size in sizes[:NUM_SIZES]]
+    return (
+        op.flop or 0.0, op.bytes_read, op.bytes_written, arithmetic_s, traffic_s, float(op.num_kernels), float(len(op.reads)),
+        float(DTYPE_BYTES.get(op.dtype, 4.0) <= 2), float(op.phase == "backward"), float(unaligned),
+        *logs, *([0.0] * (NUM_SIZES - len(logs))),
+    )  # fmt: skip
+
+
+def _area(value: object) -> float:
+    """A size, or the product of '56x56'; words are no size."""
+    if isinstance(value, str):
+        parts = value.split("x")
+        return float(math.prod(int(part) for part in parts)) if all(part.isdigit() for part in parts) else 0.0
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+_KIND_AROUND = {kind: place for place, kind in enumerate(KINDS_AROUND)}
+
+
+def _around(ops: Sequence[Op], own: Array) -> Array:
+    size, kinds = len(ops), len(KINDS_AROUND)
+    told = np.zeros((size, len(OF_NEIGHBOUR)))
+    columns = np.array([_KIND_AROUND.get(op.kind, -1) for op in ops], dtype=np.intp)
+    known = np.flatnonzero(columns >= 0)
+    told[known, columns[known]] = 1.0
+    moved = np.log10(2 + 10 ** own[:, OWN.index("log_read")] + 10 ** own[:, OWN.index("log_written")])
+    share = own[:, OWN.index("log_share")]
+    told[:, kinds], told[:, kinds + 1] = moved, share
+    beside = np.stack([moved, share], axis=1)
+    found = np.empty((size, len(AROUND)))
+    width = len(OF_NEIGHBOUR)
+    edges = _edges(ops)
+    for number, relation in enumerate(RELATIONS):
+        heard, alone = _mean(told, *edges[relation], size=size)
+        # Bytes and shares count beside the operator's own.
+        heard[:, kinds : kinds + 2] = (heard[:, kinds : kinds + 2] - beside) * ~alone[:, None]
+        heard[:, -1] = alone
+        found[:, number * width : (number + 1) * width] = heard
+    start = len(RELATIONS) * width
+    for relation in TWO_HOPS:
+        first = RELATIONS.index(relation) * width
+        twice, _ = _mean(found[:, first : first + kinds], *edges[relation], size=size)
+        found[:, start : start + kinds] = twice
+        start += kinds
+    return found
+
+
+def _mean(told: Array, origins: Places, ends: Places, *, size: int) -> tuple[Array, NDArray[np.bool_]]:
+    """At each end the mean of what stands at its origins, and which have none."""
+    number = np.bincount(ends, minlength=size)
+    total = np.zeros((size, told.shape[1]))
+    if len(ends):
+        order = np.argsort(ends, kind="stable")
+        sorted_ends = ends[order]
+        starts = np.flatnonzero(np.concatenate([[True], sorted_ends[1:] != sorted_ends[:-1]]))
+        total[sorted_ends[starts]] = np.add.reduceat(told[origins[order]], starts, axis=0)
+    return total / np.maximum(number, 1)[:, None], number == 0
+
+
+def _edges(ops: Sequence[Op]) -> dict[str, tuple[Places, Places]]:
+    """Origins and ends of each relation."""
+    writer: dict[int, int] = {}
+    reader: dict[int, int] = {}
+    flow: list[tuple[int, int]] = []
+    shared: list[tuple[int, int]] = []
+    for place, op in enumerate(ops):
+        for tensor in op.reads:
+            if tensor in writer:
+                flow.append((writer[tensor], place))
+            # The last reader stands for those before it: tensors that all layers read have thousands of pairs.
+            if tensor in reader:
+                shared.append((reader[tensor], place))
+            reader[tensor] = place
+        for tensor in op.writes:
+            writer[tensor] = place
+            reader.pop(tensor, None)
+    origins, ends = _columns(flow)
+    one, other = _columns(shared)
+    places = np.arange(len(ops), dtype=np.intp)
+    return {
+        "producers": (origins, ends), "consumers": (ends, origins), "before": (places[:-1], places[1:]),
+        "after": (places[1:], places[:-1]), "readers": (np.concatenate([one, other]), np.concatenate([other, one])),
+    }  # fmt: skip
+
+
+def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[Places, Places]:
+    table = np.array(pairs, dtype=np.intp).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def classes_of(tasks: Sequence[Task]) -> tuple[str | None, ...]:
+    """Of tasks as ranks run them; None for what is never corrected: collectives and the update."""
+    return tuple([_facts(task)[0] if isinstance(task, Op) and task.phase != "optimizer" else None for task in tasks])

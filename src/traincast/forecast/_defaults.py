@@ -1,0 +1,122 @@
+"""What a practitioner would choose where a question leaves it open: number format, length of a sample, samples of a step."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from traincast.forecast._pose import GENERATING
+from traincast.spec import Device, Question, Stack, WorkloadOptions
+
+LONGEST_USUAL = 8192
+"""Tokens. Models that take more are pre-trained at this length or below; longer samples are a short last phase."""
+TOKENS_PER_STEP = 2**19
+"""Of a language model: half a million tokens, as GPT-2 and GPT-3's smaller models were trained with."""
+TOKENS_PER_PASS = 2**15
+"""Of one replica: more make no kernel faster."""
+SAMPLES_PER_PASS = 128
+"""Of one replica, of a model that does not read text."""
+HALVES = ("bf16", "fp16")
+"""Formats of mixed precision, the preferred one first."""
+_TEXT = ("transformer-lm", "transformer-moe", "transformer-enc")
+
+
+def with_defaults(question: Question, devices: Sequence[Device], stack: Stack, said: list[str]) -> Question:
+    """The question with its number format, which all devices must have, and the length of its samples."""
+    if is_saved(question):
+        return question
+    options = question.workload
+    filled: dict[str, Any] = {}
+    if options.precision is None:
+        filled["precision"] = _choose_precision(question, devices, stack, said)
+    # What is trained on is as long as what is generated, which the regime says.
+    if options.seq is None and not options.has_shape and question.job.get("regime") not in GENERATING:
+        length = _choose_length(question.source, said)
+        if length is not None:
+            filled["seq"] = length
+    return dataclasses.replace(question, workload=dataclasses.replace(options, **filled)) if filled else question
+
+
+def is_saved(question: Question) -> bool:
+    """Whether a source is a recorded step, whose format and length are those it was recorded with; an upload has no name."""
+    source = question.source
+    if question.workload.has_shape:
+        return False
+    if not source:
+        return True
+    if not source.endswith((".json", ".json.gz")) or not Path(source).is_file():
+        return False
+    from traincast.files import GRAPH_FORMAT, read_json
+
+    data = read_json(source)
+    return isinstance(data, dict) and data.get("format") == GRAPH_FORMAT
+
+
+def reads_text(source: str, options: WorkloadOptions) -> bool:
+    """Whether a sample is a sequence of tokens, so that a step is counted in them."""
+    if options.has_shape:
+        return (options.arch or "") != "vit"
+    entry = _entry(source)
+    return entry.get("family") in _TEXT if entry else options.seq is not None
+
+
+def _entry(source: str) -> Mapping[str, Any]:
+    from traincast.catalog import load_facts
+
+    facts = load_facts("model")
+    name = facts.get(source)
+    return facts.entries[name] if name else {}
+
+
+def _choose_precision(question: Question, devices: Sequence[Device], stack: Stack, said: list[str]) -> str:
+    for dtype in HALVES:
+        if all(dtype in device.matrix_flop_per_s for device in devices):
+            break
+    else:
+        said.append(f"fp32 is assumed: {devices[0].name} has no matrix units for bf16 or fp16")
+        return "fp32"
+    text = reads_text(question.source, question.workload) and not _is_recorded(question.source)
+    word = stack.precision_of(dtype, transformer=text, sharded=False)
+    # Autocast keeps fp32 weights and casts them; training of language models keeps half-precision weights beside fp32 masters.
+    name = word if word != dtype else dtype if text and dtype == "bf16" else f"{dtype}-amp"
+    whose = devices[0].name if len({device.name for device in devices}) == 1 else "every device"
+    said.append(f"{dtype} mixed precision is assumed ({name}); {whose} has matrix units for it")
+    return name
+
+
+def _is_recorded(source: str) -> bool:
+    return not _entry(source)
+
+
+def _choose_length(source: str, said: list[str]) -> int | None:
+    """None: as the source has it."""
+    entry = _entry(source)
+    own = entry.get("context") or entry.get("shape", {}).get("seq")
+    if not isinstance(own, int) or entry.get("family") not in _TEXT:
+        return None
+    length = min(own, LONGEST_USUAL)
+    if length < own:
+        said.append(
+            f"samples of {length:,} tokens are assumed: the model takes {own:,}, but such lengths are trained only in a short "
+            "last phase"
+        )
+    else:
+        whose = (
+            "the model's own context length" if "context" in entry or own != 4096 else "as the model is usually trained"
+        )
+        said.append(f"samples of {length:,} tokens are assumed, {whose}")
+    return length
+
+
+def usual_global_batch(*, num_devices: int, tokens: int) -> int:
+    """Samples of a step of a language model: near half a million tokens, and the same for every device."""
+    doublings = max(0, round(math.log2(TOKENS_PER_STEP / tokens / num_devices)))
+    return num_devices << doublings
+
+
+def most_samples(*, tokens: int, text: bool) -> int:
+    """Of one pass of one replica."""
+    if not text:
+        return SAMPLES_PER_PASS
+    return 1 << int(math.log2(TOKENS_PER_PASS / tokens)) if tokens < TOKENS_PER_PASS else 1

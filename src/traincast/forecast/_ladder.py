@@ -1,0 +1,295 @@
+"""A question without a plan to the simplest plan that fits and is within a few percent of the best."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from traincast.errors import IllegalPlan, InvalidInput, TraincastError
+from traincast.forecast._defaults import most_samples, usual_global_batch
+from traincast.forecast._engine import Engine
+from traincast.spec import Cluster, Forecast, Job, MemoryProfile, Parallelism
+
+TOLERANCE = 0.05
+"""A simpler plan is preferred unless another is faster by more than this."""
+WORTH_RECOMPUTING = 0.02
+"""Layers are run again only where that is faster by more than this, or where it must be."""
+SURE = 0.95
+"""How sure a plan that we choose must be to fit."""
+RECOMPUTES = ("none", "products", "full")
+MOST_STAGES = 16
+LONG_SAMPLE = 32_768
+"""Tokens from which on splitting a sample over devices is tried."""
+AXES = (
+    "data", "tensor", "pipeline", "context", "expert", "expert_tensor", "virtual_stages", "zero", "shard",
+    "sequence_parallel", "order", "servers", "asynchronous",
+)  # fmt: skip
+"""Whoever names one of these has named a plan."""
+
+Pose = Callable[[Parallelism, int | None], Job]
+"""(plan, samples of one pass or None for as many as the source has) -> the job."""
+Complete = Callable[[Mapping[str, Any]], Parallelism]
+"""Named values -> the plan with the habits of its stack."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """What a question says of its plan and its batches; the rest is to be chosen."""
+
+    values: Mapping[str, Any]
+    """Of the plan, as named."""
+    cluster: Cluster
+    text: bool
+    """Whether samples are counted in tokens."""
+    batch: int | None = None
+    """Samples of one pass, where they are named or cannot be chosen."""
+    global_batch: int | None = None
+    sharded_recompute: str | None = None
+    """What the stack runs again wherever weights are sharded."""
+
+    @property
+    def names_plan(self) -> bool:
+        return any(axis in self.values for axis in AXES)
+
+    @property
+    def passes(self) -> int | None:
+        found = self.values.get("micro_batches")
+        return found if isinstance(found, int) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One arrangement at its best batch and recomputation."""
+
+    title: str
+    plan: Parallelism
+    batch: int
+    memory: MemoryProfile
+    forecast: Forecast | None = None
+    """None: it does not fit, so its time was not worked out."""
+
+    @property
+    def samples_per_s(self) -> float:
+        return 0.0 if self.forecast is None else self.forecast.samples_per_s
+
+    @property
+    def fit_probability(self) -> float:
+        return self.memory.fit_probability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The plan to take, the fastest that was tried, and whether any fits."""
+
+    taken: Rung
+    fastest: Rung
+    num_tried: int
+    fits: bool
+
+    @property
+    def price(self) -> float:
+        """How much longer a sample takes than under the fastest plan, as a share."""
+        return self.fastest.samples_per_s / self.taken.samples_per_s - 1
+
+
+def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> Choice | None:
+    """The simplest arrangement that fits and is within `TOLERANCE` of the fastest. None: nothing can be built."""
+    climb = _Climb(asked=asked, pose=pose, complete=complete, engine=engine)
+    rungs: list[Rung] = []
+    try:
+        arrangements = list(list_arrangements(asked, climb.sample))
+    except TraincastError:
+        # What cannot be built at all is refused with its reason where the question is posed.
+        return None
+    num_tried = 0
+    for title, values in arrangements:
+        if values.get("tensor", 1) > 1 and any(
+            rung.fit_probability >= SURE and _leaves_nothing(rung) for rung in rungs
+        ):
+            break
+        num_tried += 1
+        found = climb.best_of(title, values)
+        if found is None:
+            continue
+        rungs.append(found)
+        if found.fit_probability >= SURE:
+            climb.fastest = max(climb.fastest, found.samples_per_s)
+    if not rungs:
+        return None
+    fitting = [rung for rung in rungs if rung.fit_probability >= SURE] or [rung for rung in rungs if rung.memory.fits]
+    if not fitting:
+        safest = max(rungs, key=lambda rung: (rung.fit_probability, -rung.memory.peak_bytes))
+        return Choice(taken=safest, fastest=safest, num_tried=num_tried, fits=False)
+    fastest = max(fitting, key=lambda rung: rung.samples_per_s)
+    taken = next(rung for rung in fitting if rung.samples_per_s * (1 + TOLERANCE) >= fastest.samples_per_s)
+    return Choice(taken=taken, fastest=fastest, num_tried=num_tried, fits=True)
+
+
+def _leaves_nothing(rung: Rung) -> bool:
+    """Whether splitting layers cannot gain more than the tolerance: nothing is run twice, waits or is exposed."""
+    shares = rung.forecast.timeline.shares if rung.forecast is not None else {"communication": 1.0}
+    idle = shares.get("communication", 0.0) + shares.get("bubble", 0.0)
+    return rung.plan.recompute == "none" and idle <= TOLERANCE / (1 + TOLERANCE)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Climb:
+    asked: Open
+    pose: Pose
+    complete: Complete
+    engine: Engine
+    fastest: float = 0.0
+    """Samples per second of the fastest arrangement so far that fits."""
+
+    @property
+    def sample(self) -> Job:
+        return self.pose(self.complete({**self.asked.values, **_ALONE}), self.asked.batch or 1)
+
+    def best_of(self, title: str, values: Mapping[str, Any]) -> Rung | None:
+        """The arrangement where it is fastest; where it never fits, where it comes nearest."""
+        named = self.asked.values.get("recompute") or (
+            self.asked.sharded_recompute if values.get("zero") == 3 else None
+        )
+        rungs: list[Rung] = []
+        for how in (named,) if named else RECOMPUTES:
+            found = self._largest(title, {**values, "recompute": how})
+            if found is None:
+                continue
+            rungs.append(found)
+            if found.fit_probability >= SURE and found.batch == next(iter(self._batches(values)))[0]:
+                # No pass can be larger, so running layers again can only be slower.
+                break
+        if not rungs:
+            return None
+        fitting = [rung for rung in rungs if rung.fit_probability >= SURE]
+        if not fitting:
+            return max(rungs, key=lambda rung: (rung.fit_probability, -rung.memory.peak_bytes))
+        fastest = max(fitting, key=lambda rung: rung.samples_per_s)
+        return next(r for r in fitting if r.samples_per_s * (1 + WORTH_RECOMPUTING) >= fastest.samples_per_s)
+
+    def _largest(self, title: str, values: Mapping[str, Any]) -> Rung | None:
+        """With the most samples of a pass that fit, or with fewer where a pipeline is faster with more passes; one sample where
+        none fits."""
+        best: Rung | None = None
+        for batch, passes in self._batches(values):
+            try:
+                plan = self.complete({**values, "micro_batches": passes})
+                found = self._judge(title, plan, self.pose(plan, batch), best)
+            except (IllegalPlan, InvalidInput):
+                continue
+            if found is None:
+                break
+            if best is None or not best.samples_per_s or found.samples_per_s > best.samples_per_s:
+                best = found
+            if best.samples_per_s and plan.pipeline == 1:
+                break
+        return best
+
+    def _judge(self, title: str, plan: Parallelism, job: Job, best: Rung | None) -> Rung | None:
+        """Its memory, and its time where it fits; None: it fits and cannot be as fast as what is known."""
+        cluster = self.asked.cluster
+        memory = self.engine.memory(self.engine.lower(job, cluster, plan), job, cluster)
+        made = Rung(title=title, plan=plan, batch=job.graph.batch_size, memory=memory)
+        if memory.fit_probability < SURE and not (memory.fits and job.graph.batch_size == 1):
+            return made
+        if self._is_slow(job, plan):
+            return None if best is None else best
+        return replace(made, forecast=self.engine.forecast(job, cluster, plan))
+
+    def _is_slow(self, job: Job, plan: Parallelism) -> bool:
+        """Whether it cannot be as fast as what was found before; quicker to know than its forecast."""
+        step_s, _ = self.engine.bound_time(job, self.asked.cluster, plan)
+        samples = job.graph.batch_size * plan.micro_batches * plan.data
+        return step_s > 0 and samples / step_s < self.fastest
+
+    def _batches(self, values: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+        """(samples of a pass, passes of a step) to try, most samples first."""
+        asked, data, stages = self.asked, int(values["data"]), int(values.get("pipeline", 1))
+        tokens = self.sample.graph.tokens_per_sample
+        whole = asked.global_batch
+        if whole is None and asked.batch is None and asked.passes is None and asked.text:
+            whole = usual_global_batch(num_devices=asked.cluster.num_devices, tokens=tokens)
+        if asked.batch is not None:
+            sizes = [asked.batch]
+        else:
+            most = most_samples(tokens=tokens, text=asked.text)
+            sizes = [2**power for power in range(int(math.log2(most)), -1, -1)]
+        for size in sizes:
+            if whole is None:
+                yield size, asked.passes or (1 if stages == 1 else 4 * stages)
+                continue
+            passes, rest = divmod(whole, size * data)
+            # A pipeline with fewer passes than stages never fills.
+            enough = passes >= stages or size == 1 or asked.batch is not None
+            if rest == 0 and asked.passes in (None, passes) and enough:
+                yield size, passes
+
+
+_ALONE = {"data": 1, "tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "zero": 0, "micro_batches": 1,
+          "recompute": "none"}  # fmt: skip
+_SHARDED = {
+    0: "plain data parallel (DDP)", 1: "data parallel with sharded optimizer state (ZeRO 1)",
+    2: "data parallel with sharded optimizer state and gradients (ZeRO 2)", 3: "fully sharded data parallel (FSDP, ZeRO 3)",
+}  # fmt: skip
+
+
+def list_arrangements(asked: Open, sample: Job) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(what it is called, its values), simplest first: replicas, shards, tensor inside a node, pipeline."""
+    count, node = asked.cluster.num_devices, asked.cluster.devices_per_domain
+    if asked.names_plan:
+        inner = math.prod(_degree(asked.values.get(axis)) for axis in ("tensor", "pipeline", "context"))
+        yield "the plan as named", {"data": max(1, count // inner), **asked.values}
+        return
+    yield (_SHARDED[0] if count > 1 else "one device"), {**asked.values, "data": count}
+    if count == 1:
+        return
+    for zero in (1, 2, 3):
+        yield _SHARDED[zero], {**asked.values, "data": count, "zero": zero}
+    if len(asked.cluster.groups) > 1:
+        return
+    graph = sample.graph
+    experts = max((int(op.attrs["batch"]) for op in graph.ops if "experts" in op.layer.split(".")
+                   and op.kind == "matmul"), default=0)  # fmt: skip
+    for expert in _powers(math.gcd(experts, count) if experts else 1):
+        for zero in (1, 3) if expert > 1 else ():
+            yield f"experts over {expert} devices, {_SHORT[zero]}", {**asked.values, "data": count, "expert": expert,
+                                                                     "zero": zero}  # fmt: skip
+    if not any(op.kind == "attention" for op in graph.ops):
+        return
+    yield from _split_arrangements(asked, count, node, graph.tokens_per_sample)
+
+
+_SHORT = {0: "replicas", 1: "ZeRO 1", 2: "ZeRO 2", 3: "FSDP"}
+
+
+def _split_arrangements(asked: Open, count: int, node: int, tokens: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Layers split over the devices of a node, samples over devices, layers over stages."""
+    for tensor in _powers(min(node, count)):
+        for zero in (1, 3) if tensor > 1 else ():
+            data = count // tensor
+            values = {**asked.values, "data": data, "tensor": tensor, "sequence_parallel": tokens % tensor == 0}
+            how = f"{_SHORT[zero]} over {data}" if data > 1 else "one replica"
+            yield f"tensor parallel {tensor} inside a node, {how}", {**values, "zero": zero if data > 1 else 0}
+            if data == 1:
+                break
+    for context in _powers(min(node, count)) if tokens >= LONG_SAMPLE else ():
+        if context > 1:
+            yield f"samples split over {context} devices, FSDP", {**asked.values, "data": count // context, "context": context,
+                                                                  "zero": 3}  # fmt: skip
+    for pipeline in _powers(min(MOST_STAGES, count)):
+        for tensor in _powers(min(node, count // pipeline)) if pipeline > 1 else ():
+            data = count // pipeline // tensor
+            inside = f", tensor parallel {tensor}" if tensor > 1 else ""
+            values = {**asked.values, "data": data, "tensor": tensor, "pipeline": pipeline, "zero": int(data > 1)}
+            yield f"pipeline of {pipeline} stages{inside}, {data} replicas", {
+                **values, "sequence_parallel": tensor > 1 and tokens % tensor == 0
+            }  # fmt: skip
+
+
+def _powers(most: int) -> list[int]:
+    """Powers of two that divide a number."""
+    return [2**power for power in range(most.bit_length()) if 2**power <= most and most % 2**power == 0]
+
+
+def _degree(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else 1

@@ -1,0 +1,78 @@
+"""What is new about a question to the measurements that would make its answer surer, and by how much."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from traincast.forecast._certainty import FEATURES, Certainty, Setting, sort_of
+from traincast.spec import COVERAGE, Narrowing
+from traincast.units import MINUTE_S
+
+GIVEN_JOB, GIVEN_DEVICE, GIVEN_STACK = "this job", "this stack on this device", "this stack"
+"""What may be measured, as the fitted document names it."""
+WORTH = 0.9
+"""A measurement that leaves more than this share of the width is not suggested."""
+MOST_SUGGESTED = 3
+START_S = 120.0
+"""To start a job and reach steady steps; an order of magnitude, from no measurement of ours."""
+STEPS = 50
+"""Of a short profile."""
+CALIBRATION_S = 180.0
+_OF_OPERATORS = ("new device", "new architecture", "new vendor", "unsure operators")
+"""What measuring operators on the device makes known."""
+
+
+def suggest_narrowing(
+    certainty: Certainty, novelty: Sequence[float], setting: Setting, *, step_s: float
+) -> tuple[Narrowing, ...]:
+    """Measurements with the width of the interval that is expected after them, the narrowest first."""
+    now = _width(certainty.interval(novelty, setting.stack))
+    found = [
+        Narrowing(measurement=words, seconds=seconds, width_now=now, width_after=after)
+        for words, seconds, after in _measurements(certainty, novelty, setting, step_s)
+        if after < WORTH * now
+    ]
+    return tuple(sorted(found, key=lambda one: (one.width_after, one.seconds))[:MOST_SUGGESTED])
+
+
+def _measurements(
+    certainty: Certainty, novelty: Sequence[float], setting: Setting, step_s: float
+) -> Iterator[tuple[str, float, float]]:
+    """(words, seconds that it takes, width of the interval after it)."""
+    run_s = START_S + STEPS * step_s
+    scale, sort = certainty.log_sigma(novelty, setting.stack), sort_of(novelty)
+    ways = {
+        GIVEN_JOB: (f"one profile of this job on one {setting.device}, given with --given", run_s),
+        GIVEN_DEVICE: (f"runs of five other models with {setting.stack} on {setting.device}", 5 * run_s),
+        GIVEN_STACK: (f"twenty runs of {setting.stack} on other devices", 20 * run_s),
+    }
+    values = dict(zip(FEATURES, novelty, strict=True))
+    if not values["new stack"]:
+        # Its runs were measured already; those on this device may not have been.
+        del ways[GIVEN_STACK]
+        if not values["device new to the stack"] and not values["new device"]:
+            del ways[GIVEN_DEVICE]
+    for given, (words, seconds) in ways.items():
+        table = certainty.given.get(f"{sort}: {given}")
+        if table is not None:
+            yield words, seconds, _width(table.errors(scale).interval(COVERAGE))
+    known = [0.0 if name in _OF_OPERATORS else amount for name, amount in zip(FEATURES, novelty, strict=True)]
+    words = f"operators measured on one {setting.device} (traincast calibrate)"
+    yield words, CALIBRATION_S, _width(certainty.interval(known, setting.stack))
+
+
+def say_narrowing(narrowing: Sequence[Narrowing]) -> str:
+    """One sentence; empty where nothing would help."""
+    if not narrowing:
+        return ""
+    best = narrowing[0]
+    minutes = max(1, math.ceil(best.seconds / MINUTE_S))
+    return (
+        f"what would narrow it most: {best.measurement} (about {minutes} minute{'s' * (minutes > 1)}): "
+        f"{best.width_now:.0%} -> {best.width_after:.0%} wide"
+    )
+
+
+def _width(interval: tuple[float, float]) -> float:
+    """As a share of the forecast."""
+    low, high = interval
+    return high - low

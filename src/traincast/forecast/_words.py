@@ -1,0 +1,105 @@
+"""A question to the words that ask it, and words to a question: the command line's and Python's."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from traincast.errors import InvalidInput, did_you_mean
+from traincast.forecast._resolve import read_amount
+from traincast.spec import QUESTION_FIELDS, Cluster, Parallelism, Question, WorkloadOptions
+
+_HARDWARE = (
+    re.compile(r"(?:(?P<nodes>\d+)\s*x\s*)?(?P<size>\d+)\s*x\s*(?P<device>[A-Za-z].*)"),
+    re.compile(r"(?P<device>[A-Za-z][^:]*):(?P<size>\d+)"),
+    re.compile(r"(?:(?P<nodes>\d+)\s*x\s*)?(?P<size>\d+)(?P<device>)"),
+)
+
+
+def write_command(question: Question, *, command: str = "forecast") -> list[str]:
+    """The words that ask a question on the command line; reading them gives the same question."""
+    words = ["traincast", command, *([question.source] if question.source else [])]
+    for config in question.configs:
+        if not isinstance(config, str):
+            raise InvalidInput(f"the text of {config.name} cannot be said on the command line; save it to a file")
+        words += ["--config", config]
+    parts: dict[str, Mapping[str, Any]] = {
+        "workload": question.workload.given(), "cluster": question.cluster, "parallelism": question.parallelism,
+        "job": question.job,
+    }  # fmt: skip
+    known = {(item.section, item.name): item for item in QUESTION_FIELDS}
+    for section, values in parts.items():
+        for name, value in values.items():
+            item = known.get((section, name))
+            if item is None:
+                raise InvalidInput(f"{section}.{name} = {value!r} cannot be said on the command line; use a job file")
+            words += item.words_for(value)
+    return words
+
+
+def is_hardware(text: str) -> bool:
+    """Whether a word names devices and not only how many there are."""
+    return any(pattern.fullmatch(text.strip()) for pattern in _HARDWARE[:2])
+
+
+def read_hardware(text: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """'2x8xh100' as a table of nodes, devices and their name; more devices than a node holds are spread over nodes."""
+    found = next((match for pattern in _HARDWARE if (match := pattern.fullmatch(text.strip()))), None)
+    if found is None:
+        raise InvalidInput(f"--gpus {text!r}; write 8xh100, 2x8xh100 (nodes x devices) or h100:8")
+    nodes, size, device = found.groupdict().get("nodes"), int(found["size"]), found["device"].strip()
+    table: dict[str, Any] = {"device": device} if device else {}
+    named = device or cluster.get("device")
+    if not named and "node" not in cluster:
+        raise InvalidInput(f"--gpus {text!r} does not say which; write 8xh100, or add --device")
+    if nodes is not None:
+        return {**table, "nodes": int(nodes), "devices_per_node": size}
+    if not isinstance(named, str):
+        return {**table, "devices_per_node": size}
+    from traincast import catalog
+
+    usual = catalog.device_entry(named).typical_node.devices_per_node
+    if size <= usual or size % usual:
+        return {**table, "nodes": 1, "devices_per_node": size}
+    return {**table, "nodes": size // usual, "devices_per_node": usual}
+
+
+def ask_in_words(
+    source: str, cluster: str | Mapping[str, Any] | Cluster | None = None, plan: Parallelism | None = None, **said: Any
+) -> Question:
+    """A question from a model's name, hardware such as '8xh100' and any field of a question by its name; amounts may be written
+    as on the command line (tokens='15B')."""
+    known = {item.name: item for item in QUESTION_FIELDS}
+    parts: dict[str, dict[str, Any]] = {name: {} for name in ("workload", "cluster", "parallelism", "job")}
+    for name, value in said.items():
+        if name not in known:
+            raise InvalidInput(f"a question has no {name!r}{did_you_mean(name, known)}; see traincast forecast --help")
+        item = known[name]
+        parts[item.section][name] = read_amount(item, value)
+    if isinstance(cluster, str):
+        parts["cluster"] = {**read_hardware(cluster, parts["cluster"]), **parts["cluster"]}
+    elif isinstance(cluster, Cluster):
+        parts["cluster"] = _describe(cluster)
+    elif cluster is not None:
+        parts["cluster"] = {**cluster, **parts["cluster"]}
+    if plan is not None:
+        plain = Parallelism()
+        fields = {item.name for item in QUESTION_FIELDS if item.section == "parallelism" and hasattr(plan, item.name)}
+        values = {name: getattr(plan, name) for name in fields if getattr(plan, name) != getattr(plain, name)}
+        parts["parallelism"] = {"zero": plan.zero, **values, **parts["parallelism"]}
+    return Question(
+        source=source, workload=WorkloadOptions(**parts["workload"]), cluster=parts["cluster"],
+        parallelism=parts["parallelism"], job=parts["job"],
+    )  # fmt: skip
+
+
+def _describe(cluster: Cluster) -> dict[str, Any]:
+    if len(cluster.groups) != 1:
+        raise InvalidInput("a question by name takes one group of nodes; give a Job and this cluster instead")
+    group = cluster.groups[0]
+    table: dict[str, Any] = {
+        "device": group.device, "nodes": group.num_nodes, "devices_per_node": group.devices_per_node, "intra": group.intra,
+        "inter": group.inter,
+    }  # fmt: skip
+    if group.usd_per_hour is not None:
+        table["price_per_device"] = group.usd_per_hour / group.devices_per_node
+    return table

@@ -1,0 +1,68 @@
+"""What a search found to the few plans worth a look: the plainest good one, then the fastest, cheapest and greenest."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from traincast.errors import TraincastError
+from traincast.forecast import Engine, choose_stack, complete_question, pose_job
+from traincast.plan._nouns import OBJECTIVES, SEARCHED, Candidate, Limits, Plan, Search, figures_of
+from traincast.spec import Cluster, Question
+
+TITLES = {"time": "fastest", "money": "cheapest", "energy": "greenest"}
+WORTH_NAMING = 0.02
+"""A plan that gains less than this over the plain one has no line of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Highlight:
+    """A plan with what it is best at, and its amounts over those of the plan that comes first."""
+
+    title: str
+    plan: Plan
+    ratios: Mapping[str, float]
+    """By objective; empty for the first."""
+
+
+def find_plain(
+    request: Question, cluster: Cluster, *, global_batch: int, limits: Limits, engine: Engine
+) -> Plan | None:
+    """The plan that a forecast would choose on a cluster. None: the request fixes axes, or what it chooses breaks a limit."""
+    if any(name in request.parallelism for name in SEARCHED):
+        return None
+    whole = dataclasses.replace(
+        request,
+        workload=dataclasses.replace(request.workload, batch=None),
+        job={**request.job, "global_batch": global_batch},
+    )
+    stack = choose_stack(whole.job)
+    try:
+        asked, plan = complete_question(whole, cluster, stack, [], engine=engine)
+        job = pose_job(asked, plan, cluster=cluster, stack=stack)
+        answer = engine.forecast(job, cluster, plan)
+    except TraincastError:
+        return None
+    figures = figures_of(answer, limits)
+    sure = (answer.memory.fit_probability, figures.deadline_probability, figures.budget_probability)
+    if any(probability is not None and probability < limits.confidence for probability in sure):
+        return None
+    candidate = Candidate(cluster=cluster, parallelism=plan, batch=job.graph.batch_size)
+    return Plan(candidate=candidate, forecast=answer, deadline_probability=figures.deadline_probability)
+
+
+def highlight(found: Search, plain: Plan | None) -> tuple[Highlight, ...]:
+    """The plain plan first, where there is one, then what is better than it by more than a little."""
+    listed = (*found.plans, *found.front)
+    if not listed:
+        return ()
+    none = Limits()
+    first = plain or found.plans[0]
+    before = figures_of(first.forecast, none)
+    made = [Highlight(title="plainest" if plain is not None else "best", plan=first, ratios={})]
+    for objective in OBJECTIVES:
+        best = min(listed, key=lambda plan: figures_of(plan.forecast, none).of(objective))
+        after = figures_of(best.forecast, none)
+        ratios = {name: after.of(name) / before.of(name) for name in OBJECTIVES if 0 < before.of(name) < float("inf")}
+        if ratios.get(objective, 1.0) < 1 - WORTH_NAMING:
+            made.append(Highlight(title=TITLES[objective], plan=best, ratios=ratios))
+    return tuple(made)

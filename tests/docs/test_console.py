@@ -1,0 +1,29 @@
+"""The pages of regimes show what their commands print: the same words today; numbers move with every fit."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = sorted((DOCS / "how-to" / "regimes").glob("*.md"))
+
+
+def load_console() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("console", DOCS / "console.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_shows_what_its_commands_print(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = load_console()
+    monkeypatch.setenv("COLUMNS", "100")
+    blocks = console.BLOCK.findall(page.read_text())
+    assert blocks, "a page of a regime shows at least one command"
+    for command, shown in blocks:
+        assert console.words_of(shown) == console.words_of(console.run(command)), f"python docs/console.py {page}"

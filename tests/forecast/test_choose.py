@@ -1,0 +1,132 @@
+"""A short question is answered as a practitioner would have asked it, and says what it took for granted."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from traincast.catalog import device
+from traincast.cli.questions import build_question, write_command
+from traincast.forecast import resolve
+from traincast.forecast._ask import ask
+from traincast.forecast._ladder import TOLERANCE, choose_plan
+from traincast.spec import QUESTION_FIELDS, Question, WorkloadOptions
+
+
+def short(source: str, gpus: str, count: int = 8, *, nodes: int = 1, **more: Any) -> Question:
+    return Question(source=source, cluster={"device": gpus, "nodes": nodes, "devices_per_node": count}, **more)
+
+
+def test_the_short_question_gets_half_precision_the_models_own_length_and_a_plan_that_fits() -> None:
+    found = ask(short("llama-3-8b", "h100", job={"tokens": 15e9}))
+    assert found.settings["precision"] == "bf16"
+    assert found.settings["seq"] == 8192
+    assert found.settings["global_batch"] * 8192 == 2**19
+    assert found.memory.fit_probability >= 0.9
+    assert any("simplest of" in text for text in found.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("source", "gpus", "precision"),
+    [
+        ("gpt2", "a100-80g", "bf16"),
+        ("resnet50", "a100-80g", "bf16-amp"),
+        ("gpt2", "v100-32g", "fp16-amp"),
+        ("gpt2", "p100", "fp32"),
+    ],
+)
+def test_the_number_format_follows_the_rates_of_the_device(source: str, gpus: str, precision: str) -> None:
+    found = resolve(short(source, gpus, 1))
+    assert found.settings["precision"] == precision
+
+
+def test_a_device_whose_matrix_units_are_taken_away_is_asked_in_fp32() -> None:
+    plain = dataclasses.replace(device("h100"), matrix_flop_per_s={})
+    found = resolve(Question(source="gpt2", cluster={"device": plain}))
+    assert found.settings["precision"] == "fp32"
+    assert any("has no matrix units" in text for text in found.assumptions)
+
+
+def test_a_length_that_nobody_trains_at_is_capped_and_the_reason_is_said() -> None:
+    found = resolve(short("llama-3.1-8b", "h100"))
+    assert found.settings["seq"] == 8192
+    assert any("131,072" in text and "last phase" in text for text in found.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("source", "gpus", "count", "nodes", "named"),
+    [
+        ("llama-3-8b", "h100", 8, 1, {}),
+        ("gpt2", "a100-80g", 1, 1, {}),
+        ("resnet50", "v100-16g", 4, 1, {}),
+        ("gpt2-xl", "a100-80g", 6, 1, {}),
+        ("mixtral-8x7b", "h100", 8, 2, {}),
+        ("gpt2-xl", "a100-40g", 8, 1, {"zero": 1}),
+    ],
+)
+def test_the_assumptions_copied_as_flags_ask_for_the_same_answer(
+    source: str, gpus: str, count: int, nodes: int, named: dict[str, Any]
+) -> None:
+    question = short(source, gpus, count, nodes=nodes, parallelism=named)
+    found = ask(question)
+    typed = _read([*write_command(question)[3:], *found.settings["flags"]], source)
+    again = ask(typed)
+    assert again.step == found.step
+    assert again.memory == found.memory
+    assert {**again.settings, "flags": ()} == {**found.settings, "flags": ()}
+    assert again.settings["flags"] == ()
+
+
+def _read(words: list[str], source: str) -> Question:
+    """The question that flags of a command line ask."""
+    said: dict[str, Any] = {item.name: None for item in QUESTION_FIELDS}
+    flags = {flag: item for item in QUESTION_FIELDS for flag in item.flags}
+    rest = iter(words)
+    for word in rest:
+        item = flags[word]
+        said[item.name] = True if item.kind is bool else item.kind(next(rest))
+    return build_question(source, said, QUESTION_FIELDS, {})
+
+
+def test_what_is_named_is_kept_and_only_the_rest_is_chosen() -> None:
+    found = resolve(short("llama-3-8b", "h100", parallelism={"tensor": 2, "zero": 1}))
+    assert (found.parallelism.tensor, found.parallelism.zero, found.parallelism.data) == (2, 1, 4)
+    asked = short("llama-3-8b", "h100", parallelism={"zero": 0}, workload=WorkloadOptions(batch=1))
+    assert resolve(asked).parallelism.recompute == "none", "a plan and a batch that are named are a whole plan"
+
+
+def test_a_model_that_fits_many_times_over_is_replicated() -> None:
+    found = resolve(short("gpt2", "a100-80g"))
+    assert found.parallelism.zero == 0
+    assert found.parallelism.data == 8
+    assert any("plain data parallel" in text for text in found.assumptions)
+
+
+def test_where_nothing_fits_the_nearest_plan_is_answered_and_said_not_to_fit() -> None:
+    found = ask(short("llama-3-70b", "a100-40g", 2))
+    assert not found.memory.fits
+    assert any("none of" in text and "fits" in text for text in found.assumptions)
+
+
+def test_the_plan_taken_is_the_first_within_the_tolerance_of_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    from traincast.forecast import _choose
+
+    seen: list[Any] = []
+
+    def watch(*given: Any) -> Any:
+        seen.append(choose_plan(*given))
+        return seen[-1]
+
+    monkeypatch.setattr(_choose, "choose_plan", watch)
+    resolve(short("mixtral-8x7b", "h100", 8, nodes=2))
+    (choice,) = seen
+    assert choice.fits
+    assert 0 <= choice.price <= TOLERANCE
+
+
+def test_a_row_that_names_everything_is_answered_as_it_is() -> None:
+    plan = {"data": 8, "micro_batches": 1}
+    options = WorkloadOptions(batch=1, precision="fp32", seq=1024)
+    found = resolve(short("gpt2", "h100", workload=options, parallelism=plan))
+    assert found.parallelism == dataclasses.replace(found.parallelism, zero=0, recompute="none", micro_batches=1)
+    assert not any("is assumed:" in text or "no plan" in text for text in found.assumptions)

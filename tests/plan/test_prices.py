@@ -1,0 +1,115 @@
+"""A job at every provider: dates, terms, interruptions and checkpoints, CO2 by region."""
+
+import datetime
+import math
+from pathlib import Path
+
+import pytest
+
+from traincast.catalog import list_quotes
+from traincast.errors import InvalidInput
+from traincast.forecast import answer, resolve
+from traincast.plan import price_everywhere, read_prices
+from traincast.report import describe_range, format_prices
+from traincast.spec import Question, WorkloadOptions
+
+TODAY = datetime.date(2026, 11, 17)
+SPOT = """
+[[prices]]
+machine = "aws-p5.48xlarge"
+terms = "spot"
+usd_per_hour = 25.0
+region = "us-east-1"
+date = "2026-11-01"
+source = "our account"
+interruptions_per_day = {interruptions}
+
+[[regions]]
+name = "us-east"
+grams_co2_per_kwh = 400
+"""
+
+
+@pytest.fixture(scope="module")
+def job():  # type: ignore[no-untyped-def]
+    question = Question(
+        source="gpt2", workload=WorkloadOptions(batch=8, precision="bf16", seq=1024), job={"steps": 100_000},
+        cluster={"device": "h100", "nodes": 1, "devices_per_node": 8}, parallelism={"data": 8},
+    )  # fmt: skip
+    resolved = resolve(question)
+    return answer(resolved), resolved
+
+
+def prices_of(job, path: Path, interruptions: float):  # type: ignore[no-untyped-def]
+    path.write_text(SPOT.format(interruptions=interruptions))
+    found, resolved = job
+    return price_everywhere(found, resolved.job, resolved.cluster, prices=read_prices(path), today=TODAY)
+
+
+def test_every_provider_has_its_own_price_date_and_source(job) -> None:  # type: ignore[no-untyped-def]
+    found, resolved = job
+    prices = price_everywhere(found, resolved.job, resolved.cluster, today=TODAY)
+    assert len({each.quote.provider for each in prices}) >= 5
+    assert all(each.quote.date and each.quote.source for each in prices)
+    assert [each.usd for each in prices] == sorted(each.usd for each in prices)
+    assert {each.is_stale for each in prices} == {True, False}
+    assert all(each.is_stale == ((TODAY - datetime.date.fromisoformat(each.quote.date)).days > 90) for each in prices)
+    text = format_prices(prices)
+    assert "older than 90 days" in text
+    assert prices[0].quote.provider in describe_range(prices)
+    assert prices[-1].quote.provider in describe_range(prices)
+
+
+def test_a_spot_job_pays_for_what_is_taken_away(job, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "prices.toml"
+    hours = [
+        next(each for each in prices_of(job, file, rate) if each.quote.terms == "spot").hours for rate in (0, 1, 4)
+    ]
+    assert hours[0] == pytest.approx(job[0].job.total.seconds / 3600)
+    assert hours[0] < hours[1] < hours[2]
+
+
+def test_checkpoints_are_as_far_apart_as_loses_least(job, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    spot = next(each for each in prices_of(job, tmp_path / "prices.toml", 2) if each.quote.terms == "spot")
+    _, resolved = job
+    graph = resolved.job.graph
+    write_s = (
+        graph.role_bytes("parameter") + graph.role_bytes("optimizer_state")
+    ) / resolved.job.checkpoint_bytes_per_s
+    rate = 2 / 86400
+
+    def lost(every_s: float) -> float:
+        return write_s / every_s + rate * every_s / 2
+
+    assert spot.checkpoint_every_s is not None
+    assert lost(spot.checkpoint_every_s) <= min(lost(spot.checkpoint_every_s * f) for f in (0.5, 0.9, 1.1, 2.0))
+
+
+def test_co2_is_energy_times_what_the_region_burns_and_unknown_elsewhere(job, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    prices = prices_of(job, tmp_path / "prices.toml", 0)
+    spot = next(each for each in prices if each.quote.terms == "spot")
+    assert spot.kg_co2 == pytest.approx(job[0].energy_joules / 3.6e6 * 0.4)
+    assert next(each for each in prices if each.quote.region.startswith("eu")).kg_co2 is None
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("[[prices]]\nmachine = 'aws-p5.48xlarge'\n", "lacks usd_per_hour"),
+        ("[[prices]]\nmachine = 'aws-p5.48xlarge'\nusd_per_hour = -1\n", "at least 0"),
+        ("[[prices]]\nmachine = 'aws-p5.48xlarge'\nusd_per_hour = 1\nterms = 'cheap'\n", "on-demand, spot, reserved"),
+        ("[[prices]]\nmachine = 'aws-p5.48xlarge'\nusd_per_hour = 1\ndate = 'May'\n", "2026-11-17"),
+        ("[[offers]]\n", "no prices"),
+    ],
+)
+def test_a_price_list_that_cannot_be_read_says_what_is_allowed(tmp_path: Path, text: str, wanted: str) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidInput, match=wanted):
+        read_prices(file)
+
+
+def test_the_catalogue_prices_by_devices_what_no_machine_has() -> None:
+    whole, half = (list_quotes("h100-sxm-80g", devices_per_node=count) for count in (8, 4))
+    assert whole[0].usd_per_hour > half[0].usd_per_hour
+    assert math.isfinite(whole[0].usd_per_hour)
