@@ -40,7 +40,11 @@ def install(how: str, wheel: Path, folder: Path) -> Path:
         home = {"PIPX_HOME": str(folder / "pipx"), "PIPX_BIN_DIR": str(folder / "pipx-bin")}
         run([tools / "bin/pipx", "install", wheel], **home)
         return folder / "pipx-bin/traincast"
-    home = {"UV_TOOL_DIR": str(folder / "uv"), "UV_TOOL_BIN_DIR": str(folder / "uv-bin"), "UV_CACHE_DIR": str(folder / "cache")}
+    home = {
+        "UV_TOOL_DIR": str(folder / "uv"),
+        "UV_TOOL_BIN_DIR": str(folder / "uv-bin"),
+        "UV_CACHE_DIR": str(folder / "cache"),
+    }
     run([tools / "bin/uv", "tool", "install", "--python", sys.executable, wheel], **home)
     return folder / "uv-bin/traincast"
 
