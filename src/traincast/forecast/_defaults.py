@@ -30,7 +30,7 @@ def with_defaults(question: Question, devices: Sequence[Device], stack: Stack, s
     filled: dict[str, Any] = {}
     if options.precision is None:
         filled["precision"] = _choose_precision(question, devices, stack, said)
-    # Where a step generates what it trains on, the length is that of its prompts and responses.
+    # What is trained on is as long as what is generated, which the regime says.
     if options.seq is None and not options.has_shape and question.job.get("regime") not in GENERATING:
         length = _choose_length(question.source, said)
         if length is not None:
