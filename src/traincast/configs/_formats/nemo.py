@@ -135,6 +135,7 @@ def _read_rest(draft: Draft) -> None:
     )
     if recompute is not None:
         draft.translate("parallelism.recompute", {"full": "full", "selective": "selective"}, recompute)
+    draft.assume("parallelism.recompute", "none", "no recomputation is said")
     rank = keys.first("peft.dim", "model.peft.lora_tuning.adapter_dim", "peft.lora_tuning.adapter_dim")
     scheme = str(keys.values.get("model.peft.peft_scheme") or keys.values.get("peft._target_") or "").lower()
     if rank is not None and ("lora" in scheme or "default_peft_config" in scheme or not scheme):
