@@ -11,6 +11,7 @@ def list_pages() -> list[Entry]:
     return [
         {"Home": "index.md"},
         {"Getting started": "getting-started.md"},
+        {"Is it right for me?": "right-for-me.md"},
         {"Tutorials": list_folder("tutorials")},
         {"How-to": [*list_folder("how-to"), {"Regimes": list_folder("how-to/regimes")}]},
         {"Accuracy": "accuracy.md"},
@@ -31,7 +32,7 @@ def list_pages() -> list[Entry]:
 
 
 PLACED = {
-    "index.md", "getting-started.md", "accuracy.md", "peers.md", "concepts.md", "glossary.md", "layout.md"
+    "index.md", "getting-started.md", "right-for-me.md", "accuracy.md", "peers.md", "concepts.md", "glossary.md", "layout.md"
 }  # fmt: skip
 
 

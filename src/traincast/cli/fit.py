@@ -38,7 +38,7 @@ def fit(
 
     Example: traincast fit llama-2-7b --device a100-80g -g 8 --precision bf16 --seq 4096 --zero 3 --confidence 0.95
     """
-    from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in, pose_job
+    from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in, pose_job, with_defaults
     from traincast.plan import find_fit
     from traincast.report import format_json
     from traincast.spec import Job, Parallelism
@@ -51,9 +51,11 @@ def fit(
         whole, plan = complete_question(whole, cluster, stack, assumptions)
     asked = whole.workload
 
+    own = with_defaults(dataclasses.replace(whole, workload=dataclasses.replace(asked, seq=None)), [], stack, [])
+
     def pose(size: int, length: int | None, chosen: Parallelism) -> Job:
         # Without a length a model is asked for with its own.
-        at = dataclasses.replace(whole, workload=dataclasses.replace(asked, batch=size, seq=length))
+        at = dataclasses.replace(whole, workload=dataclasses.replace(asked, batch=size, seq=length or own.workload.seq))
         return pose_job(at, chosen, cluster=cluster, stack=stack)
 
     batch = 1 if asked.batch is None else asked.batch
