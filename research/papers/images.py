@@ -19,7 +19,6 @@ the same rows: RTX 3090, training steps in NCHW and inference steps, one row for
 """
 
 import argparse
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,12 +29,12 @@ from scipy import optimize
 
 from research.fits.interaction_gpu.__main__ import fold_programs, recall_left_out
 from research.fits.interaction_gpu.blend import LeftOut, cross_fit
-from research.fits.interaction_gpu.data import TIMM, Data, image_models, read_everything
+from research.fits.interaction_gpu.data import Data, read_everything
 from research.fits.interaction_gpu.members import Table, fit_network
+from research.fits.interaction_gpu.reuse import embed_images
 from research.output import say
 from traincast import catalog
 from traincast.cost import OWN
-from traincast.embed import describe, load_encoder
 
 Array = NDArray[np.float64]
 CONDITIONS = ("train NCHW", "3090 eager 2.4")
@@ -90,18 +89,6 @@ class Rows:
         self.powers = np.concatenate(powers, axis=1)
 
 
-def embed_all(rows: Rows, condition: str) -> Array:
-    """The vectors of the graphs, by the shipped encoder, which never saw a GPU step."""
-    from pyarrow import parquet
-
-    index = "train_index" if condition.startswith("train") else "infer_index"
-    table = parquet.read_table(TIMM / "graphs" / f"{index}.parquet").to_pylist()
-    file_of = {row["model"]: row["graph"] for row in table}
-    encoder = load_encoder()
-    names = [name.split()[0] for name in rows.names]
-    return np.array([encoder.encode(describe(image_models.read_graph(TIMM / "graphs" / file_of[n]))) for n in names])
-
-
 def baselines(rows: Rows, vectors: Array) -> dict[str, Answer]:
     y, logs = rows.measured_s, np.log(rows.measured_s)
     ones = np.ones(len(y))
@@ -131,7 +118,7 @@ def network_alone(data: Data, table: Table, rows: Rows, fold: NDArray[np.intp], 
     found = np.zeros(len(rows.places))
     row_fold = fold[table.row_program]
     for one in sorted(set(row_fold[rows.places].tolist())):
-        trained = fit_network(bare, here & (row_fold != one), hears=True, seed=seed, bound=FREE)
+        trained = fit_network(bare, here & (row_fold != one), hears=True, seed=seed, bound=FREE, keep_small=0.0)
         asked = row_fold[rows.places] == one
         found[asked] = np.exp(bare.log_step(trained.apply(bare)))[rows.places][asked]
     return found
@@ -181,9 +168,7 @@ def compare(
     of_seed = [ours(table, one, behaviour)[rows.places] for one in runs]
     best = np.mean(of_seed, axis=0)
     row_fold = fold[table.row_program][rows.places]
-    began = time.process_time()
-    vectors = embed_all(rows, condition)
-    say(f"{1000 * (time.process_time() - began) / len(vectors):.0f} ms for each graph to read and embed")
+    vectors = embed_images(data)[table.row_program[rows.places]]
     found: dict[str, list[Array]] = {}
     for name, answer in baselines(rows, vectors).items():
         seconds = np.zeros(len(rows.places))

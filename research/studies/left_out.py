@@ -154,13 +154,15 @@ def _answer(engine: Engine, job: Job, question: Any, row: Row, step_s: float, *,
     estimates = engine.cost(program, job, cluster)
     predicted_s = engine.simulate(program, estimates, job, cluster).duration_s
     source = str(row.get("source"))
+    tally = tally_program(program, estimates)
     return Asked(
         quantity=STEP,
         publisher=publisher_of(source),
         source=source,
         workload=str(row.get("model")),
         setting=describe_setting(job, cluster, plan),
-        operators=tally_program(program, estimates).operators_log_sigma,
+        operators=tally.operators_log_sigma,
+        host=tally.host_share,
         error=math.log(step_s / predicted_s),
         untaught=untaught,
     )

@@ -94,8 +94,10 @@ SHIPPED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     ),
     "openrlhf-train_ppo_ray.sh": (
         "openrlhf",
-        {"source": "llama-3-8b", "workload.seq": 2048, "parallelism.zero": 3, "cluster.devices_per_node": 8},
-        ("vllm.* (only updates of the actor are forecast)",),
+        {"source": "llama-3-8b", "parallelism.zero": 3, "cluster.devices_per_node": 8, "job.regime": "ppo", "job.prompts": 1024,
+         "job.rollout_tp": 2, "job.rollout_memory": 0.5, "job.response_max": 1024, "job.rollout_offload": True,
+         "job.reward_model": "llama-3-8b"},
+        ("critic.num_gpus_per_node (models beside the actor are taken to share its devices)",),
     ),
     "openrlhf-train_sft.sh": (
         "openrlhf",
@@ -135,9 +137,10 @@ SHIPPED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     ),
     "verl-grpo-qwen2_5-7b.sh": (
         "verl",
-        {"source": "qwen2.5-7b", "workload.batch": 16, "job.global_batch": 1280, "workload.seq": 1536,
-         "job.checkpoint_every_steps": 80, "parallelism.zero": 3},
-        ("actor_rollout_ref.rollout (only updates of the actor are forecast)",),
+        {"source": "qwen2.5-7b", "workload.batch": 16, "job.global_batch": 1280, "job.prompts": 1024,
+         "job.regime": "grpo", "job.group_size": 5, "job.reference": "frozen", "job.rollout_tp": 2, "job.rollout_memory": 0.6,
+         "job.response_max": 1024, "job.checkpoint_every_steps": 20, "parallelism.zero": 3},
+        (),
     ),
     "verl-sft_trainer_engine.yaml": (
         "verl", {"workload.batch": 4, "job.global_batch": 256, "workload.seq": 1024, "cluster.devices_per_node": 1}, (),

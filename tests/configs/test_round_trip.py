@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from configs.asking import complete, file_of, said_by, write
+from configs.asking import FILES, complete, file_of, said_by, write
 from configs.test_read import SHIPPED
 from traincast.configs import FORMATS, read_config, writable
 from traincast.errors import IllegalPlan, InvalidInput
@@ -33,14 +33,27 @@ def place_of(name: str) -> dict[str, Any]:
     return {"device": "h100-80g", "nodes": 8, "devices_per_node": 8, **PLACES.get(name, {})}
 
 
-@pytest.mark.parametrize("name", [name for name, (kind, *_) in SHIPPED.items() if kind in writable()])
+WRITTEN = [
+    name
+    for name, (kind, fields, _) in SHIPPED.items()
+    if kind in writable() and fields.get("job.regime") not in ("ppo", "grpo")
+]
+"""Files of reinforcement learning are read and not written."""
+
+
+@pytest.mark.parametrize("name", WRITTEN)
 def test_a_shipped_file_comes_back_from_its_own_format(name: str, tmp_path: Path) -> None:
     kind, fields, _ = SHIPPED[name]
     source = "" if "source" in fields else "llama-3-8b"
-    first = complete(Question(source=source, configs=(file_of(name, tmp_path),), cluster=place_of(name)))
+    # A launcher's file leaves the batch and what runs again to the script.
+    launches = kind in ("deepspeed", "accelerate")
+    batch = WorkloadOptions(batch=1) if launches else WorkloadOptions()
+    plan = {"recompute": "none"} if launches else {}
+    asked = Question(source=source, cluster=place_of(name), workload=batch, parallelism=plan)
+    first = complete(dataclasses.replace(asked, configs=(file_of(name, tmp_path),)))
     text = write(first, kind)
     assert read_config(text).format == kind
-    again = complete(Question(source=source, configs=(text,), cluster=place_of(name)))
+    again = complete(dataclasses.replace(asked, configs=(text,)))
     assert again.plan == first.plan
     before, after = said_by(first), said_by(again)
     differs = {key for key in {*before, *after} if before.get(key) != after.get(key)}
@@ -48,8 +61,27 @@ def test_a_shipped_file_comes_back_from_its_own_format(name: str, tmp_path: Path
 
 
 def test_at_least_ten_projects_make_the_round_trip() -> None:
-    assert len({kind for kind, *_ in SHIPPED.values() if kind in writable()}) >= 10
+    assert len({SHIPPED[name][0] for name in WRITTEN}) >= 10
     assert set(STACKS) == set(writable())
+
+
+@pytest.mark.parametrize("name", ["verl-grpo-qwen2_5-7b.sh", "openrlhf-train_ppo_ray.sh"])
+def test_rounds_of_reinforcement_learning_are_not_written_as_fine_tuning(name: str) -> None:
+    whole = complete(
+        Question(configs=(str(FILES / name),), cluster={"device": "h100-80g"}, workload=WorkloadOptions(batch=1))
+    )
+    with pytest.raises(IllegalPlan, match="no place for regime"):
+        write(whole, SHIPPED[name][0])
+
+
+@pytest.mark.parametrize(("kind", "regime"), [("axolotl", "dpo"), ("llama-factory", "simpo"), ("torchtune", "dpo")])
+def test_preference_learning_comes_back(kind: str, regime: str) -> None:
+    question = Question(
+        source="llama-3-8b", workload=WorkloadOptions(batch=1, seq=2048, precision="bf16"), cluster={"device": "h100-80g"},
+        parallelism={"zero": 0, "recompute": "full", "micro_batches": 1}, job={"regime": regime, "stack": STACKS[kind]},
+    )  # fmt: skip
+    again = complete(Question(configs=(write(complete(question), kind),), cluster={"device": "h100-80g"}))
+    assert again.question.job["regime"] == regime
 
 
 _DEGREES = st.sampled_from([1, 2, 4])
@@ -99,7 +131,10 @@ def test_a_plan_comes_back_from_every_format_that_has_a_place_for_it(kind: str, 
         assert "no place for" in refused or "pipeline goes with" in refused
         return
     source = "llama-3-8b" if kind in ("deepspeed", "accelerate") else ""
-    again = complete(Question(source=source, configs=(text,), cluster=first.question.cluster))
+    launches = kind in ("deepspeed", "accelerate")
+    # A launcher's file leaves the batch to the script.
+    batch = WorkloadOptions(batch=first.question.workload.batch) if launches else WorkloadOptions()
+    again = complete(Question(source=source, configs=(text,), cluster=first.question.cluster, workload=batch))
     assert again.question.source == first.question.source
     # What the file cannot say stands in its comments, except in json, which has none.
     lost = {
@@ -109,6 +144,8 @@ def test_a_plan_comes_back_from_every_format_that_has_a_place_for_it(kind: str, 
         or (FORMATS[kind].syntax == "json" and item.name == "recompute")
     }
     kept = [name for name in (*DEGREES, "micro_batches", "recompute") if name not in lost]
+    if launches:
+        kept = [name for name in kept if name not in ("micro_batches", "recompute")]
     if first.plan.data * first.plan.context == 1:
         # One replica has nobody to share with.
         kept.remove("zero")

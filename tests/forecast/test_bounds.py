@@ -14,17 +14,18 @@ from traincast import catalog
 from traincast.errors import IllegalPlan
 from traincast.forecast._engine import Engine
 from traincast.plan._nouns import Candidate, JobAt, Space
-from traincast.plan._search import Jobs
 from traincast.plan._space import Shape, list_candidates
-from traincast.spec import Graph, Job, Parallelism
+from traincast.plan._vary import JobsOnce
+from traincast.spec import Graph, Job, Parallelism, Stack
 
 
 @functools.cache
 def setting(name: str) -> tuple[Engine, JobAt, list[Candidate]]:
     layers, experts = {"dense": (6, None), "deep": (24, None), "experts": (4, 4)}[name]
-    jobs = Jobs(pose_transformer(layers=layers, experts=experts, hidden=1024))
+    pose = pose_transformer(layers=layers, experts=experts, hidden=1024)
+    jobs = JobsOnce(pose, Stack(), built_in=True)
     cluster = catalog.cluster("aws-p4d.24xlarge", nodes=2)
-    candidates = list(list_candidates(Space(global_batch=32), cluster, Shape.of(jobs(1, "none").graph)))
+    candidates = list(list_candidates(Space(global_batch=32), cluster, Shape.of(jobs(1, Parallelism()).graph)))
     return Engine(), jobs, candidates
 
 
@@ -35,7 +36,7 @@ def test_no_plan_is_below_its_bounds(name: str, data: st.DataObject) -> None:
     engine, job_at, candidates = setting(name)
     candidate = data.draw(st.sampled_from(candidates))
     plan, cluster = candidate.parallelism, candidate.cluster
-    job, plain = job_at(candidate.batch, plan.recompute), job_at(candidate.batch, "none")
+    job, plain = job_at(candidate.batch, plan), job_at(candidate.batch, replace(plan, recompute="none"))
     try:
         answer = engine.forecast(job, cluster, plan)
     except IllegalPlan:

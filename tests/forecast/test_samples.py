@@ -148,3 +148,17 @@ def test_frozen_encoders_run_first_and_are_held() -> None:
     assert encoded.memory.peak_bytes - plain.memory.peak_bytes == pytest.approx(2 * 428e6, rel=0.03)
     assert encoded.phases[0].name == "scoring"
     assert encoded.step.seconds > plain.step.seconds
+
+
+def test_layers_that_run_again_are_counted() -> None:
+    """Time and memory lie as far between none and all as the layers do."""
+    none, half, all_again = (
+        answer(plan={"zero": 3, "recompute": how}, **layers)
+        for how, layers in (("none", {}), ("full", {"recompute_layers": 8}), ("full", {}))
+    )
+    assert half.step.seconds == pytest.approx((none.step.seconds + all_again.step.seconds) / 2, rel=0.02)
+    assert all_again.memory.peak_bytes < half.memory.peak_bytes < none.memory.peak_bytes
+    every = answer(plan={"zero": 3, "recompute": "full"}, recompute_layers=16)
+    assert every.step.seconds == all_again.step.seconds
+    with pytest.raises(InvalidInput, match="goes with --recompute full"):
+        answer(plan={"zero": 3}, recompute_layers=8)

@@ -321,3 +321,26 @@ def test_a_job_of_two_nodes_does_not_starve_behind_small_ones(policy: str, place
     fifo = simulate_cluster(jobs, POLICIES["fifo"], fleet=fleet(10, 8), placer=PLACERS[placement])
     assert schedule.start_s[wide] <= fifo.start_s[wide] + 1e-9
     assert schedule.start_s[wide] < 1600
+
+
+@dataclass(frozen=True)
+class Halved:
+    """Pool 1 runs everything at half the speed."""
+
+    name: str = "halved"
+
+    def rate(self, job: int, pool: int, num_gpus: float, locality: int) -> float:
+        return 0.5 if pool == 1 else 1.0
+
+
+@pytest.mark.parametrize("policy", ["easy", "conservative"])
+def test_a_job_on_a_slower_pool_is_believed_to_run_longer_and_delays_no_promise(policy: str) -> None:
+    """A job that would end in time on the fast pool ends late on the slow one, so it must not take what is reserved there."""
+    two = Fleet(
+        pools=(NodePool(device="a", num_nodes=1, gpus_per_node=4), NodePool(device="b", num_nodes=1, gpus_per_node=4))
+    )
+    rows = [(0.0, 4.0, 100.0), (0.0, 3.0, 50.0), (1.0, 4.0, 20.0), (2.0, 1.0, 80.0)]
+    jobs = table(*rows, gpu_types=["a", "b", "b", None])
+    schedule = simulate_cluster(jobs, POLICIES[policy], fleet=two, perf=Halved())
+    # The second job holds the slow pool until 100 s; 80 s of work take 160 s there.
+    assert schedule.start_s.tolist()[:3] == [0.0, 0.0, 100.0]

@@ -371,3 +371,27 @@ def test_what_was_assumed_and_what_the_answer_is_for_stand_on_the_page(page: Any
     assert "bf16" in said
     assert "stack megatron-core" in said
     assert "splits the sequence along the tensor axis" in said
+
+
+def test_a_regime_is_asked_for_and_its_phases_are_shown(page: Any, service: Running) -> None:
+    visit(page, service, "#name=gpt2&batch=8&nodes=1&devices_per_node=8&zero=3")
+    wait_step(page)
+
+    def choose() -> None:
+        page.select_option("#regime", "grpo")
+        page.fill("#group_size", "4")
+        page.fill("#prompt_tokens", "64")
+        page.fill("#response_tokens", "128")
+        page.click("#ask")
+
+    sent = ask_after(page, choose)
+    assert sent["job"] == {
+        "steps": 10000,
+        "regime": "grpo",
+        "group_size": 4,
+        "prompt_tokens": 64,
+        "response_tokens": 128,
+    }
+    page.wait_for_selector("#phases")
+    shown = page.inner_text("#phases")
+    assert all(name in shown for name in ("rollout", "scoring", "training", "weight sync", "fits"))

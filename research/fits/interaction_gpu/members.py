@@ -149,7 +149,15 @@ class Trained:
         return np.asarray(self.bound * np.tanh(state @ self.leave / self.bound))
 
 
-def fit_network(table: Table, rows: NDArray[np.bool_], *, hears: bool, seed: int = 0, bound: float = BOUND) -> Trained:
+def fit_network(
+    table: Table,
+    rows: NDArray[np.bool_],
+    *,
+    hears: bool,
+    seed: int = 0,
+    bound: float = BOUND,
+    keep_small: float = KEEP_SMALL,
+) -> Trained:
     """By stochastic gradient descent on the log error of whole steps."""
     import torch
 
@@ -192,7 +200,7 @@ def fit_network(table: Table, rows: NDArray[np.bool_], *, hears: bool, seed: int
             loss = torch.where(size < HUBER, 0.5 * missed**2, HUBER * (size - 0.5 * HUBER))
             small = (batch.share * logs**2).sum() / len(missed)
             optimizer.zero_grad()
-            ((batch.weight * loss).mean() + KEEP_SMALL * small).backward()
+            ((batch.weight * loss).mean() + keep_small * small).backward()
             optimizer.step()
             schedule.step()
     found = [one.detach().double().numpy() for one in weights]

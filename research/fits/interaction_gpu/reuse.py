@@ -5,7 +5,9 @@ whole families, as everywhere; the rival is the ensemble, left out alike. The re
 """
 
 import argparse
+import hashlib
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from research.fits.interaction_gpu.__main__ import FAMILY_FOLDS, fold_programs, 
 from research.fits.interaction_gpu.blend import cross_fit
 from research.fits.interaction_gpu.data import TIMM, Data, image_models, read_everything
 from research.fits.interaction_gpu.members import Table
-from traincast.embed import ON_GPUS, describe, load_encoder
+from traincast.embed import FOLDER, ON_GPUS, describe, load_encoder
 from traincast.files import write_json
 
 Array = NDArray[np.float64]
@@ -27,15 +29,22 @@ MOST = 220
 
 
 def embed_images(data: Data) -> Array:
-    """Of each program of an image model, by the graph it was captured as; rows of nothing for the rest."""
+    """Of each program of an image model, by the graph it was captured as; rows of nothing for the rest. Vectors are kept in the
+    temporary folder, by the encoder that made them."""
     from pyarrow import parquet
 
     encoder = load_encoder()
+    code = hashlib.sha256((FOLDER / "encoder.json.gz").read_bytes()).hexdigest()[:16]
+    path = Path(tempfile.gettempdir()) / f"traincast-vectors-{code}.npz"
+    kept: dict[str, Array] = dict(np.load(path)) if path.is_file() else {}
     vectors: dict[tuple[bool, str], Array] = {}
     for index, training in (("train_index", True), ("infer_index", False)):
         for row in parquet.read_table(TIMM / "graphs" / f"{index}.parquet").to_pylist():
-            graph = image_models.read_graph(TIMM / "graphs" / row["graph"])
-            vectors[training, row["model"]] = encoder.encode(describe(graph))
+            if row["graph"] not in kept:
+                kept[row["graph"]] = encoder.encode(describe(image_models.read_graph(TIMM / "graphs" / row["graph"])))
+            vectors[training, row["model"]] = kept[row["graph"]]
+    with path.open("wb") as stream:
+        np.savez(stream, **kept)  # type: ignore[arg-type]
     nothing = np.full(len(next(iter(vectors.values()))), np.nan)
     return np.array([vectors.get((" train" in one.name, one.name.split()[0]), nothing) for one in data.programs])
 

@@ -52,7 +52,28 @@ def read_trainer(draft: Draft) -> None:
     read_deepspeed_name(draft, "deepspeed")
     draft.assume("workload.batch", 8, "per_device_train_batch_size is not said, so Trainer takes 8")
     draft.assume("parallelism.micro_batches", 1, "gradient_accumulation_steps is not said, so Trainer takes 1")
+    assume_plain(draft)
     draft.assume("job.stack", "hf-trainer", "Trainer runs it")
+
+
+def read_lengths(draft: Draft, prompt: int | None, answer: int | None) -> None:
+    """Limits of prompts and responses; files do not say how long they are on average."""
+    if prompt:
+        draft.put("job.prompt_tokens", max(1, prompt // 2), "the limit of prompts", strength=LOOSE)
+    if answer:
+        draft.put("job.response_max", answer, "the limit of responses")
+        draft.put("job.response_tokens", max(1, answer // 2), "the limit of responses", strength=LOOSE)
+    if prompt or answer:
+        draft.notes.append(
+            "mean lengths of prompts and responses are not in the file; half of their limits are assumed (--prompt-tokens, "
+            "--response-tokens)"
+        )
+
+
+def assume_plain(draft: Draft) -> None:
+    """What trainers do where nothing is said: replicas hold everything, and nothing runs again."""
+    draft.assume("parallelism.zero", 0, "neither FSDP nor DeepSpeed is said, so replicas hold everything")
+    draft.assume("parallelism.recompute", "none", "gradient checkpointing is not said, so nothing runs again")
 
 
 def read_recompute(draft: Draft, *keys: str) -> None:
@@ -137,6 +158,7 @@ def read_fsdp_table(draft: Draft, table: Mapping[str, str]) -> None:
         if name in table:
             keys.take(table[name])
     strategy = table.get("sharding_strategy") or table.get("reshard_after_forward")
+    keys.take(*(table[name] for name in ("sharding_strategy", "reshard_after_forward") if name in table))
     if strategy is not None:
         value = keys.word(strategy)
         word = {

@@ -15,11 +15,14 @@ from traincast.spec import SHAPE, ConfigText, Parallelism, Question
 
 _MUST = {
     "tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "zero": 0, "virtual_stages": 1, "shard": None,
-    "offload_optimizer": False, "servers": 0, "asynchronous": False, "recompute": "none", "micro_batches": 1,
+    "offload_optimizer": False, "offload_weights": False, "offload_activations": False, "servers": 0, "asynchronous": False,
+    "recompute": "none", "micro_batches": 1,
 }  # fmt: skip
 """What of a plan a file must say where it is not this."""
-_LENIENT = ("recompute", "micro_batches", "shard", "expert_tensor")
+_LENIENT = ("recompute", "micro_batches", "shard", "expert_tensor", "offload_weights", "offload_activations")
 """Said to the training script where a launcher's file has no place for it; a comment says so."""
+_PLAIN = ("pretraining", "finetuning", "lora", "qlora", "dora")
+"""Regimes that the other fields say."""
 LAUNCHERS = ("deepspeed", "accelerate")
 """Formats that describe the launch and not the job."""
 
@@ -104,6 +107,9 @@ def _check(chosen: ConfigFormat, sheet: Sheet, plan: Parallelism) -> None:
         listed = ", ".join(f"{name} = {getattr(plan, name)}" for name in hard)
         raise IllegalPlan(f"{chosen.title}'s file has no place for {listed}; emit another format, or plan without it")
     sheet.comments += [f"{name} = {getattr(plan, name)} has no place in this file" for name in lost]
+    regime = sheet.fields.get("job.regime")
+    if regime not in (None, *_PLAIN) and "job.regime" not in sheet.told and chosen.name not in LAUNCHERS:
+        raise IllegalPlan(f"{chosen.title}'s file has no place for regime = {regime} here; emit another format")
 
 
 def _write_json(sheet: Sheet) -> str:

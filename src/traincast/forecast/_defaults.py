@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from traincast.forecast._pose import GENERATING
 from traincast.spec import Device, Question, Stack, WorkloadOptions
 
 LONGEST_USUAL = 8192
@@ -29,7 +30,8 @@ def with_defaults(question: Question, devices: Sequence[Device], stack: Stack, s
     filled: dict[str, Any] = {}
     if options.precision is None:
         filled["precision"] = _choose_precision(question, devices, stack, said)
-    if options.seq is None and not options.has_shape:
+    # What is trained on is as long as what is generated, which the regime says.
+    if options.seq is None and not options.has_shape and question.job.get("regime") not in GENERATING:
         length = _choose_length(question.source, said)
         if length is not None:
             filled["seq"] = length

@@ -40,8 +40,11 @@ def surroundings_of(stack: Stack) -> "Surroundings":
     return LEAN if stack.memory.lean else Surroundings()
 
 
-def outside_bytes(capacity_bytes: float, plan: Parallelism) -> float:
-    """What of a device the framework's allocator never gets to use."""
+def outside_bytes(capacity_bytes: float, plan: Parallelism, stack: Stack | None = None) -> float:
+    """What of a device the framework's allocator never gets to use. Where a compiler plans memory, nothing is left in holes and
+    communication has its buffers in the plan."""
+    if stack is not None and stack.memory.planned:
+        return CONTEXT_BYTES
     num_axes = sum(degree > 1 for degree in (plan.data, plan.tensor, plan.pipeline, plan.context, plan.expert))
     return CONTEXT_BYTES + (1 - USABLE + num_axes * COMMUNICATOR_SHARE) * capacity_bytes
 
@@ -53,6 +56,7 @@ def overheads_of(stack: Stack, plan: Parallelism, *, usual: Overheads | None = N
         usual,
         cache=0.0 if habits.planned else usual.cache,
         queued_gathers=usual.queued_gathers if habits.queued_gathers and not habits.planned else 0.0,
+        by_weight=habits.planned,
         bucket_bytes=habits.bucket_bytes if plan.num_shards > 1 and plan.zero else 0.0,
         live_bytes=habits.live_bytes if plan.zero == 3 else 0.0,
     )
@@ -68,7 +72,7 @@ def profile_stages(
         program.stages,
         capacity_bytes=capacity,
         micro_batches=plan.micro_batches,
-        overhead_bytes=outside_bytes(capacity, plan),
+        overhead_bytes=outside_bytes(capacity, plan, stack),
         overheads=overheads_of(stack, plan, usual=usual),
         bucket_copies=plan.copies_gradients,
         replicated=plan.data > 1,

@@ -186,7 +186,8 @@ def read_precision(word: str | None, stack: Stack, *, sharded: bool) -> str:
 
 _RECIPE = frozenset(
     {"mode", "optimizer", "attention", "dropout", "loss", "fused", "fused_softmax", "fused_gate", "fused_loss", "fused_sums",
-     "implementation", "channels_last", "master_weights", "gradient_dtype", "adapter_rank", "adapter_norm", "frozen_dtype"}
+     "implementation", "channels_last", "master_weights", "gradient_dtype", "adapter_rank", "adapter_norm", "frozen_dtype",
+     "recompute_layers"}
 )  # fmt: skip
 _USUAL: dict[str, Any] = {"implementation": "foreach", "attention": "flash"}
 

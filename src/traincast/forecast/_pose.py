@@ -1,6 +1,7 @@
 """What a question says of its regime to the graph that is trained, the models beside it and the responses generated for it."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -340,12 +341,9 @@ def _count_updates(asked: RegimeOptions, graph: Graph, plan: Parallelism, said: 
     batch = graph.batch_size * plan.micro_batches * plan.data
     epochs = asked.rollout_epochs or 1
     if asked.prompts is None:
-        if batch % group:
-            raise InvalidInput(
-                f"one optimizer step takes {batch} responses, which is no multiple of group_size = {group}; give --prompts or "
-                "--global-batch"
-            )
-        return epochs, batch // group, group
+        # As few prompts as fill whole optimizer steps with whole groups.
+        responses = math.lcm(batch, group)
+        return epochs * responses // batch, responses // group, group
     responses = asked.prompts * group
     if responses % batch:
         raise InvalidInput(

@@ -231,6 +231,12 @@ def pose_job(
     if seq is not None:
         options = dataclasses.replace(options, seq=seq)
     options = _without_tf32(options, cluster, assumptions)
+    if options.recompute_layers is not None and plan.recompute != "full":
+        raise InvalidInput(f"recompute_layers goes with --recompute full; recompute is {plan.recompute}")
+    if options.recompute_layers is not None and plan.pipeline > 1:
+        raise InvalidInput(
+            f"recompute_layers = {options.recompute_layers} does not go with a pipeline of {plan.pipeline} yet"
+        )
 
     def load(wanted: WorkloadOptions, source: str | None = None, /) -> Graph:
         # What only runs forward runs nothing again.

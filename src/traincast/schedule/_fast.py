@@ -145,31 +145,32 @@ def run(
     lists: bool,
 ) -> Schedule:
     """The schedule by the hot loops; `lists` hands them lists, which interpreted loops read faster than arrays."""
-    fleet, placer, overheads = given.fleet, given.placer, given.overheads
-    count = len(jobs)
-    total = fleet.pools[0].num_gpus
+    fleet, overheads, count = given.fleet, given.overheads, len(jobs)
     gpus = jobs.num_gpus.astype(np.int64)
-    too_big = gpus > total
+    too_big = gpus > fleet.pools[0].num_gpus
     shell: Callable[[Any], Any] = (lambda array: array.tolist()) if lists else (lambda array: array)
+    by_count = isinstance(given.placer, AnyGpus) or fleet.pools[0].num_nodes == 1
+    unlimited = np.full(count, math.inf)
     desk = _Desk(
         jobs=jobs,
         gpus=gpus,
         estimate=beliefs.values_s,
-        total=total,
+        total=fleet.pools[0].num_gpus,
         overheads=overheads,
         loops=loops,
         shell=shell,
         start=shell(np.where(too_big, -3.0, -1.0)),
         end=shell(np.full(count, np.nan)),
-        limit=shell(
-            np.where(np.isnan(jobs.limit_s), math.inf, jobs.limit_s)
-            if given.kill_at_limit
-            else np.full(count, math.inf)
-        ),
+        limit=shell(np.nan_to_num(jobs.limit_s, nan=math.inf) if given.kill_at_limit else unlimited),
         killed=shell(np.zeros(count, dtype=np.int64)),
         attained=shell(np.zeros(count)),
-        nodes=_lay_out(fleet, count, shell, by_count=isinstance(placer, AnyGpus) or fleet.pools[0].num_nodes == 1),
+        nodes=_lay_out(fleet, count, shell, by_count=by_count),
     )
+    return _run_on(desk, policy, given, too_big)
+
+
+def _run_on(desk: _Desk, policy: Policy, given: Conditions, too_big: NDArray[np.bool_]) -> Schedule:
+    jobs, gpus, count = desk.jobs, desk.gpus, len(desk.jobs)
     danger = _Danger(desk, given)
     preempted = np.zeros(count, dtype=np.int64)
     occupations: Occupations | tuple[()] = ()
@@ -178,23 +179,18 @@ def run(
     else:
         passes, occupations = _run_queue(desk, policy, given, danger)
     run_s = np.array(desk.attained, dtype=np.float64)
-    failed = danger.failed
     began = np.array(desk.start, dtype=np.float64)
-    began[began < 0] = math.nan
     return jobs.scheduled(
         policy=policy.name,
-        fleet=fleet,
-        start_s=began,
+        fleet=given.fleet,
+        start_s=np.where(began < 0, math.nan, began),
         end_s=np.array(desk.end, dtype=np.float64),
         preemptions=preempted,
-        failures=failed,
+        failures=danger.failed,
         run_s=run_s,
         gpu_s=run_s * jobs.num_gpus,
-        lost_gpu_s=preempted * _costs(overheads, gpus) * gpus + danger.lost,
-        rejected={
-            **dict.fromkeys(np.flatnonzero(failed >= hazards.MOST_FAILURES).tolist(), GIVEN_UP),
-            **_say_too_big(jobs, gpus, too_big & (jobs.submit_s <= given.until_s)),
-        },
+        lost_gpu_s=preempted * _costs(desk.overheads, gpus) * gpus + danger.lost,
+        rejected=_find_rejected(desk, too_big & (jobs.submit_s <= given.until_s), danger),
         killed=frozenset(np.flatnonzero(desk.killed).tolist()) if given.kill_at_limit else frozenset(),
         until_s=given.until_s if math.isfinite(given.until_s) else math.nan,
         pool_gpu_s=np.array([float((run_s * jobs.num_gpus).sum())]),
@@ -203,11 +199,14 @@ def run(
     )
 
 
-def _say_too_big(jobs: JobTable, gpus: Ints, too_big: NDArray[np.bool_]) -> dict[int, str]:
-    return {
-        job: f"needs {gpus[job]} GPUs of type {jobs.gpu_types[job] or 'any'}, which no pool of this fleet can ever give"
+def _find_rejected(desk: _Desk, too_big: NDArray[np.bool_], danger: "_Danger") -> dict[int, str]:
+    given_up = np.flatnonzero(danger.failed >= hazards.MOST_FAILURES).tolist()
+    said = {
+        job: f"needs {desk.gpus[job]} GPUs of type {desk.jobs.gpu_types[job] or 'any'}, "
+        "which no pool of this fleet can ever give"
         for job in np.flatnonzero(too_big).tolist()
     }
+    return said | dict.fromkeys(given_up, GIVEN_UP)
 
 
 class _Danger:
@@ -599,8 +598,11 @@ def _lay_log(desk: _Desk, *, wanted: bool) -> preempt.Log:
 
 
 def _costs(overheads: Overheads, gpus: Ints) -> Floats:
-    by_size = {int(size): overheads.preemption_s(float(size)) for size in np.unique(gpus)}
-    return np.array([by_size[int(size)] for size in gpus], dtype=np.float64)
+    if not callable(overheads.preempt_s):
+        return np.full(len(gpus), float(overheads.preempt_s))
+    sizes, which = np.unique(gpus, return_inverse=True)
+    costs: Floats = np.array([overheads.preemption_s(float(size)) for size in sizes], dtype=np.float64)[which]
+    return costs
 
 
 def _offsets(sizes: Any) -> Ints:

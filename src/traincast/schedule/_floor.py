@@ -489,6 +489,23 @@ class Floor:
             None if self.same_speed else job,
         )
 
+    def believed_s(self, job: int, placement: Placement) -> float:
+        """How long the rest of a job is believed to take on these nodes."""
+        if self.same_speed:
+            return self.guess_left[job] if self.useful == 1.0 else self.guess_left[job] / self.useful
+        return self.guess_left[job] / (self.rate_at(job, placement, self.num_gpus[job]) * self.useful)
+
+    def shortest_s(self, job: int, pools: Sequence[int]) -> float:
+        """How long the rest of a job is believed to take at its best on these pools."""
+        if self.same_speed:
+            return self.guess_left[job] if self.useful == 1.0 else self.guess_left[job] / self.useful
+        widths = {pool: self.nodes.width_for(job, pool) for pool in pools}
+        rates = [
+            self.perf.rate(job, pool, self.num_gpus[job], NODE if self.num_gpus[job] <= width else 1)
+            for pool, width in widths.items()
+        ]
+        return self.guess_left[job] / (max(rates) * self.useful)
+
     def believed_end(self, job: int, now: float) -> float:
         return max(self.since[job] + self.guess_left[job] / self.rate[job], now)
 

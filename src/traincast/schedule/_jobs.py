@@ -202,6 +202,8 @@ def find_per_gpu(jobs: JobTable, fleet: Fleet) -> dict[int, tuple[float, float]]
     """CPUs and bytes beside each GPU of a job, where both it and a pool state them."""
     count_cpus = any(pool.cpus_per_node is not None for pool in fleet.pools)
     count_memory = any(pool.memory_bytes_per_node is not None for pool in fleet.pools)
+    if not count_cpus and not count_memory:
+        return {}
     cpus = np.nan_to_num(jobs.num_cpus / jobs.num_gpus) * count_cpus
     memory = np.nan_to_num(jobs.memory_bytes / jobs.num_gpus) * count_memory
     asking = np.flatnonzero((cpus > 0) | (memory > 0)).tolist()

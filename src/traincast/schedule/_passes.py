@@ -176,17 +176,17 @@ def easy_pass(floor: Floor, line: Line, now: float) -> None:
             floor.reservation = None  # made before this job was known
         elif kind in no_room:
             continue
-        elif reservation is None or now + floor.guess_left[job] <= reservation.begin_s:
+        else:
             placement = floor.find(job)
             if placement is None:
                 no_room.add(kind)
                 continue
-        else:
-            placement = None if kind in no_spare else find_beside(floor, job, reservation)
-            if placement is None:
-                no_spare.add(kind)
-                continue
-            reservation.take(placement, beside=floor.nodes.per_gpu.get(job, (0.0, 0.0)))
+            if reservation is not None and now + floor.believed_s(job, placement) > reservation.begin_s:
+                placement = None if kind in no_spare else find_beside(floor, job, reservation)
+                if placement is None:
+                    no_spare.add(kind)
+                    continue
+                reservation.take(placement, beside=floor.nodes.per_gpu.get(job, (0.0, 0.0)))
         floor.start(job, placement, now)
         started.append(job)
     for job in started:

@@ -30,10 +30,12 @@ class Reservation:
             self.spare_memory[node] -= beside[1] * count
 
 
-def place_job(floor: Floor, nodes: NodeMap, job: int, num_gpus: float) -> Placement | None:
+def place_job(
+    floor: Floor, nodes: NodeMap, job: int, num_gpus: float, pools: Sequence[int] | None = None
+) -> Placement | None:
     """A place for the job in the first pool, fastest first, that has one on these nodes."""
     seen = nodes.seen_by(job) if num_gpus >= 1 else nodes.share_seen_by(job, num_gpus)
-    for pool in floor.pools(job):
+    for pool in floor.pools(job) if pools is None else pools:
         placement = floor.placer.place(seen, num_gpus, pool)
         if placement is not None and (floor.same_speed or floor.rate_at(job, placement, num_gpus) > 0):
             return placement
@@ -193,27 +195,42 @@ class Plan:
         self._add(self._free[first:last], job, booking.placement, sign)
 
     def _earliest(self, job: int) -> Booking | None:
+        """The first step from which on the job has nodes for as long as it is believed to run on them."""
         floor = self._floor
         need = max(floor.num_gpus[job], 1.0)
-        lasts_s = max(floor.guess_left[job], 0.0)
+        pools = floor.pools(job)
         enough = np.zeros(len(self._times), dtype=bool)
-        for pool in floor.pools(job):
+        for pool in pools:
             span = floor.nodes.nodes_in_pool[pool]
             enough |= self._free[:, 0, span.start : span.stop].sum(axis=1) >= need
+        # At one speed all pools are tried at once; else a job lasts longer on some of them.
+        tries = [pools] if floor.same_speed else [(pool,) for pool in pools]
         for begin in np.flatnonzero(enough).tolist():
-            begin_s = self._times[begin]
+            for some in tries:
+                booking = self._book_at(job, begin, need, some)
+                if booking is not None:
+                    return booking
+        return None
+
+    def _book_at(self, job: int, begin: int, need: float, pools: Sequence[int]) -> Booking | None:
+        floor, begin_s = self._floor, self._times[begin]
+        lasts_s = max(floor.shortest_s(job, pools), 0.0)
+        while True:
             last = max(bisect.bisect_left(self._times, begin_s + lasts_s), begin + 1)
             window = self._free[begin:last].min(axis=0)
-            gpus = [int(count) for count in window[0].tolist()]
             if not self._may_fit(job, need, window[0]):
-                continue
+                return None
+            gpus = [int(count) for count in window[0].tolist()]
             nodes = floor.nodes.limited(gpus, free=gpus)
             if len(window) > 1:
                 nodes.free_cpus, nodes.free_memory = window[1].tolist(), window[2].tolist()
-            placement = place_job(floor, nodes, job, need)
-            if placement is not None:
-                return Booking(begin_s=begin_s, end_s=begin_s + lasts_s, placement=placement)
-        return None
+            placement = place_job(floor, nodes, job, need, pools)
+            if placement is None:
+                return None
+            needs_s = max(floor.believed_s(job, placement), 0.0)
+            if needs_s <= lasts_s:
+                return Booking(begin_s=begin_s, end_s=begin_s + needs_s, placement=placement)
+            lasts_s = needs_s  # spread over more nodes it is slower: look again for longer
 
     def _may_fit(self, job: int, need: float, window: Floats) -> bool:
         """A quick look that spares most of the exact ones."""

@@ -81,6 +81,8 @@ class Overheads:
     reclaim_slope: float = 12.2
     bucket_bytes: float = 0.0
     """Buffers of a stack that reduces and gathers through buckets of its own; never more than two copies of the weights."""
+    by_weight: bool = False
+    """Weights are gathered one by one, not a layer at a time."""
     live_bytes: float = 0.0
     """Gathered weights that a stack lets live at once, where that is more than two layers'."""
 
@@ -142,6 +144,8 @@ class Pass:
     unit_bytes: float
     gathered_bytes: float
     """Of all weights that are gathered in a pass: no more of them can live at once."""
+    weight_share: float
+    """Of the largest weight in the unit of weights that is the largest."""
     largest_gradient_bytes: float
     """Of gradients that are added to others: one as large as a table of tokens finds no hole and takes new memory."""
     gathers: "Gathers"
@@ -186,6 +190,7 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False) -> Pass
         stash_bytes=_stash_bytes(stage, parts, course, sizes),
         trained_bytes=by_role["gradient"],
         unit_bytes=_unit_bytes(stage, parts),
+        weight_share=_weight_share(stage, parts),
         gathered_bytes=sum(part.count * _gathered(stage, part) for part in parts) / 2,
         largest_gradient_bytes=_largest_gradient_bytes(stage),
         gathers=Gathers.of(stage),
@@ -220,7 +225,8 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
     if overheads is not None:
         by_role["communication buffers"] = min(overheads.bucket_bytes, 2 * one.bucket_bytes)
         if one.unit_bytes:
-            by_role["gathered weights"] = max(one.unit_bytes, min(overheads.live_bytes, one.gathered_bytes))
+            unit_bytes = one.unit_bytes * (one.weight_share if overheads.by_weight else 1.0)
+            by_role["gathered weights"] = max(unit_bytes, min(overheads.live_bytes, one.gathered_bytes))
         gathers = replace(
             one.gathers,
             num_gathers=one.gathers.num_gathers / one.gathers.num_passes * stage.num_in_flight,
@@ -330,6 +336,22 @@ def _gathered(stage: Stage, part: Repeat) -> float:
         if isinstance(task, Collective) and task.axis == "data" and task.kind == "all_gather"
         if task.phase != "optimizer" and not task.once
     )
+
+
+def _weight_share(stage: Stage, parts: Sequence[Repeat]) -> float:
+    """Of the largest weight among those of the range that gathers most; 1 where nothing is gathered."""
+    part = max(parts, key=lambda one: _gathered(stage, one), default=None)
+    if part is None or not _gathered(stage, part):
+        return 1.0
+    used = {
+        tensor
+        for task in stage.tasks[part.start : part.stop]
+        if isinstance(task, Op)
+        for tensor in task.reads
+        if stage.tensors[tensor].role == "parameter"
+    }
+    sizes = [stage.tensors[tensor].num_bytes for tensor in used]
+    return max(sizes) / sum(sizes) if sum(sizes) > 0 else 1.0
 
 
 def _largest_gradient_bytes(stage: Stage) -> float:

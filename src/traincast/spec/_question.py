@@ -48,6 +48,9 @@ class WorkloadOptions:
         None, "Several samples fill a sequence and attention stays inside each; else each is padded to the longest of its "
         "micro-batch.",
     )  # fmt: skip
+    recompute_layers: int | None = asked(
+        None, "With --recompute full: how many layers run again, the first ones; default: all.", "--recompute-layers"
+    )
     loss_chunks: int | None = asked(
         None, "The loss of a language model is made in so many parts, so that scores of one part exist at once."
     )

@@ -83,7 +83,8 @@ class MemoryHabits:
     greedy: bool = False
     """It takes the whole device when it starts."""
     planned: bool = False
-    """A compiler lays out all memory before the step (XLA), so no caching allocator rounds up and no host runs ahead."""
+    """A compiler lays out all memory before the step (XLA): no caching allocator rounds up, no host runs ahead, and sharded
+    weights are gathered one by one."""
     bucket_bytes: float = 0.0
     """Buffers in which it reduces gradients and gathers weights wherever it shards anything; no larger than these are."""
     live_bytes: float = 0.0
@@ -117,6 +118,8 @@ class LogFacts:
     """Its tables are recipes published for a device, so each is known to run on it."""
     unsharded_adapters: bool = False
     """Its tables give the peak of one device where adapters were trained on several."""
+    adapter_targets: str = ""
+    """Beside which layers the recipes in its tables put adapters, where they do not say; empty: as the stack does by default."""
     precision_settings: Words = ()
     """Words among a row's other settings that change its precision: (("float8_rowwise", "bf16"),)."""
 

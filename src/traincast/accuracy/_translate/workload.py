@@ -53,7 +53,7 @@ def read_recipe(case: Case, stack: Stack, *, zero: int, said: list[str]) -> dict
         recipe["optimizer"] = optimizer
     else:
         said.append("the optimizer is not known; the usual one of the model is assumed")
-    return recipe | read_adapters(case, said)
+    return recipe | read_adapters(case, stack, said)
 
 
 def read_precision(case: Case, stack: Stack, *, zero: int, said: list[str]) -> str:
@@ -88,7 +88,7 @@ def _read_attention(case: Case, stack: Stack, said: list[str]) -> str | None:
     return found
 
 
-def read_adapters(case: Case, said: list[str]) -> dict[str, Any]:
+def read_adapters(case: Case, stack: Stack, said: list[str]) -> dict[str, Any]:
     """Low-rank adapters, on weights stored in 4 bits where the recipe says so."""
     words = case.settings | {case.strategy or ""}
     if any("adapter" in word for word in words) and not any("lora" in word for word in words):
@@ -100,9 +100,14 @@ def read_adapters(case: Case, said: list[str]) -> dict[str, Any]:
         (int(found[1]) for word in words if (found := re.fullmatch(r"(?:lora_)?r(?:ank)?=?(\d+)", word))), None
     )
     if stated is None:
-        said.append(f"the rank of the adapters is not known; {USUAL_RANK} assumed, beside all dense layers")
-    quantized = any("qlora" in word for word in words)
-    return {"adapter_rank": stated or USUAL_RANK, **({"frozen_dtype": "fp4"} if quantized else {})}
+        said.append(f"the rank of the adapters is not known; {USUAL_RANK} assumed")
+    adapters: dict[str, Any] = {"adapter_rank": stated or USUAL_RANK}
+    if stack.logs.adapter_targets:
+        said.append(f"recipes of {stack.name} are taken to adapt the layers: {stack.logs.adapter_targets}")
+        adapters["adapter_targets"] = stack.logs.adapter_targets
+    if any("qlora" in word for word in words):
+        adapters["frozen_dtype"] = "fp4"
+    return adapters
 
 
 def _read_model(case: Case, said: list[str]) -> tuple[str, dict[str, Any]]:

@@ -155,6 +155,8 @@ class Recipe:
     optimizer: str = "adamw"
     attention: str = "flash"
     recompute: str = "none"
+    recompute_layers: int | None = None
+    """Layers of a transformer that run again where whole layers do, the first ones; None: all."""
     fused: bool = False
     """Fused kernels as in Megatron-LM: bias+gelu, bias+dropout+add, masked softmax, rotary, norms, gradient accumulation."""
     fused_softmax: bool = True
@@ -208,6 +210,8 @@ class Recipe:
             raise UnknownName("optimizer implementation", str(self.implementation), IMPLEMENTATIONS)
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise InvalidInput(f"dropout = {self.dropout}; it must be at least 0 and below 1")
+        if self.recompute_layers is not None and self.recompute_layers < 1:
+            raise InvalidInput(f"recompute_layers = {self.recompute_layers}; it must be at least 1, or recompute none")
         if self.adapter_rank < 0:
             raise InvalidInput(f"adapter_rank = {self.adapter_rank}; it must be at least 0")
         if self.adapter_norm and not self.adapter_rank:

@@ -206,13 +206,16 @@ def run_stack(tape: Tape, shape: TransformerShape, hidden: Value) -> Value:
     if shape.experts and shape.moe_every > 1:
         period = max(period, shape.moe_every)
 
+    again = shape.n_layers if tape.recipe.recompute_layers is None else tape.recipe.recompute_layers
+
     def layers(first: int, count: int) -> Callable[[Value], Value]:
         def body(value: Value) -> Value:
             for index in range(first, first + count):
                 routed = bool(shape.experts) and index >= shape.first_dense and (index + 1) % shape.moe_every == 0
                 value = run_layer(
-                    tape, shape, value, tables=tables, bias=bias, routed=routed, window=windows[index % len(windows)]
-                )
+                    tape, shape, value, tables=tables, bias=bias, routed=routed, window=windows[index % len(windows)],
+                    again=index < again,
+                )  # fmt: skip
             return value
 
         return body
@@ -224,7 +227,10 @@ def run_stack(tape: Tape, shape: TransformerShape, hidden: Value) -> Value:
         dense = min(shape.first_dense, shape.n_layers) if shape.experts else 0
         hidden = tape.repeat(dense, hidden, layers(0, 1))
         left = shape.n_layers - dense
-        hidden = tape.repeat(left // period, hidden, layers(dense, period))
+        # Layers that run again come first; a group of layers that repeats together does or does not as a whole.
+        split = min(left // period, -(-max(0, again - dense) // period))
+        hidden = tape.repeat(split, hidden, layers(dense, period))
+        hidden = tape.repeat(left // period - split, hidden, layers(dense + split * period, period))
         for index in range(shape.n_layers - left % period, shape.n_layers):
             hidden = layers(index, 1)(hidden)
     return hidden
@@ -239,6 +245,7 @@ def run_layer(
     bias: Value | None = None,
     routed: bool = False,
     window: int = 0,
+    again: bool = True,
 ) -> Value:
     def body() -> Value:
         rate = tape.recipe.rate(shape.dropout)
@@ -263,7 +270,7 @@ def run_layer(
         out = join(tape, mixed, middle, rate, name="mlp.down")
         return out if shape.pre_norm else normalize(tape, shape, out, "mlp_norm")
 
-    return tape.checkpoint(body, enabled=tape.recipe.recompute == "full")
+    return tape.checkpoint(body, enabled=again and tape.recipe.recompute == "full")
 
 
 def join(tape: Tape, branch: Value, residual: Value, rate: float, *, name: str) -> Value:

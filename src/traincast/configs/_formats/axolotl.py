@@ -3,6 +3,7 @@
 from traincast.configs._nouns import ConfigFormat, Draft, Sheet
 from traincast.configs._trainer import (
     ATTENTIONS,
+    assume_plain,
     read_adapter,
     read_cadence,
     read_deepspeed_name,
@@ -46,8 +47,10 @@ def _read(draft: Draft) -> None:
     else:
         draft.notes.append("samples are taken to be as long as sequence_len; shorter ones take less")
     keys.take("pad_to_sequence_len", "eval_sample_packing")
-    if "rl" in keys:
-        draft.refuse("rl", "preference and reinforcement learning: one training step of the model alone is forecast")
+    if keys.flag("activation_offloading"):
+        draft.put("parallelism.offload_activations", True, "activation_offloading")
+    draft.translate("job.regime", {word: word for word in _REGIMES}, "rl")
+    assume_plain(draft)
     draft.assume("workload.batch", 1, "micro_batch_size is not said, so Axolotl takes 1")
     draft.assume("parallelism.micro_batches", 1, "gradient_accumulation_steps is not said, so Axolotl takes 1")
     draft.assume("job.stack", "hf-trainer", "Axolotl trains with Hugging Face's Trainer")
@@ -62,7 +65,7 @@ def _read_adapters(draft: Draft) -> None:
             draft.put("workload.adapter_targets", "all", "lora_target_linear")
         read_adapter(draft, "lora_r", "lora_target_modules")
         if draft.keys.flag("peft_use_dora"):
-            draft.unmapped["peft_use_dora"] = "DoRA has no field yet"
+            draft.put("workload.adapter_norm", True, "peft_use_dora")
     else:
         for key in ("lora_r", "lora_target_modules", "lora_target_linear"):
             draft.keys.take(key)
@@ -139,6 +142,7 @@ def _write(sheet: Sheet) -> None:
         sheet.copy("job.checkpoint_every_steps", "save_steps")
     if sheet.get("job.compiled"):
         sheet.put("torch_compile", True)
+    sheet.translate("job.regime", {word: word for word in _REGIMES}, "rl")
     _write_sharding(sheet)
 
 
@@ -156,6 +160,7 @@ def _write_sharding(sheet: Sheet) -> None:
         )
 
 
+_REGIMES = ("dpo", "ipo", "orpo", "simpo", "kto", "grpo")
 _OPTIMIZERS = {"adamw": "adamw_torch", "adamw-8bit": "adamw_bnb_8bit", "adafactor": "adafactor", "sgd": "sgd", "muon": "muon",
                "lion": "lion_32bit", "lion-8bit": "lion_8bit"}  # fmt: skip
 

@@ -61,7 +61,8 @@ def _read_offload(draft: Draft) -> None:
         if word == "cpu":
             draft.put(f"parallelism.{name}", True, key)
         elif word == "nvme":
-            draft.unmapped[key] = "offload to NVMe has no field"
+            draft.put(f"parallelism.{name}", True, key)
+            draft.put("parallelism.offload_to", "nvme", key)
         for other in ("pin_memory", "buffer_count", "buffer_size", "fast_init", "max_in_cpu"):
             draft.keys.take(f"zero_optimization.{part}.{other}")
 
@@ -80,10 +81,11 @@ def _write(sheet: Sheet) -> None:
         bucket = sheet.get("parallelism.bucket_bytes")
         if bucket:
             sheet.put("zero_optimization.reduce_bucket_size", int(bucket) // (4 if precision == "fp32" else 2))
+    where = "nvme" if sheet.get("parallelism.offload_to") == "nvme" else "cpu"
     if sheet.get("parallelism.offload_optimizer"):
-        sheet.put("zero_optimization.offload_optimizer", {"device": "cpu"})
+        sheet.put("zero_optimization.offload_optimizer", {"device": where})
     if sheet.get("parallelism.offload_weights"):
-        sheet.put("zero_optimization.offload_param", {"device": "cpu"})
+        sheet.put("zero_optimization.offload_param", {"device": where})
     sheet.copy("parallelism.shard", "zero_optimization.mics_shard_size")
     if precision in ("bf16", "fp16"):
         sheet.put(precision, {"enabled": True})

@@ -28,6 +28,7 @@ def _read(draft: Draft) -> None:
     if isinstance(every, int) and not isinstance(every, bool) and every > 1:
         draft.put("job.evaluation_every_steps", every, "trainer.val_check_interval")
     _read_strategy(draft)
+    draft.assume("parallelism.recompute", "none", "activation checkpointing is not said, so nothing runs again")
     word = (keys.word("trainer.precision") or "").lower()
     if word in _PRECISIONS:
         sharded = draft.get("parallelism.zero", 0) > 0 and word in ("bf16-mixed", "16-mixed", "bf16", "16")

@@ -46,6 +46,7 @@ def _read(draft: Draft) -> None:
                 draft.put("parallelism.shard", per_node, "devices")
     else:
         draft.put("parallelism.zero", 0, "devices")
+        draft.assume("parallelism.recompute", "none", "one device runs nothing again")
 
 
 def _read_adapters(draft: Draft) -> None:

@@ -26,19 +26,19 @@ def _read(draft: Draft) -> None:
         draft.assume("workload.adapter_rank", 8, "lora_rank is not said, so LLaMA-Factory takes 8")
         draft.assume("workload.adapter_targets", "all", "lora_target is not said, so LLaMA-Factory takes all")
         if keys.flag("use_dora"):
-            draft.unmapped["use_dora"] = "DoRA has no field yet"
+            draft.put("workload.adapter_norm", True, "use_dora")
     elif kind != "full":
         draft.unmapped["finetuning_type"] = f"{kind!r} is not known; full fine-tuning is taken"
     bits = keys.whole("quantization_bit")
     if bits in (4, 8):
         draft.put("workload.frozen_dtype", "fp4" if bits == 4 else "int8", "quantization_bit")
     draft.translate("workload.attention", {**ATTENTIONS, "disabled": "eager"}, "flash_attn")
-    read_trainer(draft)
+    if keys.flag("disable_gradient_checkpointing"):
+        draft.put("parallelism.recompute", "none", "disable_gradient_checkpointing")
     draft.assume(
         "parallelism.recompute", "full", "LLaMA-Factory runs layers again unless disable_gradient_checkpointing is set"
     )
-    if keys.flag("disable_gradient_checkpointing"):
-        draft.put("parallelism.recompute", "none", "disable_gradient_checkpointing")
+    read_trainer(draft)
     # Adapters are kept in fp32 and the frozen model in half; a full fine-tuning without sharding casts its weights to fp32.
     word = draft.get("workload.precision")
     if word == "bf16-amp" and kind == "lora":
@@ -48,7 +48,12 @@ def _read(draft: Draft) -> None:
     if keys.word("dist_config.name") == "fsdp2":
         draft.put("parallelism.zero", 3, "dist_config.name")
     stage = keys.word("stage")
-    if stage not in (None, "sft", "pt"):
+    if stage in _STAGES:
+        draft.put("job.regime", _STAGES[stage], "stage")
+        loss = keys.word("pref_loss")
+        if stage == "dpo" and loss in ("ipo", "orpo", "simpo"):
+            draft.put("job.regime", loss, "pref_loss")
+    elif stage not in (None, "sft", "pt"):
         draft.unmapped["stage"] = f"{stage}: one training step of the model alone is forecast"
     for name in (
         "use_galore",
@@ -64,9 +69,16 @@ def _read(draft: Draft) -> None:
             draft.refuse(name, "no field")
 
 
+_STAGES = {"dpo": "dpo", "kto": "kto", "rm": "reward", "ppo": "ppo"}
+
+
 def _write(sheet: Sheet) -> None:
     write_model(sheet, "model_name_or_path")
-    sheet.put("stage", "sft")
+    words = {"dpo": "dpo", "ipo": "dpo", "orpo": "dpo", "simpo": "dpo", "kto": "kto", "reward": "rm", "ppo": "ppo"}
+    regime = sheet.get("job.regime")
+    sheet.put("stage", words.get(str(regime), "sft"))
+    if regime in ("ipo", "orpo", "simpo"):
+        sheet.put("pref_loss", regime)
     sheet.put("do_train", True)
     rank = sheet.get("workload.adapter_rank")
     sheet.put("finetuning_type", "lora" if rank else "full")

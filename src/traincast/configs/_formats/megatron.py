@@ -136,6 +136,7 @@ def _read_recompute(draft: Draft) -> None:
     method = keys.word("recompute_method")
     if method == "block" and count is not None:
         draft.unmapped["recompute_num_layers"] = f"only {count} layers of a stage run again; all are taken"
+    draft.assume("parallelism.recompute", "none", "no recomputation is said")
     modules = keys.take("recompute_modules")
     if modules not in (None, "core_attn", ["core_attn"]):
         draft.unmapped["recompute_modules"] = "other parts than the core of attention run again"

@@ -24,6 +24,7 @@ def _read(draft: Draft) -> None:
     on = keys.flag("enable_activation_checkpointing")
     if on is not None:
         draft.put("parallelism.recompute", "full" if on else "none", "enable_activation_checkpointing")
+    draft.assume("parallelism.recompute", "none", "enable_activation_checkpointing is not said, so nothing runs again")
     if keys.flag("enable_activation_offloading"):
         draft.put("parallelism.offload_activations", True, "enable_activation_offloading")
     if keys.flag("fsdp_cpu_offload"):
@@ -53,8 +54,7 @@ def _read(draft: Draft) -> None:
     if shard is not None and shard > 1:
         draft.put("parallelism.shard", shard, "data_parallel_shard_dim")
     if "dpo" in str(keys.values.get("loss._component_", "")).lower():
-        draft.notes.append("loss: one training step of the model alone is forecast, without the reference model")
-        keys.give_back("loss._component_")
+        draft.put("job.regime", "dpo", "loss._component_")
 
 
 def _read_model(draft: Draft) -> None:
@@ -85,7 +85,7 @@ def _read_model(draft: Draft) -> None:
     if adapted[1] == "qlora" or keys.flag("model.quantize_base"):
         draft.put("workload.frozen_dtype", "fp4", "model._component_")
     if keys.flag("model.use_dora"):
-        draft.unmapped["model.use_dora"] = "DoRA has no field yet"
+        draft.put("workload.adapter_norm", True, "model.use_dora")
 
 
 def _write(sheet: Sheet) -> None:
@@ -138,6 +138,7 @@ def _write(sheet: Sheet) -> None:
     sheet.put("compile", bool(sheet.get("job.compiled")))
     sheet.put("dtype", "bf16" if str(sheet.get("workload.precision", "bf16")).startswith("bf16") else "fp32")
     sheet.put("device", "cuda")
+    sheet.translate("job.regime", {"dpo": "torchtune.rlhf.loss.DPOLoss"}, "loss._component_")
 
 
 TORCHTUNE = ConfigFormat(

@@ -6,16 +6,13 @@ from traincast.configs._trainer import (
     ATTENTIONS,
     read_adapter,
     read_launcher,
+    read_lengths,
     read_model,
     read_trainer,
     write_model,
     write_modules,
     write_trainer,
 )
-
-_METHODS = ("beta", "reward_model_name_or_path", "reward_funcs", "num_generations", "max_prompt_length", "max_completion_length",
-            "use_vllm", "vllm_mode", "ref_model", "precompute_ref_log_probs", "loss_type", "num_ppo_epochs",
-            "response_length")  # fmt: skip
 
 
 def _read(draft: Draft) -> None:
@@ -41,15 +38,35 @@ def _read(draft: Draft) -> None:
         draft.put("workload.precision", "bf16" if adapted else "bf16-pure", "dtype")
     if draft.keys.flag("packing") and draft.get("workload.seq"):
         draft.notes.append("packing: every sample is taken to be full")
-    for key in ("use_dora", "use_liger_kernel", "activation_offloading", "padding_free"):
+    for key in ("use_liger_kernel", "padding_free"):
         if draft.keys.values.get(key) is True:
-            draft.refuse(key, "no field yet")
-    method = next((word for word in ("grpo", "dpo", "ppo", "kto", "rloo", "reward") if word in program.lower()), None)
-    if method or any(key in draft.keys for key in _METHODS):
-        draft.notes.append(
-            f"the method ({method or 'preference or reinforcement learning'}) is not modelled from this file: one training step "
-            "of the model alone is forecast"
-        )
+            draft.refuse(key, "no field")
+    if draft.keys.flag("use_dora"):
+        draft.put("workload.adapter_norm", True, "use_dora")
+    if draft.keys.flag("activation_offloading"):
+        draft.put("parallelism.offload_activations", True, "activation_offloading")
+    _read_method(draft, program)
+
+
+def _read_method(draft: Draft, program: str) -> None:
+    """Supervised, preference or reinforcement learning: by the command, or by keys that only one of them has."""
+    keys = draft.keys
+    word = next((name for name in ("grpo", "dpo", "kto", "rloo", "reward") if name in program.lower()), None)
+    if word is None and any(key in keys for key in ("num_generations", "max_completion_length", "reward_funcs")):
+        word = "grpo"
+    if word is None:
+        return
+    draft.put("job.regime", word, program or "num_generations")
+    if keys.flag("precompute_ref_log_probs"):
+        draft.put("job.reference", "precomputed", "precompute_ref_log_probs")
+    if word in ("grpo", "rloo"):
+        draft.take("job.group_size", "num_generations", least=1)
+        read_lengths(draft, keys.whole("max_prompt_length"), keys.whole("max_completion_length"))
+        beta = keys.number("beta")
+        if word == "grpo" and not beta:
+            draft.put("job.reference", "none", "beta")
+        draft.take("job.rollout_tp", "vllm_tensor_parallel_size", least=1)
+        draft.take("job.rollout_memory", "vllm_gpu_memory_utilization")
 
 
 def _write(sheet: Sheet) -> None:

@@ -1,7 +1,15 @@
 """verl's yaml or Hydra overrides: supervised fine-tuning, and the update of the actor in PPO and GRPO."""
 
+from traincast.configs._models import find_model
 from traincast.configs._nouns import ConfigFormat, Draft, Sheet
-from traincast.configs._trainer import read_adapter, read_launcher, read_model, read_optimizer, write_model
+from traincast.configs._trainer import (
+    read_adapter,
+    read_launcher,
+    read_lengths,
+    read_model,
+    read_optimizer,
+    write_model,
+)
 
 _ACTOR = "actor_rollout_ref.actor"
 _MODEL = "actor_rollout_ref.model"
@@ -28,13 +36,8 @@ def _read(draft: Draft) -> None:
         draft.notes.append("use_dynamic_bsz: passes are filled by tokens; a fixed number of full samples is taken")
     if not draft.take("job.steps", "trainer.total_training_steps", least=1):
         draft.take("job.epochs", "trainer.total_epochs", least=1e-9)
-    # A round of PPO is counted as one step there and makes several updates.
-    whole, part = keys.whole("data.train_batch_size"), keys.whole(f"{_ACTOR}.ppo_mini_batch_size")
-    updates = max(1, whole // part) if learns and whole and part else 1
-    for name, key in (("checkpoint_every_steps", "trainer.save_freq"), ("evaluation_every_steps", "trainer.test_freq")):
-        rounds = keys.whole(key)
-        if rounds is not None and rounds > 0:
-            draft.put(f"job.{name}", rounds * updates, key)
+    draft.take("job.checkpoint_every_steps", "trainer.save_freq", least=1)
+    draft.take("job.evaluation_every_steps", "trainer.test_freq", least=1)
     on = keys.flag(f"{model}.enable_gradient_checkpointing")
     if on is not None:
         draft.put("parallelism.recompute", "full" if on else "none", f"{model}.enable_gradient_checkpointing")
@@ -46,6 +49,9 @@ def _read(draft: Draft) -> None:
         keys.take(key)
     _read_engine(draft, engine)
     read_optimizer(draft, f"{_ACTOR}.optim.optimizer", "optim.optimizer")
+    draft.assume(
+        "parallelism.recompute", "full", "enable_gradient_checkpointing is not said, so verl runs layers again"
+    )
     draft.assume("job.stack", "fsdp2", "verl trains with FSDP")
 
 
@@ -54,31 +60,42 @@ def _read_place(draft: Draft) -> None:
     draft.take("cluster.devices_per_node", "trainer.n_gpus_per_node", least=1)
 
 
+_ESTIMATORS = {"gae": "ppo", "grpo": "grpo", "rloo": "rloo", "grpo_vectorized": "grpo", "rloo_vectorized": "rloo"}
+_ROLLOUT = "actor_rollout_ref.rollout"
+
+
 def _read_actor(draft: Draft) -> None:
-    """One update of the actor: a mini-batch of prompts, each with its samples, cut into passes."""
+    """A round: prompts are answered, scored and trained on in mini-batches, each cut into passes."""
     keys = draft.keys
     draft.take("workload.batch", f"{_ACTOR}.ppo_micro_batch_size_per_gpu", least=1)
-    prompts, samples = keys.whole(f"{_ACTOR}.ppo_mini_batch_size"), keys.whole("actor_rollout_ref.rollout.n") or 1
+    draft.assume("workload.batch", 1, "ppo_micro_batch_size_per_gpu is not said; one sample is taken")
+    samples = keys.whole(f"{_ROLLOUT}.n") or 1
+    prompts = keys.whole(f"{_ACTOR}.ppo_mini_batch_size")
     if prompts:
         draft.put("job.global_batch", prompts * samples, f"{_ACTOR}.ppo_mini_batch_size")
+    draft.put("job.group_size", samples, f"{_ROLLOUT}.n")
+    draft.take("job.prompts", "data.train_batch_size", least=1)
+    word = keys.word("algorithm.adv_estimator") or "gae"
+    if word in _ESTIMATORS:
+        draft.put("job.regime", _ESTIMATORS[word], "algorithm.adv_estimator")
+    else:
+        draft.put("job.regime", "grpo", "algorithm.adv_estimator")
+        draft.unmapped["algorithm.adv_estimator"] = f"{word!r} is not known; its rounds are taken to be those of grpo"
     question, answer = keys.whole("data.max_prompt_length"), keys.whole("data.max_response_length")
-    if question and answer:
+    read_lengths(draft, question, answer)
+    if keys.flag(f"{_MODEL}.use_remove_padding") is False and question and answer:
         draft.put("workload.seq", question + answer, "data.max_response_length")
-    draft.assume("workload.batch", 1, "ppo_micro_batch_size_per_gpu is not said; one sample is taken")
-    estimator = keys.word("algorithm.adv_estimator") or "ppo"
-    for part in ("rollout", "ref"):
-        for key in list(keys.under(f"actor_rollout_ref.{part}")):
-            keys.take(key)
-        draft.unmapped[f"actor_rollout_ref.{part}"] = "only updates of the actor are forecast"
-    for part in ("critic", "reward", "reward_model", "distillation"):
-        if any(keys.under(part)):
-            for key in list(keys.under(part)):
-                keys.take(key)
-            draft.unmapped[part] = "only updates of the actor are forecast"
-    keys.take("data.train_batch_size")
-    draft.notes.append(
-        f"one update of the actor is forecast ({estimator}); rollouts, rewards and reference passes come on top"
-    )
+    referred = [keys.flag(f"{_ACTOR}.use_kl_loss"), keys.flag("algorithm.use_kl_in_reward")]
+    draft.put("job.reference", "frozen" if any(referred) else "none", f"{_ACTOR}.use_kl_loss")
+    draft.take("job.rollout_epochs", f"{_ACTOR}.ppo_epochs", least=1)
+    draft.take("job.rollout_tp", f"{_ROLLOUT}.tensor_model_parallel_size", least=1)
+    draft.take("job.rollout_memory", f"{_ROLLOUT}.gpu_memory_utilization")
+    draft.take("job.rollout_batch", f"{_ROLLOUT}.max_num_seqs", least=1)
+    reward = keys.word("reward_model.model.path") if keys.flag("reward_model.enable") else None
+    known = find_model(reward) if reward else None
+    if reward and known is None:
+        draft.unmapped["reward_model.model.path"] = f"{reward} is not in the catalogue"
+    draft.put("job.reward_model", known, "reward_model.model.path")
 
 
 def _read_engine(draft: Draft, engine: str) -> None:
@@ -97,10 +114,13 @@ def _read_engine(draft: Draft, engine: str) -> None:
         f"{_ACTOR}.ulysses_sequence_parallel_size",
         least=1,
     )
-    if keys.flag(f"{engine}.optimizer_offload"):
-        draft.put("parallelism.offload_optimizer", True, f"{engine}.optimizer_offload")
-    if keys.flag(f"{engine}.param_offload"):
-        draft.put("parallelism.offload_weights", True, f"{engine}.param_offload")
+    moved = [name for name in ("optimizer_offload", "param_offload") if keys.flag(f"{engine}.{name}")]
+    if "job.regime" in draft.settings and moved:
+        # State lies in host memory while the same devices generate.
+        draft.put("job.rollout_offload", True, f"{engine}.{moved[0]}")
+    elif moved:
+        draft.put("parallelism.offload_optimizer", "optimizer_offload" in moved or None, f"{engine}.optimizer_offload")
+        draft.put("parallelism.offload_weights", "param_offload" in moved or None, f"{engine}.param_offload")
     word = keys.word(f"{engine}.dtype") or "bfloat16"
     pure = keys.word(f"{engine}.model_dtype") in ("bf16", "bfloat16")
     if word in ("bfloat16", "bf16"):
@@ -117,6 +137,8 @@ def _write(sheet: Sheet) -> None:
     sheet.copy("workload.seq", "data.max_length")
     sheet.put("data.use_dynamic_bsz", False)
     sheet.translate("parallelism.recompute", {"full": True, "none": False}, "model.enable_gradient_checkpointing")
+    if sheet.fields.get("parallelism.recompute") not in ("full", "none"):
+        sheet.put("model.enable_gradient_checkpointing", False)
     if sheet.get("workload.adapter_rank"):
         sheet.copy("workload.adapter_rank", "model.lora_rank")
         sheet.translate("workload.adapter_targets", {"all": "all-linear"}, "model.target_modules")

@@ -107,6 +107,8 @@ def compiled() -> Loops | None:
         twin.__qualname__, twin.__module__ = f"{name}_{version}", part.__module__
         # Where a division by zero ends in "no answer" anyway, a test before each would cost half the speed.
         options: dict[str, object] = {"error_model": "numpy" if part.__module__ in _UNGUARDED else "python"}
+        # No loop makes arrays, and counting references to those in its tables would cost several times the work itself.
+        options |= {"_nrt": False}
         if name not in _LOOPS:
             options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         try:

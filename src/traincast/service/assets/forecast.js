@@ -59,8 +59,11 @@ function showForecast() {
   const timelineCard = element("div", { class: "card", id: "timeline-card" }, element("h2", {}, "Timeline of the step"));
   const fitAnswer = element("div", { id: "fit-answer" });
   const notes = [...answer.notes, ...(answer.unknown_ops.length ? [`operations without a formula, priced by the bound: ${answer.unknown_ops.join(", ")}`] : [])];
+  const phases = answer.phases.map((phase, at) => ({ name: phase.name, value: phase.share, colour: colour(at) }));
   place.replaceChildren(
     cards,
+    phases.length ? element("div", { class: "card", id: "phases" }, element("h2", {}, "Phases of a step"), ...stack(phases, (value) => percent(value)),
+      element("ul", { class: "notes" }, answer.phases.map((phase) => element("li", {}, `${phase.name}: ${showSeconds(phase.step.seconds)}${phase.peak_bytes ? `, ${showBytes(phase.peak_bytes)}, ${phase.fits ? "fits" : "does not fit"}` : ""}. ${phase.says}`)))) : "",
     element("div", { class: "card", id: "shares" }, element("h2", {}, "What dominates"), ...stack(shares, (value) => percent(value)), element("p", { class: "says" }, answer.limit.says)),
     element("div", { class: "two" },
       memoryCard,

@@ -2,7 +2,7 @@
 const DEFAULTS = { name: "gpt2-xl", batch: "8", precision: "bf16", device: "a100-80g", nodes: "2", devices_per_node: "8", kind: "device", steps: "10000",
   max_gpus: "32", objective: "time", top: "100", fleet: "4x8:a100@2.5", trace_jobs: "300", load: "1", sigma: "0", seed: "1", policies: "fifo,srtf,easy", tab: "forecast" };
 const FIELDS = ["name", "batch", "seq", "precision", "optimizer", "device", "nodes", "devices_per_node", "inter", "price", "tensor", "pipeline", "context", "expert",
-  "micro_batches", "zero", "recompute", "order", "stack", "steps", "global_batch", "max_gpus", "deadline", "budget", "top", "objective", "fleet", "trace_jobs", "load", "sigma", "seed"];
+  "micro_batches", "zero", "recompute", "order", "stack", "steps", "regime", "group_size", "prompt_tokens", "response_tokens", "reference", "teacher", "global_batch", "max_gpus", "deadline", "budget", "top", "objective", "fleet", "trace_jobs", "load", "sigma", "seed"];
 const CHECKS = ["sequence_parallel", "compiled", "all_machines"];
 const POLICIES = ["fifo", "sjf", "srtf", "las", "easy", "conservative"];
 let upload = null; // {model, name} of a file that was sent
@@ -55,7 +55,11 @@ function makeRequest(state) {
   for (const key of ["recompute", "order"]) if (state[key]) parallelism[key] = state[key];
   if (state.sequence_parallel) parallelism.sequence_parallel = true;
   const job = numbers(state, [["steps"]]);
-  if (state.stack) job.stack = state.stack;
+  for (const key of ["stack", "regime"]) if (state[key]) job[key] = state[key];
+  if (state.regime) {
+    Object.assign(job, numbers(state, [["group_size"], ["prompt_tokens"], ["response_tokens"]]));
+    for (const key of ["reference", "teacher"]) if (state[key]) job[key] = state[key];
+  }
   if (state.compiled) job.compiled = true;
   return { workload, cluster, parallelism, job };
 }
