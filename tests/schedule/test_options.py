@@ -150,3 +150,11 @@ def test_wrong_estimates_leave_a_policy_its_own_source_of_them(trace: str, bias:
     own = run_policy("qssf", jobs, setting)
     misled = run_policy("qssf", jobs, replace(setting, noise=Noisy(bias=bias)))
     assert np.asarray(own.end_s).tobytes() == np.asarray(misled.end_s).tobytes()
+
+
+def test_the_help_of_the_command_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Square brackets in a help text were once read as markup."""
+    from traincast.__main__ import main
+
+    assert main(["schedule", "--help"]) in (0, None)
+    assert "--slurm-conf" in capsys.readouterr().out

@@ -281,7 +281,8 @@ def _sum_up(ends: Places, amounts: Array, size: int) -> Array:
 def _describe(job: Job, name: str, *, family: str, source: str) -> _Described:
     stage = Engine(costs=Pricing(interaction=None), most=100).lower(job, _one("rtx-3090"), Parallelism()).stages[0]
     nodes = describe_nodes(stage)
-    merged, number = _merge(nodes)
+    around = nodes.hear()
+    merged, number = _merge(nodes, around)
     weights = np.maximum(nodes.reference_s, 1e-12)
     whole = _sum_up(merged, weights, number)
 
@@ -293,7 +294,7 @@ def _describe(job: Job, name: str, *, family: str, source: str) -> _Described:
     first = {place: index for index, place in reversed(list(enumerate(merged.tolist())))}
     program = Program(
         name=name, family=family, source=source, behaviour=nodes.behaviour,
-        classes=tuple(nodes.classes[first[place]] for place in range(number)), own=mean(nodes.own), around=mean(nodes.around),
+        classes=tuple(nodes.classes[first[place]] for place in range(number)), own=mean(nodes.own), around=mean(around),
         reference_s=whole, shares=nodes.shares(), totals=_add_up(stage), batch=job.graph.batch_size,
     )  # fmt: skip
     return _Described(program=program, places=nodes.places, merged=merged, num_tasks=len(stage.tasks))
@@ -310,12 +311,12 @@ def _add_up(stage: Stage) -> dict[str, tuple[float, float, float]]:
     return found
 
 
-def _merge(nodes: Nodes) -> tuple[Places, int]:
+def _merge(nodes: Nodes, around: Array) -> tuple[Places, int]:
     """Equal operators are one node, and small ones one for each class."""
     share = nodes.reference_s / max(float(nodes.reference_s.sum()), 1e-30)
     keys: dict[tuple[Any, ...], int] = {}
     merged = np.empty(len(share), dtype=np.intp)
-    rounded = np.round(np.concatenate([nodes.own, nodes.around], axis=1), 2)
+    rounded = np.round(np.concatenate([nodes.own, around], axis=1), 2)
     for place, name in enumerate(nodes.classes):
         key = (name,) if share[place] < LEAST_SHARE else (name, rounded[place].tobytes())
         merged[place] = keys.setdefault(key, len(keys))

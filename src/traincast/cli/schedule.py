@@ -28,7 +28,7 @@ class Options:
         typer.Option(
             "--cluster",
             "-c",
-            help="NODESxGPUS[:device][/CPUScpu][/MEMORY][@usd per GPU-hour], comma between pools; repeat to compare.",
+            help="NODESxGPUS:device/CPUScpu/MEMORY@USD, all but the first optional; comma between pools; repeat to compare.",
             rich_help_panel=_CLUSTER,
         ),
     ] = dataclasses.field(default_factory=list)

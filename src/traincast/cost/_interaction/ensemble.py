@@ -54,7 +54,7 @@ class NodeNetwork:
     """Whether the neighbours' messages are among its numbers."""
 
     def correct(self, nodes: Nodes) -> Array:
-        numbers = np.concatenate([nodes.own, nodes.around], axis=1) if self.hears else nodes.own
+        numbers = np.concatenate([nodes.own, nodes.hear()], axis=1) if self.hears else nodes.own
         scaled = np.clip((numbers - self.centre) / self.scale, -3.0, 3.0)
         rows = np.array([self.classes.get(name, len(self.classes)) for name in nodes.names], dtype=np.intp)
         places = rows[nodes.codes]

@@ -53,9 +53,8 @@ class Nodes:
     """The operators of one program as rows of numbers; the update is left out."""
 
     classes: tuple[str, ...]
+    ops: tuple[Op, ...]
     own: Array
-    around: Array
-    """One column for each of AROUND: messages of the neighbours, linear in what they are, over one and two hops."""
     reference_s: Array
     """On the reference device, all runs together."""
     places: Places
@@ -67,6 +66,10 @@ class Nodes:
     """The distinct classes."""
     codes: Places
     """Of each operator, the place of its class among the names."""
+
+    def hear(self) -> Array:
+        """One column for each of AROUND: messages of the neighbours, linear in what they are, over one and two hops."""
+        return _around(self.ops, self.own)
 
     def shares(self) -> dict[str, float]:
         """Of each class of operators in the time of the reference device."""
@@ -128,7 +131,7 @@ def describe_nodes(stage: Stage) -> Nodes:
     last = any(op.attrs.get("channels_last") for op in ops if op.kind == "conv")
     own = _own(amounts, runs, spent, of_class, behaviour, last=last)
     return Nodes(
-        classes=classes, own=own, around=_around(ops, own), reference_s=spent, places=places, behaviour=behaviour,
+        classes=classes, ops=tuple(ops), own=own, reference_s=spent, places=places, behaviour=behaviour,
         names=tuple(places_of), codes=codes,
     )  # fmt: skip
 
