@@ -45,8 +45,8 @@ fuzz: .venv/dev-ready         ## feed every file reader a million damaged inputs
 fit-stacks: .venv/dev-ready   ## refit the constants of software stacks from ../shared/cases (about 3 minutes)
 	$(BIN)/python -m research.fits.stacks ../shared/cases/single_gpu.parquet ../shared/cases/dp.parquet ../shared/cases/llm.parquet ../shared/cases/memory.parquet
 
-fit-intervals: .venv/dev-ready ## refit how interval widths grow with what is new (about a minute)
-	$(BIN)/python -m research.fits.intervals ../shared/cases/single_gpu.parquet ../shared/cases/llm.parquet ../shared/cases/memory.parquet ../shared/cases/mlperf.parquet ../shared/cases/dp.parquet
+fit-intervals: .venv/dev-ready ## refit how interval widths grow with what is new, and print how they hold (about four minutes)
+	$(BIN)/python -m research.fits.intervals ../shared/cases/*.parquet --svg docs
 
 fit-operators: .venv/dev-ready ## refit the operator models from ../shared/data
 	$(BIN)/python -m research.fits.operators

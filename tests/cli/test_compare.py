@@ -14,6 +14,7 @@ from traincast.accuracy._traces import compare_trace
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
 from traincast.learn import save_calibration
+from traincast.report import format_comparison
 from traincast.spec import Calibration, Job, MachineRates, Rates
 from traincast.spec._measurement import Environment
 
@@ -159,3 +160,46 @@ def test_a_trace_without_operations_says_how_to_record_one(tmp_path: Path) -> No
     answer = forecast(Job(graph=make_mlp()), make_cluster(), draw=True)
     with pytest.raises(InvalidInput, match=r"torch\.profiler"):
         compare_trace(write_trace(tmp_path / "t.json", []), answer, make_mlp())
+
+
+@pytest.mark.parametrize(
+    ("device", "kernel", "reduction"),
+    [
+        ("NVIDIA H100 80GB HBM3", "sm90_xmma_gemm_bf16", "ncclDevKernel_AllReduce_Sum"),
+        ("AMD Instinct MI300X", "Cijk_Ailk_Bljk_BBS_BH_MT128x128", "rccl_AllReduce_kernel"),
+    ],
+)
+def test_kernels_of_any_vendor_are_matched_by_what_they_compute(
+    tmp_path: Path, device: str, kernel: str, reduction: str
+) -> None:
+    """A library that splits or joins operators otherwise shows kernels that no operation of the forecast launched."""
+    answer = forecast(Job(graph=make_mlp()), make_cluster(), draw=True)
+    path = write_trace(
+        tmp_path / "gpu.json",
+        [
+            event("ProfilerStep#1", "user_annotation", 0, 1000),
+            event(kernel, "kernel", 200, 300),
+            event(reduction, "kernel", 600, 100),
+        ],
+        deviceProperties=[{"name": device}],
+    )
+    compared = compare_trace(path, answer, make_mlp())
+    products = next(op for op in compared.ops if op.kind == "matmul")
+    assert products.measured_s == pytest.approx(300e-6)
+    assert products.forecast_s > 0
+    assert products.is_calibrated_away
+    assert not any(kernel in op.name for op in compared.extra)
+    assert next(op for op in compared.ops if op.name == "all_reduce").kind == "communication"
+    planned = sum(span.end_s - span.start_s for span in answer.timeline.spans if span.rank == 0 and "mm" in span.name)
+    assert products.forecast_s == pytest.approx(planned), "nothing of the forecast is lost or counted twice"
+
+
+def test_an_operator_split_otherwise_on_a_cpu_is_no_missing_one(tmp_path: Path) -> None:
+    answer = forecast(Job(graph=make_mlp()), make_cluster(), draw=True)
+    path = write_trace(
+        tmp_path / "t.json", [event("aten::linear", "cpu_op", 0, 10), event("aten::gelu", "cpu_op", 20, 5)]
+    )
+    compared = compare_trace(path, answer, make_mlp(), num_steps=1)
+    assert not any("mm" in op.name for op in compared.missing)
+    assert "calibration removes" in format_comparison(compared)
+    assert "would remove" in format_comparison(compared)

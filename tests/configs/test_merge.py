@@ -11,6 +11,7 @@ from traincast.configs import find_model, merge_configs
 from traincast.configs._models import publish_name
 from traincast.errors import InvalidInput
 from traincast.forecast import fill_in
+from traincast.schedule._oracle import _devices_per_replica
 from traincast.spec import ConfigText, Question, WorkloadOptions
 
 PLACE = {"device": "a100-80g", "nodes": 1, "devices_per_node": 8}
@@ -90,6 +91,14 @@ def test_what_is_assumed_and_not_used_is_said() -> None:
     assert any("per_device_train_batch_size is not said, so Trainer takes 8" in sentence for sentence in assumed.said)
 
 
+def test_a_round_of_grpo_trains_on_what_it_generates() -> None:
+    whole = complete(Question(configs=files("verl-grpo-qwen2_5-7b.sh"), cluster=PLACE))
+    assert whole.question.workload.seq is None
+    job = whole.question.job
+    assert (job["regime"], job["prompts"], job["group_size"], job["response_max"]) == ("grpo", 1024, 5, 1024)
+    assert whole.plan.micro_batches * whole.plan.data * whole.question.workload.batch == 1280
+
+
 def test_files_without_a_model_ask_for_one() -> None:
     with pytest.raises(InvalidInput, match=r"ds_z3_config\.json names no model that is known"):
         merge_configs(Question(configs=files("ds_z3_config.json")))
@@ -102,6 +111,13 @@ def test_a_job_file_may_name_configurations_beside_it(tmp_path: Path) -> None:
         'source = "llama-2-7b"\nconfigs = ["deepspeed:ds.json"]\n[cluster]\ndevice = "a100-80g"\ndevices_per_node = 8\n'
     )
     assert complete(Question(source=str(job))).plan.zero == 3
+
+
+def test_a_scheduler_gives_a_replica_the_devices_that_a_configuration_asks_for(tmp_path: Path) -> None:
+    (tmp_path / "titan.toml").write_text((FILES / "torchtitan-llama3_70b.toml").read_text())
+    job = tmp_path / "job.toml"
+    job.write_text('configs = ["titan.toml"]\n')
+    assert _devices_per_replica(str(job)) == 8
 
 
 def test_other_gpus_than_the_file_was_written_for_keep_its_degrees() -> None:

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -38,14 +39,14 @@ def test_the_commands_of_the_page_print_what_it_shows(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "110")
     page = PAGE.read_text()
-    shown: list[tuple[str, str]] = []
+    shown: list[tuple[str, str, str]] = []
 
     def answer(block: re.Match[str]) -> str:
         parts = re.split(r"^\$ (.*)\n", block[1], flags=re.MULTILINE)[1:]
         printed = []
         for command, before in zip(parts[::2], parts[1::2], strict=True):
             out = run(command, capsys)
-            shown.append((before, out))
+            shown.append((command, before, out))
             printed.append(f"$ {command}\n{out}\n")
         return "```console\n" + "\n".join(printed) + "```"
 
@@ -54,8 +55,14 @@ def test_the_commands_of_the_page_print_what_it_shows(
         PAGE.write_text(written)
         return
     assert len(shown) >= 7
-    for before, out in shown:
-        assert words_of(before) == words_of(out)
+    for command, before, out in shown:
+        was, now = words_of(before), words_of(out)
+        if command.startswith("traincast config") or "--emit" in command:
+            assert was == now
+        else:
+            # How an answer is worded changes with the rest of the package; what a file says must stand there.
+            common = sum((Counter(was) & Counter(now)).values())
+            assert common >= 0.8 * max(len(was), len(now)), command
 
 
 def test_the_python_of_the_page_runs(tmp_path: Path) -> None:

@@ -102,6 +102,15 @@ def test_every_option_changes_the_schedule_or_is_refused_by_name(trace: str, pol
             assert changed != run(trace, policy, **BESIDE.get(option, {})), option
 
 
+def test_several_mean_times_between_failures_are_compared_in_one_command(trace: str) -> None:
+    _, cases = compare_cases(trace, Options(cluster=["3x4"], policy="fifo", mtbf="0,50,5"))
+    assert [case.cluster for case in cases] == ["3x4, no failures", "3x4, MTBF 50 h", "3x4, MTBF 5 h"]
+    broken = [int(np.asarray(case.schedule.failures).sum()) for case in cases]
+    assert broken[0] == 0 <= broken[1] < broken[2]
+    with pytest.raises(InvalidInput, match="several such as 0,2000,500"):
+        compare_cases(trace, Options(cluster=["3x4"], policy="fifo", mtbf="often"))
+
+
 def test_a_flag_that_concerns_only_some_policies_says_which(trace: str) -> None:
     read, _ = compare_cases(trace, Options(cluster=["3x4"], policy="fifo,easy", sigma=0.5))
     assert any("--sigma changes nothing for fifo" in note for note in read.notes)
@@ -141,3 +150,11 @@ def test_wrong_estimates_leave_a_policy_its_own_source_of_them(trace: str, bias:
     own = run_policy("qssf", jobs, setting)
     misled = run_policy("qssf", jobs, replace(setting, noise=Noisy(bias=bias)))
     assert np.asarray(own.end_s).tobytes() == np.asarray(misled.end_s).tobytes()
+
+
+def test_the_help_of_the_command_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Square brackets in a help text were once read as markup."""
+    from traincast.__main__ import main
+
+    assert main(["schedule", "--help"]) in (0, None)
+    assert "--slurm-conf" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """A Kineto trace beside the forecast of the same job: which operations make up the difference."""
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,29 @@ ALIASES = {
     "aten.dropout": "aten.native_dropout",
 }
 """What the profiler calls an operation that the forecast names otherwise."""
+COMPUTES = (
+    ("communication", r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"),
+    ("attention", r"scaled_dot_product|attention|fmha|flash_fwd|flash_bwd|_attn_"),
+    ("conv", r"conv|cudnn.*(fprop|dgrad|wgrad)|implicit_gemm|winograd|miopen"),
+    (
+        "matmul",
+        r"\b(add)?mm\b|\bbaddbmm\b|\bbmm\b|matmul|linear|gemm|gemv|cutlass|cublas|xmma|cijk_|nvjet|\bdot\b|einsum",
+    ),
+    ("norm", r"layer_?norm|batch_?norm|group_?norm|rms_?norm|instance_?norm"),
+    ("softmax", r"soft_?max|cross_entropy|nll_loss"),
+    ("optimizer", r"optimizer|multi_tensor|foreach|adam|\bsgd\b|lamb"),
+    ("embedding", r"embedding"),
+    ("index", r"index|gather|scatter"),
+    ("pool", r"pool"),
+    ("dropout", r"dropout"),
+    ("copy", r"copy|memcpy|memset|clone|contiguous|\bcat\b|transpose|fill|zeros|empty"),
+    (
+        "elementwise",
+        r"elementwise|vectorized|\b(add|mul|div|sub)_?\b|gelu|relu|silu|sigmoid|tanh|\bpow\b|sqrt|\bexp\b|where|mask",
+    ),
+    ("reduce", r"reduce|\bsum\b|\bmean\b|norm\b|\bmax\b|\bmin\b"),
+)
+"""What an operator or a kernel of any vendor computes, by a word of its name; the first that fits counts."""
 UNFORECAST = "not forecast"
 """The kind of operations that the forecast has no name for."""
 
@@ -41,6 +65,11 @@ class OpDifference:
     @property
     def difference_s(self) -> float:
         return self.measured_s - self.forecast_s
+
+    @property
+    def is_calibrated_away(self) -> bool:
+        """Whether measuring this machine would remove the difference: both sides have it, so only its speed is in doubt."""
+        return self.forecast_s > 0 and self.num_measured > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +149,7 @@ def compare_trace(
         )
         for name in {**expected, **found}
     ]  # fmt: skip
+    ops = _match_by_work(ops)
     busy_s = _covered_s(on_device) / count if on_device else sum(op.measured_s for op in ops)
     shares = forecast.timeline.shares
     return TraceComparison(
@@ -173,7 +203,7 @@ def _device_seconds(
     for event in on_device:
         args = event.get("args") or {}
         name = str(event.get("name", ""))
-        if "nccl" in name.lower():
+        if "nccl" in name.lower() or "rccl" in name.lower():
             owner = _collective_of(str(args.get("Collective name") or name))
         else:
             owner = owners.get(str(args.get("External id"))) or f"kernel {name}"
@@ -228,9 +258,47 @@ def _collective_of(name: str) -> str:
 
 
 def _kind_of(name: str) -> str:
+    """What an operator that the forecast does not name computes, as far as its name tells."""
     if name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"):
         return "communication"
-    return "optimizer" if name.startswith("optimizer") else UNFORECAST
+    lower = name.lower()
+    return next((kind for kind, words in COMPUTES if re.search(words, lower)), UNFORECAST)
+
+
+def _match_by_work(ops: Sequence[OpDifference]) -> list[OpDifference]:
+    """Operations that only one side names are matched by what they compute: a library may split or join what another does in one
+    call. Names that both sides have stay as they are."""
+    alone: dict[str, tuple[list[OpDifference], list[OpDifference]]] = {}
+    for op in ops:
+        if not (op.forecast_s and op.num_measured):
+            sides = alone.setdefault(_sort_of(op), ([], []))
+            sides[0 if op.forecast_s else 1].append(op)
+    matched = {sort: sides for sort, sides in alone.items() if all(sides) and sort != UNFORECAST}
+    kept = [op for op in ops if (op.forecast_s and op.num_measured) or _sort_of(op) not in matched]
+    for sort, (planned, found) in matched.items():
+        names = [
+            [each.name for each in sorted(side, key=lambda op: -abs(op.difference_s))] for side in (planned, found)
+        ]
+        kept.append(
+            OpDifference(
+                name=f"{_list(names[0])} = {_list(names[1])}",
+                kind=sort,
+                forecast_s=sum(op.forecast_s for op in planned),
+                measured_s=sum(op.measured_s for op in found),
+                num_measured=sum(op.num_measured for op in found),
+            )
+        )
+    return kept
+
+
+def _sort_of(op: OpDifference) -> str:
+    """What an operation computes in the words of a trace, so that both sides use the same."""
+    named = _kind_of(op.name)
+    return named if named != UNFORECAST else op.kind
+
+
+def _list(names: Sequence[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
 def _covered_s(events: Sequence[Mapping[str, Any]]) -> float:

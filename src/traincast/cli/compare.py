@@ -24,7 +24,7 @@ def compare(
         int | None,
         typer.Option("--steps", min=1, help="Steps in the trace, where it does not mark them (ProfilerStep)."),
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="Operations to list.")] = 20,
+    top: Annotated[int, typer.Option("--top", min=1, help="Operations to list.")] = 10,
     json: options.Json = False,
     color: options.Color = "auto",
 ) -> None:
@@ -68,4 +68,5 @@ def compare(
     if json:
         say(format_json(document_comparison(compared)))
         return
-    say(format_comparison(compared, paint=choose_paint(sys.stdout, color=color), limit=top))
+    then = "traincast calibrate --out this-machine.json"
+    say(format_comparison(compared, paint=choose_paint(sys.stdout, color=color), limit=top, then=then))

@@ -28,7 +28,7 @@ class Options:
         typer.Option(
             "--cluster",
             "-c",
-            help="NODESxGPUS[:device][/CPUScpu][/MEMORY][@usd per GPU-hour], comma between pools; repeat to compare.",
+            help="NODESxGPUS:device/CPUScpu/MEMORY@USD, all but the first optional; comma between pools; repeat to compare.",
             rich_help_panel=_CLUSTER,
         ),
     ] = dataclasses.field(default_factory=list)
@@ -184,8 +184,12 @@ class Options:
         typer.Option("--resize-cost", help="Seconds lost by an elastic resize (30).", rich_help_panel=_HAZARDS),
     ] = None
     mtbf: Annotated[
-        float | None,
-        typer.Option("--mtbf-hours", help="Mean hours between failures of a node.", rich_help_panel=_HAZARDS),
+        str | None,
+        typer.Option(
+            "--mtbf-hours",
+            help="Mean hours between failures of a node; several, comma between them, are compared.",
+            rich_help_panel=_HAZARDS,
+        ),
     ] = None
     mttr: Annotated[
         float | None, typer.Option("--mttr-hours", help="Mean hours to repair (1).", rich_help_panel=_HAZARDS)
@@ -401,7 +405,6 @@ def _settings(given: Options, names: list[str]) -> list[tuple[str, Any]]:
         "placer": PLACERS[placement],
         "noise": _noise(given),
         "overheads": _overheads(given),
-        "failures": _failures(given),
         "network": None if uplink is None else traffic,
         "until_s": math.inf if given.until is None else parse_seconds(given.until),
         "kill_at_limit": given.kill,
@@ -419,7 +422,7 @@ def _settings(given: Options, names: list[str]) -> list[tuple[str, Any]]:
         )
         quotas = () if given.quotas is None else parse_quotas(given.quotas, site.fleet)
         settings.append((path.name, Setting(fleet=site.fleet, quotas=quotas, site=site, **base)))
-    return settings
+    return _with_failures(given, settings)
 
 
 def _check_clusters(given: Options, names: list[str]) -> None:
@@ -444,14 +447,30 @@ def _noise(given: Options) -> Any:
     return Noisy(sigma=given.sigma or 0.0, class_sigma=given.class_sigma or 0.0, bias=bias, seed=given.seed or 0)
 
 
-def _failures(given: Options) -> Any:
+def _with_failures(given: Options, settings: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Every cluster as often as there are mean times between failures; 0 stands for none."""
+    from traincast.errors import InvalidInput
     from traincast.schedule import WeibullFailures
     from traincast.units import HOUR_S
 
     if given.mtbf is None:
-        return None
+        return settings
+    try:
+        hours = [float(part) for part in str(given.mtbf).split(",")]
+    except ValueError:
+        raise InvalidInput(
+            f"--mtbf-hours {given.mtbf!r} is not a number of hours, or several such as 0,2000,500"
+        ) from None
     repair_s = (1.0 if given.mttr is None else given.mttr) * HOUR_S
-    return WeibullFailures(mean_up_s=given.mtbf * HOUR_S, mean_repair_s=repair_s, seed=given.seed or 0)
+    found = []
+    for name, setting in settings:
+        for mean in hours:
+            failures = None
+            if mean or len(hours) == 1:
+                failures = WeibullFailures(mean_up_s=mean * HOUR_S, mean_repair_s=repair_s, seed=given.seed or 0)
+            label = name if len(hours) == 1 else f"{name}, {f'MTBF {mean:g} h' if mean else 'no failures'}"
+            found.append((label, replace(setting, failures=failures)))
+    return found
 
 
 def _overheads(given: Options) -> Any:

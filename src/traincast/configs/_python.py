@@ -7,7 +7,7 @@ from traincast.errors import InvalidInput, did_you_mean
 
 MOST_CALLS = 12
 _UNKNOWN = object()
-_PREFERRED = ("pretrain_recipe", "recipe", "main", "config")
+_PREFERRED = ("pretrain_recipe", "finetune_recipe", "recipe", "main", "config")
 
 
 class Unknown:

@@ -158,6 +158,7 @@ def read_fsdp_table(draft: Draft, table: Mapping[str, str]) -> None:
         if name in table:
             keys.take(table[name])
     strategy = table.get("sharding_strategy") or table.get("reshard_after_forward")
+    keys.take(*(table[name] for name in ("sharding_strategy", "reshard_after_forward") if name in table))
     if strategy is not None:
         value = keys.word(strategy)
         word = {

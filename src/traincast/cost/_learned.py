@@ -168,19 +168,21 @@ class Learned:
         bounded = describe(family, part.columns, device, self.law, dtype=dtype, soak=soak, resident=part.resident)
         weight, distance = self.similarity.weigh(self.similarity.place(device, family), voices)
         nothing = np.zeros_like(part.resident)
+        asked: dict[str, Array] = {}
 
         def features(name: str) -> Array:
             # A kernel's utilisation is asked of measured devices as they are: no rate of this device enters it.
-            measured = catalog.device(name)
-            return describe(family, part.columns, measured, self.law, resident=nothing).features
+            if name not in asked:
+                measured = catalog.device(name)
+                asked[name] = describe(family, part.columns, measured, self.law, resident=nothing).features
+            return asked[name]
 
         slowdown = voices.slowdown(features, weight)
         by_compute = bounded.compute_s > bounded.memory_s
         kernel_s = bounded.bound_s * np.exp(slowdown)
         if family in STREAMING:
             # A kernel that is timed alone shows its start as lost bandwidth; in a queue it streams as a long one does.
-            steady = voices.slowdown(lambda name: saturate(features(name)), weight)
-            steady = self._steady(steady, device, distance)
+            steady = self._steady(_long_slowdown(family, part, voices, features, weight), device, distance)
             kernel_s = np.minimum(kernel_s, self.laws.half.start_s + bounded.bound_s * np.exp(steady))
         sigma = np.full(len(slowdown), _blend(voices.sigma_seen, voices.sigma_unseen, distance))
         outside = ((bounded.features < voices.low) | (bounded.features > voices.high)).any(axis=1)
@@ -245,6 +247,19 @@ class Learned:
                 strict=True,
             )
         )
+
+
+def _long_slowdown(
+    family: str, part: Kernels, voices: Voices, features: Callable[[str], Array], weight: Array
+) -> Array:
+    """Of the same kernels were they long. Pointwise ones then differ in few respects, so each sort of them is asked once."""
+    if family != "pointwise" or not len(part.columns):
+        return voices.slowdown(lambda name: saturate(features(name)), weight)
+    _, inputs, heavy, aligned = part.columns.T
+    _, first, place = np.unique(
+        np.minimum(inputs, 3.0) + 16.0 * heavy + 0.5 * aligned, return_index=True, return_inverse=True
+    )
+    return voices.slowdown(lambda name: saturate(features(name)[first]), weight)[place]
 
 
 def _blend(seen: float, unseen: float, distance: float) -> float:

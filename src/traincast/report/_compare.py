@@ -1,14 +1,16 @@
 """A measured step beside a forecast one, to text and to JSON data."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from traincast.accuracy import OpDifference, TraceComparison
 from traincast.report._paint import Paint
 from traincast.report._table import PLAIN, Table, format_table
+from traincast.report._text import say_next
 from traincast.units import show_seconds
 
 
-def format_comparison(comparison: TraceComparison, *, paint: Paint = PLAIN, limit: int = 20) -> str:
+def format_comparison(comparison: TraceComparison, *, paint: Paint = PLAIN, limit: int = 10, then: str = "") -> str:
     """The two steps, then what makes up their difference: by kind, by operation, and what only one of them has."""
     step = comparison.forecast
     blocks = [_heading(comparison, paint), _kinds(comparison, paint), _ops(comparison, paint, limit=limit)]
@@ -23,7 +25,22 @@ def format_comparison(comparison: TraceComparison, *, paint: Paint = PLAIN, limi
             listed = ", ".join(f"{op.name} ({show_seconds(op.forecast_s or op.measured_s)})" for op in notable[:8])
             more = f" and {len(notable) - 8} more" if len(notable) > 8 else ""
             blocks.append(f"{paint(title, 'bold')}\n  {listed}{more}")
-    return "\n\n".join(blocks) + "\n"
+    blocks.append("\n".join(_say_rest(comparison)))
+    blocks.append(say_next(then, paint=paint))
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _say_rest(comparison: TraceComparison) -> Iterator[str]:
+    """How much of the difference a calibration would remove, and what else there is."""
+    removed_s = sum(op.difference_s for op in comparison.ops if op.is_calibrated_away)
+    yield (
+        f"The next calibration (traincast calibrate) would remove {show_seconds(abs(removed_s))} of the differences: operations "
+        "that both sides have, at another speed."
+    )
+    gap_s = comparison.measured_gap_s - comparison.forecast_gap_s
+    if abs(gap_s) >= 0.05 * comparison.measured_s:
+        more = "more" if gap_s > 0 else "less"
+        yield f"It would not remove gaps: in the trace nothing runs for {show_seconds(abs(gap_s))} {more} than forecast."
 
 
 def document_comparison(comparison: TraceComparison) -> dict[str, Any]:
@@ -31,6 +48,7 @@ def document_comparison(comparison: TraceComparison) -> dict[str, Any]:
         return {
             "name": op.name, "kind": op.kind, "forecast_s": op.forecast_s, "measured_s": op.measured_s,
             "difference_s": op.difference_s, "num_measured": op.num_measured,
+            "is_calibrated_away": op.is_calibrated_away,
         }  # fmt: skip
 
     step = comparison.forecast
@@ -85,10 +103,13 @@ def _ops(comparison: TraceComparison, paint: Paint, *, limit: int) -> str:
             op.kind,
             *_times(op.forecast_s, op.measured_s),
             f"{op.difference_s / whole_s:+.0%}",
+            "yes" if op.is_calibrated_away else "no",
         )
         for op in comparison.ops[:limit]
     )
-    headings = ("  largest differences", "kind", "forecast", "measured", "difference", "of all")
+    headings = (
+        "  largest differences", "kind", "forecast", "measured", "difference", "of all", "calibration removes",
+    )  # fmt: skip
     return format_table(
         Table(headings=headings, rows=rows, left=frozenset({"  largest differences", "kind"})), paint=paint
     )

@@ -1,6 +1,5 @@
 """A job at every provider to a table with dates, and to a line that says how far prices lie apart."""
 
-import statistics
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -73,13 +72,9 @@ def _warn(prices: "Sequence[JobPrice]") -> list[str]:
 
 
 def describe_range(prices: "Sequence[JobPrice]") -> str:
-    """'$2,252 (nebius) to $7,190 (azure), median $5,851, at 7 providers'; empty for one price."""
+    """'$2,252 (nebius) to $7,190 (azure) on demand'; empty for one price."""
     on_demand = [each for each in prices if each.quote.terms == "on-demand"]
     if len(on_demand) < 2:
         return ""
     low, high = on_demand[0], on_demand[-1]
-    middle = statistics.median(each.usd for each in on_demand)
-    return (
-        f"{show_usd(low.usd)} ({low.quote.provider}) to {show_usd(high.usd)} ({high.quote.provider}) at {len(on_demand)} "
-        f"machines, median {show_usd(middle)}"
-    )
+    return f"{show_usd(low.usd)} ({low.quote.provider}) to {show_usd(high.usd)} ({high.quote.provider}) on demand"

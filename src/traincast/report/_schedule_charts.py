@@ -97,7 +97,8 @@ class _Frame:
                 x = self.x(tick)
                 body.append(f"<line x1='{x:.1f}' y1='{self.top}' x2='{x:.1f}' y2='{bottom}' stroke='#eee'/>")
                 body.append(
-                    f"<text x='{x:.1f}' y='{bottom + 16}' font-size='11' text-anchor='middle'>{_label(tick)}</text>"
+                    f"<text x='{x:.1f}' y='{bottom + 16}' font-size='11' "
+                    f"text-anchor='{'end' if x > right - 24 else 'middle'}'>{_label(tick)}</text>"
                 )
         body.append(
             f"<text x='{right}' y='{bottom + 30}' font-size='11' text-anchor='end'>{html.escape(x_label)}</text>"
@@ -502,7 +503,8 @@ _STYLE = (
     ".wide{overflow-x:auto;margin:1em 0}table{border-collapse:collapse;white-space:nowrap;font-size:13px}"
     "th,td{padding:.25em .7em;text-align:right;border-bottom:1px solid #ddd}"
     "th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:#fff}"
-    ".note{color:#555;font-size:13px;margin:.3em 0}svg{display:block;max-width:100%;height:auto;min-width:640px}"
+    ".note{color:#555;font-size:13px;margin:.3em 0}svg{display:block;width:100%;max-width:1020px;height:auto}"
+    "@media(max-width:700px){svg text{font-size:14px}}"
     "h2{font-size:17px;margin:1.6em 0 .4em}"
 )
 

@@ -223,9 +223,7 @@ def _price_lines(prices: "Sequence[JobPrice]", paint: Paint) -> Iterator[str]:
     found = describe_range(prices)
     if found:
         old = sum(each.is_stale for each in prices)
-        yield _line(
-            "providers", found, f"{old} of {len(prices)} prices are old; --explain lists them" if old else "", paint
-        )
+        yield _line("providers", found, f"{old} of {len(prices)} prices are old" if old else "", paint)
 
 
 def show_energy(joules: float) -> str:
@@ -260,7 +258,7 @@ def _memory_line(forecast: Forecast, paint: Paint) -> str:
     share = memory.needed_bytes / memory.capacity_bytes
     style = "red" if not memory.fits else "yellow" if share > 0.9 else "green"
     verdict = paint(say_fit(memory), style) if memory.fits else paint(say_fit(memory), style, "bold")
-    bar = paint.bar(share, width=24, style=style)
+    bar = paint.bar(share, width=16, style=style)
     return f"  {'memory':<12}{bar} {say_memory(memory)}: {verdict}"
 
 

@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from traincast.errors import IllegalPlan, InvalidInput
-from traincast.forecast import Resolved, build_cluster, forecast, load_source, resolve
+from traincast.forecast import Resolved, build_cluster, fill_in, forecast, load_source, resolve
 from traincast.schedule._speeds import NO_FIT, SpeedForecast, SpeedKey
 from traincast.spec import Calibration, Graph, Job, Parallelism, Question, WorkloadOptions
 from traincast.workers import distribute
@@ -91,12 +91,10 @@ def _load_graph(source: str, batch: int | None, precision: str) -> Graph:
 @cache
 def _devices_per_replica(path: str) -> int:
     """How many devices the plan of a job file gives one replica; the scheduler decides how many replicas there are."""
-    from traincast.files import read_toml
-
-    plan = read_toml(path).get("parallelism", {})
+    plan = fill_in(Question(source=path)).parallelism
     count = 1
     for axis in ("tensor", "pipeline", "context"):
-        degree = plan.get(axis, 1) if isinstance(plan, dict) else 1
+        degree = plan.get(axis, 1)
         count *= degree if isinstance(degree, int) and degree >= 1 else 1
     return count
 

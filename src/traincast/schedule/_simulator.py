@@ -12,7 +12,7 @@ from traincast.schedule import _passes as passes
 from traincast.schedule._estimators import Fixed
 from traincast.schedule._floor import FAIL, FINISH, Floor, check_durations
 from traincast.schedule._jobs import JobTable
-from traincast.schedule._lines import ServingLine
+from traincast.schedule._lines import Line, ServingLine
 from traincast.schedule._policies import Policy
 from traincast.schedule._protocols import Conditions, RoundPolicy, RunOptions
 from traincast.spec import Fleet, Request, Schedule
@@ -62,45 +62,19 @@ def _by_loops(jobs: JobTable, policy: Policy | RoundPolicy, given: Conditions) -
 
 
 def _run(floor: Floor, until_s: float, progress: Callable[[int], None] | None) -> None:
-    heap, submit, count = floor.heap, floor.submit_s, len(floor.jobs)
-    coalesce = floor.compat.coalesce
+    count = len(floor.jobs)
     reported = 0
     while floor.done < count:
-        while heap and heap[0][1] == FINISH and heap[0][4] != floor.version[heap[0][3]]:
-            heapq.heappop(heap)
-        now = heap[0][0] if heap else math.inf
-        if floor.cursor < count and submit[floor.cursor] < now:
-            now = submit[floor.cursor]
-        timer = min(floor.wake_s, floor.tick_s)
-        now = min(now, timer)
+        now = _next_moment(floor)
         if now > until_s or now == math.inf:
             break
-        changed = False
-        while heap and heap[0][0] == now:
-            _, kind, _, subject, version = heapq.heappop(heap)
-            if kind == FINISH:
-                if version != floor.version[subject]:
-                    continue
-                floor.finish(subject, now)
-            elif kind == FAIL:
-                floor.fail(subject, version, now)
-            else:
-                floor.repair(subject, version, now)
-            changed = True
-            if not coalesce:
-                break
-        if coalesce or not changed:
-            while floor.cursor < count and submit[floor.cursor] == now:
-                floor.arrive(floor.cursor, now)
-                floor.cursor += 1
-                changed = True
-                if not coalesce:
-                    break
-        if timer <= now:
-            changed = True
-            if floor.wake_s <= now:
-                floor.wake_s = math.inf
-        if changed:
+        timed = min(floor.wake_s, floor.tick_s) <= now
+        changed = _take_events(floor, now)
+        if floor.compat.coalesce or not changed:
+            changed |= _take_arrivals(floor, now)
+        if floor.wake_s <= now:
+            floor.wake_s = math.inf
+        if changed or timed:
             _pass(floor, now)
         if progress is not None and floor.done - reported >= 1000:
             progress(floor.done - reported)
@@ -113,20 +87,78 @@ def _run(floor: Floor, until_s: float, progress: Callable[[int], None] | None) -
         progress(floor.done - reported)
 
 
+def _next_moment(floor: Floor) -> float:
+    """When something happens next, after ends that no longer hold are forgotten."""
+    heap = floor.heap
+    while heap and heap[0][1] == FINISH and heap[0][4] != floor.version[heap[0][3]]:
+        heapq.heappop(heap)
+    now = heap[0][0] if heap else math.inf
+    if floor.cursor < len(floor.submit_s) and floor.submit_s[floor.cursor] < now:
+        now = floor.submit_s[floor.cursor]
+    return min(now, floor.wake_s, floor.tick_s)
+
+
+def _take_events(floor: Floor, now: float) -> bool:
+    """Ends, failures and repairs of this moment, or one of them where events are not taken together."""
+    heap, changed = floor.heap, False
+    while heap and heap[0][0] == now:
+        _, kind, _, subject, version = heapq.heappop(heap)
+        if kind == FINISH:
+            if version != floor.version[subject]:
+                continue
+            floor.finish(subject, now)
+        elif kind == FAIL:
+            floor.fail(subject, version, now)
+        else:
+            floor.repair(subject, version, now)
+        changed = True
+        if not floor.compat.coalesce:
+            break
+    return changed
+
+
+def _take_arrivals(floor: Floor, now: float) -> bool:
+    changed = False
+    while floor.cursor < len(floor.submit_s) and floor.submit_s[floor.cursor] == now:
+        floor.arrive(floor.cursor, now)
+        floor.cursor += 1
+        changed = True
+        if not floor.compat.coalesce:
+            break
+    return changed
+
+
 def _pass(floor: Floor, now: float) -> None:
     floor.passes += 1
     if floor.rounds is not None:
-        due = floor.rounds.on_events or now >= floor.tick_s or floor.tick_s == math.inf
-        if due and (floor.rounds.uses_progress or floor.membership != floor.allocated_for):
-            passes.reallocate(floor, floor.rounds, now)
-            floor.allocated_for = floor.membership
-        if floor.tick_s <= now or floor.tick_s == math.inf:
-            floor.tick_s = now + floor.rounds.interval_s
+        _divide(floor, floor.rounds, now)
         return
     policy, line = floor.queueing, floor.line
     if policy is None or line is None:
         return
     before = len(floor.running), floor.seq
+    _serve(floor, policy, line, now)
+    if floor.packing is not None and floor.waiting:
+        passes.pack(floor, line, floor.packing, now)
+    floor.wake_s = line.wakeup_s(now)
+    if floor.plan is not None:
+        floor.wake_s = min(floor.wake_s, floor.plan.wakeup_s(now))
+    if floor.wake_s <= now:
+        floor.wake_s = math.nextafter(now, math.inf)
+    if floor.compat.recheck_s is not None and (before != (len(floor.running), floor.seq) or _arrived_now(floor, now)):
+        floor.wake_s = min(floor.wake_s, now + floor.compat.recheck_s)
+
+
+def _divide(floor: Floor, rounds: RoundPolicy, now: float) -> None:
+    due = rounds.on_events or now >= floor.tick_s or floor.tick_s == math.inf
+    if due and (rounds.uses_progress or floor.membership != floor.allocated_for):
+        passes.reallocate(floor, rounds, now)
+        floor.allocated_for = floor.membership
+    if floor.tick_s <= now or floor.tick_s == math.inf:
+        floor.tick_s = now + rounds.interval_s
+
+
+def _serve(floor: Floor, policy: Policy, line: Line, now: float) -> None:
     if isinstance(line, ServingLine):
         line.serve(now)
     elif policy.preemptive:
@@ -137,15 +169,6 @@ def _pass(floor: Floor, now: float) -> None:
         passes.conservative_pass(floor, line, now)
     else:
         passes.plain_pass(floor, line, now, skip=policy.fit == "skip")
-    if floor.packing is not None and floor.waiting:
-        passes.pack(floor, line, floor.packing, now)
-    floor.wake_s = line.wakeup_s(now)
-    if floor.plan is not None:
-        floor.wake_s = min(floor.wake_s, floor.plan.wakeup_s(now))
-    if floor.wake_s <= now:
-        floor.wake_s = math.nextafter(now, math.inf)
-    if floor.compat.recheck_s is not None and (before != (len(floor.running), floor.seq) or _arrived_now(floor, now)):
-        floor.wake_s = min(floor.wake_s, now + floor.compat.recheck_s)
 
 
 def _arrived_now(floor: Floor, now: float) -> bool:

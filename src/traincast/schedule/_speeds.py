@@ -222,6 +222,20 @@ class ForecastJobs:
     notes: tuple[str, ...]
 
 
+def _find_fastest(
+    speeds: "ForecastSpeeds", fleet: Fleet, workload: str, gpus: int, wanted: str | None
+) -> SpeedForecast | None:
+    """The forecast on the pool where the job is fastest; None if it fits nowhere."""
+    found: SpeedForecast | None = None
+    for pool, node in enumerate(fleet.pools):
+        if gpus > node.num_gpus or (wanted is not None and len(fleet.pools) > 1 and node.device != wanted):
+            continue
+        speed = speeds.look_up(workload, pool, gpus, 0 if gpus <= node.gpus_per_node else 1)
+        if speed.fits and (found is None or speed.samples_per_s(gpus) > found.samples_per_s(gpus)):
+            found = speed
+    return found
+
+
 def forecast_jobs(
     jobs: JobTable, *, fleet: Fleet, oracle: SpeedOracle, seed: int = 0, quantile: float = 0.5
 ) -> ForecastJobs:
@@ -240,15 +254,8 @@ def forecast_jobs(
     for job, workload in enumerate(jobs.workloads):
         if workload is None:
             continue
-        wanted = jobs.gpu_types[job]
         gpus = max(int(jobs.num_gpus[job]), 1)
-        found: SpeedForecast | None = None
-        for pool, node in enumerate(fleet.pools):
-            if gpus > node.num_gpus or (wanted is not None and len(fleet.pools) > 1 and node.device != wanted):
-                continue
-            speed = speeds.look_up(workload, pool, gpus, 0 if gpus <= node.gpus_per_node else 1)
-            if speed.fits and (found is None or speed.samples_per_s(gpus) > found.samples_per_s(gpus)):
-                found = speed
+        found = _find_fastest(speeds, fleet, workload, gpus, jobs.gpu_types[job])
         if found is None:
             infeasible += 1
             durations[job] = believed[job] = 0.0 if math.isnan(durations[job]) else durations[job]

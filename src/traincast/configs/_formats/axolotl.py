@@ -47,6 +47,8 @@ def _read(draft: Draft) -> None:
     else:
         draft.notes.append("samples are taken to be as long as sequence_len; shorter ones take less")
     keys.take("pad_to_sequence_len", "eval_sample_packing")
+    if keys.flag("activation_offloading"):
+        draft.put("parallelism.offload_activations", True, "activation_offloading")
     draft.translate("job.regime", {word: word for word in _REGIMES}, "rl")
     assume_plain(draft)
     draft.assume("workload.batch", 1, "micro_batch_size is not said, so Axolotl takes 1")

@@ -15,15 +15,15 @@ def _read(draft: Draft) -> None:
     read_launcher(draft)
     draft.put("job.stack", "megatron-core", "NeMo runs on Megatron-Core")
     _read_model(draft)
-    _last(draft, "parallelism.tensor", "tensor_model_parallel_size")
-    _last(draft, "parallelism.pipeline", "pipeline_model_parallel_size")
-    _last(draft, "parallelism.context", "context_parallel_size")
-    _last(draft, "parallelism.expert", "expert_model_parallel_size")
+    _last(draft, "parallelism.tensor", "tensor_model_parallel_size", "tensor_parallelism")
+    _last(draft, "parallelism.pipeline", "pipeline_model_parallel_size", "pipeline_parallelism")
+    _last(draft, "parallelism.context", "context_parallel_size", "context_parallelism")
+    _last(draft, "parallelism.expert", "expert_model_parallel_size", "expert_parallelism")
     _last(draft, "parallelism.expert_tensor", "expert_tensor_parallel_size")
-    _last(draft, "parallelism.virtual_stages", "virtual_pipeline_model_parallel_size")
+    _last(draft, "parallelism.virtual_stages", "virtual_pipeline_model_parallel_size", "virtual_pipeline_parallelism")
     if draft.get("parallelism.virtual_stages", 1) > 1:
         draft.put("parallelism.order", "interleaved", "virtual_pipeline_model_parallel_size")
-    _last(draft, "parallelism.sequence_parallel", "sequence_parallel", least=None)
+    _last(draft, "parallelism.sequence_parallel", "sequence_parallel", "sequence_parallelism", least=None)
     _last(draft, "workload.batch", "micro_batch_size")
     _last(draft, "job.global_batch", "global_batch_size")
     _last(draft, "workload.seq", "encoder_seq_length", "seq_length")
@@ -47,7 +47,14 @@ def _last(draft: Draft, name: str, *words: str, least: float | None = 1) -> Any:
 
 def _read_model(draft: Draft) -> None:
     keys = draft.keys
-    for key in ("model.hf_path", "model._args_", "model.config._target_", "model.restore_from_path", "hf_path"):
+    for key in (
+        "model.hf_path",
+        "model._args_",
+        "model.config._target_",
+        "model.restore_from_path",
+        "hf_path",
+        "model.version",
+    ):
         value = keys.take(key)
         word = value[0] if isinstance(value, list) and value else value
         found = (find_config_class(word) or find_model(word)) if isinstance(word, str) else None
@@ -84,7 +91,7 @@ def _read_model(draft: Draft) -> None:
 
 def _read_place(draft: Draft) -> None:
     nodes = draft.keys.whole("trainer.num_nodes")
-    devices = draft.keys.take("trainer.devices")
+    devices = draft.keys.take("trainer.devices", "trainer.num_gpus_per_node")
     if nodes:
         draft.put("cluster.nodes", nodes, "trainer.num_nodes")
     if isinstance(devices, int) and devices > 0:

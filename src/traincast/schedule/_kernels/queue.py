@@ -92,9 +92,7 @@ def run_queue(
     hazards: Hazards,
 ) -> int:  # fmt: skip
     """Until nothing is left (DONE), or until more times of failures must be drawn or more room for the log made (MORE)."""
-    counts = desk.counts
-    count = len(jobs.submit)
-    while counts[CURSOR] < count or desk.end_size[0] > 0 or (hazards.wanted == 1 and counts[ENDED] < count):
+    while goes_on(jobs, desk, hazards):
         if hazards.wanted == 1 and (needs_draws(hazards) or is_log_full(rules, nodes, desk)):
             return MORE
         now = next_moment(jobs, desk, hazards)
@@ -106,17 +104,31 @@ def run_queue(
             ended = True
         while hazards.wanted == 1 and next_hazard(hazards) == now and not needs_draws(hazards):
             meet_hazard(now, rules, jobs, nodes, classes, ends, shadow, desk, hazards)
-        more = rules.one_by_one == 0 or not ended
-        while more and counts[CURSOR] < count and jobs.submit[counts[CURSOR]] == now:
-            join_line(counts[CURSOR], rules, jobs, classes, profile, desk)
-            counts[CURSOR] += 1
-            more = rules.one_by_one == 0
-        counts[PASSES] += 1
+        if rules.one_by_one == 0 or not ended:
+            take_arrivals(now, rules, jobs, classes, profile, desk)
+        desk.counts[PASSES] += 1
         look(now, rules, jobs, nodes, classes, ends, shadow, profile, desk)
     if rules.until_s < BIG:
         for at in range(desk.end_size[0]):
             jobs.attained[desk.end_jobs[at]] += rules.until_s - jobs.since[desk.end_jobs[at]]
     return DONE
+
+
+def goes_on(jobs: Jobs, desk: Desk, hazards: Hazards) -> bool:
+    count = len(jobs.submit)
+    if desk.counts[CURSOR] < count or desk.end_size[0] > 0:
+        return True
+    return bool(hazards.wanted == 1 and desk.counts[ENDED] < count)
+
+
+def take_arrivals(now: float, rules: Rules, jobs: Jobs, classes: Classes, profile: Profile, desk: Desk) -> None:
+    """All that are submitted at this moment, or the first of them where there is a pass after every event."""
+    counts = desk.counts
+    more = True
+    while more and counts[CURSOR] < len(jobs.submit) and jobs.submit[counts[CURSOR]] == now:
+        join_line(counts[CURSOR], rules, jobs, classes, profile, desk)
+        counts[CURSOR] += 1
+        more = rules.one_by_one == 0
 
 
 def next_moment(jobs: Jobs, desk: Desk, hazards: Hazards) -> float:
@@ -198,8 +210,8 @@ def interrupt(
     if rules.fit == EASY:
         drop_end(job, ends)
     shift(job, jobs.gpus[job], 1, nodes)
-    goes_on = roll_back(job, now, jobs.gpus[job], jobs.left, jobs.estimate, jobs.attained, jobs.since, hazards)
-    if not goes_on:
+    survives = roll_back(job, now, jobs.gpus[job], jobs.left, jobs.estimate, jobs.attained, jobs.since, hazards)
+    if not survives:
         desk.counts[ENDED] += 1
     elif rules.fit == HEAD_ONLY:
         push(desk.wait_keys, desk.wait_jobs, 0, desk.wait_size, 0, jobs.keys[job], job)
