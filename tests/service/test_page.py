@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -502,6 +503,15 @@ def test_a_search_survives_a_reload_and_its_link_opens_it(page: Any, service: Ru
     other.close()
 
 
+def test_what_does_not_fit_is_said_first(page: Any, service: Running) -> None:
+    visit(page, service, "#name=gpt2-xl&batch=64&nodes=1&devices_per_node=1&precision=fp32")
+    page.wait_for_selector("#unfit")
+    assert "It does not fit: a device needs" in page.inner_text("#panel-forecast > :first-child")
+    page.click("#unfit-ask")
+    page.wait_for_selector("#unfit-answer li:has-text('largest batch')")
+    assert "NaN" not in page.inner_text("#unfit-answer")
+
+
 def test_sliders_answer_while_they_move(page: Any, service: Running) -> None:
     visit(page, service, ONE_STEP)
     wait_step(page)
@@ -575,6 +585,7 @@ def test_a_forecast_is_taken_along(page: Any, service: Running) -> None:
     assert "One step of gpt2" in page.inner_text("#advice")
 
 
+COMPARED = [[f"batch {batch}", f"name=gpt2&nodes=1&batch={batch}"] for batch in (2, 4, 8, 16)]
 STATES = {
     "forecast": ("#name=gpt2-xl", None, "#panel-forecast .cards"),
     "does-not-fit": ("#name=llama-2-7b&nodes=1&devices_per_node=1", None, "#panel-forecast .figure.bad"),
@@ -584,6 +595,7 @@ STATES = {
     "plan-empty": ("#tab=plan", None, "#plan-answer .empty"),
     "plan": (SMALL_PLAN, "#plan-ask", "#plans tbody tr"),
     "schedule": ("#tab=schedule&trace_jobs=60", "#schedule-ask", "#gantt svg"),
+    "compared": (f"#tab=runs&{urlencode({'compare': json.dumps(COMPARED)})}", None, "#side-by-side"),
     "runs": ("#tab=runs", None, "#runs tbody tr"),
 }
 

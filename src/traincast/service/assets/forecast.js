@@ -62,6 +62,9 @@ function showForecast() {
   const notes = [...answer.notes, ...(answer.unknown_ops.length ? [`operations without a formula, priced by the bound: ${answer.unknown_ops.join(", ")}`] : [])];
   const phases = answer.phases.map((phase, at) => ({ name: phase.name, value: phase.share, colour: colour(at) }));
   place.replaceChildren(
+    memory.fits ? "" : element("div", { class: "card unfit", id: "unfit", role: "alert" }, element("h2", { class: "bad" }, `It does not fit: a device needs ${showBytes(answer.needed_bytes)} and has ${showBytes(memory.capacity_bytes)}`),
+      element("p", {}, "Time and cost below are those of a device with enough memory."), element("div", { class: "actions" }, element("button", { type: "button", class: "primary", id: "unfit-ask", onclick: () => fit(byId("unfit-answer")) }, "What would fit?"),
+        element("button", { type: "button", onclick: () => openTab("plan", { focus: true }) }, "Search plans that fit")), element("div", { id: "unfit-answer" })),
     cards,
     whatIf(),
     phases.length ? element("div", { class: "card", id: "phases" }, element("h2", {}, "Phases of a step"), ...stack(phases, (value) => percent(value)),
