@@ -1,17 +1,23 @@
 """The page in a real browser: every control, every state it can be in, and nothing from anywhere else."""
 
 import json
+import os
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from service.conftest import Running
 from service.test_answers import saved_graph
 from traincast.service._page import compose_page
+from traincast.spec import QUESTION_FIELDS
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no /usr/bin/chromium; apt-get install chromium")
@@ -217,7 +223,8 @@ def make_rows(count: int) -> list[dict[str, Any]]:
         {"cluster": f"{place} x <b>box</b>", "device": "a100-sxm4-80g", "num_nodes": 1, "devices_per_node": 8, "num_devices": 8,
          "usd_per_hour": 20.0, "batch": 4, "parallelism": degrees, "step_s": 0.5, "job_s": 3600.0 + 37 * place % 991,
          "job_low_s": 3000.0, "job_high_s": 5000.0, "usd": 100.0 + 53 * place % 997, "energy_joules": 1e9, "peak_bytes": 4e10,
-         "capacity_bytes": 8e10, "fit_probability": 1.0, "deadline_probability": None, "on_front": place % 100 == 0}
+         "capacity_bytes": 8e10, "needed_bytes": 5e10,
+         "fit_probability": 1.0, "deadline_probability": None, "on_front": place % 100 == 0}
         for place in range(count)
     ]  # fmt: skip
 
@@ -292,8 +299,8 @@ def test_the_page_works_from_the_keyboard_alone(page: Any, service: Running) -> 
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     page.focus("#tab-forecast")
-    for key, wanted in (("ArrowRight", "scaling"), ("ArrowRight", "plan"), ("End", "schedule"), ("ArrowRight", "forecast"),
-                        ("ArrowLeft", "schedule"), ("Home", "forecast")):  # fmt: skip
+    for key, wanted in (("ArrowRight", "scaling"), ("ArrowRight", "plan"), ("End", "runs"), ("ArrowRight", "forecast"),
+                        ("ArrowLeft", "runs"), ("Home", "forecast")):  # fmt: skip
         page.keyboard.press(key)
         assert page.evaluate("document.activeElement.id") == f"tab-{wanted}"
         assert page.is_visible(f"#panel-{wanted}")
@@ -320,13 +327,27 @@ def test_a_phone_shows_everything_without_sideways_scrolling(browser: Any, servi
     context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True, color_scheme="dark")
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
-    for tab in ("forecast", "scaling", "plan", "schedule"):
+    for tab in ("forecast", "scaling", "plan", "schedule", "runs"):
         page.goto("about:blank")
         visit(page, service, f"#name=gpt2&batch=2&nodes=1&tab={tab}")
         page.wait_for_selector(f"#panel-{tab} .card")
-        page.wait_for_selector("#ask:not([disabled])")
+        page.wait_for_selector("#ask:not([disabled])", state="attached")
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     assert page.get_attribute("html", "data-theme") == "dark"
+    # The answer stands first; the form is opened over it and goes away with the question.
+    page.click("#tab-forecast")
+    assert page.locator("#panel-forecast .cards").bounding_box()["y"] < PHONE["height"] / 2
+    assert page.is_hidden("#form")
+    page.click("#edit")
+    assert page.get_attribute("#edit", "aria-expanded") == "true"
+    assert page.evaluate("document.activeElement.id") == "name"
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#form")
+    page.click("#edit")
+    page.fill("#batch", "3")
+    assert ask_after(page, lambda: page.click("#ask"))["workload"]["batch"] == 3
+    assert page.is_hidden("#form")
     context.close()
 
 
@@ -395,3 +416,210 @@ def test_a_regime_is_asked_for_and_its_phases_are_shown(page: Any, service: Runn
     page.wait_for_selector("#phases")
     shown = page.inner_text("#phases")
     assert all(name in shown for name in ("rollout", "scoring", "training", "weight sync", "fits"))
+
+
+SMALL_PLAN = "#tab=plan&name=gpt2&seq=256&nodes=1&devices_per_node=2&max_gpus=2&global_batch=4&top=20"
+ONE_STEP = "#name=gpt2&batch=2&seq=256&nodes=1&devices_per_node=2"
+
+
+def read_download(page: Any, action: Any) -> bytes:
+    with page.expect_download() as found:
+        action()
+    return Path(found.value.path()).read_bytes()
+
+
+def test_the_memory_on_the_page_is_that_of_the_command(page: Any, service: Running) -> None:
+    visit(page, service, ONE_STEP)
+    wait_step(page)
+    card = page.inner_text("#panel-forecast .cards .figure >> nth=4")
+    assert page.text_content("#memory-card .peak") == f"peak {card}"
+    assert f"at most {card} of" in page.get_attribute("#memory-card svg", "aria-label")
+    command = shlex.split(page.inner_text("#command"))
+    said = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=True).stdout
+    assert f"{card} of" in said
+    assert page.inner_text("#panel-forecast .figure >> nth=0") in said
+
+
+def test_runs_are_kept_named_and_compared(page: Any, service: Running, browser: Any) -> None:
+    visit(page, service, ONE_STEP)
+    wait_step(page)
+    for batch in ("4", "8", "16", "32"):
+        page.fill("#batch", batch)
+        ask_after(page, lambda: page.click("#ask"))
+        page.wait_for_selector(f"#command:text-matches('--batch {batch} ')")
+    page.click("#tab-runs")
+    page.fill("#runs tbody tr >> nth=0 >> .run-name", "the large batch")
+    page.press("#runs tbody tr >> nth=0 >> .run-name", "Enter")
+    page.reload()
+    page.wait_for_selector("#runs tbody tr >> nth=4")
+    assert page.input_value("#runs tbody tr >> nth=0 >> .run-name") == "the large batch"
+    for row in range(4):
+        page.check(f"#runs tbody tr >> nth={row} >> .compare")
+    assert page.is_disabled("#runs tbody tr >> nth=4 >> .compare"), "four runs stand side by side, not more"
+    heads = page.locator("#side-by-side thead th").all_inner_texts()
+    assert heads[1] == "the large batch"
+    assert len(heads) == 5
+    assert page.locator("#side-by-side tr.setting th").all_inner_texts() == ["batch"]
+    rows = read_download(page, lambda: page.click("#compared-csv")).decode().splitlines()
+    assert rows[1].startswith("the large batch,")
+    assert rows[1].endswith("--steps 10000")
+    assert len(json.loads(read_download(page, lambda: page.click("#runs-json")))) == 5
+    # Somebody else, with an empty browser, opens the comparison by its address.
+    other = browser.new_context()
+    other.set_default_timeout(PATIENCE_MS)
+    guest = other.new_page()
+    guest.goto(page.evaluate("location.href"))
+    guest.wait_for_selector("#side-by-side")
+    assert guest.locator("#side-by-side thead th").all_inner_texts() == heads
+    other.close()
+    page.click("#runs tbody tr >> nth=3 >> button:has-text('Open')")
+    wait_step(page)
+    assert page.input_value("#batch") == "4"
+
+
+def test_a_search_survives_a_reload_and_its_link_opens_it(page: Any, service: Running, browser: Any) -> None:
+    visit(page, service, SMALL_PLAN)
+    page.click("#plan-ask")
+    page.wait_for_url("**plan_job=**")
+    page.reload()
+    page.wait_for_selector("#plans tbody tr, #plan-answer .problem")
+    rows = page.locator("#plans tbody tr").all_inner_texts()
+    assert len(rows) > 1
+    assert len(json.loads(read_download(page, lambda: page.click("#plans-json")))["plans"]) == len(rows)
+    assert len(read_download(page, lambda: page.click("#plans-csv")).decode().splitlines()) == len(rows) + 1
+    asked: list[str] = []
+    other = browser.new_context()
+    other.set_default_timeout(PATIENCE_MS)
+    guest = other.new_page()
+    guest.on("request", lambda sent: asked.append(f"{sent.method} {sent.url}"))
+    guest.goto(page.evaluate("location.href"))
+    guest.wait_for_selector("#plans tbody tr")
+    assert guest.locator("#plans tbody tr").all_inner_texts() == rows
+    assert not [each for each in asked if each.startswith("POST") and each.endswith("/plan")]
+    guest.goto("about:blank")
+    guest.goto(f"{service.url}/{SMALL_PLAN}&plan_job={'0' * 32}")
+    guest.wait_for_selector("#plan-answer .problem")
+    assert "too old to be kept" in guest.inner_text("#plan-answer")
+    other.close()
+
+
+def test_what_does_not_fit_is_said_first(page: Any, service: Running) -> None:
+    visit(page, service, "#name=gpt2-xl&batch=64&nodes=1&devices_per_node=1&precision=fp32")
+    page.wait_for_selector("#unfit")
+    assert "It does not fit: a device needs" in page.inner_text("#panel-forecast > :first-child")
+    page.click("#unfit-ask")
+    page.wait_for_selector("#unfit-answer li:has-text('largest batch')")
+    assert "NaN" not in page.inner_text("#unfit-answer")
+
+
+def test_sliders_answer_while_they_move(page: Any, service: Running) -> None:
+    visit(page, service, ONE_STEP)
+    wait_step(page)
+    before = page.inner_text("#panel-forecast .cards")
+    page.focus("#what-if-batch")
+    sent = ask_after(page, lambda: page.keyboard.press("ArrowRight"))
+    assert (sent["workload"]["batch"], sent["detail"]) == (4, False)
+    page.wait_for_selector("#what-if-answer:has-text('tokens per second')")
+    sent = ask_after(page, lambda: (page.focus("#what-if-gpus"), page.keyboard.press("ArrowRight")))
+    assert sent["cluster"]["devices_per_node"] * sent["cluster"]["nodes"] == 4
+    sent = ask_after(page, lambda: (page.focus("#what-if-seq"), page.keyboard.press("ArrowRight")))
+    assert sent["workload"]["seq"] == 512
+    assert page.inner_text("#panel-forecast .cards") == before
+    sent = ask_after(page, lambda: page.click("#what-if-use"))
+    assert (sent["workload"]["batch"], sent["workload"]["seq"], sent["detail"]) == (4, 512, True)
+
+
+def test_the_page_asks_all_that_the_command_asks(page: Any, service: Running, tmp_path: Path) -> None:
+    visit(page, service, f"{ONE_STEP}&job.tokens=1.5B")
+    wait_step(page)
+    ids = set(page.evaluate("[...document.querySelectorAll('#form [id]')].map((each) => each.id)"))
+    renamed = {"price_per_device": "price", "node": "device"}
+    for item in QUESTION_FIELDS:
+        assert {f"{item.section}.{item.name}", renamed.get(item.name, item.name)} & ids, item.name
+
+    def tune() -> None:
+        page.fill("[id='workload.adapter_rank']", "16")
+        page.select_option("[id='workload.packing']", "no")
+        page.click("summary")
+        page.fill("[id='job.startup_s']", "5min")
+        page.click("#ask")
+
+    sent = ask_after(page, tune)
+    assert sent["job"] == {"tokens": 1.5e9, "startup_s": 300}
+    assert (sent["workload"]["adapter_rank"], sent["workload"]["packing"]) == (16, False)
+    page.fill("[id='job.tokens']", "many")
+    page.click("#ask")
+    page.wait_for_selector("#panel-forecast [role=alert]:has-text('such as 10k')")
+    file = tmp_path / "ds_config.json"
+    file.write_text(
+        json.dumps({"train_micro_batch_size_per_gpu": 3, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}})
+    )
+    page.set_input_files("#configs", str(file))
+    page.wait_for_selector("#panel-forecast [role=alert]")
+    page.fill("#name", "gpt2")
+    sent = ask_after(page, lambda: page.click("#ask"))
+    assert sent["configs"][0]["name"] == "ds_config.json"
+    assert sent["workload"] == {"name": "gpt2"}
+    page.wait_for_selector("#command:has-text('--zero 2')")
+    assert "--batch 3" in page.inner_text("#command")
+
+
+def test_a_forecast_is_taken_along(page: Any, service: Running) -> None:
+    visit(page, service, ONE_STEP)
+    wait_step(page)
+    kept = json.loads(read_download(page, lambda: page.click("#export-json")))
+    assert kept["answer"]["step"]["seconds"] > 0
+    head, row = read_download(page, lambda: page.click("#export-csv")).decode().splitlines()
+    assert head.split(",")[:2] == ["name", "step_s"]
+    assert str(kept["answer"]["step"]["seconds"]) in row
+    drawing = read_download(page, lambda: page.click("#memory-card .chart-tools button >> nth=0")).decode()
+    assert drawing.startswith("<svg")
+    assert "var(" not in drawing
+    assert read_download(page, lambda: page.click("#memory-card .chart-tools button >> nth=1"))[:4] == b"\x89PNG"
+    page.select_option("#emit-kind", "torchrun")
+    page.click("#emit")
+    page.wait_for_selector("#emitted")
+    assert "torchrun" in page.inner_text("#emitted")
+    page.click("#advise")
+    page.wait_for_selector("#advice li")
+    assert "One step of gpt2" in page.inner_text("#advice")
+
+
+COMPARED = [[f"batch {batch}", f"name=gpt2&nodes=1&batch={batch}"] for batch in (2, 4, 8, 16)]
+STATES = {
+    "forecast": ("#name=gpt2-xl", None, "#panel-forecast .cards"),
+    "does-not-fit": ("#name=llama-2-7b&nodes=1&devices_per_node=1", None, "#panel-forecast .figure.bad"),
+    "error": ("#device=b20", None, "#panel-forecast [role=alert]"),
+    "regime": ("#name=gpt2&regime=grpo&group_size=4&zero=3&nodes=1", None, "#phases"),
+    "scaling": ("#name=gpt2&tab=scaling", None, "#panel-scaling tbody tr"),
+    "plan-empty": ("#tab=plan", None, "#plan-answer .empty"),
+    "plan": (SMALL_PLAN, "#plan-ask", "#plans tbody tr"),
+    "schedule": ("#tab=schedule&trace_jobs=60", "#schedule-ask", "#gantt svg"),
+    "compared": (f"#tab=runs&{urlencode({'compare': json.dumps(COMPARED)})}", None, "#side-by-side"),
+    "runs": ("#tab=runs", None, "#runs tbody tr"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1440, 768, 390])
+def test_every_state_has_a_picture(browser: Any, service: Running, tmp_path: Path, width: int) -> None:
+    """Pictures go to TRAINCAST_ARTEFACTS, else to pytest's own folder."""
+    folder = Path(os.environ.get("TRAINCAST_ARTEFACTS") or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="light")
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    for name, (address, click, ready) in STATES.items():
+        page.goto("about:blank")
+        visit(page, service, address)
+        if click is not None:
+            page.click(click)
+        page.wait_for_selector(ready)
+        page.wait_for_selector("#ask:not([disabled])", state="attached")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} is wider than {width}"
+        for _ in ("light", "dark"):
+            path = folder / f"{name}-{width}-{page.get_attribute('html', 'data-theme')}.png"
+            page.screenshot(path=str(path), full_page=True)
+            assert path.stat().st_size > 5_000
+            page.click("#theme")
+    context.close()

@@ -41,6 +41,7 @@ def _reads_configs(answer: Answer) -> Answer:
 def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
     from traincast.report import describe_plan, describe_price, document_forecast, plain_data
     from traincast.report import describe_settings as describe_settings_in_words
+    from traincast.service._starting import emit_file, give_advice, say_command
 
     asked = task["request"]
     place = _place(asked, task["limits"])
@@ -60,6 +61,12 @@ def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> b
     document["price"] = describe_price(cluster)
     document["settings_words"] = describe_settings_in_words(answer)
     document["usd_per_hour"] = cluster.usd_per_hour
+    document["needed_bytes"] = answer.memory.needed_bytes
+    document["command"] = say_command(_question(asked))
+    if asked.get("emit"):
+        document["emitted"] = emit_file(place.question, resolved, answer, kind=asked["emit"])
+    if asked.get("advice"):
+        document["advice"] = give_advice(place.question, resolved)
     if asked["detail"]:
         from traincast.service._details import describe_details
 

@@ -144,6 +144,8 @@ class ForecastBody(AskBody):
     )
 
     detail: bool = Field(False, description="Add the spans of the step, the memory over it and its slowest tasks.")
+    emit: Word | None = Field(None, description="Add the file that starts the job: torchrun, slurm, k8s ...")
+    advice: bool = Field(False, description="Add what dominates, whether it fits and what would help, in sentences.")
 
 
 class FitBody(AskBody):

@@ -61,8 +61,8 @@ def _memory_curve(answer: Forecast, job: Job, plan: Parallelism) -> dict[str, An
     curve = profile.curve
     width = max(1, -(-len(curve) // MOST_POINTS))
     pieces = [max(curve[at : at + width], key=lambda point: point[1]) for at in range(0, len(curve), width)]
-    # The forecast's peak also counts what no operation of this stage allocates: the context, workspaces, cached blocks.
-    outside_bytes = answer.memory.peak_bytes - max((amount for _, amount in pieces), default=0.0)
+    # What a device must hold also counts what no operation of this stage allocates: the context, workspaces, cached blocks.
+    outside_bytes = answer.memory.needed_bytes - max((amount for _, amount in pieces), default=0.0)
     return {
         "stage": stage,
         "num_stages": max(1, len(answer.memory.stage_peaks)),

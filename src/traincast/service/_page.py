@@ -2,18 +2,22 @@
 
 import base64
 import hashlib
+import json
 from functools import cache
 from pathlib import Path
 
 ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = ("format.js", "charts.js", "state.js", "forecast.js", "plan.js", "schedule.js", "main.js")
+SCRIPTS = (
+    *("format.js", "charts.js", "asked.js", "state.js", "exports.js", "runs.js", "whatif.js"),
+    *("forecast.js", "plan.js", "schedule.js", "main.js"),
+)
 """In the order in which they build on each other."""
 
 
 @cache
 def compose_page() -> bytes:
     markup = (ASSETS / "index.html").read_text(encoding="utf-8")
-    markup = markup.replace("/* style */", _read("style.css"))
+    markup = markup.replace("/* style */", _read("style.css")).replace("/* asked */", _describe_asked())
     return markup.replace("/* script */", _script()).encode()
 
 
@@ -21,6 +25,25 @@ def compose_page() -> bytes:
 def _script() -> str:
     inner = "\n".join(_read(name) for name in SCRIPTS)
     return f'"use strict";\n(() => {{\n{inner}\n}})();'
+
+
+def _describe_asked() -> str:
+    """Every field of a question and every kind of file, from where the command has them; data, which no browser runs."""
+    from traincast.plan import EMITTERS
+    from traincast.spec import QUESTION_FIELDS
+
+    fields = [
+        {
+            "section": item.section,
+            "name": item.name,
+            "kind": item.kind.__name__,
+            "panel": item.panel,
+            "unit": item.unit,
+            "help": item.description,
+        }
+        for item in QUESTION_FIELDS
+    ]
+    return json.dumps({"fields": fields, "emit": list(EMITTERS)}, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _read(name: str) -> str:

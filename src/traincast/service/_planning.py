@@ -140,6 +140,7 @@ def _row(plan: Plan) -> dict[str, Any]:
         "usd": None if forecast.usd is None else forecast.usd.value,
         "energy_joules": forecast.energy_joules,
         "peak_bytes": forecast.memory.peak_bytes,
+        "needed_bytes": forecast.memory.needed_bytes,
         "capacity_bytes": forecast.memory.capacity_bytes,
         "fit_probability": forecast.memory.fit_probability,
         "deadline_probability": plan.deadline_probability,

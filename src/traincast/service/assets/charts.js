@@ -84,13 +84,14 @@ function drawMemory(place, detail, memory) {
   const area = `${path(line)}L${inner.right} ${inner.bottom}L${inner.left} ${inner.bottom}Z`;
   const limit = py(memory.capacity_bytes);
   const peak = points.reduce((best, point, at) => (point[1] > points[best][1] ? at : best), 0);
-  return chart(width, height, `Memory over the step: at most ${showBytes(memory.peak_bytes)} of ${showBytes(memory.capacity_bytes)}, at ${memory.peak_at}`,
+  return chart(width, height, `Memory over the step: at most ${showBytes(memory.needed_bytes)} of ${showBytes(memory.capacity_bytes)}, at ${memory.peak_at}`,
     ...words,
     drawn("path", { d: area, fill: "var(--memory)", "fill-opacity": ".35" }),
     drawn("path", { d: path(line), fill: "none", stroke: "var(--memory)", "stroke-width": 1.6 }),
     drawn("line", { class: "limit", x1: inner.left, x2: inner.right, y1: limit, y2: limit }),
     drawn("text", { x: inner.right, y: limit + 14, "text-anchor": "end" }, `device ${showBytes(memory.capacity_bytes)}`),
-    drawn("circle", { cx: px(peak + 0.5), cy: py(points[peak][1]), r: 4, fill: "var(--bad)" }, drawn("title", {}, points[peak][0])));
+    drawn("circle", { cx: px(peak + 0.5), cy: py(points[peak][1]), r: 4, fill: "var(--bad)" }, drawn("title", {}, points[peak][0])),
+    drawn("text", { class: "peak", x: px(peak + 0.5) + (peak > points.length / 2 ? -8 : 8), y: py(points[peak][1]) - 6, "text-anchor": peak > points.length / 2 ? "end" : "start" }, `peak ${showBytes(points[peak][1])}`));
 }
 
 function drawTimeline(place, lanes, duration) {

@@ -25,8 +25,9 @@ async function forecast() {
   if (!place.querySelector(".cards")) place.replaceChildren(busy("Forecasting"));
   byId("ask").disabled = true;
   try {
-    const request = makeRequest(readState());
+    const state = readState(), asked = makeRequest(state), request = withConfigs(asked);
     current = { request, answer: await call("POST", "forecast", { ...request, detail: true }, { signal }) };
+    keepForecast(state, asked, current.answer);
     showForecast();
     say(`${current.answer.workload} on ${plural(current.answer.num_devices, "GPU")}: one step takes ${showSeconds(current.answer.step.seconds)}.`);
   } catch (error) {
@@ -49,11 +50,11 @@ function showForecast() {
     figure("Throughput", `${showCount(answer.samples_per_s)}/s`, `${plural(answer.global_batch, "sample")} per step`),
     figure("Whole job", showSeconds(job.total.seconds), `${plural(Math.round(job.num_steps), "step")}; ${interval(job.total)}`),
     figure("Cost", showUsd(answer.usd && answer.usd.value), answer.usd ? `${showUsd(answer.usd.low)} to ${showUsd(answer.usd.high)}; ${showEnergy(answer.energy_joules)}` : "no price is known; give one"),
-    figure("Memory per device", showBytes(memory.peak_bytes), `${memory.fits ? "fits" : "does not fit"} ${showBytes(memory.capacity_bytes)}: ${percent(fits)} sure`, mood),
+    figure("Memory per device", showBytes(answer.needed_bytes), `${memory.fits ? "fits" : "does not fit"} ${showBytes(memory.capacity_bytes)}: ${percent(fits)} sure`, mood),
     figure("Utilization", percent(answer.utilization, 1), "of the peak rate by the model's own FLOP"));
   const shares = Object.entries(answer.timeline.shares).filter(([, share]) => share > 0.0005).sort((a, b) => b[1] - a[1])
     .map(([name, value]) => ({ name: WORDS[name] || name, value, colour: categoryColour(name) }));
-  const parts = Object.entries(memory.by_role).filter(([, amount]) => amount > 0).sort((a, b) => b[1] - a[1])
+  const parts = Object.entries({ ...memory.by_role, "context, libraries and cached blocks": answer.needed_bytes - memory.peak_bytes }).filter(([, amount]) => amount > 0).sort((a, b) => b[1] - a[1])
     .map(([name, value], at) => ({ name: name.replaceAll("_", " "), value, colour: colour(at) }));
   const memoryCard = element("div", { class: "card", id: "memory-card" }, element("h2", {}, "Memory over the step"));
   const timelineCard = element("div", { class: "card", id: "timeline-card" }, element("h2", {}, "Timeline of the step"));
@@ -61,7 +62,11 @@ function showForecast() {
   const notes = [...answer.notes, ...(answer.unknown_ops.length ? [`operations without a formula, priced by the bound: ${answer.unknown_ops.join(", ")}`] : [])];
   const phases = answer.phases.map((phase, at) => ({ name: phase.name, value: phase.share, colour: colour(at) }));
   place.replaceChildren(
+    memory.fits ? "" : element("div", { class: "card unfit", id: "unfit", role: "alert" }, element("h2", { class: "bad" }, `It does not fit: a device needs ${showBytes(answer.needed_bytes)} and has ${showBytes(memory.capacity_bytes)}`),
+      element("p", {}, "Time and cost below are those of a device with enough memory."), element("div", { class: "actions" }, element("button", { type: "button", class: "primary", id: "unfit-ask", onclick: () => fit(byId("unfit-answer")) }, "What would fit?"),
+        element("button", { type: "button", onclick: () => openTab("plan", { focus: true }) }, "Search plans that fit")), element("div", { id: "unfit-answer" })),
     cards,
+    whatIf(),
     phases.length ? element("div", { class: "card", id: "phases" }, element("h2", {}, "Phases of a step"), ...stack(phases, (value) => percent(value)),
       element("ul", { class: "notes" }, answer.phases.map((phase) => element("li", {}, `${phase.name}: ${showSeconds(phase.step.seconds)}${phase.peak_bytes ? `, ${showBytes(phase.peak_bytes)}, ${phase.fits ? "fits" : "does not fit"}` : ""}. ${phase.says}`)))) : "",
     element("div", { class: "card", id: "shares" }, element("h2", {}, "What dominates"), ...stack(shares, (value) => percent(value)), element("p", { class: "says" }, answer.limit.says)),
@@ -70,6 +75,7 @@ function showForecast() {
       element("div", { class: "card" }, element("h2", {}, "Memory at its peak"), ...stack(parts, showBytes), element("p", { class: "says" }, `At ${memory.peak_at}.`),
         element("div", { class: "actions" }, element("button", { type: "button", id: "fit", onclick: () => fit(fitAnswer) }, "What fits?")), fitAnswer)),
     timelineCard,
+    takeAlong(),
     element("div", { class: "two" },
       element("div", { class: "card" }, element("h2", {}, "Slowest tasks"), slowest(detail.slowest)),
       element("div", { class: "card" }, element("h2", {}, "What it rests on"),
@@ -78,10 +84,11 @@ function showForecast() {
         notes.length ? element("ul", { class: "notes" }, notes.map((note) => element("li", {}, note))) : null)),
     ...(answer.assumptions.length ? [element("div", { class: "card", id: "assumptions" }, element("h2", {}, "What was assumed"),
       element("p", { class: "says" }, answer.settings_words), element("ul", { class: "notes" }, answer.assumptions.map((text) => element("li", {}, text))))] : []));
-  memoryCard.append(drawMemory(memoryCard, detail.memory, memory));
+  memoryCard.append(drawMemory(memoryCard, detail.memory, { ...memory, needed_bytes: answer.needed_bytes }));
   const kinds = [...new Set(detail.lanes.flatMap((lane) => lane.spans.map((span) => span[2])))];
   timelineCard.append(drawTimeline(timelineCard, detail.lanes, answer.timeline.duration_s),
     element("ul", { class: "legend" }, kinds.map((name) => element("li", {}, element("i", { style: `background:${categoryColour(name)}` }), name === "memory" ? "memory traffic" : name))));
+  addChartTools(place);
 }
 
 function slowest(tasks) {
@@ -96,7 +103,7 @@ async function fit(place) {
     const lines = [found.largest_batch ? `The largest batch that fits is ${found.largest_batch.toLocaleString("en-US")} per pass and replica.` : "Not even a batch of 1 fits."];
     if (found.longest_sequence) lines.push(`The longest sequence at batch ${found.batch} is ${found.longest_sequence.toLocaleString("en-US")} tokens.`);
     place.replaceChildren(element("ul", { class: "notes" }, lines.map((line) => element("li", {}, line)),
-      found.changes.slice(0, 6).map((change) => element("li", {}, `${change.name}: ${showBytes(change.peak_bytes)}, ${percent(change.seconds_ratio - 1)} time per sample, ${change.fits ? "fits" : "does not fit"}`))));
+      found.changes.slice(0, 6).map((change) => element("li", {}, `${change.name}: ${showBytes(change.needed_bytes)}, ${percent(change.seconds_ratio - 1)} time per sample, ${change.fits ? "fits" : "does not fit"}`))));
     say(lines.join(" "));
   } catch (error) {
     place.replaceChildren(problem(error));
@@ -157,4 +164,5 @@ function showScaling() {
     left ? element("p", { class: "hint" }, `${plural(left, "size")} cannot hold this plan and ${left === 1 ? "is" : "are"} left out.`) : "");
   curve.append(drawScaling(curve, rows), element("p", { class: "hint" }, "Line: forecast with its 90% interval; dashed: perfect scaling from the smallest size; red: does not fit."));
   cost.append(drawCost(cost, points));
+  addChartTools(place);
 }

@@ -1,5 +1,5 @@
 // Wires the fields to the panels.
-const TABS = ["forecast", "scaling", "plan", "schedule"];
+const TABS = ["forecast", "scaling", "plan", "schedule", "runs"];
 
 function openTab(name, { focus = false } = {}) {
   tab = TABS.includes(name) ? name : "forecast";
@@ -47,7 +47,7 @@ async function takeModel(file) {
 function acceptDrops(place, take) {
   place.addEventListener("dragover", (event) => { event.preventDefault(); place.classList.add("over"); });
   place.addEventListener("dragleave", () => place.classList.remove("over"));
-  place.addEventListener("drop", (event) => { event.preventDefault(); place.classList.remove("over"); take(event.dataTransfer.files[0]); });
+  place.addEventListener("drop", (event) => { event.preventDefault(); place.classList.remove("over"); take(event.dataTransfer.files); });
 }
 
 function redraw() {
@@ -55,6 +55,36 @@ function redraw() {
   if (tab === "scaling" && scaling) showScaling();
   if (tab === "plan" && plans) showPlans();
   if (tab === "schedule" && simulated) showSchedule();
+  if (tab === "runs") showRuns();
+}
+
+const NOTHING = { plan: "No search yet. Set a deadline or a budget and search.", schedule: "No simulation yet. Choose policies and simulate." };
+
+// What the address names is read again from the service: a search goes on, a finished one is shown.
+function resumeJobs() {
+  for (const [kind, shown, ask] of [["plan", plans, searchPlans], ["schedule", simulated, simulate]]) {
+    if (!jobs[kind]) byId(`${kind}-answer`).replaceChildren(element("div", { class: "card empty" }, NOTHING[kind]));
+    else if (shown?.job !== jobs[kind]) ask({ known: jobs[kind] });
+  }
+}
+
+function setState(state, where) {
+  writeState({ ...DEFAULTS, ...state });
+  if (!jobs.plan) plans = null;
+  if (!jobs.schedule) simulated = null;
+  showKind();
+  openTab(where || state.tab);
+  forecast();
+  resumeJobs();
+  if (state.compare) openCompared(state.compare);
+}
+
+// On a narrow screen the answer stands first and the form is opened over it.
+function showForm(shown) {
+  byId("form").classList.toggle("opened", shown);
+  byId("edit").setAttribute("aria-expanded", String(shown));
+  byId("edit").textContent = shown ? "Close" : "Change the job";
+  if (shown) byId("name").focus();
 }
 
 function showKind() {
@@ -84,26 +114,31 @@ async function fillLists() {
 }
 
 function start() {
+  placeAsked();
+  restoreConfigs();
   byId("policies").append(...POLICIES.map((name) => element("label", {}, element("input", { type: "checkbox", value: name, name: "policy" }), name)));
   const kept = localStorage.getItem("traincast-theme");
   setTheme(kept ? kept === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
   const given = readAddress();
-  writeState({ ...DEFAULTS, ...given });
-  showKind();
   const soon = later(forecast, 350);
-  byId("form").addEventListener("submit", (event) => { event.preventDefault(); forecast(); });
+  byId("form").addEventListener("submit", (event) => { event.preventDefault(); showForm(false); forecast(); });
+  byId("edit").addEventListener("click", () => showForm(byId("edit").getAttribute("aria-expanded") !== "true"));
+  byId("form").addEventListener("keydown", (event) => { if (event.key === "Escape" && byId("form").classList.contains("opened")) { showForm(false); byId("edit").focus(); } });
   byId("form").addEventListener("change", (event) => { if (event.target.type !== "file") { showKind(); soon(); } });
   byId("form").addEventListener("input", (event) => { if (event.target.name === "name" && [...byId("workloads").options].some((option) => option.value === event.target.value)) soon(); });
   document.querySelectorAll("input[name=kind]").forEach((radio) => radio.addEventListener("change", () => { byId("device").value = radio.value === "machine" ? "aws-p4d.24xlarge" : "a100-80g"; byId("devices_per_node").value = radio.value === "machine" ? "" : "8"; }));
-  byId("reset").addEventListener("click", () => { writeState(DEFAULTS); takeTrace(null); showKind(); forecast(); });
+  byId("reset").addEventListener("click", () => { takeTrace(null); setConfigs([]); compared = []; setState({}, tab); });
   byId("file").addEventListener("change", (event) => takeModel(event.target.files[0]));
   byId("forget").addEventListener("click", () => { setUpload(null); forecast(); byId("name").focus(); });
-  acceptDrops(byId("drop"), takeModel);
+  acceptDrops(byId("drop"), (files) => takeModel(files[0]));
+  byId("configs").addEventListener("change", (event) => takeConfigs(event.target.files));
+  byId("configs-forget").addEventListener("click", () => { setConfigs([]); setState({}, "forecast"); });
+  acceptDrops(byId("configs-drop"), takeConfigs);
   byId("plan-form").addEventListener("submit", (event) => { event.preventDefault(); searchPlans(); });
   byId("schedule-form").addEventListener("submit", (event) => { event.preventDefault(); simulate(); });
   byId("trace-file").addEventListener("change", (event) => takeTrace(event.target.files[0]));
   byId("trace-forget").addEventListener("click", () => takeTrace(null));
-  acceptDrops(byId("trace-drop"), takeTrace);
+  acceptDrops(byId("trace-drop"), (files) => takeTrace(files[0]));
   byId("share").addEventListener("click", async () => {
     saveAddress();
     try { await navigator.clipboard.writeText(location.href); say("The link is copied; it holds everything you asked."); }
@@ -123,13 +158,12 @@ function start() {
       if (event.key === "End") openTab(TABS.at(-1), { focus: true });
     });
   });
-  window.addEventListener("resize", later(redraw, 150));
-  window.addEventListener("hashchange", () => { const state = readAddress(); writeState({ ...DEFAULTS, ...state }); showKind(); openTab(state.tab); forecast(); });
-  byId("plan-answer").append(element("div", { class: "card empty" }, "No search yet. Set a deadline or a budget and search."));
-  byId("schedule-answer").append(element("div", { class: "card empty" }, "No simulation yet. Choose policies and simulate."));
-  openTab(given.tab || "forecast");
+  let width = window.innerWidth;
+  // A phone that hides its bars while one scrolls changes only the height.
+  window.addEventListener("resize", later(() => { if (window.innerWidth !== width) { width = window.innerWidth; redraw(); } }, 150));
+  window.addEventListener("hashchange", () => setState(readAddress()));
   fillLists().catch((error) => say(error.message, { bad: true }));
-  forecast();
+  setState(given);
 }
 
 start();

@@ -8,7 +8,7 @@ const COLUMNS = [
   ["cost", (row) => row.usd ?? Infinity, (row) => showUsd(row.usd)],
   ["energy", (row) => row.energy_joules ?? Infinity, (row) => showEnergy(row.energy_joules)],
   ["step", (row) => row.step_s, (row) => showSeconds(row.step_s)],
-  ["memory", (row) => row.peak_bytes / row.capacity_bytes, (row) => percent(row.peak_bytes / row.capacity_bytes)],
+  ["memory", (row) => row.needed_bytes / row.capacity_bytes, (row) => percent(row.needed_bytes / row.capacity_bytes)],
   ["in time", (row) => row.deadline_probability ?? -1, (row) => (row.deadline_probability === null ? "-" : percent(row.deadline_probability))],
 ];
 const AXES = [["data", "DP"], ["tensor", "TP"], ["pipeline", "PP"], ["context", "CP"], ["expert", "EP"]];
@@ -23,8 +23,9 @@ function describePlan({ parallelism, batch }) {
 }
 
 function planRequest(state) {
-  const request = makeRequest(state);
-  delete request.parallelism;
+  const request = withConfigs(makeRequest(state));
+  // The search has its own degrees; whatever else was said about the plan stays.
+  request.parallelism = Object.fromEntries(Object.entries(request.parallelism).filter(([name]) => !HELD.get("parallelism").has(name)));
   delete request.cluster.nodes;
   const limits = numbers(state, [["global_batch"], ["max_gpus"], ["budget", "budget_usd"]]);
   if (state.deadline) limits.deadline_s = Number(state.deadline) * 3600;
@@ -34,15 +35,21 @@ function planRequest(state) {
   return { ...request, ...limits, objective: state.objective, top: Number(state.top) };
 }
 
-async function searchPlans() {
+async function searchPlans({ known } = {}) {
   const place = byId("plan-answer"), button = byId("plan-ask"), state = readState();
   saveAddress();
   button.disabled = true;
   try {
-    plans = { found: await followJob("plan", planRequest(state), place), state, sorted: null };
+    const name = `Plans for ${state.model_name || state.name || "configurations"} on ${state.all_machines ? "all machines" : state.device}, up to ${state.max_gpus} GPUs`;
+    const keep = (figures) => keepRun({ kind: "plan", key: `plan ${jobs.plan}`, name, state: { ...state, plan_job: jobs.plan, schedule_job: "", compare: "" }, figures });
+    const found = await followJob("plan", known ? null : planRequest(state), place, { known, started: () => keep(null) });
+    plans = { found, state, job: jobs.plan };
+    const [best] = found.plans;
+    if (best) keep({ step_s: best.step_s, job_s: best.job_s, usd: best.usd, needed_bytes: best.needed_bytes, fits: true });
     showPlans();
     say(`${plural(plans.found.plans.length, "plan")} of ${plans.found.num_plans.toLocaleString("en-US")} kept.`);
   } catch (error) {
+    if (error instanceof Superseded) return;
     plans = null;
     place.replaceChildren(problem(error));
     say(error.message, { bad: true });
@@ -70,8 +77,17 @@ function showPlans() {
   const points = [...rows, ...found.front].filter((row) => !seen.has(JSON.stringify(row.parallelism) + row.cluster + row.batch) && seen.add(JSON.stringify(row.parallelism) + row.cluster + row.batch))
     .map((row) => ({ seconds: row.job_s, usd: row.usd, front: row.on_front, label: `${row.cluster}, ${describePlan(row)}`, row }));
   for (const row of found.front) for (const point of points) if (point.row === row) point.front = true;
+  place.append(element("div", { class: "actions" }, element("button", { type: "button", id: "plans-json", onclick: () => download("traincast-plans.json", JSON.stringify(found, null, 2), "application/json") }, "Plans as JSON"),
+    element("button", { type: "button", id: "plans-csv", onclick: () => download("traincast-plans.csv", plansToCsv(rows), "text/csv") }, "Plans as CSV")),
+  found.notes.length ? element("ul", { class: "notes" }, found.notes.map((note) => element("li", {}, note))) : "");
   plot.append(drawCost(plot, points, { deadline: state.deadline ? Number(state.deadline) * 3600 : 0, budget: Number(state.budget) || 0, choose: (point) => usePlan(point.row) }),
     element("p", { class: "hint" }, "Each point is a plan; orange ones are on the front of time, money and energy. Choose one to forecast it in full."));
+  addChartTools(plot);
+}
+
+function plansToCsv(rows) {
+  const degrees = Object.keys(rows[0].parallelism), plain = Object.keys(rows[0]).filter((key) => key !== "parallelism");
+  return toCsv([[...plain, ...degrees], ...rows.map((row) => [...plain.map((key) => row[key]), ...degrees.map((key) => row.parallelism[key])])]);
 }
 
 function planLine(row) {

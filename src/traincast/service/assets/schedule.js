@@ -8,7 +8,7 @@ const MEASURES = [
   ["cost", (each) => showUsd(each.cost_usd)],
 ];
 
-async function simulate() {
+async function simulate({ known } = {}) {
   const place = byId("schedule-answer"), button = byId("schedule-ask"), state = readState();
   saveAddress();
   button.disabled = true;
@@ -16,10 +16,13 @@ async function simulate() {
     const policies = state.policies.split(",").filter(Boolean);
     if (!policies.length) throw new Refusal("No policy is chosen; choose at least one.");
     const trace = traceText === null ? { synthetic: Number(state.trace_jobs), load: Number(state.load) } : { text: traceText };
-    simulated = { answer: await followJob("schedule", { trace, cluster: state.fleet, policies, sigma: Number(state.sigma), seed: Number(state.seed) }, place), shown: 0 };
+    const started = () => keepRun({ kind: "schedule", key: `schedule ${jobs.schedule}`, name: `${policies.join(", ")} on ${state.fleet}`, state: { ...state, schedule_job: jobs.schedule, plan_job: "", compare: "" } });
+    const asked = { trace, cluster: state.fleet, policies, sigma: Number(state.sigma), seed: Number(state.seed) };
+    simulated = { answer: await followJob("schedule", asked, place, { known, started }), shown: 0, job: jobs.schedule };
     showSchedule();
     say(`${plural(simulated.answer.num_jobs, "job")} simulated under ${plural(policies.length, "policy").replace("policys", "policies")}.`);
   } catch (error) {
+    if (error instanceof Superseded) return;
     simulated = null;
     place.replaceChildren(problem(error));
     say(error.message, { bad: true });
@@ -47,6 +50,7 @@ function showSchedule() {
   gantt.append(element("div", { class: "actions", style: "margin:0 0 .6rem" }, element("h2", { style: "margin:0" }, "Who holds which node"), element("label", { for: "gantt-policy", style: "margin:0" }, "under"), element("div", { style: "width:9rem" }, chooser)),
     drawGantt(gantt, policy), cut.length ? element("p", { class: "hint" }, `Shown: ${cut.join(", ")}.`) : "");
   queue.append(drawQueues(queue, policies), element("ul", { class: "legend" }, policies.map((each, at) => element("li", {}, element("i", { style: `background:${colour(at)}` }), each.policy))));
+  addChartTools(place);
 }
 
 async function takeTrace(file) {

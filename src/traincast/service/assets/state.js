@@ -7,20 +7,26 @@ const CHECKS = ["sequence_parallel", "compiled", "all_machines"];
 const POLICIES = ["fifo", "sjf", "srtf", "las", "easy", "conservative"];
 let upload = null; // {model, name} of a file that was sent
 let tab = "forecast";
+const jobs = { plan: "", schedule: "" }; // what the service keeps a result of, by its id
+const BESIDE = ["global_batch", "max_gpus", "deadline", "budget", "top", "objective", "all_machines", "fleet", "trace_jobs", "load", "sigma", "seed", "policies", "tab", "plan_job", "schedule_job", "compare"];
+const fieldIds = () => [...FIELDS, ...MORE.map((field) => field.id)];
+const blankState = () => Object.fromEntries([...fieldIds(), ...CHECKS].map((field) => [field, BESIDE.includes(field) ? DEFAULTS[field] ?? "" : ""]));
+const onlyForecast = (state) => Object.fromEntries(Object.entries(state).filter(([key]) => !BESIDE.includes(key)));
 
 function readState() {
   const state = {};
-  for (const field of FIELDS) state[field] = byId(field).value.trim();
+  for (const field of fieldIds()) state[field] = byId(field).value.trim();
   for (const field of CHECKS) state[field] = byId(field).checked ? "1" : "";
   state.kind = document.querySelector("input[name=kind]:checked").value;
   state.policies = [...document.querySelectorAll("#policies input:checked")].map((box) => box.value).join(",");
-  state.tab = tab;
+  Object.assign(state, { tab, plan_job: jobs.plan, schedule_job: jobs.schedule, compare: comparedWords() });
   if (upload) Object.assign(state, { model: upload.model, model_name: upload.name });
   return state;
 }
 
 function writeState(state) {
-  for (const field of FIELDS) byId(field).value = state[field] ?? DEFAULTS[field] ?? "";
+  for (const kind of Object.keys(jobs)) jobs[kind] = state[`${kind}_job`] || "";
+  for (const field of fieldIds()) byId(field).value = state[field] ?? DEFAULTS[field] ?? "";
   for (const field of CHECKS) byId(field).checked = state[field] === "1";
   const kind = state.kind === "machine" ? "machine" : "device";
   document.querySelector(`input[name=kind][value=${kind}]`).checked = true;
@@ -29,10 +35,15 @@ function writeState(state) {
   setUpload(state.model ? { model: state.model, name: state.model_name || "uploaded model" } : null);
 }
 
-function saveAddress() {
+function addressOf(state) {
   const query = new URLSearchParams();
-  for (const [key, value] of Object.entries(readState())) if (value !== (DEFAULTS[key] ?? "")) query.set(key, value);
-  history.replaceState(null, "", query.size ? `#${query}` : location.pathname);
+  for (const [key, value] of Object.entries(state)) if (value !== (DEFAULTS[key] ?? "")) query.set(key, value);
+  return String(query);
+}
+
+function saveAddress() {
+  const address = addressOf(readState());
+  history.replaceState(null, "", address ? `#${address}` : location.pathname);
 }
 
 const readAddress = () => Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
@@ -45,7 +56,7 @@ function numbers(state, names) {
 
 // The body of a request; lists that the service calls differently are renamed here.
 function makeRequest(state) {
-  const workload = state.model ? { model: state.model } : { name: state.name };
+  const workload = state.model ? { model: state.model } : state.name ? { name: state.name } : {};
   Object.assign(workload, numbers(state, [["batch"], ["seq"]]));
   for (const key of ["precision", "optimizer"]) if (state[key]) workload[key] = state[key];
   const cluster = { [state.kind]: state.device, ...numbers(state, [["nodes"], ["devices_per_node"], ["price", "price_per_device"]]) };
@@ -61,10 +72,14 @@ function makeRequest(state) {
     for (const key of ["reference", "teacher"]) if (state[key]) job[key] = state[key];
   }
   if (state.compiled) job.compiled = true;
-  return { workload, cluster, parallelism, job };
+  return addAsked(state, { workload, cluster, parallelism, job });
 }
 
+const withConfigs = (request) => (configs.length ? { ...request, configs } : request);
+
 class Refusal extends Error {}
+// A job that is no longer waited for: another was asked for or opened instead.
+class Superseded extends Error {}
 
 async function call(method, where, body, { raw, signal } = {}) {
   const headers = {};
@@ -112,8 +127,8 @@ function say(words, { bad = false } = {}) {
 const busy = (words) => element("div", { class: "card busy" }, words);
 const problem = (error) => element("div", { class: "card problem", role: "alert" }, element("strong", {}, "That did not work"), error.message);
 
-// Follow a job of the service to its end, showing how far it is.
-async function followJob(where, body, place) {
+// Follow a job of the service to its end, showing how far it is; `known` is the id of one that was asked for before.
+async function followJob(where, body, place, { known, started } = {}) {
   const bar = element("progress", { max: 1, "aria-label": "Progress" });
   const words = element("span", {}, "Waiting for a worker");
   let job = null;
@@ -125,12 +140,17 @@ async function followJob(where, body, place) {
   };
   const cancel = element("button", { type: "button", class: "cancel", onclick: stop }, "Cancel");
   place.replaceChildren(element("div", { class: "card busy" }, words, bar, cancel));
-  job = await call("POST", where, body);
+  job = known ? await call("GET", `jobs/${known}`) : await call("POST", where, body);
+  if (known && job.kind !== where) throw new Refusal(`That link names a ${job.kind}, not a ${where}.`);
+  jobs[where] = job.id;
+  saveAddress();
+  started?.(job);
   if (unwanted) stop();
   let pause = 80;
   while (job.state === "queued" || job.state === "running") {
     await new Promise((resolve) => setTimeout(resolve, pause));
     pause = Math.min(1000, pause * 1.3);
+    if (jobs[where] !== job.id) throw new Superseded();
     job = await call("GET", `jobs/${job.id}`);
     if (job.total) bar.value = job.done / job.total;
     words.textContent = job.state === "queued" ? "Waiting for a worker" : `${job.words || "Working"} ${job.total ? `${job.done.toLocaleString("en-US")} of ${job.total.toLocaleString("en-US")}` : ""}`;
