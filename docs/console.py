@@ -5,10 +5,11 @@ import io
 import re
 import shlex
 import sys
+from difflib import SequenceMatcher
 from pathlib import Path
 
 BLOCK = re.compile(r"^```console\n\$ (traincast [^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SHOWN = ("Phases of a step", "Assumed", "Memory at its peak", "The whole job", "  Rests on")
+SHOWN = ("Phases of a step", "Assumed", "Memory at its peak", "The whole job")
 """Parts of a forecast that a page shows after its heading and its answer; all others are left out."""
 
 
@@ -25,8 +26,14 @@ def run(command: str) -> str:
 def shorten(text: str) -> str:
     parts = [part.strip("\n") for part in text.split("\n\n") if part.strip()]
     kept = [part for place, part in enumerate(parts) if place < 2 or part.startswith(SHOWN)]
+    kept += re.findall(r"^  - the bottleneck is .*(?:\n    .*)*", text, re.MULTILINE)
     lines = [line.rstrip() for part in kept for line in (*part.splitlines(), "")]
     return "\n".join(lines[:-1]) + "\n"
+
+
+def compare(shown: str, printed: str) -> float:
+    """How much of two outputs agrees, from 0 to 1, whatever their numbers."""
+    return SequenceMatcher(None, words_of(shown), words_of(printed), autojunk=False).ratio()
 
 
 def words_of(text: str) -> list[str]:

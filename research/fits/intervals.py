@@ -1,8 +1,10 @@
 """Fits how the error of a forecast grows with what is new about its question, and writes the document that ships.
 
+Run: python -m research.fits.intervals ../shared/cases/*.parquet [--asked FILE] [--svg FOLDER]
 
-The rule, written down before its results were looked at. Every measured run is asked twice: as the package ships, and with what
-its publisher taught taken away (constants of its stack are those of plain PyTorch, constants of memory their priors).
+The rule; ADR 31 says what of it was changed after results had been looked at. Every measured run is asked twice: as the
+package ships, and with what its publisher taught taken away (constants of its stack are those of plain PyTorch, constants of
+memory their priors).
 
 1. Examples. A publisher (the first word of a source) left out whole: nothing of it counts as known. Inside each stack with 20
    runs or more: each device, architecture, model family, model, precision, network, compiled steps and the larger scales left

@@ -39,3 +39,7 @@ def test_a_run_that_holds_no_more_than_one_that_ran_did_not_fail_for_lack_of_mem
 )
 def test_a_run_that_holds_more_of_anything_may_have(changes: dict[str, Any]) -> None:
     assert not _excused(**changes)
+
+
+def test_a_source_that_says_out_of_memory_is_believed() -> None:
+    assert not _excused(measured_status="oom")

@@ -50,7 +50,11 @@ def test_no_accelerator_of_the_catalogue_is_taken_for_a_cpu_core():
 def test_a_gpu_job_is_derived_and_says_so():
     answer = ask(make_cluster(nodes=2))
     assert [profile.basis for profile in answer.resources] == ["derived"]
-    assert document_forecast(answer)["resources"][0]["ranges"] == {}
+    # Durations are as sure as the step; levels have no interval, as nobody measured any.
+    ranges = document_forecast(answer)["resources"][0]["ranges"]
+    assert set(ranges) == {name for name in TWELVE if name.endswith("_s")}
+    step = answer.step
+    assert ranges["gpu_burst_s"][1] <= step.high_s
     assert "derived from the timeline" in format_forecast(answer, explain=True)
 
 

@@ -151,7 +151,7 @@ def everything(schedule: Schedule) -> list[object]:
     return [str(found), dict(schedule.rejected), set(schedule.killed), runs]
 
 
-@pytest.mark.parametrize("engine", ["interpreted", "compiled"])
+@pytest.mark.parametrize("engine", ["interpreted", pytest.param("compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("overheads", list(HAZARDS))
 @pytest.mark.parametrize("name", ["fifo", "first-fit", "sjf", "easy", "srtf", "srsf", "las", "edf"])
 def test_failures_and_limits_are_the_same_in_the_loops(name: str, overheads: str, engine: str) -> None:

@@ -3,8 +3,8 @@
 The rule: candidates are the weights of a simplex in quarters and six reaches, up to the largest distances of left-out families;
 the best has the lowest mean error on the image models of a behaviour, families left out, and none is allowed that makes a source
 of the cases worse by more than a tenth. A behaviour that no image model was measured in is left to physics. (First every
-condition counted alike, and conditions of six rows chose for all, so rows count alike now. That is the one change made with
-results in view.)
+condition counted alike, and conditions of six rows chose for all, so rows count alike now. The model card lists
+what else was chosen with results in view.)
 """
 
 import itertools

@@ -29,7 +29,8 @@ def find_excused(rows: Sequence[Row]) -> frozenset[int]:
             continue
         if seen.status == "ok" and seen.scores_fit:
             ran[_job_of(case)].append(case)
-        elif seen.scores_fit:
+        elif seen.status == "failed" and seen.scores_fit:
+            # Where a source says "oom" it has told the reason itself.
             failed.append((place, case))
     return frozenset(place for place, case in failed if any(needs_no_less(other, case) for other in ran[_job_of(case)]))
 

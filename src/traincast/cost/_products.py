@@ -31,6 +31,9 @@ UNKNOWN_SM = 108.0
 BLOCKS_PER_SM = 2.0
 BLOCK_BYTES_PER_CYCLE = 5.5
 """That one block of threads streams from DRAM: the requests it keeps in flight over the time each takes."""
+OWN_SHARES = 0.4
+"""Of a multiprocessor's even share of DRAM, at least, for each of its two blocks: A100 and H100 have 0.41 and 0.43 by the rate
+above; cores that are fewer and wider (Gaudi, TPU) or memory that is faster (H200, B200) come with as many requests in flight."""
 EASY_FLOP_PER_SM_CYCLE, EASY_GAIN, BOOST = 1024.0, 0.25, 1.15
 """Units that do half as much per cycle (graphics boards sum in fp32 at half rate) never wait for operands, and their boards clock
 above the sheet (GeForce boards by 9 to 15%): pipelines fill while they work, and the cap rises."""
@@ -220,6 +223,7 @@ def time_blocks(law: ProductLaw, num_blocks: Array, block_bytes: Array, num_byte
     multiprocessor limits few."""
     num_sm = float(device.num_sm or UNKNOWN_SM)
     near = l2_bytes_per_s(device) / num_sm if device.clock_hz is None else BLOCK_BYTES_PER_CYCLE * device.clock_hz
+    near = max(near, OWN_SHARES * device.memory_bytes_per_s / num_sm)
     block_s = np.ceil(num_blocks / num_sm / BLOCKS_PER_SM) * block_bytes / near
     memory_s = num_bytes / (law.dram_share * device.memory_bytes_per_s)
     joined = (block_s**law.join + memory_s**law.join) ** (1.0 / law.join)

@@ -55,6 +55,7 @@ def _read(question: Question, cluster: Cluster, stack: Stack) -> Open | None:
     whole = question.job.get("global_batch")
     return Open(
         values=values, cluster=cluster, text=reads_text(question.source, options), batch=batch,
+        names_batch=options.batch is not None,
         global_batch=whole if isinstance(whole, int) and not isinstance(whole, bool) and whole >= 1 else None,
         sharded_recompute=stack.plan.sharded_recompute,
     )  # fmt: skip
@@ -89,7 +90,7 @@ def _say(choice: Choice, asked: Open) -> Iterator[str]:
     taken, plan = choice.taken, choice.taken.plan
     if not asked.names_plan and asked.cluster.num_devices > 1:
         yield _say_plan(choice)
-    if asked.batch is None:
+    if not asked.names_batch:
         passes = f"{plan.micro_batches} passes of " if plan.micro_batches > 1 else ""
         samples = f"{taken.batch:,} sample{'s' if taken.batch > 1 else ''}"
         where = f" on each of {plan.data} replicas" if plan.data > 1 else ""
@@ -109,8 +110,8 @@ def _say_plan(choice: Choice) -> str:
     if not choice.fits:
         return f"no plan is named, and none of {choice.num_tried} that were tried fits; the nearest is {taken.title}"
     tried = f"no plan is named; {taken.title} is the simplest of {choice.num_tried} tried that fits"
-    if choice.fastest is taken:
-        return f"{tried}, and the fastest of them"
+    if choice.price < 0.001:
+        return f"{tried}, and none of them is faster"
     return f"{tried} within {TOLERANCE:.0%} of the fastest ({choice.fastest.title}: {choice.price:.1%} less time)"
 
 

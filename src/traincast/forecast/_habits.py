@@ -29,9 +29,12 @@ def fill_in_plan(values: Mapping[str, Any], stack: Stack, said: list[str]) -> di
         plan["overlap"] = False
         if replicas > 1:
             said.append(f"{stack.name} reduces gradients with nothing beside it (--overlap to change)")
-    if "dispatch_once" not in plan and stack.plan.dispatch_once and degrees["expert"] > 1:
+    if "dispatch_once" not in plan and stack.plan.dispatch_once:
         plan["dispatch_once"] = True
-        said.append(f"{stack.name} sends a token once to every node with experts for it (--no-dispatch-once to change)")
+        if degrees["expert"] > 1:
+            said.append(
+                f"{stack.name} sends a token once to every node with experts for it (--no-dispatch-once to change)"
+            )
     if "bucket_bytes" not in plan and stack.plan.bucket_bytes:
         plan["bucket_bytes"] = stack.plan.bucket_bytes
         if replicas > 1 and _whole(plan.get("zero", 0), 0) < 2:
@@ -60,7 +63,8 @@ def plan_habits(stack: Stack) -> dict[str, Any]:
     """What a stack decides for every plan, whatever its degrees."""
     habits: dict[str, Any] = {
         "overlap": stack.plan.overlap, "bucket_copies": stack.plan.bucket_copies, "balance": stack.plan.balance,
-        "reduce_dtype": stack.plan.reduce_dtype,
+        "reduce_dtype": stack.plan.reduce_dtype, "bucket_bytes": stack.plan.bucket_bytes,
+        "dispatch_once": stack.plan.dispatch_once or None,
     }  # fmt: skip
     return {name: value for name, value in habits.items() if value is not None}
 

@@ -43,6 +43,8 @@ class Open:
     """Whether samples are counted in tokens."""
     batch: int | None = None
     """Samples of one pass, where they are named or cannot be chosen."""
+    names_batch: bool = False
+    """Whether somebody named them; a batch that only cannot be chosen is accumulated to a usual step."""
     global_batch: int | None = None
     sharded_recompute: str | None = None
     """What the stack runs again wherever weights are sharded."""
@@ -207,7 +209,7 @@ class _Climb:
         asked, data, stages = self.asked, int(values["data"]), int(values.get("pipeline", 1))
         tokens = self.sample.graph.tokens_per_sample
         whole = asked.global_batch
-        if whole is None and asked.batch is None and asked.passes is None and asked.text:
+        if whole is None and not asked.names_batch and asked.passes is None and asked.text:
             whole = usual_global_batch(num_devices=asked.cluster.num_devices, tokens=tokens)
         if asked.batch is not None:
             sizes = [asked.batch]

@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
+from typing import Any
 
 from traincast.errors import InvalidInput
-from traincast.spec import ORDERS, RECOMPUTES, Cluster, Forecast, Job, JobTime, Parallelism, show_html
+from traincast.spec import ORDERS, RECOMPUTES, Cluster, Forecast, Job, JobTime, Parallelism, make_with, show_html
 from traincast.units import NORMAL_90
 
 JobAt = Callable[[int, Parallelism], Job]
@@ -160,6 +161,14 @@ class Search:
     nearest: Miss | None = None
     """Set where no plan keeps every limit."""
     notes: tuple[str, ...] = ()
+
+    def frame(self, *, library: str | None = None) -> Any:
+        """A data frame of pandas or polars, a row for each plan."""
+        return make_with("make_frame", self, library=library)
+
+    def plot_front(self, *, backend: str = "matplotlib") -> Any:
+        """Cost over time of the plans, and the front."""
+        return make_with("plot_front", self, backend=backend)
 
     def _repr_html_(self) -> str | None:
         return show_html(self)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from traincast.report._follow_up import after_fit as after_fit
     from traincast.report._follow_up import after_plan as after_plan
     from traincast.report._follow_up import place_of as place_of
+    from traincast.report._frames import list_rows as list_rows
+    from traincast.report._frames import make_frame as make_frame
     from traincast.report._memory import draw_memory as draw_memory
     from traincast.report._paint import Paint as Paint
     from traincast.report._paint import choose_paint as choose_paint
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
     from traincast.report._plan import format_deltas as format_deltas
     from traincast.report._plan import format_search as format_search
     from traincast.report._plan import say_candidate as say_candidate
+    from traincast.report._plots import plot_front as plot_front
+    from traincast.report._plots import plot_memory as plot_memory
+    from traincast.report._plots import plot_scaling as plot_scaling
+    from traincast.report._plots import plot_timeline as plot_timeline
     from traincast.report._prices import describe_range as describe_range
     from traincast.report._prices import format_prices as format_prices
     from traincast.report._resources import Lane as Lane
@@ -143,6 +149,16 @@ __getattr__ = load_lazily(
             "after_fit",
             "after_plan",
             "place_of",
+        ),
+        "_frames": (
+            "list_rows",
+            "make_frame",
+        ),
+        "_plots": (
+            "plot_front",
+            "plot_memory",
+            "plot_scaling",
+            "plot_timeline",
         ),
         "_prices": (
             "describe_range",

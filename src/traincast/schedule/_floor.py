@@ -128,6 +128,7 @@ class Floor:
         self.held = list(self.num_gpus)
         self.where: list[Placement] = [()] * count
         self.pool = [-1] * count
+        self.pools_of: list[tuple[int, ...] | None] = [None] * count
         self.start_s = [math.nan] * count
         self.end_s = [math.nan] * count
         self.attained_s = [0.0] * count
@@ -325,10 +326,14 @@ class Floor:
 
     def pools(self, job: int) -> tuple[int, ...]:
         """The pools that can run the job, fastest first."""
+        known = self.pools_of[job]
+        if known is not None:
+            return known
         num_gpus = self.num_gpus[job]
         key = (*self.kind(job)[:3], None if self.same_speed else (self.jobs.workloads[job], job))
         known = self.pools_for.get(key)
         if known is not None:
+            self.pools_of[job] = known
             return known
         found = []
         wanted = self.jobs.gpu_types[job]
@@ -345,7 +350,7 @@ class Floor:
             if rate > 0:
                 found.append((-rate, index))
         pools = tuple(index for _, index in sorted(found))
-        self.pools_for[key] = pools
+        self.pools_for[key] = self.pools_of[job] = pools
         return pools
 
     def find(self, job: int) -> Placement | None:
@@ -482,12 +487,8 @@ class Floor:
 
     def kind(self, job: int) -> tuple[object, ...]:
         """Jobs of one kind fit or fail together."""
-        return (
-            self.num_gpus[job],
-            self.jobs.gpu_types[job],
-            self.nodes.per_gpu.get(job),
-            None if self.same_speed else job,
-        )
+        beside = self.nodes.per_gpu.get(job) if self.nodes.per_gpu else None
+        return (self.num_gpus[job], self.jobs.gpu_types[job], beside, None if self.same_speed else job)
 
     def believed_s(self, job: int, placement: Placement) -> float:
         """How long the rest of a job is believed to take on these nodes."""

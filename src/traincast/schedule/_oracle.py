@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
 from traincast.errors import IllegalPlan, InvalidInput
-from traincast.forecast import Resolved, build_cluster, fill_in, forecast, load_source, resolve
+from traincast.forecast import fill_in, forecast, resolve
 from traincast.schedule._speeds import NO_FIT, SpeedForecast, SpeedKey
-from traincast.spec import Calibration, Graph, Job, Parallelism, Question, WorkloadOptions
+from traincast.spec import Calibration, Question, WorkloadOptions
 from traincast.workers import distribute
 
 FILES = (".toml", ".json", ".json.gz", ".onnx", ".py")
@@ -80,12 +80,10 @@ def _answer_chunk(keys: Sequence[SpeedKey], source: ForecastSource) -> list[Spee
     return [_answer(source, *key) for key in keys]
 
 
-@lru_cache(maxsize=256)
-def _load_graph(source: str, batch: int | None, precision: str) -> Graph:
-    # A saved graph knows its precision and, unless it was captured at two sizes, its batch.
+def _options(source: str, batch: int | None, precision: str) -> WorkloadOptions:
+    """A saved graph knows its precision and, unless it was captured at two sizes, its batch."""
     saved = source.endswith((".json", ".json.gz"))
-    options = WorkloadOptions(batch=batch) if saved else WorkloadOptions(batch=batch or 1, precision=precision)
-    return load_source(source, options)
+    return WorkloadOptions(batch=batch) if saved else WorkloadOptions(batch=batch or 1, precision=precision)
 
 
 @cache
@@ -116,10 +114,18 @@ def _answer(source: ForecastSource, name: str, device: str, num_devices: int, nu
             whole = resolve(Question(source=path, workload=options, cluster=table, parallelism={"data": replicas}))
             says_length = bool(whole.job.steps or whole.job.samples or whole.job.epoch_samples)
         else:
-            plan = Parallelism(data=num_devices, zero=source.zero if num_devices > 1 else 0)
-            place = build_cluster(Question(source=path, cluster=table))
-            job = Job(graph=_load_graph(path, batch, source.precision))
-            whole = Resolved(job=job, cluster=place, parallelism=plan)
+            whole = resolve(
+                Question(
+                    source=path,
+                    workload=_options(path, batch, source.precision),
+                    cluster=table,
+                    parallelism={
+                        "data": num_devices,
+                        "zero": source.zero if num_devices > 1 else 0,
+                        "micro_batches": 1,
+                    },
+                )
+            )
         answer = forecast(whole.job, whole.cluster, whole.parallelism, calibration=source.calibration)
     except IllegalPlan:
         return NO_FIT

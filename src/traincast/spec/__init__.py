@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from traincast.spec._calibration import Scope as Scope
     from traincast.spec._calibration import Selection as Selection
     from traincast.spec._calibration import StackConstants as StackConstants
+    from traincast.spec._display import make_with as make_with
     from traincast.spec._display import show_html as show_html
     from traincast.spec._fleet import Fleet as Fleet
     from traincast.spec._fleet import JobOutcome as JobOutcome
@@ -205,7 +206,10 @@ __getattr__ = load_lazily(
             "Selection",
             "StackConstants",
         ),
-        "_display": ("show_html",),
+        "_display": (
+            "make_with",
+            "show_html",
+        ),
         "_fleet": (
             "Fleet",
             "JobOutcome",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincast.errors import InvalidInput
-from traincast.spec._display import show_html, show_text
+from traincast.spec._display import make_with, show_html, show_text
 from traincast.spec._log_errors import LogErrors
 from traincast.spec._program import Collective
 from traincast.spec._resources import ResourceProfile
@@ -268,6 +268,18 @@ class Forecast:
 
     def __str__(self) -> str:
         return show_text(self) or repr(self)
+
+    def frame(self, *, library: str | None = None) -> Any:
+        """A data frame of pandas or polars with one row."""
+        return make_with("make_frame", self, library=library)
+
+    def plot_timeline(self, *, backend: str = "matplotlib") -> Any:
+        """When each piece of the step runs; needs a forecast with draw=True."""
+        return make_with("plot_timeline", self, backend=backend)
+
+    def plot_memory(self, *, backend: str = "matplotlib") -> Any:
+        """Memory of the fullest device over one pass; needs a forecast of a question."""
+        return make_with("plot_memory", self, backend=backend)
 
     def _repr_html_(self) -> str | None:
         return show_html(self)

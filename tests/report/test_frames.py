@@ -1,0 +1,60 @@
+"""Results as frames and figures: by one call each, with a library only where one is asked for."""
+
+import pytest
+
+from traincast import forecast
+from traincast.errors import InvalidInput
+from traincast.forecast import ask_in_words, build_cluster
+from traincast.plan import search_plans
+from traincast.report import list_rows, make_frame, plot_front, plot_memory, plot_scaling, plot_timeline
+
+
+@pytest.fixture(scope="module")
+def answer():  # type: ignore[no-untyped-def]
+    return forecast("gpt2", "2xa100-80g", batch=4, steps=1000, draw=True)
+
+
+@pytest.fixture(scope="module")
+def found():  # type: ignore[no-untyped-def]
+    question = ask_in_words("gpt2", "2xa100-80g", steps=1000, batch=4, pipeline=1, tensor=1)
+    return search_plans(question, build_cluster(question), top=3)
+
+
+def test_rows_have_units_in_their_names_and_plain_numbers(answer, found) -> None:  # type: ignore[no-untyped-def]
+    (row,) = list_rows(answer)
+    assert row["step_s"] == answer.step.seconds
+    rows = list_rows(found)
+    assert len(rows) >= 3
+    assert {"zero", "batch", "usd", "fit_probability"} <= rows[0].keys()
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_frame_has_a_line_for_each_plan(library: str, found) -> None:  # type: ignore[no-untyped-def]
+    pytest.importorskip(library)
+    frame = make_frame(found, library=library)
+    assert frame.shape[0] == len(list_rows(found))
+    assert "step_s" in frame.columns
+    assert found.frame(library=library).shape == frame.shape
+
+
+@pytest.mark.parametrize("backend", ["matplotlib", "plotly"])
+def test_every_figure_is_one_call(backend: str, answer, found) -> None:  # type: ignore[no-untyped-def]
+    pytest.importorskip(backend)
+    for figure in (
+        plot_timeline(answer, backend=backend),
+        plot_memory(answer, backend=backend),
+        plot_scaling([answer], backend=backend),
+        plot_front(found, backend=backend),
+    ):
+        assert type(figure).__name__ == "Figure"
+    assert type(answer.plot_memory(backend=backend)) is type(found.plot_front(backend=backend))
+    assert type(answer.plot_timeline(backend=backend)).__name__ == "Figure"
+
+
+def test_an_unknown_library_or_backend_is_refused(answer) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InvalidInput, match="pandas, polars"):
+        make_frame(answer, library="excel")
+    with pytest.raises(InvalidInput, match="matplotlib, plotly"):
+        plot_memory(answer, backend="paper")
+    with pytest.raises(InvalidInput, match="draw=True"):
+        plot_timeline(forecast("gpt2", "1xa100-80g", batch=1))

@@ -1,0 +1,60 @@
+"""The fit of the ensemble on GPUs: factors are found again, guards forbid, and averages keep the step."""
+
+import numpy as np
+import pytest
+
+from research.fits.interaction_gpu.__main__ import spread_out
+from research.fits.interaction_gpu.blend import NOTHING, choose
+from research.fits.interaction_gpu.data import Data, Program, Row
+from research.fits.interaction_gpu.members import Table, apply_kinds, fit_kinds
+from traincast.cost import AROUND, OWN, Blend
+
+CLASSES = ("conv 1x1 forward", "matmul single forward", "norm layer_norm forward")
+
+
+def make_data(factors: tuple[float, ...], num_rows: int = 60) -> Data:
+    """Programs of three operators whose measured times are those of physics times a factor for each class."""
+    random = np.random.default_rng(0)
+    programs, rows = [], []
+    for place in range(num_rows):
+        seconds = random.dirichlet(np.ones(len(CLASSES)))
+        programs.append(
+            Program(
+                name=f"net{place}", family=f"family{place % 6}", source="timm", behaviour="inference on images", classes=CLASSES,
+                own=np.zeros((len(CLASSES), len(OWN))), around=np.zeros((len(CLASSES), len(AROUND))), reference_s=seconds,
+                shares=dict(zip(CLASSES, seconds.tolist(), strict=True)), totals={}, batch=1,
+            )
+        )  # fmt: skip
+        measured_s = float(seconds @ np.array(factors)) + 0.05
+        rows.append(Row(program=place, condition="here", seconds=seconds, rest_s=0.05, measured_s=measured_s))
+    return Data(programs=tuple(programs), rows=tuple(rows))
+
+
+def test_factors_by_class_are_found_again() -> None:
+    table = Table.of(make_data((1.4, 0.7, 1.0)))
+    logs = apply_kinds(table, fit_kinds(table, np.ones(60, dtype=bool)))
+    before, after = (np.abs(table.log_step(each) - table.log_measured).mean() for each in (np.zeros(180), logs))
+    assert after < 0.2 * before
+
+
+def test_one_factor_for_each_class_keeps_the_step_of_one_operator_each() -> None:
+    table = Table.of(make_data((1.0, 1.0, 1.0)))
+    logs = np.random.default_rng(1).normal(0, 0.2, 180)
+    assert table.log_step(table.average(logs)) == pytest.approx(table.log_step(logs))
+
+
+def test_a_blend_that_makes_a_guard_worse_is_not_chosen() -> None:
+    blends = [NOTHING, Blend(weights=(1.0, 0.0, 0.0), reach=0.1), Blend(weights=(0.0, 1.0, 0.0), reach=0.1)]
+    groups = np.array(["images"] * 20 + ["others"] * 10)
+    guards = groups == "others"
+    errors = np.stack([np.full(30, 0.2), np.where(guards, 0.3, 0.05), np.where(guards, 0.21, 0.1)])
+    assert choose(blends, errors, groups, guards) is blends[2]
+    assert choose(blends, errors, groups, np.zeros(30, dtype=bool)) is blends[1]
+    worse = np.stack([np.full(30, 0.2), np.full(30, 0.3), np.full(30, 0.3)])
+    assert choose(blends, worse, groups, guards) is NOTHING
+
+
+def test_points_that_are_kept_lie_apart() -> None:
+    points = np.array([[0.0, 0.0], [0.001, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    assert sorted(spread_out(points, 10)) == [0, 2, 3]
+    assert len(spread_out(points, 2)) == 2
