@@ -457,8 +457,8 @@ def test_runs_are_kept_named_and_compared(page: Any, service: Running, browser: 
         page.check(f"#runs tbody tr >> nth={row} >> .compare")
     assert page.is_disabled("#runs tbody tr >> nth=4 >> .compare"), "four runs stand side by side, not more"
     heads = page.locator("#side-by-side thead th").all_inner_texts()
-    assert heads[1] == "the large batch"
-    assert len(heads) == 5
+    assert heads[0] == "the large batch"
+    assert len(heads) == 4
     assert page.locator("#side-by-side tr.setting th").all_inner_texts() == ["batch"]
     rows = read_download(page, lambda: page.click("#compared-csv")).decode().splitlines()
     assert rows[1].startswith("the large batch,")

@@ -92,7 +92,7 @@ function showForecast() {
 }
 
 function slowest(tasks) {
-  return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "task"), element("th", { scope: "col" }, "kind"), element("th", { scope: "col" }, "time"))),
+  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of the slowest tasks" }, element("table", {}, element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "task"), element("th", { scope: "col" }, "kind"), element("th", { scope: "col" }, "time"))),
     element("tbody", {}, tasks.map((task) => element("tr", {}, element("td", { class: "wrap" }, task.name), element("td", {}, task.category), element("td", {}, showSeconds(task.seconds)))))));
 }
 
@@ -157,7 +157,7 @@ function showScaling() {
   const total = steps * batch;
   // The same samples on every size, so that sizes can be compared.
   const points = rows.map((row) => ({ seconds: total / row.samples_per_s, usd: row.usd === null ? null : (row.usd * total) / (row.samples_per_s * row.seconds), label: plural(row.num_devices, "GPU"), front: row.fits }));
-  place.replaceChildren(curve, cost, element("div", { class: "card" }, element("h2", {}, "Sizes"), element("div", { class: "scroll" }, element("table", {},
+  place.replaceChildren(curve, cost, element("div", { class: "card" }, element("h2", {}, "Sizes"), element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of sizes" }, element("table", {},
     element("thead", {}, element("tr", {}, ["GPUs", "step", "samples/s", "efficiency", "utilization", "fits"].map((name) => element("th", { scope: "col" }, name)))),
     element("tbody", {}, rows.map((row) => element("tr", {}, element("td", {}, String(row.num_devices)), element("td", {}, showSeconds(row.step_s)), element("td", {}, digits(row.samples_per_s)),
       element("td", {}, percent(row.samples_per_s / row.num_devices / (first.samples_per_s / first.num_devices))), element("td", {}, percent(row.utilization, 1)), element("td", { class: row.fits ? "good" : "bad" }, row.fits ? "yes" : "no"))))))),

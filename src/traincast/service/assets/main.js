@@ -9,6 +9,7 @@ function openTab(name, { focus = false } = {}) {
     button.tabIndex = chosen ? 0 : -1;
     byId(`panel-${each}`).hidden = !chosen;
     if (chosen && focus) button.focus();
+    if (chosen) button.scrollIntoView?.({ block: "nearest", inline: "nearest" });
   }
   saveAddress();
   if (tab === "scaling") scale();

@@ -72,7 +72,7 @@ function showPlans() {
   body.append(...made.map((each) => each.line));
   const heads = COLUMNS.map(([name, key], at) => element("th", { scope: "col", class: COLUMNS[at][3] }, element("button", { type: "button", onclick: () => sortPlans(made, body, heads, at, key) }, name)));
   place.replaceChildren(plot, element("div", { class: "card" }, element("h2", {}, plural(rows.length, "plan")),
-    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of plans" }, element("table", { id: "plans" }, element("caption", {}, account), element("thead", {}, element("tr", {}, ...heads, element("th", { scope: "col" }, "use"))), body))));
+    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of plans" }, element("table", { id: "plans" }, element("caption", {}, element("span", {}, account)), element("thead", {}, element("tr", {}, ...heads, element("th", { scope: "col" }, "use"))), body))));
   const seen = new Set();
   const points = [...rows, ...found.front].filter((row) => !seen.has(JSON.stringify(row.parallelism) + row.cluster + row.batch) && seen.add(JSON.stringify(row.parallelism) + row.cluster + row.batch))
     .map((row) => ({ seconds: row.job_s, usd: row.usd, front: row.on_front, label: `${row.cluster}, ${describePlan(row)}`, row }));

@@ -36,13 +36,14 @@ function figuresOf(answer) {
 
 // The newest stands first; what was named stays, of the rest the latest.
 function keepRun({ kind, key, name, state, figures = null }) {
-  const known = runs.find((run) => run.key === key);
-  const run = { kind, key, address: addressOf(state), figures, at: Date.now(), name: known?.named ? known.name : name, named: Boolean(known?.named) };
+  const known = runs.find((run) => run.key === key), first = Boolean(known?.figures) && runs[0] === known;
+  const run = Object.assign(known ?? {}, { kind, key, address: addressOf(state), figures, at: Date.now(), name: known?.named ? known.name : name, named: Boolean(known?.named) });
   let unnamed = 0;
   runs = [run, ...runs.filter((each) => each.key !== key)].filter((each) => each.named || unnamed++ < MOST_UNNAMED);
   compared = compared.filter((each) => findRun(each));
   keepRuns();
-  if (tab === "runs") showRuns();
+  // What stands first already is not drawn again under somebody's hand.
+  if (tab === "runs" && !first) showRuns();
   return run;
 }
 
@@ -107,8 +108,8 @@ function showRuns() {
   }
   const forecasts = () => runs.filter((run) => run.figures && run.kind === "forecast");
   place.replaceChildren(element("div", { class: "card" }, element("h2", {}, plural(runs.length, "run")),
-    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of runs" }, element("table", { id: "runs" }, element("caption", {}, `Kept in this browser. Choose up to ${MOST_COMPARED} to compare; a run with a name of yours stays.`),
-      element("thead", {}, element("tr", {}, ["compare", "name", "kind", "step", "job", "cost", "memory", "open", "remove"].map((name) => element("th", { scope: "col" }, name)))),
+    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of runs" }, element("table", { id: "runs" }, element("caption", {}, element("span", {}, `Kept in this browser. Choose up to ${MOST_COMPARED} to compare; a run with a name of yours stays.`)),
+      element("thead", {}, element("tr", {}, ["compare", "name", "kind", "step", "job", "cost", "memory", "open", "remove"].map((name) => element("th", { scope: "col", class: ["name", "kind"].includes(name) ? "left" : null }, name)))),
       element("tbody", {}, runs.map(runLine)))),
     element("div", { class: "actions" }, element("button", { type: "button", id: "runs-json", onclick: () => download("traincast-runs.json", JSON.stringify(runs, null, 2), "application/json") }, "All as JSON"),
       element("button", { type: "button", id: "runs-csv", onclick: () => download("traincast-runs.csv", runsToCsv(forecasts()), "text/csv") }, "All as CSV"))),
@@ -125,10 +126,10 @@ function showCompared() {
   }
   const base = chosen[0].figures, settings = chosen.map((run) => ({ ...DEFAULTS, ...Object.fromEntries(new URLSearchParams(run.address)) }));
   const differ = [...new Set(settings.flatMap(Object.keys))].filter((key) => !["tab", "model"].includes(key) && new Set(settings.map((state) => state[key] ?? "")).size > 1);
-  const change = (value, first, at) => (at && first && value !== null && value !== undefined && value !== first ? element("span", { class: "hint" }, ` ${value > first ? "+" : ""}${percent(value / first - 1)}`) : "");
+  const change = (value, first, at) => (at && first && Math.abs(value / first - 1) >= 0.005 ? element("span", { class: "hint" }, ` ${value > first ? "+" : ""}${percent(value / first - 1)}`) : "");
   place.replaceChildren(element("div", { class: "card" }, element("h2", {}, "Side by side"), element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Runs side by side" }, element("table", { id: "side-by-side" },
-    element("thead", {}, element("tr", {}, element("th", { scope: "col" }, ""), chosen.map((run) => element("th", { scope: "col", class: "wrap" }, run.name)))),
-    element("tbody", {}, MEASURED.map(([name, key, show]) => element("tr", {}, element("th", { scope: "row" }, name), chosen.map((run, at) => element("td", { class: key === "needed_bytes" && !run.figures.fits ? "bad" : null }, show(run.figures[key]), change(run.figures[key], base[key], at))))),
+    element("thead", {}, element("tr", {}, element("td", {}, ""), chosen.map((run) => element("th", { scope: "col", class: "wrap" }, run.name)))),
+    element("tbody", {}, MEASURED.map(([name, key, show]) => element("tr", {}, element("th", { scope: "row" }, name), chosen.map((run, at) => element("td", { class: key === "needed_bytes" && !run.figures.fits ? "bad" : null }, show(run.figures[key]), key !== "fit_probability" && change(run.figures[key], base[key], at))))),
       differ.map((key) => element("tr", { class: "setting" }, element("th", { scope: "row" }, key.replaceAll("_", " ")), settings.map((state) => element("td", {}, state[key] || "usual"))))))),
   element("p", { class: "hint" }, "Percentages are against the first; the last rows are the settings that differ."),
   element("div", { class: "actions" }, element("button", { type: "button", id: "compared-csv", onclick: () => download("traincast-comparison.csv", runsToCsv(chosen), "text/csv") }, "Comparison as CSV"))));

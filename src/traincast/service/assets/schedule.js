@@ -37,7 +37,7 @@ function showSchedule() {
   const queue = element("div", { class: "card" }, element("h2", {}, "Jobs that wait"));
   place.replaceChildren(
     element("div", { class: "card" }, element("h2", {}, `${answer.trace}: ${plural(answer.num_jobs, "job")} on ${plural(answer.num_gpus, "GPU")}`),
-      element("div", { class: "scroll" }, element("table", { id: "measures" }, element("thead", {}, element("tr", {}, MEASURES.map(([name]) => element("th", { scope: "col" }, name)))),
+      element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of policies" }, element("table", { id: "measures" }, element("thead", {}, element("tr", {}, MEASURES.map(([name]) => element("th", { scope: "col" }, name)))),
         element("tbody", {}, policies.map((each) => element("tr", {}, MEASURES.map(([, show]) => element("td", {}, show(each)))))))),
       answer.num_bad_rows ? element("p", { class: "hint" }, `${plural(answer.num_bad_rows, "row")} could not be used; the first: ${answer.bad_rows[0]}`) : null,
       answer.notes.length ? element("ul", { class: "notes" }, answer.notes.map((note) => element("li", {}, note))) : null),
