@@ -94,6 +94,10 @@ def test_an_uploaded_graph_is_forecast_by_its_id(service: Running) -> None:
     inline = service.post("/forecast", {"workload": {"graph": saved_graph()}, "cluster": DEVICE})
     assert by_id.status == inline.status == 200
     assert by_id.body["step"] == inline.body["step"]
+    node = {"device": "a100-80g", "devices_per_node": 8}
+    chosen = service.post("/forecast", {"workload": {"model": upload.body["model"]}, "cluster": node}).body
+    assert any("no plan is named; data parallel" in said for said in chosen["assumptions"])
+    assert chosen["parallelism"]["data"] == 8
 
 
 def test_a_graph_of_one_batch_refuses_another(service: Running) -> None:

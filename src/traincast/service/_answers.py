@@ -44,7 +44,7 @@ def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> b
     from traincast.service._starting import emit_file, give_advice, say_command
 
     asked = task["request"]
-    place = _place(asked, task["limits"])
+    place = _place(task)
     cluster, plan = place.cluster, place.parallelism
     said = list(place.assumptions)
     job = _pose(task, place.question, said)(None, None, plan)
@@ -79,7 +79,7 @@ def answer_fit(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
     from traincast.plan import find_fit
 
     asked = task["request"]
-    place = _place(asked, task["limits"])
+    place = _place(task)
     options = place.question.workload
     # Without a length a model is posed with its own, not with the one that was asked for.
     unsized = dataclasses.replace(place.question, workload=dataclasses.replace(options, seq=None))
@@ -222,7 +222,8 @@ def _question(asked: Mapping[str, Any]) -> Question:
     )
 
 
-def _place(asked: Mapping[str, Any], limits: Mapping[str, Any]) -> _Place:
+def _place(task: Mapping[str, Any]) -> _Place:
+    asked, limits = task["request"], task["limits"]
     said: list[str] = []
     question = _question(asked)
     _check_size(asked["cluster"], limits["devices"])
@@ -230,12 +231,27 @@ def _place(asked: Mapping[str, Any], limits: Mapping[str, Any]) -> _Place:
     cluster = build_cluster(question, said=said)
     if cluster.num_devices > limits["devices"]:
         raise InvalidInput(f"{cluster.num_devices:,} devices; one request may ask for at most {limits['devices']:,}")
-    question, plan = complete_question(question, cluster, stack, said)
+    question, pose = _as_recorded(task, question)
+    question, plan = complete_question(question, cluster, stack, said, pose=pose)
     if plan.micro_batches > limits["micro_batches"]:
         raise InvalidInput(
             f"micro_batches = {plan.micro_batches:,}; one request may ask for at most {limits['micro_batches']:,}"
         )
     return _Place(question=question, cluster=cluster, parallelism=plan, assumptions=tuple(said))
+
+
+def _as_recorded(
+    task: Mapping[str, Any], question: Question
+) -> tuple[Question, Callable[[Parallelism, int | None], Job] | None]:
+    """An uploaded model with the batch that it was recorded at, and how its job is posed under a plan that is tried."""
+    if "model" not in task["request"]["workload"]:
+        return question, None
+    if question.workload.batch is None:
+        loaded = _stored_graph(task["state"], task["request"]["workload"]["model"], task["options"])
+        batch = (loaded.small if isinstance(loaded, Scalable) else loaded).batch_size
+        question = dataclasses.replace(question, workload=dataclasses.replace(question.workload, batch=batch))
+    pose = _pose(task, question, [])
+    return question, lambda plan, size: pose(size, None, plan)
 
 
 def _check_size(table: Mapping[str, Any], most: int) -> None:
