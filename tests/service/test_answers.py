@@ -96,7 +96,7 @@ def test_an_uploaded_graph_is_forecast_by_its_id(service: Running) -> None:
     assert by_id.body["step"] == inline.body["step"]
     node = {"device": "a100-80g", "devices_per_node": 8}
     chosen = service.post("/forecast", {"workload": {"model": upload.body["model"]}, "cluster": node}).body
-    assert any("no plan is named; data parallel" in said for said in chosen["assumptions"])
+    assert any("no plan is named; plain data parallel" in said for said in chosen["assumptions"])
     assert chosen["parallelism"]["data"] == 8
 
 
