@@ -46,7 +46,9 @@ def describe_config(
             # Training never keeps keys and values of past tokens.
             model.config.use_cache = False
         if checkpointing:
-            model.gradient_checkpointing_enable()
+            # transformers 5.23 has renamed it.
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable()
         return model
 
     inputs = _inputs(parsed, model_class, seq=seq)

@@ -216,7 +216,7 @@ class _Danger:
         self._failures = given.failures if isinstance(given.failures, WeibullFailures) else None
         num_nodes = len(desk.nodes.free) if self._failures is not None else 1
         count = len(desk.jobs) if self._failures is not None else 1
-        self._shell = desk.shell
+        self._shell, self._num_jobs = desk.shell, len(desk.jobs)
         self.hazards = hazards.Hazards(
             wanted=int(self._failures is not None),
             up=desk.floats(1),
@@ -252,10 +252,15 @@ class _Danger:
 
     @property
     def failed(self) -> Ints:
+        """Of each job; without a model of failures the loops count none."""
+        if self._failures is None:
+            return np.zeros(self._num_jobs, dtype=np.int64)
         return np.array(self.hazards.failed, dtype=np.int64)
 
     @property
     def lost(self) -> Floats:
+        if self._failures is None:
+            return np.zeros(self._num_jobs)
         return np.array(self.hazards.lost, dtype=np.float64)
 
 
