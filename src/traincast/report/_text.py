@@ -46,6 +46,8 @@ GROUND_WORDS = {
     "bound": "the physical bound only",
 }
 KWH_JOULES = 3.6e6
+LEAST_SHOWN_S = 1e-6
+"""Parts of a job below this are nothing that a person would notice."""
 _NUM_TOP = 6
 _NUM_TOP_EXPLAINED = 15
 
@@ -406,7 +408,7 @@ def _job_parts(forecast: Forecast, paint: Paint) -> str:
         "restarts": job.restarts_s,
     }
     lines = [paint("The whole job", "bold")]
-    lines.extend(f"  {name:<18}{show_seconds(seconds)}" for name, seconds in parts.items() if seconds > 0)
+    lines.extend(f"  {name:<18}{show_seconds(seconds)}" for name, seconds in parts.items() if seconds >= LEAST_SHOWN_S)
     return "\n".join(lines) if len(lines) > 1 else ""
 
 
