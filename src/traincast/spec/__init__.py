@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from traincast.spec._calibration import NOVELTIES as NOVELTIES
     from traincast.spec._calibration import Calibration as Calibration
     from traincast.spec._calibration import Choice as Choice
+    from traincast.spec._calibration import DeviceLevel as DeviceLevel
     from traincast.spec._calibration import LearnedStacks as LearnedStacks
     from traincast.spec._calibration import MeasuredForecast as MeasuredForecast
     from traincast.spec._calibration import MeasuredRun as MeasuredRun
@@ -199,6 +200,7 @@ __getattr__ = load_lazily(
             "MeasuredRun",
             "NOVELTIES",
             "ProfileRatio",
+            "DeviceLevel",
             "RunCorrections",
             "RunLabels",
             "Scale",
