@@ -21,9 +21,8 @@ def fill_in_plan(values: Mapping[str, Any], stack: Stack, said: list[str]) -> di
     _fill_in_sharding(plan, stack, said, pipeline=degrees["pipeline"])
     _fill_in_recomputation(plan, stack, said)
     _fill_in_experts(plan, said, expert=degrees["expert"], replicas=replicas, tensor=degrees["tensor"])
-    if "sequence_parallel" not in plan and stack.plan.sequence_parallel and degrees["tensor"] > 1:
-        plan["sequence_parallel"] = True
-        said.append(f"{stack.name} splits the sequence along the tensor axis (--no-sequence-parallel to change)")
+    if degrees["tensor"] > 1:
+        _fill_in_tensor(plan, stack, said)
     overlaps = stack.plan.overlap and (stack.plan.overlap_sharded or not _whole(plan.get("zero", 0), 0))
     if "overlap" not in plan and not overlaps:
         plan["overlap"] = False
@@ -57,6 +56,15 @@ def fill_in_plan(values: Mapping[str, Any], stack: Stack, said: list[str]) -> di
         plan["order"] = "interleaved"
         said.append("virtual stages run in the interleaved order")
     return plan
+
+
+def _fill_in_tensor(plan: dict[str, Any], stack: Stack, said: list[str]) -> None:
+    if "sequence_parallel" not in plan and stack.plan.sequence_parallel:
+        plan["sequence_parallel"] = True
+        said.append(f"{stack.name} splits the sequence along the tensor axis (--no-sequence-parallel to change)")
+    if "async_tensor" not in plan and stack.plan.async_tensor and plan.get("sequence_parallel"):
+        plan["async_tensor"] = True
+        said.append(f"{stack.name} runs transfers of the tensor axis beside its products (--no-async-tensor to change)")
 
 
 def plan_habits(stack: Stack) -> dict[str, Any]:
