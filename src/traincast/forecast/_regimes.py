@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from traincast.forecast._activity import describe_activity
 from traincast.forecast._device_memory import outside_bytes
-from traincast.forecast._job_time import price_job, spend_energy, time_job
+from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job, weigh_co2
 from traincast.forecast._rollout import LOG_SIGMA, Generation, generate
 from traincast.spec import (
     Cluster,
@@ -90,6 +90,8 @@ def forecast_regime(
     paid = (cluster.num_devices + num_extra) / cluster.num_devices
     whole = time_job(plain, cluster, step, global_batch)
     usd, joules = price_job(cluster, whole.total), spend_energy(cluster, timeline, whole)
+    joules = None if joules is None else joules * paid
+    energy = range_energy(joules, whole.total)
     worked = main.utilization * main.step.seconds * regime.num_updates + sum(
         one.utilization * one.seconds for one in beside
     )
@@ -99,7 +101,7 @@ def forecast_regime(
         global_batch=global_batch, samples_per_s=global_batch / step.seconds if step.seconds else math.inf,
         num_devices=cluster.num_devices + num_extra,
         usd=None if usd is None else Range(value=usd.value * paid, low=usd.low * paid, high=usd.high * paid),
-        energy_joules=None if joules is None else joules * paid,
+        energy_joules=joules, energy_range=energy, kg_co2=weigh_co2(energy, cluster),
         utilization=worked / (step.seconds * paid) if step.seconds else 0.0,
         notes=(*main.notes, *_notes(regime, generation, memory, num_extra)),
     )  # fmt: skip

@@ -115,6 +115,7 @@ if TYPE_CHECKING:
     from traincast.spec._hardware import Domain as Domain
     from traincast.spec._hardware import Link as Link
     from traincast.spec._hardware import NodeGroup as NodeGroup
+    from traincast.spec._hardware import Region as Region
     from traincast.spec._job import Job as Job
     from traincast.spec._log_errors import LogErrors as LogErrors
     from traincast.spec._measurement import SUBJECTS as SUBJECTS
@@ -240,6 +241,7 @@ __getattr__ = load_lazily(
             "Domain",
             "Link",
             "NodeGroup",
+            "Region",
         ),
         "_job": ("Job",),
         "_measurement": (

@@ -128,6 +128,11 @@ class ClusterOptions:
         unit="bytes",
     )
     price_per_device: float | None = asked(None, "USD for one device and hour.", "--price")
+    region: str | None = asked(
+        None,
+        "Where it stands, for CO2: a country, a US state or a provider's region (france, us-ohio, eu-west-1).",
+        "--region",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
