@@ -33,6 +33,7 @@ __all__ = [
     "Fleet",
     "Forecast",
     "Graph",
+    "HostMemory",
     "Job",
     "JobOutcome",
     "JobTime",
@@ -44,6 +45,7 @@ __all__ = [
     "Measurement",
     "MemoryHabits",
     "MemoryProfile",
+    "Moment",
     "Narrowing",
     "NodeGroup",
     "NodePool",
@@ -164,8 +166,10 @@ if TYPE_CHECKING:
     from traincast.spec._result import GROUNDS as GROUNDS
     from traincast.spec._result import Estimate as Estimate
     from traincast.spec._result import Forecast as Forecast
+    from traincast.spec._result import HostMemory as HostMemory
     from traincast.spec._result import JobTime as JobTime
     from traincast.spec._result import MemoryProfile as MemoryProfile
+    from traincast.spec._result import Moment as Moment
     from traincast.spec._result import Narrowing as Narrowing
     from traincast.spec._result import Part as Part
     from traincast.spec._result import Phase as Phase
@@ -298,7 +302,9 @@ __getattr__ = load_lazily(
             "Forecast",
             "GROUNDS",
             "JobTime",
+            "HostMemory",
             "MemoryProfile",
+            "Moment",
             "Part",
             "Range",
             "Span",

@@ -127,6 +127,9 @@ class ClusterOptions:
         "--nvme-bytes-per-s",
         unit="bytes",
     )
+    host_memory_bytes: float | None = asked(
+        None, "Memory of one node's host, for what is offloaded to it: 2TB.", "--host-memory", unit="bytes"
+    )
     price_per_device: float | None = asked(None, "USD for one device and hour.", "--price")
     region: str | None = asked(
         None,
