@@ -26,7 +26,15 @@ from traincast.cost._features import FAMILIES, describe, saturate
 from traincast.cost._host import Host
 from traincast.cost._laws import KernelLaws, load_laws
 from traincast.cost._operators import Kernels, list_kernels
-from traincast.cost._products import GroupLaw, ProductLaw, ProductShape, time_blocks, time_groups, time_lanes, time_products
+from traincast.cost._products import (
+    GroupLaw,
+    ProductLaw,
+    ProductShape,
+    time_blocks,
+    time_groups,
+    time_lanes,
+    time_products,
+)
 from traincast.errors import InvalidInput
 from traincast.spec import Device, Estimate, Op
 
