@@ -563,6 +563,15 @@ def test_the_page_asks_all_that_the_command_asks(page: Any, service: Running, tm
     assert sent["workload"] == {"name": "gpt2"}
     page.wait_for_selector("#command:has-text('--zero 2')")
     assert "--batch 3" in page.inner_text("#command")
+    # The link of the page carries the file to somebody who does not have it.
+    link = page.url
+    other = page.context.browser.new_context()
+    fresh = other.new_page()
+    fresh.set_default_timeout(PATIENCE_MS)
+    fresh.goto(link)
+    fresh.wait_for_selector("#command:has-text('--zero 2')")
+    assert "ds_config.json" in fresh.inner_text("#configs-label")
+    other.close()
 
 
 def test_a_forecast_is_taken_along(page: Any, service: Running) -> None:
