@@ -11,7 +11,7 @@ from traincast.cli.options import Json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traincast.learn import Candidates, Load, WorkerOutcome
+    from traincast.learn import Candidates, Load, Outcome, WorkerOutcome
     from traincast.profile import Setting, Subject
     from traincast.spec import MachineRates
 
@@ -54,13 +54,18 @@ def calibrate(
     import os
 
     from traincast.cli.output import say
-    from traincast.files import encode
-    from traincast.learn import calibrate_machine, corpus_candidates, find_worker_settings, save_calibration
+    from traincast.learn import (
+        MeasuringSetup,
+        calibrate_machine,
+        corpus_candidates,
+        find_worker_settings,
+        save_calibration,
+    )
     from traincast.profile import Protocol, Steadiness, describe, make_canary, require_root, steady
     from traincast.report import format_json
     from traincast.spec import Calibration
     from traincast.store import Store
-    from traincast.units import parse_seconds, show_seconds
+    from traincast.units import parse_seconds
 
     budget_s = parse_seconds(budget)
     settings = find_worker_settings(testbed) if testbed else ()
@@ -71,28 +76,48 @@ def calibrate(
     chosen = core if core is not None else max(os.sched_getaffinity(0))
     wanted = Steadiness(cores=(chosen,), num_threads=1, cpu_share=share)
     with steady(wanted) as steadiness, Store(store) as kept:
-        outcome = calibrate_machine(
-            candidates, name=name, store=kept, environment=describe(steadiness=steadiness), prepare=_subjects,
-            budget_s=budget_s, target_width=width, protocol=Protocol(num_rounds=3, block_s=0.03, warm_up_s=0.005),
-            canary=make_canary(), say=_tell, method=method,
+        setup = MeasuringSetup(
+            store=kept, environment=describe(steadiness=steadiness), prepare=_subjects,
+            protocol=Protocol(num_rounds=3, block_s=0.03, warm_up_s=0.005), canary=make_canary(),
         )  # fmt: skip
+        outcome = calibrate_machine(
+            candidates, setup, name=name, budget_s=budget_s, target_width=width, say=_tell, method=method
+        )
     # After the pinning to one core has ended: the nodes of a test-bed share all cores.
     synced = _synchronise(outcome.calibration, candidates, settings, store, budget_s) if settings else None
     rates = synced.calibration if synced else outcome.calibration
     save_calibration(Calibration(name=name, machine=rates, sources=(str(store),)), out)
     if json:
-        answer = {
-            "calibration": str(out), "name": name, "measuring_s": outcome.measuring_s, "num_operators": outcome.num_operators,
-            "num_steps": outcome.num_steps, "before": encode(outcome.before), "after": encode(outcome.after),
-            "interval_width": outcome.width, "unmeasured": list(outcome.unmeasured),
-        }  # fmt: skip
-        if synced:
-            answer["workers"] = {
-                "num_steps": synced.num_steps, "measuring_s": synced.measuring_s, "before": encode(synced.before),
-                "after": encode(synced.after), "noise": synced.noise, "unmeasured": list(synced.unmeasured),
-            }  # fmt: skip
-        say(format_json(answer))
+        say(format_json({"calibration": str(out), "name": name, **_document(outcome, synced)}))
         return
+    _say_outcome(outcome)
+    if synced:
+        _say_workers(synced, testbed or ())
+    for line in (*outcome.unmeasured, *(synced.unmeasured if synced else ()))[:5]:
+        say(f"not measured: {line}")
+    say(f"kept in {out}; use it with --calibration {out}")
+
+
+def _document(outcome: "Outcome", synced: "WorkerOutcome | None") -> dict[str, object]:
+    from traincast.files import encode
+
+    answer: dict[str, object] = {
+        "measuring_s": outcome.measuring_s, "num_operators": outcome.num_operators,
+        "num_steps": outcome.num_steps, "before": encode(outcome.before), "after": encode(outcome.after),
+        "interval_width": outcome.width, "unmeasured": list(outcome.unmeasured),
+    }  # fmt: skip
+    if synced is not None:
+        answer["workers"] = {
+            "num_steps": synced.num_steps, "measuring_s": synced.measuring_s, "before": encode(synced.before),
+            "after": encode(synced.after), "noise": synced.noise, "unmeasured": list(synced.unmeasured),
+        }  # fmt: skip
+    return answer
+
+
+def _say_outcome(outcome: "Outcome") -> None:
+    from traincast.cli.output import say
+    from traincast.units import show_seconds
+
     before, after = outcome.before, outcome.after
     say(
         f"{outcome.num_operators} operators and {outcome.num_steps} steps in {show_seconds(outcome.measuring_s)} of measuring"
@@ -102,18 +127,18 @@ def calibrate(
         held = "" if score.coverage is None else f"   inside the 90% interval {score.coverage:4.0%}"
         say(f"  {label:7} mean {score.mean:6.1%}   median {score.median:6.1%}   worst {score.worst:6.1%}{held}")
     say(f"typical 90% interval of a step: ±{outcome.width:.0%}")
-    if synced:
-        say(
-            f"{synced.num_steps} DDP steps in {show_seconds(synced.measuring_s)} of measuring on {', '.join(testbed or ())}"
-        )
-        say(f"error on {synced.after.num_cases} DDP steps of models that were not fitted:")
-        for label, score in (("before", synced.before), ("after", synced.after)):
-            say(f"  {label:7} mean {score.mean:6.1%}   median {score.median:6.1%}   worst {score.worst:6.1%}")
-        if synced.noise is not None:
-            say(f"  what they took is itself known within ±{synced.noise:.1%}")
-    for line in (*outcome.unmeasured, *(synced.unmeasured if synced else ()))[:5]:
-        say(f"not measured: {line}")
-    say(f"kept in {out}; use it with --calibration {out}")
+
+
+def _say_workers(synced: "WorkerOutcome", testbeds: "Sequence[str]") -> None:
+    from traincast.cli.output import say
+    from traincast.units import show_seconds
+
+    say(f"{synced.num_steps} DDP steps in {show_seconds(synced.measuring_s)} of measuring on {', '.join(testbeds)}")
+    say(f"error on {synced.after.num_cases} DDP steps of models that were not fitted:")
+    for label, score in (("before", synced.before), ("after", synced.after)):
+        say(f"  {label:7} mean {score.mean:6.1%}   median {score.median:6.1%}   worst {score.worst:6.1%}")
+    if synced.noise is not None:
+        say(f"  what they took is itself known within ±{synced.noise:.1%}")
 
 
 def _synchronise(
