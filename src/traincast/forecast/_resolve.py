@@ -188,14 +188,18 @@ def _imply_passes(batch: int | None, data: Any, stages: Any, said: list[str]) ->
     return implied.count
 
 
+def _check_global_batch(whole: Any) -> None:
+    if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
+        raise InvalidInput(f"global_batch = {whole!r}; it must be a whole number of at least 1")
+
+
 def share_batch(question: Question, plan: Mapping[str, Any], said: list[str]) -> tuple[int | None, Any]:
     """Samples of a pass (None: as the source has them) and passes of a step. A global batch says what is left open."""
     batch, passes, whole = question.workload.batch, plan.get("micro_batches"), question.job.get("global_batch")
     data, stages = plan.get("data", 1), plan.get("pipeline", 1)
     if whole is None:
         return batch, passes if passes is not None else _imply_passes(batch, data, stages, said)
-    if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
-        raise InvalidInput(f"global_batch = {whole!r}; it must be a whole number of at least 1")
+    _check_global_batch(whole)
     if not isinstance(data, int) or data < 1 or not isinstance(passes or 1, int):
         return batch, passes or 1
     if batch is not None and passes is not None:
