@@ -199,6 +199,17 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False) -> Pass
     )
 
 
+def replay_forward(tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], tensors: tuple[Tensor, ...]) -> float:
+    """Bytes beside what is always there at the fullest moment of a forward pass that keeps nothing, as in an evaluation."""
+    stop = next((index for index, task in enumerate(tasks) if task.phase != "forward"), len(tasks))
+    course = _course_of(
+        Stage(tasks=tasks[:stop], repeats=tuple([one for one in repeats if one.stop <= stop]), tensors=tensors),
+        accumulates=False,
+    )
+    sizes = np.array([tensor.num_bytes for tensor in tensors], dtype=np.float64)
+    return course.find_peak(sizes, 0.0)[0]
+
+
 def _curve(stage: Stage, parts: Sequence[Repeat], lives: Sequence[Life], base: float) -> tuple[tuple[str, float], ...]:
     levels = _sweep(parts, _collect(stage, parts, lives), base)
     return tuple((stage.tasks[parts[at[0]].start + at[1]].name, level) for level, at in levels)

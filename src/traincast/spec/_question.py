@@ -127,7 +127,15 @@ class ClusterOptions:
         "--nvme-bytes-per-s",
         unit="bytes",
     )
+    host_memory_bytes: float | None = asked(
+        None, "Memory of one node's host, for what is offloaded to it: 2TB.", "--host-memory", unit="bytes"
+    )
     price_per_device: float | None = asked(None, "USD for one device and hour.", "--price")
+    region: str | None = asked(
+        None,
+        "Where it stands, for CO2: a country, a US state or a provider's region (france, us-ohio, eu-west-1).",
+        "--region",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
