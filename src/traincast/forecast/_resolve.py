@@ -180,20 +180,26 @@ def _decode_plan(values: Mapping[str, Any]) -> Parallelism:
     return decode(Parallelism, dict(values), where="parallelism")
 
 
+def _imply_passes(batch: int | None, data: Any, stages: Any, said: list[str]) -> int:
+    if not all(isinstance(degree, int) and degree >= 1 for degree in (data, stages)):
+        return 1
+    implied = implied_micro_batches(micro_batch=batch or 1, data=data, pipeline=stages)
+    said.append(implied.reason or "one pass per optimizer step is assumed")
+    return implied.count
+
+
+def _check_global_batch(whole: Any) -> None:
+    if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
+        raise InvalidInput(f"global_batch = {whole!r}; it must be a whole number of at least 1")
+
+
 def share_batch(question: Question, plan: Mapping[str, Any], said: list[str]) -> tuple[int | None, Any]:
     """Samples of a pass (None: as the source has them) and passes of a step. A global batch says what is left open."""
     batch, passes, whole = question.workload.batch, plan.get("micro_batches"), question.job.get("global_batch")
     data, stages = plan.get("data", 1), plan.get("pipeline", 1)
     if whole is None:
-        if passes is not None:
-            return batch, passes
-        if not all(isinstance(degree, int) and degree >= 1 for degree in (data, stages)):
-            return batch, 1
-        implied = implied_micro_batches(micro_batch=batch or 1, data=data, pipeline=stages)
-        said.append(implied.reason or "one pass per optimizer step is assumed")
-        return batch, implied.count
-    if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
-        raise InvalidInput(f"global_batch = {whole!r}; it must be a whole number of at least 1")
+        return batch, passes if passes is not None else _imply_passes(batch, data, stages, said)
+    _check_global_batch(whole)
     if not isinstance(data, int) or data < 1 or not isinstance(passes or 1, int):
         return batch, passes or 1
     if batch is not None and passes is not None:
@@ -202,9 +208,8 @@ def share_batch(question: Question, plan: Mapping[str, Any], said: list[str]) ->
                 f"global_batch = {whole} is not batch {batch} x micro_batches {passes} x data {data} = {batch * passes * data}"
             )
         return batch, passes
-    if batch is None and passes is None:
-        passes = 1 if stages == 1 else None
-        batch = None if stages == 1 else 1
+    if passes is None and batch is None and stages != 1:
+        batch = 1
     if batch is not None:
         return batch, _divide(whole, batch * data, f"batch {batch} x data {data}")
     share = _divide(whole, data * (passes or 1), f"data {data} x micro_batches {passes or 1}")

@@ -78,6 +78,12 @@ def _consumers(ops: Sequence[Op]) -> dict[int, list[Op]]:
     return found
 
 
+def _large_table(op: Op, stage: Stage) -> int | None:
+    if int(op.attrs["vocab"]) < SPLIT_TABLE_ROWS:
+        return None
+    return next((t for t in op.reads if stage.tensors[t].role == "parameter"), None)
+
+
 def _cut_of_product(op: Op, ranks: int, *, takes_part: bool, leads_on: bool) -> str | None:
     """By row where its input is cut already, by column where another product follows; None where it cannot be."""
     if takes_part:
@@ -102,13 +108,15 @@ def _choose_cuts(stage: Stage, ranks: int) -> dict[int, str]:
         if weight is not None:
             leads_on = not takes_part and _leads_to_product(op, stage, consumers, weights, state)
             cut = _cut_of_product(op, ranks, takes_part=takes_part, leads_on=leads_on)
+            passes_on = cut == "column"
         elif op.kind == "embedding":
-            weight = next((t for t in op.reads if stage.tensors[t].role == "parameter"), None)
-            cut = "vocab" if int(op.attrs["vocab"]) >= SPLIT_TABLE_ROWS else None
+            weight, passes_on = _large_table(op, stage), False
+            cut = "vocab"
+        else:
+            passes_on = takes_part
         if weight is not None and cut is not None:
             cuts.setdefault(weight, cut)
-        passes_on = weight is None and op.kind != "embedding" and takes_part
-        state |= dict.fromkeys(op.writes, PART if cut == "column" or passes_on else WHOLE)
+        state |= dict.fromkeys(op.writes, PART if passes_on else WHOLE)
     return cuts if any(cut in ("column", "row") for cut in cuts.values()) else {}
 
 
