@@ -177,6 +177,8 @@ def fill_in_recipe(
         values["adapted"] = read_targets(targets)
     values["precision"] = read_precision(options.precision, stack, sharded=plan.zero == 3)
     values["recompute"] = "none" if plan.recompute == "products" else plan.recompute
+    if options.recompute_layers is not None:
+        values["recompute_stages"] = plan.pipeline * plan.virtual_stages
     values["accumulate"] = plan.micro_batches > 1 and options.mode != "inference"
     return values
 
@@ -215,7 +217,7 @@ def read_precision(word: str | None, stack: Stack, *, sharded: bool) -> str:
 _RECIPE = frozenset(
     {"mode", "optimizer", "attention", "dropout", "loss", "fused", "fused_softmax", "fused_gate", "fused_loss", "fused_sums",
      "implementation", "channels_last", "master_weights", "gradient_dtype", "adapter_rank", "adapter_norm", "frozen_dtype",
-     "recompute_layers"}
+     "recompute_layers", "weight_dtype"}
 )  # fmt: skip
 _USUAL: dict[str, Any] = {"implementation": "foreach", "attention": "flash"}
 

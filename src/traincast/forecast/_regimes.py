@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from traincast.forecast._activity import describe_activity
+from traincast.forecast._arbitrate import stretch
 from traincast.forecast._device_memory import outside_bytes
 from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job, weigh_co2
 from traincast.forecast._rollout import LOG_SIGMA, Generation, generate
@@ -79,6 +80,8 @@ def forecast_regime(
     """The whole step of a regime."""
     plain = replace(job, regime=None)
     main = engine.forecast(plain, cluster, plan, draw=draw)
+    if regime.sizes:
+        main = _join_sizes(engine, main, plain, regime, cluster, plan)
     beside = [_forecast_pass(engine, run, plain, cluster, plan) for run in regime.passes]
     generation = None
     if regime.rollout is not None:
@@ -113,11 +116,52 @@ def regime_memory(
 ) -> MemoryProfile:
     """The memory of a step whose trained model alone takes `main`."""
     plain = replace(job, regime=None)
+    main = _largest(engine, main, plain, regime, cluster, plan)
     beside = [_forecast_pass(engine, run, plain, cluster, plan, timed=False) for run in regime.passes]
     generation = None
     if regime.rollout is not None:
         generation = _generate(engine, regime.rollout, plain, cluster, plan, main, beside)
     return _join_memory(main, beside, generation)
+
+
+def _largest(
+    engine: "Engine", main: MemoryProfile, job: Job, regime: Regime, cluster: Cluster, plan: Parallelism
+) -> MemoryProfile:
+    """The memory of the samples that take most of it."""
+    found = [
+        engine.memory(engine.lower(posed, cluster, plan), posed, cluster)
+        for posed in (replace(job, graph=size.graph) for size in regime.sizes)
+    ]
+    return max([main, *found], key=lambda memory: memory.peak_bytes)
+
+
+def _join_sizes(
+    engine: "Engine", main: Forecast, job: Job, regime: Regime, cluster: Cluster, plan: Parallelism
+) -> Forecast:
+    """The mean step over samples of all sizes. Where replicas have different sizes at once, all wait for the largest: of n
+    passes spread evenly it lies sqrt(3) (n - 1) / (n + 1) standard deviations above their mean, and passes of one step
+    average out."""
+    seen = [
+        (size, engine.forecast(replace(job, graph=size.graph), cluster, plan)) for size in regime.sizes if size.share
+    ]
+    mean_s = sum(size.share * found.step.seconds for size, found in seen)
+    deviation_s = math.sqrt(sum(size.share * (found.step.seconds - mean_s) ** 2 for size, found in seen))
+    replicas = 1 if regime.is_grouped else plan.data
+    waited_s = deviation_s / math.sqrt(plan.micro_batches) * math.sqrt(3) * (replicas - 1) / (replicas + 1)
+    waited_s = min(waited_s, max(found.step.seconds for _, found in seen) - mean_s)
+    factor = max(1.0, (mean_s + waited_s) / main.step.seconds)
+    work = sum(size.share * size.graph.flop for size, _ in seen) / job.graph.flop if job.graph.flop else 1.0
+    words = ", ".join(f"{size.label} ({size.share:.0%}) {show_seconds(found.step.seconds)}" for size, found in seen)
+    notes = [f"steps by the size of samples: {words}"]
+    if waited_s > 0.01 * mean_s:
+        notes.append(
+            f"replicas have different sizes at once and wait {show_seconds(waited_s)} of a step for the largest"
+        )
+    return replace(
+        main, step=main.step.scaled(factor), timeline=stretch(main.timeline, factor), notes=(*main.notes, *notes),
+        utilization=main.utilization * work / factor,
+        memory=_largest(engine, main.memory, job, regime, cluster, plan),
+    )  # fmt: skip
 
 
 def extra_bytes(engine: "Engine", main: MemoryProfile, job: Job, cluster: Cluster, plan: Parallelism) -> float:

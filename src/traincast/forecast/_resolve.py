@@ -18,7 +18,7 @@ from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill
 from traincast.forecast._ladder import Pose
 from traincast.forecast._place import build_cluster as _build_place
 from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
-from traincast.forecast._samples import pad_samples, use_data, without_data
+from traincast.forecast._samples import check_data, use_data, without_data
 from traincast.spec import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
@@ -238,10 +238,6 @@ def pose_job(
     options = _without_tf32(options, cluster, assumptions)
     if options.recompute_layers is not None and plan.recompute != "full":
         raise InvalidInput(f"recompute_layers goes with --recompute full; recompute is {plan.recompute}")
-    if options.recompute_layers is not None and plan.pipeline > 1:
-        raise InvalidInput(
-            f"recompute_layers = {options.recompute_layers} does not go with a pipeline of {plan.pipeline} yet"
-        )
 
     def load(wanted: WorkloadOptions, source: str | None = None, /) -> Graph:
         # What only runs forward runs nothing again.
@@ -255,8 +251,10 @@ def pose_with(
     load: Load, question: Question, options: WorkloadOptions, *, plan: Parallelism, stack: Stack, said: list[str]
 ) -> Job:
     """The job of a question whose graphs are loaded in the caller's own way."""
-    posed = pose_regime(question.job, options, load, plan=plan, said=said)
-    job = build_job(question.job, posed.graph, stack=stack, seq=find_length(question.source, posed.options))
+    usual = find_length(question.source, options)
+    posed = pose_regime(question.job, options, load, plan=plan, said=said, usual_seq=usual)
+    seq = (posed.regime.seq if posed.regime else None) or find_length(question.source, posed.options)
+    job = build_job(question.job, posed.graph, stack=stack, seq=seq)
     return job if posed.regime is None else dataclasses.replace(job, regime=posed.regime)
 
 
@@ -351,10 +349,10 @@ def load_source(
     arrangement = plan or Parallelism(recompute=recompute)
     software = stack or Stack()
     assumptions: list[str] = [] if said is None else said
-    padded = pad_samples(options, assumptions, usual_seq=find_length(source, options))
-    bare = without_data(padded)
+    check_data(options)
+    bare = without_data(options)
     graph = _load_bare(source, bare, arrangement, software, assumptions)
-    return graph if bare is padded else use_data(graph, padded, assumptions)
+    return graph if bare is options else use_data(graph, options, assumptions)
 
 
 def _load_bare(

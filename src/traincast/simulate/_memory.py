@@ -152,11 +152,13 @@ class Pass:
     has_master: bool
     """The update keeps weights in a wider format than the passes use."""
     curve: tuple[tuple[str, float], ...]
+    narrow_bytes: float = 0.0
+    """That weights stored in eight bits save, whose gradients still have sixteen."""
 
     @property
     def bucket_bytes(self) -> float:
         """Of a copy of the gradients in the format of the weights, where one of them is not the wider."""
-        return min(self.resident["parameter"], self.resident.get("gradient", self.trained_bytes))
+        return min(self.resident["parameter"] + self.narrow_bytes, self.resident.get("gradient", self.trained_bytes))
 
 
 def find_lives(stage: Stage, *, accumulates: bool) -> list[Life]:
@@ -196,6 +198,7 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False) -> Pass
         gathers=Gathers.of(stage),
         has_master=any(isinstance(task, Op) and bool(task.attrs.get("master")) for task in stage.tasks),
         curve=_curve(stage, parts, course.lives, base) if every else (),
+        narrow_bytes=sum(t.num_bytes * t.copies for t in stage.tensors if t.role == "parameter" and t.dtype == "fp8"),
     )
 
 

@@ -158,6 +158,7 @@ if TYPE_CHECKING:
     from traincast.spec._regime import Regime as Regime
     from traincast.spec._regime import RegimeOptions as RegimeOptions
     from traincast.spec._regime import Rollout as Rollout
+    from traincast.spec._regime import SampleSize as SampleSize
     from traincast.spec._resources import RESOURCES as RESOURCES
     from traincast.spec._resources import Activity as Activity
     from traincast.spec._resources import ResourceProfile as ResourceProfile
@@ -188,6 +189,7 @@ __getattr__ = load_lazily(
     {
         "_regime": (
             "Rollout",
+            "SampleSize",
             "RegimeOptions",
             "Regime",
             "REGIMES",
