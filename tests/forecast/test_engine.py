@@ -127,7 +127,7 @@ def test_every_field_of_the_question_has_a_change_to_try() -> None:
     assert set(CHANGES) == names_of(Parallelism)
     assert set(JOBS) == names_of(Job) - {"graph"}
     assert set(GROUPS) == names_of(NodeGroup)
-    assert names_of(Cluster) == {"name", "groups", "price_date", "price_source"}
+    assert names_of(Cluster) == {"name", "groups", "price_date", "price_source", "region"}
 
 
 @pytest.mark.parametrize("name", CHANGES)
