@@ -80,7 +80,7 @@ def resolve(question: Question) -> Resolved:
 def fill_in(question: Question) -> Question:
     """The question with the values of its job file, where it names one; what the question says itself wins."""
     whole = _merge_job_file(question) if question.source.endswith(".toml") else question
-    if whole.configs or whole.source.startswith("hf:"):
+    if whole.configs or whole.source.startswith("hf:") or whole.source.endswith(".json"):
         from traincast.configs import merge_configs
 
         whole = merge_configs(whole)
