@@ -31,7 +31,7 @@ ANSWER = b"x" * int(sys.argv[2])
 async def answer(request):
     await request.body()
     return Response(ANSWER, media_type="application/json")
-app = Starlette(routes=[Route("/forecast", answer, methods=["POST"])])
+app = Starlette(routes=[Route("/forecast", answer, methods=["POST"]), Route("/live", answer)])
 uvicorn.run(app, port=int(sys.argv[1]), log_level="error", access_log=False)
 """
 PATIENCE_S = 2.0
