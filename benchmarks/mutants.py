@@ -83,7 +83,7 @@ MUTANTS = (
         ("the largest device decides what fits",
          "return min(group.device.memory_bytes for group in cluster.groups)",
          "return max(group.device.memory_bytes for group in cluster.groups)"),
-        ("buffers of axes forgotten", "(1 - USABLE + num_axes * COMMUNICATOR_SHARE)", "(1 - USABLE)"),
+        ("buffers of axes forgotten", "total += channels * habits.communicators * habits.channel_bytes", "total += 0.0"),
         ("the emptiest stage decides what fits", "worst = max(profiles, key=lambda profile: profile.needed_bytes)",
          "worst = min(profiles, key=lambda profile: profile.needed_bytes)"),
     ),

@@ -179,6 +179,10 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
         if not isinstance(data, Mapping):
             raise InvalidInput(f"{where} must be a table of names and values, not {_describe(data)}")
         return {str(key): _decode(args[1], item, f"{where}.{key}") for key, item in data.items()}
+    return _decode_plain(kind, data, where)
+
+
+def _decode_plain(kind: Any, data: Any, where: str) -> Any:
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         try:
             data = float(data)

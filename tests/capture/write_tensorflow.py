@@ -70,7 +70,27 @@ def specifications(model: Any) -> tuple[Any, Any]:
     return inputs[0] if len(inputs) == 1 else inputs, labels
 
 
-def write(directory: Path, name: str, model: Any, optimizer: Any, *, whole: bool) -> None:
+def profile(function: Any) -> dict[str, int]:
+    """FLOP of each kind of operation by the profiler of TensorFlow."""
+    options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
+    options = {**options, "output": "none", "min_float_ops": 0}
+    found = tf.compat.v1.profiler.profile(function.graph, cmd="op", options=options)
+    return {child.name: int(child.total_float_ops) for child in _children(found) if child.total_float_ops}
+
+
+def _children(node: Any) -> list[Any]:
+    return [one for child in node.children for one in (child, *_children(child))]
+
+
+def write_frozen(directory: Path, name: str, function: Any) -> None:
+    """The graph of TensorFlow 1: variables are constants, and everything is in one list of nodes."""
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    frozen = convert_variables_to_constants_v2(function)
+    (directory / f"{name}.frozen.pb").write_bytes(frozen.graph.as_graph_def(add_shapes=True).SerializeToString())
+
+
+def write(directory: Path, name: str, model: Any, optimizer: Any, *, whole: bool, profiled: bool = False) -> None:
     optimizer.build(model.trainable_variables)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     given, labels = specifications(model)
@@ -86,11 +106,19 @@ def write(directory: Path, name: str, model: Any, optimizer: Any, *, whole: bool
     def save(function: Any, file: str) -> None:
         (directory / file).write_bytes(function.graph.as_graph_def(add_shapes=True).SerializeToString())
 
-    save(step.get_concrete_function(given, labels), f"{name}.step.pb")
+    traced = step.get_concrete_function(given, labels)
+    save(traced, f"{name}.step.pb")
     facts = {
         "trainable": sum(math.prod(v.shape) for v in model.trainable_variables),
         "state_bytes": sum(4 * math.prod(v.shape) for v in optimizer.variables if len(v.shape)),
+        "frozen": sum(math.prod(v.shape) for v in model.non_trainable_variables if "seed" not in v.path),
     }
+    if profiled:
+        forward = tf.function(lambda x: model(x, training=False)).get_concrete_function(given)
+        facts["profile"] = profile(forward)
+        write_frozen(directory, name, forward)
+        with traced.graph.as_default():
+            tf.compat.v1.train.export_meta_graph(str(directory / f"{name}.meta"))
     (directory / f"{name}.json").write_text(json.dumps(facts))
     if whole:
         model.compile(optimizer=optimizer, loss=loss)
@@ -115,8 +143,27 @@ def write_old(directory: Path) -> None:
     v1.enable_resource_variables()
 
 
+def write_all(directory: Path, names: list[str]) -> None:
+    """Every form of each model, for `benchmarks/tensorflow_matrix.py`."""
+    for name in names:
+        mixed = name.startswith("mixed_")
+        keras.mixed_precision.set_global_policy("mixed_float16" if mixed else "float32")
+        for kind in OPTIMIZERS:
+            keras.backend.clear_session()
+            optimizer = OPTIMIZERS[kind]()
+            write(
+                directory, f"{name}.{kind}", MODELS[name.removeprefix("mixed_")](),
+                keras.mixed_precision.LossScaleOptimizer(optimizer) if mixed else optimizer,
+                whole=kind == "adam", profiled=kind == "adam",
+            )  # fmt: skip
+    write_old(directory)
+
+
 def main() -> None:
     directory = Path(sys.argv[1])
+    if "--all" in sys.argv:
+        write_all(directory, sys.argv[2].split(","))
+        return
     for name in sys.argv[2].split(","):
         for kind in ("adam", "adamw", "sgd") if name == "bert" else ("adam",):
             model = MODELS[name]()

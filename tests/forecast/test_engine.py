@@ -87,7 +87,7 @@ GROUPS: dict[str, list[Any]] = {
     "num_nodes": [4], "devices_per_node": [8],
     "intra": [Link(name="fast", bytes_per_s=4e11, latency_s=2e-6)],
     "inter": [Link(name="slow", bytes_per_s=1e9, latency_s=1e-5), Link(name="slow", bytes_per_s=1e10, latency_s=1e-3)],
-    "usd_per_hour": [3.5], "speed": [0.5], "nvme_bytes_per_s": [5e9],
+    "usd_per_hour": [3.5], "speed": [0.5], "nvme_bytes_per_s": [5e9], "host_memory_bytes": [1e9, 5e13],
     "domains": [(Domain(num_devices=2, link=Link(name="bridge", bytes_per_s=5e11, latency_s=1e-6)),)],
 }  # fmt: skip
 

@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from traincast.catalog._records import kind_of as kind_of
     from traincast.catalog._records import list_records as list_records
     from traincast.catalog._records import plural_kind as plural_kind
+    from traincast.catalog._regions import find_region as find_region
+    from traincast.catalog._regions import region as region
     from traincast.catalog._stacks import DOCUMENTS as DOCUMENTS
     from traincast.catalog._stacks import find_stack as find_stack
     from traincast.catalog._stacks import name_stack as name_stack
@@ -130,6 +132,10 @@ __getattr__ = load_lazily(
             "kind_of",
             "list_records",
             "plural_kind",
+        ),
+        "_regions": (
+            "find_region",
+            "region",
         ),
         "_stacks": (
             "DOCUMENTS",

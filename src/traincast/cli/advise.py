@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from traincast.cli.output import say
 from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
 from traincast.spec import Question
+
+if TYPE_CHECKING:
+    from traincast.plan import Advice, BatchScript
 
 
 @takes_question()
@@ -47,24 +50,12 @@ def advise(
     from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in
     from traincast.plan import advise as give_advice
     from traincast.plan import read_batch_script, with_batch
-    from traincast.report import (
-        after_advice,
-        choose_paint,
-        document_forecast,
-        format_assumptions,
-        format_json,
-        plain_data,
-        say_next,
-    )
 
     asks = None if script is None else read_batch_script(script)
     request = fill_in(question)
     assumptions: list[str] = []
     if asks is not None:
-        written: dict[str, Any] = {"nodes": asks.num_nodes, "devices_per_node": asks.devices_per_node}
-        if not {"device", "node", "groups"} & request.cluster.keys():
-            written["device"] = asks.device
-        request = dataclasses.replace(request, cluster=options.given(**written) | dict(request.cluster))
+        request = _place_as_asked(request, asks)
     stack = choose_stack(request.job, assumptions)
     cluster = build_cluster(request, said=assumptions)
     with waiting(f"reading {question.source}"):
@@ -77,7 +68,31 @@ def advise(
         return
     with waiting("trying changes"):
         advice = give_advice(request, cluster, parallelism, confidence=confidence, calibration=learned)
-    if json:
+    _show(question, advice, assumptions, as_json=json, color=color)
+
+
+def _place_as_asked(request: Question, asks: "BatchScript") -> Question:
+    """The nodes and GPUs of a batch script, where the question names none."""
+    written: dict[str, Any] = {"nodes": asks.num_nodes, "devices_per_node": asks.devices_per_node}
+    if not {"device", "node", "groups"} & request.cluster.keys():
+        written["device"] = asks.device
+    return dataclasses.replace(request, cluster=options.given(**written) | dict(request.cluster))
+
+
+def _show(question: Question, advice: "Advice", assumptions: list[str], *, as_json: bool, color: str) -> None:
+    import textwrap
+
+    from traincast.report import (
+        after_advice,
+        choose_paint,
+        document_forecast,
+        format_assumptions,
+        format_json,
+        plain_data,
+        say_next,
+    )
+
+    if as_json:
         document = {
             "sentences": list(advice.sentences),
             "assumptions": list(dict.fromkeys(assumptions)),
@@ -87,8 +102,6 @@ def advise(
         say(format_json(document))
         return
     paint = choose_paint(sys.stdout, color=color)
-    import textwrap
-
     for sentence in advice.sentences:
         say(textwrap.fill(sentence, width=paint.width, subsequent_indent="  "))
     say("\n" + format_assumptions(assumptions, paint=paint))

@@ -18,7 +18,7 @@ from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill
 from traincast.forecast._ladder import Pose
 from traincast.forecast._place import build_cluster as _build_place
 from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
-from traincast.forecast._samples import pad_samples, use_data, without_data
+from traincast.forecast._samples import check_data, use_data, without_data
 from traincast.spec import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
@@ -180,20 +180,26 @@ def _decode_plan(values: Mapping[str, Any]) -> Parallelism:
     return decode(Parallelism, dict(values), where="parallelism")
 
 
+def _imply_passes(batch: int | None, data: Any, stages: Any, said: list[str]) -> int:
+    if not all(isinstance(degree, int) and degree >= 1 for degree in (data, stages)):
+        return 1
+    implied = implied_micro_batches(micro_batch=batch or 1, data=data, pipeline=stages)
+    said.append(implied.reason or "one pass per optimizer step is assumed")
+    return implied.count
+
+
+def _check_global_batch(whole: Any) -> None:
+    if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
+        raise InvalidInput(f"global_batch = {whole!r}; it must be a whole number of at least 1")
+
+
 def share_batch(question: Question, plan: Mapping[str, Any], said: list[str]) -> tuple[int | None, Any]:
     """Samples of a pass (None: as the source has them) and passes of a step. A global batch says what is left open."""
     batch, passes, whole = question.workload.batch, plan.get("micro_batches"), question.job.get("global_batch")
     data, stages = plan.get("data", 1), plan.get("pipeline", 1)
     if whole is None:
-        if passes is not None:
-            return batch, passes
-        if not all(isinstance(degree, int) and degree >= 1 for degree in (data, stages)):
-            return batch, 1
-        implied = implied_micro_batches(micro_batch=batch or 1, data=data, pipeline=stages)
-        said.append(implied.reason or "one pass per optimizer step is assumed")
-        return batch, implied.count
-    if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
-        raise InvalidInput(f"global_batch = {whole!r}; it must be a whole number of at least 1")
+        return batch, passes if passes is not None else _imply_passes(batch, data, stages, said)
+    _check_global_batch(whole)
     if not isinstance(data, int) or data < 1 or not isinstance(passes or 1, int):
         return batch, passes or 1
     if batch is not None and passes is not None:
@@ -202,9 +208,8 @@ def share_batch(question: Question, plan: Mapping[str, Any], said: list[str]) ->
                 f"global_batch = {whole} is not batch {batch} x micro_batches {passes} x data {data} = {batch * passes * data}"
             )
         return batch, passes
-    if batch is None and passes is None:
-        passes = 1 if stages == 1 else None
-        batch = None if stages == 1 else 1
+    if passes is None and batch is None and stages != 1:
+        batch = 1
     if batch is not None:
         return batch, _divide(whole, batch * data, f"batch {batch} x data {data}")
     share = _divide(whole, data * (passes or 1), f"data {data} x micro_batches {passes or 1}")
@@ -233,10 +238,6 @@ def pose_job(
     options = _without_tf32(options, cluster, assumptions)
     if options.recompute_layers is not None and plan.recompute != "full":
         raise InvalidInput(f"recompute_layers goes with --recompute full; recompute is {plan.recompute}")
-    if options.recompute_layers is not None and plan.pipeline > 1:
-        raise InvalidInput(
-            f"recompute_layers = {options.recompute_layers} does not go with a pipeline of {plan.pipeline} yet"
-        )
 
     def load(wanted: WorkloadOptions, source: str | None = None, /) -> Graph:
         # What only runs forward runs nothing again.
@@ -250,8 +251,10 @@ def pose_with(
     load: Load, question: Question, options: WorkloadOptions, *, plan: Parallelism, stack: Stack, said: list[str]
 ) -> Job:
     """The job of a question whose graphs are loaded in the caller's own way."""
-    posed = pose_regime(question.job, options, load, plan=plan, said=said)
-    job = build_job(question.job, posed.graph, stack=stack, seq=find_length(question.source, posed.options))
+    usual = find_length(question.source, options)
+    posed = pose_regime(question.job, options, load, plan=plan, said=said, usual_seq=usual)
+    seq = (posed.regime.seq if posed.regime else None) or find_length(question.source, posed.options)
+    job = build_job(question.job, posed.graph, stack=stack, seq=seq)
     return job if posed.regime is None else dataclasses.replace(job, regime=posed.regime)
 
 
@@ -346,10 +349,10 @@ def load_source(
     arrangement = plan or Parallelism(recompute=recompute)
     software = stack or Stack()
     assumptions: list[str] = [] if said is None else said
-    padded = pad_samples(options, assumptions, usual_seq=find_length(source, options))
-    bare = without_data(padded)
+    check_data(options)
+    bare = without_data(options)
     graph = _load_bare(source, bare, arrangement, software, assumptions)
-    return graph if bare is padded else use_data(graph, padded, assumptions)
+    return graph if bare is options else use_data(graph, options, assumptions)
 
 
 def _load_bare(

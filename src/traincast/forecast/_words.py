@@ -102,4 +102,7 @@ def _describe(cluster: Cluster) -> dict[str, Any]:
     }  # fmt: skip
     if group.usd_per_hour is not None:
         table["price_per_device"] = group.usd_per_hour / group.devices_per_node
+    for name in ("nvme_bytes_per_s", "host_memory_bytes"):
+        if getattr(group, name) is not None:
+            table[name] = getattr(group, name)
     return table

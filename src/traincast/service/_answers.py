@@ -66,7 +66,9 @@ def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> b
     if asked.get("emit"):
         document["emitted"] = emit_file(place.question, resolved, answer, kind=asked["emit"])
     if asked.get("advice"):
-        document["advice"] = give_advice(place.question, resolved)
+        model = asked["workload"].get("model")
+        uploaded = None if model is None else _stored_graph(task["state"], model, task["options"])
+        document["advice"] = give_advice(place.question, resolved, uploaded=uploaded)
     if asked["detail"]:
         from traincast.service._details import describe_details
 

@@ -119,7 +119,9 @@ def make_app(settings: Settings) -> FastAPI:
     app.state.dispatcher = dispatcher
     app.router.route_class = BoundedRoute
     _add_errors(app)
-    _add_reading(app, dispatcher)
+    _add_page(app)
+    _add_checks(app, dispatcher)
+    _add_catalogue(app)
     _add_asking(app, dispatcher)
     _add_jobs(app, dispatcher)
     app.add_middleware(Guard, dispatcher=dispatcher, tokens=Tokens(settings, read_tokens), audit=audit)
@@ -159,7 +161,7 @@ def _add_errors(app: FastAPI) -> None:
         return problem(500, str(error))
 
 
-def _add_reading(app: FastAPI, dispatcher: Dispatcher) -> None:
+def _add_page(app: FastAPI) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         headers = {"Content-Security-Policy": CONTENT_POLICY, "Cache-Control": "no-cache"}
@@ -169,6 +171,8 @@ def _add_reading(app: FastAPI, dispatcher: Dispatcher) -> None:
     async def icon() -> Response:
         return Response(status_code=204)
 
+
+def _add_checks(app: FastAPI, dispatcher: Dispatcher) -> None:
     checks: dict[int | str, dict[str, Any]] = {
         503: {"model": bodies.HealthAnswer, "description": "Something fails; the problems say what."},
         **_only(403, 405, 429),
@@ -196,6 +200,8 @@ def _add_reading(app: FastAPI, dispatcher: Dispatcher) -> None:
         await dispatcher.storage.check()
         return Response(dispatcher.format_metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
+
+def _add_catalogue(app: FastAPI) -> None:
     @app.get("/catalog", summary="How many entries of each kind are known", responses=_only(401, 403, 405, 429))
     async def catalogue() -> dict[str, int]:
         return {kind: len(entry_names(kind)) for kind in KINDS}

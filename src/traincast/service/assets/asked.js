@@ -44,13 +44,14 @@ function addAsked(state, request) {
   return request;
 }
 
-// Configurations of other projects, as texts; they stay with this tab of the browser and are too long for the address.
+// Configurations of other projects, as texts; they stay with this tab of the browser, and with the address where they are short.
 let configs = [];
-const CONFIGS_KEY = "traincast-configs";
+const CONFIGS_KEY = "traincast-configs", LONGEST_LINK = 6000;
+const configWords = () => (configs.length ? JSON.stringify(configs) : "");
 
 function setConfigs(found) {
   configs = found;
-  byId("configs-label").textContent = found.length ? found.map((each) => each.name).join(", ") : "Drop or choose configurations: DeepSpeed, Accelerate, Axolotl, Megatron ...";
+  byId("configs-label").textContent = found.length ? found.map((each) => each.name).join(", ") + (configWords().length > LONGEST_LINK ? " (too long for a link)" : "") : "Drop or choose configurations: DeepSpeed, Accelerate, Axolotl, Megatron ...";
   byId("configs-label").classList.toggle("set", found.length > 0);
   byId("configs-forget").hidden = !found.length;
   if (!found.length) byId("configs").value = "";
@@ -70,7 +71,11 @@ async function takeConfigs(files) {
   forecast();
 }
 
-function restoreConfigs() {
-  try { setConfigs(JSON.parse(sessionStorage.getItem(CONFIGS_KEY)) || []); }
+const isConfig = (each) => typeof each?.name === "string" && typeof each.text === "string";
+
+const keptConfigs = () => { try { return sessionStorage.getItem(CONFIGS_KEY); } catch { return ""; } };
+
+function restoreConfigs(words) {
+  try { setConfigs((JSON.parse(words || "[]") || []).filter(isConfig).slice(0, 8)); }
   catch { setConfigs([]); }
 }

@@ -116,7 +116,6 @@ async function fillLists() {
 
 function start() {
   placeAsked();
-  restoreConfigs();
   byId("policies").append(...POLICIES.map((name) => element("label", {}, element("input", { type: "checkbox", value: name, name: "policy" }), name)));
   const kept = localStorage.getItem("traincast-theme");
   setTheme(kept ? kept === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
@@ -164,7 +163,8 @@ function start() {
   window.addEventListener("resize", later(() => { if (window.innerWidth !== width) { width = window.innerWidth; redraw(); } }, 150));
   window.addEventListener("hashchange", () => setState(readAddress()));
   fillLists().catch((error) => say(error.message, { bad: true }));
-  setState(given);
+  // A reload keeps configurations that are too long for the address.
+  setState({ configs: keptConfigs() || "", ...given });
 }
 
 start();
