@@ -44,6 +44,8 @@ class Limits:
     cache_bytes: int = 64 * MIB
     """Answers kept in memory."""
     worker_bytes: int = 2048 * MIB
+    rest_bytes: int = 1024 * MIB
+    """A worker that holds more than this after its task is replaced by a new one; what libraries keep does not add up."""
     capture_bytes: int = 8192 * MIB
     """Writable memory of a worker, and of the one that records models with PyTorch."""
 

@@ -27,7 +27,7 @@ POLL_S = 0.5
 LONGEST_WAIT_S = 2.0
 """Between two tries after a fault of storage."""
 
-MakeTask = Callable[[str, dict[str, Any], str], dict[str, Any]]
+MakeTask = Callable[[str], dict[str, Any]]
 
 
 class JobRunner:
@@ -38,7 +38,10 @@ class JobRunner:
         self._state = storage.state
         self._lease_s = LEASE_S if self._state.database.is_shared else None
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._workers = [Worker(memory_bytes=settings.limits.capture_bytes) for _ in range(settings.job_workers)]
+        limits = settings.limits
+        self._workers = [
+            Worker(memory_bytes=limits.capture_bytes, rest_bytes=limits.rest_bytes) for _ in range(settings.job_workers)
+        ]
         self._running: dict[str, asyncio.Task[None]] = {}
         self._more = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
@@ -145,8 +148,9 @@ class JobRunner:
 
         limit_s = self._settings.limits.job_s
         try:
-            task = self._make_task(job.kind, job.request["request"], job.request.get("options", ""))
-            result = await asyncio.wait_for(worker.ask(task, cpu_s=2 * limit_s, report=report), limit_s)
+            # The worker reads what was asked: it may be megabytes, and the event loop has other callers.
+            asking = worker.ask(self._make_task(job.kind), job.request.encode(), cpu_s=2 * limit_s, report=report)
+            result = await asyncio.wait_for(asking, limit_s)
         except TimeoutError:
             await self._finish(job, "failed", error=f"this needs more than {limit_s:g} s, the most that one job gets")
         except StorageFault:
@@ -164,6 +168,8 @@ class JobRunner:
         else:
             progress = self.progress.get(job.id, {"done": 1, "total": 1, "words": "done"})
             await self._finish(job, "done", result=result, progress=progress)
+        finally:
+            await worker.rest()
 
     async def _finish(self, job: StoredJob, state: str, **outcome: Any) -> None:
         began_s = time.monotonic()
