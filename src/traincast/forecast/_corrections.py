@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traincast.cost import Cached, CostModel, Pricing, default_ops, with_constants
-from traincast.forecast._activity import describe_activity, expect_run_utilization
+from traincast.forecast._activity import as_sure_as, describe_activity, expect_run_utilization
 from traincast.forecast._arbitrate import stretch
 from traincast.forecast._gaussian_process import ErrorProcess, Shares, condition, nearest
 from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job, weigh_co2
@@ -262,6 +262,7 @@ def restep(
     timeline = stretch(answer.timeline, factor)
     whole = time_job(job, cluster, step, answer.global_batch)
     joules = spend_energy(cluster, timeline, whole)
+    resources = describe_activity(job, cluster, plan, timeline, correction=activity) if answer.resources else ()
     return replace(
         answer,
         step=step,
@@ -274,7 +275,7 @@ def restep(
         kg_co2=weigh_co2(energy, cluster),
         utilization=answer.utilization / factor,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
-        resources=describe_activity(job, cluster, plan, timeline, correction=activity) if answer.resources else (),
+        resources=as_sure_as(resources, step),
     )
 
 
