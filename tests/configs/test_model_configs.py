@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from traincast.configs._models import _DESCRIBED, describes_whole, read_sizes
+from traincast.configs import DESCRIBED
+from traincast.configs._models import describes_whole, read_sizes
 from traincast.forecast import answer, resolve
 from traincast.spec import Question, WorkloadOptions
 
@@ -52,7 +53,7 @@ def test_what_sizes_do_not_say_is_recorded() -> None:
     assert not describes_whole({**LLAMA_3_8B, "model_type": "electra"})
 
 
-@pytest.mark.parametrize("kind", sorted(_DESCRIBED))
+@pytest.mark.parametrize("kind", sorted(DESCRIBED))
 def test_the_sizes_of_these_describe_every_parameter(kind: str) -> None:
     transformers = pytest.importorskip("transformers")
     import torch

@@ -124,7 +124,7 @@ def read_sizes(config: Mapping[str, Any]) -> dict[str, Any] | None:
     return sizes if all(name in sizes for name in ("n_layers", "hidden", "heads", "vocab")) else None
 
 
-_DESCRIBED = frozenset(
+DESCRIBED = frozenset(
     {"bloom", "gemma", "gemma2", "gpt_neox", "gpt_oss", "gptj", "llama", "mistral", "mixtral", "mpt", "nemotron", "olmo", "phi",
      "qwen2", "qwen3", "qwen3_moe", "stablelm"}
 )  # fmt: skip
@@ -138,7 +138,7 @@ def describes_whole(config: Mapping[str, Any]) -> bool:
     """Whether the sizes of a config.json say all there is to the model, so that nothing need be recorded."""
     kind = str(config.get("model_type", ""))
     added = {key for key in _ADDITIONS if config.get(key)} - _USUAL_ADDITIONS.get(kind, frozenset())
-    return kind in _DESCRIBED and not added
+    return kind in DESCRIBED and not added
 
 
 def own_context(config: Mapping[str, Any]) -> int | None:
