@@ -25,6 +25,7 @@ from traincast.spec import (
     PLAN_FIELDS,
     SHAPE,
     Asked,
+    Calibration,
     Cluster,
     ConfigText,
     Graph,
@@ -54,6 +55,8 @@ class Resolved:
     """What nobody said and was filled in, a sentence each."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the answer is for: precision, sequence length, batches, stack."""
+    calibration: Calibration | None = None
+    """What the question says was learnt."""
     frugal: Job | None = None
     """Where it is left open whether layers are run again: the same job with all of them run again."""
 
@@ -73,8 +76,17 @@ def resolve(question: Question) -> Resolved:
         frugal = pose_job(whole, full, cluster=cluster, stack=stack)
     return Resolved(
         job=job, cluster=cluster, parallelism=plan, assumptions=tuple(dict.fromkeys(said)), frugal=frugal,
-        settings=describe_settings(whole, job, plan, asked=asked),
+        settings=describe_settings(whole, job, plan, asked=asked), calibration=read_calibration(whole.calibration),
     )  # fmt: skip
+
+
+def read_calibration(named: str | Calibration | None) -> Calibration | None:
+    """What a question names as learnt: by its name, its file, or itself."""
+    if not isinstance(named, str):
+        return named
+    from traincast.files import load_calibration
+
+    return load_calibration(named)
 
 
 def fill_in(question: Question) -> Question:
@@ -444,8 +456,19 @@ def _merge_job_file(question: Question) -> Question:
         parallelism={**file.parallelism, **question.parallelism},
         job=_override_job(file.job, question.job),
         configs=(*(_beside(config, question.source) for config in file.configs), *question.configs),
+        calibration=_calibration_beside(file.calibration, question.source)
+        if question.calibration is None
+        else question.calibration,
         said=question.said,
     )
+
+
+def _calibration_beside(named: str | Calibration | None, job_file: str) -> str | Calibration | None:
+    """A file that a job file names stands beside it; a name of a kept calibration stays one."""
+    if not isinstance(named, str):
+        return named
+    near = Path(job_file).parent / named
+    return str(near) if near.is_file() else named
 
 
 def _beside(config: str | ConfigText, job_file: str) -> str | ConfigText:
