@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from configs.asking import FILES, complete, file_of, said_by, write
+from configs.asking import complete, file_of, said_by, write
 from configs.test_read import SHIPPED
 from traincast.configs import FORMATS, list_unwritten, read_config, writable
 from traincast.errors import IllegalPlan, InvalidInput
@@ -86,7 +86,9 @@ def test_rounds_of_reinforcement_learning_come_back(kind: str, regime: str) -> N
     again = complete(Question(configs=(text,), cluster=cluster))
     known = again.question.job
     assert {name: known.get(name) for name in job} == job
-    assert again.plan.micro_batches == 4 and again.plan.zero == 3 and again.question.workload.batch == 2
+    assert again.plan.micro_batches == 4
+    assert again.plan.zero == 3
+    assert again.question.workload.batch == 2
 
 
 def test_devices_that_only_generate_are_not_lost() -> None:

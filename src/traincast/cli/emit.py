@@ -27,11 +27,14 @@ def _with_settings(question: Question, resolved: "Resolved") -> Question:
     """The number format and the length that were assumed."""
     options, settings = question.workload, resolved.settings
     has_length = options.seq is not None or options.has_shape or (resolved.job.regime and resolved.job.regime.seq)
-    filled = {
-        "precision": options.precision or settings.get("precision"),
-        "seq": options.seq if has_length else settings.get("seq"),
-    }
-    return replace(question, workload=replace(options, **filled))
+    return replace(
+        question,
+        workload=replace(
+            options,
+            precision=options.precision or settings.get("precision"),
+            seq=options.seq if has_length else settings.get("seq"),
+        ),
+    )
 
 
 def say_unwritten(question: Question, plan: "Plan", kind: str) -> None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from traincast.configs._read import read_config as read_config
     from traincast.configs._registry import FORMATS as FORMATS
     from traincast.configs._write import LAUNCHERS as LAUNCHERS
-    from traincast.configs._write import writable as writable
     from traincast.configs._write import list_unwritten as list_unwritten
+    from traincast.configs._write import writable as writable
     from traincast.configs._write import write_config as write_config
     from traincast.configs._write import write_yaml as write_yaml
 

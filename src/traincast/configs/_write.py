@@ -134,7 +134,8 @@ def _check_regime(chosen: ConfigFormat, sheet: Sheet) -> None:
         if sheet.fields.get(name) and name not in sheet.told:
             short = name.partition(".")[2]
             raise IllegalPlan(
-                f"{chosen.title}'s file has no place for {short} = {sheet.fields[name]}; emit another format, such as trl or openrlhf"
+                f"{chosen.title}'s file has no place for {short} = {sheet.fields[name]}; emit another format, such as trl or "
+                "openrlhf"
             )
     sheet.comments += [
         f"{item.name} = {value} has no place in this file"
