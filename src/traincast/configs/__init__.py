@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from traincast.configs._read import read_config as read_config
     from traincast.configs._registry import FORMATS as FORMATS
     from traincast.configs._write import LAUNCHERS as LAUNCHERS
+    from traincast.configs._write import list_unwritten as list_unwritten
     from traincast.configs._write import writable as writable
     from traincast.configs._write import write_config as write_config
     from traincast.configs._write import write_yaml as write_yaml
@@ -27,6 +28,6 @@ __getattr__ = load_lazily(
         "_nouns": ("ConfigFormat", "Draft", "Reading", "Sheet"),
         "_read": ("read_config",),
         "_registry": ("FORMATS",),
-        "_write": ("LAUNCHERS", "writable", "write_config", "write_yaml"),
+        "_write": ("LAUNCHERS", "list_unwritten", "writable", "write_config", "write_yaml"),
     },
 )

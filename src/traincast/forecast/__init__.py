@@ -120,6 +120,7 @@ if TYPE_CHECKING:
     from traincast.forecast._narrow import GIVEN_JOB as GIVEN_JOB
     from traincast.forecast._narrow import GIVEN_STACK as GIVEN_STACK
     from traincast.forecast._parts import explain_parts as explain_parts
+    from traincast.forecast._pose import spell_out as spell_out
     from traincast.forecast._resolve import Resolved as Resolved
     from traincast.forecast._resolve import build_cluster as build_cluster
     from traincast.forecast._resolve import build_job as build_job
@@ -217,6 +218,7 @@ __getattr__ = load_lazily(
             "GIVEN_STACK",
         ),
         "_parts": ("explain_parts",),
+        "_pose": ("spell_out",),
         "_resolve": (
             "Resolved",
             "build_cluster",
