@@ -79,8 +79,8 @@ MUTANTS = (
         ("evaluation as dear as training", "* step.seconds / 3", "* step.seconds"),
         ("micro-batches not counted", "global_batch = program.batch_size * plan.micro_batches * plan.data",
          "global_batch = program.batch_size * plan.data"),
-        ("a loader for every device", "delivered, wanted = rates[name] * cluster.num_nodes, global_batch",
-         "delivered, wanted = rates[name] * cluster.num_devices, global_batch"),
+        ("a loader for every device", "global_batch / (min(rates.values()) * cluster.num_nodes)",
+         "global_batch / (min(rates.values()) * cluster.num_devices)"),
         ("price of a minute", "value=rate * total.seconds / HOUR_S", "value=rate * total.seconds / HOUR_S * 60"),
         ("errors of all kinds go together", "sum((part / whole) ** 2 for part in self.weighted.values() if whole)",
          "(sum(self.weighted.values()) / whole) ** 2"),
@@ -404,10 +404,10 @@ def format_score(known: Verdicts) -> str:
     dates = sorted({told["date"] for _, told in rows if told})
     lines = [
         "# Mistakes that our tests notice", "",
-        f"`make mutants` makes {len(rows)} realistic mistakes in the rooms that predict, one at a time, and runs the tests of the room.",
-        "A test that fails is run once more without the mistake, so that only a test that bites counts.", "",
-        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}: **{len(killed)} of {len(rows)} were noticed**, {len(alive)} were not, "
-        f"{len(unjudged)} were not judged. `benchmarks/mutants.json` holds the verdicts.", "",
+        f"`make mutants` makes {len(rows)} realistic mistakes in the rooms that predict, one at a time.",
+        "The tests of the room run with it. A test that fails is run once more without it: only tests that bite count.", "",
+        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}: **{len(killed)} of {len(rows)} were noticed**, "
+        f"{len(alive)} were not, {len(unjudged)} were not judged. `benchmarks/mutants.json` holds the verdicts.", "",
         "| room | mistake | noticed by |", "|---|---|---|",
         *(f"| {mutant.room} | {mutant.name} | `{told['killed_by']}` |" for mutant, told in killed),
     ]  # fmt: skip
