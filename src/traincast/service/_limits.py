@@ -75,6 +75,8 @@ class Settings:
     """The one foreign web origin that may call; None: none."""
     workers: int = 2
     job_workers: int = 1
+    ray: bool = False
+    """Whether plans and schedules are computed on a Ray cluster."""
     rate_per_s: float = 0.0
     """Requests that one client may send in a second; twice as many at once. 0: no limit."""
     audit: Path | None = None

@@ -73,7 +73,7 @@ class Worker:
                     if report is not None:
                         report(json.loads(payload))
                     continue
-                raise _read_error(json.loads(payload))
+                raise read_error(json.loads(payload))
         except (asyncio.IncompleteReadError, ConnectionError, OSError) as error:
             await self.stop()
             if process.returncode == -signal.SIGXCPU and cpu_s is not None:
@@ -116,7 +116,7 @@ class Worker:
         await asyncio.shield(process.wait())
 
 
-def _read_error(found: dict[str, Any]) -> Exception:
+def read_error(found: dict[str, Any]) -> Exception:
     if found["kind"] == "storage":
         return StorageFault(found["storage"], found["error"])
     return InvalidInput(found["error"]) if found["kind"] == "input" else InternalError(found["error"])

@@ -13,6 +13,7 @@ from traincast.errors import TraincastError
 from traincast.service._faults import StorageFault
 from traincast.service._limits import Settings
 from traincast.service._pool import InternalError, Worker
+from traincast.service._ray import RayWorker
 from traincast.service._state import StoredJob
 from traincast.service._storage import Storage
 
@@ -38,16 +39,19 @@ class JobRunner:
         self._state = storage.state
         self._lease_s = LEASE_S if self._state.database.is_shared else None
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        limits = settings.limits
-        self._workers = [
-            Worker(memory_bytes=limits.capture_bytes, rest_bytes=limits.rest_bytes) for _ in range(settings.job_workers)
-        ]
+        self._workers = [self._make_worker() for _ in range(settings.job_workers)]
         self._running: dict[str, asyncio.Task[None]] = {}
         self._more = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self.progress: dict[str, dict[str, Any]] = {}
         self.num_ended = 0
         self.num_crashes = 0
+
+    def _make_worker(self) -> Worker | RayWorker:
+        limits = self._settings.limits
+        if self._settings.ray:
+            return RayWorker(is_shared=self._state.database.is_shared)
+        return Worker(memory_bytes=limits.capture_bytes, rest_bytes=limits.rest_bytes)
 
     @property
     def pids(self) -> list[int]:
@@ -81,7 +85,7 @@ class JobRunner:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _run_jobs(self, worker: Worker) -> None:
+    async def _run_jobs(self, worker: Worker | RayWorker) -> None:
         wait_s = 0.1
         while True:
             try:
@@ -109,7 +113,7 @@ class JobRunner:
         except TimeoutError:
             return
 
-    async def _watch(self, worker: Worker, job: StoredJob) -> None:
+    async def _watch(self, worker: Worker | RayWorker, job: StoredJob) -> None:
         task = asyncio.create_task(self._run_job(worker, job))
         beats = asyncio.create_task(self._beat(job, task))
         self._running[job.id] = task
@@ -142,7 +146,7 @@ class JobRunner:
                 task.cancel()
                 return
 
-    async def _run_job(self, worker: Worker, job: StoredJob) -> None:
+    async def _run_job(self, worker: Worker | RayWorker, job: StoredJob) -> None:
         def report(progress: dict[str, Any]) -> None:
             self.progress[job.id] = progress
 

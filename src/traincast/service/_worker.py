@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from traincast.errors import TraincastError
 from traincast.service._faults import StorageFault
@@ -22,6 +22,12 @@ NOT_ENOUGH_MEMORY = "not enough memory for this input; use a smaller one"
 NICENESS = 5
 """The process that answers callers goes before those that compute."""
 TOO_DEEP = "the input is nested too deeply"
+
+
+class Hears(Protocol):
+    """Takes frames of progress."""
+
+    def write(self, frame: bytes, /) -> object: ...
 
 
 def main(arguments: list[str]) -> int:
@@ -40,7 +46,7 @@ def main(arguments: list[str]) -> int:
     while True:
         task, blob = tasks.get()
         limit_cpu(task.get("cpu_s"))
-        out.write(_run(task, blob, out))
+        out.write(run_task(task, blob, out))
 
 
 def limit_cpu(seconds: float | None) -> None:
@@ -80,7 +86,9 @@ def _find(name: str) -> Callable[..., bytes]:
     return TASKS[name]
 
 
-def _run(task: dict[str, Any], blob: bytes, out: IO[bytes]) -> bytes:
+def run_task(task: dict[str, Any], blob: bytes, out: Hears) -> bytes:
+    """The answer or the refusal of one task as a frame; progress is written to `out` as it comes."""
+
     def report(done: int, total: int, words: str = "") -> None:
         out.write(pack_json(PROGRESS, {"done": done, "total": total, "words": words}))
 
