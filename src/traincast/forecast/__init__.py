@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from traincast.forecast._device_memory import watch_device as watch_device
     from traincast.forecast._gaussian_process import NOISE as NOISE
     from traincast.forecast._gaussian_process import Array as Array
+    from traincast.forecast._gaussian_process import condition as condition
     from traincast.forecast._gaussian_process import correct as correct
     from traincast.forecast._habits import UNKNOWN as UNKNOWN
     from traincast.forecast._habits import plan_habits as plan_habits
@@ -204,6 +205,7 @@ __getattr__ = load_lazily(
         "_gaussian_process": (
             "Array",
             "NOISE",
+            "condition",
             "correct",
         ),
         "_habits": (
