@@ -16,7 +16,7 @@ _USUAL_SIZE = (3, 224, 224)
 
 def describe_timm(name: str) -> Source:
     """What a recording needs. Pretrained weights are never asked for."""
-    timm = _import_timm()
+    timm = import_timm()
     if not timm.is_model(name.partition(".")[0]):
         known = timm.list_models()
         raise InvalidInput(
@@ -44,7 +44,7 @@ def _input_size(timm: Any, name: str) -> tuple[int, ...]:
     return tuple(size) if size else _USUAL_SIZE
 
 
-def _import_timm() -> Any:
+def import_timm() -> Any:
     try:
         importlib.import_module("torchvision")
     except Exception:
