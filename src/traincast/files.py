@@ -94,11 +94,16 @@ def write_whole(path: str | os.PathLike[str], content: bytes | str) -> None:
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(raw)
+            stream.flush()
+            # On the disk before it has its name: a machine that loses its power has the old file or the new one.
+            os.fsync(stream.fileno())
         Path(temporary).chmod(0o644)
         Path(temporary).replace(target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             Path(temporary).unlink()
+        if isinstance(error, OSError):
+            raise InvalidInput(f"cannot write {target}: {error.strerror or error}") from error
         raise
 
 

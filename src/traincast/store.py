@@ -74,6 +74,9 @@ class Store:
             self._db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
             self._migrate()
         except sqlite3.DatabaseError as error:
+            if "_db" in vars(self):
+                # A connection that nobody holds would keep its locks.
+                self._db.close()
             raise InvalidInput(f"{self.path} cannot be opened as a measurement store: {error}") from error
 
     def __enter__(self) -> "Store":

@@ -19,7 +19,7 @@ from traincast.cost._roofline import Roofline
 from traincast.errors import IllegalPlan, InvalidInput, TraincastError
 from traincast.forecast import forecast
 from traincast.forecast._engine import Engine
-from traincast.spec import Cluster, Device, Forecast, Graph, Job, Link, NodeGroup, Parallelism, Stage
+from traincast.spec import Cluster, Device, Forecast, Graph, Job, Link, NodeGroup, Parallelism, Region, Stage
 from traincast.spec._hardware import Domain
 from traincast.spec._regime import Pass, Regime
 
@@ -192,6 +192,16 @@ def test_a_changed_cluster_is_answered_as_if_it_were_the_first(name: str, data: 
     assert ask_both(job, changed, plan)
     mixed = replace(cluster, groups=(cluster.groups[0], changed.groups[0]))
     ask_both(job, mixed, Parallelism(data=mixed.num_devices))
+
+
+def test_another_region_is_answered_as_if_it_were_the_first() -> None:
+    job, cluster, plan = (
+        Job(graph=make_graph(), steps=100),
+        make_cluster(nodes=2, devices_per_node=4),
+        Parallelism(data=8),
+    )
+    for region in (None, Region(name="here", grams_co2_per_kwh=50.0), Region(name="there", grams_co2_per_kwh=700.0)):
+        assert ask_both(job, replace(cluster, region=region), plan)
 
 
 @pytest.mark.parametrize(

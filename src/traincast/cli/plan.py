@@ -370,8 +370,10 @@ def _document_delta(delta: Any) -> dict[str, Any]:
 
 
 def _emit(plans: "Sequence[Plan]", wanted: Output, request: Question) -> None:
+    from traincast.cli.emit import say_unwritten
     from traincast.errors import InvalidInput
     from traincast.files import write_whole
+    from traincast.forecast import pose_job, spell_out
     from traincast.plan import emit, make_recipe, slurm_flags
 
     precision = request.workload.precision or "fp32"
@@ -384,6 +386,10 @@ def _emit(plans: "Sequence[Plan]", wanted: Output, request: Question) -> None:
         flags = slurm_flags(make_recipe(plans[0], quantile=quantile, command=command, precision=precision))
         text = " ".join(f"{name}={value}" for name, value in flags.items())
     else:
+        best = plans[0]
+        job = pose_job(request, best.parallelism, cluster=best.cluster, batch=best.batch)
+        request = spell_out(request, job)
+        say_unwritten(request, best, kind)
         text = emit(plans[0], kind, quantile=quantile, command=command, precision=precision, question=request)
     if output is None or str(output) == "-":
         say(text)

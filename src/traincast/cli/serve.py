@@ -65,6 +65,9 @@ class Capacity:
     job_workers: Annotated[
         int, typer.Option("--job-workers", min=0, max=64, help="Processes that work on plans and schedules.")
     ] = 1
+    ray: Annotated[bool, typer.Option("--ray", help="Work on plans and schedules on a Ray cluster (RAY_ADDRESS).")] = (
+        False
+    )
     max_body: Annotated[str, typer.Option("--max-body", help="Largest upload, such as 32MiB.")] = "32MiB"
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds that one forecast may take.")] = 20.0
     job_timeout: JobTimeout = 900.0
@@ -111,6 +114,7 @@ def serve(
         cors_origin=access.cors,
         workers=capacity.workers or count_cores(),
         job_workers=capacity.job_workers,
+        ray=capacity.ray,
         rate_per_s=usual_rate if access.rate is None else access.rate,
         audit=audit,
         calibrations=_name_calibrations(calibration or ()),
@@ -166,8 +170,8 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def make_work_settings(state: str, *, job_workers: int, job_timeout_s: float) -> "Settings":
+def make_work_settings(state: str, *, job_workers: int, job_timeout_s: float, ray: bool = False) -> "Settings":
     """Of a process that runs jobs and answers nobody."""
     from traincast.service import Limits, Settings
 
-    return Settings(state=state, workers=1, job_workers=job_workers, limits=Limits(job_s=job_timeout_s))
+    return Settings(state=state, workers=1, job_workers=job_workers, ray=ray, limits=Limits(job_s=job_timeout_s))

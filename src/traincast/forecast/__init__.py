@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from traincast.forecast._device_memory import watch_device as watch_device
     from traincast.forecast._gaussian_process import NOISE as NOISE
     from traincast.forecast._gaussian_process import Array as Array
+    from traincast.forecast._gaussian_process import condition as condition
     from traincast.forecast._gaussian_process import correct as correct
     from traincast.forecast._habits import UNKNOWN as UNKNOWN
     from traincast.forecast._habits import plan_habits as plan_habits
@@ -120,6 +121,7 @@ if TYPE_CHECKING:
     from traincast.forecast._narrow import GIVEN_JOB as GIVEN_JOB
     from traincast.forecast._narrow import GIVEN_STACK as GIVEN_STACK
     from traincast.forecast._parts import explain_parts as explain_parts
+    from traincast.forecast._pose import spell_out as spell_out
     from traincast.forecast._resolve import Resolved as Resolved
     from traincast.forecast._resolve import build_cluster as build_cluster
     from traincast.forecast._resolve import build_job as build_job
@@ -203,6 +205,7 @@ __getattr__ = load_lazily(
         "_gaussian_process": (
             "Array",
             "NOISE",
+            "condition",
             "correct",
         ),
         "_habits": (
@@ -217,6 +220,7 @@ __getattr__ = load_lazily(
             "GIVEN_STACK",
         ),
         "_parts": ("explain_parts",),
+        "_pose": ("spell_out",),
         "_resolve": (
             "Resolved",
             "build_cluster",

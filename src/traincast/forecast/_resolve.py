@@ -92,7 +92,7 @@ def read_calibration(named: str | Calibration | None) -> Calibration | None:
 def fill_in(question: Question) -> Question:
     """The question with the values of its job file, where it names one; what the question says itself wins."""
     whole = _merge_job_file(question) if question.source.endswith(".toml") else question
-    if whole.configs or whole.source.startswith("hf:"):
+    if whole.configs or whole.source.startswith("hf:") or whole.source.endswith(".json"):
         from traincast.configs import merge_configs
 
         whole = merge_configs(whole)
@@ -627,7 +627,26 @@ def _capture(source: str, options: WorkloadOptions, stack: Stack) -> Graph:
     fixed = [f"--{name.replace('_', '-')}" for name in given if name not in _CAPTURED]
     if fixed:
         raise InvalidInput(f"{source} is recorded as it is, so {', '.join(fixed)} cannot change it")
-    loaded = _record(source, tuple(sorted(given.items())), _date_of(source))
+    loaded = record_any_batch(source, options)
+    if loaded is None:
+        loaded = _record(source, tuple(sorted(given.items())), _date_of(source))
     if isinstance(loaded, Scalable):
         return loaded.at(options.batch) if options.batch is not None else loaded.small
     return loaded
+
+
+def record_any_batch(source: str, options: WorkloadOptions) -> Graph | Scalable | None:
+    """A config.json or a name in timm, whose inputs are made here for any batch. None for a file of somebody's, which makes its
+    own, and for a model that runs other operations at another batch."""
+    if not source.startswith("timm:") and not source.endswith(".json"):
+        return None
+    rest = {name: value for name, value in options.given().items() if name != "batch"}
+    return _try_any_batch(source, tuple(sorted(rest.items())), _date_of(source))
+
+
+@functools.lru_cache(maxsize=8)
+def _try_any_batch(source: str, given: tuple[tuple[str, Any], ...], date_ns: int) -> Graph | Scalable | None:
+    try:
+        return _record(source, (*given, ("scalable", True)), date_ns)
+    except CaptureFailed:
+        return None

@@ -56,6 +56,15 @@ class _OpenedRequest(Request):
 
     parsed: Any = None
 
+    async def body(self) -> bytes:
+        """The whole body, gathered where it grows: to join megabytes at the end would keep others waiting."""
+        if not hasattr(self, "_body"):
+            content = bytearray()
+            async for piece in self.stream():
+                content += piece
+            self._body = bytes(content) if len(content) <= LARGE_BODY else content  # type: ignore[assignment]
+        return self._body
+
     async def json(self) -> Any:
         return self.parsed
 
@@ -278,7 +287,7 @@ def _add_asking(app: FastAPI, dispatcher: Dispatcher) -> None:
 
     @app.post("/models", summary="Upload a model to forecast it by its id", responses=asked, openapi_extra=upload)
     async def models(request: Request) -> bodies.ModelAnswer:
-        content = await request.body()
+        content = await _OpenedRequest(request.scope, request.receive).body()
         if not content:
             raise InvalidInput("the upload is empty; send a saved graph, a Hugging Face config.json or an ONNX file")
         return bodies.ModelAnswer(**await dispatcher.upload(content))
