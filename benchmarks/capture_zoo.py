@@ -82,7 +82,10 @@ MASKED = (
     "bert roberta distilbert electra albert deberta deberta-v2 mpnet camembert convbert modernbert xlm-roberta layoutlm"
 )
 SEQUENCE = "t5 bart mbart pegasus blenderbot marian"
-IMAGES = "vit deit swin beit convnext resnet segformer dinov2 poolformer regnet mobilenet_v2 levit pvt focalnet efficientnet mobilevit"
+IMAGES = (
+    "vit deit swin beit convnext resnet segformer dinov2 poolformer regnet mobilenet_v2 levit pvt focalnet efficientnet "
+    "mobilevit"
+)
 VISION = {"image_size": 64, "patch_size": 16, "num_labels": 10, "depths": [2, 2, 2, 2]}
 
 
