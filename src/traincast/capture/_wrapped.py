@@ -1,6 +1,5 @@
 """Modules that a library has wrapped, to what is inside: weights spread over ranks are taken whole, quantised ones as stored."""
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,7 +28,6 @@ def is_spread(tensor: Any) -> bool:
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements") and hasattr(tensor, "to_local")
 
 
-@functools.cache
 def is_wrapper(kind: Any) -> bool:
     """A class of tensors that runs its operations on other tensors inside it."""
     if kind in (torch.Tensor, nn.Parameter, FakeTensor, nn.Buffer):
