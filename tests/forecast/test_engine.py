@@ -49,6 +49,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "micro_batches": [{"micro_batches": 3}, {"micro_batches": 8}],
     "zero": [{"zero": stage} for stage in range(4)],
     "shard": [{"zero": 3, "shard": 2}, {"zero": 1, "shard": 4}],
+    "regather": [{"zero": 3, "regather": 2}],
     "sequence_parallel": [{"tensor": 4, "data": 2, "sequence_parallel": False}],
     "recompute": [{"recompute": how} for how in ("none", "selective", "products", "full")],
     "order": [{"order": order} for order in ("gpipe", "zero-bubble", "1f1b")],
@@ -78,7 +79,8 @@ JOBS: dict[str, list[Any]] = {
     "checkpoint_bytes_per_s": [1e8], "startup_s": [5.0], "device_mtbf_s": [1e6],
     "stack": [stack("megatron-lm"), stack("torchtitan")],
     "loader_cores": [4], "decode_samples_per_s": [3.0], "sample_bytes": [1e5], "storage_bytes_per_s": [1e3],
-    "logging_every_steps": [3], "logging_s": [2.0], "checkpoint_sharded": [True], "checkpoint_async": [True],
+    "logging_every_steps": [3], "logging_s": [2.0], "rampup_batch": [], "rampup_samples": [],
+    "rampup_increment": [], "checkpoint_sharded": [True], "checkpoint_async": [True],
     "compile_s": [12.0], "compiled": [True], "cuda_graphs": [True],
     "regime": [Regime(name="distillation", passes=(Pass(name="teacher", graph=FROZEN),)), Regime(name="ppo", num_updates=4)],
 }  # fmt: skip

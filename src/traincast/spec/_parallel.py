@@ -95,6 +95,12 @@ class Parallelism:
     shard: int | None = asked(None, "Replicas among which ZeRO shards (hybrid shard); default: all.")
     """Over how many neighbouring replicas ZeRO shards. None: all. Fewer: every such group holds a whole copy, and the groups
     sum the gradients of their shards (FSDP's hybrid shard; the same inside and between slices of a TPU pod)."""
+    regather: int | None = asked(
+        None, "With ZeRO 3: neighbouring replicas that hold a second copy of the weights and gather them from each other in the "
+        "backward pass (ZeRO++'s hpZ); default: all replicas again.", "--regather",
+    )  # fmt: skip
+    """The backward pass gathers weights inside such a group, from a second copy that the forward pass left there (Wang et al.
+    2023); None: from all replicas, as the forward pass."""
     sequence_parallel: bool = asked(False, "Split the sequence along the tensor axis.")
     recompute: str = asked(
         "none", "Activation recomputation: none, selective, products or full; the stack says what selective is."
@@ -144,6 +150,8 @@ class Parallelism:
             raise IllegalPlan(f"zero = {self.zero}; allowed: 0, 1, 2, 3")
         if self.shard is not None:
             self._check_shard(self.shard)
+        if self.regather is not None:
+            self._check_regather(self.regather)
         self._check_words()
         if self.expert_tensor not in (None, 1, self.tensor):
             raise IllegalPlan(f"expert_tensor = {self.expert_tensor}; allowed: 1 or tensor = {self.tensor}")
@@ -201,6 +209,16 @@ class Parallelism:
             raise IllegalPlan(f"shard = {shard!r} must divide data x context = {self.data * self.context}")
         if self.expert > 1:
             raise IllegalPlan(f"shard = {shard} does not go with expert = {self.expert} yet; leave shard out")
+
+    def _check_regather(self, regather: int) -> None:
+        if self.zero != 3:
+            raise IllegalPlan(
+                f"regather = {regather} needs weights that are gathered; set zero to 3, it is {self.zero}"
+            )
+        if not isinstance(regather, int) or regather < 1 or self.num_shards % regather:
+            raise IllegalPlan(
+                f"regather = {regather!r} must divide the {self.num_shards} replicas that share the weights"
+            )
 
     @property
     def num_shards(self) -> int:
