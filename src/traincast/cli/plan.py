@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traincast.cli import options
-from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
+from traincast.cli.learned import GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.questions import takes_question
 from traincast.forecast import is_hardware
@@ -102,7 +102,6 @@ class Wishes:
         ),
     ] = "none"
     workers: options.Workers = 0
-    calibration: CalibrationOption = None
     given: GivenOption = None
 
 
@@ -233,7 +232,7 @@ def _ask(question: Question, choices: Mapping[str, tuple[Any, ...]], machines: M
         budget_usd=wishes.budget,
         confidence=wishes.confidence,
     )
-    learned = load_learned(wishes.calibration, wishes.given)
+    learned = load_learned(question.calibration, wishes.given, filed=request.calibration)
     left_out = tuple(f"{name}: {count} machines left out" for name, count in chosen.left_out.items())
     return _Asked(
         request=_without_choices(settled.request), clusters=settled.clusters, space=space, limits=limits,

@@ -6,6 +6,7 @@ from traincast.facade import load_lazily
 
 if TYPE_CHECKING:
     from traincast.configs._merge import merge_configs as merge_configs
+    from traincast.configs._models import DESCRIBED as DESCRIBED
     from traincast.configs._models import find_model as find_model
     from traincast.configs._nouns import ConfigFormat as ConfigFormat
     from traincast.configs._nouns import Draft as Draft
@@ -23,7 +24,7 @@ __getattr__ = load_lazily(
     __name__,
     {
         "_merge": ("merge_configs",),
-        "_models": ("find_model",),
+        "_models": ("DESCRIBED", "find_model"),
         "_nouns": ("ConfigFormat", "Draft", "Reading", "Sheet"),
         "_read": ("read_config",),
         "_registry": ("FORMATS",),

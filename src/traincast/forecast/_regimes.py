@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from traincast.forecast._activity import describe_activity
 from traincast.forecast._arbitrate import stretch
 from traincast.forecast._device_memory import outside_bytes
-from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job
+from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job, weigh_co2
 from traincast.forecast._rollout import LOG_SIGMA, Generation, generate
 from traincast.spec import (
     Cluster,
@@ -16,6 +16,7 @@ from traincast.spec import (
     Forecast,
     Job,
     MemoryProfile,
+    Moment,
     Parallelism,
     Pass,
     Phase,
@@ -97,6 +98,8 @@ def forecast_regime(
     paid = (cluster.num_devices + num_extra) / cluster.num_devices
     whole = time_job(plain, cluster, step, global_batch)
     usd, joules = price_job(cluster, whole.total), spend_energy(cluster, timeline, whole)
+    joules = None if joules is None else joules * paid
+    energy = range_energy(joules, whole.total)
     worked = main.utilization * main.step.seconds * regime.num_updates + sum(
         one.utilization * one.seconds for one in beside
     )
@@ -106,8 +109,7 @@ def forecast_regime(
         global_batch=global_batch, samples_per_s=global_batch / step.seconds if step.seconds else math.inf,
         num_devices=cluster.num_devices + num_extra,
         usd=None if usd is None else Range(value=usd.value * paid, low=usd.low * paid, high=usd.high * paid),
-        energy_joules=None if joules is None else joules * paid,
-        energy_range=range_energy(None if joules is None else joules * paid, whole.total),
+        energy_joules=joules, energy_range=energy, kg_co2=weigh_co2(energy, cluster),
         utilization=worked / (step.seconds * paid) if step.seconds else 0.0,
         notes=(*main.notes, *_notes(regime, generation, memory, num_extra)),
     )  # fmt: skip
@@ -206,7 +208,7 @@ def _generate(
     beside: Sequence[Beside],
 ) -> Generation:  # fmt: skip
     kept = _resident(main) + sum(one.kept_bytes for one in beside)
-    outside = outside_bytes(main.capacity_bytes, plan)
+    outside = outside_bytes(cluster, plan, job.stack)
     return generate(engine, rollout, job, cluster, plan, resident_bytes=kept, outside_bytes=outside)
 
 
@@ -220,6 +222,7 @@ def _join_memory(main: MemoryProfile, beside: Sequence[Beside], generation: Gene
     found = replace(
         main, peak_bytes=main.peak_bytes + others, by_role=_with(main.by_role, {FROZEN_ROLE: others}),
         stage_peaks=tuple([peak + others for peak in main.stage_peaks]),
+        moments=tuple([_beside_moment(one, others) for one in main.moments]),
     )  # fmt: skip
     kept = _resident(main)
     for one in beside:
@@ -229,13 +232,17 @@ def _join_memory(main: MemoryProfile, beside: Sequence[Beside], generation: Gene
             if one.run.is_shared:
                 roles.pop("parameter", None)
             found = replace(
-                one.memory, peak_bytes=one.own_bytes + waiting, by_role=_with(roles, {FROZEN_ROLE: waiting}),
-                peak_at=f"{one.run.name}, {one.memory.peak_at}", stage_peaks=(),
+                one.memory, moments=found.moments, host=found.host, peak_bytes=one.own_bytes + waiting,
+                by_role=_with(roles, {FROZEN_ROLE: waiting}), peak_at=f"{one.run.name}, {one.memory.peak_at}", stage_peaks=(),
             )  # fmt: skip
     if generation is not None and generation.needed_bytes > found.peak_bytes:
         roles = {CACHE_ROLE: generation.cache_bytes, KEPT_ROLE: generation.needed_bytes - generation.cache_bytes}
-        found = replace(main, peak_bytes=generation.needed_bytes, by_role=roles, peak_at=ROLLOUT, stage_peaks=())
+        found = replace(found, peak_bytes=generation.needed_bytes, by_role=roles, peak_at=ROLLOUT, stage_peaks=())
     return found
+
+
+def _beside_moment(one: Moment, others: float) -> Moment:
+    return replace(one, peak_bytes=one.peak_bytes + others, by_role=_with(one.by_role, {FROZEN_ROLE: others}))
 
 
 def _with(roles: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:

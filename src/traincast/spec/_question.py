@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincast.spec._asked import Asked, asked, list_asked
+from traincast.spec._calibration import Calibration
 from traincast.spec._job import Job
 from traincast.spec._parallel import Parallelism
 from traincast.spec._regime import RegimeOptions
@@ -147,7 +148,15 @@ class ClusterOptions:
         "--nvme-bytes-per-s",
         unit="bytes",
     )
+    host_memory_bytes: float | None = asked(
+        None, "Memory of one node's host, for what is offloaded to it: 2TB.", "--host-memory", unit="bytes"
+    )
     price_per_device: float | None = asked(None, "USD for one device and hour.", "--price")
+    region: str | None = asked(
+        None,
+        "Where it stands, for CO2: a country, a US state or a provider's region (france, us-ohio, eu-west-1).",
+        "--region",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +180,13 @@ class JobOptions:
     stack_defaults: bool | None = asked(
         None, "Take over what the stack decides by itself; --no-stack-defaults leaves it out."
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedOptions:
+    """What was learnt before and shall be used."""
+
+    calibration: str | None = asked(None, "What `traincast calibrate` or `traincast learn` made, by name or file.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +216,8 @@ class Question:
     """Fields of Job without its graph, of JobOptions and of RegimeOptions; `stack` is a name."""
     configs: tuple[str | ConfigText, ...] = ()
     """Configurations of other projects, as files (FILE or format:FILE) or as texts; what the question says itself wins."""
+    calibration: str | Calibration | None = None
+    """What was learnt from measurements or runs: by its name, its file or itself."""
     said: tuple[str, ...] = ()
     """What reading the configurations gave to say: what was assumed, contradicted or not used."""
 
@@ -215,5 +233,6 @@ JOB_FIELDS = (
     *list_asked(JobOptions, section="job", panel="Job"),
     *list_asked(RegimeOptions, section="job", panel="Regime"),
 )
-QUESTION_FIELDS: tuple[Asked, ...] = (*WORKLOAD_FIELDS, *CLUSTER_FIELDS, *PLAN_FIELDS, *JOB_FIELDS)
+LEARNED_FIELDS = list_asked(LearnedOptions, section="", panel="Learned")
+QUESTION_FIELDS: tuple[Asked, ...] = (*WORKLOAD_FIELDS, *CLUSTER_FIELDS, *PLAN_FIELDS, *JOB_FIELDS, *LEARNED_FIELDS)
 """Everything that a question may say: options, bodies, job files, table columns and the planner's changes come from it."""
