@@ -758,7 +758,8 @@ def table_lookup(tape: Tape, ids: Value, *, rows: Sequence[int], width: int, bag
         small = [number for number in rows if number * len(rows) <= bags]
         attrs: dict[str, Attr] = {
             "rows": ids.numel, "cols": width, "vocab": sum(rows), "sparse": True,
-            "replicated_rows": sum(small), "spread_share": 1 - len(small) / len(rows),
+            "replicated_rows": sum(small), "spread_share": 1 - len(small) / len(rows), "num_tables": len(rows),
+            "largest_rows": max(rows),
         }  # fmt: skip
         row_bytes = width * DTYPE_BYTES[table.dtype]
         distinct = count_distinct(rows, ids.numel / len(rows))
