@@ -54,14 +54,29 @@ def calibrate(
             "--testbed", help="Then learn what synchronising costs on such nodes, 2x1gbit; again for more. Needs root."
         ),
     ] = None,
+    gemm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gemm",
+            help="A product that you measured on a GPU: 'h100-sxm-80g bf16 16384x16384x2048 1.6ms'; again for more. Nothing is "
+            "measured here then; the GPU's products are set to that level.",
+        ),
+    ] = None,
+    gemms: Annotated[
+        Path | None,
+        typer.Option("--gemms", help="The same from a table (CSV): device, dtype, m, n, k, time_s."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Measure this machine for a few minutes, so that forecasts for it become sharp.
+    """Measure this machine for a few minutes, so that forecasts for it become sharp; or tell it one product of a GPU.
 
     What to measure is chosen by optimal design, information per second, and planned again as results come in. The error is
     shown before and after, on steps of models that were not fitted. With --testbed a second budget of the same length goes
     into DDP steps on emulated nodes: traincast calibrate --testbed 2x1gbit --testbed 4x1gbit
     """
+    if gemm or gemms is not None:
+        _tell_levels(gemm or [], gemms, name=name, out=out, json=json)
+        return
     from traincast.cli.output import say
     from traincast.learn import corpus_candidates, find_worker_settings, save_calibration
     from traincast.profile import require_root
@@ -152,6 +167,27 @@ def _say_workers(synced: "WorkerOutcome", testbeds: "Sequence[str]") -> None:
         say(f"  {label:7} mean {score.mean:6.1%}   median {score.median:6.1%}   worst {score.worst:6.1%}")
     if synced.noise is not None:
         say(f"  what they took is itself known within ±{synced.noise:.1%}")
+
+
+def _tell_levels(texts: "Sequence[str]", table: Path | None, *, name: str, out: Path, json: bool) -> None:
+    """Keeps how far products of devices are from what their data sheets make us expect."""
+    from traincast.cli.output import say
+    from traincast.files import encode
+    from traincast.learn import learn_levels, parse_product, read_products, save_calibration
+    from traincast.report import format_json
+    from traincast.spec import Calibration
+
+    products = [parse_product(text) for text in texts] + (read_products(table) if table is not None else [])
+    levels = learn_levels(products)
+    sources = (str(table),) if table is not None else ()
+    save_calibration(Calibration(name=name, devices=levels, sources=sources), out)
+    if json:
+        say(format_json({"calibration": str(out), "name": name, "devices": encode(levels)}))
+        return
+    for level in levels:
+        for dtype, ratio in level.products.items():
+            say(f"{level.device}: products in {dtype} take {ratio:.2f} times as long as its data sheet makes us expect")
+    say(f"kept in {out}; use it with --calibration {out}")
 
 
 def _synchronise(
