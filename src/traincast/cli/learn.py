@@ -39,7 +39,8 @@ def learn(
     """Learn from measured runs of your own, so that forecasts for such jobs become sharp.
 
     Constants of the stacks that ran, profiles of jobs on one device and the errors of near runs are each used as far as they
-    prove themselves on runs that are left out. Use the result with --calibration NAME or FILE in any command.
+    prove themselves on runs that are left out; a few runs are pooled, and believed as far as they agree. Memory, GPU utilisation
+    and network numbers of the runs move those of forecasts too. Use the result with --calibration NAME or FILE in any command.
 
     Example: traincast learn my_runs.csv -o mine.json && traincast forecast gpt2-xl --device a100-80g --calibration mine.json
     """
@@ -109,10 +110,21 @@ def _lines(found: "Calibration") -> list[str]:
                 f"  new: {news:32} error on left-out runs {one.error_without:6.1%} without them, {one.error_with:6.1%} with"
                 f" them ({_words(one.choice)})"
             )
+    if runs and runs.numbers:
+        counts = {
+            words: sum(any(name.startswith(start) for name in one.gaps) for one in runs.numbers)
+            for words, start in (
+                ("memory", "memory"),
+                ("GPU utilisation", "gpu_mean"),
+                ("network", ("received", "sent")),
+            )
+        }
+        told = ", ".join(f"{words} of {count} runs" for words, count in counts.items() if count)
+        lines.append(f"also learnt, pooled: {told}")
     return lines
 
 
 def _words(choice: "Choice") -> str:
     every = (choice, *choice.also)
-    parts = [name for name in ("profile", "constants", "near") if any(getattr(one, name) for one in every)]
+    parts = [name for name in ("profile", "constants", "near", "pooled") if any(getattr(one, name) for one in every)]
     return ", ".join(parts) or "not used"
