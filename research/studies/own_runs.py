@@ -2,8 +2,8 @@
 
 A setting is one publisher's runs on one GPU type, 12 runs or more of them in ../shared/cases. Half of its runs, drawn at random,
 are asked; of the other half so many are own runs. Of the setting, what ships has seen host constants of the stack and nothing
-else. The correction is the one that `learn` makes of few runs (partial pooling); with 6 runs and more `learn` also cross-validates
-other answers and takes them where they are surely better.
+else. The correction is the one that `learn` makes of few runs (partial pooling); with 6 runs and more `learn` also
+cross-validates other answers and takes them where they are surely better.
 From scratch: kernel ridge regression on sizes of program and cluster, and an additive linear model of FLOP over peak and bytes
 over bandwidth, both fitted to the same own runs alone; the better of the two counts.
 """
@@ -153,15 +153,16 @@ def main() -> None:
     words = [f"{100 * np.nanmean(means[name]):.1f}" for name in heads]
     sys.stdout.write(f"| mean of {len(means['0 own'])} settings | | {' | '.join(words)} |\n")
     sys.stdout.write(f"worse with 5 runs than with none by more than a twentieth: {'; '.join(worse) or 'none'}\n")
-    both = [
-        (a, b)
-        for a, b in zip(means["5 own"], means[f"{round(TIMES * 5)} from scratch"], strict=True)
-        if math.isfinite(b)
-    ]
-    sys.stdout.write(
-        f"{TIMES} times as many runs from scratch do no better than 5 own runs in {sum(a <= b for a, b in both)} of "
-        f"{len(both)} settings\n"
-    )
+    for count, more in zip(COUNTS[1:], many, strict=True):
+        both = [
+            (a, b)
+            for a, b in zip(means[f"{count} own"], means[f"{more} from scratch"], strict=True)
+            if math.isfinite(b)
+        ]
+        sys.stdout.write(
+            f"{more} runs from scratch do no better than {count} own runs in {sum(a <= b for a, b in both)} of {len(both)} "
+            f"settings\n"
+        )
 
 
 def _split(runs: Sequence[Known], seed: int, count: int, method: object) -> float | None:

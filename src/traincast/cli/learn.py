@@ -48,7 +48,7 @@ def learn(
     from traincast.cli.output import say
     from traincast.errors import InvalidInput
     from traincast.files import encode
-    from traincast.learn import calibrations_folder, save_calibration, suggest_runs
+    from traincast.learn import suggest_runs
     from traincast.learn import learn as learn_runs
     from traincast.report import format_json
 
@@ -58,20 +58,28 @@ def learn(
     measured = read_measured_runs(runs)
     found = learn_runs(measured, name=title, sources=tuple(map(str, runs)))
     next_runs = suggest_runs(measured, suggest) if suggest else ()
-    if output is None:
-        folder = calibrations_folder()
-        folder.mkdir(parents=True, exist_ok=True)
-        output = folder / f"{title}.json"
-    save_calibration(found, output)
+    file = _keep(found, output, title)
     if json:
         suggestions = [encode(one) for one in next_runs]
-        say(format_json({"calibration": str(output), **_document(found), "suggestions": suggestions}))
+        say(format_json({"calibration": str(file), **_document(found), "suggestions": suggestions}))
         return
     for line in _lines(found):
         say(line)
     for one in next_runs:
         say(f"worth a run next: {one.name} (gain {one.gain:.2f} nats)")
-    say(f"kept in {output}; use it with --calibration {name or output}")
+    say(f"kept in {file}; use it with --calibration {name or file}")
+
+
+def _keep(found: "Calibration", output: Path | None, title: str) -> Path:
+    """In the file that was named, or under its name in the user's own folder."""
+    from traincast.learn import calibrations_folder, save_calibration
+
+    if output is None:
+        folder = calibrations_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        output = folder / f"{title}.json"
+    save_calibration(found, output)
+    return output
 
 
 def _document(found: "Calibration") -> dict[str, object]:
@@ -82,6 +90,7 @@ def _document(found: "Calibration") -> dict[str, object]:
         "name": found.name,
         "stacks": [encode(scope) for scope in runs.scopes] if runs else [],
         "selections": [encode(one) for one in runs.selections] if runs else [],
+        "numbers": len(runs.numbers) if runs else 0,
         "notes": list(found.notes),
     }
 
