@@ -48,8 +48,8 @@ def learn(
     from traincast.cli.output import say
     from traincast.errors import InvalidInput
     from traincast.files import encode
-    from traincast.learn import suggest_runs
     from traincast.learn import learn as learn_runs
+    from traincast.learn import suggest_runs
     from traincast.report import format_json
 
     if output is None and name is None:
