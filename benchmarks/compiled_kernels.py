@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from image_models import _Absent
 
 from traincast.capture import capture
+from traincast.capture._timm import import_timm
 from traincast.lower import as_stage, fuse, mark_evaluation
 from traincast.spec import Op, segments
 
@@ -101,12 +101,9 @@ def _reduces(op: Op) -> bool:
 
 
 def main() -> None:
-    try:
-        import torchvision  # noqa: F401
-    except ImportError:
-        sys.meta_path.insert(0, _Absent())
-    import timm
     import torch
+
+    timm = import_timm()
 
     off: list[float] = []
     print(f"{'model':30} {'external':>12} {'generated':>12} {'reductions':>12}   (Inductor, ours)")

@@ -13,12 +13,9 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 from serve import Connection, Service, cycle, make_request, read_cpu_s, serving
 
@@ -31,7 +28,7 @@ ANSWER = b"x" * int(sys.argv[2])
 async def answer(request):
     await request.body()
     return Response(ANSWER, media_type="application/json")
-app = Starlette(routes=[Route("/forecast", answer, methods=["POST"])])
+app = Starlette(routes=[Route("/forecast", answer, methods=["POST"]), Route("/live", answer)])
 uvicorn.run(app, port=int(sys.argv[1]), log_level="error", access_log=False)
 """
 PATIENCE_S = 2.0
@@ -212,76 +209,13 @@ async def ask_raw(port: int, path: str, content: bytes) -> int:
     return status
 
 
-async def soak(options: argparse.Namespace) -> None:
-    """Mixed requests for a long time, without a kill: memory must stay flat."""
-    from serve import PLAN, SCHEDULE
-
-    with tempfile.TemporaryDirectory() as folder:
-        service = Service(Path(folder) / "state.db")
-        end, samples, statuses = time.monotonic() + 60 * options.soak, [], Counter[int]()
-        numbers = iter(range(10**9))
-
-        async def run(kind: str) -> None:
-            connection = Connection(service.port)
-            while time.monotonic() < end:
-                number = next(numbers)
-                path, body = ask(kind, number)
-                status, _ = await connection.ask("GET" if body is None else "POST", path, body)
-                statuses[status] += 1
-                await asyncio.sleep(0.3 if kind == "job" else 0.02)
-            connection.close()
-
-        def ask(kind: str, number: int) -> tuple[str, Any]:
-            if kind == "job":
-                return ("/plan", PLAN) if number % 7 == 0 else ("/schedule", {**SCHEDULE, "seed": number % 50})
-            if kind == "bad":
-                return "/forecast", {"workload": {"name": f"gpt{number}"}, "cluster": {"device": "h100"}}
-            if kind == "read":
-                return ("/catalog/devices", "/metrics", "/health", "/jobs")[number % 4], None
-            return "/forecast", make_request(number if number % 2 else number % 300)
-
-        async def watch() -> None:
-            while time.monotonic() < end:
-                samples.append(_resident(service.process.pid))
-                await asyncio.sleep(options.soak * 60 / 40)
-
-        kinds = ["forecast", "forecast", "bad", "read", "job"]
-        await asyncio.gather(*(run(kind) for kind in kinds), watch())
-        service.stop()
-    own, workers = [each[0] for each in samples], [each[1] for each in samples]
-    third = len(samples) // 3
-    print(f"{options.soak:g} minutes: answers {dict(sorted(statuses.items()))}")
-    for name, found in (("service", own), ("service and workers", workers)):
-        middle, last = statistics.median(found[third : 2 * third]), statistics.median(found[2 * third :])
-        print(f"resident MiB of the {name}: middle third {middle:.0f}, last third {last:.0f}, most {max(found):.0f}")
-
-
-def _resident(pid: int) -> tuple[float, float]:
-    """MiB of the service alone, and with its children."""
-    page = os.sysconf("SC_PAGE_SIZE") / 2**20
-    own = whole = 0.0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-            size = float((stat.parent / "statm").read_text().split()[1]) * page
-        except OSError:
-            continue
-        if int(stat.parent.name) == pid:
-            own += size
-            whole += size
-        elif int(fields[1]) == pid:
-            whole += size
-    return own, whole
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", type=int, default=512)
-    parser.add_argument("--soak", type=float, default=0.0, help="minutes of mixed load instead")
     options = parser.parse_args()
-    asyncio.run(soak(options) if options.soak else compare(options))
+    asyncio.run(compare(options))
 
 
 if __name__ == "__main__":

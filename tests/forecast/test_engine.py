@@ -19,7 +19,7 @@ from traincast.cost._roofline import Roofline
 from traincast.errors import IllegalPlan, InvalidInput, TraincastError
 from traincast.forecast import forecast
 from traincast.forecast._engine import Engine
-from traincast.spec import Cluster, Device, Forecast, Graph, Job, Link, NodeGroup, Parallelism, Stage
+from traincast.spec import Cluster, Device, Forecast, Graph, Job, Link, NodeGroup, Parallelism, Region, Stage
 from traincast.spec._hardware import Domain
 from traincast.spec._regime import Pass, Regime
 
@@ -87,7 +87,7 @@ GROUPS: dict[str, list[Any]] = {
     "num_nodes": [4], "devices_per_node": [8],
     "intra": [Link(name="fast", bytes_per_s=4e11, latency_s=2e-6)],
     "inter": [Link(name="slow", bytes_per_s=1e9, latency_s=1e-5), Link(name="slow", bytes_per_s=1e10, latency_s=1e-3)],
-    "usd_per_hour": [3.5], "speed": [0.5], "nvme_bytes_per_s": [5e9],
+    "usd_per_hour": [3.5], "speed": [0.5], "nvme_bytes_per_s": [5e9], "host_memory_bytes": [1e9, 5e13],
     "domains": [(Domain(num_devices=2, link=Link(name="bridge", bytes_per_s=5e11, latency_s=1e-6)),)],
 }  # fmt: skip
 
@@ -127,7 +127,7 @@ def test_every_field_of_the_question_has_a_change_to_try() -> None:
     assert set(CHANGES) == names_of(Parallelism)
     assert set(JOBS) == names_of(Job) - {"graph"}
     assert set(GROUPS) == names_of(NodeGroup)
-    assert names_of(Cluster) == {"name", "groups", "price_date", "price_source"}
+    assert names_of(Cluster) == {"name", "groups", "price_date", "price_source", "region"}
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -192,6 +192,16 @@ def test_a_changed_cluster_is_answered_as_if_it_were_the_first(name: str, data: 
     assert ask_both(job, changed, plan)
     mixed = replace(cluster, groups=(cluster.groups[0], changed.groups[0]))
     ask_both(job, mixed, Parallelism(data=mixed.num_devices))
+
+
+def test_another_region_is_answered_as_if_it_were_the_first() -> None:
+    job, cluster, plan = (
+        Job(graph=make_graph(), steps=100),
+        make_cluster(nodes=2, devices_per_node=4),
+        Parallelism(data=8),
+    )
+    for region in (None, Region(name="here", grams_co2_per_kwh=50.0), Region(name="there", grams_co2_per_kwh=700.0)):
+        assert ask_both(job, replace(cluster, region=region), plan)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def state(server: Server) -> Iterator[State]:
 
 
 def add_job(state: State) -> str:
-    job = state.add_job("plan", {"request": {}})
+    job = state.add_job("plan", "{}")
     assert isinstance(job, StoredJob)
     return job.id
 

@@ -70,6 +70,18 @@ def read_lengths(draft: Draft, prompt: int | None, answer: int | None) -> None:
         )
 
 
+def write_lengths(sheet: Sheet, prompt: str, answer: str) -> None:
+    """Limits of prompts and responses, of which their means are taken to be half."""
+    usual = sheet.get("job.prompt_tokens")
+    sheet.put(prompt, None if usual is None else 2 * usual)
+    mean, most = sheet.fields.get("job.response_tokens"), sheet.fields.get("job.response_max")
+    limit = most or (None if mean is None else 2 * mean)
+    sheet.put(answer, limit)
+    sheet.told.add("job.response_max")
+    if mean is None or (limit is not None and max(1, limit // 2) == mean):
+        sheet.told.add("job.response_tokens")
+
+
 def assume_plain(draft: Draft) -> None:
     """What trainers do where nothing is said: replicas hold everything, and nothing runs again."""
     draft.assume("parallelism.zero", 0, "neither FSDP nor DeepSpeed is said, so replicas hold everything")

@@ -99,8 +99,10 @@ if TYPE_CHECKING:
     from traincast.cost._pricing import Pricing as Pricing
     from traincast.cost._pricing import default_ops as default_ops
     from traincast.cost._pricing import mark_software as mark_software
+    from traincast.cost._products import GroupLaw as GroupLaw
     from traincast.cost._products import ProductLaw as ProductLaw
     from traincast.cost._products import ProductShape as ProductShape
+    from traincast.cost._products import time_groups as time_groups
     from traincast.cost._products import time_products as time_products
     from traincast.cost._roofline import Roofline as Roofline
     from traincast.cost._routes import FABRIC_FROM_BYTES_PER_S as FABRIC_FROM_BYTES_PER_S
@@ -213,8 +215,10 @@ __getattr__ = load_lazily(
             "mark_software",
         ),
         "_products": (
+            "GroupLaw",
             "ProductLaw",
             "ProductShape",
+            "time_groups",
             "time_products",
         ),
         "_roofline": ("Roofline",),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.cost._attention import AttentionLaw
-from traincast.cost._products import ProductLaw
+from traincast.cost._products import GroupLaw, ProductLaw
 from traincast.cost._silicon import find_silicon
 from traincast.spec import Device
 
@@ -23,6 +23,8 @@ class KernelLaws:
     half: ProductLaw
     fp8: ProductLaw
     attention: AttentionLaw
+    groups: GroupLaw
+    """Of products of experts."""
     devices: tuple[str, ...]
     """Those whose kernels were fitted."""
 
@@ -30,7 +32,7 @@ class KernelLaws:
         """`dtype`: the format that the device really runs the product in."""
         return self.fp8 if dtype in FP8_FORMATS else self.half
 
-    def level_log_sigma(self, device: Device, law: ProductLaw | AttentionLaw) -> float:
+    def level_log_sigma(self, device: Device, law: ProductLaw | AttentionLaw | GroupLaw) -> float:
         """Of a device's level: none where it was measured, more the less is known of its silicon."""
         if device.name in self.devices:
             return 0.0
@@ -42,7 +44,7 @@ def load_laws(path: Path = KERNELS) -> KernelLaws:
     values = json.loads(path.read_text(encoding="utf-8"))
     return KernelLaws(
         half=_read_product(values["products_half"]), fp8=_read_product(values["products_fp8"]),
-        attention=AttentionLaw(**values["attention"]), devices=tuple(values["devices"]),
+        attention=AttentionLaw(**values["attention"]), groups=GroupLaw(**values["groups"]), devices=tuple(values["devices"]),
     )  # fmt: skip
 
 

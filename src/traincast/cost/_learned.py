@@ -23,19 +23,26 @@ from traincast.cost._bounds import (
     stacked_memory,
 )
 from traincast.cost._features import FAMILIES, describe, saturate
-from traincast.cost._host import Host
 from traincast.cost._laws import KernelLaws, load_laws
 from traincast.cost._operators import Kernels, list_kernels
-from traincast.cost._products import ProductLaw, ProductShape, time_blocks, time_lanes, time_products
+from traincast.cost._products import (
+    GroupLaw,
+    ProductLaw,
+    ProductShape,
+    time_blocks,
+    time_groups,
+    time_lanes,
+    time_products,
+)
 from traincast.errors import InvalidInput
 from traincast.spec import Device, Estimate, Op
+from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
 
-NORMAL_90 = 1.645
 LIMITS = ("compute", "memory")
 PRODUCTS = ("matmul", "conv")
-LAWFUL = ("product", "attention", "lanes", "blocks")
+LAWFUL = ("product", "grouped", "attention", "lanes", "blocks")
 """Families of kernels that closed laws price."""
 STREAMING = ("pointwise", "softmax", "norm")
 """Families bound by memory."""
@@ -130,7 +137,6 @@ class Learned:
     families: Mapping[str, Voices]
     similarity: Similarity = field(default_factory=Similarity)
     law: PowerLaw = field(default_factory=PowerLaw)
-    host: Host = field(default_factory=Host)
     laws: KernelLaws = field(default_factory=load_laws)
 
     def predict(self, ops: Sequence[Op], device: Device, *, soak: float = 0.0, lone: bool = False) -> OpCosts:
@@ -205,7 +211,7 @@ class Learned:
                       lone: bool) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
         _, real = product_flop_per_s(device, dtype)
         products = self.laws.product(real)
-        law: ProductLaw | AttentionLaw = products
+        law: ProductLaw | AttentionLaw | GroupLaw = products
         if family == "attention":
             law = self.laws.attention
             shape = AttentionShape(*part.columns.T)
@@ -217,9 +223,13 @@ class Learned:
             num_blocks, each, moved = part.columns.T
             timed = time_blocks(products, num_blocks, each, moved, device)
         else:
-            batch, m, n, k, _, _, moved = part.columns.T
+            batch, m, n, k, uneven, _, moved = part.columns.T
             asked = ProductShape(batch=batch, m=m, n=n, k=k, num_bytes=moved, resident=part.resident)
-            timed = time_products(products, asked, device, dtype, lone=lone)
+            if family == "grouped":
+                law = self.laws.groups
+                timed = time_groups(self.laws.groups, products, asked, device, dtype, uneven=uneven, lone=lone)
+            else:
+                timed = time_products(products, asked, device, dtype, lone=lone)
         level = self.laws.level_log_sigma(device, law)
         sigma = np.hypot(np.hypot(law.log_sigma, level), part.extra_sigma)
         seconds = np.maximum(timed.seconds, KERNEL_FLOOR_S) * part.factor
@@ -234,12 +244,10 @@ class Learned:
                 seconds=seconds,
                 low_s=seconds / factor,
                 high_s=seconds * factor,
-                host_s=self.host.issue_s(op),
                 limit=limit,
                 ground=ground,
             )
-            for op, seconds, factor, limit, ground in zip(
-                ops,
+            for seconds, factor, limit, ground in zip(
                 costs.seconds.tolist(),
                 factors.tolist(),
                 costs.limit.tolist(),

@@ -11,7 +11,7 @@ from traincast.cost import Cached, CostModel, Pricing, default_ops, with_constan
 from traincast.forecast._activity import as_sure_as, describe_activity, expect_run_utilization
 from traincast.forecast._arbitrate import stretch
 from traincast.forecast._gaussian_process import ErrorProcess, Shares, condition, nearest
-from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job
+from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job, weigh_co2
 from traincast.forecast._labels import label_run
 from traincast.forecast._pooling import apply_numbers
 from traincast.forecast._tune import slow_down
@@ -297,7 +297,8 @@ def restep(
         job=whole,
         usd=price_job(cluster, whole.total),
         energy_joules=joules,
-        energy_range=range_energy(joules, whole.total),
+        energy_range=(energy := range_energy(joules, whole.total)),
+        kg_co2=weigh_co2(energy, cluster),
         utilization=answer.utilization / factor,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
         resources=as_sure_as(resources, step),

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import nn
@@ -138,6 +138,15 @@ class RankClock:
             self._seconds += time.perf_counter() - self._begun
 
 
+class Watching(TypedDict, total=False):
+    """How a run is watched: how many steps it has, where its measurements are kept, how often it is judged, who is told."""
+
+    num_steps: int | None
+    store: str | os.PathLike[str] | None
+    check_every: int
+    say: Callable[[str], None]
+
+
 @contextlib.contextmanager
 def watch_training(
     model: nn.Module,
@@ -147,14 +156,11 @@ def watch_training(
     target: Any = None,
     optimizer: Any = "adamw",
     precision: str = "fp32",
-    num_steps: int | None = None,
     accumulate: int = 1,
     name: str = "",
     calibration: str | Path | Calibration | None = None,
     measuring_s: float = 2.0,
-    store: str | os.PathLike[str] | None = None,
-    check_every: int = 20,
-    say: Callable[[str], None] = tell,
+    **watching: Unpack[Watching],
 ) -> Iterator[TorchRun]:
     """Forecast a training loop before step 0, then compare it step by step.
 
@@ -162,7 +168,7 @@ def watch_training(
     `precision` are those of `traincast.capture`. `accumulate` passes make one step. With `store`, a file, the measurements of
     this run are kept and used by the next.
     """
-    run = TorchRun(model, num_steps=num_steps, store=store, check_every=check_every, say=say)
+    run = TorchRun(model, **watching)
 
     def record() -> Graph:
         inner = getattr(model, "module", model) if num_ranks() > 1 else model

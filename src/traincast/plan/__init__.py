@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     from traincast.plan._emit import emit as emit
     from traincast.plan._emit import make_recipe as make_recipe
     from traincast.plan._emit import slurm_flags as slurm_flags
+    from traincast.plan._emit.sbatch import BatchScript as BatchScript
     from traincast.plan._emit.sbatch import judge as judge
     from traincast.plan._emit.sbatch import read_batch_script as read_batch_script
     from traincast.plan._fit import find_fit as find_fit
@@ -157,6 +158,7 @@ __getattr__ = load_lazily(
             "slurm_flags",
         ),
         "_emit.sbatch": (
+            "BatchScript",
             "judge",
             "read_batch_script",
         ),

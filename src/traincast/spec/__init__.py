@@ -33,6 +33,7 @@ __all__ = [
     "Fleet",
     "Forecast",
     "Graph",
+    "HostMemory",
     "Job",
     "JobOutcome",
     "JobTime",
@@ -44,6 +45,7 @@ __all__ = [
     "Measurement",
     "MemoryHabits",
     "MemoryProfile",
+    "Moment",
     "Narrowing",
     "NodeGroup",
     "NodePool",
@@ -117,6 +119,7 @@ if TYPE_CHECKING:
     from traincast.spec._hardware import Domain as Domain
     from traincast.spec._hardware import Link as Link
     from traincast.spec._hardware import NodeGroup as NodeGroup
+    from traincast.spec._hardware import Region as Region
     from traincast.spec._job import Job as Job
     from traincast.spec._log_errors import LogErrors as LogErrors
     from traincast.spec._measurement import SUBJECTS as SUBJECTS
@@ -157,6 +160,7 @@ if TYPE_CHECKING:
     from traincast.spec._regime import Regime as Regime
     from traincast.spec._regime import RegimeOptions as RegimeOptions
     from traincast.spec._regime import Rollout as Rollout
+    from traincast.spec._regime import SampleSize as SampleSize
     from traincast.spec._resources import RESOURCES as RESOURCES
     from traincast.spec._resources import Activity as Activity
     from traincast.spec._resources import ResourceProfile as ResourceProfile
@@ -165,8 +169,10 @@ if TYPE_CHECKING:
     from traincast.spec._result import GROUNDS as GROUNDS
     from traincast.spec._result import Estimate as Estimate
     from traincast.spec._result import Forecast as Forecast
+    from traincast.spec._result import HostMemory as HostMemory
     from traincast.spec._result import JobTime as JobTime
     from traincast.spec._result import MemoryProfile as MemoryProfile
+    from traincast.spec._result import Moment as Moment
     from traincast.spec._result import Narrowing as Narrowing
     from traincast.spec._result import Part as Part
     from traincast.spec._result import Phase as Phase
@@ -185,6 +191,7 @@ __getattr__ = load_lazily(
     {
         "_regime": (
             "Rollout",
+            "SampleSize",
             "RegimeOptions",
             "Regime",
             "REGIMES",
@@ -244,6 +251,7 @@ __getattr__ = load_lazily(
             "Domain",
             "Link",
             "NodeGroup",
+            "Region",
         ),
         "_job": ("Job",),
         "_measurement": (
@@ -300,7 +308,9 @@ __getattr__ = load_lazily(
             "Forecast",
             "GROUNDS",
             "JobTime",
+            "HostMemory",
             "MemoryProfile",
+            "Moment",
             "Part",
             "Range",
             "Span",

@@ -158,6 +158,10 @@ LONGEST_SUM = 4096.0
 SPLIT_TILE = 128.0
 
 
+GROUPED = "grouped_mm"
+"""In the name of an operator that runs the products of all experts in one launch."""
+
+
 def _matmul(op: Op, to: _Collector) -> None:
     attrs = op.attrs
     batch, m, n, k = float(attrs["batch"]), float(attrs["m"]), float(attrs["n"]), float(attrs["k"])
@@ -169,6 +173,11 @@ def _matmul(op: Op, to: _Collector) -> None:
         slower, doubt = misalignment(op)
         item = DTYPE_BYTES[op.dtype]
         moved = batch * (item * (m * k + k * n) + max(item, 2.0) * m * n)
+        if GROUPED in op.name:
+            # Rows of experts differ in number; where a weight's gradient sums over them, its own rows do not.
+            uneven = float(attrs["layout"] != "nt")
+            to.add("grouped", (batch, m, n, k, uneven, item, moved), dtype=op.dtype, factor=slower, sigma=doubt)
+            return
         to.add("product", (batch, m, n, k, 0.0, item, moved), dtype=op.dtype, factor=slower, sigma=doubt)
         return
     # Kernels for fp32 transpose on their way to shared memory; systolic arrays are fed in either order.
