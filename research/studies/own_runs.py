@@ -10,7 +10,6 @@ over bandwidth, both fitted to the same own runs alone; the better of the two co
 
 import argparse
 import math
-import pickle
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from research.fits.interaction_gpu.data import cache_file
 from research.papers.images import kernel_ridge
 from traincast.accuracy import hide_results, parse_case, parse_observation, read_rows, translate
 from traincast.errors import TraincastError
+from traincast.files import decode, encode, read_json, write_json
 from traincast.forecast import Engine, condition, label_run, shares_of
 from traincast.spec import MeasuredForecast
 
@@ -51,20 +51,20 @@ class Known:
 
 def read_settings() -> dict[tuple[str, str], list[Known]]:
     """Runs by publisher and GPU type; kept in the temporary folder, under the name of the physics that priced them."""
-    path = cache_file().with_suffix(".own.pkl")
+    path = cache_file().with_suffix(".own.json.gz")
     if path.is_file():
-        return dict(pickle.loads(path.read_bytes()))
+        return _load(path)
     engine = Engine(most=500)
     found: dict[tuple[str, str], list[Known]] = defaultdict(list)
     for table in TABLES:
-        rows = [
+        cases = [
             row
             for row in read_rows(str(SHARED / "cases" / f"{table}.parquet"))
             if row.get("quality") in (None, "clean")
         ]
-        sources = sorted({str(row["source"]) for row in rows})
+        sources = sorted({str(row["source"]) for row in cases})
         for source in sources:
-            own = [row for row in rows if row["source"] == source]
+            own = [row for row in cases if row["source"] == source]
             picked = sorted({round(x) for x in np.linspace(0, len(own) - 1, MOST_ROWS)})
             for place in picked:
                 known = _read(own[place], engine)
@@ -72,8 +72,17 @@ def read_settings() -> dict[tuple[str, str], list[Known]]:
                     found[source.partition("_")[0], known.run.labels.device].append(known)
             sys.stderr.write(f"{table} {source}: {len(picked)}\n")
     settings = {key: runs for key, runs in found.items() if len(runs) >= LEAST_RUNS}
-    path.write_bytes(pickle.dumps(settings))
+    rows = [[*key, encode(one.run), one.sizes, one.work] for key, runs in settings.items() for one in runs]
+    write_json(path, rows)
     return settings
+
+
+def _load(path: Path) -> dict[tuple[str, str], list[Known]]:
+    found: dict[tuple[str, str], list[Known]] = defaultdict(list)
+    for source, device, run, sizes, work in read_json(path):
+        decoded = decode(MeasuredForecast, run, where=path.name)
+        found[source, device].append(Known(run=decoded, sizes=tuple(sizes), work=tuple(work)))
+    return dict(found)
 
 
 def _read(row: dict[str, object], engine: Engine) -> Known | None:
