@@ -77,18 +77,13 @@ def calibrate(
     if gemm or gemms is not None:
         _tell_levels(gemm or [], gemms, name=name, out=out, json=json)
         return
-    from traincast.cli.output import say
-    from traincast.learn import corpus_candidates, find_worker_settings, save_calibration
-    from traincast.profile import require_root
-    from traincast.report import format_json
+    settings = _find_settings(testbed)
+    _tell("recording the steps of our architectures")
+    from traincast.learn import corpus_candidates, save_calibration
     from traincast.spec import Calibration
     from traincast.units import parse_seconds
 
     budget_s = parse_seconds(budget)
-    settings = find_worker_settings(testbed) if testbed else ()
-    if settings:
-        require_root()
-    _tell("recording the steps of our architectures")
     candidates = corpus_candidates(num_models=choice.models, num_held_out=choice.held_out)
     wanted = {"name": name, "budget_s": budget_s, "target_width": choice.width, "method": choice.method}
     outcome = _measure(candidates, store, core=core, share=share, **wanted)
@@ -96,12 +91,32 @@ def calibrate(
     synced = _synchronise(outcome.calibration, candidates, settings, store, budget_s) if settings else None
     rates = synced.calibration if synced else outcome.calibration
     save_calibration(Calibration(name=name, machine=rates, sources=(str(store),)), out)
+    _say_all(outcome, synced, testbed or (), name=name, out=out, json=json)
+
+
+def _find_settings(testbeds: "Sequence[str] | None") -> "Sequence[Setting]":
+    from traincast.learn import find_worker_settings
+    from traincast.profile import require_root
+
+    if not testbeds:
+        return ()
+    settings = find_worker_settings(testbeds)
+    require_root()
+    return settings
+
+
+def _say_all(
+    outcome: "Outcome", synced: "WorkerOutcome | None", testbeds: "Sequence[str]", *, name: str, out: Path, json: bool
+) -> None:
+    from traincast.cli.output import say
+    from traincast.report import format_json
+
     if json:
         say(format_json({"calibration": str(out), "name": name, **_document(outcome, synced)}))
         return
     _say_outcome(outcome)
     if synced:
-        _say_workers(synced, testbed or ())
+        _say_workers(synced, testbeds)
     for line in (*outcome.unmeasured, *(synced.unmeasured if synced else ()))[:5]:
         say(f"not measured: {line}")
     say(f"kept in {out}; use it with --calibration {out}")
