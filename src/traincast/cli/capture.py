@@ -47,6 +47,12 @@ def capture(
             show_default=False,
         ),
     ] = None,
+    mask_density: Annotated[
+        float | None,
+        typer.Option(
+            "--mask-density", help="Share of masks and boxes that hold where the data decide.", show_default=False
+        ),
+    ] = None,
     loop_length: Annotated[
         int | None,
         typer.Option(
@@ -78,7 +84,7 @@ def capture(
         recorded = load_source(
             source, batch=batch, seq=seq, precision=precision, mode=mode, optimizer=optimizer, attention=attention,
             accumulate=accumulate, checkpointing=checkpointing, scalable=any_batch, loop_length=loop_length,
-            kernels=kernels,
+            kernels=kernels, mask_density=mask_density,
         )  # fmt: skip
     if output is not None:
         save_graph(recorded, output)
