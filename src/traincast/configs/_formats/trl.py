@@ -39,9 +39,8 @@ def _read(draft: Draft) -> None:
         draft.put("workload.precision", "bf16" if adapted else "bf16-pure", "dtype")
     if draft.keys.flag("packing") and draft.get("workload.seq"):
         draft.notes.append("packing: every sample is taken to be full")
-    for key in ("use_liger_kernel", "padding_free"):
-        if draft.keys.values.get(key) is True:
-            draft.refuse(key, "no field")
+    if draft.keys.values.get("padding_free") is True:
+        draft.refuse("padding_free", "no field")
     if draft.keys.flag("use_dora"):
         draft.put("workload.adapter_norm", True, "use_dora")
     if draft.keys.flag("activation_offloading"):
