@@ -137,7 +137,7 @@ MUTANTS = (
         ("latency of one hop", "return (1 - 1 / route.num_ranks) * walked_s", "return walked_s / route.num_ranks"),
         ("the fastest level counts", "slowest_s = max(seconds + c.pipeline * math.sqrt(seconds * hop_s) for",
          "slowest_s = min(seconds + c.pipeline * math.sqrt(seconds * hop_s) for"),
-        ("half the interval of a collective", "factor = math.exp(1.645 * math.hypot(sigma * (1 - latency)",
+        ("half the interval of a collective", "factor = math.exp(NORMAL_90 * math.hypot(sigma * (1 - latency)",
          "factor = math.exp(0.8 * math.hypot(sigma * (1 - latency)"),
         ("a node's network for each device", "rate = link.bytes_per_s / host\n", "rate = link.bytes_per_s\n"),
         ("servers shared by nobody", "shared = num_bytes * max(1.0, route.num_ranks / max(1, route.num_servers))",

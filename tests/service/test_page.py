@@ -198,6 +198,19 @@ def test_a_graph_is_uploaded_and_forgotten_again(page: Any, service: Running, tm
     assert "neither model_type nor architectures" in page.inner_text("#panel-forecast")
 
 
+def test_a_config_whose_sizes_say_everything_is_asked_like_a_name(page: Any, service: Running, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    config = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 4, "vocab_size": 32000,
+              "num_attention_heads": 8, "max_position_embeddings": 2048}  # fmt: skip
+    file.write_text(json.dumps(config))
+    visit(page, service, "#name=gpt2&nodes=1&devices_per_node=2")
+    wait_step(page)
+    sent = ask_after(page, lambda: page.set_input_files("#file", str(file)))
+    assert sent["configs"][0]["name"] == "config.json"
+    page.wait_for_selector("#command:has-text('--layers 4')")
+    assert "--seq 2048" in page.inner_text("#command")
+
+
 def test_plans_are_searched_and_one_is_taken_over(page: Any, service: Running) -> None:
     visit(page, service, "#tab=plan&name=gpt2&seq=256&nodes=1&devices_per_node=2&max_gpus=2&global_batch=4&top=20")
     page.fill("#deadline", "48")

@@ -13,6 +13,7 @@ from research.fits.kernels import attention, experts, products
 from research.fits.kernels.solve import Array, Constants, Problem, score, solve
 from research.fits.kernels.tables import CATALOGUE_NAME, DEVICES, Table
 from traincast.cost import KERNELS, ProductLaw
+from traincast.units import NORMAL_90
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "kernels_half"
 
@@ -53,7 +54,7 @@ def spread_of(errors: Mapping[str, Array]) -> dict[str, float]:
     single = np.concatenate([values - np.median(values) for values in errors.values()])
     levels = np.array([np.median(values) for values in errors.values()])
     return {
-        "log_sigma": round(float(np.quantile(np.abs(single), 0.9) / 1.645), 4),
+        "log_sigma": round(float(np.quantile(np.abs(single), 0.9) / NORMAL_90), 4),
         "level_log_sigma": round(float(np.sqrt(np.mean(levels**2))), 4),
     }
 
@@ -114,8 +115,15 @@ def main() -> None:
     problem = attention.pose(fused, products.read_law(half))
     values = fit(problem, fused, attention.START, list(attention.START), "attention, bf16, forward")
     same = dict.fromkeys(DEVICES, attention.START)
-    errors, _ = leave_out(problem, fused, same, list(attention.START), "attention, bf16, forward")
-    shipped["attention"] = {**values, "backward": attention.BACKWARD, **spread_of(errors)}
+    errors, blind = leave_out(problem, fused, same, list(attention.START), "attention, bf16, forward")
+    narrow = attention.read_windows(options.data)
+    windows = attention.pose(narrow, products.read_law(half))
+    for name in sorted(set(narrow["device"])):
+        here = narrow["device"] == name
+        say(
+            f"{'attention, windows':26} {name:16} left out  {score(windows.predict(blind[name], here), windows.seconds[here])}"
+        )
+    shipped["attention"] = {**values, "backward_share": attention.BACKWARD_SHARE, **spread_of(errors)}
     shipped["groups"] = fit_experts(options.data, {"bf16": products.read_law(half), "fp8": products.read_law(fp8)})
     if options.write:
         KERNELS.write_text(json.dumps(shipped, indent=1) + "\n", encoding="utf-8")

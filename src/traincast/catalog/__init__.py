@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from traincast.catalog._workloads import has_varying_inputs as has_varying_inputs
     from traincast.catalog._workloads import name_style as name_style
     from traincast.catalog._workloads import style_of_task as style_of_task
+    from traincast.catalog._workloads import usual_length as usual_length
     from traincast.catalog._workloads import workload as workload
     from traincast.catalog._workloads import workloads as workloads
 
@@ -153,6 +154,7 @@ __getattr__ = load_lazily(
             "has_varying_inputs",
             "name_style",
             "style_of_task",
+            "usual_length",
             "workload",
             "workloads",
         ),

@@ -283,6 +283,20 @@ def _count(name: str, value: int) -> int:
     return value
 
 
+LONGEST_USUAL = 8192
+"""Tokens. Models that take more are pre-trained at this length or below; longer samples are a short last phase."""
+
+
+def usual_length(context: int) -> tuple[int, str]:
+    """(tokens of a sample where nobody says them, the sentence about it) of a model that takes so many."""
+    if context <= LONGEST_USUAL:
+        return context, f"samples of {context:,} tokens are assumed, the model's own context length"
+    return LONGEST_USUAL, (
+        f"samples of {LONGEST_USUAL:,} tokens are assumed: the model takes {context:,}, but such lengths are trained only in a "
+        "short last phase"
+    )
+
+
 def has_varying_inputs(name: str) -> bool:
     """Whether a workload of the catalogue is fed samples of several sizes; False for what is not there."""
     entry = load_facts("model").entries.get(name)

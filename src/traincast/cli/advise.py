@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traincast.cli import options
-from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
+from traincast.cli.learned import GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
@@ -35,7 +35,6 @@ def advise(
             "--gres are judged. Implies --slurm.",
         ),
     ] = None,
-    calibration: CalibrationOption = None,
     given: GivenOption = None,
     time_quantile: options.TimeQuantile = 0.95,
     json: options.Json = False,
@@ -62,7 +61,7 @@ def advise(
         request, parallelism = complete_question(request, cluster, stack, assumptions)
     if not request.source.endswith((".json", ".json.gz")):
         request = dataclasses.replace(request, workload=with_batch(request.workload))
-    learned = load_learned(calibration, given)
+    learned = load_learned(question.calibration, given, filed=request.calibration)
     if slurm or asks is not None:
         say(_flags(request, cluster, parallelism, quantile=time_quantile, asks=asks, as_json=json, learned=learned))
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traincast.cli import options
-from traincast.cli.learned import CalibrationOption, GivenOption, costs_of, load_learned
+from traincast.cli.learned import GivenOption, costs_of, load_learned
 from traincast.cli.output import say
 from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
@@ -63,7 +63,6 @@ def forecast(
         ),
     ] = False,
     shown: Shown,
-    calibration: CalibrationOption = None,
     given: GivenOption = None,
     activity: Annotated[
         Path | None,
@@ -97,7 +96,7 @@ def forecast(
         resolved, about_target = dataclasses.replace(resolved, job=job), (said,)
 
     labels = [label_run(resolved.job, resolved.cluster, resolved.parallelism)] if given is not None else None
-    learned = load_learned(calibration, given, asked=labels)
+    learned = load_learned(question.calibration, given, asked=labels, filed=resolved.calibration)
     correction = None
     if activity is not None:
         from traincast.resources import load_graph_correction

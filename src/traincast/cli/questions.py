@@ -17,7 +17,8 @@ from traincast.forecast import write_command as write_command
 from traincast.spec import QUESTION_FIELDS, Asked, Question, WorkloadOptions
 from traincast.units import parse_bytes, parse_count, parse_seconds
 
-SECTIONS = ("workload", "cluster", "parallelism", "job")
+SECTIONS = ("workload", "cluster", "parallelism", "job", "")
+"""Tables of a question; the last is the question itself."""
 GPUS = "gpus"
 CONFIGS = "config"
 _READERS = {"count": parse_count, "bytes": parse_bytes, "seconds": parse_seconds}
@@ -94,7 +95,7 @@ def build_question(
         )
     return Question(
         source=source, workload=workload, configs=configs, cluster=parts["cluster"], parallelism=parts["parallelism"],
-        job=parts["job"],
+        job=parts["job"], calibration=parts[""].get("calibration"),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -82,6 +83,10 @@ def serve(
     audit: Annotated[
         Path | None, typer.Option("--audit-log", help="File for a line about every change and refusal.")
     ] = None,
+    calibration: Annotated[
+        list[str] | None,
+        typer.Option("--calibration", help="NAME=FILE: what was learnt, for callers to use by name; may be repeated."),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Answer forecasts over HTTP, with a page.
@@ -112,6 +117,7 @@ def serve(
         ray=capacity.ray,
         rate_per_s=usual_rate if access.rate is None else access.rate,
         audit=audit,
+        calibrations=_name_calibrations(calibration or ()),
         limits=Limits(body_bytes=body_bytes, request_s=capacity.timeout, job_s=capacity.job_timeout),
     )
 
@@ -139,6 +145,18 @@ def find_state(state: Path | None, database: str | None) -> str:
             f"--database {database.partition(':')[0]}:...; give postgresql://USER:PASSWORD@HOST:PORT/NAME"
         )
     return database
+
+
+def _name_calibrations(pairs: Iterable[str]) -> dict[str, Path]:
+    from traincast.errors import InvalidInput
+
+    named: dict[str, Path] = {}
+    for pair in pairs:
+        name, equals, file = pair.partition("=")
+        if not (name and equals and file) or name in named:
+            raise InvalidInput(f"--calibration {pair}; give NAME=FILE, each name once")
+        named[name] = Path(file)
+    return named
 
 
 def default_state() -> Path:

@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from traincast.cost._learned import Similarity as Similarity
     from traincast.cost._learned import Voices as Voices
     from traincast.cost._learned import load_learned as load_learned
+    from traincast.cost._learned import with_levels as with_levels
     from traincast.cost._notes import note_kernels as note_kernels
     from traincast.cost._offload import copy_bytes_per_s as copy_bytes_per_s
     from traincast.cost._offload import describe_host as describe_host
@@ -203,6 +204,7 @@ __getattr__ = load_lazily(
             "Similarity",
             "Voices",
             "load_learned",
+            "with_levels",
         ),
         "_notes": ("note_kernels",),
         "_offload": (

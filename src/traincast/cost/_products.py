@@ -117,6 +117,12 @@ class Timed:
     compute_s: Array
     memory_s: Array
 
+    def levelled(self, level: float, *, join: float) -> "Timed":
+        """The same on a device whose arithmetic takes `level` times as long."""
+        compute_s = level * self.compute_s
+        before, after = ((part**join + self.memory_s**join) ** (1.0 / join) for part in (self.compute_s, compute_s))
+        return Timed(seconds=self.seconds + (after - before), compute_s=compute_s, memory_s=self.memory_s)
+
 
 def held_share(law: ProductLaw, device: Device, dtype: str, *, load: float | Array, need: float = 1.0) -> Array:
     """Share of the matrix units' peak that large kernels hold.
@@ -175,7 +181,7 @@ def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: s
     easy = law.cap * easy_flop_per_s(device)
     fill = law.fill * np.minimum(rate / easy, 1.0) if easy else law.fill
     compute_s = tile_work(law, shape, num_sm=num_sm, fill=fill) / rate
-    memory_s = _traffic_s(law, shape, device)
+    memory_s = traffic_s(law, shape.num_bytes, device, resident=shape.resident)
     joined = (compute_s**law.join + memory_s**law.join) ** (1.0 / law.join)
     return Timed(seconds=law.start_s + joined, compute_s=compute_s, memory_s=memory_s)
 
@@ -232,16 +238,16 @@ def _best_work(law: ProductLaw, shape: ProductShape, num_sm: float, fill: float 
     return best
 
 
-def _traffic_s(law: ProductLaw, shape: ProductShape, device: Device) -> Array:
+def traffic_s(law: ProductLaw, num_bytes: Array, device: Device, *, resident: Array | None) -> Array:
+    """Seconds of bytes of which a share is in L2; `resident` None: as a benchmark that repeats the call finds it."""
     dram = device.memory_bytes_per_s
     if device.num_sm is None or device.clock_hz is None:
         near = l2_bytes_per_s(device)
     else:
         near = max(law.l2_bytes_per_sm_cycle * device.num_sm * device.clock_hz, dram)
-    resident = shape.resident
     if resident is None:
-        resident = 1.0 / (1.0 + (shape.num_bytes / (law.l2_share * (device.l2_bytes or 4e6))) ** 2)
-    return shape.num_bytes * ((1.0 - resident) / (law.dram_share * dram) + resident / near)
+        resident = 1.0 / (1.0 + (num_bytes / (law.l2_share * (device.l2_bytes or 4e6))) ** 2)
+    return num_bytes * ((1.0 - resident) / (law.dram_share * dram) + resident / near)
 
 
 def time_lanes(law: ProductLaw, flop: Array, num_bytes: Array, share: Array, device: Device) -> Timed:

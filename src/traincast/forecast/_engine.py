@@ -107,6 +107,12 @@ class Engine:
         """How long a step and the whole job take, whether it fits, and what it costs. `draw`: with every span, and so with how
         busy the devices are. `activity`: corrects those numbers by runs measured in this setting."""
         plan = parallelism or Parallelism(data=cluster.num_devices)
+        if job.rampup_batch is not None:
+            from traincast.forecast._rampup import ramp_up
+
+            plain = replace(job, rampup_batch=None, rampup_samples=None, rampup_increment=None)
+            whole = self.forecast(plain, cluster, plan, draw=draw, activity=activity)
+            return ramp_up(self, job, cluster, plan, whole)
         if job.regime is not None:
             from traincast.forecast._regimes import forecast_regime
 

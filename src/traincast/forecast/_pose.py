@@ -11,10 +11,12 @@ from traincast.errors import InvalidInput
 from traincast.forecast._sizes import list_sizes
 from traincast.spec import (
     Graph,
+    Job,
     Lengths,
     Op,
     Parallelism,
     Pass,
+    Question,
     Regime,
     RegimeOptions,
     Rollout,
@@ -152,6 +154,24 @@ def _pose(asked: RegimeOptions, options: WorkloadOptions, load: Load, *, plan: P
     if asked.regime == "gan":
         return _pose_gan(asked, options, load, said)
     return _pose_distillation(asked, options, load, said)
+
+
+def spell_out(question: Question, job: Job) -> Question:
+    """The question with what its regime means, so that somebody who does not know our defaults asks the same."""
+    regime, options, values = question.job.get("regime"), question.workload, dict(question.job)
+    if regime in ADAPTERS:
+        options = _with_adapters(regime, options, [])
+    if options.adapter_rank and options.adapter_targets is None:
+        options = replace(options, adapter_targets=job.stack.recipe.adapter_targets or "all")
+    rollout = job.regime.rollout if job.regime is not None else None
+    if rollout is not None:
+        lengths = rollout.lengths
+        said = {
+            "prompts": rollout.num_prompts, "group_size": rollout.group_size, "prompt_tokens": round(rollout.prompt_tokens),
+            "response_tokens": round(lengths.mean), "response_max": round(lengths.longest),
+        }  # fmt: skip
+        values = {**said, **{name: value for name, value in values.items() if value is not None}}
+    return replace(question, workload=options, job=values)
 
 
 def read_regime(values: Mapping[str, Any]) -> RegimeOptions:

@@ -25,6 +25,7 @@ from traincast.spec import (
     PLAN_FIELDS,
     SHAPE,
     Asked,
+    Calibration,
     Cluster,
     ConfigText,
     Graph,
@@ -54,6 +55,8 @@ class Resolved:
     """What nobody said and was filled in, a sentence each."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the answer is for: precision, sequence length, batches, stack."""
+    calibration: Calibration | None = None
+    """What the question says was learnt."""
     frugal: Job | None = None
     """Where it is left open whether layers are run again: the same job with all of them run again."""
 
@@ -73,14 +76,23 @@ def resolve(question: Question) -> Resolved:
         frugal = pose_job(whole, full, cluster=cluster, stack=stack)
     return Resolved(
         job=job, cluster=cluster, parallelism=plan, assumptions=tuple(dict.fromkeys(said)), frugal=frugal,
-        settings=describe_settings(whole, job, plan, asked=asked),
+        settings=describe_settings(whole, job, plan, asked=asked), calibration=read_calibration(whole.calibration),
     )  # fmt: skip
+
+
+def read_calibration(named: str | Calibration | None) -> Calibration | None:
+    """What a question names as learnt: by its name, its file, or itself."""
+    if not isinstance(named, str):
+        return named
+    from traincast.files import load_calibration
+
+    return load_calibration(named)
 
 
 def fill_in(question: Question) -> Question:
     """The question with the values of its job file, where it names one; what the question says itself wins."""
     whole = _merge_job_file(question) if question.source.endswith(".toml") else question
-    if whole.configs or whole.source.startswith("hf:"):
+    if whole.configs or whole.source.startswith("hf:") or whole.source.endswith(".json"):
         from traincast.configs import merge_configs
 
         whole = merge_configs(whole)
@@ -444,8 +456,19 @@ def _merge_job_file(question: Question) -> Question:
         parallelism={**file.parallelism, **question.parallelism},
         job=_override_job(file.job, question.job),
         configs=(*(_beside(config, question.source) for config in file.configs), *question.configs),
+        calibration=_calibration_beside(file.calibration, question.source)
+        if question.calibration is None
+        else question.calibration,
         said=question.said,
     )
+
+
+def _calibration_beside(named: str | Calibration | None, job_file: str) -> str | Calibration | None:
+    """A file that a job file names stands beside it; a name of a kept calibration stays one."""
+    if not isinstance(named, str):
+        return named
+    near = Path(job_file).parent / named
+    return str(near) if near.is_file() else named
 
 
 def _beside(config: str | ConfigText, job_file: str) -> str | ConfigText:
@@ -604,7 +627,26 @@ def _capture(source: str, options: WorkloadOptions, stack: Stack) -> Graph:
     fixed = [f"--{name.replace('_', '-')}" for name in given if name not in _CAPTURED]
     if fixed:
         raise InvalidInput(f"{source} is recorded as it is, so {', '.join(fixed)} cannot change it")
-    loaded = _record(source, tuple(sorted(given.items())), _date_of(source))
+    loaded = record_any_batch(source, options)
+    if loaded is None:
+        loaded = _record(source, tuple(sorted(given.items())), _date_of(source))
     if isinstance(loaded, Scalable):
         return loaded.at(options.batch) if options.batch is not None else loaded.small
     return loaded
+
+
+def record_any_batch(source: str, options: WorkloadOptions) -> Graph | Scalable | None:
+    """A config.json or a name in timm, whose inputs are made here for any batch. None for a file of somebody's, which makes its
+    own, and for a model that runs other operations at another batch."""
+    if not source.startswith("timm:") and not source.endswith(".json"):
+        return None
+    rest = {name: value for name, value in options.given().items() if name != "batch"}
+    return _try_any_batch(source, tuple(sorted(rest.items())), _date_of(source))
+
+
+@functools.lru_cache(maxsize=8)
+def _try_any_batch(source: str, given: tuple[tuple[str, Any], ...], date_ns: int) -> Graph | Scalable | None:
+    try:
+        return _record(source, (*given, ("scalable", True)), date_ns)
+    except CaptureFailed:
+        return None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from traincast.cost import CostModel
 from traincast.errors import InvalidInput
 from traincast.facade import load_lazily
+from traincast.forecast import fill_in, read_calibration
 from traincast.plan._nouns import (
     Candidate,
     Figures,
@@ -79,6 +80,8 @@ def search_plans(
 
     `costs` or `calibration`: what prices tasks instead of the models that ship with the package.
     """
+    if isinstance(job, Question) and costs is None and calibration is None:
+        calibration = read_calibration(fill_in(job).calibration)
     listed = (clusters,) if isinstance(clusters, Cluster) else tuple(clusters)
     if not listed:
         raise InvalidInput("there is no cluster to plan for; give at least one")

@@ -7,9 +7,11 @@ import json
 import secrets
 from collections import OrderedDict
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
-from traincast.errors import InvalidInput, TraincastError
+from traincast.errors import InvalidInput, TraincastError, UnknownName
+from traincast.files import load_calibration, read_json
 from traincast.service._bodies import AskBody
 from traincast.service._limits import Settings
 from traincast.service._metrics import Meter
@@ -32,6 +34,12 @@ CLIENT: ContextVar[str] = ContextVar("client", default="")
 
 class NotFound(TraincastError):
     """Something that this service does not hold."""
+
+
+def _read_calibration(path: Path) -> str:
+    """The text of a calibration file, which is checked when the service starts."""
+    load_calibration(path)
+    return json.dumps(read_json(path), sort_keys=True)
 
 
 class Cache:
@@ -70,6 +78,7 @@ class Dispatcher:
         self.storage = Storage(self.state)
         self.runner = JobRunner(self.storage, settings, self._stored_task)
         self._plain_limits = dataclasses.asdict(limits)
+        self._calibrations = {name: _read_calibration(path) for name, path in settings.calibrations.items()}
         self._cache = Cache(limits.cache_bytes)
         self._bodies = Cache(limits.cache_bytes // 4)
         self._flying: dict[tuple[str, str], asyncio.Task[bytes]] = {}
@@ -214,6 +223,8 @@ class Dispatcher:
         """The request in its plainest form, with every upload in the state, and the options it was recorded with."""
         request = body.given()
         request["cluster"] = body.cluster.table()
+        if request.get("calibration") is not None:
+            request["calibration"] = self._find_calibration(request["calibration"])
         workload = request["workload"]
         named = [key for key in ("name", "model", *CONTENT_KEYS) if key in workload]
         if not named and request.get("configs"):
@@ -236,6 +247,14 @@ class Dispatcher:
         elif await self.storage.read(self.state.find_graph, workload["model"], options) is None:
             await self._record(workload["model"], asked)
         return request, options
+
+    def _find_calibration(self, asked: str | dict[str, Any]) -> str:
+        """The text of a calibration: of those that the service was started with, or of the request itself."""
+        if isinstance(asked, dict):
+            return json.dumps(asked, sort_keys=True)
+        if asked not in self._calibrations:
+            raise UnknownName("calibration", asked, self._calibrations)
+        return self._calibrations[asked]
 
     async def upload(
         self, content: bytes | bytearray, *, kind: str | None = None, options: dict[str, Any] | None = None

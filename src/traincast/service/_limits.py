@@ -1,6 +1,7 @@
 """How much one request may ask, and how the service is set up."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from traincast.errors import InvalidInput
@@ -80,6 +81,8 @@ class Settings:
     """Requests that one client may send in a second; twice as many at once. 0: no limit."""
     audit: Path | None = None
     """A file that gets a line of JSON for every request that changed or refused something."""
+    calibrations: Mapping[str, Path] = field(default_factory=dict)
+    """What was learnt, by the names that callers may use; no caller can name a file."""
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:

@@ -77,11 +77,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from traincast.spec._asked import Asked as Asked
+    from traincast.spec._calibration import MIX_KINDS as MIX_KINDS
     from traincast.spec._calibration import NOVELTIES as NOVELTIES
     from traincast.spec._calibration import Calibration as Calibration
     from traincast.spec._calibration import Choice as Choice
+    from traincast.spec._calibration import DeviceLevel as DeviceLevel
     from traincast.spec._calibration import LearnedStacks as LearnedStacks
     from traincast.spec._calibration import MeasuredForecast as MeasuredForecast
+    from traincast.spec._calibration import MeasuredNumbers as MeasuredNumbers
     from traincast.spec._calibration import MeasuredRun as MeasuredRun
     from traincast.spec._calibration import ProfileRatio as ProfileRatio
     from traincast.spec._calibration import RunCorrections as RunCorrections
@@ -202,10 +205,13 @@ __getattr__ = load_lazily(
             "Calibration",
             "Choice",
             "LearnedStacks",
+            "MIX_KINDS",
             "MeasuredForecast",
+            "MeasuredNumbers",
             "MeasuredRun",
             "NOVELTIES",
             "ProfileRatio",
+            "DeviceLevel",
             "RunCorrections",
             "RunLabels",
             "Scale",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincast.spec._asked import Asked, asked, list_asked
+from traincast.spec._calibration import Calibration
 from traincast.spec._job import Job
 from traincast.spec._parallel import Parallelism
 from traincast.spec._regime import RegimeOptions
@@ -23,7 +24,7 @@ class WorkloadOptions:
     seq: int | None = asked(None, "Sequence length in tokens.", unit="count")
     precision: str | None = asked(
         None, "bf16: bf16 with fp32 master weights and optimizer state; bf16-pure: all in bf16; also fp32, tf32, fp16, "
-        "fp16-amp, bf16-amp, fp8, fp4, and with scales for blocks mxfp8, mxfp4, nvfp4.",
+        "fp16-amp, bf16-amp, fp8, fp8-row, fp8-block, fp4, and with scales for blocks mxfp8, mxfp4, nvfp4.",
     )  # fmt: skip
     mode: str | None = asked(None, "training_step, forward_backward or inference.")
     optimizer: str | None = asked(None, "What updates the weights:", words=_OPTIMIZERS)
@@ -182,6 +183,13 @@ class JobOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedOptions:
+    """What was learnt before and shall be used."""
+
+    calibration: str | None = asked(None, "What `traincast calibrate` or `traincast learn` made, by name or file.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigText:
     """A configuration of another project as it was handed over; its text is read and never run."""
 
@@ -208,6 +216,8 @@ class Question:
     """Fields of Job without its graph, of JobOptions and of RegimeOptions; `stack` is a name."""
     configs: tuple[str | ConfigText, ...] = ()
     """Configurations of other projects, as files (FILE or format:FILE) or as texts; what the question says itself wins."""
+    calibration: str | Calibration | None = None
+    """What was learnt from measurements or runs: by its name, its file or itself."""
     said: tuple[str, ...] = ()
     """What reading the configurations gave to say: what was assumed, contradicted or not used."""
 
@@ -223,5 +233,6 @@ JOB_FIELDS = (
     *list_asked(JobOptions, section="job", panel="Job"),
     *list_asked(RegimeOptions, section="job", panel="Regime"),
 )
-QUESTION_FIELDS: tuple[Asked, ...] = (*WORKLOAD_FIELDS, *CLUSTER_FIELDS, *PLAN_FIELDS, *JOB_FIELDS)
+LEARNED_FIELDS = list_asked(LearnedOptions, section="", panel="Learned")
+QUESTION_FIELDS: tuple[Asked, ...] = (*WORKLOAD_FIELDS, *CLUSTER_FIELDS, *PLAN_FIELDS, *JOB_FIELDS, *LEARNED_FIELDS)
 """Everything that a question may say: options, bodies, job files, table columns and the planner's changes come from it."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from traincast.capture._optimizers import UPDATES
 from traincast.capture._phases import mark_gradients, mark_kept, tell_mode
+from traincast.capture._tensorflow.frames import Frame
 from traincast.capture._tensorflow.nodes import GRADIENT_SCOPE, Value, declared_shapes, layer_of, type_of
 from traincast.errors import CaptureFailed
 from traincast.spec import Attr, Graph, Op, Tensor
@@ -60,6 +61,12 @@ class Recording:
     variables: dict[str, Variable] = field(default_factory=dict)
     shapes: dict[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     """Shape and dtype of variables that are only written, from whoever reads them."""
+    frozen: frozenset[str] = frozenset()
+    """Constants that were variables; empty where the names of the file do not say."""
+    frames: dict[str, Frame] = field(default_factory=dict)
+    """Loops of TensorFlow 1, by the node that stands for each."""
+    kept: dict[str, list[Value | None]] = field(default_factory=dict)
+    """Stacks and arrays of tensors of TensorFlow 1, by their handle."""
     updates: dict[str, list[tuple[Value, Value, list[Value]]]] = field(default_factory=dict)
     bodies: dict[str, Body] = field(default_factory=dict)
     scopes: list[str] = field(default_factory=list)

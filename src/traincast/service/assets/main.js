@@ -25,8 +25,16 @@ function setUpload(found) {
   if (!found) byId("file").value = "";
 }
 
+// The sizes of such a config.json say all there is to the model, so that it need not be recorded.
+async function isDescribed(file) {
+  if (file.size > 1e5 || !file.name.endsWith(".json")) return false;
+  try { return ASKED.described.includes(JSON.parse(await file.text()).model_type); }
+  catch { return false; }
+}
+
 async function takeModel(file) {
   if (!file) return;
+  if (await isDescribed(file)) { await takeConfigs([file]); return; }
   // What was asked before the file came must not be answered over it.
   underWay?.abort();
   byId("ask").disabled = false;
