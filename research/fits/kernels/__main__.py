@@ -13,6 +13,7 @@ from research.fits.kernels import attention, experts, products
 from research.fits.kernels.solve import Array, Constants, Problem, score, solve
 from research.fits.kernels.tables import CATALOGUE_NAME, DEVICES, Table
 from traincast.cost import KERNELS, ProductLaw
+from traincast.units import NORMAL_90
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "kernels_half"
 
@@ -53,7 +54,7 @@ def spread_of(errors: Mapping[str, Array]) -> dict[str, float]:
     single = np.concatenate([values - np.median(values) for values in errors.values()])
     levels = np.array([np.median(values) for values in errors.values()])
     return {
-        "log_sigma": round(float(np.quantile(np.abs(single), 0.9) / 1.645), 4),
+        "log_sigma": round(float(np.quantile(np.abs(single), 0.9) / NORMAL_90), 4),
         "level_log_sigma": round(float(np.sqrt(np.mean(levels**2))), 4),
     }
 

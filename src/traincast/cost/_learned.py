@@ -24,7 +24,6 @@ from traincast.cost._bounds import (
     stacked_memory,
 )
 from traincast.cost._features import FAMILIES, describe, saturate
-from traincast.cost._host import Host
 from traincast.cost._laws import KernelLaws, load_laws
 from traincast.cost._operators import Kernels, list_kernels
 from traincast.cost._products import (
@@ -38,10 +37,10 @@ from traincast.cost._products import (
 )
 from traincast.errors import InvalidInput
 from traincast.spec import Device, DeviceLevel, Estimate, Op
+from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
 
-NORMAL_90 = 1.645
 LIMITS = ("compute", "memory")
 PRODUCTS = ("matmul", "conv")
 LAWFUL = ("product", "grouped", "attention", "lanes", "blocks")
@@ -141,7 +140,6 @@ class Learned:
     families: Mapping[str, Voices]
     similarity: Similarity = field(default_factory=Similarity)
     law: PowerLaw = field(default_factory=PowerLaw)
-    host: Host = field(default_factory=Host)
     laws: KernelLaws = field(default_factory=load_laws)
 
     def predict(self, ops: Sequence[Op], device: Device, *, soak: float = 0.0, lone: bool = False) -> OpCosts:
@@ -251,12 +249,10 @@ class Learned:
                 seconds=seconds,
                 low_s=seconds / factor,
                 high_s=seconds * factor,
-                host_s=self.host.issue_s(op),
                 limit=limit,
                 ground=ground,
             )
-            for op, seconds, factor, limit, ground in zip(
-                ops,
+            for seconds, factor, limit, ground in zip(
                 costs.seconds.tolist(),
                 factors.tolist(),
                 costs.limit.tolist(),

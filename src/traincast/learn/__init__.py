@@ -26,6 +26,7 @@ from traincast.learn._loads import (
     step_load,
 )
 from traincast.learn._machine import (
+    MeasuringSetup,
     Outcome,
     Score,
     anchors,
@@ -53,6 +54,7 @@ __all__ = [
     "CheckedStep",
     "Fit",
     "Load",
+    "MeasuringSetup",
     "Outcome",
     "Peaks",
     "Score",

@@ -18,6 +18,13 @@ NOVELTIES = ("device", "size", "model", "scale", "device scale", "model scale")
 model, more devices or nodes than any run, than any run of its device, than any run of its model."""
 
 
+MIX_KINDS = (
+    "matmul", "attention", "conv", "rnn", "norm", "softmax", "elementwise", "reduce", "pool", "embedding", "index", "copy",
+    "optimizer", "other",
+)  # fmt: skip
+"""Kinds of operators whose shares of a step are compared between runs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLabels:
     """What says how alike two runs are."""
@@ -44,6 +51,8 @@ class RunLabels:
     network_bytes_per_s: float = 0.0
     varying_inputs: bool = False
     """Samples differ in size (pictures, recordings), so that ranks wait for each other."""
+    mix: tuple[float, ...] = ()
+    """Shares of MIX_KINDS in the time of a reference device; empty: not known."""
 
     @property
     def job(self) -> tuple[str, ...]:
@@ -74,6 +83,9 @@ class MeasuredRun:
     step_s: float
     name: str = ""
     memory_bytes: float | None = None
+    """Peak of the fullest device, as the framework's allocator counts it."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """`gpu_mean`, the mean GPU utilisation as a share of 1, and those of the twelve resource numbers that were measured."""
 
     def __post_init__(self) -> None:
         if not (self.step_s > 0 and math.isfinite(self.step_s)):
@@ -117,6 +129,9 @@ class Choice:
     """Of the errors of runs that were left out in the same way and answered so; 0: there were none."""
     stretch: float = 1.0
     """How many times larger than expected the errors of such runs were after they were corrected by near runs."""
+    pooled: bool = False
+    """The errors of all own runs, shared out between everything, stack, device, kinds of operators, model and job as far as they
+    agree (partial pooling), with the constants that ship."""
     also: tuple["Choice", ...] = ()
     """Choices that could not be told from this one: the geometric mean of all their answers is given."""
 
@@ -161,6 +176,15 @@ class MeasuredForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredNumbers:
+    """What one run showed beside its forecast, other than its step."""
+
+    labels: RunLabels
+    gaps: Mapping[str, float]
+    """Log of measured over forecast: `memory` and the twelve numbers of the network; `gpu_mean`: measured less forecast."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedStacks:
     """Constants, the profiles beside them, and what the two would have said about every run."""
 
@@ -177,6 +201,10 @@ class RunCorrections:
     """With the constants that ship."""
     fitted: LearnedStacks = field(default_factory=LearnedStacks)
     """With constants fitted to the runs."""
+    pooled: tuple[MeasuredForecast, ...] = ()
+    """Every run with the forecast of what ships, no profile beside it: what partial pooling starts from."""
+    numbers: tuple[MeasuredNumbers, ...] = ()
+    """Memory, GPU utilisation and network numbers of the runs that tell them."""
     scopes: tuple[Scope, ...] = ()
     selections: tuple[Selection, ...] = ()
 
