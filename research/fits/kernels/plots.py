@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,7 @@ def _trend(one: Series) -> list[tuple[float, float]]:
     ]
 
 
-def tell(rows: Table, predict: Callable[[Constants, NDArray[np.bool_]], Array], flop: Array, size: Array,
+def tell(rows: Table, predict: Callable[[NDArray[np.bool_]], Array], flop: Array, size: Array,
          dtype: str) -> list[Series]:  # fmt: skip
     series = []
     for name in DEVICES:
@@ -90,7 +91,7 @@ def tell(rows: Table, predict: Callable[[Constants, NDArray[np.bool_]], Array], 
         order = np.flatnonzero(chosen)
         mixed = np.random.default_rng(1).permutation(len(order))
         peak, _ = product_flop_per_s(find_device(name), dtype)
-        expected = flop[order] / predict({}, chosen) / peak
+        expected = flop[order] / predict(chosen) / peak
         measured = flop[order] / rows["time_s"][order] / peak
         series.append(Series(name=name, size=size[order][mixed], measured=measured[mixed], expected=expected[mixed]))
     return series
@@ -107,22 +108,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows = products.read_rows(DATA, dtype)
         predict = products.pose(rows, short).predict
         flop = 2.0 * rows["m"] * rows["n"] * rows["k"]
-        series = tell(rows, lambda _, chosen, p=predict, k=key: p(shipped[k], chosen), flop, flop, short)
+        series = tell(rows, partial(predict, shipped[key]), flop, flop, short)
         (out / f"utilisation-products-{short}.svg").write_text(draw(f"Products in {short}", "FLOP", series))
     rows = attention.read_rows(DATA)
     shape = attention.shape_of(rows)
     pairs = shape.sequences * shape.queries * mean_keys(shape)
     predict = attention.pose(rows, laws.half).predict
-    series = tell(
-        rows, lambda _, chosen: predict(shipped["attention"], chosen), 4.0 * pairs * shape.size, shape.queries, "bf16"
-    )
+    series = tell(rows, partial(predict, shipped["attention"]), 4.0 * pairs * shape.size, shape.queries, "bf16")
     (out / "utilisation-attention.svg").write_text(draw("Attention forward, bf16", "tokens of a sequence", series))
     rows = experts.read_rows(DATA, "bfloat16")
     copies = rows["tokens"] * rows["top_k"]
     flop = 2.0 * copies * rows["hidden"] * rows["ffn"] / rows["tp"] * (2.0 + rows["gated"])
     predict = experts.pose(rows, laws.half, "bf16").predict
     values = {**experts.START, **shipped["groups"]}
-    series = tell(rows, lambda _, chosen: predict(values, chosen), flop, copies / rows["experts"], "bf16")
+    series = tell(rows, partial(predict, values), flop, copies / rows["experts"], "bf16")
     (out / "utilisation-experts.svg").write_text(draw("Layers with experts, bf16", "tokens of an expert", series))
 
 
