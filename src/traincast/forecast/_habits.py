@@ -93,7 +93,7 @@ def plan_habits(stack: Stack) -> dict[str, Any]:
     habits: dict[str, Any] = {
         "overlap": stack.plan.overlap, "bucket_copies": stack.plan.bucket_copies, "balance": stack.plan.balance,
         "reduce_dtype": stack.plan.reduce_dtype, "bucket_bytes": stack.plan.bucket_bytes,
-        "dispatch_once": stack.plan.dispatch_once or None,
+        "dispatch_once": stack.plan.dispatch_once or None, "async_tensor": stack.plan.async_tensor or None,
     }  # fmt: skip
     return {name: value for name, value in habits.items() if value is not None}
 
