@@ -27,7 +27,7 @@ from traincast.capture._kernels import CHOICES as KERNEL_CHOICES
 from traincast.capture._kernels import replace_kernels, replace_losses, replaced_flex_attention
 from traincast.capture._libraries import operator_rules, replace_functions, replace_modules
 from traincast.capture._master import keep_master
-from traincast.capture._operators import DTYPES, Rule, describe, dtype_name
+from traincast.capture._operators import DTYPES, Rule, Work, describe, dtype_name
 from traincast.capture._optimizers import IMPLEMENTATIONS, num_launches
 from traincast.capture._rules import installed_rules
 from traincast.capture._updates import Updated, find_updates, work_dtype
@@ -237,27 +237,29 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         if call.outputs and not any(tensor.numel() for tensor in call.outputs):
             return
         for position, work in enumerate(describe(call, self.rules)):
-            dtype = arithmetic_dtype(work.reads, work.writes)
-            if dtype == "fp32" and self.tf32 and work.kind in _TENSOR_CORE_KINDS:
-                dtype = "tf32"
-            self.ops.append(
-                Op(
-                    name=name + work.suffix,
-                    kind=work.kind,
-                    flop=work.flop,
-                    bytes_read=work.bytes_read,
-                    bytes_written=work.bytes_written,
-                    phase=phase,
-                    dtype=dtype,
-                    reads=tuple(dict.fromkeys(self.index(tensor) for tensor in work.reads)),
-                    writes=tuple(dict.fromkeys(self.index(tensor) for tensor in work.writes)),
-                    layer=layer,
-                    attrs=work.attrs,
-                    num_kernels=work.num_kernels,
-                    num_calls=(1 + self._pending_calls) if position == 0 else 0,
-                )
-            )
+            num_calls = (1 + self._pending_calls) if position == 0 else 0
+            self.ops.append(self._op_of(work, name=name, phase=phase, layer=layer, num_calls=num_calls))
         self._pending_calls = 0
+
+    def _op_of(self, work: Work, *, name: str, phase: str, layer: str, num_calls: int) -> Op:
+        dtype = arithmetic_dtype(work.reads, work.writes)
+        if dtype == "fp32" and self.tf32 and work.kind in _TENSOR_CORE_KINDS:
+            dtype = "tf32"
+        return Op(
+            name=name + work.suffix,
+            kind=work.kind,
+            flop=work.flop,
+            bytes_read=work.bytes_read,
+            bytes_written=work.bytes_written,
+            phase=phase,
+            dtype=dtype,
+            reads=tuple(dict.fromkeys(self.index(tensor) for tensor in work.reads)),
+            writes=tuple(dict.fromkeys(self.index(tensor) for tensor in work.writes)),
+            layer=layer,
+            attrs=work.attrs,
+            num_kernels=work.num_kernels,
+            num_calls=num_calls,
+        )
 
     def _backward_layer(self) -> str:
         node = torch._C._current_autograd_node()

@@ -1,6 +1,7 @@
 """Real values behind fake tensors where they are small enough to matter, and what is assumed where they are not known."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -178,17 +179,26 @@ class Values:
             if origin:
                 self._assume(origin)
             return self._wrap(results, origin=origin)
+        if func is _ATEN.nonzero.default:
+            return self._assume_kept(args[0])
+        return self._assume_sizes(func, args, kwargs)
+
+    def _assume_kept(self, tensor: torch.Tensor) -> Any:
+        """Where an unknown condition is taken to hold."""
+        size = tensor.numel()
+        share = "every second element" if self.mask_density == 0.5 else f"{self.mask_density:.0%} of the elements"
+        self._assume(f"a condition on unknown values is taken to hold for {share}")
+        with _disable_current_modes():
+            if size <= WHOLE_LIMIT:
+                held = self._kept(size).reshape(tensor.shape).nonzero()
+            else:
+                held = torch.empty((self._num_kept(size), tensor.dim()), dtype=torch.int64, device="meta")
+        return self._wrap(held)
+
+    def _assume_sizes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Counts and different values of what is not known."""
         tensor = args[0]
         size = tensor.numel()
-        if func is _ATEN.nonzero.default:
-            share = "every second element" if self.mask_density == 0.5 else f"{self.mask_density:.0%} of the elements"
-            self._assume(f"a condition on unknown values is taken to hold for {share}")
-            with _disable_current_modes():
-                if size <= WHOLE_LIMIT:
-                    held = self._kept(size).reshape(tensor.shape).nonzero()
-                else:
-                    held = torch.empty((self._num_kept(size), tensor.dim()), dtype=torch.int64, device="meta")
-            return self._wrap(held)
         if func is _ATEN.bincount.default:
             self._assume("the largest of some unknown counts is taken as the number of elements")
             return tensor.new_empty(
@@ -258,16 +268,13 @@ class Values:
         return type(results)(self._wrap(result, origin=origin) for result in results)
 
     def _follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        tensors = [tensor for tensor in _flat((*args, *kwargs.values())) if isinstance(tensor, torch.Tensor)]
-        known: dict[int, Value] = {}
-        for tensor in tensors:
-            value = self.get(tensor)
-            if value is None:
-                self._forget(func, args)
-                self._spread(func, args, output)
-                return
-            known[id(tensor)] = value
-        outputs = [tensor for tensor in _flat((output,)) if isinstance(tensor, torch.Tensor)]
+        tensors = _tensors_in((*args, *kwargs.values()))
+        known = {id(tensor): value for tensor in tensors if (value := self.get(tensor)) is not None}
+        if any(id(tensor) not in known for tensor in tensors):
+            self._forget(func, args)
+            self._spread(func, args, output)
+            return
+        outputs = _tensors_in((output,))
         if not outputs or not all(_is_small(tensor) for tensor in outputs):
             self._forget(func, args)
             return
@@ -276,24 +283,16 @@ class Values:
             self._forget(func, args)
             self._draw(func, args, output)
             return
-
-        def real(item: Any) -> Any:
-            if isinstance(item, torch.Tensor):
-                return known[id(item)].real
-            if isinstance(item, (list, tuple)):
-                return type(item)(real(part) for part in item)
-            return item
-
         try:
             with _disable_current_modes(), torch.no_grad():
-                results = func(*(real(arg) for arg in args), **{key: real(item) for key, item in kwargs.items()})
+                results = func(*_real(args, known), **{key: _real(item, known) for key, item in kwargs.items()})
         except Exception:
             # A value that cannot be followed is only unknown; the recording itself goes on.
             self._forget(func, args)
             return
         alive_of = {tensor.untyped_storage()._cdata: known[id(tensor)].alive for tensor in tensors}
         origin = next((value.origin for value in known.values() if value.origin), "")
-        for fake, result in zip(outputs, [r for r in _flat((results,)) if isinstance(r, torch.Tensor)], strict=False):
+        for fake, result in zip(outputs, _tensors_in((results,)), strict=False):
             if isinstance(fake, FakeTensor):
                 alive = alive_of.get(fake.untyped_storage()._cdata)
                 fake.__dict__[_SLOT] = Value(result, [True] if alive is None else alive, origin)
@@ -358,6 +357,19 @@ def _is_mask(index: Any) -> bool:
 def _is_small(tensor: Any) -> bool:
     limit = FLOAT_LIMIT if tensor.dtype.is_floating_point or tensor.dtype.is_complex else WHOLE_LIMIT
     return bool(tensor.numel() <= limit)
+
+
+def _tensors_in(items: Any) -> list[torch.Tensor]:
+    return [item for item in _flat(items) if isinstance(item, torch.Tensor)]
+
+
+def _real(item: Any, known: Mapping[int, Value]) -> Any:
+    """An argument with the numbers of its tensors in their place."""
+    if isinstance(item, torch.Tensor):
+        return known[id(item)].real
+    if isinstance(item, (list, tuple)):
+        return type(item)(_real(part, known) for part in item)
+    return item
 
 
 def _flat(items: Any) -> list[Any]:

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from traincast.profile._machine import make_canary as make_canary
     from traincast.profile._machine import steady as steady
     from traincast.profile._machine import total_memory_bytes as total_memory_bytes
+    from traincast.profile._meters import DeviceSampler as DeviceSampler
+    from traincast.profile._meters import Meter as Meter
+    from traincast.profile._meters import NvmlMeter as NvmlMeter
+    from traincast.profile._meters import Reading as Reading
+    from traincast.profile._meters import RocmMeter as RocmMeter
+    from traincast.profile._meters import find_meter as find_meter
     from traincast.profile._operators import MAKERS as MAKERS
     from traincast.profile._operators import distinct_operators as distinct_operators
     from traincast.profile._operators import experiment_of as experiment_of
@@ -90,6 +96,14 @@ __getattr__ = load_lazily(
             "make_canary",
             "steady",
             "total_memory_bytes",
+        ),
+        "_meters": (
+            "DeviceSampler",
+            "Meter",
+            "NvmlMeter",
+            "Reading",
+            "RocmMeter",
+            "find_meter",
         ),
         "_operators": (
             "MAKERS",
