@@ -241,7 +241,11 @@ def _replay_row(row: Any, hidden: Any, *, excused: bool) -> Seen:
         capacity = min(group.device.memory_bytes for group in question.cluster.groups)
         plan = question.parallelism
         setting = describe_setting(question.job, question.cluster, plan)
-        pipelined, copies, outside = plan.pipeline > 1, plan.copies_gradients, outside_bytes(capacity, plan)
+        pipelined, copies, outside = (
+            plan.pipeline > 1,
+            plan.copies_gradients,
+            outside_bytes(question.cluster, plan, question.job.stack),
+        )
         lone, replicated, stack = plan.micro_batches == 1, plan.data > 1, question.job.stack
         logs = question.logs
         unit, watched, reserved = logs.memory_unit, logs.watched_stage == 0, logs.counts_reserved

@@ -3,13 +3,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_device, make_mlp
+from traincast.catalog import cluster as find_cluster
 from traincast.catalog._stacks import stack
 from traincast.catalog._workloads import from_shape
 from traincast.cost._pricing import Pricing, default_ops
 from traincast.cost._roofline import Roofline
 from traincast.errors import IllegalPlan
 from traincast.forecast import forecast, outside_bytes
-from traincast.spec import Cluster, Forecast, Job, Link, NodeGroup, Parallelism
+from traincast.spec import Cluster, Forecast, Job, Link, NodeGroup, Parallelism, Stack
 
 ROOFLINE = Pricing(ops=Roofline())
 
@@ -163,11 +164,13 @@ def test_what_rests_on_the_bound_alone_widens_the_interval_of_a_measured_stack_t
 
 
 def test_every_axis_takes_its_part_of_the_device() -> None:
-    alone = outside_bytes(80e9, Parallelism())
-    one = outside_bytes(80e9, Parallelism(data=4))
-    three = outside_bytes(80e9, Parallelism(data=2, tensor=2, pipeline=2))
+    node = find_cluster(device="h100", devices_per_node=8)
+    alone = outside_bytes(node, Parallelism())
+    one = outside_bytes(node, Parallelism(data=8))
+    three = outside_bytes(node, Parallelism(data=2, tensor=2, pipeline=2))
     assert 0 < alone < one < three < 0.15 * 80e9
-    assert three - alone == pytest.approx(3 * (one - alone))
+    peers = Stack().memory.peer_bytes
+    assert three - alone == pytest.approx(3 * (one - alone) + peers)
 
 
 def test_stacks_that_gather_into_one_buffer_hold_no_gathers() -> None:

@@ -95,7 +95,7 @@ def test_advice_that_makes_it_fit_comes_first_and_cheapest_first() -> None:
 
 
 def test_changes_are_combined_and_named_once_where_one_is_not_enough() -> None:
-    cluster = cluster_of(1.4e9, devices=4)
+    cluster = cluster_of(1.95e9, devices=4)
     plan = Parallelism(data=4)
     changes = suggest_changes(pose, cluster, plan, batch=64)
     assert changes[0].fits

@@ -21,7 +21,7 @@ Price = float | None | Literal["catalogue"]
 DomainLike = Domain | Mapping[str, Any]
 
 _GROUP_KEYS = ("node", "device", "num_nodes", "devices_per_node", "intra", "inter", "usd_per_hour", "speed", "domains",
-               "nvme_bytes_per_s")  # fmt: skip
+               "nvme_bytes_per_s", "host_memory_bytes")  # fmt: skip
 _CLUSTER_KEYS = ("name", "groups", "price_date", "price_source")
 # The keywords of `cluster` are shorter than the fields of the nouns; both are allowed in files.
 _SHORT_KEYS = {"nodes": "num_nodes", "price": "usd_per_hour"}
@@ -243,6 +243,7 @@ def _make_group(
         inter=usual_inter if inter is None else make_link(inter, like=usual_inter, where="inter"),
         usd_per_hour=offer.usd_per_hour,
         speed=speed,
+        host_memory_bytes=_host_memory(machine, count),
         domains=usual_domains if domains is None else read_domains(domains, like=usual_intra, where="domains"),
     )
     return group, offer
@@ -305,6 +306,14 @@ def _of_machine(name: str, devices_per_node: int | None) -> _Parts | None:
     return found.device, count, found.intra, found.inter, domains, offer
 
 
+def _host_memory(machine: str | None, count: int) -> float | None:
+    """Of a known machine; a job that uses some of its devices is given their share."""
+    if machine is None or load_facts("node").get(machine) is None:
+        return None
+    found = node(machine)
+    return None if found.ram_bytes is None else found.ram_bytes * count / found.devices_per_node
+
+
 def _of_device(chip: Device, devices_per_node: int | None) -> _Parts:
     """The parts of the node in which a device is most often found, scaled to the number of devices asked for."""
     facts = load_facts("device")
@@ -328,10 +337,12 @@ def _of_device(chip: Device, devices_per_node: int | None) -> _Parts:
 def _group_from(data: Any, *, where: str) -> tuple[NodeGroup, Offer]:
     """Equal nodes as a table describes them."""
     group, offer = _read_group(data, where=where)
-    drives = data.get("nvme_bytes_per_s")
-    if drives is None:
-        return group, offer
-    return dataclasses.replace(group, nvme_bytes_per_s=_check_number("nvme_bytes_per_s", drives)), offer
+    drives, memory = data.get("nvme_bytes_per_s"), data.get("host_memory_bytes")
+    if drives is not None:
+        group = dataclasses.replace(group, nvme_bytes_per_s=_check_number("nvme_bytes_per_s", drives))
+    if memory is not None:
+        group = dataclasses.replace(group, host_memory_bytes=_check_number("host_memory_bytes", memory))
+    return group, offer
 
 
 def _read_group(data: Any, *, where: str) -> tuple[NodeGroup, Offer]:

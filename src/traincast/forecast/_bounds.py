@@ -176,5 +176,5 @@ def bound_memory(one: Pass, cluster: Cluster, plan: Parallelism, stack: Stack) -
         by_role=by_role,
         peak_at="",
         capacity_bytes=capacity,
-        outside_bytes=outside_bytes(capacity, plan, stack),
+        outside_bytes=outside_bytes(cluster, plan, stack),
     )

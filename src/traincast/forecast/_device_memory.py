@@ -1,24 +1,38 @@
 """A lowered program to the memory of its fullest device, as the framework and as the device's own meter (nvidia-smi) see it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from traincast.lower import lower
 from traincast.memo import Remember, compute
 from traincast.simulate import Overheads, keeps_gradients, replay_memory, replay_stages
-from traincast.spec import Cluster, Forecast, Job, MemoryProfile, Parallelism, Program, Stack
+from traincast.spec import (
+    Cluster,
+    Forecast,
+    Job,
+    MemoryHabits,
+    MemoryProfile,
+    NodeGroup,
+    Parallelism,
+    Program,
+    Stack,
+    Stage,
+)
 
 if TYPE_CHECKING:
     from traincast.simulate import Surroundings
 
-CONTEXT_BYTES = 0.75e9
-"""What the driver and libraries hold on a device beside the framework's allocator."""
-USABLE = 0.975
-"""Share of a device that requests fill, holes included, before one of them finds no room."""
-COMMUNICATOR_SHARE = 0.022
-"""Share taken by the buffers of one axis: a larger device has more channels to its peers. Found, as the share above, from
-runs that failed and from batches chosen to fill the device."""
+CHANNELS = {
+    "nvswitch": 24, "nvlink": 12, "nvlink-cube": 12, "nvlink-pairs": 4, "xgmi": 16, "c2c": 24, "pcie": 4, "pcie-host": 2,
+    "infiniband": 16, "roce": 16, "efa": 16, "slingshot": 8, "tcpx": 8, "sockets": 2, "dcn": 0, "ici": 0, "neuronlink": 0,
+    "memory": 0,
+}  # fmt: skip
+"""Channels that a communicator opens over each kind of link, as NCCL and RCCL choose them. Links that a compiler drives have
+none, because their buffers are in the plan of the program, and hosts without devices have none either."""
+UNKNOWN_CHANNELS = 8
+PEER_AXES = ("expert", "pipeline")
+"""Axes on which a rank also sends to single peers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +54,51 @@ def surroundings_of(stack: Stack) -> "Surroundings":
     return LEAN if stack.memory.lean else Surroundings()
 
 
-def outside_bytes(capacity_bytes: float, plan: Parallelism, stack: Stack | None = None) -> float:
-    """What of a device the framework's allocator never gets to use. Where a compiler plans memory, nothing is left in holes and
-    communication has its buffers in the plan."""
-    if stack is not None and stack.memory.planned:
-        return CONTEXT_BYTES
-    num_axes = sum(degree > 1 for degree in (plan.data, plan.tensor, plan.pipeline, plan.context, plan.expert))
-    return CONTEXT_BYTES + (1 - USABLE + num_axes * COMMUNICATOR_SHARE) * capacity_bytes
+def outside_bytes(cluster: Cluster, plan: Parallelism, stack: Stack | None = None) -> float:
+    """What of the smallest device the framework's allocator never gets to use."""
+    return sum(list_outside(cluster, plan, stack).values())
+
+
+def list_outside(cluster: Cluster, plan: Parallelism, stack: Stack | None = None) -> dict[str, float]:
+    """The same part by part. Where a compiler plans memory, nothing is left in holes and communication has its buffers in the
+    plan."""
+    habits = (stack or Stack()).memory
+    if habits.planned:
+        return {"driver and libraries": habits.context_bytes}
+    return {
+        "driver and libraries": habits.context_bytes,
+        "communicators": communicator_bytes(cluster, plan, habits),
+        "holes between blocks": habits.hole_share * smallest_bytes(cluster),
+    }
+
+
+def communicator_bytes(cluster: Cluster, plan: Parallelism, habits: MemoryHabits) -> float:
+    """Buffers of the process groups of all axes in use, and of the single peers that experts and stages send to."""
+    reach, total = 1, 0.0
+    for axis in ("tensor", "context", "expert", "data", "pipeline"):
+        degree = getattr(plan, axis)
+        if axis != "expert":
+            # Experts lie on ranks of the data axis.
+            reach *= degree
+        if degree < 2:
+            continue
+        spans = reach > cluster.devices_per_node
+        channels = max(_channels(group, spans=spans) for group in cluster.groups)
+        total += channels * habits.communicators * habits.channel_bytes
+        if axis in PEER_AXES and channels:
+            peers = degree - 1 if axis == "expert" else min(2, degree - 1)
+            total += peers * habits.peer_bytes
+    return total
+
+
+def _channels(group: NodeGroup, *, spans: bool) -> int:
+    """Of a group inside a node, or of one that spans nodes: a ring through a network has no more channels than its adapters
+    feed."""
+    inside = CHANNELS.get(group.intra.transport, UNKNOWN_CHANNELS)
+    if not spans:
+        return inside
+    outside = CHANNELS.get(group.inter.transport, UNKNOWN_CHANNELS)
+    return min(outside, max(2, 2 * group.inter.num_ports)) if inside else 0
 
 
 def overheads_of(stack: Stack, plan: Parallelism, *, usual: Overheads | None = None) -> Overheads:
@@ -63,21 +115,45 @@ def overheads_of(stack: Stack, plan: Parallelism, *, usual: Overheads | None = N
 
 
 def profile_stages(
-    program: Program, cluster: Cluster, stack: Stack, *, usual: Overheads | None = None, remember: Remember = compute
-) -> list[MemoryProfile]:
-    """The memory of every stage of a program on the smallest device. `usual`: as in `overheads_of`."""
-    capacity = smallest_bytes(cluster)
+    program: Program, cluster: Cluster, stack: Stack, *, usual: Overheads | None = None, captured: bool = False,
+    remember: Remember = compute,
+) -> list[MemoryProfile]:  # fmt: skip
+    """The memory of every stage of a program on the smallest device. `usual`: as in `overheads_of`. `captured`: the host replays
+    steps that it captured (CUDA graphs)."""
     plan = program.parallelism
-    return replay_stages(
+    outside = list_outside(cluster, plan, stack)
+    profiles = replay_stages(
         program.stages,
-        capacity_bytes=capacity,
+        capacity_bytes=smallest_bytes(cluster),
         micro_batches=plan.micro_batches,
-        overhead_bytes=outside_bytes(capacity, plan, stack),
+        overhead_bytes=sum(outside.values()),
         overheads=overheads_of(stack, plan, usual=usual),
         bucket_copies=plan.copies_gradients,
         replicated=plan.data > 1,
         remember=remember,
     )
+    return [
+        _name_outside(profile, outside, _graph_bytes(stage, plan, stack) if captured else 0.0)
+        for stage, profile in zip(program.stages, profiles, strict=True)
+    ]
+
+
+def _name_outside(profile: MemoryProfile, outside: Mapping[str, float], graph_bytes: float) -> MemoryProfile:
+    """With the parts of what lies outside the allocator, and what captured graphs add to it."""
+    queued = profile.outside_bytes - sum(outside.values())
+    parts = {**outside, "gathers that must fit": queued, "captured graphs": graph_bytes}
+    return replace(
+        profile,
+        outside_bytes=profile.outside_bytes + graph_bytes,
+        outside_parts={name: amount for name, amount in parts.items() if amount > 0},
+    )
+
+
+def _graph_bytes(stage: Stage, plan: Parallelism, stack: Stack) -> float:
+    """Of a step that was captured, with every kernel of every pass."""
+    counts = stage.counts()
+    once = sum(count for task, count in zip(stage.tasks, counts, strict=True) if task.phase == "optimizer")
+    return stack.memory.graph_kernel_bytes * (once + (sum(counts) - once) * plan.micro_batches)
 
 
 def smallest_bytes(cluster: Cluster) -> float:
@@ -105,7 +181,7 @@ def watch_device(job: Job, cluster: Cluster, plan: Parallelism, *, remember: Rem
 
     capacity = smallest_bytes(cluster)
     program = lower(job.graph, plan, compiled=job.compiled, remember=remember)
-    profiles = profile_stages(program, cluster, job.stack, remember=remember)
+    profiles = profile_stages(program, cluster, job.stack, captured=job.cuda_graphs, remember=remember)
     stage, profile = max(zip(program.stages, profiles, strict=True), key=lambda pair: pair[1].needed_bytes)
     reserved = reserved_bytes(stage, profile, accumulates=keeps_gradients(stage, plan.micro_batches))
     around = surroundings_of(job.stack)

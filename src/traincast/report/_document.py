@@ -22,6 +22,8 @@ def document_forecast(forecast: Forecast) -> dict[str, Any]:
     del document["timeline"]["spans"], document["memory"]["curve"], document["origin"]
     document["memory"]["fits"] = forecast.memory.fits
     document["memory"]["fit_probability"] = forecast.memory.fit_probability
+    if forecast.memory.host is not None:
+        document["memory"]["host"]["exceeds"] = forecast.memory.host.exceeds
     document["limit"] = {"share": dominant_share(forecast), "says": say_dominant(forecast)}
     return document
 

@@ -11,8 +11,8 @@ from traincast.report._phases import format_phases
 from traincast.report._prices import describe_range, format_prices
 from traincast.report._resources import format_resources
 from traincast.report._table import PLAIN, Table, format_table
-from traincast.spec import Cluster, Estimate, Forecast, MemoryProfile, Parallelism, Range, Span, Timeline
-from traincast.units import MEGA, show_bytes, show_number, show_seconds, show_usd
+from traincast.spec import Cluster, Estimate, Forecast, HostMemory, MemoryProfile, Parallelism, Range, Span, Timeline
+from traincast.units import KWH_JOULES, MEGA, show_bytes, show_number, show_seconds, show_usd
 
 if TYPE_CHECKING:
     from traincast.plan import JobPrice
@@ -45,7 +45,6 @@ GROUND_WORDS = {
     "transfer": "carried over from other devices",
     "bound": "the physical bound only",
 }
-KWH_JOULES = 3.6e6
 LEAST_SHOWN_S = 1e-6
 """Parts of a job below this are nothing that a person would notice."""
 _NUM_TOP = 6
@@ -98,7 +97,11 @@ def say_memory(memory: MemoryProfile) -> str:
 def _refusal(memory: MemoryProfile, remedies: Sequence[str], paint: Paint) -> Iterator[str]:
     if memory.fits:
         return
-    yield paint(f"  DOES NOT FIT: it needs {say_memory(memory)}.", "red", "bold")
+    host = memory.host
+    if host is not None and host.exceeds:
+        yield paint(f"  DOES NOT FIT: a host needs {say_host(host)}.", "red", "bold")
+    else:
+        yield paint(f"  DOES NOT FIT: it needs {say_memory(memory)}.", "red", "bold")
     for text in remedies:
         yield from _wrap(f"- {text}", paint, indent="    ")
 
@@ -207,6 +210,7 @@ def _answer(forecast: Forecast, paint: Paint, prices: "Sequence[JobPrice]" = ())
         ways = "--tokens, --steps or --samples" if seq else "--steps, --samples or --epochs"
         yield _line("job", "not asked", f"give {ways} for its time, cost and energy", paint)
     yield _memory_line(forecast, paint)
+    yield from _memory_beside(forecast.memory, paint)
 
 
 def _job_lines(forecast: Forecast, paint: Paint) -> Iterator[str]:
@@ -219,6 +223,9 @@ def _job_lines(forecast: Forecast, paint: Paint) -> Iterator[str]:
         yield _line("cost", paint(show_usd(forecast.usd.value), "bold"), _cost_remark(forecast, forecast.usd), paint)
     if forecast.energy_joules is not None:
         yield _line("energy", show_energy(forecast.energy_joules), _show_energy_range(forecast), paint)
+    if forecast.kg_co2 is not None:
+        ends = f"of that energy there, {show_mass(forecast.kg_co2.low)} to {show_mass(forecast.kg_co2.high)}"
+        yield _line("CO2", show_mass(forecast.kg_co2.value), ends, paint)
 
 
 def _price_lines(prices: "Sequence[JobPrice]", paint: Paint) -> Iterator[str]:
@@ -232,6 +239,11 @@ def show_energy(joules: float) -> str:
     """2,920 kWh; above ten thousand in MWh."""
     kwh = joules / KWH_JOULES
     return f"{show_number(kwh)} kWh" if kwh < 10_000 else f"{show_number(kwh / 1000)} MWh"
+
+
+def show_mass(kg: float) -> str:
+    """148 kg; above ten thousand in tonnes."""
+    return f"{show_number(kg)} kg" if kg < 10_000 else f"{show_number(kg / 1000)} t"
 
 
 def _cost_remark(forecast: Forecast, usd: Range) -> str:
@@ -262,6 +274,31 @@ def _memory_line(forecast: Forecast, paint: Paint) -> str:
     verdict = paint(say_fit(memory), style) if memory.fits else paint(say_fit(memory), style, "bold")
     bar = paint.bar(share, width=16, style=style)
     return f"  {'memory':<12}{bar} {say_memory(memory)}: {verdict}"
+
+
+def say_moments(memory: MemoryProfile) -> str:
+    """'checkpoint 71.2 GiB, evaluation 40 GiB': devices outside the step; empty where the job has no such moment."""
+    return ", ".join(f"{one.name} {show_bytes(one.peak_bytes + memory.outside_bytes)}" for one in memory.moments)
+
+
+def say_host(host: HostMemory) -> str:
+    """'412 GiB of 2 TiB per node (20%): optimizer state 384 GiB, processes 28 GiB'."""
+    parts = sorted(host.by_part.items(), key=lambda item: -item[1])
+    words = ", ".join(f"{name} {show_bytes(amount)}" for name, amount in parts)
+    if host.capacity_bytes is None:
+        return f"{show_bytes(host.needed_bytes)} per node, of a host that is not known (--host-memory): {words}"
+    share = host.needed_bytes / host.capacity_bytes
+    return f"{show_bytes(host.needed_bytes)} of {show_bytes(host.capacity_bytes)} per node ({share:.0%}): {words}"
+
+
+def _memory_beside(memory: MemoryProfile, paint: Paint) -> Iterator[str]:
+    """Moments outside the step, and the host."""
+    if memory.moments:
+        yield _line("", say_moments(memory), "per device outside the step", paint)
+    if memory.host is not None:
+        style = "red" if memory.host.exceeds else "green"
+        head, _, parts = say_host(memory.host).partition(": ")
+        yield _line("host memory", paint(head, style), parts, paint)
 
 
 def _line(name: str, value: str, remark: str, paint: Paint) -> str:
@@ -372,7 +409,16 @@ def _memory_parts(forecast: Forecast, paint: Paint) -> str:
         share = amount / memory.peak_bytes if memory.peak_bytes else 0.0
         bar = paint.bar(share, width=40, style="blue")
         lines.append(f"  {role.replace('_', ' '):<16}{bar} {share:>4.0%}  {show_bytes(amount)}")
+    for name, amount in memory.outside_parts.items():
+        lines.append(f"  {name:<57} {show_bytes(amount)}  {paint('beside the allocator', 'dim')}")
+    for moment in memory.moments:
+        words = ", ".join(f"{role.replace('_', ' ')} {show_bytes(amount)}" for role, amount in moment.by_role.items())
+        lines += list(_wrap(f"At {_article(moment.name)} {show_bytes(moment.peak_bytes)}: {words}.", paint))
     return "\n".join(lines)
+
+
+def _article(name: str) -> str:
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
 PART_WORDS = {

@@ -11,7 +11,7 @@ import numpy as np
 
 from traincast.errors import InvalidInput, UnknownName
 from traincast.schedule._estimators import Beliefs, Fixed, draw_normal
-from traincast.schedule._formats import FORMATS
+from traincast.schedule._formats import FORMATS, Unusable
 from traincast.schedule._jobs import JobTable
 from traincast.spec import Fleet
 from traincast.units import NORMAL_90
@@ -129,6 +129,8 @@ def read_speeds(path: Path) -> SpeedTable:
     rows = FORMATS["tidy" if path.suffix == ".parquet" else "tidy-csv"].rows(path)
     found: dict[tuple[str, str, int, bool], float] = {}
     for line, row in rows:
+        if isinstance(row, Unusable):
+            raise InvalidInput(f"{path} line {line}: {row}")
         if row.get("other_job_type"):
             continue
         try:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from traincast.simulate._memory import Pass as Pass
     from traincast.simulate._memory import add_up as add_up
     from traincast.simulate._memory import keeps_gradients as keeps_gradients
+    from traincast.simulate._memory import replay_forward as replay_forward
     from traincast.simulate._memory import replay_pass as replay_pass
     from traincast.simulate._memory import replay_tasks as replay_tasks
     from traincast.simulate._reserve import LEAN as LEAN
@@ -29,6 +30,7 @@ __getattr__ = load_lazily(
             "Pass",
             "add_up",
             "keeps_gradients",
+            "replay_forward",
             "replay_pass",
             "replay_tasks",
         ),

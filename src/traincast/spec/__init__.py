@@ -33,6 +33,7 @@ __all__ = [
     "Fleet",
     "Forecast",
     "Graph",
+    "HostMemory",
     "Job",
     "JobOutcome",
     "JobTime",
@@ -44,6 +45,7 @@ __all__ = [
     "Measurement",
     "MemoryHabits",
     "MemoryProfile",
+    "Moment",
     "Narrowing",
     "NodeGroup",
     "NodePool",
@@ -75,11 +77,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from traincast.spec._asked import Asked as Asked
+    from traincast.spec._calibration import MIX_KINDS as MIX_KINDS
     from traincast.spec._calibration import NOVELTIES as NOVELTIES
     from traincast.spec._calibration import Calibration as Calibration
     from traincast.spec._calibration import Choice as Choice
+    from traincast.spec._calibration import DeviceLevel as DeviceLevel
     from traincast.spec._calibration import LearnedStacks as LearnedStacks
     from traincast.spec._calibration import MeasuredForecast as MeasuredForecast
+    from traincast.spec._calibration import MeasuredNumbers as MeasuredNumbers
     from traincast.spec._calibration import MeasuredRun as MeasuredRun
     from traincast.spec._calibration import ProfileRatio as ProfileRatio
     from traincast.spec._calibration import RunCorrections as RunCorrections
@@ -115,6 +120,7 @@ if TYPE_CHECKING:
     from traincast.spec._hardware import Domain as Domain
     from traincast.spec._hardware import Link as Link
     from traincast.spec._hardware import NodeGroup as NodeGroup
+    from traincast.spec._hardware import Region as Region
     from traincast.spec._job import Job as Job
     from traincast.spec._log_errors import LogErrors as LogErrors
     from traincast.spec._measurement import SUBJECTS as SUBJECTS
@@ -155,6 +161,7 @@ if TYPE_CHECKING:
     from traincast.spec._regime import Regime as Regime
     from traincast.spec._regime import RegimeOptions as RegimeOptions
     from traincast.spec._regime import Rollout as Rollout
+    from traincast.spec._regime import SampleSize as SampleSize
     from traincast.spec._resources import RESOURCES as RESOURCES
     from traincast.spec._resources import Activity as Activity
     from traincast.spec._resources import ResourceProfile as ResourceProfile
@@ -163,8 +170,10 @@ if TYPE_CHECKING:
     from traincast.spec._result import GROUNDS as GROUNDS
     from traincast.spec._result import Estimate as Estimate
     from traincast.spec._result import Forecast as Forecast
+    from traincast.spec._result import HostMemory as HostMemory
     from traincast.spec._result import JobTime as JobTime
     from traincast.spec._result import MemoryProfile as MemoryProfile
+    from traincast.spec._result import Moment as Moment
     from traincast.spec._result import Narrowing as Narrowing
     from traincast.spec._result import Part as Part
     from traincast.spec._result import Phase as Phase
@@ -183,6 +192,7 @@ __getattr__ = load_lazily(
     {
         "_regime": (
             "Rollout",
+            "SampleSize",
             "RegimeOptions",
             "Regime",
             "REGIMES",
@@ -195,10 +205,13 @@ __getattr__ = load_lazily(
             "Calibration",
             "Choice",
             "LearnedStacks",
+            "MIX_KINDS",
             "MeasuredForecast",
+            "MeasuredNumbers",
             "MeasuredRun",
             "NOVELTIES",
             "ProfileRatio",
+            "DeviceLevel",
             "RunCorrections",
             "RunLabels",
             "Scale",
@@ -240,6 +253,7 @@ __getattr__ = load_lazily(
             "Domain",
             "Link",
             "NodeGroup",
+            "Region",
         ),
         "_job": ("Job",),
         "_measurement": (
@@ -296,7 +310,9 @@ __getattr__ = load_lazily(
             "Forecast",
             "GROUNDS",
             "JobTime",
+            "HostMemory",
             "MemoryProfile",
+            "Moment",
             "Part",
             "Range",
             "Span",

@@ -141,6 +141,8 @@ class NodeGroup:
     """Share of the nominal speed these nodes reach: below 1 for a node known to be slow."""
     nvme_bytes_per_s: float | None = None
     """What the local drives of one node read or write; None: not known."""
+    host_memory_bytes: float | None = None
+    """Memory of one node's host; None: not known."""
     domains: tuple[Domain, ...] = ()
     """Levels beside the host (`intra`) and the whole cluster (`inter`), in any order."""
 
@@ -160,10 +162,22 @@ class NodeGroup:
         _require_positive(self.device.name, speed=self.speed)
         if self.nvme_bytes_per_s is not None:
             _require_positive(self.device.name, nvme_bytes_per_s=self.nvme_bytes_per_s)
+        if self.host_memory_bytes is not None:
+            _require_positive(self.device.name, host_memory_bytes=self.host_memory_bytes)
 
     @property
     def num_devices(self) -> int:
         return self.num_nodes * self.devices_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """How much CO2 a kilowatt-hour stands for somewhere."""
+
+    name: str
+    grams_co2_per_kwh: float
+    date: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +188,8 @@ class Cluster:
     groups: tuple[NodeGroup, ...]
     price_date: str = ""
     price_source: str = ""
+    region: Region | None = None
+    """Where it stands; None: nobody said, and its CO2 is not known."""
 
     def __post_init__(self) -> None:
         if not self.groups:

@@ -117,6 +117,31 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A time outside the step that has a peak of its own: an evaluation, a checkpoint."""
+
+    name: str
+    peak_bytes: float
+    by_role: Mapping[str, float]
+    """At this peak; the values add up to peak_bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """What the processes of one node hold in its own memory: offloaded state, buffers that copies go through, checkpoints."""
+
+    needed_bytes: float
+    by_part: Mapping[str, float]
+    """The values add up to needed_bytes."""
+    capacity_bytes: float | None = None
+    """Of one node; None: not known."""
+
+    @property
+    def exceeds(self) -> bool:
+        return self.capacity_bytes is not None and self.needed_bytes > self.capacity_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryProfile:
     """Peak of one rank, what it is made of, and where in the step it happens."""
 
@@ -128,6 +153,12 @@ class MemoryProfile:
     capacity_bytes: float
     outside_bytes: float = 0.0
     """Held on the device beside the framework's allocator (driver, communicators): no part of the peak, but it must fit."""
+    outside_parts: Mapping[str, float] = field(default_factory=dict)
+    """What they are: driver, communicators, holes between blocks, captured graphs."""
+    moments: tuple[Moment, ...] = ()
+    """Peaks outside the step, of the stage where each is the largest."""
+    host: HostMemory | None = None
+    """Memory of one node's host; None: nothing lies there but the processes."""
     errors: LogErrors | None = None
     """How needs of such runs were found to lie about their forecasts; None: not known."""
     stage_peaks: tuple[float, ...] = ()
@@ -150,7 +181,8 @@ class MemoryProfile:
 
     @property
     def needed_bytes(self) -> float:
-        return self.peak_bytes + self.outside_bytes
+        """Of a device, in the step or at any other moment."""
+        return max([self.peak_bytes, *(moment.peak_bytes for moment in self.moments)]) + self.outside_bytes
 
     @property
     def fits(self) -> bool:
@@ -159,10 +191,20 @@ class MemoryProfile:
 
     @property
     def fit_probability(self) -> float:
-        """How often a run with such a forecast needs no more than there is."""
-        if self.errors is None or self.needed_bytes <= 0:
-            return float(self.needed_bytes <= self.capacity_bytes)
-        return self.errors.probability_below(math.log(self.capacity_bytes / self.needed_bytes))
+        """How often a run with such a forecast needs no more than there is, on its devices and, where known, on its hosts."""
+        return min(
+            self._probability(need, room)
+            for need, room in ((self.needed_bytes, self.capacity_bytes), self._host_need())
+            if room is not None
+        )
+
+    def _host_need(self) -> tuple[float, float | None]:
+        return (0.0, None) if self.host is None else (self.host.needed_bytes, self.host.capacity_bytes)
+
+    def _probability(self, need: float, room: float) -> float:
+        if self.errors is None or need <= 0:
+            return float(need <= room)
+        return self.errors.probability_below(math.log(room / need))
 
     @property
     def peak_range(self) -> Range:
@@ -257,6 +299,8 @@ class Forecast:
     """What a step is made of where a regime has several parts; empty where it is one optimizer step."""
     energy_range: Range | None = None
     """The energy with its 90% interval: of the time, and of what a device draws beside its rated power."""
+    kg_co2: Range | None = None
+    """Of that energy where the cluster stands; None where no region is named."""
     narrowing: tuple[Narrowing, ...] = ()
     """Measurements that would make the step surer, the most telling first."""
     run_utilization: float | None = None

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from traincast.errors import InvalidInput
+
+CHECKPOINTS = ("shards", "layers", "whole")
 Words = tuple[tuple[str, str], ...]
 """Pairs of a word and what it means."""
 
@@ -89,6 +92,30 @@ class MemoryHabits:
     """Buffers in which it reduces gradients and gathers weights wherever it shards anything; no larger than these are."""
     live_bytes: float = 0.0
     """Gathered weights that it lets live at once where weights are sharded; 0: those of two layers."""
+    context_bytes: float = 0.75e9
+    """What the driver and the code of libraries hold on a device."""
+    hole_share: float = 0.025
+    """Share of a device that requests cannot fill, because what is free lies in pieces that are too small."""
+    communicators: float = 2.0
+    """Process groups with buffers of their own that it makes for each axis in use."""
+    channel_bytes: float = 3.8e7
+    """Buffers of one channel of a communicator. NCCL: four connections (ring, and the parent and two children of a tree) of 4 MiB
+    for large messages, 4.9 MB (LL128) and 0.5 MB (LL) for small ones."""
+    peer_bytes: float = 8.4e6
+    """Buffers for each peer that a rank sends to directly, as experts and stages do. NCCL: two channels of 4 MiB."""
+    graph_kernel_bytes: float = 65536.0
+    """What the driver keeps on a device for each kernel of a captured graph."""
+    checkpoint: str = "layers"
+    """How a checkpoint that is not sharded comes together where weights are: by `layers` on their way to the first host, `whole`
+    on the device, or not at all (`shards`: every rank writes its own)."""
+    host_buffers: float = 1.0
+    """Host memory that offloaded state takes with the buffers it is copied and updated through, as a multiple of the state."""
+    process_bytes: float = 3e9
+    """Host memory of one rank's process without any data."""
+
+    def __post_init__(self) -> None:
+        if self.checkpoint not in CHECKPOINTS:
+            raise InvalidInput(f"checkpoint = {self.checkpoint!r}; allowed: {', '.join(CHECKPOINTS)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ function showForecast() {
     figure("Utilization", percent(answer.utilization, 1), "of the peak rate by the model's own FLOP"));
   const shares = Object.entries(answer.timeline.shares).filter(([, share]) => share > 0.0005).sort((a, b) => b[1] - a[1])
     .map(([name, value]) => ({ name: WORDS[name] || name, value, colour: categoryColour(name) }));
-  const parts = Object.entries({ ...memory.by_role, "context, libraries and cached blocks": answer.needed_bytes - memory.peak_bytes }).filter(([, amount]) => amount > 0).sort((a, b) => b[1] - a[1])
+  const parts = Object.entries({ ...memory.by_role, ...(Object.keys(memory.outside_parts).length ? memory.outside_parts : { "context, libraries and cached blocks": memory.outside_bytes }) }).filter(([, amount]) => amount > 0).sort((a, b) => b[1] - a[1])
     .map(([name, value], at) => ({ name: name.replaceAll("_", " "), value, colour: colour(at) }));
   const memoryCard = element("div", { class: "card", id: "memory-card" }, element("h2", {}, "Memory over the step"));
   const timelineCard = element("div", { class: "card", id: "timeline-card" }, element("h2", {}, "Timeline of the step"));
@@ -73,6 +73,8 @@ function showForecast() {
     element("div", { class: "two" },
       memoryCard,
       element("div", { class: "card" }, element("h2", {}, "Memory at its peak"), ...stack(parts, showBytes), element("p", { class: "says" }, `At ${memory.peak_at}.`),
+        ...memory.moments.map((moment) => element("p", { class: "says" }, `Outside the step, during its ${moment.name}: ${showBytes(moment.peak_bytes + memory.outside_bytes)} per device.`)),
+        memory.host ? element("p", { class: memory.host.exceeds ? "says bad" : "says", id: "host-memory" }, `Memory of a host: ${showBytes(memory.host.needed_bytes)}${memory.host.capacity_bytes ? ` of ${showBytes(memory.host.capacity_bytes)}` : ", of a size that is not known"} per node (${Object.entries(memory.host.by_part).map(([name, amount]) => `${name} ${showBytes(amount)}`).join(", ")}).`) : "",
         element("div", { class: "actions" }, element("button", { type: "button", id: "fit", onclick: () => fit(fitAnswer) }, "What fits?")), fitAnswer)),
     timelineCard,
     takeAlong(),
