@@ -613,14 +613,25 @@ _CAPTURED = ("batch", "seq", "precision", "mode", "optimizer", "attention")
 @functools.lru_cache(maxsize=4)
 def _record(source: str, given: tuple[tuple[str, Any], ...], _date_ns: int) -> Graph | Scalable:
     """One question looks at its model more than once; it is recorded again when its file has changed."""
-    from traincast.capture import load_source as capture_source
+    from traincast.forecast._recorded import recall
 
-    try:
-        # What a model prints must not end up inside the answer.
-        with contextlib.redirect_stdout(sys.stderr):
-            return capture_source(source, **dict(given))
-    except SystemExit as error:
-        raise CaptureFailed(f"{source} called sys.exit({error.code!r}) while it was recorded") from error
+    def record() -> Graph | Scalable:
+        from traincast.capture import load_source as capture_source
+
+        try:
+            # What a model prints must not end up inside the answer.
+            with contextlib.redirect_stdout(sys.stderr):
+                return capture_source(source, **dict(given))
+        except SystemExit as error:
+            raise CaptureFailed(f"{source} called sys.exit({error.code!r}) while it was recorded") from error
+
+    path = Path(source)
+    if source.startswith("timm:"):
+        return recall(source.encode(), dict(given), record)
+    if path.suffix == ".json" and path.is_file():
+        return recall(str(path.resolve()).encode() + path.read_bytes(), dict(given), record)
+    # A program of somebody's may read whatever it likes, so it is run again.
+    return record()
 
 
 def _date_of(source: str) -> int:

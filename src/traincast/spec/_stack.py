@@ -98,8 +98,8 @@ class MemoryHabits:
     """What the driver and the code of libraries hold on a device."""
     hole_share: float = 0.025
     """Share of a device that requests cannot fill, because what is free lies in pieces that are too small."""
-    communicators: float = 2.0
-    """Process groups with buffers of their own that it makes for each axis in use."""
+    communicators: float = 1.0
+    """Process groups with buffers of their own that it makes for each axis in use: more where axes are also joined to others."""
     channel_bytes: float = 3.8e7
     """Buffers of one channel of a communicator. NCCL: four connections (ring, and the parent and two children of a tree) of 4 MiB
     for large messages, 4.9 MB (LL128) and 0.5 MB (LL) for small ones."""
