@@ -246,7 +246,7 @@ def test_a_machine_whose_cable_is_pulled_loses_its_job_to_another() -> None:
             # Nothing here but the other machine runs jobs.
             first = front.finish(front.post("/schedule", SCHEDULE).body["id"]).body
             assert first["state"] == "done"
-            long = front.post("/schedule", {**LONG, "trace": {"synthetic": 4000}}).body["id"]
+            long = front.post("/schedule", {**LONG, "trace": {"synthetic": 800}}).body["id"]
             deadline = time.monotonic() + 60
             while front.get(f"/jobs/{long}").body["state"] != "running" and time.monotonic() < deadline:
                 time.sleep(0.1)
