@@ -32,6 +32,7 @@ from traincast.learn import (
     Candidates,
     CheckedStep,
     Load,
+    MeasuringSetup,
     Outcome,
     calibrate_machine,
     calibrate_workers,
@@ -81,11 +82,11 @@ def one_node(options: argparse.Namespace) -> tuple[dict[str, object], Outcome, C
         Store(Path(folder) / "measured.db") as store,
     ):
         environment = describe(steadiness=steadiness)
-        outcome = calibrate_machine(
-            candidates, name="benchmark", store=store, environment=environment,
+        setup = MeasuringSetup(
+            store=store, environment=environment, protocol=QUICK, canary=make_canary(),
             prepare=lambda loads: [subject_of(load.experiment, device="cpu") for load in loads],
-            budget_s=options.budget, protocol=QUICK, canary=make_canary(), say=tell,
         )  # fmt: skip
+        outcome = calibrate_machine(candidates, setup, name="benchmark", budget_s=options.budget, say=tell)
         found = {each.experiment.key: observed_seconds(each) for each in store.measurements(subject="step")}
         markers = [load for load in candidates.loads if load.is_step and load.experiment.key in found][:NUM_MARKERS]
         raw: dict[str, list[float]] = {load.experiment.key: [] for load in candidates.held_out}

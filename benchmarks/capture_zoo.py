@@ -82,7 +82,10 @@ MASKED = (
     "bert roberta distilbert electra albert deberta deberta-v2 mpnet camembert convbert modernbert xlm-roberta layoutlm"
 )
 SEQUENCE = "t5 bart mbart pegasus blenderbot marian"
-IMAGES = "vit deit swin beit convnext resnet segformer dinov2 poolformer regnet mobilenet_v2 levit pvt van"
+IMAGES = (
+    "vit deit swin beit convnext resnet segformer dinov2 poolformer regnet mobilenet_v2 levit pvt focalnet efficientnet "
+    "mobilevit"
+)
 VISION = {"image_size": 64, "patch_size": 16, "num_labels": 10, "depths": [2, 2, 2, 2]}
 
 
@@ -97,7 +100,15 @@ def transformers_entries() -> Iterator[Entry]:
         wanted = {key: value for key, value in wanted.items() if value is not None}
         made = transformers.AutoConfig.for_model(kind, **wanted)
         made._attn_implementation = "eager"
+        if made.is_encoder_decoder:
+            # A configuration file has it; one made from the defaults of its class may not.
+            made.decoder_start_token_id = 0
         return made
+
+    def of_class(head: Any, config: Any) -> Any:
+        """Where several classes do one task, the first is meant."""
+        classes = head._model_mapping[type(config)]
+        return (classes[0] if isinstance(classes, (tuple, list)) else classes)._from_config(config)
 
     def text(kind: str, head: Any, *, decoder: bool = False) -> Entry:
         def inputs() -> Any:
@@ -112,7 +123,7 @@ def transformers_entries() -> Iterator[Entry]:
                 else {key: given[key] for key in ("input_ids", "labels")}
             )
 
-        return "transformers", kind, lambda: head.from_config(config_of(kind)), inputs
+        return "transformers", kind, lambda: of_class(head, config_of(kind)), inputs
 
     for kind in CAUSAL.split():
         yield text(kind, transformers.AutoModelForCausalLM)
@@ -121,15 +132,17 @@ def transformers_entries() -> Iterator[Entry]:
     for kind in SEQUENCE.split():
         yield text(kind, transformers.AutoModelForSeq2SeqLM, decoder=True)
     for kind in IMAGES.split():
-        size = 224 if kind == "levit" else 64
+        size = 224 if kind in ("levit", "swin", "mobilevit", "efficientnet", "focalnet") else 64
 
         def build(kind: str = kind, size: int = size) -> Any:
             plain = transformers.AutoConfig.for_model(kind)
             wanted = {key: value for key, value in {**VISION, "image_size": size}.items() if hasattr(plain, key)}
             wanted.pop("patch_size", None)
+            if kind == "levit":
+                del wanted["depths"]
             made = transformers.AutoConfig.for_model(kind, **wanted)
             made._attn_implementation = "eager"
-            return transformers.AutoModelForImageClassification.from_config(made)
+            return of_class(transformers.AutoModelForImageClassification, made)
 
         yield "transformers", kind, build, lambda size=size: {"pixel_values": torch.zeros(2, 3, size, size)}
     audio = {"conv_dim": [32, 32], "conv_kernel": [10, 3], "conv_stride": [5, 2], "num_feat_extract_layers": 2,
@@ -398,9 +411,14 @@ def all_entries() -> Iterator[Entry]:
 
 
 def without_dropout(model: nn.Module) -> nn.Module:
+    """Rates are zeroed wherever a part keeps one: as a layer, as a number of its own or in its configuration."""
     for part in model.modules():
-        if isinstance(part, (nn.Dropout, nn.Dropout1d, nn.Dropout2d)):
+        if isinstance(part, nn.modules.dropout._DropoutNd):
             part.p = 0.0
+        for owner in (part, getattr(part, "config", None)):
+            for key, value in list(vars(owner).items()) if hasattr(owner, "__dict__") else ():
+                if isinstance(value, float) and ("dropout" in key or "pdrop" in key):
+                    setattr(owner, key, 0.0)
     return model
 
 
@@ -436,6 +454,7 @@ def _track(
     from torch.utils.flop_counter import FlopCounterMode
 
     model = without_dropout(build()).train()
+    _hide_frozen(model)
     given = make_inputs()
     named = given if isinstance(given, dict) else {}
     values = list(named.values()) if named else list(given) if isinstance(given, tuple) else [given]
@@ -459,6 +478,15 @@ def _track(
     snapshot = tracker.get_tracker_snapshot("peak").values()
     peak = max(amount for part in snapshot for key, amount in part.items() if str(key) == "Total")
     return float(counter.get_total_flops()), float(peak)
+
+
+def _hide_frozen(model: nn.Module) -> None:
+    """The tracker hooks every parameter and refuses those without a gradient; as buffers they take the same memory."""
+    for part in model.modules():
+        for key, tensor in list(part._parameters.items()):
+            if tensor is not None and not tensor.requires_grad:
+                del part._parameters[key]
+                part._buffers[key] = tensor
 
 
 def loss_of(output: Any) -> Any:

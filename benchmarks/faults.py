@@ -1,6 +1,6 @@
 """Kills and starves every command that keeps something, on real files, and counts what was lost.
 
-python benchmarks/faults.py [--kills 200] [--full-disks 50] [--seed 0]
+python benchmarks/faults.py [--kills 200] [--full-disks 50] [--seed 0] [--only service batch full-store ...]
 
 A kill is SIGKILL at a random moment. A full disk is a small tmpfs (root) that is filled while the command runs and emptied
 again. What was acknowledged (a 202, a line on standard output, a file that a command had finished) must be there afterwards.
@@ -194,17 +194,105 @@ def kill_command(
     return tally
 
 
+def write_cases(path: Path, *, count: int, measured: bool = False) -> None:
+    """A table of jobs, with the measured time of a step where something is to be learnt from it."""
+    rows = []
+    for n in range(count):
+        name, gpus, batch = ("gpt2", "gpt2-medium", "bert-base-uncased")[n % 3], 2 ** (n % 4), 1 + n // 3
+        step_s = f",{0.004 * batch * (1 + 0.02 * (n % 7)):.4f}" if measured else ""
+        rows.append(f"c{n},{name},pytorch,a100-80g,{gpus},{batch},bf16,512{step_s}")
+    head = "case_id,model,framework,gpu,n_gpus,micro_batch,dtype,seq_len" + (",measured_step_s" if measured else "")
+    path.write_text(f"{head}\n" + "\n".join(rows) + "\n")
+
+
+def kill_resumed(
+    what: str, count: int, draw: random.Random, command: list[str], *, journal: Path, output: Path
+) -> Tally:
+    """Kill a command that keeps what it has, and resume it: nothing kept is lost, and the end is as without any kill."""
+    tally = Tally(what)
+    began = time.monotonic()
+    subprocess.run(command, check=True, capture_output=True)
+    whole_s, whole = time.monotonic() - began, output.read_bytes()
+    output.unlink()
+    kept: set[str] = set()
+    while tally.injected < count:
+        process = subprocess.Popen([*command, "--resume"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(draw.uniform(0.3, 1.0) * whole_s)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+            tally.injected += 1
+            now = _kept_lines(journal)
+            tally.lost += len(kept - now)
+            tally.acknowledged += len(now - kept)
+            kept = now
+        else:
+            # It came to its end before the kill, from what the runs before it had kept.
+            tally.stuck += process.returncode != 0
+            tally.lost += output.read_bytes() != whole
+            output.unlink()
+            kept = set()
+    done = subprocess.run([*command, "--resume"], check=False, capture_output=True)
+    tally.stuck += done.returncode != 0
+    tally.lost += done.returncode != 0 or output.read_bytes() != whole
+    return tally
+
+
+def _kept_lines(journal: Path) -> set[str]:
+    """The whole lines of a journal; the one that a kill cut off was not promised to anybody."""
+    if not journal.exists():
+        return set()
+    found = set()
+    for line in journal.read_text(errors="replace").split("\n")[1:-1]:
+        with contextlib.suppress(ValueError):
+            found.add(json.dumps(json.loads(line)))
+    return found
+
+
+RUN = [sys.executable, "-m", "traincast"]
+
+
 def kill_batch(count: int, folder: Path, draw: random.Random) -> Tally:
     cases, out = folder / "cases.csv", folder / "out.csv"
-    rows = [f"c{n},resnet50,a100-40g,{2 ** (n % 4)},1,{8 + n},fp32" for n in range(60)]
-    cases.write_text("case_id,model,gpu,num_gpus,nodes,batch_per_gpu,precision\n" + "\n".join(rows) + "\n")
+    write_cases(cases, count=90)
+    command = [*RUN, "batch", str(cases), "-o", str(out), "--workers", "1"]
+    journal = out.with_name("out.csv.partial")
+    return kill_resumed("batch --resume: rows after SIGKILL", count, draw, command, journal=journal, output=out)
+
+
+def kill_sweep(count: int, folder: Path, draw: random.Random) -> Tally:
+    out = folder / "sweep"
+    command = [
+        *RUN,
+        "schedule",
+        "synthetic:400",
+        "-c",
+        "2x8:a100@2.5",
+        "-p",
+        "fifo,srtf,easy",
+        "--error-sweep",
+        "-o",
+        str(out),
+    ]
+    return kill_resumed(
+        "schedule --error-sweep --resume: runs after SIGKILL", count, draw, command,
+        journal=out / "error-sweep.partial", output=out / "error-sweep.svg",
+    )  # fmt: skip
+
+
+def kill_learn(count: int, folder: Path, draw: random.Random) -> Tally:
+    """What was learnt before is whole and usable after any kill of learning again."""
+    runs, out = folder / "runs.csv", folder / "mine.json"
+    write_cases(runs, count=21, measured=True)
 
     def is_whole() -> bool:
-        with out.open(newline="") as stream:
-            return len(list(csv.DictReader(stream))) == 60
+        from traincast.learn import load_calibration
 
-    command = [sys.executable, "-m", "traincast", "batch", str(cases), "-o", str(out), "--workers", "1"]
-    return kill_command("batch: the table of answers", count, draw, command, is_whole=is_whole, longest_s=20)
+        return load_calibration(out).runs is not None
+
+    command = [*RUN, "learn", str(runs), "-o", str(out)]
+    return kill_command("learn: the calibration", count, draw, command, is_whole=is_whole, longest_s=60)
 
 
 def kill_import(count: int, folder: Path, draw: random.Random) -> Tally:
@@ -238,19 +326,6 @@ def kill_import(count: int, folder: Path, draw: random.Random) -> Tally:
         first.lost += not is_whole()
     first.stuck = subprocess.run(command, check=False, capture_output=True).returncode != 0
     return first
-
-
-def kill_schedule(count: int, folder: Path, draw: random.Random) -> Tally:
-    out = folder / "sweep"
-
-    def is_whole() -> bool:
-        return all(
-            file.stat().st_size > 0 for file in out.rglob("*") if file.is_file() and not file.name.startswith(".")
-        )
-
-    command = [sys.executable, "-m", "traincast", "schedule", "synthetic:300", "-c", "2x8:a100@2.5", "-p", "fifo,srtf",
-               "--error-sweep", "-o", str(out)]  # fmt: skip
-    return kill_command("schedule sweep: its folder", count, draw, command, is_whole=is_whole, longest_s=30)
 
 
 def kill_measuring(what: str, count: int, folder: Path, draw: random.Random, command: list[str], store: Path) -> Tally:
@@ -366,46 +441,121 @@ def fill_writer(count: int, draw: random.Random) -> Tally:
     return tally
 
 
+def fill_command(
+    what: str,
+    count: int,
+    draw: random.Random,
+    arguments: Callable[[Path], list[str]],
+    *,
+    is_whole: Callable[[Path], bool],
+) -> Tally:
+    """A disk that is full while a command works: one line that says so, nothing half-written, and it goes on afterwards."""
+    tally = Tally(what)
+    with small_disk(8 * 2**20) as disk:
+        command = [*RUN, *arguments(disk)]
+        began = time.monotonic()
+        subprocess.run(command, check=True, capture_output=True)
+        whole_s = time.monotonic() - began
+        for _ in range(count):
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            time.sleep(draw.uniform(0.1, 0.9) * whole_s)
+            fill(disk)
+            _, words = process.communicate()
+            (disk / "filling").unlink()
+            tally.injected += 1
+            tally.acknowledged += 1
+            tally.lost += not is_whole(disk)
+            tally.stuck += "Traceback" in words or "internal error" in words or process.returncode not in (0, 2)
+        done = subprocess.run(command, check=False, capture_output=True)
+        tally.stuck += done.returncode != 0
+    return tally
+
+
+def fill_batch(count: int, draw: random.Random) -> Tally:
+    def arguments(disk: Path) -> list[str]:
+        write_cases(disk / "cases.csv", count=60)
+        return ["batch", str(disk / "cases.csv"), "-o", str(disk / "out.csv"), "--workers", "1"]
+
+    def is_whole(disk: Path) -> bool:
+        with (disk / "out.csv").open(newline="") as stream:
+            return len(list(csv.DictReader(stream))) == 60
+
+    return fill_command("batch: the table over full disks", count, draw, arguments, is_whole=is_whole)
+
+
+def fill_sweep(count: int, draw: random.Random) -> Tally:
+    def arguments(disk: Path) -> list[str]:
+        return [
+            "schedule",
+            "synthetic:300",
+            "-c",
+            "2x8:a100@2.5",
+            "-p",
+            "fifo,srtf",
+            "--error-sweep",
+            "-o",
+            str(disk / "o"),
+        ]
+
+    def is_whole(disk: Path) -> bool:
+        return (disk / "o" / "error-sweep.svg").read_text().rstrip().endswith("</svg>")
+
+    return fill_command("schedule --error-sweep over full disks", count, draw, arguments, is_whole=is_whole)
+
+
+def kill_profile(count: int, folder: Path, draw: random.Random) -> Tally:
+    store = folder / "profile.db"
+    command = [*RUN, "profile", "operators", "--store", str(store), "--rounds", "50", "--block", "0.02"]
+    return kill_measuring("profile", count, folder, draw, command, store)
+
+
+def kill_calibrate(count: int, folder: Path, draw: random.Random) -> Tally:
+    store = folder / "calibrate.db"
+    command = [*RUN, "calibrate", "--budget", "5min", "--store", str(store), "-o", str(folder / "c.json")]
+    return kill_measuring("calibrate", count, folder, draw, command, store)
+
+
+KILLS: dict[str, tuple[int, Callable[[int, Path, random.Random], Tally]]] = {
+    "service": (70, kill_service),
+    "store": (40, kill_writer),
+    "import": (20, kill_import),
+    "batch": (20, kill_batch),
+    "sweep": (20, kill_sweep),
+    "learn": (15, kill_learn),
+    "profile": (8, kill_profile),
+    "calibrate": (7, kill_calibrate),
+}
+"""How many of 200 kills each command gets; the last two load PyTorch."""
+FULL: dict[str, tuple[int, Callable[[int, random.Random], Tally]]] = {
+    "full-service": (25, fill_service),
+    "full-store": (15, fill_writer),
+    "full-batch": (5, fill_batch),
+    "full-sweep": (5, fill_sweep),
+}
+"""How many of 50 full disks."""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--full-disks", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--without-measuring", action="store_true", help="leave out profile and calibrate, which load PyTorch"
-    )
+    parser.add_argument("--only", nargs="*", choices=[*KILLS, *FULL], help="some of the rows")
     options = parser.parse_args()
     draw = random.Random(options.seed)
     folder = Path(tempfile.mkdtemp(prefix="traincast-faults-"))
     print("| what was injected | times | acknowledged | lost | did not go on |")
     print("|---|--:|--:|--:|--:|")
-    share = options.kills / 200
     tallies = []
-
-    def add(tally: Tally) -> None:
-        tallies.append(tally)
-        print(tally.row(), flush=True)
-
-    def part(count: int) -> int:
-        return max(1, round(count * share))
-
-    measuring = 0 if options.without_measuring else 10
     try:
-        add(kill_service(part(80 + (10 - measuring)), folder, draw))
-        add(kill_writer(part(50), folder, draw))
-        add(kill_import(part(30), folder, draw))
-        add(kill_batch(part(20), folder, draw))
-        add(kill_schedule(part(10), folder, draw))
-        if measuring:
-            run = [sys.executable, "-m", "traincast"]
-            store = folder / "profile.db"
-            command = [*run, "profile", "operators", "--store", str(store), "--rounds", "50", "--block", "0.02"]
-            add(kill_measuring("profile", part(5), folder, draw, command, store))
-            kept = folder / "calibrate.db"
-            command = [*run, "calibrate", "--budget", "5min", "--store", str(kept), "-o", str(folder / "c.json")]
-            add(kill_measuring("calibrate", part(5), folder, draw, command, kept))
-        add(fill_service(round(options.full_disks * 0.6), draw))
-        add(fill_writer(round(options.full_disks * 0.4), draw))
+        for name, (count, kill) in KILLS.items():
+            if not options.only or name in options.only:
+                tallies.append(kill(max(1, round(count * options.kills / 200)), folder, draw))
+                print(tallies[-1].row(), flush=True)
+        for name, (count, starve) in FULL.items():
+            if not options.only or name in options.only:
+                tallies.append(starve(max(1, round(count * options.full_disks / 50)), draw))
+                print(tallies[-1].row(), flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     bad = sum(tally.lost + tally.stuck for tally in tallies)

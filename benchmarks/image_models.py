@@ -10,10 +10,6 @@ looked at once after all choices), `all`. Inference was measured with timm's fas
 """
 
 import argparse
-import importlib.abc
-import importlib.machinery
-import sys
-import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -177,46 +173,15 @@ def show_families(rows: Sequence[Row], most: int = 16) -> None:
     print("   ", "  ".join(f"{name} {np.mean(values):+.0%} x{len(values)}" for name, values in worst))
 
 
-class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Stands for torchvision, of which timm imports names that no captured model uses."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.startswith("torchvision") else None
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        module = types.ModuleType(spec.name)
-        module.__path__ = []
-        module.__getattr__ = lambda name: _stand_in(name)  # type: ignore[method-assign]
-        return module
-
-    def exec_module(self, module: types.ModuleType) -> None: ...
-
-
-def _stand_in(name: str) -> Any:
-    import enum
-
-    import torch
-
-    if name.startswith("__"):
-        raise AttributeError(name)
-    if name == "InterpolationMode":
-        modes = ("NEAREST", "NEAREST_EXACT", "BILINEAR", "BICUBIC", "BOX", "HAMMING", "LANCZOS")
-        return enum.Enum(name, {mode: mode.lower() for mode in modes})
-    return type(name, (torch.nn.Module,), {})
-
-
 def capture_fast(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     """Record inference graphs with timm's fast norm; those that cannot be are named and left to the rule."""
-    try:
-        import torchvision  # noqa: F401
-    except ImportError:
-        sys.meta_path.insert(0, _Absent())
-    import timm
     import torch
 
     from traincast.capture import capture
+    from traincast.capture._timm import import_timm
     from traincast.errors import TraincastError
 
+    timm = import_timm()
     timm.layers.set_fast_norm(True)
     folder.mkdir(parents=True, exist_ok=True)
     for row in rows:

@@ -8,17 +8,13 @@ not depend on the machine. Clients are one asyncio process; a time-out is an ans
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 from serve import Connection, Service, cycle, make_request, read_cpu_s, serving
 
@@ -31,7 +27,7 @@ ANSWER = b"x" * int(sys.argv[2])
 async def answer(request):
     await request.body()
     return Response(ANSWER, media_type="application/json")
-app = Starlette(routes=[Route("/forecast", answer, methods=["POST"])])
+app = Starlette(routes=[Route("/forecast", answer, methods=["POST"]), Route("/live", answer)])
 uvicorn.run(app, port=int(sys.argv[1]), log_level="error", access_log=False)
 """
 PATIENCE_S = 2.0
@@ -80,14 +76,14 @@ class Seen:
 
 
 async def press(
-    pid: int, port: int, *, seconds: float, connections: int, numbers: Iterator[int]
+    pid: int, port: int, *, seconds: float, connections: int, numbers: Iterator[int], source: str | None = None
 ) -> tuple[Seen, float, float]:
     """As fast as the connections can; a refused caller waits as it is told."""
     seen = Seen()
     cpu_s, begin = read_cpu_s(pid), time.perf_counter()
 
     async def run(client: int) -> None:
-        connection = Connection(port)
+        connection = Connection(port, source=source)
         while time.perf_counter() - begin < seconds:
             body = make_request(next(numbers))
             started = time.perf_counter()
@@ -141,7 +137,7 @@ async def compare(options: argparse.Namespace) -> None:
             f"\nnew forecasts keep {cores:.2f} cores busy in the service; each of {len(seen.per_client)} connections that was "
         )
         print(f"answered got {least} to {most} answers")
-        await measure_health(service)
+        await measure_fairness(service, options)
 
 
 async def measure_known(service: Service, bare: Bare, options: argparse.Namespace, known: int) -> None:
@@ -165,40 +161,28 @@ async def measure_known(service: Service, bare: Bare, options: argparse.Namespac
         print(seen.row(f"{name}, {options.connections} connections", elapsed_s, cpu_s))
 
 
-async def measure_health(service: Service) -> None:
-    """How long /health takes while the worst accepted bodies are read."""
-    worst: list[bytes] = [
-        json.dumps(
-            {"workload": {"graph": {"format": "x", "a": [[n, [n]] for n in range(280_000)]}}, "cluster": {}}
-        ).encode(),
-        json.dumps({"workload": {"name": [[n] for n in range(500_000)]}, "cluster": {}}).encode(),
-        json.dumps({"trace": {"text": "job_id,submit_s,num_gpus\n" + "a,1,1\n" * 600_000}, "cluster": "1x8"}).encode(),
-    ]
-    waits: list[float] = []
-    done = asyncio.Event()
-
-    async def send(content: bytes, path: str) -> None:
-        for _ in range(3):
-            await ask_raw(service.port, path, content)
-
-    async def watch() -> None:
-        connection = Connection(service.port)
-        while not done.is_set():
-            began = time.perf_counter()
-            await connection.ask("GET", "/health")
-            waits.append(1e3 * (time.perf_counter() - began))
-            await asyncio.sleep(0.02)
-        connection.close()
-
-    watching = asyncio.create_task(watch())
-    await asyncio.gather(
-        *(send(content, path) for content, path in zip(worst, ("/forecast", "/forecast", "/schedule"), strict=True))
+async def measure_fairness(service: Service, options: argparse.Namespace) -> None:
+    """A client with hundreds of connections beside one with four: new forecasts of each, by their addresses."""
+    fresh = iter(range(10**6, 10**9))
+    greedy, modest = await asyncio.gather(
+        *(
+            press(
+                service.process.pid,
+                service.port,
+                seconds=options.seconds,
+                connections=count,
+                numbers=fresh,
+                source=source,
+            )
+            for count, source in ((options.connections, "127.0.0.1"), (4, "127.0.0.2"))
+        )
     )
-    done.set()
-    await watching
-    ordered = sorted(waits)
-    print(f"/health while nine bodies of 4 to 6 MB are read: median {ordered[len(ordered) // 2]:.0f} ms, p99 "
-          f"{ordered[int(0.99 * len(ordered))]:.0f} ms, worst {ordered[-1]:.0f} ms of {len(ordered)}")  # fmt: skip
+    for name, (seen, elapsed_s, _) in (("many", greedy), ("four", modest)):
+        asked = sum(seen.statuses.values())
+        print(
+            f"client with {name} connections: {seen.statuses[200] / elapsed_s:.1f} answers per s, "
+            f"{seen.statuses[429] / max(1, asked):.0%} of {asked:,} refused, {seen.timeouts} over {PATIENCE_S:g} s"
+        )
 
 
 async def ask_raw(port: int, path: str, content: bytes) -> int:
@@ -212,76 +196,13 @@ async def ask_raw(port: int, path: str, content: bytes) -> int:
     return status
 
 
-async def soak(options: argparse.Namespace) -> None:
-    """Mixed requests for a long time, without a kill: memory must stay flat."""
-    from serve import PLAN, SCHEDULE
-
-    with tempfile.TemporaryDirectory() as folder:
-        service = Service(Path(folder) / "state.db")
-        end, samples, statuses = time.monotonic() + 60 * options.soak, [], Counter[int]()
-        numbers = iter(range(10**9))
-
-        async def run(kind: str) -> None:
-            connection = Connection(service.port)
-            while time.monotonic() < end:
-                number = next(numbers)
-                path, body = ask(kind, number)
-                status, _ = await connection.ask("GET" if body is None else "POST", path, body)
-                statuses[status] += 1
-                await asyncio.sleep(0.3 if kind == "job" else 0.02)
-            connection.close()
-
-        def ask(kind: str, number: int) -> tuple[str, Any]:
-            if kind == "job":
-                return ("/plan", PLAN) if number % 7 == 0 else ("/schedule", {**SCHEDULE, "seed": number % 50})
-            if kind == "bad":
-                return "/forecast", {"workload": {"name": f"gpt{number}"}, "cluster": {"device": "h100"}}
-            if kind == "read":
-                return ("/catalog/devices", "/metrics", "/health", "/jobs")[number % 4], None
-            return "/forecast", make_request(number if number % 2 else number % 300)
-
-        async def watch() -> None:
-            while time.monotonic() < end:
-                samples.append(_resident(service.process.pid))
-                await asyncio.sleep(options.soak * 60 / 40)
-
-        kinds = ["forecast", "forecast", "bad", "read", "job"]
-        await asyncio.gather(*(run(kind) for kind in kinds), watch())
-        service.stop()
-    own, workers = [each[0] for each in samples], [each[1] for each in samples]
-    third = len(samples) // 3
-    print(f"{options.soak:g} minutes: answers {dict(sorted(statuses.items()))}")
-    for name, found in (("service", own), ("service and workers", workers)):
-        middle, last = statistics.median(found[third : 2 * third]), statistics.median(found[2 * third :])
-        print(f"resident MiB of the {name}: middle third {middle:.0f}, last third {last:.0f}, most {max(found):.0f}")
-
-
-def _resident(pid: int) -> tuple[float, float]:
-    """MiB of the service alone, and with its children."""
-    page = os.sysconf("SC_PAGE_SIZE") / 2**20
-    own = whole = 0.0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-            size = float((stat.parent / "statm").read_text().split()[1]) * page
-        except OSError:
-            continue
-        if int(stat.parent.name) == pid:
-            own += size
-            whole += size
-        elif int(fields[1]) == pid:
-            whole += size
-    return own, whole
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", type=int, default=512)
-    parser.add_argument("--soak", type=float, default=0.0, help="minutes of mixed load instead")
     options = parser.parse_args()
-    asyncio.run(soak(options) if options.soak else compare(options))
+    asyncio.run(compare(options))
 
 
 if __name__ == "__main__":

@@ -1,46 +1,52 @@
 """Makes realistic mistakes in the rooms that predict, one at a time, and sees whether a test notices.
 
-python benchmarks/mutants.py [--only NAME ...] [--rooms cost lower] [--write docs/mutants.md]
+python benchmarks/mutants.py [--only NAME ...] [--rooms cost lower] [--minutes 5] [--write docs/theory/mutants.md]
 
 A mutant is one text of the code and what a tired hand could have written instead. The text is looked for in all predicting
 rooms and must stand there once, so that a mutant survives a move of its code, and a mutant that no longer applies is an error.
-The tests of the room run first, then those of the rooms that build on it; the first failure kills the mutant.
+The tests of the room run; the first failure kills the mutant, if that test passes without it. Verdicts are kept in a record, and
+a later run goes on with what is not killed yet.
 """
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 900
 
 TESTS = {
-    "lower": ("tests/lower", "tests/forecast"),
-    "cost": ("tests/cost", "tests/forecast"),
-    "simulate": ("tests/simulate", "tests/forecast"),
-    "resources": ("tests/resources", "tests/forecast"),
-    "embed": ("tests/embed", "tests/forecast"),
-    "forecast": ("tests/forecast",),
-    "learn": ("tests/learn",),
-    "plan": (
-        "tests/plan/test_offers.py",
-        "tests/plan/test_capacity.py",
-        "tests/plan/test_bench.py",
-        "tests/plan/test_search.py",
+    "lower": ("tests/lower",),
+    "cost": ("tests/cost",),
+    "simulate": (
+        *(
+            f"tests/simulate/test_{name}.py"
+            for name in ("memory", "order", "passes", "hide", "reserve", "allocator", "waiting")
+        ),
     ),
+    "resources": (*(f"tests/resources/test_{name}.py" for name in ("profile", "signal", "correction")),),
+    "embed": ("tests/embed/test_reuse.py",),
+    "forecast": (
+        *(f"tests/forecast/test_{name}.py" for name in ("forecast", "bounds", "device_memory", "certainty", "place")),
+    ),
+    "learn": ("tests/learn/test_calibrate.py", "tests/learn/test_synchronization.py", "tests/learn/test_select.py"),
+    "plan": ("tests/plan/test_offers.py", "tests/plan/test_capacity.py", "tests/plan/test_search.py"),
     "schedule": (
-        "tests/schedule/test_study.py",
-        "tests/schedule/test_properties.py",
-        "tests/schedule/test_brute_force.py",
+        *(f"tests/schedule/test_{name}.py" for name in ("study", "properties", "brute_force", "knowledge", "policies")),
     ),
+    "accuracy": ("tests/accuracy/test_scores.py", "tests/accuracy/test_cases.py"),
+    "units": ("tests/test_units.py", "tests/report/test_words.py"),
 }
-"""Which tests should notice a mistake in a room, the nearest first."""
+"""Which tests should notice a mistake in a room: its own, and before them its test_bites.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +79,8 @@ MUTANTS = (
         ("evaluation as dear as training", "* step.seconds / 3", "* step.seconds"),
         ("micro-batches not counted", "global_batch = program.batch_size * plan.micro_batches * plan.data",
          "global_batch = program.batch_size * plan.data"),
-        ("a loader for every device", "(job.loading_samples_per_s * cluster.num_nodes)",
-         "(job.loading_samples_per_s * cluster.num_devices)"),
+        ("a loader for every device", "global_batch / (min(rates.values()) * cluster.num_nodes)",
+         "global_batch / (min(rates.values()) * cluster.num_devices)"),
         ("price of a minute", "value=rate * total.seconds / HOUR_S", "value=rate * total.seconds / HOUR_S * 60"),
         ("errors of all kinds go together", "sum((part / whole) ** 2 for part in self.weighted.values() if whole)",
          "(sum(self.weighted.values()) / whole) ** 2"),
@@ -84,6 +90,7 @@ MUTANTS = (
          "return min(group.device.memory_bytes for group in cluster.groups)",
          "return max(group.device.memory_bytes for group in cluster.groups)"),
         ("buffers of axes forgotten", "total += channels * habits.communicators * habits.channel_bytes", "total += 0.0"),
+        ("bounds that forget the context", "num_parts = plan.tensor * plan.context", "num_parts = plan.tensor"),
         ("the emptiest stage decides what fits", "worst = max(profiles, key=lambda profile: profile.needed_bytes)",
          "worst = min(profiles, key=lambda profile: profile.needed_bytes)"),
     ),
@@ -104,12 +111,12 @@ MUTANTS = (
         ("products split without their flop",
          "flop=None if op.flop is None else op.flop / self.ranks,\n            bytes_read=size * batch * (m * k2 + k2 * n2)",
          "flop=op.flop,\n            bytes_read=size * batch * (m * k2 + k2 * n2)"),
-        ("context keeps its activations", "replace(tensor, shape=(max(1, tensor.numel // ranks),))",
-         "replace(tensor, shape=(max(1, tensor.numel),))"),
+        ("context keeps its activations", "replace(tensor, shape=(max(1, tensor.numel // ranks),))\n        if tensor.role",
+         "replace(tensor, shape=(max(1, tensor.numel),))\n        if tensor.role"),
         ("keys and values half sent", 'width = 2 * int(op.attrs["batch"]) * int(op.attrs["kv_heads"])',
          'width = int(op.attrs["batch"]) * int(op.attrs["kv_heads"])'),
-        ("experts not spread", "replace(tensor, shape=(max(1, tensor.numel // plan.expert),))",
-         "replace(tensor, shape=(max(1, tensor.numel),))"),
+        ("experts not spread", "return replace(tensor, shape=(max(1, tensor.numel // ranks),))", "return tensor"),
+        ("optimizer state of every expert", "shape=(max(1, round(tensor.numel * share)),)", "shape=(max(1, tensor.numel),)"),
         ("stages cut by their first layers", "spent >= whole * len(starts) / num_stages and place > starts[-1]",
          "spent >= whole * len(starts) / num_stages / 2 and place > starts[-1]"),
         ("servers reached by one worker", "num_ranks=2 if plan.asynchronous else max(2, plan.data),", "num_ranks=2,"),
@@ -130,7 +137,7 @@ MUTANTS = (
         ("latency of one hop", "return (1 - 1 / route.num_ranks) * walked_s", "return walked_s / route.num_ranks"),
         ("the fastest level counts", "slowest_s = max(seconds + c.pipeline * math.sqrt(seconds * hop_s) for",
          "slowest_s = min(seconds + c.pipeline * math.sqrt(seconds * hop_s) for"),
-        ("half the interval of a collective", "factor = math.exp(1.645 * math.hypot(sigma * (1 - latency)",
+        ("half the interval of a collective", "factor = math.exp(NORMAL_90 * math.hypot(sigma * (1 - latency)",
          "factor = math.exp(0.8 * math.hypot(sigma * (1 - latency)"),
         ("a node's network for each device", "rate = link.bytes_per_s / host\n", "rate = link.bytes_per_s\n"),
         ("servers shared by nobody", "shared = num_bytes * max(1.0, route.num_ranks / max(1, route.num_servers))",
@@ -142,6 +149,8 @@ MUTANTS = (
          "return op.num_kernels * stack.launch_s"),
         ("a stack's factor squared", "seconds=estimate.seconds * factor,\n", "seconds=estimate.seconds * factor * factor,\n"),
         ("host memory for every device", "if year >= since) / group.devices_per_node", "if year >= since)"),
+        ("calibrated intervals halved", "factor = math.exp(NORMAL_90 * log_spread)\n    return Estimate(seconds=seconds, low_s",
+         "factor = math.exp(NORMAL_90 * log_spread / 2)\n    return Estimate(seconds=seconds, low_s"),
         ("operator intervals halved", "factors = np.exp(NORMAL_90 * costs.log_sigma)",
          "factors = np.exp(NORMAL_90 * costs.log_sigma / 2)"),
         ("fast and slow ranks agree on the fast one", "return min(group.speed for group in cluster.groups)",
@@ -200,8 +209,6 @@ MUTANTS = (
     ),
     *_of(
         "learn",
-        ("calibrated intervals halved", "factor = math.exp(NORMAL_90 * log_spread)\n    return Estimate(",
-         "factor = math.exp(NORMAL_90 * log_spread / 2)\n    return Estimate("),
         ("the surest kind speaks for all", "log_spread=max(rate.log_spread for rate in rates)",
          "log_spread=min(rate.log_spread for rate in rates)"),
         ("a collective's rate inverted", "bytes_per_s=float(1 / both[1])", "bytes_per_s=float(both[1])"),
@@ -210,7 +217,6 @@ MUTANTS = (
         "plan",
         ("the dearest plan first", "bound.of(self.objective) <= known[self.top - 1][0] * (1 + SLACK)",
          "bound.of(self.objective) >= known[self.top - 1][0] * (1 + SLACK)"),
-        ("bounds that forget the context", "num_parts = plan.tensor * plan.context", "num_parts = plan.tensor"),
         ("offers beyond what there is", "most = min(most, offer.max_nodes)", "most = max(most, offer.max_nodes)"),
         ("too few devices offered", "if count <= most and count * per_node >= wanted.min_devices",
          "if count <= most and count >= wanted.min_devices"),
@@ -229,6 +235,29 @@ MUTANTS = (
         ("speed without overhead", "return num_gpus / (1 + self.overhead * max(num_gpus - 1, 0))", "return float(num_gpus)"),
         ("forecast intervals halved", "reach = np.exp(NORMAL_90 * spread)", "reach = np.exp(NORMAL_90 * spread / 2)"),
     ),
+    *_of(
+        "accuracy",
+        ("errors of the larger of two", "signed = guess / truth - 1", "signed = guess / np.maximum(truth, guess) - 1"),
+        ("a bias without its sign", "bias=float(signed.mean())", "bias=float(error.mean())"),
+        ("the ninth decile is the median", "p90=float(np.percentile(error, 90))", "p90=float(np.percentile(error, 50))"),
+        ("coverage from below alone", "coverage=sum(low <= value <= high for value", "coverage=sum(low <= value for value"),
+        ("a miss costs nothing", "high - low + 2 / (1 - COVERAGE) * outside", "high - low"),
+        ("safe and alarm swapped", "false_safe=counts[True, False],\n        false_alarm=counts[False, True]",
+         "false_safe=counts[False, True],\n        false_alarm=counts[True, False]"),
+        ("false alarms among all runs", "return self.false_alarm / went_well if went_well else None",
+         "return self.false_alarm / self.num_cases if went_well else None"),
+        ("what is not answered is right", "num_answered=len(pairs),", "num_answered=len(measured),"),
+    ),
+    *_of(
+        "units",
+        ("a gibibyte of thousands", "KIB, MIB, GIB = 2**10, 2**20, 2**30", "KIB, MIB, GIB = 2**10, 2**20, 10**9"),
+        ("milliseconds are microseconds", '"ms": 1e-3', '"ms": 1e-6'),
+        ("half of a float in four bytes", '"fp16": 2, "bf16": 2', '"fp16": 4, "bf16": 2'),
+        ("ninety of a hundred are eighty", "NORMAL_90 = 1.645", "NORMAL_90 = 1.282"),
+        ("a billion is a million", '"b": GIGA, "t": TERA', '"b": MEGA, "t": TERA'),
+        ("a day of hours", "MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0", "MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 43200.0"),
+        ("energy in watt hours", "KWH_JOULES = 3.6e6", "KWH_JOULES = 3.6e3"),
+    ),
 )  # fmt: skip
 
 ACCEPTED: dict[str, str] = {}
@@ -245,30 +274,35 @@ def find_place(mutant: Mutant, rooms: Path) -> Path | str:
 
 
 def judge(mutant: Mutant, path: Path, tree: Path) -> tuple[str, float]:
-    """Which tests killed it; '' where none did."""
+    """Which test killed it; '' where none did."""
     before = path.read_text(encoding="utf-8")
     began = time.monotonic()
-    path.write_text(before.replace(mutant.old, mutant.new), encoding="utf-8")
-    try:
-        for tests in _in_order(mutant.room):
-            if failed := run_tests(tests, tree):
-                return failed, time.monotonic() - began
-        return "", time.monotonic() - began
-    finally:
-        path.write_text(before, encoding="utf-8")
+    for tests in _in_order(mutant.room):
+        path.write_text(before.replace(mutant.old, mutant.new), encoding="utf-8")
+        try:
+            failed = run_tests(tests, tree)
+        finally:
+            path.write_text(before, encoding="utf-8")
+        if failed and failed not in SOUND:
+            SOUND[failed] = failed.endswith("(time)") or not run_tests((failed,), tree)
+        if failed and SOUND[failed]:
+            return failed, time.monotonic() - began
+        if failed:
+            print(f"{failed} fails without any mistake", flush=True)
+    return "", time.monotonic() - began
 
 
-LEFT_OUT: list[str] = []
+SOUND: dict[str, bool] = {}
+"""Whether a test that noticed something passes without any mistake."""
 
 
-def run_tests(tests: str, tree: Path) -> str:
+def run_tests(tests: Sequence[str], tree: Path) -> str:
     """The first test that fails; '' where none does."""
     options = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow")
     quiet = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", tests, *options, *(f"--deselect={each}" for each in LEFT_OUT)]
     try:
         done = subprocess.run(
-            command,
+            [sys.executable, "-m", "pytest", *tests, *options],
             cwd=tree,
             env={**os.environ, **quiet, "PYTHONPATH": str(tree / "src")},
             timeout=TIMEOUT_S,
@@ -277,104 +311,113 @@ def run_tests(tests: str, tree: Path) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"{tests} (time)"
+        return f"{tests[0]} (time)"
     if done.returncode in (0, 5):
         return ""
-    failed = next((line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))), tests)
-    return failed.split(" - ")[0].partition(" ")[2] or tests
+    failed = next((line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))), tests[0])
+    return failed.split(" - ")[0].partition(" ")[2] or tests[0]
 
 
-def check_health(rooms: set[str], tree: Path) -> None:
-    """Tests that fail without a mistake would kill every mutant; a few are left out by name."""
-    for tests in dict.fromkeys(each for room in sorted(rooms) for each in _in_order(room)):
-        began = time.monotonic()
-        while failed := run_tests(tests, tree):
-            print(f"{failed} fails without any mistake and is left out", flush=True)
-            LEFT_OUT.append(failed)
-            if len(LEFT_OUT) > 5:
-                sys.exit("too many tests fail without any mistake")
-        print(f"{tests}: {time.monotonic() - began:.0f} s without a mistake", flush=True)
-
-
-def _in_order(room: str) -> list[str]:
-    """The quick tests of written-down numbers first."""
+def _in_order(room: str) -> list[tuple[str, ...]]:
+    """The quick tests of written-down numbers first, then the others at once."""
     quick = ROOT / "tests" / room / "test_bites.py"
-    return [*([str(quick.relative_to(ROOT))] if quick.is_file() else []), *TESTS[room]]
+    return [*([(str(quick.relative_to(ROOT)),)] if quick.is_file() else []), TESTS[room]]
+
+
+def copy_tree(folder: Path) -> Path:
+    """What the tests need, with code of its own that mistakes are made in."""
+    tree = folder / "tree"
+    tree.mkdir()
+    for source in ROOT.iterdir():
+        if source.name in ("src", "tests", "research"):
+            shutil.copytree(source, tree / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.name not in (".git", ".venv"):
+            (tree / source.name).symlink_to(source)
+    if (ROOT.parent / "shared").exists():
+        (folder / "shared").symlink_to((ROOT.parent / "shared").resolve())
+    return tree
+
+
+Verdicts = dict[str, dict[str, str]]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", help="names of mutants")
     parser.add_argument("--rooms", nargs="*", help="rooms")
-    parser.add_argument(
-        "--near", action="store_true", help="only the tests of the room itself: faster, and more survive"
-    )
     parser.add_argument("--list", action="store_true", help="only say where each mutant applies")
-    parser.add_argument("--write", type=Path, help="a Markdown file for the score")
+    parser.add_argument("--again", action="store_true", help="also judge those that the record knows as killed")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no mutant after this; a later run goes on")
+    parser.add_argument("--record", type=Path, default=ROOT / "benchmarks" / "mutants.json", help="verdicts so far")
+    parser.add_argument("--write", type=Path, help="a Markdown file for the score of the record")
     options = parser.parse_args()
-    if options.near:
-        TESTS.update({room: tests[:1] for room, tests in TESTS.items() if room not in ("plan", "schedule")})
+    known: Verdicts = json.loads(options.record.read_text()) if options.record.is_file() else {}
     chosen = [
         each
         for each in MUTANTS
         if (not options.only or each.name in options.only) and (not options.rooms or each.room in options.rooms)
     ]
-    rows: list[tuple[Mutant, str, str]] = []
+    end_s = time.monotonic() + 60 * options.minutes
+    stale = 0
     with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        tree.mkdir()
-        for name in (
-            "src",
-            "tests",
-            "research",
-            "pyproject.toml",
-            "docs",
-            "examples",
-            "corpus",
-            "benchmarks",
-            "README.md",
-        ):
-            source = ROOT / name
-            if source.is_dir() and name in ("src", "tests", "research"):
-                shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-            elif source.exists():
-                (tree / name).symlink_to(source)
-        if (ROOT.parent / "shared").exists():
-            (tree.parent / "shared").symlink_to((ROOT.parent / "shared").resolve())
-        if not options.list:
-            check_health({mutant.room for mutant in chosen}, tree)
+        tree = copy_tree(Path(folder))
         for number, mutant in enumerate(chosen, 1):
             place = find_place(mutant, tree / "src" / "traincast")
-            if isinstance(place, str):
-                rows.append((mutant, "stale", place))
-            elif options.list:
-                rows.append((mutant, "applies", str(place.relative_to(tree / "src" / "traincast"))))
-            else:
-                killer, seconds = judge(mutant, place, tree)
-                rows.append((mutant, "killed" if killer else "survived", killer or ACCEPTED.get(mutant.name, "")))
-                print(f"{number:3}/{len(chosen)} {seconds:5.0f} s ", end="")
-            print(f"{mutant.room:10} {mutant.name:48} {rows[-1][1]:8} {rows[-1][2]}", flush=True)
-    bad = [row for row in rows if row[1] == "stale" or (row[1] == "survived" and row[0].name not in ACCEPTED)]
-    killed = sum(row[1] == "killed" for row in rows)
-    print(f"{killed} of {len(rows)} killed; {len(bad)} to look at")
+            if isinstance(place, str) or options.list:
+                stale += isinstance(place, str)
+                print(f"{mutant.room:10} {mutant.name:48} {place}", flush=True)
+                continue
+            told = known.get(_key(mutant), {})
+            if (told.get("killed_by") and not options.again) or time.monotonic() > end_s:
+                continue
+            killer, seconds = judge(mutant, place, tree)
+            known[_key(mutant)] = {
+                "room": mutant.room,
+                "name": mutant.name,
+                "killed_by": killer,
+                "date": f"{date.today()}",
+            }
+            options.record.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            print(
+                f"{number:3}/{len(chosen)} {seconds:5.0f} s {mutant.room:10} {mutant.name:48} {killer or 'SURVIVED'}",
+                flush=True,
+            )
+    if options.list:
+        return 1 if stale else 0
+    killed = sum(bool(known.get(_key(mutant), {}).get("killed_by")) for mutant in chosen)
+    print(f"{killed} of {len(chosen)} killed, {stale} stale")
     if options.write:
-        options.write.write_text(format_score(rows), encoding="utf-8")
-    return 1 if bad else 0
+        options.write.write_text(format_score(known), encoding="utf-8")
+    alive = [each for each in chosen if not known.get(_key(each), {}).get("killed_by") and each.name not in ACCEPTED]
+    return 1 if alive or stale else 0
 
 
-def format_score(rows: list[tuple[Mutant, str, str]]) -> str:
-    killed = sum(row[1] == "killed" for row in rows)
+def _key(mutant: Mutant) -> str:
+    return f"{mutant.room}: {mutant.name}"
+
+
+def format_score(known: Verdicts) -> str:
+    rows = [(mutant, known.get(_key(mutant), {})) for mutant in MUTANTS]
+    killed = [(mutant, told) for mutant, told in rows if told.get("killed_by")]
+    alive = [(mutant, told) for mutant, told in rows if told and not told["killed_by"]]
+    unjudged = [mutant for mutant, told in rows if not told]
+    dates = sorted({told["date"] for _, told in rows if told})
     lines = [
         "# Mistakes that our tests notice", "",
-        f"`make mutants` makes {len(rows)} realistic mistakes in the rooms that predict, one at a time, and runs the tests of",
-        "those rooms and of the rooms that build on them.",
-        f"Run on {time.strftime('%Y-%m-%d')}: {killed} of {len(rows)} were noticed.", "",
+        f"`make mutants` makes {len(rows)} realistic mistakes in the rooms that predict, one at a time.",
+        "The tests of the room run with it. A test that fails is run once more without it: only tests that bite count.", "",
+        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}: **{len(killed)} of {len(rows)} were noticed**, "
+        f"{len(alive)} were not, {len(unjudged)} were not judged. `benchmarks/mutants.json` holds the verdicts.", "",
         "| room | mistake | noticed by |", "|---|---|---|",
-        *(f"| {mutant.room} | {mutant.name} | {f'`{words}`' if verdict == 'killed' else words or '**nothing yet**'} |"
-          for mutant, verdict, words in rows),
-        "",
+        *(f"| {mutant.room} | {mutant.name} | `{told['killed_by']}` |" for mutant, told in killed),
     ]  # fmt: skip
-    return "\n".join(lines)
+    if alive or unjudged:
+        lines += ["", "## Not noticed", "", "| room | mistake | why |", "|---|---|---|"]
+        lines += [
+            f"| {mutant.room} | {mutant.name} | {ACCEPTED.get(mutant.name, 'no test yet')} |" for mutant, _ in alive
+        ]
+        lines += [f"| {mutant.room} | {mutant.name} | not judged yet |" for mutant in unjudged]
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":

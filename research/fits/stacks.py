@@ -29,6 +29,7 @@ from traincast.errors import TraincastError
 from traincast.files import write_whole
 from traincast.forecast import KnownStep, know_step, tune
 from traincast.spec import Stack
+from traincast.units import NORMAL_90
 
 MAX_ROWS = 160
 FOLD_ROWS = 90
@@ -108,7 +109,7 @@ def fit_stack(rows: Sequence[Measured]) -> dict[str, object]:
         # Constants that do not carry over to a model left out are not shipped.
         tuned, left = Stack(), untuned
     # Wide enough for a model never seen: the constants know nothing about its own error.
-    log_sigma = float(np.quantile(np.abs(left), 0.9)) / 1.645
+    log_sigma = float(np.quantile(np.abs(left), 0.9)) / NORMAL_90
     return {
         **{name: value for name, value in read_constants(tuned).items() if name in FITTED},
         "log_sigma": max(0.05, log_sigma),

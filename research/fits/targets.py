@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import traincast.catalog
 from traincast.files import write_json
+from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
 
@@ -78,7 +79,7 @@ def fit_target(rows: Sequence[Mapping[str, Any]], about: dict[str, Any]) -> dict
         out = submitters == name
         level, slope = fit_line(octaves[~out], logs[~out]) if (~out).sum() > 10 else fit_line(octaves, logs)
         left[out] = logs[out] - level - slope * octaves[out]
-    spread = float(np.quantile(np.abs(left), 0.9)) / 1.645
+    spread = float(np.quantile(np.abs(left), 0.9)) / NORMAL_90
     level, slope = fit_line(octaves, logs)
     return {
         **{key: about[key] for key in ("title", "quality", "workloads")},

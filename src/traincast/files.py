@@ -18,14 +18,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from traincast.errors import InvalidInput, did_you_mean
-from traincast.spec import Graph, Scalable
+from traincast.errors import InvalidInput, UnknownName, did_you_mean
+from traincast.spec import Calibration, Graph, MachineRates, Scalable
 from traincast.units import MIB, show_bytes
 
 MAX_FILE_BYTES = 256 * MIB
 MAX_UNPACKED_BYTES = 1024 * MIB
 GRAPH_FORMAT = "traincast-graph"
 GRAPH_VERSION = 1
+CALIBRATION_FORMAT = "traincast-calibration"
+CALIBRATION_VERSION = 2
 
 _HUGE = re.compile(rb"[0-9a-fA-F_]{300}")
 
@@ -92,11 +94,16 @@ def write_whole(path: str | os.PathLike[str], content: bytes | str) -> None:
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(raw)
+            stream.flush()
+            # On the disk before it has its name: a machine that loses its power has the old file or the new one.
+            os.fsync(stream.fileno())
         Path(temporary).chmod(0o644)
         Path(temporary).replace(target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             Path(temporary).unlink()
+        if isinstance(error, OSError):
+            raise InvalidInput(f"cannot write {target}: {error.strerror or error}") from error
         raise
 
 
@@ -117,6 +124,61 @@ def load_graph(path: str | os.PathLike[str]) -> Graph | Scalable:
     return decode(Graph, data.get("graph"), where=f"{path}: graph")
 
 
+def save_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
+    data = {"format": CALIBRATION_FORMAT, "version": CALIBRATION_VERSION, "calibration": encode(calibration)}
+    write_json(path, data, indent=None if str(path).endswith(".gz") else 1)
+
+
+def load_calibration(source: str | os.PathLike[str]) -> Calibration:
+    """A calibration by its file, or by the name under which it was kept. As long as the file stays, it is the same noun."""
+    path = _find_calibration(source)
+    try:
+        stat = path.stat()
+    except OSError:
+        return decode_calibration(read_json(path), where=str(path))
+    return _load_calibration(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=8)
+def _load_calibration(path: Path, _changed_ns: int, _size: int) -> Calibration:
+    return decode_calibration(read_json(path), where=str(path))
+
+
+def decode_calibration(data: Any, *, where: str) -> Calibration:
+    """A calibration from the content of its file."""
+    if not isinstance(data, dict) or data.get("format") != CALIBRATION_FORMAT:
+        raise InvalidInput(
+            f"{where} is not a calibration; make one with: traincast calibrate --out FILE, or traincast learn RUNS -o FILE"
+        )
+    if data.get("version") == 1:
+        rates = decode(MachineRates, data.get("calibration"), where=f"{where}: calibration")
+        return Calibration(name=rates.name, machine=rates)
+    if data.get("version") != CALIBRATION_VERSION:
+        raise InvalidInput(
+            f"{where} has calibration version {data.get('version')!r}; this traincast reads 1 and {CALIBRATION_VERSION}"
+        )
+    return decode(Calibration, data.get("calibration"), where=f"{where}: calibration")
+
+
+def calibrations_folder() -> Path:
+    """Where calibrations with a name are kept: $TRAINCAST_CALIBRATIONS, or the user's own data folder."""
+    own = os.environ.get("TRAINCAST_CALIBRATIONS")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "traincast" / "calibrations"
+
+
+def _find_calibration(source: str | os.PathLike[str]) -> Path:
+    path = Path(source)
+    if path.is_file() or path.suffix in (".json", ".gz") or len(path.parts) > 1:
+        return path
+    folder = calibrations_folder()
+    kept = {file.name.removesuffix(".json"): file for file in sorted(folder.glob("*.json"))}
+    if str(source) not in kept:
+        raise UnknownName("calibration", str(source), kept)
+    return kept[str(source)]
+
+
 def _read_numbers(path: Path) -> bytes:
     """The bytes of a text whose numbers a float can hold; Python would read whole numbers of any size."""
     raw = _read_bytes(path)
@@ -135,14 +197,17 @@ def _read_bytes(path: Path) -> bytes:
         raise InvalidInput(f"cannot read {path}: {error.strerror or error}") from error
     if raw[:2] != b"\x1f\x8b":
         return raw
+    unpacked = bytearray()
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
-            unpacked = stream.read(MAX_UNPACKED_BYTES + 1)
+            # Piece by piece: to ask for the most that is read would take the memory for it.
+            while len(unpacked) <= MAX_UNPACKED_BYTES and (piece := stream.read(2**20)):
+                unpacked += piece
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise InvalidInput(f"{path} is a damaged gzip file: {error}") from error
     if len(unpacked) > MAX_UNPACKED_BYTES:
         raise InvalidInput(f"{path} unpacks to more than {show_bytes(MAX_UNPACKED_BYTES)}, the most that is read")
-    return unpacked
+    return bytes(unpacked)
 
 
 def _refuse_constant(text: str) -> float:
@@ -179,6 +244,10 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
         if not isinstance(data, Mapping):
             raise InvalidInput(f"{where} must be a table of names and values, not {_describe(data)}")
         return {str(key): _decode(args[1], item, f"{where}.{key}") for key, item in data.items()}
+    return _decode_plain(kind, data, where)
+
+
+def _decode_plain(kind: Any, data: Any, where: str) -> Any:
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         try:
             data = float(data)

@@ -19,6 +19,8 @@ from traincast.spec import SUBJECTS, Attr, Block, Environment, Experiment, Measu
 Row = tuple[Experiment, Environment, Block]
 
 BUSY_TIMEOUT_S = 60.0
+_DAMAGED = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""A damaged file may give SQLite's own sentence about it letters that are none."""
 APPLICATION_ID = 0x7472_6373  # "trcs": tells our files from other SQLite files
 
 MIGRATIONS: tuple[str, ...] = (
@@ -72,9 +74,16 @@ class Store:
             )
         try:
             self._db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-            self._migrate()
         except sqlite3.DatabaseError as error:
             raise InvalidInput(f"{self.path} cannot be opened as a measurement store: {error}") from error
+        try:
+            self._migrate()
+        except BaseException as error:
+            # A connection that nobody holds would keep its locks.
+            self._db.close()
+            if isinstance(error, _DAMAGED):
+                raise InvalidInput(f"{self.path} cannot be opened as a measurement store: {error}") from error
+            raise
 
     def __enter__(self) -> "Store":
         return self
@@ -189,7 +198,7 @@ class Store:
     def _query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         try:
             return self._db.execute(statement, values).fetchall()
-        except sqlite3.DatabaseError as error:
+        except _DAMAGED as error:
             raise InvalidInput(
                 f"{self.path} cannot be read: {error}; try: traincast store check {self.path}"
             ) from error
@@ -320,22 +329,47 @@ def import_table(path: str | os.PathLike[str]) -> list[Row]:
         raise InvalidInput(f"{path} is not a table of measurements: {error}") from error
 
 
+_NCCL_COLLECTIVES = {
+    "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all", "all_to_all": "all_to_all", "broadcast": "broadcast", "sendrecv": "send_recv",
+    "send_recv": "send_recv",
+}  # fmt: skip
+"""Ours, by the names of nccl-tests."""
+
+
 def import_nccl_tests(text: str, *, collective: str | None = None, source: str = "nccl-tests") -> list[Row]:
     """The output of nccl-tests (all_reduce_perf and its siblings): one block per line and buffer mode."""
-    known = {
-        "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
-        "alltoall": "all_to_all", "all_to_all": "all_to_all", "broadcast": "broadcast", "sendrecv": "send_recv",
-        "send_recv": "send_recv",
-    }  # fmt: skip
     # No line of nccl-tests is long; the patterns below would take seconds for one of a megabyte.
     lines = [re.sub(r"^\[[\d,]+\]<std(?:out|err)>:\s?", "", line[:1000]) for line in text.splitlines()]
-    found = next((match[1] for line in lines if (match := re.search(r"(\w+?)_perf\b", line))), collective)
-    if collective is not None:
-        found = collective
+    name = _nccl_collective(lines, collective, source)
+    environment, shape = _nccl_team(lines, source)
+    rows = [
+        (
+            Experiment(subject="collective", name=name, attrs=shape | attrs),
+            environment,
+            Block(started_at="", wall_s=(seconds,), source=source),
+        )
+        for line in lines
+        for attrs, seconds in _nccl_results(line)
+    ]
+    if not rows:
+        raise InvalidInput(f"{source} holds no result lines of nccl-tests (size, count, type, redop, root, time, ...)")
+    return rows
+
+
+def _nccl_collective(lines: Sequence[str], asked: str | None, source: str) -> str:
+    named = next((match[1] for line in lines if (match := re.search(r"(\w+?)_perf\b", line))), None)
+    found = named if asked is None else asked
     if found is None:
-        raise InvalidInput(f"{source} does not name its collective; say which with --collective {'|'.join(known)}")
-    if found not in known:
-        raise UnknownName("collective", found, known)
+        known = "|".join(_NCCL_COLLECTIVES)
+        raise InvalidInput(f"{source} does not name its collective; say which with --collective {known}")
+    if found not in _NCCL_COLLECTIVES:
+        raise UnknownName("collective", found, _NCCL_COLLECTIVES)
+    return _NCCL_COLLECTIVES[found]
+
+
+def _nccl_team(lines: Sequence[str], source: str) -> tuple[Environment, dict[str, Attr]]:
+    """On what the output was measured, with how many ranks on how many nodes."""
     places = [
         match
         for line in lines
@@ -352,26 +386,22 @@ def import_nccl_tests(text: str, *, collective: str | None = None, source: str =
     software = {name: value for name, value in (("nccl-tests", version), ("nccl", library)) if value}
     hosts = [place[1] for place in places]
     environment = Environment(device=places[0][2].strip() or "unknown GPU", machine=hosts[0], software=software)
-    shape = {"num_ranks": len(places), "num_nodes": len(set(hosts))}
-    rows: list[Row] = []
-    for line in lines:
-        fields = line.split()
-        if len(fields) < 9 or not all(re.fullmatch(r"[0-9]{1,18}", field) for field in fields[:2]):
-            continue
-        for in_place, position in ((False, 5), (True, 9)):
-            if position < len(fields) and _is_number(fields[position]):
-                attrs: dict[str, Attr] = {
-                    **shape,
-                    "num_bytes": int(fields[0]),
-                    "dtype": _nccl_dtype(fields[2]),
-                    "in_place": in_place,
-                }
-                experiment = Experiment(subject="collective", name=known[found], attrs=attrs)
-                block = Block(started_at="", wall_s=(float(fields[position]) * 1e-6,), source=source)
-                rows.append((experiment, environment, block))
-    if not rows:
-        raise InvalidInput(f"{source} holds no result lines of nccl-tests (size, count, type, redop, root, time, ...)")
-    return rows
+    return environment, {"num_ranks": len(places), "num_nodes": len(set(hosts))}
+
+
+def _nccl_results(line: str) -> Iterator[tuple[dict[str, Attr], float]]:
+    """Attributes and seconds of the out-of-place and the in-place run of a line; of other lines nothing."""
+    fields = line.split()
+    if len(fields) < 9 or not all(re.fullmatch(r"[0-9]{1,18}", field) for field in fields[:2]):
+        return
+    for in_place, position in ((False, 5), (True, 9)):
+        if position < len(fields) and _is_number(fields[position]):
+            attrs: dict[str, Attr] = {
+                "num_bytes": int(fields[0]),
+                "dtype": _nccl_dtype(fields[2]),
+                "in_place": in_place,
+            }
+            yield attrs, float(fields[position]) * 1e-6
 
 
 def import_kineto(path: str | os.PathLike[str]) -> list[Row]:

@@ -8,6 +8,7 @@ from traincast.errors import InvalidInput
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 KILO, MEGA, GIGA, TERA, PETA = 1e3, 1e6, 1e9, 1e12, 1e15
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
+KWH_JOULES = 3.6e6
 NORMAL_90 = 1.645
 """Standard deviations on each side of its mean that hold 90% of a normal distribution."""
 

@@ -2,8 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 from traincast.errors import InvalidInput, MissingExtra, TraincastError, UnknownName
@@ -83,6 +81,9 @@ def _call(work: Callable[..., R], item: Any) -> R:
 def _by_processes(
     work: Callable[..., R], items: Sequence[T], shared: tuple[Any, ...], workers: int
 ) -> Iterator[tuple[int, R]]:
+    from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+    from concurrent.futures.process import BrokenProcessPool
+
     left = dict(enumerate(items))
     losses = 0
     while left:
@@ -118,7 +119,7 @@ def _by_ray(
         raise MissingExtra("ray", "ray", "sharing work over a cluster") from error
     mine = not ray.is_initialized()
     if mine:
-        _join_ray(ray, workers)
+        join_ray(ray, workers)
     try:
         sent = [ray.put(part) for part in shared]
         if one_per_node:
@@ -174,7 +175,7 @@ def _node_by_node(ray: Any, work: Callable[..., R], items: Sequence[T], sent: Se
             yield at, result
 
 
-def _join_ray(ray: Any, workers: int) -> None:
+def join_ray(ray: Any, workers: int) -> None:
     """The cluster that RAY_ADDRESS or a running `ray start` names, else a new one on this machine."""
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     try:

@@ -119,6 +119,42 @@ def test_an_old_meta_graph_is_a_training_step(written: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "lstm"])
+def test_a_frozen_graph_has_its_weights_and_loops(written: Path, name: str) -> None:
+    """Freezing turns variables into constants, and loops into the five kinds of nodes of TensorFlow 1."""
+    facts = json.loads((written / f"{name}.adam.json").read_text())
+    graph = read(written / f"{name}.adam.frozen.pb")
+    assert (graph.mode, graph.num_parameters) == ("inference", facts["trainable"])
+    assert products(graph, "forward") == FORWARD_FLOP[name]
+
+
+@pytest.mark.slow
+def test_a_meta_file_of_today_is_the_traced_step(written: Path) -> None:
+    meta, traced = read(written / "bert.adam.meta"), read(written / "bert.adam.step.pb")
+    assert meta.num_parameters == traced.num_parameters
+    assert meta.role_bytes("optimizer_state") == traced.role_bytes("optimizer_state")
+    assert products(meta, "backward") == products(traced, "backward")
+
+
+@pytest.mark.slow
+def test_products_are_those_of_the_profiler_of_tensorflow(written: Path) -> None:
+    profile = json.loads((written / "bert.adam.json").read_text())["profile"]
+    counted = sum(profile[kind] for kind in ("MatMul", "BatchMatMulV2", "Einsum"))
+    assert products(read(written / "bert.adam.step.pb"), "forward") == counted
+
+
+@pytest.mark.slow
+def test_a_loop_of_tensorflow_1_is_trained_through_its_stacks_and_arrays(written: Path) -> None:
+    graph = read(written / "loop.meta")
+    forward = 2 * BATCH * (SEQ * 2 * HIDDEN * HIDDEN + HIDDEN * 10)
+    assert (graph.mode, graph.num_parameters) == ("training_step", 2 * HIDDEN * HIDDEN + HIDDEN * 10)
+    assert graph.role_bytes("optimizer_state") == 2 * graph.role_bytes("parameter")
+    assert products(graph, "forward") == forward
+    assert products(graph, "backward") == 2 * forward
+    assert graph.unknown_ops() == ()
+
+
+@pytest.mark.slow
 def test_convolutions_of_keras_are_channels_last(written: Path) -> None:
     graph = read(written / "mobilenetv2.adam.step.pb")
     assert {op.attrs.get("channels_last") for op in graph.ops if op.kind == "conv"} == {True}

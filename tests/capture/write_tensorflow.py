@@ -70,7 +70,39 @@ def specifications(model: Any) -> tuple[Any, Any]:
     return inputs[0] if len(inputs) == 1 else inputs, labels
 
 
-def write(directory: Path, name: str, model: Any, optimizer: Any, *, whole: bool) -> None:
+def profile(function: Any) -> dict[str, int]:
+    """FLOP of each kind of operation by the profiler of TensorFlow."""
+    options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
+    options = {**options, "output": "none", "min_float_ops": 0}
+    found = tf.compat.v1.profiler.profile(function.graph, cmd="op", options=options)
+    counted = {child.name: int(child.float_ops) for child in _children(found) if child.float_ops}
+    # The profiler has no entry for sums of products by index.
+    return {**counted, "Einsum": sum(map(sum_of_products, function.graph.get_operations()))}
+
+
+def sum_of_products(operation: Any) -> int:
+    if operation.type != "Einsum":
+        return 0
+    left = operation.get_attr("equation").decode().partition("->")[0]
+    sizes: dict[str, int] = {}
+    for labels, tensor in zip(left.split(","), operation.inputs, strict=True):
+        sizes.update(zip(labels, tensor.shape.as_list(), strict=True))
+    return 2 * math.prod(sizes.values())
+
+
+def _children(node: Any) -> list[Any]:
+    return [one for child in node.children for one in (child, *_children(child))]
+
+
+def write_frozen(directory: Path, name: str, function: Any) -> None:
+    """The graph of TensorFlow 1: variables are constants, and everything is in one list of nodes."""
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    frozen = convert_variables_to_constants_v2(function)
+    (directory / f"{name}.frozen.pb").write_bytes(frozen.graph.as_graph_def(add_shapes=True).SerializeToString())
+
+
+def write(directory: Path, name: str, model: Any, optimizer: Any, *, whole: bool, profiled: bool = False) -> None:
     optimizer.build(model.trainable_variables)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     given, labels = specifications(model)
@@ -86,11 +118,19 @@ def write(directory: Path, name: str, model: Any, optimizer: Any, *, whole: bool
     def save(function: Any, file: str) -> None:
         (directory / file).write_bytes(function.graph.as_graph_def(add_shapes=True).SerializeToString())
 
-    save(step.get_concrete_function(given, labels), f"{name}.step.pb")
+    traced = step.get_concrete_function(given, labels)
+    save(traced, f"{name}.step.pb")
     facts = {
         "trainable": sum(math.prod(v.shape) for v in model.trainable_variables),
         "state_bytes": sum(4 * math.prod(v.shape) for v in optimizer.variables if len(v.shape)),
+        "frozen": sum(math.prod(v.shape) for v in model.non_trainable_variables if "seed" not in v.path),
     }
+    if profiled:
+        forward = tf.function(lambda x: model(x, training=False)).get_concrete_function(given)
+        facts["profile"] = profile(forward)
+        write_frozen(directory, name, forward)
+        with traced.graph.as_default():
+            tf.compat.v1.train.export_meta_graph(str(directory / f"{name}.meta"))
     (directory / f"{name}.json").write_text(json.dumps(facts))
     if whole:
         model.compile(optimizer=optimizer, loss=loss)
@@ -112,21 +152,60 @@ def write_old(directory: Path) -> None:
         v1.train.AdamOptimizer().minimize(tf.reduce_mean(loss), global_step=v1.train.get_or_create_global_step())
         v1.train.Saver()
         v1.train.export_meta_graph(str(directory / "old.meta"))
+    with v1.Graph().as_default():
+        write_old_loop(directory / "loop.meta")
     v1.enable_resource_variables()
+
+
+def write_old_loop(file: Path) -> None:
+    """A recurrent network as TensorFlow 1 ran it: a loop of five kinds of nodes, arrays by handle, stacks for the way back."""
+    v1 = tf.compat.v1
+    v1.disable_control_flow_v2()
+    data, labels = v1.placeholder(tf.float32, [SEQ, BATCH, HIDDEN]), v1.placeholder(tf.int32, [BATCH])
+    kernel, head = v1.get_variable("kernel", [2 * HIDDEN, HIDDEN]), v1.get_variable("head", [HIDDEN, 10])
+    steps = tf.TensorArray(tf.float32, SEQ).unstack(data)
+    outputs = tf.TensorArray(tf.float32, SEQ)
+
+    def body(time: Any, state: Any, written: Any) -> Any:
+        state = tf.tanh(tf.matmul(tf.concat([steps.read(time), state], 1), kernel))
+        return time + 1, state, written.write(time, state)
+
+    _, last, written = v1.while_loop(
+        lambda time, *_: time < SEQ, body, [tf.constant(0), tf.zeros([BATCH, HIDDEN]), outputs]
+    )
+    scores = tf.matmul(last + tf.reduce_mean(written.stack(), 0), head)
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=scores)
+    v1.train.AdamOptimizer().minimize(tf.reduce_mean(loss))
+    v1.train.export_meta_graph(str(file))
+    v1.enable_control_flow_v2()
+
+
+def write_all(directory: Path, names: list[str]) -> None:
+    """Every form of each model, for `benchmarks/tensorflow_matrix.py`."""
+    for name in names:
+        mixed = name.startswith("mixed_")
+        keras.mixed_precision.set_global_policy("mixed_float16" if mixed else "float32")
+        for kind in OPTIMIZERS:
+            keras.backend.clear_session()
+            optimizer = OPTIMIZERS[kind]()
+            write(
+                directory, f"{name}.{kind}", MODELS[name.removeprefix("mixed_")](),
+                keras.mixed_precision.LossScaleOptimizer(optimizer) if mixed else optimizer,
+                whole=kind == "adam", profiled=kind == "adam",
+            )  # fmt: skip
+    write_old(directory)
 
 
 def main() -> None:
     directory = Path(sys.argv[1])
+    if "--all" in sys.argv:
+        write_all(directory, sys.argv[2].split(","))
+        return
     for name in sys.argv[2].split(","):
         for kind in ("adam", "adamw", "sgd") if name == "bert" else ("adam",):
             model = MODELS[name]()
-            write(
-                directory,
-                f"{name}.{kind}",
-                model,
-                OPTIMIZERS[kind](),
-                whole=name in ("bert", "lstm") and kind == "adam",
-            )
+            whole = name in ("bert", "lstm") and kind == "adam"
+            write(directory, f"{name}.{kind}", model, OPTIMIZERS[kind](), whole=whole, profiled=whole)
     keras.mixed_precision.set_global_policy("mixed_float16")
     scaled = keras.mixed_precision.LossScaleOptimizer(OPTIMIZERS["adam"]())
     write(directory, "mixed.adam", MODELS["bert"](), scaled, whole=False)

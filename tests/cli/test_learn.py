@@ -47,7 +47,7 @@ def test_what_runs_taught_is_used_by_file_by_name_and_at_once(
 
 def test_the_answer_says_what_was_used(run: Run, runs: Path) -> None:
     document = json.loads(run("forecast", *ASKED, "--batch", 4, "--given", runs).out)
-    assert any("3 runs of this stack: the job's own steps on one device" in note for note in document["notes"])
+    assert any("3 runs of this stack: what they agree on" in note for note in document["notes"])
 
 
 def test_mistakes_are_one_line(run: Run, runs: Path, tmp_path: Path) -> None:

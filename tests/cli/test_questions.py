@@ -39,12 +39,12 @@ def test_no_command_has_more_parameters_of_its_own_than_a_head_can_hold() -> Non
 
 def test_every_field_of_a_question_survives_its_command() -> None:
     samples: dict[type, Any] = {int: 3, float: 2.5, str: "word", bool: False}
-    said: dict[str, dict[str, Any]] = {"workload": {}, "cluster": {}, "parallelism": {}, "job": {}}
+    said: dict[str, dict[str, Any]] = {"workload": {}, "cluster": {}, "parallelism": {}, "job": {}, "": {}}
     for item in QUESTION_FIELDS:
         said[item.section][item.name] = samples[item.kind]
     asked = Question(
         source="mine", workload=WorkloadOptions(**said["workload"]), cluster=said["cluster"],
-        parallelism=said["parallelism"], job=said["job"],
+        parallelism=said["parallelism"], job=said["job"], **said[""],
     )  # fmt: skip
     heard: list[Question] = []
 

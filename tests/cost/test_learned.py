@@ -147,10 +147,10 @@ def test_softmax_backward_costs_its_two_kernels(learned: Learned) -> None:
     assert 2.0 < backward / forward < 4.0
 
 
-def test_estimates_carry_the_interval_and_the_host(learned: Learned) -> None:
+def test_estimates_carry_the_interval_and_leave_the_host_to_the_stack(learned: Learned) -> None:
     estimate = learned.estimate_ops([make_op("matmul")], find_device("h100-sxm-80g"))[0]
     assert estimate.low_s < estimate.seconds < estimate.high_s
-    assert estimate.host_s > 0
+    assert estimate.host_s == 0
 
 
 def test_ten_thousand_distinct_ops_are_priced_in_one_go(learned: Learned) -> None:

@@ -23,4 +23,7 @@ def test_the_layers_in_the_map_are_those_that_are_checked() -> None:
 
 def test_an_adr_is_a_page_with_its_date() -> None:
     for path in sorted((ROOT / "docs" / "adr").glob("0*.md")):
-        assert len(path.read_text().split()) <= 620, f"{path.name}: results belong to research/results"
+        text = path.read_text()
+        assert len(text.split()) <= 620, f"{path.name}: results belong to research/results"
+        assert re.search(r"20\d\d-\d\d-\d\d", text), f"{path.name}: say when it was decided"
+        assert "ecision" in text, f"{path.name}: say what was decided"

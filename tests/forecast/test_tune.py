@@ -1,13 +1,16 @@
 import math
+from dataclasses import replace
 
 import pytest
 
 from builders import make_cluster, make_mlp
+from traincast.catalog import workload
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
 from traincast.cost._stack import read_constants, with_constants
+from traincast.forecast import Engine, build_cluster
 from traincast.forecast._tune import know_step, tune
-from traincast.spec import Job, Parallelism, Stack
+from traincast.spec import Job, Parallelism, Question, Stack
 
 
 def known_steps(
@@ -34,6 +37,22 @@ def test_constants_of_a_made_up_machine_are_found_again() -> None:
     assert tuned["product_factor"] == pytest.approx(1.3, rel=0.05)
     assert tuned["intra_factor"] == pytest.approx(0.7, rel=0.15)
     assert tuned["forward_call_s"] == pytest.approx(2e-5, rel=0.35)
+
+
+def test_a_known_step_is_the_step_that_is_forecast_with_what_the_libraries_of_its_stack_do() -> None:
+    cluster = build_cluster(Question(cluster={"device": "a100-sxm4-80g"}))
+    graph = workload("resnet18", batch=64, precision="fp16")
+    turned = replace(Stack(), kernels=replace(Stack().kernels, turned_images=True, grouped_gradients_on_lanes=True))
+    seconds = {}
+    for software in (Stack(), turned):
+        job = Job(graph=graph, stack=software)
+        engine = Engine()
+        program = engine.lower(job, cluster, Parallelism())
+        timeline = engine.simulate(program, engine.cost(program, job, cluster), job, cluster)
+        known = know_step(job, cluster, Parallelism(), 1.0)
+        assert known.predict(software) == pytest.approx(timeline.duration_s, rel=1e-9)
+        seconds[software.kernels.turned_images] = timeline.duration_s
+    assert seconds[True] != seconds[False]
 
 
 def test_measurements_that_agree_with_the_prior_move_nothing() -> None:

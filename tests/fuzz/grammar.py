@@ -126,7 +126,10 @@ def _like(value: Any, draw: random.Random) -> Any:
     return {}
 
 
-_ASSIGNED = re.compile(rb"^(\s*[\w.\-]+\s*=\s*)(.*)$")
+_ASSIGNED = re.compile(rb"^(\s*(?:- )?[\w.\-]+\s*(?:=|:(?= ))\s*)(.*)$")
+"""Of TOML, of shells and of YAML."""
+_FLAG = re.compile(rb"^(\s*[+-]*[\w.\-]+(?: |=))(\S+)(.*)$")
+"""Of a command: --flag value, or key=value."""
 
 
 def change_table(raw: bytes, other: bytes, draw: random.Random) -> bytes:
@@ -152,6 +155,9 @@ def _change_line(line: bytes, draw: random.Random) -> bytes:
     assigned = _ASSIGNED.match(line)
     if assigned:
         return assigned[1] + draw.choice((*CELLS, '"x"', "true", "[1, 2]", "1e400", "2024-01-01", "''")).encode()
+    flag = _FLAG.match(line) if draw.random() < 0.5 else None
+    if flag and (line.lstrip()[:2] == b"--" or b"=" in flag[1]):
+        return flag[1] + draw.choice((*CELLS, "true", "[1,2]", "$X", "1e400")).encode() + flag[3]
     mark = next((mark for mark in (b",", b"\t", b"|", b" ") if mark in line), b",")
     cells = line.split(mark)
     place = draw.randrange(len(cells))

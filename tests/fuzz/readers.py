@@ -528,6 +528,147 @@ def _read_saved_model(path: Path) -> object:
     return read_tensorflow(path.parent)
 
 
+CONFIGS = Path(__file__).parents[1] / "configs" / "files"
+SAMPLES = Path(__file__).parent / "samples"
+PRICES = b"""
+[[prices]]
+machine = "aws-p5.48xlarge"
+terms = "spot"
+usd_per_hour = 25.0
+region = "us-east-1"
+date = "2026-11-01"
+source = "our account"
+interruptions_per_day = 2
+[[regions]]
+name = "us-east"
+grams_co2_per_kwh = 400
+"""
+SLURM = b"""SchedulerParameters=bf_interval=1,bf_resolution=1,bf_window=100000
+PriorityType=priority/multifactor
+PriorityWeightAge=100
+PriorityMaxAge=7-00:00:00
+PreemptType=preempt/qos
+PreemptMode=REQUEUE
+NodeName=n[1-2] CPUs=16 RealMemory=1000 Gres=gpu:a100:4 Weight=2
+NodeName=r[0-1]-g[1,3] CPUs=8 RealMemory=1000 Gres=gpu:2 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1
+PartitionName=short Nodes=n1 MaxTime=1-02:00 DefaultTime=60 PreemptMode=off
+"""
+QOS = (
+    b"Name|Priority|Preempt|PreemptMode|GrpTRES|MaxTRESPU|MaxJobsPU|MaxWall\n"
+    b"low|0||requeue|gres/gpu=4|||1-00:00:00\nhigh|9|low|||cpu=4|3|\n"
+)
+ASSOCIATIONS = b"Cluster|Account|User|Share|ParentName\nc|root||1|\nc|a||3|root\nc|a|u|2|\nc|b|v|parent|\n"
+RESERVATIONS = (
+    b"ReservationName=fix StartTime=2024-01-01T00:00:10 EndTime=2024-01-01T01:00:00 Duration=00:59:50\n   Nodes=n[1-2] NodeCnt=2 "
+    b"Flags=MAINT,SPEC_NODES\n   Users=root Accounts=(null) State=INACTIVE\n"
+)
+QUEUES = b"""apiVersion: kueue.x-k8s.io/v1beta1
+kind: ClusterQueue
+metadata: {name: a}
+spec:
+  cohort: all
+  queueingStrategy: StrictFIFO
+  preemption: {reclaimWithinCohort: Any, withinClusterQueue: LowerPriority}
+  resourceGroups:
+  - coveredResources: [nvidia.com/gpu, cpu]
+    flavors:
+    - name: a100
+      resources:
+      - {name: nvidia.com/gpu, nominalQuota: 4, borrowingLimit: 2}
+      - {name: cpu, nominalQuota: 999}
+---
+kind: LocalQueue
+metadata: {name: a-local, namespace: team-a}
+spec: {clusterQueue: a}
+"""
+VOLCANO = b"""kind: Queue
+apiVersion: scheduling.volcano.sh/v1beta1
+metadata: {name: v}
+spec: {weight: 3, reclaimable: true, capability: {nvidia.com/gpu: 8}}
+"""
+SPEEDS = b"workload,device,num_gpus,steps_per_s,consolidated\nvgg,a100,1,3.5,true\nvgg,a100,4,9.5,false\n"
+ASKED = {
+    "forecast": {"workload": {"name": "resnet18", "batch": 8, "precision": "bf16"}, "cluster": {"device": "a100-80g", "nodes": 2,
+                 "devices_per_node": 4}, "parallelism": {"zero": 1}, "job": {"steps": 100, "checkpoint_every_steps": 10}},
+    "plan": {"workload": {"name": "gpt2", "seq": 256}, "cluster": {"device": "a100-80g", "devices_per_node": 4},
+             "job": {"steps": 1000}, "global_batch": 16, "max_gpus": 4, "top": 10, "space": {"zero": [0, 1], "pipeline": [1]}},
+    "fit": {"workload": {"name": "gpt2", "batch": 1}, "cluster": {"groups": [{"device": "t4", "nodes": 1}]}, "confidence": 0.9},
+    "schedule": {"trace": {"synthetic": 80}, "cluster": "2x8:a100@2.5", "policies": ["fifo", "srtf"], "seed": 3},
+    "similar": {"workload": {"name": "resnet50", "batch": 4}, "count": 3},
+}  # fmt: skip
+
+
+def _configs(name: str) -> Callable[[Path], list[bytes]]:
+    return lambda folder: [(CONFIGS / name).read_bytes()]
+
+
+def _read_config(path: Path) -> object:
+    """A configuration up to the question that it asks."""
+    from traincast.configs import merge_configs
+    from traincast.spec import ConfigText, Question, WorkloadOptions
+
+    text = ConfigText(name=path.name, text=path.read_text(encoding="utf-8", errors="replace"))
+    return merge_configs(Question(source="gpt2", workload=WorkloadOptions(), configs=(text,)), local=False)
+
+
+def _read_body(path: Path) -> None:
+    """A request of any route, as the service checks it before anything is computed."""
+    from traincast.service._opening import open_body
+
+    limits = {"json_depth": 40}
+    refusals = []
+    for model in ("ForecastBody", "PlanBody", "FitBody", "ScheduleBody", "SimilarBody"):
+        try:
+            open_body({"model": model, "limits": limits}, path.read_bytes(), lambda *_: None)
+        except TraincastError as error:
+            refusals.append(error)
+    if len(refusals) == 5:
+        raise refusals[0]
+
+
+def _answer_body(path: Path) -> bytes:
+    """A forecast by HTTP from its body to its answer."""
+    import dataclasses
+
+    from pydantic import ValidationError
+
+    from traincast.service._answers import answer_forecast
+    from traincast.service._bodies import ForecastBody
+    from traincast.service._limits import Limits
+    from traincast.service._opening import parse_body
+
+    try:
+        body = ForecastBody.model_validate(parse_body(path.read_bytes(), depth=40))
+    except ValidationError as error:
+        raise TraincastError(str(error)) from error
+    request = {**body.given(), "cluster": body.cluster.table()}
+    if "name" not in request["workload"]:
+        raise TraincastError("an upload is read elsewhere")
+    limits = dataclasses.asdict(Limits())
+    return answer_forecast({"request": request, "limits": limits, "state": "", "options": ""}, b"", lambda *_: None)
+
+
+def _store(folder: Path) -> list[bytes]:
+    from traincast.store import Store
+
+    (folder / "s.db").unlink(missing_ok=True)
+    with Store(folder / "s.db") as store:
+        for row in _rows():
+            store.append(*row)
+    return [(folder / "s.db").read_bytes()]
+
+
+def _read_store(path: Path) -> None:
+    from traincast.store import Store
+
+    for name in ("-wal", "-shm"):
+        path.with_name(path.name + name).unlink(missing_ok=True)
+    with Store(path) as store:
+        store.check()
+        store.counts()
+
+
 READERS: dict[str, Reader] = {
     "graph": Reader(read=_lazily("traincast.files", "load_graph"), suffix=".json", samples=_graph_json),
     "job file": Reader(read=_read_job, suffix=".toml", samples=_given(JOB)),
@@ -545,7 +686,7 @@ READERS: dict[str, Reader] = {
         cost=2,
     ),
     "kineto": Reader(read=_lazily("traincast.store", "import_kineto"), suffix=".json", samples=_given(KINETO)),
-    "kineto compare": Reader(read=_compare, suffix=".json", samples=_given(KINETO)),
+    "kineto compare": Reader(read=_compare, suffix=".json", samples=_given(KINETO), cost=30),
     "nccl-tests": Reader(read=_read_nccl, suffix=".txt", samples=_given(NCCL)),
     "hf config": Reader(
         read=_lazily("traincast.capture._huggingface", "describe_config"), suffix=".json",
@@ -574,5 +715,40 @@ READERS: dict[str, Reader] = {
     "jobs guessed": Reader(
         read=_lazily("traincast.schedule._traces", "read_trace"), suffix=".csv",
         samples=_given(*(sample for suffix, sample in LOGS.values() if suffix == ".csv")),
+    ),
+    **{
+        f"config {file}": Reader(
+            read=_read_config, suffix=Path(file.removesuffix(".txt")).suffix,
+            samples=_configs(file), needs=("yaml",), cost=25,
+        )
+        for file in sorted(each.name for each in CONFIGS.iterdir()) if file not in ("README.md", "megatron_bridge_llama3.py.txt")
+    },
+    "stablehlo": Reader(
+        read=_lazily("traincast.capture._stablehlo", "read_stablehlo"), suffix=".mlir", cost=40,
+        samples=lambda folder: [(SAMPLES / "step.mlir").read_bytes()],
+    ),
+    "price table": Reader(read=_lazily("traincast.plan", "read_prices"), suffix=".toml", samples=_given(PRICES), cost=2),
+    "slurm.conf": Reader(
+        read=_lazily("traincast.schedule._slurm.site", "read_site"), suffix=".conf", samples=_given(SLURM), cost=5
+    ),
+    "sacctmgr qos": Reader(read=_lazily("traincast.schedule._slurm.accounting", "read_qos"), suffix=".txt", samples=_given(QOS)),
+    "sacctmgr associations": Reader(
+        read=_lazily("traincast.schedule._slurm.accounting", "read_associations"), suffix=".txt", samples=_given(ASSOCIATIONS)
+    ),
+    "scontrol reservations": Reader(
+        read=_lazily("traincast.schedule._slurm.accounting", "read_reservations"), suffix=".txt", samples=_given(RESERVATIONS)
+    ),
+    "kueue and volcano queues": Reader(
+        read=_lazily("traincast.schedule._queues.manifests", "read_queues"), suffix=".yaml", samples=_given(QUEUES, VOLCANO),
+        needs=("yaml",), cost=4,
+    ),
+    "table of speeds": Reader(read=_lazily("traincast.schedule._speeds", "read_speeds"), suffix=".csv", samples=_given(SPEEDS)),
+    "store": Reader(read=_read_store, suffix=".db", samples=_store, cost=8),
+    "http bodies": Reader(
+        read=_read_body, suffix=".json", samples=_given(*(json.dumps(each).encode() for each in ASKED.values())),
+        needs=("pydantic",), cost=2,
+    ),
+    "http forecast": Reader(
+        read=_answer_body, suffix=".json", samples=_given(json.dumps(ASKED["forecast"]).encode()), needs=("pydantic",), cost=60,
     ),
 }  # fmt: skip

@@ -22,6 +22,7 @@ from traincast.learn import (
     Calibrated,
     Candidates,
     Load,
+    MeasuringSetup,
     Peaks,
     Score,
     calibrate_machine,
@@ -232,6 +233,11 @@ def fake_machine(loads: list[Load]) -> list[Subject]:
     return [Subject(experiment=load.experiment, prepare=lambda: Running(run=lambda: None)) for load in loads]
 
 
+def fake_setup(store: Store) -> MeasuringSetup:
+    protocol = Protocol(num_rounds=1, block_s=0.03)
+    return MeasuringSetup(store=store, environment=HERE, prepare=fake_machine, protocol=protocol)
+
+
 def test_the_whole_loop_plans_measures_keeps_fits_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from traincast.learn import _machine as room
 
@@ -251,10 +257,7 @@ def test_the_whole_loop_plans_measures_keeps_fits_and_checks(tmp_path: Path, mon
     candidates = Candidates(loads=(*operators(1, 30), *steps(1, 20)), held_out=tuple(steps(99, 12)))
     by_key.update({load.experiment.key: load for load in [*candidates.loads, *candidates.held_out, *operators(5, 1)]})
     with Store(tmp_path / "m.db") as store:
-        outcome = calibrate_machine(
-            candidates, name="made-up", store=store, environment=HERE, prepare=fake_machine, budget_s=60.0,
-            protocol=Protocol(num_rounds=1, block_s=0.03),
-        )  # fmt: skip
+        outcome = calibrate_machine(candidates, fake_setup(store), name="made-up", budget_s=60.0)
         kept = store.counts()["experiments"]
     assert kept == outcome.num_operators + outcome.num_steps + 12
     assert outcome.after.num_cases == 12
@@ -283,10 +286,7 @@ def test_a_budget_that_the_first_plan_overran_ends_the_calibration(
     monkeypatch.setattr(room.time, "monotonic", lambda: float(next(clock)))
     candidates = Candidates(loads=(*operators(1, 10), *steps(1, 5)), held_out=tuple(steps(99, 3)))
     with Store(tmp_path / "m.db") as store:
-        outcome = calibrate_machine(
-            candidates, name="late", store=store, environment=HERE, prepare=fake_machine, budget_s=40.0,
-            protocol=Protocol(num_rounds=1, block_s=0.03),
-        )  # fmt: skip
+        outcome = calibrate_machine(candidates, fake_setup(store), name="late", budget_s=40.0)
     assert outcome.measuring_s >= 40.0
 
 

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from builders import make_cluster, make_mlp
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
-from traincast.forecast._corrections import IGNORE, Corrections, Novelty, StackTable, doubt, novelty_of
+from traincast.forecast._corrections import IGNORE, Corrections, Novelty, StackTable, doubt, novelty_of, shares_of
+from traincast.forecast._gaussian_process import trust_of
 from traincast.forecast._labels import label_run
 from traincast.forecast._tune import know_step
 from traincast.learn._runs import keep_steps
-from traincast.learn._select import CHOICES, Fold, choose, possible_novelties, read_scope, select, widen
+from traincast.learn._select import CHOICES, POOLED, Fold, choose, possible_novelties, read_scope, select, widen
 from traincast.learn._stack_fit import MeasuredStep
 from traincast.spec import Estimate, Job, Parallelism, RunLabels, Stack
 from traincast.spec._calibration import Choice
@@ -85,14 +86,39 @@ def test_a_device_that_no_fold_can_leave_out_is_not_corrected_by_near_runs() -> 
     assert not learnt(steps, strange).choice_of(strange).near
 
 
-def test_a_single_profile_corrects_its_own_job_and_leaves_the_constants() -> None:
+def pooled_ratio(found: Corrections, step: MeasuredStep, labels: RunLabels | None = None) -> float:
+    """What pooling makes of the forecast of a step."""
+    process = found._pooled_process(labels or step.labels)
+    assert process is not None
+    shares = shares_of(step.step.simulate(Stack()))
+    return math.exp(process.predict([(labels or step.labels, shares)])[0].log_ratio)
+
+
+def test_a_single_run_corrects_its_own_job_most_and_another_model_less() -> None:
     step = make_step(slower=1.6)
     other = replace(step.labels, model="other")
     found = learnt([step], step.labels, other)
-    assert not found.choice_of(step.labels).constants
-    assert answer(found, step) == pytest.approx(step.step.seconds)
-    assert answer(found, step, other) == step.step.predict(Stack())
-    assert not found.choice_of(other).near
+    assert found.choice_of(step.labels) == found.choice_of(other) == POOLED
+    missed = step.step.seconds / step.step.predict(Stack())
+    assert 0.9 * missed < pooled_ratio(found, step) <= missed
+    assert 1.0 < pooled_ratio(found, step, other) < pooled_ratio(found, step)
+
+
+def test_five_runs_that_contradict_each_other_are_not_believed() -> None:
+    agreeing = [make_step(slower=1.5, model=name) for name in "abcde"]
+    contradicting = [make_step(slower=1.5 if name in "ace" else 0.7, model=name) for name in "abcde"]
+    strange = replace(agreeing[0].labels, model="another")
+    together, apart = (pooled_ratio(learnt(steps, strange), steps[0], strange) for steps in (agreeing, contradicting))
+    assert together > 1.2
+    assert abs(math.log(apart)) < 0.3 * math.log(together)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=8), st.lists(st.floats(-1, 1), min_size=8, max_size=8))
+def test_trust_is_a_share_and_full_where_runs_foretell_each_other(errors: list[float], said: list[float]) -> None:
+    found = np.array(errors)
+    assert 0 <= trust_of(found, np.array(said[: len(errors)])) <= 1
+    assert trust_of(found, found) == pytest.approx(1.0)
+    assert trust_of(found, -found) <= trust_of(found, np.zeros(len(found)))
 
 
 def test_what_is_new_is_seen_beside_the_whole_the_device_and_the_model() -> None:

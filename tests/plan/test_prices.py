@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from traincast.catalog import list_quotes
+from traincast.catalog import find_region, list_quotes, region
 from traincast.errors import InvalidInput
 from traincast.forecast import answer, resolve
 from traincast.plan import price_everywhere, read_prices
@@ -85,11 +85,11 @@ def test_checkpoints_are_as_far_apart_as_loses_least(job, tmp_path: Path) -> Non
     assert lost(spot.checkpoint_every_s) <= min(lost(spot.checkpoint_every_s * f) for f in (0.5, 0.9, 1.1, 2.0))
 
 
-def test_co2_is_energy_times_what_the_region_burns_and_unknown_elsewhere(job, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_co2_is_energy_times_what_the_region_burns_and_unknown_where_nobody_knows(job, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     prices = prices_of(job, tmp_path / "prices.toml", 0)
     spot = next(each for each in prices if each.quote.terms == "spot")
     assert spot.kg_co2 == pytest.approx(job[0].energy_joules / 3.6e6 * 0.4)
-    assert next(each for each in prices if each.quote.region.startswith("eu")).kg_co2 is None
+    assert find_region("aws", "mars-north-1") is None
 
 
 @pytest.mark.parametrize(
@@ -113,3 +113,27 @@ def test_the_catalogue_prices_by_devices_what_no_machine_has() -> None:
     whole, half = (list_quotes("h100-sxm-80g", devices_per_node=count) for count in (8, 4))
     assert whole[0].usd_per_hour > half[0].usd_per_hour
     assert math.isfinite(whole[0].usd_per_hour)
+
+
+def test_co2_follows_the_region_of_the_provider_and_of_ones_own_cluster(job) -> None:  # type: ignore[no-untyped-def]
+    found, resolved = job
+    assert found.kg_co2 is None
+    prices = price_everywhere(found, resolved.job, resolved.cluster, today=TODAY)
+    by_region = {each.quote.region: each.kg_co2 for each in prices}
+    assert 0 < by_region["eu-north1"] < by_region["us-ashburn-1"] < by_region["us-central1"]
+
+    def ask(region: str):  # type: ignore[no-untyped-def]
+        asked = Question(
+            source="gpt2", workload=WorkloadOptions(batch=8, precision="bf16", seq=1024), job={"steps": 100_000},
+            cluster={"device": "h100", "nodes": 1, "devices_per_node": 8, "region": region}, parallelism={"data": 8},
+        )  # fmt: skip
+        return answer(resolve(asked))
+
+    france, poland = ask("france"), ask("POL")
+    kwh = found.energy_joules / 3.6e6
+    assert france.energy_joules == found.energy_joules
+    assert france.kg_co2.value == pytest.approx(kwh * region("france").grams_co2_per_kwh / 1000)
+    assert france.kg_co2.low < france.kg_co2.value < france.kg_co2.high
+    assert poland.kg_co2.value > 8 * france.kg_co2.value
+    with pytest.raises(InvalidInput, match="atlantis"):
+        ask("atlantis")

@@ -7,7 +7,7 @@ import pytest
 
 from traincast.errors import InvalidInput, UnknownName
 from traincast.schedule import _kernels as kernels
-from traincast.schedule._estimators import EXACT, FromHistory, Noisy
+from traincast.schedule._estimators import EXACT, Noisy
 from traincast.schedule._generate import Mix, generate_jobs
 from traincast.schedule._hazards import Overheads, WeibullFailures, helios_checkpoint_s
 from traincast.schedule._jobs import JobTable
@@ -113,7 +113,7 @@ def test_loops_refuse_what_they_do_not_cover() -> None:
     fleet = Fleet(pools=(NodePool(num_nodes=2, gpus_per_node=8),))
     jobs = generate_jobs(5, num_gpus=16)
     with pytest.raises(InvalidInput, match="do not cover"):
-        simulate_cluster(jobs, POLICIES["fifo"], fleet=fleet, estimator=FromHistory(), engine="interpreted")
+        simulate_cluster(replace(jobs, num_gpus=jobs.num_gpus / 2), POLICIES["fifo"], fleet=fleet, engine="interpreted")
     with pytest.raises(UnknownName, match="engine"):
         simulate_cluster(jobs, POLICIES["fifo"], fleet=fleet, engine="quick")
 

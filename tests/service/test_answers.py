@@ -111,6 +111,16 @@ def test_a_graph_recorded_at_two_batches_takes_any(service: Running) -> None:
     assert service.post("/forecast", {"workload": workload, "cluster": DEVICE}).body["global_batch"] == 48
 
 
+@pytest.mark.parametrize("any_batch", [False, True])
+def test_an_upload_is_advised_like_any_model(service: Running, any_batch: bool) -> None:
+    workload = {"graph": saved_graph(any_batch=any_batch), "batch": 32}
+    body = service.post("/forecast", {"workload": workload, "cluster": DEVICE, "advice": True}).body
+    said = body["advice"]["sentences"]
+    assert said[0].startswith(f"One step of {body['workload']} with 32 samples")
+    assert not any("uploaded.graph" in sentence for sentence in said)
+    assert body["advice"]["suggestions"]
+
+
 def test_a_fit_of_an_upload_finds_its_largest_batch(service: Running) -> None:
     reply = service.post("/fit", {"workload": {"graph": saved_graph(any_batch=True)}, "cluster": DEVICE})
     assert reply.status == 200

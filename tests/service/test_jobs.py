@@ -151,7 +151,7 @@ def state(tmp_path: Path) -> State:
 
 
 def add_job(state: State) -> str:
-    job = state.add_job("plan", {"request": {}})
+    job = state.add_job("plan", "{}")
     assert isinstance(job, StoredJob)
     return job.id
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -195,6 +196,19 @@ def test_a_graph_is_uploaded_and_forgotten_again(page: Any, service: Running, tm
     page.set_input_files("#file", str(bad))
     page.wait_for_selector("#panel-forecast [role=alert]")
     assert "neither model_type nor architectures" in page.inner_text("#panel-forecast")
+
+
+def test_a_config_whose_sizes_say_everything_is_asked_like_a_name(page: Any, service: Running, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    config = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 4, "vocab_size": 32000,
+              "num_attention_heads": 8, "max_position_embeddings": 2048}  # fmt: skip
+    file.write_text(json.dumps(config))
+    visit(page, service, "#name=gpt2&nodes=1&devices_per_node=2")
+    wait_step(page)
+    sent = ask_after(page, lambda: page.set_input_files("#file", str(file)))
+    assert sent["configs"][0]["name"] == "config.json"
+    page.wait_for_selector("#command:has-text('--layers 4')")
+    assert "--seq 2048" in page.inner_text("#command")
 
 
 def test_plans_are_searched_and_one_is_taken_over(page: Any, service: Running) -> None:
@@ -562,6 +576,15 @@ def test_the_page_asks_all_that_the_command_asks(page: Any, service: Running, tm
     assert sent["workload"] == {"name": "gpt2"}
     page.wait_for_selector("#command:has-text('--zero 2')")
     assert "--batch 3" in page.inner_text("#command")
+    # The link of the page carries the file to somebody who does not have it.
+    link = page.url
+    other = page.context.browser.new_context()
+    fresh = other.new_page()
+    fresh.set_default_timeout(PATIENCE_MS)
+    fresh.goto(link)
+    fresh.wait_for_selector("#command:has-text('--zero 2')")
+    assert "ds_config.json" in fresh.inner_text("#configs-label")
+    other.close()
 
 
 def test_a_forecast_is_taken_along(page: Any, service: Running) -> None:
@@ -586,6 +609,7 @@ def test_a_forecast_is_taken_along(page: Any, service: Running) -> None:
 
 
 COMPARED = [[f"batch {batch}", f"name=gpt2&nodes=1&batch={batch}"] for batch in (2, 4, 8, 16)]
+AXE = Path(find_spec("axe_playwright_python").origin).with_name("axe.min.js")  # type: ignore[union-attr, arg-type]
 STATES = {
     "forecast": ("#name=gpt2-xl", None, "#panel-forecast .cards"),
     "does-not-fit": ("#name=llama-2-7b&nodes=1&devices_per_node=1", None, "#panel-forecast .figure.bad"),
@@ -610,7 +634,8 @@ def test_every_state_has_a_picture(browser: Any, service: Running, tmp_path: Pat
     """Pictures go to TRAINCAST_ARTEFACTS, else to pytest's own folder."""
     folder = Path(os.environ.get("TRAINCAST_ARTEFACTS") or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="light")
+    # The page's own rules keep foreign scripts out, axe among them.
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="light", bypass_csp=True)
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     for name, (address, click, ready) in STATES.items():
@@ -625,5 +650,14 @@ def test_every_state_has_a_picture(browser: Any, service: Running, tmp_path: Pat
             path = folder / f"{name}-{width}-{page.get_attribute('html', 'data-theme')}.png"
             page.screenshot(path=str(path), full_page=True)
             assert path.stat().st_size > 5_000
+            assert not find_barriers(page), f"{name} at {width} px: {find_barriers(page)}"
             page.click("#theme")
     context.close()
+
+
+def find_barriers(page: Any) -> list[str]:
+    """What axe finds for people who use a keyboard or a screen reader, folded parts opened."""
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run()")["violations"]
+    return [f"{each['id']}: {node['html'][:90]}" for each in found for node in each["nodes"]]

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from research.fits.kernels import attention, products
+from research.fits.kernels import attention, experts, products
 from research.fits.kernels.solve import Array, Constants, Problem, score, solve
 from research.fits.kernels.tables import CATALOGUE_NAME, DEVICES, Table
-from traincast.cost import KERNELS
+from traincast.cost import KERNELS, ProductLaw
+from traincast.units import NORMAL_90
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "kernels_half"
 
@@ -53,7 +54,7 @@ def spread_of(errors: Mapping[str, Array]) -> dict[str, float]:
     single = np.concatenate([values - np.median(values) for values in errors.values()])
     levels = np.array([np.median(values) for values in errors.values()])
     return {
-        "log_sigma": round(float(np.quantile(np.abs(single), 0.9) / 1.645), 4),
+        "log_sigma": round(float(np.quantile(np.abs(single), 0.9) / NORMAL_90), 4),
         "level_log_sigma": round(float(np.sqrt(np.mean(levels**2))), 4),
     }
 
@@ -64,6 +65,29 @@ def fit(problem: Problem, table: Table, start: Constants, free: Sequence[str], t
     asked = table["scored"]
     say(f"{title:26} {'all devices':16} in sample {score(problem.predict(values, asked), problem.seconds[asked])}")
     return values
+
+
+def fit_experts(folder: Path, laws: Mapping[str, ProductLaw]) -> dict[str, float]:
+    """Constants that layers in bf16 fit; layers in fp8, whose casts are inside, are scored with them."""
+    found: dict[str, float] = {}
+    for dtype, short in experts.FORMATS.items():
+        rows = experts.read_rows(folder, dtype)
+        problem = experts.pose(rows, laws[short], short)
+        scored = set(rows["device"])
+        if not found:
+            recent = rows.where(~np.isin(rows["device"], experts.OLD_KERNELS))
+            fitted = experts.pose(recent, laws[short], short)
+            free, title = list(experts.START), f"experts, {dtype}"
+            values = fit(fitted, recent, experts.START, free, title)
+            errors, _ = leave_out(fitted, recent, dict.fromkeys(DEVICES, experts.START), free, title)
+            found = {"share": values["share"], "padding": values["padding"], **spread_of(errors)}
+            scored = set(experts.OLD_KERNELS)
+        for name in sorted(scored):
+            here = rows["device"] == name
+            say(
+                f"{'experts, ' + dtype:26} {name:16} as in bf16 {score(problem.predict(values, here), problem.seconds[here])}"
+            )
+    return found
 
 
 def main() -> None:
@@ -91,8 +115,16 @@ def main() -> None:
     problem = attention.pose(fused, products.read_law(half))
     values = fit(problem, fused, attention.START, list(attention.START), "attention, bf16, forward")
     same = dict.fromkeys(DEVICES, attention.START)
-    errors, _ = leave_out(problem, fused, same, list(attention.START), "attention, bf16, forward")
-    shipped["attention"] = {**values, "backward": attention.BACKWARD, **spread_of(errors)}
+    errors, blind = leave_out(problem, fused, same, list(attention.START), "attention, bf16, forward")
+    narrow = attention.read_windows(options.data)
+    windows = attention.pose(narrow, products.read_law(half))
+    for name in sorted(set(narrow["device"])):
+        here = narrow["device"] == name
+        say(
+            f"{'attention, windows':26} {name:16} left out  {score(windows.predict(blind[name], here), windows.seconds[here])}"
+        )
+    shipped["attention"] = {**values, "backward_share": attention.BACKWARD_SHARE, **spread_of(errors)}
+    shipped["groups"] = fit_experts(options.data, {"bf16": products.read_law(half), "fp8": products.read_law(fp8)})
     if options.write:
         KERNELS.write_text(json.dumps(shipped, indent=1) + "\n", encoding="utf-8")
         say(f"wrote {KERNELS}")

@@ -21,6 +21,7 @@ from traincast.cost import (
     product_flop_per_s,
     soaked,
 )
+from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
 AllRows = Mapping[tuple[str, str], Rows]
@@ -153,7 +154,7 @@ def _forward(layers: Sequence[Array], inputs: Array) -> Array:
 
 def spread(residuals: Array) -> float:
     """The sigma whose 90% interval holds 90% of them: conformal, on the log scale."""
-    return float(np.quantile(np.abs(residuals), 0.9) / 1.645)
+    return float(np.quantile(np.abs(residuals), 0.9) / NORMAL_90)
 
 
 def shared_spread(by_device: Sequence[Array]) -> float:

@@ -140,7 +140,7 @@ def _answer_case(case: Case, calibration: Calibration | None) -> Prediction:
     try:
         question = translate(case)
         found = _forecast(question, calibration)
-        learned = [note for note in found.notes if note.startswith(CALIBRATION_NOTE)] if calibration else []
+        learned = [note for note in found.notes if note.startswith(CALIBRATION_NOTE)]
         return summarize(
             found,
             case_id=case.case_id,
@@ -171,4 +171,5 @@ def question_key(case: Case) -> Hashable:
 
 
 def _forecast(question: CaseQuestion, calibration: Calibration | None) -> Forecast:
-    return answer_question(question.resolved, calibration=calibration)
+    # A calibration that the row itself names is closer to it than that of the whole table.
+    return answer_question(question.resolved, calibration=question.resolved.calibration or calibration)

@@ -13,10 +13,15 @@ from typing import Any
 from traincast.accuracy._steps import as_case_row, is_step_table
 from traincast.catalog import name_stack
 from traincast.errors import InvalidInput, MissingExtra, UnknownName, did_you_mean
-from traincast.spec import PLAIN, QUESTION_FIELDS
+from traincast.spec import PLAIN, QUESTION_FIELDS, RESOURCES
 
 MEASURED_PREFIX = "measured_"
 PEER_PREFIX = "peer_"
+MEASURED_NUMBERS = (
+    "gpu_mean",
+    *(f"{resource}_{name}" for resource in RESOURCES for name in ("idle_s", "burst_s", "peak")),
+)
+"""Columns of resource numbers, each after MEASURED_PREFIX."""
 UNTRAINED = "no throughput in the log"
 """How the reason begins why a run without a single step is kept."""
 JUDGEMENTS = ("quality", "quality_reason", "n_rep")
@@ -107,6 +112,8 @@ class Observation:
     trained: bool = True
     """False: its log shows no step at all, so what it held is no peak, and that it was started does not say that it fits."""
     peers_s: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """`gpu_mean` as a share of 1, and those of the twelve resource numbers that stand in the row."""
 
     @property
     def scores_time(self) -> bool:
@@ -233,6 +240,10 @@ def parse_observation(row: Row) -> Observation:
     peers = {
         name.removeprefix(PEER_PREFIX).removesuffix("_s"): number(name) for name in row if name.startswith(PEER_PREFIX)
     }
+    numbers = {name: number(f"measured_{name}") for name in MEASURED_NUMBERS}
+    busy_percent = number("measured_gpu_util_pct")
+    if busy_percent is not None:
+        numbers["gpu_mean"] = busy_percent / 100
     return Observation(
         case_id=text("case_id") or "",
         step_s=number("measured_step_s"),
@@ -243,6 +254,7 @@ def parse_observation(row: Row) -> Observation:
         quality=text("quality"),
         trained=not (text("quality_reason") or "").startswith(UNTRAINED),
         peers_s={name: value for name, value in peers.items() if value is not None},
+        numbers={name: value for name, value in numbers.items() if value is not None},
     )
 
 

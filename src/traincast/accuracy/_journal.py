@@ -9,7 +9,7 @@ from typing import Any
 
 from traincast.accuracy._predictions import Prediction
 from traincast.errors import InvalidInput
-from traincast.files import decode
+from traincast.files import decode, write_whole
 
 
 class Journal:
@@ -25,7 +25,8 @@ class Journal:
         if resume and path.is_file():
             self._read(answers_of)
         lines = [json.dumps({"answers_of": answers_of}), *(_write(*entry) for entry in self._known.items())]
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        # As a whole: a kill in the middle of this must not lose what was known.
+        write_whole(path, "\n".join(lines) + "\n")
         self._file = path.open("a", encoding="utf-8")
 
     def __len__(self) -> int:

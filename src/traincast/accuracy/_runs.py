@@ -24,6 +24,9 @@ def read_runs(rows: Sequence[Row]) -> list[MeasuredRun]:
 
 def measured_run(case: Case, observation: Observation) -> MeasuredRun:
     question = translate(case)
+    told = observation.scores_memory or observation.status is None
+    # A device's own meter counts what no allocator does; forecasts of peaks are of the allocator.
+    memory_bytes = observation.memory_bytes if told and not question.counts_device else None
     return MeasuredRun(
         labels=label_run(question.job, question.cluster, question.parallelism),
         job=question.job,
@@ -31,7 +34,8 @@ def measured_run(case: Case, observation: Observation) -> MeasuredRun:
         parallelism=question.parallelism,
         step_s=observation.step_s or 0.0,
         name=case.case_id,
-        memory_bytes=observation.memory_bytes,
+        memory_bytes=memory_bytes * question.logs.memory_unit if memory_bytes else None,
+        numbers=observation.numbers,
     )
 
 

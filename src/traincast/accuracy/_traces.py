@@ -117,22 +117,26 @@ def device_of_trace(path: str | os.PathLike[str]) -> str | None:
     return str(first["name"]) if isinstance(first, dict) and first.get("name") else None
 
 
+def _read_steps(path: str | os.PathLike[str], num_steps: int | None) -> tuple[list[dict[str, Any]], float, int]:
+    """The events of all steps, the mean seconds of one, and their number."""
+    _, events = read_kineto(path)
+    windows = _steps_of(events)
+    if windows:
+        inside = [event for event in events if any(start <= float(event["ts"]) < stop for start, stop in windows)]
+        return inside, sum(stop - start for start, stop in windows) / len(windows) * 1e-6, len(windows)
+    if not events:
+        raise InvalidInput(f"{path} holds no complete events; record it with torch.profiler.profile")
+    count = num_steps or 1
+    begun = min(float(event["ts"]) for event in events)
+    ended = max(float(event["ts"]) + float(event["dur"]) for event in events)
+    return events, (ended - begun) / count * 1e-6, count
+
+
 def compare_trace(
     path: str | os.PathLike[str], forecast: Forecast, graph: Graph, *, num_steps: int | None = None
 ) -> TraceComparison:
     """Lay a trace beside a forecast whose timeline was drawn. `num_steps` says how many steps a trace without marks holds."""
-    _, events = read_kineto(path)
-    windows = _steps_of(events)
-    if windows:
-        events = [event for event in events if any(start <= float(event["ts"]) < stop for start, stop in windows)]
-        measured_s = sum(stop - start for start, stop in windows) / len(windows) * 1e-6
-        count = len(windows)
-    else:
-        if not events:
-            raise InvalidInput(f"{path} holds no complete events; record it with torch.profiler.profile")
-        count = num_steps or 1
-        begun = min(float(event["ts"]) for event in events)
-        measured_s = (max(float(event["ts"]) + float(event["dur"]) for event in events) - begun) / count * 1e-6
+    events, measured_s, count = _read_steps(path, num_steps)
     if not forecast.timeline.spans:
         raise InvalidInput("the forecast has no timeline to compare with; make it with draw=True")
     kinds = {op.name: op.kind for op in graph.ops}

@@ -125,4 +125,8 @@ def _optimizer(saved: Any) -> str | None:
     if not isinstance(saved, dict):
         return str(saved).lower() if saved else None
     name = str(saved.get("class_name", "")).lower()
+    inner = (saved.get("config") or {}).get("inner_optimizer")
+    if inner:
+        # A scaled loss changes the gradients, and what updates the weights is inside.
+        return _optimizer(inner)
     return "momentum" if name == "sgd" and (saved.get("config") or {}).get("momentum") else name or None

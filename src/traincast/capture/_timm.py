@@ -1,6 +1,11 @@
 """A name of timm to a model without weights and images of the size that it was trained with."""
 
+import enum
 import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import types
 from typing import Any
 
 from traincast.capture._huggingface import Source
@@ -11,7 +16,7 @@ _USUAL_SIZE = (3, 224, 224)
 
 def describe_timm(name: str) -> Source:
     """What a recording needs. Pretrained weights are never asked for."""
-    timm = _import_timm()
+    timm = import_timm()
     if not timm.is_model(name.partition(".")[0]):
         known = timm.list_models()
         raise InvalidInput(
@@ -39,8 +44,42 @@ def _input_size(timm: Any, name: str) -> tuple[int, ...]:
     return tuple(size) if size else _USUAL_SIZE
 
 
-def _import_timm() -> Any:
+def import_timm() -> Any:
+    try:
+        importlib.import_module("torchvision")
+    except Exception:
+        # Absent, or built for another PyTorch. Models of timm need none of it; its readers of images do.
+        for name in [each for each in sys.modules if each.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        sys.meta_path.insert(0, _StandIn())
     try:
         return importlib.import_module("timm")
     except ImportError as error:
         raise MissingExtra("timm", "timm", "building a model by its name in timm") from error
+
+
+class _StandIn(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Stands for torchvision: every module of it is there, and every name in it is a class that does nothing."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        is_wanted = name.partition(".")[0] == "torchvision"
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if is_wanted else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        module = types.ModuleType(spec.name)
+        module.__path__ = []
+        module.__getattr__ = _make_name  # type: ignore[method-assign]
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None: ...
+
+
+def _make_name(name: str) -> Any:
+    import torch
+
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name == "InterpolationMode":
+        modes = ("NEAREST", "NEAREST_EXACT", "BILINEAR", "BICUBIC", "BOX", "HAMMING", "LANCZOS")
+        return enum.Enum(name, {mode: mode.lower() for mode in modes})
+    return type(name, (torch.nn.Module,), {})

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from traincast.capture._calls import NO_WORK, arithmetic_dtype, flat_tensors, name_of, read_call
+from traincast.capture._libraries import like_optimizer
 from traincast.capture._operators import DTYPES, Call, Work, describe, dtype_name
 from traincast.capture._optimizers import UPDATES, Update
 from traincast.errors import CaptureFailed, UnknownName
@@ -185,6 +186,12 @@ def find_updates(
         if named is not None:
             return named
     made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else _build(optimizer, trained, module)
+    known = like_optimizer(made)
+    if known is not None:
+        assume(f"{type(made).__name__} is counted as a fused {known}")
+        numbers = _match(made, trained, module=module, originals=originals, assume=assume)
+        own = [(name, parameter) for name, parameter in trained if id(parameter) in numbers]
+        return _by_name(known, own, "fused", assume) or []
     if isinstance(made, torch.optim.SparseAdam):
         return _by_name("sparseadam", trained, implementation, assume) or []
     if isinstance(made, torch.optim.LBFGS):
@@ -328,11 +335,6 @@ def _updated(
         size = sum(p.numel() * p.element_size() for _, p in members)
         kept = sum(_state_bytes(state) for member in made for state in member.states)
         reads, writes, temporary = 2.0 * size + kept, size + kept, [0.0]
-    counted: dict[int, tuple[Work, str, int]] = {}
-    for trial in of:
-        for work, name in trial.products or ():
-            before = counted.get(id(work))
-            counted[id(work)] = (work, name, 1 if before is None else before[2] + 1)
     return Updated(
         algorithm=algorithm,
         members=made,
@@ -343,8 +345,18 @@ def _updated(
         passes=1 if how == "fused" else max((trial.passes for trial in of), default=0),
         is_per_tensor=how != "fused" and not uses_foreach,
         temporary_bytes=float(sum(temporary) if uses_foreach else max(temporary, default=0.0)),
-        products=tuple(counted.values()),
+        products=_count_products(of),
     )
+
+
+def _count_products(trials: Sequence[_Trial]) -> tuple[tuple[Work, str, int], ...]:
+    """Each product of the update with how often it runs."""
+    counted: dict[int, tuple[Work, str, int]] = {}
+    for trial in trials:
+        for work, name in trial.products or ():
+            before = counted.get(id(work))
+            counted[id(work)] = (work, name, 1 if before is None else before[2] + 1)
+    return tuple(counted.values())
 
 
 def _match(

@@ -1,6 +1,7 @@
 """Real values behind fake tensors where they are small enough to matter, and what is assumed where they are not known."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,6 +25,28 @@ _RAGGED = {
     _ATEN.unique_consecutive.default, _ATEN.repeat_interleave.Tensor, _ATEN.bincount.default,
     _ATEN._pack_padded_sequence.default, _ATEN._pack_padded_sequence_backward.default,
 }  # fmt: skip
+
+
+_DOUBTFUL = "_traincast_doubtful"
+"""A mark on conditions that hardly ever hold: a value is infinite or no number."""
+_DOUBTS = {
+    _ATEN.eq.Scalar, _ATEN.ne.Tensor, _ATEN.isinf.default, _ATEN.isnan.default, _ATEN.any.default, _ATEN.any.dim,
+    _ATEN.logical_or.default, _ATEN.bitwise_or.Tensor,
+}  # fmt: skip
+
+
+def _doubt(func: Any, args: tuple[Any, ...], output: Any) -> None:
+    """Marks a condition on infinities, and what is made of such conditions only."""
+    if func is _ATEN.eq.Scalar:
+        holds = isinstance(args[1], float) and math.isinf(args[1])
+    elif func is _ATEN.ne.Tensor:
+        holds = args[0] is args[1]
+    elif func in (_ATEN.isinf.default, _ATEN.isnan.default):
+        holds = True
+    else:
+        holds = all(part.__dict__.get(_DOUBTFUL) for part in args if isinstance(part, torch.Tensor))
+    if holds and isinstance(output, FakeTensor):
+        output.__dict__[_DOUBTFUL] = True
 
 
 class Value:
@@ -54,10 +77,7 @@ class Values:
         if func in _RAGGED:
             return self._ragged(func, args, kwargs)
         if func.namespace == "torchvision" and func._schema.name == "torchvision::nms":
-            self._assume(f"non-maximum suppression is taken to keep {self.mask_density:.0%} of the boxes")
-            with _disable_current_modes():
-                kept = self._kept(args[0].shape[0]).nonzero().flatten()
-            return self._wrap(kept)
+            return self.keep_boxes(args[0].shape[0])
         if func is _ATEN.index.Tensor and any(_is_mask(index) for index in args[1]):
             args = (args[0], self._whole_indices(args[1]))
         if func is _ATEN._grouped_mm.default and args[0].dtype != torch.bfloat16:
@@ -65,7 +85,16 @@ class Values:
         else:
             output = func(*args, **kwargs)
         self._follow(func, args, kwargs, output)
+        if func in _DOUBTS:
+            _doubt(func, args, output)
         return output
+
+    def keep_boxes(self, count: int) -> Any:
+        """The positions of the boxes that non-maximum suppression keeps."""
+        self._assume(f"non-maximum suppression is taken to keep {self.mask_density:.0%} of the boxes")
+        with _disable_current_modes():
+            kept = self._kept(count).nonzero().flatten()
+        return self._wrap(kept)
 
     def set(self, tensor: Any, real: Any, *, origin: str = "") -> None:
         if _is_small(real):
@@ -111,6 +140,9 @@ class Values:
         tensor = args[0]
         if getattr(tensor, "constant", None) is not None:
             return func(*args, **kwargs)
+        if tensor.__dict__.get(_DOUBTFUL):
+            self._assume("values are taken as finite where the program asks")
+            return False
         answer: Any = (
             self._guess_condition() if tensor.dtype == torch.bool else 0.5 if tensor.dtype.is_floating_point else 1
         )
@@ -147,17 +179,26 @@ class Values:
             if origin:
                 self._assume(origin)
             return self._wrap(results, origin=origin)
+        if func is _ATEN.nonzero.default:
+            return self._assume_kept(args[0])
+        return self._assume_sizes(func, args, kwargs)
+
+    def _assume_kept(self, tensor: torch.Tensor) -> Any:
+        """Where an unknown condition is taken to hold."""
+        size = tensor.numel()
+        share = "every second element" if self.mask_density == 0.5 else f"{self.mask_density:.0%} of the elements"
+        self._assume(f"a condition on unknown values is taken to hold for {share}")
+        with _disable_current_modes():
+            if size <= WHOLE_LIMIT:
+                held = self._kept(size).reshape(tensor.shape).nonzero()
+            else:
+                held = torch.empty((self._num_kept(size), tensor.dim()), dtype=torch.int64, device="meta")
+        return self._wrap(held)
+
+    def _assume_sizes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Counts and different values of what is not known."""
         tensor = args[0]
         size = tensor.numel()
-        if func is _ATEN.nonzero.default:
-            share = "every second element" if self.mask_density == 0.5 else f"{self.mask_density:.0%} of the elements"
-            self._assume(f"a condition on unknown values is taken to hold for {share}")
-            with _disable_current_modes():
-                if size <= WHOLE_LIMIT:
-                    held = self._kept(size).reshape(tensor.shape).nonzero()
-                else:
-                    held = torch.empty((self._num_kept(size), tensor.dim()), dtype=torch.int64, device="meta")
-            return self._wrap(held)
         if func is _ATEN.bincount.default:
             self._assume("the largest of some unknown counts is taken as the number of elements")
             return tensor.new_empty(
@@ -227,16 +268,13 @@ class Values:
         return type(results)(self._wrap(result, origin=origin) for result in results)
 
     def _follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        tensors = [tensor for tensor in _flat((*args, *kwargs.values())) if isinstance(tensor, torch.Tensor)]
-        known: dict[int, Value] = {}
-        for tensor in tensors:
-            value = self.get(tensor)
-            if value is None:
-                self._forget(func, args)
-                self._spread(func, args, output)
-                return
-            known[id(tensor)] = value
-        outputs = [tensor for tensor in _flat((output,)) if isinstance(tensor, torch.Tensor)]
+        tensors = _tensors_in((*args, *kwargs.values()))
+        known = {id(tensor): value for tensor in tensors if (value := self.get(tensor)) is not None}
+        if any(id(tensor) not in known for tensor in tensors):
+            self._forget(func, args)
+            self._spread(func, args, output)
+            return
+        outputs = _tensors_in((output,))
         if not outputs or not all(_is_small(tensor) for tensor in outputs):
             self._forget(func, args)
             return
@@ -245,24 +283,16 @@ class Values:
             self._forget(func, args)
             self._draw(func, args, output)
             return
-
-        def real(item: Any) -> Any:
-            if isinstance(item, torch.Tensor):
-                return known[id(item)].real
-            if isinstance(item, (list, tuple)):
-                return type(item)(real(part) for part in item)
-            return item
-
         try:
             with _disable_current_modes(), torch.no_grad():
-                results = func(*(real(arg) for arg in args), **{key: real(item) for key, item in kwargs.items()})
+                results = func(*_real(args, known), **{key: _real(item, known) for key, item in kwargs.items()})
         except Exception:
             # A value that cannot be followed is only unknown; the recording itself goes on.
             self._forget(func, args)
             return
         alive_of = {tensor.untyped_storage()._cdata: known[id(tensor)].alive for tensor in tensors}
         origin = next((value.origin for value in known.values() if value.origin), "")
-        for fake, result in zip(outputs, [r for r in _flat((results,)) if isinstance(r, torch.Tensor)], strict=False):
+        for fake, result in zip(outputs, _tensors_in((results,)), strict=False):
             if isinstance(fake, FakeTensor):
                 alive = alive_of.get(fake.untyped_storage()._cdata)
                 fake.__dict__[_SLOT] = Value(result, [True] if alive is None else alive, origin)
@@ -327,6 +357,19 @@ def _is_mask(index: Any) -> bool:
 def _is_small(tensor: Any) -> bool:
     limit = FLOAT_LIMIT if tensor.dtype.is_floating_point or tensor.dtype.is_complex else WHOLE_LIMIT
     return bool(tensor.numel() <= limit)
+
+
+def _tensors_in(items: Any) -> list[torch.Tensor]:
+    return [item for item in _flat(items) if isinstance(item, torch.Tensor)]
+
+
+def _real(item: Any, known: Mapping[int, Value]) -> Any:
+    """An argument with the numbers of its tensors in their place."""
+    if isinstance(item, torch.Tensor):
+        return known[id(item)].real
+    if isinstance(item, (list, tuple)):
+        return type(item)(_real(part, known) for part in item)
+    return item
 
 
 def _flat(items: Any) -> list[Any]:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from traincast.catalog._devices import device as device
     from traincast.catalog._devices import device_entry as device_entry
     from traincast.catalog._devices import devices as devices
+    from traincast.catalog._kernels import kernel_rules as kernel_rules
     from traincast.catalog._links import LinkEntry as LinkEntry
     from traincast.catalog._links import link as link
     from traincast.catalog._links import link_entry as link_entry
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
     from traincast.catalog._records import kind_of as kind_of
     from traincast.catalog._records import list_records as list_records
     from traincast.catalog._records import plural_kind as plural_kind
+    from traincast.catalog._regions import find_region as find_region
+    from traincast.catalog._regions import region as region
     from traincast.catalog._stacks import DOCUMENTS as DOCUMENTS
     from traincast.catalog._stacks import find_stack as find_stack
     from traincast.catalog._stacks import name_stack as name_stack
@@ -79,6 +82,7 @@ if TYPE_CHECKING:
     from traincast.catalog._workloads import has_varying_inputs as has_varying_inputs
     from traincast.catalog._workloads import name_style as name_style
     from traincast.catalog._workloads import style_of_task as style_of_task
+    from traincast.catalog._workloads import usual_length as usual_length
     from traincast.catalog._workloads import workload as workload
     from traincast.catalog._workloads import workloads as workloads
 
@@ -131,6 +135,10 @@ __getattr__ = load_lazily(
             "list_records",
             "plural_kind",
         ),
+        "_regions": (
+            "find_region",
+            "region",
+        ),
         "_stacks": (
             "DOCUMENTS",
             "find_stack",
@@ -140,6 +148,7 @@ __getattr__ = load_lazily(
             "stack",
             "stack_names",
         ),
+        "_kernels": ("kernel_rules",),
         "_targets": ("target_of",),
         "_workloads": (
             "Workload",
@@ -147,6 +156,7 @@ __getattr__ = load_lazily(
             "has_varying_inputs",
             "name_style",
             "style_of_task",
+            "usual_length",
             "workload",
             "workloads",
         ),

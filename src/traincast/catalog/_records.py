@@ -8,12 +8,15 @@ from traincast.catalog._devices import device_entry
 from traincast.catalog._links import link_entry
 from traincast.catalog._names import load_facts
 from traincast.catalog._nodes import node
+from traincast.catalog._regions import region
 from traincast.catalog._stacks import find_stack, stack, stack_names
 from traincast.catalog._workloads import workloads
 from traincast.errors import UnknownName
 from traincast.files import encode
 
-TABLES = {"devices": "device", "links": "link", "nodes": "node", "workloads": "model", "datasets": "dataset"}
+TABLES = {
+    "devices": "device", "links": "link", "nodes": "node", "workloads": "model", "datasets": "dataset", "regions": "region",
+}  # fmt: skip
 """Kind of entry to the table that holds it."""
 KINDS = (*TABLES, "stacks")
 _SEARCHED = (
@@ -59,8 +62,8 @@ def find_record(kind: str, name: str) -> dict[str, Any]:
         return next(encode(each) for each in workloads() if each.name == found)
     if kind == "stacks":
         return {"name": stack(name).name, **encode(stack(name))}
-    if kind == "datasets":
-        record = encode(dataset(name))
+    if kind in ("datasets", "regions"):
+        record = encode(dataset(name) if kind == "datasets" else region(name))
     elif kind == "nodes":
         record = encode(node(name))
         record["device"] = record["device"]["name"]

@@ -40,6 +40,8 @@ BUILDERS: dict[str, str] = {
     "rgat": "traincast.catalog._models.graph_networks:build_rgat",
     "diffusion-unet": "traincast.catalog._models.diffusion:build_diffusion_unet",
     "dit": "traincast.catalog._models.diffusion:build_dit",
+    "two-streams": "traincast.catalog._models.flow:build_two_streams",
+    "image-encoder": "traincast.catalog._models.flow:build_image_encoder",
     "transformer-xl": "traincast.catalog._models.encoder_decoder:build_transformer_xl",
 }
 """How a named workload becomes a graph: 'module:function', imported when first asked for."""
@@ -162,7 +164,7 @@ def workloads(family: str | None = None) -> tuple[Workload, ...]:
 
 SHAPE_SIZES = (
     "n_layers", "hidden", "heads", "vocab", "seq", "kv_heads", "head_dim", "ffn", "gated", "tied", "experts",
-    "experts_per_token", "moe_ffn",
+    "experts_per_token", "moe_ffn", "shared_experts", "first_dense", "moe_every",
 )  # fmt: skip
 """The sizes of a transformer that a table or a person names; the first five must be given."""
 _NEEDED_SIZES = SHAPE_SIZES[:5]
@@ -279,6 +281,20 @@ def _count(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidInput(f"{name} = {value!r}; it must be a whole number of at least 1")
     return value
+
+
+LONGEST_USUAL = 8192
+"""Tokens. Models that take more are pre-trained at this length or below; longer samples are a short last phase."""
+
+
+def usual_length(context: int) -> tuple[int, str]:
+    """(tokens of a sample where nobody says them, the sentence about it) of a model that takes so many."""
+    if context <= LONGEST_USUAL:
+        return context, f"samples of {context:,} tokens are assumed, the model's own context length"
+    return LONGEST_USUAL, (
+        f"samples of {LONGEST_USUAL:,} tokens are assumed: the model takes {context:,}, but such lengths are trained only in a "
+        "short last phase"
+    )
 
 
 def has_varying_inputs(name: str) -> bool:

@@ -3,16 +3,19 @@
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from traincast.cli import options
-from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
+from traincast.cli.learned import GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
 from traincast.spec import Question
+
+if TYPE_CHECKING:
+    from traincast.plan import Advice, BatchScript
 
 
 @takes_question()
@@ -32,7 +35,6 @@ def advise(
             "--gres are judged. Implies --slurm.",
         ),
     ] = None,
-    calibration: CalibrationOption = None,
     given: GivenOption = None,
     time_quantile: options.TimeQuantile = 0.95,
     json: options.Json = False,
@@ -47,6 +49,38 @@ def advise(
     from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in
     from traincast.plan import advise as give_advice
     from traincast.plan import read_batch_script, with_batch
+
+    asks = None if script is None else read_batch_script(script)
+    request = fill_in(question)
+    assumptions: list[str] = []
+    if asks is not None:
+        request = _place_as_asked(request, asks)
+    stack = choose_stack(request.job, assumptions)
+    cluster = build_cluster(request, said=assumptions)
+    with waiting(f"reading {question.source}"):
+        request, parallelism = complete_question(request, cluster, stack, assumptions)
+    if not request.source.endswith((".json", ".json.gz")):
+        request = dataclasses.replace(request, workload=with_batch(request.workload))
+    learned = load_learned(question.calibration, given, filed=request.calibration)
+    if slurm or asks is not None:
+        say(_flags(request, cluster, parallelism, quantile=time_quantile, asks=asks, as_json=json, learned=learned))
+        return
+    with waiting("trying changes"):
+        advice = give_advice(request, cluster, parallelism, confidence=confidence, calibration=learned)
+    _show(question, advice, assumptions, as_json=json, color=color)
+
+
+def _place_as_asked(request: Question, asks: "BatchScript") -> Question:
+    """The nodes and GPUs of a batch script, where the question names none."""
+    written: dict[str, Any] = {"nodes": asks.num_nodes, "devices_per_node": asks.devices_per_node}
+    if not {"device", "node", "groups"} & request.cluster.keys():
+        written["device"] = asks.device
+    return dataclasses.replace(request, cluster=options.given(**written) | dict(request.cluster))
+
+
+def _show(question: Question, advice: "Advice", assumptions: list[str], *, as_json: bool, color: str) -> None:
+    import textwrap
+
     from traincast.report import (
         after_advice,
         choose_paint,
@@ -57,27 +91,7 @@ def advise(
         say_next,
     )
 
-    asks = None if script is None else read_batch_script(script)
-    request = fill_in(question)
-    assumptions: list[str] = []
-    if asks is not None:
-        written: dict[str, Any] = {"nodes": asks.num_nodes, "devices_per_node": asks.devices_per_node}
-        if not {"device", "node", "groups"} & request.cluster.keys():
-            written["device"] = asks.device
-        request = dataclasses.replace(request, cluster=options.given(**written) | dict(request.cluster))
-    stack = choose_stack(request.job, assumptions)
-    cluster = build_cluster(request, said=assumptions)
-    with waiting(f"reading {question.source}"):
-        request, parallelism = complete_question(request, cluster, stack, assumptions)
-    if not request.source.endswith((".json", ".json.gz")):
-        request = dataclasses.replace(request, workload=with_batch(request.workload))
-    learned = load_learned(calibration, given)
-    if slurm or asks is not None:
-        say(_flags(request, cluster, parallelism, quantile=time_quantile, asks=asks, as_json=json, learned=learned))
-        return
-    with waiting("trying changes"):
-        advice = give_advice(request, cluster, parallelism, confidence=confidence, calibration=learned)
-    if json:
+    if as_json:
         document = {
             "sentences": list(advice.sentences),
             "assumptions": list(dict.fromkeys(assumptions)),
@@ -87,8 +101,6 @@ def advise(
         say(format_json(document))
         return
     paint = choose_paint(sys.stdout, color=color)
-    import textwrap
-
     for sentence in advice.sentences:
         say(textwrap.fill(sentence, width=paint.width, subsequent_indent="  "))
     say("\n" + format_assumptions(assumptions, paint=paint))

@@ -133,7 +133,7 @@ def _write_commands(rows: Sequence[Mapping[str, Any]], file: Path, learned: Sequ
     for row in hide_results(rows):
         try:
             words = write_command(translate(parse_case(row)).question)
-            lines.append(shlex.join([*words, *learned]))
+            lines.append(shlex.join(words if "--calibration" in words else [*words, *learned]))
         except TraincastError as error:
             lines.append(f"# {' '.join(str(error).split())}")
     write_whole(file, "\n".join(lines) + "\n")

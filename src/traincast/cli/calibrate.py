@@ -1,40 +1,51 @@
 """`traincast calibrate`: measures this machine for a few minutes and keeps what was learned."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from traincast.cli.groups import takes_groups
 from traincast.cli.options import Json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traincast.learn import Candidates, Load, WorkerOutcome
+    from traincast.learn import Candidates, Load, Outcome, WorkerOutcome
     from traincast.profile import Setting, Subject
     from traincast.spec import MachineRates
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What may be measured, what is kept back, and when it is enough."""
+
+    width: Annotated[
+        float, typer.Option("--width", help="Stop earlier once the 90% interval of a step is this narrow, such as 0.1.")
+    ] = 0.0
+    models: Annotated[
+        int, typer.Option("--models", help="Architectures whose operators and steps may be measured.")
+    ] = 48
+    held_out: Annotated[int, typer.Option("--held-out", help="Architectures kept back to check the result.")] = 20
+    method: Annotated[
+        str, typer.Option("--method", help="How to choose: d-optimal, or targeted (A-optimal for whole steps).")
+    ] = "d-optimal"
+
+
+@takes_groups
 def calibrate(
     out: Annotated[Path, typer.Option("--out", "-o", help="File that keeps the calibration.")] = Path(
         "calibration.json"
     ),
     name: Annotated[str, typer.Option("--name", "-n", help="Of the calibration.")] = "this-machine",
+    *,
     budget: Annotated[str, typer.Option("--budget", help="Time to spend on measuring, such as 3min.")] = "3min",
-    width: Annotated[
-        float, typer.Option("--width", help="Stop earlier once the 90% interval of a step is this narrow, such as 0.1.")
-    ] = 0.0,
     store: Annotated[Path, typer.Option("--store", "-s", help="File that keeps the measurements.")] = Path(
         "measurements.db"
     ),
-    models: Annotated[
-        int, typer.Option("--models", help="Architectures whose operators and steps may be measured.")
-    ] = 48,
-    held_out: Annotated[int, typer.Option("--held-out", help="Architectures kept back to check the result.")] = 20,
-    method: Annotated[
-        str, typer.Option("--method", help="How to choose: d-optimal, or targeted (A-optimal for whole steps).")
-    ] = "d-optimal",
+    choice: Choice,
     core: Annotated[int | None, typer.Option("--core", help="Pin to this core.")] = None,
     share: Annotated[float | None, typer.Option("--share", help="CPU quota in cores; needs cgroups and root.")] = None,
     testbed: Annotated[
@@ -43,56 +54,113 @@ def calibrate(
             "--testbed", help="Then learn what synchronising costs on such nodes, 2x1gbit; again for more. Needs root."
         ),
     ] = None,
+    gemm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gemm",
+            help="A product that you measured on a GPU: 'h100-sxm-80g bf16 16384x16384x2048 1.6ms'; again for more. Nothing is "
+            "measured here then; the GPU's products are set to that level.",
+        ),
+    ] = None,
+    gemms: Annotated[
+        Path | None,
+        typer.Option("--gemms", help="The same from a table (CSV): device, dtype, m, n, k, time_s."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Measure this machine for a few minutes, so that forecasts for it become sharp.
+    """Measure this machine for a few minutes, so that forecasts for it become sharp; or tell it one product of a GPU.
 
     What to measure is chosen by optimal design, information per second, and planned again as results come in. The error is
     shown before and after, on steps of models that were not fitted. With --testbed a second budget of the same length goes
     into DDP steps on emulated nodes: traincast calibrate --testbed 2x1gbit --testbed 4x1gbit
     """
-    import os
-
-    from traincast.cli.output import say
-    from traincast.files import encode
-    from traincast.learn import calibrate_machine, corpus_candidates, find_worker_settings, save_calibration
-    from traincast.profile import Protocol, Steadiness, describe, make_canary, require_root, steady
-    from traincast.report import format_json
+    if gemm or gemms is not None:
+        _tell_levels(gemm or [], gemms, name=name, out=out, json=json)
+        return
+    settings = _find_settings(testbed)
+    _tell("recording the steps of our architectures")
+    from traincast.learn import corpus_candidates, save_calibration
     from traincast.spec import Calibration
-    from traincast.store import Store
-    from traincast.units import parse_seconds, show_seconds
+    from traincast.units import parse_seconds
 
     budget_s = parse_seconds(budget)
-    settings = find_worker_settings(testbed) if testbed else ()
-    if settings:
-        require_root()
-    _tell("recording the steps of our architectures")
-    candidates = corpus_candidates(num_models=models, num_held_out=held_out)
-    chosen = core if core is not None else max(os.sched_getaffinity(0))
-    wanted = Steadiness(cores=(chosen,), num_threads=1, cpu_share=share)
-    with steady(wanted) as steadiness, Store(store) as kept:
-        outcome = calibrate_machine(
-            candidates, name=name, store=kept, environment=describe(steadiness=steadiness), prepare=_subjects,
-            budget_s=budget_s, target_width=width, protocol=Protocol(num_rounds=3, block_s=0.03, warm_up_s=0.005),
-            canary=make_canary(), say=_tell, method=method,
-        )  # fmt: skip
+    candidates = corpus_candidates(num_models=choice.models, num_held_out=choice.held_out)
+    wanted = {"name": name, "budget_s": budget_s, "target_width": choice.width, "method": choice.method}
+    outcome = _measure(candidates, store, core=core, share=share, **wanted)
     # After the pinning to one core has ended: the nodes of a test-bed share all cores.
     synced = _synchronise(outcome.calibration, candidates, settings, store, budget_s) if settings else None
     rates = synced.calibration if synced else outcome.calibration
     save_calibration(Calibration(name=name, machine=rates, sources=(str(store),)), out)
+    _say_all(outcome, synced, testbed or (), name=name, out=out, json=json)
+
+
+def _find_settings(testbeds: "Sequence[str] | None") -> "Sequence[Setting]":
+    from traincast.learn import find_worker_settings
+    from traincast.profile import require_root
+
+    if not testbeds:
+        return ()
+    settings = find_worker_settings(testbeds)
+    require_root()
+    return settings
+
+
+def _say_all(
+    outcome: "Outcome", synced: "WorkerOutcome | None", testbeds: "Sequence[str]", *, name: str, out: Path, json: bool
+) -> None:
+    from traincast.cli.output import say
+    from traincast.report import format_json
+
     if json:
-        answer = {
-            "calibration": str(out), "name": name, "measuring_s": outcome.measuring_s, "num_operators": outcome.num_operators,
-            "num_steps": outcome.num_steps, "before": encode(outcome.before), "after": encode(outcome.after),
-            "interval_width": outcome.width, "unmeasured": list(outcome.unmeasured),
-        }  # fmt: skip
-        if synced:
-            answer["workers"] = {
-                "num_steps": synced.num_steps, "measuring_s": synced.measuring_s, "before": encode(synced.before),
-                "after": encode(synced.after), "noise": synced.noise, "unmeasured": list(synced.unmeasured),
-            }  # fmt: skip
-        say(format_json(answer))
+        say(format_json({"calibration": str(out), "name": name, **_document(outcome, synced)}))
         return
+    _say_outcome(outcome)
+    if synced:
+        _say_workers(synced, testbeds)
+    for line in (*outcome.unmeasured, *(synced.unmeasured if synced else ()))[:5]:
+        say(f"not measured: {line}")
+    say(f"kept in {out}; use it with --calibration {out}")
+
+
+def _measure(
+    candidates: "Candidates", store: Path, *, core: int | None, share: float | None, **wanted: Any
+) -> "Outcome":
+    """Calibrate on one core, held steady."""
+    import os
+
+    from traincast.learn import MeasuringSetup, calibrate_machine
+    from traincast.profile import Protocol, Steadiness, describe, make_canary, steady
+    from traincast.store import Store
+
+    chosen = core if core is not None else max(os.sched_getaffinity(0))
+    with steady(Steadiness(cores=(chosen,), num_threads=1, cpu_share=share)) as steadiness, Store(store) as kept:
+        setup = MeasuringSetup(
+            store=kept, environment=describe(steadiness=steadiness), prepare=_subjects,
+            protocol=Protocol(num_rounds=3, block_s=0.03, warm_up_s=0.005), canary=make_canary(),
+        )  # fmt: skip
+        return calibrate_machine(candidates, setup, say=_tell, **wanted)
+
+
+def _document(outcome: "Outcome", synced: "WorkerOutcome | None") -> dict[str, object]:
+    from traincast.files import encode
+
+    answer: dict[str, object] = {
+        "measuring_s": outcome.measuring_s, "num_operators": outcome.num_operators,
+        "num_steps": outcome.num_steps, "before": encode(outcome.before), "after": encode(outcome.after),
+        "interval_width": outcome.width, "unmeasured": list(outcome.unmeasured),
+    }  # fmt: skip
+    if synced is not None:
+        answer["workers"] = {
+            "num_steps": synced.num_steps, "measuring_s": synced.measuring_s, "before": encode(synced.before),
+            "after": encode(synced.after), "noise": synced.noise, "unmeasured": list(synced.unmeasured),
+        }  # fmt: skip
+    return answer
+
+
+def _say_outcome(outcome: "Outcome") -> None:
+    from traincast.cli.output import say
+    from traincast.units import show_seconds
+
     before, after = outcome.before, outcome.after
     say(
         f"{outcome.num_operators} operators and {outcome.num_steps} steps in {show_seconds(outcome.measuring_s)} of measuring"
@@ -102,17 +170,38 @@ def calibrate(
         held = "" if score.coverage is None else f"   inside the 90% interval {score.coverage:4.0%}"
         say(f"  {label:7} mean {score.mean:6.1%}   median {score.median:6.1%}   worst {score.worst:6.1%}{held}")
     say(f"typical 90% interval of a step: ±{outcome.width:.0%}")
-    if synced:
-        say(
-            f"{synced.num_steps} DDP steps in {show_seconds(synced.measuring_s)} of measuring on {', '.join(testbed or ())}"
-        )
-        say(f"error on {synced.after.num_cases} DDP steps of models that were not fitted:")
-        for label, score in (("before", synced.before), ("after", synced.after)):
-            say(f"  {label:7} mean {score.mean:6.1%}   median {score.median:6.1%}   worst {score.worst:6.1%}")
-        if synced.noise is not None:
-            say(f"  what they took is itself known within ±{synced.noise:.1%}")
-    for line in (*outcome.unmeasured, *(synced.unmeasured if synced else ()))[:5]:
-        say(f"not measured: {line}")
+
+
+def _say_workers(synced: "WorkerOutcome", testbeds: "Sequence[str]") -> None:
+    from traincast.cli.output import say
+    from traincast.units import show_seconds
+
+    say(f"{synced.num_steps} DDP steps in {show_seconds(synced.measuring_s)} of measuring on {', '.join(testbeds)}")
+    say(f"error on {synced.after.num_cases} DDP steps of models that were not fitted:")
+    for label, score in (("before", synced.before), ("after", synced.after)):
+        say(f"  {label:7} mean {score.mean:6.1%}   median {score.median:6.1%}   worst {score.worst:6.1%}")
+    if synced.noise is not None:
+        say(f"  what they took is itself known within ±{synced.noise:.1%}")
+
+
+def _tell_levels(texts: "Sequence[str]", table: Path | None, *, name: str, out: Path, json: bool) -> None:
+    """Keeps how far products of devices are from what their data sheets make us expect."""
+    from traincast.cli.output import say
+    from traincast.files import encode
+    from traincast.learn import learn_levels, parse_product, read_products, save_calibration
+    from traincast.report import format_json
+    from traincast.spec import Calibration
+
+    products = [parse_product(text) for text in texts] + (read_products(table) if table is not None else [])
+    levels = learn_levels(products)
+    sources = (str(table),) if table is not None else ()
+    save_calibration(Calibration(name=name, devices=levels, sources=sources), out)
+    if json:
+        say(format_json({"calibration": str(out), "name": name, "devices": encode(levels)}))
+        return
+    for level in levels:
+        for dtype, ratio in level.products.items():
+            say(f"{level.device}: products in {dtype} take {ratio:.2f} times as long as its data sheet makes us expect")
     say(f"kept in {out}; use it with --calibration {out}")
 
 

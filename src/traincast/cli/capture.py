@@ -1,16 +1,58 @@
 """`traincast capture`: records the training step of a model as a graph file."""
 
+import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from traincast.cli.groups import takes_groups
 from traincast.cli.options import Attention, Batch, Json, Mode, Optimizer, Precision, Seq
 
 if TYPE_CHECKING:
     from traincast.spec import Graph, Scalable
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """Which step is recorded, and how."""
+
+    batch: Batch = None
+    seq: Seq = None
+    precision: Precision = None
+    mode: Mode = None
+    optimizer: Optimizer = None
+    attention: Attention = None
+    accumulate: Annotated[
+        int | None, typer.Option("--accumulate", help="Passes whose gradients are added before one update.")
+    ] = None
+    checkpointing: Annotated[
+        bool, typer.Option("--checkpointing", help="Turn on the activation checkpointing of a Hugging Face model.")
+    ] = False
+    kernels: Annotated[
+        str | None,
+        typer.Option(
+            "--kernels",
+            help="fast: known kernels in the place of their loops; reference: the loops.",
+            show_default=False,
+        ),
+    ] = None
+    mask_density: Annotated[
+        float | None,
+        typer.Option(
+            "--mask-density", help="Share of masks and boxes that hold where the data decide.", show_default=False
+        ),
+    ] = None
+    loop_length: Annotated[
+        int | None,
+        typer.Option(
+            "--loop-length", help="Rounds of a loop of a TensorFlow graph that the data end.", show_default=False
+        ),
+    ] = None
+
+
+@takes_groups
 def capture(
     source: Annotated[
         str,
@@ -24,35 +66,11 @@ def capture(
         Path | None,
         typer.Option("--output", "-o", help="Graph file to write, for instance graph.json.gz.", show_default=False),
     ] = None,
-    batch: Batch = None,
+    *,
     any_batch: Annotated[
         bool, typer.Option("--any-batch", help="Record two batch sizes, so that a forecast may use any.")
     ] = False,
-    seq: Seq = None,
-    precision: Precision = None,
-    mode: Mode = None,
-    optimizer: Optimizer = None,
-    attention: Attention = None,
-    accumulate: Annotated[
-        int | None, typer.Option("--accumulate", help="Passes whose gradients are added before one update.")
-    ] = None,
-    checkpointing: Annotated[
-        bool, typer.Option("--checkpointing", help="Turn on the activation checkpointing of a Hugging Face model.")
-    ] = False,
-    kernels: Annotated[
-        str | None,
-        typer.Option(
-            "--kernels",
-            help="fast: known kernels in the place of their loops; reference: the loops.",
-            show_default=False,
-        ),
-    ] = None,
-    loop_length: Annotated[
-        int | None,
-        typer.Option(
-            "--loop-length", help="Rounds of a loop of a TensorFlow graph that the data end.", show_default=False
-        ),
-    ] = None,
+    recording: Recording,
     json: Json = False,
 ) -> None:
     """Record the whole training step of a model, without a GPU and without allocating its weights.
@@ -63,8 +81,8 @@ def capture(
     from traincast.cli.output import say
     from traincast.errors import InvalidInput
 
-    if any_batch and batch is not None:
-        raise InvalidInput(f"--batch {batch} and --any-batch exclude each other; leave one out")
+    if any_batch and recording.batch is not None:
+        raise InvalidInput(f"--batch {recording.batch} and --any-batch exclude each other; leave one out")
     if output is not None and not output.name.endswith((".json", ".json.gz")):
         raise InvalidInput(f"the graph file {output} must end in .json or .json.gz")
     if output is not None and not output.resolve().parent.is_dir():
@@ -75,11 +93,7 @@ def capture(
         from traincast.capture import load_source
         from traincast.files import save_graph
 
-        recorded = load_source(
-            source, batch=batch, seq=seq, precision=precision, mode=mode, optimizer=optimizer, attention=attention,
-            accumulate=accumulate, checkpointing=checkpointing, scalable=any_batch, loop_length=loop_length,
-            kernels=kernels,
-        )  # fmt: skip
+        recorded = load_source(source, scalable=any_batch, **dataclasses.asdict(recording))
     if output is not None:
         save_graph(recorded, output)
     summary = _summary(recorded, output)

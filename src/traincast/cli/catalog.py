@@ -10,7 +10,7 @@ from traincast.cli.options import Color, Json
 if TYPE_CHECKING:
     from traincast.report import Paint, Table
 
-KINDS = ("devices", "links", "nodes", "workloads", "datasets", "stacks")
+KINDS = ("devices", "links", "nodes", "workloads", "datasets", "regions", "stacks")
 
 
 def _complete_kind(incomplete: str) -> list[str]:
@@ -34,7 +34,7 @@ def catalog(
     json: Json = False,
     color: Color = "auto",
 ) -> None:
-    """List and show known devices, links, nodes, prices, workloads, data sets and stacks.
+    """List and show known devices, links, nodes, prices, workloads, data sets, regions and stacks.
 
     `traincast catalog devices --filter hopper` lists, `traincast catalog devices h100` shows one entry with the source
     of each figure, `traincast catalog h100` finds a name of any kind.
@@ -195,6 +195,22 @@ def _dataset_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
     return Table(headings=headings, rows=rows, left=frozenset({"data set", "kind", "confidence"}), title="Data sets")
 
 
+def _region_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
+    from traincast.report import Table
+
+    rows = tuple(
+        (
+            paint(record["name"], "cyan"),
+            f"{record['grams_co2_per_kwh']:.0f} g",
+            record.get("date") or paint("-", "dim"),
+            record["source"],
+        )
+        for record in records
+    )
+    headings = ("region", "CO2 per kWh", "of", "source")
+    return Table(headings=headings, rows=rows, left=frozenset({"region", "of", "source"}), title="Regions")
+
+
 def _workload_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
     from traincast.report import Table
     from traincast.units import show_count
@@ -239,6 +255,7 @@ _TABLES = {
     "nodes": _node_table,
     "workloads": _workload_table,
     "datasets": _dataset_table,
+    "regions": _region_table,
     "stacks": _stack_table,
 }
 

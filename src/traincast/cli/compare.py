@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from traincast.cli import options
-from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
+from traincast.cli.learned import GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.questions import takes_question
 from traincast.spec import Question
@@ -18,7 +18,6 @@ from traincast.spec import Question
 def compare(
     trace: Annotated[Path, typer.Argument(help="A trace of torch.profiler (.json or .json.gz).", show_default=False)],
     question: Question,
-    calibration: CalibrationOption = None,
     given: GivenOption = None,
     steps: Annotated[
         int | None,
@@ -39,9 +38,10 @@ def compare(
     from traincast.forecast import complete_plan, fill_in, forecast, pose_job, resolve
     from traincast.report import choose_paint, document_comparison, format_comparison, format_json
 
+    said = question.calibration
     question = fill_in(question)
     found = question.cluster.get("device") or question.cluster.get("node") or device_of_trace(trace)
-    learned = load_learned(calibration, given)
+    learned = load_learned(said, given, filed=question.calibration)
     if learned is not None and learned.machine is not None:
         from traincast.cost import Calibrated, Pricing
         from traincast.integrate import cluster_of_cores

@@ -1,19 +1,69 @@
 """`traincast design`: says which few measurements are worth their price, what they cost and what they would gain."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from traincast.cli.groups import takes_groups
 from traincast.cli.options import Json
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from traincast.design import Choice
+
 METHODS = ("d-optimal", "a-optimal", "random")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Which columns of a table of candidates are used, and how."""
+
+    features: Annotated[
+        str | None,
+        typer.Option("--features", help="Columns of the table, by commas; default: all numbers but the cost."),
+    ] = None
+    cost: Annotated[str | None, typer.Option("--cost", help="Column with the seconds each candidate takes.")] = None
+    logarithms: Annotated[bool, typer.Option("--log", help="Use the logarithm of every feature, and a constant.")] = (
+        False
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Experiments by name, with their features, their costs and those that are known already."""
+
+    names: Sequence[str]
+    matrix: "NDArray[np.float64]"
+    costs: "NDArray[np.float64] | None"
+    measured: Sequence[int]
+    ridge: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Designed:
+    """What was chosen among which candidates, and what measuring it would bring."""
+
+    method: str
+    names: Sequence[str]
+    num_measured: int
+    choices: "Sequence[Choice]"
+    in_seconds: bool
+    """Whether costs are durations; else they are counts."""
+    cost_of_all: float
+    uncertainty_before: float
+    uncertainty_after: float
+
+    @property
+    def cost(self) -> float:
+        return sum(choice.cost for choice in self.choices)
+
+
+@takes_groups
 def design(
     table: Annotated[
         Path | None,
@@ -21,18 +71,12 @@ def design(
             help="Candidates as CSV, one per line; without it the operators that profile knows.", show_default=False
         ),
     ] = None,
+    *,
     budget: Annotated[
         str, typer.Option("--budget", help="Time to spend, such as 3min; without costs a number of rows.")
     ] = "1min",
-    features: Annotated[
-        str | None,
-        typer.Option("--features", help="Columns of the table, by commas; default: all numbers but the cost."),
-    ] = None,
-    cost: Annotated[str | None, typer.Option("--cost", help="Column with the seconds each candidate takes.")] = None,
+    columns: Columns,
     method: Annotated[str, typer.Option("--method", help=f"{', '.join(METHODS)}.")] = "d-optimal",
-    logarithms: Annotated[
-        bool, typer.Option("--log", help="Use the logarithm of every feature, and a constant.")
-    ] = False,
     store: Annotated[
         Path | None,
         typer.Option("--store", "-s", help="Operators measured there already count as known.", show_default=False),
@@ -55,66 +99,74 @@ def design(
 
     Example: traincast design --budget 3min, or traincast design --models resnet50,gpt2,dlrm-large --budget 1
     """
-    import numpy as np
-
-    from traincast.cli.output import say
-    from traincast.design import a_optimal, d_optimal, explain, prediction_spread, random_design
     from traincast.errors import InvalidInput, UnknownName
-    from traincast.report import Table, format_json, format_table
-    from traincast.units import parse_seconds, show_seconds
+    from traincast.units import parse_seconds
 
     if method not in METHODS:
         raise UnknownName("method", method, METHODS)
     if table is not None and models is not None:
         raise InvalidInput("a table and --models both name candidates; give one of them")
-    costs: NDArray[np.float64] | None
     if models is not None:
-        names, matrix, measured = _workloads(models)
-        costs, ridge = None, 1.0
+        candidates = _workloads(models)
     elif table is not None:
-        names, matrix, costs = _read(table, features, cost, logarithms=logarithms)
-        measured = []
-        ridge = 1e-3
+        candidates = _read(table, columns)
     else:
-        names, matrix, costs, measured = _operators(store)
-        ridge = 1.0
-    amount = parse_seconds(budget)
+        candidates = _operators(store)
+    designed = _choose(candidates, method=method, budget=parse_seconds(budget))
+    _show(designed, limit=limit, as_json=json)
+
+
+def _choose(candidates: Candidates, *, method: str, budget: float) -> Designed:
+    import numpy as np
+
+    from traincast.design import a_optimal, d_optimal, explain, prediction_spread, random_design
+
+    names, matrix, costs = candidates.names, candidates.matrix, candidates.costs
+    measured, ridge = candidates.measured, candidates.ridge
     if method == "d-optimal":
-        rows = d_optimal(matrix, budget=amount, costs=costs, ridge=ridge, measured=measured)
+        rows = d_optimal(matrix, budget=budget, costs=costs, ridge=ridge, measured=measured)
     elif method == "a-optimal":
-        rows = a_optimal(matrix, budget=amount, costs=costs, ridge=ridge, measured=measured)
+        rows = a_optimal(matrix, budget=budget, costs=costs, ridge=ridge, measured=measured)
     else:
-        rows = random_design(len(matrix), budget=amount, costs=costs, measured=measured)
+        rows = random_design(len(matrix), budget=budget, costs=costs, measured=measured)
     choices = explain(matrix, rows, costs=costs, ridge=ridge, measured=measured)
     before = float(np.median(prediction_spread(matrix, measured, ridge=ridge)[: len(names)]))
     after = float(np.median(prediction_spread(matrix, [*measured, *rows], ridge=ridge)[: len(names)]))
-    total, everything = (
-        sum(choice.cost for choice in choices),
-        float(np.sum(costs)) if costs is not None else len(names),
-    )
-    if json:
+    return Designed(
+        method=method, names=names, num_measured=len(measured), choices=choices, in_seconds=costs is not None,
+        cost_of_all=float(np.sum(costs)) if costs is not None else len(names), uncertainty_before=before,
+        uncertainty_after=after,
+    )  # fmt: skip
+
+
+def _show(designed: Designed, *, limit: int, as_json: bool) -> None:
+    from traincast.cli.output import say
+    from traincast.report import Table, format_json, format_table
+    from traincast.units import show_seconds
+
+    names, choices = designed.names, designed.choices
+    before, after = designed.uncertainty_before, designed.uncertainty_after
+    if as_json:
         answer = {
-            "method": method, "num_candidates": len(names), "num_measured": len(measured),
+            "method": designed.method, "num_candidates": len(names), "num_measured": designed.num_measured,
             "rows": [{"row": each.row, "name": names[each.row], "cost": each.cost, "gain": each.gain} for each in choices],
-            "cost": total, "cost_of_all": everything, "spread_before": before, "spread_after": after,
+            "cost": designed.cost, "cost_of_all": designed.cost_of_all, "spread_before": before, "spread_after": after,
         }  # fmt: skip
         say(format_json(answer))
         return
-    show = show_seconds if costs is not None else (lambda value: f"{value:.0f}")
+    show = show_seconds if designed.in_seconds else (lambda value: f"{value:.0f}")
     lines = tuple((names[each.row][:90], show(each.cost), f"{each.gain:.2f}") for each in choices[:limit])
     headings = ("measure", "cost", "gain")
     say(format_table(Table(headings=headings, rows=lines, left=frozenset({"measure"}))))
     if len(choices) > limit:
         say(f"... and {len(choices) - limit} more")
     say(
-        f"{len(choices)} of {len(names)} candidates, {show(total)} instead of {show(everything)} for all; "
+        f"{len(choices)} of {len(names)} candidates, {show(designed.cost)} instead of {show(designed.cost_of_all)} for all; "
         f"typical uncertainty of a prediction falls from {before:.2g} to {after:.2g} (in units of one measurement's error)"
     )
 
 
-def _read(
-    path: Path, features: str | None, cost: str | None, *, logarithms: bool
-) -> "tuple[list[str], NDArray[np.float64], NDArray[np.float64] | None]":
+def _read(path: Path, used: Columns) -> Candidates:
     import csv
 
     import numpy as np
@@ -128,10 +180,10 @@ def _read(
         raise InvalidInput(f"cannot read {path}: {error}") from error
     if not lines:
         raise InvalidInput(f"{path} holds no candidates")
-    columns = list(lines[0])
+    columns, cost = list(lines[0]), used.cost
     if cost is not None and cost not in columns:
         raise UnknownName("column", cost, columns)
-    wanted = [word.strip() for word in features.split(",")] if features else _numeric(lines, columns, cost)
+    wanted = [word.strip() for word in used.features.split(",")] if used.features else _numeric(lines, columns, cost)
     for name in wanted:
         if name not in columns:
             raise UnknownName("column", name, columns)
@@ -142,15 +194,15 @@ def _read(
         raise InvalidInput(f"{path} has a cell that is not a number: {error}") from error
     if not wanted:
         raise InvalidInput(f"{path} has no column of numbers to use as a feature; name some with --features")
-    if logarithms:
+    if used.logarithms:
         if not (matrix > 0).all():
             raise InvalidInput("--log needs features above 0")
         matrix = np.concatenate([np.ones((len(matrix), 1)), np.log(matrix)], axis=1)
     names = [", ".join(f"{name}={line[name]}" for name in columns if name != cost) for line in lines]
-    return names, matrix, costs
+    return Candidates(names=names, matrix=matrix, costs=costs, measured=(), ridge=1e-3)
 
 
-def _workloads(models: str) -> "tuple[list[str], NDArray[np.float64], list[int]]":
+def _workloads(models: str) -> Candidates:
     """Whole workloads as points of the embedding, and after them those that were measured."""
     from traincast.embed import load_atlas, summarize
     from traincast.errors import InvalidInput
@@ -161,7 +213,8 @@ def _workloads(models: str) -> "tuple[list[str], NDArray[np.float64], list[int]]
     if not names:
         raise InvalidInput("--models names no workload; give some, such as --models resnet50,gpt2")
     matrix, num_measured = load_atlas().lay_out([summarize(load_source(name, WorkloadOptions())) for name in names])
-    return names, matrix, list(range(len(names), len(names) + num_measured))
+    measured = range(len(names), len(names) + num_measured)
+    return Candidates(names=names, matrix=matrix, costs=None, measured=tuple(measured), ridge=1.0)
 
 
 def _numeric(lines: list[dict[str, Any]], columns: list[str], cost: str | None) -> list[str]:
@@ -175,7 +228,7 @@ def _numeric(lines: list[dict[str, Any]], columns: list[str], cost: str | None) 
     return [name for name in columns if name != cost and all(is_number(line[name]) for line in lines)]
 
 
-def _operators(store: Path | None) -> "tuple[list[str], NDArray[np.float64], NDArray[np.float64], list[int]]":
+def _operators(store: Path | None) -> Candidates:
     import numpy as np
 
     from traincast.learn import expected_cost_s, find_peaks, operator_load, start_fit
@@ -191,4 +244,5 @@ def _operators(store: Path | None) -> "tuple[list[str], NDArray[np.float64], NDA
         with Store(store, create=False) as kept:
             known = {experiment.key for experiment, _, _ in kept.rows(subject="operator")}
         measured = [index for index, load in enumerate(loads) if load.experiment.key in known]
-    return [load.experiment.key for load in loads], fit.sensitivities(loads), costs, measured
+    names = [load.experiment.key for load in loads]
+    return Candidates(names=names, matrix=fit.sensitivities(loads), costs=costs, measured=measured, ridge=1.0)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from traincast.cli import options
-from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
+from traincast.cli.learned import GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
@@ -26,7 +26,6 @@ def fit(
     confidence: Annotated[
         float, typer.Option("--confidence", "-c", help="How sure it must be to fit, between 0 and 1.")
     ] = SAFE,
-    calibration: CalibrationOption = None,
     given: GivenOption = None,
     svg: Annotated[
         Path | None, typer.Option("--svg", help="Draw the memory of the fullest rank over one pass to an SVG file.")
@@ -66,7 +65,7 @@ def fit(
         batch=batch,
         seq=asked.seq,
         confidence=confidence,
-        calibration=load_learned(calibration, given),
+        calibration=load_learned(question.calibration, given, filed=whole.calibration),
     )
     if svg is not None:
         _draw(svg, found.now, pose(found.batch, asked.seq, plan), plan)

@@ -2,39 +2,67 @@
 
 import dataclasses
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from traincast.cli import options
-from traincast.cli.learned import CalibrationOption, GivenOption, costs_of, load_learned
+from traincast.cli.learned import GivenOption, costs_of, load_learned
 from traincast.cli.output import say
 from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
-from traincast.spec import Question
+from traincast.spec import Parallelism, Question
+
+if TYPE_CHECKING:
+    from traincast.forecast import Origin
+    from traincast.spec import Forecast
 
 MOST_DRAWN = 32
 """Passes of a step up to which all its spans are kept."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How the answer is shown, and what is written beside it."""
+
+    explain: Annotated[
+        bool, typer.Option("--explain", "-e", help="Each part's own answer, slowest layers, parts of memory and job.")
+    ] = False
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Write the step as a trace for https://ui.perfetto.dev.")
+    ] = None
+    svg: Annotated[Path | None, typer.Option("--svg", help="Draw the step's timeline to an SVG file.")] = None
+    emit: Annotated[
+        str | None,
+        typer.Option(
+            "--emit",
+            help="Print the job as the file of a scheduler or trainer instead: slurm, deepspeed ... (see traincast config).",
+            rich_help_panel="Output",
+        ),
+    ] = None
+    price_file: options.PriceFile = None
+    json: options.Json = False
+    color: options.Color = "auto"
+
+    def draws(self, plan: Parallelism) -> bool:
+        """A step of hundreds of passes has millions of spans, which are drawn only for who asks to see them."""
+        asked = self.explain or self.trace is not None or self.svg is not None
+        return asked or plan.micro_batches <= MOST_DRAWN
+
+
 @takes_question()
 def forecast(
     question: Question,
+    *,
     to_target: Annotated[
         bool,
         typer.Option(
             "--to-target", help="Until MLPerf's quality target, where its samples are known.", rich_help_panel="Job"
         ),
     ] = False,
-    explain: Annotated[
-        bool, typer.Option("--explain", "-e", help="Each part's own answer, slowest layers, parts of memory and job.")
-    ] = False,
-    trace: Annotated[
-        Path | None, typer.Option("--trace", help="Write the step as a trace for https://ui.perfetto.dev.")
-    ] = None,
-    svg: Annotated[Path | None, typer.Option("--svg", help="Draw the step's timeline to an SVG file.")] = None,
-    calibration: CalibrationOption = None,
+    shown: Shown,
     given: GivenOption = None,
     activity: Annotated[
         Path | None,
@@ -44,17 +72,6 @@ def forecast(
             rich_help_panel="Learned",
         ),
     ] = None,
-    emit: Annotated[
-        str | None,
-        typer.Option(
-            "--emit",
-            help="Print the job as the file of a scheduler or trainer instead: slurm, deepspeed ... (see traincast config).",
-            rich_help_panel="Output",
-        ),
-    ] = None,
-    price_file: options.PriceFile = None,
-    json: options.Json = False,
-    color: options.Color = "auto",
 ) -> None:
     """Forecast step time, job time, memory and cost of a training job.
 
@@ -66,15 +83,9 @@ def forecast(
 
     What is not said is chosen as a practitioner would, and listed as flags under the answer.
     """
-    from traincast.forecast import resolve
-    from traincast.report import (
-        choose_paint,
-        document_forecast,
-        format_answer,
-        format_json,
-    )
+    from traincast.forecast import Origin, label_run, resolve
+    from traincast.forecast import answer as run_forecast
 
-    paint = choose_paint(sys.stdout, color=color)
     with waiting(f"reading {question.source}"):
         resolved = resolve(question)
     about_target: tuple[str, ...] = ()
@@ -84,38 +95,45 @@ def forecast(
         job, said = train_to_target(resolved.job, resolved.parallelism)
         resolved, about_target = dataclasses.replace(resolved, job=job), (said,)
 
-    from traincast.files import write_json, write_whole
-    from traincast.forecast import Origin, label_run
-    from traincast.forecast import answer as run_forecast
-    from traincast.report import draw_timeline, trace_forecast
-
     labels = [label_run(resolved.job, resolved.cluster, resolved.parallelism)] if given is not None else None
-    learned = load_learned(calibration, given, asked=labels)
+    learned = load_learned(question.calibration, given, asked=labels, filed=resolved.calibration)
     correction = None
     if activity is not None:
         from traincast.resources import load_graph_correction
 
         correction = load_graph_correction(activity)
-    # A step of hundreds of passes has millions of spans, which are drawn only for who asks to see them.
-    drawn = explain or trace is not None or svg is not None or resolved.parallelism.micro_batches <= MOST_DRAWN
-    answer = run_forecast(resolved, calibration=learned, draw=drawn, activity=correction)
+    draw = shown.draws(resolved.parallelism)
+    answer = run_forecast(resolved, calibration=learned, draw=draw, activity=correction)
     origin = Origin(question=question, resolved=resolved, calibration=learned)
     answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target), origin=origin)
-    if explain:
+    if shown.explain:
         from traincast.forecast import explain_parts
 
         parts = explain_parts(answer, resolved.job, resolved.cluster, resolved.parallelism, costs=costs_of(learned))
         answer = dataclasses.replace(answer, parts=parts)
-    if trace is not None:
-        write_json(trace, trace_forecast(answer))
-    if svg is not None:
-        write_whole(svg, draw_timeline(answer.timeline, title=f"{answer.workload} on {answer.cluster}"))
-    if emit is not None:
+    _show(answer, shown, origin)
+
+
+def _show(answer: "Forecast", shown: Shown, origin: "Origin") -> None:
+    from traincast.report import choose_paint, document_forecast, format_answer, format_json
+
+    # Before any file is written: an unknown word for --color stops the command.
+    paint = choose_paint(sys.stdout, color=shown.color)
+    if shown.trace is not None:
+        from traincast.files import write_json
+        from traincast.report import trace_forecast
+
+        write_json(shown.trace, trace_forecast(answer))
+    if shown.svg is not None:
+        from traincast.files import write_whole
+        from traincast.report import draw_timeline
+
+        write_whole(shown.svg, draw_timeline(answer.timeline, title=f"{answer.workload} on {answer.cluster}"))
+    if shown.emit is not None:
         from traincast.cli.emit import emit_answer
 
-        say(emit_answer(question, resolved, answer, kind=emit))
-        return
-    if json:
+        say(emit_answer(origin.question, origin.resolved, answer, kind=shown.emit))
+    elif shown.json:
         say(format_json(document_forecast(answer)))
-        return
-    say(format_answer(answer, paint=paint, explain=explain, price_file=price_file))
+    else:
+        say(format_answer(answer, paint=paint, explain=shown.explain, price_file=shown.price_file))

@@ -32,19 +32,21 @@ GivenOption = Annotated[
 
 
 def load_learned(
-    calibration: str | None, given: Path | None, *, asked: "Sequence[RunLabels] | None" = None
+    calibration: "str | Calibration | None",
+    given: Path | None,
+    *,
+    asked: "Sequence[RunLabels] | None" = None,
+    filed: "str | Calibration | None" = None,
 ) -> "Calibration | None":
-    """What the options name; `asked`: the only questions that it is wanted for."""
+    """What the options name, else what the job file does; `asked`: the only questions that it is wanted for."""
     from traincast.errors import InvalidInput
 
     if calibration is not None and given is not None:
         raise InvalidInput("--calibration and --given both say what was learnt; give one of them")
-    if calibration is not None:
-        from traincast.learn import load_calibration
-
-        return load_calibration(calibration)
     if given is None:
-        return None
+        from traincast.forecast import read_calibration
+
+        return read_calibration(filed if calibration is None else calibration)
     from traincast.learn import learn
 
     return learn(read_measured_runs([given]), name=given.name, asked=asked, sources=(str(given),))

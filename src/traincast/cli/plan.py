@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traincast.cli import options
-from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
+from traincast.cli.learned import GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.questions import takes_question
 from traincast.forecast import is_hardware
@@ -102,7 +102,6 @@ class Wishes:
         ),
     ] = "none"
     workers: options.Workers = 0
-    calibration: CalibrationOption = None
     given: GivenOption = None
 
 
@@ -233,7 +232,7 @@ def _ask(question: Question, choices: Mapping[str, tuple[Any, ...]], machines: M
         budget_usd=wishes.budget,
         confidence=wishes.confidence,
     )
-    learned = load_learned(wishes.calibration, wishes.given)
+    learned = load_learned(question.calibration, wishes.given, filed=request.calibration)
     left_out = tuple(f"{name}: {count} machines left out" for name, count in chosen.left_out.items())
     return _Asked(
         request=_without_choices(settled.request), clusters=settled.clusters, space=space, limits=limits,
@@ -371,8 +370,10 @@ def _document_delta(delta: Any) -> dict[str, Any]:
 
 
 def _emit(plans: "Sequence[Plan]", wanted: Output, request: Question) -> None:
+    from traincast.cli.emit import say_unwritten
     from traincast.errors import InvalidInput
     from traincast.files import write_whole
+    from traincast.forecast import pose_job, spell_out
     from traincast.plan import emit, make_recipe, slurm_flags
 
     precision = request.workload.precision or "fp32"
@@ -385,6 +386,10 @@ def _emit(plans: "Sequence[Plan]", wanted: Output, request: Question) -> None:
         flags = slurm_flags(make_recipe(plans[0], quantile=quantile, command=command, precision=precision))
         text = " ".join(f"{name}={value}" for name, value in flags.items())
     else:
+        best = plans[0]
+        job = pose_job(request, best.parallelism, cluster=best.cluster, batch=best.batch)
+        request = spell_out(request, job)
+        say_unwritten(request, best, kind)
         text = emit(plans[0], kind, quantile=quantile, command=command, precision=precision, question=request)
     if output is None or str(output) == "-":
         say(text)

@@ -2,12 +2,14 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from traincast.cli.groups import takes_groups
 from traincast.cli.options import Json
 
 if TYPE_CHECKING:
@@ -18,6 +20,45 @@ if TYPE_CHECKING:
 SUBJECTS = ("operators", "steps", "collectives")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Which processes work together, and what they exchange."""
+
+    ranks: Annotated[int, typer.Option("--ranks", help="Processes that work together.")] = 1
+    strategy: Annotated[str, typer.Option("--strategy", help="ddp, zero1, fsdp, tensor, pipeline or local.")] = "ddp"
+    size: Annotated[list[str] | None, typer.Option("--size", help="Message sizes of collectives, such as 1MB.")] = None
+    testbed: Annotated[
+        str | None, typer.Option("--testbed", help="Name of a test-bed that is up; its nodes are the ranks.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """On what, how often and for how long an experiment is repeated."""
+
+    device: Annotated[str, typer.Option("--device", "-d", help="cpu or cuda.")] = "cpu"
+    rounds: Annotated[int, typer.Option("--rounds", help="Visits to each experiment, apart in time.")] = 5
+    block: Annotated[float, typer.Option("--block", help="Seconds of repeats in each visit.")] = 0.15
+    budget: Annotated[
+        str | None, typer.Option("--budget", help="Stop after this time, such as 3min; a later run goes on.")
+    ] = None
+    core: Annotated[int | None, typer.Option("--core", help="Pin to this core.")] = None
+    share: Annotated[float | None, typer.Option("--share", help="CPU quota in cores; needs cgroups and root.")] = None
+
+    @property
+    def budget_s(self) -> float:
+        from traincast.units import parse_seconds
+
+        return parse_seconds(self.budget) if self.budget else float("inf")
+
+    @property
+    def protocol(self) -> "Protocol":
+        from traincast.profile import Protocol
+
+        return Protocol(num_rounds=self.rounds, block_s=self.block)
+
+
+@takes_groups
 def profile(
     what: Annotated[str, typer.Argument(help=f"{', '.join(SUBJECTS)}.", show_default=False)],
     names: Annotated[
@@ -28,25 +69,14 @@ def profile(
             show_default=False,
         ),
     ] = None,
+    *,
     store: Annotated[Path, typer.Option("--store", "-s", help="File that keeps the measurements.")] = Path(
         "measurements.db"
     ),
     batch: Annotated[list[int] | None, typer.Option("--batch", "-b", help="Samples per rank; may be repeated.")] = None,
     optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, momentum, adam or adamw.")] = "adamw",
-    size: Annotated[list[str] | None, typer.Option("--size", help="Message sizes of collectives, such as 1MB.")] = None,
-    ranks: Annotated[int, typer.Option("--ranks", help="Processes that work together.")] = 1,
-    strategy: Annotated[str, typer.Option("--strategy", help="ddp, zero1, fsdp, tensor, pipeline or local.")] = "ddp",
-    testbed: Annotated[
-        str | None, typer.Option("--testbed", help="Name of a test-bed that is up; its nodes are the ranks.")
-    ] = None,
-    device: Annotated[str, typer.Option("--device", "-d", help="cpu or cuda.")] = "cpu",
-    rounds: Annotated[int, typer.Option("--rounds", help="Visits to each experiment, apart in time.")] = 5,
-    block: Annotated[float, typer.Option("--block", help="Seconds of repeats in each visit.")] = 0.15,
-    budget: Annotated[
-        str | None, typer.Option("--budget", help="Stop after this time, such as 3min; a later run goes on.")
-    ] = None,
-    core: Annotated[int | None, typer.Option("--core", help="Pin to this core.")] = None,
-    share: Annotated[float | None, typer.Option("--share", help="CPU quota in cores; needs cgroups and root.")] = None,
+    team: Ranks,
+    measuring: Measuring,
     engine: Annotated[
         str,
         typer.Option("--engine", help="Operators and steps: none (this machine) or ray (the nodes of a Ray cluster)."),
@@ -63,60 +93,45 @@ def profile(
     Example: traincast profile operators --engine ray --store cluster.db
     """
     from traincast.errors import InvalidInput, UnknownName
-    from traincast.profile import Protocol
     from traincast.store import Store
-    from traincast.units import parse_seconds
 
     if what not in SUBJECTS:
         raise UnknownName("subject", what, SUBJECTS)
     if engine not in ("none", "ray"):
         raise UnknownName("engine", engine, ("none", "ray"))
-    is_alone = what != "collectives" and ranks == 1 and testbed is None
+    is_alone = what != "collectives" and team.ranks == 1 and team.testbed is None
     if engine == "ray" and not is_alone:
         raise InvalidInput(
             "--engine ray spreads operators and steps of one rank over nodes; several ranks are started by torchrun, on "
             "one machine or on a test-bed"
         )
-    budget_s = parse_seconds(budget) if budget else float("inf")
-    protocol = Protocol(num_rounds=rounds, block_s=block)
     with Store(store) as kept:
-        if what == "collectives" or ranks > 1 or testbed is not None:
-            experiments = _distributed(what, names or [], batch, optimizer, size, ranks, strategy, testbed)
-            visits = _measure_team(
-                kept, experiments, protocol, ranks=ranks, testbed=testbed, budget_s=budget_s, device=device
-            )
-        elif engine == "ray":
-            visits = _measure_over_ray(
-                kept, _experiments(what, names or [], batch or [8], optimizer), protocol, device=device, share=share,
-                budget_s=budget_s,
-            )  # fmt: skip
+        if is_alone:
+            experiments = _experiments(what, names or [], batch or [8], optimizer)
+            visits = (_measure_over_ray if engine == "ray" else _measure_here)(kept, experiments, measuring)
         else:
-            visits = _measure_here(
-                kept, what, names or [], batch or [8], optimizer, protocol, device=device, core=core, share=share,
-                budget_s=budget_s,
-            )  # fmt: skip
+            experiments = _distributed(what, names or [], batch, optimizer, team)
+            visits = _measure_team(kept, experiments, measuring, ranks=team.ranks, testbed=team.testbed)
         summary = _summarise(list(visits))
         _say(summary, kept, json=json)
 
 
-def _measure_here(
-    kept: "Store", what: str, names: list[str], batches: list[int], optimizer: str, protocol: "Protocol", *, device: str,
-    core: int | None, share: float | None, budget_s: float,
-) -> Iterator["Visit"]:  # fmt: skip
+def _measure_here(kept: "Store", experiments: list["Experiment"], measuring: Measuring) -> Iterator["Visit"]:
     import os
 
     from traincast.learn import run_subjects
     from traincast.profile import Progress, Steadiness, describe, make_canary, steady, subject_of
 
-    subjects = [subject_of(each, device=device) for each in _experiments(what, names, batches, optimizer)]
-    chosen = core if core is not None else max(os.sched_getaffinity(0))
-    with steady(Steadiness(cores=(chosen,), num_threads=1, cpu_share=share)) as steadiness:
+    device = measuring.device
+    subjects = [subject_of(each, device=device) for each in experiments]
+    chosen = measuring.core if measuring.core is not None else max(os.sched_getaffinity(0))
+    with steady(Steadiness(cores=(chosen,), num_threads=1, cpu_share=measuring.share)) as steadiness:
         environment = describe(device=device, steadiness=steadiness)
         progress = Progress(total=0)
         canary = make_canary() if device == "cpu" else None
         for visit in run_subjects(
-            subjects, store=kept, environment=environment, protocol=protocol, canary=canary, progress=progress,
-            budget_s=budget_s,
+            subjects, store=kept, environment=environment, protocol=measuring.protocol, canary=canary,
+            progress=progress, budget_s=measuring.budget_s,
         ):  # fmt: skip
             _show(progress, visit.experiment)
             yield visit
@@ -135,10 +150,7 @@ def _experiments(what: str, names: list[str], batches: list[int], optimizer: str
     ]
 
 
-def _measure_over_ray(
-    kept: "Store", experiments: list["Experiment"], protocol: "Protocol", *, device: str, share: float | None,
-    budget_s: float,
-) -> Iterator["Visit"]:  # fmt: skip
+def _measure_over_ray(kept: "Store", experiments: list["Experiment"], measuring: Measuring) -> Iterator["Visit"]:
     """In rounds, each node at one experiment at a time; what a lost node had begun is begun elsewhere."""
     import time
 
@@ -151,14 +163,15 @@ def _measure_over_ray(
         if known.experiment.key in counts:
             counts[known.experiment.key] += len(known.blocks)
     for visit, environment, seconds in measure_over_nodes(
-        experiments, protocol=protocol, device=device, share=share, counts=counts, progress=progress
-    ):
+        experiments, protocol=measuring.protocol, device=measuring.device, share=measuring.share, counts=counts,
+        progress=progress,
+    ):  # fmt: skip
         if visit.block is not None:
             kept.append(visit.experiment, environment, visit.block)
         progress.finish(visit.experiment.key, seconds)
         _show(progress, visit.experiment)
         yield visit
-        if time.monotonic() - started > budget_s:
+        if time.monotonic() - started > measuring.budget_s:
             break
     _show(progress, None)
 
@@ -185,20 +198,20 @@ def _wanted_operators(names: list[str]) -> list["Experiment"]:
 
 
 def _distributed(
-    what: str, names: list[str], batches: list[int] | None, optimizer: str, sizes: list[str] | None, ranks: int, strategy: str,
-    testbed: str | None,
-) -> list["Experiment"]:  # fmt: skip
+    what: str, names: list[str], batches: list[int] | None, optimizer: str, team: Ranks
+) -> list["Experiment"]:
     from traincast.errors import InvalidInput
     from traincast.profile import step_experiment
     from traincast.spec import COLLECTIVES, Experiment
     from traincast.units import parse_bytes
 
-    if testbed is not None:
+    ranks = team.ranks
+    if team.testbed is not None:
         from traincast.profile import load
 
-        cluster = load(testbed)
+        cluster = load(team.testbed)
         ranks = ranks if ranks > 1 else len(cluster.nodes)
-        place: dict[str, Any] = {"network": f"testbed {testbed}"}
+        place: dict[str, Any] = {"network": f"testbed {team.testbed}"}
     else:
         place = {"network": "local"}
     if ranks < 2:
@@ -206,7 +219,7 @@ def _distributed(
     if what == "operators":
         raise InvalidInput("operators are measured on one rank; leave --ranks and --testbed out")
     if what == "collectives":
-        amounts = [parse_bytes(text) for text in sizes or ["4KB", "64KB", "1MB", "4MB", "16MB"]]
+        amounts = [parse_bytes(text) for text in team.size or ["4KB", "64KB", "1MB", "4MB", "16MB"]]
         return [
             Experiment(subject="collective", name=name, attrs={"num_bytes": amount, "num_ranks": ranks, **place})
             for name in names or COLLECTIVES
@@ -215,28 +228,27 @@ def _distributed(
     if not names:
         raise InvalidInput("say which steps to measure across ranks, for example 'mlp(depth=4,width=256)'")
     return [
-        step_experiment(name, batch=batch, optimizer=optimizer, num_ranks=ranks, strategy=strategy, **place)
+        step_experiment(name, batch=batch, optimizer=optimizer, num_ranks=ranks, strategy=team.strategy, **place)
         for name in names
         for batch in batches or [8]
     ]
 
 
 def _measure_team(
-    kept: "Store", experiments: list["Experiment"], protocol: "Protocol", *, ranks: int, testbed: str | None, budget_s: float,
-    device: str,
-) -> Iterator["Visit"]:  # fmt: skip
+    kept: "Store", experiments: list["Experiment"], measuring: Measuring, *, ranks: int, testbed: str | None
+) -> Iterator["Visit"]:
     from traincast.profile import Progress, load, local_team, team_in, visit_all
 
     if testbed is not None:
         cluster = load(testbed)
         opened = team_in(cluster, num_ranks=ranks if ranks > 1 else None)
     else:
-        opened = local_team(ranks, backend="nccl" if device == "cuda" else "gloo")
+        opened = local_team(ranks, backend="nccl" if measuring.device == "cuda" else "gloo")
     with opened as team:
-        visit_one = partial(team.visit, protocol=protocol, sample=True)
+        visit_one = partial(team.visit, protocol=measuring.protocol, sample=True)
         yield from visit_all(
-            visit_one, kept, team.environment, experiments, num_rounds=protocol.num_rounds, budget_s=budget_s,
-            progress=Progress(total=0), show=_show,
+            visit_one, kept, team.environment, experiments, num_rounds=measuring.rounds,
+            budget_s=measuring.budget_s, progress=Progress(total=0), show=_show,
         )  # fmt: skip
 
 
@@ -286,7 +298,6 @@ def _say(summary: dict[str, Any], kept: "Store", *, json: bool) -> None:
 
     from traincast.cli.output import say
     from traincast.report import format_json
-    from traincast.units import show_seconds
 
     keys = set(summary.pop("keys"))
     found = [each for each in kept.measurements() if each.experiment.key in keys]
@@ -309,7 +320,19 @@ def _say(summary: dict[str, Any], kept: "Store", *, json: bool) -> None:
     if json:
         say(format_json(summary))
         return
+    _say_measurements(found, steady, kept)
+    noise = "unknown (one block each)" if summary["noise"] is None else f"{summary['noise']:.1%}"
+    say(f"{summary['num_blocks']} blocks added to {kept.path}; median noise of an estimate: {noise}")
+    if summary["drift"] is not None and summary["drift"] > 0.2:
+        say(f"warning: the machine was at times {summary['drift']:.0%} slower than usual; more rounds help")
+    for key, reason in list(summary["failures"].items())[:10]:
+        say(f"not measured: {key}: {reason}")
+
+
+def _say_measurements(found: Sequence["Measurement"], steady: Sequence["Steadied | None"], kept: "Store") -> None:
+    from traincast.cli.output import say
     from traincast.report import Table, format_table
+    from traincast.units import show_seconds
 
     rows = tuple(
         (
@@ -328,9 +351,3 @@ def _say(summary: dict[str, Any], kept: "Store", *, json: bool) -> None:
         say(format_table(Table(headings=headings, rows=rows, left=frozenset({"experiment"}))))
     if len(found) > 40:
         say(f"... and {len(found) - 40} more; see: traincast store list {kept.path}")
-    noise = "unknown (one block each)" if summary["noise"] is None else f"{summary['noise']:.1%}"
-    say(f"{summary['num_blocks']} blocks added to {kept.path}; median noise of an estimate: {noise}")
-    if summary["drift"] is not None and summary["drift"] > 0.2:
-        say(f"warning: the machine was at times {summary['drift']:.0%} slower than usual; more rounds help")
-    for key, reason in list(summary["failures"].items())[:10]:
-        say(f"not measured: {key}: {reason}")

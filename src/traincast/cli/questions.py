@@ -1,6 +1,5 @@
 """The fields of a question to command-line options and back: every command that asks takes the same words."""
 
-import dataclasses
 import functools
 import inspect
 import typing
@@ -11,17 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from traincast.cli import options
+from traincast.cli.groups import Command, expand, find_groups, make_groups, read_parameters, with_parameters
 from traincast.errors import InvalidInput
 from traincast.forecast import is_hardware, read_hardware
 from traincast.forecast import write_command as write_command
 from traincast.spec import QUESTION_FIELDS, Asked, Question, WorkloadOptions
 from traincast.units import parse_bytes, parse_count, parse_seconds
 
-SECTIONS = ("workload", "cluster", "parallelism", "job")
+SECTIONS = ("workload", "cluster", "parallelism", "job", "")
+"""Tables of a question; the last is the question itself."""
 GPUS = "gpus"
 CONFIGS = "config"
 _READERS = {"count": parse_count, "bytes": parse_bytes, "seconds": parse_seconds}
-Command = Callable[..., None]
 
 
 def takes_question(
@@ -33,9 +33,9 @@ def takes_question(
     fields = [item for item in QUESTION_FIELDS if item.section in kept and item.name not in left_out]
 
     def decorate(function: Command) -> Command:
-        declared = inspect.signature(function, eval_str=True).parameters.values()
-        groups = {each.name: each.annotation for each in declared if _is_group(each)}
-        own = [part for each in declared if each.name not in _MADE for part in _expand(each)]
+        declared = read_parameters(function)
+        groups = find_groups(declared, but=_MADE)
+        own = [part for each in declared if each.name not in _MADE for part in expand(each)]
         taken = {each.name for each in own}
         asked = [item for item in fields if item.name not in taken]
         parameters = [_source(), _config(), *(_parameter(item, many=item.name in listed) for item in asked)]
@@ -45,28 +45,18 @@ def takes_question(
         @functools.wraps(function)
         def run(**values: Any) -> None:
             said = {item.name: values.pop(item.name) for item in asked}
-            made: dict[str, Any] = {
-                "question": build_question(values.pop("source"), said, asked, values, lists=bool(listed))
-            }
+            question = build_question(values.pop("source"), said, asked, values, lists=bool(listed))
+            made: dict[str, Any] = {"question": question}
             if listed:
                 made["choices"] = {name: said[name] for name in listed if said.get(name) is not None}
             if GPUS not in taken:
                 values.pop(GPUS, None)
             values.pop(CONFIGS, None)
-            for name, kind in groups.items():
-                made[name] = kind(**{item.name: values.pop(item.name) for item in dataclasses.fields(kind)})
+            made |= make_groups(groups, values)
             function(**made, **values)
 
-        places = inspect.Parameter.KEYWORD_ONLY
         first = [each for each in own if _is_argument(each)]
-        whole = [
-            each.replace(kind=places) for each in (*first, *parameters, *(each for each in own if each not in first))
-        ]
-        run.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in whole}
-        # typer reads the signature of what a wrapper wraps; this one has its own.
-        del run.__wrapped__
-        return run
+        return with_parameters(run, [*first, *parameters, *(each for each in own if each not in first)])
 
     return decorate
 
@@ -74,25 +64,10 @@ def takes_question(
 _MADE = ("question", "choices")
 
 
-def _is_group(parameter: inspect.Parameter) -> bool:
-    return parameter.name not in _MADE and dataclasses.is_dataclass(parameter.annotation)
-
-
 def _is_argument(parameter: inspect.Parameter) -> bool:
     """Whether it is given by its place, before the source."""
     notes = typing.get_args(parameter.annotation)[1:]
     return any(isinstance(note, typer.models.ArgumentInfo) for note in notes)
-
-
-def _expand(parameter: inspect.Parameter) -> list[inspect.Parameter]:
-    """A parameter, or one for each field of the group of options that it is."""
-    if not _is_group(parameter):
-        return [parameter]
-    hints = typing.get_type_hints(parameter.annotation, include_extras=True)
-    return [
-        inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default, annotation=hints[item.name])
-        for item in dataclasses.fields(parameter.annotation)
-    ]
 
 
 def build_question(
@@ -120,7 +95,7 @@ def build_question(
         )
     return Question(
         source=source, workload=workload, configs=configs, cluster=parts["cluster"], parallelism=parts["parallelism"],
-        job=parts["job"],
+        job=parts["job"], calibration=parts[""].get("calibration"),
     )  # fmt: skip
 
 

@@ -4,15 +4,18 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from traincast.cli import options
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
+
+if TYPE_CHECKING:
+    from traincast.schedule import SweepJournal
 
 _TRACE, _CLUSTER, _KNOWS = "Trace", "Cluster and policies", "What the scheduler knows"
 _HAZARDS, _OUTPUT, _SLURM = "What goes wrong", "Output", "Slurm"
@@ -165,6 +168,12 @@ class Options:
             "--workers", min=0, help="Processes of the sweep; with --ray, calls at once.", rich_help_panel=_KNOWS
         ),
     ] = None
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with a sweep that was stopped (error-sweep.partial in -o).", rich_help_panel=_KNOWS
+        ),
+    ] = False
     preempt_cost: Annotated[
         float | None,
         typer.Option(
@@ -353,6 +362,7 @@ _NEEDS = {
     "slurm_reservations": ("--slurm-reservations", "slurm_conf", "--slurm-conf"),
     "ray": ("--ray", "error_sweep", "--error-sweep"),
     "workers": ("--workers", "error_sweep", "--error-sweep"),
+    "resume": ("--resume", "error_sweep", "--error-sweep"),
 }
 """Options that mean nothing without another one."""
 
@@ -381,8 +391,10 @@ def _check_alone(trace: str, given: Options) -> None:
 def _check_forecasts(given: Options) -> None:
     from traincast.errors import InvalidInput
 
-    if given.plan_with is not None and not (given.forecasts or given.speeds):
-        raise InvalidInput("--plan-with is about forecasts; pass --forecasts or --speeds")
+    if given.plan_with is not None and not given.forecasts:
+        raise InvalidInput(
+            "--plan-with is about forecasts, which have an interval; pass --forecasts (measured --speeds have none)"
+        )
     if given.forecasts and given.speeds is not None:
         raise InvalidInput("speeds come from --forecasts or from the table of --speeds, not from both")
 
@@ -520,12 +532,48 @@ def _sweep(trace: str, given: Options) -> None:
     setting = replace(settings[0][1], estimator=forecast)
     if given.knows is not None:
         setting = replace(setting, estimator=know(given.knows, read.jobs, forecast))
-    with follow(label="runs") as on_done:
-        points = sweep_errors(read.jobs, setting, policies=names, engine=engine, workers=workers, on_done=on_done)
-    if given.out is not None:
-        given.out.mkdir(parents=True, exist_ok=True)
-        write_whole(given.out / "error-sweep.svg", draw_sweep(points, title=f"What wrong estimates cost: {read.name}"))
+    journal = _open_journal(trace, given)
+    try:
+        with follow(label="runs") as on_done:
+            points = sweep_errors(
+                read.jobs, setting, policies=names, engine=engine, workers=workers, on_done=on_done, journal=journal
+            )
+        if given.out is not None:
+            write_whole(
+                given.out / "error-sweep.svg", draw_sweep(points, title=f"What wrong estimates cost: {read.name}")
+            )
+    except BaseException:
+        if journal is not None:
+            journal.close(done=False)
+        raise
+    if journal is not None:
+        journal.close(done=True)
     say(format_json(points) if given.json else format_sweep(points))
+
+
+def _open_journal(trace: str, given: Options) -> "SweepJournal | None":
+    """Where the runs of a sweep are kept as they end; what decides them counts: the version, options, and files by content."""
+    import hashlib
+
+    from traincast import __version__
+    from traincast.errors import InvalidInput
+    from traincast.schedule import SweepJournal
+
+    if given.out is None:
+        if given.resume:
+            raise InvalidInput("--resume needs the folder of the sweep that was stopped; pass it with -o")
+        return None
+    deciding: dict[str, Any] = {"trace": trace, "version": __version__}
+    deciding |= {item.name: getattr(given, item.name) for item in fields(given)}
+    for name in ("out", "html", "json", "workers", "ray", "resume"):
+        deciding.pop(name, None)
+    digest = hashlib.sha256(repr(sorted(deciding.items(), key=lambda pair: pair[0])).encode())
+    named = [one for value in deciding.values() for one in (value if isinstance(value, list) else [value])]
+    for path in (Path(str(one)) for one in named if one is not None):
+        if path.is_file():
+            digest.update(path.read_bytes())
+    given.out.mkdir(parents=True, exist_ok=True)
+    return SweepJournal(given.out / "error-sweep.partial", sweep_of=digest.hexdigest()[:32], resume=given.resume)
 
 
 def _read(trace: str, given: Options, *, fleet_gpus: int) -> Any:

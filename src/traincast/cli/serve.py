@@ -2,12 +2,15 @@
 
 import os
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from traincast.cli import options
+from traincast.cli.groups import takes_groups
 from traincast.cli.output import say
 
 if TYPE_CHECKING:
@@ -28,39 +31,62 @@ Database = Annotated[
 JobTimeout = Annotated[float, typer.Option("--job-timeout", help="Seconds that one plan or schedule may take.")]
 
 
-def serve(
-    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0: every one.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0: any free one.")] = 8400,
-    state: State = None,
-    database: Database = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Where the service listens, and to whom."""
+
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0: every one.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0: any free one.")] = 8400
     token: Annotated[
         str | None,
         typer.Option("--token", envvar="TRAINCAST_TOKEN", help="Ask callers for it; better set as TRAINCAST_TOKEN."),
-    ] = None,
+    ] = None
     allow_host: Annotated[
         list[str] | None,
         typer.Option("--allow-host", help="A name by which callers may reach this service; may be repeated."),
-    ] = None,
+    ] = None
     cors: Annotated[
         str | None, typer.Option("--cors", help="A web origin whose pages may call, such as https://example.org.")
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", min=1, max=256, help="Processes that answer forecasts; default: one a core."),
-    ] = None,
-    job_workers: Annotated[
-        int, typer.Option("--job-workers", min=0, max=64, help="Processes that work on plans and schedules.")
-    ] = 1,
+    ] = None
     rate: Annotated[
         float | None,
         typer.Option("--rate", min=0, help="Requests a second of one client; 0: any. Default: 100, on loopback any."),
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """How much the service takes on at once."""
+
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, max=256, help="Processes that answer forecasts; default: one a core."),
+    ] = None
+    job_workers: Annotated[
+        int, typer.Option("--job-workers", min=0, max=64, help="Processes that work on plans and schedules.")
+    ] = 1
+    ray: Annotated[bool, typer.Option("--ray", help="Work on plans and schedules on a Ray cluster (RAY_ADDRESS).")] = (
+        False
+    )
+    max_body: Annotated[str, typer.Option("--max-body", help="Largest upload, such as 32MiB.")] = "32MiB"
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds that one forecast may take.")] = 20.0
+    job_timeout: JobTimeout = 900.0
+
+
+@takes_groups
+def serve(
+    *,
+    access: Access,
+    capacity: Capacity,
+    state: State = None,
+    database: Database = None,
     audit: Annotated[
         Path | None, typer.Option("--audit-log", help="File for a line about every change and refusal.")
     ] = None,
-    max_body: Annotated[str, typer.Option("--max-body", help="Largest upload, such as 32MiB.")] = "32MiB",
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds that one forecast may take.")] = 20.0,
-    job_timeout: JobTimeout = 900.0,
+    calibration: Annotated[
+        list[str] | None,
+        typer.Option("--calibration", help="NAME=FILE: what was learnt, for callers to use by name; may be repeated."),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Answer forecasts over HTTP, with a page.
@@ -76,20 +102,23 @@ def serve(
         raise MissingExtra("fastapi", "service", "the service") from error
     from traincast.service import LOOPBACK, Limits, Settings
 
-    if token is not None and len(token) < 8:
-        raise InvalidInput(f"the token has {len(token)} characters; use at least 8")
-    is_local = host in LOOPBACK
+    if access.token is not None and len(access.token) < 8:
+        raise InvalidInput(f"the token has {len(access.token)} characters; use at least 8")
+    usual_rate = 0.0 if access.host in LOOPBACK else 100.0
+    body_bytes = int(parse_bytes(capacity.max_body))
     settings = Settings(
         state=find_state(state, database),
-        token=token,
-        host=host,
-        allowed_hosts=tuple(name.lower() for name in allow_host or ()),
-        cors_origin=cors,
-        workers=workers or count_cores(),
-        job_workers=job_workers,
-        rate_per_s=rate if rate is not None else 0.0 if is_local else 100.0,
+        token=access.token,
+        host=access.host,
+        allowed_hosts=tuple(name.lower() for name in access.allow_host or ()),
+        cors_origin=access.cors,
+        workers=capacity.workers or count_cores(),
+        job_workers=capacity.job_workers,
+        ray=capacity.ray,
+        rate_per_s=usual_rate if access.rate is None else access.rate,
         audit=audit,
-        limits=Limits(body_bytes=int(parse_bytes(max_body)), request_s=timeout, job_s=job_timeout),
+        calibrations=_name_calibrations(calibration or ()),
+        limits=Limits(body_bytes=body_bytes, request_s=capacity.timeout, job_s=capacity.job_timeout),
     )
 
     def announce(url: str) -> None:
@@ -99,7 +128,7 @@ def serve(
         say(encoder.dumps(shown) if json else f"traincast answers at {url}")
         sys.stdout.flush()
 
-    run_service(settings, port=port, announce=announce)
+    run_service(settings, port=access.port, announce=announce)
 
 
 def find_state(state: Path | None, database: str | None) -> str:
@@ -118,6 +147,18 @@ def find_state(state: Path | None, database: str | None) -> str:
     return database
 
 
+def _name_calibrations(pairs: Iterable[str]) -> dict[str, Path]:
+    from traincast.errors import InvalidInput
+
+    named: dict[str, Path] = {}
+    for pair in pairs:
+        name, equals, file = pair.partition("=")
+        if not (name and equals and file) or name in named:
+            raise InvalidInput(f"--calibration {pair}; give NAME=FILE, each name once")
+        named[name] = Path(file)
+    return named
+
+
 def default_state() -> Path:
     """Where the user's programs keep data (XDG base directories)."""
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
@@ -129,8 +170,8 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def make_work_settings(state: str, *, job_workers: int, job_timeout_s: float) -> "Settings":
+def make_work_settings(state: str, *, job_workers: int, job_timeout_s: float, ray: bool = False) -> "Settings":
     """Of a process that runs jobs and answers nobody."""
     from traincast.service import Limits, Settings
 
-    return Settings(state=state, workers=1, job_workers=job_workers, limits=Limits(job_s=job_timeout_s))
+    return Settings(state=state, workers=1, job_workers=job_workers, ray=ray, limits=Limits(job_s=job_timeout_s))

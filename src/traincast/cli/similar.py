@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,15 +13,37 @@ from traincast.cli.questions import takes_question
 from traincast.spec import Question
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from traincast.embed import Neighbour
     from traincast.spec import Graph
 
 DEVICE = "a100-80g"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """CPU workers for which a step is forecast from similar measured ones."""
+
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", min=1, help="Forecast the step on this many CPU workers, from similar measured steps."
+        ),
+    ] = None
+    link: Annotated[str, typer.Option("--link", help="Slowest link of these workers, such as 100mbit or 1gbit.")] = (
+        "1gbit"
+    )
+    cores: Annotated[float, typer.Option("--cores", help="Cores of the weakest of these workers.")] = 0.25
+    samples: Annotated[
+        float | None, typer.Option("--samples", help="With --workers: samples of an epoch, to forecast it too.")
+    ] = None
+
+
 @takes_question(sections=("workload",))
 def similar(
     question: Question,
+    *,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many neighbours.")] = 5,
     device: Annotated[
         str,
@@ -31,19 +54,7 @@ def similar(
             autocompletion=options.complete_device,
         ),
     ] = DEVICE,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", min=1, help="Forecast the step on this many CPU workers, from similar measured steps."
-        ),
-    ] = None,
-    link: Annotated[
-        str, typer.Option("--link", help="Slowest link of these workers, such as 100mbit or 1gbit.")
-    ] = "1gbit",
-    cores: Annotated[float, typer.Option("--cores", help="Cores of the weakest of these workers.")] = 0.25,
-    samples: Annotated[
-        float | None, typer.Option("--samples", help="With --workers: samples of an epoch, to forecast it too.")
-    ] = None,
+    team: Workers,
     json: options.Json = False,
     color: options.Color = "auto",
 ) -> None:
@@ -53,14 +64,14 @@ def similar(
     """
     from traincast.embed import UNFAMILIAR, load_atlas, summarize
     from traincast.forecast import load_source
-    from traincast.report import Table, choose_paint, format_json, format_table
+    from traincast.report import format_json
 
     graph = load_source(question.source, question.workload)
     summary, atlas = summarize(graph), load_atlas()
     neighbours = atlas.relatives(summary, count=count)
     distance = atlas.distance(summary)
     behaved = [_behaviour(neighbour, device, batch=graph.batch_size) for neighbour in neighbours]
-    run = None if workers is None else _reuse(graph, workers=workers, link=link, cores=cores, samples=samples)
+    run = None if team.workers is None else _reuse(graph, team, team.workers)
     if json:
         say(format_json({
             "workload": graph.name, "batch": graph.batch_size, "dataset_type": summary.dataset_type, "distance": distance,
@@ -73,6 +84,18 @@ def similar(
             "reuse": run,
         }))  # fmt: skip
         return
+    title = f"Known workloads like {graph.name} (batch {graph.batch_size}, {summary.dataset_type} data)"
+    _say_neighbours(title, neighbours, behaved, color=color)
+    say(f"\n{_verdict(distance, limit=UNFAMILIAR)}")
+    if run is not None:
+        say(_run_words(run))
+
+
+def _say_neighbours(
+    title: str, neighbours: "Sequence[Neighbour]", behaved: "Sequence[dict[str, Any]]", *, color: str
+) -> None:
+    from traincast.report import Table, choose_paint, format_table
+
     paint = choose_paint(sys.stdout, color=color)
     rows = tuple(
         (
@@ -86,13 +109,9 @@ def similar(
     )
     headings = ("workload", "from", "batch", "distance", "how it behaved")
     left = frozenset({"workload", "from", "how it behaved"})
-    title = f"Known workloads like {graph.name} (batch {graph.batch_size}, {summary.dataset_type} data)"
     say(format_table(Table(headings=headings, rows=rows, left=left, title=title), paint=paint))
     if any("measured_s" in found for found in behaved):
         say("(measured: a step on our test-bed of CPU workers with a quarter of a core each)")
-    say(f"\n{_verdict(distance, limit=UNFAMILIAR)}")
-    if run is not None:
-        say(_run_words(run))
 
 
 def _behaviour(neighbour: "Neighbour", device: str, *, batch: int) -> dict[str, Any]:
@@ -151,7 +170,7 @@ def _verdict(distance: float, *, limit: float) -> str:
     )
 
 
-def _reuse(graph: "Graph", *, workers: int, link: str, cores: float, samples: float | None) -> dict[str, Any]:
+def _reuse(graph: "Graph", team: Workers, workers: int) -> dict[str, Any]:
     from dataclasses import replace
 
     from traincast.catalog import cluster
@@ -160,8 +179,8 @@ def _reuse(graph: "Graph", *, workers: int, link: str, cores: float, samples: fl
     from traincast.profile import parse_rate
     from traincast.spec import Cluster, Job, Parallelism
 
-    rate = parse_rate(link)
-    group = cluster(device=CORE, nodes=workers, devices_per_node=1, speed=cores, price=None).groups[0]
+    rate = parse_rate(team.link)
+    group = cluster(device=CORE, nodes=workers, devices_per_node=1, speed=team.cores, price=None).groups[0]
     nodes = Cluster(name="workers", groups=(replace(group, inter=replace(group.inter, bytes_per_s=rate / 8)),))
     found = ask_reuse(Job(graph=graph), nodes, Parallelism(data=workers))
     if found.step is None:
@@ -170,11 +189,11 @@ def _reuse(graph: "Graph", *, workers: int, link: str, cores: float, samples: fl
         )
     step = found.step
     answer: dict[str, Any] = {
-        "workers": workers, "bits_per_s": rate, "cores": cores, "step_s": step.seconds, "low_s": step.low_s,
+        "workers": workers, "bits_per_s": rate, "cores": team.cores, "step_s": step.seconds, "low_s": step.low_s,
         "high_s": step.high_s, "outside": found.gap, "error": found.error,
     }  # fmt: skip
-    if samples is not None:
-        answer["epoch_s"] = step.seconds * math.ceil(samples / (graph.batch_size * workers))
+    if team.samples is not None:
+        answer["epoch_s"] = step.seconds * math.ceil(team.samples / (graph.batch_size * workers))
     return answer
 
 

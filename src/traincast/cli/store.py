@@ -1,11 +1,14 @@
 """`traincast store`: lists, imports, exports, merges and checks measurements."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from traincast.cli.options import Json
+
+if TYPE_CHECKING:
+    from traincast.store import Row
 
 ACTIONS = ("list", "import", "export", "merge", "check")
 
@@ -40,7 +43,7 @@ def store(
     from traincast.cli.output import say
     from traincast.errors import InvalidInput, UnknownName
     from traincast.report import format_json
-    from traincast.store import IMPORTERS, Store, export_table, import_nccl_tests
+    from traincast.store import Store, export_table
 
     if action not in ACTIONS:
         raise UnknownName("action", action, ACTIONS)
@@ -49,18 +52,7 @@ def store(
     with Store(path, create=action in ("import", "merge")) as kept:
         answer: dict[str, object] = {"store": str(path)}
         if action == "import" and other is not None:
-            kind = format or {".csv": "table", ".parquet": "table", ".json": "kineto", ".gz": "kineto"}.get(
-                other.suffix, "nccl-tests"
-            )
-            if kind not in IMPORTERS:
-                raise UnknownName("format", kind, IMPORTERS)
-            if kind == "nccl-tests":
-                if not other.is_file():
-                    raise InvalidInput(f"there is no file {other}")
-                text = other.read_text(encoding="utf-8", errors="replace")
-                rows = import_nccl_tests(text, collective=collective, source=f"nccl-tests:{other.name}")
-            else:
-                rows = IMPORTERS[kind](other)
+            rows = _read_rows(other, kind=format, collective=collective)
             answer["added"] = kept.append_all(rows)
             answer["known_already"] = len(rows) - int(str(answer["added"]))
         elif action == "export" and other is not None:
@@ -124,3 +116,20 @@ def _list(
     headings = ("experiment", "device", "time", "spread", "blocks", "repeats")
     say(format_table(Table(headings=headings, rows=rows, left=frozenset({"experiment", "device"}))))
     say(f"{len(found)} measurements" + (f", {limit} shown" if len(found) > limit else ""))
+
+
+def _read_rows(path: Path, *, kind: str | None, collective: str | None) -> "list[Row]":
+    """Measurements of a file in the format that is named, or that its name says."""
+    from traincast.errors import InvalidInput, UnknownName
+    from traincast.store import IMPORTERS, import_nccl_tests
+
+    by_suffix = {".csv": "table", ".parquet": "table", ".json": "kineto", ".gz": "kineto"}
+    kind = kind or by_suffix.get(path.suffix, "nccl-tests")
+    if kind not in IMPORTERS:
+        raise UnknownName("format", kind, IMPORTERS)
+    if kind != "nccl-tests":
+        return IMPORTERS[kind](path)
+    if not path.is_file():
+        raise InvalidInput(f"there is no file {path}")
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return import_nccl_tests(text, collective=collective, source=f"nccl-tests:{path.name}")

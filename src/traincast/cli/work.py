@@ -16,6 +16,7 @@ def work(
         int | None, typer.Option("--job-workers", min=1, max=64, help="Processes; default: one a core.")
     ] = None,
     job_timeout: serving.JobTimeout = 900.0,
+    ray: Annotated[bool, typer.Option("--ray", help="Run them on a Ray cluster (RAY_ADDRESS).")] = False,
 ) -> None:
     """Run plans and schedules for services that share a PostgreSQL database, without answering HTTP.
 
@@ -29,6 +30,6 @@ def work(
         raise MissingExtra("fastapi", "service", "the service") from error
     count = job_workers or serving.count_cores()
     settings = serving.make_work_settings(
-        serving.find_state(None, database), job_workers=count, job_timeout_s=job_timeout
+        serving.find_state(None, database), job_workers=count, job_timeout_s=job_timeout, ray=ray
     )
     run_jobs(settings, announce=lambda: say(f"traincast runs jobs in {count} processes"))

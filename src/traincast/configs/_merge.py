@@ -6,7 +6,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from traincast.configs._models import find_model, find_sizes, read_sizes
+from traincast.catalog import usual_length
+from traincast.configs._models import describes_whole, find_model, find_sizes, own_context, read_sizes
 from traincast.configs._nouns import ASSUMED, SAID, Reading, Setting
 from traincast.configs._read import read_config
 from traincast.errors import InvalidInput
@@ -207,7 +208,7 @@ def _show(name: str) -> str:
 def _look_up(question: Question, *, local: bool) -> Question:
     """hf:org/name as a workload of the catalogue, or as the config.json that lies on this machine."""
     if not question.source.startswith("hf:"):
-        return question
+        return _read_model(question) if local else question
     name = question.source.removeprefix("hf:")
     if question.workload.has_shape:
         return dataclasses.replace(question, source=name)
@@ -227,21 +228,43 @@ def _look_up(question: Question, *, local: bool) -> Question:
 
 
 def _from_cache(question: Question, name: str, file: Path) -> Question:
+    noted = dataclasses.replace(
+        question, source=str(file), said=(*question.said, f"{name}: its config.json lies in the cache of this machine")
+    )
+    return _read_model(noted, name=name)
+
+
+def is_model_config(source: str) -> bool:
+    """Whether a source is the file of a Hugging Face configuration; what it holds is looked at later."""
+    return source.endswith(".json") and Path(source).is_file()
+
+
+def _read_model(question: Question, *, name: str = "") -> Question:
+    """A config.json as a workload of the catalogue or as sizes, where they say all there is; any other is recorded."""
     from traincast.files import read_json
 
-    config = read_json(file)
-    sizes = read_sizes(config) if isinstance(config, Mapping) else None
-    said = (*question.said, f"{name}: its config.json lies in the cache of this machine")
-    if sizes is None:
-        return dataclasses.replace(question, source=str(file), said=said)
-    same = find_sizes(sizes)
+    if question.workload.has_shape or not is_model_config(question.source):
+        return question
+    config = read_json(question.source)
+    if not isinstance(config, Mapping) or "model_type" not in config:
+        return question
+    file = Path(question.source).name
+    sizes = read_sizes(config) if describes_whole(config) else None
+    same = find_sizes(sizes) if sizes is not None else None
     if same is not None:
-        return dataclasses.replace(
-            question, source=same, said=(*said, f"{name} has the sizes of {same} of the catalogue")
-        )
-    return dataclasses.replace(
-        question, source=name, workload=dataclasses.replace(question.workload, **sizes), said=said
-    )
+        words = f"{name or file} has the sizes of {same} of the catalogue"
+        return dataclasses.replace(question, source=same, said=(*question.said, words))
+    options, said = question.workload, list(question.said)
+    context = own_context(config)
+    if context is not None and options.seq is None and question.job.get("regime") is None:
+        length, words = usual_length(context)
+        said.append(words)
+        options = dataclasses.replace(options, seq=length)
+    if sizes is None:
+        return dataclasses.replace(question, workload=options, said=tuple(said))
+    said.append(f"{name or file}: its sizes describe the whole model, so that nothing is recorded")
+    own = name or str(config.get("_name_or_path") or config["model_type"])
+    return dataclasses.replace(question, source=own, workload=dataclasses.replace(options, **sizes), said=tuple(said))
 
 
 def find_cached(name: str) -> Path | None:

@@ -124,6 +124,33 @@ def read_sizes(config: Mapping[str, Any]) -> dict[str, Any] | None:
     return sizes if all(name in sizes for name in ("n_layers", "hidden", "heads", "vocab")) else None
 
 
+DESCRIBED = frozenset(
+    {"bloom", "gemma", "gemma2", "gpt_neox", "gpt_oss", "gptj", "llama", "mistral", "mixtral", "mpt", "nemotron", "olmo", "phi",
+     "qwen2", "qwen3", "qwen3_moe", "stablelm"}
+)  # fmt: skip
+"""Model types whose sizes describe every parameter: the catalogue's model has as many as that of transformers (a test counts)."""
+_ADDITIONS = ("attention_bias", "mlp_bias", "use_qkv_bias", "qk_layernorm", "use_qk_norm", "use_parallel_residual")
+"""Keys that add to a model what its sizes do not say."""
+_USUAL_ADDITIONS = {"gpt_neox": frozenset({"attention_bias", "use_parallel_residual"})}
+
+
+def describes_whole(config: Mapping[str, Any]) -> bool:
+    """Whether the sizes of a config.json say all there is to the model, so that nothing need be recorded."""
+    kind = str(config.get("model_type", ""))
+    added = {key for key in _ADDITIONS if config.get(key)} - _USUAL_ADDITIONS.get(kind, frozenset())
+    return kind in DESCRIBED and not added
+
+
+def own_context(config: Mapping[str, Any]) -> int | None:
+    """The tokens that a model of text takes at most; None where its samples are not of text alone."""
+    if not config.get("vocab_size") or any("vision" in key or "image" in key or "audio" in key for key in config):
+        return None
+    found = next(
+        (config[key] for key in ("max_position_embeddings", "n_positions", "max_seq_len") if config.get(key)), None
+    )
+    return found if isinstance(found, int) and found > 1 else None
+
+
 def find_sizes(sizes: Mapping[str, Any]) -> str | None:
     """The workload of the catalogue that has exactly these sizes."""
     wanted = {name: value for name, value in sizes.items() if name not in ("arch", "tied")}

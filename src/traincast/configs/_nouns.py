@@ -10,7 +10,10 @@ from traincast.spec import QUESTION_FIELDS
 SAID, LOOSE, ASSUMED = 2, 1, 0
 """How strongly a file says a field: by a key of its own; in words that another file may make more exact; not at all, it is
 what the project does where nothing is said."""
-FIELDS: Mapping[str, type] = {f"{item.section}.{item.name}": item.kind for item in QUESTION_FIELDS} | {"source": str}
+FIELDS: Mapping[str, type] = {
+    **{f"{item.section}.{item.name}": item.kind for item in QUESTION_FIELDS if item.section},
+    "source": str,
+}
 """Everything that a configuration may say, by section and name."""
 
 

@@ -1,5 +1,6 @@
 """A question with its plan to the text of a project's file; what the file has no place for is an error that names it."""
 
+import dataclasses
 import json
 import shlex
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from traincast.configs._nouns import ConfigFormat, Sheet
 from traincast.configs._read import read_config
 from traincast.configs._registry import FORMATS
 from traincast.errors import IllegalPlan, InvalidInput
-from traincast.spec import SHAPE, ConfigText, Parallelism, Question
+from traincast.spec import SHAPE, ConfigText, Parallelism, Question, RegimeOptions
 
 _MUST = {
     "tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "zero": 0, "virtual_stages": 1, "shard": None,
@@ -31,18 +32,30 @@ def write_config(
     question: Question, plan: Parallelism, kind: str, *, num_nodes: int = 1, devices_per_node: int = 1
 ) -> str:
     """The file that asks a project for the same training. The question is complete: its batch and its stack are known."""
+    chosen, sheet = _fill(question, plan, kind, num_nodes=num_nodes, devices_per_node=devices_per_node)
+    return _TEXTS[chosen.syntax](sheet)
+
+
+def list_unwritten(
+    question: Question, plan: Parallelism, kind: str, *, num_nodes: int = 1, devices_per_node: int = 1
+) -> list[str]:
+    """What a file without comments (json) says otherwise or not at all, a sentence each; none where comments say it."""
+    chosen, sheet = _fill(question, plan, kind, num_nodes=num_nodes, devices_per_node=devices_per_node)
+    return sheet.comments if chosen.syntax == "json" else []
+
+
+def _fill(
+    question: Question, plan: Parallelism, kind: str, *, num_nodes: int, devices_per_node: int
+) -> tuple[ConfigFormat, Sheet]:
     chosen = FORMATS.find(kind)
     if chosen.write is None:
         raise InvalidInput(f"{chosen.title} is read and not written; formats that are: {', '.join(writable())}")
     sheet = Sheet(fields=_fields(question, plan, num_nodes=num_nodes, devices_per_node=devices_per_node))
     chosen.write(sheet)
     _check(chosen, sheet, plan)
-    text = _TEXTS[chosen.syntax](sheet)
-    if chosen.name in LAUNCHERS or chosen.syntax == "json":
-        return text
-    lost = _compare(chosen, sheet, text)
-    sheet.comments += lost
-    return _TEXTS[chosen.syntax](sheet) if lost else text
+    if chosen.name not in LAUNCHERS:
+        sheet.comments += _compare(chosen, sheet, _TEXTS[chosen.syntax](sheet))
+    return chosen, sheet
 
 
 def _compare(chosen: ConfigFormat, sheet: Sheet, text: str) -> list[str]:
@@ -110,6 +123,26 @@ def _check(chosen: ConfigFormat, sheet: Sheet, plan: Parallelism) -> None:
     regime = sheet.fields.get("job.regime")
     if regime not in (None, *_PLAIN) and "job.regime" not in sheet.told and chosen.name not in LAUNCHERS:
         raise IllegalPlan(f"{chosen.title}'s file has no place for regime = {regime} here; emit another format")
+    _check_regime(chosen, sheet)
+
+
+def _check_regime(chosen: ConfigFormat, sheet: Sheet) -> None:
+    """Adapters and devices that only generate make another job; what else a regime says and the file does not is a comment."""
+    if chosen.name in LAUNCHERS:
+        return
+    for name in ("job.rollout_gpus", "job.rollout_lag", "workload.adapter_rank"):
+        if sheet.fields.get(name) and name not in sheet.told:
+            short = name.partition(".")[2]
+            raise IllegalPlan(
+                f"{chosen.title}'s file has no place for {short} = {sheet.fields[name]}; emit another format, such as trl or "
+                "openrlhf"
+            )
+    sheet.comments += [
+        f"{item.name} = {value} has no place in this file"
+        for item in dataclasses.fields(RegimeOptions)
+        if item.name != "regime" and f"job.{item.name}" not in sheet.told
+        if (value := sheet.fields.get(f"job.{item.name}")) is not None
+    ]
 
 
 def _write_json(sheet: Sheet) -> str:
@@ -140,7 +173,9 @@ def _write_shell(sheet: Sheet) -> str:
     program = sheet.program
     nodes, each = sheet.fields.get("cluster.nodes", 1), sheet.fields.get("cluster.devices_per_node", 1)
     start = (
-        program if program.startswith("deepspeed") else f"torchrun --nnodes {nodes} --nproc_per_node {each} {program}"
+        program
+        if program.startswith(("deepspeed", "python3"))
+        else f"torchrun --nnodes {nodes} --nproc_per_node {each} {program}"
     )
     if program.startswith("deepspeed"):
         start = f"deepspeed --num_nodes {nodes} --num_gpus {each}{program.removeprefix('deepspeed')}"

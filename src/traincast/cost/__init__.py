@@ -93,14 +93,17 @@ if TYPE_CHECKING:
     from traincast.cost._learned import Similarity as Similarity
     from traincast.cost._learned import Voices as Voices
     from traincast.cost._learned import load_learned as load_learned
+    from traincast.cost._learned import with_levels as with_levels
     from traincast.cost._notes import note_kernels as note_kernels
     from traincast.cost._offload import copy_bytes_per_s as copy_bytes_per_s
     from traincast.cost._offload import describe_host as describe_host
     from traincast.cost._pricing import Pricing as Pricing
     from traincast.cost._pricing import default_ops as default_ops
     from traincast.cost._pricing import mark_software as mark_software
+    from traincast.cost._products import GroupLaw as GroupLaw
     from traincast.cost._products import ProductLaw as ProductLaw
     from traincast.cost._products import ProductShape as ProductShape
+    from traincast.cost._products import time_groups as time_groups
     from traincast.cost._products import time_products as time_products
     from traincast.cost._roofline import Roofline as Roofline
     from traincast.cost._routes import FABRIC_FROM_BYTES_PER_S as FABRIC_FROM_BYTES_PER_S
@@ -201,6 +204,7 @@ __getattr__ = load_lazily(
             "Similarity",
             "Voices",
             "load_learned",
+            "with_levels",
         ),
         "_notes": ("note_kernels",),
         "_offload": (
@@ -213,8 +217,10 @@ __getattr__ = load_lazily(
             "mark_software",
         ),
         "_products": (
+            "GroupLaw",
             "ProductLaw",
             "ProductShape",
+            "time_groups",
             "time_products",
         ),
         "_roofline": ("Roofline",),

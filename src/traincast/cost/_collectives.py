@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from traincast.cost._offload import estimate_host_task
 from traincast.cost._routes import HOST_STAGED_SHARE, Level, Route, alternative_transport, find_route, slowest_group
 from traincast.spec import HOST, Cluster, Collective, Estimate, NodeGroup
+from traincast.units import NORMAL_90
 
 __all__ = ["LinkConstants", "Pipelined", "Route", "Transport", "constants_from", "find_route"]
 
@@ -163,7 +164,7 @@ class Pipelined:
         c = self.constants
         latency = min(1.0, (c.launch_s + sum(_hop_s(c, level) for level in route.levels)) / seconds)
         sigma = max(c.transports[level.link.transport].log_sigma for level in route.levels)
-        factor = math.exp(1.645 * math.hypot(sigma * (1 - latency), c.latency_log_sigma * latency))
+        factor = math.exp(NORMAL_90 * math.hypot(sigma * (1 - latency), c.latency_log_sigma * latency))
         reached = [seconds]
         if any(level.assumed for level in route.levels):
             reached.append(self._in_buckets(task, replace(route, levels=tuple(map(_otherwise, route.levels)))))

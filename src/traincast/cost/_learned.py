@@ -7,13 +7,14 @@ how alike the two data sheets are, so a device never measured enters only throug
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traincast import catalog
+from traincast.cost import OpModel
 from traincast.cost._attention import AttentionLaw, AttentionShape, time_attention
 from traincast.cost._bounds import (
     KERNEL_FLOOR_S,
@@ -23,20 +24,29 @@ from traincast.cost._bounds import (
     stacked_memory,
 )
 from traincast.cost._features import FAMILIES, describe, saturate
-from traincast.cost._host import Host
 from traincast.cost._laws import KernelLaws, load_laws
 from traincast.cost._operators import Kernels, list_kernels
-from traincast.cost._products import ProductLaw, ProductShape, time_blocks, time_lanes, time_products
+from traincast.cost._products import (
+    GroupLaw,
+    ProductLaw,
+    ProductShape,
+    time_blocks,
+    time_groups,
+    time_lanes,
+    time_products,
+)
 from traincast.errors import InvalidInput
-from traincast.spec import Device, Estimate, Op
+from traincast.spec import Device, DeviceLevel, Estimate, Op
+from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
 
-NORMAL_90 = 1.645
 LIMITS = ("compute", "memory")
 PRODUCTS = ("matmul", "conv")
-LAWFUL = ("product", "attention", "lanes", "blocks")
+LAWFUL = ("product", "grouped", "attention", "lanes", "blocks")
 """Families of kernels that closed laws price."""
+LEVELLED = ("product", "grouped")
+"""Those whose level on a device one measured product tells."""
 STREAMING = ("pointwise", "softmax", "norm")
 """Families bound by memory."""
 RECENT, UNLIKE = 3.0, 0.4
@@ -130,7 +140,6 @@ class Learned:
     families: Mapping[str, Voices]
     similarity: Similarity = field(default_factory=Similarity)
     law: PowerLaw = field(default_factory=PowerLaw)
-    host: Host = field(default_factory=Host)
     laws: KernelLaws = field(default_factory=load_laws)
 
     def predict(self, ops: Sequence[Op], device: Device, *, soak: float = 0.0, lone: bool = False) -> OpCosts:
@@ -205,7 +214,7 @@ class Learned:
                       lone: bool) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
         _, real = product_flop_per_s(device, dtype)
         products = self.laws.product(real)
-        law: ProductLaw | AttentionLaw = products
+        law: ProductLaw | AttentionLaw | GroupLaw = products
         if family == "attention":
             law = self.laws.attention
             shape = AttentionShape(*part.columns.T)
@@ -217,11 +226,17 @@ class Learned:
             num_blocks, each, moved = part.columns.T
             timed = time_blocks(products, num_blocks, each, moved, device)
         else:
-            batch, m, n, k, _, _, moved = part.columns.T
+            batch, m, n, k, uneven, _, moved = part.columns.T
             asked = ProductShape(batch=batch, m=m, n=n, k=k, num_bytes=moved, resident=part.resident)
-            timed = time_products(products, asked, device, dtype, lone=lone)
+            if family == "grouped":
+                law = self.laws.groups
+                timed = time_groups(self.laws.groups, products, asked, device, dtype, uneven=uneven, lone=lone)
+            else:
+                timed = time_products(products, asked, device, dtype, lone=lone)
         level = self.laws.level_log_sigma(device, law)
         sigma = np.hypot(np.hypot(law.log_sigma, level), part.extra_sigma)
+        if family in LEVELLED and self.laws.levels:
+            timed = timed.levelled(self.laws.level(device, real), join=products.join)
         seconds = np.maximum(timed.seconds, KERNEL_FLOOR_S) * part.factor
         ground = np.maximum(0 if device.name in self.laws.devices else 1, part.ground)
         return seconds, sigma, ground, timed.compute_s > timed.memory_s
@@ -234,12 +249,10 @@ class Learned:
                 seconds=seconds,
                 low_s=seconds / factor,
                 high_s=seconds * factor,
-                host_s=self.host.issue_s(op),
                 limit=limit,
                 ground=ground,
             )
-            for op, seconds, factor, limit, ground in zip(
-                ops,
+            for seconds, factor, limit, ground in zip(
                 costs.seconds.tolist(),
                 factors.tolist(),
                 costs.limit.tolist(),
@@ -247,6 +260,13 @@ class Learned:
                 strict=True,
             )
         )
+
+
+def with_levels(model: OpModel, levels: Sequence[DeviceLevel]) -> OpModel:
+    """The model with products of measured devices at their measured level; a model without laws stays as it is."""
+    if not levels or not isinstance(model, Learned):
+        return model
+    return replace(model, laws=replace(model.laws, levels={level.device: level for level in levels}))
 
 
 def _long_slowdown(

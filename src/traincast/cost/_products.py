@@ -85,6 +85,18 @@ class ProductLaw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLaw:
+    """What products of many experts in one launch lose beside one product. Fitted by research/fits/kernels."""
+
+    share: float
+    """Of the rate of a plain product: each tile finds its expert first."""
+    padding: float
+    """Of a tile's rows that stay empty for each expert, where experts get unequal numbers of tokens."""
+    log_sigma: float
+    level_log_sigma: float = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProductShape:
     """One entry per kernel."""
 
@@ -104,6 +116,12 @@ class Timed:
     seconds: Array
     compute_s: Array
     memory_s: Array
+
+    def levelled(self, level: float, *, join: float) -> "Timed":
+        """The same on a device whose arithmetic takes `level` times as long."""
+        compute_s = level * self.compute_s
+        before, after = ((part**join + self.memory_s**join) ** (1.0 / join) for part in (self.compute_s, compute_s))
+        return Timed(seconds=self.seconds + (after - before), compute_s=compute_s, memory_s=self.memory_s)
 
 
 def held_share(law: ProductLaw, device: Device, dtype: str, *, load: float | Array, need: float = 1.0) -> Array:
@@ -163,9 +181,28 @@ def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: s
     easy = law.cap * easy_flop_per_s(device)
     fill = law.fill * np.minimum(rate / easy, 1.0) if easy else law.fill
     compute_s = tile_work(law, shape, num_sm=num_sm, fill=fill) / rate
-    memory_s = _traffic_s(law, shape, device)
+    memory_s = traffic_s(law, shape.num_bytes, device, resident=shape.resident)
     joined = (compute_s**law.join + memory_s**law.join) ** (1.0 / law.join)
     return Timed(seconds=law.start_s + joined, compute_s=compute_s, memory_s=memory_s)
+
+
+def time_groups(law: GroupLaw, products: ProductLaw, shape: ProductShape, device: Device, dtype: str, *, uneven: Array,
+                lone: bool = False) -> Timed:  # fmt: skip
+    """Seconds of products of `shape.batch` experts in one launch, each with `m` rows; with different numbers of them where
+    `uneven` is 1."""
+    num_sm = float(device.num_sm or UNKNOWN_SM)
+    peak, real = product_flop_per_s(device, dtype)
+    peak *= law.share * FORMAT_SHARE.get(real, 1.0)
+    work = _best_work(products, shape, num_sm, products.fill, (1,), padding=law.padding * uneven)
+    if lone:
+        cool_s = work / (peak * held_share(products, device, dtype, load=0.0))
+        held = held_share(products, device, dtype, load=cool_s / (cool_s + products.sustained_s))
+    else:
+        held = np.asarray(step_share(products, device, dtype))
+    compute_s = work / (peak * held)
+    memory_s = shape.num_bytes / (products.dram_share * device.memory_bytes_per_s)
+    joined = (compute_s**products.join + memory_s**products.join) ** (1.0 / products.join)
+    return Timed(seconds=products.start_s + joined, compute_s=compute_s, memory_s=memory_s)
 
 
 def tile_work(law: ProductLaw, shape: ProductShape, *, num_sm: float, fill: float | Array) -> Array:
@@ -179,15 +216,18 @@ def tile_work(law: ProductLaw, shape: ProductShape, *, num_sm: float, fill: floa
     return best
 
 
-def _best_work(
-    law: ProductLaw, shape: ProductShape, num_sm: float, fill: float | Array, splits: tuple[int, ...]
-) -> Array:
+def _best_work(law: ProductLaw, shape: ProductShape, num_sm: float, fill: float | Array, splits: tuple[int, ...], *,
+               padding: Array | None = None) -> Array:  # fmt: skip
+    """`padding`: of the last tile of rows that stays empty on average; where it is 0, all batches have exactly `m` rows."""
     r128, r64, r32 = law.tile_share
     rates = (1.0, 1.0, 1.0, r128, r64, r64, r32)
     k = np.maximum(shape.k, 1.0)
     best = np.full_like(k, np.inf)
     for (rows, cols), rate in zip(TILES, rates, strict=True):
-        tiles = np.ceil(shape.m / rows) * (np.ceil(shape.n / cols) * shape.batch)
+        along = np.ceil(shape.m / rows)
+        if padding is not None:
+            along = np.where(padding > 0, np.maximum(shape.m / rows + padding, 1.0), along)
+        tiles = along * (np.ceil(shape.n / cols) * shape.batch)
         fits = tiles / num_sm
         for parts in splits:
             waves = fits * parts
@@ -198,16 +238,16 @@ def _best_work(
     return best
 
 
-def _traffic_s(law: ProductLaw, shape: ProductShape, device: Device) -> Array:
+def traffic_s(law: ProductLaw, num_bytes: Array, device: Device, *, resident: Array | None) -> Array:
+    """Seconds of bytes of which a share is in L2; `resident` None: as a benchmark that repeats the call finds it."""
     dram = device.memory_bytes_per_s
     if device.num_sm is None or device.clock_hz is None:
         near = l2_bytes_per_s(device)
     else:
         near = max(law.l2_bytes_per_sm_cycle * device.num_sm * device.clock_hz, dram)
-    resident = shape.resident
     if resident is None:
-        resident = 1.0 / (1.0 + (shape.num_bytes / (law.l2_share * (device.l2_bytes or 4e6))) ** 2)
-    return shape.num_bytes * ((1.0 - resident) / (law.dram_share * dram) + resident / near)
+        resident = 1.0 / (1.0 + (num_bytes / (law.l2_share * (device.l2_bytes or 4e6))) ** 2)
+    return num_bytes * ((1.0 - resident) / (law.dram_share * dram) + resident / near)
 
 
 def time_lanes(law: ProductLaw, flop: Array, num_bytes: Array, share: Array, device: Device) -> Timed:

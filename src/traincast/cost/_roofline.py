@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from traincast.cost._host import Host
 from traincast.spec import Device, Estimate, Op
+from traincast.units import NORMAL_90
 
 COMPUTE_EFFICIENCY: dict[str, float] = {"matmul": 0.75, "attention": 0.55, "conv": 0.6, "rnn": 0.45}
 """Share of the peak FLOP rate that large ops of a kind reach; kinds not named are bound by memory in practice."""
@@ -34,8 +34,6 @@ KERNEL_FLOOR_S = 2e-6
 class Roofline:
     """max(FLOP / peak, bytes / bandwidth) at a fixed efficiency per kind (Williams et al. 2009)."""
 
-    host: Host = field(default_factory=Host)
-
     def estimate_ops(self, ops: Sequence[Op], device: Device) -> tuple[Estimate, ...]:
         return tuple(self._estimate(op, device) for op in ops)
 
@@ -45,12 +43,11 @@ class Roofline:
         compute_s = (op.flop or 0.0) / usable_flop_per_s(op, device)
         seconds = max(memory_s, compute_s, KERNEL_FLOOR_S * op.num_kernels)
         spread = UNKNOWN_SPREAD if op.flop is None else SPREAD.get(op.kind, 0.5)
-        factor = math.exp(1.645 * spread)
+        factor = math.exp(NORMAL_90 * spread)
         return Estimate(
             seconds=seconds,
             low_s=seconds / factor,
             high_s=seconds * factor,
-            host_s=self.host.issue_s(op),
             limit="compute" if compute_s > memory_s else "memory",
             ground="bound",
         )

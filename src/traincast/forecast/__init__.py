@@ -21,7 +21,7 @@ _ENGINE = Engine(most=MOST_KEPT)
 
 def forecast(
     job: Job | Question | str, cluster: Cluster | str | None = None, parallelism: Parallelism | None = None, *,
-    costs: CostModel | None = None, calibration: Calibration | None = None, draw: bool = False,
+    costs: CostModel | None = None, calibration: Calibration | str | None = None, draw: bool = False,
     activity: "GraphCorrection | None" = None, **said: Any,
 ) -> Forecast:  # fmt: skip
     """How long a step and the whole job take, whether it fits, and what it costs.
@@ -30,10 +30,14 @@ def forecast(
     the command does: forecast("llama-3-8b", "8xh100", tokens="15B") fills in what is not said, and `said` is any option of
     `traincast forecast` by its name.
 
-    `costs` or `calibration`: what prices tasks instead of the models that ship with the package; a calibration may also be what
-    runs of one's own have taught. `draw`: with every span of the step. `activity`: corrects the resource numbers by runs
-    measured in this setting.
+    `costs` or `calibration` (itself, or its name or file): what prices tasks instead of the models that ship with the package; a
+    calibration may also be what runs of one's own have taught. `draw`: with every span of the step. `activity`: corrects the
+    resource numbers by runs measured in this setting.
     """
+    if isinstance(calibration, str):
+        from traincast.files import load_calibration
+
+        calibration = load_calibration(calibration)
     if isinstance(job, (str, Question)):
         from traincast.forecast._ask import ask
         from traincast.forecast._words import ask_in_words
@@ -114,6 +118,7 @@ if TYPE_CHECKING:
     from traincast.forecast._device_memory import watch_device as watch_device
     from traincast.forecast._gaussian_process import NOISE as NOISE
     from traincast.forecast._gaussian_process import Array as Array
+    from traincast.forecast._gaussian_process import condition as condition
     from traincast.forecast._gaussian_process import correct as correct
     from traincast.forecast._habits import UNKNOWN as UNKNOWN
     from traincast.forecast._habits import plan_habits as plan_habits
@@ -123,6 +128,7 @@ if TYPE_CHECKING:
     from traincast.forecast._narrow import GIVEN_JOB as GIVEN_JOB
     from traincast.forecast._narrow import GIVEN_STACK as GIVEN_STACK
     from traincast.forecast._parts import explain_parts as explain_parts
+    from traincast.forecast._pose import spell_out as spell_out
     from traincast.forecast._resolve import Resolved as Resolved
     from traincast.forecast._resolve import build_cluster as build_cluster
     from traincast.forecast._resolve import build_job as build_job
@@ -135,6 +141,7 @@ if TYPE_CHECKING:
     from traincast.forecast._resolve import load_source as load_source
     from traincast.forecast._resolve import pose_job as pose_job
     from traincast.forecast._resolve import pose_with as pose_with
+    from traincast.forecast._resolve import read_calibration as read_calibration
     from traincast.forecast._resolve import resolve as resolve
     from traincast.forecast._target import train_to_target as train_to_target
     from traincast.forecast._tune import COMMUNICATING as COMMUNICATING
@@ -212,6 +219,7 @@ __getattr__ = load_lazily(
         "_gaussian_process": (
             "Array",
             "NOISE",
+            "condition",
             "correct",
         ),
         "_habits": (
@@ -226,6 +234,7 @@ __getattr__ = load_lazily(
             "GIVEN_STACK",
         ),
         "_parts": ("explain_parts",),
+        "_pose": ("spell_out",),
         "_resolve": (
             "Resolved",
             "build_cluster",
@@ -239,6 +248,7 @@ __getattr__ = load_lazily(
             "load_source",
             "pose_job",
             "pose_with",
+            "read_calibration",
             "resolve",
         ),
         "_target": ("train_to_target",),

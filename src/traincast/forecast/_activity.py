@@ -4,15 +4,19 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from traincast.cost import is_gpu
 from traincast.errors import InvalidInput
 from traincast.forecast._arbitrate import is_plainly_replicated
 from traincast.spec import Activity, Cluster, Estimate, Job, Parallelism, ResourceProfile, Timeline
 
 if TYPE_CHECKING:
-    from traincast.resources import Corrected, GraphCorrection, Place
+    from traincast.resources import Busy, Corrected, GraphCorrection, Place
 
 CORE_FLOP_PER_S = 2e11
 """One core of a processor is slower than this and every accelerator faster: runs on cores say nothing about those."""
+
+SOCKETS = "sockets"
+"""What carried the bytes of the test-bed; networks that read device memory by themselves were never watched."""
 
 CORE = "cpu"
 """Stands for any such core."""
@@ -31,7 +35,7 @@ def describe_activity(job: Job, cluster: Cluster, plan: Parallelism, timeline: T
     if correction is not None:
         _check_device(correction, cluster)
     if correction is None and not (is_like_corpus(cluster) and WEIGHTS.is_file()):
-        return derived
+        return tuple([_learn_from_gpus(profile, job, cluster, plan, timeline) for profile in derived])
     if not is_plain_data_parallel(cluster, plan) or len(derived) != 1:
         return derived
     chosen = correction or load_graph_correction()
@@ -40,22 +44,19 @@ def describe_activity(job: Job, cluster: Cluster, plan: Parallelism, timeline: T
 
 
 def as_sure_as(profiles: tuple[ResourceProfile, ...], step: Estimate) -> tuple[ResourceProfile, ...]:
-    """Durations that were derived from the timeline are as sure as the step. So are levels the other way round, because the same
-    bytes and FLOP then take more or less time; no share exceeds 1."""
+    """Durations that were derived from the timeline are as sure as the step. So are levels that nobody measured, the other way
+    round, because the same bytes and FLOP then take more or less time; no share exceeds 1."""
     if not step.seconds:
         return profiles
     low, high = step.low_s / step.seconds, step.high_s / step.seconds
-    return tuple(
-        [
-            replace(
-                profile,
-                ranges={name: _range_of(name, value, low, high) for name, value in profile.twelve().items()},
-            )
-            if profile.basis == "derived"
-            else profile
-            for profile in profiles
-        ]
-    )
+
+    def ranged(profile: ResourceProfile) -> ResourceProfile:
+        if profile.basis == "corrected":
+            return profile
+        derived = {name: _range_of(name, value, low, high) for name, value in profile.twelve().items()}
+        return replace(profile, ranges={**derived, **profile.ranges})
+
+    return tuple([ranged(profile) for profile in profiles])
 
 
 def _range_of(name: str, value: float, low: float, high: float) -> tuple[float, float]:
@@ -79,15 +80,46 @@ def _check_device(correction: "GraphCorrection", cluster: Cluster) -> None:
 
 
 def expect_run_utilization(job: Job, cluster: Cluster, plan: Parallelism, timeline: Timeline) -> float | None:
-    """What nvidia-smi shows over a whole run, by measured runs of data-parallel training on GPUs of one node."""
-    measured_kind = cluster.num_nodes == 1 and is_plainly_replicated(plan) and not is_like_corpus(cluster)
-    if not measured_kind or job.graph.mode == "inference":
-        return None
-    from traincast.resources import load_correction, setting_of
+    """What nvidia-smi shows over a whole run, by measured runs of data-parallel training on GPUs; None far from them."""
+    from traincast.resources import LEAST_NEARNESS
 
-    busy = 1.0 - timeline.shares.get("host", 0.0) - timeline.shares.get("bubble", 0.0)
-    setting = setting_of(job.graph, device=cluster.groups[0].device.name, num_devices=cluster.num_devices)
-    return load_correction().correct(busy, setting)
+    found = _expect_busy(job, cluster, plan, timeline)
+    return found.mean if found is not None and found.nearness >= LEAST_NEARNESS else None
+
+
+def _expect_busy(job: Job, cluster: Cluster, plan: Parallelism, timeline: Timeline) -> "Busy | None":
+    """None for what was never watched: inference, plans that split a model, processors and systolic devices."""
+    from traincast.resources import ON_GPUS, busy_share, describe_busy, load_gpu_activity
+
+    watched = is_plainly_replicated(plan) and all(is_gpu(group.device) for group in cluster.groups)
+    if not watched or job.graph.mode == "inference" or job.regime is not None or not timeline.duration_s:
+        return None
+    if not ON_GPUS.is_file():
+        return None
+    point = describe_busy(
+        job.graph, timeline, num_nodes=cluster.num_nodes, num_devices=cluster.num_devices, passes=plan.micro_batches
+    )
+    return load_gpu_activity().utilization(point, busy_share(timeline))
+
+
+def _learn_from_gpus(
+    profile: ResourceProfile, job: Job, cluster: Cluster, plan: Parallelism, timeline: Timeline
+) -> ResourceProfile:
+    """The numbers of one rank with what measured runs say of them."""
+    from traincast.resources import apply_busy, apply_wire, load_gpu_activity
+
+    busy = _expect_busy(job, cluster, plan, timeline)
+    if busy is None:
+        return profile
+    found = apply_busy(profile, busy)
+    first = cluster.groups[0]
+    if cluster.num_nodes > 1 and all(group.inter.transport == SOCKETS for group in cluster.groups):
+        narrowest = min(group.inter.bytes_per_s for group in cluster.groups)
+        found = apply_wire(
+            found, load_gpu_activity(), num_ranks=cluster.num_nodes,
+            link_bytes_per_s=first.inter.bytes_per_s / first.devices_per_node, slowest=narrowest / first.inter.bytes_per_s,
+        )  # fmt: skip
+    return found
 
 
 def is_like_corpus(cluster: Cluster) -> bool:

@@ -22,8 +22,9 @@ def ask(
 ) -> Forecast:
     """The forecast of a question, with its assumptions. The same for commands, requests, job files and rows of tables."""
     resolved = resolve(question)
-    found = answer(resolved, costs=costs, calibration=calibration, draw=draw, activity=activity)
-    return replace(found, origin=Origin(question=question, resolved=resolved, calibration=calibration))
+    learned = resolved.calibration if calibration is None else calibration
+    found = answer(resolved, costs=costs, calibration=learned, draw=draw, activity=activity)
+    return replace(found, origin=Origin(question=question, resolved=resolved, calibration=learned))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,8 @@ def answer(
     draw: bool = False,
     activity: "GraphCorrection | None" = None,
 ) -> Forecast:
-    """The forecast of a resolved question."""
+    """The forecast of a resolved question. `calibration`: instead of the one that it names."""
+    calibration = resolved.calibration if calibration is None else calibration
     found = forecast(
         resolved.job, resolved.cluster, resolved.parallelism, costs=costs, calibration=calibration, draw=draw,
         activity=activity,

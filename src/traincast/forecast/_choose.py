@@ -9,7 +9,7 @@ from traincast.forecast._defaults import is_saved, reads_text
 from traincast.forecast._engine import Engine
 from traincast.forecast._habits import UNKNOWN
 from traincast.forecast._ladder import AXES, TOLERANCE, Choice, Open, Pose, choose_plan
-from traincast.forecast._resolve import complete_plan, load_source, pose_job
+from traincast.forecast._resolve import complete_plan, load_source, pose_job, record_any_batch
 from traincast.spec import JOB_FIELDS, PLAN_FIELDS, WORKLOAD_FIELDS, Cluster, Graph, Job, Parallelism, Question, Stack
 
 _ALWAYS = ("data", "zero", "recompute", "micro_batches")
@@ -65,6 +65,8 @@ def _fixed_batch(question: Question, stack: Stack) -> int | None:
     """Of a model that is recorded: recording it again at other batches would take as long each time."""
     source = question.source
     if not source or question.workload.has_shape or not (is_saved(question) or is_recorded(source)):
+        return None
+    if not is_saved(question) and record_any_batch(source, question.workload) is not None:
         return None
     return load_source(source, question.workload, stack=stack).batch_size
 

@@ -7,18 +7,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traincast.cost import Cached, CostModel, Pricing, default_ops, with_constants
-from traincast.forecast._activity import describe_activity, expect_run_utilization
+from traincast.cost import Cached, CostModel, Pricing, default_ops, with_constants, with_levels
+from traincast.forecast._activity import as_sure_as, describe_activity, expect_run_utilization
 from traincast.forecast._arbitrate import stretch
 from traincast.forecast._gaussian_process import ErrorProcess, Shares, condition, nearest
-from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job
+from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job, weigh_co2
 from traincast.forecast._labels import label_run
+from traincast.forecast._pooling import apply_numbers
 from traincast.forecast._tune import slow_down
 from traincast.resources import GraphCorrection
 from traincast.spec import (
     Calibration,
     Choice,
     Cluster,
+    DeviceLevel,
     Estimate,
     Forecast,
     Job,
@@ -77,9 +79,11 @@ def forecast_calibrated(
     answers = [learned.answer(labels, one, job.stack, ask) for one in (choice, *choice.also)]
     step = blend([answer.step for answer in answers])
     step = doubt(choice, step, own=answers[0].step)
-    note = describe_choice(calibration, learned.scopes.get(labels.stack), choice, step.seconds / answers[0].plain_s)
+    factor = step.seconds / answers[0].plain_s
+    note = describe_choice(calibration, learned.scopes.get(labels.stack), choice, factor, device=labels.device)
     first = replace(answers[0].forecast, notes=(*answers[0].forecast.notes, note))
-    return restep(first, job, cluster, plan, step, activity=activity)
+    restepped = restep(first, job, cluster, plan, step, activity=activity)
+    return apply_numbers(calibration.runs.numbers if calibration.runs else (), restepped, labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +106,9 @@ class Corrections:
         self._choices = {(one.stack, one.novelties, one.reach): one.choice for one in runs.selections} if runs else {}
         self._shipped = StackTable(runs.shipped) if runs else StackTable(LearnedStacks())
         self._fitted = StackTable(runs.fitted) if runs else StackTable(LearnedStacks())
-        self._ops = Cached(base=default_ops())
+        self._ops = Cached(base=with_levels(default_ops(), calibration.devices))
         self._models: OrderedDict[Stack, Pricing] = OrderedDict()
+        self._pooled: OrderedDict[tuple[str, ...], ErrorProcess] = OrderedDict()
 
     def choice_of(self, labels: RunLabels) -> Choice:
         scope = self.scopes.get(labels.stack)
@@ -113,6 +118,8 @@ class Corrections:
         return self._choices.get((labels.stack, tuple(sorted(novelty.kinds)), novelty.reach), IGNORE)
 
     def answer(self, labels: RunLabels, choice: Choice, start: Stack, ask: Ask) -> Answer:
+        if choice.pooled:
+            return self._pool(labels, start, ask)
         table = self._fitted if choice.constants else self._shipped
         software = table.stack_for(labels, start, profile=choice.profile)
         answer = ask(self._price_under(software))
@@ -122,6 +129,27 @@ class Corrections:
             found = process.predict([(labels, shares_of(answer.timeline))])[0]
             step = _around(step, step.seconds * math.exp(found.log_ratio), found.log_sigma)
         return Answer(forecast=answer, step=step, plain_s=answer.step.seconds)
+
+    def _pool(self, labels: RunLabels, start: Stack, ask: Ask) -> Answer:
+        """What ships, corrected by all own runs as far as they agree; never less sure than without them."""
+        answer = ask(self._price_under(self._shipped.stack_for(labels, start, profile=False)))
+        step = answer.step
+        process = self._pooled_process(labels)
+        if process is not None:
+            found = process.predict([(labels, shares_of(answer.timeline))])[0]
+            seconds = step.seconds * math.exp(found.log_ratio)
+            step = _around(step, seconds, min(found.log_sigma, log_sigma_of(step))) if step.low_s > 0 else step
+        return Answer(forecast=answer, step=step, plain_s=answer.step.seconds)
+
+    def _pooled_process(self, labels: RunLabels) -> ErrorProcess | None:
+        runs = self.calibration.runs
+        if runs is None or not runs.pooled:
+            return None
+        if labels.job not in self._pooled:
+            self._pooled[labels.job] = condition(nearest(runs.pooled, labels), shrink=True)
+            while len(self._pooled) > _MOST_KEPT:
+                self._pooled.popitem(last=False)
+        return self._pooled[labels.job]
 
     def _price_under(self, software: Stack) -> Pricing:
         """The same model for the same constants, so that an engine remembers what it priced with it."""
@@ -262,6 +290,7 @@ def restep(
     timeline = stretch(answer.timeline, factor)
     whole = time_job(job, cluster, step, answer.global_batch)
     joules = spend_energy(cluster, timeline, whole)
+    resources = describe_activity(job, cluster, plan, timeline, correction=activity) if answer.resources else ()
     return replace(
         answer,
         step=step,
@@ -270,16 +299,33 @@ def restep(
         job=whole,
         usd=price_job(cluster, whole.total),
         energy_joules=joules,
-        energy_range=range_energy(joules, whole.total),
+        energy_range=(energy := range_energy(joules, whole.total)),
+        kg_co2=weigh_co2(energy, cluster),
         utilization=answer.utilization / factor,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
-        resources=describe_activity(job, cluster, plan, timeline, correction=activity) if answer.resources else (),
+        resources=as_sure_as(resources, step),
     )
 
 
-def describe_choice(calibration: Calibration, scope: Scope | None, choice: Choice, factor: float) -> str:
+def describe_levels(name: str, levels: Sequence[DeviceLevel], device: str) -> str:
+    """One sentence on what products measured on a device change."""
+    for level in levels:
+        if level.device == device:
+            ratios = ", ".join(f"{ratio:.2f} in {dtype}" for dtype, ratio in sorted(level.products.items()))
+            return (
+                f"{name}: products on {device} take {ratios} times as long as expected ({level.num_products} measured)"
+            )
+    known = ", ".join(level.device for level in levels)
+    return f"{name} holds products of {known} and none of {device}; the answer is the one without it"
+
+
+def describe_choice(
+    calibration: Calibration, scope: Scope | None, choice: Choice, factor: float, *, device: str
+) -> str:
     """One sentence for the user: what was used, or why nothing."""
     name = f"{CALIBRATION_NOTE}{calibration.name!r}"
+    if calibration.devices and calibration.runs is None:
+        return describe_levels(name, calibration.devices, device)
     if scope is None:
         return f"{name} holds no run of this stack; the answer is the one without it"
     every = (choice, *choice.also)
@@ -289,6 +335,7 @@ def describe_choice(calibration: Calibration, scope: Scope | None, choice: Choic
             ("the job's own steps on one device", any(one.profile for one in every)),
             ("constants fitted to its stack", any(one.constants for one in every)),
             (f"the errors of near runs (factor {factor:.3g})", any(one.near for one in every)),
+            (f"what they agree on (factor {factor:.3g})", any(one.pooled for one in every)),
         )
         if is_used
     ]

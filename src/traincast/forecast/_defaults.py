@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from traincast.catalog import usual_length
 from traincast.forecast._pose import GENERATING
 from traincast.spec import Device, Question, Stack, WorkloadOptions
 
-LONGEST_USUAL = 8192
-"""Tokens. Models that take more are pre-trained at this length or below; longer samples are a short last phase."""
 TOKENS_PER_STEP = 2**19
 """Of a language model: half a million tokens, as GPT-2 and GPT-3's smaller models were trained with."""
 TOKENS_PER_PASS = 2**15
@@ -76,7 +75,8 @@ def _choose_precision(question: Question, devices: Sequence[Device], stack: Stac
     else:
         said.append(f"fp32 is assumed: {devices[0].name} has no matrix units for bf16 or fp16")
         return "fp32"
-    text = reads_text(question.source, question.workload) and not _is_recorded(question.source)
+    is_recorded = not question.workload.has_shape and not _entry(question.source)
+    text = reads_text(question.source, question.workload) and not is_recorded
     word = stack.precision_of(dtype, transformer=text, sharded=False)
     # Autocast keeps fp32 weights and casts them; training of language models keeps half-precision weights beside fp32 masters.
     name = word if word != dtype else dtype if text and dtype == "bf16" else f"{dtype}-amp"
@@ -85,27 +85,17 @@ def _choose_precision(question: Question, devices: Sequence[Device], stack: Stac
     return name
 
 
-def _is_recorded(source: str) -> bool:
-    return not _entry(source)
-
-
 def _choose_length(source: str, said: list[str]) -> int | None:
     """None: as the source has it."""
     entry = _entry(source)
     own = entry.get("context") or entry.get("shape", {}).get("seq")
     if not isinstance(own, int) or entry.get("family") not in _TEXT:
         return None
-    length = min(own, LONGEST_USUAL)
-    if length < own:
-        said.append(
-            f"samples of {length:,} tokens are assumed: the model takes {own:,}, but such lengths are trained only in a short "
-            "last phase"
-        )
-    else:
-        whose = (
-            "the model's own context length" if "context" in entry or own != 4096 else "as the model is usually trained"
-        )
-        said.append(f"samples of {length:,} tokens are assumed, {whose}")
+    if "context" not in entry and own == 4096:
+        said.append(f"samples of {own:,} tokens are assumed, as the model is usually trained")
+        return own
+    length, words = usual_length(own)
+    said.append(words)
     return length
 
 

@@ -36,7 +36,7 @@ from traincast.forecast._certainty import describe_setting, hopeful_memory_error
 from traincast.forecast._device_memory import DeviceMemory, find_fullest, profile_stages, watch_device
 from traincast.forecast._host_memory import hold_on_host
 from traincast.forecast._interval import Assured, Tally, tally_program, with_interval, with_novelty
-from traincast.forecast._job_time import describe_loading, price_job, range_energy, spend_energy, time_job
+from traincast.forecast._job_time import describe_loading, price_job, range_energy, spend_energy, time_job, weigh_co2
 from traincast.forecast._moments import list_moments
 from traincast.lower import lower, run_again, share_model
 from traincast.memo import Memo, Remember
@@ -107,6 +107,12 @@ class Engine:
         """How long a step and the whole job take, whether it fits, and what it costs. `draw`: with every span, and so with how
         busy the devices are. `activity`: corrects those numbers by runs measured in this setting."""
         plan = parallelism or Parallelism(data=cluster.num_devices)
+        if job.rampup_batch is not None:
+            from traincast.forecast._rampup import ramp_up
+
+            plain = replace(job, rampup_batch=None, rampup_samples=None, rampup_increment=None)
+            whole = self.forecast(plain, cluster, plan, draw=draw, activity=activity)
+            return ramp_up(self, job, cluster, plan, whole)
         if job.regime is not None:
             from traincast.forecast._regimes import forecast_regime
 
@@ -429,7 +435,8 @@ def _fill_in(
         job=whole,
         usd=price_job(cluster, whole.total),
         energy_joules=joules,
-        energy_range=range_energy(joules, whole.total),
+        energy_range=(energy := range_energy(joules, whole.total)),
+        kg_co2=weigh_co2(energy, cluster),
         utilization=flop / (step.seconds * peak * cluster.num_devices) if peak and step.seconds else 0.0,
         grounds=tally.ground_shares,
         unknown_ops=remember(_unknown_ops, job.graph),

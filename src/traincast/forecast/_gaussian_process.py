@@ -23,7 +23,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.spec import MeasuredForecast, RunLabels
+from traincast.spec import MIX_KINDS, MeasuredForecast, RunLabels
 
 Array = NDArray[np.float64]
 
@@ -31,6 +31,8 @@ NOISE = 0.08
 """Standard deviation of the log of one measurement around its truth: repeats differ by 2-6%, and runs have their accidents."""
 JOB, MODEL, FAMILY, DEVICE, STACK, EVERYTHING = 0.3, 0.1, 0.1, 0.15, 0.1, 0.05
 CLUSTER, PLACEMENT, NETWORK, NEAR = 0.2, 0.2, 0.1, 0.12
+KIND = 0.25
+"""Of one kind of operators on one device under one stack: a factor for each kind, shared by all steps as far as it is in them."""
 WAITING = 0.15
 """What the slowest of some three ranks takes longer than one, of a job, of its model, and of models of varying inputs."""
 BATCH_OCTAVES, SIZE_OCTAVES, SHARE_REACH = 1.5, 1.5, 0.5
@@ -62,6 +64,8 @@ class ErrorProcess:
     codes: dict[Hashable, int]
     inverse: Array
     weights: Array
+    trust: float = 1.0
+    """How much of each correction is given: what runs say of each other, where they were asked to."""
 
     def predict(self, asked: Sequence[tuple[RunLabels, Shares]]) -> list[Correction]:
         right = _describe(asked, dict(self.codes))
@@ -70,12 +74,13 @@ class ErrorProcess:
         sigmas = np.sqrt(np.maximum(variance, 0.0) + NOISE**2)
         return [
             Correction(log_ratio=ratio, log_sigma=sigma, num_runs=len(self.weights))
-            for ratio, sigma in zip((across @ self.weights).tolist(), sigmas.tolist(), strict=True)
+            for ratio, sigma in zip((self.trust * (across @ self.weights)).tolist(), sigmas.tolist(), strict=True)
         ]
 
 
-def condition(known: Sequence[MeasuredForecast]) -> ErrorProcess:
-    """The process given what is known; runs that the others do not expect count less."""
+def condition(known: Sequence[MeasuredForecast], *, shrink: bool = False) -> ErrorProcess:
+    """The process given what is known; runs that the others do not expect count less. `shrink`: a correction is given as far as
+    the runs, each left out in turn, proved it on each other."""
     codes: dict[Hashable, int] = {}
     features = _describe([(run.labels, run.shares) for run in known], codes)
     errors = np.array([math.log(run.measured_s / run.forecast_s) for run in known])
@@ -89,7 +94,16 @@ def condition(known: Sequence[MeasuredForecast]) -> ErrorProcess:
         noise = NOISE**2 / np.maximum(trust, 0.05) ** 2
         inverse = np.linalg.inv(between + np.diag(noise))
     solved = np.asarray(inverse, dtype=np.float64)
-    return ErrorProcess(features=features, codes=codes, inverse=solved, weights=solved @ errors)
+    weights = solved @ errors
+    trust = trust_of(errors, errors - weights / np.diag(solved)) if shrink else 1.0
+    return ErrorProcess(features=features, codes=codes, inverse=solved, weights=weights, trust=trust)
+
+
+def trust_of(errors: Array, left_out: Array, *, noise: float = NOISE) -> float:
+    """The part of a correction that helps: errors regressed on what the other runs say of each, from 1, which one noisy run
+    outweighs; never below 0 or above 1."""
+    prior = noise**2
+    return float(np.clip((errors @ left_out + prior) / (left_out @ left_out + prior), 0.0, 1.0))
 
 
 def correct(asked: Sequence[tuple[RunLabels, Shares]], known: Sequence[MeasuredForecast]) -> list[Correction | None]:
@@ -143,6 +157,8 @@ class _Features:
     """How far the slowest rank is from the middle one, in standard deviations."""
     varying: Array
     """1 where inputs differ in size, else 0."""
+    mix: Array
+    """Shares of kinds of operators; nothing where they are not known."""
 
     @property
     def communication(self) -> Array:
@@ -192,6 +208,7 @@ def _describe(runs: Sequence[tuple[RunLabels, Shares]], codes: dict[Hashable, in
         shares=np.array([shares for _, shares in runs]),
         waiting=np.array([expected_largest(one.num_devices) for one in every]),
         varying=np.array([float(one.varying_inputs) for one in every]),
+        mix=np.array([one.mix or (0.0,) * len(MIX_KINDS) for one in every]),
     )
 
 
@@ -211,6 +228,7 @@ def _covariance(left: _Features, right: _Features) -> Array:
     shares = _near(left.shares, right.shares, SHARE_REACH)
     on_device = batch * (JOB**2 * job + MODEL**2 * model + FAMILY**2 * family * size)
     on_device += DEVICE**2 * device + STACK**2 * stack + EVERYTHING**2
+    on_device += KIND**2 * device * stack * (left.mix @ right.mix.T)
     alike = job + model + left.varying[:, None] * right.varying[None, :]
     on_device += WAITING**2 * alike * left.waiting[:, None] * right.waiting[None, :]
     on_network = cluster * (CLUSTER**2 + PLACEMENT**2 * plan) + NETWORK**2
@@ -227,6 +245,7 @@ def _near(left: Array, right: Array, reach: float) -> Array:
 def _prior_variance(features: _Features) -> Array:
     waiting = WAITING**2 * (2 + features.varying) * features.waiting**2
     device = JOB**2 + MODEL**2 + FAMILY**2 + DEVICE**2 + STACK**2 + EVERYTHING**2 + waiting
+    device = device + KIND**2 * (features.mix**2).sum(axis=1)
     sent = features.communication
     return np.asarray(
         (1 - sent) ** 2 * device + sent**2 * (CLUSTER**2 + PLACEMENT**2 + NETWORK**2) + NEAR**2, dtype=np.float64

@@ -1,7 +1,7 @@
 """What a stack decides by itself, filled in where the user says nothing; every such decision becomes a sentence."""
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from traincast.catalog import FUSED_ATTENTIONS, PRECISIONS, precision_name
@@ -10,7 +10,6 @@ from traincast.spec import Parallelism, Stack, WorkloadOptions
 
 UNKNOWN = "unknown"
 """A recomputation that nobody knows: none is assumed, and a job that fits only with it is said to fit."""
-_PLAN_NAMES = frozenset(item.name for item in fields(Parallelism))
 
 
 def fill_in_plan(values: Mapping[str, Any], stack: Stack, said: list[str]) -> dict[str, Any]:
@@ -21,42 +20,67 @@ def fill_in_plan(values: Mapping[str, Any], stack: Stack, said: list[str]) -> di
     _fill_in_sharding(plan, stack, said, pipeline=degrees["pipeline"])
     _fill_in_recomputation(plan, stack, said)
     _fill_in_experts(plan, said, expert=degrees["expert"], replicas=replicas, tensor=degrees["tensor"])
-    if "sequence_parallel" not in plan and stack.plan.sequence_parallel and degrees["tensor"] > 1:
-        plan["sequence_parallel"] = True
-        said.append(f"{stack.name} splits the sequence along the tensor axis (--no-sequence-parallel to change)")
-    overlaps = stack.plan.overlap and (stack.plan.overlap_sharded or not _whole(plan.get("zero", 0), 0))
-    if "overlap" not in plan and not overlaps:
-        plan["overlap"] = False
-        if replicas > 1:
-            said.append(f"{stack.name} reduces gradients with nothing beside it (--overlap to change)")
-    if "dispatch_once" not in plan and stack.plan.dispatch_once:
-        plan["dispatch_once"] = True
-        if degrees["expert"] > 1:
-            said.append(
-                f"{stack.name} sends a token once to every node with experts for it (--no-dispatch-once to change)"
-            )
-    if "bucket_bytes" not in plan and stack.plan.bucket_bytes:
-        plan["bucket_bytes"] = stack.plan.bucket_bytes
-        if replicas > 1 and _whole(plan.get("zero", 0), 0) < 2:
-            said.append(f"{stack.name} reduces gradients in buckets of {stack.plan.bucket_bytes / 1e6:.0f} MB")
-    if "bucket_copies" not in plan and not stack.plan.bucket_copies:
-        plan["bucket_copies"] = False
-        if replicas > 1 and _whole(plan.get("zero", 0), 0) < 2:
-            said.append(
-                f"{stack.name} reduces gradients in place, without copies in buckets (--bucket-copies to change)"
-            )
-    if "balance" not in plan and stack.plan.balance != "layers":
-        plan["balance"] = stack.plan.balance
-        if degrees["pipeline"] > 1:
-            said.append(f"{stack.name} cuts a pipeline by {stack.plan.balance} (--balance layers to change)")
-    if "reduce_dtype" in _PLAN_NAMES and "reduce_dtype" not in plan and stack.plan.reduce_dtype:
-        plan["reduce_dtype"] = stack.plan.reduce_dtype
-        if replicas > 1:
-            said.append(f"{stack.name} reduces gradients in {stack.plan.reduce_dtype}")
-    if "order" not in plan and degrees["pipeline"] > 1 and _whole(plan.get("virtual_stages", 1)) > 1:
-        plan["order"] = "interleaved"
-        said.append("virtual stages run in the interleaved order")
+    habits = (*_axis_habits(plan, stack, degrees), *_reduction_habits(plan, stack, replicas=replicas))
+    for habit in habits:
+        if habit.holds and habit.name not in plan:
+            plan[habit.name] = habit.value
+            if habit.matters:
+                said.append(habit.sentence)
     return plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Habit:
+    """A value that is filled in where it `holds`, and told where it `matters` for this plan."""
+
+    name: str
+    value: Any
+    holds: bool
+    matters: bool
+    sentence: str
+
+
+def _axis_habits(plan: Mapping[str, Any], stack: Stack, degrees: Mapping[str, int]) -> Iterator[_Habit]:
+    name, does = stack.name, stack.plan
+    in_pipeline = degrees["pipeline"] > 1
+    yield _Habit(
+        "sequence_parallel", True, does.sequence_parallel and degrees["tensor"] > 1, True,
+        f"{name} splits the sequence along the tensor axis (--no-sequence-parallel to change)",
+    )  # fmt: skip
+    yield _Habit(
+        "dispatch_once", True, does.dispatch_once, degrees["expert"] > 1,
+        f"{name} sends a token once to every node with experts for it (--no-dispatch-once to change)",
+    )  # fmt: skip
+    yield _Habit(
+        "balance", does.balance, does.balance != "layers", in_pipeline,
+        f"{name} cuts a pipeline by {does.balance} (--balance layers to change)",
+    )  # fmt: skip
+    yield _Habit(
+        "order", "interleaved", in_pipeline and _whole(plan.get("virtual_stages", 1)) > 1, True,
+        "virtual stages run in the interleaved order",
+    )  # fmt: skip
+
+
+def _reduction_habits(plan: Mapping[str, Any], stack: Stack, *, replicas: int) -> Iterator[_Habit]:
+    name, does = stack.name, stack.plan
+    zero = _whole(plan.get("zero", 0), 0)
+    reduces, in_buckets = replicas > 1, replicas > 1 and zero < 2
+    yield _Habit(
+        "overlap", False, not (does.overlap and (does.overlap_sharded or not zero)), reduces,
+        f"{name} reduces gradients with nothing beside it (--overlap to change)",
+    )  # fmt: skip
+    yield _Habit(
+        "bucket_bytes", does.bucket_bytes, bool(does.bucket_bytes), in_buckets,
+        f"{name} reduces gradients in buckets of {(does.bucket_bytes or 0) / 1e6:.0f} MB",
+    )  # fmt: skip
+    yield _Habit(
+        "bucket_copies", False, not does.bucket_copies, in_buckets,
+        f"{name} reduces gradients in place, without copies in buckets (--bucket-copies to change)",
+    )  # fmt: skip
+    yield _Habit(
+        "reduce_dtype", does.reduce_dtype, bool(does.reduce_dtype), reduces,
+        f"{name} reduces gradients in {does.reduce_dtype}",
+    )  # fmt: skip
 
 
 def plan_habits(stack: Stack) -> dict[str, Any]:
@@ -153,6 +177,8 @@ def fill_in_recipe(
         values["adapted"] = read_targets(targets)
     values["precision"] = read_precision(options.precision, stack, sharded=plan.zero == 3)
     values["recompute"] = "none" if plan.recompute == "products" else plan.recompute
+    if options.recompute_layers is not None:
+        values["recompute_stages"] = plan.pipeline * plan.virtual_stages
     values["accumulate"] = plan.micro_batches > 1 and options.mode != "inference"
     return values
 
@@ -191,7 +217,7 @@ def read_precision(word: str | None, stack: Stack, *, sharded: bool) -> str:
 _RECIPE = frozenset(
     {"mode", "optimizer", "attention", "dropout", "loss", "fused", "fused_softmax", "fused_gate", "fused_loss", "fused_sums",
      "implementation", "channels_last", "master_weights", "gradient_dtype", "adapter_rank", "adapter_norm", "frozen_dtype",
-     "recompute_layers"}
+     "recompute_layers", "weight_dtype"}
 )  # fmt: skip
 _USUAL: dict[str, Any] = {"implementation": "foreach", "attention": "flash"}
 

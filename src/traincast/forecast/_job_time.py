@@ -5,7 +5,7 @@ import math
 from traincast.cost import copy_bytes_per_s
 from traincast.resources import IDLE_POWER
 from traincast.spec import Cluster, Estimate, Job, JobTime, Range, Timeline
-from traincast.units import HOUR_S, NORMAL_90
+from traincast.units import HOUR_S, KWH_JOULES, NORMAL_90
 
 DRAWN = (0.6, 1.05)
 """What a device at work draws beside its rated power: a board is held to it, and memory-bound work draws less. From no
@@ -159,3 +159,11 @@ def range_energy(joules: float | None, total: Estimate) -> Range | None:
         return None
     low, high = total.low_s / total.seconds * DRAWN[0], total.high_s / total.seconds * DRAWN[1]
     return Range(value=joules, low=joules * low, high=joules * high)
+
+
+def weigh_co2(energy: Range | None, cluster: Cluster) -> Range | None:
+    """Kilograms that the energy stands for where the cluster is."""
+    if energy is None or cluster.region is None:
+        return None
+    kg_per_joule = cluster.region.grams_co2_per_kwh / 1000 / KWH_JOULES
+    return Range(value=energy.value * kg_per_joule, low=energy.low * kg_per_joule, high=energy.high * kg_per_joule)

@@ -4,10 +4,12 @@ import hashlib
 from functools import lru_cache
 
 from traincast.catalog import has_varying_inputs
-from traincast.spec import Cluster, Graph, Job, Parallelism, RunLabels
+from traincast.spec import MIX_KINDS, Cluster, Graph, Job, Parallelism, RunLabels
 
 _PRODUCTS = ("matmul", "attention", "conv", "rnn")
 _SIGNATURE_LENGTH = 8
+_REFERENCE_FLOP_PER_S, _REFERENCE_BYTES_PER_S = 1.5e14, 1e12
+"""Of a device that stands for all, so that the shares of kinds depend on the step alone."""
 
 
 def label_run(job: Job, cluster: Cluster, plan: Parallelism) -> RunLabels:
@@ -33,6 +35,7 @@ def label_run(job: Job, cluster: Cluster, plan: Parallelism) -> RunLabels:
         num_nodes=cluster.num_nodes,
         network_bytes_per_s=group.inter.bytes_per_s,
         varying_inputs=has_varying_inputs(graph.name),
+        mix=_read_mix(_ById(graph)),
     )
 
 
@@ -91,3 +94,13 @@ def _read_precision(kept: _ById) -> str:
 @lru_cache(maxsize=512)
 def _read_parameters(kept: _ById) -> int:
     return kept.graph.num_parameters
+
+
+@lru_cache(maxsize=512)
+def _read_mix(kept: _ById) -> tuple[float, ...]:
+    spent = dict.fromkeys(MIX_KINDS, 0.0)
+    for op, count in zip(kept.graph.ops, kept.graph.counts(), strict=True):
+        seconds = max((op.flop or 0.0) / _REFERENCE_FLOP_PER_S, op.num_bytes / _REFERENCE_BYTES_PER_S)
+        spent[op.kind if op.kind in spent else "other"] += count * seconds
+    whole = sum(spent.values()) or 1.0
+    return tuple(round(seconds / whole, 4) for seconds in spent.values())

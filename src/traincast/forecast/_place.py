@@ -28,7 +28,12 @@ def build_cluster(values: Mapping[str, Any], *, num_wanted: int = 1, said: list[
     table = dict(values)
     if "groups" not in table and "device" not in table and "node" not in table:
         raise InvalidInput("no device is given; use --device NAME, for instance --device a100-80g, or --machine NAME")
-    price = _take_price(table)
+    price, region = _take_price(table), table.pop("region", None)
+    made = _make(table, num_wanted, price, assumptions)
+    return made if region is None else dataclasses.replace(made, region=catalog.region(region))
+
+
+def _make(table: dict[str, Any], num_wanted: int, price: float | None, assumptions: list[str]) -> Cluster:
     if "groups" in table or "node" in table:
         _refuse(table, ("placement", "device_memory"))
         return _at_price(catalog.cluster_from(table), price)

@@ -1,13 +1,28 @@
 """What a question says of its regime to the graph that is trained, the models beside it and the responses generated for it."""
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from traincast.errors import InvalidInput
-from traincast.spec import Graph, Lengths, Op, Parallelism, Pass, Regime, RegimeOptions, Rollout, WorkloadOptions
+from traincast.forecast._sizes import list_sizes
+from traincast.spec import (
+    Graph,
+    Job,
+    Lengths,
+    Op,
+    Parallelism,
+    Pass,
+    Question,
+    Regime,
+    RegimeOptions,
+    Rollout,
+    SampleSize,
+    WorkloadOptions,
+)
 from traincast.units import DTYPE_BYTES
 
 PAIRED = ("dpo", "ipo", "orpo", "simpo", "cpo", "reward")
@@ -49,10 +64,41 @@ class Posed:
 
 
 def pose_regime(
-    values: Mapping[str, Any], options: WorkloadOptions, load: Load, *, plan: Parallelism, said: list[str]
-) -> Posed:
-    """`values`: the job's part of a question."""
+    values: Mapping[str, Any], options: WorkloadOptions, load: Load, *, plan: Parallelism, said: list[str],
+    usual_seq: int | None = None,
+) -> Posed:  # fmt: skip
+    """`values`: the job's part of a question. `usual_seq`: the length that the model was published with."""
     asked = read_regime(values)
+    sizes = list_sizes(options, said, usual_seq=usual_seq)
+    if sizes is None:
+        return _pose_models(asked, options, load, plan=plan, said=said)
+    if asked.regime in GENERATING:
+        raise InvalidInput(f"{asked.regime} trains on what it generates; say its lengths with --response-tokens")
+    posed = _pose_models(asked, sizes.usual, load, plan=plan, said=said)
+    others = [(each, _pose_models(asked, each.options, load, plan=plan, said=[])) for each in sizes.others]
+    regime = posed.regime or Regime(name=asked.regime or "training")
+    passes = tuple(
+        replace(run, times=run.times * _mean_work(run.graph, [(each.share, _passes(own)[at]) for each, own in others]))
+        for at, run in enumerate(regime.passes)
+    )
+    listed = tuple(SampleSize(label=each.label, graph=own.graph, share=each.share) for each, own in others)
+    regime = replace(regime, passes=passes, sizes=listed, is_grouped=sizes.is_grouped, seq=sizes.tokens)
+    return replace(posed, regime=regime)
+
+
+def _passes(posed: Posed) -> tuple[Pass, ...]:
+    return posed.regime.passes if posed.regime is not None else ()
+
+
+def _mean_work(usual: Graph, others: Sequence[tuple[float, Pass]]) -> float:
+    """Of a pass on samples of all sizes, in passes on those of the usual one."""
+    return sum(share * run.graph.flop for share, run in others) / usual.flop if usual.flop else 1.0
+
+
+def _pose_models(
+    asked: RegimeOptions, options: WorkloadOptions, load: Load, *, plan: Parallelism, said: list[str]
+) -> Posed:
+    """The trained model and those beside it, on samples of one size."""
     posed = _pose(replace(asked, frozen_models=None), options, load, plan=plan, said=said)
     if asked.frozen_models is None:
         return posed
@@ -67,8 +113,26 @@ def pose_regime(
 def _encode(name: str, graph: Graph, options: WorkloadOptions, load: Load, said: list[str]) -> Pass:
     """A frozen model at its own sizes; what it makes of a sample is an input of the trained one."""
     own = WorkloadOptions(batch=graph.batch_size, precision=options.precision, mode="inference")
-    said.append(f"{name} runs forward on every sample before the model, frozen and at its usual sizes")
-    return Pass(name=name, graph=load(own, name))
+    encoder = load(own, name)
+    side = _image_side(graph)
+    if side is not None and any(tensor.name == "images" for tensor in encoder.tensors):
+        # Images become the latents that the model is trained on.
+        with contextlib.suppress(InvalidInput):
+            encoder = load(replace(own, input_size=side), name)
+        said.append(f"{name} runs forward on every image of {side} x {side} before the model, frozen")
+    else:
+        said.append(f"{name} runs forward on every sample before the model, frozen and at its usual sizes")
+    return Pass(name=name, graph=encoder)
+
+
+LATENT_STRIDE = 8
+"""Pixels of an image's side for one latent, in every encoder of latents."""
+
+
+def _image_side(graph: Graph) -> int | None:
+    """Of the images whose latents a model is trained on."""
+    latents = next((tensor for tensor in graph.tensors if tensor.name == "latents"), None)
+    return None if latents is None else LATENT_STRIDE * int(latents.shape[-1])
 
 
 def _pose(asked: RegimeOptions, options: WorkloadOptions, load: Load, *, plan: Parallelism, said: list[str]) -> Posed:
@@ -90,6 +154,24 @@ def _pose(asked: RegimeOptions, options: WorkloadOptions, load: Load, *, plan: P
     if asked.regime == "gan":
         return _pose_gan(asked, options, load, said)
     return _pose_distillation(asked, options, load, said)
+
+
+def spell_out(question: Question, job: Job) -> Question:
+    """The question with what its regime means, so that somebody who does not know our defaults asks the same."""
+    regime, options, values = question.job.get("regime"), question.workload, dict(question.job)
+    if regime in ADAPTERS:
+        options = _with_adapters(regime, options, [])
+    if options.adapter_rank and options.adapter_targets is None:
+        options = replace(options, adapter_targets=job.stack.recipe.adapter_targets or "all")
+    rollout = job.regime.rollout if job.regime is not None else None
+    if rollout is not None:
+        lengths = rollout.lengths
+        said = {
+            "prompts": rollout.num_prompts, "group_size": rollout.group_size, "prompt_tokens": round(rollout.prompt_tokens),
+            "response_tokens": round(lengths.mean), "response_max": round(lengths.longest),
+        }  # fmt: skip
+        values = {**said, **{name: value for name, value in values.items() if value is not None}}
+    return replace(question, workload=options, job=values)
 
 
 def read_regime(values: Mapping[str, Any]) -> RegimeOptions:

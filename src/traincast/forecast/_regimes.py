@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from traincast.forecast._activity import describe_activity
+from traincast.forecast._arbitrate import stretch
 from traincast.forecast._device_memory import outside_bytes
-from traincast.forecast._job_time import price_job, spend_energy, time_job
+from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job, weigh_co2
 from traincast.forecast._rollout import LOG_SIGMA, Generation, generate
 from traincast.spec import (
     Cluster,
@@ -65,11 +66,15 @@ class Beside:
 
 
 def plan_of(run: Pass, plan: Parallelism) -> Parallelism:
-    """A frozen model is split and sharded as the trained one; nothing of it is reduced, updated or run again."""
+    """A frozen model is split and sharded as the trained one; nothing of it is reduced, updated or run again. A model without
+    experts has none to spread."""
+    if plan.expert > 1 and not any("experts" in op.layer.split(".") for op in run.graph.ops):
+        plan = replace(plan, expert=1, expert_tensor=None, expert_capacity=None, expert_imbalance=1.0, dispatch_once=False,
+                       overlap_experts=False)  # fmt: skip
     if run.is_trained:
         return plan
-    return replace(plan, zero=3 if plan.zero == 3 else 0, shard=plan.shard if plan.zero == 3 else None, recompute="none",
-                   offload_optimizer=False, offload_activations=False, activation_dtype=None)  # fmt: skip
+    return replace(plan, zero=3 if plan.zero == 3 else 0, shard=plan.shard if plan.zero == 3 else None, regather=None,
+                   recompute="none", offload_optimizer=False, offload_activations=False, activation_dtype=None)  # fmt: skip
 
 
 def forecast_regime(
@@ -79,6 +84,8 @@ def forecast_regime(
     """The whole step of a regime."""
     plain = replace(job, regime=None)
     main = engine.forecast(plain, cluster, plan, draw=draw)
+    if regime.sizes:
+        main = _join_sizes(engine, main, plain, regime, cluster, plan)
     beside = [_forecast_pass(engine, run, plain, cluster, plan) for run in regime.passes]
     generation = None
     if regime.rollout is not None:
@@ -91,6 +98,8 @@ def forecast_regime(
     paid = (cluster.num_devices + num_extra) / cluster.num_devices
     whole = time_job(plain, cluster, step, global_batch)
     usd, joules = price_job(cluster, whole.total), spend_energy(cluster, timeline, whole)
+    joules = None if joules is None else joules * paid
+    energy = range_energy(joules, whole.total)
     worked = main.utilization * main.step.seconds * regime.num_updates + sum(
         one.utilization * one.seconds for one in beside
     )
@@ -100,7 +109,7 @@ def forecast_regime(
         global_batch=global_batch, samples_per_s=global_batch / step.seconds if step.seconds else math.inf,
         num_devices=cluster.num_devices + num_extra,
         usd=None if usd is None else Range(value=usd.value * paid, low=usd.low * paid, high=usd.high * paid),
-        energy_joules=None if joules is None else joules * paid,
+        energy_joules=joules, energy_range=energy, kg_co2=weigh_co2(energy, cluster),
         utilization=worked / (step.seconds * paid) if step.seconds else 0.0,
         notes=(*main.notes, *_notes(regime, generation, memory, num_extra)),
     )  # fmt: skip
@@ -111,11 +120,52 @@ def regime_memory(
 ) -> MemoryProfile:
     """The memory of a step whose trained model alone takes `main`."""
     plain = replace(job, regime=None)
+    main = _largest(engine, main, plain, regime, cluster, plan)
     beside = [_forecast_pass(engine, run, plain, cluster, plan, timed=False) for run in regime.passes]
     generation = None
     if regime.rollout is not None:
         generation = _generate(engine, regime.rollout, plain, cluster, plan, main, beside)
     return _join_memory(main, beside, generation)
+
+
+def _largest(
+    engine: "Engine", main: MemoryProfile, job: Job, regime: Regime, cluster: Cluster, plan: Parallelism
+) -> MemoryProfile:
+    """The memory of the samples that take most of it."""
+    found = [
+        engine.memory(engine.lower(posed, cluster, plan), posed, cluster)
+        for posed in (replace(job, graph=size.graph) for size in regime.sizes)
+    ]
+    return max([main, *found], key=lambda memory: memory.peak_bytes)
+
+
+def _join_sizes(
+    engine: "Engine", main: Forecast, job: Job, regime: Regime, cluster: Cluster, plan: Parallelism
+) -> Forecast:
+    """The mean step over samples of all sizes. Where replicas have different sizes at once, all wait for the largest: of n
+    passes spread evenly it lies sqrt(3) (n - 1) / (n + 1) standard deviations above their mean, and passes of one step
+    average out."""
+    seen = [
+        (size, engine.forecast(replace(job, graph=size.graph), cluster, plan)) for size in regime.sizes if size.share
+    ]
+    mean_s = sum(size.share * found.step.seconds for size, found in seen)
+    deviation_s = math.sqrt(sum(size.share * (found.step.seconds - mean_s) ** 2 for size, found in seen))
+    replicas = 1 if regime.is_grouped else plan.data
+    waited_s = deviation_s / math.sqrt(plan.micro_batches) * math.sqrt(3) * (replicas - 1) / (replicas + 1)
+    waited_s = min(waited_s, max(found.step.seconds for _, found in seen) - mean_s)
+    factor = max(1.0, (mean_s + waited_s) / main.step.seconds)
+    work = sum(size.share * size.graph.flop for size, _ in seen) / job.graph.flop if job.graph.flop else 1.0
+    words = ", ".join(f"{size.label} ({size.share:.0%}) {show_seconds(found.step.seconds)}" for size, found in seen)
+    notes = [f"steps by the size of samples: {words}"]
+    if waited_s > 0.01 * mean_s:
+        notes.append(
+            f"replicas have different sizes at once and wait {show_seconds(waited_s)} of a step for the largest"
+        )
+    return replace(
+        main, step=main.step.scaled(factor), timeline=stretch(main.timeline, factor), notes=(*main.notes, *notes),
+        utilization=main.utilization * work / factor,
+        memory=_largest(engine, main.memory, job, regime, cluster, plan),
+    )  # fmt: skip
 
 
 def extra_bytes(engine: "Engine", main: MemoryProfile, job: Job, cluster: Cluster, plan: Parallelism) -> float:

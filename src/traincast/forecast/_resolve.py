@@ -18,13 +18,14 @@ from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill
 from traincast.forecast._ladder import Pose
 from traincast.forecast._place import build_cluster as _build_place
 from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
-from traincast.forecast._samples import pad_samples, use_data, without_data
+from traincast.forecast._samples import check_data, use_data, without_data
 from traincast.spec import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
     PLAN_FIELDS,
     SHAPE,
     Asked,
+    Calibration,
     Cluster,
     ConfigText,
     Graph,
@@ -54,6 +55,8 @@ class Resolved:
     """What nobody said and was filled in, a sentence each."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the answer is for: precision, sequence length, batches, stack."""
+    calibration: Calibration | None = None
+    """What the question says was learnt."""
     frugal: Job | None = None
     """Where it is left open whether layers are run again: the same job with all of them run again."""
 
@@ -73,14 +76,23 @@ def resolve(question: Question) -> Resolved:
         frugal = pose_job(whole, full, cluster=cluster, stack=stack)
     return Resolved(
         job=job, cluster=cluster, parallelism=plan, assumptions=tuple(dict.fromkeys(said)), frugal=frugal,
-        settings=describe_settings(whole, job, plan, asked=asked),
+        settings=describe_settings(whole, job, plan, asked=asked), calibration=read_calibration(whole.calibration),
     )  # fmt: skip
+
+
+def read_calibration(named: str | Calibration | None) -> Calibration | None:
+    """What a question names as learnt: by its name, its file, or itself."""
+    if not isinstance(named, str):
+        return named
+    from traincast.files import load_calibration
+
+    return load_calibration(named)
 
 
 def fill_in(question: Question) -> Question:
     """The question with the values of its job file, where it names one; what the question says itself wins."""
     whole = _merge_job_file(question) if question.source.endswith(".toml") else question
-    if whole.configs or whole.source.startswith("hf:"):
+    if whole.configs or whole.source.startswith("hf:") or whole.source.endswith(".json"):
         from traincast.configs import merge_configs
 
         whole = merge_configs(whole)
@@ -180,20 +192,26 @@ def _decode_plan(values: Mapping[str, Any]) -> Parallelism:
     return decode(Parallelism, dict(values), where="parallelism")
 
 
+def _imply_passes(batch: int | None, data: Any, stages: Any, said: list[str]) -> int:
+    if not all(isinstance(degree, int) and degree >= 1 for degree in (data, stages)):
+        return 1
+    implied = implied_micro_batches(micro_batch=batch or 1, data=data, pipeline=stages)
+    said.append(implied.reason or "one pass per optimizer step is assumed")
+    return implied.count
+
+
+def _check_global_batch(whole: Any) -> None:
+    if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
+        raise InvalidInput(f"global_batch = {whole!r}; it must be a whole number of at least 1")
+
+
 def share_batch(question: Question, plan: Mapping[str, Any], said: list[str]) -> tuple[int | None, Any]:
     """Samples of a pass (None: as the source has them) and passes of a step. A global batch says what is left open."""
     batch, passes, whole = question.workload.batch, plan.get("micro_batches"), question.job.get("global_batch")
     data, stages = plan.get("data", 1), plan.get("pipeline", 1)
     if whole is None:
-        if passes is not None:
-            return batch, passes
-        if not all(isinstance(degree, int) and degree >= 1 for degree in (data, stages)):
-            return batch, 1
-        implied = implied_micro_batches(micro_batch=batch or 1, data=data, pipeline=stages)
-        said.append(implied.reason or "one pass per optimizer step is assumed")
-        return batch, implied.count
-    if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
-        raise InvalidInput(f"global_batch = {whole!r}; it must be a whole number of at least 1")
+        return batch, passes if passes is not None else _imply_passes(batch, data, stages, said)
+    _check_global_batch(whole)
     if not isinstance(data, int) or data < 1 or not isinstance(passes or 1, int):
         return batch, passes or 1
     if batch is not None and passes is not None:
@@ -202,9 +220,8 @@ def share_batch(question: Question, plan: Mapping[str, Any], said: list[str]) ->
                 f"global_batch = {whole} is not batch {batch} x micro_batches {passes} x data {data} = {batch * passes * data}"
             )
         return batch, passes
-    if batch is None and passes is None:
-        passes = 1 if stages == 1 else None
-        batch = None if stages == 1 else 1
+    if passes is None and batch is None and stages != 1:
+        batch = 1
     if batch is not None:
         return batch, _divide(whole, batch * data, f"batch {batch} x data {data}")
     share = _divide(whole, data * (passes or 1), f"data {data} x micro_batches {passes or 1}")
@@ -233,10 +250,6 @@ def pose_job(
     options = _without_tf32(options, cluster, assumptions)
     if options.recompute_layers is not None and plan.recompute != "full":
         raise InvalidInput(f"recompute_layers goes with --recompute full; recompute is {plan.recompute}")
-    if options.recompute_layers is not None and plan.pipeline > 1:
-        raise InvalidInput(
-            f"recompute_layers = {options.recompute_layers} does not go with a pipeline of {plan.pipeline} yet"
-        )
 
     def load(wanted: WorkloadOptions, source: str | None = None, /) -> Graph:
         # What only runs forward runs nothing again.
@@ -250,8 +263,10 @@ def pose_with(
     load: Load, question: Question, options: WorkloadOptions, *, plan: Parallelism, stack: Stack, said: list[str]
 ) -> Job:
     """The job of a question whose graphs are loaded in the caller's own way."""
-    posed = pose_regime(question.job, options, load, plan=plan, said=said)
-    job = build_job(question.job, posed.graph, stack=stack, seq=find_length(question.source, posed.options))
+    usual = find_length(question.source, options)
+    posed = pose_regime(question.job, options, load, plan=plan, said=said, usual_seq=usual)
+    seq = (posed.regime.seq if posed.regime else None) or find_length(question.source, posed.options)
+    job = build_job(question.job, posed.graph, stack=stack, seq=seq)
     return job if posed.regime is None else dataclasses.replace(job, regime=posed.regime)
 
 
@@ -346,10 +361,10 @@ def load_source(
     arrangement = plan or Parallelism(recompute=recompute)
     software = stack or Stack()
     assumptions: list[str] = [] if said is None else said
-    padded = pad_samples(options, assumptions, usual_seq=find_length(source, options))
-    bare = without_data(padded)
+    check_data(options)
+    bare = without_data(options)
     graph = _load_bare(source, bare, arrangement, software, assumptions)
-    return graph if bare is padded else use_data(graph, padded, assumptions)
+    return graph if bare is options else use_data(graph, options, assumptions)
 
 
 def _load_bare(
@@ -441,8 +456,19 @@ def _merge_job_file(question: Question) -> Question:
         parallelism={**file.parallelism, **question.parallelism},
         job=_override_job(file.job, question.job),
         configs=(*(_beside(config, question.source) for config in file.configs), *question.configs),
+        calibration=_calibration_beside(file.calibration, question.source)
+        if question.calibration is None
+        else question.calibration,
         said=question.said,
     )
+
+
+def _calibration_beside(named: str | Calibration | None, job_file: str) -> str | Calibration | None:
+    """A file that a job file names stands beside it; a name of a kept calibration stays one."""
+    if not isinstance(named, str):
+        return named
+    near = Path(job_file).parent / named
+    return str(near) if near.is_file() else named
 
 
 def _beside(config: str | ConfigText, job_file: str) -> str | ConfigText:
@@ -601,7 +627,26 @@ def _capture(source: str, options: WorkloadOptions, stack: Stack) -> Graph:
     fixed = [f"--{name.replace('_', '-')}" for name in given if name not in _CAPTURED]
     if fixed:
         raise InvalidInput(f"{source} is recorded as it is, so {', '.join(fixed)} cannot change it")
-    loaded = _record(source, tuple(sorted(given.items())), _date_of(source))
+    loaded = record_any_batch(source, options)
+    if loaded is None:
+        loaded = _record(source, tuple(sorted(given.items())), _date_of(source))
     if isinstance(loaded, Scalable):
         return loaded.at(options.batch) if options.batch is not None else loaded.small
     return loaded
+
+
+def record_any_batch(source: str, options: WorkloadOptions) -> Graph | Scalable | None:
+    """A config.json or a name in timm, whose inputs are made here for any batch. None for a file of somebody's, which makes its
+    own, and for a model that runs other operations at another batch."""
+    if not source.startswith("timm:") and not source.endswith(".json"):
+        return None
+    rest = {name: value for name, value in options.given().items() if name != "batch"}
+    return _try_any_batch(source, tuple(sorted(rest.items())), _date_of(source))
+
+
+@functools.lru_cache(maxsize=8)
+def _try_any_batch(source: str, given: tuple[tuple[str, Any], ...], date_ns: int) -> Graph | Scalable | None:
+    try:
+        return _record(source, (*given, ("scalable", True)), date_ns)
+    except CaptureFailed:
+        return None

@@ -1,4 +1,4 @@
-"""Samples as the data has them to the graph that trains on them: padded or packed, with losses in parts and averaged weights."""
+"""Samples as the data has them to the graph that trains on them: packed, with losses in parts and averaged weights."""
 
 import math
 from dataclasses import replace
@@ -7,7 +7,8 @@ from traincast.errors import InvalidInput
 from traincast.spec import Graph, Lengths, Op, Tensor, WorkloadOptions
 from traincast.units import DTYPE_BYTES
 
-DATA_FIELDS = ("sample_tokens", "sample_p95", "packing", "loss_chunks", "gather_negatives", "ema")
+DATA_FIELDS = ("sample_tokens", "sample_p95", "packing", "document_masks", "image_sizes", "size_batching", "loss_chunks",
+               "gather_negatives", "ema")  # fmt: skip
 USUAL_TAIL = 2.0
 
 
@@ -18,46 +19,27 @@ def without_data(options: WorkloadOptions) -> WorkloadOptions:
     return replace(options, **dict.fromkeys(DATA_FIELDS))
 
 
-def pad_samples(options: WorkloadOptions, said: list[str], *, usual_seq: int | None) -> WorkloadOptions:
-    """Samples that are not packed are padded to the longest of their micro-batch, up to the length asked for."""
-    mean = options.sample_tokens
-    if mean is None:
-        unused = next((name for name in ("sample_p95", "packing") if getattr(options, name) is not None), None)
-        if unused is not None:
-            raise InvalidInput(f"{unused} needs the mean length of a sample; give --sample-tokens")
-        return options
-    most = options.seq or usual_seq
-    lengths = _lengths(options, most)
-    if options.packing:
-        return options
-    batch = options.batch or 1
-    # The largest of b draws lies where b / (b + 1) of all are below it.
-    longest = _quantile(lengths, batch / (batch + 1))
-    seq = max(1, round(min(longest, most or math.inf)))
-    said.append(
-        f"samples of {mean} tokens on average are padded to the longest of {batch}, {seq} tokens: {1 - min(mean / seq, 1.0):.0%} "
-        "of what is computed is padding (--packing to change)"
-    )
-    return replace(options, seq=seq)
+def check_data(options: WorkloadOptions) -> None:
+    """Refuse what says something about samples whose lengths nobody said."""
+    if options.sample_tokens is not None:
+        return
+    unused = next((name for name in ("sample_p95", "packing") if getattr(options, name) is not None), None)
+    if unused is not None:
+        raise InvalidInput(f"{unused} needs the mean length of a sample; give --sample-tokens")
 
 
-def _lengths(options: WorkloadOptions, most: int | None) -> Lengths:
+def read_lengths(options: WorkloadOptions, most: int | None) -> Lengths:
     mean = options.sample_tokens or 1
     tail = options.sample_p95 or round(USUAL_TAIL * mean)
     return Lengths(mean=mean, p95=max(mean, tail), longest=max(mean, most or 2**62))
 
 
-def _quantile(lengths: Lengths, share: float) -> float:
-    from statistics import NormalDist
-
-    sigma = lengths.log_sigma
-    return lengths.mean * math.exp(sigma * NormalDist().inv_cdf(share) - sigma**2 / 2)
-
-
 def use_data(graph: Graph, options: WorkloadOptions, said: list[str]) -> Graph:
     """The graph with what the question says of its data, its loss and its averages."""
-    if options.sample_tokens is not None and options.packing:
-        graph = mask_documents(graph, _lengths(options, graph.tokens_per_sample), said)
+    if options.document_masks is not None and not options.packing:
+        raise InvalidInput("document_masks goes with samples that are packed; give --packing and --sample-tokens")
+    if options.sample_tokens is not None and options.packing and options.document_masks is not False:
+        graph = mask_documents(graph, read_lengths(options, graph.tokens_per_sample), said)
     if options.loss_chunks is not None:
         graph = chunk_loss(graph, options.loss_chunks)
     if options.gather_negatives:

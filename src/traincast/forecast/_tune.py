@@ -27,7 +27,7 @@ COMPUTING = tuple(name for name in TUNABLE if name not in COMMUNICATING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownStep:
-    """A measured step, lowered and priced once without any stack."""
+    """A measured step, lowered and priced once without the constants of any stack."""
 
     program: Program
     estimates: tuple[tuple[Estimate, ...], ...]
@@ -78,7 +78,8 @@ def know_step(
     job: Job, cluster: Cluster, plan: Parallelism, seconds: float, *, costs: Pricing | None = None
 ) -> KnownStep:
     """Lower and price a step whose duration was measured."""
-    engine = Engine(costs=replace(costs or Pricing(), stack=Stack()))
+    # Constants are applied later; what the libraries of the stack's version do is not among them.
+    engine = Engine(costs=replace(costs or Pricing(), stack=Stack(kernels=job.stack.kernels)))
     program = engine.lower(job, cluster, plan)
     crossing = {
         id(stage.tasks): tuple(isinstance(t, Collective) and find_route(t, cluster).num_nodes > 1 for t in stage.tasks)

@@ -33,6 +33,12 @@ def write_command(question: Question, *, command: str = "forecast") -> list[str]
             if item is None:
                 raise InvalidInput(f"{section}.{name} = {value!r} cannot be said on the command line; use a job file")
             words += item.words_for(value)
+    if question.calibration is not None:
+        if not isinstance(question.calibration, str):
+            raise InvalidInput(
+                f"calibration {question.calibration.name!r} cannot be said on the command line; save it to a file"
+            )
+        words += known["", "calibration"].words_for(question.calibration)
     return words
 
 
@@ -69,7 +75,7 @@ def ask_in_words(
     """A question from a model's name, hardware such as '8xh100' and any field of a question by its name; amounts may be written
     as on the command line (tokens='15B')."""
     known = {item.name: item for item in QUESTION_FIELDS}
-    parts: dict[str, dict[str, Any]] = {name: {} for name in ("workload", "cluster", "parallelism", "job")}
+    parts: dict[str, dict[str, Any]] = {name: {} for name in ("workload", "cluster", "parallelism", "job", "")}
     for name, value in said.items():
         if name not in known:
             raise InvalidInput(f"a question has no {name!r}{did_you_mean(name, known)}; see traincast forecast --help")
@@ -88,7 +94,7 @@ def ask_in_words(
         parts["parallelism"] = {"zero": plan.zero, **values, **parts["parallelism"]}
     return Question(
         source=source, workload=WorkloadOptions(**parts["workload"]), cluster=parts["cluster"],
-        parallelism=parts["parallelism"], job=parts["job"],
+        parallelism=parts["parallelism"], job=parts["job"], calibration=parts[""].get("calibration"),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from torch import nn
 from traincast.capture import capture
 from traincast.integrate._here import Prepared, find_place, forecast_here
 from traincast.integrate._run import Run, tell
+from traincast.profile import DeviceSampler, find_meter
 from traincast.spec import Attr, Calibration, Graph
 from traincast.store import Store
 
@@ -30,6 +31,7 @@ class TorchRun(Run):
             say=say if self.is_first else _silent,
             num_threads=threads,
             has_peers=num_ranks() > 1,
+            sampler=_find_sampler(self.device) if store is not None and self.is_first else None,
             **options,
         )
         self._ranks = RankClock(model) if num_ranks() > 1 else None
@@ -68,6 +70,11 @@ class TorchRun(Run):
             self._idle.record()
         self.step_ends(rank_s=rank_s)
 
+    def _device_memory(self) -> dict[str, float]:
+        if self.device != "cuda":
+            return {}
+        return {"peak_bytes": float(torch.cuda.max_memory_reserved())}
+
     def forget_ranks(self) -> None:
         """Leave out what the ranks took so far: the recording ran the model on the first of them."""
         if self._ranks is not None:
@@ -77,6 +84,15 @@ class TorchRun(Run):
         if self._ranks is not None:
             self._ranks.remove()
         super().finish()
+
+
+def _find_sampler(device: str) -> DeviceSampler:
+    """Of the GPU that this process trains on, by what the driver calls it; without one the network alone is read."""
+    if device != "cuda":
+        return DeviceSampler(None)
+    index = torch.cuda.current_device()
+    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+    return DeviceSampler(find_meter(index=index, uuid=str(uuid) if uuid is not None else None))
 
 
 class RankClock:
@@ -122,6 +138,15 @@ class RankClock:
             self._seconds += time.perf_counter() - self._begun
 
 
+class Watching(TypedDict, total=False):
+    """How a run is watched: how many steps it has, where its measurements are kept, how often it is judged, who is told."""
+
+    num_steps: int | None
+    store: str | os.PathLike[str] | None
+    check_every: int
+    say: Callable[[str], None]
+
+
 @contextlib.contextmanager
 def watch_training(
     model: nn.Module,
@@ -131,14 +156,11 @@ def watch_training(
     target: Any = None,
     optimizer: Any = "adamw",
     precision: str = "fp32",
-    num_steps: int | None = None,
     accumulate: int = 1,
     name: str = "",
     calibration: str | Path | Calibration | None = None,
     measuring_s: float = 2.0,
-    store: str | os.PathLike[str] | None = None,
-    check_every: int = 20,
-    say: Callable[[str], None] = tell,
+    **watching: Unpack[Watching],
 ) -> Iterator[TorchRun]:
     """Forecast a training loop before step 0, then compare it step by step.
 
@@ -146,7 +168,7 @@ def watch_training(
     `precision` are those of `traincast.capture`. `accumulate` passes make one step. With `store`, a file, the measurements of
     this run are kept and used by the next.
     """
-    run = TorchRun(model, num_steps=num_steps, store=store, check_every=check_every, say=say)
+    run = TorchRun(model, **watching)
 
     def record() -> Graph:
         inner = getattr(model, "module", model) if num_ranks() > 1 else model

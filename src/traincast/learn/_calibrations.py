@@ -1,7 +1,6 @@
 """A fit as rates of a machine, and calibrations to files and back."""
 
 import math
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,14 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.errors import InvalidInput, UnknownName
-from traincast.files import decode, encode, read_json, write_json
+from traincast.errors import InvalidInput
+from traincast.files import calibrations_folder, load_calibration, save_calibration
 from traincast.learn._fit import NUM_STEP_FACTORS, Fit
 from traincast.learn._loads import OPERATOR_SPREAD, STEP_SPREAD, Load
 from traincast.spec import Calibration, CollectiveRates, Environment, MachineRates, Rates, groups_of
 
-FORMAT = "traincast-calibration"
-VERSION = 2
+__all__ = ["calibrations_folder", "load_calibration", "rates_of", "save_calibration", "to_machine_rates"]
 
 
 def to_machine_rates(
@@ -74,48 +72,6 @@ def _middle(rates: Sequence[Rates]) -> Rates:
 
 def _deviation(values: Sequence[float]) -> float:
     return math.sqrt(sum(value**2 for value in values) / len(values)) if values else 0.0
-
-
-def save_calibration(calibration: Calibration, path: str | Path) -> None:
-    data = {"format": FORMAT, "version": VERSION, "calibration": encode(calibration)}
-    write_json(path, data, indent=None if str(path).endswith(".gz") else 1)
-
-
-def load_calibration(source: str | Path) -> Calibration:
-    """A calibration by its file, or by the name under which it was kept."""
-    path = _find(source)
-    data = read_json(path)
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise InvalidInput(
-            f"{path} is not a calibration; make one with: traincast calibrate --out FILE, or traincast learn RUNS -o FILE"
-        )
-    if data.get("version") == 1:
-        rates = decode(MachineRates, data.get("calibration"), where=f"{path}: calibration")
-        return Calibration(name=rates.name, machine=rates)
-    if data.get("version") != VERSION:
-        raise InvalidInput(
-            f"{path} has calibration version {data.get('version')!r}; this traincast reads 1 and {VERSION}"
-        )
-    return decode(Calibration, data.get("calibration"), where=f"{path}: calibration")
-
-
-def calibrations_folder() -> Path:
-    """Where calibrations with a name are kept: $TRAINCAST_CALIBRATIONS, or the user's own data folder."""
-    own = os.environ.get("TRAINCAST_CALIBRATIONS")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "traincast" / "calibrations"
-
-
-def _find(source: str | Path) -> Path:
-    path = Path(source)
-    if path.is_file() or path.suffix in (".json", ".gz") or len(path.parts) > 1:
-        return path
-    folder = calibrations_folder()
-    kept = {file.name.removesuffix(".json"): file for file in sorted(folder.glob("*.json"))}
-    if str(source) not in kept:
-        raise UnknownName("calibration", str(source), kept)
-    return kept[str(source)]
 
 
 def rates_of(source: str | Path | Calibration | MachineRates) -> MachineRates:

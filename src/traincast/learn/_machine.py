@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,18 +136,74 @@ def seconds_by_key(store: Store, environment: Environment) -> dict[str, float]:
     return {key: each.seconds for key, each in steadied.items()}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuringSetup:
+    """Where experiments run, how they are repeated, and where their results are kept."""
+
+    store: Store
+    environment: Environment
+    prepare: Callable[[Sequence[Load]], Sequence[Subject]]
+    protocol: Protocol
+    canary: Callable[[], float] | None = None
+    progress: Progress | None = None
+
+    def seconds_by_key(self) -> dict[str, float]:
+        return seconds_by_key(self.store, self.environment)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Campaign:
+    """A calibration under way: what could not be measured, what it has taken, and how wrong its prices were."""
+
+    setup: MeasuringSetup
+    budget_s: float
+    num_plans: int
+    method: str
+    say: Callable[[str], None]
+    failures: dict[str, str] = field(default_factory=dict)
+    spent_s: float = 0.0
+    price_ratio: float = 1.0
+
+    def visit(self, loads: Sequence[Load], *, limit_s: float, protocol: Protocol | None = None) -> float:
+        started = time.monotonic()
+        setup = self.setup
+        for done in run_subjects(
+            setup.prepare(loads), store=setup.store, environment=setup.environment, protocol=protocol or setup.protocol,
+            canary=setup.canary, progress=setup.progress, budget_s=limit_s,
+        ):  # fmt: skip
+            if done.failure:
+                self.failures[done.experiment.key] = done.failure
+        return time.monotonic() - started
+
+    def take_turn(self, turn: int, fit: Fit, loads: Sequence[Load]) -> bool:
+        """Measure what is worth most by the fit so far; False where no budget or nothing of use is left."""
+        seconds_of = self.setup.seconds_by_key()
+        left_s = self.budget_s - self.spent_s
+        if left_s <= 0:
+            return False
+        costs = [self.price_ratio * expected_cost_s(load, fit, self.setup.protocol) for load in loads]
+        chosen = choose_loads(
+            fit, loads, costs=costs, budget_s=left_s / (self.num_plans - turn), method=self.method,
+            measured=[index for index, load in enumerate(loads) if load.experiment.key in seconds_of],
+            forbidden=[index for index, load in enumerate(loads) if load.experiment.key in self.failures],
+        )  # fmt: skip
+        if not chosen:
+            return False
+        expected_s = sum(costs[index] for index in chosen)
+        self.say(f"plan {turn + 1} of {self.num_plans}: {len(chosen)} experiments, about {expected_s:.0f} s")
+        took_s = self.visit([loads[index] for index in chosen], limit_s=left_s)
+        self.spent_s += took_s
+        self.price_ratio *= min(4.0, max(0.25, took_s / expected_s))
+        return True
+
+
 def calibrate_machine(
     candidates: Candidates,
+    setup: MeasuringSetup,
     *,
     name: str,
-    store: Store,
-    environment: Environment,
-    prepare: Callable[[Sequence[Load]], Sequence[Subject]],
     budget_s: float,
     target_width: float = 0.0,
-    protocol: Protocol,
-    canary: Callable[[], float] | None = None,
-    progress: Progress | None = None,
     num_plans: int = 3,
     method: str = "d-optimal",
     say: Callable[[str], None] = lambda _: None,
@@ -156,72 +212,51 @@ def calibrate_machine(
 
     The budget pays for what is fitted. The steps kept for the check are visited between the turns, on time of their own.
     """
-    failures: dict[str, str] = {}
-    spent_s = 0.0
-
-    def visit(loads: Sequence[Load], *, limit_s: float, protocol: Protocol = protocol) -> float:
-        started = time.monotonic()
-        for done in run_subjects(
-            prepare(loads), store=store, environment=environment, protocol=protocol, canary=canary, progress=progress,
-            budget_s=limit_s,
-        ):  # fmt: skip
-            if done.failure:
-                failures[done.experiment.key] = done.failure
-        return time.monotonic() - started
-
+    campaign = _Campaign(setup=setup, budget_s=budget_s, num_plans=num_plans, method=method, say=say)
     marks = anchors()
     say("measuring the peaks of the machine")
-    spent_s += visit(marks, limit_s=budget_s)
-    peaks = find_peaks(marks, seconds_by_key(store, environment))
+    campaign.spent_s += campaign.visit(marks, limit_s=budget_s)
+    peaks = find_peaks(marks, setup.seconds_by_key())
     loads = [*candidates.loads, *marks]
     first = start_fit([*loads, *candidates.held_out], peaks)
     fit, measured, seconds = first, list[Load](), list[float]()
-    ratio = 1.0
     for turn in range(num_plans):
-        seconds_of = seconds_by_key(store, environment)
-        known = [index for index, load in enumerate(loads) if load.experiment.key in seconds_of]
-        closed = [index for index, load in enumerate(loads) if load.experiment.key in failures]
-        left_s = budget_s - spent_s
-        if left_s <= 0:
+        if not campaign.take_turn(turn, fit, loads):
             break
-        share_s = left_s / (num_plans - turn)
-        costs = [ratio * expected_cost_s(load, fit, protocol) for load in loads]
-        chosen = choose_loads(
-            fit, loads, costs=costs, budget_s=share_s, measured=known, forbidden=closed, method=method
-        )
-        if not chosen:
-            break
-        expected_s = sum(costs[index] for index in chosen)
-        say(f"plan {turn + 1} of {num_plans}: {len(chosen)} experiments, about {expected_s:.0f} s")
-        took_s = visit([loads[index] for index in chosen], limit_s=left_s)
-        spent_s += took_s
-        ratio *= min(4.0, max(0.25, took_s / expected_s))
         say(f"visiting {len(candidates.held_out)} steps that are kept for the check")
         # In every turn, not at the end: else a machine that slows down meanwhile looks like an error of the fit.
-        visit(candidates.held_out, limit_s=math.inf, protocol=replace(protocol, num_rounds=2 * (turn + 1)))
-        seconds_of = seconds_by_key(store, environment)
+        rounds = replace(setup.protocol, num_rounds=2 * (turn + 1))
+        campaign.visit(candidates.held_out, limit_s=math.inf, protocol=rounds)
+        seconds_of = setup.seconds_by_key()
         measured = [load for load in loads if seconds_of.get(load.experiment.key, 0.0) > 0]
         seconds = [seconds_of[load.experiment.key] for load in measured]
         fit = refit(first, measured, seconds)
         if target_width and _width(fit, candidates.held_out) <= target_width:
             say("the intervals are narrow enough")
             break
-    seconds_of = seconds_by_key(store, environment)
-    checked = [load for load in candidates.held_out if load.experiment.key in seconds_of]
-    if not checked:
-        raise InvalidInput("no held-out step could be measured, so nothing can be said about the error")
-    truth = [seconds_of[load.experiment.key] for load in checked]
-    before = Score.of(first.predict(checked), truth, first.log_spread(checked))
-    after = Score.of(fit.predict(checked), truth, fit.log_spread(checked))
+    checked, before, after = _check(candidates.held_out, setup, first=first, last=fit)
     calibration = to_machine_rates(
-        fit, name=name, environment=environment, loads=measured, seconds=seconds, measuring_s=spent_s,
+        fit, name=name, environment=setup.environment, loads=measured, seconds=seconds, measuring_s=campaign.spent_s,
         errors={"steps_before": before.mean, "steps_after": after.mean},
     )  # fmt: skip
     return Outcome(
-        calibration=calibration, before=before, after=after, measuring_s=spent_s,
+        calibration=calibration, before=before, after=after, measuring_s=campaign.spent_s,
         num_operators=sum(not load.is_step for load in measured), num_steps=sum(load.is_step for load in measured),
-        unmeasured=tuple(f"{key}: {reason}" for key, reason in failures.items()), width=_width(fit, checked),
+        unmeasured=tuple(f"{key}: {reason}" for key, reason in campaign.failures.items()), width=_width(fit, checked),
     )  # fmt: skip
+
+
+def _check(
+    held_out: Sequence[Load], setup: MeasuringSetup, *, first: Fit, last: Fit
+) -> tuple[list[Load], Score, Score]:
+    """The held-out steps that were measured, with the error of the first and of the last fit on them."""
+    seconds_of = setup.seconds_by_key()
+    checked = [load for load in held_out if load.experiment.key in seconds_of]
+    if not checked:
+        raise InvalidInput("no held-out step could be measured, so nothing can be said about the error")
+    truth = [seconds_of[load.experiment.key] for load in checked]
+    before, after = (Score.of(fit.predict(checked), truth, fit.log_spread(checked)) for fit in (first, last))
+    return checked, before, after
 
 
 def _width(fit: Fit, loads: Sequence[Load]) -> float:

@@ -6,10 +6,20 @@ from dataclasses import replace
 from traincast.catalog import stack_names
 from traincast.cost import Cached, default_ops
 from traincast.errors import InvalidInput
+from traincast.learn._numbers import measure_numbers
 from traincast.learn._profile_ratio import Learned, fit_all, fit_ratios
 from traincast.learn._select import forecast_all, read_scope, select
 from traincast.learn._stack_fit import FittedStacks, MeasuredStep, describe_stack, measure_steps
-from traincast.spec import Calibration, LearnedStacks, MeasuredRun, RunCorrections, RunLabels, Stack, StackConstants
+from traincast.spec import (
+    Calibration,
+    LearnedStacks,
+    MeasuredNumbers,
+    MeasuredRun,
+    RunCorrections,
+    RunLabels,
+    Stack,
+    StackConstants,
+)
 
 
 def learn(
@@ -27,7 +37,7 @@ def learn(
     steps = measure_steps(runs, ops=Cached(base=default_ops()), prior=prior)
     if not steps:
         raise InvalidInput(f"none of the {len(runs)} runs can be forecast, so nothing can be learnt from them")
-    found = keep_steps(steps, name=name, asked=asked, prior=prior)
+    found = keep_steps(steps, name=name, asked=asked, prior=prior, numbers=measure_numbers(runs))
     taught = f"{len(steps)} of {len(runs)} runs taught something"
     return replace(found, sources=sources, notes=(taught,) if len(steps) < len(runs) else ())
 
@@ -38,6 +48,7 @@ def keep_steps(
     name: str,
     asked: Sequence[RunLabels] | None = None,
     prior: Stack | None = None,
+    numbers: tuple[MeasuredNumbers, ...] = (),
 ) -> Calibration:
     """Everything that measured steps teach, fitted and cross-validated."""
     selections = select(steps, asked)
@@ -52,6 +63,8 @@ def keep_steps(
         runs=RunCorrections(
             shipped=_keep(shipped, steps, prior=prior),
             fitted=_keep(fitted, own, prior=prior),
+            pooled=tuple(forecast_all(steps, Learned(fitted=start), profile=False)),
+            numbers=numbers,
             scopes=tuple(read_scope([one.labels for one in steps if one.labels.stack == stack]) for stack in stacks),
             selections=selections,
         ),

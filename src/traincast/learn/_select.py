@@ -1,8 +1,8 @@
 """How far measured runs may move a forecast: never further than they prove themselves on each other.
 
-For every question there are four answers, from the simplest: ignore the runs; let the job's own one-device steps say how slow its
-computation is; also use constants fitted to its stack; also correct it by the errors of near runs. Which one is used is decided
-by the runs alone, before any question is answered:
+For every question there are five answers, from the simplest: ignore the runs; let the job's own one-device steps say how slow its
+computation is; also use constants fitted to its stack; also correct it by the errors of near runs; or pool the errors of all
+runs as far as they agree. Which one is used is decided by the runs alone, before any question is answered:
 
 1. What is new about the question beside the runs of its stack: the device, the model, a larger model, more devices or nodes than
    any run, than any run of its device, or than any run of its model.
@@ -15,8 +15,8 @@ by the runs alone, before any question is answered:
 4. What could not be cross-validated for want of a second device teaches nothing about another one; for want of a second model,
    only constants, by their errors on blocks of runs. Near runs of a strange model at a strange scale do not exist.
 
-A question of a stack that is not among the runs is answered as if there were none. With fewer than MIN_RUNS runs nothing can be
-cross-validated: the constants stay, and only questions of a known device and model are corrected.
+A question of a stack that is not among the runs is answered as if there were none. With fewer than MIN_RUNS runs groups cannot be
+left out: the constants stay, and the runs are pooled. So they are where nothing else proved itself.
 """
 
 import math
@@ -26,7 +26,18 @@ from itertools import product
 
 import numpy as np
 
-from traincast.forecast import IGNORE, NOISE, Array, Novelty, correct, is_beyond, largest_of, novelty_of, shares_of
+from traincast.forecast import (
+    IGNORE,
+    NOISE,
+    Array,
+    Novelty,
+    condition,
+    correct,
+    is_beyond,
+    largest_of,
+    novelty_of,
+    shares_of,
+)
 from traincast.learn._profile_ratio import Learned, choose_informative, fit_all, fit_ratios
 from traincast.learn._stack_fit import FittedStacks, MeasuredStep
 from traincast.spec import NOVELTIES, Choice, MeasuredForecast, RunLabels, Scale, Scope, Selection
@@ -46,9 +57,12 @@ CHOICES = (
     Choice(profile=True),
     Choice(profile=True, constants=True),
     Choice(profile=True, constants=True, near=True),
+    Choice(pooled=True),
 )
-"""From the simplest. Near runs without fitted constants are no choice: errors of one node that are really the host's would be
-carried to many nodes as if they were the device's, and no run of one node could tell."""
+"""From the simplest; the last is partial pooling, which starts from what ships and proves itself on the runs one by one. Near
+runs without fitted constants are no choice: errors of one node that are really the host's would be carried to many nodes as if
+they were the device's, and no run of one node could tell."""
+POOLED = CHOICES[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +131,7 @@ def select_correction(
     """What may be used for questions of one novelty, and the folds that decided it. `known`: keeps what was cross-validated, for
     the next novelty that is left out in the same way."""
     if len(steps) < MIN_RUNS:
-        return Choice(profile=True, near=not novelty.strange), []
+        return POOLED, []
     tried = [kind for kind in NOVELTIES if kind in novelty.kinds and len(_groups(steps, kind, novelty.reach)) > 1]
     if "device" in novelty.kinds and "device" not in tried:
         # Runs of one device cannot tell which of its constants are its own.
@@ -140,10 +154,15 @@ def choose(folds: Sequence[Fold], *, first: int = 0, may_correct: bool = True, f
     best = first
     if folds and float(np.abs(np.concatenate([fold.errors[first] for fold in folds])).mean()) < floor:
         return CHOICES[first]
-    allowed = [place for place in range(first, len(CHOICES)) if may_correct or not CHOICES[place].near]
+    tried = len(folds[0].errors) if folds else len(CHOICES) - 1
+    allowed = [place for place in range(first, tried) if may_correct or not CHOICES[place].near]
     for place in allowed[1:]:
         if _surely_better(folds, place, best):
             best = place
+    last = len(CHOICES) - 1
+    if best == first and last in allowed and _mean_error(CHOICES[last], folds) < _mean_error(CHOICES[best], folds):
+        # Nothing surely proved itself; pooled, the runs are believed as far as each is foretold by the others.
+        return POOLED
     return replace(CHOICES[best], also=tuple(CHOICES[place] for place in _alike(folds, allowed, best)))
 
 
@@ -249,9 +268,18 @@ def _cross_validate(steps: Sequence[MeasuredStep], how: str, reach: Scale | None
             np.array(
                 [_log_error(one) + (own.log_ratio if own else 0.0) for one, own in zip(better, near, strict=True)]
             ),
+            _pooled_errors(known, asked, start),
         )
         found.append(Fold(errors=answers, log_sigmas=np.array([own.log_sigma if own else NOISE for own in near])))
     return found
+
+
+def _pooled_errors(known: Sequence[MeasuredStep], asked: Sequence[MeasuredStep], start: FittedStacks) -> Array:
+    plain = Learned(fitted=start)
+    process = condition(forecast_all(known, plain, profile=False), shrink=True)
+    answers = forecast_all(asked, plain, profile=False)
+    found = process.predict([(one.labels, one.shares) for one in answers])
+    return np.array([_log_error(one) + own.log_ratio for one, own in zip(answers, found, strict=True)])
 
 
 def _folds(

@@ -84,22 +84,18 @@ def _merge(stage: Stage, chain: Sequence[int]) -> Op:
     backward = ops[0].phase == "backward"
     widths = sorted(int(products[-1].attrs[name]) for name in ("m", "n", "k"))
     batch, head_dim, length, other = int(products[-1].attrs["batch"]), *widths
-    made = {tensor for op in ops for tensor in op.writes}
-    results = {tensor for op in (products if backward else products[-1:]) for tensor in op.writes}
-    scores = [t for t in made if stage.tensors[t].numel >= batch * length * other]
-    score_like = {stage.tensors[t].numel for t in scores}
-    reads = [t for op in ops for t in op.reads if t not in made and stage.tensors[t].numel not in score_like]
-    writes = [t for op in ops for t in op.writes if t in results and stage.tensors[t].numel not in score_like]
+    results = products if backward else products[-1:]
+    reads, writes = _outer_tensors(stage, ops, results, score_numel=batch * length * other)
     flop = 4.0 * batch * length * other * head_dim
     return replace(
         products[0],
         name="fused.attention_backward" if backward else "fused.attention",
         kind="attention",
         flop=flop * (BACKWARD_FLOP if backward else 1.0),
-        bytes_read=sum(stage.tensors[t].num_bytes for t in dict.fromkeys(reads)),
-        bytes_written=sum(stage.tensors[t].num_bytes for t in dict.fromkeys(writes)),
-        reads=tuple(dict.fromkeys(reads)),
-        writes=tuple(dict.fromkeys(writes)),
+        bytes_read=sum(stage.tensors[t].num_bytes for t in reads),
+        bytes_written=sum(stage.tensors[t].num_bytes for t in writes),
+        reads=reads,
+        writes=writes,
         attrs={
             "batch": 1, "heads": batch, "kv_heads": batch, "q_len": length, "kv_len": other, "head_dim": head_dim,
             "causal": False,
@@ -107,3 +103,15 @@ def _merge(stage: Stage, chain: Sequence[int]) -> Op:
         num_kernels=2 if backward else 1,
         num_calls=1,
     )  # fmt: skip
+
+
+def _outer_tensors(
+    stage: Stage, ops: Sequence[Op], results: Sequence[Op], *, score_numel: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What the one kernel reads and writes: neither what only its parts exchange nor anything as large as the scores."""
+    made = {tensor for op in ops for tensor in op.writes}
+    score_like = {numel for t in made if (numel := stage.tensors[t].numel) >= score_numel}
+    kept = {tensor for op in results for tensor in op.writes}
+    reads = (t for op in ops for t in op.reads if t not in made and stage.tensors[t].numel not in score_like)
+    writes = (t for op in ops for t in op.writes if t in kept and stage.tensors[t].numel not in score_like)
+    return tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(writes))

@@ -1,11 +1,11 @@
 """Expert parallelism: each rank holds some experts; tokens travel to theirs and back."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from traincast.errors import IllegalPlan
 from traincast.lower._rewrite import map_tasks, scale_op
-from traincast.spec import Collective, Op, Parallelism, Stage, Task, segments
+from traincast.spec import Collective, Op, Parallelism, Stage, Task, Tensor, segments
 
 EXPERTS = "experts"
 """The layer name, or a part of it, under which expert weights stand in every framework we read."""
@@ -35,21 +35,25 @@ def spread_experts(stage: Stage, plan: Parallelism) -> Stage:
         if index in after:
             yield after[index]
 
-    tensors = tuple(
-        replace(tensor, shape=(max(1, tensor.numel // plan.expert),))
-        if tensor.role in ("parameter", "gradient") and is_expert(tensor.name)
-        else tensor
-        for tensor in stage.tensors
-    )
-    weights = [t for t in stage.tensors if t.role == "parameter"]
+    share = _kept_share(stage.tensors, plan.expert)
+    tensors = tuple(_own_share(tensor, plan.expert, share) for tensor in stage.tensors)
+    return _scale_optimizer(replace(map_tasks(stage, rewrite), tensors=tensors), share)
+
+
+def _kept_share(tensors: Sequence[Tensor], ranks: int) -> float:
+    """The part of all weights that one rank holds."""
+    weights = [t for t in tensors if t.role == "parameter"]
     whole = sum(t.numel * t.copies for t in weights)
     moved = sum(t.numel * t.copies for t in weights if is_expert(t.name))
-    share = 1 - moved / whole * (1 - 1 / plan.expert) if whole else 1.0
-    tensors = tuple(
-        replace(t, shape=(max(1, round(t.numel * share)),)) if t.role == "optimizer_state" and t.numel else t
-        for t in tensors
-    )
-    return _scale_optimizer(replace(map_tasks(stage, rewrite), tensors=tensors), share)
+    return 1 - moved / whole * (1 - 1 / ranks) if whole else 1.0
+
+
+def _own_share(tensor: Tensor, ranks: int, share: float) -> Tensor:
+    if tensor.role in ("parameter", "gradient") and is_expert(tensor.name):
+        return replace(tensor, shape=(max(1, tensor.numel // ranks),))
+    if tensor.role == "optimizer_state" and tensor.numel:
+        return replace(tensor, shape=(max(1, round(tensor.numel * share)),))
+    return tensor
 
 
 def load_experts(stage: Stage, expert_ops: set[int], load: float) -> Stage:

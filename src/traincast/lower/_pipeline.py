@@ -1,7 +1,7 @@
 """Pipeline parallelism: cuts a stage into several along its layers, and passes activations between them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from traincast.errors import IllegalPlan
@@ -198,6 +198,19 @@ def _homes(
     return {tensor: place for tensor, place in home.items() if tensor not in carried}
 
 
+def _touched(tasks: Iterable[Task]) -> set[int]:
+    """Every tensor that one of these tasks reads or writes."""
+    return {tensor for task in tasks if isinstance(task, Op) for tensor in (*task.reads, *task.writes)}
+
+
+def _weight_share(stage: Stage, used: Collection[int], copies: Mapping[int, int]) -> float:
+    """The part of all weights that belongs to the tensors in use."""
+    weights = [(i, t) for i, t in enumerate(stage.tensors) if t.role == "parameter"]
+    whole = sum(t.numel * t.copies for _, t in weights)
+    own_numel = sum(t.numel * copies.get(i, t.copies) for i, t in weights if i in used)
+    return own_numel / whole if whole else 1.0
+
+
 def _extract(stage: Stage, parts: Sequence[Repeat], owner: _Owner, index: int, plan: Parallelism) -> Stage:
     tasks: list[Task] = []
     repeats: list[Repeat] = []
@@ -210,26 +223,15 @@ def _extract(stage: Stage, parts: Sequence[Repeat], owner: _Owner, index: int, p
                 continue
             tasks.extend(stage.tasks[part.start : part.stop])
             repeats.append(Repeat(start=start, stop=len(tasks), count=count))
-            for task in stage.tasks[part.start : part.stop]:
-                if isinstance(task, Op):
-                    for tensor in (*task.reads, *task.writes):
-                        if stage.tensors[tensor].copies > 1:
-                            copies[tensor] = count
+            repeated = _touched(stage.tasks[part.start : part.stop])
+            copies |= dict.fromkeys((tensor for tensor in repeated if stage.tensors[tensor].copies > 1), count)
         else:
             own = range(part.start, part.stop)
             tasks.extend(
                 stage.tasks[i] for i in own if owner.single.get(i) == index or stage.tasks[i].phase == "optimizer"
             )
-    used = {
-        tensor
-        for task in tasks
-        if isinstance(task, Op) and task.phase != "optimizer"
-        for tensor in (*task.reads, *task.writes)
-    }
-    weights = [(i, t) for i, t in enumerate(stage.tensors) if t.role == "parameter"]
-    whole = sum(t.numel * t.copies for _, t in weights)
-    own_numel = sum(t.numel * copies.get(i, t.copies) for i, t in weights if i in used)
-    share = own_numel / whole if whole else 1.0
+    used = _touched(task for task in tasks if task.phase != "optimizer")
+    share = _weight_share(stage, used, copies)
     tensors = tuple(_keep(i, tensor, used, copies, share) for i, tensor in enumerate(stage.tensors))
     tasks = [scale_op(t, share, attrs=("numel",)) if isinstance(t, Op) and t.kind == "optimizer" else t for t in tasks]
     transfers = _transfers(stage, parts, owner, index, plan)

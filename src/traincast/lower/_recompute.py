@@ -45,13 +45,16 @@ def recompute(stage: Stage, how: str) -> Stage:
 
 
 def match_backward(stage: Stage, parts: list[Repeat]) -> dict[int, int]:
-    """For each forward segment, the backward segment of equal count that reads most of what it wrote."""
+    """For each forward segment, the backward segment of equal count that reads most of what it wrote and of its weights: runs of
+    layers hand on one tensor, which alone does not tell them apart."""
     writer: dict[int, int] = {}
     for number, part in enumerate(parts):
         for task in stage.tasks[part.start : part.stop]:
             if isinstance(task, Op) and task.phase == "forward":
                 for tensor in task.writes:
                     writer[tensor] = number
+                if part.count > 1:
+                    writer.update((t, number) for t in task.reads if stage.tensors[t].role == "parameter")
     shared: dict[tuple[int, int], int] = {}
     for number, part in enumerate(parts):
         for task in stage.tasks[part.start : part.stop]:

@@ -5,7 +5,7 @@ rows; the row product leaves partial sums that are reduced where they are next n
 part. Nothing here knows what a transformer is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from traincast.errors import IllegalPlan
@@ -69,36 +69,54 @@ def weight_of(op: Op, stage: Stage, weights: _Weights) -> int | None:
     return matrices[0] if matrices else None
 
 
+def _consumers(ops: Sequence[Op]) -> dict[int, list[Op]]:
+    """The ops that read each tensor."""
+    found: dict[int, list[Op]] = {}
+    for op in ops:
+        for tensor in op.reads:
+            found.setdefault(tensor, []).append(op)
+    return found
+
+
+def _large_table(op: Op, stage: Stage) -> int | None:
+    if int(op.attrs["vocab"]) < SPLIT_TABLE_ROWS:
+        return None
+    return next((t for t in op.reads if stage.tensors[t].role == "parameter"), None)
+
+
+def _cut_of_product(op: Op, ranks: int, *, takes_part: bool, leads_on: bool) -> str | None:
+    """By row where its input is cut already, by column where another product follows; None where it cannot be."""
+    if takes_part:
+        return "row" if int(op.attrs["k"]) % ranks == 0 else None
+    return "column" if leads_on and int(op.attrs["n"]) % ranks == 0 else None
+
+
 def _choose_cuts(stage: Stage, ranks: int) -> dict[int, str]:
     """How each weight is cut: by column, by row, or (an embedding) by vocabulary."""
     weights = _Weights()
     state: dict[int, str] = {}
     cuts: dict[int, str] = {}
-    consumers: dict[int, list[Op]] = {}
     forward = [task for task in stage.tasks if isinstance(task, Op) and task.phase == "forward"]
     for op in forward:
         weights.follow(stage, op)
-        for tensor in op.reads:
-            consumers.setdefault(tensor, []).append(op)
+    consumers = _consumers(forward)
     for op in forward:
-        result = WHOLE
         weight = weight_of(op, stage, weights)
         activations = [t for t in op.reads if weights.of(stage, t) is None and stage.tensors[t].role != "input"]
+        takes_part = any(state.get(tensor) == PART for tensor in activations)
+        cut = None
         if weight is not None:
-            if any(state.get(tensor) == PART for tensor in activations):
-                if int(op.attrs["k"]) % ranks == 0:
-                    cuts.setdefault(weight, "row")
-            elif int(op.attrs["n"]) % ranks == 0 and _leads_to_product(op, stage, consumers, weights, state):
-                cuts.setdefault(weight, "column")
-                result = PART
+            leads_on = not takes_part and _leads_to_product(op, stage, consumers, weights, state)
+            cut = _cut_of_product(op, ranks, takes_part=takes_part, leads_on=leads_on)
+            passes_on = cut == "column"
         elif op.kind == "embedding":
-            table = next((t for t in op.reads if stage.tensors[t].role == "parameter"), None)
-            if table is not None and int(op.attrs["vocab"]) >= SPLIT_TABLE_ROWS:
-                cuts.setdefault(table, "vocab")
-        elif any(state.get(tensor) == PART for tensor in activations):
-            result = PART
-        for tensor in op.writes:
-            state[tensor] = result
+            weight, passes_on = _large_table(op, stage), False
+            cut = "vocab"
+        else:
+            passes_on = takes_part
+        if weight is not None and cut is not None:
+            cuts.setdefault(weight, cut)
+        state |= dict.fromkeys(op.writes, PART if passes_on else WHOLE)
     return cuts if any(cut in ("column", "row") for cut in cuts.values()) else {}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traincast.cost import CostModel
 from traincast.errors import TraincastError
-from traincast.forecast import Engine, pose_job
+from traincast.forecast import Engine, pose_job, read_calibration
 from traincast.plan._capacity import suggest_changes
 from traincast.plan._nouns import Candidate, Plan
 from traincast.plan._what_if import Delta, what_if
@@ -61,7 +61,8 @@ def advise(
 ) -> Advice:  # fmt: skip
     """Forecast a request, try each single change, and say what matters. `costs` or `calibration`: what prices tasks instead of
     the models that ship with the package."""
-    engine = Engine(costs=costs, calibration=calibration)
+    learned = read_calibration(request.calibration) if calibration is None else calibration
+    engine = Engine(costs=costs, calibration=learned)
     job = pose_job(request, parallelism, cluster=cluster)
     answer = engine.forecast(job, cluster, parallelism)
     plan = Plan(

@@ -8,28 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from traincast.catalog import Quote, list_quotes, node
+from traincast.catalog import Quote, find_region, list_quotes, node
 from traincast.errors import InvalidInput
 from traincast.files import read_json, read_toml
-from traincast.spec import Cluster, Forecast, Job
-from traincast.units import DAY_S, HOUR_S
+from traincast.spec import Cluster, Forecast, Job, Region
+from traincast.units import DAY_S, HOUR_S, KWH_JOULES
 
 TERMS = ("on-demand", "spot", "reserved")
 STALE_DAYS = 90
 """A price that is older is said to be."""
 _KEYS = ("machine", "usd_per_hour", "terms", "region", "date", "source", "interruptions_per_day")
 _REGION_KEYS = ("name", "grams_co2_per_kwh", "date", "source")
-_KWH_JOULES = 3.6e6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
-    """How much CO2 a kilowatt-hour stands for somewhere."""
-
-    name: str
-    grams_co2_per_kwh: float
-    date: str = ""
-    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,11 +135,12 @@ def _price(
     answer: Forecast, job: Job, cluster: Cluster, quote: Quote, regions: Sequence[Region], today: datetime.date
 ) -> JobPrice:
     hours, every_s = _with_interruptions(answer, job, cluster, quote)
-    region = next((each for each in regions if quote.region and quote.region.startswith(each.name)), None)
+    own = (each for each in regions if quote.region and quote.region.startswith(each.name))
+    region = next(own, None) or find_region(quote.provider, quote.region)
     longer = hours / (answer.job.total.seconds / HOUR_S)
     kg = None
     if region is not None and answer.energy_joules is not None:
-        kg = answer.energy_joules * longer / _KWH_JOULES * region.grams_co2_per_kwh / 1000
+        kg = answer.energy_joules * longer / KWH_JOULES * region.grams_co2_per_kwh / 1000
     return JobPrice(
         quote=quote, hours=hours, usd=hours * quote.usd_per_hour * cluster.num_nodes, checkpoint_every_s=every_s, kg_co2=kg,
         is_stale=is_stale(quote.date, today=today),

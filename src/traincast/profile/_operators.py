@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from traincast.errors import InvalidInput
+from traincast.profile._optimizers import find_optimizer
 from traincast.profile._protocol import Running, Subject
 from traincast.spec import Attr, Experiment, Graph, Op
 from traincast.units import DTYPE_BYTES
@@ -454,14 +455,14 @@ def _rnn(torch: Any, attrs: Attrs, options: Any) -> Callable[[], object]:
 
 
 def _optimizer(torch: Any, attrs: Attrs, options: Any) -> Callable[[], object]:
-    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     count, tensors = int(attrs["numel"]), int(attrs["num_tensors"])
     weights = [torch.rand(max(1, count // tensors), **options).requires_grad_() for _ in range(tensors)]
     for weight in weights:
         weight.grad = torch.rand_like(weight)
     # On a CPU torch updates tensor by tensor unless told otherwise, whatever the graph was captured for.
     foreach = attrs["implementation"] == "foreach" if options["device"] == "cuda" else None
-    optimizer = kinds[str(attrs["algorithm"])](weights, lr=1e-3, foreach=foreach)
+    kind, settings = find_optimizer(torch, str(attrs["algorithm"]))
+    optimizer = kind(weights, foreach=foreach, **settings)
     return lambda: optimizer.step()
 
 

@@ -5,6 +5,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,20 @@ from torch import nn
 
 from traincast.errors import InvalidInput, UnknownName
 from traincast.profile._architectures import build_architecture
+from traincast.profile._optimizers import CLASSES, find_optimizer
 from traincast.profile._protocol import Running, Subject
 from traincast.profile._resources import sampling
 from traincast.spec import Attr, Experiment
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": lambda weights: torch.optim.SGD(weights, lr=1e-3),
-    "momentum": lambda weights: torch.optim.SGD(weights, lr=1e-3, momentum=0.9),
-    "adam": lambda weights: torch.optim.Adam(weights, lr=1e-4),
-    "adamw": lambda weights: torch.optim.AdamW(weights, lr=1e-4),
-}
+
+def _make_optimizer(name: str, weights: Any) -> torch.optim.Optimizer:
+    kind, options = find_optimizer(torch, name)
+    made: torch.optim.Optimizer = kind(weights, **options)
+    return made
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {name: partial(_make_optimizer, name) for name in CLASSES}
+"""What updates the weights of a step, by name."""
 
 BATCH_ARGUMENTS = ("batch_size", "batch")
 

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from traincast.errors import InvalidInput, TraincastError, UnknownName
 from traincast.files import decode, encode
 from traincast.profile._machine import describe, fix_malloc, make_canary, release_heap
+from traincast.profile._optimizers import find_optimizer
 from traincast.profile._protocol import Protocol
 from traincast.profile._resources import network_bytes, sampling
 from traincast.profile._steps import OPTIMIZERS, Workload, load_workload, training_step
@@ -303,9 +304,8 @@ def _zero1(workload: Workload, optimizer: str, experiment: Experiment) -> Callab
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model = torch.nn.parallel.DistributedDataParallel(workload.model)
-    kinds = {"sgd": torch.optim.SGD, "momentum": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    options = {"momentum": 0.9} if optimizer == "momentum" else {}
-    sharded = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=kinds[optimizer], lr=1e-3, **options)
+    kind, options = find_optimizer(torch, optimizer)
+    sharded = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=kind, **options)
     return training_step(_wrapped(workload, model), sharded)
 
 

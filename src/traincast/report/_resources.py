@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
+from html import escape
 
 from traincast.errors import InvalidInput
 from traincast.report._paint import Paint
 from traincast.report._svg import _document, _text
 from traincast.report._table import PLAIN, Table, format_table
-from traincast.resources import Signal, burst_level, find_bursts
+from traincast.resources import Signal, burst_level, find_bursts, grounds_of
 from traincast.spec import RESOURCES, Activity, ResourceProfile
 from traincast.units import show_bytes, show_count, show_seconds
 
@@ -23,6 +23,7 @@ MAX_RANKS = 4
 BASES: Mapping[str, str] = {
     "derived": "derived from the timeline; no run of such a setting was measured",
     "corrected": "corrected by measured runs of such a setting; in brackets the range of nine runs in ten",
+    "learned": "learned from measured runs where they exist; in brackets nine runs in ten, or as sure as the step",
 }
 RESIDENT = "resident memory"
 """What the memory numbers of a corrected CPU setting are: there is no counter of memory traffic to learn from."""
@@ -47,6 +48,8 @@ def format_resources(profiles: Sequence[ResourceProfile], *, run_utilization: fl
     )
     energy = profiles[0].energy_joules
     lines = [format_table(table, paint=paint), BASES[profiles[0].basis]]
+    if profiles[0].basis == "learned":
+        lines.append(f"rests on: {_grounds(profiles[0])}")
     if run_utilization is not None:
         lines.append(
             f"over a whole run nvidia-smi would show about {run_utilization:.0%}: "
@@ -55,6 +58,31 @@ def format_resources(profiles: Sequence[ResourceProfile], *, run_utilization: fl
     if energy is not None:
         lines.append(f"energy of one device: {show_count(energy, 'J')} per step")
     return "\n".join(lines)
+
+
+GROUNDS: Mapping[str, str] = {
+    "GPU runs": "runs that nvidia-smi watched",
+    "CPU test-bed": "our test-bed of CPU nodes",
+    "own runs": "your own runs",
+    "timeline": "the simulated timeline, as nobody measured it",
+}
+_PARTS: Mapping[str, str] = {"idle_s": "idle", "burst_s": "burst", "peak": "peak"}
+
+
+def _grounds(profile: ResourceProfile) -> str:
+    """Which of the twelve numbers rest on what."""
+    found: dict[str, list[str]] = {}
+    for name, ground in grounds_of(profile).items():
+        found.setdefault(ground, []).append(name)
+    parts = []
+    for ground, names in sorted(found.items(), key=lambda one: list(GROUNDS).index(one[0])):
+        words = []
+        for resource in RESOURCES:
+            own = [_PARTS[name.removeprefix(f"{resource}_")] for name in names if name.startswith(resource)]
+            if own:
+                words.append(NAMES[resource] + ("" if len(own) == len(_PARTS) else f" ({', '.join(own)})"))
+        parts.append(f"{'; '.join(words)}: {GROUNDS[ground]}")
+    return " | ".join(parts)
 
 
 def show_level(resource: str, level: float) -> str:
@@ -153,7 +181,7 @@ def _draw_lane(lane: Lane, *, top: float, scale: float, start_s: float, width: i
         if 0 < level <= highest:
             body.append(
                 f'<line x1="{_LEFT_PX}" y1="{y(level):.1f}" x2="{right}" y2="{y(level):.1f}" stroke="#444444" '
-                f'stroke-dasharray="4 3" stroke-width="0.7"><title>{escape(name)}</title></line>'
+                f'stroke-dasharray="4 3" stroke-width="0.7"><title>{escape(name, quote=False)}</title></line>'
             )
             body.append(_text(_LEFT_PX - 6, y(level) + 4, name, size=10, anchor="end"))
     says = (

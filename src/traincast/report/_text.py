@@ -12,7 +12,7 @@ from traincast.report._prices import describe_range, format_prices
 from traincast.report._resources import format_resources
 from traincast.report._table import PLAIN, Table, format_table
 from traincast.spec import Cluster, Estimate, Forecast, HostMemory, MemoryProfile, Parallelism, Range, Span, Timeline
-from traincast.units import MEGA, show_bytes, show_number, show_seconds, show_usd
+from traincast.units import KWH_JOULES, MEGA, show_bytes, show_number, show_seconds, show_usd
 
 if TYPE_CHECKING:
     from traincast.plan import JobPrice
@@ -45,7 +45,6 @@ GROUND_WORDS = {
     "transfer": "carried over from other devices",
     "bound": "the physical bound only",
 }
-KWH_JOULES = 3.6e6
 LEAST_SHOWN_S = 1e-6
 """Parts of a job below this are nothing that a person would notice."""
 _NUM_TOP = 6
@@ -224,6 +223,9 @@ def _job_lines(forecast: Forecast, paint: Paint) -> Iterator[str]:
         yield _line("cost", paint(show_usd(forecast.usd.value), "bold"), _cost_remark(forecast, forecast.usd), paint)
     if forecast.energy_joules is not None:
         yield _line("energy", show_energy(forecast.energy_joules), _show_energy_range(forecast), paint)
+    if forecast.kg_co2 is not None:
+        ends = f"of that energy there, {show_mass(forecast.kg_co2.low)} to {show_mass(forecast.kg_co2.high)}"
+        yield _line("CO2", show_mass(forecast.kg_co2.value), ends, paint)
 
 
 def _price_lines(prices: "Sequence[JobPrice]", paint: Paint) -> Iterator[str]:
@@ -237,6 +239,11 @@ def show_energy(joules: float) -> str:
     """2,920 kWh; above ten thousand in MWh."""
     kwh = joules / KWH_JOULES
     return f"{show_number(kwh)} kWh" if kwh < 10_000 else f"{show_number(kwh / 1000)} MWh"
+
+
+def show_mass(kg: float) -> str:
+    """148 kg; above ten thousand in tonnes."""
+    return f"{show_number(kg)} kg" if kg < 10_000 else f"{show_number(kg / 1000)} t"
 
 
 def _cost_remark(forecast: Forecast, usd: Range) -> str:

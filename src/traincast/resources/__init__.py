@@ -39,14 +39,28 @@ if TYPE_CHECKING:
     from traincast.resources._learned import expect as expect
     from traincast.resources._learned import fit_rates as fit_rates
     from traincast.resources._learned import learn as learn
+    from traincast.resources._on_gpus import BUSY_INPUTS as BUSY_INPUTS
+    from traincast.resources._on_gpus import GPU_RUNS as GPU_RUNS
+    from traincast.resources._on_gpus import LEAST_NEARNESS as LEAST_NEARNESS
+    from traincast.resources._on_gpus import ON_GPUS as ON_GPUS
+    from traincast.resources._on_gpus import OWN_RUNS as OWN_RUNS
+    from traincast.resources._on_gpus import TESTBED as TESTBED
+    from traincast.resources._on_gpus import TIMELINE as TIMELINE
+    from traincast.resources._on_gpus import WIRE_INPUTS as WIRE_INPUTS
+    from traincast.resources._on_gpus import Busy as Busy
+    from traincast.resources._on_gpus import GpuActivity as GpuActivity
+    from traincast.resources._on_gpus import Perceptron as Perceptron
+    from traincast.resources._on_gpus import apply_busy as apply_busy
+    from traincast.resources._on_gpus import apply_wire as apply_wire
+    from traincast.resources._on_gpus import busy_share as busy_share
+    from traincast.resources._on_gpus import describe_busy as describe_busy
+    from traincast.resources._on_gpus import grounds_of as grounds_of
+    from traincast.resources._on_gpus import load_gpu_activity as load_gpu_activity
+    from traincast.resources._on_gpus import save_gpu_activity as save_gpu_activity
     from traincast.resources._profile import FLOORS as FLOORS
     from traincast.resources._profile import WINDOWS_PER_STEP as WINDOWS_PER_STEP
+    from traincast.resources._profile import summarize_readings as summarize_readings
     from traincast.resources._profile import trace_levels as trace_levels
-    from traincast.resources._residual import Setting as Setting
-    from traincast.resources._residual import fit_correction as fit_correction
-    from traincast.resources._residual import load_correction as load_correction
-    from traincast.resources._residual import save_correction as save_correction
-    from traincast.resources._residual import setting_of as setting_of
     from traincast.resources._signal import Signal as Signal
     from traincast.resources._signal import burst_level as burst_level
     from traincast.resources._signal import find_bursts as find_bursts
@@ -97,17 +111,31 @@ __getattr__ = load_lazily(
             "fit_rates",
             "learn",
         ),
+        "_on_gpus": (
+            "BUSY_INPUTS",
+            "Busy",
+            "GPU_RUNS",
+            "LEAST_NEARNESS",
+            "GpuActivity",
+            "ON_GPUS",
+            "OWN_RUNS",
+            "Perceptron",
+            "TESTBED",
+            "TIMELINE",
+            "WIRE_INPUTS",
+            "apply_busy",
+            "apply_wire",
+            "busy_share",
+            "describe_busy",
+            "grounds_of",
+            "load_gpu_activity",
+            "save_gpu_activity",
+        ),
         "_profile": (
             "FLOORS",
             "WINDOWS_PER_STEP",
+            "summarize_readings",
             "trace_levels",
-        ),
-        "_residual": (
-            "Setting",
-            "fit_correction",
-            "load_correction",
-            "save_correction",
-            "setting_of",
         ),
         "_signal": (
             "Signal",

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from traincast.schedule._hazards import helios_checkpoint_s as helios_checkpoint_s
     from traincast.schedule._jobs import Floats as Floats
     from traincast.schedule._jobs import Ints as Ints
+    from traincast.schedule._journal import SweepJournal as SweepJournal
     from traincast.schedule._known import check_options as check_options
     from traincast.schedule._metrics import GROUPINGS as GROUPINGS
     from traincast.schedule._metrics import group_names as group_names
@@ -173,6 +174,7 @@ __getattr__ = load_lazily(
             "forecast_jobs",
             "read_speeds",
         ),
+        "_journal": ("SweepJournal",),
         "_study": (
             "check_policies",
             "parse_quotas",

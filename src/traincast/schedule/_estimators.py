@@ -126,7 +126,7 @@ class Noisy:
 
     def start(self, jobs: JobTable) -> Beliefs:
         beliefs, factors = self.base.start(jobs), self.factors(jobs)
-        if isinstance(beliefs, Fixed):
+        if isinstance(beliefs, (Fixed, History)):
             return beliefs.scaled(factors)
         return _Scaled(beliefs, factors)
 
@@ -163,13 +163,16 @@ class FromHistory:
     name: str = "history"
 
     def start(self, jobs: JobTable) -> Beliefs:
-        return _History(jobs, self.prior_s)
+        return History(jobs, self.prior_s, np.ones(len(jobs)))
 
 
-class _History:
-    def __init__(self, jobs: JobTable, prior_s: float) -> None:
+class History:
+    """Beliefs from jobs that have ended, each times its factor."""
+
+    def __init__(self, jobs: JobTable, prior_s: float, factors: Floats) -> None:
         self._jobs = jobs
-        self._prior_s = prior_s
+        self.prior_s = prior_s
+        self.factors = factors
         self._sums: dict[tuple[object, ...], tuple[float, int]] = {}
 
     def _keys(self, job: int) -> list[tuple[object, ...]]:
@@ -178,12 +181,16 @@ class _History:
         work = self._jobs.workloads[job]
         return [(who, work, gpus), (who, gpus), (gpus,), ()]
 
+    def scaled(self, factors: Floats) -> "History":
+        return History(self._jobs, self.prior_s, self.factors * factors)
+
     def estimate_s(self, job: int) -> float:
+        factor = float(self.factors[job])
         for key in self._keys(job):
             total, count = self._sums.get(key, (0.0, 0))
             if count:
-                return total / count
-        return self._prior_s
+                return total / count * factor
+        return self.prior_s * factor
 
     def learn(self, job: int, duration_s: float) -> None:
         for key in self._keys(job):

@@ -1,24 +1,22 @@
-"""From a table of jobs to the hot loops and back: which runs they can take, and their working arrays."""
+"""Which runs the event loop of the kernels takes, and what became of the jobs there."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traincast.schedule import _kernels as kernels
-from traincast.schedule._estimators import Fixed
+from traincast.schedule._estimators import Beliefs, Fixed, History
 from traincast.schedule._floor import GIVEN_UP
-from traincast.schedule._hazards import Overheads, WeibullFailures
-from traincast.schedule._jobs import Floats, Ints, JobTable, find_per_gpu
-from traincast.schedule._kernels import ends, hazards, preempt, queue, reserve, shadow
-from traincast.schedule._kernels import order as lines
-from traincast.schedule._kernels.nodes import Nodes
+from traincast.schedule._hazards import WeibullFailures
+from traincast.schedule._jobs import Floats, Ints, JobTable
+from traincast.schedule._kernels import hazards, tables
+from traincast.schedule._layout import Desk
 from traincast.schedule._lines import Key
 from traincast.schedule._occupations import Occupations
-from traincast.schedule._placement import AnyGpus, Consolidated
+from traincast.schedule._placement import PLACERS, AnyGpus
 from traincast.schedule._policies import (
     ByKey,
     ByScore,
@@ -32,64 +30,12 @@ from traincast.schedule._policies import (
     by_remaining_service,
     by_submission,
 )
-from traincast.schedule._protocols import CLEAN, Conditions, RoundPolicy
-from traincast.schedule._speeds import SameSpeed
-from traincast.spec import Fleet, Schedule
+from traincast.schedule._protocols import CLEAN, Conditions
+from traincast.schedule._speeds import SameSpeed, is_by_kind
+from traincast.spec import Schedule
 
-_MOVING_KEYS: dict[Key, int] = {by_remaining: kernels.BY_REMAINING, by_remaining_service: kernels.BY_SERVICE}
-
-
-def is_covered(policy: Any, *, jobs: JobTable, given: Conditions, beliefs: Fixed) -> bool:
-    """Whether the hot loops know this policy under these conditions."""
-    return _are_plain(jobs, given) and _is_known(policy, jobs=jobs, given=given, beliefs=beliefs)
-
-
-def _are_plain(jobs: JobTable, given: Conditions) -> bool:
-    """Conditions that the hot loops know: one pool of nodes, jobs of whole GPUs at one speed."""
-    placer, fleet = given.placer, given.fleet
-    if given.network is not None or replace(given.compat, coalesce=True) != CLEAN:
-        return False
-    if not isinstance(given.perf, SameSpeed) or given.overheads.useful_share != 1.0:
-        return False
-    by_nodes = isinstance(placer, Consolidated) and placer.rest == "tightest"
-    if given.failures is not None and not (by_nodes and _knows_failures(given)):
-        return False
-    if len(fleet.pools) != 1 or not (by_nodes or isinstance(placer, AnyGpus)):
-        return False
-    if len(jobs) and (jobs.num_gpus < 1).any():
-        return False
-    return not any(jobs.dependencies) and not find_per_gpu(jobs, fleet)
-
-
-def _knows_failures(given: Conditions) -> bool:
-    """Failures of single nodes whose times can be drawn as a table."""
-    whole = given.fleet.pools[0].num_nodes > 1 and given.compat == CLEAN
-    return whole and isinstance(given.failures, WeibullFailures) and not given.failures.rack_share
-
-
-def _is_known(policy: Any, *, jobs: JobTable, given: Conditions, beliefs: Fixed) -> bool:
-    if isinstance(policy, LeastAttained):
-        return policy.lists == "clean" and given.compat == CLEAN
-    if isinstance(policy, ByScore):
-        return not policy.preemptive
-    if not isinstance(policy, ByKey) or policy.ties != "submit":
-        return False
-    if policy.preemptive:
-        known = policy.key in _MOVING_KEYS or policy.key in (by_deadline, by_priority)
-        return known and policy.wakeup is None and given.compat == CLEAN
-    if policy.fit == "conservative":
-        by_count = isinstance(given.placer, AnyGpus) or given.fleet.pools[0].num_nodes <= 1
-        # With estimates that are not met, promises must be kept, and only the general plan does that.
-        exact = np.array_equal(beliefs.values_s, jobs.duration_s) and not given.kill_at_limit
-        return by_count and given.failures is None and policy.key is by_submission and exact
-    return policy.key in _FIXED_KEYS
-
-
-def loop_for(policy: Policy | RoundPolicy) -> str:
-    """The loop that would run this policy, if any does."""
-    return "run_preemptive" if not isinstance(policy, RoundPolicy) and policy.preemptive else "run_queue"
-
-
+_MOVING_KEYS: dict[Key, int] = {by_remaining: tables.BY_REMAINING, by_remaining_service: tables.BY_SERVICE}
+_LEARNED_KEYS: dict[Key, int] = {by_estimate: tables.ESTIMATE_KEY, by_expected_service: tables.SERVICE_KEY}
 _FIXED_KEYS: dict[Key, Callable[[JobTable, Floats], Floats]] = {
     by_submission: lambda jobs, estimate: jobs.submit_s,
     by_estimate: lambda jobs, estimate: estimate,
@@ -98,123 +44,169 @@ _FIXED_KEYS: dict[Key, Callable[[JobTable, Floats], Floats]] = {
     by_expected_service: lambda jobs, estimate: estimate * jobs.num_gpus,
 }
 """Keys that do not change while a job waits, as columns."""
+_FITS = {"head": tables.HEAD_ONLY, "skip": tables.SKIP, "easy": tables.EASY, "conservative": tables.CONSERVATIVE}
 
 
-def _key_column(policy: Policy, jobs: JobTable, estimate: Floats) -> Floats:
+def is_covered(policy: Any, *, jobs: JobTable, given: Conditions, beliefs: Beliefs) -> bool:
+    """Whether the event loop of the kernels knows this policy under these conditions."""
+    return _are_known(jobs, given, policy) and _is_known(policy, jobs=jobs, given=given, beliefs=beliefs)
+
+
+def _are_known(jobs: JobTable, given: Conditions, policy: Any) -> bool:
+    """Jobs of whole GPUs, by one of our rules of placement, on nodes whose speed does not depend on their neighbours."""
+    if given.network is not None or replace(given.compat, coalesce=True) != CLEAN:
+        return False
+    if given.placer not in PLACERS.values() or not is_by_kind(given.perf):
+        return False
+    if given.compat != CLEAN and getattr(policy, "preemptive", False):
+        return False
+    if given.failures is not None and not _knows_failures(given):
+        return False
+    if isinstance(given.placer, AnyGpus) and _counts_beside(given):
+        return False
+    return not len(jobs) or bool(((jobs.num_gpus >= 1) & (jobs.num_gpus == np.floor(jobs.num_gpus))).all())
+
+
+def _counts_beside(given: Conditions) -> bool:
+    return any(pool.cpus_per_node is not None or pool.memory_bytes_per_node is not None for pool in given.fleet.pools)
+
+
+def _knows_failures(given: Conditions) -> bool:
+    """Failures of single nodes whose times can be drawn as a table."""
+    if isinstance(given.placer, AnyGpus) or given.compat != CLEAN:
+        return False
+    several = any(pool.num_nodes > 1 for pool in given.fleet.pools)
+    return several and isinstance(given.failures, WeibullFailures) and not given.failures.rack_share
+
+
+def _is_known(policy: Any, *, jobs: JobTable, given: Conditions, beliefs: Beliefs) -> bool:
+    fixed = isinstance(beliefs, Fixed)
+    if not fixed and not isinstance(beliefs, History):
+        return False
+    if isinstance(policy, LeastAttained):
+        return policy.lists == "clean"
     if isinstance(policy, ByScore):
-        return policy.column(jobs, estimate)
-    return _FIXED_KEYS[policy.key](jobs, estimate) if isinstance(policy, ByKey) else jobs.submit_s
+        return fixed and policy.fit != "conservative"
+    if not isinstance(policy, ByKey) or policy.ties != "submit":
+        return False
+    if policy.preemptive:
+        known = policy.key in _MOVING_KEYS or policy.key in (by_deadline, by_priority)
+        return known and policy.wakeup is None
+    if policy.fit == "conservative":
+        return policy.key is by_submission and _is_counted_exactly(jobs, given, beliefs)
+    # Where jobs are kept by kind, their places in line are known before the run.
+    return policy.key in _FIXED_KEYS and (fixed or policy.fit == "head" or policy.key not in _LEARNED_KEYS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Desk:
-    """The columns that every loop reads and writes; `shell` makes them lists where the loops are interpreted."""
-
-    jobs: JobTable
-    gpus: Ints
-    estimate: Floats
-    total: int
-    overheads: Overheads
-    loops: kernels.Loops
-    shell: Callable[[Any], Any]
-    start: Any
-    end: Any
-    limit: Any
-    killed: Any
-    attained: Any
-    nodes: Nodes
-
-    @property
-    def most_running(self) -> int:
-        return min(len(self.jobs), self.total) + 1
-
-    def floats(self, count: int, value: float = 0.0) -> Any:
-        return self.shell(np.full(count, value))
-
-    def ints(self, count: int, value: int = 0) -> Any:
-        return self.shell(np.full(count, value, dtype=np.int64))
+def _is_counted_exactly(jobs: JobTable, given: Conditions, beliefs: Beliefs) -> bool:
+    """With estimates that are not met, promises must be kept, and only the plan of the general engine does that."""
+    pools = given.fleet.pools
+    by_count = len(pools) == 1 and (isinstance(given.placer, AnyGpus) or pools[0].num_nodes <= 1)
+    plain = isinstance(given.perf, SameSpeed) and given.overheads.useful_share == 1.0 and not any(jobs.dependencies)
+    exact = isinstance(beliefs, Fixed) and np.array_equal(beliefs.values_s, jobs.duration_s)
+    return (
+        by_count
+        and plain
+        and exact
+        and given.failures is None
+        and not given.kill_at_limit
+        and not _counts_beside(given)
+    )
 
 
 def run(
-    jobs: JobTable,
-    policy: Policy,
-    *,
-    given: Conditions,
-    beliefs: Fixed,
-    loops: kernels.Loops,
-    lists: bool,
+    jobs: JobTable, policy: Policy, *, given: Conditions, beliefs: Beliefs, loops: kernels.Loops, lists: bool
 ) -> Schedule:
-    """The schedule by the hot loops; `lists` hands them lists, which interpreted loops read faster than arrays."""
-    fleet, overheads, count = given.fleet, given.overheads, len(jobs)
-    gpus = jobs.num_gpus.astype(np.int64)
-    too_big = gpus > fleet.pools[0].num_gpus
-    shell: Callable[[Any], Any] = (lambda array: array.tolist()) if lists else (lambda array: array)
-    by_count = isinstance(given.placer, AnyGpus) or fleet.pools[0].num_nodes == 1
-    unlimited = np.full(count, math.inf)
-    desk = _Desk(
-        jobs=jobs,
-        gpus=gpus,
-        estimate=beliefs.values_s,
-        total=fleet.pools[0].num_gpus,
-        overheads=overheads,
-        loops=loops,
-        shell=shell,
-        start=shell(np.where(too_big, -3.0, -1.0)),
-        end=shell(np.full(count, np.nan)),
-        limit=shell(np.nan_to_num(jobs.limit_s, nan=math.inf) if given.kill_at_limit else unlimited),
-        killed=shell(np.zeros(count, dtype=np.int64)),
-        attained=shell(np.zeros(count)),
-        nodes=_lay_out(fleet, count, shell, by_count=by_count),
-    )
-    return _run_on(desk, policy, given, too_big)
-
-
-def _run_on(desk: _Desk, policy: Policy, given: Conditions, too_big: NDArray[np.bool_]) -> Schedule:
-    jobs, gpus, count = desk.jobs, desk.gpus, len(desk.jobs)
+    """The schedule by the event loop; `lists` hands it lists, which an interpreted loop reads faster than arrays."""
+    desk = Desk(jobs, given, beliefs, lists=lists)
+    rules, keys = _lay_rules(policy, desk, given, beliefs)
     danger = _Danger(desk, given)
-    preempted = np.zeros(count, dtype=np.int64)
-    occupations: Occupations | tuple[()] = ()
-    if policy.preemptive:
-        passes, preempted, occupations = _run_preemptive(desk, policy, given, danger)
-    else:
-        passes, occupations = _run_queue(desk, policy, given, danger)
-    run_s = np.array(desk.attained, dtype=np.float64)
-    began = np.array(desk.start, dtype=np.float64)
+    state = desk.lay_out(rules, keys, fails=danger.hazards.wanted == 1)
+    kept: list[_Runs] = []
+    answer = tables.FULL
+    while answer != tables.DONE:
+        answer = loops["run_events"](rules, *state, danger.hazards)
+        kept.append(_empty_log(state.log, rules.counts))
+        if answer == tables.MORE:
+            danger.draw()
+    return _answer(desk, state, policy, given, danger, kept, int(rules.counts[tables.PASSES]))
+
+
+def _lay_rules(policy: Policy, desk: Desk, given: Conditions, beliefs: Beliefs) -> tuple[tables.Rules, Floats | None]:
+    """The rules of the run, and a number for every job where the line goes by one that is known before."""
+    jobs = desk.jobs
+    levels = policy if isinstance(policy, LeastAttained) else None
+    key = policy.key if isinstance(policy, ByKey) else by_submission
+    learned = isinstance(beliefs, History)
+    order = tables.BY_LEVEL if levels is not None else _MOVING_KEYS.get(key, tables.BY_SCORE)
+    moving = order == tables.BY_SERVICE or (order == tables.BY_REMAINING and not desk.kinds.same_speed)
+    column: Floats | None = None
+    if isinstance(policy, ByScore):
+        column = policy.column(jobs, desk.estimate)
+    elif key in _FIXED_KEYS and not (learned and key in _LEARNED_KEYS):
+        column = _FIXED_KEYS[key](jobs, desk.estimate)
+    # A job that failed or waited for others goes to its place, so the line is not the table itself then.
+    by_key = column is not jobs.submit_s or given.failures is not None or desk.has_parents
+    rules = tables.Rules(
+        fit=tables.PREEMPT if policy.preemptive else _FITS[policy.fit],
+        by_key=int(by_key),
+        key=_LEARNED_KEYS.get(key, tables.GIVEN_KEY) if learned else tables.GIVEN_KEY,
+        order=order,
+        moving=int(moving),
+        by_gpu=int(levels is not None and levels.by_gpu),
+        limits=desk.shell(np.array(levels.limits if levels is not None else (), dtype=np.float64)),
+        one_by_one=int(not given.compat.coalesce),
+        until_s=float(given.until_s),
+        counts=desk.ints(8),
+    )
+    return rules, column
+
+
+def _answer(
+    desk: Desk, state: Any, policy: Policy, given: Conditions, danger: "_Danger", kept: list["_Runs"], passes: int
+) -> Schedule:
+    jobs, columns = desk.jobs, state.jobs
+    run_s = np.array(columns.attained, dtype=np.float64)
+    began = np.array(columns.start, dtype=np.float64)
+    preempted = np.array(columns.preemptions, dtype=np.int64)
+    if not len(preempted):
+        preempted = np.zeros(len(jobs), dtype=np.int64)
     return jobs.scheduled(
         policy=policy.name,
         fleet=given.fleet,
         start_s=np.where(began < 0, math.nan, began),
-        end_s=np.array(desk.end, dtype=np.float64),
+        end_s=np.array(columns.end, dtype=np.float64),
         preemptions=preempted,
         failures=danger.failed,
         run_s=run_s,
         gpu_s=run_s * jobs.num_gpus,
-        lost_gpu_s=preempted * _costs(desk.overheads, gpus) * gpus + danger.lost,
-        rejected=_find_rejected(desk, too_big & (jobs.submit_s <= given.until_s), danger),
-        killed=frozenset(np.flatnonzero(desk.killed).tolist()) if given.kill_at_limit else frozenset(),
+        lost_gpu_s=preempted * desk.costs * jobs.num_gpus + danger.lost,
+        rejected=_find_rejected(desk, given, danger),
+        killed=frozenset(np.flatnonzero(columns.killed).tolist()) if given.kill_at_limit else frozenset(),
         until_s=given.until_s if math.isfinite(given.until_s) else math.nan,
-        pool_gpu_s=np.array([float((run_s * jobs.num_gpus).sum())]),
-        occupations=occupations,
+        pool_gpu_s=np.array(columns.pool_s, dtype=np.float64),
+        occupations=_logged(kept, jobs) if given.record else (),
         num_passes=passes,
     )
 
 
-def _find_rejected(desk: _Desk, too_big: NDArray[np.bool_], danger: "_Danger") -> dict[int, str]:
-    given_up = np.flatnonzero(danger.failed >= hazards.MOST_FAILURES).tolist()
+def _find_rejected(desk: Desk, given: Conditions, danger: "_Danger") -> dict[int, str]:
+    jobs = desk.jobs
+    beside = desk.node_map.per_gpu
     said = {
-        job: f"needs {desk.gpus[job]} GPUs of type {desk.jobs.gpu_types[job] or 'any'}, "
-        "which no pool of this fleet can ever give"
-        for job in np.flatnonzero(too_big).tolist()
+        job: f"needs {jobs.num_gpus[job]:g} GPUs of type {jobs.gpu_types[job] or 'any'}"
+        f"{' with their CPUs and memory' if job in beside else ''}, which no pool of this fleet can ever give"
+        for job in np.flatnonzero(desk.impossible & (jobs.submit_s <= given.until_s)).tolist()
     }
-    return said | dict.fromkeys(given_up, GIVEN_UP)
+    return said | dict.fromkeys(np.flatnonzero(danger.failed >= hazards.MOST_FAILURES).tolist(), GIVEN_UP)
 
 
 class _Danger:
-    """Failures as the loops see them; more times are drawn when a loop has used up those of a node."""
+    """Failures as the loop sees them; more times are drawn when it has used up those of a node."""
 
-    def __init__(self, desk: _Desk, given: Conditions) -> None:
+    def __init__(self, desk: Desk, given: Conditions) -> None:
         self._failures = given.failures if isinstance(given.failures, WeibullFailures) else None
-        num_nodes = len(desk.nodes.free) if self._failures is not None else 1
+        num_nodes = len(desk.node_map.free) if self._failures is not None else 1
         count = len(desk.jobs) if self._failures is not None else 1
         self._shell, self._num_jobs = desk.shell, len(desk.jobs)
         self.hazards = hazards.Hazards(
@@ -252,7 +244,7 @@ class _Danger:
 
     @property
     def failed(self) -> Ints:
-        """Of each job; without a model of failures the loops count none."""
+        """Of each job; without a model of failures the loop counts none."""
         if self._failures is None:
             return np.zeros(self._num_jobs, dtype=np.int64)
         return np.array(self.hazards.failed, dtype=np.int64)
@@ -264,353 +256,34 @@ class _Danger:
         return np.array(self.hazards.lost, dtype=np.float64)
 
 
-def _lay_out(fleet: Fleet, count: int, shell: Callable[[Any], Any], *, by_count: bool) -> Nodes:
-    pool = fleet.pools[0]
-    width = 0 if by_count else pool.gpus_per_node
-    num_nodes = 1 if by_count else pool.num_nodes
-    words = max(-(-num_nodes // kernels.BITS), 1)
-    tops = -(-words // kernels.BITS)
-    bits = np.zeros((width + 1) * (words + tops), dtype=np.int64)
-    for node in range(num_nodes if width else 0):
-        bits[width * words + node // kernels.BITS] |= 1 << (node % kernels.BITS)
-    for word in np.flatnonzero(bits[width * words : (width + 1) * words]).tolist() if width else ():
-        bits[(width + 1) * words + width * tops + word // kernels.BITS] |= 1 << (word % kernels.BITS)
-    free = np.full(num_nodes, width, dtype=np.int64)
-    state = np.zeros(width + 2, dtype=np.int64)
-    state[0] = pool.num_gpus
-    state[1 + width] += num_nodes if width else 0
-    held, chain = np.full(count, -1, dtype=np.int64), np.full(num_nodes, -1, dtype=np.int64)
-    last = np.full(count, -1, dtype=np.int64)
-    return Nodes(
-        free=shell(free),
-        bits=shell(bits),
-        words=words,
-        hist=shell(state),
-        width=width,
-        held=shell(held),
-        chain=shell(chain),
-        last=shell(last),
-    )
+_Runs = tuple[Ints, Floats, Ints, Ints, Floats]
+"""Runs from start to stop: jobs, (start, end), number of parts, and the node and GPUs of each part."""
 
 
-def _lay_classes(desk: _Desk, rank: Ints) -> queue.Classes:
-    """Classes of the jobs that have a rank; none where the loop keeps no classes."""
-    shell = desk.shell
-    count = len(rank)
-    class_gpus, class_of = np.unique(desk.gpus[:count], return_inverse=True)
-    sizes = np.bincount(class_of, minlength=len(class_gpus))
-    place_of = np.empty(count, dtype=np.int64)
-    firsts = _offsets(sizes)
-    job_at = np.lexsort((rank, class_of)).astype(np.int64)
-    place_of[job_at] = np.arange(count) - firsts[class_of[job_at]]
-    leaves = np.array([1 << max(int(size) - 1, 0).bit_length() for size in sizes], dtype=np.int64)
-    return queue.Classes(
-        of_job=shell(class_of.astype(np.int64)),
-        place_of=shell(place_of),
-        job_at=shell(job_at),
-        rank=shell(rank),
-        gpus=shell(class_gpus),
-        base=shell(_offsets(2 * leaves)),
-        leaves=shell(leaves),
-        first=shell(firsts),
-        tree=desk.floats(int(2 * leaves.sum()), math.inf),
-        failed=desk.ints(len(class_gpus) + 1),
-    )
-
-
-def _lay_shadow(desk: _Desk) -> shadow.Shadow:
-    nodes = desk.nodes
-    return shadow.Shadow(
-        spare=desk.ints(len(nodes.free)),
-        hist=desk.ints(len(nodes.hist)),
-        mask=nodes._replace(
-            free=desk.ints(len(nodes.free)), bits=desk.ints(len(nodes.bits)), hist=desk.ints(len(nodes.hist))
-        ),
-        state=desk.ints(2),
-        begin=desk.floats(1),
-    )
-
-
-def _run_queue(desk: _Desk, policy: Policy, given: Conditions, danger: _Danger) -> tuple[int, Occupations | tuple[()]]:
-    """The loop of policies without preemption: passes and, if wanted, who held what."""
-    jobs, count = desk.jobs, len(desk.jobs)
-    fit = {"head": queue.HEAD_ONLY, "skip": queue.SKIP, "easy": queue.EASY, "conservative": queue.CONSERVATIVE}[
-        policy.fit
-    ]
-    keys = _key_column(policy, jobs, desk.estimate)
-    # A job that failed goes back to its place, so the line is not the table itself where nodes fail.
-    by_key = keys is not jobs.submit_s or danger.hazards.wanted == 1
-    rank = np.arange(count)
-    if by_key:
-        rank[np.lexsort((np.arange(count), jobs.submit_s, keys))] = np.arange(count)
-    in_classes, planned = fit in (queue.SKIP, queue.EASY), fit == queue.CONSERVATIVE
-    waiting = count if by_key and fit == queue.HEAD_ONLY else 1
-    work = _lay_work(desk, waiting, record=given.record, fails=danger.hazards.wanted == 1)
-    rules = queue.Rules(
-        fit=fit,
-        by_key=int(by_key),
-        one_by_one=int(not given.compat.coalesce),
-        until_s=float(given.until_s),
-        record=int(given.record),
-    )
-    columns = _lay_queue_jobs(desk, rank.astype(np.float64) if by_key else jobs.submit_s)
-    classes = _lay_classes(desk, rank if in_classes else rank[:0])
-    # Believed ends are kept for backfill only.
-    believed = _lay_ends(desk, count + 1 if fit == queue.EASY else 1)
-    aside, profile = _lay_shadow(desk), _lay_profile(desk, planned=planned)
-    kept: list[_Runs] = []
-    answer = queue.MORE
-    while answer == queue.MORE:
-        answer = desk.loops["run_queue"](
-            rules, columns, desk.nodes, classes, believed, aside, profile, work, danger.hazards
-        )
-        kept.append(_empty_log(work.log_jobs, work.log_spans, work.log_first, work.log_nodes, work.counts, queue))
-        if answer == queue.MORE and hazards.needs_draws(danger.hazards):
-            danger.draw()
-    places = _occupations(desk, columns, work, given, kept) if given.record else ()
-    return int(work.counts[queue.PASSES]), places
-
-
-def _lay_queue_jobs(desk: _Desk, keys: Floats) -> queue.Jobs:
-    jobs, shell = desk.jobs, desk.shell
-    return queue.Jobs(
-        submit=shell(jobs.submit_s),
-        gpus=shell(desk.gpus),
-        left=shell(jobs.duration_s.copy()),
-        estimate=shell(desk.estimate.copy()),
-        limit=desk.limit,
-        keys=shell(keys),
-        start=desk.start,
-        end=desk.end,
-        since=desk.floats(len(jobs)),
-        attained=desk.attained,
-        killed=desk.killed,
-    )
-
-
-def _lay_work(desk: _Desk, waiting: int, *, record: bool, fails: bool) -> queue.Desk:
-    width = desk.nodes.width
-    sizes = desk.gpus // width + 1 if record and width else np.zeros(len(desk.gpus), dtype=np.int64)
-    runs = _RUNS_AT_ONCE if record and fails else 1
-    # One node may take down as many jobs as it has GPUs, each of them with all other nodes.
-    parts = 2 * runs + (width + 1) * (len(desk.nodes.free) + 1) if record and fails else 1
-    return queue.Desk(
-        end_keys=desk.floats(desk.most_running + 1),
-        end_jobs=desk.ints(desk.most_running + 1),
-        end_size=desk.ints(1),
-        wait_keys=desk.floats(waiting),
-        wait_jobs=desk.ints(waiting),
-        wait_size=desk.ints(1),
-        place_first=desk.shell(_offsets(sizes) if len(sizes) else sizes),
-        place_nodes=desk.ints(int(sizes.sum()) + 1, -1),
-        counts=desk.ints(8),
-        log_jobs=desk.ints(runs),
-        log_spans=desk.floats(2 * runs),
-        log_first=desk.ints(runs),
-        log_nodes=desk.ints(parts),
-    )
-
-
-_Runs = tuple[Ints, Floats, Ints, Ints]
-"""Runs from start to stop: jobs, (start, end), number of places and nodes, -1 for no part of a node."""
-
-
-def _empty_log(jobs: Any, spans: Any, first: Any, nodes: Any, counts: Any, places: Any) -> _Runs:
+def _empty_log(log: tables.Log, counts: Any) -> _Runs:
     """What the log holds; it is empty then."""
-    runs, used = counts[places.LOGGED], counts[places.LOGGED_NODES]
-    firsts = np.append(np.array(first[:runs], dtype=np.int64), used)
+    runs, used = counts[tables.LOGGED], counts[tables.LOGGED_NODES]
+    firsts = np.append(np.array(log.first[:runs], dtype=np.int64), used)
     found = (
-        np.array(jobs[:runs], dtype=np.int64),
-        np.array(spans[: 2 * runs], dtype=np.float64).reshape(-1, 2),
+        np.array(log.jobs[:runs], dtype=np.int64),
+        np.array(log.spans[: 2 * runs], dtype=np.float64).reshape(-1, 2),
         np.diff(firsts),
-        np.array(nodes[:used], dtype=np.int64),
+        np.array(log.nodes[:used], dtype=np.int64),
+        np.array(log.gpus[:used], dtype=np.float64),
     )
-    counts[places.LOGGED] = counts[places.LOGGED_NODES] = 0
+    counts[tables.LOGGED] = counts[tables.LOGGED_NODES] = 0
     return found
 
 
-def _lay_ends(desk: _Desk, entries: int) -> ends.Ends:
-    return ends.Ends(
-        at=desk.floats(entries),
-        gpus=desk.shell(desk.gpus),
-        lower=desk.ints(entries, -1),
-        upper=desk.ints(entries, -1),
-        total=desk.ints(entries),
-        root=desk.ints(1, -1),
-        path=desk.ints(desk.most_running + 1),
-    )
-
-
-def _lay_profile(desk: _Desk, *, planned: bool) -> reserve.Profile:
-    most, count = desk.most_running + 1, len(desk.jobs)
-    return reserve.Profile(
-        waiting=desk.ints(count + 1 if planned else 1),
-        run_ends=desk.floats(most if planned else 1),
-        run_gpus=desk.ints(most if planned else 1),
-        times=desk.floats(most + count + 1 if planned else 1),
-        room=desk.ints(most + count + 1 if planned else 1),
-    )
-
-
-def _occupations(
-    desk: _Desk, columns: queue.Jobs, work: queue.Desk, given: Conditions, kept: list[_Runs]
-) -> Occupations:
-    """Interrupted runs as they were logged, and the last run of every job on the nodes that were written down."""
-    since, end = np.asarray(columns.since, dtype=np.float64), np.asarray(desk.end, dtype=np.float64)
-    stop = np.where(np.isnan(end), given.until_s, end)
-    began = np.asarray(desk.start, dtype=np.float64) >= 0
-    # A job that failed and waits has no moment since which it runs.
-    ran = np.flatnonzero(began & (since >= 0) & (stop > since) & np.isfinite(stop))
-    ran = ran[np.argsort(stop[ran], kind="stable")]
-    gpus, width = desk.gpus[ran], desk.nodes.width
-    if not width:
-        return Occupations.of_single_nodes(
-            jobs=ran, start_s=since[ran], end_s=stop[ran], nodes=np.zeros(len(ran), dtype=np.int64),
-            num_gpus=gpus.astype(np.float64),
-        )  # fmt: skip
-    places = np.where(gpus > width, gpus // width, 0) + 1
-    first = np.asarray(work.place_first, dtype=np.int64)[ran]
-    at = np.arange(int(places.sum())) - np.repeat(np.cumsum(places) - places, places)
-    nodes = np.asarray(work.place_nodes, dtype=np.int64)[np.repeat(first, places) + at]
-    last = (ran, np.stack([since[ran], stop[ran]], axis=1), places, nodes)
-    return _logged(desk, [*kept, last])
-
-
-_RUNS_AT_ONCE = 65536
-
-
-def _run_preemptive(
-    desk: _Desk, policy: Policy, given: Conditions, danger: _Danger
-) -> tuple[int, Ints, Occupations | tuple[()]]:
-    """The loop of preemptive policies: passes, preemptions and, if wanted, who held what."""
-    count, shell = len(desk.jobs), desk.shell
-    levels = policy if isinstance(policy, LeastAttained) else None
-    order = kernels.BY_LEVEL
-    score = np.zeros(1)
-    if isinstance(policy, ByKey):
-        order = _MOVING_KEYS.get(policy.key, kernels.BY_SCORE)
-    if order == kernels.BY_SCORE:
-        keys = _key_column(policy, desk.jobs, desk.estimate)
-        score = np.empty(count)
-        score[np.lexsort((np.arange(count), desk.jobs.submit_s, keys))] = np.arange(count)
-    line = lines.Line(
-        order=order,
-        by_gpu=int(levels is not None and levels.by_gpu),
-        limits=shell(np.array(levels.limits) if levels is not None else np.zeros(0)),
-        score=shell(score),
-        until_s=float(given.until_s),
-        counts=desk.ints(7),
-    )
-    jobs, events, log = _lay_jobs(desk), _lay_events(desk), _lay_log(desk, wanted=given.record)
-    waiting, running = _lay_waiting(desk), _lay_running(desk)
-    kept: list[_Runs] = []
-    answer = preempt.FULL
-    while answer != preempt.DONE:
-        answer = desk.loops["run_preemptive"](line, jobs, waiting, running, events, desk.nodes, log, danger.hazards)
-        if answer == preempt.MORE:
-            danger.draw()
-        kept.append(_empty_log(log.jobs, log.spans, log.first, log.nodes, line.counts, lines))
-    places = _logged(desk, kept) if given.record else ()
-    return int(line.counts[lines.PASSES]), np.array(jobs.preemptions, dtype=np.int64), places
-
-
-def _logged(desk: _Desk, kept: list[_Runs]) -> Occupations:
-    """The runs of the log as columns; a place of -1 stands for no part of a node."""
-    who, spans, parts, nodes = (np.concatenate(column) for column in zip(*kept, strict=True))
-    gpus, width = desk.gpus[who], desk.nodes.width
-    entry = np.repeat(np.arange(len(who)), parts)
-    at = np.arange(len(nodes)) - (np.cumsum(parts) - parts)[entry]
-    last = at == parts[entry] - 1
-    rest = np.where(gpus > width, gpus % max(width, 1), gpus) if width else gpus
-    counts = np.where(last, rest[entry], width).astype(np.float64)
-    real = nodes >= 0
-    sizes = np.bincount(entry[real], minlength=len(who))
+def _logged(kept: list[_Runs], jobs: JobTable) -> Occupations:
+    """The runs of the log as columns."""
+    who, spans, parts, nodes, counts = (np.concatenate(column) for column in zip(*kept, strict=True))
     return Occupations(
         jobs=who,
         start_s=spans[:, 0],
         end_s=spans[:, 1],
-        num_gpus=gpus.astype(np.float64),
-        first=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        nodes=nodes[real],
-        counts=counts[real],
+        num_gpus=jobs.num_gpus[who],
+        first=np.concatenate([[0], np.cumsum(parts)]).astype(np.int64),
+        nodes=nodes,
+        counts=counts,
     )
-
-
-def _lay_jobs(desk: _Desk) -> lines.Jobs:
-    jobs, count, shell = desk.jobs, len(desk.jobs), desk.shell
-    return lines.Jobs(
-        submit=shell(jobs.submit_s),
-        gpus=shell(desk.gpus),
-        left=shell(jobs.duration_s.copy()),
-        guess=shell(desk.estimate.copy()),
-        limit=desk.limit,
-        killed=desk.killed,
-        cost=shell(_costs(desk.overheads, desk.gpus)),
-        start=desk.start,
-        end=desk.end,
-        since=desk.floats(count),
-        attained=desk.attained,
-        level=desk.ints(count),
-        position=desk.floats(count),
-        preemptions=desk.ints(count),
-    )
-
-
-def _lay_waiting(desk: _Desk) -> lines.Waiting:
-    class_gpus, class_of = np.unique(desk.gpus, return_inverse=True)
-    sizes = np.bincount(class_of, minlength=len(class_gpus))
-    return lines.Waiting(
-        of_job=desk.shell(class_of.astype(np.int64)),
-        gpus=desk.shell(class_gpus),
-        base=desk.shell(_offsets(sizes)),
-        keys=desk.floats(len(desk.jobs)),
-        jobs=desk.ints(len(desk.jobs)),
-        size=desk.ints(len(class_gpus)),
-        dead=desk.ints(len(class_gpus)),
-    )
-
-
-def _lay_running(desk: _Desk) -> lines.Running:
-    most = desk.most_running + 1
-    return lines.Running(
-        keys=desk.floats(most),
-        jobs=desk.ints(most),
-        losers=desk.ints(most),
-        chosen=desk.ints(most),
-        gain=desk.ints(len(desk.nodes.free) + desk.nodes.width + 1),
-    )
-
-
-def _lay_events(desk: _Desk) -> preempt.Events:
-    room = 4 * desk.most_running + 2 * len(desk.jobs) + 64
-    return preempt.Events(
-        keys=desk.floats(room),
-        tokens=desk.ints(room),
-        size=desk.ints(1),
-        expect=desk.floats(2 * len(desk.jobs) + 2, -1.0),
-    )
-
-
-def _lay_log(desk: _Desk, *, wanted: bool) -> preempt.Log:
-    runs = _RUNS_AT_ONCE + desk.most_running if wanted else 1
-    return preempt.Log(
-        wanted=int(wanted),
-        jobs=desk.ints(runs),
-        spans=desk.floats(2 * runs),
-        first=desk.ints(runs),
-        nodes=desk.ints(2 * runs + 2 * len(desk.nodes.free) if wanted else 1),
-    )
-
-
-def _costs(overheads: Overheads, gpus: Ints) -> Floats:
-    if not callable(overheads.preempt_s):
-        return np.full(len(gpus), float(overheads.preempt_s))
-    sizes, which = np.unique(gpus, return_inverse=True)
-    costs: Floats = np.array([overheads.preemption_s(float(size)) for size in sizes], dtype=np.float64)[which]
-    return costs
-
-
-def _offsets(sizes: Any) -> Ints:
-    offsets = np.zeros(len(sizes), dtype=np.int64)
-    np.cumsum(sizes[:-1], out=offsets[1:])
-    return offsets

@@ -17,7 +17,7 @@ from traincast.schedule._network import LinkSharing
 from traincast.schedule._placement import NODE, NodeMap, Placement
 from traincast.schedule._policies import Policy
 from traincast.schedule._protocols import Conditions, Packing, RoundPolicy
-from traincast.schedule._speeds import SameSpeed
+from traincast.schedule._speeds import SameSpeed, is_by_kind
 from traincast.spec import Occupation, Request, RunningJob, Schedule, Snapshot
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class Floor:
         self.placer = given.placer
         self.perf = given.perf
         self.same_speed = isinstance(given.perf, SameSpeed)
+        self.speed_by_kind = is_by_kind(given.perf)
         self.estimator = given.estimator.start(jobs)
         self.overheads = given.overheads
         self.useful = given.overheads.useful_share
@@ -330,7 +331,7 @@ class Floor:
         if known is not None:
             return known
         num_gpus = self.num_gpus[job]
-        key = (*self.kind(job)[:3], None if self.same_speed else (self.jobs.workloads[job], job))
+        key = self.kind(job)
         known = self.pools_for.get(key)
         if known is not None:
             self.pools_of[job] = known
@@ -488,7 +489,8 @@ class Floor:
     def kind(self, job: int) -> tuple[object, ...]:
         """Jobs of one kind fit or fail together."""
         beside = self.nodes.per_gpu.get(job) if self.nodes.per_gpu else None
-        return (self.num_gpus[job], self.jobs.gpu_types[job], beside, None if self.same_speed else job)
+        speed = None if self.same_speed else self.jobs.workloads[job] if self.speed_by_kind else job
+        return (self.num_gpus[job], self.jobs.gpu_types[job], beside, speed)
 
     def believed_s(self, job: int, placement: Placement) -> float:
         """How long the rest of a job is believed to take on these nodes."""

@@ -126,7 +126,8 @@ def _answer(source: ForecastSource, name: str, device: str, num_devices: int, nu
                     },
                 )
             )
-        answer = forecast(whole.job, whole.cluster, whole.parallelism, calibration=source.calibration)
+        learned = whole.calibration or source.calibration
+        answer = forecast(whole.job, whole.cluster, whole.parallelism, calibration=learned)
     except IllegalPlan:
         return NO_FIT
     step = answer.step

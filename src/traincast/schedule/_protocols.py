@@ -54,8 +54,9 @@ class Conditions:
     """Everything about a run but its jobs and its policy.
 
     `until_s` ends the run; what is left is unfinished. `kill_at_limit` ends a job that runs longer than its user asked for.
-    `record` keeps who held which nodes when. `engine`: "general" knows everything; "compiled" and "interpreted" are the
-    hot loops for common policies on one pool, with and without numba; "auto" takes the loops where they apply and pay.
+    `record` keeps who held which nodes when. `engine`: "compiled" and "interpreted" are the event loop over arrays, with and
+    without numba; "general" calls policies written as objects at every event; "auto" takes the loop over arrays wherever it
+    knows the policy.
     """
 
     fleet: Fleet

@@ -9,7 +9,6 @@ from traincast.errors import InvalidInput, MissingExtra, UnknownName
 from traincast.schedule import _fast as fast
 from traincast.schedule import _kernels as kernels
 from traincast.schedule import _passes as passes
-from traincast.schedule._estimators import Fixed
 from traincast.schedule._floor import FAIL, FINISH, Floor, check_durations
 from traincast.schedule._jobs import JobTable
 from traincast.schedule._lines import Line, ServingLine
@@ -45,11 +44,11 @@ _WORTH_COMPILING = 2000
 
 def _by_loops(jobs: JobTable, policy: Policy | RoundPolicy, given: Conditions) -> Schedule | None:
     """The run by the hot loops, or None where they do not cover it or are not worth compiling."""
-    if given.engine == "auto" and len(jobs) < _WORTH_COMPILING and not kernels.is_ready(fast.loop_for(policy)):
+    if given.engine == "auto" and len(jobs) < _WORTH_COMPILING and not kernels.is_ready("run_events"):
         return None
     check_durations(jobs)
     beliefs = given.estimator.start(jobs)
-    if isinstance(policy, RoundPolicy) or not isinstance(beliefs, Fixed):
+    if isinstance(policy, RoundPolicy):
         return None
     if not fast.is_covered(policy, jobs=jobs, given=given, beliefs=beliefs):
         return None

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from traincast.errors import InvalidInput, UnknownName
 from traincast.schedule._estimators import Beliefs, Fixed, draw_normal
-from traincast.schedule._formats import FORMATS
+from traincast.schedule._formats import FORMATS, Unusable
 from traincast.schedule._jobs import JobTable
 from traincast.spec import Fleet
 from traincast.units import NORMAL_90
@@ -23,9 +23,16 @@ class PerfModel(Protocol):
     def rate(self, job: int, pool: int, num_gpus: float, locality: int) -> float: ...
 
 
+def is_by_kind(perf: PerfModel) -> bool:
+    """Whether jobs of one workload, size and GPU type are equally fast, as a model says with `by_kind`."""
+    return bool(getattr(perf, "by_kind", False))
+
+
 @dataclass(frozen=True, slots=True)
 class SameSpeed:
     """Every placement of the requested GPUs is as fast as the one that was measured."""
+
+    by_kind: ClassVar[bool] = True
 
     def rate(self, job: int, pool: int, num_gpus: float, locality: int) -> float:
         return 1.0
@@ -39,6 +46,7 @@ class ScalingLaw:
     """
 
     num_gpus: Sequence[float]
+    by_kind: ClassVar[bool] = True
     overhead: float = 0.03
     far_factor: float = 0.95
     pool_speeds: tuple[float, ...] = ()
@@ -121,6 +129,8 @@ def read_speeds(path: Path) -> SpeedTable:
     rows = FORMATS["tidy" if path.suffix == ".parquet" else "tidy-csv"].rows(path)
     found: dict[tuple[str, str, int, bool], float] = {}
     for line, row in rows:
+        if isinstance(row, Unusable):
+            raise InvalidInput(f"{path} line {line}: {row}")
         if row.get("other_job_type"):
             continue
         try:
@@ -140,6 +150,8 @@ def read_speeds(path: Path) -> SpeedTable:
 
 class ForecastSpeeds:
     """Rates from forecasts, one call per (workload, device, devices, nodes). More GPUs mean more samples per step."""
+
+    by_kind: ClassVar[bool] = True
 
     def __init__(self, jobs: JobTable, fleet: Fleet, oracle: SpeedOracle, reference: Sequence[float]) -> None:
         self._jobs = jobs

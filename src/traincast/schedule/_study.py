@@ -14,6 +14,7 @@ from traincast.schedule._estimators import EXACT, Estimator, Fixed, FromHistory,
 from traincast.schedule._floor import check_durations
 from traincast.schedule._hazards import TYPICAL, FailureModel, Overheads
 from traincast.schedule._jobs import JobTable
+from traincast.schedule._journal import SweepJournal, Task, left_to_run
 from traincast.schedule._known import REGISTRY, find_policy
 from traincast.schedule._metrics import Metrics, measure_schedule
 from traincast.schedule._network import NetworkModel
@@ -28,7 +29,7 @@ from traincast.schedule._slurm.site import SlurmSite
 from traincast.schedule._speeds import PerfModel, SameSpeed, ScalingLaw
 from traincast.spec import Fleet, NodePool, Schedule
 from traincast.units import parse_bytes
-from traincast.workers import distribute
+from traincast.workers import deliver
 
 _POOL = re.compile(r"(\d+)x(\d+)(?::([\w.+-]+))?(?:/(\d+)cpu)?(?:/([\d.]+[A-Za-z]+))?(?:@([\d.]+))?")
 
@@ -227,9 +228,7 @@ ERRORS: dict[str, Callable[[float, int], Noisy]] = {
 """Kinds of error by size: a log-normal spread per job or per class (workload, user or size), or one bias for all."""
 
 
-def sweep_tasks(
-    policies: Sequence[str], sigmas: Sequence[float], kinds: Sequence[str], num_seeds: int
-) -> list[tuple[str, str, float, int]]:
+def sweep_tasks(policies: Sequence[str], sigmas: Sequence[float], kinds: Sequence[str], num_seeds: int) -> list[Task]:
     return [
         (policy, kind, sigma, seed)
         for policy in policies
@@ -239,7 +238,7 @@ def sweep_tasks(
     ]
 
 
-def run_task(task: tuple[str, str, float, int], jobs: JobTable, setting: Setting) -> Metrics:
+def run_task(task: Task, jobs: JobTable, setting: Setting) -> Metrics:
     policy, kind, sigma, seed = task
     return measure_schedule(run_policy(policy, jobs, replace(setting, noise=ERRORS[kind](sigma, seed), record=False)))
 
@@ -255,13 +254,27 @@ def sweep_errors(
     engine: str = "none",
     workers: int = 0,
     on_done: Callable[[int, int], None] | None = None,
+    journal: SweepJournal | None = None,
 ) -> list[SweepPoint]:
     """How schedules degrade as the scheduler's estimates get worse while the truth stays the same.
 
-    Runs are independent: `engine` spreads them over "processes" or over a "ray" cluster, with the same answer.
+    Runs are independent: `engine` spreads them over "processes" or over a "ray" cluster, with the same answer. `journal`
+    keeps each as it ends, and runs that it knows are not run again.
     """
     tasks = sweep_tasks(policies, sigmas, kinds, num_seeds)
-    results = distribute(run_task, tasks, shared=(jobs, setting), engine=engine, workers=workers, on_done=on_done)
+    left = left_to_run(tasks, journal)
+    found = {task: known for task in tasks if journal is not None and (known := journal.find(task)) is not None}
+    for at, metrics in deliver(run_task, left, shared=(jobs, setting), engine=engine, workers=workers):
+        found[left[at]] = metrics
+        if journal is not None:
+            journal.keep(left[at], metrics)
+        if on_done is not None:
+            on_done(len(found), len(tasks))
+    return average_runs(tasks, [found[task] for task in tasks])
+
+
+def average_runs(tasks: Sequence[Task], results: Sequence[Metrics]) -> list[SweepPoint]:
+    """Runs that differ by their seed alone are one point."""
     grouped: dict[tuple[str, str, float], list[Metrics]] = {}
     for (policy, kind, sigma, _), metrics in zip(tasks, results, strict=True):
         grouped.setdefault((policy, kind, sigma), []).append(metrics)

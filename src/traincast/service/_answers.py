@@ -17,10 +17,22 @@ from traincast.forecast import (
     describe_settings,
     load_source,
     pose_with,
+    read_calibration,
 )
 from traincast.forecast import answer as answer_question
 from traincast.service._configs import expand_configs
-from traincast.spec import WORKLOAD_FIELDS, Cluster, Graph, Job, Parallelism, Question, Scalable, Stack, WorkloadOptions
+from traincast.spec import (
+    WORKLOAD_FIELDS,
+    Calibration,
+    Cluster,
+    Graph,
+    Job,
+    Parallelism,
+    Question,
+    Scalable,
+    Stack,
+    WorkloadOptions,
+)
 
 Report = Callable[..., None]
 Answer = Callable[[Mapping[str, Any], bytes, Report], bytes]
@@ -51,6 +63,7 @@ def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> b
     resolved = Resolved(
         job=job, cluster=cluster, parallelism=plan, assumptions=tuple(dict.fromkeys(said)),
         settings=describe_settings(place.question, job, plan, asked=_question(asked)),
+        calibration=read_calibration(place.question.calibration),
     )  # fmt: skip
     answer = answer_question(resolved, draw=asked["detail"])
     # The spans of a large step are thousands; the details hold what can be seen of them.
@@ -66,7 +79,9 @@ def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> b
     if asked.get("emit"):
         document["emitted"] = emit_file(place.question, resolved, answer, kind=asked["emit"])
     if asked.get("advice"):
-        document["advice"] = give_advice(place.question, resolved)
+        model = asked["workload"].get("model")
+        uploaded = None if model is None else _stored_graph(task["state"], model, task["options"])
+        document["advice"] = give_advice(place.question, resolved, uploaded=uploaded)
     if asked["detail"]:
         from traincast.service._details import describe_details
 
@@ -91,6 +106,7 @@ def answer_fit(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
         batch=options.batch or 1,
         seq=options.seq,
         confidence=asked["confidence"],
+        calibration=read_calibration(place.question.calibration),
     )
     return _to_json({**found.document(), "assumptions": list(place.assumptions)})
 
@@ -218,8 +234,17 @@ def _question(asked: Mapping[str, Any]) -> Question:
         cluster=asked["cluster"],
         parallelism=asked["parallelism"],
         job=asked["job"],
+        calibration=_calibration(asked.get("calibration")),
         said=tuple(asked.get("said", ())),
     )
+
+
+@lru_cache(maxsize=8)
+def _calibration(text: str | None) -> Calibration | None:
+    """The same noun for the same text, so that questions that follow each other share what was worked out."""
+    from traincast.files import decode_calibration
+
+    return None if text is None else decode_calibration(json.loads(text), where="calibration")
 
 
 def _place(task: Mapping[str, Any]) -> _Place:

@@ -56,6 +56,15 @@ class _OpenedRequest(Request):
 
     parsed: Any = None
 
+    async def body(self) -> bytes:
+        """The whole body, gathered where it grows: to join megabytes at the end would keep others waiting."""
+        if not hasattr(self, "_body"):
+            content = bytearray()
+            async for piece in self.stream():
+                content += piece
+            self._body = bytes(content) if len(content) <= LARGE_BODY else content  # type: ignore[assignment]
+        return self._body
+
     async def json(self) -> Any:
         return self.parsed
 
@@ -110,7 +119,9 @@ def make_app(settings: Settings) -> FastAPI:
     app.state.dispatcher = dispatcher
     app.router.route_class = BoundedRoute
     _add_errors(app)
-    _add_reading(app, dispatcher)
+    _add_page(app)
+    _add_checks(app, dispatcher)
+    _add_catalogue(app)
     _add_asking(app, dispatcher)
     _add_jobs(app, dispatcher)
     app.add_middleware(Guard, dispatcher=dispatcher, tokens=Tokens(settings, read_tokens), audit=audit)
@@ -150,7 +161,7 @@ def _add_errors(app: FastAPI) -> None:
         return problem(500, str(error))
 
 
-def _add_reading(app: FastAPI, dispatcher: Dispatcher) -> None:
+def _add_page(app: FastAPI) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         headers = {"Content-Security-Policy": CONTENT_POLICY, "Cache-Control": "no-cache"}
@@ -160,6 +171,8 @@ def _add_reading(app: FastAPI, dispatcher: Dispatcher) -> None:
     async def icon() -> Response:
         return Response(status_code=204)
 
+
+def _add_checks(app: FastAPI, dispatcher: Dispatcher) -> None:
     checks: dict[int | str, dict[str, Any]] = {
         503: {"model": bodies.HealthAnswer, "description": "Something fails; the problems say what."},
         **_only(403, 405, 429),
@@ -187,6 +200,8 @@ def _add_reading(app: FastAPI, dispatcher: Dispatcher) -> None:
         await dispatcher.storage.check()
         return Response(dispatcher.format_metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
+
+def _add_catalogue(app: FastAPI) -> None:
     @app.get("/catalog", summary="How many entries of each kind are known", responses=_only(401, 403, 405, 429))
     async def catalogue() -> dict[str, int]:
         return {kind: len(entry_names(kind)) for kind in KINDS}
@@ -272,7 +287,7 @@ def _add_asking(app: FastAPI, dispatcher: Dispatcher) -> None:
 
     @app.post("/models", summary="Upload a model to forecast it by its id", responses=asked, openapi_extra=upload)
     async def models(request: Request) -> bodies.ModelAnswer:
-        content = await request.body()
+        content = await _OpenedRequest(request.scope, request.receive).body()
         if not content:
             raise InvalidInput("the upload is empty; send a saved graph, a Hugging Face config.json or an ONNX file")
         return bodies.ModelAnswer(**await dispatcher.upload(content))

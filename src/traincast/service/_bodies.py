@@ -127,6 +127,11 @@ class AskBody(Body):
     configs: Annotated[list[ConfigBody], Field(max_length=8)] | None = Field(
         None, description="Configurations of other projects; what the tables say wins."
     )
+    calibration: Name | dict[str, Any] | None = Field(
+        None,
+        description="What was learnt: a name that this service was started with, or the content of a calibration file.",
+        examples=["ours"],
+    )
 
 
 class ForecastBody(AskBody):
@@ -171,6 +176,7 @@ class SimilarBody(AskBody):
     )
 
     cluster: ClusterBody = Field(default_factory=lambda: ClusterBody.model_validate({}))
+    calibration: None = Field(None, description="Neighbours do not depend on one.")
     count: Annotated[int, Field(ge=1, le=50)] = Field(5, description="How many neighbours.")
 
 

@@ -7,13 +7,15 @@ import json
 import secrets
 from collections import OrderedDict
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
-from traincast.errors import InvalidInput, TraincastError
+from traincast.errors import InvalidInput, TraincastError, UnknownName
+from traincast.files import load_calibration, read_json
 from traincast.service._bodies import AskBody
 from traincast.service._limits import Settings
 from traincast.service._metrics import Meter
-from traincast.service._pool import Busy, Pool
+from traincast.service._pool import NICENESS, Busy, Pool
 from traincast.service._runner import JobRunner
 from traincast.service._state import State, StoredJob, open_database
 from traincast.service._storage import Storage
@@ -32,6 +34,12 @@ CLIENT: ContextVar[str] = ContextVar("client", default="")
 
 class NotFound(TraincastError):
     """Something that this service does not hold."""
+
+
+def _read_calibration(path: Path) -> str:
+    """The text of a calibration file, which is checked when the service starts."""
+    load_calibration(path)
+    return json.dumps(read_json(path), sort_keys=True)
 
 
 class Cache:
@@ -68,8 +76,9 @@ class Dispatcher:
         limits = settings.limits
         self.state = State(open_database(settings.state), kept_jobs=limits.kept_jobs, kept_models=limits.kept_models)
         self.storage = Storage(self.state)
-        self.runner = JobRunner(self.storage, settings, self._job_task)
+        self.runner = JobRunner(self.storage, settings, self._stored_task)
         self._plain_limits = dataclasses.asdict(limits)
+        self._calibrations = {name: _read_calibration(path) for name, path in settings.calibrations.items()}
         self._cache = Cache(limits.cache_bytes)
         self._bodies = Cache(limits.cache_bytes // 4)
         self._flying: dict[tuple[str, str], asyncio.Task[bytes]] = {}
@@ -79,9 +88,23 @@ class Dispatcher:
             memory_bytes=limits.worker_bytes,
             max_waiting=limits.waiting_requests,
             patience_s=limits.patience_s,
+            rest_bytes=limits.rest_bytes,
         )
-        self._parsers = Pool(size=2, memory_bytes=limits.worker_bytes, max_waiting=16)
-        self._recorders = Pool(size=2, memory_bytes=limits.capture_bytes, max_waiting=16)
+        self._parsers = Pool(
+            size=2,
+            memory_bytes=limits.worker_bytes,
+            max_waiting=16,
+            rest_bytes=limits.rest_bytes,
+            niceness=NICENESS,
+        )
+        # PyTorch alone takes half of what others may hold.
+        self._recorders = Pool(
+            size=2,
+            memory_bytes=limits.capture_bytes,
+            max_waiting=16,
+            rest_bytes=2 * limits.rest_bytes,
+            niceness=NICENESS,
+        )
         self.is_ready = False
 
     async def start(self) -> None:
@@ -167,14 +190,16 @@ class Dispatcher:
             flying.add_done_callback(lambda _: self._flying.pop(key, None))
         return await asyncio.shield(flying)
 
-    def _job_task(self, kind: str, request: dict[str, Any], options: str) -> dict[str, Any]:
-        return self._task(kind, request, options=options)
+    def _stored_task(self, kind: str) -> dict[str, Any]:
+        """What is asked comes beside it, as it was stored."""
+        return {"task": kind, "is_stored": True, "limits": self._plain_limits, "state": self.settings.state}
 
     def _task(self, task: str, request: dict[str, Any], **more: Any) -> dict[str, Any]:
         return {"task": task, "request": request, "limits": self._plain_limits, "state": self.settings.state, **more}
 
-    async def open_body(self, content: bytes, model: str) -> dict[str, Any]:
-        """A large body parsed and checked by a worker; graphs and configs in it stay packed, with a mark in their place."""
+    async def open_body(self, content: bytes | bytearray, model: str) -> dict[str, Any]:
+        """A large body parsed and checked by a worker; graphs, configs and traces in it stay packed, with a mark in their
+        place."""
         task = {"task": "open", "model": model, "limits": self._plain_limits}
         limits = self.settings.limits
         opened = await self._parsers.ask(
@@ -187,14 +212,19 @@ class Dispatcher:
             self._opened[mark] = inner
             while len(self._opened) > MOST_OPENED:
                 self._opened.popitem(last=False)
-            workload = document["workload"]
-            workload[next(key for key in CONTENT_KEYS if key in workload)] = {"opened": mark}
+            if "trace" in document:
+                document["trace"]["text"] = f"opened:{mark}"
+            else:
+                workload = document["workload"]
+                workload[next(key for key in CONTENT_KEYS if key in workload)] = {"opened": mark}
         return document
 
     async def settle(self, body: AskBody) -> tuple[dict[str, Any], str]:
         """The request in its plainest form, with every upload in the state, and the options it was recorded with."""
         request = body.given()
         request["cluster"] = body.cluster.table()
+        if request.get("calibration") is not None:
+            request["calibration"] = self._find_calibration(request["calibration"])
         workload = request["workload"]
         named = [key for key in ("name", "model", *CONTENT_KEYS) if key in workload]
         if not named and request.get("configs"):
@@ -218,15 +248,25 @@ class Dispatcher:
             await self._record(workload["model"], asked)
         return request, options
 
+    def _find_calibration(self, asked: str | dict[str, Any]) -> str:
+        """The text of a calibration: of those that the service was started with, or of the request itself."""
+        if isinstance(asked, dict):
+            return json.dumps(asked, sort_keys=True)
+        if asked not in self._calibrations:
+            raise UnknownName("calibration", asked, self._calibrations)
+        return self._calibrations[asked]
+
     async def upload(
-        self, content: bytes, *, kind: str | None = None, options: dict[str, Any] | None = None
+        self, content: bytes | bytearray, *, kind: str | None = None, options: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Keep a model and the graph recorded from it; the same bytes are the same model."""
 
-        def examine() -> tuple[bytes, str, str]:
+        def examine() -> tuple[bytes | bytearray, str, str]:
             unpacked = unpack(content, most=4 * self.settings.limits.body_bytes)
             found = kind or guess_kind(unpacked)
-            return unpacked, found, hashlib.sha256(found.encode() + b"\0" + unpacked).hexdigest()
+            digest = hashlib.sha256(found.encode() + b"\0")
+            digest.update(unpacked)
+            return unpacked, found, digest.hexdigest()
 
         # In a thread: unpacking and digesting are long and let others run meanwhile.
         content, found_kind, model = await asyncio.to_thread(examine)
@@ -261,7 +301,7 @@ class Dispatcher:
             about=about,
         )
 
-    async def _capture(self, content: bytes, kind: str, options: dict[str, Any]) -> tuple[str, bytes]:
+    async def _capture(self, content: bytes | bytearray, kind: str, options: dict[str, Any]) -> tuple[str, bytes]:
         # A graph needs only to be checked; a config or an ONNX file needs the worker that may load PyTorch.
         pool = self._parsers if kind == "graph" else self._recorders
         task = {"task": "capture", "kind": kind, "options": options, "limits": self._plain_limits}
@@ -273,7 +313,12 @@ class Dispatcher:
 
     async def ask_job(self, kind: str, request: dict[str, Any]) -> StoredJob:
         most = self.settings.limits.waiting_jobs
-        job = await self.storage.write(self.state.add_job, kind, request, most_waiting=most)
+        text = json.dumps(request)
+        opened = (request["request"].get("trace") or {}).get("text") or ""
+        packed = self._opened.pop(opened.removeprefix("opened:"), None)
+        if packed is not None:
+            text = text.replace(json.dumps(opened), packed.decode())
+        job = await self.storage.write(self.state.add_job, kind, text, most_waiting=most)
         if isinstance(job, int):
             raise Busy(f"{job} jobs wait already, the most that may; ask again later", retry_after_s=5)
         self.runner.wake()

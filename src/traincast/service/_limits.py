@@ -1,6 +1,7 @@
 """How much one request may ask, and how the service is set up."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from traincast.errors import InvalidInput
@@ -44,6 +45,8 @@ class Limits:
     cache_bytes: int = 64 * MIB
     """Answers kept in memory."""
     worker_bytes: int = 2048 * MIB
+    rest_bytes: int = 1024 * MIB
+    """A worker that holds more than this after its task is replaced by a new one; what libraries keep does not add up."""
     capture_bytes: int = 8192 * MIB
     """Writable memory of a worker, and of the one that records models with PyTorch."""
 
@@ -72,10 +75,14 @@ class Settings:
     """The one foreign web origin that may call; None: none."""
     workers: int = 2
     job_workers: int = 1
+    ray: bool = False
+    """Whether plans and schedules are computed on a Ray cluster."""
     rate_per_s: float = 0.0
     """Requests that one client may send in a second; twice as many at once. 0: no limit."""
     audit: Path | None = None
     """A file that gets a line of JSON for every request that changed or refused something."""
+    calibrations: Mapping[str, Path] = field(default_factory=dict)
+    """What was learnt, by the names that callers may use; no caller can name a file."""
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:

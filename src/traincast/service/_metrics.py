@@ -1,11 +1,10 @@
 """Counts and durations of a service as Prometheus text."""
 
-import resource
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from traincast.service._faults import KINDS
+from traincast.service._memory import resident_bytes
 from traincast.service._state import Queue
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -88,12 +87,3 @@ class Meter:
              *((f'{{process="worker",pid="{pid}"}}', resident_bytes(pid)) for pid in pids)])  # fmt: skip
         add("start_time_seconds", "gauge", "When the service began.", [("", self.started_s)])
         return "\n".join(lines) + "\n"
-
-
-def resident_bytes(pid: int | None = None) -> float:
-    """Of a process; where /proc is absent the peak of this one, and nan for others."""
-    try:
-        fields = Path(f"/proc/{pid or 'self'}/statm").read_text().split()
-        return float(fields[1]) * resource.getpagesize()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0 if pid is None else float("nan")

@@ -11,7 +11,7 @@ Report = Callable[..., None]
 
 
 def open_body(task: Mapping[str, Any], blob: bytes, _report: Report) -> bytes:
-    """The request as one line of JSON; after it the graph or config that it carries, in its canonical form."""
+    """The request as one line of JSON; after it the graph, config or trace that it carries, as JSON of its own."""
     from pydantic import ValidationError
 
     from traincast.service import _bodies as bodies
@@ -23,7 +23,12 @@ def open_body(task: Mapping[str, Any], blob: bytes, _report: Report) -> bytes:
         checked = getattr(bodies, task["model"]).model_validate(document)
     except ValidationError as error:
         raise InvalidInput(say_invalid([dict(each) for each in error.errors()], None)) from error
-    return json.dumps(checked.given()).encode() + (b"\n" + inner if inner else b"")
+    given = checked.given()
+    trace = given.get("trace") or {}
+    if trace.get("text"):
+        inner = json.dumps(trace["text"]).encode()
+        trace["text"] = ""
+    return json.dumps(given).encode() + (b"\n" + inner if inner else b"")
 
 
 def parse_body(content: bytes, *, depth: int) -> Any:

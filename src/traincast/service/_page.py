@@ -29,6 +29,7 @@ def _script() -> str:
 
 def _describe_asked() -> str:
     """Every field of a question and every kind of file, from where the command has them; data, which no browser runs."""
+    from traincast.configs import DESCRIBED
     from traincast.plan import EMITTERS
     from traincast.spec import QUESTION_FIELDS
 
@@ -43,7 +44,8 @@ def _describe_asked() -> str:
         }
         for item in QUESTION_FIELDS
     ]
-    return json.dumps({"fields": fields, "emit": list(EMITTERS)}, ensure_ascii=False).replace("<", "\\u003c")
+    known = {"fields": fields, "emit": list(EMITTERS), "described": sorted(DESCRIBED)}
+    return json.dumps(known, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _read(name: str) -> str:

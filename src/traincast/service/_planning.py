@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincast.errors import InvalidInput
-from traincast.forecast import build_cluster
+from traincast.forecast import build_cluster, read_calibration
 from traincast.plan import (
     SEARCHED,
     JobAt,
@@ -64,6 +64,7 @@ def plan_request(
         objective=asked["objective"],
         top=min(asked["top"], MOST_ROWS),
         watch=watch,
+        calibration=read_calibration(settled.request.calibration),
     )
     found = replace(found, notes=(*settled.notes, *found.notes))
     return {**_document(found), "num_clusters": len(clusters), "left_out": dict(left_out)}

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import math
 import signal
 import sys
@@ -13,7 +14,10 @@ from typing import Any
 
 from traincast.errors import InvalidInput, TraincastError
 from traincast.service._faults import StorageFault
-from traincast.service._frames import ANSWER, BLOB, HEADER, PROGRESS, TASK, pack, pack_json
+from traincast.service._frames import ANSWER, BLOB, HEADER, PROGRESS, TASK, pack_json
+from traincast.service._memory import resident_bytes
+
+log = logging.getLogger("traincast.service")
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -30,11 +34,15 @@ class InternalError(Exception):
     """A fault of ours inside a worker."""
 
 
+NICENESS = 5
+"""Of workers that read large files or work for minutes: those who wait for an answer go first."""
+
+
 class Worker:
     """One process; killed and forgotten after a timeout, a cancellation or a crash."""
 
-    def __init__(self, *, memory_bytes: int) -> None:
-        self._memory_bytes = memory_bytes
+    def __init__(self, *, memory_bytes: int, rest_bytes: float = math.inf, niceness: int = 0) -> None:
+        self._memory_bytes, self._rest_bytes, self._niceness = memory_bytes, rest_bytes, niceness
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -42,7 +50,12 @@ class Worker:
         return self._process.pid if self._process is not None else None
 
     async def ask(
-        self, task: dict[str, Any], blob: bytes = b"", *, cpu_s: float | None = None, report: Report | None = None
+        self,
+        task: dict[str, Any],
+        blob: bytes | bytearray = b"",
+        *,
+        cpu_s: float | None = None,
+        report: Report | None = None,
     ) -> bytes:
         """The answer; a task that uses more CPU time than `cpu_s` ends with its process."""
         process = await self._start()
@@ -51,7 +64,9 @@ class Worker:
         try:
             process.stdin.write(pack_json(TASK, {**task, "has_blob": bool(blob), "cpu_s": cpu_s}))
             if blob:
-                process.stdin.write(pack(BLOB, blob))
+                # Apart from its header, so that a large file is not copied.
+                process.stdin.write(HEADER.pack(BLOB, len(blob)))
+                process.stdin.write(blob)
             await process.stdin.drain()
             while True:
                 kind, length = HEADER.unpack(await process.stdout.readexactly(HEADER.size))
@@ -62,7 +77,7 @@ class Worker:
                     if report is not None:
                         report(json.loads(payload))
                     continue
-                raise _read_error(json.loads(payload))
+                raise read_error(json.loads(payload))
         except (asyncio.IncompleteReadError, ConnectionError, OSError) as error:
             await self.stop()
             if process.returncode == -signal.SIGXCPU and cpu_s is not None:
@@ -79,12 +94,21 @@ class Worker:
     async def _start(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "traincast.service._worker", str(self._memory_bytes)),
+                *(sys.executable, "-m", "traincast.service._worker", str(self._memory_bytes), str(self._niceness)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=2**20,
             )
         return self._process
+
+    @property
+    def needs_rest(self) -> bool:
+        """Whether the process holds more memory between two tasks than it may."""
+        return self.pid is not None and resident_bytes(self.pid) > self._rest_bytes
+
+    async def rest(self) -> None:
+        if self.needs_rest:
+            await self.stop()
 
     async def stop(self) -> None:
         process, self._process = self._process, None
@@ -96,7 +120,7 @@ class Worker:
         await asyncio.shield(process.wait())
 
 
-def _read_error(found: dict[str, Any]) -> Exception:
+def read_error(found: dict[str, Any]) -> Exception:
     if found["kind"] == "storage":
         return StorageFault(found["storage"], found["error"])
     return InvalidInput(found["error"]) if found["kind"] == "input" else InternalError(found["error"])
@@ -108,9 +132,23 @@ class Pool:
     ALWAYS_WAITING = 8
     """So many may wait however long tasks take."""
 
-    def __init__(self, *, size: int, memory_bytes: int, max_waiting: int, patience_s: float = math.inf) -> None:
+    def __init__(
+        self,
+        *,
+        size: int,
+        memory_bytes: int,
+        max_waiting: int,
+        patience_s: float = math.inf,
+        rest_bytes: float = math.inf,
+        niceness: int = 0,
+    ) -> None:
         """A request that would wait for more than about `patience_s` is refused at once."""
-        self._workers = [Worker(memory_bytes=memory_bytes) for _ in range(size)]
+        self._workers = [
+            Worker(memory_bytes=memory_bytes, rest_bytes=rest_bytes, niceness=niceness) for _ in range(size)
+        ]
+        self._first_task: dict[str, Any] | None = None
+        self._renewing: set[asyncio.Task[None]] = set()
+        self.num_renewed = 0
         self._idle = list(self._workers)
         self._waiting: OrderedDict[str, deque[asyncio.Future[Worker]]] = OrderedDict()
         self._max_waiting, self._patience_s = max_waiting, patience_s
@@ -124,10 +162,17 @@ class Pool:
 
     async def warm(self, task: dict[str, Any]) -> None:
         """Let every worker load what all answers need."""
+        self._first_task = task
         await asyncio.gather(*(worker.ask(task) for worker in self._workers))
 
     async def ask(
-        self, task: dict[str, Any], blob: bytes = b"", *, timeout_s: float, cpu_s: float | None = None, client: str = ""
+        self,
+        task: dict[str, Any],
+        blob: bytes | bytearray = b"",
+        *,
+        timeout_s: float,
+        cpu_s: float | None = None,
+        client: str = "",
     ) -> bytes:
         worker = await self._take(client)
         started_s = time.monotonic()
@@ -139,6 +184,24 @@ class Pool:
             ) from error
         finally:
             self._mean_s += 0.2 * (time.monotonic() - started_s - self._mean_s)
+            if worker.needs_rest:
+                renewing = asyncio.create_task(self._renew(worker))
+                self._renewing.add(renewing)
+                renewing.add_done_callback(self._renewing.discard)
+            else:
+                self._give(worker)
+
+    async def _renew(self, worker: Worker) -> None:
+        """A new process in the place of one that holds too much; it gets its turn once it is warm."""
+        self.num_renewed += 1
+        try:
+            await worker.stop()
+            if self._first_task is not None:
+                await worker.ask(self._first_task)
+        except (TraincastError, InternalError):
+            # The next request starts it, or says why it cannot.
+            log.exception("a new worker did not get warm")
+        finally:
             self._give(worker)
 
     async def _take(self, client: str) -> Worker:
@@ -216,4 +279,6 @@ class Pool:
                 del self._waiting[client]
 
     async def close(self) -> None:
+        for each in self._renewing:
+            each.cancel()
         await asyncio.gather(*(worker.stop() for worker in self._workers))

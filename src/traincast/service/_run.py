@@ -14,12 +14,16 @@ from traincast.service._app import make_app
 from traincast.service._dispatch import Dispatcher
 from traincast.service._limits import Settings
 from traincast.service._protocol import make_protocol
+from traincast.service._ray import connect
 from traincast.service._state import State
 
 
 def run_service(settings: Settings, *, port: int, announce: Callable[[str], None]) -> None:
     """Serve until interrupted; `announce` is called with the address once requests are answered."""
     raise_open_files()
+    if settings.ray:
+        # Where there is no Ray, it is better said now than with the first job.
+        connect()
     host = settings.host
     app = make_app(settings)
     try:
@@ -57,6 +61,8 @@ def run_service(settings: Settings, *, port: int, announce: Callable[[str], None
 
 def run_jobs(settings: Settings, *, announce: Callable[[], None]) -> None:
     """Run jobs of a shared database until interrupted, without answering anybody."""
+    if settings.ray:
+        connect()
 
     async def run() -> None:
         dispatcher = Dispatcher(settings)

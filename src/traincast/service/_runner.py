@@ -12,7 +12,8 @@ from typing import Any
 from traincast.errors import TraincastError
 from traincast.service._faults import StorageFault
 from traincast.service._limits import Settings
-from traincast.service._pool import InternalError, Worker
+from traincast.service._pool import NICENESS, InternalError, Worker
+from traincast.service._ray import RayWorker
 from traincast.service._state import StoredJob
 from traincast.service._storage import Storage
 
@@ -27,7 +28,7 @@ POLL_S = 0.5
 LONGEST_WAIT_S = 2.0
 """Between two tries after a fault of storage."""
 
-MakeTask = Callable[[str, dict[str, Any], str], dict[str, Any]]
+MakeTask = Callable[[str], dict[str, Any]]
 
 
 class JobRunner:
@@ -38,13 +39,19 @@ class JobRunner:
         self._state = storage.state
         self._lease_s = LEASE_S if self._state.database.is_shared else None
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._workers = [Worker(memory_bytes=settings.limits.capture_bytes) for _ in range(settings.job_workers)]
+        self._workers = [self._make_worker() for _ in range(settings.job_workers)]
         self._running: dict[str, asyncio.Task[None]] = {}
         self._more = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self.progress: dict[str, dict[str, Any]] = {}
         self.num_ended = 0
         self.num_crashes = 0
+
+    def _make_worker(self) -> Worker | RayWorker:
+        limits = self._settings.limits
+        if self._settings.ray:
+            return RayWorker(is_shared=self._state.database.is_shared)
+        return Worker(memory_bytes=limits.capture_bytes, rest_bytes=limits.rest_bytes, niceness=NICENESS)
 
     @property
     def pids(self) -> list[int]:
@@ -78,7 +85,7 @@ class JobRunner:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _run_jobs(self, worker: Worker) -> None:
+    async def _run_jobs(self, worker: Worker | RayWorker) -> None:
         wait_s = 0.1
         while True:
             try:
@@ -106,7 +113,7 @@ class JobRunner:
         except TimeoutError:
             return
 
-    async def _watch(self, worker: Worker, job: StoredJob) -> None:
+    async def _watch(self, worker: Worker | RayWorker, job: StoredJob) -> None:
         task = asyncio.create_task(self._run_job(worker, job))
         beats = asyncio.create_task(self._beat(job, task))
         self._running[job.id] = task
@@ -139,14 +146,15 @@ class JobRunner:
                 task.cancel()
                 return
 
-    async def _run_job(self, worker: Worker, job: StoredJob) -> None:
+    async def _run_job(self, worker: Worker | RayWorker, job: StoredJob) -> None:
         def report(progress: dict[str, Any]) -> None:
             self.progress[job.id] = progress
 
         limit_s = self._settings.limits.job_s
         try:
-            task = self._make_task(job.kind, job.request["request"], job.request.get("options", ""))
-            result = await asyncio.wait_for(worker.ask(task, cpu_s=2 * limit_s, report=report), limit_s)
+            # The worker reads what was asked: it may be megabytes, and the event loop has other callers.
+            asking = worker.ask(self._make_task(job.kind), job.request.encode(), cpu_s=2 * limit_s, report=report)
+            result = await asyncio.wait_for(asking, limit_s)
         except TimeoutError:
             await self._finish(job, "failed", error=f"this needs more than {limit_s:g} s, the most that one job gets")
         except StorageFault:
@@ -164,6 +172,8 @@ class JobRunner:
         else:
             progress = self.progress.get(job.id, {"done": 1, "total": 1, "words": "done"})
             await self._finish(job, "done", result=result, progress=progress)
+        finally:
+            await worker.rest()
 
     async def _finish(self, job: StoredJob, state: str, **outcome: Any) -> None:
         began_s = time.monotonic()

@@ -1,12 +1,16 @@
 """A forecast to what is done with it next: the command that asks the same, the file that starts it, what would help."""
 
+import dataclasses
 import shlex
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from traincast.errors import InvalidInput
+from traincast.files import save_graph
 from traincast.forecast import Resolved, write_command
 from traincast.plan import Candidate, Plan, advise, emit
-from traincast.spec import Forecast, Question
+from traincast.spec import Forecast, Graph, Question, Scalable
 
 
 def say_command(question: Question) -> str | None:
@@ -26,8 +30,12 @@ def emit_file(question: Question, resolved: Resolved, answer: Forecast, *, kind:
     return emit(plan, kind, precision=question.workload.precision or "fp32", question=question)
 
 
-def give_advice(question: Question, resolved: Resolved) -> dict[str, Any]:
-    if not question.source:
-        raise InvalidInput("advice needs a model of the catalogue: an uploaded one cannot be changed here")
-    found = advise(question, resolved.cluster, resolved.parallelism)
+def give_advice(question: Question, resolved: Resolved, *, uploaded: Graph | Scalable | None = None) -> dict[str, Any]:
+    """`uploaded`: the model where no name says it."""
+    with tempfile.TemporaryDirectory() as folder:
+        if uploaded is not None:
+            path = Path(folder) / "uploaded.graph.json"
+            save_graph(uploaded, path)
+            question = dataclasses.replace(question, source=str(path))
+        found = advise(question, resolved.cluster, resolved.parallelism)
     return {"sentences": list(found.sentences), "suggestions": found.suggestions}

@@ -5,7 +5,7 @@ import json
 import secrets
 import uuid
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,14 @@ class StoredJob:
     id: str
     kind: str
     state: str
-    request: dict[str, Any]
     done: int
     total: int
     words: str
     created_s: float
     finished_s: float | None
     error: str | None
+    request: str = ""
+    """What was asked, as JSON; only of a job that was taken to be run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class Queue:
     """How long the first that waits has waited; 0 where none waits."""
 
 
-_COLUMNS = "id, kind, state, request, done, total, words, created_s, finished_s, error"
+_COLUMNS = "id, kind, state, done, total, words, created_s, finished_s, error"
 
 
 class State:
@@ -71,7 +72,7 @@ class State:
     # Models: what was uploaded, and the graphs that were recorded from it.
 
     def add_model(
-        self, *, model: str, name: str, kind: str, content: bytes, options: str, graph: bytes, about: str
+        self, *, model: str, name: str, kind: str, content: bytes | bytearray, options: str, graph: bytes, about: str
     ) -> None:
         """An upload and what was recorded from it, together."""
         packed, packed_graph = zlib.compress(content, 1), zlib.compress(graph, 1)
@@ -110,9 +111,9 @@ class State:
 
     # Jobs: asked, run, finished.
 
-    def add_job(self, kind: str, request: dict[str, Any], *, most_waiting: int | None = None) -> StoredJob | int:
-        """The job, once it is sure to be run; or how many wait, where that is as many as may."""
-        job, text = uuid.uuid4().hex, json.dumps(request)
+    def add_job(self, kind: str, request: str, *, most_waiting: int | None = None) -> StoredJob | int:
+        """The job that this JSON asks for, once it is sure to be run; or how many wait, where that is as many as may."""
+        job = uuid.uuid4().hex
         with self.database.transaction() as found:
             if most_waiting is not None:
                 waiting = int(found.read("SELECT count(*) FROM jobs WHERE state = 'queued'")[0][0])
@@ -122,7 +123,7 @@ class State:
             self._last_s = max(self.database.clock_s(found), self._last_s + 1e-5)
             found.write(
                 "INSERT INTO jobs (id, kind, state, request, created_s) VALUES (?, ?, 'queued', ?, ?)",
-                (job, kind, text, self._last_s),
+                (job, kind, request, self._last_s),
             )
             return _find_job(found, job)
 
@@ -154,7 +155,8 @@ class State:
                 "UPDATE jobs SET state = 'running', starts = starts + 1, owner = ?, lease_until_s = ? WHERE id = ?",
                 (owner, None if lease_s is None else now_s + lease_s, rows[0][0]),
             )
-            return _find_job(found, rows[0][0])
+            request = found.read("SELECT request FROM jobs WHERE id = ?", (rows[0][0],))[0][0]
+            return replace(_find_job(found, rows[0][0]), request=request)
 
     def note_progress(
         self, job: str, *, done: int, total: int, words: str, owner: str = "", lease_s: float | None = None
@@ -332,5 +334,4 @@ def _find_job(found: Statements, job: str) -> StoredJob:
 
 def _job(row: tuple[Any, ...]) -> StoredJob:
     names = [name.strip() for name in _COLUMNS.split(",")]
-    values = dict(zip(names, row, strict=True))
-    return StoredJob(**{**values, "request": json.loads(values["request"])})
+    return StoredJob(**dict(zip(names, row, strict=True)))

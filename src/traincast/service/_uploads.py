@@ -45,7 +45,7 @@ MOST_CONFIG_BYTES = 1024 * 1024
 """A config with the names of ten thousand classes has half of this."""
 
 
-def unpack(content: bytes, *, most: int) -> bytes:
+def unpack(content: bytes | bytearray, *, most: int) -> bytes | bytearray:
     """A gzip file unpacked, up to a number of bytes; anything else as it is."""
     if content[:2] != b"\x1f\x8b":
         return content
@@ -61,10 +61,12 @@ def unpack(content: bytes, *, most: int) -> bytes:
     return unpacked
 
 
-def guess_kind(content: bytes) -> str:
+_TABLE = re.compile(rb"\s*\{")
+
+
+def guess_kind(content: bytes | bytearray) -> str:
     """JSON is a graph or a config by its format; anything else can only be ONNX."""
-    head = content.lstrip()[:1]
-    if head != b"{":
+    if _TABLE.match(content) is None:
         return "onnx"
     return "graph" if GRAPH_FORMAT.encode() in content[:4096] else "config"
 

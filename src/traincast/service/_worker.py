@@ -1,6 +1,7 @@
 """A worker process of the service: tasks in, answers out, one at a time; it can be killed at any moment."""
 
 import contextlib
+import json
 import logging
 import math
 import os
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from traincast.errors import TraincastError
 from traincast.service._faults import StorageFault
@@ -19,6 +20,12 @@ from traincast.service._frames import ANSWER, BLOB, ERROR, PROGRESS, TASK, pack,
 
 NOT_ENOUGH_MEMORY = "not enough memory for this input; use a smaller one"
 TOO_DEEP = "the input is nested too deeply"
+
+
+class Hears(Protocol):
+    """Takes frames of progress."""
+
+    def write(self, frame: bytes, /) -> object: ...
 
 
 def main(arguments: list[str]) -> int:
@@ -30,12 +37,14 @@ def main(arguments: list[str]) -> int:
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        os.nice(int(arguments[1]))
     tasks: queue.Queue[tuple[dict[str, Any], bytes]] = queue.Queue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, tasks), daemon=True).start()
     while True:
         task, blob = tasks.get()
         limit_cpu(task.get("cpu_s"))
-        out.write(_run(task, blob, out))
+        out.write(run_task(task, blob, out))
 
 
 def limit_cpu(seconds: float | None) -> None:
@@ -49,8 +58,6 @@ def limit_cpu(seconds: float | None) -> None:
 
 def _listen(stream: IO[bytes], tasks: "queue.Queue[tuple[dict[str, Any], bytes]]") -> None:
     """Read on while a task runs: when the service is gone, however it went, the worker goes too."""
-    import json
-
     while (frame := read_frame(stream)) is not None:
         kind, payload = frame
         if kind != TASK:
@@ -77,11 +84,15 @@ def _find(name: str) -> Callable[..., bytes]:
     return TASKS[name]
 
 
-def _run(task: dict[str, Any], blob: bytes, out: IO[bytes]) -> bytes:
+def run_task(task: dict[str, Any], blob: bytes, out: Hears) -> bytes:
+    """The answer or the refusal of one task as a frame; progress is written to `out` as it comes."""
+
     def report(done: int, total: int, words: str = "") -> None:
         out.write(pack_json(PROGRESS, {"done": done, "total": total, "words": words}))
 
     try:
+        if task.get("is_stored"):
+            task, blob = {"options": "", **task, **json.loads(blob)}, b""
         return pack(ANSWER, _find(task["task"])(task, blob, report))
     except StorageFault as fault:
         return pack_json(ERROR, {"error": fault.details, "kind": "storage", "storage": fault.kind})

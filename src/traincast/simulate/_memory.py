@@ -152,11 +152,13 @@ class Pass:
     has_master: bool
     """The update keeps weights in a wider format than the passes use."""
     curve: tuple[tuple[str, float], ...]
+    narrow_bytes: float = 0.0
+    """That weights stored in eight bits save, whose gradients still have sixteen."""
 
     @property
     def bucket_bytes(self) -> float:
         """Of a copy of the gradients in the format of the weights, where one of them is not the wider."""
-        return min(self.resident["parameter"], self.resident.get("gradient", self.trained_bytes))
+        return min(self.resident["parameter"] + self.narrow_bytes, self.resident.get("gradient", self.trained_bytes))
 
 
 def find_lives(stage: Stage, *, accumulates: bool) -> list[Life]:
@@ -196,6 +198,7 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False) -> Pass
         gathers=Gathers.of(stage),
         has_master=any(isinstance(task, Op) and bool(task.attrs.get("master")) for task in stage.tasks),
         curve=_curve(stage, parts, course.lives, base) if every else (),
+        narrow_bytes=sum(t.num_bytes * t.copies for t in stage.tensors if t.role == "parameter" and t.dtype == "fp8"),
     )
 
 
@@ -509,6 +512,20 @@ def _list_events(parts: Sequence[Repeat], lives: Sequence[Life]) -> dict[str, li
 
 
 def _find_lives(tasks: Uses, roles: Sequence[str], parts: Sequence[Repeat], *, skip: Sequence[str]) -> Iterator[Life]:
+    reads, writes = _places(tasks, parts)
+    end = (len(parts), 0)
+    for tensor, written in writes.items():
+        role = roles[tensor]
+        if role in skip:
+            continue
+        if role == "gradient":
+            yield Life(tensor, written[0], end)
+        else:
+            yield from _lives_of(tensor, written, sorted(reads.get(tensor, [])), parts)
+
+
+def _places(tasks: Uses, parts: Sequence[Repeat]) -> tuple[dict[int, list[Place]], dict[int, list[Place]]]:
+    """Where each tensor is read, and where it is written."""
     reads: dict[int, list[Place]] = {}
     writes: dict[int, list[Place]] = {}
     for number, part in enumerate(parts):
@@ -517,37 +534,34 @@ def _find_lives(tasks: Uses, roles: Sequence[str], parts: Sequence[Repeat], *, s
                 reads.setdefault(tensor, []).append((number, position))
             for tensor in written_here:
                 writes.setdefault(tensor, []).append((number, position))
+    return reads, writes
+
+
+def _lives_of(tensor: int, written: Sequence[Place], used: Sequence[Place], parts: Sequence[Repeat]) -> Iterator[Life]:
+    """One life for every value that the tensor holds in turn."""
     end = (len(parts), 0)
-    for tensor, written in writes.items():
-        role = roles[tensor]
-        if role in skip:
+    births = list(_births(parts, written, used))
+    taken = [_taking_range(parts, born, _uses(births, i, used, written, end)) for i, (born, _) in enumerate(births)]
+    for number, (born, let_go) in enumerate(births):
+        after = births[number + 1] if number + 1 < len(births) else None
+        is_input = after is not None and after[1] is not None
+        if is_input and taken[number + 1] is not None:
+            # The range that follows keeps it with its own, and its backward range takes them all.
+            yield Life(tensor, born, end)
             continue
-        if role == "gradient":
-            yield Life(tensor, written[0], end)
+        uses = _uses(births, number, used, written, end)
+        backward = taken[number]
+        if backward is not None:
+            last = max(place for place in uses if place[0] == backward)
+            surplus = _surplus(parts, born, backward, uses) if let_go is not None and number > 0 else None
+            yield Life(tensor, born, last, None, surplus)
             continue
-        used = sorted(reads.get(tensor, []))
-        births = list(_births(parts, written, used))
-        taken = [_taking_range(parts, born, _uses(births, i, used, written, end)) for i, (born, _) in enumerate(births)]
-        for number, (born, let_go) in enumerate(births):
-            after = births[number + 1] if number + 1 < len(births) else None
-            is_input = after is not None and after[1] is not None
-            if is_input and taken[number + 1] is not None:
-                # The range that follows keeps it with its own, and its backward range takes them all.
-                yield Life(tensor, born, end)
-                continue
-            uses = _uses(births, number, used, written, end)
-            backward = taken[number]
-            if backward is not None:
-                last = max(place for place in uses if place[0] == backward)
-                surplus = _surplus(parts, born, backward, uses) if let_go is not None and number > 0 else None
-                yield Life(tensor, born, last, None, surplus)
-                continue
-            if after is not None and is_input:
-                # The next writer uses this value in its first repetition, and counts it from its start on.
-                before = after[0][0] - 1
-                uses = [place for place in uses if place[0] < after[0][0]]
-                uses.append((before, parts[before].stop - parts[before].start - 1))
-            yield Life(tensor, born, max(uses, default=born), let_go)
+        if after is not None and is_input:
+            # The next writer uses this value in its first repetition, and counts it from its start on.
+            before = after[0][0] - 1
+            uses = [place for place in uses if place[0] < after[0][0]]
+            uses.append((before, parts[before].stop - parts[before].start - 1))
+        yield Life(tensor, born, max(uses, default=born), let_go)
 
 
 def _uses(

@@ -178,28 +178,32 @@ def run_pass(parts: Sequence[Part], clocks: Clocks, spent: Spent, *, first: bool
     for place, part in enumerate(parts):
         loose = (*part.during, *part.gradients) if last else part.during
         beyond = parts[place + 1].before if place + 1 < len(parts) else ()
-        if (
-            spans is not None
-            or part.before
-            or beyond
-            or part.slowdown
-            or any(item.task.axis == HOST for item in loose)
-            or _contends(part, clocks, loose)
-        ):
+        if spans is not None or beyond or _must_be_walked(part, clocks, loose):
             for number in range(part.count):
                 upcoming = part.before if number + 1 < part.count else beyond
                 _run_once(part, clocks, spent, loose, spans, rank, upcoming=upcoming)
         else:
             _run_repeated(part, clocks, spent, loose)
     for part in parts if last else ():
-        for item in part.deferred:
-            start_s = max(clocks.free_s(item.link), clocks.device_s)
-            clocks.occupy(item.link, start_s + part.count * item.seconds)
-            spent.communication_s += part.count * item.seconds
-            if spans is not None:
-                whole = replace(item.task, num_bytes=part.count * item.task.num_bytes)
-                stream = _stream(item.link)
-                spans.append(_span("gradients", whole, start_s, clocks.free_s(item.link), rank, stream=stream))
+        _run_deferred(part, clocks, spent, spans, rank)
+
+
+def _must_be_walked(part: Part, clocks: Clocks, loose: Sequence[Loose]) -> bool:
+    """Whether the repetitions of a part may differ, so that each is run on its own."""
+    on_host = any(item.task.axis == HOST for item in loose)
+    return bool(part.before or part.slowdown) or on_host or _contends(part, clocks, loose)
+
+
+def _run_deferred(part: Part, clocks: Clocks, spent: Spent, spans: list[Span] | None, rank: int) -> None:
+    """What waits for the end of the pass: one transfer for all repetitions."""
+    for item in part.deferred:
+        start_s = max(clocks.free_s(item.link), clocks.device_s)
+        clocks.occupy(item.link, start_s + part.count * item.seconds)
+        spent.communication_s += part.count * item.seconds
+        if spans is not None:
+            whole = replace(item.task, num_bytes=part.count * item.task.num_bytes)
+            stream = _stream(item.link)
+            spans.append(_span("gradients", whole, start_s, clocks.free_s(item.link), rank, stream=stream))
 
 
 def _again(gathers: Sequence[Loose]) -> tuple[Loose, ...]:

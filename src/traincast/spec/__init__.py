@@ -77,11 +77,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from traincast.spec._asked import Asked as Asked
+    from traincast.spec._calibration import MIX_KINDS as MIX_KINDS
     from traincast.spec._calibration import NOVELTIES as NOVELTIES
     from traincast.spec._calibration import Calibration as Calibration
     from traincast.spec._calibration import Choice as Choice
+    from traincast.spec._calibration import DeviceLevel as DeviceLevel
     from traincast.spec._calibration import LearnedStacks as LearnedStacks
     from traincast.spec._calibration import MeasuredForecast as MeasuredForecast
+    from traincast.spec._calibration import MeasuredNumbers as MeasuredNumbers
     from traincast.spec._calibration import MeasuredRun as MeasuredRun
     from traincast.spec._calibration import ProfileRatio as ProfileRatio
     from traincast.spec._calibration import RunCorrections as RunCorrections
@@ -117,6 +120,7 @@ if TYPE_CHECKING:
     from traincast.spec._hardware import Domain as Domain
     from traincast.spec._hardware import Link as Link
     from traincast.spec._hardware import NodeGroup as NodeGroup
+    from traincast.spec._hardware import Region as Region
     from traincast.spec._job import Job as Job
     from traincast.spec._log_errors import LogErrors as LogErrors
     from traincast.spec._measurement import SUBJECTS as SUBJECTS
@@ -157,6 +161,7 @@ if TYPE_CHECKING:
     from traincast.spec._regime import Regime as Regime
     from traincast.spec._regime import RegimeOptions as RegimeOptions
     from traincast.spec._regime import Rollout as Rollout
+    from traincast.spec._regime import SampleSize as SampleSize
     from traincast.spec._resources import RESOURCES as RESOURCES
     from traincast.spec._resources import Activity as Activity
     from traincast.spec._resources import ResourceProfile as ResourceProfile
@@ -187,6 +192,7 @@ __getattr__ = load_lazily(
     {
         "_regime": (
             "Rollout",
+            "SampleSize",
             "RegimeOptions",
             "Regime",
             "REGIMES",
@@ -199,10 +205,13 @@ __getattr__ = load_lazily(
             "Calibration",
             "Choice",
             "LearnedStacks",
+            "MIX_KINDS",
             "MeasuredForecast",
+            "MeasuredNumbers",
             "MeasuredRun",
             "NOVELTIES",
             "ProfileRatio",
+            "DeviceLevel",
             "RunCorrections",
             "RunLabels",
             "Scale",
@@ -244,6 +253,7 @@ __getattr__ = load_lazily(
             "Domain",
             "Link",
             "NodeGroup",
+            "Region",
         ),
         "_job": ("Job",),
         "_measurement": (

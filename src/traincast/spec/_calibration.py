@@ -18,6 +18,13 @@ NOVELTIES = ("device", "size", "model", "scale", "device scale", "model scale")
 model, more devices or nodes than any run, than any run of its device, than any run of its model."""
 
 
+MIX_KINDS = (
+    "matmul", "attention", "conv", "rnn", "norm", "softmax", "elementwise", "reduce", "pool", "embedding", "index", "copy",
+    "optimizer", "other",
+)  # fmt: skip
+"""Kinds of operators whose shares of a step are compared between runs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLabels:
     """What says how alike two runs are."""
@@ -44,6 +51,8 @@ class RunLabels:
     network_bytes_per_s: float = 0.0
     varying_inputs: bool = False
     """Samples differ in size (pictures, recordings), so that ranks wait for each other."""
+    mix: tuple[float, ...] = ()
+    """Shares of MIX_KINDS in the time of a reference device; empty: not known."""
 
     @property
     def job(self) -> tuple[str, ...]:
@@ -74,6 +83,9 @@ class MeasuredRun:
     step_s: float
     name: str = ""
     memory_bytes: float | None = None
+    """Peak of the fullest device, as the framework's allocator counts it."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """`gpu_mean`, the mean GPU utilisation as a share of 1, and those of the twelve resource numbers that were measured."""
 
     def __post_init__(self) -> None:
         if not (self.step_s > 0 and math.isfinite(self.step_s)):
@@ -117,6 +129,9 @@ class Choice:
     """Of the errors of runs that were left out in the same way and answered so; 0: there were none."""
     stretch: float = 1.0
     """How many times larger than expected the errors of such runs were after they were corrected by near runs."""
+    pooled: bool = False
+    """The errors of all own runs, shared out between everything, stack, device, kinds of operators, model and job as far as they
+    agree (partial pooling), with the constants that ship."""
     also: tuple["Choice", ...] = ()
     """Choices that could not be told from this one: the geometric mean of all their answers is given."""
 
@@ -161,6 +176,15 @@ class MeasuredForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredNumbers:
+    """What one run showed beside its forecast, other than its step."""
+
+    labels: RunLabels
+    gaps: Mapping[str, float]
+    """Log of measured over forecast: `memory` and the twelve numbers of the network; `gpu_mean`: measured less forecast."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedStacks:
     """Constants, the profiles beside them, and what the two would have said about every run."""
 
@@ -177,8 +201,29 @@ class RunCorrections:
     """With the constants that ship."""
     fitted: LearnedStacks = field(default_factory=LearnedStacks)
     """With constants fitted to the runs."""
+    pooled: tuple[MeasuredForecast, ...] = ()
+    """Every run with the forecast of what ships, no profile beside it: what partial pooling starts from."""
+    numbers: tuple[MeasuredNumbers, ...] = ()
+    """Memory, GPU utilisation and network numbers of the runs that tell them."""
     scopes: tuple[Scope, ...] = ()
     selections: tuple[Selection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLevel:
+    """How long products take on one device beside what its data sheet makes us expect, from products measured on it."""
+
+    device: str
+    products: Mapping[str, float]
+    """Ratio of measured to expected seconds of lone products, by number format."""
+    log_sigma: float
+    """Of the ratio: products of other shapes differ from those measured."""
+    num_products: int
+
+    def __post_init__(self) -> None:
+        for dtype, ratio in self.products.items():
+            if not (ratio > 0 and math.isfinite(ratio)):
+                raise InvalidInput(f"level of {self.device} in {dtype} is {ratio}; it must be a positive number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,10 +235,14 @@ class Calibration:
     """Rates of one machine, by `traincast calibrate`."""
     runs: RunCorrections | None = None
     """Corrections from measured runs, by `traincast learn`."""
+    devices: tuple[DeviceLevel, ...] = ()
+    """Levels of devices, by `traincast calibrate --gemm`."""
     sources: tuple[str, ...] = ()
     """What it was learnt from: files and stores."""
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.machine is None and self.runs is None:
-            raise InvalidInput(f"calibration {self.name!r} holds neither rates of a machine nor corrections from runs")
+        if self.machine is None and self.runs is None and not self.devices:
+            raise InvalidInput(
+                f"calibration {self.name!r} holds neither rates of a machine nor corrections from runs nor levels of devices"
+            )

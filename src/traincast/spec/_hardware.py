@@ -171,6 +171,16 @@ class NodeGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """How much CO2 a kilowatt-hour stands for somewhere."""
+
+    name: str
+    grams_co2_per_kwh: float
+    date: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Groups of nodes, ranks numbered group by group and node by node. One group is the homogeneous case."""
 
@@ -178,6 +188,8 @@ class Cluster:
     groups: tuple[NodeGroup, ...]
     price_date: str = ""
     price_source: str = ""
+    region: Region | None = None
+    """Where it stands; None: nobody said, and its CO2 is not known."""
 
     def __post_init__(self) -> None:
         if not self.groups:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincast.spec._asked import Asked, asked, list_asked
+from traincast.spec._calibration import Calibration
 from traincast.spec._job import Job
 from traincast.spec._parallel import Parallelism
 from traincast.spec._regime import RegimeOptions
@@ -23,7 +24,7 @@ class WorkloadOptions:
     seq: int | None = asked(None, "Sequence length in tokens.", unit="count")
     precision: str | None = asked(
         None, "bf16: bf16 with fp32 master weights and optimizer state; bf16-pure: all in bf16; also fp32, tf32, fp16, "
-        "fp16-amp, bf16-amp, fp8, fp4, and with scales for blocks mxfp8, mxfp4, nvfp4.",
+        "fp16-amp, bf16-amp, fp8, fp8-row, fp8-block, fp4, and with scales for blocks mxfp8, mxfp4, nvfp4.",
     )  # fmt: skip
     mode: str | None = asked(None, "training_step, forward_backward or inference.")
     optimizer: str | None = asked(None, "What updates the weights:", words=_OPTIMIZERS)
@@ -36,7 +37,10 @@ class WorkloadOptions:
         "--adapter-targets", "--lora-targets",
     )  # fmt: skip
     adapter_norm: bool | None = asked(None, "Adapters scale the weight's rows too (DoRA).", "--dora")
-    frozen_dtype: str | None = asked(None, "Store frozen weights in fp4 (QLoRA) or int8.")
+    frozen_dtype: str | None = asked(None, "Store frozen weights in fp4 (QLoRA), fp8 or int8.")
+    weight_dtype: str | None = asked(
+        None, "Store trained weights of the layers' products in fp8; the optimizer's own copy stays."
+    )
     head: str | None = asked(None, "What a language model ends in: lm (a score for every word) or value (one number).")
     sample_tokens: int | None = asked(
         None, "Mean length of a sample as the data has it; --seq is what it is padded or packed to.", unit="count"
@@ -48,8 +52,22 @@ class WorkloadOptions:
         None, "Several samples fill a sequence and attention stays inside each; else each is padded to the longest of its "
         "micro-batch.",
     )  # fmt: skip
+    document_masks: bool | None = asked(
+        None,
+        "With --packing: attention stays inside each sample (default); --no-document-masks lets it see the whole sequence.",
+    )
+    image_sizes: str | None = asked(
+        None,
+        "Sides of images as the data has them, in pixels: 256..1024, or with their shares 224:0.6,384:0.3,512:0.1.",
+    )
+    size_batching: str | None = asked(
+        None, "Samples of several sizes in a micro-batch: padded to the largest, bucketed (all of one size; replicas wait for "
+        "the largest) or grouped (one size in all replicas at a time); default: texts padded, images bucketed.",
+    )  # fmt: skip
     recompute_layers: int | None = asked(
-        None, "With --recompute full: how many layers run again, the first ones; default: all.", "--recompute-layers"
+        None,
+        "With --recompute full: how many layers run again, of each stage of a pipeline; default: all.",
+        "--recompute-layers",
     )
     loss_chunks: int | None = asked(
         None, "The loss of a language model is made in so many parts, so that scores of one part exist at once."
@@ -75,6 +93,9 @@ class WorkloadOptions:
     experts: int | None = asked(None, "Experts of a mixture.")
     experts_per_token: int | None = asked(None, "Experts that one token goes to.")
     moe_ffn: int | None = asked(None, "Width of one expert.")
+    shared_experts: int | None = asked(None, "Experts that every token goes to, beside those it is routed to.")
+    first_dense: int | None = asked(None, "Layers without experts before the first with them.", "--dense-layers")
+    moe_every: int | None = asked(None, "Every so many layers have experts; default: all.")
     loss: bool | None = asked(None, "The loss is part of the step.", panel="Kernels")
     fused: bool | None = asked(None, "Norms, bias and activation, softmax and rotary run fused.", panel="Kernels")
     fused_softmax: bool | None = asked(None, "Where kernels are fused, the masked softmax too.", panel="Kernels")
@@ -99,7 +120,7 @@ class WorkloadOptions:
 
 
 SHAPE = ("arch", "n_layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "tied", "vocab", "experts",
-         "experts_per_token", "moe_ffn")  # fmt: skip
+         "experts_per_token", "moe_ffn", "shared_experts", "first_dense", "moe_every")  # fmt: skip
 """The sizes of a transformer."""
 
 
@@ -131,6 +152,11 @@ class ClusterOptions:
         None, "Memory of one node's host, for what is offloaded to it: 2TB.", "--host-memory", unit="bytes"
     )
     price_per_device: float | None = asked(None, "USD for one device and hour.", "--price")
+    region: str | None = asked(
+        None,
+        "Where it stands, for CO2: a country, a US state or a provider's region (france, us-ohio, eu-west-1).",
+        "--region",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +180,13 @@ class JobOptions:
     stack_defaults: bool | None = asked(
         None, "Take over what the stack decides by itself; --no-stack-defaults leaves it out."
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedOptions:
+    """What was learnt before and shall be used."""
+
+    calibration: str | None = asked(None, "What `traincast calibrate` or `traincast learn` made, by name or file.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +216,8 @@ class Question:
     """Fields of Job without its graph, of JobOptions and of RegimeOptions; `stack` is a name."""
     configs: tuple[str | ConfigText, ...] = ()
     """Configurations of other projects, as files (FILE or format:FILE) or as texts; what the question says itself wins."""
+    calibration: str | Calibration | None = None
+    """What was learnt from measurements or runs: by its name, its file or itself."""
     said: tuple[str, ...] = ()
     """What reading the configurations gave to say: what was assumed, contradicted or not used."""
 
@@ -198,5 +233,6 @@ JOB_FIELDS = (
     *list_asked(JobOptions, section="job", panel="Job"),
     *list_asked(RegimeOptions, section="job", panel="Regime"),
 )
-QUESTION_FIELDS: tuple[Asked, ...] = (*WORKLOAD_FIELDS, *CLUSTER_FIELDS, *PLAN_FIELDS, *JOB_FIELDS)
+LEARNED_FIELDS = list_asked(LearnedOptions, section="", panel="Learned")
+QUESTION_FIELDS: tuple[Asked, ...] = (*WORKLOAD_FIELDS, *CLUSTER_FIELDS, *PLAN_FIELDS, *JOB_FIELDS, *LEARNED_FIELDS)
 """Everything that a question may say: options, bodies, job files, table columns and the planner's changes come from it."""

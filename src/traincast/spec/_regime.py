@@ -169,6 +169,17 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSize:
+    """The step on samples of another size than the usual one."""
+
+    label: str
+    """How a person says it: 512 pixels, 4,096 tokens."""
+    graph: Graph
+    share: float
+    """Of all passes that have this size; 0: so rare that only its memory counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
     """What a step has beside one optimizer step of the trained model."""
 
@@ -179,3 +190,7 @@ class Regime:
     """Optimizer steps of one step."""
     seq: int | None = None
     """Tokens of a sequence, where the regime says it."""
+    sizes: tuple[SampleSize, ...] = ()
+    """Of samples, where they differ; the job's graph is that of a usual one. Shares add up to 1."""
+    is_grouped: bool = False
+    """All replicas have samples of one size at a time, so that none waits for another."""

@@ -60,9 +60,12 @@ class ResourceProfile:
     energy_joules: float | None
     """Of one step of one device; None where its power is not known."""
     basis: str = "derived"
-    """derived: from the timeline, or from the samples of a run; corrected: by what runs like it were measured to do."""
+    """derived: from the timeline, or from the samples of a run; corrected: by what runs like it were measured to do; learned: by
+    what measured runs taught, number by number as `grounds` says."""
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Where corrected: in which of nine out of ten measured runs each of the twelve numbers lies."""
+    grounds: Mapping[str, str] = field(default_factory=dict)
+    """What each of the twelve rests on where it is not the timeline: GPU runs, the CPU test-bed, own runs."""
 
     def twelve(self) -> dict[str, float]:
         """The numbers by name, in the order of RESOURCES."""

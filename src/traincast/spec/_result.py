@@ -299,6 +299,8 @@ class Forecast:
     """What a step is made of where a regime has several parts; empty where it is one optimizer step."""
     energy_range: Range | None = None
     """The energy with its 90% interval: of the time, and of what a device draws beside its rated power."""
+    kg_co2: Range | None = None
+    """Of that energy where the cluster stands; None where no region is named."""
     narrowing: tuple[Narrowing, ...] = ()
     """Measurements that would make the step surer, the most telling first."""
     run_utilization: float | None = None

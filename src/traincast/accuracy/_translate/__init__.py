@@ -72,13 +72,13 @@ def read_question(case: Case, said: list[str]) -> tuple[Question, Stack]:
     if case.undetermined:
         said.append(f"the source leaves open: {case.undetermined}")
     parts: dict[str, dict[str, Any]] = {
-        "workload": workload, "cluster": dict(read_cluster(case, said)), "parallelism": dict(plan), "job": job
+        "workload": workload, "cluster": dict(read_cluster(case, said)), "parallelism": dict(plan), "job": job, "": {},
     }  # fmt: skip
     for name, value in case.asked:
         parts[ASKED_COLUMNS[name].section][name] = value
     question = Question(
         source=source, workload=WorkloadOptions(**parts["workload"]), cluster=parts["cluster"],
-        parallelism=parts["parallelism"], job=parts["job"],
+        parallelism=parts["parallelism"], job=parts["job"], calibration=parts[""].get("calibration"),
     )  # fmt: skip
     return question, stack
 

@@ -15,13 +15,7 @@ def read_plan(case: Case, stack: Stack, said: list[str]) -> dict[str, Any]:
         raise InvalidInput(f"n_gpus is {num_gpus}; it must be at least 1")
     tensor, pipeline, context, expert = case.tp or 1, case.pp or 1, case.cp or 1, case.ep or 1
     inner = tensor * pipeline * context
-    data = case.dp
-    if data is None:
-        if num_gpus % inner:
-            raise InvalidInput(f"{num_gpus} GPUs cannot hold tp x pp x cp = {inner}; dp would not be whole")
-        data = num_gpus // inner
-    if data * inner != num_gpus:
-        raise InvalidInput(f"dp x tp x pp x cp = {data} x {tensor} x {pipeline} x {context} is not n_gpus = {num_gpus}")
+    data = _read_replicas(case, num_gpus=num_gpus, inner=inner)
     virtual, zero = (case.vp or 1) if pipeline > 1 else 1, read_sharding(case, stack)
     degrees = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert, "virtual_stages": virtual}
     plan: dict[str, Any] = {"data": data, **{axis: degree for axis, degree in degrees.items() if degree != 1}}
@@ -32,12 +26,26 @@ def read_plan(case: Case, stack: Stack, said: list[str]) -> dict[str, Any]:
         plan |= {} if shard is None else {"shard": shard}
     if tensor > 1 and "sequence_parallel" in case.settings:
         plan["sequence_parallel"] = True
-    if case.settings & {"zero_bubble", "zero-bubble"}:
-        plan["order"] = "zero-bubble"
-    elif (case.vp or 1) > 1:
-        plan["order"] = "interleaved"
+    order = _read_order(case)
+    plan |= {} if order is None else {"order": order}
     recompute = read_recomputation(case, stack, zero=zero)
     return plan | ({} if recompute is None else {"recompute": recompute})
+
+
+def _read_replicas(case: Case, *, num_gpus: int, inner: int) -> int:
+    if case.dp is None and num_gpus % inner:
+        raise InvalidInput(f"{num_gpus} GPUs cannot hold tp x pp x cp = {inner}; dp would not be whole")
+    data = num_gpus // inner if case.dp is None else case.dp
+    if data * inner != num_gpus:
+        degrees = f"{data} x {case.tp or 1} x {case.pp or 1} x {case.cp or 1}"
+        raise InvalidInput(f"dp x tp x pp x cp = {degrees} is not n_gpus = {num_gpus}")
+    return data
+
+
+def _read_order(case: Case) -> str | None:
+    if case.settings & {"zero_bubble", "zero-bubble"}:
+        return "zero-bubble"
+    return "interleaved" if (case.vp or 1) > 1 else None
 
 
 def read_passes(case: Case, *, data: int, said: list[str]) -> int:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from traincast.capture._folding import fold
+from traincast.capture._tensorflow.frames import find_frames
 from traincast.capture._tensorflow.nodes import source_of
-from traincast.capture._tensorflow.reader import Scope, find_targets, needed, note_shapes
+from traincast.capture._tensorflow.reader import Scope, find_frozen, find_targets, needed, note_shapes
 from traincast.capture._tensorflow.recording import Recording
 from traincast.errors import InvalidInput, MissingExtra
 from traincast.spec import Graph
@@ -47,9 +48,10 @@ def read_tensorflow(
         batch=batch or 1, seq=seq, loop_length=loop_length, tf32=precision == "tf32",
         functions={function.signature.name: function for function in definition.library.function},
     )  # fmt: skip
-    nodes = {node.name: node for node in definition.node}
+    nodes, recording.frames = find_frames({node.name: node for node in definition.node})
     note_shapes(recording, nodes)
-    targets = _signature_targets(path, signatures, signature) or find_targets(definition.node)
+    recording.frozen = find_frozen(nodes)
+    targets = _signature_targets(path, signatures, signature) or find_targets(list(nodes.values()))
     Scope(recording, nodes, {}).run(needed(nodes, targets))
     graph = recording.graph(name=name or Path(path).stem)
     return fold(replace(graph, batch_size=_batch_of(graph, batch, is_open=recording.is_open, path=path)))

@@ -22,27 +22,39 @@ _MAX_OPS = 400000
 def _while(recording: Recording, node: Any, inputs: list[Value], call: Call) -> list[Value]:
     """The body again and again until its own condition ends it."""
     condition, body = node.attr["cond"].func.name, node.attr["body"].func.name
+    return repeat(
+        recording, node.name, inputs,
+        asks=lambda values: call(recording, node, condition, values)[0],
+        runs=lambda values: call(recording, node, body, values),
+    )  # fmt: skip
+
+
+def repeat(
+    recording: Recording, name: str, inputs: Sequence[Value], *, asks: Callable[[list[Value]], Value],
+    runs: Callable[[list[Value]], list[Value]],
+) -> list[Value]:  # fmt: skip
+    """What a loop carries, after its last round."""
     values = list(inputs)
     start = len(recording.ops)
     for rounds in range(_MAX_ROUNDS + 1):
         before = len(recording.ops)
-        answer = call(recording, node, condition, values)[0]
+        answer = asks(values)
         del recording.ops[before:]
         if answer.numbers is None:
             if recording.loop_length is None:
                 raise CaptureFailed(
-                    f"the loop {node.name!r} runs as often as the data say; give its length (loop_length, --loop-length)"
+                    f"the loop {name!r} runs as often as the data say; give its length (loop_length, --loop-length)"
                 )
-            recording.assumptions[f"the loop {node.name} is taken to run {recording.loop_length} times"] = None
+            recording.assumptions[f"the loop {name} is taken to run {recording.loop_length} times"] = None
             if rounds >= recording.loop_length:
                 return values
         elif not bool(np.asarray(answer.numbers).reshape(-1)[0]):
             return values
-        values = call(recording, node, body, values)
+        values = runs(values)
         if len(recording.ops) - start > _MAX_OPS:
             break
     raise CaptureFailed(
-        f"the loop {node.name!r} runs more than {_MAX_OPS:,} operations; shorten its input for the recording"
+        f"the loop {name!r} runs more than {_MAX_OPS:,} operations; shorten its input for the recording"
     )
 
 
@@ -180,6 +192,79 @@ def _gather(recording: Recording, node: Any, inputs: list[Value], call: Call) ->
     return _stack(recording, node, [_list_of(chosen, inputs[0].dtype), inputs[2]], call)
 
 
+# what loops of TensorFlow 1 keep outside themselves, by a handle
+
+
+def _keeper(recording: Recording, node: Any, inputs: list[Value], call: Call) -> list[Value]:
+    """A stack or an array of tensors: empty, or as long as it says."""
+    is_array = node.op.startswith("TensorArray")
+    count = _number(node, inputs[0]) if is_array and inputs and inputs[0].numbers is not None else 0
+    # A node inside a loop makes one per round; the scopes tell functions apart.
+    handle = "/".join((*recording.scopes, node.name))
+    recording.kept[handle] = [None] * max(0, count)
+    return [Value((), "int64", None, None, handle=handle), Value((), "fp32", None, np.float32(0))]
+
+
+def _array_of_gradients(recording: Recording, node: Any, inputs: list[Value], call: Call) -> list[Value]:
+    handle = f"{inputs[0].handle}/{node.attr['source'].s.decode()}"
+    recording.kept.setdefault(handle, [None] * len(recording.kept.get(inputs[0].handle, ())))
+    return [Value((), "int64", None, None, handle=handle), Value((), "fp32", None, np.float32(0))]
+
+
+def _kept_by(recording: Recording, node: Any, value: Value) -> list[Value | None]:
+    if value.handle not in recording.kept:
+        raise CaptureFailed(f"node {node.name!r} ({node.op}) uses a list of tensors that the file does not make")
+    return recording.kept[value.handle]
+
+
+def _push(recording: Recording, node: Any, inputs: list[Value], call: Call) -> list[Value]:
+    _kept_by(recording, node, inputs[0]).append(inputs[1])
+    return [inputs[1]]
+
+
+def _pop(recording: Recording, node: Any, inputs: list[Value], call: Call) -> list[Value]:
+    kept = _kept_by(recording, node, inputs[0])
+    last = kept.pop() if kept else None
+    if last is None:
+        raise CaptureFailed(f"node {node.name!r} takes from a stack that is empty; the loop before it ran less often")
+    return [last]
+
+
+def _array_write(recording: Recording, node: Any, inputs: list[Value], call: Call) -> list[Value]:
+    kept = _kept_by(recording, node, inputs[0])
+    places, data, flow = inputs[1], inputs[2], inputs[-1]
+    if node.op == "TensorArrayWriteV3":
+        pairs = [(_number(node, places), data)]
+    else:
+        part = replace(data, shape=data.shape[1:], numbers=None)
+        pairs = [(place, part) for place in known_numbers(node, places)]
+    for place, item in pairs:
+        kept += [None] * (place + 1 - len(kept))
+        before = kept[place]
+        if before is not None and before.index is not None and "grad" in inputs[0].handle:
+            summed = _add_lists(recording, node, [_list_of([before], item.dtype), _list_of([item], item.dtype)])
+            item = next((one for one in summed[0].items or () if one is not None), item)
+        kept[place] = item
+    return [flow]
+
+
+def _array_read(recording: Recording, node: Any, inputs: list[Value], call: Call) -> list[Value]:
+    kept = _kept_by(recording, node, inputs[0])
+    places = known_numbers(node, inputs[1])
+    known = next((item for item in kept if item is not None), None)
+    if known is None:
+        raise CaptureFailed(f"node {node.name!r} ({node.op}) reads an array that nothing was written to")
+    chosen = [kept[place] if place < len(kept) and kept[place] is not None else known for place in places]
+    if node.op == "TensorArrayReadV3":
+        return [chosen[0] or known]
+    shape = Value((len(known.shape),), "int32", None, np.array(known.shape, dtype=np.int32))
+    return _stack(recording, node, [_list_of(chosen, known.dtype), shape], call)[:1]
+
+
+def _array_size(recording: Recording, node: Any, inputs: list[Value], call: Call) -> list[Value]:
+    return [Value((), "int32", None, np.int32(len(_kept_by(recording, node, inputs[0]))))]
+
+
 def zeros_like(value: Value) -> Value:
     """A list of zeros: each has the shape of what is there, and no memory of its own."""
     items = [None if item is None else replace(item, index=None, numbers=None) for item in value.items or ()]
@@ -222,6 +307,9 @@ RULES: dict[str, Callable[[Recording, Any, list[Value], Call], list[Value]]] = {
     "TensorListGetItem": _get_item, "TensorListSetItem": _set_item, "TensorListPushBack": _push_back,
     "TensorListPopBack": _pop_back, "TensorListLength": _length, "TensorListElementShape": _shape,
     "TensorListStack": _stack, "TensorListConcat": _stack, "TensorListConcatV2": _stack, "TensorListGather": _gather,
-    "OptionalNone": _empty_optional,
+    "OptionalNone": _empty_optional, "StackV2": _keeper, "StackPushV2": _push, "StackPopV2": _pop,
+    "TensorArrayV3": _keeper, "TensorArrayGradV3": _array_of_gradients, "TensorArrayWriteV3": _array_write,
+    "TensorArrayScatterV3": _array_write, "TensorArrayReadV3": _array_read, "TensorArrayGatherV3": _array_read,
+    "TensorArraySizeV3": _array_size,
 }  # fmt: skip
 """Every operation that decides what runs, or keeps tensors in a list."""

@@ -43,6 +43,12 @@ def strided_indices(node: Any, inputs: list[Value]) -> tuple[Any, ...]:
 
 def compute(node: Any, inputs: list[Value]) -> list[Value] | None:
     """Shapes and small constants, as numbers."""
+    found = _compute_shapes(node, inputs)
+    return found if found is not None else _compute_values(node, inputs)
+
+
+def _compute_shapes(node: Any, inputs: list[Value]) -> list[Value] | None:
+    """What depends on the shapes of the inputs alone."""
     if node.op == "Shape":
         return [Value((len(inputs[0].shape),), "int32", None, np.array(inputs[0].shape, dtype=np.int32))]
     if node.op == "ShapeN":
@@ -55,6 +61,11 @@ def compute(node: Any, inputs: list[Value]) -> list[Value] | None:
         return [Value((len(shape),), "int32", None, np.array(shape, dtype=np.int32))]
     if node.op == "BroadcastGradientArgs" and all(v.numbers is not None for v in inputs):
         return _broadcast_axes(*(tuple(int(n) for n in v.numbers) for v in inputs))
+    return None
+
+
+def _compute_values(node: Any, inputs: list[Value]) -> list[Value] | None:
+    """What depends on their numbers, where all are known."""
     function = _ON_NUMBERS.get(node.op)
     if function is None or not inputs or any(value.numbers is None for value in inputs):
         return None

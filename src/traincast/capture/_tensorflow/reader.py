@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from traincast.capture._tensorflow import control
+from traincast.capture._tensorflow.frames import FRAME
 from traincast.capture._tensorflow.nodes import (
     ASSIGN,
     CALLS,
@@ -31,6 +32,7 @@ _UNREADABLE = (
 )  # fmt: skip
 """What a rule raises on a node that lacks what its operation needs."""
 _MAX_DEPTH = 100
+_READ = re.compile(r"/(ReadVariableOp|read)(_\d+)?$")
 _RETURNED = re.compile(r"^Identity(_\d+)?$")
 
 
@@ -90,6 +92,8 @@ class Scope:
             return self._assign(node, inputs)
         if op in _HANDLES:
             return _HANDLES[op](recording, node, inputs)
+        if op == FRAME:
+            return self._run_frame(node.name, inputs)
         handler = control.RULES.get(op)
         if handler is not None:
             return handler(recording, node, inputs, call)
@@ -98,6 +102,25 @@ class Scope:
             return known
         rule = RULES.get(op)
         return rule(recording, node, inputs) if rule is not None else recording.unknown(node, inputs)
+
+    def _run_frame(self, name: str, inputs: list[Value]) -> list[Value]:
+        """A loop of TensorFlow 1: its nodes lie among those of the graph around it."""
+        frame = self.recording.frames[name]
+        constants = inputs[len(frame.merges) :]
+        given = list(frame.given(inputs))
+
+        def follow(values: list[Value], targets: list[str], order: list[str]) -> list[Value]:
+            scope = Scope(self.recording, self.nodes, frame.given([*values, *constants]))
+            scope.run(order)
+            return [scope.value(text) for text in targets]
+
+        asked = needed(self.nodes, [source_of(frame.condition)[0]], given)
+        done = needed(self.nodes, [*(source_of(text)[0] for text in frame.results), *frame.effects], given)
+        return control.repeat(
+            self.recording, name, inputs[: len(frame.merges)],
+            asks=lambda values: follow(values, [frame.condition], asked)[0],
+            runs=lambda values: follow(values, frame.results, done),
+        )  # fmt: skip
 
     def _declared(self, node: Any, inputs: list[Value]) -> list[Value]:
         """A node whose sizes come out of data, with the shape that the file gives it."""
@@ -210,6 +233,16 @@ def note_shapes(recording: Recording, nodes: Mapping[str, Any]) -> None:
             if shapes:
                 handle = source_of(node.input[0])[0]
                 recording.shapes.setdefault(handle, (shapes[0], type_of(node, "dtype") or "fp32"))
+
+
+def find_frozen(nodes: Mapping[str, Any]) -> frozenset[str]:
+    """Constants that a freezing tool put in the place of variables: it keeps the node that read the variable."""
+    return frozenset(
+        source_of(node.input[0])[0]
+        for node in nodes.values()
+        if node.op == "Identity" and node.input and _READ.search(node.name)
+        and (held := nodes.get(source_of(node.input[0])[0])) is not None and held.op == "Const"
+    )  # fmt: skip
 
 
 def _placeholder(recording: Recording, node: Any, inputs: list[Value]) -> list[Value]:

@@ -2,12 +2,13 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from traincast.capture._optimizers import UPDATES
 from traincast.capture._phases import mark_gradients, mark_kept, tell_mode
+from traincast.capture._tensorflow.frames import Frame
 from traincast.capture._tensorflow.nodes import GRADIENT_SCOPE, Value, declared_shapes, layer_of, type_of
 from traincast.errors import CaptureFailed
 from traincast.spec import Attr, Graph, Op, Tensor
@@ -60,6 +61,12 @@ class Recording:
     variables: dict[str, Variable] = field(default_factory=dict)
     shapes: dict[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     """Shape and dtype of variables that are only written, from whoever reads them."""
+    frozen: frozenset[str] = frozenset()
+    """Constants that were variables; empty where the names of the file do not say."""
+    frames: dict[str, Frame] = field(default_factory=dict)
+    """Loops of TensorFlow 1, by the node that stands for each."""
+    kept: dict[str, list[Value | None]] = field(default_factory=dict)
+    """Stacks and arrays of tensors of TensorFlow 1, by their handle."""
     updates: dict[str, list[tuple[Value, Value, list[Value]]]] = field(default_factory=dict)
     bodies: dict[str, Body] = field(default_factory=dict)
     scopes: list[str] = field(default_factory=list)
@@ -273,21 +280,9 @@ class Recording:
                 continue
             index = variable.value.index
             tensor = self.tensors[index]
-            is_float = tensor.dtype.startswith(("fp", "bf"))
-            is_kept = bool(_STATISTICS.search(variable.name)) or not is_float or not tensor.shape
-            if trains and variable.is_updated and is_float and tensor.shape:
-                role = "parameter" if index in in_pass else "optimizer_state"
-            elif trains and variable.is_written:
-                role = "buffer"
-            else:
-                role = "buffer" if is_kept else "parameter"
+            role = _role_of(variable, tensor, trains=trains, in_pass=index in in_pass)
             self.tensors[index] = replace(tensor, role=role)
-        if self.variables:
-            # Constants are the weights of a frozen graph only.
-            held = {v.value.index for v in self.variables.values() if v.value is not None}
-            for index, tensor in enumerate(self.tensors):
-                if tensor.role == "parameter" and index not in held:
-                    self.tensors[index] = replace(tensor, role="buffer")
+        self._give_roles_to_constants()
         for members in self.updates.values():
             for value, gradient, states in members:
                 self._set_role(value, "parameter")
@@ -295,6 +290,14 @@ class Recording:
                     self._set_role(gradient, "gradient")
                 for state in states:
                     self._set_role(state, "optimizer_state")
+
+    def _give_roles_to_constants(self) -> None:
+        if self.variables:
+            # Constants are the weights of a frozen graph only.
+            held = {v.value.index for v in self.variables.values() if v.value is not None}
+            for index, tensor in enumerate(self.tensors):
+                if tensor.role == "parameter" and index not in held:
+                    self.tensors[index] = replace(tensor, role="buffer")
 
     def _set_role(self, value: Value, role: str) -> None:
         if value.index is not None:
@@ -325,18 +328,29 @@ def _indices(values: Sequence[Value]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(value.index for value in values if value.index is not None))
 
 
+def _role_of(variable: Variable, tensor: Tensor, *, trains: bool, in_pass: bool) -> str:
+    is_float = tensor.dtype.startswith(("fp", "bf"))
+    if trains and variable.is_updated and is_float and tensor.shape:
+        return "parameter" if in_pass else "optimizer_state"
+    is_kept = bool(_STATISTICS.search(variable.name)) or not is_float or not tensor.shape
+    return "buffer" if is_kept or (trains and variable.is_written) else "parameter"
+
+
+def _kept_tensors(indices: Iterable[int], tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """Those that outlive the update, each once."""
+    held = ("parameter", "gradient", "optimizer_state")
+    return tuple(dict.fromkeys(i for i in indices if tensors[i].role in held))
+
+
 def _collapse(ops: Sequence[Op], tensors: Sequence[Tensor]) -> list[Op]:
     """An update that is written out as many small operations is one operation of the graph, with all their kernels."""
     loose = [op for op in ops if op.phase == "optimizer" and op.kind != "optimizer"]
-    if not loose:
-        return list(ops)
     weights = {i for op in loose for i in op.writes if tensors[i].role == "parameter"}
     kept = [op for op in ops if op.phase != "optimizer" or op.kind == "optimizer"]
     if not weights:
         return [*kept, *loose]
-    held = ("parameter", "gradient", "optimizer_state")
-    reads = tuple(dict.fromkeys(i for op in loose for i in op.reads if tensors[i].role in held))
-    writes = tuple(dict.fromkeys(i for op in loose for i in op.writes if tensors[i].role in held))
+    reads = _kept_tensors((i for op in loose for i in op.reads), tensors)
+    writes = _kept_tensors((i for op in loose for i in op.writes), tensors)
     states = [i for i in (*reads, *writes) if tensors[i].role == "optimizer_state"]
     per_weight = round(len(set(states)) / len(weights))
     algorithm = {0: "sgd", 1: "momentum", 2: "adam"}.get(per_weight, f"optimizer of {per_weight} states")

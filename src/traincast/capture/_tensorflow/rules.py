@@ -32,7 +32,8 @@ def _constant(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     shape = tuple(int(dim.size) for dim in tensor.tensor_shape.dim)
     dtype = TYPES.get(tensor.dtype, "fp32")
     count = math.prod(shape)
-    if dtype in ("fp32", "fp16", "bf16", "fp64") and count > 16:
+    is_weight = node.name in reader.frozen if reader.frozen else count > 16
+    if dtype in ("fp32", "fp16", "bf16", "fp64") and is_weight:
         return [reader.new(shape, dtype, role="parameter", name=node.name)]
     return [Value(shape, dtype, None, _numbers(tensor, shape, dtype) if count <= VALUE_LIMIT else None)]
 

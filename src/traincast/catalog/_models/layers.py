@@ -258,6 +258,8 @@ def product_op(
     dtype = product_dtype(tape, out.dtype)
     read = None
     if tape.numbers.block and dtype == tape.numbers.product:
+        if tape.numbers.software_scales:
+            attrs["scale_block"] = tape.numbers.block
         scales = batch * (m + n) * k / tape.numbers.block
         read = sum([value.num_bytes for value in reads]) + scales
     tape.op(
@@ -279,6 +281,10 @@ def quantize(tape: Tape, value: Value) -> None:
         _quantize_blocks(tape, value)
     elif numbers.product in ("fp8", "fp4"):
         size = 1.0 if numbers.product == "fp8" else 0.5
+        if numbers.dynamic:
+            rows = value.numel // value.shape[-1]
+            found: dict[str, Attr] = {"function": "amax", "rows": rows, "cols": value.shape[-1]}
+            tape.op("aten.amax", "reduce", (value,), (tape.new((rows,), "fp32"),), found, flop=value.numel)
         small = tape.new(value.shape, tape.numbers.product)
         attrs: dict[str, Attr] = {"function": "quantize", "numel": value.numel}
         tape.op("te.cast_transpose", "copy", (value,), (small,), attrs, bytes_written=2 * size * value.numel)
@@ -295,6 +301,8 @@ def _quantize_blocks(tape: Tape, value: Value) -> None:
     written = 2 * DTYPE_BYTES[numbers.product] * value.numel + scales
     attrs: dict[str, Attr] = {"function": "quantize", "numel": value.numel}
     tape.op("te.quantize_blocks", "copy", (value,), (small,), attrs, bytes_written=written)
+    if numbers.software_scales:
+        return
     table = tape.new((scales,), "uint8")
     order: dict[str, Attr] = {"function": "swizzle", "numel": scales}
     tape.op("te.swizzle_scales", "copy", (table,), (table,), order)
@@ -322,18 +330,17 @@ def linear(
     width = inputs or x.shape[-1]
     rows = x.numel // width
     shape = (features, width) if layout == "tn" else (width, features)
-    frozen = tape.recipe.frozen_dtype if weight is None and tape.in_layers else None
-    weight_value = tape.parameter("weight", shape, dtype=frozen or "") if weight is None else weight
+    frozen, small = _stored_dtypes(tape) if weight is None else (None, None)
+    weight_value = tape.parameter("weight", shape, dtype=frozen or small or "") if weight is None else weight
     scales = [tape.buffer(f"{tape.layer}.scales", (-(-features * width // FROZEN_BLOCK),))] if frozen == "fp4" else []
     bias_value = tape.parameter("bias", (features,)) if bias else None
     operands = _operands(tape, x, weight_value, bias_value)
     out = tape.new((*x.shape[:-1], features), operands[0].dtype)
     # Quantised products (bitsandbytes) keep an fp32 copy of their input, though nothing needs it later.
     kept = [tape.cast(operands[0], "fp32", cached=True)] if frozen else []
-    stored = [weight_value, *scales] if frozen else []
-    plain = dequantize(tape, stored, operands[0].dtype) if frozen else operands[1]
-    quantize(tape, operands[0])
-    quantize(tape, plain)
+    as_stored = small is not None and small == tape.numbers.product
+    stored = [weight_value, *scales] if frozen or (small and not as_stored) else []
+    plain = _quantize_operands(tape, operands, stored, as_stored=as_stored)
     product_op(
         tape, "aten.addmm" if bias else "aten.mm", [operands[0], plain, *operands[2:]], out,
         batch=1, m=rows, n=features, k=width, layout=layout, calls=4,
@@ -343,6 +350,24 @@ def linear(
         adapted = add(tape, out, adapt(tape, x, features))
         return rescale(tape, adapted, plain) if tape.recipe.adapter_norm else adapted
     return out
+
+
+def _stored_dtypes(tape: Tape) -> tuple[str | None, str | None]:
+    """(format of a frozen weight, of a trained one) of a layer, where it is another than the precision says."""
+    if not tape.in_layers:
+        return None, None
+    frozen = tape.recipe.frozen_dtype
+    return frozen, None if frozen else tape.recipe.weight_dtype
+
+
+def _quantize_operands(tape: Tape, operands: Sequence[Value], stored: Sequence[Value], *, as_stored: bool) -> Value:
+    """The weight as the product reads it. `as_stored`: in the format of the stored weights, without any cast (NVIDIA's fp8
+    primary weights)."""
+    plain = dequantize(tape, stored, operands[0].dtype) if stored else operands[1]
+    quantize(tape, operands[0])
+    if not as_stored:
+        quantize(tape, plain)
+    return plain
 
 
 def _operands(tape: Tape, x: Value, weight: Value, bias: Value | None) -> list[Value]:
@@ -741,7 +766,8 @@ def table_lookup(tape: Tape, ids: Value, *, rows: Sequence[int], width: int, bag
         small = [number for number in rows if number * len(rows) <= bags]
         attrs: dict[str, Attr] = {
             "rows": ids.numel, "cols": width, "vocab": sum(rows), "sparse": True,
-            "replicated_rows": sum(small), "spread_share": 1 - len(small) / len(rows),
+            "replicated_rows": sum(small), "spread_share": 1 - len(small) / len(rows), "num_tables": len(rows),
+            "largest_rows": max(rows),
         }  # fmt: skip
         row_bytes = width * DTYPE_BYTES[table.dtype]
         distinct = count_distinct(rows, ids.numel / len(rows))

@@ -27,6 +27,10 @@ class Precision:
     """Elements of an operand that share a scale of one byte, in both directions; 0: one scale for all of it."""
     rotates: bool = False
     """Operands of the weight's gradient are rotated before they are rounded (random Hadamard transform)."""
+    software_scales: bool = False
+    """Scales of blocks are applied by instructions of the kernel where matrix units have none for them (DeepGEMM)."""
+    dynamic: bool = False
+    """Scales come from the operand itself, which one more pass over it finds before the cast."""
     gradient: str = "fp32"
     """What gradients are kept in until the optimizer reads them."""
 
@@ -40,6 +44,11 @@ PRECISIONS: dict[str, Precision] = {
     "bf16": Precision(weight="bf16", compute="bf16", product="bf16", master=True, gradient="fp32"),
     "bf16-pure": Precision(weight="bf16", compute="bf16", product="bf16", gradient="bf16"),
     "fp8": Precision(weight="bf16", compute="bf16", product="fp8", master=True, gradient="fp32"),
+    "fp8-row": Precision(weight="bf16", compute="bf16", product="fp8", master=True, gradient="fp32", dynamic=True),
+    # Activations have a scale for 128 numbers of a row, weights for 128 x 128 (DeepSeek-AI 2024).
+    "fp8-block": Precision(
+        weight="bf16", compute="bf16", product="fp8", master=True, gradient="fp32", block=128, software_scales=True
+    ),
     "fp4": Precision(weight="bf16", compute="bf16", product="fp4", master=True, gradient="fp32"),
     # Blocks of 32 share a power of two (OCP Microscaling 2023); NVFP4's blocks of 16 an fp8 number (NVIDIA 2025).
     "mxfp8": Precision(weight="bf16", compute="bf16", product="fp8", master=True, gradient="fp32", block=32),
@@ -52,7 +61,8 @@ BLOCK_SCALED = ("mxfp8", "mxfp4", "nvfp4")
 """Formats that only matrix units with scales for blocks multiply."""
 PRECISION_ALIASES = {
     "amp": "fp16-amp", "fp8-mx": "mxfp8", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16",
-    "bf16-true": "bf16-pure", "bf16-mixed": "bf16-amp",
+    "fp8-rowwise": "fp8-row", "float8-rowwise": "fp8-row", "fp8-dynamic": "fp8-row", "fp8-blockwise": "fp8-block",
+    "fp8-tensor": "fp8", "float8": "fp8", "bf16-true": "bf16-pure", "bf16-mixed": "bf16-amp",
 }  # fmt: skip
 
 
@@ -156,7 +166,9 @@ class Recipe:
     attention: str = "flash"
     recompute: str = "none"
     recompute_layers: int | None = None
-    """Layers of a transformer that run again where whole layers do, the first ones; None: all."""
+    """Layers of a transformer, or of each stage, that run again where whole layers do; None: all."""
+    recompute_stages: int = 1
+    """Stages of a pipeline, each of which runs so many of its layers again."""
     fused: bool = False
     """Fused kernels as in Megatron-LM: bias+gelu, bias+dropout+add, masked softmax, rotary, norms, gradient accumulation."""
     fused_softmax: bool = True
@@ -187,8 +199,11 @@ class Recipe:
     adapter_norm: bool = False
     """Each row of a layer's weight is scaled to a trained length (DoRA, Liu et al. 2024)."""
     frozen_dtype: str | None = None
-    """What the frozen weights of dense layers are stored in: fp4 with a scale per 64 (QLoRA, Dettmers et al. 2023) or int8;
-    None: as other weights."""
+    """What the frozen weights of dense layers are stored in: fp4 with a scale per 64 (QLoRA, Dettmers et al. 2023), fp8 or
+    int8; None: as other weights."""
+    weight_dtype: str | None = None
+    """What trained weights of the layers' products are stored in, where it is narrower than the precision says: fp8. Products
+    in fp8 read them as they are, others write them out first; the optimizer keeps its own copy as it does without."""
     channels_last: bool = False
     """Images are stored with channels last, as half-precision convolutions take them; else each of these turns them round."""
     inplace: bool = True
@@ -216,8 +231,14 @@ class Recipe:
             raise InvalidInput(f"adapter_rank = {self.adapter_rank}; it must be at least 0")
         if self.adapter_norm and not self.adapter_rank:
             raise InvalidInput("adapter_norm = True needs adapters; set adapter_rank")
-        if self.frozen_dtype not in (None, "fp4", "int8"):
-            raise InvalidInput(f"frozen_dtype = {self.frozen_dtype!r}; allowed: fp4, int8")
+        if self.frozen_dtype not in (None, "fp4", "int8", "fp8"):
+            raise InvalidInput(f"frozen_dtype = {self.frozen_dtype!r}; allowed: fp4, fp8, int8")
+        if self.weight_dtype not in (None, "fp8"):
+            raise InvalidInput(f"weight_dtype = {self.weight_dtype!r}; allowed: fp8, or leave it out")
+        if self.weight_dtype and self.numbers.weight == "fp32":
+            raise InvalidInput(
+                f"weight_dtype = {self.weight_dtype!r} does not go with {self.precision}, whose weights are fp32; use bf16 or fp8"
+            )
         if self.frozen_dtype and not self.adapter_rank:
             raise InvalidInput(f"frozen_dtype = {self.frozen_dtype!r} needs frozen weights; set adapter_rank")
         if self.gradient_dtype not in (None, "fp32", "fp16", "bf16"):

@@ -65,6 +65,8 @@ STYLES: dict[str, dict[str, Any]] = {
     "roberta": {**_BERT, "token_types": 1, "head": "mlm", "pooler": False},
     "distilbert": {**_BERT, "token_types": 0, "head": "mlm", "pooler": False},
     "albert": {**_BERT, "shared_layers": True, "embedding_width": 128, "head": "mlm", "activation": "gelu_new"},
+    "clip-text": {"activation": "gelu", "head": "none"},
+    "t5-encoder": {**_LLAMA, "positions": "none", "causal": False, "activation": "gelu", "head": "none"},
     "electra": {**_BERT, "head": "mlm", "pooler": False},
 }  # fmt: skip
 

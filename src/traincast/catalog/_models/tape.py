@@ -346,7 +346,8 @@ class Tape:
         """Memory for the gradient of a value; that of a weight is kept for the optimizer."""
         if value.parameter:
             memory = self.memories[value.index]
-            return self.new(value.shape, value.dtype, role="gradient", name=f"{memory.name}.grad", copies=memory.copies)
+            dtype = self.numbers.compute if value.dtype == "fp8" else value.dtype
+            return self.new(value.shape, dtype, role="gradient", name=f"{memory.name}.grad", copies=memory.copies)
         return self.new(value.shape, value.dtype)
 
     def _give(self, value: Value, gradient: Value) -> None:

@@ -1,5 +1,6 @@
 """Transformer language models and encoders: a shape and a recipe in, the folded graph of one step out."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from traincast.catalog._models.layers import (
     concat,
     copy,
     cross_entropy,
+    dequantize,
     dropout,
     embedding,
     gather_rows,
@@ -199,22 +201,17 @@ def run_stack(tape: Tape, shape: TransformerShape, hidden: Value) -> Value:
         prepare_mask(tape, hidden.shape[0], shape.seq)
     tables = rotary_tables(tape, shape) if shape.positions == "rotary" else ()
     bias = alibi_bias(tape, shape) if shape.positions == "alibi" else None
-    windows = tuple(0 if window >= shape.seq else window for window in shape.windows) or (0,)
-    if len(set(windows)) == 1:
-        windows = windows[:1]
-    period = len(windows)
-    if shape.experts and shape.moe_every > 1:
-        period = max(period, shape.moe_every)
+    windows, period = _pattern(shape)
 
     again = shape.n_layers if tape.recipe.recompute_layers is None else tape.recipe.recompute_layers
 
-    def layers(first: int, count: int) -> Callable[[Value], Value]:
+    def layers(first: int, count: int, *, again: bool) -> Callable[[Value], Value]:
         def body(value: Value) -> Value:
             for index in range(first, first + count):
                 routed = bool(shape.experts) and index >= shape.first_dense and (index + 1) % shape.moe_every == 0
                 value = run_layer(
                     tape, shape, value, tables=tables, bias=bias, routed=routed, window=windows[index % len(windows)],
-                    again=index < again,
+                    again=again,
                 )  # fmt: skip
             return value
 
@@ -222,18 +219,47 @@ def run_stack(tape: Tape, shape: TransformerShape, hidden: Value) -> Value:
 
     if shape.shared_layers:
         with tape.scope("layers"):
-            return tape.repeat(shape.n_layers, hidden, layers(0, 1), shared=True)
+            return tape.repeat(shape.n_layers, hidden, layers(0, 1, again=True), shared=True)
     with tape.scope("layers"):
         dense = min(shape.first_dense, shape.n_layers) if shape.experts else 0
-        hidden = tape.repeat(dense, hidden, layers(0, 1))
+        hidden = tape.repeat(dense, hidden, layers(0, 1, again=again > 0))
         left = shape.n_layers - dense
-        # Layers that run again come first; a group of layers that repeats together does or does not as a whole.
-        split = min(left // period, -(-max(0, again - dense) // period))
-        hidden = tape.repeat(split, hidden, layers(dense, period))
-        hidden = tape.repeat(left // period - split, hidden, layers(dense + split * period, period))
+        at = dense
+        for count in runs_of_layers(
+            left // period, max(0, again - dense) / period, stages=tape.recipe.recompute_stages
+        ):
+            hidden = tape.repeat(abs(count), hidden, layers(at, period, again=count > 0))
+            at += abs(count) * period
         for index in range(shape.n_layers - left % period, shape.n_layers):
-            hidden = layers(index, 1)(hidden)
+            hidden = layers(index, 1, again=index < again)(hidden)
     return hidden
+
+
+def _pattern(shape: TransformerShape) -> tuple[tuple[int, ...], int]:
+    """(windows of consecutive layers, layers after which windows and experts repeat)."""
+    windows = tuple(0 if window >= shape.seq else window for window in shape.windows) or (0,)
+    if len(set(windows)) == 1:
+        windows = windows[:1]
+    period = len(windows)
+    return windows, max(period, shape.moe_every) if shape.experts and shape.moe_every > 1 else period
+
+
+def runs_of_layers(num_layers: int, again: float, *, stages: int) -> list[int]:
+    """Layers that follow each other and run again (above 0) or do not (below 0), where `again` layers of every stage of a
+    pipeline do. Which layers of a stage they are makes no difference to it, so that neighbouring stages share a run."""
+    runs: list[int] = []
+    # A run of one layer is not folded, so the longer sort comes first and last, and the shorter meets that of a neighbour.
+    starts_again = stages == 1 or 2 * min(math.ceil(again), num_layers // stages) > num_layers // stages
+    for stage in range(stages):
+        size = (stage + 1) * num_layers // stages - stage * num_layers // stages
+        twice = min(size, math.ceil(again))
+        pair = (twice, twice - size) if (stage % 2 == 0) == starts_again else (twice - size, twice)
+        for count in pair:
+            if count and runs and (runs[-1] > 0) == (count > 0):
+                runs[-1] += count
+            elif count:
+                runs.append(count)
+    return runs
 
 
 def run_layer(
@@ -521,22 +547,47 @@ def grouped(tape: Tape, x: Value, shape: TransformerShape, features: int, *, row
     width = x.shape[-1]
     active = min(shape.experts, rows)
     each = -(-rows // active)
+    small = tape.recipe.frozen_dtype or tape.recipe.weight_dtype
     with tape.scope(name):
-        weight = tape.parameter("weight", (shape.experts, features, width))
+        weight = tape.parameter("weight", (shape.experts, features, width), dtype=small or "")
+        stored = [weight] if small and small != tape.numbers.product else []
         bias = tape.parameter("bias", (shape.experts, features)) if shape.expert_bias else None
         x, used = tape.for_product(x), tape.for_product(weight)
         out = tape.new((rows, features), x.dtype)
+        plain = dequantize(tape, stored, x.dtype) if stored else used
         product_op(
-            tape, "aten._grouped_mm", (x, used), out, batch=active, m=each, n=features, k=width, layout="tn", calls=2
+            tape, "aten._grouped_mm", (x, plain), out, batch=active, m=each, n=features, k=width, layout="tn", calls=2
         )
 
         def backward(g: Value) -> Gradients:
-            gx, gw = tape.gradient_like(x), tape.gradient_like(used)
+            gw = None
+            if used.needs_gradient:
+                gw = tape.gradient_like(used)
+                product_op(
+                    tape,
+                    "aten._grouped_mm",
+                    (g, x),
+                    gw,
+                    batch=active,
+                    m=features,
+                    n=width,
+                    k=each,
+                    layout="nt",
+                    calls=2,
+                )
+            gx = tape.gradient_like(x)
+            again = dequantize(tape, stored, x.dtype) if stored else used
             product_op(
-                tape, "aten._grouped_mm", (g, x), gw, batch=active, m=features, n=width, k=each, layout="nt", calls=2
-            )
-            product_op(
-                tape, "aten._grouped_mm", (g, used), gx, batch=active, m=each, n=width, k=features, layout="nn", calls=2
+                tape,
+                "aten._grouped_mm",
+                (g, again),
+                gx,
+                batch=active,
+                m=each,
+                n=width,
+                k=features,
+                layout="nn",
+                calls=2,
             )
             return gx, gw
 

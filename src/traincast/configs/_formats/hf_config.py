@@ -1,6 +1,7 @@
 """A Hugging Face config.json: the sizes of a model, as a workload of the catalogue where it has the same."""
 
-from traincast.configs._models import find_model, find_sizes, read_sizes
+from traincast.catalog import usual_length
+from traincast.configs._models import find_model, find_sizes, own_context, read_sizes
 from traincast.configs._nouns import ConfigFormat, Draft
 
 
@@ -22,6 +23,10 @@ def _read(draft: Draft) -> None:
     draft.put("source", name or str(keys.values.get("model_type")), "model_type")
     for field, value in sizes.items():
         draft.put(f"workload.{field}", value, "model_type")
+    context = own_context(keys.values)
+    if context is not None:
+        length, words = usual_length(context)
+        draft.assume("workload.seq", length, words)
 
 
 HF_CONFIG = ConfigFormat(

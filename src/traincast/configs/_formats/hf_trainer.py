@@ -14,11 +14,14 @@ from traincast.configs._trainer import (
 def _read(draft: Draft) -> None:
     read_launcher(draft)
     read_model(draft, "model_name_or_path")
+    draft.take("workload.seq", "block_size", "max_seq_length", least=1)
     read_trainer(draft)
 
 
 def _write(sheet: Sheet) -> None:
     write_model(sheet, "model_name_or_path")
+    # The language-modelling scripts of transformers take the length and a model's format beside TrainingArguments.
+    sheet.copy("workload.seq", "block_size")
     write_trainer(sheet)
     write_sharding(sheet)
 

@@ -2,7 +2,15 @@
 
 from traincast.configs._models import find_model, publish_name
 from traincast.configs._nouns import ConfigFormat, Draft, Sheet
-from traincast.configs._trainer import ATTENTIONS, MODULES, read_adapter, read_launcher, read_lengths, read_model
+from traincast.configs._trainer import (
+    ATTENTIONS,
+    MODULES,
+    read_adapter,
+    read_launcher,
+    read_lengths,
+    read_model,
+    write_lengths,
+)
 
 
 def _read(draft: Draft) -> None:
@@ -89,8 +97,49 @@ def _read_rounds(draft: Draft) -> None:
             draft.refuse(key, "models beside the actor are taken to share its devices")
 
 
+_NAMES = {"ppo": "gae", "grpo": "group_norm", "rloo": "rloo"}
+_SCRIPTS = {"dpo": "train_dpo", "reward": "train_rm", "kto": "train_kto"}
+
+
+def _write_rounds(sheet: Sheet) -> None:
+    tree = sheet.tree
+    sheet.program = "python3 -m openrlhf.cli.train_ppo_ray"
+    regime = sheet.get("job.regime")
+    tree["algo.advantage.estimator"] = _NAMES[regime]
+    tree["actor.num_nodes"], tree["actor.num_gpus_per_node"] = (
+        sheet.get("cluster.nodes", 1),
+        sheet.get("cluster.devices_per_node", 1),
+    )
+    group = sheet.get("job.group_size") or (1 if regime == "ppo" else 8)
+    tree["rollout.batch_size"] = sheet.get("job.prompts") or max(1, sheet.get("job.global_batch") // group)
+    tree["rollout.n_samples_per_prompt"] = group
+    limits = Sheet(fields=sheet.fields)
+    write_lengths(limits, "prompt_max_len", "generate_max_len")
+    sheet.told |= limits.told
+    tree.update(limits.tree)
+    each, apart = sheet.get("job.rollout_tp") or 1, sheet.get("job.rollout_gpus") or 0
+    tree["vllm.num_engines"] = max(1, (apart or sheet.fields.get("devices", 1)) // each)
+    tree["vllm.tensor_parallel_size"] = each
+    tree["train.colocate_all"] = not apart
+    tree["train.async_enable"] = bool(sheet.get("job.rollout_lag"))
+    tree["vllm.gpu_memory_utilization"] = sheet.get("job.rollout_memory")
+    tree["ds.enable_sleep"] = bool(sheet.get("job.rollout_offload"))
+    if sheet.get("job.reference") == "none":
+        tree["algo.kl.init_coef"] = 0
+    judge = sheet.get("job.reward_model")
+    tree["reward.model_name_or_path"] = publish_name(judge) if judge else None
+    epochs = sheet.get("job.rollout_epochs")
+    tree["train.max_epochs"] = epochs
+
+
 def _write(sheet: Sheet) -> None:
+    regime = sheet.fields.get("job.regime")
     sheet.program = "deepspeed --module openrlhf.cli.train_sft"
+    if regime in _NAMES:
+        _write_rounds(sheet)
+    elif regime in _SCRIPTS:
+        sheet.told.add("job.regime")
+        sheet.program = f"deepspeed --module openrlhf.cli.{_SCRIPTS[regime]}"
     source = sheet.get("source")
     sheet.tree["actor.model_name_or_path"] = publish_name(str(source or ""))
     pairs = {"data.max_len": "workload.seq", "train.batch_size": "job.global_batch", "train.micro_batch_size": "workload.batch",

@@ -9,6 +9,7 @@ from traincast.configs._trainer import (
     read_lengths,
     read_model,
     read_trainer,
+    write_lengths,
     write_model,
     write_modules,
     write_trainer,
@@ -38,9 +39,8 @@ def _read(draft: Draft) -> None:
         draft.put("workload.precision", "bf16" if adapted else "bf16-pure", "dtype")
     if draft.keys.flag("packing") and draft.get("workload.seq"):
         draft.notes.append("packing: every sample is taken to be full")
-    for key in ("use_liger_kernel", "padding_free"):
-        if draft.keys.values.get(key) is True:
-            draft.refuse(key, "no field")
+    if draft.keys.values.get("padding_free") is True:
+        draft.refuse("padding_free", "no field")
     if draft.keys.flag("use_dora"):
         draft.put("workload.adapter_norm", True, "use_dora")
     if draft.keys.flag("activation_offloading"):
@@ -54,25 +54,61 @@ def _read_method(draft: Draft, program: str) -> None:
     word = next((name for name in ("grpo", "dpo", "kto", "rloo", "reward") if name in program.lower()), None)
     if word is None and any(key in keys for key in ("num_generations", "max_completion_length", "reward_funcs")):
         word = "grpo"
+    if word is None and (loss := keys.values.get("loss_type")) in _PREFERENCES:
+        keys.take("loss_type")
+        word = _PREFERENCES[loss]
     if word is None:
         return
     draft.put("job.regime", word, program or "num_generations")
     if keys.flag("precompute_ref_log_probs"):
         draft.put("job.reference", "precomputed", "precompute_ref_log_probs")
     if word in ("grpo", "rloo"):
-        draft.take("job.group_size", "num_generations", least=1)
+        group = draft.take("job.group_size", "num_generations", least=1) or 8
+        made = keys.whole("generation_batch_size")
+        if made and made % group == 0:
+            draft.put("job.prompts", made // group, "generation_batch_size")
         read_lengths(draft, keys.whole("max_prompt_length"), keys.whole("max_completion_length"))
         beta = keys.number("beta")
         if word == "grpo" and not beta:
             draft.put("job.reference", "none", "beta")
+        draft.take("job.rollout_epochs", "num_iterations", least=1)
         draft.take("job.rollout_tp", "vllm_tensor_parallel_size", least=1)
         draft.take("job.rollout_memory", "vllm_gpu_memory_utilization")
+
+
+_PREFERENCES = {"sigmoid": "dpo", "ipo": "ipo"}
+"""Losses of preference learning that name a regime."""
+
+
+def _write_rounds(sheet: Sheet) -> None:
+    if sheet.fields.get("job.regime") == "grpo":
+        sheet.told.add("job.regime")
+    group = sheet.get("job.group_size") or 8
+    sheet.put("num_generations", group)
+    prompts = sheet.get("job.prompts")
+    if prompts and prompts * group != sheet.fields.get("job.global_batch"):
+        sheet.put("generation_batch_size", prompts * group)
+    write_lengths(sheet, "max_prompt_length", "max_completion_length")
+    sheet.put("beta", 0.0 if sheet.get("job.reference") == "none" else 0.04)
+    sheet.copy("job.rollout_epochs", "num_iterations")
+    sheet.put("use_vllm", True)
+    sheet.put("vllm_mode", "colocate")
+    sheet.copy("job.rollout_tp", "vllm_tensor_parallel_size")
+    sheet.copy("job.rollout_memory", "vllm_gpu_memory_utilization")
 
 
 def _write(sheet: Sheet) -> None:
     write_model(sheet, "model_name_or_path")
     write_trainer(sheet)
     write_sharding(sheet)
+    regime = sheet.fields.get("job.regime")
+    if regime in ("grpo", "rloo"):
+        _write_rounds(sheet)
+    elif regime in _PREFERENCES.values():
+        sheet.told.add("job.regime")
+        sheet.put("loss_type", next(word for word, ours in _PREFERENCES.items() if ours == regime))
+        if sheet.get("job.reference") == "precomputed":
+            sheet.put("precompute_ref_log_probs", True)
     sheet.copy("workload.seq", "max_length")
     if sheet.get("workload.adapter_rank"):
         sheet.put("use_peft", True)
@@ -97,7 +133,8 @@ TRL = ConfigFormat(
              "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps",
              "gradient_checkpointing",
              "max_length", "use_peft", "lora_r", "lora_target_modules", "attn_implementation",
-             "dataset_name", "load_in_4bit"),
+             "dataset_name", "load_in_4bit", "num_generations", "max_completion_length", "max_prompt_length", "use_vllm",
+             "vllm_mode", "loss_type"),
     read=_read,
     write=_write,
     harmless=("dataset_", "eval_", "dataloader_", "logging", "remove_unused_columns", "bnb_4bit_",

@@ -1,6 +1,6 @@
-"""verl's yaml or Hydra overrides: supervised fine-tuning, and the update of the actor in PPO and GRPO."""
+"""verl's yaml or Hydra overrides: supervised fine-tuning, and rounds of PPO and GRPO."""
 
-from traincast.configs._models import find_model
+from traincast.configs._models import find_model, publish_name
 from traincast.configs._nouns import ConfigFormat, Draft, Sheet
 from traincast.configs._trainer import (
     read_adapter,
@@ -8,6 +8,7 @@ from traincast.configs._trainer import (
     read_lengths,
     read_model,
     read_optimizer,
+    write_lengths,
     write_model,
 )
 
@@ -96,6 +97,11 @@ def _read_actor(draft: Draft) -> None:
     if reward and known is None:
         draft.unmapped["reward_model.model.path"] = f"{reward} is not in the catalogue"
     draft.put("job.reward_model", known, "reward_model.model.path")
+    critic = keys.word("critic.model.path") if draft.get("job.regime") == "ppo" else None
+    if critic and find_model(critic) is None:
+        draft.unmapped["critic.model.path"] = f"{critic} is not in the catalogue"
+    elif critic and find_model(critic) != draft.get("source"):
+        draft.put("job.critic", find_model(critic), "critic.model.path")
 
 
 def _read_engine(draft: Draft, engine: str) -> None:
@@ -130,39 +136,79 @@ def _read_engine(draft: Draft, engine: str) -> None:
 
 
 def _write(sheet: Sheet) -> None:
-    write_model(sheet, "model.path")
-    sheet.copy("workload.batch", "data.micro_batch_size_per_gpu")
-    sheet.copy("job.global_batch", "data.train_batch_size")
+    learns = sheet.fields.get("job.regime") in _ESTIMATORS.values()
+    model, engine = (_MODEL, f"{_ACTOR}.fsdp_config") if learns else ("model", "engine")
+    write_model(sheet, f"{model}.path")
     sheet.told.add("parallelism.micro_batches")
-    sheet.copy("workload.seq", "data.max_length")
-    sheet.put("data.use_dynamic_bsz", False)
-    sheet.translate("parallelism.recompute", {"full": True, "none": False}, "model.enable_gradient_checkpointing")
-    if sheet.fields.get("parallelism.recompute") not in ("full", "none"):
-        sheet.put("model.enable_gradient_checkpointing", False)
-    if sheet.get("workload.adapter_rank"):
-        sheet.copy("workload.adapter_rank", "model.lora_rank")
-        sheet.translate("workload.adapter_targets", {"all": "all-linear"}, "model.target_modules")
-    zero = sheet.fields.get("parallelism.zero", 0)
-    alone = sheet.fields.get("parallelism.data", 1) * sheet.fields.get("parallelism.context", 1) == 1
-    if zero in (2, 3) or alone:
-        sheet.told.add("parallelism.zero")
-        sheet.put("engine.reshard_after_forward", zero != 2)
+    if learns:
+        _write_rounds(sheet)
     else:
-        sheet.lost.add("zero")
-    sheet.put("engine.strategy", "fsdp2")
-    sheet.put("engine.fsdp_size", sheet.get("parallelism.shard", -1))
-    sheet.put("engine.ulysses_sequence_parallel_size", sheet.get("parallelism.context", 1))
-    sheet.put("engine.optimizer_offload", bool(sheet.get("parallelism.offload_optimizer")))
-    sheet.put("engine.model_dtype", "bf16" if sheet.fields.get("workload.precision") == "bf16-pure" else "fp32")
-    if str(sheet.get("workload.precision", "")).startswith("bf16"):
-        sheet.put("engine.dtype", "bfloat16")
-    sheet.translate("workload.optimizer", {"adamw": "AdamW"}, "optim.optimizer")
+        sheet.copy("workload.batch", "data.micro_batch_size_per_gpu")
+        sheet.copy("job.global_batch", "data.train_batch_size")
+        sheet.copy("workload.seq", "data.max_length")
+        sheet.put("data.use_dynamic_bsz", False)
+    sheet.translate("parallelism.recompute", {"full": True, "none": False}, f"{model}.enable_gradient_checkpointing")
+    if sheet.fields.get("parallelism.recompute") not in ("full", "none"):
+        sheet.put(f"{model}.enable_gradient_checkpointing", False)
+    if sheet.get("workload.adapter_rank"):
+        sheet.copy("workload.adapter_rank", f"{model}.lora_rank")
+        sheet.translate("workload.adapter_targets", {"all": "all-linear"}, f"{model}.target_modules")
+    _write_engine(sheet, engine)
+    sheet.translate(
+        "workload.optimizer", {"adamw": "AdamW"}, f"{_ACTOR}.optim.optimizer" if learns else "optim.optimizer"
+    )
     sheet.copy("job.steps", "trainer.total_training_steps")
     sheet.copy("job.epochs", "trainer.total_epochs")
     sheet.copy("job.checkpoint_every_steps", "trainer.save_freq")
     sheet.copy("job.evaluation_every_steps", "trainer.test_freq")
     sheet.put("trainer.nnodes", sheet.get("cluster.nodes", 1))
     sheet.put("trainer.n_gpus_per_node", sheet.get("cluster.devices_per_node", 1))
+
+
+def _write_rounds(sheet: Sheet) -> None:
+    """Who generates, how many answers are trained on, and what is scored."""
+    names = {"ppo": "gae", "grpo": "grpo", "rloo": "rloo"}
+    regime = sheet.get("job.regime")
+    group = sheet.get("job.group_size") or (1 if regime == "ppo" else 8)
+    updated = sheet.get("job.global_batch")
+    sheet.put("algorithm.adv_estimator", names[regime])
+    sheet.put("data.train_batch_size", sheet.get("job.prompts") or max(1, updated // group))
+    write_lengths(sheet, "data.max_prompt_length", "data.max_response_length")
+    sheet.put(f"{_ACTOR}.ppo_mini_batch_size", max(1, updated // group))
+    sheet.copy("workload.batch", f"{_ACTOR}.ppo_micro_batch_size_per_gpu")
+    sheet.put(f"{_ACTOR}.use_kl_loss", sheet.get("job.reference") != "none")
+    sheet.copy("job.rollout_epochs", f"{_ACTOR}.ppo_epochs")
+    sheet.put(f"{_ROLLOUT}.name", "vllm")
+    sheet.put(f"{_ROLLOUT}.n", group)
+    sheet.copy("job.rollout_tp", f"{_ROLLOUT}.tensor_model_parallel_size")
+    sheet.copy("job.rollout_memory", f"{_ROLLOUT}.gpu_memory_utilization")
+    sheet.copy("job.rollout_batch", f"{_ROLLOUT}.max_num_seqs")
+    judge, critic = sheet.get("job.reward_model"), sheet.get("job.critic")
+    if judge:
+        sheet.put("reward_model.enable", True)
+        sheet.put("reward_model.model.path", publish_name(judge))
+    if regime == "ppo":
+        sheet.put(
+            "critic.model.path", publish_name(critic) if critic else sheet.tree["actor_rollout_ref"]["model"]["path"]
+        )
+
+
+def _write_engine(sheet: Sheet, engine: str) -> None:
+    zero = sheet.fields.get("parallelism.zero", 0)
+    alone = sheet.fields.get("parallelism.data", 1) * sheet.fields.get("parallelism.context", 1) == 1
+    if zero in (2, 3) or alone:
+        sheet.told.add("parallelism.zero")
+        sheet.put(f"{engine}.reshard_after_forward", zero != 2)
+    else:
+        sheet.lost.add("zero")
+    sheet.put(f"{engine}.strategy", "fsdp2")
+    sheet.put(f"{engine}.fsdp_size", sheet.get("parallelism.shard", -1))
+    sheet.put(f"{engine}.ulysses_sequence_parallel_size", sheet.get("parallelism.context", 1))
+    moved = sheet.get("parallelism.offload_optimizer") or sheet.get("job.rollout_offload")
+    sheet.put(f"{engine}.optimizer_offload", bool(moved))
+    sheet.put(f"{engine}.model_dtype", "bf16" if sheet.fields.get("workload.precision") == "bf16-pure" else "fp32")
+    if str(sheet.get("workload.precision", "")).startswith("bf16"):
+        sheet.put(f"{engine}.dtype", "bfloat16")
 
 
 VERL = ConfigFormat(

@@ -1,8 +1,8 @@
-"""The engine's hot loops for one pool of equal nodes: compiled by numba where it is installed, plain Python elsewhere.
+"""The scheduler's event loop and the loops of share programs: compiled by numba where it is installed, plain Python elsewhere.
 
-The same source runs both ways, on arrays or on lists, so the results are the same bits. What each loop does is said in
-`schedule.passes`; here only the order of work differs. Waiting jobs are kept per class (number of GPUs), because in one
-pass a class that failed once fails until the pass ends.
+The same source runs both ways, on arrays or on lists, so the results are the same bits. What the passes of the event loop do
+is said in `schedule.passes`; here only the order of work differs. Waiting jobs are kept by kind, because in one pass a kind
+that failed once fails until the pass ends.
 """
 
 import hashlib
@@ -13,33 +13,30 @@ from types import FunctionType
 from typing import Any
 
 from traincast.schedule._kernels import (
+    backfill,
     blocks,
     embedding,
     ends,
     hazards,
     heaps,
+    lines,
+    loop,
     nodes,
     order,
+    places,
     preempt,
     program,
-    queue,
     reserve,
     shadow,
     slots,
+    tables,
     trees,
     turns,
 )
 from traincast.schedule._kernels.embedding import FOUND, IMPOSSIBLE, LOST
-from traincast.schedule._kernels.nodes import BITS
-from traincast.schedule._kernels.order import BY_LEVEL, BY_REMAINING, BY_SCORE, BY_SERVICE
 from traincast.schedule._kernels.preempt import DISTURB
 
 __all__ = [
-    "BITS",
-    "BY_LEVEL",
-    "BY_REMAINING",
-    "BY_SCORE",
-    "BY_SERVICE",
     "DISTURB",
     "FOUND",
     "IMPOSSIBLE",
@@ -53,23 +50,35 @@ _MODULES = (
     heaps,
     trees,
     nodes,
+    places,
+    tables,
     hazards,
     ends,
     shadow,
     reserve,
-    queue,
+    lines,
+    backfill,
     order,
     preempt,
+    loop,
     slots,
     turns,
     program,
     blocks,
     embedding,
 )
-_UNGUARDED = (program.__name__, blocks.__name__, embedding.__name__)
+_GUARDED = (slots.__name__, turns.__name__)
+_INLINED = tuple(module.__name__ for module in (loop, lines, backfill, preempt))
+_SMALL = (
+    *(places.find_place, places.rate_at, nodes.fits_pool, nodes.any_with, nodes.over),
+    *(tables.run_on, tables.settle, shadow.reserve_nodes, shadow.give_spare),
+    *(program.pull_job, program.steer_job, embedding.find_slope, embedding.find_step, embedding.move_by),
+    *(blocks.scale_local_rows, blocks.rotate_rows, blocks.reach_shared, blocks.take_out_cone),
+    *(blocks.go_forward, blocks.go_back, blocks.price_cone),
+)
+"""Parts of larger functions, called where passing their tables would cost as much as their work."""
 _LOOPS = (
-    "run_queue",
-    "run_preemptive",
+    "run_events",
     "run_main",
     "run_backfill",
     "run_turns",
@@ -105,12 +114,14 @@ def compiled() -> Loops | None:
     for name, part in _parts().items():
         twin = FunctionType(part.__code__, scopes[part.__module__], name)
         twin.__qualname__, twin.__module__ = f"{name}_{version}", part.__module__
-        # Where a division by zero ends in "no answer" anyway, a test before each would cost half the speed.
-        options: dict[str, object] = {"error_model": "numpy" if part.__module__ in _UNGUARDED else "python"}
+        # Rates are above 0, and elsewhere a division by zero ends in "no answer": a test before each would cost half the speed.
+        options: dict[str, object] = {"error_model": "python" if part.__module__ in _GUARDED else "numpy"}
         # No loop makes arrays, and counting references to those in its tables would cost several times the work itself.
         options |= {"_nrt": False}
         if name not in _LOOPS:
             options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+            # Tables of tables of arrays are passed by value, thousands of words at a call.
+            options |= {"forceinline": part.__module__ in _INLINED or part in _SMALL}
         try:
             twins[part] = numba.njit(twin, cache=True, **options)
         except RuntimeError:  # no writable place for the cache

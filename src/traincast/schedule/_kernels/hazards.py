@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from traincast.schedule._kernels.heaps import drop_top, push
 from traincast.schedule._kernels.nodes import Nodes, change
+from traincast.schedule._kernels.tables import Jobs
 
 BIG = 1e300
 MOST_FAILURES = 100
@@ -37,35 +38,21 @@ def next_hazard(hazards: Hazards) -> Any:
 
 def needs_draws(hazards: Hazards) -> bool:
     """Whether the next failure or repair asks for a time that has not been drawn yet."""
-    if hazards.size[0] == 0:
+    if hazards.wanted == 0 or hazards.size[0] == 0:
         return False
     node = hazards.tokens[0] % len(hazards.counts)
     return bool(hazards.counts[node] + 1 >= hazards.depth)
 
 
-def holds_node(job: int, node: int, nodes: Nodes) -> bool:
-    if nodes.last[job] == node:
-        return True
-    at = nodes.held[job]
-    while at >= 0:
-        if at == node:
-            return True
-        at = nodes.chain[at]
-    return False
-
-
 def break_node(node: int, now: float, nodes: Nodes, hazards: Hazards) -> None:
     """Take an emptied node out of service: a node without free GPUs is never chosen."""
-    free = nodes.free[node]
-    nodes.hist[0] -= free
-    change(node, -free, nodes)
+    change(node, -nodes.free[node], nodes)
     ends = now + hazards.repair[node * hazards.depth + hazards.counts[node]]
     push(hazards.keys, hazards.tokens, 0, hazards.size, 0, ends, len(hazards.counts) + node)
 
 
 def mend_node(node: int, now: float, nodes: Nodes, hazards: Hazards) -> None:
-    nodes.hist[0] += nodes.width
-    change(node, nodes.width, nodes)
+    change(node, nodes.width[nodes.pool_of[node]], nodes)
     hazards.counts[node] += 1
     fails = now + hazards.up[node * hazards.depth + hazards.counts[node]]
     push(hazards.keys, hazards.tokens, 0, hazards.size, 0, fails, node)
@@ -75,20 +62,17 @@ def drop_hazard(hazards: Hazards) -> None:
     drop_top(hazards.keys, hazards.tokens, 0, hazards.size, 0)
 
 
-def roll_back(
-    job: int, now: float, gpus: int, left: Any, guess: Any, attained: Any, since: Any, hazards: Hazards
-) -> bool:
+def roll_back(job: int, elapsed: float, jobs: Jobs, hazards: Hazards) -> bool:
     """What was computed since the last checkpoint is computed again; whether the job goes on at all."""
-    elapsed = now - since[job]
     lost = hazards.since_checkpoint[job] + elapsed
     if hazards.every_s > 0.0 and lost > 0.0:
         lost = lost % hazards.every_s
-    left[job] = left[job] - elapsed + (lost + hazards.restart_s)
-    guess[job] = guess[job] - elapsed + (lost + hazards.restart_s)
-    attained[job] += elapsed
+    redo = lost * jobs.rate[job] + hazards.restart_s
+    jobs.left[job] += redo
+    jobs.guess[job] += redo
     # Not this moment, which would mean that the job was pushed out by another one.
-    since[job] = -1.0
+    jobs.since[job] = -1.0
     hazards.since_checkpoint[job] = 0.0
     hazards.failed[job] += 1
-    hazards.lost[job] += (lost + hazards.restart_s) * gpus
+    hazards.lost[job] += (lost + hazards.restart_s) * jobs.gpus[job]
     return bool(hazards.failed[job] < MOST_FAILURES)

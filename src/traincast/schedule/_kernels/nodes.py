@@ -1,23 +1,110 @@
-"""Free GPUs of equal nodes: one bitmap of nodes per number of free GPUs; a width of 0 means counting only."""
+"""Free GPUs of nodes: one bitmap of nodes per pool and number of free GPUs; a width of 0 means counting only."""
 
 import math
 from typing import Any, NamedTuple
 
 BITS = 62
+CONSOLIDATED, SPREAD, TOPOLOGY = 0, 1, 2
+"""Rules of placement (`Nodes.rule`); what they mean is said in `schedule.placement`."""
 
 
 class Nodes(NamedTuple):
-    """`hist` = (free GPUs, nodes with 0, 1, ... width free GPUs). What job j holds: whole nodes chained from `held[j]`, the part
-    of a node in `last[j]`."""
+    """Nodes by number, those of one pool together (`first` has one entry more than there are pools).
+
+    `hist` from `hist_at[pool]` on = (free GPUs of the pool, nodes with 0, 1, ... width free GPUs); `room[0]` is free in all. What
+    job j holds is a chain of parts from `head[j]` on: a node and a number of GPUs each. `cpus` and `memory` are free beside
+    the GPUs. `spot`, `avail` and `levels` are room for the placement that was looked for last.
+    """
+
+    rule: int
+    free: Any
+    pool_of: Any
+    rack_of: Any
+    first: Any
+    width: Any
+    words: Any
+    bits_at: Any
+    bits: Any
+    hist_at: Any
+    hist: Any
+    room: Any
+    head: Any
+    part_node: Any
+    part_gpus: Any
+    part_next: Any
+    part_free: Any
+    cpus: Any
+    memory: Any
+    spot_node: Any
+    spot_gpus: Any
+    spot_size: Any
+    spot_rate: Any
+    avail: Any
+    levels: Any
+    in_rack: Any
+
+
+class Ground(NamedTuple):
+    """What is free at another time, or to somebody else: the fields of `Nodes` that change."""
 
     free: Any
     bits: Any
-    words: int
     hist: Any
-    width: int
-    held: Any
-    chain: Any
-    last: Any
+    room: Any
+    cpus: Any
+    memory: Any
+
+
+class Kinds(NamedTuple):
+    """Jobs of one kind ask for the same and fit or fail together.
+
+    The pools of kind k, the one to be taken first in front, are `pools[pool_first[k] : pool_first[k + 1]]`; beside each of them
+    `usable` GPUs of an empty node and three rates: on one node, in one rack, across racks. `scanned` kinds look at every node.
+    """
+
+    of_job: Any
+    gpus: Any
+    pool_first: Any
+    pools: Any
+    usable: Any
+    rate: Any
+    widest: Any
+    beside: Any
+    cpus: Any
+    memory: Any
+    scanned: Any
+
+
+def over(nodes: Nodes, ground: Ground) -> Nodes:
+    """The same nodes with what is free there instead."""
+    return Nodes(
+        nodes.rule,
+        ground.free,
+        nodes.pool_of,
+        nodes.rack_of,
+        nodes.first,
+        nodes.width,
+        nodes.words,
+        nodes.bits_at,
+        ground.bits,
+        nodes.hist_at,
+        ground.hist,
+        ground.room,
+        nodes.head,
+        nodes.part_node,
+        nodes.part_gpus,
+        nodes.part_next,
+        nodes.part_free,
+        ground.cpus,
+        ground.memory,
+        nodes.spot_node,
+        nodes.spot_gpus,
+        nodes.spot_size,
+        nodes.spot_rate,
+        nodes.avail,
+        nodes.levels,
+        nodes.in_rack,
+    )
 
 
 def low_bit(word: int) -> int:
@@ -25,100 +112,142 @@ def low_bit(word: int) -> int:
     return math.frexp(float(word & -word))[1] - 1
 
 
-def flip(nodes: Nodes, free: int, node: int) -> None:
-    """Behind the bitmaps lies a second level: one bit for each word that is not empty."""
+def flip(nodes: Nodes, pool: int, free: int, at: int) -> None:
+    """Behind the bitmaps lies a second level: one bit for each word that is not empty. `at` counts nodes within the pool."""
     bits = nodes.bits
-    words = nodes.words
-    word = node // BITS
-    at = free * words + word
-    before = bits[at]
-    bits[at] = before ^ (1 << (node % BITS))
-    if before == 0 or bits[at] == 0:
-        top = (nodes.width + 1) * words + free * ((words + BITS - 1) // BITS) + word // BITS
+    words = nodes.words[pool]
+    base = nodes.bits_at[pool]
+    word = at // BITS
+    spot = base + free * words + word
+    before = bits[spot]
+    bits[spot] = before ^ (1 << (at % BITS))
+    if before == 0 or bits[spot] == 0:
+        top = base + (nodes.width[pool] + 1) * words + free * ((words + BITS - 1) // BITS) + word // BITS
         bits[top] = bits[top] ^ (1 << (word % BITS))
 
 
 def change(node: int, by: int, nodes: Nodes) -> None:
+    pool = nodes.pool_of[node]
+    base = nodes.hist_at[pool]
     before = nodes.free[node]
     after = before + by
     nodes.free[node] = after
-    flip(nodes, before, node)
-    flip(nodes, after, node)
-    nodes.hist[1 + before] -= 1
-    nodes.hist[1 + after] += 1
+    nodes.hist[base] += by
+    nodes.room[0] += by
+    if nodes.width[pool] > 0:
+        at = node - nodes.first[pool]
+        flip(nodes, pool, before, at)
+        flip(nodes, pool, after, at)
+        nodes.hist[base + 1 + before] -= 1
+        nodes.hist[base + 1 + after] += 1
 
 
-def any_with(need: int, most: int, hist: Any) -> bool:
+def any_with(need: int, most: int, base: int, hist: Any) -> bool:
     for count in range(need, most + 1):  # noqa: SIM110 (numba compiles no generators)
-        if hist[1 + count] > 0:
+        if hist[base + 1 + count] > 0:
             return True
     return False
 
 
-def tightest(need: int, nodes: Nodes) -> int:
-    words = nodes.words
+def tightest(need: int, pool: int, nodes: Nodes) -> int:
+    words = nodes.words[pool]
     tops = (words + BITS - 1) // BITS
-    for count in range(need, nodes.width + 1):
-        if nodes.hist[1 + count] == 0:
+    width = nodes.width[pool]
+    for count in range(need, width + 1):
+        if nodes.hist[nodes.hist_at[pool] + 1 + count] == 0:
             continue
-        base = (nodes.width + 1) * words + count * tops
+        base = nodes.bits_at[pool] + (width + 1) * words + count * tops
         for top in range(tops):
             if nodes.bits[base + top] != 0:
                 word = top * BITS + low_bit(nodes.bits[base + top])
-                return word * BITS + low_bit(nodes.bits[count * words + word])
+                bits = nodes.bits[nodes.bits_at[pool] + count * words + word]
+                found: int = nodes.first[pool] + word * BITS + low_bit(bits)
+                return found
     return -1
 
 
-def fits(need: int, hist: Any, width: int) -> bool:
-    if need > hist[0]:
+def fits_pool(need: int, pool: int, nodes: Nodes) -> bool:
+    """Whether consolidated placement finds nodes, or a count is enough."""
+    base = nodes.hist_at[pool]
+    hist = nodes.hist
+    width = nodes.width[pool]
+    if need > hist[base]:
         return False
     if width == 0:
         return True
     if need <= width:
-        return any_with(need, width, hist)
+        return any_with(need, width, base, hist)
     full = need // width
     rest = need - full * width
-    if hist[1 + width] < full:
+    if hist[base + 1 + width] < full:
         return False
-    return rest == 0 or hist[1 + width] > full or any_with(rest, width - 1, hist)
+    return rest == 0 or hist[base + 1 + width] > full or any_with(rest, width - 1, base, hist)
 
 
-def take(job: int, need: int, nodes: Nodes) -> None:
+def add_part(job: int, node: int, count: int, nodes: Nodes) -> None:
+    part = nodes.part_free[0]
+    nodes.part_free[0] = nodes.part_next[part]
+    nodes.part_node[part] = node
+    nodes.part_gpus[part] = count
+    nodes.part_next[part] = nodes.head[job]
+    nodes.head[job] = part
+
+
+def forget_parts(job: int, nodes: Nodes) -> None:
+    """A job that has given its nodes back holds nothing."""
+    part = nodes.head[job]
+    nodes.head[job] = -1
+    while part >= 0:
+        after = nodes.part_next[part]
+        nodes.part_next[part] = nodes.part_free[0]
+        nodes.part_free[0] = part
+        part = after
+
+
+def take_consolidated(job: int, need: int, pool: int, nodes: Nodes) -> None:
     """Give a job that fits its nodes."""
-    nodes.hist[0] -= need
-    nodes.held[job] = -1
-    nodes.last[job] = -1
-    width = nodes.width
+    width = nodes.width[pool]
     if width == 0:
-        return
-    if need <= width:
-        node = tightest(need, nodes)
-        nodes.last[job] = node
+        node = nodes.first[pool]
+        add_part(job, node, need, nodes)
         change(node, -need, nodes)
         return
-    full = need // width
-    rest = need - full * width
-    for _ in range(full):
-        node = tightest(width, nodes)
-        change(node, -width, nodes)
-        nodes.chain[node] = nodes.held[job]
-        nodes.held[job] = node
-    if rest:
-        node = tightest(rest, nodes)
-        nodes.last[job] = node
-        change(node, -rest, nodes)
-
-
-def shift(job: int, need: int, sign: int, nodes: Nodes) -> None:
-    """Give a job's nodes back (sign 1) or take the very same nodes again (sign -1)."""
-    nodes.hist[0] += sign * need
-    if nodes.width == 0:
-        return
-    node = nodes.held[job]
     rest = need
-    while node >= 0:
-        change(node, sign * nodes.width, nodes)
-        rest -= nodes.width
-        node = nodes.chain[node]
-    if nodes.last[job] >= 0:
-        change(nodes.last[job], sign * rest, nodes)
+    while rest > 0:
+        count = width if rest > width else rest
+        node = tightest(count, pool, nodes)
+        add_part(job, node, count, nodes)
+        change(node, -count, nodes)
+        rest -= count
+
+
+def count_beside(node: int, count: int, kind: int, sign: int, nodes: Nodes, kinds: Kinds) -> None:
+    nodes.cpus[node] += sign * kinds.cpus[kind] * count
+    nodes.memory[node] += sign * kinds.memory[kind] * count
+
+
+def shift(job: int, sign: int, nodes: Nodes, kinds: Kinds) -> None:
+    """Give a job's nodes back (sign 1) or take the very same nodes again (sign -1)."""
+    kind = kinds.of_job[job]
+    beside = kinds.beside[kind] == 1
+    part = nodes.head[job]
+    while part >= 0:
+        change(nodes.part_node[part], sign * nodes.part_gpus[part], nodes)
+        if beside:
+            count_beside(nodes.part_node[part], nodes.part_gpus[part], kind, sign, nodes, kinds)
+        part = nodes.part_next[part]
+
+
+def holds_node(job: int, node: int, nodes: Nodes) -> bool:
+    part = nodes.head[job]
+    while part >= 0:
+        if nodes.part_node[part] == node:
+            return True
+        part = nodes.part_next[part]
+    return False
+
+
+def pool_of_job(job: int, nodes: Nodes) -> int:
+    """The pool in which a running job is."""
+    found: int = nodes.pool_of[nodes.part_node[nodes.head[job]]]
+    return found

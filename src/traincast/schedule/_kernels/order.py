@@ -3,45 +3,22 @@
 from typing import Any, NamedTuple
 
 from traincast.schedule._kernels.heaps import drop_top, push
-
-BY_REMAINING, BY_LEVEL, BY_SERVICE, BY_SCORE = 0, 1, 2, 3
-CURSOR, PASSES, WAITING, RUNNING, ENDED, LOGGED, LOGGED_NODES = 0, 1, 2, 3, 4, 5, 6
-"""Places in `Line.counts`: next arrival, passes, waiting and running jobs, ended ones, runs and nodes in the log."""
-
-
-class Line(NamedTuple):
-    """The rule of order and how many there are of what; `score` is a number that never changes (BY_SCORE)."""
-
-    order: int
-    by_gpu: int
-    limits: Any
-    score: Any
-    until_s: float
-    counts: Any
-
-
-class Jobs(NamedTuple):
-    submit: Any
-    gpus: Any
-    left: Any
-    guess: Any
-    limit: Any
-    killed: Any
-    cost: Any
-    start: Any
-    end: Any
-    since: Any
-    attained: Any
-    level: Any
-    position: Any
-    preemptions: Any
+from traincast.schedule._kernels.nodes import Kinds, Nodes, pool_of_job
+from traincast.schedule._kernels.tables import (
+    BY_LEVEL,
+    BY_REMAINING,
+    BY_SCORE,
+    BY_SERVICE,
+    RUNNING,
+    WAITING,
+    Jobs,
+    Rules,
+)
 
 
 class Waiting(NamedTuple):
-    """A heap of (key, job) per class, a number of GPUs. `dead`: 1 = no room by count, 2 = set aside for the whole pass."""
+    """A heap of (key, job) per kind. `dead`: 1 = no room by count, 2 = set aside for the whole pass."""
 
-    of_job: Any
-    gpus: Any
     base: Any
     keys: Any
     jobs: Any
@@ -57,39 +34,54 @@ class Running(NamedTuple):
     losers: Any
     chosen: Any
     gain: Any
+    quota: Any
 
 
-def wait_key(job: int, line: Line, jobs: Jobs) -> float:
+def wait_key(job: int, rules: Rules, jobs: Jobs) -> float:
     key: float = jobs.guess[job]
-    if line.order == BY_LEVEL:
+    if rules.order == BY_LEVEL:
         count = len(jobs.submit)
         key = jobs.level[job] * 2.0 * count + count + job
-    if line.order == BY_SERVICE:
+    if rules.order == BY_SERVICE:
         key = jobs.guess[job] * jobs.gpus[job]
-    if line.order == BY_SCORE:
-        key = line.score[job]
+    if rules.order == BY_SCORE:
+        key = jobs.keys[job]
     return key
 
 
-def join_waiting(job: int, line: Line, jobs: Jobs, waiting: Waiting) -> None:
-    kind = waiting.of_job[job]
-    push(waiting.keys, waiting.jobs, waiting.base[kind], waiting.size, kind, wait_key(job, line, jobs), job)
-    line.counts[WAITING] += 1
+def run_key(job: int, now: float, rules: Rules, jobs: Jobs) -> float:
+    """The number of a running job; where it moves, the one of this moment."""
+    ends: float = jobs.since[job] + jobs.guess[job] / jobs.rate[job]
+    if rules.order == BY_LEVEL:
+        ends = jobs.level[job] * 2.0 * len(jobs.submit) + job
+    if rules.order == BY_SCORE:
+        ends = jobs.keys[job]
+    if rules.moving == 1:
+        ends = (ends - now) * jobs.rate[job]
+        if rules.order == BY_SERVICE:
+            ends *= jobs.gpus[job]
+    return ends
 
 
-def is_before(key: float, job: int, run_key: float, run_job: int, now: float, order: int) -> bool:
+def join_waiting(job: int, rules: Rules, jobs: Jobs, kinds: Kinds, waiting: Waiting) -> None:
+    kind = kinds.of_job[job]
+    push(waiting.keys, waiting.jobs, waiting.base[kind], waiting.size, kind, wait_key(job, rules, jobs), job)
+    rules.counts[WAITING] += 1
+
+
+def is_before(key: float, job: int, run_key: float, run_job: int, now: float, rules: Rules) -> bool:
     """Whether a waiting job stands before a running one."""
-    other = run_key - now if order == BY_REMAINING else run_key
+    other = run_key - now if rules.order == BY_REMAINING and rules.moving == 0 else run_key
     return key < other or (key == other and job < run_job)
 
 
-def sort_anew(now: float, line: Line, jobs: Jobs, running: Running) -> None:
+def sort_anew(now: float, rules: Rules, jobs: Jobs, running: Running) -> None:
     """Remaining service falls faster for wider jobs, so the line of running jobs is put in order at every pass."""
     run_keys = running.keys
     run_jobs = running.jobs
-    for at in range(line.counts[RUNNING]):
+    for at in range(rules.counts[RUNNING]):
         job = run_jobs[at]
-        key = (jobs.since[job] + jobs.guess[job] - now) * jobs.gpus[job]
+        key = run_key(job, now, rules, jobs)
         jobs.position[job] = key
         spot = at
         while spot > 0 and (run_keys[spot - 1] > key or (run_keys[spot - 1] == key and run_jobs[spot - 1] > job)):
@@ -112,32 +104,32 @@ def position_of(key: float, job: int, count: int, running: Running) -> int:
     return low
 
 
-def insert(job: int, line: Line, jobs: Jobs, running: Running) -> None:
+def insert(job: int, rules: Rules, jobs: Jobs, running: Running) -> None:
     key = jobs.position[job]
-    count = line.counts[RUNNING]
+    count = rules.counts[RUNNING]
     at = position_of(key, job, count, running)
     for spot in range(count, at, -1):
         running.keys[spot] = running.keys[spot - 1]
         running.jobs[spot] = running.jobs[spot - 1]
     running.keys[at] = key
     running.jobs[at] = job
-    line.counts[RUNNING] = count + 1
+    rules.counts[RUNNING] = count + 1
 
 
-def remove(job: int, line: Line, jobs: Jobs, running: Running) -> None:
-    at = position_of(jobs.position[job], job, line.counts[RUNNING], running)
-    line.counts[RUNNING] -= 1
-    for spot in range(at, line.counts[RUNNING]):
+def remove(job: int, rules: Rules, jobs: Jobs, running: Running) -> None:
+    at = position_of(jobs.position[job], job, rules.counts[RUNNING], running)
+    rules.counts[RUNNING] -= 1
+    for spot in range(at, rules.counts[RUNNING]):
         running.keys[spot] = running.keys[spot + 1]
         running.jobs[spot] = running.jobs[spot + 1]
 
 
 def first_waiting(waiting: Waiting) -> int:
-    """The class whose first job stands before those of all other living classes; -1 if none waits."""
+    """The kind whose first job stands before those of all other living kinds; -1 if none waits."""
     best_kind = -1
     best_key = 0.0
     best = -1
-    for kind in range(len(waiting.gpus)):
+    for kind in range(len(waiting.size)):
         if waiting.dead[kind] > 0 or waiting.size[kind] == 0:
             continue
         key = waiting.keys[waiting.base[kind]]
@@ -149,16 +141,16 @@ def first_waiting(waiting: Waiting) -> int:
     return best_kind
 
 
-def choose_by_count(now: float, room: int, line: Line, jobs: Jobs, waiting: Waiting, running: Running) -> Any:
+def choose_by_count(now: float, room: int, rules: Rules, jobs: Jobs, waiting: Waiting, running: Running) -> Any:
     """The greedy choice with skipping over all jobs in line, made at once: how many waiting jobs start (`chosen`, already
     taken from their heaps) and how many running ones stop (`losers`, places in line from the front).
 
     What is granted leaves ever less for those behind, so running jobs stay until those behind them hold fewer GPUs than
-    are missing, and a class that failed once has failed.
+    are missing, and a kind that failed once has failed.
     """
     run_keys = running.keys
     run_jobs = running.jobs
-    num_running = line.counts[RUNNING]
+    num_running = rules.counts[RUNNING]
     missing = -room
     num_chosen = 0
     num_losers = 0
@@ -176,7 +168,7 @@ def choose_by_count(now: float, room: int, line: Line, jobs: Jobs, waiting: Wait
             while spot > first and behind < missing:
                 spot -= 1
                 behind += jobs.gpus[run_jobs[spot]]
-            if best < 0 or not is_before(best_key, best, run_keys[spot], run_jobs[spot], now, line.order):
+            if best < 0 or not is_before(best_key, best, run_keys[spot], run_jobs[spot], now, rules):
                 running.losers[num_losers] = spot
                 num_losers += 1
                 missing -= jobs.gpus[run_jobs[spot]]
@@ -184,10 +176,10 @@ def choose_by_count(now: float, room: int, line: Line, jobs: Jobs, waiting: Wait
                 continue
         if best < 0:
             break
-        need = waiting.gpus[kind]
+        need = jobs.gpus[best]
         behind = -missing
         at = num_running - 1
-        while behind < need and at >= first and is_before(best_key, best, run_keys[at], run_jobs[at], now, line.order):
+        while behind < need and at >= first and is_before(best_key, best, run_keys[at], run_jobs[at], now, rules):
             behind += jobs.gpus[run_jobs[at]]
             at -= 1
         if behind < need:
@@ -198,3 +190,48 @@ def choose_by_count(now: float, room: int, line: Line, jobs: Jobs, waiting: Wait
         num_chosen += 1
         missing += need
     return num_chosen, num_losers
+
+
+def choose_by_pools(
+    now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, waiting: Waiting, running: Running
+) -> Any:
+    """The same choice where there are several pools: everybody in line, in order, until the quotas of the pools are spent."""
+    for pool in range(len(nodes.width)):
+        running.quota[pool] = nodes.hist[nodes.hist_at[pool]]
+    num_running = rules.counts[RUNNING]
+    for at in range(num_running):
+        running.quota[pool_of_job(running.jobs[at], nodes)] += jobs.gpus[running.jobs[at]]
+    num_chosen = 0
+    num_losers = 0
+    spot = 0
+    kind = first_waiting(waiting)
+    while kind >= 0 or spot < num_running:
+        base = waiting.base[kind] if kind >= 0 else 0
+        if spot < num_running and (
+            kind < 0
+            or not is_before(waiting.keys[base], waiting.jobs[base], running.keys[spot], running.jobs[spot], now, rules)
+        ):
+            pool = pool_of_job(running.jobs[spot], nodes)
+            if jobs.gpus[running.jobs[spot]] <= running.quota[pool]:
+                running.quota[pool] -= jobs.gpus[running.jobs[spot]]
+            else:
+                running.losers[num_losers] = spot
+                num_losers += 1
+            spot += 1
+            continue
+        if take_quota(kind, kinds, running):
+            running.chosen[num_chosen] = waiting.jobs[base]
+            num_chosen += 1
+            drop_top(waiting.keys, waiting.jobs, base, waiting.size, kind)
+        else:
+            waiting.dead[kind] = 1
+        kind = first_waiting(waiting)
+    return num_chosen, num_losers
+
+
+def take_quota(kind: int, kinds: Kinds, running: Running) -> bool:
+    for at in range(kinds.pool_first[kind], kinds.pool_first[kind + 1]):
+        if kinds.gpus[kind] <= running.quota[kinds.pools[at]]:
+            running.quota[kinds.pools[at]] -= kinds.gpus[kind]
+            return True
+    return False

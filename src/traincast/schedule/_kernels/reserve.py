@@ -2,54 +2,36 @@
 
 from typing import Any, NamedTuple
 
-from traincast.schedule._kernels.heaps import push
-from traincast.schedule._kernels.nodes import fits, take
+from traincast.schedule._kernels.nodes import Kinds, Nodes
+from traincast.schedule._kernels.places import find_place, rate_at, take_place
+from traincast.schedule._kernels.tables import RUNNING, WAITING, Events, Jobs, Rules, run_on
 
 
 class Profile(NamedTuple):
-    """Waiting jobs in order, running jobs sorted by (believed end, GPUs), and free GPUs over future time as steps."""
+    """Running jobs sorted by (believed end, GPUs), and free GPUs over future time as steps."""
 
-    waiting: Any
     run_ends: Any
     run_gpus: Any
     times: Any
     room: Any
 
 
-def begin_one(job: int, now: float, record: int, jobs: Any, nodes: Any, desk: Any) -> None:
-    """A job that has been given its nodes."""
-    if jobs.start[job] < 0.0:
-        jobs.start[job] = now
-    jobs.since[job] = now
-    ends = now + jobs.left[job]
-    stops = now + max(jobs.limit[job] - jobs.attained[job], 0.0)
-    push(desk.end_keys, desk.end_jobs, 0, desk.end_size, 0, stops if stops < ends else ends, job)
-    if record == 1 and nodes.width > 0:
-        at = desk.place_first[job]
-        node = nodes.held[job]
-        while node >= 0:
-            desk.place_nodes[at] = node
-            at += 1
-            node = nodes.chain[node]
-        desk.place_nodes[at] = nodes.last[job]
-
-
 def forget_end(ends: float, need: int, profile: Profile, counts: Any) -> None:
-    at = place_in(profile.run_ends, profile.run_gpus, counts[3], ends, need)
-    counts[3] -= 1
-    for spot in range(at, counts[3]):
+    at = place_in(profile.run_ends, profile.run_gpus, counts[RUNNING], ends, need)
+    counts[RUNNING] -= 1
+    for spot in range(at, counts[RUNNING]):
         profile.run_ends[spot] = profile.run_ends[spot + 1]
         profile.run_gpus[spot] = profile.run_gpus[spot + 1]
 
 
 def note_end(ends: float, need: int, profile: Profile, counts: Any) -> None:
-    at = place_in(profile.run_ends, profile.run_gpus, counts[3], ends, need)
-    for spot in range(counts[3], at, -1):
+    at = place_in(profile.run_ends, profile.run_gpus, counts[RUNNING], ends, need)
+    for spot in range(counts[RUNNING], at, -1):
         profile.run_ends[spot] = profile.run_ends[spot - 1]
         profile.run_gpus[spot] = profile.run_gpus[spot - 1]
     profile.run_ends[at] = ends
     profile.run_gpus[at] = need
-    counts[3] += 1
+    counts[RUNNING] += 1
 
 
 def lay_steps(now: float, free: int, num_running: int, profile: Profile) -> int:
@@ -70,35 +52,38 @@ def lay_steps(now: float, free: int, num_running: int, profile: Profile) -> int:
     return steps
 
 
-def pass_conservative(now: float, record: int, jobs: Any, nodes: Any, profile: Profile, desk: Any) -> None:
-    counts = desk.counts
-    waiting = profile.waiting
+def pass_conservative(
+    now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, queue: Any, profile: Profile, events: Events
+) -> None:
+    counts = rules.counts
     times = profile.times
     room = profile.room
-    steps = lay_steps(now, nodes.hist[0], counts[3], profile)
+    steps = lay_steps(now, nodes.room[0], counts[RUNNING], profile)
     kept = 0
     looked_at = 0
-    while looked_at < counts[2] and room[0] > 0:
-        job = waiting[looked_at]
+    while looked_at < counts[WAITING] and room[0] > 0:
+        job = queue[looked_at]
         looked_at += 1
         need = jobs.gpus[job]
-        lasts = jobs.estimate[job] if jobs.estimate[job] > 0.0 else 0.0
+        lasts = jobs.guess[job] if jobs.guess[job] > 0.0 else 0.0
         begin = first_gap(times, room, steps, need, lasts)
         starts_now = begin < steps and times[begin] <= now
         if begin < steps:
             steps = reserve(times, room, steps, begin, need, times[begin] + lasts)
-        if starts_now and fits(need, nodes.hist, nodes.width):
-            take(job, need, nodes)
-            begin_one(job, now, record, jobs, nodes, desk)
-            note_end(now + jobs.estimate[job], need, profile, counts)
+        at = find_place(kinds.of_job[job], nodes, kinds) if starts_now else -1
+        if at >= 0:
+            rate = rate_at(kinds.of_job[job], at, nodes, kinds)
+            take_place(job, at, nodes, kinds)
+            run_on(job, now, rate, jobs, events)
+            note_end(now + jobs.guess[job], need, profile, counts)
         else:
-            waiting[kept] = job
+            queue[kept] = job
             kept += 1
     if kept < looked_at:
-        for at in range(looked_at, counts[2]):
-            waiting[kept] = waiting[at]
+        for at in range(looked_at, counts[WAITING]):
+            queue[kept] = queue[at]
             kept += 1
-        counts[2] = kept
+        counts[WAITING] = kept
 
 
 def place_in(run_ends: Any, run_gpus: Any, num_running: int, ends: float, need: int) -> int:

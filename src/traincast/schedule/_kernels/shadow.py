@@ -3,33 +3,33 @@
 from typing import Any, NamedTuple
 
 from traincast.schedule._kernels.ends import Ends
-from traincast.schedule._kernels.nodes import Nodes, change, fits, flip, shift, take
+from traincast.schedule._kernels.nodes import Ground, Kinds, Nodes, change, flip, over, shift
+from traincast.schedule._kernels.places import find_place, scan_pool, take_place
 
 BIG = 1e300
 HEAD, VALID = 0, 1
 
 
 class Shadow(NamedTuple):
-    """`spare[node]` GPUs are not needed when the reservation begins; `mask` is the fewer of them and of those free now."""
+    """`spare` is not needed when the reservation begins; `mask` is the fewer of it and of what is free now."""
 
-    spare: Any
-    hist: Any
-    mask: Nodes
+    spare: Ground
+    mask: Ground
     state: Any
     begin: Any
 
 
-def reserve_nodes(job: int, need: int, now: float, nodes: Nodes, ends: Ends, shadow: Shadow) -> None:
+def reserve_nodes(job: int, now: float, nodes: Nodes, kinds: Kinds, ends: Ends, shadow: Shadow) -> None:
     """The first moment at which the job fits as running jobs are believed to end; BIG if it never does."""
     shadow.state[HEAD] = job
     shadow.state[VALID] = 1
-    for node in range(len(nodes.free)):
-        shadow.spare[node] = nodes.free[node]
-    for at in range(len(nodes.hist)):
-        shadow.hist[at] = nodes.hist[at]
+    spare = over(nodes, shadow.spare)
+    copy_state(nodes, spare)
+    kind = kinds.of_job[job]
     begin = -1.0
     depth = 0
     at = ends.root[0]
+    place = -1
     while depth > 0 or at >= 0:
         while at >= 0:
             ends.path[depth] = at
@@ -38,98 +38,106 @@ def reserve_nodes(job: int, need: int, now: float, nodes: Nodes, ends: Ends, sha
         depth -= 1
         at = ends.path[depth]
         when = ends.at[at] if ends.at[at] > now else now
-        if when > begin and begin >= 0.0 and fits(need, shadow.hist, nodes.width):
-            break
+        if when > begin and begin >= 0.0:
+            place = find_place(kind, spare, kinds)
+            if place >= 0:
+                break
         begin = when
-        give_back(at, ends.gpus[at], nodes, shadow)
+        give_spare(at, kinds, nodes, spare)
         at = ends.upper[at]
-    if begin < 0.0 or not fits(need, shadow.hist, nodes.width):
+    if place < 0 and begin >= 0.0:
+        place = find_place(kind, spare, kinds)
+    if place < 0:
         shadow.begin[0] = BIG
         return
     shadow.begin[0] = begin
-    set_aside(need, nodes.width, shadow)
+    scan_pool(kind, place, spare, kinds)
+    for spot in range(spare.spot_size[0]):
+        node = spare.spot_node[spot]
+        spare.free[node] -= spare.spot_gpus[spot]
+        if kinds.beside[kind] == 1:
+            spare.cpus[node] -= kinds.cpus[kind] * spare.spot_gpus[spot]
+            spare.memory[node] -= kinds.memory[kind] * spare.spot_gpus[spot]
     lay_mask(nodes, shadow)
 
 
-def give_back(job: int, need: int, nodes: Nodes, shadow: Shadow) -> None:
-    shadow.hist[0] += need
-    rest = need
-    node = nodes.held[job]
-    while node >= 0:
-        add_spare(node, nodes.width, shadow)
-        rest -= nodes.width
-        node = nodes.chain[node]
-    if nodes.last[job] >= 0:
-        add_spare(nodes.last[job], rest, shadow)
+def copy_state(nodes: Nodes, spare: Nodes) -> None:
+    for node in range(len(nodes.free)):
+        spare.free[node] = nodes.free[node]
+    for node in range(len(nodes.cpus)):
+        spare.cpus[node] = nodes.cpus[node]
+        spare.memory[node] = nodes.memory[node]
+    for at in range(len(nodes.hist)):
+        spare.hist[at] = nodes.hist[at]
 
 
-def add_spare(node: int, count: int, shadow: Shadow) -> None:
-    shadow.hist[1 + shadow.spare[node]] -= 1
-    shadow.spare[node] += count
-    shadow.hist[1 + shadow.spare[node]] += 1
-
-
-def set_aside(need: int, width: int, shadow: Shadow) -> None:
-    """Take the nodes of the reservation out of what is spare, by the rule of `take`."""
-    full = need // width if need > width else 0
-    rest = need - full * width
-    node = 0
-    while full > 0:
-        if shadow.spare[node] == width:
-            shadow.spare[node] = -1
-            full -= 1
-        node += 1
-    best = -1
-    for node in range(len(shadow.spare) if rest > 0 else 0):
-        if shadow.spare[node] >= rest and (best < 0 or shadow.spare[node] < shadow.spare[best]):
-            best = node
-    if best >= 0:
-        shadow.spare[best] -= rest
-    for node in range(len(shadow.spare)):
-        if shadow.spare[node] < 0:
-            shadow.spare[node] = 0
+def give_spare(job: int, kinds: Kinds, nodes: Nodes, spare: Nodes) -> None:
+    kind = kinds.of_job[job]
+    part = nodes.head[job]
+    while part >= 0:
+        node = nodes.part_node[part]
+        count = nodes.part_gpus[part]
+        base = spare.hist_at[spare.pool_of[node]]
+        spare.hist[base] += count
+        if spare.width[spare.pool_of[node]] > 0:
+            spare.hist[base + 1 + spare.free[node]] -= 1
+            spare.hist[base + 1 + spare.free[node] + count] += 1
+        spare.free[node] += count
+        if kinds.beside[kind] == 1:
+            spare.cpus[node] += kinds.cpus[kind] * count
+            spare.memory[node] += kinds.memory[kind] * count
+        part = nodes.part_next[part]
 
 
 def lay_mask(nodes: Nodes, shadow: Shadow) -> None:
-    mask = shadow.mask
+    mask = over(nodes, shadow.mask)
+    spare = shadow.spare
     for at in range(len(mask.bits)):
         mask.bits[at] = 0
     for at in range(len(mask.hist)):
         mask.hist[at] = 0
+    mask.room[0] = 0
     for node in range(len(nodes.free)):
-        count = min(nodes.free[node], shadow.spare[node])
+        pool = nodes.pool_of[node]
+        count = max(min(nodes.free[node], spare.free[node]), 0)
         mask.free[node] = count
-        mask.hist[0] += count
-        mask.hist[1 + count] += 1
-        flip(mask, count, node)
+        mask.room[0] += count
+        mask.hist[mask.hist_at[pool]] += count
+        if mask.width[pool] > 0:
+            mask.hist[mask.hist_at[pool] + 1 + count] += 1
+            flip(mask, pool, count, node - mask.first[pool])
+    for node in range(len(nodes.cpus)):
+        mask.cpus[node] = min(nodes.cpus[node], spare.cpus[node])
+        mask.memory[node] = min(nodes.memory[node], spare.memory[node])
 
 
 def follow(job: int, nodes: Nodes, shadow: Shadow) -> None:
     """Bring the mask up to date on the nodes of a job that started or ended."""
-    node = nodes.held[job]
-    while node >= 0:
-        cap(node, nodes, shadow)
-        node = nodes.chain[node]
-    if nodes.last[job] >= 0:
-        cap(nodes.last[job], nodes, shadow)
+    mask = over(nodes, shadow.mask)
+    spare = shadow.spare
+    part = nodes.head[job]
+    while part >= 0:
+        node = nodes.part_node[part]
+        by = max(min(nodes.free[node], spare.free[node]), 0) - mask.free[node]
+        if by != 0:
+            change(node, by, mask)
+        if len(mask.cpus) > 1:
+            mask.cpus[node] = min(nodes.cpus[node], spare.cpus[node])
+            mask.memory[node] = min(nodes.memory[node], spare.memory[node])
+        part = nodes.part_next[part]
 
 
-def cap(node: int, nodes: Nodes, shadow: Shadow) -> None:
-    by = min(nodes.free[node], shadow.spare[node]) - shadow.mask.free[node]
-    if by != 0:
-        shadow.mask.hist[0] += by
-        change(node, by, shadow.mask)
-
-
-def take_beside(job: int, need: int, nodes: Nodes, shadow: Shadow) -> None:
+def take_beside(job: int, at: int, nodes: Nodes, kinds: Kinds, shadow: Shadow) -> None:
     """Nodes for a job that will still run when the reservation begins."""
-    take(job, need, shadow.mask)
-    shift(job, need, -1, nodes)
-    rest = need
-    node = nodes.held[job]
-    while node >= 0:
-        shadow.spare[node] -= nodes.width
-        rest -= nodes.width
-        node = nodes.chain[node]
-    if nodes.last[job] >= 0:
-        shadow.spare[nodes.last[job]] -= rest
+    spare = shadow.spare
+    kind = kinds.of_job[job]
+    take_place(job, at, over(nodes, shadow.mask), kinds)
+    shift(job, -1, nodes, kinds)
+    part = nodes.head[job]
+    while part >= 0:
+        node = nodes.part_node[part]
+        spare.free[node] -= nodes.part_gpus[part]
+        if kinds.beside[kind] == 1:
+            spare.cpus[node] -= kinds.cpus[kind] * nodes.part_gpus[part]
+            spare.memory[node] -= kinds.memory[kind] * nodes.part_gpus[part]
+        part = nodes.part_next[part]

@@ -14,13 +14,13 @@ def set_leaf(tree: Any, base: int, leaves: int, position: int, value: float) -> 
         node >>= 1
 
 
-def first_leaf(tree: Any, base: int, leaves: int, now: float, bound: float) -> int:
-    """The first job in the class that would end by `bound` if started now; -1 if none."""
-    if now + tree[base + 1] > bound:
+def first_leaf(tree: Any, base: int, leaves: int, now: float, rate: float, bound: float) -> int:
+    """The first job in the class that would end by `bound` if started now at this rate; -1 if none."""
+    if now + tree[base + 1] / rate > bound:
         return -1
     node = 1
     while node < leaves:
         node *= 2
-        if now + tree[base + node] > bound:
+        if now + tree[base + node] / rate > bound:
             node += 1
     return node - leaves

@@ -67,8 +67,11 @@ _SILENT = ("ResourceFlavor", "Namespace", "WorkloadPriorityClass", "PriorityClas
 def read_queues(path: Path) -> Queues:
     """Objects as `kubectl get clusterqueues,localqueues,queues -o yaml` prints them, or manifests."""
     found = _Found()
-    for item in _objects(path):
-        _read_item(item, path, found)
+    try:
+        for item in _objects(path):
+            _read_item(item, path, found)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InvalidInput(f"{path}: a value is not of the kind that Kubernetes has there: {error}") from error
     if not found.cluster_queues and not found.weighted:
         raise InvalidInput(f"{path} has neither a ClusterQueue (Kueue) nor a Queue (Volcano)")
     return Queues(
@@ -114,7 +117,7 @@ def _objects(path: Path) -> Iterator[Mapping[str, Any]]:
     if text.lstrip()[:1] in ("{", "["):
         try:
             documents = [json.loads(text)]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInput(f"{path} is not JSON: {error}") from error
     else:
         try:
@@ -123,7 +126,7 @@ def _objects(path: Path) -> Iterator[Mapping[str, Any]]:
             raise MissingExtra("pyyaml", "schedule", f"reading {path.name}") from error
         try:
             documents = list(yaml.safe_load_all(text))
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise InvalidInput(f"{path} is not YAML: {str(error).splitlines()[0]}") from error
     for document in documents:
         entries = document if isinstance(document, list) else (document or {}).get("items", [document])

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traincast.errors import InvalidInput
-from traincast.schedule._cells import read_moment
+from traincast.schedule._cells import Unusable, read_moment
 from traincast.schedule._slurm.conf import parse_slurm_time
 from traincast.schedule._slurm.hostlists import expand_hosts
 
 ROOT = "root"
 _DUMPED = re.compile(r"(Cluster|Parent|Account|User)\s*-\s*'?([^':]*)'?:?(.*)")
-_GPUS = re.compile(r"gres/gpu(?::[^=,]*)?=(\d+)")
+_GPUS = re.compile(r"gres/gpu(?::[^=,]*)?=(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +57,14 @@ def _read_table(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
             return [
-                {key or "": value or "" for key, value in row.items()} for row in csv.DictReader(file, delimiter="|")
+                # What stands beyond the last column has no name, and is a list.
+                {key: value or "" for key, value in row.items() if key is not None}
+                for row in csv.DictReader(file, delimiter="|")
             ]
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
+    except csv.Error as error:
+        raise InvalidInput(f"{path} is not a table: {error}") from error
 
 
 def _number(text: str | None, default: float) -> float:
@@ -167,19 +171,16 @@ def read_reservations(path: Path) -> list[Booked]:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
     found = []
     for block in re.split(r"(?=ReservationName=)", text):
-        words: Mapping[str, str] = dict(re.findall(r"(\w+)=(\S+)", block))
+        words: Mapping[str, str] = dict(re.findall(r"(?<!\w)(\w+)=(\S+)", block))
         if "ReservationName" not in words:
             continue
         flags = frozenset(words.get("Flags", "").split(",")) - {"", "(null)"}
-        found.append(
-            Booked(
-                name=words["ReservationName"],
-                nodes=tuple(expand_hosts(words.get("Nodes", "").replace("(null)", ""))),
-                begin_s=read_moment(words, "StartTime"),
-                end_s=read_moment(words, "EndTime"),
-                flags=flags,
-            )
-        )
+        try:
+            begin_s, end_s = read_moment(words, "StartTime"), read_moment(words, "EndTime")
+        except Unusable as error:
+            raise InvalidInput(f"{path}: reservation {words['ReservationName'][:60]!r}: {error}") from error
+        nodes = tuple(expand_hosts(words.get("Nodes", "").replace("(null)", "")))
+        found.append(Booked(name=words["ReservationName"], nodes=nodes, begin_s=begin_s, end_s=end_s, flags=flags))
     if not found:
         raise InvalidInput(f"{path} has no ReservationName=...; is it the output of scontrol show reservation?")
     return found

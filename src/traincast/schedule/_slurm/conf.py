@@ -1,5 +1,6 @@
 """The text of slurm.conf to parameters, nodes and partitions."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,9 +9,9 @@ from pathlib import Path
 from traincast.errors import InvalidInput
 from traincast.schedule._slurm.hostlists import expand_hosts, split_outside
 
-_PAIR = re.compile(r'([\w/.-]+)\s*(\+?=)\s*("[^"]*"|\S*)')
+_PAIR = re.compile(r'(?<![\w/.-])([\w/.-]+)\s*(\+?=)\s*("[^"]*"|\S*)')
 _COMMENT = re.compile(r"(?<!\\)#.*")
-_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_TIME = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?")
 MOST_INCLUDES = 50
 Line = Mapping[str, str]
 
@@ -124,7 +125,7 @@ def _read_nodes(line: Line) -> Iterator[ConfNode]:
         yield ConfNode(
             name=name,
             num_cpus=cpus - _whole(line.get("corespeccount", "0")),
-            memory_bytes=(float(line.get("realmemory", "1")) - float(line.get("memspeclimit", "0"))) * 2**20,
+            memory_bytes=(read_float(line, "realmemory", 1.0) - read_float(line, "memspeclimit", 0.0)) * 2**20,
             gpus=read_gres(line.get("gres", "")),
             features=features,
             weight=_whole(line.get("weight", "1")),
@@ -145,8 +146,22 @@ def read_gres(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
+def read_float(words: Mapping[str, str], key: str, default: float) -> float:
+    """The value of a key as a number; the default where it is not said."""
+    text = words.get(key, "").strip()
+    if not text:
+        return default
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise InvalidInput(f"slurm.conf has {key}={text[:60]!r} where a number belongs")
+    return found
+
+
 def _whole(text: str) -> int:
-    found = re.fullmatch(r"(\d+)([KMG]?)", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(r"(\d{1,18})([KMG]?)", text.strip(), re.IGNORECASE)
     if found is None:
         raise InvalidInput(f"slurm.conf has {text!r} where a whole number belongs")
     return int(found[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[found[2].upper()]

@@ -1,11 +1,12 @@
 """Slurm's compact lists of hosts to single names: `rack[0-1]-gpu[01-04,7]`."""
 
 import itertools
+import math
 import re
 
 from traincast.errors import InvalidInput
 
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?")
 MOST_HOSTS = 100_000
 
 
@@ -24,9 +25,9 @@ def expand_hosts(text: str) -> list[str]:
     names: list[str] = []
     for part in split_outside(text):
         pieces = [_expand_range(piece, part) if inside else [piece] for inside, piece in _cut_brackets(part)]
+        if len(names) + math.prod(len(piece) for piece in pieces) > MOST_HOSTS:
+            raise InvalidInput(f"{part[:100]!r} names more than {MOST_HOSTS:,} hosts")
         names += ["".join(words) for words in itertools.product(*pieces)]
-        if len(names) > MOST_HOSTS:
-            raise InvalidInput(f"{part!r} names more than {MOST_HOSTS:,} hosts")
     return names
 
 

@@ -19,7 +19,7 @@ from traincast.schedule._slurm.accounting import (
     read_qos,
     read_reservations,
 )
-from traincast.schedule._slurm.conf import ConfNode, ConfPartition, SlurmConf, parse_slurm_time, read_conf
+from traincast.schedule._slurm.conf import ConfNode, ConfPartition, SlurmConf, parse_slurm_time, read_conf, read_float
 from traincast.schedule._slurm.unmodelled import name_unmodelled
 from traincast.spec import Fleet, NodePool
 
@@ -243,13 +243,14 @@ def _read_partition(part: ConfPartition, names: Sequence[str]) -> Partition:
     max_s = parse_slurm_time(words.get("maxtime", "INFINITE"))
     default = words.get("defaulttime", "NONE")
     max_nodes = words.get("maxnodes", "UNLIMITED")
+    priority = read_float(words, "priority", 1.0)
     return Partition(
         name=part.name,
         nodes=np.array([int(name in members) for name in names], dtype=np.int64),
         max_s=max_s,
         default_s=max_s if default.upper() == "NONE" else parse_slurm_time(default),
-        tier=int(words.get("prioritytier", words.get("priority", "1"))),
-        job_factor=float(words.get("priorityjobfactor", words.get("priority", "1"))),
+        tier=int(read_float(words, "prioritytier", priority)),
+        job_factor=read_float(words, "priorityjobfactor", priority),
         exclusive=words.get("oversubscribe", words.get("shared", "NO")).upper().startswith("EXCLUSIVE"),
         max_nodes=float(max_nodes) if max_nodes.isdigit() else math.inf,
         qos=words.get("qos"),
@@ -262,7 +263,7 @@ def _read_pairs(text: str) -> tuple[tuple[str, float], ...]:
     """`CPU=1.0,Mem=0.25G,GRES/gpu=2` to names and weights; a weight of memory with a letter is per that unit."""
     found = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*([\w/:.-]+)=([\d.]+)([KMGT]?)\s*", part)
+        match = re.fullmatch(r"\s*([\w/:.-]+)=(\d+(?:\.\d*)?|\.\d+)([KMGT]?)\s*", part)
         if match is not None:
             unit = {"": 1.0, "K": 2.0**10, "M": 1.0, "G": 2.0**-10, "T": 2.0**-20}[match[3]]
             found.append((match[1].lower(), float(match[2]) * (unit if match[1].lower() == "mem" else 1.0)))
@@ -274,7 +275,7 @@ def _read_weights(words: Mapping[str, str]) -> Weights:
     flags = words.get("priorityflags", "").upper().split(",")
 
     def weight(key: str) -> float:
-        return float(words.get(f"priorityweight{key}", "0") or 0)
+        return read_float(words, f"priorityweight{key}", 0.0)
 
     tres = words.get("priorityweighttres", "")
     return Weights(
@@ -290,7 +291,7 @@ def _read_weights(words: Mapping[str, str]) -> Weights:
         period_s=parse_slurm_time(words.get("prioritycalcperiod", "5")),
         favor_small=_says_yes(words, "priorityfavorsmall"),
         fair_tree="NO_FAIR_TREE" not in flags,
-        dampening=float(words.get("fairsharedampeningfactor", "1")),
+        dampening=read_float(words, "fairsharedampeningfactor", 1.0),
     )
 
 
@@ -299,7 +300,7 @@ def _read_cycle(words: Mapping[str, str]) -> Cycle:
 
     def number(key: str, default: float) -> float:
         text = given.get(key, "")
-        return float(text) if re.fullmatch(r"[\d.]+", text) else default
+        return float(text) if re.fullmatch(r"\d{1,15}(\.\d{0,9})?", text) else default
 
     return Cycle(
         backfill=words.get("schedulertype", "sched/backfill").lower() == "sched/backfill",

@@ -3,7 +3,7 @@ const ASKED = JSON.parse(byId("asked").textContent);
 const HELD = new Map([["workload", "batch seq precision optimizer"], ["cluster", "device node nodes devices_per_node inter price_per_device"],
   ["parallelism", "tensor pipeline context expert micro_batches zero recompute order sequence_parallel"], ["job", "steps stack compiled regime group_size prompt_tokens response_tokens reference teacher"]]
   .map(([section, names]) => [section, new Set(names.split(" "))]));
-const MORE = ASKED.fields.filter((field) => !HELD.get(field.section)?.has(field.name)).map((field) => ({ ...field, id: `${field.section}.${field.name}` }));
+const MORE = ASKED.fields.filter((field) => !HELD.get(field.section)?.has(field.name)).map((field) => ({ ...field, id: field.section ? `${field.section}.${field.name}` : field.name }));
 const UNITS = { count: { k: 1e3, m: 1e6, b: 1e9, g: 1e9, t: 1e12 }, seconds: { s: 1, min: 60, h: 3600, d: 86400, days: 86400, day: 86400, w: 604800 },
   bytes: { b: 1, kb: 1e3, mb: 1e6, gb: 1e9, tb: 1e12, kib: 2 ** 10, mib: 2 ** 20, gib: 2 ** 30, tib: 2 ** 40 } };
 const EXAMPLES = { count: "10k, 15B", seconds: "90s, 36h, 5days", bytes: "80GB, 512MiB" };
@@ -37,20 +37,21 @@ function readAmount(field, text) {
 }
 
 function addAsked(state, request) {
-  for (const field of MORE) if (state[field.id]) request[field.section][field.name] = readAmount(field, state[field.id]);
+  for (const field of MORE) if (state[field.id]) (field.section ? request[field.section] : request)[field.name] = readAmount(field, state[field.id]);
   const { job } = request;
   // The job is as long as its tokens, samples or epochs say; the steps of the form are then left out.
   if (job.tokens !== undefined || job.samples !== undefined || job.epochs !== undefined) delete job.steps;
   return request;
 }
 
-// Configurations of other projects, as texts; they stay with this tab of the browser and are too long for the address.
+// Configurations of other projects, as texts; they stay with this tab of the browser, and with the address where they are short.
 let configs = [];
-const CONFIGS_KEY = "traincast-configs";
+const CONFIGS_KEY = "traincast-configs", LONGEST_LINK = 6000;
+const configWords = () => (configs.length ? JSON.stringify(configs) : "");
 
 function setConfigs(found) {
   configs = found;
-  byId("configs-label").textContent = found.length ? found.map((each) => each.name).join(", ") : "Drop or choose configurations: DeepSpeed, Accelerate, Axolotl, Megatron ...";
+  byId("configs-label").textContent = found.length ? found.map((each) => each.name).join(", ") + (configWords().length > LONGEST_LINK ? " (too long for a link)" : "") : "Drop or choose configurations: DeepSpeed, Accelerate, Axolotl, Megatron ...";
   byId("configs-label").classList.toggle("set", found.length > 0);
   byId("configs-forget").hidden = !found.length;
   if (!found.length) byId("configs").value = "";
@@ -70,7 +71,11 @@ async function takeConfigs(files) {
   forecast();
 }
 
-function restoreConfigs() {
-  try { setConfigs(JSON.parse(sessionStorage.getItem(CONFIGS_KEY)) || []); }
+const isConfig = (each) => typeof each?.name === "string" && typeof each.text === "string";
+
+const keptConfigs = () => { try { return sessionStorage.getItem(CONFIGS_KEY); } catch { return ""; } };
+
+function restoreConfigs(words) {
+  try { setConfigs((JSON.parse(words || "[]") || []).filter(isConfig).slice(0, 8)); }
   catch { setConfigs([]); }
 }

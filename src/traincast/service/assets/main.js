@@ -25,8 +25,16 @@ function setUpload(found) {
   if (!found) byId("file").value = "";
 }
 
+// The sizes of such a config.json say all there is to the model, so that it need not be recorded.
+async function isDescribed(file) {
+  if (file.size > 1e5 || !file.name.endsWith(".json")) return false;
+  try { return ASKED.described.includes(JSON.parse(await file.text()).model_type); }
+  catch { return false; }
+}
+
 async function takeModel(file) {
   if (!file) return;
+  if (await isDescribed(file)) { await takeConfigs([file]); return; }
   // What was asked before the file came must not be answered over it.
   underWay?.abort();
   byId("ask").disabled = false;
@@ -116,7 +124,6 @@ async function fillLists() {
 
 function start() {
   placeAsked();
-  restoreConfigs();
   byId("policies").append(...POLICIES.map((name) => element("label", {}, element("input", { type: "checkbox", value: name, name: "policy" }), name)));
   const kept = localStorage.getItem("traincast-theme");
   setTheme(kept ? kept === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
@@ -164,7 +171,8 @@ function start() {
   window.addEventListener("resize", later(() => { if (window.innerWidth !== width) { width = window.innerWidth; redraw(); } }, 150));
   window.addEventListener("hashchange", () => setState(readAddress()));
   fillLists().catch((error) => say(error.message, { bad: true }));
-  setState(given);
+  // A reload keeps configurations that are too long for the address.
+  setState({ configs: keptConfigs() || "", ...given });
 }
 
 start();

@@ -37,7 +37,7 @@ function figuresOf(answer) {
 // The newest stands first; what was named stays, of the rest the latest.
 function keepRun({ kind, key, name, state, figures = null }) {
   const known = runs.find((run) => run.key === key), first = Boolean(known?.figures) && runs[0] === known;
-  const run = Object.assign(known ?? {}, { kind, key, address: addressOf(state), figures, at: Date.now(), name: known?.named ? known.name : name, named: Boolean(known?.named) });
+  const run = Object.assign(known ?? {}, { kind, key, address: addressOf(state, { whole: true }), figures, at: Date.now(), name: known?.named ? known.name : name, named: Boolean(known?.named) });
   let unnamed = 0;
   runs = [run, ...runs.filter((each) => each.key !== key)].filter((each) => each.named || unnamed++ < MOST_UNNAMED);
   compared = compared.filter((each) => findRun(each));

@@ -19,7 +19,7 @@ function readState() {
   for (const field of CHECKS) state[field] = byId(field).checked ? "1" : "";
   state.kind = document.querySelector("input[name=kind]:checked").value;
   state.policies = [...document.querySelectorAll("#policies input:checked")].map((box) => box.value).join(",");
-  Object.assign(state, { tab, plan_job: jobs.plan, schedule_job: jobs.schedule, compare: comparedWords() });
+  Object.assign(state, { tab, plan_job: jobs.plan, schedule_job: jobs.schedule, compare: comparedWords(), configs: configWords() });
   if (upload) Object.assign(state, { model: upload.model, model_name: upload.name });
   return state;
 }
@@ -32,12 +32,14 @@ function writeState(state) {
   document.querySelector(`input[name=kind][value=${kind}]`).checked = true;
   const chosen = (state.policies ?? DEFAULTS.policies).split(",");
   for (const box of document.querySelectorAll("#policies input")) box.checked = chosen.includes(box.value);
+  restoreConfigs(state.configs);
   setUpload(state.model ? { model: state.model, name: state.model_name || "uploaded model" } : null);
 }
 
-function addressOf(state) {
+// `whole`: with what is too long for a link.
+function addressOf(state, { whole = false } = {}) {
   const query = new URLSearchParams();
-  for (const [key, value] of Object.entries(state)) if (value !== (DEFAULTS[key] ?? "")) query.set(key, value);
+  for (const [key, value] of Object.entries(state)) if (value !== (DEFAULTS[key] ?? "") && (whole || key !== "configs" || value.length <= LONGEST_LINK)) query.set(key, value);
   return String(query);
 }
 

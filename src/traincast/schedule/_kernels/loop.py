@@ -1,0 +1,271 @@
+"""The event loop of the scheduler: what happens next, what it does to the jobs, and a look at the line after it."""
+
+from typing import NamedTuple
+
+from traincast.schedule._kernels.backfill import pass_easy
+from traincast.schedule._kernels.ends import Ends, drop_end
+from traincast.schedule._kernels.hazards import (
+    Hazards,
+    break_node,
+    drop_hazard,
+    mend_node,
+    needs_draws,
+    next_hazard,
+    roll_back,
+)
+from traincast.schedule._kernels.heaps import drop_top, forget_stale
+from traincast.schedule._kernels.lines import Line, enter_line, pass_head, pass_skip
+from traincast.schedule._kernels.nodes import Kinds, Nodes, forget_parts, holds_node, shift
+from traincast.schedule._kernels.order import Running, Waiting, join_waiting, remove
+from traincast.schedule._kernels.preempt import pass_preemptive, sink_level
+from traincast.schedule._kernels.reserve import Profile, forget_end, pass_conservative
+from traincast.schedule._kernels.shadow import VALID, Shadow, follow
+from traincast.schedule._kernels.tables import (
+    BIG,
+    CONSERVATIVE,
+    CURSOR,
+    DONE,
+    EASY,
+    ENDED,
+    FULL,
+    HEAD_ONLY,
+    MORE,
+    PASSES,
+    PREEMPT,
+    SKIP,
+    WAITING,
+    Beliefs,
+    Events,
+    Jobs,
+    Log,
+    Rules,
+    believe,
+    give_back,
+    is_log_full,
+    learn,
+    log_run,
+    settle,
+)
+
+
+class Lines(NamedTuple):
+    """Who waits, and, where policies preempt, who runs."""
+
+    line: Line
+    waiting: Waiting
+    running: Running
+
+
+class Promises(NamedTuple):
+    """What is believed about the future: ends of running jobs, the nodes of one reservation, free GPUs over time."""
+
+    ends: Ends
+    shadow: Shadow
+    profile: Profile
+
+
+def run_events(
+    rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, beliefs: Beliefs, lines: Lines, promises: Promises,
+    events: Events, log: Log, hazards: Hazards,
+) -> int:  # fmt: skip
+    """Until nothing is left (DONE), the log is full (FULL) or more times of failures must be drawn (MORE)."""
+    counts = rules.counts
+    count = len(jobs.submit)
+    while counts[ENDED] < count:
+        if is_log_full(len(lines.running.losers), counts, nodes, log):
+            return FULL
+        if needs_draws(hazards):
+            return MORE
+        now = find_moment(len(lines.running.losers), rules, jobs, events, hazards)
+        if now >= BIG or now > rules.until_s:
+            break
+        changed = take_ends(now, rules, jobs, nodes, kinds, beliefs, lines, promises, events, log)
+        while hazards.wanted == 1 and next_hazard(hazards) == now and not needs_draws(hazards):
+            changed = True
+            meet_hazard(now, rules, jobs, nodes, kinds, beliefs, lines, promises, events, log, hazards)
+        if rules.one_by_one == 0 or not changed:
+            more = True
+            while more and counts[CURSOR] < count and jobs.submit[counts[CURSOR]] == now:
+                counts[CURSOR] += 1
+                arrive(counts[CURSOR] - 1, rules, jobs, kinds, beliefs, lines)
+                more = rules.one_by_one == 0
+        counts[PASSES] += 1
+        look(now, rules, jobs, nodes, kinds, lines, promises, events, log, hazards)
+    if rules.until_s < BIG:
+        close_all(rules, jobs, nodes, events, log)
+    return DONE
+
+
+def find_moment(most_running: int, rules: Rules, jobs: Jobs, events: Events, hazards: Hazards) -> float:
+    """The next moment at which something happens, after events that no longer hold are forgotten."""
+    while events.size[0] > 0 and events.expect[events.tokens[0]] != events.keys[0]:
+        drop_top(events.keys, events.tokens, 0, events.size, 0)
+    if events.size[0] > len(events.keys) - 2 * most_running - 8:
+        forget_stale(events.keys, events.tokens, events.size, events.expect)
+    now: float = BIG
+    if events.size[0] > 0:
+        now = events.keys[0]
+    if rules.counts[CURSOR] < len(jobs.submit) and jobs.submit[rules.counts[CURSOR]] < now:
+        now = jobs.submit[rules.counts[CURSOR]]
+    if hazards.wanted == 1 and next_hazard(hazards) < now:
+        now = next_hazard(hazards)
+    return now
+
+
+def look(
+    now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, lines: Lines, promises: Promises,
+    events: Events, log: Log, hazards: Hazards,
+) -> None:  # fmt: skip
+    """One look at the line, by the rule for jobs that do not fit."""
+    if rules.fit == HEAD_ONLY:
+        pass_head(now, rules, jobs, nodes, kinds, lines.line, events)
+    elif rules.counts[WAITING] == 0:
+        return
+    elif rules.fit == PREEMPT:
+        pass_preemptive(now, rules, jobs, nodes, kinds, lines.waiting, lines.running, events, log, hazards)
+    elif nodes.room[0] == 0:
+        return
+    elif rules.fit == SKIP:
+        pass_skip(now, rules, jobs, nodes, kinds, lines.line, promises.ends, events)
+    elif rules.fit == EASY:
+        pass_easy(now, rules, jobs, nodes, kinds, lines.line, promises.ends, promises.shadow, events)
+    else:
+        pass_conservative(now, rules, jobs, nodes, kinds, lines.line.queue, promises.profile, events)
+
+
+def arrive(job: int, rules: Rules, jobs: Jobs, kinds: Kinds, beliefs: Beliefs, lines: Lines) -> None:
+    """A job is submitted, or the last job that it waited for has ended."""
+    if jobs.start[job] < -2.0:  # it can never run
+        rules.counts[ENDED] += 1
+        free_children(job, rules, jobs, kinds, beliefs, lines)
+    elif jobs.parents[job] == 0:
+        believe(job, rules, jobs, beliefs)
+        join(job, rules, jobs, kinds, lines)
+
+
+def join(job: int, rules: Rules, jobs: Jobs, kinds: Kinds, lines: Lines) -> None:
+    if rules.fit == PREEMPT:
+        join_waiting(job, rules, jobs, kinds, lines.waiting)
+    elif rules.fit == CONSERVATIVE:
+        lines.line.queue[rules.counts[WAITING]] = job
+        rules.counts[WAITING] += 1
+    else:
+        enter_line(job, rules, jobs, kinds, lines.line)
+
+
+def free_children(job: int, rules: Rules, jobs: Jobs, kinds: Kinds, beliefs: Beliefs, lines: Lines) -> None:
+    """Whatever became of it, nobody waits for this job any more."""
+    if len(jobs.children) == 0:
+        return
+    for at in range(jobs.child_first[job], jobs.child_first[job + 1]):
+        child = jobs.children[at]
+        jobs.parents[child] -= 1
+        if jobs.parents[child] == 0 and child < rules.counts[CURSOR] and jobs.start[child] >= -2.0:
+            believe(child, rules, jobs, beliefs)
+            join(child, rules, jobs, kinds, lines)
+
+
+def take_ends(
+    now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, beliefs: Beliefs, lines: Lines,
+    promises: Promises, events: Events, log: Log,
+) -> bool:  # fmt: skip
+    """Ends and changes of level at this moment, or the first of them; whether there were any."""
+    changed = False
+    while events.size[0] > 0 and events.keys[0] == now and not (changed and rules.one_by_one == 1):
+        token = events.tokens[0]
+        drop_top(events.keys, events.tokens, 0, events.size, 0)
+        if events.expect[token] != now:
+            continue
+        events.expect[token] = -1.0
+        changed = True
+        if token & 1 == 1:
+            sink_level(token >> 1, now, rules, jobs, lines.running, events)
+        else:
+            end_one(token >> 1, now, rules, jobs, nodes, kinds, beliefs, lines, promises, events, log)
+    return changed
+
+
+def end_one(
+    job: int, now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, beliefs: Beliefs, lines: Lines,
+    promises: Promises, events: Events, log: Log,
+) -> None:  # fmt: skip
+    log_run(job, now, rules.counts, jobs, nodes, log)
+    if rules.fit == CONSERVATIVE:
+        forget_end(jobs.since[job] + jobs.guess[job], jobs.gpus[job], promises.profile, rules.counts)
+    settle(job, now, jobs, nodes)
+    if jobs.left[job] > 1e-6 * max(jobs.attained[job], 1.0):
+        jobs.killed[job] = 1
+    jobs.end[job] = now
+    rules.counts[ENDED] += 1
+    shift(job, 1, nodes, kinds)
+    if rules.fit == PREEMPT:
+        remove(job, rules, jobs, lines.running)
+        events.expect[2 * job + 1] = -1.0
+    elif rules.fit == EASY:
+        leave_promises(job, now, nodes, promises)
+    forget_parts(job, nodes)
+    learn(job, jobs, beliefs)
+    free_children(job, rules, jobs, kinds, beliefs, lines)
+
+
+def leave_promises(job: int, now: float, nodes: Nodes, promises: Promises) -> None:
+    """A job that ends early may let the reserved one start early; else the reservation stands."""
+    drop_end(job, promises.ends)
+    if promises.shadow.state[VALID] == 1:
+        if promises.ends.at[job] > now:
+            promises.shadow.state[VALID] = 0
+        elif promises.shadow.begin[0] < BIG:
+            follow(job, nodes, promises.shadow)
+
+
+def meet_hazard(
+    now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, beliefs: Beliefs, lines: Lines,
+    promises: Promises, events: Events, log: Log, hazards: Hazards,
+) -> None:  # fmt: skip
+    """A node fails with all jobs on it, or is repaired; either way reservations are made anew."""
+    node = hazards.tokens[0]
+    drop_hazard(hazards)
+    promises.shadow.state[VALID] = 0
+    if node >= len(hazards.counts):
+        mend_node(node - len(hazards.counts), now, nodes, hazards)
+        return
+    num_struck = 0
+    for at in range(events.size[0]):
+        token = events.tokens[at]
+        if token & 1 == 0 and events.expect[token] == events.keys[at] and holds_node(token >> 1, node, nodes):
+            events.expect[token] = -1.0
+            events.expect[token + 1] = -1.0
+            hazards.struck[num_struck] = token >> 1
+            num_struck += 1
+    for at in range(num_struck):
+        interrupt(hazards.struck[at], now, rules, jobs, nodes, kinds, beliefs, lines, promises.ends, log, hazards)
+    break_node(node, now, nodes, hazards)
+
+
+def interrupt(
+    job: int, now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, beliefs: Beliefs, lines: Lines,
+    ends: Ends, log: Log, hazards: Hazards,
+) -> None:  # fmt: skip
+    log_run(job, now, rules.counts, jobs, nodes, log)
+    elapsed = now - jobs.since[job]
+    settle(job, now, jobs, nodes)
+    if rules.fit == EASY:
+        drop_end(job, ends)
+    if rules.fit == PREEMPT:
+        remove(job, rules, jobs, lines.running)
+    give_back(job, nodes, kinds)
+    if roll_back(job, elapsed, jobs, hazards):
+        join(job, rules, jobs, kinds, lines)
+    else:
+        rules.counts[ENDED] += 1
+        free_children(job, rules, jobs, kinds, beliefs, lines)
+
+
+def close_all(rules: Rules, jobs: Jobs, nodes: Nodes, events: Events, log: Log) -> None:
+    """The run is cut off: jobs that run have done what they have done."""
+    for at in range(events.size[0]):
+        token = events.tokens[at]
+        if token & 1 == 0 and events.expect[token] == events.keys[at]:
+            events.expect[token] = -1.0
+            log_run(token >> 1, rules.until_s, rules.counts, jobs, nodes, log)
+            settle(token >> 1, rules.until_s, jobs, nodes)

@@ -1,0 +1,168 @@
+"""What every part of the event loop reads and writes: jobs, rules, events, beliefs and the log of runs."""
+
+from typing import Any, NamedTuple
+
+from traincast.schedule._kernels.heaps import push
+from traincast.schedule._kernels.nodes import Kinds, Nodes, forget_parts, pool_of_job, shift
+
+BIG = 1e300
+HEAD_ONLY, SKIP, EASY, CONSERVATIVE, PREEMPT = 0, 1, 2, 3, 4
+BY_REMAINING, BY_LEVEL, BY_SERVICE, BY_SCORE = 0, 1, 2, 3
+GIVEN_KEY, ESTIMATE_KEY, SERVICE_KEY = 0, 1, 2
+CURSOR, FIRST, WAITING, RUNNING, PASSES, ENDED, LOGGED, LOGGED_NODES = 0, 1, 2, 3, 4, 5, 6, 7
+"""Places in `Rules.counts`: next arrival, first in line where the line is the table, waiting and running jobs, passes, jobs that
+are through, runs and their nodes in the log."""
+DONE, FULL, MORE = 0, 1, 2
+
+
+class Rules(NamedTuple):
+    """`fit` says what happens to those behind a job that does not fit. `by_key` 0: the line is the table itself. `key` says how a
+    job's number in line comes about when it joins. A preemptive line is ordered by `order`; `moving` numbers of running jobs
+    are made anew at every pass. `one_by_one`: a pass after every single event."""
+
+    fit: int
+    by_key: int
+    key: int
+    order: int
+    moving: int
+    by_gpu: int
+    limits: Any
+    one_by_one: int
+    until_s: float
+    counts: Any
+
+
+class Jobs(NamedTuple):
+    """`left` and `guess` are what still has to be done and what is believed about it, at rate 1; a job is ended at its `limit`.
+
+    `start` below -2 marks jobs that can never run. `parents` counts the jobs it still waits for; those that wait for job j are
+    `children[child_first[j] : child_first[j + 1]]`.
+    """
+
+    submit: Any
+    gpus: Any
+    left: Any
+    guess: Any
+    limit: Any
+    cost: Any
+    keys: Any
+    start: Any
+    end: Any
+    since: Any
+    attained: Any
+    rate: Any
+    killed: Any
+    preemptions: Any
+    level: Any
+    position: Any
+    parents: Any
+    child_first: Any
+    children: Any
+    pool_s: Any
+
+
+class Beliefs(NamedTuple):
+    """Estimates from jobs that have ended: sums and counts by group, four groups per job, the narrowest first."""
+
+    wanted: int
+    groups: Any
+    sums: Any
+    counts: Any
+    factor: Any
+    prior_s: float
+
+
+class Events(NamedTuple):
+    """A heap of (time, token); token 2j is the end of job j, 2j + 1 its next level. `expect` says which times still hold."""
+
+    keys: Any
+    tokens: Any
+    size: Any
+    expect: Any
+
+
+class Log(NamedTuple):
+    """Runs from start to stop: job, (start, end), and its parts of nodes from `first` on."""
+
+    wanted: int
+    jobs: Any
+    spans: Any
+    first: Any
+    nodes: Any
+    gpus: Any
+
+
+def believe(job: int, rules: Rules, jobs: Jobs, beliefs: Beliefs) -> None:
+    """What is believed about a job that joins the line, and its number there."""
+    if beliefs.wanted == 1:
+        found = beliefs.prior_s
+        for at in range(4 * job, 4 * job + 4):
+            group = beliefs.groups[at]
+            if beliefs.counts[group] > 0:
+                found = beliefs.sums[group] / beliefs.counts[group]
+                break
+        jobs.guess[job] = found * beliefs.factor[job]
+    if rules.key == ESTIMATE_KEY:
+        jobs.keys[job] = jobs.guess[job]
+    elif rules.key == SERVICE_KEY:
+        jobs.keys[job] = jobs.guess[job] * jobs.gpus[job]
+
+
+def learn(job: int, jobs: Jobs, beliefs: Beliefs) -> None:
+    if beliefs.wanted == 1:
+        for at in range(4 * job, 4 * job + 4):
+            beliefs.sums[beliefs.groups[at]] += jobs.attained[job]
+            beliefs.counts[beliefs.groups[at]] += 1
+
+
+def run_on(job: int, now: float, rate: float, jobs: Jobs, events: Events) -> None:
+    """A job that has been given its nodes runs until its end or its limit."""
+    if jobs.start[job] < 0.0:
+        jobs.start[job] = now
+    jobs.since[job] = now
+    jobs.rate[job] = rate
+    ends = now + jobs.left[job] / rate
+    stops = now + max(jobs.limit[job] - jobs.attained[job], 0.0)
+    events.expect[2 * job] = stops if stops < ends else ends
+    push(events.keys, events.tokens, 0, events.size, 0, events.expect[2 * job], 2 * job)
+
+
+def settle(job: int, now: float, jobs: Jobs, nodes: Nodes) -> None:
+    """What the job has done until now."""
+    elapsed = now - jobs.since[job]
+    if elapsed > 0.0:
+        jobs.left[job] -= elapsed * jobs.rate[job]
+        jobs.guess[job] -= elapsed * jobs.rate[job]
+        jobs.attained[job] += elapsed
+        jobs.pool_s[pool_of_job(job, nodes)] += elapsed * jobs.gpus[job]
+
+
+def give_back(job: int, nodes: Nodes, kinds: Kinds) -> None:
+    shift(job, 1, nodes, kinds)
+    forget_parts(job, nodes)
+
+
+def log_run(job: int, now: float, counts: Any, jobs: Jobs, nodes: Nodes, log: Log) -> None:
+    if log.wanted == 0 or now <= jobs.since[job]:
+        return
+    at = counts[LOGGED]
+    log.jobs[at] = job
+    log.spans[2 * at] = jobs.since[job]
+    log.spans[2 * at + 1] = now
+    log.first[at] = counts[LOGGED_NODES]
+    counts[LOGGED] += 1
+    part = nodes.head[job]
+    while part >= 0:
+        log.nodes[counts[LOGGED_NODES]] = nodes.part_node[part]
+        log.gpus[counts[LOGGED_NODES]] = nodes.part_gpus[part]
+        counts[LOGGED_NODES] += 1
+        part = nodes.part_next[part]
+
+
+def is_log_full(running: int, counts: Any, nodes: Nodes, log: Log) -> bool:
+    """Whether the runs that may end at one moment may not find room; together they hold no more parts than there are."""
+    if log.wanted == 0:
+        return False
+    if counts[LOGGED] + running + 1 > len(log.jobs):
+        return True
+    return bool(counts[LOGGED_NODES] + len(nodes.part_node) + 1 > len(log.nodes))

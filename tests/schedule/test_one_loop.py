@@ -1,0 +1,123 @@
+"""Every option in the event loop of the kernels: the same schedules as by the general engine."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from traincast.schedule import _kernels as kernels
+from traincast.schedule._estimators import EXACT, FromHistory, Noisy
+from traincast.schedule._generate import Mix, generate_jobs
+from traincast.schedule._hazards import Overheads, WeibullFailures, helios_checkpoint_s
+from traincast.schedule._jobs import JobTable
+from traincast.schedule._placement import PLACERS
+from traincast.schedule._policies import POLICIES, ByScore, LeastAttained, Policy
+from traincast.schedule._simulator import simulate_cluster
+from traincast.schedule._speeds import ScalingLaw
+from traincast.spec._fleet import Fleet, NodePool, Schedule
+
+QUEUEING: dict[str, Policy] = {
+    **{
+        name: POLICIES[name]
+        for name in ("fifo", "first-fit", "sjf", "easy", "srtf", "srsf", "edf", "priority-preemptive", "qssf")
+    },
+    "las": LeastAttained(limits=(500.0, 3000.0)),
+    "score": ByScore("score", lambda jobs, seconds: jobs.num_gpus * np.sqrt(seconds), fit="easy"),
+}
+OPTIONS = ("pools", "types", "spread", "topology", "beside", "history", "speeds", "racks", "parents", "everything")
+
+
+def make_jobs(seed: int, count: int = 70) -> JobTable:
+    rng = np.random.default_rng(seed)
+    mix = Mix(sizes={1: 4, 2: 3, 3: 1, 4: 2, 6: 1, 8: 1, 10: 1}, load=1.5, median_s=400, tenants=3)
+    jobs = generate_jobs(count, num_gpus=26, mix=mix, seed=seed)
+    names = [f"user-{who}" for who in rng.integers(0, 6, count).tolist()]
+    limits = jobs.duration_s * rng.choice([0.8, 1.5, 6.0], count)
+    return replace(
+        jobs,
+        users=names,
+        workloads=[f"model-{which}" for which in rng.integers(0, 3, count).tolist()],
+        priority=rng.integers(0, 3, count).astype(float),
+        deadline_s=np.where(rng.random(count) < 0.7, jobs.submit_s + 3 * jobs.duration_s, np.nan),
+        limit_s=np.where(rng.random(count) < 0.9, limits, np.nan),
+    )
+
+
+def make_run(option: str, seed: int) -> tuple[JobTable, dict[str, Any]]:
+    """Jobs and conditions in which an option is turned on; `everything` turns several on at once."""
+    rng = np.random.default_rng(seed + 100)
+    jobs = make_jobs(seed)
+    pool = NodePool(device="a", num_nodes=5, gpus_per_node=4)
+    second = NodePool(device="b", num_nodes=2, gpus_per_node=3)
+    both = option in ("pools", "types", "everything")
+    words: dict[str, Any] = {"estimator": Noisy(sigma=0.5, seed=seed) if seed % 2 else EXACT}
+    fleet = Fleet(pools=(pool, second) if both else (pool,))
+    if option in ("types", "everything"):
+        wanted = rng.choice(np.array(["a", "b", None], dtype=object), len(jobs)).tolist()
+        jobs = replace(jobs, gpu_types=wanted)
+    if option in ("spread", "topology", "everything"):
+        words["placer"] = PLACERS["topology" if option == "everything" else option]
+        fleet = replace(fleet, nodes_per_rack=2)
+    if option in ("beside", "everything"):
+        pools = tuple(replace(entry, cpus_per_node=16, memory_bytes_per_node=64e9) for entry in fleet.pools)
+        fleet = replace(fleet, pools=pools)
+        jobs = replace(
+            jobs,
+            num_cpus=jobs.num_gpus * rng.choice([1.0, 4.0, 6.0], len(jobs)),
+            memory_bytes=np.where(rng.random(len(jobs)) < 0.6, jobs.num_gpus * 2e10, np.nan),
+        )
+    if option in ("history", "everything"):
+        words["estimator"] = Noisy(sigma=0.4, seed=seed, base=FromHistory()) if seed % 2 else FromHistory()
+    if option in ("speeds", "racks", "everything"):
+        words["perf"] = ScalingLaw(
+            tuple(jobs.num_gpus.tolist()), far_factor=0.8, pool_speeds=(1.0, 0.6)[: len(fleet.pools)]
+        )
+        fleet = replace(fleet, nodes_per_rack=2 if option == "racks" else fleet.nodes_per_rack)
+    if option in ("parents", "everything"):
+        parents = [
+            f"afterany:{jobs.job_ids[rng.integers(0, at)]}" if at > 3 and rng.random() < 0.3 else None
+            for at in range(len(jobs))
+        ]
+        jobs = replace(jobs, dependencies=parents)
+    return jobs, {"fleet": fleet, "overheads": Overheads(preempt_s=helios_checkpoint_s, restart_s=30.0), **words}
+
+
+def describe(schedule: Schedule) -> list[object]:
+    runs = sorted(
+        (held.job, round(held.start_s, 5), round(held.end_s, 5), held.num_gpus, sorted(held.nodes))
+        for held in schedule.occupations
+    )
+    columns = ("start_s", "end_s", "preemptions", "failures", "run_s", "gpu_s", "lost_gpu_s", "pool_gpu_s")
+    found = [np.round(np.asarray(getattr(schedule, name), dtype=float), 4).tolist() for name in columns]
+    return [str(found), dict(schedule.rejected), set(schedule.killed), runs]
+
+
+def compare(name: str, option: str, seed: int, engine: str = "interpreted") -> None:
+    jobs, words = make_run(option, seed)
+    if seed % 3 == 2:
+        words["failures"] = WeibullFailures(mean_up_s=6000.0, mean_repair_s=600.0, seed=seed)
+        words["kill_at_limit"] = True
+        words["until_s"] = float(jobs.submit_s[-10])
+    if name == "score" and option in ("history", "everything"):
+        words["estimator"] = EXACT  # a score over columns is made before the run
+    one, other = (
+        simulate_cluster(jobs, QUEUEING[name], record=True, engine=which, **words) for which in ("general", engine)
+    )
+    assert describe(one) == describe(other)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_gives_the_same_schedule_in_the_event_loop(option: str) -> None:
+    """Every third seed adds failures, limits and an end of the run."""
+    for at, name in enumerate(QUEUEING):
+        compare(name, option, seed=at + OPTIONS.index(option))
+
+
+@pytest.mark.slow
+def test_compiled_and_interpreted_loops_agree_on_every_option() -> None:
+    if kernels.compiled() is None:
+        pytest.skip("numba is not installed")
+    for option in OPTIONS:
+        for name in QUEUEING:
+            compare(name, option, 2, engine="compiled")

@@ -1,0 +1,56 @@
+"""Jobs of a service on a Ray cluster: the answers of one process, also where the process that worked on one is killed."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from service.conftest import Running, start
+
+pytest.importorskip("ray", reason="ray is not installed: pip install 'traincast[ray]'")
+pytestmark = pytest.mark.slow
+
+SCHEDULE = {"trace": {"synthetic": 200}, "cluster": "2x8:a100@2.5", "policies": ["fifo", "srtf"], "seed": 1}
+LONG = {**SCHEDULE, "trace": {"synthetic": 20_000}, "policies": ["srtf", "las"]}
+
+
+def find_actors(under: int) -> list[int]:
+    """Processes of ours that Ray started below this one."""
+    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()[1:]]
+    below, grown = {under}, True
+    while grown:
+        more = {int(pid) for pid, parent, _ in rows if int(parent) in below}
+        grown = not more <= below
+        below |= more
+    return [int(pid) for pid, _, words in rows if int(pid) in below and words.startswith("ray::Remote")]
+
+
+def finish(running: Running, body: object) -> object:
+    reply = running.post("/schedule", body)
+    assert reply.status == 202
+    ended = running.finish(reply.body["id"], patience_s=240)
+    assert ended.body["state"] == "done", ended.body
+    return ended.body["result"]
+
+
+def test_jobs_on_ray_are_answered_as_by_a_process(service: Running, tmp_path: Path) -> None:
+    running = start(tmp_path / "state.db", "--workers", "1", "--ray")
+    try:
+        assert finish(running, SCHEDULE) == finish(service, SCHEDULE)
+        refused = running.post("/schedule", {**SCHEDULE, "cluster": "many"})
+        ended = running.finish(refused.body["id"])
+        assert (ended.body["state"], "NODESxGPUS" in ended.body["error"]) == ("failed", True)
+        job = running.post("/schedule", LONG).body["id"]
+        end_s = time.monotonic() + 60
+        while time.monotonic() < end_s and not (actors := find_actors(running.process.pid)):
+            time.sleep(0.05)
+        time.sleep(0.5)
+        os.kill(actors[0], signal.SIGKILL)
+        assert running.finish(job, patience_s=240).body["state"] == "done"
+        assert running.get("/health").status == 200
+    finally:
+        running.stop()
