@@ -60,7 +60,10 @@ def test_a_loop_is_forecast_before_step_0_and_compared_while_it_runs(tmp_path: P
         steps = store.measurements(subject="step", name="mlp")
         operators = store.measurements(subject="operator")
     assert steps[0].num_repeats == 42
-    assert steps[0].blocks[0].resources["forecast_s"] == pytest.approx(run.forecast.step.seconds)
+    kept = steps[0].blocks[0].resources
+    assert kept["forecast_s"] == pytest.approx(run.forecast.step.seconds)
+    assert kept["sent_idle_s"] + kept["sent_burst_s"] > 0
+    assert "gpu_mean" not in kept, "there is no driver of a GPU here"
     assert operators
 
 

@@ -1,12 +1,15 @@
 """The fit of the ensemble on GPUs: factors are found again, guards forbid, and averages keep the step."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from research.fits.interaction_gpu import data as data_module
 from research.fits.interaction_gpu.__main__ import spread_out
 from research.fits.interaction_gpu.blend import NOTHING, choose
-from research.fits.interaction_gpu.data import Data, Program, Row
-from research.fits.interaction_gpu.members import Table, apply_kinds, fit_kinds
+from research.fits.interaction_gpu.data import TIMM, Data, Program, Row, image_models
+from research.fits.interaction_gpu.members import Table, apply_kinds, fit_kinds, fit_network
 from traincast.cost import AROUND, OWN, Blend
 
 CLASSES = ("conv 1x1 forward", "matmul single forward", "norm layer_norm forward")
@@ -58,3 +61,41 @@ def test_points_that_are_kept_lie_apart() -> None:
     points = np.array([[0.0, 0.0], [0.001, 0.0], [1.0, 0.0], [0.0, 1.0]])
     assert sorted(spread_out(points, 10)) == [0, 2, 3]
     assert len(spread_out(points, 2)) == 2
+
+
+@pytest.mark.skipif(not TIMM.is_dir(), reason="needs the measured image models in ../shared")
+def test_a_network_taught_by_some_families_makes_forecasts_of_others_better_and_zeroed_weights_take_it_away() -> None:
+    """Out of sample: no family that is asked has taught anything."""
+    data = read_compiled(64)
+    table = Table.of(data)
+    families = [program.family for program in data.programs]
+    names = sorted(set(families))
+    known = np.array([names.index(families[row.program]) % 2 == 0 for row in data.rows])
+    network = fit_network(table, known, hears=True)
+    zeroed = replace(network, leave=np.zeros_like(network.leave))
+    errors = {
+        name: float(
+            np.abs(np.expm1(table.log_step(table.average(each.apply(table))) - table.log_measured))[~known].mean()
+        )
+        for name, each in (("taught", network), ("zeroed", zeroed))
+    }
+    assert (~known).sum() >= 20
+    assert errors["taught"] < 0.95 * errors["zeroed"], errors
+
+
+def read_compiled(count: int) -> Data:
+    """So many image models, compiled, on one GPU, evenly over the table."""
+    from pyarrow import parquet
+
+    label = "4090_c_2.9.1"
+    table = [row for row in parquet.read_table(TIMM / "graphs" / "infer_index.parquet").to_pylist() if row[label]]
+    table = [row for row in table if not row["model"].startswith(image_models.REPARAMETERISED)]
+    programs, rows = [], []
+    for place in np.linspace(0, len(table) - 1, count).round().astype(int).tolist():
+        row = table[place]
+        graph = image_models.without_norm_casts(image_models.read_graph(TIMM / "graphs" / row["graph"]))
+        asked = {("rtx-4090", "compiled"): row[label]}
+        program, found = data_module._timm_program(row, "compiled", graph, asked, compiled=True)
+        rows += [replace(one, program=len(programs)) for one in found]
+        programs.append(program)
+    return Data(programs=tuple(programs), rows=tuple(rows))

@@ -39,7 +39,8 @@ def learn(
     """Learn from measured runs of your own, so that forecasts for such jobs become sharp.
 
     Constants of the stacks that ran, profiles of jobs on one device and the errors of near runs are each used as far as they
-    prove themselves on runs that are left out. Use the result with --calibration NAME or FILE in any command.
+    prove themselves on runs that are left out; a few runs are pooled, and believed as far as they agree. Memory, GPU utilisation
+    and network numbers of the runs move those of forecasts too. Use the result with --calibration NAME or FILE in any command.
 
     Example: traincast learn my_runs.csv -o mine.json && traincast forecast gpt2-xl --device a100-80g --calibration mine.json
     """
@@ -47,8 +48,8 @@ def learn(
     from traincast.cli.output import say
     from traincast.errors import InvalidInput
     from traincast.files import encode
-    from traincast.learn import calibrations_folder, save_calibration, suggest_runs
     from traincast.learn import learn as learn_runs
+    from traincast.learn import suggest_runs
     from traincast.report import format_json
 
     if output is None and name is None:
@@ -57,20 +58,28 @@ def learn(
     measured = read_measured_runs(runs)
     found = learn_runs(measured, name=title, sources=tuple(map(str, runs)))
     next_runs = suggest_runs(measured, suggest) if suggest else ()
-    if output is None:
-        folder = calibrations_folder()
-        folder.mkdir(parents=True, exist_ok=True)
-        output = folder / f"{title}.json"
-    save_calibration(found, output)
+    file = _keep(found, output, title)
     if json:
         suggestions = [encode(one) for one in next_runs]
-        say(format_json({"calibration": str(output), **_document(found), "suggestions": suggestions}))
+        say(format_json({"calibration": str(file), **_document(found), "suggestions": suggestions}))
         return
     for line in _lines(found):
         say(line)
     for one in next_runs:
         say(f"worth a run next: {one.name} (gain {one.gain:.2f} nats)")
-    say(f"kept in {output}; use it with --calibration {name or output}")
+    say(f"kept in {file}; use it with --calibration {name or file}")
+
+
+def _keep(found: "Calibration", output: Path | None, title: str) -> Path:
+    """In the file that was named, or under its name in the user's own folder."""
+    from traincast.learn import calibrations_folder, save_calibration
+
+    if output is None:
+        folder = calibrations_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        output = folder / f"{title}.json"
+    save_calibration(found, output)
+    return output
 
 
 def _document(found: "Calibration") -> dict[str, object]:
@@ -81,6 +90,7 @@ def _document(found: "Calibration") -> dict[str, object]:
         "name": found.name,
         "stacks": [encode(scope) for scope in runs.scopes] if runs else [],
         "selections": [encode(one) for one in runs.selections] if runs else [],
+        "numbers": len(runs.numbers) if runs else 0,
         "notes": list(found.notes),
     }
 
@@ -109,10 +119,21 @@ def _lines(found: "Calibration") -> list[str]:
                 f"  new: {news:32} error on left-out runs {one.error_without:6.1%} without them, {one.error_with:6.1%} with"
                 f" them ({_words(one.choice)})"
             )
+    if runs and runs.numbers:
+        counts = {
+            words: sum(any(name.startswith(start) for name in one.gaps) for one in runs.numbers)
+            for words, start in (
+                ("memory", "memory"),
+                ("GPU utilisation", "gpu_mean"),
+                ("network", ("received", "sent")),
+            )
+        }
+        told = ", ".join(f"{words} of {count} runs" for words, count in counts.items() if count)
+        lines.append(f"also learnt, pooled: {told}")
     return lines
 
 
 def _words(choice: "Choice") -> str:
     every = (choice, *choice.also)
-    parts = [name for name in ("profile", "constants", "near") if any(getattr(one, name) for one in every)]
+    parts = [name for name in ("profile", "constants", "near", "pooled") if any(getattr(one, name) for one in every)]
     return ", ".join(parts) or "not used"

@@ -14,6 +14,8 @@ from traincast.errors import TraincastError
 from traincast.integrate._here import Prepared
 from traincast.integrate._watch import Comparison, RunWatch, StepTime
 from traincast.learn import keep_graph
+from traincast.profile import DeviceSampler
+from traincast.resources import summarize_readings
 from traincast.spec import Block, Forecast
 from traincast.store import Store
 from traincast.units import show_bytes, show_seconds
@@ -41,8 +43,10 @@ class Run:
         clock: Callable[[], float] = time.perf_counter,
         num_threads: int | None = None,
         has_peers: bool = False,
+        sampler: DeviceSampler | None = None,
     ) -> None:
-        """`num_threads` that compute on a CPU; None where something else computes. A rank with peers waits for them too."""
+        """`num_threads` that compute on a CPU; None where something else computes. A rank with peers waits for them too.
+        `sampler`: reads the driver and the network beside the loop."""
         self.watch = RunWatch(None, num_steps=num_steps, warm_up=warm_up)
         self.prepared: Prepared | None = None
         self.check_every = max(1, check_every)
@@ -53,6 +57,7 @@ class Run:
         self._started_at = ""
         self._mark: float | None = None
         self._num_threads = num_threads
+        self._sampler = sampler
         self._may_starve = num_threads == 1 and not has_peers
         self._cpu_mark = 0.0
         self._waiting_s = 0.0
@@ -88,6 +93,8 @@ class Run:
 
     def start(self) -> None:
         """The loop begins now; what came before is not part of a step."""
+        if self._sampler is not None:
+            self._sampler.start()
         self._mark = self._clock()
         self._cpu_mark = time.process_time()
         self._waiting_s = self._outside_s = 0.0
@@ -159,6 +166,8 @@ class Run:
     def finish(self) -> None:
         """The loop has ended: keep what was measured and say how the forecast did."""
         self._keep()
+        if self._sampler is not None:
+            self._sampler.stop()
         compared = self.compare()
         if compared.observed_s is None:
             return
@@ -183,6 +192,23 @@ class Run:
             self._told.add(found.cause)
             self._say(f"warning: {found.says}")
 
+    def _read_meters(self, num_steps: int) -> dict[str, float]:
+        """What the driver and the network told since the last steps were kept."""
+        if self._sampler is None:
+            return {}
+        readings = self._sampler.take()
+        found = summarize_readings(
+            [one.at_s for one in readings], num_steps=num_steps, busy=[one.busy for one in readings],
+            memory_busy=[one.memory_busy for one in readings], sent_bytes=[one.sent_bytes for one in readings],
+            received_bytes=[one.received_bytes for one in readings],
+        )  # fmt: skip
+        held = [one.used_bytes for one in readings if one.used_bytes is not None]
+        return {**found, **({"used_bytes": max(held)} if held else {})}
+
+    def _device_memory(self) -> dict[str, float]:
+        """The peak that the framework's allocator counted, where there is one."""
+        return {}
+
     def _keep(self) -> None:
         """Steps without the wait for data, which belongs to the pipeline and not to the machine."""
         steps, self._pending = self._pending, []
@@ -196,6 +222,8 @@ class Run:
             resources={
                 "forecast_s": self.prepared.forecast.step.seconds,
                 "waiting_s": sum(step.waiting_s for step in steps) / len(steps),
+                **self._read_meters(len(steps)),
+                **self._device_memory(),
             },
             source="run",
         )

@@ -13,6 +13,7 @@ from torch import nn
 from traincast.capture import capture
 from traincast.integrate._here import Prepared, find_place, forecast_here
 from traincast.integrate._run import Run, tell
+from traincast.profile import DeviceSampler, find_meter
 from traincast.spec import Attr, Calibration, Graph
 from traincast.store import Store
 
@@ -30,6 +31,7 @@ class TorchRun(Run):
             say=say if self.is_first else _silent,
             num_threads=threads,
             has_peers=num_ranks() > 1,
+            sampler=_find_sampler(self.device) if store is not None and self.is_first else None,
             **options,
         )
         self._ranks = RankClock(model) if num_ranks() > 1 else None
@@ -68,6 +70,11 @@ class TorchRun(Run):
             self._idle.record()
         self.step_ends(rank_s=rank_s)
 
+    def _device_memory(self) -> dict[str, float]:
+        if self.device != "cuda":
+            return {}
+        return {"peak_bytes": float(torch.cuda.max_memory_reserved())}
+
     def forget_ranks(self) -> None:
         """Leave out what the ranks took so far: the recording ran the model on the first of them."""
         if self._ranks is not None:
@@ -77,6 +84,15 @@ class TorchRun(Run):
         if self._ranks is not None:
             self._ranks.remove()
         super().finish()
+
+
+def _find_sampler(device: str) -> DeviceSampler:
+    """Of the GPU that this process trains on, by what the driver calls it; without one the network alone is read."""
+    if device != "cuda":
+        return DeviceSampler(None)
+    index = torch.cuda.current_device()
+    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+    return DeviceSampler(find_meter(index=index, uuid=str(uuid) if uuid is not None else None))
 
 
 class RankClock:

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from traincast import catalog
 from traincast.errors import InvalidInput, TraincastError
 from traincast.files import load_graph, save_graph
 from traincast.forecast import label_run, load_source
-from traincast.spec import Experiment, Graph, Job, MeasuredRun, Measurement, Parallelism, WorkloadOptions
+from traincast.spec import RESOURCES, Experiment, Graph, Job, MeasuredRun, Measurement, Parallelism, WorkloadOptions
+
+NUMBERS = ("gpu_mean", *(f"{resource}_{name}" for resource in RESOURCES for name in ("idle_s", "burst_s", "peak")))
 
 
 def keep_graph(store: str | Path, experiment: Experiment, graph: Graph) -> None:
@@ -59,7 +62,20 @@ def _run_of(measurement: Measurement, store: str | Path | None) -> MeasuredRun:
         parallelism=plan,
         step_s=measurement.seconds,
         name=experiment.key,
+        memory_bytes=max((block.resources.get("peak_bytes", 0.0) for block in measurement.blocks), default=0.0) or None,
+        numbers=_numbers_of(measurement),
     )
+
+
+def _numbers_of(measurement: Measurement) -> dict[str, float]:
+    """Means over the blocks of what drivers and interfaces told while it trained."""
+    found: dict[str, list[float]] = {}
+    for block in measurement.blocks:
+        if block.source == "run":
+            for name in NUMBERS:
+                if name in block.resources:
+                    found.setdefault(name, []).append(block.resources[name])
+    return {name: statistics.fmean(values) for name, values in found.items()}
 
 
 def _graph_of(experiment: Experiment, store: str | Path | None) -> Graph:

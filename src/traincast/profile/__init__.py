@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from traincast.profile._machine import make_canary as make_canary
     from traincast.profile._machine import steady as steady
     from traincast.profile._machine import total_memory_bytes as total_memory_bytes
+    from traincast.profile._meters import DeviceSampler as DeviceSampler
+    from traincast.profile._meters import Meter as Meter
+    from traincast.profile._meters import NvmlMeter as NvmlMeter
+    from traincast.profile._meters import Reading as Reading
+    from traincast.profile._meters import RocmMeter as RocmMeter
+    from traincast.profile._meters import find_meter as find_meter
     from traincast.profile._operators import MAKERS as MAKERS
     from traincast.profile._operators import distinct_operators as distinct_operators
     from traincast.profile._operators import experiment_of as experiment_of
@@ -57,6 +63,8 @@ if TYPE_CHECKING:
     from traincast.profile._testbed import parse_rate as parse_rate
     from traincast.profile._testbed import require_root as require_root
     from traincast.profile._testbed import run_torchrun as run_torchrun
+    from traincast.profile._testbed import start_in_node as start_in_node
+    from traincast.profile._testbed import stop_all as stop_all
     from traincast.profile._testbed import up as up
     from traincast.profile._worker import prepare_parallel_step as prepare_parallel_step
 
@@ -88,6 +96,14 @@ __getattr__ = load_lazily(
             "make_canary",
             "steady",
             "total_memory_bytes",
+        ),
+        "_meters": (
+            "DeviceSampler",
+            "Meter",
+            "NvmlMeter",
+            "Reading",
+            "RocmMeter",
+            "find_meter",
         ),
         "_operators": (
             "MAKERS",
@@ -137,6 +153,8 @@ __getattr__ = load_lazily(
             "parse_rate",
             "require_root",
             "run_torchrun",
+            "start_in_node",
+            "stop_all",
         ),
         "_worker": ("prepare_parallel_step",),
     },

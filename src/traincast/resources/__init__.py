@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from traincast.resources._on_gpus import save_gpu_activity as save_gpu_activity
     from traincast.resources._profile import FLOORS as FLOORS
     from traincast.resources._profile import WINDOWS_PER_STEP as WINDOWS_PER_STEP
+    from traincast.resources._profile import summarize_readings as summarize_readings
     from traincast.resources._profile import trace_levels as trace_levels
     from traincast.resources._signal import Signal as Signal
     from traincast.resources._signal import burst_level as burst_level
@@ -133,6 +134,7 @@ __getattr__ = load_lazily(
         "_profile": (
             "FLOORS",
             "WINDOWS_PER_STEP",
+            "summarize_readings",
             "trace_levels",
         ),
         "_signal": (

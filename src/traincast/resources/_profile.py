@@ -139,6 +139,39 @@ def _profile_rank(rank: int, spans: Sequence[Span], duration_s: float, cluster: 
     )
 
 
+def summarize_readings(
+    times_s: Sequence[float],
+    *,
+    num_steps: int,
+    busy: Sequence[float | None] = (),
+    memory_busy: Sequence[float | None] = (),
+    received_bytes: Sequence[float] = (),
+    sent_bytes: Sequence[float] = (),
+) -> dict[str, float]:
+    """Those of the twelve numbers, and of their means, that a driver and an interface told, by name; {} of too few readings.
+
+    `busy` and `memory_busy` are levels since the last reading, `received_bytes` and `sent_bytes` counters that only grow.
+    """
+    if len(times_s) < 2 or num_steps < 1:
+        return {}
+    signals: dict[str, Signal] = {}
+    for name, levels in (("gpu", busy), ("memory", memory_busy)):
+        told = [level for level in levels if level is not None]
+        if len(told) == len(times_s):
+            signals[name] = from_gauge(times_s, told)
+    for name, counted in (("received", received_bytes), ("sent", sent_bytes)):
+        if len(counted) == len(times_s):
+            signals[name] = from_counter(times_s, np.maximum.accumulate(counted).tolist())
+    found: dict[str, float] = {}
+    for name, signal in signals.items():
+        seen = summarize(signal, num_cycles=num_steps, floor=FLOORS[name])
+        found |= {
+            f"{name}_idle_s": seen.idle_s, f"{name}_burst_s": seen.burst_s, f"{name}_peak": seen.peak,
+            f"{name}_mean": seen.mean,
+        }  # fmt: skip
+    return found
+
+
 def _amounts(span: Span, cluster: Cluster) -> tuple[float, float, float]:
     """Bytes through the device's memory, received from other nodes and sent to them."""
     if span.collective is None:

@@ -24,9 +24,7 @@ class Job:
     rampup_batch: int | None = asked(
         None, "Samples of the first optimizer steps, where the batch grows; needs --rampup-samples.", unit="count"
     )
-    rampup_samples: float | None = asked(
-        None, "Samples after which the batch has its whole size: Megatron-LM's third number.", unit="count"
-    )
+    rampup_samples: float | None = asked(None, "Samples after which the batch has its whole size.", unit="count")
     rampup_increment: int | None = asked(
         None, "Samples by which the batch grows at a time; default: as many as at the start.", unit="count"
     )
