@@ -3,11 +3,12 @@
     python -m research.tensorflow_jobs measure [--models mlp,cnn] [--steps 20]     # root, the extra tensorflow-tests
     python -m research.tensorflow_jobs report
 
-`measure` runs real jobs on the test-bed (nodes are network namespaces with shaped links and a share of the CPU each): synchronous
-training by MultiWorkerMirroredStrategy, and a parameter server with asynchronous workers; equal and unequal nodes. Every model is
-also written as the static graph of its step. `report` reads these graphs as `traincast capture` does, and forecasts every job from
-the jobs of the *other* models: seconds per FLOP, per byte and per operation by non-negative least squares, start-up by their
-median, traffic from the sizes of the gradients and the rates of the links. Accuracy is 1 - |forecast / measured - 1|.
+`measure` runs real jobs on the test-bed (nodes are network namespaces with shaped links and a share of the CPU each):
+synchronous training by MultiWorkerMirroredStrategy, and a parameter server with asynchronous workers; equal and unequal nodes.
+Every model is also written as the static graph of its step. `report` reads these graphs as `traincast capture` does, and
+forecasts every job from the jobs of the *other* models: seconds per FLOP, per byte and per operation by non-negative least
+squares, start-up by their median, traffic from the sizes of the gradients and the rates of the links.
+Accuracy is 1 - |forecast / measured - 1|.
 """
 
 import argparse
@@ -90,9 +91,7 @@ def _plain(job: TensorFlowJob) -> dict[str, Any]:
     return {key: getattr(job, key) for key in TensorFlowJob.__slots__}
 
 
-def _run_job(
-    model: str, bed: str, nodes: tuple[EmulatedNode, ...], strategy: str, num_steps: int
-) -> TensorFlowJob:
+def _run_job(model: str, bed: str, nodes: tuple[EmulatedNode, ...], strategy: str, num_steps: int) -> TensorFlowJob:
     cluster = EmulatedCluster(name="tf", nodes=nodes)
     addresses = [f"{cluster.address(node)}:{29_600 + node}" for node in range(len(nodes))]
     if strategy == "mirrored":
@@ -176,9 +175,12 @@ def forecast(job: TensorFlowJob, others: Sequence[TensorFlowJob], statics: dict[
     weights = nnls(matrix / scale, np.array(targets))[0] / scale
     static = statics[job.model]
     features = np.array([static.flop, static.num_bytes, static.num_ops, 1.0])
-    step_s = float(features @ weights) / _compute_share(job.bed, job.strategy) + _exchange_s(static, job.bed, job.strategy)
+    step_s = float(features @ weights) / _compute_share(job.bed, job.strategy) + _exchange_s(
+        static, job.bed, job.strategy
+    )
     startup = [
-        (other.wall_s - other.num_steps * other.step_s) * min(node.cpu_share for node in BEDS[other.bed]) for other in alike
+        (other.wall_s - other.num_steps * other.step_s) * min(node.cpu_share for node in BEDS[other.bed])
+        for other in alike
     ]
     return statistics.median(startup) / min(node.cpu_share for node in BEDS[job.bed]) + job.num_steps * step_s
 
