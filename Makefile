@@ -46,7 +46,7 @@ fit-stacks: .venv/dev-ready   ## refit the constants of software stacks from ../
 	$(BIN)/python -m research.fits.stacks ../shared/cases/single_gpu.parquet ../shared/cases/dp.parquet ../shared/cases/llm.parquet ../shared/cases/memory.parquet
 
 fit-intervals: .venv/dev-ready ## refit how interval widths grow with what is new, and print how they hold (about four minutes)
-	$(BIN)/python -m research.fits.intervals ../shared/cases/*.parquet --svg docs
+	$(BIN)/python -m research.fits.intervals ../shared/cases/*.parquet --svg docs --markdown docs/theory/certainty.md
 
 fit-operators: .venv/dev-ready ## refit the operator models from ../shared/data
 	$(BIN)/python -m research.fits.operators

@@ -25,6 +25,7 @@ from traincast.capture._calls import NO_WORK, arithmetic_dtype, name_of, read_ca
 from traincast.capture._folding import fold
 from traincast.capture._kernels import CHOICES as KERNEL_CHOICES
 from traincast.capture._kernels import replace_kernels, replace_losses, replaced_flex_attention
+from traincast.capture._libraries import operator_rules, replace_functions, replace_modules
 from traincast.capture._master import keep_master
 from traincast.capture._operators import DTYPES, Rule, Work, describe, dtype_name
 from traincast.capture._optimizers import IMPLEMENTATIONS, num_launches
@@ -164,7 +165,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, *, tf32: bool, mask_density: float = 0.5, rules: Mapping[str, Rule] | None = None) -> None:
         super().__init__()
         self.values = Values(mask_density=mask_density)
-        self.rules: Mapping[str, Rule] = {**installed_rules(), **(rules or {})}
+        self.rules: Mapping[str, Rule] = {**operator_rules(), **installed_rules(), **(rules or {})}
         self.sparse_rows: dict[int, int] = {}
         """Rows that a lookup with sparse gradients touches, by the storage of its table."""
         self.recording = False
@@ -371,8 +372,8 @@ def _capture(model: Any, inputs: Any, how: Options) -> Graph:
         stack.enter_context(_Interception(recorder.values))
         try:
             module = model if isinstance(model, nn.Module) else model()
-            patch_imported()
             module = unwrap(module)
+            patch_imported(module if isinstance(module, nn.Module) else None)
             given = _made(inputs)
             if not isinstance(module, nn.Module):
                 raise CaptureFailed(f"{_called(model)} returned a {type(module).__name__}; a torch.nn.Module is needed")
@@ -429,7 +430,7 @@ def _explain(error: Exception, recorder: _Recorder, name: str) -> CaptureFailed:
 
 
 @contextlib.contextmanager
-def _patched(recorder: _Recorder, *, kernels: str) -> Iterator[Callable[[], None]]:
+def _patched(recorder: _Recorder, *, kernels: str) -> Iterator[Callable[..., None]]:
     """While recording: conversions of fake modules work, weights are not initialised, fused operations are found.
 
     Yields a function to be called again once the model is built, for packages that its building imported.
@@ -443,11 +444,17 @@ def _patched(recorder: _Recorder, *, kernels: str) -> Iterator[Callable[[], None
     _patch_building(patch)
     _patch_functions(patch, recorder)
 
-    def patch_transformers() -> None:
-        """It builds full masks for fake tensors, and none in the eager run that is wanted here."""
+    def patch_imported(model: nn.Module | None = None) -> None:
+        if model is not None and kernels == "fast":
+            replace_modules(model, patch, recorder.values)
+        patch_libraries()
+
+    def patch_libraries() -> None:
+        """Transformers builds full masks for fake tensors, and none in the eager run that is wanted here."""
         module = sys.modules.get("transformers.utils.import_utils")
         if module is not None and hasattr(module, "is_fake_tensor") and module.is_fake_tensor is not _never:
             patch(module, "is_fake_tensor", _never)
+        replace_functions(patch, recorder.values, fast=kernels == "fast")
         if kernels == "fast":
             replace_kernels(patch, lambda sentence: recorder.values.assumptions.update({sentence: None}))
         models = sys.modules.get("transformers.modeling_utils")
@@ -459,10 +466,10 @@ def _patched(recorder: _Recorder, *, kernels: str) -> Iterator[Callable[[], None
     was_disabled, logger.disabled = logger.disabled, True
     fastpath = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    patch_transformers()
+    patch_libraries()
     try:
         with replaced_flex_attention():
-            yield patch_transformers
+            yield patch_imported
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
         logger.disabled = was_disabled

@@ -77,10 +77,7 @@ class Values:
         if func in _RAGGED:
             return self._ragged(func, args, kwargs)
         if func.namespace == "torchvision" and func._schema.name == "torchvision::nms":
-            self._assume(f"non-maximum suppression is taken to keep {self.mask_density:.0%} of the boxes")
-            with _disable_current_modes():
-                kept = self._kept(args[0].shape[0]).nonzero().flatten()
-            return self._wrap(kept)
+            return self.keep_boxes(args[0].shape[0])
         if func is _ATEN.index.Tensor and any(_is_mask(index) for index in args[1]):
             args = (args[0], self._whole_indices(args[1]))
         if func is _ATEN._grouped_mm.default and args[0].dtype != torch.bfloat16:
@@ -91,6 +88,13 @@ class Values:
         if func in _DOUBTS:
             _doubt(func, args, output)
         return output
+
+    def keep_boxes(self, count: int) -> Any:
+        """The positions of the boxes that non-maximum suppression keeps."""
+        self._assume(f"non-maximum suppression is taken to keep {self.mask_density:.0%} of the boxes")
+        with _disable_current_modes():
+            kept = self._kept(count).nonzero().flatten()
+        return self._wrap(kept)
 
     def set(self, tensor: Any, real: Any, *, origin: str = "") -> None:
         if _is_small(real):

@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 _DISTRIBUTED = "torch.distributed"
+_wrappers: dict[Any, bool] = {}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
@@ -30,9 +31,14 @@ def is_spread(tensor: Any) -> bool:
 
 def is_wrapper(kind: Any) -> bool:
     """A class of tensors that runs its operations on other tensors inside it."""
-    if kind in (torch.Tensor, nn.Parameter, FakeTensor, nn.Buffer):
-        return False
-    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+    found = _wrappers.get(kind)
+    if found is None:
+        found = _wrappers[kind] = (
+            kind not in (torch.Tensor, nn.Parameter, FakeTensor, nn.Buffer)
+            and hasattr(kind, "__tensor_flatten__")
+            and hasattr(kind, "__tensor_unflatten__")
+        )
+    return found
 
 
 def say_spread(tensor: Any) -> str:

@@ -199,14 +199,23 @@ class _Climb:
         """With the most samples of a pass that fit, or with fewer where a pipeline is faster with more passes; one sample where
         none fits."""
         best: Rung | None = None
+        undecided: tuple[Parallelism, Job] | None = None
         for batch, passes in self._batches(values):
             try:
                 plan = self.complete({**values, "micro_batches": passes})
-                found = self._judge(title, plan, self.pose(plan, batch), best)
+                job = self.pose(plan, batch)
+                found = self._exclude(title, plan, job)
+                if found is None and self._is_slow(job, plan):
+                    # The largest pass that fits ends the search where it is slow; whether it fits may never matter.
+                    undecided = (plan, job) if best is None and undecided is None else undecided
+                    continue
+                if found is None and undecided is not None:
+                    if self._fits(*undecided):
+                        return None
+                    undecided = None
+                found = found or self._judge(title, plan, job)
             except (IllegalPlan, InvalidInput):
                 continue
-            if found is None:
-                break
             if best is None or not best.samples_per_s or found.samples_per_s > best.samples_per_s:
                 tried = () if best is None else (replace(best, larger=()), *best.larger)
                 best = replace(found, larger=tried) if found.is_bound else found
@@ -214,23 +223,33 @@ class _Climb:
                 break
         return best
 
-    def _judge(self, title: str, plan: Parallelism, job: Job, best: Rung | None) -> Rung | None:
-        """Its memory, and its time where it fits; None: it fits and cannot be as fast as what is known."""
-        cluster = self.asked.cluster
-        if job.regime is None:
-            least = self.engine.bound_memory(job, cluster, plan)
-            if not _may_be_taken(least, job):
-                return Rung(title=title, plan=plan, batch=job.graph.batch_size, memory=least, is_bound=True)
+    def _exclude(self, title: str, plan: Parallelism, job: Job) -> Rung | None:
+        """Where even a bound on its memory is too much; quicker to know than its memory."""
+        if job.regime is not None:
+            return None
+        least = self.engine.bound_memory(job, self.asked.cluster, plan)
+        if _may_be_taken(least, job):
+            return None
+        return Rung(title=title, plan=plan, batch=job.graph.batch_size, memory=least, is_bound=True)
+
+    def _fits(self, plan: Parallelism, job: Job) -> bool:
+        try:
+            return _may_be_taken(self._memory(job, plan), job)
+        except (IllegalPlan, InvalidInput):
+            return False
+
+    def _judge(self, title: str, plan: Parallelism, job: Job) -> Rung:
+        """Its memory, and its time where it fits."""
         memory = self._memory(job, plan)
         made = Rung(title=title, plan=plan, batch=job.graph.batch_size, memory=memory)
         if not _may_be_taken(memory, job):
             return made
-        if self._is_slow(job, plan):
-            return None if best is None else best
-        return replace(made, forecast=self.engine.forecast(job, cluster, plan))
+        return replace(made, forecast=self.engine.forecast(job, self.asked.cluster, plan))
 
     def _is_slow(self, job: Job, plan: Parallelism) -> bool:
         """Whether it cannot be as fast as what was found before; quicker to know than its forecast."""
+        if not self.fastest:
+            return False
         step_s, _ = self.engine.bound_time(job, self.asked.cluster, plan)
         samples = job.graph.batch_size * plan.micro_batches * plan.data
         return step_s > 0 and samples / step_s < self.fastest
