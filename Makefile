@@ -46,7 +46,7 @@ fit-stacks: .venv/dev-ready   ## refit the constants of software stacks from ../
 	$(BIN)/python -m research.fits.stacks ../shared/cases/single_gpu.parquet ../shared/cases/dp.parquet ../shared/cases/llm.parquet ../shared/cases/memory.parquet
 
 fit-intervals: .venv/dev-ready ## refit how interval widths grow with what is new, and print how they hold (about four minutes)
-	$(BIN)/python -m research.fits.intervals ../shared/cases/*.parquet --svg docs
+	$(BIN)/python -m research.fits.intervals ../shared/cases/*.parquet --svg docs --markdown docs/theory/certainty.md
 
 fit-operators: .venv/dev-ready ## refit the operator models from ../shared/data
 	$(BIN)/python -m research.fits.operators
@@ -64,14 +64,13 @@ fit-embedding: .venv/dev-ready ## train the encoders and refit the reuse predict
 	OMP_NUM_THREADS=1 $(BIN)/python -m research.fits.embedding
 
 mutants: .venv/dev-ready      ## change the code in realistic ways and see whether a test notices (an hour of one core)
-	$(BIN)/python benchmarks/mutants.py
+	$(BIN)/python benchmarks/mutants.py --again --write docs/theory/mutants.md
 
 faults: .venv/dev-ready       ## kill and starve every durable command on real files (root, half an hour)
 	$(BIN)/python benchmarks/faults.py
 
 audit: .venv/dev-ready        ## look the installed packages up in the database of known vulnerabilities
-	$(BIN)/pip freeze --exclude-editable > .venv/locked.txt
-	$(BIN)/pip-audit --requirement .venv/locked.txt --no-deps --disable-pip
+	$(BIN)/python benchmarks/audit.py --write .venv/locked.txt
 
 clean:                        ## remove what the targets made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist

@@ -8,6 +8,7 @@ Layouts are left alone, because Inductor always turns images on CPUs.
 
 import sys
 import time
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,8 @@ import numpy as np
 
 from traincast.capture import capture
 from traincast.capture._timm import import_timm
-from traincast.lower import as_stage, fuse, mark_evaluation
-from traincast.spec import Op, segments
+from traincast.lower import ON_CPU, as_stage, fuse, mark_evaluation
+from traincast.spec import Graph, Op, segments
 
 MODELS = (
     "resnet18", "resnet50", "resnet26d", "resnext50_32x4d", "seresnet50", "ecaresnet26t", "skresnet18", "res2net50_26w_4s",
@@ -71,7 +72,8 @@ def count_inductor(model: Any, images: Any) -> Counts | None:
     graph.GraphLowering.compile_to_module = _stop  # type: ignore[method-assign,assignment]
     torch._dynamo.reset()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             torch.compile(model, fullgraph=True)(images)
     except _Lowered as lowered:
         return lowered.counts
@@ -81,14 +83,17 @@ def count_inductor(model: Any, images: Any) -> Counts | None:
 
 
 def count_ours(model: Any, images: Any) -> Counts:
-    graph = mark_evaluation(capture(model, (images,), mode="inference", precision="fp32"))
-    stage = fuse(as_stage(graph))
+    return count_graph(mark_evaluation(capture(model, (images,), mode="inference", precision="fp32")))
+
+
+def count_graph(graph: Graph) -> Counts:
+    stage = fuse(as_stage(graph), rules=ON_CPU)
     counts: Counter[str] = Counter()
     for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
         for task in stage.tasks[part.start : part.stop]:
             if isinstance(task, Op) and task.num_kernels:
                 kind = "external" if task.kind in EXTERNAL else "reduction" if _reduces(task) else "pointwise"
-                counts[kind] += part.count
+                counts[kind] += part.count * (task.num_kernels if task.kind == "copy" else 1)
     return Counts(
         external=counts["external"], reductions=counts["reduction"], generated=counts["reduction"] + counts["pointwise"]
     )

@@ -1,6 +1,6 @@
 """Feeds every file reader damaged files: no crash, no hang, no memory above a limit.
 
-python benchmarks/fuzz.py --inputs 1000000 [--readers kineto,swf] [--seed 1] [--memory-gib 1] [--feedback 0.01]
+python benchmarks/fuzz.py --inputs 1000000 [--readers kineto,swf] [--seed 1] [--memory-gib 1] [--feedback 0.01] [--record FILE]
 
 Half of the inputs are valid files changed by their own grammar (tests/fuzz/grammar.py), so that they can be parsed; half have
 bytes changed anyhow. A share of the inputs is traced: one that runs lines of ours which no input ran before joins the samples.
@@ -11,6 +11,7 @@ to its cost, all of them in this one process under RLIMIT_AS.
 
 import argparse
 import collections
+import json
 import random
 import resource
 import sys
@@ -30,15 +31,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=20_000, help="over all readers together")
     parser.add_argument("--readers", default="", help="comma-separated names; default: all")
+    parser.add_argument("--most-cost", type=float, default=1e9, help="only readers that cost no more than this")
+    parser.add_argument("--least-cost", type=float, default=0.0, help="only readers that cost at least this")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no reader after this")
+    parser.add_argument("--record", type=Path, help="a JSON file that adds up the counts of several runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--memory-gib", type=float, default=4.0, help="address space beyond what is used at the start")
     parser.add_argument("--feedback", type=float, default=0.01, help="share of the inputs that is traced")
     parser.add_argument("--keep", type=Path, default=Path("fuzz-crashes"))
     options = parser.parse_args()
     wanted = [name.strip() for name in options.readers.split(",") if name.strip()] or list(READERS)
-    chosen = {name: READERS[name] for name in wanted if READERS[name].is_possible}
+    chosen = {
+        name: READERS[name]
+        for name in wanted
+        if READERS[name].is_possible and options.least_cost <= READERS[name].cost <= options.most_cost
+    }
+    end_s = time.monotonic() + 60 * options.minutes
     for name in wanted:
-        if name not in chosen:
+        if not READERS[name].is_possible:
             print(f"left out, a package is missing: {name}")
     weights = {name: 1 / reader.cost for name, reader in chosen.items()}
     total = sum(weights.values())
@@ -47,11 +57,15 @@ def main() -> int:
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as scratch:
         for name, reader in chosen.items():
+            if time.monotonic() > end_s:
+                break
             count = max(1, round(options.inputs * weights[name] / total))
             campaign = Campaign(name, reader, Path(scratch), options)
             bad += campaign.run(count)
             inputs += count
             print(campaign.row(), flush=True)
+            if options.record:
+                campaign.add_to(options.record)
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"\n{inputs:,} inputs, {bad} bad, at most {peak_bytes / 2**20:,.0f} MiB resident")
     return 1 if bad else 0
@@ -123,6 +137,22 @@ class Campaign:
                 print(f"  {self.name}: {verdict} -> {self.options.keep / name}", flush=True)
             verdict = kind
         self.verdicts[verdict] += 1
+
+    def add_to(self, record: Path) -> None:
+        """The counts of this run beside those of others; sizes and times are the largest of all."""
+        known = json.loads(record.read_text()) if record.is_file() else {}
+        now = {
+            "inputs": self.count, "accepted": self.verdicts["accepted"], "refused": self.verdicts["refused"],
+            "bad": self.count - self.verdicts["accepted"] - self.verdicts["refused"], "traced": self.traced, "past": self.past,
+        }  # fmt: skip
+        before = known.get(self.name, {})
+        known[self.name] = {
+            **{key: value + before.get(key, 0) for key, value in now.items()},
+            "lines": max(len(self.known), before.get("lines", 0)),
+            "slowest_s": round(max(self.slowest_s, before.get("slowest_s", 0.0)), 2),
+            "peak_mib": max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, before.get("peak_mib", 0)),
+        }
+        record.write_text(json.dumps(known, indent=1) + "\n")
 
     def row(self) -> str:
         failed = self.count - self.verdicts["accepted"] - self.verdicts["refused"]

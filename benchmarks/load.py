@@ -8,7 +8,6 @@ not depend on the machine. Clients are one asyncio process; a time-out is an ans
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import subprocess
@@ -77,14 +76,14 @@ class Seen:
 
 
 async def press(
-    pid: int, port: int, *, seconds: float, connections: int, numbers: Iterator[int]
+    pid: int, port: int, *, seconds: float, connections: int, numbers: Iterator[int], source: str | None = None
 ) -> tuple[Seen, float, float]:
     """As fast as the connections can; a refused caller waits as it is told."""
     seen = Seen()
     cpu_s, begin = read_cpu_s(pid), time.perf_counter()
 
     async def run(client: int) -> None:
-        connection = Connection(port)
+        connection = Connection(port, source=source)
         while time.perf_counter() - begin < seconds:
             body = make_request(next(numbers))
             started = time.perf_counter()
@@ -138,7 +137,7 @@ async def compare(options: argparse.Namespace) -> None:
             f"\nnew forecasts keep {cores:.2f} cores busy in the service; each of {len(seen.per_client)} connections that was "
         )
         print(f"answered got {least} to {most} answers")
-        await measure_health(service)
+        await measure_fairness(service, options)
 
 
 async def measure_known(service: Service, bare: Bare, options: argparse.Namespace, known: int) -> None:
@@ -162,40 +161,28 @@ async def measure_known(service: Service, bare: Bare, options: argparse.Namespac
         print(seen.row(f"{name}, {options.connections} connections", elapsed_s, cpu_s))
 
 
-async def measure_health(service: Service) -> None:
-    """How long /health takes while the worst accepted bodies are read."""
-    worst: list[bytes] = [
-        json.dumps(
-            {"workload": {"graph": {"format": "x", "a": [[n, [n]] for n in range(280_000)]}}, "cluster": {}}
-        ).encode(),
-        json.dumps({"workload": {"name": [[n] for n in range(500_000)]}, "cluster": {}}).encode(),
-        json.dumps({"trace": {"text": "job_id,submit_s,num_gpus\n" + "a,1,1\n" * 600_000}, "cluster": "1x8"}).encode(),
-    ]
-    waits: list[float] = []
-    done = asyncio.Event()
-
-    async def send(content: bytes, path: str) -> None:
-        for _ in range(3):
-            await ask_raw(service.port, path, content)
-
-    async def watch() -> None:
-        connection = Connection(service.port)
-        while not done.is_set():
-            began = time.perf_counter()
-            await connection.ask("GET", "/health")
-            waits.append(1e3 * (time.perf_counter() - began))
-            await asyncio.sleep(0.02)
-        connection.close()
-
-    watching = asyncio.create_task(watch())
-    await asyncio.gather(
-        *(send(content, path) for content, path in zip(worst, ("/forecast", "/forecast", "/schedule"), strict=True))
+async def measure_fairness(service: Service, options: argparse.Namespace) -> None:
+    """A client with hundreds of connections beside one with four: new forecasts of each, by their addresses."""
+    fresh = iter(range(10**6, 10**9))
+    greedy, modest = await asyncio.gather(
+        *(
+            press(
+                service.process.pid,
+                service.port,
+                seconds=options.seconds,
+                connections=count,
+                numbers=fresh,
+                source=source,
+            )
+            for count, source in ((options.connections, "127.0.0.1"), (4, "127.0.0.2"))
+        )
     )
-    done.set()
-    await watching
-    ordered = sorted(waits)
-    print(f"/health while nine bodies of 4 to 6 MB are read: median {ordered[len(ordered) // 2]:.0f} ms, p99 "
-          f"{ordered[int(0.99 * len(ordered))]:.0f} ms, worst {ordered[-1]:.0f} ms of {len(ordered)}")  # fmt: skip
+    for name, (seen, elapsed_s, _) in (("many", greedy), ("four", modest)):
+        asked = sum(seen.statuses.values())
+        print(
+            f"client with {name} connections: {seen.statuses[200] / elapsed_s:.1f} answers per s, "
+            f"{seen.statuses[429] / max(1, asked):.0%} of {asked:,} refused, {seen.timeouts} over {PATIENCE_S:g} s"
+        )
 
 
 async def ask_raw(port: int, path: str, content: bytes) -> int:

@@ -303,7 +303,7 @@ def profile_of(case: Seen, overheads: Any, stage: int) -> Any:
         lone_pass=case.lone_pass,
         replicated=case.replicated,
     )
-    return dataclasses.replace(profile, errors=memory_errors(case.setting) if case.setting else None)
+    return dataclasses.replace(profile, errors=memory_errors(case.setting, profile) if case.setting else None)
 
 
 def predict_case(case: Seen, overheads: Any) -> float:

@@ -3,6 +3,7 @@
     python benchmarks/schedule.py                 the table of docs/theory/scheduling.md
     python benchmarks/schedule.py --growth        10k, 100k and 1M jobs on one fleet: the growth table
     python benchmarks/schedule.py --running       100k jobs on fleets of 1k, 10k and 100k GPUs: ever more running jobs
+    python benchmarks/schedule.py --options       12,000 jobs: what every option costs, times the run without it
     python benchmarks/schedule.py --peers DIR     published runs in DIR beside ours: same trace, fleet and policy
     python benchmarks/schedule.py --json out.json
 
@@ -17,9 +18,27 @@ import math
 import random
 import resource
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from traincast.schedule import PLACERS, POLICIES, Mix, generate_jobs, simulate_cluster
+import numpy as np
+
+from traincast.schedule import (
+    PLACERS,
+    POLICIES,
+    FromHistory,
+    JobTable,
+    Limits,
+    Mix,
+    Noisy,
+    Overheads,
+    ScalingLaw,
+    WeibullFailures,
+    generate_jobs,
+    simulate_cluster,
+)
 from traincast.spec import Fleet, NodePool
 
 CASES = (
@@ -75,6 +94,65 @@ def measure(
         "preemptions": int(schedule.preemptions.sum()),
         "mean_wait_s": round(float(waits.mean()), 1),
     }
+
+
+def vary(num_jobs: int, num_nodes: int) -> Iterator[tuple[str, JobTable, dict[str, Any]]]:
+    """The same jobs on as many GPUs, each time with one more option."""
+    rng = np.random.default_rng(0)
+    mix = Mix(load=1.05, sizes={1: 0.5, 2: 0.15, 4: 0.15, 8: 0.15, 16: 0.05})
+    jobs = generate_jobs(num_jobs, num_gpus=8 * num_nodes, mix=mix, seed=1)
+    limits = np.ceil(jobs.duration_s * rng.choice([1.0, 1.5, 4.0], num_jobs))
+    jobs = replace(jobs, limit_s=limits, users=[f"user-{who}" for who in rng.integers(0, 40, num_jobs).tolist()])
+    pool = NodePool(device="a", num_nodes=num_nodes, gpus_per_node=8)
+    half = replace(pool, num_nodes=num_nodes // 2)
+    fleet, pools = Fleet(pools=(pool,)), Fleet(pools=(half, replace(half, device="b")))
+    beside = Fleet(pools=(replace(pool, cpus_per_node=96, memory_bytes_per_node=1e12),))
+    law = ScalingLaw(tuple(jobs.num_gpus.tolist()))
+    racks = replace(fleet, nodes_per_rack=8)
+    yield "plain", jobs, {"fleet": fleet}
+    yield "record", jobs, {"fleet": fleet, "record": True}
+    yield "until", jobs, {"fleet": fleet, "until_s": float(jobs.submit_s[-num_jobs // 10])}
+    failures = WeibullFailures(mean_up_s=2000 * 3600.0, mean_repair_s=3600.0)
+    yield "failures", jobs, {"fleet": fleet, "failures": failures, "overheads": Overheads(restart_s=60.0)}
+    yield "kill at limit", jobs, {"fleet": fleet, "kill_at_limit": True}
+    yield "knows limit", jobs, {"fleet": fleet, "estimator": Limits()}
+    yield "knows history", jobs, {"fleet": fleet, "estimator": FromHistory()}
+    yield "error 0.5", jobs, {"fleet": fleet, "estimator": Noisy(sigma=0.5)}
+    yield "speeds", jobs, {"fleet": fleet, "perf": law}
+    yield "two pools", jobs, {"fleet": pools}
+    typed = replace(
+        jobs, gpu_types=np.where(rng.random(num_jobs) < 0.3, None, rng.choice(["a", "b"], num_jobs)).tolist()
+    )
+    yield "GPU types", typed, {"fleet": pools}
+    yield (
+        "CPUs, memory",
+        replace(jobs, num_cpus=jobs.num_gpus * 10, memory_bytes=jobs.num_gpus * 1e11),
+        {"fleet": beside},
+    )
+    yield "spread", jobs, {"fleet": fleet, "placer": PLACERS["spread"]}
+    yield "topology", jobs, {"fleet": racks, "placer": PLACERS["topology"]}
+    yield "racks, speeds", jobs, {"fleet": racks, "perf": law}
+    chained = [f"afterany:{at - 1}" if at and at % 4 == 0 else None for at in range(num_jobs)]
+    yield "dependencies", replace(jobs, dependencies=chained), {"fleet": fleet}
+
+
+def price_options(policies: list[str], num_jobs: int, num_nodes: int) -> None:
+    """CPU seconds of every option over those of the plain run, in one process."""
+    print("| option | " + " | ".join(policies) + " |\n|---|" + "--:|" * len(policies))
+    base: dict[str, float] = {}
+    for option, jobs, words in vary(num_jobs, num_nodes):
+        cells = []
+        for policy in policies:
+            best = math.inf
+            for _ in range(3):
+                before = time.process_time()
+                simulate_cluster(jobs, POLICIES[policy], **words)
+                best = min(best, time.process_time() - before)
+                if best > 5:
+                    break
+            base.setdefault(policy, best)
+            cells.append(f"{best:.3f} s" if option == "plain" else f"{best / base[policy]:.2f}")
+        print(f"| {option} | " + " | ".join(cells) + " |", flush=True)
 
 
 PEER_POLICIES = {
@@ -152,11 +230,17 @@ def main() -> None:
     parser.add_argument("--loads", default="0.9,1.2")
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--running", action="store_true")
+    parser.add_argument("--options", action="store_true")
+    parser.add_argument("--policies", default="fifo,sjf,first-fit,easy,srtf,las")
     parser.add_argument("--peers", type=Path)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     unit = min(calibrate() for _ in range(3)) / 200_000
     print(f"calibration: {1 / unit:,.0f} jobs/s of a heapq queue")
+    if args.options:
+        measure("fifo", "consolidated", 3000, 50, 1.0)
+        price_options(args.policies.split(","), 12_000, 64)
+        return
     for policy in sorted({case[0] for case in CASES}):  # compile before the clock runs
         measure(policy, "consolidated", 3000, 50, 1.0)
         measure(policy, "count", 3000, 50, 1.0)

@@ -100,13 +100,15 @@ def read_cpu_s(pid: int) -> float:
 class Connection:
     """One kept-alive HTTP connection, as small as a load generator can be."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, *, source: str | None = None) -> None:
+        """`source`: the address that the service sees."""
+        self._port, self._source = port, source
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
         if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+            own = None if self._source is None else (self._source, 0)
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port, local_addr=own)
         reader, writer = self._streams
         content = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{self._port}\r\ncontent-type: application/json\r\n"

@@ -113,8 +113,8 @@ def table(rows: list[Row]) -> str:
         "# What TensorFlow writes, read",
         "",
         "Written by `python benchmarks/tensorflow_matrix.py`. Parameters and optimizer state are compared with Keras' own "
-        "counts, products of the forward pass with the profiler of "
-        "TensorFlow, those of the backward pass with twice the forward ones. "
+        "counts, products of the forward pass with the profiler of TensorFlow, those of the backward pass with twice the "
+        "forward ones. "
         "The profiler runs at `training=False`. Recurrent layers are loops, whose bodies the profiler counts once or never, "
         "so they are compared with a count by hand in `tests/capture/test_tensorflow_today.py`.",
         "",

@@ -27,21 +27,23 @@ from traincast.errors import IllegalPlan, TraincastError
 from traincast.files import write_json
 from traincast.forecast import (
     MEMORY,
-    ORDINARY_OPERATORS,
     STEP,
     Engine,
     Setting,
+    activation_share,
+    beside_share,
     describe_setting,
     find_fullest,
     profile_stages,
     tally_program,
     watch_device,
 )
-from traincast.simulate import Overheads
+from traincast.simulate import Overheads, Surroundings
 from traincast.spec import MemoryProfile, Stack
 
-MOST_STEPS, MOST_PEAKS, MOST_VERDICTS = 80, 400, 1200
-"""Rows of one source and framework that are asked about, evenly over the table: a huge source says no more than a large one."""
+MOST_STEPS, MOST_PEAKS, MOST_VERDICTS, MOST_FAILURES = 80, 400, 400, 1200
+"""Rows of one source, framework and outcome that are asked about, evenly over the table: a huge source says no more than a large
+one."""
 IMPOSSIBLE = -20.0
 """The margin of a plan that cannot be built."""
 UNFILLED = 0.85
@@ -51,6 +53,9 @@ PRIOR_OVERHEADS = Overheads(
     lead_slope=3.0, lead_ranks=1.0, reclaim=0.95, reclaim_slope=8.0,
 )  # fmt: skip
 """What memory's constants were before any run was looked at: the priors of `benchmarks/memory.py`."""
+
+PRIOR_SURROUNDINGS = Surroundings(context_bytes=0.7e9, unseen=0.1, search=0.3, full=0.97)
+"""The same of what lies around the allocator: the priors of `benchmarks/device_memory.py`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,16 @@ class Asked:
     operators: float
     host: float
     """The host's time to issue a step over the devices' to do it."""
+    exposed: float
+    """Share of the step in communication that nothing hides."""
+    bandwidth: float
+    """Share of it in kernels that memory limits."""
+    activations: float
+    """Share of the peak of memory in activations."""
+    beside: float
+    """Share of it in what is no tensor of the graph: buckets, gathered inputs and weights, the allocator's own."""
+    step_s: float
+    """The forecast."""
     error: float
     """The log of measured over forecast."""
     untaught: bool
@@ -89,6 +104,11 @@ class Verdict:
     margin: float
     """The log of the device over the forecast need; of the frugal form where recomputation is not stated."""
     untaught_margin: float
+    activations: float = 0.0
+    beside: float = 0.0
+    """As of `Asked`."""
+    needed_bytes: float = 0.0
+    capacity_bytes: float = 0.0
 
 
 def publisher_of(source: str) -> str:
@@ -111,7 +131,7 @@ def ask_all(paths: Sequence[str]) -> tuple[list[Asked], list[Verdict]]:
             ("verdict", MOST_VERDICTS, [one is not None and one.scores_fit for one in seen]),
         ):
             number = 0
-            for place in _pick(rows, wanted, most):
+            for place in _pick(rows, wanted, most, MOST_FAILURES if what == "verdict" else most):
                 row, one = rows[place], seen[place]
                 if one is None:
                     continue
@@ -132,13 +152,14 @@ def _observe(row: Mapping[str, Any]) -> Observation | None:
         return None
 
 
-def _pick(rows: Sequence[Mapping[str, Any]], wanted: Sequence[bool], most: int) -> Iterator[int]:
+def _pick(rows: Sequence[Mapping[str, Any]], wanted: Sequence[bool], most: int, most_failures: int) -> Iterator[int]:
     groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
         if wanted[index]:
             groups[str(row.get("source")), str(row.get("framework")), str(row.get("measured_status"))].append(index)
-    for places in groups.values():
-        yield from (places[i] for i in sorted({round(x) for x in np.linspace(0, len(places) - 1, most)}))
+    for (_, _, status), places in groups.items():
+        number = most if status == "ok" else most_failures
+        yield from (places[i] for i in sorted({round(x) for x in np.linspace(0, len(places) - 1, number)}))
 
 
 def _ask(
@@ -185,12 +206,18 @@ def _answer_step(
     job = dataclasses.replace(question.job, stack=stack)
     program = engine.lower(job, question.cluster, question.parallelism)
     estimates = engine.cost(program, job, question.cluster)
-    step_s = engine.simulate(program, estimates, job, question.cluster).duration_s
+    timeline = engine.simulate(program, estimates, job, question.cluster)
+    step_s = timeline.duration_s
     tally = tally_program(program, estimates)
     return Asked(
         quantity=STEP,
         operators=tally.operators_log_sigma,
         host=tally.host_share,
+        exposed=timeline.shares.get("communication", 0.0),
+        bandwidth=timeline.shares.get("memory", 0.0),
+        activations=0.0,
+        beside=0.0,
+        step_s=step_s,
         error=math.log(measured / step_s),
         untaught=untaught,
         **_describe(engine, question, row),
@@ -212,15 +239,21 @@ def _answer_memory(
     if question.counts_device:
         if measured > UNFILLED * profile.capacity_bytes:
             return None
-        peak = watch_device(question.job, question.cluster, question.parallelism).used_bytes
+        around = PRIOR_SURROUNDINGS if untaught and not question.job.stack.memory.lean else None
+        peak = watch_device(question.job, question.cluster, question.parallelism, around=around).used_bytes
     else:
         watched = logs.watched_stage is not None and profile.stage_peaks
         peak = profile.stage_peaks[logs.watched_stage or 0] if watched else profile.peak_bytes
         peak -= 0.0 if logs.counts_reserved else profile.by_role.get("allocator", 0.0)
     return Asked(
         quantity=MEMORY,
-        operators=ORDINARY_OPERATORS,
+        operators=0.0,
         host=0.0,
+        exposed=0.0,
+        bandwidth=0.0,
+        activations=activation_share(profile),
+        beside=beside_share(profile),
+        step_s=0.0,
         error=math.log(measured * logs.memory_unit / peak),
         untaught=untaught,
         **_describe(engine, question, row),
@@ -238,12 +271,19 @@ def _judge(
     try:
         question = translate(parse_case(hidden))
         margins = [_margin(engine, question, untaught=untaught) for untaught in (False, True)]
+        profile = _profile(engine, question, untaught=False)
     except IllegalPlan:
         return [Verdict(setting=None, margin=IMPOSSIBLE, untaught_margin=IMPOSSIBLE, **flags)]
     except TraincastError:
         return []
     setting = _describe(engine, question, row)["setting"]
-    return [Verdict(setting=setting, margin=margins[0], untaught_margin=margins[1], **flags)]
+    return [
+        Verdict(
+            setting=setting, margin=margins[0], untaught_margin=margins[1], activations=activation_share(profile),
+            beside=beside_share(profile), needed_bytes=profile.needed_bytes, capacity_bytes=profile.capacity_bytes,
+            **flags,
+        )
+    ]  # fmt: skip
 
 
 def _margin(engine: Engine, question: CaseQuestion, *, untaught: bool) -> float:

@@ -1,22 +1,28 @@
 """Fits how the error of a forecast grows with what is new about its question, and writes the document that ships.
 
-Run: python -m research.fits.intervals ../shared/cases/*.parquet [--asked FILE] [--svg FOLDER]
+Run: python -m research.fits.intervals ../shared/cases/*.parquet [--asked FILE] [--svg FOLDER] [--markdown FILE]
 
-The rule; ADR 31 says what of it was changed after results had been looked at. Every measured run is asked twice: as the
-package ships, and with what its publisher taught taken away (constants of its stack are those of plain PyTorch, constants of
+The rule (ADR 37 says which of its constants were changed after results had been looked at). Every measured run is asked twice: as
+the package ships, and with what its publisher taught taken away (constants of its stack are those of plain PyTorch, constants of
 memory their priors).
 
 1. Examples. A publisher (the first word of a source) left out whole: nothing of it counts as known. Inside each stack with 20
    runs or more: each device, architecture, model family, model, precision, network, compiled steps and the larger scales left
    out in turn, where 20 other runs remain. And every stack as it ships.
-2. The log of the scale is the stack's own (or one base for a new stack) plus a factor of at least 0 for each thing that is
-   new: maximum likelihood of Student's t with four degrees of freedom. A publisher counts as four observations and so does a
-   stack, split evenly over what is left out, whatever the number of rows. Factors have a prior of 0.2 +- 0.5: what nobody
-   measured is not free.
-3. Quantiles of error over scale. Known stack: weighted quantiles of all examples. New stack: errors of one publisher go
-   together, so the quantiles are those of a sum: Student's t of the medians of k publishers, with k - 1 degrees of freedom
-   and widened by sqrt(1 + 1 / k), and the errors about these medians, every publisher weighing the same.
-4. What remains once something was measured: one run of the same job (the smallest), five runs of other models with the same
+2. The scale on either side of a forecast. New stack: the root of a base squared and, for each part of the answer, of a gain
+   times how far the answer moves if that part is off (`step_sensitivity`, `memory_sensitivity`), squared. Known stack: its own
+   scale times a power of what that root is beside the usual one of its runs. Either times a factor of at least 1 for each thing
+   that is new. Bases, gains, powers and factors: maximum likelihood of a Student's t with four degrees of freedom and two
+   scales. A publisher counts as four observations and so does a stack, split evenly over what is left out, whatever the number
+   of rows. Priors: log factors 0.2 +- 0.5, gains 0.5 +- 0.5, powers 0.5 +- 0.3, the log of the base that of 0.12 +- 0.3: what
+   nobody measured is not free.
+3. A stack's own scale on a side is the smallest that leaves no more than 5% of its runs beyond 1.645 scales on that side,
+   pooled with two models more that are as far off as those of a new stack whose host is known.
+4. Quantiles of error over scale. Known stack: weighted quantiles of all examples, every stack by its number of models. New
+   stack: errors of one publisher go together, so the quantiles are those of a sum: Student's t of the medians of k publishers,
+   with k - 1 degrees of freedom and widened by sqrt(1 + 1 / k), and the errors about these medians, every publisher weighing
+   the same. The scales of a publisher's errors are found without that publisher (cross-conformal).
+5. What remains once something was measured: one run of the same job (the smallest), five runs of other models with the same
    stack on the same device, twenty runs of the stack on other devices. The log error of the others, less the (median) error
    of the given.
 
@@ -25,12 +31,12 @@ The tables leave each publisher out of this fit as well. Folds inside a stack ha
 
 import argparse
 import dataclasses
-import json
 import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +44,15 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from research.fits.asked import Asked, Verdict, ask_all, keep, load
+from research.fits.interval_tables import (
+    Held,
+    Promise,
+    tabulate_held,
+    tabulate_peaks,
+    tabulate_promises,
+    tabulate_verdicts,
+    write_page,
+)
 from traincast.files import write_json, write_whole
 from traincast.forecast import (
     DOCUMENT,
@@ -47,18 +62,21 @@ from traincast.forecast import (
     GIVEN_STACK,
     LEVELS,
     MEMORY,
-    ORDINARY_OPERATORS,
+    NEW_STACK,
     STEP,
     Certainty,
     Experience,
     Quantiles,
-    Setting,
-    beyond_usual,
+    Sensitivity,
+    Sides,
+    clip_interval,
+    join_all,
     list_novelty,
+    memory_sensitivity,
     sort_of,
+    step_sensitivity,
 )
 from traincast.report import draw_reliability
-from traincast.spec import FIT_CONFIDENCE
 from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
@@ -71,8 +89,16 @@ LEAST = 0.04
 """Of the log error: no stack is surer than its measurements repeat."""
 OBSERVATIONS = 4.0
 PRIOR, PRIOR_SIGMA = 0.2, 0.5
+GAIN, GAIN_SIGMA = 0.5, 0.5
+BASE, BASE_SIGMA = 0.12, 0.3
+SHARE, SHARE_SIGMA = 0.5, 0.3
+SHRINK = 2.0
+"""Models that a stack's own scale is shrunk towards that of a new stack by."""
+MOST_EXAMPLES = 60
+"""Of one fold, for factors and gains; quantiles are those of all."""
+ROUNDS = 2
+"""Times that stacks' own scales and the gains are found, each given the other."""
 GRID = (np.arange(199) + 1) / 200
-HEADING = "left out: rows, coverage of 50 / 80 / 90 / 95%, median width, interval score / that of one width"
 FACETS: Mapping[str, Callable[[Asked], str]] = {
     "device": lambda row: row.setting.device,
     "architecture": lambda row: row.setting.architecture,
@@ -98,56 +124,91 @@ class Example:
     """Which one of it."""
     stack: str
     novelty: tuple[float, ...]
-    own: float
-    """The scale of the stack's own errors; 0: the stack is new."""
-    features: tuple[float, ...]
+    own: Experience
+    """What the stack's other runs say; without a scale: the stack is new."""
+    sensitivity: Sensitivity
     weight: float = 1.0
 
 
-def gather(rows: Sequence[Asked]) -> dict[str, Experience]:
+def sensitivity_of(row: Asked) -> Sensitivity:
+    if row.quantity == MEMORY:
+        return memory_sensitivity(activations=row.activations, beside=row.beside)
+    return step_sensitivity(operators=row.operators, host=row.host, exposed=row.exposed, bandwidth=row.bandwidth)
+
+
+def first_guess(rows: Sequence[Asked]) -> Certainty:
+    names = sensitivity_of(rows[0])
+    return Certainty(base=(BASE, BASE), gains=dict.fromkeys(names, (GAIN, GAIN)), share=(SHARE, SHARE))
+
+
+def gather(rows: Sequence[Asked], guess: Certainty) -> dict[str, Experience]:
     """What the rows show, by stack, and how far they were from their forecasts."""
-    known: dict[str, Experience] = {}
-    errors: dict[str, list[float]] = defaultdict(list)
-    usual: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+    stacks: dict[str, list[Asked]] = defaultdict(list)
     for row in rows:
-        name = row.setting.stack
-        known[name] = known.get(name, Experience()).joined(row.setting.as_experience())
-        errors[name].append(abs(row.error))
-        usual[name].append(_novelty(row, {}))
-    return {
-        name: dataclasses.replace(
-            experience,
-            log_sigma=max(LEAST, float(np.quantile(errors[name], COVERAGE)) / NORMAL_90)
-            if len(errors[name]) >= ENOUGH
-            else 0.0,
-            unsure=float(np.mean([one[FEATURES.index("unsure operators")] for one in usual[name]])),
-            host=float(np.mean([one[FEATURES.index("host-bound")] for one in usual[name]])),
-        )
-        for name, experience in known.items()
-    }
+        stacks[row.setting.stack].append(row)
+    return {name: _experience(own, guess) for name, own in stacks.items()}
 
 
-def _novelty(row: Asked, known: Mapping[str, Experience]) -> tuple[float, ...]:
-    return list_novelty(row.setting, known, operators=row.operators, host=row.host)
+def _experience(own: Sequence[Asked], guess: Certainty) -> Experience:
+    seen = Experience()
+    for row in own:
+        seen = seen.joined(row.setting.as_experience())
+    if len(own) < ENOUGH:
+        return seen
+    parts = np.array([guess.parts(sensitivity_of(row)) for row in own])
+    usual = np.exp(np.log(parts).mean(axis=0))
+    errors = np.array([row.error for row in own])
+    models = len({row.workload for row in own})
+    # What a call costs the host is among the first things that runs of a stack tell.
+    parents = np.exp(np.log([guess.parts(sensitivity_of(row), without="host") for row in own]).mean(axis=0))
+    found = [
+        _own_scale(errors * sign, (parts[:, side] / usual[side]) ** guess.share[side], float(parents[side]), models)
+        for side, sign in ((0, -1.0), (1, 1.0))
+    ]
+    return dataclasses.replace(seen, log_sigma=(found[0], found[1]), usual=(float(usual[0]), float(usual[1])))
 
 
-def make_examples(rows: Sequence[Asked]) -> list[Example]:
+def _own_scale(errors: Array, shape: Array, parent: float, models: int) -> float:
+    """The smallest that leaves 5% of the errors beyond 1.645 scales. Errors of one model go together, so models count."""
+    number = len(errors)
+    level = min(1.0, (1 + COVERAGE) / 2 * (number + 1) / number)
+    found = max(LEAST, float(np.quantile(errors / shape / NORMAL_90, level, method="higher")))
+    return math.sqrt((models * found**2 + SHRINK * parent**2) / (models + SHRINK))
+
+
+def make_examples(rows: Sequence[Asked], guess: Certainty, *, most: int | None = None) -> list[Example]:
+    """`most`: examples of one fold, evenly over its rows; None: all."""
     shipped = [row for row in rows if not row.untaught]
     examples: list[Example] = []
+    everything = gather(shipped, guess)
+    stacks: dict[str, list[Asked]] = defaultdict(list)
+    for row in shipped:
+        stacks[row.setting.stack].append(row)
     for publisher in sorted({row.publisher for row in rows}):
-        known = gather([row for row in shipped if row.publisher != publisher])
+        rest = {name: [row for row in own if row.publisher != publisher] for name, own in stacks.items()}
+        known = {
+            name: everything[name] if len(own) == len(stacks[name]) else _experience(own, guess)
+            for name, own in rest.items()
+            if own
+        }
         left = [row for row in rows if row.untaught and row.publisher == publisher]
-        examples += _pose(left, known, fold="publisher", left=publisher)
-    for stack in sorted({row.setting.stack for row in shipped}):
-        own = [row for row in shipped if row.setting.stack == stack]
+        examples += _pose(_thin(left, most), known, fold="publisher", left=publisher)
+    for stack, own in sorted(stacks.items()):
         if len(own) < ENOUGH:
             continue
         folds = list(_folds(own))
         for fold, name, left in folds:
-            gone = set(map(id, left))
-            known = gather([row for row in shipped if id(row) not in gone] if fold else shipped)
-            examples += _pose(left, known, fold=fold, left=f"{stack}: {name}", share=1 / len(folds))
+            gone = set(map(id, left)) if fold else set()
+            kept = [row for row in own if id(row) not in gone]
+            known = {**everything, stack: _experience(kept, guess)} if fold else everything
+            examples += _pose(_thin(left, most), known, fold=fold, left=f"{stack}: {name}", share=1 / len(folds))
     return examples
+
+
+def _thin(rows: Sequence[Asked], most: int | None) -> list[Asked]:
+    if most is None or len(rows) <= most:
+        return list(rows)
+    return [rows[i] for i in sorted({round(x) for x in np.linspace(0, len(rows) - 1, most)})]
 
 
 def _folds(own: Sequence[Asked]) -> Iterator[tuple[str, str, list[Asked]]]:
@@ -169,56 +230,169 @@ def _pose(
     rows: Sequence[Asked], known: Mapping[str, Experience], *, fold: str, left: str, share: float = 1.0
 ) -> list[Example]:
     made = []
+    everything = join_all(known)
     for row in rows:
-        novelty = _novelty(row, known)
         own = known.get(row.setting.stack)
-        measured = own is not None and own.log_sigma > 0
         made.append(
             Example(
                 row=row,
                 fold=fold,
                 left=left,
                 stack=row.setting.stack,
-                novelty=novelty,
-                own=own.log_sigma if own is not None and measured else 0.0,
-                features=beyond_usual(novelty, own) if own is not None and measured else novelty,
+                novelty=list_novelty(row.setting, known, everything=everything),
+                own=own or Experience(),
+                sensitivity=sensitivity_of(row),
                 weight=share / len(rows),
             )
         )
     return made
 
 
-def fit(examples: Sequence[Example]) -> Certainty:
-    """The base scale and the factors; then the quantiles of error over scale."""
-    features = np.array([one.features for one in examples])
-    own = np.array([one.own for one in examples])
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Examples as arrays: how scales follow from the values that are fitted."""
+
+    names: tuple[str, ...]
+    novelty: Array
+    own: Array
+    """Two columns, for the sides; 0: the stack is new."""
+    usual: Array
+    parts: Array
+    """(example, part, side)."""
+
+    @classmethod
+    def of(cls, examples: Sequence[Example]) -> "Form":
+        names = tuple(examples[0].sensitivity)
+        return cls(
+            names=names,
+            novelty=np.array([one.novelty for one in examples]),
+            own=np.array([one.own.log_sigma for one in examples]),
+            usual=np.array([one.own.usual for one in examples]),
+            parts=np.array([[one.sensitivity[name] for name in names] for one in examples]),
+        )
+
+    def unpack(self, values: Array) -> tuple[Array, Array, Array, Array]:
+        """(base, share, factors, gains)."""
+        number = 4 + len(FEATURES)
+        return np.exp(values[:2]), values[2:4], values[4:number], values[number:].reshape(len(self.names), 2)
+
+    def scales(self, values: Array) -> Array:
+        """Of either side, for each example."""
+        base, share, factors, gains = self.unpack(values)
+        parts = np.sqrt(base[None, :] ** 2 + ((gains * self.parts) ** 2).sum(axis=1))
+        known = self.own * (parts / self.usual) ** share[None, :]
+        return np.asarray(np.where(self.own > 0, known, parts) * np.exp(self.novelty @ factors)[:, None])
+
+    def pull_back(self, values: Array, slopes: Array) -> Array:
+        """What a change of each value does, from what changes of the logs of all scales do."""
+        base, share, _, gains = self.unpack(values)
+        squares = base[None, :] ** 2 + ((gains * self.parts) ** 2).sum(axis=1)
+        known = self.own > 0
+        # Of the logs of the scales by the log of what the parts add up to.
+        power = np.where(known, share[None, :], 1.0)
+        by_base = slopes * power * base[None, :] ** 2 / squares
+        by_share = np.where(known, slopes * (0.5 * np.log(squares) - np.log(self.usual)), 0.0)
+        by_gain = (slopes * power / squares)[:, None, :] * gains[None, :, :] * self.parts**2
+        by_factor = self.novelty.T @ slopes.sum(axis=1)
+        return np.concatenate([by_base.sum(axis=0), by_share.sum(axis=0), by_factor, by_gain.sum(axis=0).ravel()])
+
+    def read(self, values: Array) -> Certainty:
+        base, share, factors, gains = self.unpack(values)
+        return Certainty(
+            base=(float(base[0]), float(base[1])),
+            share=(float(share[0]), float(share[1])),
+            factors=tuple(float(value) for value in factors),
+            gains={name: (float(low), float(high)) for name, (low, high) in zip(self.names, gains, strict=True)},
+        )
+
+
+def find_values(examples: Sequence[Example]) -> Certainty:
+    """Base scales, shares, factors and gains."""
+    form = Form.of(examples)
     errors = np.array([one.row.error for one in examples])
     weights = OBSERVATIONS * np.array([one.weight for one in examples])
+    side, places = (errors > 0).astype(int), np.arange(len(errors))
+    numbers = (2, 2, len(FEATURES), 2 * len(form.names))
+    middle = np.repeat([math.log(BASE), SHARE, PRIOR, GAIN], numbers)
+    spread = np.repeat([BASE_SIGMA, SHARE_SIGMA, PRIOR_SIGMA, GAIN_SIGMA], numbers)
 
-    def loss(values: Array) -> float:
-        log_scale = np.where(own > 0, np.log(np.maximum(own, 1e-9)), values[0]) + features @ values[1:]
-        ratio = errors / np.exp(log_scale)
-        likelihood = -(FREEDOM + 1) / 2 * np.log1p(ratio**2 / FREEDOM) - log_scale
-        prior = 0.5 * (((values[1:] - PRIOR) / PRIOR_SIGMA) ** 2).sum()
-        return float(-(weights * likelihood).sum() + prior)
+    def loss(values: Array) -> tuple[float, Array]:
+        scales = form.scales(values)
+        square = (errors / scales[places, side]) ** 2 / FREEDOM
+        likelihood = -(FREEDOM + 1) / 2 * np.log1p(square) - np.log(scales.mean(axis=1))
+        slopes = scales / scales.sum(axis=1, keepdims=True)
+        slopes[places, side] -= (FREEDOM + 1) * square / (1 + square)
+        gradient = form.pull_back(values, weights[:, None] * slopes) + (values - middle) / spread**2
+        return float(-(weights * likelihood).sum() + 0.5 * (((values - middle) / spread) ** 2).sum()), gradient
 
-    start = np.concatenate([[math.log(0.12)], np.full(len(FEATURES), PRIOR)])
-    bounds = [(math.log(0.03), math.log(1.0))] + [(0.0, 1.5)] * len(FEATURES)
-    found = optimize.minimize(loss, start, method="L-BFGS-B", bounds=bounds).x
-    base, factors = float(math.exp(found[0])), tuple(float(value) for value in found[1:])
-    scales = np.where(own > 0, own, base) * np.exp(features @ found[1:])
-    return Certainty(base=base, factors=factors, quantiles=find_quantiles(examples, errors / scales))
+    bounds = [(math.log(0.03), 0.0)] * 2 + [(0.0, 1.0)] * 2 + [(0.0, 1.5)] * numbers[2] + [(0.0, 4.0)] * numbers[3]
+    return form.read(optimize.minimize(loss, middle, jac=True, method="L-BFGS-B", bounds=bounds).x)
+
+
+@dataclass(slots=True)
+class Fits:
+    """Tables of one quantity, each fitted without some publishers. Scales are found once for each set of them."""
+
+    rows: Sequence[Asked]
+    known: dict[frozenset[str], Certainty] = dataclasses.field(default_factory=dict)
+
+    @property
+    def publishers(self) -> list[str]:
+        return sorted({row.publisher for row in self.rows})
+
+    def rest(self, left: frozenset[str]) -> list[Asked]:
+        return [row for row in self.rows if row.publisher not in left]
+
+    def scales(self, left: frozenset[str]) -> Certainty:
+        """Scales of stacks and gains in turn."""
+        if left not in self.known:
+            rows = self.rest(left)
+            found = first_guess(rows)
+            for _ in range(ROUNDS):
+                found = find_values(make_examples(rows, found, most=MOST_EXAMPLES))
+            self.known[left] = dataclasses.replace(
+                found, known=gather([row for row in rows if not row.untaught], found)
+            )
+        return self.known[left]
+
+    def fit(self, left: frozenset[str] = frozenset()) -> tuple[Certainty, list[Example]]:
+        """With the quantiles of error over scale, and what remains once something was measured."""
+        found = self.scales(left)
+        examples = make_examples(self.rest(left), found)
+        scaled = scale_errors(examples, found)
+        for one in sorted({one.row.publisher for one in examples}):
+            # The scale of a publisher's own errors is what the others say of it.
+            others = self.scales(left | {one})
+            own = [
+                i for i, example in enumerate(examples) if example.fold == "publisher" and example.row.publisher == one
+            ]
+            scaled[own] = scale_errors([examples[i] for i in own], others)
+        found = dataclasses.replace(found, quantiles=find_quantiles(examples, scaled))
+        # Promises for memory did not hold for publishers left out, so none is made.
+        given = find_given(examples, found) if self.rows[0].quantity == STEP else {}
+        return dataclasses.replace(found, given={name: table for name, (table, _) in given.items()}), examples
+
+
+def scales_of(one: Example, certainty: Certainty) -> Sides:
+    """The scale of the stack's own errors is that without the rows that were left out."""
+    return dataclasses.replace(certainty, known={one.stack: one.own}).scales(one.novelty, one.sensitivity, one.stack)
+
+
+def scale_errors(examples: Sequence[Example], certainty: Certainty) -> Array:
+    return np.array([one.row.error / scales_of(one, certainty)[int(one.row.error > 0)] for one in examples])
 
 
 def find_quantiles(examples: Sequence[Example], scaled: Array) -> dict[str, Quantiles]:
-    weights = np.array([one.weight for one in examples])
+    models: dict[str, set[str]] = defaultdict(set)
+    for one in examples:
+        models[one.stack].add(one.row.workload)
+    weights = np.array([one.weight * len(models[one.stack]) for one in examples])
     sorts = np.array([sort_of(one.novelty) for one in examples])
     table = {"": _as_quantiles(_weighted_quantiles(scaled, weights, np.array(LEVELS)), len(examples))}
     for sort in sorted(set(sorts)):
         own = sorts == sort
-        places = np.flatnonzero(own).tolist()
-        groups = [examples[place].row.publisher for place in places]
-        if sort == "new stack" and len(set(groups)) > 2:
+        groups = [examples[place].row.publisher for place in np.flatnonzero(own).tolist()]
+        if sort == NEW_STACK and len(set(groups)) > 2:
             values = publisher_quantiles(scaled[own], groups)
         else:
             values = _weighted_quantiles(scaled[own], weights[own], np.array(LEVELS))
@@ -234,8 +408,8 @@ def publisher_quantiles(scaled: Array, publishers: Sequence[str]) -> Array:
     rest = scaled - np.array([middles[names.index(name)] for name in publishers])
     weights = np.array([1 / (named == name).sum() for name in publishers])
     number = len(names)
-    effect = middles.mean() + middles.std(ddof=1) * math.sqrt(1 + 1 / number) * stats.t.ppf(GRID, number - 1)
     within = _weighted_quantiles(rest, weights, GRID)
+    effect = middles.mean() + middles.std(ddof=1) * math.sqrt(1 + 1 / number) * stats.t.ppf(GRID, number - 1)
     return np.asarray(np.quantile((effect[:, None] + within[None, :]).ravel(), LEVELS))
 
 
@@ -273,16 +447,12 @@ def remain(examples: Sequence[Example], certainty: Certainty) -> dict[str, dict[
             stacks[one.fold, one.row.publisher, one.stack].append(one)
     for (_, publisher, _), own in stacks.items():
         for one in own:
-            scale = _scale_of(one, certainty)
+            scales = scales_of(one, certainty)
             for given, error in _measured(one.row, [other.row for other in own]):
                 name = f"{sort_of(one.novelty)}: {given}"
+                scale = scales[int(one.row.error > error)]
                 found[name][publisher].append((one.row.error / scale, error / scale))
     return {name: {publisher: np.array(errors) for publisher, errors in parts.items()} for name, parts in found.items()}
-
-
-def _scale_of(one: Example, certainty: Certainty) -> float:
-    more = math.exp(sum(a * b for a, b in zip(certainty.factors, one.features, strict=True)))
-    return (one.own or certainty.base) * more
 
 
 def _measured(row: Asked, own: Sequence[Asked]) -> Iterator[tuple[str, float]]:
@@ -308,30 +478,13 @@ def _median(rows: Sequence[Asked], most: int) -> float:
     return float(np.median([rows[place].error for place in picked]))
 
 
-def make(rows: Sequence[Asked]) -> Certainty:
-    known = gather([row for row in rows if not row.untaught])
-    examples = make_examples(rows)
-    certainty = fit(examples)
-    # Promises for memory did not hold for publishers left out, so none is made.
-    found = find_given(examples, certainty) if rows and rows[0].quantity == STEP else {}
-    given = {name: quantiles for name, (quantiles, _) in found.items()}
-    return dataclasses.replace(certainty, known=known, given=given)
-
-
 # tables
 
 
-def _intervals(certainty: Certainty, examples: Sequence[Example], coverage: float = COVERAGE) -> tuple[Array, Array]:
-    pairs = []
-    for one in examples:
-        # The scale of the stack's own errors is that without the rows that were left out.
-        own = Experience(log_sigma=one.own) if one.own else None
-        known = {one.stack: own} if own is not None else {}
-        table = dataclasses.replace(certainty, known=known)
-        novelty = one.features if own is not None else one.novelty
-        pairs.append(table.interval(novelty, one.stack, coverage=coverage))
-    low, high = np.log(np.array(pairs)).T
-    return low, high
+def _ends(one: Example, certainty: Certainty, coverage: float) -> Sides:
+    table = certainty.quantiles.get(sort_of(one.novelty)) or certainty.quantiles[""]
+    low, high = clip_interval(table.errors(*scales_of(one, certainty)).interval(coverage))
+    return math.log(low), math.log(high)
 
 
 def _winkler(errors: Array, low: Array | float, high: Array | float) -> float:
@@ -340,40 +493,34 @@ def _winkler(errors: Array, low: Array | float, high: Array | float) -> float:
     return float(np.mean(high - low + 2 / (1 - COVERAGE) * outside))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """How the intervals of one sort of question held."""
-
-    name: str
-    num_rows: int
-    coverage: tuple[float, ...]
-    """At each of `MEANT`."""
-    width: float
-    interval_score: float
-    constant_score: float
-
-    def __str__(self) -> str:
-        levels = " / ".join(f"{level:.0%}" for level in self.coverage)
-        scores = f"{self.interval_score:.2f} / {self.constant_score:.2f}"
-        return f"{self.name}: {self.num_rows}, {levels}, {self.width:.0%}, {scores}"
+Left = Mapping[str, Certainty]
+"""The table that was fitted without each publisher."""
 
 
-def hold(rows: Sequence[Asked]) -> list[Held]:
+def leave_out(fits: Fits) -> Left:
+    return {name: fits.fit(frozenset({name}))[0] for name in fits.publishers}
+
+
+def hold(examples: Sequence[Example], left: Left) -> list[Held]:
     """Publishers left out of the fit of the intervals as well; then folds inside stacks, by publisher left out too."""
-    examples = make_examples(rows)
     asked: dict[str, list[tuple[Example, Certainty]]] = defaultdict(list)
-    for publisher in sorted({row.publisher for row in rows}):
-        certainty = fit(make_examples([row for row in rows if row.publisher != publisher]))
-        for one in examples:
-            if one.row.publisher == publisher:
-                what = (
-                    f"publisher {publisher}" if one.fold == "publisher" else f"known stack, new {one.fold or 'nothing'}"
-                )
-                asked[what].append((one, certainty))
-                if one.fold == "":
-                    asked[f"as shipped: {one.stack}"].append((one, certainty))
-    constant = float(np.quantile([abs(one.row.error) for one in examples], COVERAGE))
-    return [_hold(name, pairs, constant) for name, pairs in sorted(asked.items())]
+    for one in examples:
+        pair = one, left[one.row.publisher]
+        if one.fold == "publisher":
+            asked[f"publisher {one.row.publisher}"].append(pair)
+        else:
+            asked[f"known stack, new {one.fold or 'nothing'}"].append(pair)
+        if one.fold == "":
+            asked[f"as shipped: {one.stack}"].append(pair)
+    return [_hold(name, pairs, _constant(pairs, examples)) for name, pairs in sorted(asked.items())]
+
+
+def _constant(pairs: Sequence[tuple[Example, Certainty]], examples: Sequence[Example]) -> float:
+    """One width for all: what nine of ten errors of the same sort stay within."""
+    is_publisher = pairs[0][0].fold == "publisher"
+    return float(
+        np.quantile([abs(one.row.error) for one in examples if (one.fold == "publisher") == is_publisher], COVERAGE)
+    )
 
 
 def _hold(name: str, pairs: Sequence[tuple[Example, Certainty]], constant: float) -> Held:
@@ -390,72 +537,46 @@ def _hold(name: str, pairs: Sequence[tuple[Example, Certainty]], constant: float
     )
 
 
-def _ends(one: Example, certainty: Certainty, coverage: float) -> tuple[float, float]:
-    low, high = _intervals(certainty, [one], coverage)
-    return float(low[0]), float(high[0])
-
-
-def score_given(rows: Sequence[Asked]) -> list[str]:
+def score_given(examples: Sequence[Example], left: Left) -> list[Promise]:
     """Whether the promised width after a measurement holds for a publisher that did not help to find it. Widths are medians."""
-    lines = ["given: publisher left out, rows, width before, promised after, coverage, width that would have done"]
-    examples = make_examples(rows)
-    for publisher in sorted({row.publisher for row in rows}):
-        rest = [one for one in examples if one.row.publisher != publisher]
-        certainty = fit(rest)
-        table = find_given(rest, certainty)
+    found = []
+    for publisher, certainty in left.items():
+        table = find_given([one for one in examples if one.row.publisher != publisher], certainty)
         own = [one for one in examples if one.row.publisher == publisher]
         for name, residuals in sorted(remain(own, certainty).items()):
             pairs = residuals[publisher]
-            if name not in table or len(pairs) < FEW:
-                continue
-            quantiles, share = table[name]
-            errors = pairs[:, 0] - share * pairs[:, 1]
-            fold = "publisher" if name.startswith("new stack") else ""
-            asked = [one for one in own if one.fold == fold]
-            scale = float(np.median([_scale_of(one, certainty) for one in asked]))
-            before = np.median([high - low for low, high in np.exp(np.array(_intervals(certainty, asked)).T)])
-            low, high = (quantiles.errors().quantile(level) for level in (0.05, 0.95))
-            real = np.exp(scale * np.quantile(errors, 0.95)) - np.exp(scale * np.quantile(errors, 0.05))
-            covered = np.mean((low <= errors) & (errors <= high))
-            promised = math.exp(scale * high) - math.exp(scale * low)
-            lines.append(f"{name}: {publisher}, {len(errors)}, {before:.0%}, {promised:.0%}, {covered:.0%}, {real:.0%}")
-    return lines
+            if name in table and len(pairs) >= FEW:
+                quantiles, share = table[name]
+                asked = [one for one in own if one.fold == ("publisher" if name.startswith("new stack") else "")]
+                errors = pairs[:, 0] - share * pairs[:, 1]
+                found.append(_promise(name, publisher, errors, quantiles, asked, certainty))
+    return found
 
 
-def score_verdicts(rows: Sequence[Asked], verdicts: Sequence[Verdict]) -> list[str]:
-    """Runs that failed and were called safe, and runs that ran and were refused, with the publisher left out and as shipped."""
-    lines = [
-        f"verdicts at {FIT_CONFIDENCE:.0%}: source, ran, refused left out / shipped; failed, excused, safe left out / shipped"
-    ]
-    whole = make(rows)
-    judged: dict[str, list[tuple[Verdict, bool, bool]]] = defaultdict(list)
-    for publisher in sorted({one.publisher for one in verdicts}):
-        rest = [row for row in rows if row.publisher != publisher]
-        known = gather([row for row in rest if not row.untaught])
-        left = dataclasses.replace(fit(make_examples(rest)), known=known)
-        for one in verdicts:
-            if one.publisher == publisher:
-                fits = _says_fits(left, one, one.untaught_margin), _says_fits(whole, one, one.margin)
-                judged[one.source].append((one, *fits))
-    for source, found in sorted(judged.items()):
-        ran = [(left, ship) for one, left, ship in found if one.ran and not one.disputed]
-        failed = [(left, ship) for one, left, ship in found if not one.ran and not one.excused]
-        excused = sum(not one.ran and one.excused for one, _, _ in found)
-        refused = [sum(not pair[i] for pair in ran) for i in (0, 1)]
-        safe = [sum(pair[i] for pair in failed) for i in (0, 1)]
-        lines.append(
-            f"{source}: {len(ran)}, {refused[0]} / {refused[1]}; {len(failed)}, {excused}, {safe[0]} / {safe[1]}"
-        )
-    return lines
+def _promise(
+    name: str, publisher: str, errors: Array, quantiles: Quantiles, asked: Sequence[Example], certainty: Certainty
+) -> Promise:
+    below, above = np.median([scales_of(one, certainty) for one in asked], axis=0)
+    ends = [_ends(one, certainty, COVERAGE) for one in asked]
+    low, high = (quantiles.errors().quantile(level) for level in (0.05, 0.95))
+    worst = [float(np.quantile(errors, level)) for level in (0.05, 0.95)]
+    return Promise(
+        name=name,
+        publisher=publisher,
+        num_rows=len(errors),
+        before=float(np.median([math.exp(end) - math.exp(start) for start, end in ends])),
+        promised=math.exp(above * high) - math.exp(below * low),
+        coverage=float(np.mean((low <= errors) & (errors <= high))),
+        enough=math.exp(above * max(0.0, worst[1])) - math.exp(below * min(0.0, worst[0])),
+    )
 
 
-def probability(certainty: Certainty, setting: Setting, margin: float) -> float:
-    novelty = list_novelty(setting, certainty.known, operators=ORDINARY_OPERATORS)
-    return certainty.errors(novelty, setting.stack).probability_below(margin)
-
-
-def _says_fits(certainty: Certainty, one: Verdict, margin: float) -> bool:
-    return one.setting is not None and probability(certainty, one.setting, margin) >= FIT_CONFIDENCE
+def probability(certainty: Certainty, one: Verdict, margin: float) -> float:
+    if one.setting is None:
+        return 0.0
+    novelty = list_novelty(one.setting, certainty.known)
+    sensitivity = memory_sensitivity(activations=one.activations, beside=one.beside)
+    return certainty.errors(novelty, sensitivity, one.setting.stack).probability_below(margin)
 
 
 def describe(certainty: Certainty) -> dict[str, object]:
@@ -472,6 +593,8 @@ def describe(certainty: Certainty) -> dict[str, object]:
     return {
         "base": certainty.base,
         "factors": dict(zip(FEATURES, certainty.factors, strict=True)),
+        "gains": certainty.gains,
+        "share": certainty.share,
         "quantiles": tabulate(certainty.quantiles),
         "given": tabulate(certainty.given),
         "known": known,
@@ -484,33 +607,50 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("-o", "--output", type=Path, default=DOCUMENT)
     parser.add_argument("--asked", type=Path, help="forecasts of the rows: read if the file is there, else written")
     parser.add_argument("--svg", type=Path, help="folder for drawings of the reliability of publishers left out")
+    parser.add_argument("--markdown", type=Path, help="page whose tables are made again")
     options = parser.parse_args(arguments)
     asked, verdicts = load(options.asked) if options.asked and options.asked.exists() else ask_all(options.cases)
     if options.asked and not options.asked.exists():
         keep(options.asked, asked, verdicts)
     document: dict[str, object] = {"made_by": "python -m research.fits.intervals ../shared/cases/*.parquet"}
+    sections: dict[str, str] = {}
     for quantity in (STEP, MEMORY):
-        rows = [row for row in asked if row.quantity == quantity]
-        certainty = make(rows)
+        fits = Fits(rows=[row for row in asked if row.quantity == quantity])
+        certainty, examples = fits.fit()
+        left = leave_out(fits)
         document[quantity] = describe(certainty)
-        sys.stdout.write(f"\n{quantity}: base {certainty.base:.3f}\n")
-        sys.stdout.write(json.dumps(dict(zip(FEATURES, certainty.factors, strict=True)), indent=1) + "\n")
-        held = hold(rows)
-        sys.stdout.write(
-            f"{HEADING}\n" + "\n".join([*map(str, held), *(score_given(rows) if quantity == STEP else [])]) + "\n"
-        )
+        held = hold(examples, left)
+        sections[f"Intervals of {TITLES[quantity]}"] = tabulate_held(held)
         if options.svg:
-            curves = {
-                one.name.removeprefix("publisher "): [(0.0, 0.0), *zip(MEANT, one.coverage, strict=True)]
-                for one in held
-                if one.name.startswith("publisher")
-            }
-            title = f"{quantity}: intervals of publishers left out"
-            write_whole(options.svg / f"reliability-{quantity}.svg", draw_reliability(curves, title=title))
-        if quantity == MEMORY:
-            sys.stdout.write("\n".join(score_verdicts(rows, verdicts)) + "\n")
+            _draw(options.svg / f"reliability-{quantity}.svg", held, quantity)
+        if quantity == STEP:
+            sections["What a measurement was said to leave"] = tabulate_promises(score_given(examples, left))
+        else:
+            sections["Verdicts"] = tabulate_verdicts(verdicts, partial(_judge, certainty, left))
+            sections["Errors of peaks"] = tabulate_peaks(fits.rows)
+    for title, body in sections.items():
+        sys.stdout.write(f"{title}\n\n{body}\n\n")
+    if options.markdown:
+        write_page(options.markdown, sections)
     options.output.parent.mkdir(exist_ok=True)
     write_json(options.output, document, indent=1)
+
+
+TITLES = {STEP: "steps", MEMORY: "peaks of memory"}
+
+
+def _judge(whole: Certainty, left: Left, one: Verdict) -> tuple[float, float]:
+    without = left.get(one.publisher, whole)
+    return probability(without, one, one.untaught_margin), probability(whole, one, one.margin)
+
+
+def _draw(path: Path, held: Sequence[Held], quantity: str) -> None:
+    curves = {
+        one.name.removeprefix("publisher "): [(0.0, 0.0), *zip(MEANT, one.coverage, strict=True)]
+        for one in held
+        if one.name.startswith("publisher")
+    }
+    write_whole(path, draw_reliability(curves, title=f"{quantity}: intervals of publishers left out"))
 
 
 if __name__ == "__main__":

@@ -197,14 +197,17 @@ def _read_bytes(path: Path) -> bytes:
         raise InvalidInput(f"cannot read {path}: {error.strerror or error}") from error
     if raw[:2] != b"\x1f\x8b":
         return raw
+    unpacked = bytearray()
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
-            unpacked = stream.read(MAX_UNPACKED_BYTES + 1)
+            # Piece by piece: to ask for the most that is read would take the memory for it.
+            while len(unpacked) <= MAX_UNPACKED_BYTES and (piece := stream.read(2**20)):
+                unpacked += piece
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise InvalidInput(f"{path} is a damaged gzip file: {error}") from error
     if len(unpacked) > MAX_UNPACKED_BYTES:
         raise InvalidInput(f"{path} unpacks to more than {show_bytes(MAX_UNPACKED_BYTES)}, the most that is read")
-    return unpacked
+    return bytes(unpacked)
 
 
 def _refuse_constant(text: str) -> float:

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from traincast.errors import InvalidInput, UnknownName
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 T = TypeVar("T")
 
@@ -42,7 +44,7 @@ class Registry(Generic[T], Mapping[str, T]):
         spelling = self.aliases.get(name, name)
         if spelling in self.entries:
             return self.entries[spelling]
-        for point in entry_points(group=GROUPS[self.kind], name=spelling):
+        for point in _entry_points(self.kind).select(name=spelling):
             return self._load(point.name, point.value, point.load)
         raise UnknownName(self.kind, name, self, plural=self.plural, also=self.aliases)
 
@@ -65,9 +67,16 @@ class Registry(Generic[T], Mapping[str, T]):
 
     def __iter__(self) -> Iterator[str]:
         yield from self.entries
-        for point in entry_points(group=GROUPS[self.kind]):
+        for point in _entry_points(self.kind):
             if point.name not in self.entries:
                 yield point.name
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _entry_points(kind: str) -> "EntryPoints":
+    # Loaded when a name is not one of our own: reading what is installed takes longer than a forecast.
+    from importlib.metadata import entry_points
+
+    return entry_points(group=GROUPS[kind])

@@ -19,6 +19,8 @@ from traincast.spec import SUBJECTS, Attr, Block, Environment, Experiment, Measu
 Row = tuple[Experiment, Environment, Block]
 
 BUSY_TIMEOUT_S = 60.0
+_DAMAGED = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""A damaged file may give SQLite's own sentence about it letters that are none."""
 APPLICATION_ID = 0x7472_6373  # "trcs": tells our files from other SQLite files
 
 MIGRATIONS: tuple[str, ...] = (
@@ -72,12 +74,16 @@ class Store:
             )
         try:
             self._db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-            self._migrate()
         except sqlite3.DatabaseError as error:
-            if "_db" in vars(self):
-                # A connection that nobody holds would keep its locks.
-                self._db.close()
             raise InvalidInput(f"{self.path} cannot be opened as a measurement store: {error}") from error
+        try:
+            self._migrate()
+        except BaseException as error:
+            # A connection that nobody holds would keep its locks.
+            self._db.close()
+            if isinstance(error, _DAMAGED):
+                raise InvalidInput(f"{self.path} cannot be opened as a measurement store: {error}") from error
+            raise
 
     def __enter__(self) -> "Store":
         return self
@@ -192,7 +198,7 @@ class Store:
     def _query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         try:
             return self._db.execute(statement, values).fetchall()
-        except sqlite3.DatabaseError as error:
+        except _DAMAGED as error:
             raise InvalidInput(
                 f"{self.path} cannot be read: {error}; try: traincast store check {self.path}"
             ) from error

@@ -2,8 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 from traincast.errors import InvalidInput, MissingExtra, TraincastError, UnknownName
@@ -83,6 +81,9 @@ def _call(work: Callable[..., R], item: Any) -> R:
 def _by_processes(
     work: Callable[..., R], items: Sequence[T], shared: tuple[Any, ...], workers: int
 ) -> Iterator[tuple[int, R]]:
+    from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+    from concurrent.futures.process import BrokenProcessPool
+
     left = dict(enumerate(items))
     losses = 0
     while left:

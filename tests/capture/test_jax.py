@@ -1,5 +1,8 @@
 """JAX functions, counted by hand."""
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -149,3 +152,54 @@ def test_of_a_condition_the_larger_branch_is_counted_and_said() -> None:
     graph = capture_jax(choosing, shape(4, 4), shape(2, 4))
     assert matmuls(graph, "forward") == 2 * 2 * 2 * 4 * 4
     assert any("condition" in sentence for sentence in graph.assumptions)
+
+
+SHARDED = """
+import jax, jax.numpy as jnp, numpy as np
+from jax import shard_map
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from traincast.capture import capture_jax, read_jax_plan
+
+mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("batch", "model"))
+weights = {"a": jnp.zeros((16, 32)), "b": jnp.zeros((32, 16))}
+data = jnp.zeros((8, 16))
+
+def loss(p, x):
+    return (jnp.tanh(x @ p["a"]) @ p["b"]).mean()
+
+def step(p, x):
+    return jax.tree.map(lambda a, b: a - 0.1 * b, p, jax.grad(loss)(p, x))
+
+def named(*spec):
+    return NamedSharding(mesh, P(*spec))
+
+columns = {"a": named(None, "model"), "b": named("model", None)}
+spread = {"a": named("batch", "model"), "b": named("model", "batch")}
+for shardings, wanted in ((columns, (4, 2, 0)), (spread, (4, 2, 3))):
+    function = jax.jit(step, in_shardings=(shardings, named("batch")))
+    plan = read_jax_plan(function, weights, data)
+    assert (plan.data, plan.tensor, plan.zero) == wanted, plan
+graph = capture_jax(function, weights, data)
+assert graph.num_parameters == 2 * 16 * 32
+assert any("--dp 4 --tp 2 --zero 3" in text for text in graph.assumptions), graph.assumptions
+
+def local(p, x):
+    return jax.lax.pmean(loss(p, x), "batch")
+
+def mapped(p, x):
+    return shard_map(local, mesh=mesh, in_specs=(P(), P("batch")), out_specs=P())(p, x)
+
+def manual(p, x):
+    return jax.tree.map(lambda a, b: a - 0.1 * b, p, jax.grad(mapped)(p, x))
+
+plan = read_jax_plan(manual, weights, data)
+assert (plan.data, plan.tensor, plan.zero) == (4, 1, 0), plan
+print("read")
+"""
+
+
+def test_sharding_annotations_are_the_plan() -> None:
+    """In a process of its own: the number of devices is fixed when JAX starts."""
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    done = subprocess.run([sys.executable, "-c", SHARDED], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "read", done.stderr[-2000:]

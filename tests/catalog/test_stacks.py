@@ -78,7 +78,7 @@ def test_a_misspelt_key_of_a_document_is_named(tmp_path: Path) -> None:
 def test_another_package_adds_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint(name="from-elsewhere", value=f"{__name__}:PLUGGED", group="traincast.stacks")
     monkeypatch.setattr(EntryPoint, "load", lambda self: PLUGGED)
-    monkeypatch.setattr(registry, "entry_points", lambda **wanted: EntryPoints([point]).select(**wanted))
+    monkeypatch.setattr(registry, "_entry_points", lambda _: EntryPoints([point]))
     assert stack("from-elsewhere") == PLUGGED
 
 

@@ -73,8 +73,9 @@ SHIPPED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "megatron-train_gpt3_175b_distributed.sh": (
         "megatron-lm",
         {"source": "gpt3-175b", "parallelism.tensor": 8, "parallelism.pipeline": 16, "job.global_batch": 1536,
-         "workload.precision": "fp16", "cluster.nodes": 16, "cluster.devices_per_node": 8, "job.evaluation_samples": 15360.0},
-        ("rampup_batch_size",),
+         "workload.precision": "fp16", "cluster.nodes": 16, "cluster.devices_per_node": 8, "job.evaluation_samples": 15360.0,
+         "job.rampup_batch": 16, "job.rampup_increment": 16, "job.rampup_samples": 5859375.0},
+        (),
     ),
     "megatron_bridge_llama3.py:llama3_70b_pretrain_config": (
         "nemo",

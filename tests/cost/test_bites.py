@@ -159,3 +159,38 @@ def test_a_stack_adds_its_calls_and_scales_once(phase: str, call_s: float) -> No
     found = price_op(stack, op, base)
     assert (found.seconds, found.low_s, found.high_s) == (1.5, 0.75, 3.0)
     assert found.host_s == pytest.approx(3 * call_s + 2 * 4e-6)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_devices_of_a_node_share_the_memory_of_its_host(devices: int) -> None:
+    from traincast.cost._offload import host_bytes_per_s
+
+    alone, shared = (host_bytes_per_s(make_cluster(devices_per_node=count).groups[0]) for count in (1, devices))
+    assert shared == pytest.approx(alone / devices)
+
+
+def test_a_synchronous_step_waits_for_the_slowest_node() -> None:
+    from dataclasses import replace
+
+    from traincast.cost._sync import slowest_speed
+
+    group = make_cluster().groups[0]
+    cluster = Cluster(name="two", groups=(replace(group, speed=0.25), replace(group, speed=1.0)))
+    assert slowest_speed(cluster) == 0.25
+
+
+def test_the_interval_of_an_operator_holds_nine_of_ten_log_errors() -> None:
+    from traincast.cost._learned import load_learned
+
+    costs = load_learned()
+    ops, device = (make_matmul(m=4096),), make_device()
+    sigma = float(costs.predict(ops, device).log_sigma[0])
+    found = costs.estimate_ops(ops, device)[0]
+    assert math.log(found.high_s / found.low_s) == pytest.approx(2 * 1.645 * sigma, rel=1e-3)
+
+
+def test_the_interval_of_a_calibrated_operator_holds_nine_of_ten_log_errors() -> None:
+    from traincast.cost._calibrated import _with_interval
+
+    found = _with_interval(2.0, 0.3, limit="compute", ground="measured")
+    assert math.log(found.high_s / found.low_s) == pytest.approx(2 * 1.645 * 0.3)

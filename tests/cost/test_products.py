@@ -11,7 +11,7 @@ from traincast.cost._alignment import warn_alignment
 from traincast.cost._attention import AttentionShape, mean_keys, time_attention
 from traincast.cost._laws import load_laws
 from traincast.cost._learned import load_learned
-from traincast.cost._products import BOOST, ProductShape, easy_gain, held_share, time_products
+from traincast.cost._products import BOOST, ProductShape, easy_gain, held_share, time_groups, time_products
 from traincast.cost._silicon import find_silicon, name_unknown_silicon
 from traincast.errors import InvalidInput
 from traincast.spec import Device, Op
@@ -86,6 +86,66 @@ def test_no_attention_is_slower_on_a_device_that_is_faster_in_one_respect(
         for one in (device, raise_one(device, what, factor))
     )
     assert (after <= before * (1 + 1e-9)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    device=devices, what=st.sampled_from(RAISED), factor=st.floats(1.0, 4.0), seed=st.integers(0, 10_000), lone=st.booleans(),
+    dtype=st.sampled_from(["bf16", "fp8"]),
+)  # fmt: skip
+def test_no_products_of_experts_are_slower_on_a_device_that_is_faster_in_one_respect(
+    device: Device, what: str, factor: float, seed: int, lone: bool, dtype: str
+) -> None:
+    laws, shape = load_laws(), some_products(seed)
+    uneven = (np.arange(len(shape.m)) % 2).astype(np.float64)
+    before, after = (
+        time_groups(laws.groups, laws.product(dtype), shape, one, dtype, uneven=uneven, lone=lone).seconds
+        for one in (device, raise_one(device, what, factor))
+    )
+    assert (after <= before * (1 + 1e-9)).all()
+
+
+def test_experts_with_unequal_numbers_of_tokens_fill_fewer_tiles_than_one_product_of_all_tokens() -> None:
+    laws, device = load_laws(), find_device("h100-sxm-80g")
+    ones = np.ones(1)
+    experts = ProductShape(
+        batch=64 * ones, m=512 * ones, n=4096 * ones, k=2048 * ones, num_bytes=1e8 * ones, resident=None
+    )
+    whole = replace(experts, batch=ones, m=64 * 512 * ones)
+    one_s = time_products(laws.half, whole, device, "bf16").seconds
+    even_s, uneven_s = (
+        time_groups(laws.groups, laws.half, experts, device, "bf16", uneven=share * ones).seconds
+        for share in (0.0, 1.0)
+    )
+    assert one_s < even_s < uneven_s < 2.0 * one_s
+
+
+def test_scales_of_blocks_cost_time_where_matrix_units_do_not_apply_them() -> None:
+    plain = make_matmul(m=8192, n=8192, k=8192, dtype="fp8")
+    scaled = replace(plain, attrs={**plain.attrs, "scale_block": 128})
+    for name, least, most in (("h100-sxm-80g", 1.15, 1.5), ("b200-sxm-180g", 1.0, 1.0), ("a100-sxm4-80g", 1.0, 1.0)):
+        seconds = load_learned().predict([plain, scaled], find_device(name)).seconds
+        assert least <= seconds[1] / seconds[0] <= most
+
+
+def test_the_backward_pass_of_attention_is_priced_apart() -> None:
+    """Short heads wait for exponentials, of which the backward pass has no more than the forward."""
+    laws, device = load_laws(), find_device("b200-sxm-180g")
+    forward = some_attention(0)
+    ratios = {}
+    for head in (64.0, 128.0):
+        shape = replace(
+            forward, queries=0 * forward.queries + 8192, keys=0 * forward.keys + 8192, window=0 * forward.keys + 8192,
+            sequences=0 * forward.size + 64, size=0 * forward.size + head, register_fed=0 * forward.size,
+        )  # fmt: skip
+        times = [
+            time_attention(
+                laws.attention, laws.half, replace(shape, backward=0 * shape.size + back), device, "bf16"
+            ).seconds[0]
+            for back in (0.0, 1.0)
+        ]
+        ratios[head] = times[1] / times[0]
+    assert 1.5 < ratios[64.0] < ratios[128.0] < 3.3
 
 
 @settings(max_examples=30, deadline=None)

@@ -11,27 +11,87 @@ from builders import make_cluster, make_mlp
 from traincast import catalog, forecast
 from traincast.catalog._stacks import stack
 from traincast.catalog._workloads import workload
-from traincast.forecast._certainty import FEATURES, describe_setting, find_family, list_novelty, load_certainty
-from traincast.spec import Job, Parallelism
+from traincast.forecast._certainty import (
+    FEATURES,
+    MEMORY,
+    Sensitivity,
+    describe_setting,
+    find_family,
+    hopeful_memory_errors,
+    list_novelty,
+    load_certainty,
+    memory_errors,
+    memory_sensitivity,
+    step_sensitivity,
+)
+from traincast.spec import Job, MemoryProfile, Parallelism
 
 CERTAINTY = load_certainty()
 amounts = st.lists(st.floats(0.0, 3.0), min_size=len(FEATURES), max_size=len(FEATURES))
+shares = st.floats(0.0, 1.0)
+PLAIN = step_sensitivity(operators=0.08, host=0.1, exposed=0.1, bandwidth=0.1)
 
 
 @given(novelty=amounts, place=st.integers(0, len(FEATURES) - 1), more=st.floats(0.0, 3.0))
 def test_more_that_is_new_never_makes_the_scale_smaller(novelty: list[float], place: int, more: float) -> None:
     newer = [amount + more * (index == place) for index, amount in enumerate(novelty)]
     for name in ("", *CERTAINTY.known):
-        assert CERTAINTY.log_sigma(newer, name) >= CERTAINTY.log_sigma(novelty, name)
+        assert all(
+            after >= before
+            for after, before in zip(
+                CERTAINTY.scales(newer, PLAIN, name), CERTAINTY.scales(novelty, PLAIN, name), strict=True
+            )
+        )
+
+
+@given(operators=shares, host=st.floats(0.0, 1.0), exposed=shares, bandwidth=shares, more=st.floats(0.0, 1.0))
+def test_a_part_that_matters_more_never_makes_the_scale_smaller(
+    operators: float, host: float, exposed: float, bandwidth: float, more: float
+) -> None:
+    nothing = (0.0,) * len(FEATURES)
+
+    def scales(**changed: float) -> tuple[float, float]:
+        parts = {"operators": operators, "host": host, "exposed": exposed, "bandwidth": bandwidth, **changed}
+        return CERTAINTY.scales(nothing, step_sensitivity(**parts))
+
+    usual = scales()
+    for name, value in (("operators", operators), ("exposed", exposed), ("bandwidth", bandwidth)):
+        assert all(after >= before for after, before in zip(scales(**{name: value + more}), usual, strict=True))
+    assert scales(host=min(1.0, host + more))[1] >= usual[1]
 
 
 @given(novelty=amounts, coverage=st.sampled_from([0.5, 0.8, 0.9, 0.95]))
 def test_the_forecast_lies_inside_its_interval_and_surer_is_wider(novelty: list[float], coverage: float) -> None:
-    low, high = CERTAINTY.interval(novelty, coverage=coverage)
+    low, high = CERTAINTY.interval(novelty, PLAIN, coverage=coverage)
     assert low < 1 < high
-    wider = CERTAINTY.interval(novelty, coverage=min(0.95, coverage + 0.05))
+    wider = CERTAINTY.interval(novelty, PLAIN, coverage=min(0.95, coverage + 0.05))
     assert wider[0] <= low
     assert high <= wider[1]
+
+
+def test_sensitivities_say_how_far_a_step_moves_if_a_part_is_off() -> None:
+    bound = step_sensitivity(operators=0.0, host=1.0, exposed=0.0, bandwidth=0.0)
+    assert bound["host"][1] == pytest.approx(math.log(16))
+    hidden = step_sensitivity(operators=0.0, host=0.01, exposed=0.0, bandwidth=0.0)
+    assert hidden["host"] == (0.0, 0.0)
+    waits = step_sensitivity(operators=0.0, host=0.0, exposed=1.0, bandwidth=0.0)
+    assert waits["communication"] == pytest.approx((math.log(2), math.log(2)))
+
+
+@given(activations=shares, beside=shares, need=st.floats(0.3, 3.0), more=st.floats(1.0, 2.0))
+def test_a_bound_of_a_need_is_no_less_likely_to_fit_than_what_it_bounds(
+    activations: float, beside: float, need: float, more: float
+) -> None:
+    setting = describe_setting(Job(graph=make_mlp(), stack=stack("lightning")), make_cluster(), Parallelism())
+    rest = 1.0 - min(1.0, activations)
+    real = MemoryProfile(
+        peak_bytes=need * more, capacity_bytes=1.0, peak_at="",
+        by_role={"activation": need * more * (1 - rest), "parameter": need * more * rest * (1 - beside)},
+    )  # fmt: skip
+    bound = MemoryProfile(peak_bytes=need, by_role={}, peak_at="", capacity_bytes=1.0)
+    real = replace(real, errors=memory_errors(setting, real))
+    bound = replace(bound, errors=hopeful_memory_errors(setting, bound))
+    assert bound.fit_probability >= real.fit_probability - 1e-9
 
 
 @pytest.mark.parametrize(
@@ -83,10 +143,20 @@ def test_a_new_stack_says_what_would_narrow_its_interval_and_by_how_much() -> No
 
 def test_a_step_that_waits_for_its_host_is_less_sure_where_the_stack_is_new() -> None:
     setting = describe_setting(Job(graph=make_mlp(), stack=stack("lightning")), make_cluster(), Parallelism())
-    low, high = (
-        CERTAINTY.log_sigma(list_novelty(setting, CERTAINTY.known, operators=0.08, host=host)) for host in (0.0, 1.0)
-    )
-    assert high > low
+
+    def upper(host: float) -> float:
+        parts: Sensitivity = step_sensitivity(operators=0.08, host=host, exposed=0.0, bandwidth=0.0)
+        return CERTAINTY.scales(list_novelty(setting, CERTAINTY.known), parts)[1]
+
+    assert upper(1.0) > 2 * upper(0.0)
+
+
+def test_a_peak_of_weights_and_state_is_surer_than_one_of_buffers() -> None:
+    certainty, nothing = load_certainty(MEMORY), (0.0,) * len(FEATURES)
+    scales = [
+        certainty.scales(nothing, memory_sensitivity(activations=0.1, beside=beside))[1] for beside in (0.05, 0.6)
+    ]
+    assert scales[0] < scales[1]
 
 
 def test_memory_of_a_new_stack_is_less_sure_than_that_of_one_whose_peaks_were_measured() -> None:
@@ -113,5 +183,5 @@ def test_the_energy_is_at_least_as_unsure_as_the_time() -> None:
 def test_nothing_is_new_about_what_everything_was_learned_from() -> None:
     job = Job(graph=make_mlp())
     setting = describe_setting(job, make_cluster(), Parallelism())
-    known = {setting.stack: replace(setting.as_experience(), log_sigma=0.1)}
-    assert list_novelty(setting, known, operators=0.01) == (0.0,) * len(FEATURES)
+    known = {setting.stack: replace(setting.as_experience(), log_sigma=(0.1, 0.1))}
+    assert list_novelty(setting, known) == (0.0,) * len(FEATURES)

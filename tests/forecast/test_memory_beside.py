@@ -27,7 +27,7 @@ def test_communicators_follow_links_groups_and_peers() -> None:
     slow = cluster(device="rtx-3090", devices_per_node=8)
     assert communicator_bytes(NODE, Parallelism(), habits) == 0.0
     assert 0 < communicator_bytes(slow, Parallelism(data=8), habits) < inside / 3
-    assert communicator_bytes(NODE, Parallelism(data=8), replace(habits, communicators=4.0)) == pytest.approx(
+    assert communicator_bytes(NODE, Parallelism(data=8), replace(habits, communicators=2.0)) == pytest.approx(
         2 * inside
     )
     few, many = (communicator_bytes(NODE, Parallelism(data=8, expert=degree), habits) - inside for degree in (2, 8))

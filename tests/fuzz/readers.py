@@ -686,7 +686,7 @@ READERS: dict[str, Reader] = {
         cost=2,
     ),
     "kineto": Reader(read=_lazily("traincast.store", "import_kineto"), suffix=".json", samples=_given(KINETO)),
-    "kineto compare": Reader(read=_compare, suffix=".json", samples=_given(KINETO)),
+    "kineto compare": Reader(read=_compare, suffix=".json", samples=_given(KINETO), cost=30),
     "nccl-tests": Reader(read=_read_nccl, suffix=".txt", samples=_given(NCCL)),
     "hf config": Reader(
         read=_lazily("traincast.capture._huggingface", "describe_config"), suffix=".json",

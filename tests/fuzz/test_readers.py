@@ -130,6 +130,8 @@ FOUND = {
     "a table of speeds with an open quote": (
         "table of speeds", b'workload,device,num_gpus,steps_per_s\n"vgg,a100,1,3\nvgg,a100,4,9.5\n',
     ),
+    "a list where a word belongs": ("config maxtext-llama3_70b.yml", b"model_name: [llama3-70b]\nper_device_batch_size: 2\n"
+                                    b"remat_policy: [1, 2]\nici_fsdp_parallelism: 4\nmax_target_length: 8192\n"),
     "a store that is cut off": ("store", b"SQLite format 3\0" + bytes(300)),
 }  # fmt: skip
 

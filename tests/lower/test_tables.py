@@ -4,8 +4,10 @@ import pytest
 
 from traincast.catalog._models.layers import count_distinct
 from traincast.catalog._workloads import workload
+from traincast.errors import IllegalPlan
 from traincast.lower import lower
-from traincast.spec import Collective, Graph, Op, Parallelism
+from traincast.lower._tables import count_hits
+from traincast.spec import HOST, Collective, Graph, Op, Parallelism
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +68,48 @@ def test_features_of_a_large_graph_cross_the_link_to_the_host() -> None:
     fetched = next(task for task in stage.tasks if isinstance(task, Collective) and task.kind == "copy_in")
     rows = next(task for task in stage.tasks if isinstance(task, Op) and task.attrs.get("function") == "host_gather")
     assert fetched.num_bytes == rows.bytes_written > 0
+
+
+@pytest.mark.parametrize(("how", "kinds"), [
+    ("row", {"reduce_scatter", "all_gather"}), ("column", {"all_gather", "all_to_all"}), ("table", {"all_to_all"}),
+    ("replicated", {"all_gather"}),
+])  # fmt: skip
+def test_each_way_of_spreading_tables_sends_its_own_messages(recommender: Graph, how: str, kinds: set[str]) -> None:
+    plan = Parallelism(data=8, table_sharding=how)
+    sent = [task for task in _collectives(recommender, plan) if task.layer == "tables" and task.kind != "all_reduce"]
+    assert {task.kind for task in sent} == kinds
+    vectors = 256 * 18 * 128 * 2
+    if how == "row":
+        # Partial sums of the samples of all eight replicas.
+        assert [task.num_bytes for task in sent] == pytest.approx([8 * vectors, 8 * vectors], rel=0.05)
+    if how == "table":
+        # 26 tables on 8 replicas: the busiest has 4, the mean is 3.25.
+        assert [task.num_bytes for task in sent] == pytest.approx([vectors * 4 / 3.25] * 2, rel=0.05)
+
+
+def test_whole_tables_and_copies_take_more_memory_than_shares(recommender: Graph) -> None:
+    def table_bytes(plan: Parallelism) -> float:
+        stage = lower(recommender, plan).stages[0]
+        return sum(t.num_bytes for t in stage.tensors if t.role == "parameter" and "tables" in t.name)
+
+    whole = table_bytes(Parallelism())
+    assert table_bytes(Parallelism(data=8, table_sharding="replicated")) == whole
+    assert table_bytes(Parallelism(data=8, table_sharding="row")) == pytest.approx(whole / 8, rel=1e-6)
+    assert whole / 8 < table_bytes(Parallelism(data=8, table_sharding="table")) < whole / 3
+
+
+def test_rows_that_the_cache_lacks_cross_the_link_to_the_host(recommender: Graph) -> None:
+    plan = Parallelism(data=8, table_cache=0.1, table_hits=0.75)
+    copied = [task for task in _collectives(recommender, plan) if task.axis == HOST]
+    assert [task.kind for task in copied] == ["copy_in", "copy_out"]
+    assert copied[0].num_bytes == pytest.approx(0.25 * 256 * 26 * 128 * 4)
+    assert count_hits(1e8, 0.1) == pytest.approx(0.875, abs=0.001)
+    assert count_hits(1e8, 1.0) == 1
+
+
+def test_tables_are_asked_for_where_there_are_some() -> None:
+    graph = workload("gpt2", batch=1, seq=128)
+    with pytest.raises(IllegalPlan, match="tables"):
+        lower(graph, Parallelism(data=4, table_sharding="row"))
+    with pytest.raises(IllegalPlan, match="table_cache"):
+        Parallelism(table_cache=1.5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from research.fits.asked import Asked
-from research.fits.intervals import find_given, fit, gather, make_examples, publisher_quantiles
+from research.fits.intervals import Fits, Form, find_given, first_guess, gather, make_examples, publisher_quantiles
 from traincast.forecast import LEVELS, STEP, Setting
 
 SETTING = Setting(
@@ -22,7 +22,8 @@ def runs(publisher: str, *, bias: float, sigma: float, number: int = 60, seed: i
         Asked(
             quantity=STEP, publisher=publisher, source=publisher, workload=f"m{place % 3}",
             setting=dataclasses.replace(SETTING, stack=publisher, device="xy"[place % 2], num_devices=1 + place % 4),
-            operators=0.08, host=0.0, error=float(error + (bias if untaught else 0.0)), untaught=untaught,
+            operators=0.08, host=0.0, exposed=0.0, bandwidth=0.0, activations=0.0, beside=0.0, step_s=1.0,
+            error=float(error + (bias if untaught else 0.0)), untaught=untaught,
         )
         for place, error in enumerate(errors)
         for untaught in (False, True)
@@ -46,23 +47,46 @@ def test_a_stack_has_the_scale_of_its_own_errors_and_a_new_one_a_larger() -> Non
         *runs("b", bias=-0.2, sigma=0.1, seed=2),
         *runs("c", bias=0.1, sigma=0.2, seed=3),
     ]
-    known = gather([row for row in rows if not row.untaught])
-    assert known["a"].log_sigma == pytest.approx(0.1, rel=0.3)
+    known = gather([row for row in rows if not row.untaught], first_guess(rows))
+    assert known["a"].log_sigma == pytest.approx((0.1, 0.1), rel=0.35)
     assert known["c"].log_sigma > known["a"].log_sigma
-    certainty = dataclasses.replace(fit(make_examples(rows)), known=known)
-    seen = next(one for one in make_examples(rows) if one.fold == "")
-    new = next(one for one in make_examples(rows) if one.fold == "publisher")
+    certainty, examples = Fits(rows=rows).fit()
+    seen = next(one for one in examples if one.fold == "" and one.stack == "a")
+    new = next(one for one in examples if one.fold == "publisher")
     narrow, wide = (
-        np.diff(np.log(certainty.interval(one.novelty, stack)))[0] for one, stack in ((seen, "a"), (new, "z"))
+        np.diff(np.log(certainty.interval(one.novelty, one.sensitivity, stack)))[0]
+        for one, stack in ((seen, "a"), (new, "z"))
     )
     assert wide > 1.5 * narrow
+
+
+def test_runs_of_a_few_models_say_less_of_a_stack_than_runs_of_many() -> None:
+    few = [dataclasses.replace(row, workload="m") for row in runs("a", bias=0.0, sigma=0.02)]
+    many = [dataclasses.replace(row, workload=f"m{i}") for i, row in enumerate(few)]
+    one, several = (gather(rows, first_guess(rows))["a"].log_sigma for rows in (few, many))
+    assert several[0] < one[0] < first_guess(few).base[0] * 2
+
+
+def test_the_gradient_of_the_scales_is_that_of_the_scales() -> None:
+    rows = [
+        dataclasses.replace(row, host=0.1 * (i % 9), exposed=0.1 * (i % 5), bandwidth=0.3)
+        for i, row in enumerate([*runs("a", bias=0.3, sigma=0.1, seed=1), *runs("b", bias=0.0, sigma=0.2, seed=2)])
+    ]
+    form = Form.of(make_examples(rows, first_guess(rows)))
+    size = 4 + form.novelty.shape[1] + 2 * len(form.names)
+    values = np.linspace(0.05, 0.4, size)
+    weights = np.random.default_rng(0).normal(size=form.own.shape)
+    found = form.pull_back(values, weights)
+    for place in range(size):
+        step = np.eye(size)[place] * 1e-6
+        slope = (np.log(form.scales(values + step)) - np.log(form.scales(values - step))) / 2e-6
+        assert found[place] == pytest.approx(float((weights * slope).sum()), rel=1e-4, abs=1e-5)
 
 
 def test_a_measured_run_takes_away_what_all_runs_of_a_publisher_share() -> None:
     rows = [*runs("a", bias=0.8, sigma=0.02, seed=1), *runs("b", bias=-0.6, sigma=0.02, seed=2),
             *runs("c", bias=0.5, sigma=0.02, seed=3)]  # fmt: skip
-    examples = make_examples(rows)
-    certainty = fit(examples)
+    certainty, examples = Fits(rows=rows).fit()
     table, share = find_given(examples, certainty)["new stack: this job"]
     assert share == 1.0
     left = certainty.quantiles["new stack"].values

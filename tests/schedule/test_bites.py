@@ -37,3 +37,27 @@ def test_checkpoints_cost_their_share_of_the_time() -> None:
     setting = study.Setting(fleet=fleet(1, 4), overheads=overheads)
     found = measure_schedule(study.run_policy("fifo", table((0.0, 4, 900.0)), setting))
     assert found.makespan_s == pytest.approx(1000.0, rel=0.04)
+
+
+def test_a_job_is_never_faster_than_alone() -> None:
+    """Its slowdown is at least 1, also where it is shorter than what counts as short."""
+    found = measure((0.0, 4, 1.0), (0.0, 4, 2000.0))
+    assert 1.0 <= found.mean_slowdown < 1.001
+
+
+def test_more_gpus_pay_for_each_other() -> None:
+    from traincast.schedule._speeds import ScalingLaw
+
+    law = ScalingLaw(num_gpus=[1.0], overhead=0.1)
+    assert law.rate(0, 0, 8.0, 0) == pytest.approx(8 / (1 + 0.1 * 7))
+
+
+def test_a_forecast_reaches_as_far_as_nine_of_ten_errors() -> None:
+    import math
+
+    from traincast.schedule._speeds import Believed
+
+    beliefs = Believed(estimates_s=(100.0,), spreads=(0.2,)).start(table((0.0, 1.0, 50.0)))
+    interval_s = beliefs.interval_s(0)
+    assert interval_s is not None
+    assert interval_s[1] == pytest.approx(100 * math.exp(1.645 * 0.2))

@@ -1,5 +1,6 @@
 """Every policy with every option: the option changes something, or it is refused by name."""
 
+import dataclasses
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from traincast.cli.schedule import Options, compare_cases
+from traincast.cli.schedule import Options, _flag_of, compare_cases
 from traincast.errors import InvalidInput
 from traincast.schedule._generate import Mix, generate_jobs
 from traincast.schedule._known import REGISTRY
@@ -25,6 +26,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--restart-cost": {"mtbf": 12.0, "restart_cost": 4000.0},
     "--placement": {"placement": "spread"},
     "--uplink": {"racks": 1, "uplink": "1MB", "placement": "spread"},
+    "--mttr-hours": {"mtbf": 12.0, "mttr": 9.0},
+    "--nodes-per-rack": {"racks": 2, "uplink": "1MB", "placement": "spread"},
+    "--traffic": {"racks": 1, "uplink": "1MB", "placement": "spread", "traffic": "90GB"},
     "--until": {"until": "2h"},
     "--quota": {"quotas": "tenant-0=9"},
     "--kill-at-limit": {"kill": True},
@@ -33,8 +37,31 @@ BESIDE: dict[str, dict[str, Any]] = {
     "--checkpoint-every": {"mtbf": 12.0},
     "--restart-cost": {"mtbf": 12.0},
     "--uplink": {"placement": "spread"},
+    "--mttr-hours": {"mtbf": 12.0},
+    "--nodes-per-rack": {"racks": 1, "uplink": "1MB", "placement": "spread"},
+    "--traffic": {"racks": 1, "uplink": "1MB", "placement": "spread"},
 }
 """What the run without the option has too, so that the option alone makes the difference."""
+
+
+ELSEWHERE = {
+    **dict.fromkeys(("--cluster", "--policy", "--format", "--only", "--load", "--seed"), "what is run, not how"),
+    **dict.fromkeys(("--by", "--html", "--out", "--json"), "output: tests/cli, tests/report"),
+    **dict.fromkeys(("--error-sweep", "--ray", "--workers"), "test_study"),
+    **dict.fromkeys(
+        ("--slurm-conf", "--sacct", "--slurm-qos", "--slurm-accounts", "--slurm-reservations"), "test_slurm"
+    ),
+    **dict.fromkeys(("--forecasts", "--calibration", "--given"), "tests/cli, test_knowledge"),
+    "--queues": "test_queues",
+    "--speeds": "below",
+    "--plan-with": "below and test_knowledge",
+}
+"""Options of the command that are not looked at with every policy, and where they are."""
+
+
+def test_every_option_of_the_command_is_looked_at_with_every_policy_or_elsewhere() -> None:
+    flags = {_flag_of(entry.name) for entry in dataclasses.fields(Options)}
+    assert flags == {*OPTIONS, *ELSEWHERE}
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +78,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> str:
         limit_s=limits,
         priority=rng.integers(0, 3, len(jobs)).astype(float),
         users=[f"user-{number}" for number in rng.integers(0, 5, len(jobs)).tolist()],
+        workloads=[f"model-{number}" for number in rng.integers(0, 2, len(jobs)).tolist()],
     )
     path = tmp_path_factory.mktemp("trace") / "day.csv"
     write_trace(jobs, path)
@@ -100,6 +128,30 @@ def test_every_option_changes_the_schedule_or_is_refused_by_name(trace: str, pol
             continue
         if (policy, option) not in NO_DIFFERENCE:
             assert changed != run(trace, policy, **BESIDE.get(option, {})), option
+
+
+@pytest.mark.parametrize("policy", [name for name in REGISTRY if name not in SLOW])
+def test_measured_speeds_change_the_schedule_of_every_policy(trace: str, tmp_path: Path, policy: str) -> None:
+    """On two types of which one is slower for one of the models."""
+    table = tmp_path / "speeds.csv"
+    rows = [
+        f"model-{model},{device},{gpus},{gpus * (0.3 if device == 'b' and model else 1.0)}"
+        for model in range(2)
+        for device in "ab"
+        for gpus in (1, 2, 3, 4, 6, 8)
+    ]
+    table.write_text("workload,device,num_gpus,steps_per_s\n" + "\n".join(rows) + "\n")
+    answers = []
+    for speeds in (None, table):
+        _, cases = compare_cases(trace, Options(cluster=["2x4:a,2x4:b"], policy=policy, speeds=speeds))
+        schedule = cases[-1].schedule
+        answers.append(np.asarray(schedule.end_s).tobytes() + np.asarray(schedule.start_s).tobytes())
+    assert answers[0] != answers[1]
+
+
+def test_measured_speeds_have_no_quantile_to_plan_with(trace: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="--plan-with is about forecasts"):
+        compare_cases(trace, Options(cluster=["2x4:a"], policy="easy", speeds=tmp_path / "speeds.csv", plan_with=0.9))
 
 
 def test_several_mean_times_between_failures_are_compared_in_one_command(trace: str) -> None:

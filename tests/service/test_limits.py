@@ -191,6 +191,39 @@ def test_one_client_cannot_keep_the_others_out() -> None:
     asyncio.run(run())
 
 
+def test_a_worker_that_holds_too_much_is_replaced_by_a_warm_one() -> None:
+    import asyncio
+
+    async def run() -> None:
+        pool = Pool(size=1, memory_bytes=2**31, max_waiting=4, rest_bytes=2**20)
+        try:
+            task = {"task": "open", "model": "SimilarBody", "limits": {"json_depth": 40}}
+            body = json.dumps({"workload": {"name": "gpt2"}}).encode()
+            first = await pool.ask(task, body, timeout_s=60)
+            before = pool.pids
+            # The second one waits for the new process, and does not see the change.
+            assert await pool.ask(task, body, timeout_s=60) == first
+            assert pool.num_renewed >= 1
+            assert pool.pids != before
+        finally:
+            await pool.close()
+
+    asyncio.run(run())
+
+
+def test_a_long_trace_is_kept_as_it_was_sent(service: Running) -> None:
+    """It passes the event loop as bytes: quotes, other alphabets and line ends are as they were."""
+    rows = "".join(f"job-{number}-\u00e9\u4e16,{number},1,60\r\n" for number in range(600))
+    text = "job_id,submit_s,num_gpus,duration_s\r\n" + rows
+    asked = {"trace": {"text": text}, "cluster": "2x8:a100@2.5", "policies": ["fifo"]}
+    assert len(json.dumps(asked)) > 8 * 1024
+    ended = service.finish(service.post("/schedule", asked).body["id"])
+    assert ended.body["state"] == "done", ended.body
+    assert ended.body["result"]["policies"][0]["num_jobs"] == 600
+    refused = service.post("/schedule", {**asked, "trace": {"text": "no table " * 2000}})
+    assert service.finish(refused.body["id"]).body["state"] == "failed"
+
+
 def test_a_task_is_ended_by_the_system_when_its_cpu_time_is_over(tmp_path: Path) -> None:
     import asyncio
 

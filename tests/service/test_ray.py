@@ -41,9 +41,9 @@ def test_jobs_on_ray_are_answered_as_by_a_process(service: Running, tmp_path: Pa
     running = start(tmp_path / "state.db", "--workers", "1", "--ray")
     try:
         assert finish(running, SCHEDULE) == finish(service, SCHEDULE)
-        refused = running.post("/schedule", {**SCHEDULE, "cluster": "2x8:nothing"})
+        refused = running.post("/schedule", {**SCHEDULE, "cluster": "many"})
         ended = running.finish(refused.body["id"])
-        assert (ended.body["state"], "nothing" in ended.body["error"]) == ("failed", True)
+        assert (ended.body["state"], "NODESxGPUS" in ended.body["error"]) == ("failed", True)
         job = running.post("/schedule", LONG).body["id"]
         end_s = time.monotonic() + 60
         while time.monotonic() < end_s and not (actors := find_actors(running.process.pid)):

@@ -31,8 +31,10 @@ from traincast.service._state import State, StoredJob, read_graph
 class Server:
     """A PostgreSQL server of our own, on a port and a socket that nobody else knows."""
 
-    def __init__(self, folder: Path, programs: Path) -> None:
+    def __init__(self, folder: Path, programs: Path, *, network: str | None = None) -> None:
+        """`network`: other machines that may connect, such as 10.0.0.0/24."""
         self._folder, self._programs = folder, programs
+        self._listen = "127.0.0.1" if network is None else "*"
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         # The server refuses to be run by root.
@@ -42,6 +44,9 @@ class Server:
             os.chown(folder, user.pw_uid, user.pw_gid)
             self._as.update(user=user.pw_uid, group=user.pw_gid, extra_groups=[])
         self._run("initdb", "-D", "data", "-U", "traincast", "--auth=trust", "--no-sync", "-E", "UTF8")
+        if network is not None:
+            with (folder / "data" / "pg_hba.conf").open("a") as stream:
+                stream.write(f"host all all {network} trust\n")
         self.start()
 
     @property
@@ -49,7 +54,9 @@ class Server:
         return f"postgresql://traincast@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
-        settings = f"-p {self.port} -k {self._folder} -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=60"
+        settings = (
+            f"-p {self.port} -k {self._folder} -c listen_addresses={self._listen} -c fsync=off -c max_connections=60"
+        )
         self._run("pg_ctl", "-D", "data", "-w", "-l", "log", "-o", settings, "start")
 
     def stop(self) -> None:
@@ -62,6 +69,12 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
+    with serving() as running:
+        yield running
+
+
+@contextlib.contextmanager
+def serving(*, network: str | None = None) -> Iterator[Server]:
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     where = shutil.which("initdb") or (str(found[-1]) if found else None)
     if where is None:
@@ -69,7 +82,7 @@ def server() -> Iterator[Server]:
     # Not under pytest's own folder, which only its user may enter.
     folder = Path(tempfile.mkdtemp(prefix="traincast-postgres-"))
     try:
-        running = Server(folder, Path(where).resolve().parent)
+        running = Server(folder, Path(where).resolve().parent, network=network)
         yield running
         with contextlib.suppress(subprocess.CalledProcessError):
             running.stop()
@@ -149,10 +162,10 @@ def test_a_server_that_is_away_is_a_fault_that_ends_with_it(state: State, server
     assert state.find_job(job).state == "queued"
 
 
-def start_work(server: Server) -> "subprocess.Popen[str]":
-    """A machine that only works."""
-    command = [sys.executable, "-m", "traincast", "work", "--job-workers", "1"]
-    environment = {**os.environ, "TRAINCAST_DATABASE": server.url, "OMP_NUM_THREADS": "1"}
+def start_work(server: Server, *, inside: tuple[str, ...] = (), url: str | None = None) -> "subprocess.Popen[str]":
+    """A machine that only works; `inside`: the command that runs commands there."""
+    command = [*inside, sys.executable, "-m", "traincast", "work", "--job-workers", "1"]
+    environment = {**os.environ, "TRAINCAST_DATABASE": url or server.url, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     assert "runs jobs" in process.stdout.readline()
@@ -198,6 +211,59 @@ def test_two_fronts_and_two_workers_share_the_jobs_and_survive_a_kill(server: Se
         for work in works:
             work.terminate()
             work.wait(20)
+
+
+@contextlib.contextmanager
+def other_machine() -> Iterator[tuple[str, str]]:
+    """A network namespace with a cable to this one: its name, and the address at which it sees us."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need root and iproute2")
+    number = os.getpid() % 250
+    name, ours, theirs = f"tc-{number}", f"10.213.{number}.1", f"10.213.{number}.2"
+    steps = (
+        f"netns add {name}", f"link add tc{number}a type veth peer name tc{number}b netns {name}",
+        f"addr add {ours}/24 dev tc{number}a", f"link set tc{number}a up",
+        f"-n {name} addr add {theirs}/24 dev tc{number}b", f"-n {name} link set tc{number}b up", f"-n {name} link set lo up",
+    )  # fmt: skip
+    try:
+        for step in steps:
+            done = subprocess.run(["ip", *step.split()], capture_output=True, text=True, check=False)
+            if done.returncode:
+                pytest.skip(f"no network namespace can be made here: ip {step}: {done.stderr.strip()}")
+        yield name, ours
+    finally:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+@pytest.mark.slow
+def test_a_machine_whose_cable_is_pulled_loses_its_job_to_another() -> None:
+    with other_machine() as (name, ours), serving(network=f"{ours}/24") as server:
+        far_url = server.url.replace("127.0.0.1", ours)
+        front = start(Path(), "--workers", "1", "--job-workers", "0", "--database", server.url)
+        far = start_work(server, inside=("ip", "netns", "exec", name), url=far_url)
+        near = None
+        try:
+            # Nothing here but the other machine runs jobs.
+            first = front.finish(front.post("/schedule", SCHEDULE).body["id"]).body
+            assert first["state"] == "done"
+            long = front.post("/schedule", {**LONG, "trace": {"synthetic": 800}}).body["id"]
+            deadline = time.monotonic() + 60
+            while front.get(f"/jobs/{long}").body["state"] != "running" and time.monotonic() < deadline:
+                time.sleep(0.1)
+            subprocess.run(["ip", "link", "set", f"tc{os.getpid() % 250}a", "down"], check=True)
+            near = start_work(server)
+            assert front.finish(front.post("/schedule", SCHEDULE).body["id"]).body["state"] == "done"
+            ended = front.finish(long, patience_s=150).body
+            assert ended["state"] == "done", ended
+            subprocess.run(["ip", "link", "set", f"tc{os.getpid() % 250}a", "up"], check=True)
+            time.sleep(2)
+            assert front.get(f"/jobs/{long}").body == ended
+        finally:
+            front.stop()
+            for work in (far, near):
+                if work is not None:
+                    work.kill()
+                    work.wait(20)
 
 
 def test_a_database_that_cannot_be_used_is_refused_without_its_password(capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,8 +115,15 @@ def main() -> None:
     problem = attention.pose(fused, products.read_law(half))
     values = fit(problem, fused, attention.START, list(attention.START), "attention, bf16, forward")
     same = dict.fromkeys(DEVICES, attention.START)
-    errors, _ = leave_out(problem, fused, same, list(attention.START), "attention, bf16, forward")
-    shipped["attention"] = {**values, "backward": attention.BACKWARD, **spread_of(errors)}
+    errors, blind = leave_out(problem, fused, same, list(attention.START), "attention, bf16, forward")
+    narrow = attention.read_windows(options.data)
+    windows = attention.pose(narrow, products.read_law(half))
+    for name in sorted(set(narrow["device"])):
+        here = narrow["device"] == name
+        say(
+            f"{'attention, windows':26} {name:16} left out  {score(windows.predict(blind[name], here), windows.seconds[here])}"
+        )
+    shipped["attention"] = {**values, "backward_share": attention.BACKWARD_SHARE, **spread_of(errors)}
     shipped["groups"] = fit_experts(options.data, {"bf16": products.read_law(half), "fp8": products.read_law(fp8)})
     if options.write:
         KERNELS.write_text(json.dumps(shipped, indent=1) + "\n", encoding="utf-8")

@@ -71,14 +71,14 @@ def predictor(table: Table, dtype: str) -> Callable[[Constants, NDArray[np.bool_
                     law_here = law if burst else read_law({**values, "sustained": 0.0})
                     part = rows.where(found)
                     seconds[found] = time_products(
-                        law_here, _shape(part, item), find_device(name), dtype, lone=True
+                        law_here, shape_of(part, item), find_device(name), dtype, lone=True
                     ).seconds
         return seconds
 
     return predict
 
 
-def _shape(rows: Table, item: float) -> ProductShape:
+def shape_of(rows: Table, item: float) -> ProductShape:
     m, n, k = rows["m"], rows["n"], rows["k"]
     num_bytes = item * (m * k + k * n) + 2.0 * m * n
     return ProductShape(batch=np.ones_like(m), m=m, n=n, k=k, num_bytes=num_bytes, resident=None)

@@ -15,6 +15,7 @@ NO_WORK = frozenset(
         "as_strided_", "t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "lift_fresh",
         "lift", "record_stream", "_assert_async", "_assert_scalar", "sym_size", "sym_numel",
         "is_same_size", "_has_compatible_shallow_copy_type", "_efficientzerotensor", "is_pinned", "_nested_tensor_size",
+        "_has_same_storage_numel",
     )
 )  # fmt: skip
 """Operations that allocate, ask or relabel, and move nothing."""

@@ -13,8 +13,9 @@ from typing import Any
 
 from traincast.capture._folding import fold
 from traincast.capture._phases import Leaf, find_roles, mark_gradients, mark_kept, name_leaves, tell_mode
+from traincast.capture._sharding import Annotations, find_annotations
 from traincast.errors import CaptureFailed, InvalidInput, MissingExtra
-from traincast.spec import Attr, Graph, Op, Repeat, Tensor
+from traincast.spec import Attr, Graph, Op, Parallelism, Repeat, Tensor
 from traincast.units import DTYPE_BYTES
 
 _DTYPES = {
@@ -68,6 +69,32 @@ def capture_jax(
     except ImportError as error:
         raise MissingExtra("jax", "jax", "recording a JAX function") from error
     name = name or getattr(function, "__name__", "function")
+    closed, walker = _traced(jax, name, function, arguments, parameters, optimizer_state)
+    annotations = walker.annotations(closed.jaxpr)
+    if annotations.sizes:
+        walker.assumptions[annotations.sentence()] = None
+    if annotations.is_manual:
+        walker.assumptions["what shard_map wraps is counted for one device, as it is written"] = None
+    batch = batch_size if batch_size is not None else walker.first_batch(closed.jaxpr)
+    if batch is None:
+        raise InvalidInput(f"{name} has no input to take the batch from; give batch_size")
+    graph = walker.graph(name=name, batch_size=batch)
+    return graph if graph.repeats else fold(graph)
+
+
+def read_jax_plan(function: Callable[..., Any], *arguments: Any) -> Parallelism:
+    """The plan that the sharding annotations of a program mean: of jit, shard_map and constraints."""
+    import jax
+
+    closed, walker = _traced(jax, getattr(function, "__name__", "function"), function, arguments, None, ())
+    return walker.annotations(closed.jaxpr).plan()
+
+
+def _traced(
+    jax: Any, name: str, function: Callable[..., Any], arguments: tuple[Any, ...], parameters: int | Sequence[int] | None,
+    optimizer_state: int | Sequence[int],
+) -> tuple[Any, "_Walker"]:  # fmt: skip
+    """The jaxpr, walked, with the roles of its inputs."""
     try:
         closed = jax.make_jaxpr(function)(*arguments)
     except Exception as error:
@@ -81,11 +108,7 @@ def capture_jax(
     walker.bind_inputs(closed.jaxpr)
     walker.walk(closed.jaxpr)
     walker.give_roles(closed.jaxpr, leaves, parameters=parameters, optimizer_state=optimizer_state)
-    batch = batch_size if batch_size is not None else walker.first_batch(closed.jaxpr)
-    if batch is None:
-        raise InvalidInput(f"{name} has no input to take the batch from; give batch_size")
-    graph = walker.graph(name=name, batch_size=batch)
-    return graph if graph.repeats else fold(graph)
+    return closed, walker
 
 
 def _numbers(which: int | Sequence[int]) -> tuple[int, ...]:
@@ -147,6 +170,11 @@ class _Walker:
             self._tensors[index] = replace(self._tensors[index], role=role)
         for index, name in name_leaves(leaves, self._tensors).items():
             self._tensors[index] = replace(self._tensors[index], name=name)
+
+    def annotations(self, jaxpr: Any) -> Annotations:
+        roles = [self._tensors[self._index[id(variable)]].role for variable in jaxpr.invars]
+        kept = ("parameter", "optimizer_state")
+        return find_annotations(jaxpr, {place: role in kept for place, role in enumerate(roles)})
 
     def first_batch(self, jaxpr: Any) -> int | None:
         for variable in jaxpr.invars:

@@ -36,6 +36,7 @@ class Asked:
     loop_length: int | None = None
     """Rounds of a loop of a TensorFlow graph that the data end."""
     kernels: str | None = None
+    mask_density: float | None = None
 
     def __post_init__(self) -> None:
         if self.batch is not None and self.batch < 1:
@@ -43,7 +44,7 @@ class Asked:
 
     def options(self) -> dict[str, Any]:
         """Those that recording a PyTorch model takes."""
-        keys = ("precision", "mode", "optimizer", "accumulate", "kernels")
+        keys = ("precision", "mode", "optimizer", "accumulate", "kernels", "mask_density")
         given = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
         if given.get("optimizer") == "none":
             del given["optimizer"]

@@ -94,8 +94,9 @@ def describe(call: Call, rules: Mapping[str, Rule] | None = None) -> list[Work]:
     rule = RULES.get(call.name)
     if rule is not None:
         return rule(call)
-    stem = call.name.rstrip("_")
-    rule = RULES.get(stem)
+    # Forward-mode differentiation runs some operations by their reference implementations.
+    stem = call.name.rstrip("_").replace("prims.", "aten.")
+    rule = RULES.get(_SPELLINGS.get(stem, stem))
     if rule is not None:
         return rule(call)
     if call.pointwise or stem in _POINTWISE_WITHOUT_TAG:
@@ -685,9 +686,11 @@ def _bincount(call: Call) -> list[Work]:
     return [_work(call, "index", _numel(call.inputs), {"function": _plain(call), "numel": _numel(call.inputs)})]
 
 
+_SPELLINGS = {"aten.to": "aten._to_copy", "aten.convert_element_type": "aten._to_copy"}
 _POINTWISE_WITHOUT_TAG = frozenset(
     "aten." + name
     for name in (
+        "abs", "add", "sub", "mul", "div", "neg", "exp", "log", "sqrt", "rsqrt", "pow", "tanh", "sin", "cos",
         "where", "floor_divide",
         "clamp", "clamp_min", "clamp_max", "gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward",
         "threshold_backward", "hardtanh_backward", "hardswish_backward", "hardsigmoid_backward", "elu_backward",

@@ -25,12 +25,23 @@ from traincast.capture._calls import NO_WORK, arithmetic_dtype, name_of, read_ca
 from traincast.capture._folding import fold
 from traincast.capture._kernels import CHOICES as KERNEL_CHOICES
 from traincast.capture._kernels import replace_kernels, replace_losses, replaced_flex_attention
+from traincast.capture._libraries import operator_rules, replace_functions, replace_modules
 from traincast.capture._master import keep_master
 from traincast.capture._operators import DTYPES, Rule, Work, describe, dtype_name
 from traincast.capture._optimizers import IMPLEMENTATIONS, num_launches
 from traincast.capture._rules import installed_rules
 from traincast.capture._updates import Updated, find_updates, work_dtype
 from traincast.capture._values import Values
+from traincast.capture._wrapped import (
+    flatten,
+    is_spread,
+    is_wrapper,
+    leaves,
+    rebuild,
+    say_spread,
+    unwrap,
+    without_distributed_hooks,
+)
 from traincast.errors import CaptureFailed, InvalidInput, TraincastError, UnknownName
 from traincast.spec import MODES, Graph, Op, Tensor
 from traincast.units import DTYPE_BYTES
@@ -154,7 +165,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, *, tf32: bool, mask_density: float = 0.5, rules: Mapping[str, Rule] | None = None) -> None:
         super().__init__()
         self.values = Values(mask_density=mask_density)
-        self.rules: Mapping[str, Rule] = {**installed_rules(), **(rules or {})}
+        self.rules: Mapping[str, Rule] = {**operator_rules(), **installed_rules(), **(rules or {})}
         self.sparse_rows: dict[int, int] = {}
         """Rows that a lookup with sparse gradients touches, by the storage of its table."""
         self.recording = False
@@ -174,7 +185,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.namespace == "prim":
+        if any(is_wrapper(kind) for kind in types):
+            # The wrapper runs its own operations on what is inside, and these come here again.
+            return NotImplemented
+        if func.namespace in ("prim", "profiler"):
             return func(*args, **kwargs)
         if not self.recording and func._schema.name.removeprefix("aten::") in _SKIPPED_INITS:
             return args[0]
@@ -358,9 +372,8 @@ def _capture(model: Any, inputs: Any, how: Options) -> Graph:
         stack.enter_context(_Interception(recorder.values))
         try:
             module = model if isinstance(model, nn.Module) else model()
-            patch_imported()
-            # torch.compile keeps the eager module, which is what can be recorded.
-            module = getattr(module, "_orig_mod", module)
+            module = unwrap(module)
+            patch_imported(module if isinstance(module, nn.Module) else None)
             given = _made(inputs)
             if not isinstance(module, nn.Module):
                 raise CaptureFailed(f"{_called(model)} returned a {type(module).__name__}; a torch.nn.Module is needed")
@@ -417,7 +430,7 @@ def _explain(error: Exception, recorder: _Recorder, name: str) -> CaptureFailed:
 
 
 @contextlib.contextmanager
-def _patched(recorder: _Recorder, *, kernels: str) -> Iterator[Callable[[], None]]:
+def _patched(recorder: _Recorder, *, kernels: str) -> Iterator[Callable[..., None]]:
     """While recording: conversions of fake modules work, weights are not initialised, fused operations are found.
 
     Yields a function to be called again once the model is built, for packages that its building imported.
@@ -431,11 +444,17 @@ def _patched(recorder: _Recorder, *, kernels: str) -> Iterator[Callable[[], None
     _patch_building(patch)
     _patch_functions(patch, recorder)
 
-    def patch_transformers() -> None:
-        """It builds full masks for fake tensors, and none in the eager run that is wanted here."""
+    def patch_imported(model: nn.Module | None = None) -> None:
+        if model is not None and kernels == "fast":
+            replace_modules(model, patch, recorder.values)
+        patch_libraries()
+
+    def patch_libraries() -> None:
+        """Transformers builds full masks for fake tensors, and none in the eager run that is wanted here."""
         module = sys.modules.get("transformers.utils.import_utils")
         if module is not None and hasattr(module, "is_fake_tensor") and module.is_fake_tensor is not _never:
             patch(module, "is_fake_tensor", _never)
+        replace_functions(patch, recorder.values, fast=kernels == "fast")
         if kernels == "fast":
             replace_kernels(patch, lambda sentence: recorder.values.assumptions.update({sentence: None}))
         models = sys.modules.get("transformers.modeling_utils")
@@ -447,10 +466,10 @@ def _patched(recorder: _Recorder, *, kernels: str) -> Iterator[Callable[[], None
     was_disabled, logger.disabled = logger.disabled, True
     fastpath = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    patch_transformers()
+    patch_libraries()
     try:
         with replaced_flex_attention():
-            yield patch_transformers
+            yield patch_imported
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
         logger.disabled = was_disabled
@@ -713,6 +732,7 @@ class _Step:
         training = [(part, part.training) for part in module.modules()]
         fakes = _FakeTensors(recorder, cast=_CAST.get(self.precision))
         originals: dict[int, int] = {}
+        put_hooks_back = without_distributed_hooks(module)
         try:
             for path, part in module.named_modules(remove_duplicate=False):
                 recorder.paths.setdefault(id(part), path)
@@ -752,6 +772,7 @@ class _Step:
                 originals=originals,
             )
         finally:
+            put_hooks_back()
             # Backwards: a module that is used in several places was saved several times, first with its real tensors.
             for owned, key, tensor in reversed(saved):
                 owned[key] = tensor
@@ -775,10 +796,7 @@ class _Step:
             )
         first = tensors[0]
         if self.loss is None:
-            if first.dim() == 0:
-                return first
-            self.recorder.values.assumptions["no loss was given: the mean of the output is taken"] = None
-            return functools.reduce(lambda a, b: a + b, [tensor.float().mean() for tensor in tensors])
+            return self._own_loss(tensors)
         if self.loss == "cross_entropy":
             scores = first.flatten(0, -2) if first.dim() == 3 else first
             if target is None:
@@ -788,6 +806,17 @@ class _Step:
         if self.loss == "mse":
             return F.mse_loss(first, self._made_up("target", torch.zeros_like(first)) if target is None else target)
         raise UnknownName("loss", str(self.loss), ("cross_entropy", "mse"))
+
+    def _own_loss(self, tensors: list[Any]) -> Any:
+        """Of a model that returns no tensor called loss."""
+        losses = [tensor for tensor in tensors if tensor.dim() == 0]
+        if len(losses) == len(tensors) > 1:
+            self.recorder.values.assumptions[f"the model returned {len(losses)} losses: their sum is taken"] = None
+            return functools.reduce(lambda a, b: a + b, losses)
+        if tensors[0].dim() == 0:
+            return tensors[0]
+        self.recorder.values.assumptions["no loss was given: the mean of the output is taken"] = None
+        return functools.reduce(lambda a, b: a + b, [tensor.float().mean() for tensor in tensors])
 
     def _made_up(self, name: str, tensor: Any) -> Any:
         """A target that the user did not give: an input, not the work of filling it."""
@@ -821,7 +850,13 @@ class _FakeTensors:
         if found is not None:
             return found[1]
         is_cast = self.cast is not None and tensor.dtype.is_floating_point and tensor.dtype != self.cast
-        if isinstance(tensor, FakeTensor) and not is_cast:
+        if is_spread(tensor):
+            self.recorder.values.assumptions[say_spread(tensor)] = None
+            fake = torch.empty(tensor.shape, dtype=self.cast if is_cast else tensor.dtype, device="cpu")
+            fake = nn.Parameter(fake, requires_grad=tensor.requires_grad) if role == "parameter" else fake
+        elif is_wrapper(type(tensor)):
+            return self._wrapped(tensor, role=role, name=name)
+        elif isinstance(tensor, FakeTensor) and not is_cast:
             # Built without memory: whoever else holds the tensor goes on holding the one that is recorded.
             fake = tensor
         elif role == "parameter":
@@ -831,6 +866,21 @@ class _FakeTensors:
             fake.requires_grad_(tensor.requires_grad)
             self.recorder.values.copy(tensor, fake)
         self.recorder.index(fake, role=role, name=name)
+        self._done[id(tensor)] = (tensor, fake)
+        return fake
+
+    def _wrapped(self, tensor: Any, *, role: str, name: str) -> Any:
+        """A quantised weight: its largest part is the parameter, scales beside it are buffers."""
+        inner, context = flatten(tensor)
+        first = next(leaves(tensor), None)
+        twins = {
+            key: self.of(part, role=role if part is first or is_wrapper(type(part)) else "buffer", name=f"{name}.{key}")
+            for key, part in inner.items()
+        }
+        # A part that was given as a parameter comes back as one; inside a wrapper there are plain tensors.
+        plain = {key: twin.detach() if isinstance(twin, nn.Parameter) else twin for key, twin in twins.items()}
+        fake = rebuild(tensor, plain, context)
+        fake = nn.Parameter(fake, requires_grad=tensor.requires_grad) if role == "parameter" else fake
         self._done[id(tensor)] = (tensor, fake)
         return fake
 

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from traincast.capture._calls import NO_WORK, arithmetic_dtype, flat_tensors, name_of, read_call
+from traincast.capture._libraries import like_optimizer
 from traincast.capture._operators import DTYPES, Call, Work, describe, dtype_name
 from traincast.capture._optimizers import UPDATES, Update
 from traincast.errors import CaptureFailed, UnknownName
@@ -185,6 +186,12 @@ def find_updates(
         if named is not None:
             return named
     made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else _build(optimizer, trained, module)
+    known = like_optimizer(made)
+    if known is not None:
+        assume(f"{type(made).__name__} is counted as a fused {known}")
+        numbers = _match(made, trained, module=module, originals=originals, assume=assume)
+        own = [(name, parameter) for name, parameter in trained if id(parameter) in numbers]
+        return _by_name(known, own, "fused", assume) or []
     if isinstance(made, torch.optim.SparseAdam):
         return _by_name("sparseadam", trained, implementation, assume) or []
     if isinstance(made, torch.optim.LBFGS):

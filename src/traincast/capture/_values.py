@@ -27,6 +27,28 @@ _RAGGED = {
 }  # fmt: skip
 
 
+_DOUBTFUL = "_traincast_doubtful"
+"""A mark on conditions that hardly ever hold: a value is infinite or no number."""
+_DOUBTS = {
+    _ATEN.eq.Scalar, _ATEN.ne.Tensor, _ATEN.isinf.default, _ATEN.isnan.default, _ATEN.any.default, _ATEN.any.dim,
+    _ATEN.logical_or.default, _ATEN.bitwise_or.Tensor,
+}  # fmt: skip
+
+
+def _doubt(func: Any, args: tuple[Any, ...], output: Any) -> None:
+    """Marks a condition on infinities, and what is made of such conditions only."""
+    if func is _ATEN.eq.Scalar:
+        holds = isinstance(args[1], float) and math.isinf(args[1])
+    elif func is _ATEN.ne.Tensor:
+        holds = args[0] is args[1]
+    elif func in (_ATEN.isinf.default, _ATEN.isnan.default):
+        holds = True
+    else:
+        holds = all(part.__dict__.get(_DOUBTFUL) for part in args if isinstance(part, torch.Tensor))
+    if holds and isinstance(output, FakeTensor):
+        output.__dict__[_DOUBTFUL] = True
+
+
 class Value:
     """What a fake tensor really holds. Views share `alive`, so that an unknown write through one ends all of them."""
 
@@ -55,10 +77,7 @@ class Values:
         if func in _RAGGED:
             return self._ragged(func, args, kwargs)
         if func.namespace == "torchvision" and func._schema.name == "torchvision::nms":
-            self._assume(f"non-maximum suppression is taken to keep {self.mask_density:.0%} of the boxes")
-            with _disable_current_modes():
-                kept = self._kept(args[0].shape[0]).nonzero().flatten()
-            return self._wrap(kept)
+            return self.keep_boxes(args[0].shape[0])
         if func is _ATEN.index.Tensor and any(_is_mask(index) for index in args[1]):
             args = (args[0], self._whole_indices(args[1]))
         if func is _ATEN._grouped_mm.default and args[0].dtype != torch.bfloat16:
@@ -66,7 +85,16 @@ class Values:
         else:
             output = func(*args, **kwargs)
         self._follow(func, args, kwargs, output)
+        if func in _DOUBTS:
+            _doubt(func, args, output)
         return output
+
+    def keep_boxes(self, count: int) -> Any:
+        """The positions of the boxes that non-maximum suppression keeps."""
+        self._assume(f"non-maximum suppression is taken to keep {self.mask_density:.0%} of the boxes")
+        with _disable_current_modes():
+            kept = self._kept(count).nonzero().flatten()
+        return self._wrap(kept)
 
     def set(self, tensor: Any, real: Any, *, origin: str = "") -> None:
         if _is_small(real):
@@ -112,6 +140,9 @@ class Values:
         tensor = args[0]
         if getattr(tensor, "constant", None) is not None:
             return func(*args, **kwargs)
+        if tensor.__dict__.get(_DOUBTFUL):
+            self._assume("values are taken as finite where the program asks")
+            return False
         answer: Any = (
             self._guess_condition() if tensor.dtype == torch.bool else 0.5 if tensor.dtype.is_floating_point else 1
         )

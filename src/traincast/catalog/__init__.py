@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from traincast.catalog._devices import device as device
     from traincast.catalog._devices import device_entry as device_entry
     from traincast.catalog._devices import devices as devices
+    from traincast.catalog._kernels import kernel_rules as kernel_rules
     from traincast.catalog._links import LinkEntry as LinkEntry
     from traincast.catalog._links import link as link
     from traincast.catalog._links import link_entry as link_entry
@@ -147,6 +148,7 @@ __getattr__ = load_lazily(
             "stack",
             "stack_names",
         ),
+        "_kernels": ("kernel_rules",),
         "_targets": ("target_of",),
         "_workloads": (
             "Workload",

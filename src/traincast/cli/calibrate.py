@@ -54,26 +54,36 @@ def calibrate(
             "--testbed", help="Then learn what synchronising costs on such nodes, 2x1gbit; again for more. Needs root."
         ),
     ] = None,
+    gemm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gemm",
+            help="A product that you measured on a GPU: 'h100-sxm-80g bf16 16384x16384x2048 1.6ms'; again for more. Nothing is "
+            "measured here then; the GPU's products are set to that level.",
+        ),
+    ] = None,
+    gemms: Annotated[
+        Path | None,
+        typer.Option("--gemms", help="The same from a table (CSV): device, dtype, m, n, k, time_s."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Measure this machine for a few minutes, so that forecasts for it become sharp.
+    """Measure this machine for a few minutes, so that forecasts for it become sharp; or tell it one product of a GPU.
 
     What to measure is chosen by optimal design, information per second, and planned again as results come in. The error is
     shown before and after, on steps of models that were not fitted. With --testbed a second budget of the same length goes
     into DDP steps on emulated nodes: traincast calibrate --testbed 2x1gbit --testbed 4x1gbit
     """
-    from traincast.cli.output import say
-    from traincast.learn import corpus_candidates, find_worker_settings, save_calibration
-    from traincast.profile import require_root
-    from traincast.report import format_json
+    if gemm or gemms is not None:
+        _tell_levels(gemm or [], gemms, name=name, out=out, json=json)
+        return
+    settings = _find_settings(testbed)
+    _tell("recording the steps of our architectures")
+    from traincast.learn import corpus_candidates, save_calibration
     from traincast.spec import Calibration
     from traincast.units import parse_seconds
 
     budget_s = parse_seconds(budget)
-    settings = find_worker_settings(testbed) if testbed else ()
-    if settings:
-        require_root()
-    _tell("recording the steps of our architectures")
     candidates = corpus_candidates(num_models=choice.models, num_held_out=choice.held_out)
     wanted = {"name": name, "budget_s": budget_s, "target_width": choice.width, "method": choice.method}
     outcome = _measure(candidates, store, core=core, share=share, **wanted)
@@ -81,12 +91,32 @@ def calibrate(
     synced = _synchronise(outcome.calibration, candidates, settings, store, budget_s) if settings else None
     rates = synced.calibration if synced else outcome.calibration
     save_calibration(Calibration(name=name, machine=rates, sources=(str(store),)), out)
+    _say_all(outcome, synced, testbed or (), name=name, out=out, json=json)
+
+
+def _find_settings(testbeds: "Sequence[str] | None") -> "Sequence[Setting]":
+    from traincast.learn import find_worker_settings
+    from traincast.profile import require_root
+
+    if not testbeds:
+        return ()
+    settings = find_worker_settings(testbeds)
+    require_root()
+    return settings
+
+
+def _say_all(
+    outcome: "Outcome", synced: "WorkerOutcome | None", testbeds: "Sequence[str]", *, name: str, out: Path, json: bool
+) -> None:
+    from traincast.cli.output import say
+    from traincast.report import format_json
+
     if json:
         say(format_json({"calibration": str(out), "name": name, **_document(outcome, synced)}))
         return
     _say_outcome(outcome)
     if synced:
-        _say_workers(synced, testbed or ())
+        _say_workers(synced, testbeds)
     for line in (*outcome.unmeasured, *(synced.unmeasured if synced else ()))[:5]:
         say(f"not measured: {line}")
     say(f"kept in {out}; use it with --calibration {out}")
@@ -152,6 +182,27 @@ def _say_workers(synced: "WorkerOutcome", testbeds: "Sequence[str]") -> None:
         say(f"  {label:7} mean {score.mean:6.1%}   median {score.median:6.1%}   worst {score.worst:6.1%}")
     if synced.noise is not None:
         say(f"  what they took is itself known within ±{synced.noise:.1%}")
+
+
+def _tell_levels(texts: "Sequence[str]", table: Path | None, *, name: str, out: Path, json: bool) -> None:
+    """Keeps how far products of devices are from what their data sheets make us expect."""
+    from traincast.cli.output import say
+    from traincast.files import encode
+    from traincast.learn import learn_levels, parse_product, read_products, save_calibration
+    from traincast.report import format_json
+    from traincast.spec import Calibration
+
+    products = [parse_product(text) for text in texts] + (read_products(table) if table is not None else [])
+    levels = learn_levels(products)
+    sources = (str(table),) if table is not None else ()
+    save_calibration(Calibration(name=name, devices=levels, sources=sources), out)
+    if json:
+        say(format_json({"calibration": str(out), "name": name, "devices": encode(levels)}))
+        return
+    for level in levels:
+        for dtype, ratio in level.products.items():
+            say(f"{level.device}: products in {dtype} take {ratio:.2f} times as long as its data sheet makes us expect")
+    say(f"kept in {out}; use it with --calibration {out}")
 
 
 def _synchronise(

@@ -38,6 +38,12 @@ class Recording:
             show_default=False,
         ),
     ] = None
+    mask_density: Annotated[
+        float | None,
+        typer.Option(
+            "--mask-density", help="Share of masks and boxes that hold where the data decide.", show_default=False
+        ),
+    ] = None
     loop_length: Annotated[
         int | None,
         typer.Option(

@@ -391,8 +391,10 @@ def _check_alone(trace: str, given: Options) -> None:
 def _check_forecasts(given: Options) -> None:
     from traincast.errors import InvalidInput
 
-    if given.plan_with is not None and not (given.forecasts or given.speeds):
-        raise InvalidInput("--plan-with is about forecasts; pass --forecasts or --speeds")
+    if given.plan_with is not None and not given.forecasts:
+        raise InvalidInput(
+            "--plan-with is about forecasts, which have an interval; pass --forecasts (measured --speeds have none)"
+        )
     if given.forecasts and given.speeds is not None:
         raise InvalidInput("speeds come from --forecasts or from the table of --speeds, not from both")
 

@@ -19,7 +19,11 @@ def read_config(config: str | ConfigText) -> Reading:
     keys = Keys(tree, where=name)
     chosen = FORMATS.find(text.format) if text.format else tell_format(keys)
     draft = Draft(keys=keys)
-    chosen.read(draft)
+    try:
+        chosen.read(draft)
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+        # A list where a word belongs, a word where a number does: the mapping of a format trusts the kinds of its values.
+        raise InvalidInput(f"{name}: a value is not of the kind that {chosen.title} has there: {error}") from error
     unmapped = tuple(f"{key} ({reason})" for key, reason in draft.unmapped.items())
     left = [key for key in keys.left() if key not in draft.unmapped]
     left_open = [key for key in keys.open_values() if key not in left and key not in draft.unmapped]

@@ -49,6 +49,7 @@ def read_trainer(draft: Draft) -> None:
     read_fsdp(draft)
     if draft.keys.flag("torch_compile"):
         draft.put("job.compiled", True, "torch_compile")
+    read_liger(draft, "use_liger_kernel", "enable_liger_kernel")
     read_deepspeed_name(draft, "deepspeed")
     draft.assume("workload.batch", 8, "per_device_train_batch_size is not said, so Trainer takes 8")
     draft.assume("parallelism.micro_batches", 1, "gradient_accumulation_steps is not said, so Trainer takes 1")
@@ -68,6 +69,20 @@ def read_lengths(draft: Draft, prompt: int | None, answer: int | None) -> None:
             "mean lengths of prompts and responses are not in the file; half of their limits are assumed (--prompt-tokens, "
             "--response-tokens)"
         )
+
+
+LIGER_CHUNKS = 8
+"""Parts of a loss whose scores never exist at once (Hsu et al. 2024): the kernel keeps them about as large as its input."""
+
+
+def read_liger(draft: Draft, *keys: str) -> None:
+    """Liger's kernels: gates in one kernel, and a loss that is made in parts together with its product."""
+    key = draft.keys.first(*keys)
+    if key is None or not draft.keys.flag(*keys):
+        return
+    draft.put("workload.fused_gate", True, key)
+    draft.put("workload.fused_loss", True, key)
+    draft.put("workload.loss_chunks", LIGER_CHUNKS, key)
 
 
 def write_lengths(sheet: Sheet, prompt: str, answer: str) -> None:

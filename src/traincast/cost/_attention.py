@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.cost._bounds import product_flop_per_s
-from traincast.cost._products import UNKNOWN_SM, ProductLaw, Timed, ease, held_share, step_share
+from traincast.cost._products import UNKNOWN_SM, ProductLaw, Timed, ease, held_share, step_share, traffic_s
 from traincast.spec import Device
 
 Array = NDArray[np.float64]
@@ -30,6 +30,8 @@ ROWS = (128.0, 64.0)
 """Queries in a block, as kernels choose."""
 SPLITS = (1.0, 2.0, 4.0, 8.0)
 """Into how many parts the keys may be cut where few blocks leave multiprocessors idle."""
+BACKWARD_FLOP = 2.5
+"""Five products instead of two (Dao et al. 2022)."""
 HEAD_MULTIPLE = 8.0
 """Head sizes that are no multiple of it are copied to a padded one first."""
 EASED = 0.4
@@ -62,8 +64,8 @@ class AttentionLaw:
     """Adding up parts of a split sum: passes over its output and one more kernel."""
     memory_join: float
     start_s: float
-    backward: float
-    """Time per pair of the backward pass beside the forward: 2.5 times the FLOP at four fifths of the rate (Dao 2023)."""
+    backward_share: float
+    """Of the rate of the forward's products that the five of the backward pass reach; they wait for one exponential, too."""
     log_sigma: float
     level_log_sigma: float = 0.1
 
@@ -104,15 +106,19 @@ def time_attention(law: AttentionLaw, products: ProductLaw, shape: AttentionShap
     num_sm = float(device.num_sm or UNKNOWN_SM)
     clock_hz = device.clock_hz or UNKNOWN_CLOCK_HZ
     pair_s = _pair_s(law, products, shape, device, dtype, lone=lone)
-    window = np.minimum(shape.window, shape.keys)
-    edges = (shape.causal > 0) * (1.0 + (window < shape.keys))
+    # The backward pass deals out blocks of keys, each of which walks over the queries that see it.
+    back = shape.backward > 0
+    dealt, walked = np.where(back, shape.keys, shape.queries), np.where(back, shape.queries, shape.keys)
+    met = np.where(back, mean_keys(shape) * shape.queries / np.maximum(shape.keys, 1.0), mean_keys(shape))
+    window = np.minimum(shape.window, walked)
+    edges = (shape.causal > 0) * (1.0 + (shape.window < shape.keys))
     best: Array | None = None
     for rows, slower in zip(ROWS, (1.0, law.half_block), strict=True):
         edge = law.diagonal * rows
-        visited = np.minimum(mean_keys(shape) + edges * edge, shape.keys)
-        longest = np.minimum(window + edges * edge, shape.keys)
+        visited = np.minimum(met + edges * edge, walked)
+        longest = np.minimum(window + edges * edge, walked)
         for parts in SPLITS:
-            waves = shape.sequences * np.ceil(shape.queries / rows) * (parts / num_sm)
+            waves = shape.sequences * np.ceil(dealt / rows) * (parts / num_sm)
             filled = np.maximum(waves + law.wave_loss * (np.ceil(waves) - waves), 1.0)
             per_key_s = pair_s * (rows * slower / parts)
             start_s = law.block_cycles / clock_hz
@@ -121,13 +127,13 @@ def time_attention(law: AttentionLaw, products: ProductLaw, shape: AttentionShap
                 + (longest * per_key_s + start_s) ** LONGEST_NORM
             ) ** (1.0 / LONGEST_NORM)
             if parts > 1:
-                merged = 8.0 * parts * shape.sequences * shape.queries * shape.size
+                merged = 8.0 * parts * shape.sequences * dealt * shape.size
                 body_s = body_s + law.merge * merged / device.memory_bytes_per_s + law.merge_s
             best = body_s if best is None else np.minimum(best, body_s)
-    memory_s = shape.num_bytes / (products.dram_share * device.memory_bytes_per_s)
+    memory_s = traffic_s(products, shape.num_bytes, device, resident=None if lone else np.zeros_like(shape.num_bytes))
     body_s = np.zeros_like(memory_s) if best is None else best
     joined = (body_s**law.memory_join + memory_s**law.memory_join) ** (1.0 / law.memory_join)
-    launch_s = law.start_s * np.where(shape.backward > 0, 2.0, 1.0)
+    launch_s = law.start_s * np.where(back, 2.0, 1.0)
     return Timed(seconds=launch_s + joined, compute_s=body_s, memory_s=memory_s)
 
 
@@ -149,7 +155,8 @@ def _pair_s(law: AttentionLaw, products: ProductLaw, shape: AttentionShape, devi
     old_rate = min(float(rate), law.cap * REGISTER_FED_FLOP_PER_SM_CYCLE * clock_hz)
     padded = np.ceil(shape.size / HEAD_MULTIPLE / 2.0) * (HEAD_MULTIPLE * 2.0) + law.head_waste
     product_s = 4.0 * padded / np.where(shape.register_fed > 0, old_rate, rate)
+    product_s = product_s * np.where(shape.backward > 0, BACKWARD_FLOP / law.backward_share, 1.0)
     units = EXPONENTIALS_PER_SM_CYCLE * (2.0 if DOUBLED in device.architecture.lower() else 1.0)
     exponential_s = 1.0 / (units * clock_hz * law.exponential_share)
     joined = (product_s**law.join + exponential_s**law.join) ** (1.0 / law.join)
-    return np.asarray(joined * shape.slowdown * np.where(shape.backward > 0, law.backward, 1.0), dtype=np.float64)
+    return np.asarray(joined * shape.slowdown, dtype=np.float64)

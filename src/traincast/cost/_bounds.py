@@ -141,6 +141,11 @@ def uses_matrix_units(device: Device, dtype: str) -> bool:
     )
 
 
+def scales_blocks(device: Device) -> bool:
+    """Whether matrix units apply scales of blocks themselves (OCP Microscaling): those that have a rate for fp4."""
+    return "fp4" in device.matrix_flop_per_s
+
+
 def is_systolic(device: Device) -> bool:
     return device.architecture.lower().startswith(SYSTOLIC)
 

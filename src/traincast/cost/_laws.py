@@ -3,14 +3,15 @@
 import functools
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from traincast.cost._attention import AttentionLaw
 from traincast.cost._products import GroupLaw, ProductLaw
 from traincast.cost._silicon import find_silicon
-from traincast.spec import Device
+from traincast.spec import Device, DeviceLevel
 
 KERNELS = Path(__file__).parent / "weights" / "kernels.json"
 FP8_FORMATS = ("fp8", "int8", "fp4")
@@ -27,6 +28,8 @@ class KernelLaws:
     """Of products of experts."""
     devices: tuple[str, ...]
     """Those whose kernels were fitted."""
+    levels: Mapping[str, DeviceLevel] = field(default_factory=dict)
+    """By device, of those that somebody measured products on."""
 
     def product(self, dtype: str) -> ProductLaw:
         """`dtype`: the format that the device really runs the product in."""
@@ -34,9 +37,22 @@ class KernelLaws:
 
     def level_log_sigma(self, device: Device, law: ProductLaw | AttentionLaw | GroupLaw) -> float:
         """Of a device's level: none where it was measured, more the less is known of its silicon."""
+        level = self.levels.get(device.name)
+        if level is not None and not isinstance(law, AttentionLaw):
+            return level.log_sigma
         if device.name in self.devices:
             return 0.0
         return math.hypot(law.level_log_sigma, find_silicon(device).log_sigma)
+
+    def level(self, device: Device, dtype: str) -> float:
+        """Of products in a format; of the formats measured on the device where it was not measured itself."""
+        level = self.levels.get(device.name)
+        if level is None:
+            return 1.0
+        if dtype in level.products:
+            return level.products[dtype]
+        logs = [math.log(ratio) for ratio in level.products.values()]
+        return math.exp(sum(logs) / len(logs))
 
 
 @functools.cache

@@ -7,13 +7,14 @@ how alike the two data sheets are, so a device never measured enters only throug
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traincast import catalog
+from traincast.cost import OpModel
 from traincast.cost._attention import AttentionLaw, AttentionShape, time_attention
 from traincast.cost._bounds import (
     KERNEL_FLOOR_S,
@@ -35,7 +36,7 @@ from traincast.cost._products import (
     time_products,
 )
 from traincast.errors import InvalidInput
-from traincast.spec import Device, Estimate, Op
+from traincast.spec import Device, DeviceLevel, Estimate, Op
 from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
@@ -44,6 +45,8 @@ LIMITS = ("compute", "memory")
 PRODUCTS = ("matmul", "conv")
 LAWFUL = ("product", "grouped", "attention", "lanes", "blocks")
 """Families of kernels that closed laws price."""
+LEVELLED = ("product", "grouped")
+"""Those whose level on a device one measured product tells."""
 STREAMING = ("pointwise", "softmax", "norm")
 """Families bound by memory."""
 RECENT, UNLIKE = 3.0, 0.4
@@ -232,6 +235,8 @@ class Learned:
                 timed = time_products(products, asked, device, dtype, lone=lone)
         level = self.laws.level_log_sigma(device, law)
         sigma = np.hypot(np.hypot(law.log_sigma, level), part.extra_sigma)
+        if family in LEVELLED and self.laws.levels:
+            timed = timed.levelled(self.laws.level(device, real), join=products.join)
         seconds = np.maximum(timed.seconds, KERNEL_FLOOR_S) * part.factor
         ground = np.maximum(0 if device.name in self.laws.devices else 1, part.ground)
         return seconds, sigma, ground, timed.compute_s > timed.memory_s
@@ -255,6 +260,13 @@ class Learned:
                 strict=True,
             )
         )
+
+
+def with_levels(model: OpModel, levels: Sequence[DeviceLevel]) -> OpModel:
+    """The model with products of measured devices at their measured level; a model without laws stays as it is."""
+    if not levels or not isinstance(model, Learned):
+        return model
+    return replace(model, laws=replace(model.laws, levels={level.device: level for level in levels}))
 
 
 def _long_slowdown(

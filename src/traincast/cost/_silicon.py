@@ -25,8 +25,9 @@ FORMAT_ENERGY: dict[str, float] = {
 }  # fmt: skip
 """Joules per FLOP of a number format beside 16 bits, as the width of a multiplier's operands."""
 
-FORMAT_SHARE: dict[str, float] = {"tf32": 0.75}
-"""Of the rate that 16 bits reach beside their peak: operands of four bytes fill shared memory twice as fast."""
+FORMAT_SHARE: dict[str, float] = {"tf32": 0.75, "fp4": 0.78}
+"""Of the rate that 16 bits reach beside their peak: operands of four bytes fill shared memory twice as fast; those of half a byte
+come with a scale for each 16 (B200, m >= 1024, newest kernel of the vendor: 0.78)."""
 
 NOTHING: Mapping[str, float] = MappingProxyType({})
 

@@ -82,17 +82,24 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import FEATURES as FEATURES
     from traincast.forecast._certainty import LEVELS as LEVELS
     from traincast.forecast._certainty import MEMORY as MEMORY
-    from traincast.forecast._certainty import ORDINARY_OPERATORS as ORDINARY_OPERATORS
+    from traincast.forecast._certainty import NEW_STACK as NEW_STACK
     from traincast.forecast._certainty import STEP as STEP
     from traincast.forecast._certainty import Certainty as Certainty
     from traincast.forecast._certainty import Experience as Experience
     from traincast.forecast._certainty import Quantiles as Quantiles
+    from traincast.forecast._certainty import Sensitivity as Sensitivity
     from traincast.forecast._certainty import Setting as Setting
-    from traincast.forecast._certainty import beyond_usual as beyond_usual
+    from traincast.forecast._certainty import Sides as Sides
+    from traincast.forecast._certainty import activation_share as activation_share
+    from traincast.forecast._certainty import beside_share as beside_share
+    from traincast.forecast._certainty import clip_interval as clip_interval
     from traincast.forecast._certainty import describe_setting as describe_setting
+    from traincast.forecast._certainty import join_all as join_all
     from traincast.forecast._certainty import list_novelty as list_novelty
     from traincast.forecast._certainty import memory_errors as memory_errors
+    from traincast.forecast._certainty import memory_sensitivity as memory_sensitivity
     from traincast.forecast._certainty import sort_of as sort_of
+    from traincast.forecast._certainty import step_sensitivity as step_sensitivity
     from traincast.forecast._corrections import CALIBRATION_NOTE as CALIBRATION_NOTE
     from traincast.forecast._corrections import IGNORE as IGNORE
     from traincast.forecast._corrections import Novelty as Novelty
@@ -172,12 +179,19 @@ __getattr__ = load_lazily(
             "FEATURES",
             "LEVELS",
             "MEMORY",
-            "ORDINARY_OPERATORS",
+            "NEW_STACK",
+            "Sensitivity",
+            "Sides",
+            "clip_interval",
+            "memory_sensitivity",
+            "step_sensitivity",
             "Quantiles",
             "STEP",
             "Setting",
-            "beyond_usual",
+            "activation_share",
+            "beside_share",
             "describe_setting",
+            "join_all",
             "list_novelty",
             "memory_errors",
             "sort_of",

@@ -1,5 +1,6 @@
 """How busy each rank is: what the timeline shows and, where runs like it were measured, what they say of it."""
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,8 @@ def describe_activity(job: Job, cluster: Cluster, plan: Parallelism, timeline: T
 
 
 def as_sure_as(profiles: tuple[ResourceProfile, ...], step: Estimate) -> tuple[ResourceProfile, ...]:
-    """Durations that were derived from the timeline are as sure as the step; levels that nobody measured have no range."""
+    """Durations that were derived from the timeline are as sure as the step. So are levels the other way round, because the same
+    bytes and FLOP then take more or less time; no share exceeds 1. What was learned keeps its own range."""
     if not step.seconds:
         return profiles
     low, high = step.low_s / step.seconds, step.high_s / step.seconds
@@ -51,13 +53,17 @@ def as_sure_as(profiles: tuple[ResourceProfile, ...], step: Estimate) -> tuple[R
     def ranged(profile: ResourceProfile) -> ResourceProfile:
         if profile.basis == "corrected":
             return profile
-        durations = {name: value for name, value in profile.twelve().items() if name.endswith("_s")}
-        return replace(
-            profile,
-            ranges={**{name: (low * value, high * value) for name, value in durations.items()}, **profile.ranges},
-        )
+        derived = {name: _range_of(name, value, low, high) for name, value in profile.twelve().items()}
+        return replace(profile, ranges={**derived, **profile.ranges})
 
     return tuple([ranged(profile) for profile in profiles])
+
+
+def _range_of(name: str, value: float, low: float, high: float) -> tuple[float, float]:
+    if name.endswith("_s"):
+        return low * value, high * value
+    most = 1.0 if name.startswith(("gpu", "memory")) else math.inf
+    return value / high, max(value, min(most, value / low))
 
 
 def _check_device(correction: "GraphCorrection", cluster: Cluster) -> None:

@@ -1,14 +1,17 @@
 """How sure a forecast is: what is new about a question, beside everything that our parts have seen, to an interval.
 
-The log error of a forecast has a scale of its own, `log_sigma`: a base, times a factor for each thing that is new (stack,
-device, model family, scale ...), times how unsure the operators are. The factors are fitted to forecasts of runs whose source,
-device, family or scale was left out of what counts as known. The quantiles of error over scale come from the same rows
-(cross-conformal prediction, Vovk 2015), apart for each sort of novelty. Where the stack is new, the errors of a publisher go
-together, so a random effect of publishers is part of the quantiles. The lower and the upper quantile differ. Steps and memory
-have a table each in one document, which `research/fits/intervals.py` makes.
+The log error of a forecast has a scale on either side. Under a new stack its square is a sum: a base, and how far the answer
+moves if one of its parts is off: the operators by their own error, the host, the communication or what moves through memory by a
+factor, activations by their share of memory. A stack whose runs were measured has the scale of their errors, which rises and
+falls from run to run as the sum does. Each thing that is new (device, model family, scale ...) multiplies the scale. Factors and
+gains are fitted to forecasts of runs whose source, device, family or scale was left out of what counts as known. The quantiles of
+error over scale come from the same rows (cross-conformal prediction, Vovk 2015), apart for known and new stacks. Where the stack
+is new, the errors of a publisher go together, so a random effect of publishers is part of the quantiles. Steps and memory have a
+table each in one document, which `research/fits/intervals.py` makes.
 """
 
 import functools
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -17,26 +20,50 @@ from pathlib import Path
 from typing import Any
 
 from traincast.memo import Remember, compute
-from traincast.spec import Cluster, Graph, Job, LogErrors, Parallelism
+from traincast.spec import Cluster, Graph, Job, LogErrors, MemoryProfile, Parallelism
 
 DOCUMENT = Path(__file__).parent / "weights" / "certainty.json"
 MOST_DOUBLINGS = 6.0
 """Beyond this many doublings of the largest measured scale the interval grows no further."""
 FEATURES = (
     "new stack", "new device", "new architecture", "new vendor", "device new to the stack", "new model family",
-    "family new to the stack", "doublings of scale", "several nodes", "network new to the stack", "precision new to the stack",
-    "compiled", "unsure operators", "host-bound",
+    "family new to the stack", "doublings of scale", "network new to the stack", "precision new to the stack", "compiled",
 )  # fmt: skip
-"""What may be new, each as a number of at least 0. The last two are of every step: the log of the operators' own error over an
-ordinary one, and the host's time to issue the work as a share of the devices' to do it, whose constants no other stack tells."""
+"""What may be new, each as a number of at least 0."""
 WIDEST, LEAST = 3.0, 1e-3
 """Log factors on either side of a forecast: a factor of twenty says already that nothing is known."""
-MOST_UNSURE = 1.5
-"""The operators' own error counts up to this log ratio: beyond it their intervals say only that nothing is known."""
 HOST_BOUND = 0.5
 """A host that needs this share of the devices' time is worth a word."""
-ORDINARY_OPERATORS = 0.08
-"""The operators' share of the log error of an ordinary step."""
+HOST_FACTOR, LINK_FACTOR, FUSION_FACTOR = 16.0, 2.0, 2.0
+"""By which hosts and communication are taken to be off, and how much less a stack may move through memory that fuses more. The
+documents of measured stacks differ by the first in what a call costs the host (6 to 90 us)."""
+MOST_OPERATORS = 0.5
+"""The operators' own log error counts up to this: beyond it their intervals say only that nothing is known."""
+
+Sides = tuple[float, float]
+"""(below the forecast, above it)."""
+Sensitivity = Mapping[str, Sides]
+"""How far an answer moves, as a log factor on either side, if one of its parts is off."""
+
+
+def step_sensitivity(*, operators: float, host: float, exposed: float, bandwidth: float) -> dict[str, Sides]:
+    """`operators`: the log error that the operators' own intervals give the step. `host`: the host's time to issue a step over
+    the devices' to do it. `exposed`: the share of the step in communication that nothing hides. `bandwidth`: that in kernels that
+    memory limits, which a stack may fuse."""
+    unsure = min(max(0.0, operators), MOST_OPERATORS)
+    share, fused = min(max(0.0, exposed), 1.0), min(max(0.0, bandwidth), 1.0)
+    bound = max(1.0, host)
+    return {
+        "operators": (unsure, unsure),
+        "host": (math.log(bound / max(1.0, host / HOST_FACTOR)), math.log(max(1.0, host * HOST_FACTOR) / bound)),
+        "fusion": (-math.log(1 - fused * (1 - 1 / FUSION_FACTOR)), 0.0),
+        "communication": (-math.log(1 - share * (1 - 1 / LINK_FACTOR)), math.log(1 + share * (LINK_FACTOR - 1))),
+    }
+
+
+def memory_sensitivity(*, activations: float, beside: float) -> dict[str, Sides]:
+    """By their shares of the peak."""
+    return {"activations": (activations, activations), "beside": (beside, beside)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +78,14 @@ class Experience:
     networks: frozenset[str] = frozenset()
     most_devices: int = 1
     compiled: bool = False
-    log_sigma: float = 0.0
+    log_sigma: Sides = (0.0, 0.0)
     """The scale of the log errors of its own runs; 0: too few to tell."""
-    unsure: float = 0.0
-    """How unsure the operators of those runs were, as `FEATURES` counts it."""
-    host: float = 0.0
-    """How host-bound those runs were."""
+    usual: Sides = (1.0, 1.0)
+    """The scale that runs like its own would have under a new stack, by their parts."""
+
+    @property
+    def has_scale(self) -> bool:
+        return self.log_sigma[1] > 0
 
     def joined(self, other: "Experience") -> "Experience":
         return Experience(
@@ -152,14 +181,18 @@ def find_precision(graph: Graph) -> str:
     return max(flop, key=lambda dtype: flop[dtype], default="fp32")
 
 
+def join_all(known: Mapping[str, Experience]) -> Experience:
+    """Of all stacks together."""
+    return functools.reduce(Experience.joined, known.values(), Experience())
+
+
 def list_novelty(
-    setting: Setting, known: Mapping[str, Experience], *, operators: float, host: float = 0.0
+    setting: Setting, known: Mapping[str, Experience], *, everything: Experience | None = None
 ) -> tuple[float, ...]:
-    """The numbers of `FEATURES`. `operators`: the log error that the operators' own intervals give the step. `host`: the host's
-    time to issue a step over the devices' to do it."""
-    everything = functools.reduce(Experience.joined, known.values(), Experience())
+    """The numbers of `FEATURES`. `everything`: all that is known together, where it was joined before."""
+    everything = join_all(known) if everything is None else everything
     own = known.get(setting.stack)
-    if own is not None and not own.log_sigma:
+    if own is not None and not own.has_scale:
         # A handful of runs says what was seen, not how far off forecasts for the stack are.
         own = None
     beside = own or everything
@@ -173,12 +206,9 @@ def list_novelty(
         float(setting.family not in everything.families),
         float(setting.family in everything.families and setting.family not in beside.families),
         min(max(0.0, scale), MOST_DOUBLINGS),
-        float(setting.num_nodes > 1),
         float(bool(setting.network) and setting.network not in beside.networks),
         float(setting.precision not in beside.precisions),
         float(setting.compiled and not beside.compiled),
-        min(max(0.0, math.log(max(operators, 1e-3) / ORDINARY_OPERATORS)), MOST_UNSURE),
-        min(max(0.0, host), 1.0),
     )
 
 
@@ -194,8 +224,19 @@ class Quantiles:
     values: tuple[float, ...]
     num_rows: int
 
-    def errors(self, scale: float = 1.0) -> LogErrors:
-        return LogErrors(levels=LEVELS, values=tuple([max(-WIDEST, min(WIDEST, scale * x)) for x in self.values]))
+    def errors(self, low: float = 1.0, high: float = 1.0) -> LogErrors:
+        """With the scales of either side. How often a measurement is below the forecast depends on neither."""
+        points = list(zip(LEVELS, self.values, strict=True))
+        for (level, value), (above, larger) in itertools.pairwise(points):
+            if value < 0 < larger:
+                points.append((level + (above - level) * value / (value - larger), 0.0))
+                break
+        points.sort()
+        scaled = [max(-WIDEST, min(WIDEST, (low if x < 0 else high) * x)) for _, x in points]
+        return LogErrors(levels=tuple([level for level, _ in points]), values=tuple(scaled))
+
+
+NEW_STACK, KNOWN_STACK = "new stack", "known stack"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,55 +244,65 @@ class Certainty:
     """The fitted table of one quantity."""
 
     known: Mapping[str, Experience] = field(default_factory=dict)
-    base: float = 0.12
-    """The scale of the log error of a question about which nothing is new."""
+    base: Sides = (0.1, 0.1)
+    """The scale of the log error of a new stack about which nothing else is new and no part is off."""
     factors: tuple[float, ...] = (0.0,) * len(FEATURES)
     """What each feature adds to the log of the scale."""
+    gains: Sensitivity = field(default_factory=dict)
+    """What one unit of each sensitivity adds to the scale of a new stack, in quadrature."""
+    share: Sides = (0.0, 0.0)
+    """How far the scale of a stack whose runs were measured follows that of a new one from run to run, as a power."""
     quantiles: Mapping[str, Quantiles] = field(default_factory=dict)
     """By sort of novelty (`sort_of`), with "" for all rows."""
     given: Mapping[str, Quantiles] = field(default_factory=dict)
-    """Of the log errors themselves that remained once something was measured, by what that was."""
+    """Of error over scale that remained once something was measured, by what that was."""
 
-    def log_sigma(self, novelty: Sequence[float], stack: str = "") -> float:
-        """The scale of the log error. A stack whose runs were measured has its own, which holds what is usual for them; anything
-        else starts from that of all."""
+    def parts(self, sensitivity: Sensitivity, *, without: str = "") -> Sides:
+        """The scale under a new stack about which nothing else is new. `without`: a part that is not off."""
+        found = [
+            math.hypot(
+                self.base[side],
+                *(gain[side] * sensitivity[name][side] for name, gain in self.gains.items() if name != without),
+            )
+            for side in (0, 1)
+        ]
+        return found[0], found[1]
+
+    def scales(self, novelty: Sequence[float], sensitivity: Sensitivity, stack: str = "") -> Sides:
+        """Of the log error below and above a forecast. A stack whose runs were measured has its own."""
         own = self.known.get(stack)
-        if own is None or not own.log_sigma:
-            return self.base * math.exp(sum(a * b for a, b in zip(self.factors, novelty, strict=True)))
-        beyond = beyond_usual(novelty, own)
-        return own.log_sigma * math.exp(sum(a * b for a, b in zip(self.factors, beyond, strict=True)))
+        more = math.exp(sum(a * b for a, b in zip(self.factors, novelty, strict=True)))
+        parts = self.parts(sensitivity)
+        if own is None or not own.has_scale:
+            return more * parts[0], more * parts[1]
+        found = [more * own.log_sigma[i] * (parts[i] / own.usual[i]) ** self.share[i] for i in (0, 1)]
+        return found[0], found[1]
 
-    def errors(self, novelty: Sequence[float], stack: str = "") -> LogErrors:
+    def errors(self, novelty: Sequence[float], sensitivity: Sensitivity, stack: str = "") -> LogErrors:
         """How measurements lie about such a forecast."""
         table = self.quantiles.get(sort_of(novelty)) or self.quantiles[""]
-        return table.errors(self.log_sigma(novelty, stack))
+        return table.errors(*self.scales(novelty, sensitivity, stack))
 
-    def interval(self, novelty: Sequence[float], stack: str = "", *, coverage: float = 0.9) -> tuple[float, float]:
+    def interval(
+        self, novelty: Sequence[float], sensitivity: Sensitivity, stack: str = "", *, coverage: float = 0.9
+    ) -> Sides:
         """Factors on a forecast that hold the measurement as often as `coverage` says; the forecast itself lies inside."""
-        low, high = self.errors(novelty, stack).interval(coverage)
-        return (
-            max(math.exp(-WIDEST), min(low, math.exp(-LEAST))),
-            min(math.exp(WIDEST), max(high, math.exp(LEAST))),
-        )
+        return clip_interval(self.errors(novelty, sensitivity, stack).interval(coverage))
 
 
-def beyond_usual(novelty: Sequence[float], own: Experience) -> tuple[float, ...]:
-    """What is new beyond what runs of the stack were usually like, which its own scale holds already."""
-    usual = {
-        "several nodes": min(1.0, float(len(own.networks))),
-        "unsure operators": own.unsure,
-        "host-bound": own.host,
-    }
-    return tuple([max(0.0, amount - usual.get(name, 0.0)) for name, amount in zip(FEATURES, novelty, strict=True)])
+def clip_interval(ends: Sides) -> Sides:
+    """With the forecast inside, and no wider than says that nothing is known."""
+    low, high = ends
+    return max(math.exp(-WIDEST), min(low, math.exp(-LEAST))), min(math.exp(WIDEST), max(high, math.exp(LEAST)))
 
 
 def sort_of(novelty: Sequence[float]) -> str:
     """The group whose quantiles are used: whether the stack that runs the job was measured."""
-    return "new stack" if novelty[FEATURES.index("new stack")] else "known stack"
+    return NEW_STACK if novelty[FEATURES.index("new stack")] else KNOWN_STACK
 
 
-def describe_novelty(novelty: Sequence[float], setting: Setting) -> tuple[str, ...]:
-    """What is new, in words, the most telling first."""
+def describe_novelty(novelty: Sequence[float], setting: Setting, *, host: float = 0.0) -> tuple[str, ...]:
+    """What is new, in words, the most telling first. `host`: as in `step_sensitivity`."""
     says = {
         "new stack": f"no run of the stack {setting.stack} was measured",
         "new vendor": f"no device of {setting.vendor or 'this vendor'} was measured",
@@ -267,7 +318,7 @@ def describe_novelty(novelty: Sequence[float], setting: Setting) -> tuple[str, .
     }
     values = dict(zip(FEATURES, novelty, strict=True))
     found = [text for name, text in says.items() if values[name] > 0]
-    if values["new stack"] and values["host-bound"] > HOST_BOUND:
+    if values["new stack"] and host > HOST_BOUND:
         found.insert(1, f"the host's share of the time is that of plain PyTorch, not of {setting.stack}")
     return tuple(found)
 
@@ -278,12 +329,38 @@ def load_certainty(quantity: str = STEP, path: Path = DOCUMENT) -> Certainty:
     return read_certainty(json.loads(path.read_text())[quantity])
 
 
-@functools.lru_cache(maxsize=4096)
-def memory_errors(setting: Setting) -> LogErrors:
+STATE_ROLES = ("parameter", "optimizer_state", "gradient", "buffer", "input")
+"""What of a peak follows from the weights and the plan alone."""
+
+
+def activation_share(profile: MemoryProfile) -> float:
+    """Of the peak."""
+    return profile.by_role.get("activation", 0.0) / profile.peak_bytes if profile.peak_bytes else 0.0
+
+
+def beside_share(profile: MemoryProfile) -> float:
+    """Of what is neither state nor activation: buckets, gathered inputs and weights, workspaces, the allocator's own."""
+    known = sum(amount for role, amount in profile.by_role.items() if role in (*STATE_ROLES, "activation"))
+    return max(0.0, 1 - known / profile.peak_bytes) if profile.peak_bytes else 0.0
+
+
+def memory_errors(setting: Setting, profile: MemoryProfile) -> LogErrors:
     """How the needs of such runs lie about their forecasts."""
+    return _memory_errors(setting, round(activation_share(profile), 2), round(beside_share(profile), 2))
+
+
+def hopeful_memory_errors(setting: Setting, profile: MemoryProfile) -> LogErrors:
+    """Errors under which a need that is only a bound is no less likely to fit than whatever it bounds: the narrowest where it is
+    below the device, the widest where it is above."""
+    share = float(profile.needed_bytes > profile.capacity_bytes)
+    return _memory_errors(setting, share, share)
+
+
+@functools.lru_cache(maxsize=16384)
+def _memory_errors(setting: Setting, activations: float, beside: float) -> LogErrors:
     certainty = load_certainty(MEMORY)
-    novelty = list_novelty(setting, certainty.known, operators=ORDINARY_OPERATORS)
-    return certainty.errors(novelty, setting.stack)
+    novelty = list_novelty(setting, certainty.known)
+    return certainty.errors(novelty, memory_sensitivity(activations=activations, beside=beside), setting.stack)
 
 
 def read_certainty(data: Mapping[str, Any]) -> Certainty:
@@ -292,20 +369,26 @@ def read_certainty(data: Mapping[str, Any]) -> Certainty:
             **{key: frozenset(entry[key]) for key in _SEEN},
             most_devices=entry["most_devices"],
             compiled=entry["compiled"],
-            log_sigma=entry["log_sigma"],
-            unsure=entry["unsure"],
-            host=entry["host"],
+            log_sigma=_read_sides(entry["log_sigma"]),
+            usual=_read_sides(entry["usual"]),
         )
         for name, entry in data["known"].items()
     }
     factors = tuple(data["factors"].get(name, 0.0) for name in FEATURES)
     return Certainty(
         known=known,
-        base=data["base"],
+        base=_read_sides(data["base"]),
         factors=factors,
+        gains={name: _read_sides(ends) for name, ends in data["gains"].items()},
+        share=_read_sides(data["share"]),
         quantiles=_read_quantiles(data["quantiles"]),
         given=_read_quantiles(data["given"]),
     )
+
+
+def _read_sides(values: Sequence[float]) -> Sides:
+    low, high = values
+    return low, high
 
 
 def _read_quantiles(data: Mapping[str, Any]) -> dict[str, Quantiles]:

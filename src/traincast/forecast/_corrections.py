@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traincast.cost import Cached, CostModel, Pricing, default_ops, with_constants
+from traincast.cost import Cached, CostModel, Pricing, default_ops, with_constants, with_levels
 from traincast.forecast._activity import as_sure_as, describe_activity, expect_run_utilization
 from traincast.forecast._arbitrate import stretch
 from traincast.forecast._gaussian_process import ErrorProcess, Shares, condition, nearest
@@ -20,6 +20,7 @@ from traincast.spec import (
     Calibration,
     Choice,
     Cluster,
+    DeviceLevel,
     Estimate,
     Forecast,
     Job,
@@ -78,7 +79,8 @@ def forecast_calibrated(
     answers = [learned.answer(labels, one, job.stack, ask) for one in (choice, *choice.also)]
     step = blend([answer.step for answer in answers])
     step = doubt(choice, step, own=answers[0].step)
-    note = describe_choice(calibration, learned.scopes.get(labels.stack), choice, step.seconds / answers[0].plain_s)
+    factor = step.seconds / answers[0].plain_s
+    note = describe_choice(calibration, learned.scopes.get(labels.stack), choice, factor, device=labels.device)
     first = replace(answers[0].forecast, notes=(*answers[0].forecast.notes, note))
     restepped = restep(first, job, cluster, plan, step, activity=activity)
     return apply_numbers(calibration.runs.numbers if calibration.runs else (), restepped, labels)
@@ -104,7 +106,7 @@ class Corrections:
         self._choices = {(one.stack, one.novelties, one.reach): one.choice for one in runs.selections} if runs else {}
         self._shipped = StackTable(runs.shipped) if runs else StackTable(LearnedStacks())
         self._fitted = StackTable(runs.fitted) if runs else StackTable(LearnedStacks())
-        self._ops = Cached(base=default_ops())
+        self._ops = Cached(base=with_levels(default_ops(), calibration.devices))
         self._models: OrderedDict[Stack, Pricing] = OrderedDict()
         self._pooled: OrderedDict[tuple[str, ...], ErrorProcess] = OrderedDict()
 
@@ -305,9 +307,25 @@ def restep(
     )
 
 
-def describe_choice(calibration: Calibration, scope: Scope | None, choice: Choice, factor: float) -> str:
+def describe_levels(name: str, levels: Sequence[DeviceLevel], device: str) -> str:
+    """One sentence on what products measured on a device change."""
+    for level in levels:
+        if level.device == device:
+            ratios = ", ".join(f"{ratio:.2f} in {dtype}" for dtype, ratio in sorted(level.products.items()))
+            return (
+                f"{name}: products on {device} take {ratios} times as long as expected ({level.num_products} measured)"
+            )
+    known = ", ".join(level.device for level in levels)
+    return f"{name} holds products of {known} and none of {device}; the answer is the one without it"
+
+
+def describe_choice(
+    calibration: Calibration, scope: Scope | None, choice: Choice, factor: float, *, device: str
+) -> str:
     """One sentence for the user: what was used, or why nothing."""
     name = f"{CALIBRATION_NOTE}{calibration.name!r}"
+    if calibration.devices and calibration.runs is None:
+        return describe_levels(name, calibration.devices, device)
     if scope is None:
         return f"{name} holds no run of this stack; the answer is the one without it"
     every = (choice, *choice.also)

@@ -175,8 +175,11 @@ def trace_memory(answer: Forecast, job: Job, plan: Parallelism) -> tuple[int, Me
     return index, replay_memory(stage, capacity_bytes=capacity, micro_batches=plan.micro_batches, with_curve=True)
 
 
-def watch_device(job: Job, cluster: Cluster, plan: Parallelism, *, remember: Remember = compute) -> DeviceMemory:
-    """Of the stage that comes nearest to filling the smallest device; its requests are replayed one by one."""
+def watch_device(
+    job: Job, cluster: Cluster, plan: Parallelism, *, around: "Surroundings | None" = None, remember: Remember = compute
+) -> DeviceMemory:
+    """Of the stage that comes nearest to filling the smallest device; its requests are replayed one by one. `around`: what lies
+    around the allocator, where it is not as under the stack."""
     from traincast.simulate import device_bytes, reserved_bytes, searches_algorithms
 
     capacity = smallest_bytes(cluster)
@@ -184,7 +187,7 @@ def watch_device(job: Job, cluster: Cluster, plan: Parallelism, *, remember: Rem
     profiles = profile_stages(program, cluster, job.stack, captured=job.cuda_graphs, remember=remember)
     stage, profile = max(zip(program.stages, profiles, strict=True), key=lambda pair: pair[1].needed_bytes)
     reserved = reserved_bytes(stage, profile, accumulates=keeps_gradients(stage, plan.micro_batches))
-    around = surroundings_of(job.stack)
+    around = around or surroundings_of(job.stack)
     used = device_bytes(reserved, capacity_bytes=capacity, searches=searches_algorithms(stage), around=around)
     if job.stack.memory.greedy:
         used = around.full * capacity

@@ -32,7 +32,7 @@ from traincast.forecast._bounds import (
     bound_time,
     passes_of,
 )
-from traincast.forecast._certainty import describe_setting, memory_errors
+from traincast.forecast._certainty import describe_setting, hopeful_memory_errors, memory_errors
 from traincast.forecast._device_memory import DeviceMemory, find_fullest, profile_stages, watch_device
 from traincast.forecast._host_memory import hold_on_host
 from traincast.forecast._interval import Assured, Tally, tally_program, with_interval, with_novelty
@@ -107,6 +107,12 @@ class Engine:
         """How long a step and the whole job take, whether it fits, and what it costs. `draw`: with every span, and so with how
         busy the devices are. `activity`: corrects those numbers by runs measured in this setting."""
         plan = parallelism or Parallelism(data=cluster.num_devices)
+        if job.rampup_batch is not None:
+            from traincast.forecast._rampup import ramp_up
+
+            plain = replace(job, rampup_batch=None, rampup_samples=None, rampup_increment=None)
+            whole = self.forecast(plain, cluster, plan, draw=draw, activity=activity)
+            return ramp_up(self, job, cluster, plan, whole)
         if job.regime is not None:
             from traincast.forecast._regimes import forecast_regime
 
@@ -219,7 +225,7 @@ class Engine:
     def _with_errors(self, profile: MemoryProfile, job: Job, cluster: Cluster, plan: Parallelism) -> MemoryProfile:
         """How sure it is, by what is new about the question."""
         setting = describe_setting(job, cluster, plan, remember=self._remember)
-        return replace(profile, errors=memory_errors(setting))
+        return replace(profile, errors=memory_errors(setting, profile))
 
     def watch_device(self, job: Job, cluster: Cluster, plan: Parallelism) -> DeviceMemory:
         """What the device's own meter will show."""
@@ -276,7 +282,9 @@ class Engine:
         Its probability to fit is one that the plan does not exceed."""
         check_size(plan, cluster)
         one = self._remember(self._replay_whole, job.graph, plan, job.compiled)
-        return self._with_errors(bound_memory(one, cluster, plan, job.stack), job, cluster, plan)
+        bound = bound_memory(one, cluster, plan, job.stack)
+        setting = describe_setting(job, cluster, plan, remember=self._remember)
+        return replace(bound, errors=hopeful_memory_errors(setting, bound))
 
     def _replay_whole(self, graph: Graph, plan: Parallelism, compiled: bool) -> Pass:
         """One pass through the model before any rank shares it, without the update, whose needs shrink with its share."""

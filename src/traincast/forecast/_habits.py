@@ -47,6 +47,11 @@ def _axis_habits(plan: Mapping[str, Any], stack: Stack, degrees: Mapping[str, in
         "sequence_parallel", True, does.sequence_parallel and degrees["tensor"] > 1, True,
         f"{name} splits the sequence along the tensor axis (--no-sequence-parallel to change)",
     )  # fmt: skip
+    splits = plan.get("sequence_parallel", does.sequence_parallel) and degrees["tensor"] > 1
+    yield _Habit(
+        "async_tensor", True, bool(does.async_tensor and splits), True,
+        f"{name} runs transfers of the tensor axis beside its products (--no-async-tensor to change)",
+    )  # fmt: skip
     yield _Habit(
         "dispatch_once", True, does.dispatch_once, degrees["expert"] > 1,
         f"{name} sends a token once to every node with experts for it (--no-dispatch-once to change)",
@@ -88,7 +93,7 @@ def plan_habits(stack: Stack) -> dict[str, Any]:
     habits: dict[str, Any] = {
         "overlap": stack.plan.overlap, "bucket_copies": stack.plan.bucket_copies, "balance": stack.plan.balance,
         "reduce_dtype": stack.plan.reduce_dtype, "bucket_bytes": stack.plan.bucket_bytes,
-        "dispatch_once": stack.plan.dispatch_once or None,
+        "dispatch_once": stack.plan.dispatch_once or None, "async_tensor": stack.plan.async_tensor or None,
     }  # fmt: skip
     return {name: value for name, value in habits.items() if value is not None}
 

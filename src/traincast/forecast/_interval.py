@@ -4,7 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from traincast.forecast._certainty import STEP, describe_novelty, describe_setting, list_novelty, load_certainty
+from traincast.forecast._certainty import (
+    STEP,
+    describe_novelty,
+    describe_setting,
+    list_novelty,
+    load_certainty,
+    step_sensitivity,
+)
 from traincast.forecast._narrow import say_narrowing, suggest_narrowing
 from traincast.memo import Remember, compute
 from traincast.spec import (
@@ -137,10 +144,15 @@ def with_novelty(
     """The duration of a step as an estimate, as unsure as left-out runs were about which as much was new."""
     certainty = load_certainty(STEP)
     setting = describe_setting(job, cluster, plan, remember=remember)
-    novelty = list_novelty(setting, certainty.known, operators=tally.operators_log_sigma, host=tally.host_share)
-    low, high = certainty.interval(novelty, setting.stack)
-    narrowing = suggest_narrowing(certainty, novelty, setting, step_s=timeline.duration_s)
-    new = describe_novelty(novelty, setting)[:MOST_SAID]
+    novelty = list_novelty(setting, certainty.known)
+    shares = timeline.shares
+    sensitivity = step_sensitivity(
+        operators=tally.operators_log_sigma, host=tally.host_share, exposed=shares.get("communication", 0.0),
+        bandwidth=shares.get("memory", 0.0),
+    )  # fmt: skip
+    low, high = certainty.interval(novelty, sensitivity, setting.stack)
+    narrowing = suggest_narrowing(certainty, novelty, sensitivity, setting, step_s=timeline.duration_s)
+    new = describe_novelty(novelty, setting, host=tally.host_share)[:MOST_SAID]
     because = "; ".join(new) if new else f"runs of {setting.stack} like this one were measured"
     said = f"90% sure of {low - 1:+.0%} to {high - 1:+.0%} because {because}"
     says = "; ".join(part for part in (said, say_narrowing(narrowing)) if part)

@@ -1,7 +1,7 @@
 """A question without a plan to the simplest plan that fits and is within a few percent of the best."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,6 +69,10 @@ class Rung:
     memory: MemoryProfile
     forecast: Forecast | None = None
     """None: it does not fit, so its time was not worked out."""
+    is_bound: bool = False
+    """Whether the memory is only what the plan cannot need less than, which is too much already."""
+    larger: tuple["Rung", ...] = ()
+    """The same with more samples in a pass, which does not fit either, nearest first."""
 
     @property
     def samples_per_s(self) -> float:
@@ -97,34 +101,40 @@ class Choice:
 def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> Choice | None:
     """The simplest arrangement that fits and is within `TOLERANCE` of the fastest. None: nothing can be built."""
     climb = _Climb(asked=asked, pose=pose, complete=complete, engine=engine)
-    rungs: list[Rung] = []
+    rungs: list[tuple[Rung, ...]] = []
     try:
         arrangements = list(list_arrangements(asked, climb.sample))
     except TraincastError:
         # What cannot be built at all is refused with its reason where the question is posed.
         return None
     num_tried = 0
+    sure: list[Rung] = []
     for title, values in arrangements:
-        if values.get("tensor", 1) > 1 and any(
-            rung.fit_probability >= SURE and _leaves_nothing(rung) for rung in rungs
-        ):
+        if values.get("tensor", 1) > 1 and any(_leaves_nothing(rung) for rung in sure):
             break
         num_tried += 1
         found = climb.best_of(title, values)
-        if found is None:
-            continue
         rungs.append(found)
-        if found.fit_probability >= SURE:
-            climb.fastest = max(climb.fastest, found.samples_per_s)
-    if not rungs:
-        return None
-    fitting = [rung for rung in rungs if rung.fit_probability >= SURE] or [rung for rung in rungs if rung.memory.fits]
+        if len(found) == 1 and found[0].fit_probability >= SURE:
+            sure.append(found[0])
+            climb.fastest = max(climb.fastest, found[0].samples_per_s)
+    fitting = sure
     if not fitting:
-        safest = max(rungs, key=lambda rung: (rung.fit_probability, -rung.memory.peak_bytes))
+        nearest = [rung for found in rungs if (rung := climb.nearest(found)) is not None]
+        if not nearest:
+            return None
+        fitting = [rung for rung in nearest if rung.memory.fits]
+    if not fitting:
+        safest = max(nearest, key=lambda rung: (rung.fit_probability, -rung.memory.peak_bytes))
         return Choice(taken=safest, fastest=safest, num_tried=num_tried, fits=False)
     fastest = max(fitting, key=lambda rung: rung.samples_per_s)
     taken = next(rung for rung in fitting if rung.samples_per_s * (1 + TOLERANCE) >= fastest.samples_per_s)
     return Choice(taken=taken, fastest=fastest, num_tried=num_tried, fits=True)
+
+
+def _may_be_taken(memory: MemoryProfile, job: Job) -> bool:
+    """Whether a plan of such memory is worth its time: it surely fits, or perhaps and cannot be made smaller."""
+    return memory.fit_probability >= SURE or (memory.fits and job.graph.batch_size == 1)
 
 
 def _leaves_nothing(rung: Rung) -> bool:
@@ -147,8 +157,8 @@ class _Climb:
     def sample(self) -> Job:
         return self.pose(self.complete({**self.asked.values, **_ALONE}), self.asked.batch or 1)
 
-    def best_of(self, title: str, values: Mapping[str, Any]) -> Rung | None:
-        """The arrangement where it is fastest; where it never fits, where it comes nearest."""
+    def best_of(self, title: str, values: Mapping[str, Any]) -> tuple[Rung, ...]:
+        """The arrangement where it is fastest; where it never fits, all that come into question as the nearest."""
         named = self.asked.values.get("recompute") or (
             self.asked.sharded_recompute if values.get("zero") == 3 else None
         )
@@ -161,45 +171,85 @@ class _Climb:
             if found.fit_probability >= SURE and found.batch == next(iter(self._batches(values)))[0]:
                 # No pass can be larger, so running layers again can only be slower.
                 break
-        if not rungs:
-            return None
         fitting = [rung for rung in rungs if rung.fit_probability >= SURE]
         if not fitting:
-            return max(rungs, key=lambda rung: (rung.fit_probability, -rung.memory.peak_bytes))
+            return tuple(rungs)
         fastest = max(fitting, key=lambda rung: rung.samples_per_s)
-        return next(r for r in fitting if r.samples_per_s * (1 + WORTH_RECOMPUTING) >= fastest.samples_per_s)
+        return (next(r for r in fitting if r.samples_per_s * (1 + WORTH_RECOMPUTING) >= fastest.samples_per_s),)
+
+    def nearest(self, rungs: Sequence[Rung]) -> Rung | None:
+        """The one that comes nearest to fitting, by the memory that it needs itself."""
+        measured = [found for rung in rungs if (found := self._measure(rung)) is not None]
+        return max(measured, key=lambda rung: (rung.fit_probability, -rung.memory.peak_bytes), default=None)
+
+    def _measure(self, rung: Rung) -> Rung | None:
+        """With its own memory instead of a bound. Where the model cannot be split so at this batch, at the one before it."""
+        for one in (rung, *rung.larger) if rung.is_bound else ():
+            try:
+                memory = self._memory(self.pose(one.plan, one.batch), one.plan)
+            except (IllegalPlan, InvalidInput):
+                continue
+            return replace(one, memory=memory, is_bound=False)
+        return None if rung.is_bound else rung
+
+    def _memory(self, job: Job, plan: Parallelism) -> MemoryProfile:
+        return self.engine.memory(self.engine.lower(job, self.asked.cluster, plan), job, self.asked.cluster)
 
     def _largest(self, title: str, values: Mapping[str, Any]) -> Rung | None:
         """With the most samples of a pass that fit, or with fewer where a pipeline is faster with more passes; one sample where
         none fits."""
         best: Rung | None = None
+        undecided: tuple[Parallelism, Job] | None = None
         for batch, passes in self._batches(values):
             try:
                 plan = self.complete({**values, "micro_batches": passes})
-                found = self._judge(title, plan, self.pose(plan, batch), best)
+                job = self.pose(plan, batch)
+                found = self._exclude(title, plan, job)
+                if found is None and self._is_slow(job, plan):
+                    # The largest pass that fits ends the search where it is slow; whether it fits may never matter.
+                    undecided = (plan, job) if best is None and undecided is None else undecided
+                    continue
+                if found is None and undecided is not None:
+                    if self._fits(*undecided):
+                        return None
+                    undecided = None
+                found = found or self._judge(title, plan, job)
             except (IllegalPlan, InvalidInput):
                 continue
-            if found is None:
-                break
             if best is None or not best.samples_per_s or found.samples_per_s > best.samples_per_s:
-                best = found
+                tried = () if best is None else (replace(best, larger=()), *best.larger)
+                best = replace(found, larger=tried) if found.is_bound else found
             if best.samples_per_s and plan.pipeline == 1:
                 break
         return best
 
-    def _judge(self, title: str, plan: Parallelism, job: Job, best: Rung | None) -> Rung | None:
-        """Its memory, and its time where it fits; None: it fits and cannot be as fast as what is known."""
-        cluster = self.asked.cluster
-        memory = self.engine.memory(self.engine.lower(job, cluster, plan), job, cluster)
+    def _exclude(self, title: str, plan: Parallelism, job: Job) -> Rung | None:
+        """Where even a bound on its memory is too much; quicker to know than its memory."""
+        if job.regime is not None:
+            return None
+        least = self.engine.bound_memory(job, self.asked.cluster, plan)
+        if _may_be_taken(least, job):
+            return None
+        return Rung(title=title, plan=plan, batch=job.graph.batch_size, memory=least, is_bound=True)
+
+    def _fits(self, plan: Parallelism, job: Job) -> bool:
+        try:
+            return _may_be_taken(self._memory(job, plan), job)
+        except (IllegalPlan, InvalidInput):
+            return False
+
+    def _judge(self, title: str, plan: Parallelism, job: Job) -> Rung:
+        """Its memory, and its time where it fits."""
+        memory = self._memory(job, plan)
         made = Rung(title=title, plan=plan, batch=job.graph.batch_size, memory=memory)
-        if memory.fit_probability < SURE and not (memory.fits and job.graph.batch_size == 1):
+        if not _may_be_taken(memory, job):
             return made
-        if self._is_slow(job, plan):
-            return None if best is None else best
-        return replace(made, forecast=self.engine.forecast(job, cluster, plan))
+        return replace(made, forecast=self.engine.forecast(job, self.asked.cluster, plan))
 
     def _is_slow(self, job: Job, plan: Parallelism) -> bool:
         """Whether it cannot be as fast as what was found before; quicker to know than its forecast."""
+        if not self.fastest:
+            return False
         step_s, _ = self.engine.bound_time(job, self.asked.cluster, plan)
         samples = job.graph.batch_size * plan.micro_batches * plan.data
         return step_s > 0 and samples / step_s < self.fastest

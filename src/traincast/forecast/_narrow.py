@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from traincast.forecast._certainty import FEATURES, Certainty, Setting, sort_of
+from traincast.forecast._certainty import FEATURES, Certainty, Sensitivity, Setting, sort_of
 from traincast.spec import COVERAGE, Narrowing
 from traincast.units import MINUTE_S
 
@@ -17,29 +17,29 @@ START_S = 120.0
 STEPS = 50
 """Of a short profile."""
 CALIBRATION_S = 180.0
-_OF_OPERATORS = ("new device", "new architecture", "new vendor", "unsure operators")
-"""What measuring operators on the device makes known."""
+_OF_OPERATORS = ("new device", "new architecture", "new vendor")
+"""What measuring operators on the device makes known, beside their own errors."""
 
 
 def suggest_narrowing(
-    certainty: Certainty, novelty: Sequence[float], setting: Setting, *, step_s: float
+    certainty: Certainty, novelty: Sequence[float], sensitivity: Sensitivity, setting: Setting, *, step_s: float
 ) -> tuple[Narrowing, ...]:
     """Measurements with the width of the interval that is expected after them, the narrowest first."""
-    now = _width(certainty.interval(novelty, setting.stack))
+    now = _width(certainty.interval(novelty, sensitivity, setting.stack))
     found = [
         Narrowing(measurement=words, seconds=seconds, width_now=now, width_after=after)
-        for words, seconds, after in _measurements(certainty, novelty, setting, step_s)
+        for words, seconds, after in _measurements(certainty, novelty, sensitivity, setting, step_s)
         if after < WORTH * now
     ]
     return tuple(sorted(found, key=lambda one: (one.width_after, one.seconds))[:MOST_SUGGESTED])
 
 
 def _measurements(
-    certainty: Certainty, novelty: Sequence[float], setting: Setting, step_s: float
+    certainty: Certainty, novelty: Sequence[float], sensitivity: Sensitivity, setting: Setting, step_s: float
 ) -> Iterator[tuple[str, float, float]]:
     """(words, seconds that it takes, width of the interval after it)."""
     run_s = START_S + STEPS * step_s
-    scale, sort = certainty.log_sigma(novelty, setting.stack), sort_of(novelty)
+    scales, sort = certainty.scales(novelty, sensitivity, setting.stack), sort_of(novelty)
     ways = {
         GIVEN_JOB: (f"one profile of this job on one {setting.device}, given with --given", run_s),
         GIVEN_DEVICE: (f"runs of five other models with {setting.stack} on {setting.device}", 5 * run_s),
@@ -54,10 +54,11 @@ def _measurements(
     for given, (words, seconds) in ways.items():
         table = certainty.given.get(f"{sort}: {given}")
         if table is not None:
-            yield words, seconds, _width(table.errors(scale).interval(COVERAGE))
+            yield words, seconds, _width(table.errors(*scales).interval(COVERAGE))
     known = [0.0 if name in _OF_OPERATORS else amount for name, amount in zip(FEATURES, novelty, strict=True)]
     words = f"operators measured on one {setting.device} (traincast calibrate)"
-    yield words, CALIBRATION_S, _width(certainty.interval(known, setting.stack))
+    left = {**sensitivity, "operators": (0.0, 0.0)}
+    yield words, CALIBRATION_S, _width(certainty.interval(known, left, setting.stack))
 
 
 def say_narrowing(narrowing: Sequence[Narrowing]) -> str:

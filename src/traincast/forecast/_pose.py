@@ -44,6 +44,8 @@ CUT = 4.0
 """Means at which responses are cut off where no limit is given."""
 DECODE_BATCHES = (1, 8, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 PREFILL_BATCH = 4
+MOST_TENSOR = 8
+"""Devices of one generator, each of which brings its own batch where the trainer generates."""
 REGIME_FIELDS = tuple(item.name for item in dataclasses.fields(RegimeOptions))
 
 
@@ -444,9 +446,11 @@ def _generate(
         raise InvalidInput("rollout_lag = 1 needs devices that only generate; give --rollout-gpus")
     if devices and asked.rollout_offload:
         raise InvalidInput("rollout_offload goes with devices that take turns; rollout_gpus are others")
-    most = asked.rollout_batch or 256
+    plain = asked.rollout_engine == "plain"
+    most = asked.rollout_batch or (options.batch or 1 if plain else 256)
     if asked.rollout_batch is None:
-        said.append(f"a generator works on at most {most} responses at once (--rollout-batch to change)")
+        who = "each device of a generator" if plain else "a generator"
+        said.append(f"{who} works on at most {most} responses at once (--rollout-batch to change)")
     precision = asked.rollout_precision or "bf16"
     bare = replace(
         _frozen(options),
@@ -456,7 +460,7 @@ def _generate(
         master_weights=None,
         gradient_dtype=None,
     )
-    batches = sorted({min(batch, most) for batch in DECODE_BATCHES})
+    batches = sorted({min(batch, most * (MOST_TENSOR if plain else 1)) for batch in DECODE_BATCHES})
     decodes = tuple(load(replace(bare, batch=batch, seq=1)) for batch in batches)
     prefill = load(replace(bare, batch=PREFILL_BATCH, seq=max(1, round(prompt))))
     cache_bytes, ways = measure_cache(prefill, asked.kv_dtype, mean_context=prompt + lengths.mean / 2)
@@ -467,7 +471,7 @@ def _generate(
         prefill=prefill, decodes=decodes, cache_bytes_per_token=cache_bytes, cache_ways=ways, weight_bytes=weights,
         synced_bytes=synced, num_prompts=prompts, group_size=group, prompt_tokens=prompt, lengths=lengths,
         num_devices=devices, tensor=asked.rollout_tp or 0, most_sequences=most, memory_share=asked.rollout_memory,
-        offloads=bool(asked.rollout_offload), lag=lag,
+        offloads=bool(asked.rollout_offload), lag=lag, is_plain=plain,
     )  # fmt: skip
 
 

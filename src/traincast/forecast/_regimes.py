@@ -66,11 +66,15 @@ class Beside:
 
 
 def plan_of(run: Pass, plan: Parallelism) -> Parallelism:
-    """A frozen model is split and sharded as the trained one; nothing of it is reduced, updated or run again."""
+    """A frozen model is split and sharded as the trained one; nothing of it is reduced, updated or run again. A model without
+    experts has none to spread."""
+    if plan.expert > 1 and not any("experts" in op.layer.split(".") for op in run.graph.ops):
+        plan = replace(plan, expert=1, expert_tensor=None, expert_capacity=None, expert_imbalance=1.0, dispatch_once=False,
+                       overlap_experts=False)  # fmt: skip
     if run.is_trained:
         return plan
-    return replace(plan, zero=3 if plan.zero == 3 else 0, shard=plan.shard if plan.zero == 3 else None, recompute="none",
-                   offload_optimizer=False, offload_activations=False, activation_dtype=None)  # fmt: skip
+    return replace(plan, zero=3 if plan.zero == 3 else 0, shard=plan.shard if plan.zero == 3 else None, regather=None,
+                   recompute="none", offload_optimizer=False, offload_activations=False, activation_dtype=None)  # fmt: skip
 
 
 def forecast_regime(

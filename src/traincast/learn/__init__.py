@@ -94,6 +94,11 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from traincast.learn._levels import MeasuredProduct as MeasuredProduct
+    from traincast.learn._levels import believe as believe
+    from traincast.learn._levels import learn_levels as learn_levels
+    from traincast.learn._levels import parse_product as parse_product
+    from traincast.learn._levels import read_products as read_products
     from traincast.learn._profile_ratio import choose_informative as choose_informative
     from traincast.learn._stack_fit import MeasuredStep as MeasuredStep
     from traincast.learn._stack_fit import measure_steps as measure_steps
@@ -105,6 +110,13 @@ if TYPE_CHECKING:
 __getattr__ = load_lazily(
     __name__,
     {
+        "_levels": (
+            "MeasuredProduct",
+            "believe",
+            "learn_levels",
+            "parse_product",
+            "read_products",
+        ),
         "_profile_ratio": ("choose_informative",),
         "_stack_fit": (
             "MeasuredStep",

@@ -12,6 +12,7 @@ from traincast.lower._contrast import exchange_embeddings
 from traincast.lower._data import gather_weights, shard_state, shrink_temporaries, sync_gradients, use_servers
 from traincast.lower._evaluate import mark_evaluation
 from traincast.lower._expert import spread_experts
+from traincast.lower._fuse import ON_CPU as ON_CPU
 from traincast.lower._fuse import fuse
 from traincast.lower._fuse import leave_eager as leave_eager
 from traincast.lower._offload import offload_state

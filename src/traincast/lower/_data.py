@@ -1,5 +1,6 @@
 """Data parallelism: reduces each gradient over the replicas, and shards state over them (ZeRO, FSDP)."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -180,21 +181,14 @@ def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
     if not _gathers_ahead(plan) or num_ranks == 1:
         return stage
     full = plan.zero == 3
-    starts: dict[int, float] = {}
-    phases: dict[int, str] = {}
-    for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
-        ops = [
-            task for task in stage.tasks[part.start : part.stop] if isinstance(task, Op) and task.phase != "optimizer"
-        ]
-        used = {tensor for op in ops for tensor in op.reads if stage.tensors[tensor].role == "parameter"}
-        num_bytes = sum(_gathered_bytes(stage.tensors[tensor], plan) for tensor in used)
-        if num_bytes and (full or ops[0].phase == "forward"):
-            starts[part.start] = num_bytes
-            phases[part.start] = ops[0].phase
+    again = plan.regather or num_ranks
+    starts, phases = _find_units(stage, plan)
     tensors = tuple(
         alter(tensor, shape=_shard(tensor.shape, num_ranks)) if full and tensor.role == "parameter" else tensor
         for tensor in stage.tensors
     )
+    if again < num_ranks:
+        tensors = (*tensors, _second_copy(stage, again))
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
         if index in starts:
@@ -202,7 +196,7 @@ def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
                 kind="all_gather",
                 num_bytes=starts[index],
                 axis="data",
-                num_ranks=num_ranks,
+                num_ranks=num_ranks if phases[index] == "forward" else again,
                 stride=plan.tensor,
                 phase="backward" if phases[index] == "recompute" else phases[index],
                 overlapped=plan.overlap or not full,
@@ -212,6 +206,31 @@ def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
         yield task
 
     return alter(map_tasks(stage, rewrite), tensors=tensors)
+
+
+def _find_units(stage: Stage, plan: Parallelism) -> tuple[dict[int, float], dict[int, str]]:
+    """(bytes of weights, phase) of each unit whose weights are gathered, by its first task."""
+    starts: dict[int, float] = {}
+    phases: dict[int, str] = {}
+    for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
+        ops = [
+            task for task in stage.tasks[part.start : part.stop] if isinstance(task, Op) and task.phase != "optimizer"
+        ]
+        used = {tensor for op in ops for tensor in op.reads if stage.tensors[tensor].role == "parameter"}
+        num_bytes = sum(_gathered_bytes(stage.tensors[tensor], plan) for tensor in used)
+        if num_bytes and (plan.zero == 3 or ops[0].phase == "forward"):
+            starts[part.start] = num_bytes
+            phases[part.start] = ops[0].phase
+    return starts, phases
+
+
+def _second_copy(stage: Stage, num_ranks: int) -> Tensor:
+    """What each of so many replicas holds of all weights, beside its share of them among all replicas."""
+    weights = [tensor for tensor in stage.tensors if tensor.role == "parameter"]
+    num_bytes = sum(tensor.num_bytes * tensor.copies for tensor in weights)
+    return Tensor(
+        shape=(math.ceil(num_bytes / num_ranks),), dtype="uint8", role="buffer", name="second copy of weights"
+    )
 
 
 def _gathers_ahead(plan: Parallelism) -> bool:

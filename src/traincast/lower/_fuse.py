@@ -2,6 +2,7 @@
 never written, and what the backward pass can compute again from a smaller tensor is never kept."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -9,15 +10,37 @@ from traincast.lower._rewrite import map_tasks
 from traincast.spec import Graph, Op, Stage, Task, Tensor, segments
 
 FUSIBLE = ("elementwise", "copy", "dropout", "norm", "softmax", "reduce", "random", "index", "embedding")
-LEADING = ("softmax", "norm", "reduce", "embedding", "index")
+STENCIL = "pool"
+"""Reads each input several times: takes what makes its input into its own kernel where that is one read."""
+LEADING = ("softmax", "norm", "reduce", "embedding", "index", STENCIL)
 """A fused kernel is priced as the least regular of its members, the first of these that it holds."""
 EAGER = "eager"
 """The attribute of ops that a compiled step leaves as they are written."""
 MAX_MEMBERS = 64
 """The compiler's own limit of nodes in one kernel."""
+MAX_CONCATENATED = 8
+"""Tensors that are joined inside one kernel; of more, each is copied by itself."""
+MAX_BESIDE = 16
+"""Copies of equal size that run in one kernel."""
 
 
-def fuse(stage: Stage) -> Stage:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionRules:
+    """What the code generators of one compiler differ in."""
+
+    goes_on_after_reduction: bool = True
+    """What reads a sum may be computed where the sum is."""
+    reduces_scaled: bool = True
+    """A sum over what was scaled channel by channel is taken where it is scaled."""
+    concatenates: bool = True
+    """Tensors are joined inside the kernel that reads them; else each is copied into its place."""
+
+
+ON_GPU = FusionRules()
+ON_CPU = FusionRules(goes_on_after_reduction=False, reduces_scaled=False, concatenates=False)
+
+
+def fuse(stage: Stage, *, rules: FusionRules = ON_GPU) -> Stage:
     """The stage with every group of fusible ops, linked by what they hand on, run as one kernel."""
     last = prefers_channels_last([task for task in stage.tasks if isinstance(task, Op)])
     stage = _recompute_in_backward(_lay_out(stage, last=last))
@@ -25,13 +48,15 @@ def fuse(stage: Stage) -> Stage:
     groups: dict[int, list[int]] = {}
     member: set[int] = set()
     for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
-        for group in _groups(stage, part.start, part.stop):
+        for group in _groups(stage, (part.start, part.stop), last_read, rules):
             groups[group[-1]] = group
             member.update(group)
 
     def rewrite(index: int, task: Task) -> list[Task]:
         if index in groups:
             merged = _merge(stage, groups[index], last_read)
+            if isinstance(task, Op) and groups[index] == [index] and _is_concatenation(task):
+                return [_copy_into_place(stage, task, last_read)]
             strided = last and any(_sums_pixels(stage, stage.tasks[member]) for member in groups[index])
             return [replace(merged, attrs={**merged.attrs, "strided_sum": True}) if strided else merged]
         return [] if index in member else [task]
@@ -115,9 +140,9 @@ def _narrows(op: Op) -> bool:
 
 
 def _fusible(task: Task) -> bool:
-    return (
-        isinstance(task, Op) and task.kind in FUSIBLE and task.phase != "optimizer" and not task.attrs.get(EAGER, False)
-    )
+    if not isinstance(task, Op) or task.phase == "optimizer" or task.attrs.get(EAGER, False):
+        return False
+    return task.kind in FUSIBLE or (task.kind == STENCIL and task.phase == "forward")
 
 
 def _last_reads(stage: Stage) -> dict[int, int]:
@@ -135,6 +160,33 @@ def _last_reads(stage: Stage) -> dict[int, int]:
     return last
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loops:
+    """What a kernel goes over: so many results, each from so many values."""
+
+    results: int
+    values: int = 1
+
+    def joins(self, other: "_Loops") -> bool:
+        """Whether a kernel over these may go on with the other's: the same results, or the values that it reduces."""
+        if self.values > 1 and other.values > 1:
+            return self == other
+        whole = self if self.values > 1 else other
+        plain = other if self.values > 1 else self
+        return plain.results in (whole.results, whole.results * whole.values)
+
+
+def _loops(stage: Stage, op: Op) -> _Loops:
+    if op.kind in ("reduce", "softmax") or (op.kind == "norm" and not _is_pointwise_norm(op)):
+        return _Loops(results=int(op.attrs["rows"]), values=max(1, int(op.attrs["cols"])))
+    return _Loops(results=max((stage.tensors[tensor].numel for tensor in op.writes), default=0))
+
+
+def _is_pointwise_norm(op: Op) -> bool:
+    """Batch norm in evaluation: its statistics are known."""
+    return "batch" in str(op.attrs["function"]) and not op.attrs.get("training", True)
+
+
 @dataclass(slots=True)
 class _Group:
     """Ops that may still take another: nothing outside has read what they write."""
@@ -142,11 +194,14 @@ class _Group:
     members: list[int] = field(default_factory=list)
     made: set[int] = field(default_factory=set)
     phase: str = ""
+    loops: _Loops = _Loops(results=0)
 
 
-def _groups(stage: Stage, start: int, stop: int) -> list[list[int]]:
-    """Groups in the order of their last members. An op joins the groups that made its inputs, which become one; any other
-    reader of what a group writes closes it, because the group runs where its last member stood."""
+def _groups(stage: Stage, part: tuple[int, int], last_read: dict[int, int], rules: FusionRules) -> list[list[int]]:
+    """Groups in the order of their last members. An op joins the groups that made its inputs, which become one, where their
+    loops agree or where it alone reads what they make; any other reader of what a group writes closes it, because the group
+    runs where its last member stood."""
+    readers = _readers(stage, *part)
     opened: list[_Group] = []
     done: list[list[int]] = []
 
@@ -154,7 +209,7 @@ def _groups(stage: Stage, start: int, stop: int) -> list[list[int]]:
         opened.remove(group)
         done.append(sorted(group.members))
 
-    for index in range(start, stop):
+    for index in range(*part):
         task = stage.tasks[index]
         reads = set(task.reads) if isinstance(task, Op) else set()
         linked = [group for group in opened if group.made & reads]
@@ -162,13 +217,17 @@ def _groups(stage: Stage, start: int, stop: int) -> list[list[int]]:
             for group in list(opened) if not isinstance(task, Op) else linked:
                 close(group)
             continue
-        joined = _Group(members=[index], made=set(task.writes), phase=task.phase)
+        joined = _Group(members=[index], made=set(task.writes), phase=task.phase, loops=_loops(stage, task))
         for group in linked:
             fits = group.phase == task.phase and len(group.members) + len(joined.members) <= MAX_MEMBERS
+            alone = fits and _reads_alone(group, index, readers, last_read)
+            fits = fits and _may_join(stage, group, joined, alone=alone, rules=rules)
             if not fits:
                 close(group)
                 continue
             opened.remove(group)
+            if group.loops.values > 1:
+                joined.loops = group.loops
             joined.members = group.members + joined.members
             joined.made |= group.made
         # A tensor that another open group reads must not be overwritten before that group runs.
@@ -180,8 +239,97 @@ def _groups(stage: Stage, start: int, stop: int) -> list[list[int]]:
     return sorted(done, key=lambda members: members[-1])
 
 
+def _may_join(stage: Stage, group: _Group, joined: _Group, *, alone: bool, rules: FusionRules) -> bool:
+    """Whether what a group makes may be computed in the kernel of the op that reads it."""
+    op = stage.tasks[joined.members[-1]]
+    if not isinstance(op, Op):
+        return False
+    if op.kind == STENCIL:
+        return alone and _num_reads(stage, group) == 1
+    if _is_concatenation(op):
+        return alone and _joins_inside(op, rules)
+    if any(_is_concatenation(each) and not _joins_inside(each, rules) for each in _ops(stage, group)):
+        return False
+    kinds = {each.kind for each in _ops(stage, group)}
+    if joined.loops.values > 1 and "norm" in kinds and not rules.reduces_scaled:
+        return False
+    if group.loops.values > 1 and not kinds & {"norm", "softmax"} and not rules.goes_on_after_reduction:
+        return False
+    return group.loops.joins(joined.loops) or (alone and group.loops.values == 1)
+
+
+def _joins_inside(op: Op, rules: FusionRules) -> bool:
+    return rules.concatenates and len(op.reads) <= MAX_CONCATENATED
+
+
+def _ops(stage: Stage, group: _Group) -> list[Op]:
+    return [op for index in group.members if isinstance(op := stage.tasks[index], Op)]
+
+
+def _readers(stage: Stage, start: int, stop: int) -> dict[int, list[int]]:
+    """Where each tensor is read."""
+    found: dict[int, list[int]] = {}
+    for index in range(start, stop):
+        task = stage.tasks[index]
+        for tensor in task.reads if isinstance(task, Op) else ():
+            found.setdefault(tensor, []).append(index)
+    return found
+
+
+def _reads_alone(group: _Group, index: int, readers: dict[int, list[int]], last_read: dict[int, int]) -> bool:
+    """Whether nothing but this task reads what a group makes, so that the group is computed inside it and never written."""
+    end = group.members[-1]
+    return all(
+        last_read.get(tensor, -1) <= index
+        and all(reader == index for reader in readers.get(tensor, ()) if reader > end)
+        for tensor in group.made
+    )
+
+
+def _num_reads(stage: Stage, group: _Group) -> int:
+    """Tensors from outside; one that is overwritten in place was read as it came."""
+    inside: set[int] = set()
+    outside: set[int] = set()
+    for op in _ops(stage, group):
+        outside.update(tensor for tensor in op.reads if tensor not in inside)
+        inside.update(op.writes)
+    return len(outside)
+
+
+def _copy_into_place(stage: Stage, op: Op, last_read: dict[int, int]) -> Op:
+    """Joined by copies: what only the joined tensor reads is written in its place at once; other results of products and
+    convolutions go together where their sizes are equal."""
+    index = next(place for place, task in enumerate(stage.tasks) if task is op)
+    makers: dict[int, Op] = {}
+    elsewhere: set[int] = set()
+    for task in stage.tasks[:index]:
+        if isinstance(task, Op):
+            makers.update(dict.fromkeys(task.writes, task))
+            # In place it is read and made anew.
+            elsewhere.update(tensor for tensor in task.reads if tensor not in task.writes)
+    pointwise = {tensor for tensor in op.reads if tensor in makers and _fusible(makers[tensor])}
+    copied = [
+        each for each in op.reads if each not in pointwise or each in elsewhere or last_read.get(each, -1) > index
+    ]
+    sizes = Counter(stage.tensors[tensor].numel for tensor in copied if tensor not in pointwise)
+    kernels = sum(math.ceil(count / MAX_BESIDE) for count in sizes.values()) + sum(each in pointwise for each in copied)
+    whole = sum(stage.tensors[tensor].numel for tensor in op.reads)
+    share = sum(stage.tensors[tensor].numel for tensor in copied) / whole if whole else 1.0
+    return replace(
+        op,
+        num_kernels=kernels,
+        num_calls=kernels,
+        bytes_read=op.bytes_read * share,
+        bytes_written=op.bytes_written * share,
+    )
+
+
+def _is_concatenation(op: Op) -> bool:
+    return op.kind == "copy" and op.attrs.get("function") == "cat"
+
+
 def _read_by(stage: Stage, group: _Group) -> set[int]:
-    return {tensor for index in group.members if isinstance(op := stage.tasks[index], Op) for tensor in op.reads}
+    return {tensor for op in _ops(stage, group) for tensor in op.reads}
 
 
 def _recompute_in_backward(stage: Stage) -> Stage:

@@ -1,27 +1,8 @@
 """Tries many clusters and parallelisms: a job becomes ranked plans that keep a deadline, a budget and the memory."""
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traincast.cost import CostModel
-from traincast.errors import InvalidInput
 from traincast.facade import load_lazily
-from traincast.plan._nouns import (
-    Candidate,
-    Figures,
-    Limits,
-    Miss,
-    Plan,
-    Search,
-    Space,
-    job_quantile_s,
-    meet_probability,
-)
-from traincast.plan._search import Watch
-from traincast.plan._search import search as search
-from traincast.plan._vary import settle, vary_job, vary_request
-from traincast.spec import Calibration, Cluster, Job, Question
 
 __all__ = [
     "Candidate",
@@ -39,66 +20,7 @@ __all__ = [
 ]
 
 
-def plan(
-    job: Job | Question,
-    clusters: Cluster | Sequence[Cluster],
-    *,
-    space: Space | None = None,
-    limits: Limits | None = None,
-    objective: str = "time",
-    top: int = 10,
-    costs: CostModel | None = None,
-    calibration: Calibration | None = None,
-) -> list[Plan]:
-    """The best plans for a job on one cluster or on any of several, best first; empty where none keeps the limits.
-
-    `search_plans` takes the same and also says how many plans each limit ruled out, and which came nearest.
-    """
-    found = search_plans(
-        job, clusters, space=space, limits=limits, objective=objective, top=top, costs=costs, calibration=calibration
-    )
-    return list(found.plans)
-
-
-def search_plans(
-    job: Job | Question,
-    clusters: Cluster | Sequence[Cluster],
-    *,
-    space: Space | None = None,
-    limits: Limits | None = None,
-    objective: str = "time",
-    top: int = 10,
-    exhaustive: bool = False,
-    watch: Watch | None = None,
-    engine: "str | Engine" = "none",
-    workers: int = 0,
-    costs: CostModel | None = None,
-    calibration: Calibration | None = None,
-) -> Search:
-    """Every plan of the space answered: the best, the front of time, money and energy, and what ruled the others out.
-
-    `costs` or `calibration`: what prices tasks instead of the models that ship with the package.
-    """
-    listed = (clusters,) if isinstance(clusters, Cluster) else tuple(clusters)
-    if not listed:
-        raise InvalidInput("there is no cluster to plan for; give at least one")
-    notes: tuple[str, ...] = ()
-    if isinstance(job, Job):
-        job_at, space = vary_job(job, space)
-    else:
-        settled = settle(job, listed)
-        listed, notes = settled.clusters, settled.notes
-        most = max(cluster.num_devices for cluster in listed)
-        job_at, space = vary_request(settled.request, space, num_devices=most)
-    found = search(
-        job_at, listed, space, limits=limits, objective=objective, top=top, exhaustive=exhaustive, watch=watch,
-        engine=engine, workers=workers, costs=costs, calibration=calibration,
-    )  # fmt: skip
-    return replace(found, notes=(*notes, *found.notes))
-
-
 if TYPE_CHECKING:
-    from traincast.forecast import Engine
     from traincast.plan._advice import advise as advise
     from traincast.plan._advice import with_batch as with_batch
     from traincast.plan._capacity import largest_batch as largest_batch
@@ -115,7 +37,16 @@ if TYPE_CHECKING:
     from traincast.plan._highlights import find_plain as find_plain
     from traincast.plan._highlights import highlight as highlight
     from traincast.plan._nouns import SEARCHED as SEARCHED
+    from traincast.plan._nouns import Candidate as Candidate
+    from traincast.plan._nouns import Figures as Figures
     from traincast.plan._nouns import JobAt as JobAt
+    from traincast.plan._nouns import Limits as Limits
+    from traincast.plan._nouns import Miss as Miss
+    from traincast.plan._nouns import Plan as Plan
+    from traincast.plan._nouns import Search as Search
+    from traincast.plan._nouns import Space as Space
+    from traincast.plan._nouns import job_quantile_s as job_quantile_s
+    from traincast.plan._nouns import meet_probability as meet_probability
     from traincast.plan._offers import Chosen as Chosen
     from traincast.plan._offers import Wanted as Wanted
     from traincast.plan._offers import catalogue_offers as catalogue_offers
@@ -123,6 +54,8 @@ if TYPE_CHECKING:
     from traincast.plan._offers import offer_of as offer_of
     from traincast.plan._offers import read_offers as read_offers
     from traincast.plan._offers import size_offers as size_offers
+    from traincast.plan._plans import plan as plan
+    from traincast.plan._plans import search_plans as search_plans
     from traincast.plan._preselect import preselect as preselect
     from traincast.plan._prices import STALE_DAYS as STALE_DAYS
     from traincast.plan._prices import JobPrice as JobPrice
@@ -131,11 +64,13 @@ if TYPE_CHECKING:
     from traincast.plan._prices import price_everywhere as price_everywhere
     from traincast.plan._prices import read_prices as read_prices
     from traincast.plan._search import Settings as Settings
+    from traincast.plan._search import search as search
     from traincast.plan._search import sift as sift
     from traincast.plan._space import Shape as Shape
     from traincast.plan._space import list_candidates as list_candidates
     from traincast.plan._vary import JobsOnce as JobsOnce
     from traincast.plan._vary import Settled as Settled
+    from traincast.plan._vary import settle as settle
     from traincast.plan._vary import space_of as space_of
     from traincast.plan._what_if import Delta as Delta
     from traincast.plan._what_if import what_if as what_if
@@ -171,6 +106,15 @@ __getattr__ = load_lazily(
         "_nouns": (
             "JobAt",
             "SEARCHED",
+            "Candidate",
+            "Figures",
+            "Limits",
+            "Miss",
+            "Plan",
+            "Search",
+            "Space",
+            "job_quantile_s",
+            "meet_probability",
         ),
         "_offers": (
             "Chosen",
@@ -183,11 +127,16 @@ __getattr__ = load_lazily(
         ),
         "_search": (
             "Settings",
+            "search",
             "sift",
         ),
         "_space": (
             "Shape",
             "list_candidates",
+        ),
+        "_plans": (
+            "plan",
+            "search_plans",
         ),
         "_preselect": ("preselect",),
         "_prices": (
@@ -201,6 +150,7 @@ __getattr__ = load_lazily(
         "_vary": (
             "JobsOnce",
             "Settled",
+            "settle",
             "space_of",
         ),
         "_what_if": (

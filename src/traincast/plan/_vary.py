@@ -73,8 +73,9 @@ class _Named:
         request, stack = self.request, choose_stack(self.request.job)
 
         def load(options: WorkloadOptions, source: str | None = None, /) -> Graph:
-            is_asked = options.mode == request.workload.mode
-            return load_source(source or request.source, options, plan=plan if is_asked else Parallelism(), stack=stack)
+            # What only runs forward runs nothing again.
+            own = plan if options.mode == request.workload.mode else replace(plan, recompute="none")
+            return load_source(source or request.source, options, plan=own, stack=stack)
 
         # How replicas and passes share the samples of a step is the candidate's; how many there are is not.
         whole = Parallelism(micro_batches=max(1, self.global_batch // batch))
@@ -193,6 +194,8 @@ def base_of(request: Question) -> Parallelism:
     imbalance = kept.get("expert_imbalance", 1.0)
     if isinstance(imbalance, (int, float)) and imbalance > 1:
         stand_ins["expert"] = stand_ins["data"] = math.ceil(imbalance)
+    if kept.get("overlap_experts"):
+        stand_ins = {"expert": 2, "data": 2, "micro_batches": 2, **stand_ins}
     return decode(Parallelism, {**kept, **stand_ins}, where="parallelism")
 
 

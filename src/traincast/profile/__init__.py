@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from traincast.profile._testbed import parse_rate as parse_rate
     from traincast.profile._testbed import require_root as require_root
     from traincast.profile._testbed import run_torchrun as run_torchrun
+    from traincast.profile._testbed import start_in_node as start_in_node
+    from traincast.profile._testbed import stop_all as stop_all
     from traincast.profile._testbed import up as up
     from traincast.profile._worker import prepare_parallel_step as prepare_parallel_step
 
@@ -151,6 +153,8 @@ __getattr__ = load_lazily(
             "parse_rate",
             "require_root",
             "run_torchrun",
+            "start_in_node",
+            "stop_all",
         ),
         "_worker": ("prepare_parallel_step",),
     },

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
+from html import escape
 
 from traincast.errors import InvalidInput
 from traincast.report._paint import Paint
@@ -181,7 +181,7 @@ def _draw_lane(lane: Lane, *, top: float, scale: float, start_s: float, width: i
         if 0 < level <= highest:
             body.append(
                 f'<line x1="{_LEFT_PX}" y1="{y(level):.1f}" x2="{right}" y2="{y(level):.1f}" stroke="#444444" '
-                f'stroke-dasharray="4 3" stroke-width="0.7"><title>{escape(name)}</title></line>'
+                f'stroke-dasharray="4 3" stroke-width="0.7"><title>{escape(name, quote=False)}</title></line>'
             )
             body.append(_text(_LEFT_PX - 6, y(level) + 4, name, size=10, anchor="end"))
     says = (

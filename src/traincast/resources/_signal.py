@@ -91,7 +91,9 @@ def from_pieces(
     table = np.array([piece for piece in pieces if piece[1] > piece[0]], dtype=np.float64).reshape(-1, 3)
     starts = np.clip(table[:, 0], 0.0, duration_s)
     ends = np.clip(table[:, 1], 0.0, duration_s)
-    edges = np.unique(np.concatenate([[0.0, duration_s], starts, ends]))
+    # As np.unique does, which would load numpy's masked arrays for it.
+    edges = np.sort(np.concatenate([[0.0, duration_s], starts, ends]))
+    edges = edges[np.concatenate([[True], edges[1:] != edges[:-1]])]
     changes = np.zeros(len(edges))
     np.add.at(changes, np.searchsorted(edges, starts), table[:, 2])
     np.add.at(changes, np.searchsorted(edges, ends), -table[:, 2])

@@ -11,7 +11,7 @@ from traincast.schedule._hazards import Overheads
 from traincast.schedule._jobs import Floats, Ints, JobTable, find_parents, find_per_gpu
 from traincast.schedule._kernels import lines, loop, order, reserve, shadow, tables
 from traincast.schedule._kernels.ends import Ends
-from traincast.schedule._kernels.nodes import BITS, CONSOLIDATED, SPREAD, TOPOLOGY, Kinds, Nodes
+from traincast.schedule._kernels.nodes import BITS, CONSOLIDATED, SPREAD, TOPOLOGY, Ground, Kinds, Nodes
 from traincast.schedule._kinds import combine, find_kinds, number
 from traincast.schedule._placement import AnyGpus, NodeMap
 from traincast.schedule._protocols import Conditions
@@ -268,8 +268,8 @@ class Desk:
         )
 
     def _lay_shadow(self, nodes: Nodes, *, wanted: bool) -> shadow.Shadow:
-        def twin() -> Nodes:
-            return nodes._replace(
+        def twin() -> Ground:
+            return Ground(
                 free=self.ints(len(nodes.free)),
                 bits=self.ints(len(nodes.bits) if wanted else 1),
                 hist=self.ints(len(nodes.hist)),

@@ -38,10 +38,10 @@ def _raise_level(holders: Shareholders, worth: Floats, *, close: float = 1e-6) -
     loop, shell = kernels.pick("raise_level", (num_types,), num_jobs)
     size = num_jobs * num_types
     rooms = (size, size, 12 * num_jobs, 5 * num_types, *(size,) * 5, 2 * (num_types + 1) * (num_types + 2))
-    x, *others = (shell(np.zeros(room)) for room in rooms)
+    x, z, rows, types, *others = (shell(np.zeros(room)) for room in rooms)
     given = (worth[:, open_types].ravel(), holders.num_gpus, holders.capacity[open_types])
     try:
-        level = loop((0,) * num_types, close, *map(shell, given), x, *others)
+        level = loop((0,) * num_types, close, *map(shell, given), x, z, rows, types, tuple(others))
     except ZeroDivisionError:
         level = math.nan
     if not math.isfinite(level):

@@ -15,7 +15,7 @@ from traincast.files import load_calibration, read_json
 from traincast.service._bodies import AskBody
 from traincast.service._limits import Settings
 from traincast.service._metrics import Meter
-from traincast.service._pool import Busy, Pool
+from traincast.service._pool import NICENESS, Busy, Pool
 from traincast.service._runner import JobRunner
 from traincast.service._state import State, StoredJob, open_database
 from traincast.service._storage import Storage
@@ -90,10 +90,20 @@ class Dispatcher:
             patience_s=limits.patience_s,
             rest_bytes=limits.rest_bytes,
         )
-        self._parsers = Pool(size=2, memory_bytes=limits.worker_bytes, max_waiting=16, rest_bytes=limits.rest_bytes)
+        self._parsers = Pool(
+            size=2,
+            memory_bytes=limits.worker_bytes,
+            max_waiting=16,
+            rest_bytes=limits.rest_bytes,
+            niceness=NICENESS,
+        )
         # PyTorch alone takes half of what others may hold.
         self._recorders = Pool(
-            size=2, memory_bytes=limits.capture_bytes, max_waiting=16, rest_bytes=2 * limits.rest_bytes
+            size=2,
+            memory_bytes=limits.capture_bytes,
+            max_waiting=16,
+            rest_bytes=2 * limits.rest_bytes,
+            niceness=NICENESS,
         )
         self.is_ready = False
 

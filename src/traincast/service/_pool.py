@@ -34,11 +34,15 @@ class InternalError(Exception):
     """A fault of ours inside a worker."""
 
 
+NICENESS = 5
+"""Of workers that read large files or work for minutes: those who wait for an answer go first."""
+
+
 class Worker:
     """One process; killed and forgotten after a timeout, a cancellation or a crash."""
 
-    def __init__(self, *, memory_bytes: int, rest_bytes: float = math.inf) -> None:
-        self._memory_bytes, self._rest_bytes = memory_bytes, rest_bytes
+    def __init__(self, *, memory_bytes: int, rest_bytes: float = math.inf, niceness: int = 0) -> None:
+        self._memory_bytes, self._rest_bytes, self._niceness = memory_bytes, rest_bytes, niceness
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -90,7 +94,7 @@ class Worker:
     async def _start(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "traincast.service._worker", str(self._memory_bytes)),
+                *(sys.executable, "-m", "traincast.service._worker", str(self._memory_bytes), str(self._niceness)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=2**20,
@@ -136,9 +140,12 @@ class Pool:
         max_waiting: int,
         patience_s: float = math.inf,
         rest_bytes: float = math.inf,
+        niceness: int = 0,
     ) -> None:
         """A request that would wait for more than about `patience_s` is refused at once."""
-        self._workers = [Worker(memory_bytes=memory_bytes, rest_bytes=rest_bytes) for _ in range(size)]
+        self._workers = [
+            Worker(memory_bytes=memory_bytes, rest_bytes=rest_bytes, niceness=niceness) for _ in range(size)
+        ]
         self._first_task: dict[str, Any] | None = None
         self._renewing: set[asyncio.Task[None]] = set()
         self.num_renewed = 0

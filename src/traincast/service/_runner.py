@@ -12,7 +12,7 @@ from typing import Any
 from traincast.errors import TraincastError
 from traincast.service._faults import StorageFault
 from traincast.service._limits import Settings
-from traincast.service._pool import InternalError, Worker
+from traincast.service._pool import NICENESS, InternalError, Worker
 from traincast.service._ray import RayWorker
 from traincast.service._state import StoredJob
 from traincast.service._storage import Storage
@@ -51,7 +51,7 @@ class JobRunner:
         limits = self._settings.limits
         if self._settings.ray:
             return RayWorker(is_shared=self._state.database.is_shared)
-        return Worker(memory_bytes=limits.capture_bytes, rest_bytes=limits.rest_bytes)
+        return Worker(memory_bytes=limits.capture_bytes, rest_bytes=limits.rest_bytes, niceness=NICENESS)
 
     @property
     def pids(self) -> list[int]:

@@ -19,8 +19,6 @@ from traincast.service._faults import StorageFault
 from traincast.service._frames import ANSWER, BLOB, ERROR, PROGRESS, TASK, pack, pack_json, read_frame
 
 NOT_ENOUGH_MEMORY = "not enough memory for this input; use a smaller one"
-NICENESS = 5
-"""The process that answers callers goes before those that compute."""
 TOO_DEEP = "the input is nested too deeply"
 
 
@@ -40,7 +38,7 @@ def main(arguments: list[str]) -> int:
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):
-        os.nice(NICENESS)
+        os.nice(int(arguments[1]))
     tasks: queue.Queue[tuple[dict[str, Any], bytes]] = queue.Queue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, tasks), daemon=True).start()
     while True:

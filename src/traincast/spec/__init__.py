@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from traincast.spec._calibration import NOVELTIES as NOVELTIES
     from traincast.spec._calibration import Calibration as Calibration
     from traincast.spec._calibration import Choice as Choice
+    from traincast.spec._calibration import DeviceLevel as DeviceLevel
     from traincast.spec._calibration import LearnedStacks as LearnedStacks
     from traincast.spec._calibration import MeasuredForecast as MeasuredForecast
     from traincast.spec._calibration import MeasuredNumbers as MeasuredNumbers
@@ -210,6 +211,7 @@ __getattr__ = load_lazily(
             "MeasuredRun",
             "NOVELTIES",
             "ProfileRatio",
+            "DeviceLevel",
             "RunCorrections",
             "RunLabels",
             "Scale",

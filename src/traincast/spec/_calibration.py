@@ -210,6 +210,23 @@ class RunCorrections:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLevel:
+    """How long products take on one device beside what its data sheet makes us expect, from products measured on it."""
+
+    device: str
+    products: Mapping[str, float]
+    """Ratio of measured to expected seconds of lone products, by number format."""
+    log_sigma: float
+    """Of the ratio: products of other shapes differ from those measured."""
+    num_products: int
+
+    def __post_init__(self) -> None:
+        for dtype, ratio in self.products.items():
+            if not (ratio > 0 and math.isfinite(ratio)):
+                raise InvalidInput(f"level of {self.device} in {dtype} is {ratio}; it must be a positive number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Everything that was learnt beyond what ships. Every command takes one by name or file."""
 
@@ -218,10 +235,14 @@ class Calibration:
     """Rates of one machine, by `traincast calibrate`."""
     runs: RunCorrections | None = None
     """Corrections from measured runs, by `traincast learn`."""
+    devices: tuple[DeviceLevel, ...] = ()
+    """Levels of devices, by `traincast calibrate --gemm`."""
     sources: tuple[str, ...] = ()
     """What it was learnt from: files and stores."""
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.machine is None and self.runs is None:
-            raise InvalidInput(f"calibration {self.name!r} holds neither rates of a machine nor corrections from runs")
+        if self.machine is None and self.runs is None and not self.devices:
+            raise InvalidInput(
+                f"calibration {self.name!r} holds neither rates of a machine nor corrections from runs nor levels of devices"
+            )

@@ -21,6 +21,13 @@ class Job:
     """One standard deviation of the log of `samples`, where they are what a target is expected to take and not a decision."""
     epoch_samples: float | None = asked(None, "Samples of one pass over the training set.", unit="count")
     """Samples in one pass over the training set."""
+    rampup_batch: int | None = asked(
+        None, "Samples of the first optimizer steps, where the batch grows; needs --rampup-samples.", unit="count"
+    )
+    rampup_samples: float | None = asked(None, "Samples after which the batch has its whole size.", unit="count")
+    rampup_increment: int | None = asked(
+        None, "Samples by which the batch grows at a time; default: as many as at the start.", unit="count"
+    )
     loading_samples_per_s: float | None = asked(
         None, "Samples per second that one node's input pipeline delivers.", "--loading"
     )
@@ -77,10 +84,13 @@ class Job:
             raise InvalidInput(f"steps = {self.steps} and samples = {self.samples}; give one of them")
         for name in ("steps", "samples", "epoch_samples", "loading_samples_per_s", "evaluation_every_steps",
                      "checkpoint_every_steps", "checkpoint_bytes_per_s", "device_mtbf_s", "loader_cores", "decode_samples_per_s",
-                     "sample_bytes", "storage_bytes_per_s", "logging_every_steps"):  # fmt: skip
+                     "sample_bytes", "storage_bytes_per_s", "logging_every_steps", "rampup_batch", "rampup_samples",
+                     "rampup_increment"):  # fmt: skip
             amount = getattr(self, name)
             if amount is not None and not (amount > 0 and math.isfinite(amount)):
                 raise InvalidInput(f"{name} = {amount}; it must be a finite number above 0")
+        if (self.rampup_batch is None) != (self.rampup_samples is None):
+            raise InvalidInput("rampup_batch and rampup_samples go together; give both or neither")
         for name in ("evaluation_samples", "startup_s", "samples_spread", "compile_s", "logging_s"):
             amount = getattr(self, name)
             if amount is not None and not (amount >= 0 and math.isfinite(amount)):

@@ -13,6 +13,7 @@ RECOMPUTES = ("none", "selective", "full", "products")
 """What runs again before its backward pass: nothing; the core of attention (Korthikanti et al. 2022); whole layers; or all of a
 layer but the result of attention and every second product with weights (a policy that some stacks call selective)."""
 OFFLOADS = ("host", "nvme")
+TABLE_SHARDINGS = ("row", "column", "table", "replicated")
 AXES = ("tensor", "context", "expert", "data", "pipeline")
 """From the innermost (neighbouring ranks) to the outermost; expert lies inside data."""
 
@@ -95,6 +96,12 @@ class Parallelism:
     shard: int | None = asked(None, "Replicas among which ZeRO shards (hybrid shard); default: all.")
     """Over how many neighbouring replicas ZeRO shards. None: all. Fewer: every such group holds a whole copy, and the groups
     sum the gradients of their shards (FSDP's hybrid shard; the same inside and between slices of a TPU pod)."""
+    regather: int | None = asked(
+        None, "With ZeRO 3: neighbouring replicas that hold a second copy of the weights and gather them from each other in the "
+        "backward pass (ZeRO++'s hpZ); default: all replicas again.", "--regather",
+    )  # fmt: skip
+    """The backward pass gathers weights inside such a group, from a second copy that the forward pass left there (Wang et al.
+    2023); None: from all replicas, as the forward pass."""
     sequence_parallel: bool = asked(False, "Split the sequence along the tensor axis.")
     recompute: str = asked(
         "none", "Activation recomputation: none, selective, products or full; the stack says what selective is."
@@ -131,6 +138,18 @@ class Parallelism:
     activation_dtype: str | None = asked(
         None, "Layers keep what their backward pass needs in this format (fp8, int8), packed and unpacked by kernels."
     )
+    table_sharding: str | None = asked(
+        None, "How embedding tables are spread over replicas: row, column, table or replicated; default: in equal shares whose "
+        "vectors are exchanged.",
+    )  # fmt: skip
+    """row: each replica sums what it holds of every bag and the sums are scattered; column: all replicas look all ids up, each
+    some columns; table: whole tables are dealt out and the busiest replica is waited for (Mudigere et al. 2022)."""
+    table_cache: float | None = asked(
+        None, "Share of a replica's table rows that lie on the device; the others lie in host memory and are fetched."
+    )
+    table_hits: float | None = asked(
+        None, "Share of looked-up rows that the cache has; default: as if rows were asked for by Zipf's law."
+    )
     gather_dtype: str | None = asked(
         None, "The format in which sharded weights travel: bf16, fp8 ...; default: as they are kept."
     )
@@ -144,6 +163,8 @@ class Parallelism:
             raise IllegalPlan(f"zero = {self.zero}; allowed: 0, 1, 2, 3")
         if self.shard is not None:
             self._check_shard(self.shard)
+        if self.regather is not None:
+            self._check_regather(self.regather)
         self._check_words()
         if self.expert_tensor not in (None, 1, self.tensor):
             raise IllegalPlan(f"expert_tensor = {self.expert_tensor}; allowed: 1 or tensor = {self.tensor}")
@@ -161,6 +182,7 @@ class Parallelism:
         if self.bucket_bytes <= 0:
             raise IllegalPlan(f"bucket_bytes = {self.bucket_bytes}; it must be above 0")
         self._check_room()
+        self._check_cache()
         if self.servers < 0:
             raise IllegalPlan(f"servers = {self.servers}; it must be 0 (all-reduce) or more")
 
@@ -168,7 +190,7 @@ class Parallelism:
         dtypes = (None, *DTYPE_BYTES)
         allowed = {
             "recompute": RECOMPUTES, "order": ORDERS, "balance": BALANCES, "offload_to": OFFLOADS, "reduce_dtype": dtypes,
-            "gather_dtype": dtypes, "activation_dtype": dtypes,
+            "gather_dtype": dtypes, "activation_dtype": dtypes, "table_sharding": (None, *TABLE_SHARDINGS),
         }  # fmt: skip
         for name, words in allowed.items():
             if getattr(self, name) not in words:
@@ -201,6 +223,22 @@ class Parallelism:
             raise IllegalPlan(f"shard = {shard!r} must divide data x context = {self.data * self.context}")
         if self.expert > 1:
             raise IllegalPlan(f"shard = {shard} does not go with expert = {self.expert} yet; leave shard out")
+
+    def _check_cache(self) -> None:
+        if self.table_cache is not None and not 0 < self.table_cache <= 1:
+            raise IllegalPlan(f"table_cache = {self.table_cache}; it must be above 0 and at most 1, all rows")
+        if self.table_hits is not None and (self.table_cache is None or not 0 <= self.table_hits <= 1):
+            raise IllegalPlan(f"table_hits = {self.table_hits} goes with table_cache and lies between 0 and 1")
+
+    def _check_regather(self, regather: int) -> None:
+        if self.zero != 3:
+            raise IllegalPlan(
+                f"regather = {regather} needs weights that are gathered; set zero to 3, it is {self.zero}"
+            )
+        if not isinstance(regather, int) or regather < 1 or self.num_shards % regather:
+            raise IllegalPlan(
+                f"regather = {regather!r} must divide the {self.num_shards} replicas that share the weights"
+            )
 
     @property
     def num_shards(self) -> int:

@@ -24,7 +24,7 @@ class WorkloadOptions:
     seq: int | None = asked(None, "Sequence length in tokens.", unit="count")
     precision: str | None = asked(
         None, "bf16: bf16 with fp32 master weights and optimizer state; bf16-pure: all in bf16; also fp32, tf32, fp16, "
-        "fp16-amp, bf16-amp, fp8, fp4, and with scales for blocks mxfp8, mxfp4, nvfp4.",
+        "fp16-amp, bf16-amp, fp8, fp8-row, fp8-block, fp4, and with scales for blocks mxfp8, mxfp4, nvfp4.",
     )  # fmt: skip
     mode: str | None = asked(None, "training_step, forward_backward or inference.")
     optimizer: str | None = asked(None, "What updates the weights:", words=_OPTIMIZERS)

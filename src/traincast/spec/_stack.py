@@ -37,6 +37,8 @@ class PlanHabits:
     """Its pipeline refuses fewer passes than stages less one."""
     dispatch_once: bool = False
     """Tokens of experts cross a network once for every node that needs them (DeepEP)."""
+    async_tensor: bool = False
+    """Transfers of the tensor axis run beside pieces of its products wherever the sequence is split along it."""
     reads_back: bool = False
     """The host reads a number that the gradients give (their noise, an overflow) before it issues the update, and so waits for
     the device in every step."""
@@ -96,8 +98,8 @@ class MemoryHabits:
     """What the driver and the code of libraries hold on a device."""
     hole_share: float = 0.025
     """Share of a device that requests cannot fill, because what is free lies in pieces that are too small."""
-    communicators: float = 2.0
-    """Process groups with buffers of their own that it makes for each axis in use."""
+    communicators: float = 1.0
+    """Process groups with buffers of their own that it makes for each axis in use: more where axes are also joined to others."""
     channel_bytes: float = 3.8e7
     """Buffers of one channel of a communicator. NCCL: four connections (ring, and the parent and two children of a tree) of 4 MiB
     for large messages, 4.9 MB (LL128) and 0.5 MB (LL) for small ones."""
@@ -127,6 +129,8 @@ class KernelFacts:
     they write: no kernel of the version takes them as they are."""
     grouped_gradients_on_lanes: bool = False
     """Gradients of grouped convolutions with channels last run without matrix units."""
+    statistics_in_convolutions: bool = False
+    """A convolution also sums what the batch norm after it needs, so no pass of its own over the images does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

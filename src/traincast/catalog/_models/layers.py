@@ -258,6 +258,8 @@ def product_op(
     dtype = product_dtype(tape, out.dtype)
     read = None
     if tape.numbers.block and dtype == tape.numbers.product:
+        if tape.numbers.software_scales:
+            attrs["scale_block"] = tape.numbers.block
         scales = batch * (m + n) * k / tape.numbers.block
         read = sum([value.num_bytes for value in reads]) + scales
     tape.op(
@@ -279,6 +281,10 @@ def quantize(tape: Tape, value: Value) -> None:
         _quantize_blocks(tape, value)
     elif numbers.product in ("fp8", "fp4"):
         size = 1.0 if numbers.product == "fp8" else 0.5
+        if numbers.dynamic:
+            rows = value.numel // value.shape[-1]
+            found: dict[str, Attr] = {"function": "amax", "rows": rows, "cols": value.shape[-1]}
+            tape.op("aten.amax", "reduce", (value,), (tape.new((rows,), "fp32"),), found, flop=value.numel)
         small = tape.new(value.shape, tape.numbers.product)
         attrs: dict[str, Attr] = {"function": "quantize", "numel": value.numel}
         tape.op("te.cast_transpose", "copy", (value,), (small,), attrs, bytes_written=2 * size * value.numel)
@@ -295,6 +301,8 @@ def _quantize_blocks(tape: Tape, value: Value) -> None:
     written = 2 * DTYPE_BYTES[numbers.product] * value.numel + scales
     attrs: dict[str, Attr] = {"function": "quantize", "numel": value.numel}
     tape.op("te.quantize_blocks", "copy", (value,), (small,), attrs, bytes_written=written)
+    if numbers.software_scales:
+        return
     table = tape.new((scales,), "uint8")
     order: dict[str, Attr] = {"function": "swizzle", "numel": scales}
     tape.op("te.swizzle_scales", "copy", (table,), (table,), order)
@@ -758,7 +766,8 @@ def table_lookup(tape: Tape, ids: Value, *, rows: Sequence[int], width: int, bag
         small = [number for number in rows if number * len(rows) <= bags]
         attrs: dict[str, Attr] = {
             "rows": ids.numel, "cols": width, "vocab": sum(rows), "sparse": True,
-            "replicated_rows": sum(small), "spread_share": 1 - len(small) / len(rows),
+            "replicated_rows": sum(small), "spread_share": 1 - len(small) / len(rows), "num_tables": len(rows),
+            "largest_rows": max(rows),
         }  # fmt: skip
         row_bytes = width * DTYPE_BYTES[table.dtype]
         distinct = count_distinct(rows, ids.numel / len(rows))

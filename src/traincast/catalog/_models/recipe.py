@@ -27,6 +27,10 @@ class Precision:
     """Elements of an operand that share a scale of one byte, in both directions; 0: one scale for all of it."""
     rotates: bool = False
     """Operands of the weight's gradient are rotated before they are rounded (random Hadamard transform)."""
+    software_scales: bool = False
+    """Scales of blocks are applied by instructions of the kernel where matrix units have none for them (DeepGEMM)."""
+    dynamic: bool = False
+    """Scales come from the operand itself, which one more pass over it finds before the cast."""
     gradient: str = "fp32"
     """What gradients are kept in until the optimizer reads them."""
 
@@ -40,6 +44,11 @@ PRECISIONS: dict[str, Precision] = {
     "bf16": Precision(weight="bf16", compute="bf16", product="bf16", master=True, gradient="fp32"),
     "bf16-pure": Precision(weight="bf16", compute="bf16", product="bf16", gradient="bf16"),
     "fp8": Precision(weight="bf16", compute="bf16", product="fp8", master=True, gradient="fp32"),
+    "fp8-row": Precision(weight="bf16", compute="bf16", product="fp8", master=True, gradient="fp32", dynamic=True),
+    # Activations have a scale for 128 numbers of a row, weights for 128 x 128 (DeepSeek-AI 2024).
+    "fp8-block": Precision(
+        weight="bf16", compute="bf16", product="fp8", master=True, gradient="fp32", block=128, software_scales=True
+    ),
     "fp4": Precision(weight="bf16", compute="bf16", product="fp4", master=True, gradient="fp32"),
     # Blocks of 32 share a power of two (OCP Microscaling 2023); NVFP4's blocks of 16 an fp8 number (NVIDIA 2025).
     "mxfp8": Precision(weight="bf16", compute="bf16", product="fp8", master=True, gradient="fp32", block=32),
@@ -52,7 +61,8 @@ BLOCK_SCALED = ("mxfp8", "mxfp4", "nvfp4")
 """Formats that only matrix units with scales for blocks multiply."""
 PRECISION_ALIASES = {
     "amp": "fp16-amp", "fp8-mx": "mxfp8", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16",
-    "bf16-true": "bf16-pure", "bf16-mixed": "bf16-amp",
+    "fp8-rowwise": "fp8-row", "float8-rowwise": "fp8-row", "fp8-dynamic": "fp8-row", "fp8-blockwise": "fp8-block",
+    "fp8-tensor": "fp8", "float8": "fp8", "bf16-true": "bf16-pure", "bf16-mixed": "bf16-amp",
 }  # fmt: skip
 
 

@@ -28,7 +28,12 @@ def _read(draft: Draft) -> None:
         draft.put("parallelism.bucket_bytes", elements * width, "zero_optimization.reduce_bucket_size")
     size = keys.whole("zero_optimization.zero_hpz_partition_size")
     if size is not None and size > 1:
-        draft.unmapped["zero_optimization.zero_hpz_partition_size"] = "a second copy of the weights within a node"
+        draft.put("parallelism.regather", size, "zero_optimization.zero_hpz_partition_size")
+    if keys.flag("zero_optimization.zero_quantized_weights"):
+        draft.put("parallelism.gather_dtype", "int8", "zero_optimization.zero_quantized_weights")
+    if keys.flag("zero_optimization.zero_quantized_gradients"):
+        # Four bits inside a node and eight between nodes (Wang et al. 2023); the wider is taken.
+        draft.put("parallelism.reduce_dtype", "int8", "zero_optimization.zero_quantized_gradients")
     shard = keys.whole("zero_optimization.mics_shard_size")
     if shard is not None and shard > 0:
         draft.put("parallelism.shard", shard, "zero_optimization.mics_shard_size")
@@ -75,6 +80,8 @@ def _write(sheet: Sheet) -> None:
     sheet.put("zero_optimization.stage", zero)
     sheet.put("gradient_clipping", 1.0)
     precision = str(sheet.get("workload.precision", ""))[:4]
+    if sheet.get("parallelism.regather"):
+        sheet.copy("parallelism.regather", "zero_optimization.zero_hpz_partition_size")
     if zero:
         sheet.copy("parallelism.overlap", "zero_optimization.overlap_comm")
         sheet.put("zero_optimization.contiguous_gradients", True)

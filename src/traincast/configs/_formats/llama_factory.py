@@ -62,7 +62,6 @@ def _read(draft: Draft) -> None:
         "use_muon",
         "use_adam_mini",
         "mixture_of_depths",
-        "enable_liger_kernel",
         "use_unsloth",
     ):
         if keys.values.get(name):

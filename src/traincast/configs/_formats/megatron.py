@@ -23,6 +23,7 @@ def _read(draft: Draft) -> None:
     draft.take("workload.seq", "seq_length", "encoder_seq_length", least=1)
     draft.take("workload.batch", "micro_batch_size", least=1)
     draft.take("job.global_batch", "global_batch_size", least=1)
+    read_rampup(draft, "rampup_batch_size")
     if draft.take("job.steps", "train_iters", least=1) is None:
         draft.take("job.samples", "train_samples", least=1)
     draft.take("parallelism.tensor", "tensor_model_parallel_size", least=1)
@@ -52,6 +53,26 @@ def _read(draft: Draft) -> None:
         draft.put("workload.attention", "flash", "use_flash_attn")
     if keys.word("cuda_graph_impl") in ("local", "transformer_engine") or keys.flag("enable_cuda_graph"):
         draft.put("job.cuda_graphs", True, "cuda_graph_impl")
+
+
+def read_rampup(draft: Draft, key: str) -> None:
+    """Start, increment and samples of a batch that grows."""
+    value = draft.keys.take(key)
+    words = value if isinstance(value, list) else str(value or "").split()
+    if len(words) != 3 or not all(str(word).isdigit() for word in words):
+        if value is not None:
+            draft.unmapped[key] = f"{value!r} is not start, increment and samples"
+        return
+    start, increment, samples = (int(word) for word in words)
+    draft.put("job.rampup_batch", start, key)
+    draft.put("job.rampup_increment", increment, key)
+    draft.put("job.rampup_samples", float(samples), key)
+
+
+def write_rampup(sheet: Sheet, key: str) -> None:
+    start, samples = sheet.get("job.rampup_batch"), sheet.get("job.rampup_samples")
+    if start and samples:
+        sheet.put(key, [start, sheet.get("job.rampup_increment") or start, round(samples)])
 
 
 def _read_sizes(draft: Draft) -> None:
@@ -178,6 +199,7 @@ def _write(sheet: Sheet) -> None:
     sheet.copy("workload.seq", "max_position_embeddings")
     sheet.copy("workload.batch", "micro_batch_size")
     sheet.copy("job.global_batch", "global_batch_size")
+    write_rampup(sheet, "rampup_batch_size")
     sheet.told.add("parallelism.micro_batches")
     sheet.copy("job.steps", "train_iters")
     sheet.copy("job.samples", "train_samples")

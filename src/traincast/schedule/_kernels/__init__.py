@@ -70,15 +70,13 @@ _MODULES = (
 _GUARDED = (slots.__name__, turns.__name__)
 _INLINED = tuple(module.__name__ for module in (loop, lines, backfill, preempt))
 _SMALL = (
-    places.find_place,
-    places.rate_at,
-    nodes.fits_pool,
-    nodes.any_with,
-    tables.run_on,
-    tables.settle,
-    shadow.reserve_nodes,
-    shadow.give_spare,
+    *(places.find_place, places.rate_at, nodes.fits_pool, nodes.any_with, nodes.over),
+    *(tables.run_on, tables.settle, shadow.reserve_nodes, shadow.give_spare),
+    *(program.pull_job, program.steer_job, embedding.find_slope, embedding.find_step, embedding.move_by),
+    *(blocks.scale_local_rows, blocks.rotate_rows, blocks.reach_shared, blocks.take_out_cone),
+    *(blocks.go_forward, blocks.go_back, blocks.price_cone),
 )
+"""Parts of larger functions, called where passing their tables would cost as much as their work."""
 _LOOPS = (
     "run_events",
     "run_main",

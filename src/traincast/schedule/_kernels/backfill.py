@@ -4,7 +4,7 @@ import math
 
 from traincast.schedule._kernels.ends import Ends, first_room, room_by
 from traincast.schedule._kernels.lines import Line, leave_line, set_wait, start_until_blocked
-from traincast.schedule._kernels.nodes import Kinds, Nodes
+from traincast.schedule._kernels.nodes import Kinds, Nodes, over
 from traincast.schedule._kernels.places import find_place, rate_at, take_place
 from traincast.schedule._kernels.shadow import HEAD, VALID, Shadow, follow, reserve_nodes, take_beside
 from traincast.schedule._kernels.tables import BIG, WAITING, Events, Jobs, Rules
@@ -39,6 +39,7 @@ def fill_one(
 ) -> bool:  # fmt: skip
     """Start the first job in line that does not delay the reserved one; False if there is none."""
     begin = shadow.begin[0]
+    mask = over(nodes, shadow.mask)
     best = -1
     for kind in range(len(kinds.gpus)):
         if line.failed[kind] == 1 or line.tree[line.base[kind] + 1] >= BIG:
@@ -49,7 +50,7 @@ def fill_one(
             continue
         rate = rate_at(kind, at, nodes, kinds)
         bound = begin
-        if begin >= BIG or find_place(kind, shadow.mask, kinds) >= 0:
+        if begin >= BIG or find_place(kind, mask, kinds) >= 0:
             bound = BIG
         place = first_leaf(line.tree, line.base[kind], line.leaves[kind], now, rate, bound)
         if place >= 0:
@@ -62,7 +63,7 @@ def fill_one(
     at = find_place(kind, nodes, kinds)
     rate = rate_at(kind, at, nodes, kinds)
     if begin < BIG and now + jobs.guess[best] / rate > begin:
-        at = find_place(kind, shadow.mask, kinds)
+        at = find_place(kind, mask, kinds)
         rate = rate_at(kind, at, nodes, kinds)
         take_beside(best, at, nodes, kinds, shadow)
     else:

@@ -179,130 +179,133 @@ def factor_blocks(shape: Any, matrix: Any, ratios: Any, cones: Any, factors: Any
     what is shared, room for a number per job or variable, and per row what it is multiplied by (the root of it for local rows).
     """
     num_jobs, num_types, num_local, cone = shape[0], len(shape[1]), len(shape[2]), len(shape[3])
-    diag, dense, caps, last = matrix
-    scaled, chol, reach, pivots, system, turned, soft = factors
-    num_own, stride = num_types + cone, num_types + num_local
-    shared = num_jobs * stride
-    wide = num_own + 1
-    for at in range(num_own * wide):
+    system = factors[4]
+    shared = num_jobs * (num_types + num_local)
+    wide = num_types + cone + 1
+    for at in range((wide - 1) * wide):
         system[at] = 0.0
     for kind in range(num_types):
         system[kind * wide + kind] = ratios[shared + kind]
     for job in range(num_jobs):
-        row, entry, own_at = job * stride, job * num_local * num_own, job * num_own * num_own
-        for kind in range(num_types):
-            soft[row + kind] = 1.0 / ratios[row + kind]
-        for local in range(num_local - 3 * cone):
-            by = 1.0 / math.sqrt(ratios[row + num_types + local])
-            soft[row + num_types + local] = by
-            for own in range(num_own):
-                scaled[entry + local * num_own + own] = by * dense[entry + local * num_own + own]
+        scale_local_rows(job, shape, matrix, ratios, cones, factors)
+        rotate_rows(job, shape, matrix, factors)
+        reach_shared(job, shape, matrix, factors)
         if cone:
-            w0, w1, w2, eta = cones[4 * job], cones[4 * job + 1], cones[4 * job + 2], cones[4 * job + 3]
-            first = entry + (num_local - 3) * num_own
+            take_out_cone(job, shape, matrix, ratios, factors)
+
+
+def scale_local_rows(job: int, shape: Any, matrix: Any, ratios: Any, cones: Any, factors: Any) -> None:
+    num_types, num_local, cone = len(shape[1]), len(shape[2]), len(shape[3])
+    dense, scaled, soft = matrix[1], factors[0], factors[6]
+    num_own = num_types + cone
+    row, entry = job * (num_types + num_local), job * num_local * num_own
+    for kind in range(num_types):
+        soft[row + kind] = 1.0 / ratios[row + kind]
+    for local in range(num_local - 3 * cone):
+        by = 1.0 / math.sqrt(ratios[row + num_types + local])
+        soft[row + num_types + local] = by
+        for own in range(num_own):
+            scaled[entry + local * num_own + own] = by * dense[entry + local * num_own + own]
+    if cone:
+        w0, w1, w2, eta = cones[4 * job], cones[4 * job + 1], cones[4 * job + 2], cones[4 * job + 3]
+        first = entry + (num_local - 3) * num_own
+        for own in range(num_own):
+            a0, a1 = dense[first + own], dense[first + num_own + own]
+            lift = w1 * a1 / (1.0 + w0) - a0
+            scaled[first + own] = (w0 * a0 - w1 * a1) / eta
+            scaled[first + num_own + own] = (a1 + lift * w1) / eta
+            scaled[first + 2 * num_own + own] = lift * w2 / eta
+
+
+def rotate_rows(job: int, shape: Any, matrix: Any, factors: Any) -> None:
+    """A job's Cholesky factor, row by row by rotations: sums of squares would cancel where a row is tight and several shares
+    are free."""
+    num_types, num_local, cone = len(shape[1]), len(shape[2]), len(shape[3])
+    diag, scaled, chol, turned, soft = matrix[0], factors[0], factors[1], factors[5], factors[6]
+    num_own = num_types + cone
+    row, entry, own_at = job * (num_types + num_local), job * num_local * num_own, job * num_own * num_own
+    for i in range(num_own):
+        for j in range(i):
+            chol[own_at + i * num_own + j] = 0.0
+        size = 0.0
+        if i < num_types:
+            size = abs(diag[job * num_types + i]) * math.sqrt(soft[row + i])
+        chol[own_at + i * num_own + i] = size
+    for local in range(num_local):
+        if not (cone and local == 1):
             for own in range(num_own):
-                a0, a1 = dense[first + own], dense[first + num_own + own]
-                lift = w1 * a1 / (1.0 + w0) - a0
-                scaled[first + own] = (w0 * a0 - w1 * a1) / eta
-                scaled[first + num_own + own] = (a1 + lift * w1) / eta
-                scaled[first + 2 * num_own + own] = lift * w2 / eta
-        # Built row by row by rotations: sums of squares would cancel where a row is tight and several shares are free.
+                turned[own] = scaled[entry + local * num_own + own]
+            for k in range(num_own):
+                old, new = chol[own_at + k * num_own + k], turned[k]
+                size = math.sqrt(old * old + new * new)
+                if size > 0.0:
+                    chol[own_at + k * num_own + k] = size
+                    by = 1.0 / size
+                    cosine, sine = old * by, new * by
+                    for i in range(k + 1, num_own):
+                        old, new = chol[own_at + i * num_own + k], turned[i]
+                        chol[own_at + i * num_own + k] = cosine * old + sine * new
+                        turned[i] = cosine * new - sine * old
+    for k in range(num_own):
+        chol[own_at + k * num_own + k] = 1.0 / chol[own_at + k * num_own + k]
+
+
+def reach_shared(job: int, shape: Any, matrix: Any, factors: Any) -> None:
+    """What a job's factor makes of the columns that all share, and what that adds to their system."""
+    num_types, cone = len(shape[1]), len(shape[3])
+    caps, chol, reach, system = matrix[2], factors[1], factors[2], factors[4]
+    num_own = num_types + cone
+    wide, own_at = num_own + 1, job * num_own * num_own
+    for column in range(num_own):
         for i in range(num_own):
-            for j in range(i):
-                chol[own_at + i * num_own + j] = 0.0
-            size = 0.0
-            if i < num_types:
-                size = abs(diag[job * num_types + i]) * math.sqrt(soft[row + i])
-            chol[own_at + i * num_own + i] = size
-        for local in range(num_local):
-            if not (cone and local == 1):
-                for own in range(num_own):
-                    turned[own] = scaled[entry + local * num_own + own]
-                for k in range(num_own):
-                    old, new = chol[own_at + k * num_own + k], turned[k]
-                    size = math.sqrt(old * old + new * new)
-                    if size > 0.0:
-                        chol[own_at + k * num_own + k] = size
-                        by = 1.0 / size
-                        cosine, sine = old * by, new * by
-                        for i in range(k + 1, num_own):
-                            old, new = chol[own_at + i * num_own + k], turned[i]
-                            chol[own_at + i * num_own + k] = cosine * old + sine * new
-                            turned[i] = cosine * new - sine * old
-        for k in range(num_own):
-            chol[own_at + k * num_own + k] = 1.0 / chol[own_at + k * num_own + k]
-        for column in range(num_own):
-            for i in range(num_own):
-                value = 0.0
-                if i == column:
-                    value = caps[job * num_types + i] if i < num_types else 1.0
-                for k in range(column, i):
-                    value -= chol[own_at + i * num_own + k] * reach[own_at + k * num_own + column]
-                reach[own_at + i * num_own + column] = value * chol[own_at + i * num_own + i] if i >= column else 0.0
-        for i in range(num_types):
-            for j in range(num_types):
-                value = 0.0
-                for k in range(max(i, j), num_own):
-                    value += reach[own_at + k * num_own + i] * reach[own_at + k * num_own + j]
-                system[i * wide + j] += value
-        if cone:
-            pull = dense[entry + num_own + num_types]
-            alone = reach[own_at + num_own * num_own - 1]
-            pivot = ratios[row + num_types + 1] + pull * pull * alone * alone
-            pivots[job] = pivot
-            for i in range(num_types):
-                drag = pull * reach[own_at + num_types * num_own + i] * alone
-                for j in range(num_types):
-                    system[i * wide + j] -= drag * pull * reach[own_at + num_types * num_own + j] * alone / pivot
-                system[i * wide + num_types] += drag * last[job] / pivot
-                system[num_types * wide + i] -= drag * last[job] / pivot
-            system[num_types * wide + num_types] += last[job] * last[job] / pivot
+            value = 0.0
+            if i == column:
+                value = caps[job * num_types + i] if i < num_types else 1.0
+            for k in range(column, i):
+                value -= chol[own_at + i * num_own + k] * reach[own_at + k * num_own + column]
+            reach[own_at + i * num_own + column] = value * chol[own_at + i * num_own + i] if i >= column else 0.0
+    for i in range(num_types):
+        for j in range(num_types):
+            value = 0.0
+            for k in range(max(i, j), num_own):
+                value += reach[own_at + k * num_own + i] * reach[own_at + k * num_own + j]
+            system[i * wide + j] += value
+
+
+def take_out_cone(job: int, shape: Any, matrix: Any, ratios: Any, factors: Any) -> None:
+    """A job's second local row, in which the last variable stands, eliminated from the system."""
+    num_types, num_local = len(shape[1]), len(shape[2])
+    dense, last, reach, pivots, system = matrix[1], matrix[3], factors[2], factors[3], factors[4]
+    num_own = num_types + 1
+    wide, own_at = num_own + 1, job * num_own * num_own
+    pull = dense[job * num_local * num_own + num_own + num_types]
+    alone = reach[own_at + num_own * num_own - 1]
+    pivot = ratios[job * (num_types + num_local) + num_types + 1] + pull * pull * alone * alone
+    pivots[job] = pivot
+    for i in range(num_types):
+        drag = pull * reach[own_at + num_types * num_own + i] * alone
+        for j in range(num_types):
+            system[i * wide + j] -= drag * pull * reach[own_at + num_types * num_own + j] * alone / pivot
+        system[i * wide + num_types] += drag * last[job] / pivot
+        system[num_types * wide + i] -= drag * last[job] / pivot
+    system[num_types * wide + num_types] += last[job] * last[job] / pivot
 
 
 def solve_blocks(shape: Any, matrix: Any, cones: Any, factors: Any, right: Any, answer: Any) -> None:
     """x and z with `A' z` and `A x - H z` as given on the right, H being the scaling of the rows."""
     num_jobs, num_types, num_local, cone = shape[0], len(shape[1]), len(shape[2]), len(shape[3])
-    diag, dense, _, last = matrix
-    scaled, chol, reach, pivots, system, forces, soft = factors
+    system = factors[4]
     right_x, right_z = right
     x, z = answer
-    num_own, stride = num_types + cone, num_types + num_local
-    shared = num_jobs * stride
+    num_own = num_types + cone
+    shared = num_jobs * (num_types + num_local)
     wide = num_own + 1
     for kind in range(num_types):
         system[kind * wide + num_own] = -right_z[shared + kind]
     if cone:
         system[num_types * wide + num_own] = right_x[num_jobs * num_own]
     for job in range(num_jobs):
-        at, row, entry, own_at = job * num_own, job * stride, job * num_local * num_own, job * num_own * num_own
-        for local in range(num_local - 3 * cone):
-            z[row + num_types + local] = right_z[row + num_types + local] * soft[row + num_types + local]
-        if cone:
-            squeeze(cones, job, right_z, row + stride - 3, z, row + stride - 3)
-        for i in range(num_own):
-            value = right_x[at + i]
-            if i < num_types:
-                value += diag[job * num_types + i] * right_z[row + i] * soft[row + i]
-            for local in range(num_local):
-                if not (cone and local == 1):
-                    value += scaled[entry + local * num_own + i] * z[row + num_types + local]
-            for k in range(i):
-                value -= chol[own_at + i * num_own + k] * x[at + k]
-            x[at + i] = value * chol[own_at + i * num_own + i]
-        push = 0.0
-        if cone:
-            pull = dense[entry + num_own + num_types]
-            alone = reach[own_at + num_own * num_own - 1]
-            forces[job] = (pull * alone * x[at + num_types] - right_z[row + num_types + 1]) / pivots[job]
-            push = pull * alone * forces[job]
-            system[num_types * wide + num_own] -= last[job] * forces[job]
-        for i in range(num_types):
-            value = 0.0
-            for k in range(i, num_own):
-                value += reach[own_at + k * num_own + i] * x[at + k]
-            if cone:
-                value -= push * reach[own_at + num_types * num_own + i]
-            system[i * wide + num_own] += value
+        go_forward(job, shape, matrix, cones, factors, right, answer)
     solve_small(num_own, system)
     for kind in range(num_types):
         z[shared + kind] = system[kind * wide + num_own]
@@ -311,36 +314,97 @@ def solve_blocks(shape: Any, matrix: Any, cones: Any, factors: Any, right: Any, 
         top = system[num_types * wide + num_own]
         x[num_jobs * num_own] = top
     for job in range(num_jobs):
-        at, row, entry, own_at = job * num_own, job * stride, job * num_local * num_own, job * num_own * num_own
-        price = 0.0
-        if cone:
-            pull = dense[entry + num_own + num_types]
-            alone = reach[own_at + num_own * num_own - 1]
-            price = last[job] * top
-            for i in range(num_types):
-                price -= pull * alone * reach[own_at + num_types * num_own + i] * z[shared + i]
-            price = forces[job] + price / pivots[job]
-            x[at + num_types] -= alone * pull * price
-        for k in range(num_own):
-            for i in range(min(k + 1, num_types)):
-                x[at + k] -= reach[own_at + k * num_own + i] * z[shared + i]
-        for i in range(num_own - 1, -1, -1):
-            value = x[at + i]
-            for k in range(i + 1, num_own):
-                value -= chol[own_at + k * num_own + i] * x[at + k]
-            x[at + i] = value * chol[own_at + i * num_own + i]
-        for i in range(num_types):
-            z[row + i] = (diag[job * num_types + i] * x[at + i] - right_z[row + i]) * soft[row + i]
+        go_back(job, top, shape, matrix, cones, factors, right_z, answer)
+
+
+def go_forward(job: int, shape: Any, matrix: Any, cones: Any, factors: Any, right: Any, answer: Any) -> None:
+    """One job's variables as if nothing were shared, and its part of the right side of what is."""
+    num_types, num_local, cone = len(shape[1]), len(shape[2]), len(shape[3])
+    diag, dense, _, last = matrix
+    scaled, chol, reach, pivots, system, forces, soft = factors
+    right_x, right_z = right
+    x, z = answer
+    num_own, stride = num_types + cone, num_types + num_local
+    wide = num_own + 1
+    at, row, entry, own_at = job * num_own, job * stride, job * num_local * num_own, job * num_own * num_own
+    for local in range(num_local - 3 * cone):
+        z[row + num_types + local] = right_z[row + num_types + local] * soft[row + num_types + local]
+    if cone:
+        squeeze(cones, job, right_z, row + stride - 3, z, row + stride - 3)
+    for i in range(num_own):
+        value = right_x[at + i]
+        if i < num_types:
+            value += diag[job * num_types + i] * right_z[row + i] * soft[row + i]
         for local in range(num_local):
-            value = -z[row + num_types + local]
-            for own in range(num_own):
-                value += scaled[entry + local * num_own + own] * x[at + own]
-            z[row + num_types + local] = value
-        for local in range(num_local - 3 * cone):
-            z[row + num_types + local] *= soft[row + num_types + local]
+            if not (cone and local == 1):
+                value += scaled[entry + local * num_own + i] * z[row + num_types + local]
+        for k in range(i):
+            value -= chol[own_at + i * num_own + k] * x[at + k]
+        x[at + i] = value * chol[own_at + i * num_own + i]
+    push = 0.0
+    if cone:
+        pull = dense[entry + num_own + num_types]
+        alone = reach[own_at + num_own * num_own - 1]
+        forces[job] = (pull * alone * x[at + num_types] - right_z[row + num_types + 1]) / pivots[job]
+        push = pull * alone * forces[job]
+        system[num_types * wide + num_own] -= last[job] * forces[job]
+    for i in range(num_types):
+        value = 0.0
+        for k in range(i, num_own):
+            value += reach[own_at + k * num_own + i] * x[at + k]
         if cone:
-            squeeze(cones, job, z, row + stride - 3, z, row + stride - 3)
-            z[row + num_types + 1] = price
+            value -= push * reach[own_at + num_types * num_own + i]
+        system[i * wide + num_own] += value
+
+
+def go_back(job: int, top: float, shape: Any, matrix: Any, cones: Any, factors: Any, right_z: Any, answer: Any) -> None:
+    """One job's variables and prices, once what is shared is known."""
+    num_jobs, num_types, num_local, cone = shape[0], len(shape[1]), len(shape[2]), len(shape[3])
+    diag, scaled, chol, reach, soft = matrix[0], factors[0], factors[1], factors[2], factors[6]
+    x, z = answer
+    num_own, stride = num_types + cone, num_types + num_local
+    shared = num_jobs * stride
+    at, row, entry, own_at = job * num_own, job * stride, job * num_local * num_own, job * num_own * num_own
+    price = 0.0
+    if cone:
+        price = price_cone(job, top, shape, matrix, factors, answer)
+    for k in range(num_own):
+        for i in range(min(k + 1, num_types)):
+            x[at + k] -= reach[own_at + k * num_own + i] * z[shared + i]
+    for i in range(num_own - 1, -1, -1):
+        value = x[at + i]
+        for k in range(i + 1, num_own):
+            value -= chol[own_at + k * num_own + i] * x[at + k]
+        x[at + i] = value * chol[own_at + i * num_own + i]
+    for i in range(num_types):
+        z[row + i] = (diag[job * num_types + i] * x[at + i] - right_z[row + i]) * soft[row + i]
+    for local in range(num_local):
+        value = -z[row + num_types + local]
+        for own in range(num_own):
+            value += scaled[entry + local * num_own + own] * x[at + own]
+        z[row + num_types + local] = value
+    for local in range(num_local - 3 * cone):
+        z[row + num_types + local] *= soft[row + num_types + local]
+    if cone:
+        squeeze(cones, job, z, row + stride - 3, z, row + stride - 3)
+        z[row + num_types + 1] = price
+
+
+def price_cone(job: int, top: float, shape: Any, matrix: Any, factors: Any, answer: Any) -> float:
+    """The price of a job's second local row; its last own variable moves by it."""
+    num_jobs, num_types, num_local = shape[0], len(shape[1]), len(shape[2])
+    dense, last, reach, pivots, forces = matrix[1], matrix[3], factors[2], factors[3], factors[5]
+    x, z = answer
+    num_own = num_types + 1
+    shared, own_at = num_jobs * (num_types + num_local), job * num_own * num_own
+    pull = dense[job * num_local * num_own + num_own + num_types]
+    alone = reach[own_at + num_own * num_own - 1]
+    price: float = last[job] * top
+    for i in range(num_types):
+        price -= pull * alone * reach[own_at + num_types * num_own + i] * z[shared + i]
+    price = forces[job] + price / pivots[job]
+    x[job * num_own + num_types] -= alone * pull * price
+    return price
 
 
 def times_scaling(shape: Any, ratios: Any, cones: Any, z: Any, out: Any) -> None:

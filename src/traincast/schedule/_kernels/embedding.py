@@ -37,8 +37,7 @@ def find_shares(shape: Any, matrix: Any, costs: Any, bounds: Any, scales: Any, p
     num_jobs, cone = shape[0], len(shape[3])
     x, z, s = point
     over_x, over_z, cones, factors = work
-    dx, x2, right_x, lack_x, more_x, spare_x = over_x
-    dz, ds, z2, right_z, lack_z, more_z, ratios, middle, offset = over_z
+    lack_x, lack_z, ratios, middle = over_x[3], over_z[4], over_z[6], over_z[7]
     d, e, by_d, by_e = scales
     degree = len(s) - 2 * num_jobs * cone
     size_b = norm(bounds)
@@ -68,69 +67,104 @@ def find_shares(shape: Any, matrix: Any, costs: Any, bounds: Any, scales: Any, p
             return FOUND
         if kappa > 1e-3 * tau and bound < -CLOSE and proof / max(1.0, size_z) < -CLOSE * bound:
             return IMPOSSIBLE
-        worse = iteration > 1 and (off_x > before_x or off_z > before_z)
+        if iteration == MOST_ITERATIONS or not mu > 0.0:
+            return LOST
         stuck = kappa < 2.3e-14 * tau and before_gap < CLOSE
-        away_x = off_x > 100 * CLOSE and off_x > 100 * before_x
-        away_z = off_z > 100 * CLOSE and off_z > 100 * before_z
-        if (worse and (stuck or away_x or away_z)) or not mu > 0.0 or iteration == MOST_ITERATIONS:
+        if iteration > 1 and is_running_away(off_x, before_x, off_z, before_z, stuck):
             return LOST
         before_x, before_z, before_gap = off_x, off_z, gap
         if not scale_rows(shape, s, z, ratios, middle, cones):
             return LOST
         factor_blocks(shape, matrix, ratios, cones, factors)
-        for at in range(len(x)):
-            right_x[at] = -costs[at]
-        for at in range(len(s)):
-            right_z[at] = bounds[at]
-            offset[at] = s[at]
-        solve_blocks(shape, matrix, cones, factors, (right_x, right_z), (x2, z2))
-        slope = kappa / tau - dot(costs, x2) - dot(bounds, z2)
-        length = ease = 0.0
-        rise_tau = rise_kappa = 0.0
-        for corrected in range(2):  # the predictor, then the step itself
-            keep, lack_kappa = 1.0, tau * kappa
-            if corrected:
-                ease = (1.0 - length) * (1.0 - length) * (1.0 - length)
-                bend = 1.0 if iteration else length
-                keep = 1.0 - ease
-                lack_kappa += bend * rise_tau * rise_kappa - ease * mu
-                correct(shape, s, z, ds, dz, middle, cones, offset, bend, ease * mu)
-            for at in range(len(x)):
-                right_x[at] = keep * lack_x[at]
-            for at in range(len(s)):
-                right_z[at] = offset[at] - keep * lack_z[at]
-            if corrected:
-                solve_refined(
-                    shape, matrix, ratios, cones, factors, (right_x, right_z), (dx, dz), (more_x, spare_x, more_z, ds)
-                )
-            else:
-                solve_blocks(shape, matrix, cones, factors, (right_x, right_z), (dx, dz))
-            rise_tau = (keep * lack_tau - lack_kappa / tau + dot(costs, dx) + dot(bounds, dz)) / slope
-            for at in range(len(x)):
-                dx[at] += rise_tau * x2[at]
-            for at in range(len(s)):
-                dz[at] += rise_tau * z2[at]
-            times_scaling(shape, ratios, cones, dz, ds)
-            for at in range(len(s)):
-                ds[at] = -(ds[at] + offset[at])
-            rise_kappa = -(lack_kappa + kappa * rise_tau) / tau
-            length = 1.0
-            if rise_tau < 0.0:
-                length = min(length, -tau / rise_tau)
-            if rise_kappa < 0.0:
-                length = min(length, -kappa / rise_kappa)
-            length = longest_inside(shape, z, dz, longest_inside(shape, s, ds, length))
+        slope = find_slope(shape, matrix, costs, bounds, s, kappa / tau, work)
+        length, rise_tau, rise_kappa = find_step(
+            shape, matrix, costs, bounds, point, work, (tau, kappa, mu, lack_tau, slope, iteration)
+        )
         length *= STEP_FRACTION
         if not length > 1e-4:
             return LOST
-        for at in range(len(x)):
-            x[at] += length * dx[at]
-        for at in range(len(s)):
-            s[at] += length * ds[at]
-            z[at] += length * dz[at]
+        move_by(length, point, work)
         tau += length * rise_tau
         kappa += length * rise_kappa
     return LOST
+
+
+def is_running_away(off_x: float, before_x: float, off_z: float, before_z: float, stuck: bool) -> bool:
+    """Whether what is lacking grows, and either much or where nothing more can be gained."""
+    if not (off_x > before_x or off_z > before_z):
+        return False
+    away_x = off_x > 100 * CLOSE and off_x > 100 * before_x
+    away_z = off_z > 100 * CLOSE and off_z > 100 * before_z
+    return stuck or away_x or away_z
+
+
+def find_slope(shape: Any, matrix: Any, costs: Any, bounds: Any, s: Any, ratio: float, work: Any) -> float:
+    """The direction that belongs to a change of tau, and how fast what is lacking changes along it."""
+    over_x, over_z, cones, factors = work
+    x2, right_x = over_x[1], over_x[2]
+    z2, right_z, offset = over_z[2], over_z[3], over_z[8]
+    for at in range(len(x2)):
+        right_x[at] = -costs[at]
+    for at in range(len(s)):
+        right_z[at] = bounds[at]
+        offset[at] = s[at]
+    solve_blocks(shape, matrix, cones, factors, (right_x, right_z), (x2, z2))
+    return ratio - dot(costs, x2) - dot(bounds, z2)
+
+
+def find_step(shape: Any, matrix: Any, costs: Any, bounds: Any, point: Any, work: Any, state: Any) -> Any:
+    """The direction by a predictor and then the step itself; how far it may be followed, and the changes of tau and kappa."""
+    over_x, over_z, cones, factors = work
+    dx, x2, right_x, lack_x, more_x, spare_x = over_x
+    dz, ds, z2, right_z, lack_z, more_z, ratios, middle, offset = over_z
+    x, z, s = point
+    tau, kappa, mu, lack_tau, slope, iteration = state
+    length = ease = 0.0
+    rise_tau = rise_kappa = 0.0
+    for corrected in range(2):
+        keep, lack_kappa = 1.0, tau * kappa
+        if corrected:
+            ease = (1.0 - length) * (1.0 - length) * (1.0 - length)
+            bend = 1.0 if iteration else length
+            keep = 1.0 - ease
+            lack_kappa += bend * rise_tau * rise_kappa - ease * mu
+            correct(shape, s, z, ds, dz, middle, cones, offset, bend, ease * mu)
+        for at in range(len(x)):
+            right_x[at] = keep * lack_x[at]
+        for at in range(len(s)):
+            right_z[at] = offset[at] - keep * lack_z[at]
+        if corrected:
+            solve_refined(
+                shape, matrix, ratios, cones, factors, (right_x, right_z), (dx, dz), (more_x, spare_x, more_z, ds)
+            )
+        else:
+            solve_blocks(shape, matrix, cones, factors, (right_x, right_z), (dx, dz))
+        rise_tau = (keep * lack_tau - lack_kappa / tau + dot(costs, dx) + dot(bounds, dz)) / slope
+        for at in range(len(x)):
+            dx[at] += rise_tau * x2[at]
+        for at in range(len(s)):
+            dz[at] += rise_tau * z2[at]
+        times_scaling(shape, ratios, cones, dz, ds)
+        for at in range(len(s)):
+            ds[at] = -(ds[at] + offset[at])
+        rise_kappa = -(lack_kappa + kappa * rise_tau) / tau
+        length = 1.0
+        if rise_tau < 0.0:
+            length = min(length, -tau / rise_tau)
+        if rise_kappa < 0.0:
+            length = min(length, -kappa / rise_kappa)
+        length = longest_inside(shape, z, dz, longest_inside(shape, s, ds, length))
+    return length, rise_tau, rise_kappa
+
+
+def move_by(length: float, point: Any, work: Any) -> None:
+    x, z, s = point
+    dx, dz, ds = work[0][0], work[1][0], work[1][1]
+    for at in range(len(x)):
+        x[at] += length * dx[at]
+    for at in range(len(s)):
+        s[at] += length * ds[at]
+        z[at] += length * dz[at]
 
 
 def norm(vector: Any) -> float:

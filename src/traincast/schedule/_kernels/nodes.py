@@ -44,6 +44,17 @@ class Nodes(NamedTuple):
     in_rack: Any
 
 
+class Ground(NamedTuple):
+    """What is free at another time, or to somebody else: the fields of `Nodes` that change."""
+
+    free: Any
+    bits: Any
+    hist: Any
+    room: Any
+    cpus: Any
+    memory: Any
+
+
 class Kinds(NamedTuple):
     """Jobs of one kind ask for the same and fit or fail together.
 
@@ -62,6 +73,38 @@ class Kinds(NamedTuple):
     cpus: Any
     memory: Any
     scanned: Any
+
+
+def over(nodes: Nodes, ground: Ground) -> Nodes:
+    """The same nodes with what is free there instead."""
+    return Nodes(
+        nodes.rule,
+        ground.free,
+        nodes.pool_of,
+        nodes.rack_of,
+        nodes.first,
+        nodes.width,
+        nodes.words,
+        nodes.bits_at,
+        ground.bits,
+        nodes.hist_at,
+        ground.hist,
+        ground.room,
+        nodes.head,
+        nodes.part_node,
+        nodes.part_gpus,
+        nodes.part_next,
+        nodes.part_free,
+        ground.cpus,
+        ground.memory,
+        nodes.spot_node,
+        nodes.spot_gpus,
+        nodes.spot_size,
+        nodes.spot_rate,
+        nodes.avail,
+        nodes.levels,
+        nodes.in_rack,
+    )
 
 
 def low_bit(word: int) -> int:

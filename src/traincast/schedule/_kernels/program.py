@@ -23,12 +23,7 @@ def raise_level(
     z: Any,
     rows: Any,
     types: Any,
-    dx: Any,
-    dz: Any,
-    cx: Any,
-    d: Any,
-    u: Any,
-    system: Any,
+    room: Any,
 ) -> float:
     """The largest common level; the shares are left in `x`.
 
@@ -36,8 +31,10 @@ def raise_level(
     It ends where the gap to the best possible level is at most `close` of the level.
     `rows` holds, per job, the slack and price of its time (0, 1), the slack and price of its level (2, 3), their changes
     (4 to 7), what complementarity lacks (8, 9) and two factors (10, 11). `types` holds slack and price of every
-    capacity (0, 1), their changes (2, 3) and the lack (4).
+    capacity (0, 1), their changes (2, 3) and the lack (4). `room` is space for the changes of x and z, for what they lack, for
+    two factors per share and for a small system.
     """
+    dx, dz, cx, d, u, system = room
     num_types = len(kinds)
     num_jobs = len(gpus)
     num_rows = num_jobs * (num_types + 2) + num_types
@@ -216,45 +213,18 @@ def factor(
 
 
 def direct(
-    kinds: Any,
-    worth: Any,
-    gpus: Any,
-    rows: Any,
-    types: Any,
-    dx: Any,
-    dz: Any,
-    cx: Any,
-    d: Any,
-    u: Any,
-    system: Any,
+    kinds: Any, worth: Any, gpus: Any, rows: Any, types: Any, dx: Any, dz: Any, cx: Any, d: Any, u: Any, system: Any
 ) -> float:
     """The step that closes what is lacking; the answer is the change of the level."""
     num_types = len(kinds)
-    num_jobs = len(gpus)
     size = num_types + 1
     wide = size + 1
     for kind in range(num_types):
         types[5 * kind + 3] = 0.0
         system[kind * wide + size] = types[5 * kind + 4] / types[5 * kind]
     raised = 0.0
-    for job in range(num_jobs):
-        base = job * num_types
-        row = 12 * job
-        on_level = rows[row + 9] / rows[row + 2]
-        on_time = rows[row + 8] / rows[row]
-        pulled = 0.0
-        for kind in range(num_types):
-            force = cx[base + kind] - on_time - gpus[job] * system[kind * wide + size] + worth[base + kind] * on_level
-            dx[base + kind] = force
-            pulled += d[base + kind] * force
-        along = 0.0
-        for kind in range(num_types):
-            dx[base + kind] = d[base + kind] * (dx[base + kind] - pulled * rows[row + 10])
-            along += worth[base + kind] * dx[base + kind]
-        rows[row + 7] = along
-        for kind in range(num_types):
-            types[5 * kind + 3] += gpus[job] * (dx[base + kind] - u[base + kind] * rows[row + 11] * along)
-        raised += rows[row + 11] * along - on_level
+    for job in range(len(gpus)):
+        raised += pull_job(job, kinds, worth, gpus, rows, types, dx, cx, d, u, system)
     for kind in range(num_types):
         system[kind * wide + size] = types[5 * kind + 3]
     system[num_types * wide + size] = raised
@@ -262,36 +232,74 @@ def direct(
     rise: float = system[num_types * wide + size]
     for kind in range(num_types):
         types[5 * kind + 2] = 0.0
-    for job in range(num_jobs):
-        base = job * num_types
-        row = 12 * job
-        priced = 0.0
-        along = rows[row + 7] - rise
-        for kind in range(num_types):
-            priced += d[base + kind] * system[kind * wide + size]
-            along -= gpus[job] * u[base + kind] * system[kind * wide + size]
-        along *= rows[row + 11]
-        used = 0.0
-        reached = 0.0
-        for kind in range(num_types):
-            change = (
-                dx[base + kind]
-                - gpus[job] * d[base + kind] * (system[kind * wide + size] - priced * rows[row + 10])
-                - u[base + kind] * along
-            )
-            dx[base + kind] = change
-            dz[base + kind] = cx[base + kind] - change / d[base + kind]
-            used += change
-            reached += worth[base + kind] * change
-            types[5 * kind + 2] -= gpus[job] * change
-        rows[row + 4] = -used
-        rows[row + 5] = (rows[row + 8] + rows[row + 1] * used) / rows[row]
-        rows[row + 6] = reached - rise
-        rows[row + 7] = (rows[row + 9] - rows[row + 3] * rows[row + 6]) / rows[row + 2]
+    for job in range(len(gpus)):
+        steer_job(job, rise, kinds, worth, (gpus, rows, types), dx, dz, cx, d, u, system)
     for kind in range(num_types):
         base = 5 * kind
         types[base + 3] = (types[base + 4] - types[base + 1] * types[base + 2]) / types[base]
     return rise
+
+
+def pull_job(
+    job: int, kinds: Any, worth: Any, gpus: Any, rows: Any, types: Any, dx: Any, cx: Any, d: Any, u: Any, system: Any
+) -> float:
+    """What one job asks of the capacities if prices stay; the answer is what it asks of the level."""
+    num_types = len(kinds)
+    size = num_types + 1
+    wide = size + 1
+    base = job * num_types
+    row = 12 * job
+    on_level = rows[row + 9] / rows[row + 2]
+    on_time = rows[row + 8] / rows[row]
+    pulled = 0.0
+    for kind in range(num_types):
+        force = cx[base + kind] - on_time - gpus[job] * system[kind * wide + size] + worth[base + kind] * on_level
+        dx[base + kind] = force
+        pulled += d[base + kind] * force
+    along = 0.0
+    for kind in range(num_types):
+        dx[base + kind] = d[base + kind] * (dx[base + kind] - pulled * rows[row + 10])
+        along += worth[base + kind] * dx[base + kind]
+    rows[row + 7] = along
+    for kind in range(num_types):
+        types[5 * kind + 3] += gpus[job] * (dx[base + kind] - u[base + kind] * rows[row + 11] * along)
+    asked: float = rows[row + 11] * along - on_level
+    return asked
+
+
+def steer_job(
+    job: int, rise: float, kinds: Any, worth: Any, sides: Any, dx: Any, dz: Any, cx: Any, d: Any, u: Any, system: Any
+) -> None:
+    """The change of one job's shares and prices, once those of the capacities and the level are known."""
+    gpus, rows, types = sides
+    num_types = len(kinds)
+    size = num_types + 1
+    wide = size + 1
+    base = job * num_types
+    row = 12 * job
+    priced = 0.0
+    along = rows[row + 7] - rise
+    for kind in range(num_types):
+        priced += d[base + kind] * system[kind * wide + size]
+        along -= gpus[job] * u[base + kind] * system[kind * wide + size]
+    along *= rows[row + 11]
+    used = 0.0
+    reached = 0.0
+    for kind in range(num_types):
+        change = (
+            dx[base + kind]
+            - gpus[job] * d[base + kind] * (system[kind * wide + size] - priced * rows[row + 10])
+            - u[base + kind] * along
+        )
+        dx[base + kind] = change
+        dz[base + kind] = cx[base + kind] - change / d[base + kind]
+        used += change
+        reached += worth[base + kind] * change
+        types[5 * kind + 2] -= gpus[job] * change
+    rows[row + 4] = -used
+    rows[row + 5] = (rows[row + 8] + rows[row + 1] * used) / rows[row]
+    rows[row + 6] = reached - rise
+    rows[row + 7] = (rows[row + 9] - rows[row + 3] * rows[row + 6]) / rows[row + 2]
 
 
 def solve_small(size: int, system: Any) -> None:

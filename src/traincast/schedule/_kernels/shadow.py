@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from traincast.schedule._kernels.ends import Ends
-from traincast.schedule._kernels.nodes import Kinds, Nodes, change, flip, shift
+from traincast.schedule._kernels.nodes import Ground, Kinds, Nodes, change, flip, over, shift
 from traincast.schedule._kernels.places import find_place, scan_pool, take_place
 
 BIG = 1e300
@@ -13,8 +13,8 @@ HEAD, VALID = 0, 1
 class Shadow(NamedTuple):
     """`spare` is not needed when the reservation begins; `mask` is the fewer of it and of what is free now."""
 
-    spare: Nodes
-    mask: Nodes
+    spare: Ground
+    mask: Ground
     state: Any
     begin: Any
 
@@ -23,9 +23,9 @@ def reserve_nodes(job: int, now: float, nodes: Nodes, kinds: Kinds, ends: Ends, 
     """The first moment at which the job fits as running jobs are believed to end; BIG if it never does."""
     shadow.state[HEAD] = job
     shadow.state[VALID] = 1
-    copy_state(nodes, shadow.spare)
+    spare = over(nodes, shadow.spare)
+    copy_state(nodes, spare)
     kind = kinds.of_job[job]
-    spare = shadow.spare
     begin = -1.0
     depth = 0
     at = ends.root[0]
@@ -90,7 +90,7 @@ def give_spare(job: int, kinds: Kinds, nodes: Nodes, spare: Nodes) -> None:
 
 
 def lay_mask(nodes: Nodes, shadow: Shadow) -> None:
-    mask = shadow.mask
+    mask = over(nodes, shadow.mask)
     spare = shadow.spare
     for at in range(len(mask.bits)):
         mask.bits[at] = 0
@@ -113,7 +113,7 @@ def lay_mask(nodes: Nodes, shadow: Shadow) -> None:
 
 def follow(job: int, nodes: Nodes, shadow: Shadow) -> None:
     """Bring the mask up to date on the nodes of a job that started or ended."""
-    mask = shadow.mask
+    mask = over(nodes, shadow.mask)
     spare = shadow.spare
     part = nodes.head[job]
     while part >= 0:
@@ -131,7 +131,7 @@ def take_beside(job: int, at: int, nodes: Nodes, kinds: Kinds, shadow: Shadow) -
     """Nodes for a job that will still run when the reservation begins."""
     spare = shadow.spare
     kind = kinds.of_job[job]
-    take_place(job, at, shadow.mask, kinds)
+    take_place(job, at, over(nodes, shadow.mask), kinds)
     shift(job, -1, nodes, kinds)
     part = nodes.head[job]
     while part >= 0:

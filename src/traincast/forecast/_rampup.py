@@ -1,0 +1,60 @@
+"""A job whose batch grows at its start to the steps and the time of its training."""
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job
+from traincast.spec import Cluster, Forecast, Job, Parallelism
+from traincast.units import show_seconds
+
+if TYPE_CHECKING:
+    from traincast.forecast._engine import Engine
+
+
+def ramp_up(engine: "Engine", job: Job, cluster: Cluster, plan: Parallelism, found: Forecast) -> Forecast:
+    """The forecast with a batch that grows from `rampup_batch` to the whole one over `rampup_samples`. Smaller batches have
+    fewer passes, and the time of a step is linear in its passes, in a pipeline too; so two steps tell all."""
+    start = job.rampup_batch
+    if start is None or job.rampup_samples is None:
+        return found
+    plain = replace(job, rampup_batch=None, rampup_samples=None, rampup_increment=None)
+    per_pass = job.graph.batch_size * plan.data
+    sizes = list_batches(start, found.global_batch, job.rampup_increment or start, per_pass)
+    if not sizes:
+        note = f"the batch of {found.global_batch:,} is no larger than the {start:,} that it would grow from, so it does not grow"
+        return replace(found, notes=(*found.notes, note))
+    fewest = engine.forecast(plain, cluster, replace(plan, micro_batches=sizes[0] // per_pass)).step.seconds
+    slope = (found.step.seconds - fewest) / max(1, plan.micro_batches - sizes[0] // per_pass)
+    each = job.rampup_samples / len(sizes)
+    counts = [math.ceil(each / size) for size in sizes]
+    times = [fewest + slope * (size - sizes[0]) / per_pass for size in sizes]
+    samples = job.samples if job.samples is not None else job.epoch_samples
+    steps = found.job.num_steps
+    if job.steps is None and samples is not None:
+        steps = sum(counts) + math.ceil(max(0.0, samples - job.rampup_samples) / found.global_batch)
+    early = min(steps, sum(counts))
+    spent_s = sum(count * time_s for count, time_s in zip(counts, times, strict=True)) * early / sum(counts)
+    training_s = spent_s + (steps - early) * found.step.seconds
+    mean_s = training_s / steps if steps else found.step.seconds
+    whole = time_job(
+        replace(plain, steps=int(steps), samples=None),
+        cluster,
+        found.step.scaled(mean_s / found.step.seconds),
+        found.global_batch,
+    )
+    joules = spend_energy(cluster, found.timeline, whole)
+    note = (
+        f"the batch grows from {start:,} to {found.global_batch:,} over {job.rampup_samples:,.0f} samples: {early:,} of "
+        f"{steps:,} steps and {show_seconds(spent_s)} of training; the step shown is that of the whole batch"
+    )
+    return replace(
+        found, job=whole, usd=price_job(cluster, whole.total), energy_joules=joules,
+        energy_range=range_energy(joules, whole.total), notes=(*found.notes, note),
+    )  # fmt: skip
+
+
+def list_batches(start: int, whole: int, increment: int, per_pass: int) -> list[int]:
+    """The batches before the whole one (Megatron-LM's ramp-up: start, increment, samples), in whole passes of all replicas."""
+    passes = [max(1, round(size / per_pass)) for size in range(start, whole, increment)]
+    return [count * per_pass for count in passes if count * per_pass < whole]

@@ -1,0 +1,92 @@
+"""Steps and memory that can be written down by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from builders import make_matmul, make_mlp
+from traincast.lower._rewrite import as_stage
+from traincast.simulate import replay_memory
+from traincast.simulate._allocator import LARGE_ROUNDING_BYTES, ROUNDING_BYTES, CachingAllocator
+from traincast.simulate._memory import _course_of
+from traincast.simulate._order import _by_formula
+from traincast.simulate._passes import Spent, hide_chunks
+from traincast.simulate._reserve import BESIDE_STREAM, reserve, reserved_bytes
+from traincast.simulate._step import StageRun, join_stages
+from traincast.spec import Collective, Estimate
+
+
+def estimate(seconds: float) -> Estimate:
+    return Estimate(seconds=seconds, low_s=seconds, high_s=seconds)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_gather_in_pieces_hides_all_but_one_behind_its_product(ranks: int) -> None:
+    gather = Collective(
+        kind="all_gather", num_bytes=1e6, axis="tensor", num_ranks=ranks, stride=1, phase="forward", chunked=True
+    )
+    shown = hide_chunks((gather, make_matmul()), (estimate(3.0), estimate(8.0)))
+    assert shown[0].seconds == pytest.approx(3.0 / ranks)
+    # What is longer than the product stays.
+    shown = hide_chunks((gather, make_matmul()), (estimate(10.0), estimate(4.0)))
+    assert shown[0].seconds == pytest.approx(10.0 - 4.0 * (1 - 1 / ranks))
+
+
+def test_activations_and_their_gradients_cross_each_boundary_of_a_pipeline() -> None:
+    without, with_hops = (max(_by_formula("1f1b", [1.0] * 4, [2.0] * 4, hop_s, 8, 1)) for hop_s in (0.0, 0.25))
+    assert with_hops - without == pytest.approx(2 * 3 * 0.25)
+
+
+def test_every_micro_batch_in_flight_keeps_its_activations() -> None:
+    stage = as_stage(make_mlp())
+    three, five, seven = (
+        replay_memory(replace(stage, num_in_flight=count), capacity_bytes=1e12).peak_bytes for count in (3, 5, 7)
+    )
+    # Two micro-batches more keep the outputs of four layers and their products: 8 tensors of 32 x 256 numbers each.
+    assert five - three == pytest.approx(2 * 8 * 32 * 256 * 4)
+    assert seven - five == pytest.approx(five - three)
+
+
+def test_memory_is_reserved_for_each_pass_in_flight_but_the_own() -> None:
+    stage = as_stage(make_mlp())
+    profile = replay_memory(stage, capacity_bytes=1e12)
+    one, two, three = (
+        reserved_bytes(replace(stage, num_in_flight=count), profile, accumulates=False) for count in (1, 2, 3)
+    )
+    beside = sum(profile.by_role.get(part, 0.0) for part in BESIDE_STREAM)
+    assert one == pytest.approx(reserve(stage, accumulates=False) + beside)
+    assert two - one == pytest.approx(three - two)
+    assert one < two
+
+
+def test_the_fullest_moment_is_the_peak_at_its_first_or_last_repetition() -> None:
+    """Layers that keep an activation each are fullest in the last one of the forward pass, or in the first of the backward."""
+    course = _course_of(as_stage(make_mlp(layers=6)), accumulates=False)
+    sizes = np.array([tensor.num_bytes for tensor in make_mlp(layers=6).tensors], dtype=np.float64)
+    unfolded = make_mlp(layers=6, folded=False)
+    plain = _course_of(as_stage(unfolded), accumulates=False)
+    plain_sizes = np.array([tensor.num_bytes for tensor in unfolded.tensors], dtype=np.float64)
+    peak = course.find_peak(sizes, 0.0)[0]
+    assert peak == pytest.approx(plain.find_peak(plain_sizes, 0.0)[0], rel=0.1)
+    assert peak > 5 * 32 * 256 * 4
+
+
+def test_an_allocator_rounds_requests_and_segments_up() -> None:
+    allocator = CachingAllocator()
+    assert allocator.allocate("a", 1.0)
+    assert allocator.allocate("b", ROUNDING_BYTES + 1.0)
+    assert allocator.allocated_bytes == 3 * ROUNDING_BYTES
+    large = CachingAllocator()
+    assert large.allocate("a", 20 * LARGE_ROUNDING_BYTES + 1.0)
+    assert large.reserved_bytes == 21 * LARGE_ROUNDING_BYTES
+
+
+def test_the_bubble_is_what_the_slowest_stage_does_not_work() -> None:
+    def run(forward_s: float) -> StageRun:
+        return StageRun(
+            forward_s=forward_s, backward_s=2 * forward_s, tail_s=0.0, spent=Spent(), tail=Spent(), before=Spent()
+        )
+
+    _, _, bubble_s = join_stages([run(1.0), run(2.0)], [27.0, 27.0], micro_batches=4)
+    assert bubble_s == pytest.approx(27.0 - 4 * 6.0)
