@@ -234,7 +234,7 @@ def _groups(stage: Stage, part: tuple[int, int], last_read: dict[int, int], rule
         for group in [other for other in opened if set(task.writes) & _read_by(stage, other)]:
             close(group)
         opened.append(joined)
-    for group in list(opened):
+    for group in opened[:]:
         close(group)
     return sorted(done, key=lambda members: members[-1])
 
