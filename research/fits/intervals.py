@@ -16,8 +16,8 @@ memory their priors).
    scales. A publisher counts as four observations and so does a stack, split evenly over what is left out, whatever the number
    of rows. Priors: log factors 0.2 +- 0.5, gains 0.5 +- 0.5, powers 0.5 +- 0.3, the log of the base that of 0.12 +- 0.3: what
    nobody measured is not free.
-3. A stack's own scale on a side is the smallest that leaves no more than 5% of its runs beyond 1.645 scales on that side,
-   pooled with two models more that are as far off as those of a new stack whose host is known.
+3. A stack's own scale on a side is that of a normal distribution with the same 90% quantile of errors on that side, pooled
+   with two models more that are as far off as those of a new stack whose host is known.
 4. Quantiles of error over scale. Known stack: weighted quantiles of all examples, every stack by its number of models. New
    stack: errors of one publisher go together, so the quantiles are those of a sum: Student's t of the medians of k publishers,
    with k - 1 degrees of freedom and widened by sqrt(1 + 1 / k), and the errors about these medians, every publisher weighing
@@ -77,7 +77,6 @@ from traincast.forecast import (
     step_sensitivity,
 )
 from traincast.report import draw_reliability
-from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
 FREEDOM = 4.0
@@ -92,6 +91,8 @@ PRIOR, PRIOR_SIGMA = 0.2, 0.5
 GAIN, GAIN_SIGMA = 0.5, 0.5
 BASE, BASE_SIGMA = 0.12, 0.3
 SHARE, SHARE_SIGMA = 0.5, 0.3
+OWN_LEVEL, OWN_NORMAL = 0.9, 1.2816
+"""The quantile of its errors on a side that gives a stack its own scale, and the same of a normal distribution."""
 SHRINK = 2.0
 """Models that a stack's own scale is shrunk towards that of a new stack by."""
 MOST_EXAMPLES = 60
@@ -169,10 +170,9 @@ def _experience(own: Sequence[Asked], guess: Certainty) -> Experience:
 
 
 def _own_scale(errors: Array, shape: Array, parent: float, models: int) -> float:
-    """The smallest that leaves 5% of the errors beyond 1.645 scales. Errors of one model go together, so models count."""
-    number = len(errors)
-    level = min(1.0, (1 + COVERAGE) / 2 * (number + 1) / number)
-    found = max(LEAST, float(np.quantile(errors / shape / NORMAL_90, level, method="higher")))
+    """By the errors that nine of ten stay below: a tail of three runs on one odd device says little of the others. Errors of one
+    model go together, so models count."""
+    found = max(LEAST, float(np.quantile(errors / shape, OWN_LEVEL)) / OWN_NORMAL)
     return math.sqrt((models * found**2 + SHRINK * parent**2) / (models + SHRINK))
 
 
