@@ -67,7 +67,7 @@ def _read_method(draft: Draft, program: str) -> None:
 
 
 def _read_rounds(draft: Draft, word: str) -> None:
-    """What is generated before it is trained on."""
+    """Who generates how many answers, and what they are compared with."""
     keys = draft.keys
     group = draft.take("job.group_size", "num_generations", least=1) or 8
     made = keys.whole("generation_batch_size")
