@@ -2,7 +2,7 @@
 
 Run: python -m research.fits.intervals ../shared/cases/*.parquet [--asked FILE] [--svg FOLDER] [--markdown FILE]
 
-The rule (ADR 37 says which of its constants were changed after results had been looked at). Every measured run is asked twice: as
+The rule (ADR 40 says which of its constants were changed after results had been looked at). Every measured run is asked twice: as
 the package ships, and with what its publisher taught taken away (constants of its stack are those of plain PyTorch, constants of
 memory their priors).
 

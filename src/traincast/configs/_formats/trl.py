@@ -63,20 +63,26 @@ def _read_method(draft: Draft, program: str) -> None:
     if keys.flag("precompute_ref_log_probs"):
         draft.put("job.reference", "precomputed", "precompute_ref_log_probs")
     if word in ("grpo", "rloo"):
-        group = draft.take("job.group_size", "num_generations", least=1) or 8
-        made = keys.whole("generation_batch_size")
-        if made and made % group == 0:
-            draft.put("job.prompts", made // group, "generation_batch_size")
-        read_lengths(draft, keys.whole("max_prompt_length"), keys.whole("max_completion_length"))
-        beta = keys.number("beta")
-        if word == "grpo" and not beta:
-            draft.put("job.reference", "none", "beta")
-        draft.take("job.rollout_epochs", "num_iterations", least=1)
-        served = keys.flag("use_vllm")
-        if served is False or (served is None and not any(key.startswith("vllm_") for key in keys.values)):
-            draft.put("job.rollout_engine", "plain", "use_vllm")
-        draft.take("job.rollout_tp", "vllm_tensor_parallel_size", least=1)
-        draft.take("job.rollout_memory", "vllm_gpu_memory_utilization")
+        _read_rounds(draft, word)
+
+
+def _read_rounds(draft: Draft, word: str) -> None:
+    """What is generated before it is trained on."""
+    keys = draft.keys
+    group = draft.take("job.group_size", "num_generations", least=1) or 8
+    made = keys.whole("generation_batch_size")
+    if made and made % group == 0:
+        draft.put("job.prompts", made // group, "generation_batch_size")
+    read_lengths(draft, keys.whole("max_prompt_length"), keys.whole("max_completion_length"))
+    beta = keys.number("beta")
+    if word == "grpo" and not beta:
+        draft.put("job.reference", "none", "beta")
+    draft.take("job.rollout_epochs", "num_iterations", least=1)
+    served = keys.flag("use_vllm")
+    if served is False or (served is None and not any(key.startswith("vllm_") for key in keys.values)):
+        draft.put("job.rollout_engine", "plain", "use_vllm")
+    draft.take("job.rollout_tp", "vllm_tensor_parallel_size", least=1)
+    draft.take("job.rollout_memory", "vllm_gpu_memory_utilization")
 
 
 _PREFERENCES = {"sigmoid": "dpo", "ipo": "ipo"}
