@@ -412,7 +412,7 @@ def format_score(known: Verdicts) -> str:
         *(f"| {mutant.room} | {mutant.name} | `{told['killed_by']}` |" for mutant, told in killed),
     ]  # fmt: skip
     if alive or unjudged:
-        lines += ["", "## Not noticed", "", "| room | mistake | why |", "|---|---|---|"]
+        lines += ["", "## Not noticed, or not judged", "", "| room | mistake | why |", "|---|---|---|"]
         lines += [
             f"| {mutant.room} | {mutant.name} | {ACCEPTED.get(mutant.name, 'no test yet')} |" for mutant, _ in alive
         ]
