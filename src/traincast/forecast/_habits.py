@@ -154,25 +154,33 @@ def _whole(value: Any, least: int = 1) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else least
 
 
-def fill_in_recipe(
-    options: WorkloadOptions, plan: Parallelism, stack: Stack, *, heads: int | None, said: list[str]
-) -> dict[str, Any]:
-    """How the catalogue's builders run a step: what the user says, then what the stack does."""
+def _recipe_habits(stack: Stack) -> dict[str, Any]:
     recipe = stack.recipe
     values: dict[str, Any] = {
         "implementation": recipe.implementation, "attention": recipe.attention, "fused": recipe.fused,
         "fused_gate": recipe.fused_gate, "fused_loss": recipe.fused_loss, "fused_sums": recipe.fused_sums,
         "channels_last": recipe.channels_last, "dropout": recipe.dropout,
     }  # fmt: skip
-    values = {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _list(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {_say(value)}" for name, value in values.items())
+
+
+def fill_in_recipe(
+    options: WorkloadOptions, plan: Parallelism, stack: Stack, *, heads: int | None, said: list[str]
+) -> dict[str, Any]:
+    """How the catalogue's builders run a step: what the user says, then what the stack does."""
+    recipe = stack.recipe
+    values = _recipe_habits(stack)
     batch = options.batch or 1
     if recipe.softmax_multiple > 1 and heads and (batch * heads / plan.tensor) % recipe.softmax_multiple:
         values["fused_softmax"] = False
     asked = {name: value for name, value in options.given().items() if name in _RECIPE}
     filled = {name: value for name, value in values.items() if name not in asked and _changes(name, value)}
     if filled and not stack.is_plain:
-        listed = ", ".join(f"{name} = {_say(value)}" for name, value in filled.items())
-        said.append(f"{stack.name} runs the model with {listed}")
+        said.append(f"{stack.name} runs the model with {_list(filled)}")
     if asked.get("attention") == "flash" and recipe.attention in FUSED_ATTENTIONS:
         # The word names no generation of the kernel; the stack does.
         asked["attention"] = recipe.attention
