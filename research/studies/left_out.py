@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from research.fits.asked import Asked, publisher_of
-from research.fits.intervals import COVERAGE, Example, _ends, fit, make_examples
+from research.fits.intervals import COVERAGE, Example, Fits, _ends, make_examples
 from research.fits.kernels.steps import LOADS, SHARES, Step, log_errors, read_steps, with_step
 from research.fits.stacks import FITTED, MIN_ROWS, ROUNDS, expect_constants, load_measured, thin
 from traincast.accuracy import Measured, hide_results, parse_case, parse_observation, read_rows, read_stack, translate
@@ -152,7 +152,7 @@ def _answer(engine: Engine, job: Job, question: Any, row: Row, step_s: float, *,
     cluster, plan = question.cluster, question.parallelism
     program = engine.lower(job, cluster, plan)
     estimates = engine.cost(program, job, cluster)
-    predicted_s = engine.simulate(program, estimates, job, cluster).duration_s
+    timeline = engine.simulate(program, estimates, job, cluster)
     source = str(row.get("source"))
     tally = tally_program(program, estimates)
     return Asked(
@@ -163,7 +163,12 @@ def _answer(engine: Engine, job: Job, question: Any, row: Row, step_s: float, *,
         setting=describe_setting(job, cluster, plan),
         operators=tally.operators_log_sigma,
         host=tally.host_share,
-        error=math.log(step_s / predicted_s),
+        exposed=timeline.shares.get("communication", 0.0),
+        bandwidth=timeline.shares.get("memory", 0.0),
+        activations=0.0,
+        beside=0.0,
+        step_s=timeline.duration_s,
+        error=math.log(step_s / timeline.duration_s),
         untaught=untaught,
     )
 
@@ -174,10 +179,11 @@ def score(asked: Sequence[Asked]) -> list[str]:
         "| source | n | shipped: mean | median | left out: mean | median | p90 | bias | interval holds |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    examples = [one for one in make_examples(asked) if one.fold == "publisher"]
+    fits = Fits(rows=asked)
+    examples = [one for one in make_examples(asked, fits.scales(frozenset())) if one.fold == "publisher"]
     held: dict[str, list[bool]] = defaultdict(list)
-    for publisher in sorted({row.publisher for row in asked}):
-        certainty = fit(make_examples([row for row in asked if row.publisher != publisher]))
+    for publisher in fits.publishers:
+        certainty, _ = fits.fit(frozenset({publisher}))
         for one in examples:
             if one.row.publisher == publisher:
                 low, high = _ends(one, certainty, COVERAGE)
