@@ -1,5 +1,6 @@
 """One task of a distributed TensorFlow job, or the writer of the static graph of its step; run by `research.tensorflow_jobs`."""
 
+import importlib
 import json
 import os
 import sys
@@ -13,7 +14,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
 os.environ["TF_NUM_INTEROP_THREADS"] = "2"
 
-import tensorflow as tf
+tf: Any = importlib.import_module("tensorflow")
 
 SHAPES: dict[str, list[tuple[int, ...]]] = {
     "mlp": [(256, 512), (512, 512), (512, 10)],

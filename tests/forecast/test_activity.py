@@ -50,11 +50,15 @@ def test_no_accelerator_of_the_catalogue_is_taken_for_a_cpu_core():
 def test_a_gpu_job_is_derived_and_says_so():
     answer = ask(make_cluster(nodes=2))
     assert [profile.basis for profile in answer.resources] == ["derived"]
-    # Durations are as sure as the step; levels have no interval, as nobody measured any.
-    ranges = document_forecast(answer)["resources"][0]["ranges"]
-    assert set(ranges) == {name for name in TWELVE if name.endswith("_s")}
+    # Durations are as sure as the step, and so are levels the other way round: the same bytes in more or less time.
+    document = document_forecast(answer)["resources"][0]
+    ranges = document["ranges"]
+    assert set(ranges) == set(TWELVE)
     step = answer.step
     assert ranges["gpu_burst_s"][1] <= step.high_s
+    assert ranges["sent_peak"][0] == pytest.approx(document["sent"]["peak"] * step.seconds / step.high_s)
+    assert all(low <= high for low, high in ranges.values())
+    assert ranges["gpu_peak"][1] <= 1.0 + 1e-9
     assert "derived from the timeline" in format_forecast(answer, explain=True)
 
 

@@ -234,8 +234,8 @@ def _groups(stage: Stage, part: tuple[int, int], last_read: dict[int, int], rule
         for group in [other for other in opened if set(task.writes) & _read_by(stage, other)]:
             close(group)
         opened.append(joined)
-    for group in opened[:]:
-        close(group)
+    while opened:
+        close(opened[0])
     return sorted(done, key=lambda members: members[-1])
 
 
