@@ -114,15 +114,6 @@ JOB: dict[str, Change] = {
     "rollout_gpus": (PPO, 8), "rollout_tp": (PPO, 2), "rollout_precision": (PPO, "fp8"), "kv_dtype": (PPO, "fp8"),
     "rollout_batch": (PPO, 1), "rollout_memory": (PPO, 0.01), "rollout_offload": (PPO, True), "rollout_lag": (FOREIGN, 1),
 }  # fmt: skip
-TABLES = {"source": "dlrm-kaggle", "precision": "fp32", "batch": 64, "micro_batches": 1, "zero": 0, "steps": 100}
-PLAN |= {
-    "regather": ({**LANGUAGE, "zero": 3, "nodes": 2}, 8), "table_sharding": (TABLES, "row"), "table_cache": (TABLES, 0.1),
-    "table_hits": ({**TABLES, "table_cache": 0.1}, 0.5),
-}  # fmt: skip
-JOB |= {
-    "rampup_batch": ({**LANGUAGE, "rampup_samples": 1e3}, 16), "rampup_samples": ({**LANGUAGE, "rampup_batch": 16}, 1e3),
-    "rampup_increment": ({**LANGUAGE, "rampup_batch": 8, "rampup_samples": 1e3}, 16), "rollout_engine": (PPO, "plain"),
-}  # fmt: skip
 LEARNED: dict[str, Change] = {"calibration": (LANGUAGE, "runs")}
 SPACED = {"order": "orders"}
 CHANGES = WORKLOAD | CLUSTER | PLAN | JOB | LEARNED
