@@ -25,8 +25,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
 
-from traincast.capture import capture
+from traincast.capture import capture, capture_jax
 from traincast.simulate import replay_memory
 from traincast.spec import Graph, Stage
 
@@ -391,8 +392,57 @@ def keras_entries() -> Iterator[Entry]:
         yield "keras", name.lower(), lambda name=name: build(name), lambda: torch.zeros(2, 64, 64, 3)
 
 
+DETECTORS = "fasterrcnn_resnet50_fpn maskrcnn_resnet50_fpn retinanet_resnet50_fpn fcos_resnet50_fpn ssdlite320_mobilenet_v3_large"
+
+
+def detection_entries() -> Iterator[Entry]:
+    detection = importlib.import_module("torchvision.models.detection")
+    transformers = importlib.import_module("transformers")
+
+    def scene() -> Any:
+        targets = [
+            {
+                "boxes": torch.tensor([[4.0, 4.0, 30.0, 30.0], [10.0, 10.0, 50.0, 60.0]]),
+                "labels": torch.tensor([1, 2]), "masks": torch.ones(2, 64, 64, dtype=torch.uint8),
+            }
+            for _ in range(2)
+        ]  # fmt: skip
+        return [torch.zeros(3, 64, 64), torch.zeros(3, 64, 64)], targets
+
+    for name in DETECTORS.split():
+        sizes = {} if name.startswith("ssd") else {"min_size": 64, "max_size": 64}
+        yield (
+            "detection", name.partition("_")[0],
+            lambda name=name, sizes=sizes: getattr(detection, name)(
+                weights=None, weights_backbone=None, num_classes=5, **sizes
+            ),
+            scene,
+        )  # fmt: skip
+    backbone = {"embedding_size": 16, "hidden_sizes": [16, 24, 32, 48], "depths": [1, 1, 1, 1], "layer_type": "basic"}
+    small = {
+        "use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None, "d_model": 32, "encoder_layers": 1,
+        "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "num_queries": 10, "num_labels": 4,
+    }  # fmt: skip
+    for kind, stages in (("Detr", ["stage4"]), ("DeformableDetr", ["stage2", "stage3", "stage4"])):
+
+        def build(kind: str = kind, stages: list[str] = stages) -> Any:
+            inner = transformers.ResNetConfig(**backbone, out_features=stages)
+            config = getattr(transformers, f"{kind}Config")(backbone_config=inner, **small)
+            return getattr(transformers, f"{kind}ForObjectDetection")(config)
+
+        yield (
+            "detection", kind.lower(), build,
+            lambda: {
+                "pixel_values": torch.zeros(2, 3, 64, 64), "pixel_mask": torch.ones(2, 64, 64, dtype=torch.long),
+                "labels": [{"class_labels": torch.tensor([1, 2]), "boxes": torch.full((2, 4), 0.4)} for _ in range(2)],
+            },
+        )  # fmt: skip
+
+
 FAMILIES = (
     own_entries,
+    detection_entries,
     timm_entries,
     transformers_entries,
     diffusers_entries,
@@ -458,7 +508,7 @@ def _track(
     given = make_inputs()
     named = given if isinstance(given, dict) else {}
     values = list(named.values()) if named else list(given) if isinstance(given, tuple) else [given]
-    fakes = [given_as(value) for value in values]
+    fakes = [tree_map(lambda leaf: given_as(leaf) if isinstance(leaf, torch.Tensor) else leaf, v) for v in values]
 
     def run() -> Any:
         return model(**dict(zip(named, fakes, strict=True))) if named else model(*fakes)
@@ -471,7 +521,7 @@ def _track(
     ):
         run()
     tracker = MemTracker()
-    tracker.track_external(model, *fakes)
+    tracker.track_external(model, *(leaf for leaf in tree_leaves(fakes) if isinstance(leaf, torch.Tensor)))
     with tracker:
         output = run()
         loss_of(output).backward()
@@ -493,6 +543,8 @@ def loss_of(output: Any) -> Any:
     own = getattr(output, "loss", None)
     if own is not None:
         return own
+    if type(output) is dict:
+        output = tuple(output.values())
     leaves = (
         output.to_tuple() if hasattr(output, "to_tuple") else output if isinstance(output, (tuple, list)) else [output]
     )
@@ -536,6 +588,63 @@ def record(entry: Entry) -> Row:
     stage = Stage(tasks=passes.ops, repeats=passes.repeats, tensors=passes.tensors)
     row.memory_ratio = replay_memory(stage, capacity_bytes=1e15).peak_bytes / peak if peak else None
     return row
+
+
+def flax_rows(wanted: set[str] | None) -> Iterator[Row]:
+    """Whole training steps of Flax with optax; XLA's own count of FLOP has pointwise work too, so it is no reference."""
+    jax, linen, optax = (importlib.import_module(name) for name in ("jax", "flax.linen", "optax"))
+    train_state = importlib.import_module("flax.training.train_state")
+
+    class Perceptron(linen.Module):  # type: ignore[misc,name-defined]
+        @linen.compact
+        def __call__(self, x: Any) -> Any:
+            return linen.Dense(10)(linen.relu(linen.Dense(256)(x)))
+
+    class Convolutions(linen.Module):  # type: ignore[misc,name-defined]
+        @linen.compact
+        def __call__(self, x: Any) -> Any:
+            for width in (16, 32, 64):
+                x = linen.GroupNorm(8)(linen.relu(linen.Conv(width, (3, 3), strides=2)(x)))
+            return linen.Dense(10)(x.mean((1, 2)))
+
+    class Attention(linen.Module):  # type: ignore[misc,name-defined]
+        @linen.compact
+        def __call__(self, x: Any) -> Any:
+            x = linen.Embed(100, 64)(x)
+            for _ in range(4):
+                x = x + linen.MultiHeadDotProductAttention(4)(linen.LayerNorm()(x))
+                x = x + linen.Dense(64)(linen.gelu(linen.Dense(256)(linen.LayerNorm()(x))))
+            return linen.Dense(100)(x)
+
+    numpy = importlib.import_module("jax.numpy")
+    for kind, given in (
+        (Perceptron, numpy.zeros((4, 64))), (Convolutions, numpy.zeros((4, 32, 32, 3))), (Attention, numpy.zeros((4, 16), int)),
+    ):  # fmt: skip
+        row = Row(family="flax", name=kind.__name__.lower())
+        if wanted is not None and not wanted & {row.family, row.name}:
+            continue
+        model = kind()
+        weights = model.init(jax.random.key(0), given)["params"]
+        state = train_state.TrainState.create(apply_fn=model.apply, params=weights, tx=optax.adamw(1e-3))
+
+        def step(state: Any, x: Any) -> Any:
+            gradients = jax.grad(lambda p: state.apply_fn({"params": p}, x).mean())(state.params)
+            return state.apply_gradients(grads=gradients)
+
+        started = time.process_time()
+        try:
+            graph = capture_jax(step, state, given)
+        except Exception as error:
+            row.error = f"{type(error).__name__}: {' '.join(str(error).split())[:140]}"
+            yield row
+            continue
+        row.cpu_s = time.process_time() - started
+        row.rss_mb = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
+        total = sum(leaf.size for leaf in jax.tree.leaves(weights))
+        row.parameters, row.exact = graph.num_parameters, graph.num_parameters == total
+        row.state_exact = graph.role_bytes("optimizer_state") == 8 * total
+        row.assumptions = len(graph.assumptions)
+        yield row
 
 
 def table(rows: list[Row]) -> str:
@@ -592,7 +701,18 @@ def main() -> None:
         gc.collect()
         if arguments.output:
             Path(arguments.output).write_text(table(rows))
-    if not arguments.output:
+    try:
+        rows += list(flax_rows(wanted))
+    except ImportError as error:
+        print(f"flax left out: {error}", flush=True)
+    for row in rows:
+        if row.family == "flax":
+            print(
+                f"flax/{row.name}: {row.error} exact {row.exact} state {row.state_exact} {row.cpu_s:.2f} s", flush=True
+            )
+    if arguments.output:
+        Path(arguments.output).write_text(table(rows))
+    else:
         print(table(rows))
 
 

@@ -224,15 +224,16 @@ def kill_resumed(
             process.wait()
             tally.injected += 1
             now = _kept_lines(journal)
-            tally.lost += len(kept - now)
+            # Where the output is there, the kill came between it and the end of the process, and the journal may be gone.
+            tally.lost += 0 if output.exists() else len(kept - now)
             tally.acknowledged += len(now - kept)
             kept = now
         else:
-            # It came to its end before the kill, from what the runs before it had kept.
             tally.stuck += process.returncode != 0
+            kept = set()
+        if output.exists():
             tally.lost += output.read_bytes() != whole
             output.unlink()
-            kept = set()
     done = subprocess.run([*command, "--resume"], check=False, capture_output=True)
     tally.stuck += done.returncode != 0
     tally.lost += done.returncode != 0 or output.read_bytes() != whole

@@ -3,15 +3,17 @@
     python -m research.tensorflow_jobs measure [--models mlp,cnn] [--steps 20]     # root, the extra tensorflow-tests
     python -m research.tensorflow_jobs report
 
-`measure` runs real jobs on the test-bed (nodes are network namespaces with shaped links and a share of the CPU each): synchronous
-training by MultiWorkerMirroredStrategy, and a parameter server with asynchronous workers; equal and unequal nodes. Every model is
-also written as the static graph of its step. `report` reads these graphs as `traincast capture` does, and forecasts every job from
-the jobs of the *other* models: seconds per FLOP, per byte and per operation by non-negative least squares, start-up by their
-median, traffic from the sizes of the gradients and the rates of the links. Accuracy is 1 - |forecast / measured - 1|.
+`measure` runs real jobs on the test-bed (nodes are network namespaces with shaped links and a share of the CPU each):
+synchronous training by MultiWorkerMirroredStrategy, and a parameter server with asynchronous workers; equal and unequal nodes.
+Every model is also written as the static graph of its step. `report` reads these graphs as `traincast capture` does, and
+forecasts every job from the jobs of the *other* models: seconds per FLOP, per byte and per operation by non-negative least
+squares, start-up by their median, traffic from the sizes of the gradients and the rates of the links.
+Accuracy is 1 - |forecast / measured - 1|.
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -67,6 +69,9 @@ class Static:
     num_bytes: float
     num_ops: float
     gradient_bytes: float
+    pulled_bytes: float
+    """Of variables that its nodes read, each time they do: what a server sends."""
+    pushed_bytes: float
 
 
 def measure(models: Sequence[str], num_steps: int) -> None:
@@ -134,7 +139,10 @@ def read_static(path: Path) -> Static:
     if not isinstance(graph, Graph):
         raise SystemExit(f"{path} holds no step")
     pairs = list(zip(graph.ops, graph.counts(), strict=True))
+    pulled, pushed = _variable_traffic(path)
     return Static(
+        pulled_bytes=pulled,
+        pushed_bytes=pushed,
         flop=sum((op.flop or 0.0) * count for op, count in pairs),
         num_bytes=sum(op.num_bytes * count for op, count in pairs),
         num_ops=float(sum(count for _, count in pairs)),
@@ -142,15 +150,34 @@ def read_static(path: Path) -> Static:
     )
 
 
+def _variable_traffic(path: Path) -> tuple[float, float]:
+    """Bytes of all reads and of all writes of variables."""
+    from tensorboard.compat.proto import graph_pb2
+
+    definition = graph_pb2.GraphDef()
+    definition.ParseFromString(path.read_bytes())
+    size: dict[str, float] = {}
+    pulled = pushed = 0.0
+    for node in definition.node:
+        if node.op == "ReadVariableOp":
+            shape = node.attr["_output_shapes"].list.shape[0]
+            size[node.input[0]] = 4.0 * math.prod(dim.size for dim in shape.dim)
+            pulled += size[node.input[0]]
+    for node in definition.node:
+        if node.op.startswith("Assign"):
+            pushed += size.get(node.input[0], 0.0)
+    return pulled, pushed
+
+
 def _exchange_s(static: Static, bed: str, strategy: str) -> float:
-    """A ring passes every link twice; a server sends weights to each worker and takes gradients from each."""
+    """A ring passes every link twice; a server sends what a step reads of variables and takes what it writes."""
     nodes = BEDS[bed]
     slowest = min(node.bits_per_s for node in nodes) / 8
     if strategy == "mirrored":
         return 2 * (len(nodes) - 1) / len(nodes) * static.gradient_bytes / slowest
     # Links run both ways at once, so the busier direction counts; a step here is one of any worker.
     server = nodes[0].bits_per_s / 8
-    return static.gradient_bytes / server
+    return max(static.pulled_bytes, static.pushed_bytes) / server
 
 
 def _compute_share(bed: str, strategy: str) -> float:
@@ -177,11 +204,14 @@ def forecast(job: TensorFlowJob, others: Sequence[TensorFlowJob], statics: dict[
     step_s = float(features @ weights) / _compute_share(job.bed, job.strategy) + _exchange_s(
         static, job.bed, job.strategy
     )
-    startup = [
-        (other.wall_s - other.num_steps * other.step_s) * min(node.cpu_share for node in BEDS[other.bed])
-        for other in alike
-    ]
-    return statistics.median(startup) / min(node.cpu_share for node in BEDS[job.bed]) + job.num_steps * step_s
+    startup = [(other.wall_s - other.num_steps * other.step_s) / _starts(other.bed, other.strategy) for other in alike]
+    return statistics.median(startup) * _starts(job.bed, job.strategy) + job.num_steps * step_s
+
+
+def _starts(bed: str, strategy: str) -> float:
+    """How long the last process takes to start, in seconds of a whole core: the first node of a server starts two."""
+    shares = [node.cpu_share for node in BEDS[bed]]
+    return 1 / min(shares) if strategy == "mirrored" else max(2 / shares[0], 1 / min(shares[1:]))
 
 
 def report() -> None:

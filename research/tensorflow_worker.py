@@ -1,5 +1,6 @@
 """One task of a distributed TensorFlow job, or the writer of the static graph of its step; run by `research.tensorflow_jobs`."""
 
+import importlib
 import json
 import os
 import sys
@@ -13,7 +14,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
 os.environ["TF_NUM_INTEROP_THREADS"] = "2"
 
-import tensorflow as tf
+tf: Any = importlib.import_module("tensorflow")
 
 SHAPES: dict[str, list[tuple[int, ...]]] = {
     "mlp": [(256, 512), (512, 512), (512, 10)],
@@ -69,12 +70,11 @@ def data_of(model: str, batch: int) -> tuple[Any, Any]:
 def write(model: str, batch: int, file: Path) -> None:
     weights, moments = build(model)
 
-    @tf.function
     def step(data: Any, labels: Any) -> None:
         update(weights, moments, gradients_of(model, weights, data, labels))
 
     data, labels = data_of(model, batch)
-    traced = step.get_concrete_function(data, labels)
+    traced = tf.function(step).get_concrete_function(data, labels)
     file.write_bytes(traced.graph.as_graph_def(add_shapes=True).SerializeToString())
 
 
@@ -97,10 +97,7 @@ def mirrored(model: str, batch: int, num_steps: int, result: Path) -> None:
         found = gradients_of(model, weights, data, labels)
         update(weights, moments, context.all_reduce(tf.distribute.ReduceOp.MEAN, found))
 
-    @tf.function
-    def step() -> None:
-        strategy.run(replica)
-
+    step = tf.function(lambda: strategy.run(replica))
     index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     timed(step, num_steps, result if index == 0 else result.with_name(f"other{index}.json"))
 
@@ -122,14 +119,11 @@ def server(model: str, batch: int, num_steps: int, result: Path) -> None:
     with strategy.scope():
         weights, moments = build(model)
 
-    @tf.function
-    def step() -> None:
-        def replica() -> None:
-            data, labels = data_of(model, batch)
-            update(weights, moments, gradients_of(model, weights, data, labels))
+    def replica() -> None:
+        data, labels = data_of(model, batch)
+        update(weights, moments, gradients_of(model, weights, data, labels))
 
-        strategy.run(replica)
-
+    step = tf.function(lambda: strategy.run(replica))
     workers = len(resolver.cluster_spec().as_dict()["worker"])
     for _ in range(workers):
         coordinator.schedule(step)

@@ -3,6 +3,7 @@
 A try that failed shows as R in the output. Everything else has one try, and what fails twice fails.
 """
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import settings
 # How long an example takes says how busy the machine is, not whether it is right.
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
+
+# Every test records what it asks for, and leaves nothing behind.
+os.environ["TRAINCAST_CACHE"] = ""
 
 HERE = Path(__file__).parent
 REAL_TIME = tuple(HERE / room for room in ("learn", "integrate", "profile", "service", "test_workers.py"))

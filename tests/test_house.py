@@ -18,7 +18,8 @@ def count_branches(function: Function) -> int:
     """Cyclomatic complexity as radon counts it."""
     inside = [node for statement in function.body for node in ast.walk(statement)]
     alternatives = sum(len(node.values) - 1 for node in inside if isinstance(node, ast.BoolOp))
-    return 1 + alternatives + sum(isinstance(node, BRANCHING) for node in inside)
+    conditions = sum(len(node.ifs) for node in inside if isinstance(node, ast.comprehension))
+    return 1 + alternatives + conditions + sum(isinstance(node, BRANCHING) for node in inside)
 
 
 def is_too_large(function: Function) -> bool:

@@ -80,18 +80,61 @@ def test_replicas_are_recorded_as_their_module(mesh: Any) -> None:
     assert (graph.num_parameters, products(graph), graph.unknown_ops()) == (PARAMETERS, PRODUCTS, ())
 
 
+class Quantised(torch.Tensor):
+    """A weight in eight bits with a scale per row, wrapped as torchao wraps its own."""
+
+    qdata: torch.Tensor
+    scale: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, qdata: torch.Tensor, scale: torch.Tensor) -> "Quantised":
+        return torch.Tensor._make_wrapper_subclass(cls, qdata.shape, dtype=scale.dtype)  # type: ignore[attr-defined,no-any-return]
+
+    def __init__(self, qdata: torch.Tensor, scale: torch.Tensor) -> None:
+        self.qdata, self.scale = qdata, scale
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["qdata", "scale"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], context: Any, size: Any, stride: Any) -> "Quantised":
+        return Quantised(inner["qdata"], inner["scale"])
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is nn.functional.linear:
+            data, weight, bias = (*args, None)[:3]
+            return data @ weight.qdata.to(data.dtype).t() * weight.scale.t() + bias
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return Quantised(args[0].qdata, args[0].scale)
+        raise NotImplementedError(f"{func}")
+
+
+def wrapped_by_hand() -> nn.Module:
+    model = mlp()
+    for layer in (model[0], model[2]):
+        stored = Quantised(layer.weight.data.to(torch.int8), torch.ones(layer.out_features, 1))
+        layer.weight = nn.Parameter(stored, requires_grad=False)
+    return model
+
+
+def wrapped_by_torchao() -> nn.Module:
+    torchao = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
+    model = mlp()
+    torchao.quantize_(model, torchao.Int8WeightOnlyConfig())
+    return model
+
+
 @pytest.mark.parametrize("built", [False, True])
-def test_quantised_weights_are_as_large_as_they_are_stored(built: bool) -> None:
+@pytest.mark.parametrize("wrapped", [wrapped_by_hand, wrapped_by_torchao])
+def test_quantised_weights_are_as_large_as_they_are_stored(wrapped: Any, built: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torchao = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
-
-        def quantised() -> nn.Module:
-            model = mlp()
-            torchao.quantize_(model, torchao.Int8WeightOnlyConfig())
-            return model
-
-        graph = capture(quantised if built else quantised(), data, mode="inference")
+        graph = capture(wrapped if built else wrapped(), data, mode="inference")
     assert graph.num_parameters == PARAMETERS
     weights = [tensor for tensor in graph.tensors if tensor.role == "parameter" and len(tensor.shape) == 2]
     assert {tensor.dtype for tensor in weights} == {"int8"}

@@ -91,3 +91,26 @@ def test_every_command_that_forecasts_takes_what_was_learnt(run: Run, runs: Path
         ).out
     )  # fmt: skip
     assert plans["plans"][0]["forecast"]["step"]["seconds"] == pytest.approx(step_s)
+
+
+def test_one_measured_product_moves_forecasts_of_its_gpu_and_of_no_other(run: Run, tmp_path: Path) -> None:
+    kept = tmp_path / "level.json"
+    ran = run("calibrate", "--gemm", "h100-sxm-80g bf16 8192x8192x8192 3ms", "--out", kept)
+    assert ran.code == 0, ran.err
+    assert "h100-sxm-80g: products in bf16 take" in ran.out
+
+    def step_s(device: str, *words: object) -> tuple[float, str]:
+        asked = ("gpt2", "--device", device, "--precision", "bf16", "--batch", 32, "--json")
+        ran = run("forecast", *asked, *words)
+        assert ran.code == 0, ran.err
+        return float(json.loads(ran.out)["step"]["seconds"]), ran.out
+
+    before, (after, told) = step_s("h100-sxm-80g")[0], step_s("h100-sxm-80g", "--calibration", kept)
+    assert after > 1.05 * before
+    assert "times as long as expected" in told
+    same, told = step_s("a100-sxm4-40g", "--calibration", kept)
+    assert same == pytest.approx(step_s("a100-sxm4-40g")[0])
+    assert "none of a100-sxm4-40g" in told
+    wrong = run("calibrate", "--gemm", "h100-sxm-80g bf16 8192 3ms", "--out", kept)
+    assert wrong.code == 2
+    assert "DEVICE FORMAT MxNxK TIME" in wrong.err

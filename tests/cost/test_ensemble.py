@@ -1,6 +1,7 @@
 """The ensemble above the layers: a ratio to physics for each class of operators, from the program alone."""
 
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from traincast.cost import (
     mean_factors,
 )
 from traincast.forecast import Engine
+from traincast.forecast._arbitrate import prefer_reuse
 from traincast.lower import lower
 from traincast.spec import Graph, Job, Parallelism, Stage
 
@@ -37,6 +39,12 @@ def whole(graph: Graph) -> Stage:
 
 def resnet(precision: str = "fp16-amp") -> Graph:
     return workload("resnet50", batch=32, precision=precision)
+
+
+@pytest.fixture(autouse=True)
+def ensemble_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the reuse predictor, which is blended in near programs that were measured (tests/embed/test_on_gpus.py)."""
+    monkeypatch.setattr(sys.modules[prefer_reuse.__module__], "_reuse_weight", lambda *_: 0.0)
 
 
 def step_s(graph: Graph, ensemble: Ensemble | None, device: str = "rtx-3090") -> float:

@@ -15,6 +15,13 @@ def test_every_room_has_a_line_in_the_map() -> None:
     assert rooms == named
 
 
+def test_every_module_of_the_walk_is_there() -> None:
+    walk = PAGE[PAGE.index("## The walk of one forecast") : PAGE.index("## Where does this line go?")]
+    named = [name for name in re.findall(r"`([\w/]+\.py)`", walk) if not name.startswith("tests/")]
+    assert len(named) > 40
+    assert [name for name in named if not (ROOT / "src" / "traincast" / name).is_file()] == []
+
+
 def test_the_layers_in_the_map_are_those_that_are_checked() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = [re.sub("[()]", "", layer) for layer in contracts[0]["layers"]]

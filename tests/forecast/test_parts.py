@@ -74,4 +74,4 @@ def test_on_a_gpu_each_member_of_the_ensemble_says_its_answer_weight_and_neighbo
     step = parts["interaction"].step
     assert step is not None
     assert step.seconds == forecast(job, cluster).step.seconds
-    assert "families left out" in parts["reuse"].says
+    assert "architectures left out" in parts["reuse"].says

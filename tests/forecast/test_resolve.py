@@ -1,5 +1,6 @@
 """One resolve: what is said wins, what is not is filled in by the stack, and every such thing is listed."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,23 @@ def test_a_stack_fills_in_what_nobody_said_and_says_so() -> None:
     assert found.parallelism.recompute == "products"
     assert any("splits the sequence" in text for text in found.assumptions)
     assert any("selective" in text for text in found.assumptions)
+
+
+def test_a_step_on_a_chip_with_systolic_arrays_is_a_compiled_program_unless_it_is_said_not_to_be() -> None:
+    asked = dataclasses.replace(question(), cluster={"device": "gaudi2", "nodes": 1, "devices_per_node": 8})
+    found = resolve(asked)
+    assert found.job.compiled
+    assert any("compiled program" in text for text in found.assumptions)
+    assert not resolve(dataclasses.replace(asked, job={"compiled": False})).job.compiled
+    assert not resolve(question()).job.compiled
+
+
+def test_transfers_of_the_tensor_axis_hide_where_the_stack_hides_them_and_nobody_says_otherwise() -> None:
+    assert resolve(question(plan={"tensor": 4}, job={"stack": "megatron-core"})).parallelism.async_tensor
+    assert not resolve(
+        question(plan={"tensor": 4, "async_tensor": False}, job={"stack": "megatron-core"})
+    ).parallelism.async_tensor
+    assert not resolve(question(plan={"tensor": 4}, job={"stack": "megatron-lm"})).parallelism.async_tensor
 
 
 @pytest.mark.parametrize(

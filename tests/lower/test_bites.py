@@ -2,6 +2,7 @@
 
 import pytest
 
+from lower.test_lower import gpt
 from traincast.catalog._workloads import workload
 from traincast.lower import lower
 from traincast.spec import Collective, Graph, Parallelism
@@ -113,3 +114,18 @@ def test_context_ranks_gather_keys_and_values_of_every_layer_and_scatter_their_g
             moved[task.kind] += task.num_bytes * count
             assert task.num_ranks == context
     assert moved == {"all_gather": 12 * keys_and_values, "reduce_scatter": 12 * keys_and_values}
+
+
+def test_the_state_of_experts_lives_where_they_do() -> None:
+    """Each of four ranks keeps a quarter of the experts, and the optimizer's numbers of that quarter alone."""
+    graph = gpt(layers=2, vocab=1000, experts=8)
+    kept, whole = (
+        {
+            role: sum(tensor.num_bytes * tensor.copies for tensor in lower(graph, plan).stages[0].tensors if tensor.role == role)
+            for role in ("parameter", "gradient", "optimizer_state")
+        }
+        for plan in (Parallelism(data=4, expert=4), Parallelism())
+    )  # fmt: skip
+    share = kept["parameter"] / whole["parameter"]
+    assert share < 0.7
+    assert kept["optimizer_state"] / whole["optimizer_state"] == pytest.approx(share, rel=0.01)

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 from builders import make_cluster, make_mlp
+from traincast.catalog import workload
 from traincast.catalog._models.recipe import Recipe
 from traincast.catalog._models.transformer import TransformerShape, build_transformer
 from traincast.cost._pricing import Pricing
@@ -28,6 +29,14 @@ def test_fusion_launches_fewer_kernels_and_moves_fewer_bytes() -> None:
     plain, fused = lower(gpt(), Parallelism()), lower(gpt(), Parallelism(), compiled=True)
     assert len(fused.stages[0].tasks) < 0.7 * len(plain.stages[0].tasks)
     assert moved(fused) < 0.9 * moved(plain)
+
+
+def test_what_ends_a_repeated_layer_is_fused_too() -> None:
+    """Every norm, activation and sum of a residual network stands in a generated kernel, in all repetitions of its blocks."""
+    graph = workload("resnet50", batch=2, precision="bf16-amp")
+    stage = lower(graph, Parallelism(), compiled=True).stages[0]
+    left = [t.name for t in stage.tasks if isinstance(t, Op) and t.kind == "norm" and "compiled" not in t.attrs]
+    assert left == []
 
 
 def test_fusion_leaves_products_and_their_flop_alone() -> None:

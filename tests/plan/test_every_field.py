@@ -33,6 +33,8 @@ PIPE = {**LANGUAGE, "pipeline": 2, "micro_batches": 4}
 SPLIT = {**LANGUAGE, "tensor": 2}
 TUNED = {**LANGUAGE, "adapter_rank": 4, "zero": 0}
 PPO = {**LANGUAGE, "regime": "ppo", "prompt_tokens": 16, "response_tokens": 32}
+TABLES = {**IMAGES, "source": "dlrm", "batch": 256}
+GROWING = {**LANGUAGE, "micro_batches": 8, "rampup_batch": 16, "rampup_samples": 600.0}
 FOREIGN = {**PPO, "rollout_gpus": 8}
 Change = tuple[dict[str, Any], Any]
 WORKLOAD: dict[str, Change] = {
@@ -80,9 +82,13 @@ PLAN: dict[str, Change] = {
     "servers": ({**LANGUAGE, "zero": 0}, 2), "asynchronous": ({**LANGUAGE, "zero": 0, "servers": 2}, True),
     "offload_optimizer": (LANGUAGE, True), "offload_weights": (LANGUAGE, True), "offload_activations": (LANGUAGE, True),
     "offload_to": ({**LANGUAGE, "offload_optimizer": True}, "nvme"), "activation_dtype": (LANGUAGE, "fp8"),
+    "regather": ({**LANGUAGE, "zero": 3, "nodes": 2}, 8), "table_sharding": (TABLES, "row"), "table_cache": (TABLES, 0.2),
+    "table_hits": ({**TABLES, "table_cache": 0.2}, 0.5),
     "gather_dtype": ({**LANGUAGE, "zero": 3}, "fp8"), "reshard": ({**PIPE, "zero": 3}, False),
 }  # fmt: skip
 JOB: dict[str, Change] = {
+    "rampup_batch": ({**GROWING, "rampup_batch": 64}, 32), "rampup_samples": (GROWING, 1200.0),
+    "rampup_increment": (GROWING, 32), "rollout_engine": (PPO, "plain"),
     "steps": (LANGUAGE, 7), "samples": ({**LANGUAGE, "steps": None}, 1e4),
     "epoch_samples": ({**LANGUAGE, "steps": None, "epochs": 2.0}, 1e3),
     "loading_samples_per_s": (LANGUAGE, 3.0), "loader_cores": ({**LANGUAGE, "decode_samples_per_s": 1.0}, 2),

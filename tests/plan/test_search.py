@@ -275,7 +275,9 @@ def test_a_calibration_reaches_plans_fits_and_advice() -> None:
         plan(job, cluster, space=space, calibration=calibration, costs=Pricing())
 
 
-@pytest.mark.parametrize("stack", ["megatron-lm", "megatron-deepspeed", "deepspeed", "torchtitan", "nanotron", None])
+@pytest.mark.parametrize(
+    "stack", ["megatron-lm", "megatron-core", "megatron-deepspeed", "deepspeed", "torchtitan", "nanotron", None]
+)
 def test_a_plan_that_is_found_is_answered_as_the_same_plan_asked_for(stack: str | None) -> None:
     job = {} if stack is None else {"stack": stack}
     asked = Question(source="gpt2", workload=WorkloadOptions(precision="bf16"), job=job)

@@ -420,11 +420,15 @@ def _describe(
         flop = largest * max(1.0, math.log2(max(2, columns)))
         return "sort", flop, {"rows": largest // max(1, columns), "cols": columns}
     if op in ("reduce_window", "select_and_scatter"):
-        listed = re.search(r"window_dimensions = array<i64: ([^>]*)>", rest)
-        window = [int(part) for part in re.findall(r"\d+", listed[1])] if listed else []
-        kernel = "x".join(str(size) for size in window if size > 1) or "1"
-        return "pool", float(numel * math.prod(window or [1])), {"function": op, "numel": numel, "kernel": kernel}
+        return _pool(op, rest, numel)
     return "other", None, {}
+
+
+def _pool(op: str, rest: str, numel: int) -> tuple[str, float | None, dict[str, Attr]]:
+    listed = re.search(r"window_dimensions = array<i64: ([^>]*)>", rest)
+    window = [int(part) for part in re.findall(r"\d+", listed[1])] if listed else []
+    kernel = "x".join(str(size) for size in window if size > 1) or "1"
+    return "pool", float(numel * math.prod(window or [1])), {"function": op, "numel": numel, "kernel": kernel}
 
 
 def _dot(rest: str, left: tuple[int, ...], right: tuple[int, ...]) -> tuple[str, float, dict[str, Attr]]:

@@ -359,6 +359,19 @@ def _count_products(trials: Sequence[_Trial]) -> tuple[tuple[Work, str, int], ..
     return tuple(counted.values())
 
 
+def _match_shapes(listed: Sequence[tuple[int, Any]], trained: Sequence[tuple[str, Any]]) -> tuple[dict[int, int], bool]:
+    """The group of each parameter by its shape alone, and whether the optimizer has others besides."""
+    by_shape: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for number, p in listed:
+        by_shape[tuple(p.shape)].append(number)
+    matched = {}
+    for _, parameter in trained:
+        left = by_shape[tuple(parameter.shape)]
+        if left:
+            matched[id(parameter)] = left.pop(0)
+    return matched, any(by_shape.values())
+
+
 def _match(
     optimizer: Any, trained: Sequence[tuple[str, Any]], *, module: nn.Module | None, originals: Mapping[int, int],
     assume: Callable[[str], None],
@@ -377,15 +390,8 @@ def _match(
                 "the optimizer was built over another instance of the model; its parameters are matched by their order"
             )
             return {id(p): number for p, (number, _) in zip(candidates, listed, strict=True)}
-    by_shape: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for number, p in listed:
-        by_shape[tuple(p.shape)].append(number)
-    matched = {}
-    for _, parameter in trained:
-        left = by_shape[tuple(parameter.shape)]
-        if left:
-            matched[id(parameter)] = left.pop(0)
-    if not matched or any(by_shape.values()):
+    matched, left_over = _match_shapes(listed, trained)
+    if not matched or left_over:
         raise CaptureFailed(
             f"{type(optimizer).__name__} updates none of the model's parameters: it was built over others; "
             "give a function that makes it from the parameters: optimizer = lambda parameters: ..."

@@ -127,15 +127,16 @@ def cluster(
     return Cluster(name=title, groups=(group,), price_date=offer.date, price_source=offer.source)
 
 
+def _as_one_group(data: Mapping[str, Any]) -> dict[str, Any]:
+    whole = {key: value for key, value in data.items() if key in _CLUSTER_KEYS}
+    return {**whole, "groups": [{key: value for key, value in data.items() if key not in _CLUSTER_KEYS}]}
+
+
 def cluster_from(data: Mapping[str, Any], *, where: str = "cluster") -> Cluster:
     """A cluster from plain data: one group, or several under `groups`; each names a machine or a device."""
     if not isinstance(data, Mapping):
         raise InvalidInput(f"{where} must be a table, not {data!r}")
-    if "groups" not in data:
-        data = {
-            **{key: value for key, value in data.items() if key in _CLUSTER_KEYS},
-            "groups": [{key: value for key, value in data.items() if key not in _CLUSTER_KEYS}],
-        }
+    data = data if "groups" in data else _as_one_group(data)
     _check_keys(data, _CLUSTER_KEYS, where)
     listed = data["groups"]
     if not isinstance(listed, (list, tuple)) or not listed:

@@ -307,6 +307,17 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def _check_machines(request: Question, machines: Machines) -> None:
+    from traincast.errors import InvalidInput
+
+    listed = [word for word, said in (("--all", machines.all_machines), ("--offers", machines.offers)) if said]
+    if len(listed) > 1:
+        raise InvalidInput("give --all or --offers FILE, not both")
+    named = [key for key in request.cluster if key != "price_per_device"]
+    if listed and named:
+        raise InvalidInput(f"the machines come from {listed[0]}; leave out {', '.join(named)}")
+
+
 def _choose(request: Question, machines: Machines) -> "Chosen":
     from traincast.errors import InvalidInput
     from traincast.forecast import build_cluster
@@ -314,13 +325,7 @@ def _choose(request: Question, machines: Machines) -> "Chosen":
 
     all_machines, offers = machines.all_machines, machines.offers
     gpus = None if machines.gpus is None or is_hardware(machines.gpus) else machines.gpus
-    if all_machines and offers is not None:
-        raise InvalidInput("give --all or --offers FILE, not both")
-    named = {key: value for key, value in request.cluster.items() if key != "price_per_device"}
-    if (all_machines or offers is not None) and named:
-        raise InvalidInput(
-            f"the machines come from {'--all' if all_machines else '--offers'}; leave out {', '.join(named)}"
-        )
+    _check_machines(request, machines)
     low, high = _range(gpus)
     regions = tuple(_split(machines.region or ""))
     wanted = Wanted(min_devices=low, max_devices=high, regions=regions, devices=tuple(_split(machines.devices or "")))

@@ -29,8 +29,8 @@ def takes_question(
 ) -> Callable[[Command], Command]:
     """Give a command the options of a question, which it gets as one `question`. `lists`: fields of which several values
     are given (1,2,4), which it gets as `choices`, by name."""
-    left_out, listed, kept = frozenset(without), frozenset(lists), frozenset(sections)
-    fields = [item for item in QUESTION_FIELDS if item.section in kept and item.name not in left_out]
+    listed, kept = frozenset(lists), frozenset(sections)
+    fields = _fields_of(kept, but=frozenset(without))
 
     def decorate(function: Command) -> Command:
         declared = read_parameters(function)
@@ -48,7 +48,7 @@ def takes_question(
             question = build_question(values.pop("source"), said, asked, values, lists=bool(listed))
             made: dict[str, Any] = {"question": question}
             if listed:
-                made["choices"] = {name: said[name] for name in listed if said.get(name) is not None}
+                made["choices"] = options.given(**{name: said.get(name) for name in listed})
             if GPUS not in taken:
                 values.pop(GPUS, None)
             values.pop(CONFIGS, None)
@@ -59,6 +59,10 @@ def takes_question(
         return with_parameters(run, [*first, *parameters, *(each for each in own if each not in first)])
 
     return decorate
+
+
+def _fields_of(sections: frozenset[str], *, but: frozenset[str]) -> list[Asked]:
+    return [item for item in QUESTION_FIELDS if item.section in sections and item.name not in but]
 
 
 _MADE = ("question", "choices")

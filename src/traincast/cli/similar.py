@@ -71,6 +71,7 @@ def similar(
     neighbours = atlas.relatives(summary, count=count)
     distance = atlas.distance(summary)
     behaved = [_behaviour(neighbour, device, batch=graph.batch_size) for neighbour in neighbours]
+    on_gpu = _reuse_on_gpu(graph, device)
     run = None if team.workers is None else _reuse(graph, team, team.workers)
     if json:
         say(format_json({
@@ -81,7 +82,7 @@ def similar(
                  "distance": each.distance, **found}
                 for each, found in zip(neighbours, behaved, strict=True)
             ],
-            "reuse": run,
+            "reuse": run, "reuse_on_gpu": on_gpu,
         }))  # fmt: skip
         return
     title = f"Known workloads like {graph.name} (batch {graph.batch_size}, {summary.dataset_type} data)"
@@ -89,6 +90,12 @@ def similar(
     say(f"\n{_verdict(distance, limit=UNFAMILIAR)}")
     if run is not None:
         say(_run_words(run))
+    if on_gpu is not None:
+        say(
+            f"On GPUs the nearest of {on_gpu['num_steps']:,} measured steps ({on_gpu['run']}) is of {on_gpu['nearest']}, "
+            f"{on_gpu['farness']:.1f} ordinary distances away; its like say x{on_gpu['factor']:.2f} on the priced operators, "
+            f"of which {on_gpu['weight']:.0%} enter a forecast"
+        )
 
 
 def _say_neighbours(
@@ -112,6 +119,23 @@ def _say_neighbours(
     say(format_table(Table(headings=headings, rows=rows, left=left, title=title), paint=paint))
     if any("measured_s" in found for found in behaved):
         say("(measured: a step on our test-bed of CPU workers with a quarter of a core each)")
+
+
+def _reuse_on_gpu(graph: "Graph", device: str) -> dict[str, Any] | None:
+    """What measured programs that are run alike say of this one; None where none was measured."""
+    from traincast import catalog
+    from traincast.forecast import Engine, ask_gpu_reuse, describe_run
+    from traincast.spec import Job
+
+    correction = Engine().correct(Job(graph=graph), catalog.cluster(device, nodes=1, devices_per_node=1))
+    found = ask_gpu_reuse(graph, compiled=False, nodes=correction.nodes if correction is not None else None)
+    if found is None:
+        return None
+    return {
+        "run": describe_run(graph, compiled=False), "nearest": found.nearest, "farness": found.farness,
+        "factor": found.factor, "weight": found.weight, "error": found.error, "rival_error": found.rival_error,
+        "left_out": found.left_out, "num_steps": found.num_steps,
+    }  # fmt: skip
 
 
 def _behaviour(neighbour: "Neighbour", device: str, *, batch: int) -> dict[str, Any]:

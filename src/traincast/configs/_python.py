@@ -161,16 +161,7 @@ class _Reader:
         if isinstance(node, ast.Call):
             return self._called(node, names)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
-            inner = self.value(node.operand, names)
-            if isinstance(inner, Unknown):
-                return inner
-            return (
-                (not inner)
-                if isinstance(node.op, ast.Not)
-                else -inner
-                if isinstance(inner, (int, float))
-                else Unknown()
-            )
+            return _turned(node.op, self.value(node.operand, names))
         if isinstance(node, ast.BinOp):
             return self._calculated(node, names)
         if isinstance(node, ast.BoolOp):
@@ -278,3 +269,12 @@ def _plain(tree: Any) -> dict[str, Any]:
         if not isinstance(value, Unknown)
         and not (isinstance(value, list) and any(isinstance(part, (Unknown, dict)) for part in value))
     }
+
+
+def _turned(op: ast.unaryop, inner: Any) -> Any:
+    """Not or minus a value."""
+    if isinstance(inner, Unknown):
+        return inner
+    if isinstance(op, ast.Not):
+        return not inner
+    return -inner if isinstance(inner, (int, float)) else Unknown()

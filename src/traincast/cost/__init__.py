@@ -37,8 +37,10 @@ class PartwiseCostModel(Protocol):
 if TYPE_CHECKING:
     from traincast.cost._attention import AttentionLaw as AttentionLaw
     from traincast.cost._attention import AttentionShape as AttentionShape
+    from traincast.cost._attention import mean_keys as mean_keys
     from traincast.cost._attention import time_attention as time_attention
     from traincast.cost._bounds import PowerLaw as PowerLaw
+    from traincast.cost._bounds import is_systolic as is_systolic
     from traincast.cost._bounds import product_flop_per_s as product_flop_per_s
     from traincast.cost._bounds import soaked as soaked
     from traincast.cost._cached import Cached as Cached
@@ -130,10 +132,12 @@ __getattr__ = load_lazily(
         "_attention": (
             "AttentionLaw",
             "AttentionShape",
+            "mean_keys",
             "time_attention",
         ),
         "_bounds": (
             "PowerLaw",
+            "is_systolic",
             "product_flop_per_s",
             "soaked",
         ),

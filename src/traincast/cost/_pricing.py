@@ -84,11 +84,14 @@ def _price_ops(
 
 
 def mark_software(ops: tuple[Op, ...], stack: Stack) -> tuple[Op, ...]:
-    """Convolutions say what the libraries of the stack's version do with them."""
-    facts = {name: True for name in ("turned_images", "grouped_gradients_on_lanes") if getattr(stack.kernels, name)}
-    if not facts:
+    """Convolutions and norms say what the libraries of the stack's version do with them."""
+    kernels = stack.kernels
+    facts = {name: True for name in ("turned_images", "grouped_gradients_on_lanes") if getattr(kernels, name)}
+    given = {"given_statistics": True} if kernels.statistics_in_convolutions else {}
+    if not facts and not given:
         return ops
-    return tuple([replace(op, attrs={**op.attrs, **facts}) if op.kind == "conv" else op for op in ops])
+    marks = {"conv": facts, "norm": given}
+    return tuple([replace(op, attrs={**op.attrs, **marks[op.kind]}) if marks.get(op.kind) else op for op in ops])
 
 
 def recent_ops(before: Sequence[Op], ops: Sequence[Op], cache_bytes: float) -> tuple[Op, ...]:

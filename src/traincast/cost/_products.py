@@ -177,13 +177,16 @@ def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: s
         rate = peak * held_share(law, device, dtype, load=cool_s / (cool_s + law.sustained_s))
     else:
         rate = np.asarray(peak * step_share(law, device, dtype))
-    # Filling a pipeline takes cycles: units that are slow beside their multiprocessor spend fewer steps of the sum on it.
-    easy = law.cap * easy_flop_per_s(device)
-    fill = law.fill * np.minimum(rate / easy, 1.0) if easy else law.fill
-    compute_s = tile_work(law, shape, num_sm=num_sm, fill=fill) / rate
+    compute_s = tile_work(law, shape, num_sm=num_sm, fill=_fill(law, rate, device)) / rate
     memory_s = traffic_s(law, shape.num_bytes, device, resident=shape.resident)
     joined = (compute_s**law.join + memory_s**law.join) ** (1.0 / law.join)
     return Timed(seconds=law.start_s + joined, compute_s=compute_s, memory_s=memory_s)
+
+
+def _fill(law: ProductLaw, rate: Array, device: Device) -> float | Array:
+    """Filling a pipeline takes cycles: units that are slow beside their multiprocessor spend fewer steps of the sum on it."""
+    easy = law.cap * easy_flop_per_s(device)
+    return law.fill * np.minimum(rate / easy, 1.0) if easy else law.fill
 
 
 def time_groups(law: GroupLaw, products: ProductLaw, shape: ProductShape, device: Device, dtype: str, *, uneven: Array,
@@ -193,13 +196,14 @@ def time_groups(law: GroupLaw, products: ProductLaw, shape: ProductShape, device
     num_sm = float(device.num_sm or UNKNOWN_SM)
     peak, real = product_flop_per_s(device, dtype)
     peak *= law.share * FORMAT_SHARE.get(real, 1.0)
-    work = _best_work(products, shape, num_sm, products.fill, (1,), padding=law.padding * uneven)
+    padding = law.padding * uneven
     if lone:
+        work = _best_work(products, shape, num_sm, products.fill, (1,), padding=padding)
         cool_s = work / (peak * held_share(products, device, dtype, load=0.0))
-        held = held_share(products, device, dtype, load=cool_s / (cool_s + products.sustained_s))
+        rate = peak * held_share(products, device, dtype, load=cool_s / (cool_s + products.sustained_s))
     else:
-        held = np.asarray(step_share(products, device, dtype))
-    compute_s = work / (peak * held)
+        rate = np.asarray(peak * step_share(products, device, dtype))
+    compute_s = _best_work(products, shape, num_sm, _fill(products, rate, device), (1,), padding=padding) / rate
     memory_s = shape.num_bytes / (products.dram_share * device.memory_bytes_per_s)
     joined = (compute_s**products.join + memory_s**products.join) ** (1.0 / products.join)
     return Timed(seconds=products.start_s + joined, compute_s=compute_s, memory_s=memory_s)
@@ -232,7 +236,7 @@ def _best_work(law: ProductLaw, shape: ProductShape, num_sm: float, fill: float 
         for parts in splits:
             waves = fits * parts
             filled = waves + law.wave_loss * (np.ceil(waves) - waves)
-            depth = k / parts + np.minimum(fill * (1.0 if parts == 1 else law.split_fill), LONGEST_FILL * k / parts)
+            depth = k / parts + (np.minimum(fill, LONGEST_FILL * k) if parts == 1 else fill * law.split_fill)
             work = np.maximum(filled, 1.0) * depth * (2.0 * rows * cols * num_sm / rate)
             best = np.minimum(best, work)
     return best

@@ -28,13 +28,17 @@ class Flow:
             )
 
 
-def share_links(flows: Sequence[Flow], capacities: Mapping[Hashable, float]) -> list[float]:
-    """The max-min fair rate of each flow: nobody's can grow without taking from one that is no faster (Bertsekas and Gallager
-    1992). All rates grow together; a flow stops at its limit or when a link it crosses is full."""
+def _check_links(flows: Sequence[Flow], capacities: Mapping[Hashable, float]) -> None:
     for flow in flows:
         for link in flow.uses:
             if link not in capacities:
                 raise InvalidInput(f"a flow uses the link {link!r}, whose capacity is not given")
+
+
+def share_links(flows: Sequence[Flow], capacities: Mapping[Hashable, float]) -> list[float]:
+    """The max-min fair rate of each flow: nobody's can grow without taking from one that is no faster (Bertsekas and Gallager
+    1992). All rates grow together; a flow stops at its limit or when a link it crosses is full."""
+    _check_links(flows, capacities)
     rates = [0.0] * len(flows)
     growing = set(range(len(flows)))
     while growing:

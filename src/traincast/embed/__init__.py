@@ -44,10 +44,12 @@ if TYPE_CHECKING:
     from traincast.embed._encoder import reverse as reverse
     from traincast.embed._encoder import save_encoder as save_encoder
     from traincast.embed._features import COLUMNS as COLUMNS
+    from traincast.embed._features import DATA_TYPES as DATA_TYPES
     from traincast.embed._features import LOG_SCALE as LOG_SCALE
     from traincast.embed._features import Array as Array
     from traincast.embed._features import Describe as Describe
     from traincast.embed._features import Nodes as Nodes
+    from traincast.embed._features import data_type as data_type
     from traincast.embed._features import describe as describe
     from traincast.embed._known import KNOWN as KNOWN
     from traincast.embed._known import PREDICTOR as PREDICTOR
@@ -55,6 +57,9 @@ if TYPE_CHECKING:
     from traincast.embed._known import save_atlas as save_atlas
     from traincast.embed._known import save_predictor as save_predictor
     from traincast.embed._on_gpus import ON_GPUS as ON_GPUS
+    from traincast.embed._on_gpus import SHARE_HALF as SHARE_HALF
+    from traincast.embed._on_gpus import SHARE_REACH as SHARE_REACH
+    from traincast.embed._on_gpus import SHARE_SCALE as SHARE_SCALE
     from traincast.embed._on_gpus import GpuAnswer as GpuAnswer
     from traincast.embed._on_gpus import GpuReuse as GpuReuse
     from traincast.embed._on_gpus import load_gpu_reuse as load_gpu_reuse
@@ -75,9 +80,11 @@ __getattr__ = load_lazily(
         "_features": (
             "Array",
             "COLUMNS",
+            "DATA_TYPES",
             "Describe",
             "LOG_SCALE",
             "Nodes",
+            "data_type",
             "describe",
         ),
         "_known": (
@@ -91,6 +98,9 @@ __getattr__ = load_lazily(
             "GpuAnswer",
             "GpuReuse",
             "ON_GPUS",
+            "SHARE_HALF",
+            "SHARE_REACH",
+            "SHARE_SCALE",
             "load_gpu_reuse",
             "read_gpu_reuse",
         ),

@@ -144,4 +144,29 @@ def dataset_type(graph: Graph) -> str:
     return "vector"
 
 
+DATA_TYPES = ("images", "detection", "tokens", "speech", "recommendation", "vectors")
+"""What people train on: one reuse predictor on GPUs for each that was measured. Detection includes segmentation."""
+_TYPE_OF_FAMILY = {
+    "detection": "detection", "segmentation": "detection", "speech-rnn": "speech", "speech-transformer": "speech",
+    "recsys": "recommendation",
+}  # fmt: skip
+
+
+def data_type(graph: Graph) -> str:
+    """One of DATA_TYPES: by the family of a workload that the catalogue knows, else by what its operators read."""
+    from traincast.catalog import load_facts
+
+    facts = load_facts("model")
+    found = facts.get(graph.name)
+    family = str(facts.entries[found]["family"]) if found is not None else ""
+    if family in _TYPE_OF_FAMILY:
+        return _TYPE_OF_FAMILY[family]
+    kinds = {op.kind for op in graph.ops}
+    if "rnn" in kinds and "conv" in kinds:
+        return "speech"
+    if "embedding" in kinds:
+        return "tokens" if dataset_type(graph) == "token" else "recommendation"
+    return "images" if "conv" in kinds else "vectors"
+
+
 Describe = Callable[[Graph], Nodes]

@@ -72,7 +72,9 @@ def _engine_for(costs: CostModel | None, calibration: Calibration | None) -> Eng
 if TYPE_CHECKING:
     from traincast.forecast._arbitrate import CORE as CORE
     from traincast.forecast._arbitrate import LAYERS as LAYERS
+    from traincast.forecast._arbitrate import ask_gpu_reuse as ask_gpu_reuse
     from traincast.forecast._arbitrate import ask_reuse as ask_reuse
+    from traincast.forecast._arbitrate import describe_run as describe_run
     from traincast.forecast._ask import Origin as Origin
     from traincast.forecast._ask import answer as answer
     from traincast.forecast._ask import ask as ask
@@ -161,7 +163,9 @@ __getattr__ = load_lazily(
         "_arbitrate": (
             "CORE",
             "LAYERS",
+            "ask_gpu_reuse",
             "ask_reuse",
+            "describe_run",
         ),
         "_ask": (
             "Origin",

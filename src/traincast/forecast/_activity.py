@@ -44,8 +44,8 @@ def describe_activity(job: Job, cluster: Cluster, plan: Parallelism, timeline: T
 
 
 def as_sure_as(profiles: tuple[ResourceProfile, ...], step: Estimate) -> tuple[ResourceProfile, ...]:
-    """Durations that were derived from the timeline are as sure as the step. So are levels that nobody measured, the other way
-    round, because the same bytes and FLOP then take more or less time; no share exceeds 1."""
+    """Durations that were derived from the timeline are as sure as the step. So are levels the other way round, because the same
+    bytes and FLOP then take more or less time; no share exceeds 1. What was learned keeps its own range."""
     if not step.seconds:
         return profiles
     low, high = step.low_s / step.seconds, step.high_s / step.seconds

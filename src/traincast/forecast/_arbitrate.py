@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traincast.cost import Correction
+from traincast.cost import Correction, Nodes, describe_nodes
 from traincast.memo import Remember, compute
-from traincast.spec import Cluster, Estimate, Graph, Job, MachineRates, Op, Parallelism, Timeline
+from traincast.spec import Cluster, Estimate, Graph, Job, MachineRates, Op, Parallelism, Stage, Timeline
 
 if TYPE_CHECKING:
     from traincast.embed import GpuAnswer, Ranks, Summary
@@ -162,22 +162,62 @@ def advise_measuring(graph: Graph, novelty: float) -> str:
     )
 
 
-def ask_gpu_reuse(graph: Graph, behaviour: str) -> "GpuAnswer | None":
-    """What the vector of a program says of its step on a GPU; None where no such program was measured."""
+def ask_gpu_reuse(graph: Graph, *, compiled: bool, nodes: Nodes | None = None) -> "GpuAnswer | None":
+    """What measured programs say of the step of another on a GPU; None where none that is run so was measured. `nodes`: its
+    operators as the ensemble sees them."""
     from traincast.embed import ON_GPUS, load_gpu_reuse
 
-    return load_gpu_reuse().answer(_summarize(graph).vector, behaviour) if ON_GPUS.is_file() else None
+    if not ON_GPUS.is_file():
+        return None
+    return load_gpu_reuse().answer(
+        describe_run(graph, compiled=compiled), vector=lambda: _summarize(graph).vector,
+        shares=nodes.shares() if nodes is not None else None,
+    )  # fmt: skip
 
 
-def prefer_reuse(correction: Correction, graph: Graph) -> Correction:
-    """The vector's factor on all classes where it proved better on families left out than the ensemble, else the ensemble's."""
-    from traincast.embed import ON_GPUS, load_gpu_reuse
+def describe_run(graph: Graph, *, compiled: bool) -> str:
+    """How a program is run and on what type of data, as the reuse predictors are named."""
+    from traincast.embed import data_type
 
-    known = load_gpu_reuse().known.get(correction.nodes.behaviour) if ON_GPUS.is_file() else None
-    if known is None or known.error >= known.rival_error:
+    mode = "inference" if graph.mode == "inference" else "training"
+    return f"{'compiled ' if compiled else ''}{mode} on {data_type(graph)}"
+
+
+def prefer_reuse(correction: Correction, graph: Graph, compiled: bool) -> Correction:
+    """The ensemble's factors with as much of the reuse predictor's as helped what was left out, at this distance."""
+    if not _reuse_weight(graph, compiled):
         return correction
-    found = ask_gpu_reuse(graph, correction.nodes.behaviour)
-    return correction if found is None else replace(correction, factors=dict.fromkeys(correction.factors, found.factor))
+    found = ask_gpu_reuse(graph, compiled=compiled, nodes=correction.nodes)
+    if found is None or not found.weight:
+        return correction
+    # On the layers it answers instead of the ensemble, by its weight; on the whole forecast it is one more factor.
+    kept = 1.0 - found.weight if found.on_layers else 1.0
+    factors = {
+        name: correction.factors.get(name, 1.0) ** kept * found.factor**found.weight for name in correction.nodes.names
+    }
+    return replace(correction, factors=factors)
+
+
+def _reuse_weight(graph: Graph, compiled: bool) -> float:
+    """The most that the reuse predictor may weigh in such a run."""
+    from traincast.embed import ON_GPUS, load_gpu_reuse
+
+    known = load_gpu_reuse().known.get(describe_run(graph, compiled=compiled)) if ON_GPUS.is_file() else None
+    return known.weight if known is not None else 0.0
+
+
+def correct_by_reuse(whole: Stage, graph: Graph, compiled: bool) -> Correction | None:
+    """One factor for all operators of a program that the ensemble has nothing to say of, where the reuse predictor's helped."""
+    if not _reuse_weight(graph, compiled):
+        return None
+    nodes = describe_nodes(whole)
+    found = ask_gpu_reuse(graph, compiled=compiled, nodes=nodes)
+    if found is None or not found.weight:
+        return None
+    return Correction(
+        factors=dict.fromkeys(nodes.names, found.factor**found.weight), weights={"layers": 1.0}, fade=1.0,
+        distance=0.0, nearest=((found.nearest, found.farness),), nodes=nodes, members={},
+    )  # fmt: skip
 
 
 def _price_layers(graph: Graph, cluster: Cluster, plan: Parallelism) -> float | None:

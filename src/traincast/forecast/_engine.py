@@ -22,7 +22,7 @@ from traincast.cost import (
 )
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast._activity import as_sure_as, describe_activity, expect_run_utilization
-from traincast.forecast._arbitrate import Answer, choose_answer, find_gap, prefer_reuse, stretch
+from traincast.forecast._arbitrate import Answer, choose_answer, correct_by_reuse, find_gap, prefer_reuse, stretch
 from traincast.forecast._balance import advise_split
 from traincast.forecast._bounds import (
     RUN_AGAIN,
@@ -165,7 +165,9 @@ class Engine:
             return None
         whole = self._remember(share_model, self._remember(run_again, job.graph, _ALONE), _ALONE, job.compiled)
         found = self._remember(_correct, model.interaction, whole)
-        return None if found is None else self._remember(prefer_reuse, found, job.graph)
+        if found is None:
+            return self._remember(correct_by_reuse, whole, job.graph, job.compiled)
+        return self._remember(prefer_reuse, found, job.graph, job.compiled)
 
     def _price(
         self, model: CostModel, stage: Stage, cluster: Cluster, correction: Correction | None, *, replayed: bool

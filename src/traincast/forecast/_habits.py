@@ -47,6 +47,11 @@ def _axis_habits(plan: Mapping[str, Any], stack: Stack, degrees: Mapping[str, in
         "sequence_parallel", True, does.sequence_parallel and degrees["tensor"] > 1, True,
         f"{name} splits the sequence along the tensor axis (--no-sequence-parallel to change)",
     )  # fmt: skip
+    splits = plan.get("sequence_parallel", does.sequence_parallel) and degrees["tensor"] > 1
+    yield _Habit(
+        "async_tensor", True, bool(does.async_tensor and splits), True,
+        f"{name} runs transfers of the tensor axis beside its products (--no-async-tensor to change)",
+    )  # fmt: skip
     yield _Habit(
         "dispatch_once", True, does.dispatch_once, degrees["expert"] > 1,
         f"{name} sends a token once to every node with experts for it (--no-dispatch-once to change)",
@@ -88,7 +93,7 @@ def plan_habits(stack: Stack) -> dict[str, Any]:
     habits: dict[str, Any] = {
         "overlap": stack.plan.overlap, "bucket_copies": stack.plan.bucket_copies, "balance": stack.plan.balance,
         "reduce_dtype": stack.plan.reduce_dtype, "bucket_bytes": stack.plan.bucket_bytes,
-        "dispatch_once": stack.plan.dispatch_once or None,
+        "dispatch_once": stack.plan.dispatch_once or None, "async_tensor": stack.plan.async_tensor or None,
     }  # fmt: skip
     return {name: value for name, value in habits.items() if value is not None}
 
@@ -149,25 +154,33 @@ def _whole(value: Any, least: int = 1) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else least
 
 
-def fill_in_recipe(
-    options: WorkloadOptions, plan: Parallelism, stack: Stack, *, heads: int | None, said: list[str]
-) -> dict[str, Any]:
-    """How the catalogue's builders run a step: what the user says, then what the stack does."""
+def _recipe_habits(stack: Stack) -> dict[str, Any]:
     recipe = stack.recipe
     values: dict[str, Any] = {
         "implementation": recipe.implementation, "attention": recipe.attention, "fused": recipe.fused,
         "fused_gate": recipe.fused_gate, "fused_loss": recipe.fused_loss, "fused_sums": recipe.fused_sums,
         "channels_last": recipe.channels_last, "dropout": recipe.dropout,
     }  # fmt: skip
-    values = {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _list(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {_say(value)}" for name, value in values.items())
+
+
+def fill_in_recipe(
+    options: WorkloadOptions, plan: Parallelism, stack: Stack, *, heads: int | None, said: list[str]
+) -> dict[str, Any]:
+    """How the catalogue's builders run a step: what the user says, then what the stack does."""
+    recipe = stack.recipe
+    values = _recipe_habits(stack)
     batch = options.batch or 1
     if recipe.softmax_multiple > 1 and heads and (batch * heads / plan.tensor) % recipe.softmax_multiple:
         values["fused_softmax"] = False
     asked = {name: value for name, value in options.given().items() if name in _RECIPE}
     filled = {name: value for name, value in values.items() if name not in asked and _changes(name, value)}
     if filled and not stack.is_plain:
-        listed = ", ".join(f"{name} = {_say(value)}" for name, value in filled.items())
-        said.append(f"{stack.name} runs the model with {listed}")
+        said.append(f"{stack.name} runs the model with {_list(filled)}")
     if asked.get("attention") == "flash" and recipe.attention in FUSED_ATTENTIONS:
         # The word names no generation of the kernel; the stack does.
         asked["attention"] = recipe.attention

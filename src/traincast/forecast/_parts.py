@@ -10,6 +10,7 @@ from traincast.cost import (
     Network,
     Pricing,
     Roofline,
+    is_gpu,
     load_network,
     scale_estimates,
 )
@@ -50,8 +51,9 @@ def explain_parts(
     layers_s = _ask(layers, *question)
     reuse = ask_reuse(job, cluster, plan)
     reused = answer.source == "reuse"
-    gpu_reuse = ask_gpu_reuse(job.graph, correction.nodes.behaviour) if correction is not None else None
-    reused = reused or (gpu_reuse is not None and gpu_reuse.is_better)
+    on_gpus = costs is None and all(is_gpu(group.device) for group in cluster.groups)
+    nodes = correction.nodes if correction is not None else None
+    gpu_reuse = ask_gpu_reuse(job.graph, compiled=job.compiled, nodes=nodes) if on_gpus else None
     corrects = not reused and (answer.source == "interaction" or correction is not None)
     fitted = "your calibration" if costs is not None else "operator models fitted to measured kernels"
     return (
@@ -70,7 +72,7 @@ def explain_parts(
             if correction is not None
             else (_explain_interaction(question, used, layers_s, is_answer=corrects, network=network),)
         ),
-        _explain_gpu_reuse(gpu_reuse, layers_s)
+        _explain_gpu_reuse(gpu_reuse, layers_s if gpu_reuse is None or gpu_reuse.on_layers else answer.step.seconds)
         or Part(
             name="reuse", step=reuse.step, is_answer=reused, says=_explain_reuse(reuse, is_answer=reused, costs=costs)
         ),
@@ -126,16 +128,22 @@ def _explain_interaction(
     return Part(name="interaction", step=_alone(both_s), is_answer=is_answer, says=says)
 
 
-def _explain_gpu_reuse(found: GpuAnswer | None, layers_s: float) -> Part | None:
-    """The vector's answer on GPUs, above the same layers; None where no such program was measured."""
+def _explain_gpu_reuse(found: GpuAnswer | None, anchor_s: float) -> Part | None:
+    """The vector's answer on GPUs, above the step it is anchored on; None where no such program was measured."""
     if found is None:
         return None
-    says = (
-        f"the layers times what the graph's vector says they miss; {found.farness:.1f} ordinary distances from the nearest "
-        f"measured workload ({found.nearest}); mean error {found.error:.1%} on families left out against "
-        f"{found.rival_error:.1%} for the interaction: {'chosen' if found.is_better else 'not used'}"
+    anchor = "the layers" if found.on_layers else "the forecast"
+    weight = (
+        f"blended in with weight {found.weight:.2f}"
+        if found.weight
+        else "weight 0, as it did not help what was left out"
     )
-    return Part(name="reuse", step=_alone(layers_s * found.factor), is_answer=found.is_better, says=says)
+    says = (
+        f"{anchor} times what measured programs like it missed, by {found.num_steps} steps; {found.farness:.1f} ordinary "
+        f"distances from the nearest measured workload ({found.nearest}); mean error {found.error:.1%} on {found.left_out} left "
+        f"out against {found.rival_error:.1%} without it: {weight}"
+    )
+    return Part(name="reuse", step=_alone(anchor_s * found.factor), is_answer=False, says=says)
 
 
 def _explain_reuse(reuse: Reuse, *, is_answer: bool, costs: CostModel | None) -> str:

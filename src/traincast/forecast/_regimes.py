@@ -253,6 +253,11 @@ def _with(roles: Mapping[str, float], more: Mapping[str, float]) -> dict[str, fl
     return joined
 
 
+def _say_sync(rollout: Rollout, generation: Generation) -> str:
+    words = f"{show_bytes(rollout.synced_bytes)} of weights to {generation.num_generators} generators"
+    return words + (", training state to the host and back" if rollout.offloads else "")
+
+
 def _join_phases(
     regime: Regime, main: Forecast, beside: Sequence[Beside], generation: Generation | None, cluster: Cluster
 ) -> tuple[tuple[Phase, ...], Estimate]:
@@ -291,9 +296,7 @@ def _join_phases(
     words += "".join(f", {one.run.name} {show_seconds(one.seconds)}" for one in trained)
     show(TRAINING, training, peaks[TRAINING], words, fits=peaks[TRAINING] <= capacity)
     if generation is not None and regime.rollout is not None:
-        words = f"{show_bytes(regime.rollout.synced_bytes)} of weights to {generation.num_generators} generators"
-        words += ", training state to the host and back" if regime.rollout.offloads else ""
-        show(SYNC, sync, 0.0, words, fits=True)
+        show(SYNC, sync, 0.0, _say_sync(regime.rollout, generation), fits=True)
     return tuple(phases), step
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.catalog import BLOCK_SCALED, precision_name
+from traincast.cost import is_systolic
 from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_mean
 from traincast.forecast._defaults import with_defaults
 from traincast.forecast._engine import Engine
@@ -256,7 +257,18 @@ def pose_job(
         own = plan if wanted.mode == options.mode else dataclasses.replace(plan, recompute="none")
         return load_source(source or question.source, wanted, plan=own, stack=software, said=assumptions)
 
-    return pose_with(load, question, options, plan=plan, stack=software, said=assumptions)
+    job = pose_with(load, question, options, plan=plan, stack=software, said=assumptions)
+    return _compile_programs(job, question, cluster, assumptions)
+
+
+def _compile_programs(job: Job, question: Question, cluster: Cluster | None, said: list[str]) -> Job:
+    """Chips with systolic arrays run programs that their vendor's compiler made of a whole step, whatever wrote the step."""
+    if cluster is None or job.compiled or "compiled" in question.job:
+        return job
+    if not all(is_systolic(group.device) for group in cluster.groups):
+        return job
+    said.append(f"a step on {cluster.groups[0].device.name} is one compiled program (--no-compiled to change)")
+    return dataclasses.replace(job, compiled=True, cuda_graphs=True)
 
 
 def pose_with(
@@ -601,14 +613,25 @@ _CAPTURED = ("batch", "seq", "precision", "mode", "optimizer", "attention")
 @functools.lru_cache(maxsize=4)
 def _record(source: str, given: tuple[tuple[str, Any], ...], _date_ns: int) -> Graph | Scalable:
     """One question looks at its model more than once; it is recorded again when its file has changed."""
-    from traincast.capture import load_source as capture_source
+    from traincast.forecast._recorded import recall
 
-    try:
-        # What a model prints must not end up inside the answer.
-        with contextlib.redirect_stdout(sys.stderr):
-            return capture_source(source, **dict(given))
-    except SystemExit as error:
-        raise CaptureFailed(f"{source} called sys.exit({error.code!r}) while it was recorded") from error
+    def record() -> Graph | Scalable:
+        from traincast.capture import load_source as capture_source
+
+        try:
+            # What a model prints must not end up inside the answer.
+            with contextlib.redirect_stdout(sys.stderr):
+                return capture_source(source, **dict(given))
+        except SystemExit as error:
+            raise CaptureFailed(f"{source} called sys.exit({error.code!r}) while it was recorded") from error
+
+    path = Path(source)
+    if source.startswith("timm:"):
+        return recall(source.encode(), dict(given), record)
+    if path.suffix == ".json" and path.is_file():
+        return recall(str(path.resolve()).encode() + path.read_bytes(), dict(given), record)
+    # A program of somebody's may read whatever it likes, so it is run again.
+    return record()
 
 
 def _date_of(source: str) -> int:

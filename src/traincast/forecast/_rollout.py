@@ -86,16 +86,19 @@ def generate(
     cache_bytes = rollout.cache_bytes_per_token / min(tensor, rollout.cache_ways)
     longest_bytes = cache_bytes * (rollout.prompt_tokens + rollout.lengths.longest)
     needed = kept + weight_bytes + longest_bytes + (capacity - kept - room)
-    context = rollout.prompt_tokens + rollout.lengths.mean
-    slots = max(1, min(rollout.most_sequences, int(max(room - weight_bytes, 0.0) / (cache_bytes * context))))
+    context = rollout.prompt_tokens + (rollout.lengths.longest if rollout.is_plain else rollout.lengths.mean)
+    most = rollout.most_sequences * (tensor if rollout.is_plain else 1)
+    slots = max(1, min(most, int(max(room - weight_bytes, 0.0) / (cache_bytes * context))))
     own = math.ceil(rollout.num_responses / generators)
     speeds = Speeds(
-        step_s=price_tokens(engine, rollout.decodes, place, tensor),
+        step_s=price_tokens(engine, rollout.decodes, place, tensor, software=job.stack if rollout.is_plain else None),
         cached_s=cache_bytes / (CACHE_READ_SHARE * group.device.memory_bytes_per_s * group.speed),
     )
     lengths = draw_lengths(rollout.lengths, own)
-    run = follow(lengths, speeds, slots=min(slots, own), prompt_tokens=rollout.prompt_tokens)
-    prefill_s = _run_once(engine, rollout.prefill, place, tensor) / rollout.prefill.batch_size
+    run_through = follow_batches if rollout.is_plain else follow
+    run = run_through(lengths, speeds, slots=min(slots, own), prompt_tokens=rollout.prompt_tokens)
+    software = job.stack if rollout.is_plain else None
+    prefill_s = _run_once(engine, rollout.prefill, place, tensor, software) / rollout.prefill.batch_size
     prompts = math.ceil(rollout.num_prompts / generators)
     return Generation(
         prefill_s=prefill_s * prompts,
@@ -130,18 +133,23 @@ def _place_of(group: NodeGroup, tensor: int) -> Cluster:
     return Cluster(name=f"generator of {tensor} x {group.device.name}", groups=(own,))
 
 
-def _run_once(engine: "Engine", graph: Graph, place: Cluster, tensor: int) -> float:
-    """One forward pass by a serving engine: kernels are fused, and the host replays them."""
+def _run_once(engine: "Engine", graph: Graph, place: Cluster, tensor: int, software: Stack | None = None) -> float:
+    """One forward pass by a serving engine: kernels are fused, and the host replays them. `software`: by that of training, whose
+    host launches every kernel."""
     job = Job(graph=graph, compiled=True, cuda_graphs=True, stack=Stack())
+    if software is not None:
+        job = Job(graph=graph, stack=software)
     plan = Parallelism(tensor=place.num_devices) if tensor > 1 else Parallelism()
     program = engine.lower(job, place, plan)
     return engine.simulate(program, engine.cost(program, job, place), job, place).duration_s
 
 
-def price_tokens(engine: "Engine", decodes: Sequence[Graph], place: Cluster, tensor: int) -> Callable[[int], float]:
+def price_tokens(
+    engine: "Engine", decodes: Sequence[Graph], place: Cluster, tensor: int, *, software: Stack | None = None
+) -> Callable[[int], float]:
     """Seconds of one more token of so many sequences, without what they read of earlier ones. More sequences never take less."""
     batches = [graph.batch_size for graph in decodes]
-    times = [_run_once(engine, graph, place, tensor) for graph in decodes]
+    times = [_run_once(engine, graph, place, tensor, software) for graph in decodes]
     for index in range(len(times) - 2, -1, -1):
         times[index] = min(times[index], times[index + 1])
 
@@ -225,6 +233,21 @@ def follow(lengths: Sequence[float], speeds: Speeds, *, slots: int, prompt_token
     return Followed(
         seconds=seconds, num_steps=at, mean_at_once=served / at if at else 0.0, tail_s=tail_s, most_tokens=most
     )
+
+
+def follow_batches(lengths: Sequence[float], speeds: Speeds, *, slots: int, prompt_tokens: float) -> Followed:
+    """Fixed batches one after the other: those that have ended are computed on until the longest of their batch has."""
+    batches = [lengths[start : start + slots] for start in range(0, len(lengths), slots)]
+    runs = [
+        follow([max(batch)] * len(batch), speeds, slots=len(batch), prompt_tokens=prompt_tokens) for batch in batches
+    ]
+    steps = sum(run.num_steps for run in runs)
+    usual = [sum(batch) / len(batch) for batch in batches]
+    waited_s = sum(run.seconds * (1 - mean / max(batch)) for run, mean, batch in zip(runs, usual, batches, strict=True))
+    return Followed(
+        seconds=sum(run.seconds for run in runs), num_steps=steps, tail_s=waited_s,
+        mean_at_once=sum(lengths) / steps if steps else 0.0, most_tokens=max(run.most_tokens for run in runs),
+    )  # fmt: skip
 
 
 def _sync(rollout: Rollout, cluster: Cluster, plan: Parallelism, *, tensor: int, resident_bytes: float) -> float:

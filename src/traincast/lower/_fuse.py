@@ -3,7 +3,7 @@ never written, and what the backward pass can compute again from a smaller tenso
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from traincast.lower._rewrite import map_tasks
@@ -234,8 +234,8 @@ def _groups(stage: Stage, part: tuple[int, int], last_read: dict[int, int], rule
         for group in [other for other in opened if set(task.writes) & _read_by(stage, other)]:
             close(group)
         opened.append(joined)
-    for group in opened:
-        close(group)
+    while opened:
+        close(opened[0])
     return sorted(done, key=lambda members: members[-1])
 
 
@@ -296,17 +296,23 @@ def _num_reads(stage: Stage, group: _Group) -> int:
     return len(outside)
 
 
+def _makers_and_readers(tasks: Sequence[Task]) -> tuple[dict[int, Op], set[int]]:
+    """Who wrote each tensor last, and what anybody read."""
+    makers: dict[int, Op] = {}
+    read: set[int] = set()
+    for task in tasks:
+        if isinstance(task, Op):
+            makers.update(dict.fromkeys(task.writes, task))
+            # In place it is read and made anew.
+            read.update(tensor for tensor in task.reads if tensor not in task.writes)
+    return makers, read
+
+
 def _copy_into_place(stage: Stage, op: Op, last_read: dict[int, int]) -> Op:
     """Joined by copies: what only the joined tensor reads is written in its place at once; other results of products and
     convolutions go together where their sizes are equal."""
     index = next(place for place, task in enumerate(stage.tasks) if task is op)
-    makers: dict[int, Op] = {}
-    elsewhere: set[int] = set()
-    for task in stage.tasks[:index]:
-        if isinstance(task, Op):
-            makers.update(dict.fromkeys(task.writes, task))
-            # In place it is read and made anew.
-            elsewhere.update(tensor for tensor in task.reads if tensor not in task.writes)
+    makers, elsewhere = _makers_and_readers(stage.tasks[:index])
     pointwise = {tensor for tensor in op.reads if tensor in makers and _fusible(makers[tensor])}
     copied = [
         each for each in op.reads if each not in pointwise or each in elsewhere or last_read.get(each, -1) > index
@@ -394,19 +400,24 @@ def _smallest(stage: Stage, tensors: list[int], target: Tensor) -> int | None:
     return large[0] if same else None
 
 
-def _merge(stage: Stage, group: list[int], last_read: dict[int, int]) -> Op:
-    ops = [op for index in group if isinstance(op := stage.tasks[index], Op)]
-    inside = {tensor for op in ops for tensor in op.writes}
-    reads = tuple(dict.fromkeys(tensor for op in ops for tensor in op.reads if tensor not in inside))
+def _written(stage: Stage, ops: Sequence[Op], end: int, last_read: Mapping[int, int]) -> tuple[int, ...]:
+    """What is read after the fused kernel, or kept for good."""
     kept_roles = ("gradient", "parameter", "buffer")
-    writes = tuple(
+    return tuple(
         dict.fromkeys(
             tensor
             for op in ops
             for tensor in op.writes
-            if last_read.get(tensor, -1) > group[-1] or stage.tensors[tensor].role in kept_roles or op is ops[-1]
+            if last_read.get(tensor, -1) > end or stage.tensors[tensor].role in kept_roles or op is ops[-1]
         )
     )
+
+
+def _merge(stage: Stage, group: list[int], last_read: dict[int, int]) -> Op:
+    ops = [op for index in group if isinstance(op := stage.tasks[index], Op)]
+    inside = {tensor for op in ops for tensor in op.writes}
+    reads = tuple(dict.fromkeys(tensor for op in ops for tensor in op.reads if tensor not in inside))
+    writes = _written(stage, ops, group[-1], last_read)
     lead = next((op for kind in LEADING for op in ops if op.kind == kind), ops[-1])
     known = [op.flop for op in ops if op.flop is not None]
     name = f"fused[{'+'.join(op.name.removeprefix('aten.') for op in ops[:4])}{'+...' if len(ops) > 4 else ''}]"

@@ -141,6 +141,11 @@ class _Owner:
         return self.repeated[segment][stage] if segment in self.repeated else 0
 
 
+def _first_owner(counts: Sequence[int]) -> int:
+    """The first stage that runs any of a repeated part."""
+    return min(index for index, count in enumerate(counts) if count)
+
+
 def _assign(stage: Stage, parts: list[Repeat], units: Sequence[_Unit], bounds: Sequence[int]) -> _Owner:
     num_stages = len(bounds)
     repeated: dict[int, list[int]] = {}
@@ -159,7 +164,7 @@ def _assign(stage: Stage, parts: list[Repeat], units: Sequence[_Unit], bounds: S
     for number, part in enumerate(parts):
         if number in repeated:
             if any(task.phase != "forward" for task in stage.tasks[part.start : part.stop]):
-                current = min(i for i in range(num_stages) if repeated[number][i])
+                current = _first_owner(repeated[number])
             continue
         if part.count > 1:
             # A repeated part that belongs to no layer (an unrolled optimizer) is shared by all stages.

@@ -12,6 +12,19 @@ HELD_UNITS = 2
 """Layers whose weights are on the device at once: one runs, the next is being copied in. What does not repeat stays there."""
 
 
+def _updated_bytes(stage: Stage) -> dict[int, float]:
+    """The weights that each update writes."""
+    return {
+        index: sum(
+            stage.tensors[tensor].num_bytes * stage.tensors[tensor].copies
+            for tensor in task.writes
+            if stage.tensors[tensor].role == "parameter"
+        )
+        for index, task in enumerate(stage.tasks)
+        if isinstance(task, Op) and task.kind == "optimizer"
+    }
+
+
 def offload_weights(stage: Stage, plan: Parallelism) -> Stage:
     """The weights of each unit are copied in before it runs, one unit ahead, and again before its backward pass (Rajbhandari et
     al. 2021); a rank copies its own shard, before the others' are gathered."""
@@ -26,15 +39,7 @@ def offload_weights(stage: Stage, plan: Parallelism) -> Stage:
         num_bytes = sum(stage.tensors[tensor].num_bytes for tensor in used)
         if num_bytes:
             starts[part.start] = num_bytes, "backward" if ops[0].phase == "recompute" else ops[0].phase
-    returned = {
-        index: sum(
-            stage.tensors[tensor].num_bytes * stage.tensors[tensor].copies
-            for tensor in task.writes
-            if stage.tensors[tensor].role == "parameter"
-        )
-        for index, task in enumerate(stage.tasks)
-        if isinstance(task, Op) and task.kind == "optimizer" and not plan.offload_optimizer
-    }
+    returned = {} if plan.offload_optimizer else _updated_bytes(stage)
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
         if index in starts:

@@ -100,10 +100,11 @@ def _arrangements(
                     for order, virtual in _orders(space, pipeline, micro, shape):
                         with contextlib.suppress(IllegalPlan):
                             # What the base fixes (a group of shards, folded experts) does not go with every degree.
+                            base = _base_of(space, zero)
                             yield batch, replace(
-                                _base_of(space, zero), data=degrees["data"], tensor=tensor, pipeline=pipeline,
-                                context=degrees["context"], expert=expert, micro_batches=micro, zero=zero,
-                                sequence_parallel=split, recompute=recompute, order=order, virtual_stages=virtual,
+                                base, data=degrees["data"], tensor=tensor, pipeline=pipeline, context=degrees["context"],
+                                expert=expert, micro_batches=micro, zero=zero, sequence_parallel=split, recompute=recompute,
+                                order=order, virtual_stages=virtual, async_tensor=base.async_tensor and split,
                             )  # fmt: skip
 
 

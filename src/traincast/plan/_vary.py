@@ -189,6 +189,8 @@ def base_of(request: Question) -> Parallelism:
     stand_ins: dict[str, Any] = {}
     if kept.get("shard") is not None:
         stand_ins = {"zero": 1, "data": kept["shard"]}
+    if kept.get("regather") is not None:
+        stand_ins = {"zero": 3, "data": kept.get("shard") or kept["regather"]}
     if kept.get("expert_tensor") not in (None, 1):
         stand_ins["tensor"] = kept["expert_tensor"]
     imbalance = kept.get("expert_imbalance", 1.0)

@@ -86,6 +86,11 @@ def _value(text: str) -> Any:
     return text
 
 
+def _change_job(request: Question, key: str, value: Any) -> Question:
+    kept = {name: amount for name, amount in request.job.items() if name not in _EXCLUSIVE or key not in _EXCLUSIVE}
+    return dataclasses.replace(request, job={**kept, key: value})
+
+
 def _apply(base: Plan, request: Question, key: str, value: Any) -> tuple[Question, Cluster, Parallelism, int]:
     cluster, plan, batch = base.cluster, base.parallelism, base.batch
     table = {item.name: getattr(plan, item.name) for item in dataclasses.fields(plan)}
@@ -103,8 +108,7 @@ def _apply(base: Plan, request: Question, key: str, value: Any) -> tuple[Questio
     elif key in _CLUSTER_KEYS:
         cluster = _change_cluster(cluster, key, value)
     else:
-        kept = {name: amount for name, amount in request.job.items() if name not in _EXCLUSIVE or key not in _EXCLUSIVE}
-        request = dataclasses.replace(request, job={**kept, key: value})
+        request = _change_job(request, key, value)
     if key != "data":
         inner = math.prod(degree for degree in (table["tensor"], table["pipeline"], table["context"]))
         if not isinstance(inner, int) or inner < 1 or cluster.num_devices % inner:

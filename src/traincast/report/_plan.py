@@ -1,7 +1,7 @@
 """Plans to a table, to a sentence where there is none, to JSON data and to a drawing of the front."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincast.errors import InvalidInput
@@ -179,6 +179,18 @@ def document_search(found: Search) -> dict[str, Any]:
     }
 
 
+def _front_of(plans: Sequence[Plan]) -> list[Plan]:
+    return sorted((plan for plan in plans if plan.on_front), key=lambda plan: plan.forecast.job.total.seconds)
+
+
+def _legend(colours: Mapping[str, str], width: int) -> list[str]:
+    body = []
+    for row, (name, colour) in enumerate(colours.items()):
+        body.append(f'<circle cx="{width - 210}" cy="{60 + 18 * row}" r="5" fill="{colour}"/>')
+        body.append(_text(width - 198, 64 + 18 * row, name))
+    return [*body, _text(width - 210, 80 + 18 * len(colours), "filled: on the front; area: energy", size=11)]
+
+
 def draw_front(found: Search, *, title: str, deadline_s: float | None = None, width: int = 860) -> str:
     """Cost against time on logarithmic axes, every plan given back a mark, with its 90% interval of time; the line is the
     front, the size of a mark is the energy."""
@@ -206,16 +218,12 @@ def draw_front(found: Search, *, title: str, deadline_s: float | None = None, wi
             'stroke-dasharray="5 4"/>'
         )
         body.append(_text(x(deadline_s), 46, "deadline", anchor="middle"))
-    front = sorted((plan for plan in priced if plan.on_front), key=lambda plan: plan.forecast.job.total.seconds)
-    lowest = _lower_edge(front)
+    lowest = _lower_edge(_front_of(priced))
     points = " ".join(f"{x(time_s):.1f},{y(usd):.1f}" for time_s, usd in lowest)
     body.append(f'<polyline points="{points}" fill="none" stroke="#888888" stroke-width="1.5"/>')
     for plan in priced:
         body.append(_mark(plan, x, y, colours[plan.forecast.device], most))
-    for row, name in enumerate(names):
-        body.append(f'<circle cx="{width - 210}" cy="{60 + 18 * row}" r="5" fill="{colours[name]}"/>')
-        body.append(_text(width - 198, 64 + 18 * row, name))
-    body.append(_text(width - 210, 80 + 18 * len(names), "filled: on the front; area: energy", size=11))
+    body += _legend(colours, width)
     return _document(width, height, body)
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from traincast.schedule._compare import measure_distance as measure_distance
     from traincast.schedule._compare import nearest_replay as nearest_replay
     from traincast.schedule._compare import run_cases as run_cases
+    from traincast.schedule._estimators import FromHistory as FromHistory
     from traincast.schedule._estimators import Limits as Limits
     from traincast.schedule._estimators import Noisy as Noisy
     from traincast.schedule._generate import Mix as Mix
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from traincast.schedule._shares import Blind as Blind
     from traincast.schedule._slurm.site import SlurmSite as SlurmSite
     from traincast.schedule._slurm.site import read_site as read_site
+    from traincast.schedule._speeds import ScalingLaw as ScalingLaw
     from traincast.schedule._speeds import forecast_jobs as forecast_jobs
     from traincast.schedule._speeds import read_speeds as read_speeds
     from traincast.schedule._study import Setting as Setting
@@ -110,6 +112,7 @@ __getattr__ = load_lazily(
             "nearest_replay",
         ),
         "_estimators": (
+            "FromHistory",
             "Limits",
             "Noisy",
         ),
@@ -171,6 +174,7 @@ __getattr__ = load_lazily(
             "read_site",
         ),
         "_speeds": (
+            "ScalingLaw",
             "forecast_jobs",
             "read_speeds",
         ),

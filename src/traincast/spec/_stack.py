@@ -37,6 +37,8 @@ class PlanHabits:
     """Its pipeline refuses fewer passes than stages less one."""
     dispatch_once: bool = False
     """Tokens of experts cross a network once for every node that needs them (DeepEP)."""
+    async_tensor: bool = False
+    """Transfers of the tensor axis run beside pieces of its products wherever the sequence is split along it."""
     reads_back: bool = False
     """The host reads a number that the gradients give (their noise, an overflow) before it issues the update, and so waits for
     the device in every step."""
@@ -127,6 +129,8 @@ class KernelFacts:
     they write: no kernel of the version takes them as they are."""
     grouped_gradients_on_lanes: bool = False
     """Gradients of grouped convolutions with channels last run without matrix units."""
+    statistics_in_convolutions: bool = False
+    """A convolution also sums what the batch norm after it needs, so no pass of its own over the images does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -216,17 +216,21 @@ class Recording:
         first = values[0] or (shaped and self._shaped_like(inputs[0], shaped, node))
         if first is None:
             raise CaptureFailed(f"the update {node.name!r} ({node.op}) has a variable whose shape is not in the file")
-        slots = []
-        for value, given in zip(values[1:], inputs[1:], strict=True):
-            if given.handle:
-                slots.append(value or self._shaped_like(given, first, node))
+        slots = [
+            value or self._shaped_like(given, first, node)
+            for value, given in zip(values[1:], inputs[1:], strict=True)
+            if given.handle
+        ]
         plain = [value for value, given in zip(values, inputs, strict=True) if value is not None and not given.handle]
-        gradient = next((v for v in reversed(plain) if v.shape == first.shape and v.index != first.index), first)
+        gradient = [first, *_others_like(first, plain)][-1]
         if not inputs[0].handle:
-            slots = [v for v in plain[1:] if v.shape == first.shape and v.index not in (first.index, gradient.index)]
+            slots = [v for v in _others_like(first, plain[1:]) if v.index != gradient.index]
+        self._mark_updated(inputs)
+        self.updates.setdefault(algorithm, []).append((first, gradient, [v for v in slots if v.shape == first.shape]))
+
+    def _mark_updated(self, inputs: Sequence[Value]) -> None:
         for handle in (value.handle for value in inputs if value.handle):
             self.variables[handle].is_updated = True
-        self.updates.setdefault(algorithm, []).append((first, gradient, [v for v in slots if v.shape == first.shape]))
 
     def _held(self, value: Value, node: Any) -> Value | None:
         return self.variable(value.handle, node).value if value.handle else value
@@ -342,18 +346,32 @@ def _kept_tensors(indices: Iterable[int], tensors: Sequence[Tensor]) -> tuple[in
     return tuple(dict.fromkeys(i for i in indices if tensors[i].role in held))
 
 
+def _name_update(touched: set[int], tensors: Sequence[Tensor], *, num_weights: int) -> str:
+    """By how many numbers it keeps for each weight."""
+    per_weight = round(sum(tensors[i].role == "optimizer_state" for i in touched) / num_weights)
+    return {0: "sgd", 1: "momentum", 2: "adam"}.get(per_weight, f"optimizer of {per_weight} states")
+
+
+def _is_loose(op: Op) -> bool:
+    """A part of an update that is written out."""
+    return op.phase == "optimizer" and op.kind != "optimizer"
+
+
+def _others_like(first: Value, values: Sequence[Value]) -> list[Value]:
+    """Values of the same shape that are other tensors."""
+    return [value for value in values if value.shape == first.shape and value.index != first.index]
+
+
 def _collapse(ops: Sequence[Op], tensors: Sequence[Tensor]) -> list[Op]:
     """An update that is written out as many small operations is one operation of the graph, with all their kernels."""
-    loose = [op for op in ops if op.phase == "optimizer" and op.kind != "optimizer"]
+    loose = [op for op in ops if _is_loose(op)]
     weights = {i for op in loose for i in op.writes if tensors[i].role == "parameter"}
-    kept = [op for op in ops if op.phase != "optimizer" or op.kind == "optimizer"]
+    kept = [op for op in ops if not _is_loose(op)]
     if not weights:
         return [*kept, *loose]
     reads = _kept_tensors((i for op in loose for i in op.reads), tensors)
     writes = _kept_tensors((i for op in loose for i in op.writes), tensors)
-    states = [i for i in (*reads, *writes) if tensors[i].role == "optimizer_state"]
-    per_weight = round(len(set(states)) / len(weights))
-    algorithm = {0: "sgd", 1: "momentum", 2: "adam"}.get(per_weight, f"optimizer of {per_weight} states")
+    algorithm = _name_update({*reads, *writes}, tensors, num_weights=len(weights))
     big = next(iter(sorted(weights, key=lambda index: -tensors[index].num_bytes)))
     return [
         *kept,

@@ -72,6 +72,9 @@ def _read_method(draft: Draft, program: str) -> None:
         if word == "grpo" and not beta:
             draft.put("job.reference", "none", "beta")
         draft.take("job.rollout_epochs", "num_iterations", least=1)
+        served = keys.flag("use_vllm")
+        if served is False or (served is None and not any(key.startswith("vllm_") for key in keys.values)):
+            draft.put("job.rollout_engine", "plain", "use_vllm")
         draft.take("job.rollout_tp", "vllm_tensor_parallel_size", least=1)
         draft.take("job.rollout_memory", "vllm_gpu_memory_utilization")
 
@@ -91,8 +94,10 @@ def _write_rounds(sheet: Sheet) -> None:
     write_lengths(sheet, "max_prompt_length", "max_completion_length")
     sheet.put("beta", 0.0 if sheet.get("job.reference") == "none" else 0.04)
     sheet.copy("job.rollout_epochs", "num_iterations")
-    sheet.put("use_vllm", True)
-    sheet.put("vllm_mode", "colocate")
+    served = sheet.get("job.rollout_engine") != "plain"
+    sheet.put("use_vllm", served)
+    if served:
+        sheet.put("vllm_mode", "colocate")
     sheet.copy("job.rollout_tp", "vllm_tensor_parallel_size")
     sheet.copy("job.rollout_memory", "vllm_gpu_memory_utilization")
 

@@ -460,6 +460,7 @@ def _compiled(op: Op, to: _Collector) -> None:
     if (
         op.kind == "norm"
         and op.attrs.get("training", True)
+        and not (op.attrs.get("given_statistics") and op.phase == "forward")
         and any(word in str(op.attrs["function"]) for word in ("batch", "group"))
     ):
         moved += DTYPE_BYTES[op.dtype] * _number(op, "rows") * _number(op, "cols")
