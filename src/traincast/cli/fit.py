@@ -98,7 +98,8 @@ def _describe(found: Any, *, paint: Any) -> str:
 
     now, meter, most, longest, wanted = found.now, found.meter, found.most, found.longest, found.batch
     memory = now.memory
-    verdict = paint("fits", "green") if found.fits else paint("DOES NOT FIT", "red", "bold")
+    short = "DOES NOT FIT" if memory.needed_bytes > memory.capacity_bytes else "MAY NOT FIT"
+    verdict = paint("fits", "green") if found.fits else paint(short, "red", "bold")
     lines = [
         paint(f"{now.workload} on {now.num_devices} x {now.device}", "bold"),
         f"  batch {wanted:<12}{say_memory(memory)}: {verdict}, probability {memory.fit_probability:.1%}, asked "

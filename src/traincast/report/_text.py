@@ -101,7 +101,12 @@ def _refusal(memory: MemoryProfile, remedies: Sequence[str], paint: Paint) -> It
     if host is not None and host.exceeds:
         yield paint(f"  DOES NOT FIT: a host needs {say_host(host)}.", "red", "bold")
     else:
-        yield paint(f"  DOES NOT FIT: it needs {say_memory(memory)}.", "red", "bold")
+        if memory.needed_bytes <= memory.capacity_bytes:
+            chance = max(memory.fit_probability, memory.frugal_probability or 0.0)
+            words = f"MAY NOT FIT: it needs about {say_memory(memory)}, and only {chance:.0%} of such runs would fit."
+        else:
+            words = f"DOES NOT FIT: it needs {say_memory(memory)}."
+        yield paint(f"  {words}", "red", "bold")
     for text in remedies:
         yield from _wrap(f"- {text}", paint, indent="    ")
 
@@ -261,10 +266,13 @@ def _show_energy_range(forecast: Forecast) -> str:
 
 
 def say_fit(memory: MemoryProfile) -> str:
-    """'fits with 97%' or 'DOES NOT FIT (12%)': how often a run with such a forecast needs no more than there is."""
+    """'fits with 97%', 'MAY NOT FIT (71%)' or 'DOES NOT FIT (12%)': how often a run with such a forecast needs no more than there
+    is."""
     chance = max(memory.fit_probability, memory.frugal_probability or 0.0)
     sure = f"{chance:.0%}" if 0.005 <= chance <= 0.994 else "more than 99%" if chance > 0.5 else "less than 1%"
-    return f"fits with {sure}" if memory.fits else f"DOES NOT FIT ({sure})"
+    if memory.fits:
+        return f"fits with {sure}"
+    return f"{'MAY' if memory.needed_bytes <= memory.capacity_bytes else 'DOES'} NOT FIT ({sure})"
 
 
 def _memory_line(forecast: Forecast, paint: Paint) -> str:
