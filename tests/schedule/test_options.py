@@ -27,8 +27,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--placement": {"placement": "spread"},
     "--uplink": {"racks": 1, "uplink": "1MB", "placement": "spread"},
     "--mttr-hours": {"mtbf": 12.0, "mttr": 9.0},
-    "--nodes-per-rack": {"racks": 2, "uplink": "1MB", "placement": "spread"},
-    "--traffic": {"racks": 1, "uplink": "1MB", "placement": "spread", "traffic": "90GB"},
+    "--nodes-per-rack": {"racks": 2, "uplink": "200MB", "placement": "spread"},
+    "--traffic": {"racks": 1, "uplink": "200MB", "placement": "spread", "traffic": "3GB"},
     "--until": {"until": "2h"},
     "--quota": {"quotas": "tenant-0=9"},
     "--kill-at-limit": {"kill": True},
@@ -38,8 +38,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "--restart-cost": {"mtbf": 12.0},
     "--uplink": {"placement": "spread"},
     "--mttr-hours": {"mtbf": 12.0},
-    "--nodes-per-rack": {"racks": 1, "uplink": "1MB", "placement": "spread"},
-    "--traffic": {"racks": 1, "uplink": "1MB", "placement": "spread"},
+    "--nodes-per-rack": {"racks": 1, "uplink": "200MB", "placement": "spread"},
+    "--traffic": {"racks": 1, "uplink": "200MB", "placement": "spread"},
 }
 """What the run without the option has too, so that the option alone makes the difference."""
 
@@ -47,7 +47,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 ELSEWHERE = {
     **dict.fromkeys(("--cluster", "--policy", "--format", "--only", "--load", "--seed"), "what is run, not how"),
     **dict.fromkeys(("--by", "--html", "--out", "--json"), "output: tests/cli, tests/report"),
-    **dict.fromkeys(("--error-sweep", "--ray", "--workers"), "test_study"),
+    **dict.fromkeys(("--error-sweep", "--resume", "--ray", "--workers"), "test_study"),
     **dict.fromkeys(
         ("--slurm-conf", "--sacct", "--slurm-qos", "--slurm-accounts", "--slurm-reservations"), "test_slurm"
     ),
