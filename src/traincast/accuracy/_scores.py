@@ -1,4 +1,4 @@
-"""Pairs of forecast and measurement to error figures, exactly as docs/accuracy.md defines them."""
+"""Pairs of forecast and measurement to error figures, exactly as docs/theory/accuracy-tables.md defines them."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
