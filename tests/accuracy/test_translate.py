@@ -98,7 +98,7 @@ def test_every_degree_reaches_the_plan() -> None:
     plan = read_plan(case, [])
     assert plan == Parallelism(
         data=2, tensor=4, pipeline=4, context=2, expert=4, virtual_stages=2, micro_batches=16, zero=1,
-        sequence_parallel=True, order="interleaved", bucket_copies=False, dispatch_once=True,
+        sequence_parallel=True, order="interleaved", bucket_copies=False, dispatch_once=True, async_tensor=True,
     )  # fmt: skip
 
 

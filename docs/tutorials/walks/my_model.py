@@ -7,7 +7,9 @@ from torch import nn
 class Tower(nn.Module):
     def __init__(self, width: int = 512) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, width // 8, 7, stride=4, padding=3), nn.BatchNorm2d(width // 8), nn.ReLU())
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, width // 8, 7, stride=4, padding=3), nn.BatchNorm2d(width // 8), nn.ReLU()
+        )
         self.reduce = nn.Conv2d(width // 8, width, 4, stride=4)
         layer = nn.TransformerEncoderLayer(width, nhead=8, dim_feedforward=4 * width, batch_first=True, norm_first=True)
         self.layers = nn.TransformerEncoder(layer, num_layers=6, enable_nested_tensor=False)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from traincast.accuracy._journal import journal_of as journal_of
     from traincast.accuracy._predictions import OK as OK
     from traincast.accuracy._predictions import UNSUPPORTED as UNSUPPORTED
+    from traincast.accuracy._predictions import Prediction as Prediction
     from traincast.accuracy._predictions import check_target as check_target
     from traincast.accuracy._predictions import write_predictions as write_predictions
     from traincast.accuracy._runs import label_row as label_row
@@ -78,6 +79,7 @@ __getattr__ = load_lazily(
         "_predictions": (
             "OK",
             "UNSUPPORTED",
+            "Prediction",
             "check_target",
             "write_predictions",
         ),

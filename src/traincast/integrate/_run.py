@@ -196,6 +196,8 @@ class Run:
         """What the driver and the network told since the last steps were kept."""
         if self._sampler is None:
             return {}
+        # A stretch shorter than the time between two readings has an end too.
+        self._sampler.look()
         readings = self._sampler.take()
         found = summarize_readings(
             [one.at_s for one in readings], num_steps=num_steps, busy=[one.busy for one in readings],
