@@ -1,6 +1,9 @@
 """The Python of docs/how-to/capture.md runs as it stands, in the order of the page."""
 
+import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +37,7 @@ def train_step(state: Any, batch: jax.Array) -> Any:
 def blocks() -> list[str]:
     found = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     assert len(found) >= 6
-    # The only one that needs TensorFlow is what tests/capture/write_tensorflow.py does.
+    # The one that needs TensorFlow runs in a process of its own, below.
     return [block for block in found if "get_concrete_function" not in block]
 
 
@@ -68,3 +71,41 @@ def test_a_file_as_the_page_writes_it_is_recorded(tmp_path: Path) -> None:
     assert isinstance(graph, Graph)
     assert graph.batch_size == 2
     assert [op.attrs["algorithm"] for op in graph.ops if op.kind == "optimizer"] == ["momentum"]
+
+
+SMALL_STEP = """
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"], os.environ["CUDA_VISIBLE_DEVICES"] = "3", ""
+from pathlib import Path
+import tensorflow as tf
+weights = tf.Variable(tf.zeros((8, 4)))
+images, labels = tf.zeros((2, 8)), tf.zeros((2, 4))
+
+@tf.function
+def train_step(images, labels):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((images @ weights - labels) ** 2)
+    weights.assign_sub(0.1 * tape.gradient(loss, weights))
+    return loss
+
+"""
+
+
+def test_the_lines_for_tensorflow_run(tmp_path: Path) -> None:
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed")
+    found = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    block = next(each for each in found if "get_concrete_function" in each)
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL_STEP + block],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    graph = load_source(tmp_path / "step.pb")
+    assert isinstance(graph, Graph)
+    assert graph.num_parameters == 32
+    assert graph.batch_size == 2
