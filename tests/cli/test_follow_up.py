@@ -1,6 +1,7 @@
 """Every answer ends with one command that runs; what does not fit leads with what would make it fit."""
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +26,13 @@ def last_command(text: str) -> list[str]:
         ("fit", "gpt2", "--gpus", "1xa100-80g", "--seq", "512"),
         ("advise", "gpt2", "--gpus", "2xa100-80g", "--batch", "4"),
         ("plan", "gpt2", "--gpus", "2xa100-80g", "--tokens", "1B", "--pp", "1"),
+        ("schedule", "synthetic:40", "-c", "2x4:a100", "-p", "fifo,sjf"),
     ],
 )
-def test_the_next_command_runs(run: Run, words: tuple[str, ...]) -> None:
+def test_the_next_command_runs(
+    run: Run, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     ran = run(*words)
     assert ran.code == 0, ran.err
     again = run(*last_command(ran.out))

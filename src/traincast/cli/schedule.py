@@ -285,8 +285,22 @@ def schedule(trace: str | None, given: Options) -> None:
     say(
         format_json(describe_policies(read, cases)) if given.json else format_policies(read, cases, groupings=groupings)
     )
+    if not given.json:
+        say(f"\nNext: {_say_next(trace, given)}")
     if given.out is not None and not given.json:
         sys.stderr.write(f"wrote {given.out}/index.html, tables, event logs, charts and traces\n")
+
+
+def _say_next(trace: str | None, given: Options) -> str:
+    """The same with a page of pictures; after that, how much errors of forecasts matter."""
+    import shlex
+
+    words = ["traincast", "schedule", *([] if trace is None else [trace])]
+    for flag, values in (("-c", given.cluster), ("--slurm-conf", given.slurm_conf), ("--sacct", given.sacct)):
+        listed = values if isinstance(values, (list, tuple)) else [] if values is None else [values]
+        words += [word for value in listed for word in (flag, str(value))]
+    words += ["-p", given.policy] if given.policy else []
+    return shlex.join([*words, *(["--html", "schedule.html"] if given.html is None else ["--error-sweep"])])
 
 
 def _find_trace(trace: str | None, given: Options) -> str:
