@@ -273,7 +273,7 @@ def schedule(trace: str | None, given: Options) -> None:
     Example: traincast schedule jobs.sacct -c 16x8:a100-80g@2.5 -c 26x8:a100-80g@2.5 -p easy,srtf --knows limit,truth
     As a site runs Slurm: traincast schedule --slurm-conf slurm.conf --sacct jobs.sacct
     """
-    from traincast.report import describe_policies, format_json, format_policies
+    from traincast.report import describe_policies, format_json, format_policies, say_next
 
     source = _find_trace(trace, given)
     if given.error_sweep:
@@ -286,12 +286,12 @@ def schedule(trace: str | None, given: Options) -> None:
         format_json(describe_policies(read, cases)) if given.json else format_policies(read, cases, groupings=groupings)
     )
     if not given.json:
-        say(f"\nNext: {_say_next(trace, given)}")
+        say("\n" + say_next(_follow_up(trace, given)))
     if given.out is not None and not given.json:
         sys.stderr.write(f"wrote {given.out}/index.html, tables, event logs, charts and traces\n")
 
 
-def _say_next(trace: str | None, given: Options) -> str:
+def _follow_up(trace: str | None, given: Options) -> str:
     """The same with a page of pictures; after that, how much errors of forecasts matter."""
     import shlex
 
