@@ -49,7 +49,8 @@ def ask(*words: str) -> dict[str, Any]:
 
 def tell(answer: dict[str, Any]) -> str:
     memory = answer["memory"]
-    return f"{answer['step']['seconds']:.3f} s, {memory['peak_bytes'] / GIB:.1f} GiB, {'fits' if memory['fits'] else 'does not fit'}"
+    verdict = "fits" if memory["fits"] else "does not fit"
+    return f"{answer['step']['seconds']:.3f} s, {memory['peak_bytes'] / GIB:.1f} GiB, {verdict}"
 
 
 def show_published() -> None:
