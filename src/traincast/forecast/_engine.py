@@ -200,6 +200,11 @@ class Engine:
         busy_s = self._server_seconds(job, cluster, replace(plan, asynchronous=False))
         return replace(timeline, duration_s=max(timeline.duration_s, busy_s))
 
+    def draw_step(self, job: Job, cluster: Cluster, plan: Parallelism) -> Timeline:
+        """A step with every span and nothing else of its forecast."""
+        program = self.lower(job, cluster, plan)
+        return self.simulate(program, self.cost(program, job, cluster), job, cluster, draw=True)
+
     def _server_seconds(self, job: Job, cluster: Cluster, plan: Parallelism) -> float:
         """What the servers need for one step of every worker."""
         stage = lower(job.graph, plan, compiled=job.compiled, remember=self._remember).stages[0]
