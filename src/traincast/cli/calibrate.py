@@ -120,7 +120,7 @@ def _say_all(
     for line in (*outcome.unmeasured, *(synced.unmeasured if synced else ()))[:5]:
         say(f"not measured: {line}")
     say(f"kept in {out}; use it with --calibration {out}")
-    lead_to("forecast", "resnet50", "--calibration", out)
+    lead_to("forecast", "resnet18", "--device", "cpu", "--batch", "2", "--calibration", out)
 
 
 def _measure(
