@@ -25,6 +25,7 @@ from traincast.spec import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
     PLAN_FIELDS,
+    SAMPLED,
     SHAPE,
     Asked,
     Calibration,
@@ -552,7 +553,7 @@ def _refuse_changes(path: Path, options: WorkloadOptions) -> None:
         raise InvalidInput(f"{path} is a captured graph, so {flags} cannot change it; capture the model again")
 
 
-_SIZES = ("seq", "input_size", "num_classes")
+_SIZES = ("seq", "input_size", "num_classes", *SAMPLED)
 
 
 def _catalogue_workload(
@@ -579,7 +580,7 @@ def _catalogue_workload(
 def _build_shape(title: str, options: WorkloadOptions, plan: Parallelism, stack: Stack, said: list[str]) -> Graph:
     from traincast.forecast._shape import build_shape, complete_shape
 
-    unused = [name for name in ("input_size", "num_classes") if getattr(options, name) is not None]
+    unused = [name for name in ("input_size", "num_classes", *SAMPLED) if getattr(options, name) is not None]
     if unused:
         raise InvalidInput(f"a transformer given by its sizes has no {', '.join(unused)}")
     shape = complete_shape(title, options, said)
