@@ -391,6 +391,11 @@ def fill_service(count: int, draw: random.Random) -> Tally:
         service = Service(disk / "state.db")
         promised: list[str] = []
         for _ in range(count):
+            # Jobs that wait and one that runs when the disk is full.
+            for _ in range(draw.randrange(1, 5)):
+                status, content = service.ask("POST", "/schedule", body)
+                if status == 202:
+                    promised.append(content["id"])
             fill(disk)
             refused = 0
             until = time.monotonic() + draw.uniform(0.3, 1.2)

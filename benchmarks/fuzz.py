@@ -1,6 +1,6 @@
 """Feeds every file reader damaged files: no crash, no hang, no memory above a limit.
 
-python benchmarks/fuzz.py --inputs 1000000 [--readers kineto,swf] [--seed 1] [--memory-gib 1] [--feedback 0.01]
+python benchmarks/fuzz.py --inputs 1000000 [--readers 'kineto,jobs swf'] [--seed 1] [--memory-gib 1] [--feedback 0.01]
                           [--record FILE [--again] [--minutes 5] [--write docs/theory/fuzz.md]]
 
 Half of the inputs are valid files changed by their own grammar (tests/fuzz/grammar.py), so that they can be parsed; half have
@@ -53,6 +53,8 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, default=Path("fuzz-crashes"))
     options = parser.parse_args()
     wanted = [name.strip() for name in options.readers.split(",") if name.strip()] or list(READERS)
+    if unknown := set(wanted) - set(READERS):
+        parser.error(f"unknown readers: {', '.join(sorted(unknown))}; known: {', '.join(READERS)}")
     chosen = {
         name: READERS[name]
         for name in wanted
