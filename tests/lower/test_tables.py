@@ -113,3 +113,17 @@ def test_tables_are_asked_for_where_there_are_some() -> None:
         lower(graph, Parallelism(data=4, table_sharding="row"))
     with pytest.raises(IllegalPlan, match="table_cache"):
         Parallelism(table_cache=1.5)
+
+
+def test_a_fused_recipe_pairs_the_vectors_in_one_kernel_each_way_and_rectifies_in_products(recommender: Graph) -> None:
+    fused = workload("dlrm", batch=256, precision="fp16-amp", fused=True)
+    assert fused.num_parameters == recommender.num_parameters
+    pairing = [op for op in fused.ops if op.layer == "interaction"]
+    assert [op.phase for op in pairing] == ["forward", "backward"]
+    vectors = 256 * 27 * 128 * 2
+    assert pairing[0].bytes_read == pytest.approx(vectors)
+    assert pairing[1].bytes_written == pytest.approx(vectors)
+    assert not [op for op in fused.ops if "relu" in op.name or "threshold" in op.name]
+    assert sum(op.flop for op in fused.ops if op.kind == "matmul") < sum(
+        op.flop for op in recommender.ops if op.kind == "matmul"
+    )

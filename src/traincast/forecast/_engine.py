@@ -37,7 +37,15 @@ from traincast.forecast._certainty import describe_setting, hopeful_memory_error
 from traincast.forecast._device_memory import DeviceMemory, find_fullest, profile_stages, watch_device
 from traincast.forecast._host_memory import hold_on_host
 from traincast.forecast._interval import Assured, Tally, tally_program, with_interval, with_novelty
-from traincast.forecast._job_time import describe_loading, price_job, range_energy, spend_energy, time_job, weigh_co2
+from traincast.forecast._job_time import (
+    describe_checkpoints,
+    describe_loading,
+    price_job,
+    range_energy,
+    spend_energy,
+    time_job,
+    weigh_co2,
+)
 from traincast.forecast._moments import list_moments
 from traincast.lower import lower, run_again, share_model
 from traincast.memo import Memo, Remember
@@ -201,6 +209,11 @@ class Engine:
             return timeline
         busy_s = self._server_seconds(job, cluster, replace(plan, asynchronous=False))
         return replace(timeline, duration_s=max(timeline.duration_s, busy_s))
+
+    def draw_step(self, job: Job, cluster: Cluster, plan: Parallelism) -> Timeline:
+        """A step with every span and nothing else of its forecast."""
+        program = self.lower(job, cluster, plan)
+        return self.simulate(program, self.cost(program, job, cluster), job, cluster, draw=True)
 
     def _server_seconds(self, job: Job, cluster: Cluster, plan: Parallelism) -> float:
         """What the servers need for one step of every worker."""
@@ -452,6 +465,7 @@ def _fill_in(
             *describe_links(cluster),
             *host,
             *describe_loading(job, cluster, step, global_batch),
+            *describe_checkpoints(job, whole),
             *chosen.notes,
         ),
         source=chosen.source,

@@ -20,6 +20,7 @@ from traincast.forecast._ladder import Pose
 from traincast.forecast._place import build_cluster as _build_place
 from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
 from traincast.forecast._samples import check_data, use_data, without_data
+from traincast.forecast._words import read_amount
 from traincast.spec import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
@@ -524,16 +525,6 @@ def _read_units(values: Mapping[str, Any], fields: Iterable[Asked]) -> dict[str,
         if item.name in read:
             read[item.name] = read_amount(item, read[item.name])
     return read
-
-
-def read_amount(item: Asked, value: Any) -> Any:
-    """An amount that a person wrote with a unit (80GB, 10k, 36h) as a number; anything else as it is."""
-    from traincast.units import parse_bytes, parse_count, parse_seconds
-
-    if not item.unit or not isinstance(value, str):
-        return value
-    amount = {"bytes": parse_bytes, "count": parse_count, "seconds": parse_seconds}[item.unit](value)
-    return int(amount) if item.kind is int and amount.is_integer() else amount
 
 
 def _load_json(path: Path, options: WorkloadOptions, stack: Stack) -> Graph:
