@@ -18,6 +18,7 @@ from traincast.cost import (
     describe_host,
     describe_links,
     is_gpu,
+    mark_software,
     note_kernels,
 )
 from traincast.errors import IllegalPlan, InvalidInput
@@ -69,6 +70,7 @@ from traincast.spec import (
     Task,
     Tensor,
     Timeline,
+    count_runs,
 )
 
 if TYPE_CHECKING:
@@ -284,9 +286,11 @@ class Engine:
         model = self.model(job)
         if not isinstance(model, Pricing):
             return ()
-        tasks = program.stages[0].tasks
+        first = program.stages[0]
         found = [
-            note for group in cluster.groups for note in self._remember(_note_tasks, model.ops, group.device, tasks)
+            note
+            for group in cluster.groups
+            for note in self._remember(_note_tasks, model.ops, model.stack, group.device, first.tasks, first.repeats)
         ]
         return tuple(dict.fromkeys(found))
 
@@ -479,8 +483,13 @@ def _describe_offload(plan: Parallelism, cluster: Cluster) -> tuple[str, ...]:
     return (describe_host(cluster, held=words, nvme=plan.offload_to == "nvme"),) if words else ()
 
 
-def _note_tasks(model: OpModel, device: Device, tasks: tuple[Task, ...]) -> tuple[str, ...]:
-    return note_kernels([task for task in tasks if isinstance(task, Op)], device, model)
+def _note_tasks(
+    model: OpModel, stack: Stack, device: Device, tasks: tuple[Task, ...], repeats: tuple[Repeat, ...]
+) -> tuple[str, ...]:
+    counts = count_runs(repeats, num_tasks=len(tasks))
+    chosen = [(task, count) for task, count in zip(tasks, counts, strict=True) if isinstance(task, Op)]
+    ops = mark_software(tuple([op for op, _ in chosen]), stack)
+    return note_kernels(ops, device, model, [count for _, count in chosen])
 
 
 def _flop_of(graph: Graph) -> float:
