@@ -280,8 +280,24 @@ def pose_with(
     usual = find_length(question.source, options)
     posed = pose_regime(question.job, options, load, plan=plan, said=said, usual_seq=usual)
     seq = (posed.regime.seq if posed.regime else None) or find_length(question.source, posed.options)
-    job = build_job(question.job, posed.graph, stack=stack, seq=seq)
+    job = build_job(_complete_epochs(question, said), posed.graph, stack=stack, seq=seq)
     return job if posed.regime is None else dataclasses.replace(job, regime=posed.regime)
+
+
+def _complete_epochs(question: Question, said: list[str]) -> Mapping[str, Any]:
+    """The samples of an epoch where nobody says them: those of the data set that a workload of the catalogue is trained on."""
+    values = question.job
+    if values.get("epochs") is None or values.get("epoch_samples") is not None:
+        return values
+    from traincast.catalog import usual_dataset
+
+    known = usual_dataset(question.source)
+    if known is None or known.num_train_samples is None:
+        return values
+    said.append(
+        f"an epoch of {known.num_train_samples:,} samples is assumed, the data set {known.name} (--epoch-samples to change)"
+    )
+    return {**values, "epoch_samples": known.num_train_samples}
 
 
 def _without_blocks(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
