@@ -111,6 +111,7 @@ def choose_stack(job: Mapping[str, Any], said: list[str] | None = None) -> Stack
     """The stack that a question names, without its habits where they are not wanted."""
     from traincast.catalog import plain_stack, stack
 
+    _check_costs(job.get("cost_model"))
     name = job.get("stack")
     if name is None:
         if said is not None:
@@ -126,6 +127,17 @@ def choose_stack(job: Mapping[str, Any], said: list[str] | None = None) -> Stack
     if said is not None and wanted is not False and not found.num_steps and not found.is_plain and found.provenance:
         said.append(f"{found.name}: {found.provenance}")
     return found.without_habits() if wanted is False else found
+
+
+def _check_costs(named: Any) -> None:
+    """An unknown name is refused before plans are tried with it."""
+    if named is None:
+        return
+    from traincast.cost import COST_MODELS
+
+    if not isinstance(named, str):
+        raise InvalidInput(f"job.cost_model is {named!r}; it must be a name")
+    COST_MODELS.find(named)
 
 
 def build_cluster(question: Question, *, said: list[str] | None = None) -> Cluster:
