@@ -13,6 +13,7 @@ from typing import Any
 from traincast.catalog import BLOCK_SCALED, precision_name
 from traincast.cost import is_systolic
 from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_mean
+from traincast.forecast._annotated import find_annotated, spread_annotated, take_annotated
 from traincast.forecast._defaults import with_defaults
 from traincast.forecast._engine import Engine
 from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill_in_recipe, read_precision
@@ -69,8 +70,11 @@ def resolve(question: Question) -> Resolved:
     whole = fill_in(question)
     said: list[str] = []
     stack = choose_stack(whole.job, said)
-    cluster = build_cluster(whole, said=said)
     asked = whole
+    annotated = find_annotated(whole)
+    whole = take_annotated(whole, annotated)
+    cluster = build_cluster(whole, said=said)
+    whole = spread_annotated(whole, annotated, cluster, said)
     whole, plan = complete_question(whole, cluster, stack, said)
     job = pose_job(whole, plan, cluster=cluster, stack=stack, said=said)
     frugal = None
@@ -468,7 +472,7 @@ def _is_model_file(source: str, path: Path) -> bool:
     is_python = source.endswith(".py") or ".py:" in source
     return (
         is_python
-        or path.suffix in (".onnx", ".pb", ".pbtxt", ".meta", ".keras", ".mlir", ".stablehlo")
+        or path.suffix in (".onnx", ".pb", ".pbtxt", ".meta", ".keras", ".mlir", ".stablehlo", ".jaxpr")
         or any((path / name).is_file() for name in MODEL_FOLDERS)
     )
 
