@@ -228,6 +228,8 @@ class JobTime:
     restarts_s: float = 0.0
     compile_s: float = 0.0
     logging_s: float = 0.0
+    num_samples: float = 0.0
+    """What the steps train on; while a batch grows its steps have fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
