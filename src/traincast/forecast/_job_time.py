@@ -61,6 +61,7 @@ def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> J
     return JobTime(
         total=total,
         num_steps=steps,
+        num_samples=float(steps * global_batch),
         startup_s=job.startup_s,
         training_s=training_s,
         evaluation_s=evaluation_s,
