@@ -226,7 +226,7 @@ def _may_lack(per_gpu: Floats, sizes: Sequence[float | None], widths: Sequence[i
 
 def _find_rows(job_ids: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """The rows of a name: of a job, or of all tasks of an array."""
-    found = dict(zip(job_ids, zip(range(len(job_ids))), strict=True))
+    found: dict[str, tuple[int, ...]] = {name: (row,) for row, name in enumerate(job_ids)}
     if len(found) == len(job_ids) and not any("_" in name for name in job_ids):
         return found
     rows: dict[str, list[int]] = {}
