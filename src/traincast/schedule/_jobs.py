@@ -207,13 +207,11 @@ def find_per_gpu(jobs: JobTable, fleet: Fleet) -> dict[int, tuple[float, float]]
     cpus = np.nan_to_num(jobs.num_cpus / jobs.num_gpus) * count_cpus
     memory = np.nan_to_num(jobs.memory_bytes / jobs.num_gpus) * count_memory
     # Where nobody asks for more beside a GPU than its share of a node, GPUs are used up first and nothing else need be counted.
-    shares = [
-        (cpus, [pool.cpus_per_node for pool in fleet.pools]),
-        (memory, [pool.memory_bytes_per_node for pool in fleet.pools]),
-    ]
-    for column, sizes in shares:
-        if not _may_lack(column, sizes, [pool.gpus_per_node for pool in fleet.pools]):
-            column[:] = 0.0
+    widths = [pool.gpus_per_node for pool in fleet.pools]
+    if not _may_lack(cpus, [pool.cpus_per_node for pool in fleet.pools], widths):
+        cpus[:] = 0.0
+    if not _may_lack(memory, [pool.memory_bytes_per_node for pool in fleet.pools], widths):
+        memory[:] = 0.0
     asking = np.flatnonzero((cpus > 0) | (memory > 0)).tolist()
     return dict(zip(asking, zip(cpus[asking].tolist(), memory[asking].tolist(), strict=True), strict=True))
 
