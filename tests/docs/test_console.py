@@ -1,4 +1,4 @@
-"""Pages of regimes, walks and explanations show what their commands print: the same words but for hints; numbers move with fits."""
+"""Pages of regimes, walks and explanations show what their commands print: the same words but for hints; numbers move."""
 
 import importlib.util
 from pathlib import Path
