@@ -20,10 +20,12 @@ from traincast.forecast._ladder import Pose
 from traincast.forecast._place import build_cluster as _build_place
 from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
 from traincast.forecast._samples import check_data, use_data, without_data
+from traincast.forecast._words import read_amount
 from traincast.spec import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
     PLAN_FIELDS,
+    SAMPLED,
     SHAPE,
     Asked,
     Calibration,
@@ -526,16 +528,6 @@ def _read_units(values: Mapping[str, Any], fields: Iterable[Asked]) -> dict[str,
     return read
 
 
-def read_amount(item: Asked, value: Any) -> Any:
-    """An amount that a person wrote with a unit (80GB, 10k, 36h) as a number; anything else as it is."""
-    from traincast.units import parse_bytes, parse_count, parse_seconds
-
-    if not item.unit or not isinstance(value, str):
-        return value
-    amount = {"bytes": parse_bytes, "count": parse_count, "seconds": parse_seconds}[item.unit](value)
-    return int(amount) if item.kind is int and amount.is_integer() else amount
-
-
 def _load_json(path: Path, options: WorkloadOptions, stack: Stack) -> Graph:
     from traincast.files import GRAPH_FORMAT, load_graph, read_json
 
@@ -561,7 +553,7 @@ def _refuse_changes(path: Path, options: WorkloadOptions) -> None:
         raise InvalidInput(f"{path} is a captured graph, so {flags} cannot change it; capture the model again")
 
 
-_SIZES = ("seq", "input_size", "num_classes")
+_SIZES = ("seq", "input_size", "num_classes", *SAMPLED)
 
 
 def _catalogue_workload(
@@ -588,7 +580,7 @@ def _catalogue_workload(
 def _build_shape(title: str, options: WorkloadOptions, plan: Parallelism, stack: Stack, said: list[str]) -> Graph:
     from traincast.forecast._shape import build_shape, complete_shape
 
-    unused = [name for name in ("input_size", "num_classes") if getattr(options, name) is not None]
+    unused = [name for name in ("input_size", "num_classes", *SAMPLED) if getattr(options, name) is not None]
     if unused:
         raise InvalidInput(f"a transformer given by its sizes has no {', '.join(unused)}")
     shape = complete_shape(title, options, said)

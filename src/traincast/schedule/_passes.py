@@ -232,7 +232,7 @@ def pack(floor: Floor, line: Line, policy: Packing, now: float) -> None:
             continue
         floor.settle(best, now)
         floor.start(job, floor.where[best], now, take=False)
-        floor.partner[job], floor.partner[best] = best, job
+        floor.share_gpus(job, best)
         floor.set_rate(best, floor.base_rate[best] * best_rate, now)
         floor.set_rate(job, floor.base_rate[job] * best_rate, now)
         started.append(job)

@@ -228,6 +228,8 @@ class JobTime:
     restarts_s: float = 0.0
     compile_s: float = 0.0
     logging_s: float = 0.0
+    checkpoint_every_s: float | None = None
+    """Between two checkpoints, where that is assumed; None: it was given, or none is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
