@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from research.fits.interaction_gpu.__main__ import NEWER, leave_newer_out, recall_left_out, teaching_rows
-from research.fits.interaction_gpu.blend import LeftOut, candidates, correct, cross_fit
+from research.fits.interaction_gpu.blend import LeftOut, candidates, choose_by_fold, correct, cross_fit
 from research.fits.interaction_gpu.data import Data, read_everything
 from research.fits.interaction_gpu.members import Table
 from research.output import say
@@ -75,10 +75,10 @@ def correct_host(data: Data, table: Table, left_out: LeftOut) -> Array:
     teaches = teaching_rows(data)
     for behaviour in sorted(set(left_out.behaviour[teaches].tolist())):
         rows = left_out.behaviour == behaviour
-        blend, _ = cross_fit(table, left_out, rows)
-        inside = rows[table.entry_row]
-        nodes = table.entry_node[inside]
-        logs[nodes] = correct(table, left_out, blend)[nodes]
+        for fold, blend in choose_by_fold(table, left_out, rows).items():
+            inside = (rows & (left_out.fold == fold))[table.entry_row]
+            nodes = table.entry_node[inside]
+            logs[nodes] = correct(table, left_out, blend)[nodes]
     busy = np.exp(table.log_step(logs)) - table.rest_s
     measured = np.exp(table.log_measured)
     tried = np.array([np.abs((busy + table.rest_s * np.exp(log)) / measured - 1) for log in HOST_LOGS])

@@ -94,15 +94,29 @@ def cross_fit(
 ) -> tuple[Blend, Array]:
     """The blend of all rows, and the error of each row under the blend that the other folds choose. `among`: candidates."""
     blends, errors = score_candidates(table, left_out, rows, among)
+    chosen = _choose_by_fold(blends, errors, left_out, rows)
+    index = {id(blend): place for place, blend in enumerate(blends)}
+    fold = left_out.fold[rows]
+    answer = np.empty(len(fold))
+    for one, blend in chosen.items():
+        answer[fold == one] = errors[index[id(blend)], fold == one]
+    return choose(blends, errors, left_out.group[rows], fold == max(left_out.fold)), answer
+
+
+def choose_by_fold(table: Table, left_out: LeftOut, rows: NDArray[np.bool_]) -> dict[int, Blend]:
+    """Of each fold of these rows the blend that the others choose."""
+    return _choose_by_fold(*score_candidates(table, left_out, rows), left_out, rows)
+
+
+def _choose_by_fold(
+    blends: Sequence[Blend], errors: Array, left_out: LeftOut, rows: NDArray[np.bool_]
+) -> dict[int, Blend]:
     group, fold = left_out.group[rows], left_out.fold[rows]
     guards = fold == max(left_out.fold)
-    index = {id(blend): place for place, blend in enumerate(blends)}
-    answer = np.empty(len(group))
-    for one in sorted(set(fold.tolist())):
-        inside = fold == one
-        chosen = choose(blends, errors[:, ~inside], group[~inside], guards[~inside])
-        answer[inside] = errors[index[id(chosen)], inside]
-    return choose(blends, errors, group, guards), answer
+    return {
+        one: choose(blends, errors[:, fold != one], group[fold != one], guards[fold != one])
+        for one in sorted(set(fold.tolist()))
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
