@@ -54,8 +54,8 @@ def test_a_stack_has_the_scale_of_its_own_errors_and_a_new_one_a_larger() -> Non
     seen = next(one for one in examples if one.fold == "" and one.stack == "a")
     new = next(one for one in examples if one.fold == "publisher")
     narrow, wide = (
-        np.diff(np.log(certainty.interval(one.novelty, one.sensitivity, stack)))[0]
-        for one, stack in ((seen, "a"), (new, "z"))
+        np.diff(np.log(certainty.interval(one.novelty, one.sensitivity, setting)))[0]
+        for one, setting in ((seen, seen.row.setting), (new, dataclasses.replace(new.row.setting, stack="z")))
     )
     assert wide > 1.5 * narrow
 

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import MEMORY as MEMORY
     from traincast.forecast._certainty import NEW_STACK as NEW_STACK
     from traincast.forecast._certainty import STEP as STEP
+    from traincast.forecast._certainty import Cell as Cell
     from traincast.forecast._certainty import Certainty as Certainty
     from traincast.forecast._certainty import Experience as Experience
     from traincast.forecast._certainty import Quantiles as Quantiles
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import list_novelty as list_novelty
     from traincast.forecast._certainty import memory_errors as memory_errors
     from traincast.forecast._certainty import memory_sensitivity as memory_sensitivity
+    from traincast.forecast._certainty import octave_of as octave_of
     from traincast.forecast._certainty import sort_of as sort_of
     from traincast.forecast._certainty import step_sensitivity as step_sensitivity
     from traincast.forecast._corrections import CALIBRATION_NOTE as CALIBRATION_NOTE
@@ -128,7 +130,9 @@ if TYPE_CHECKING:
     from traincast.forecast._labels import label_run as label_run
     from traincast.forecast._narrow import GIVEN_DEVICE as GIVEN_DEVICE
     from traincast.forecast._narrow import GIVEN_JOB as GIVEN_JOB
+    from traincast.forecast._narrow import GIVEN_OPERATORS as GIVEN_OPERATORS
     from traincast.forecast._narrow import GIVEN_STACK as GIVEN_STACK
+    from traincast.forecast._narrow import with_operators as with_operators
     from traincast.forecast._parts import explain_parts as explain_parts
     from traincast.forecast._pose import spell_out as spell_out
     from traincast.forecast._resolve import Resolved as Resolved
@@ -173,6 +177,7 @@ __getattr__ = load_lazily(
             "ask",
         ),
         "_certainty": (
+            "Cell",
             "Certainty",
             "DOCUMENT",
             "Experience",
@@ -194,6 +199,7 @@ __getattr__ = load_lazily(
             "join_all",
             "list_novelty",
             "memory_errors",
+            "octave_of",
             "sort_of",
         ),
         "_corrections": (
@@ -235,7 +241,9 @@ __getattr__ = load_lazily(
         "_narrow": (
             "GIVEN_DEVICE",
             "GIVEN_JOB",
+            "GIVEN_OPERATORS",
             "GIVEN_STACK",
+            "with_operators",
         ),
         "_parts": ("explain_parts",),
         "_pose": ("spell_out",),

@@ -150,7 +150,7 @@ def with_novelty(
         operators=tally.operators_log_sigma, host=tally.host_share, exposed=shares.get("communication", 0.0),
         bandwidth=shares.get("memory", 0.0),
     )  # fmt: skip
-    low, high = certainty.interval(novelty, sensitivity, setting.stack)
+    low, high = certainty.interval(novelty, sensitivity, setting)
     narrowing = suggest_narrowing(certainty, novelty, sensitivity, setting, step_s=timeline.duration_s)
     new = describe_novelty(novelty, setting, host=tally.host_share)[:MOST_SAID]
     because = "; ".join(new) if new else f"runs of {setting.stack} like this one were measured"

@@ -75,6 +75,10 @@ class Narrowing:
     width_now: float
     """Of the 90% interval, as a share of the forecast."""
     width_after: float
+    given: str = ""
+    """What is measured, as the table of left-out runs names it."""
+    after: tuple[float, float] = (1.0, 1.0)
+    """The interval that it is expected to leave, as factors on the forecast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
