@@ -143,7 +143,9 @@ class Example:
 def sensitivity_of(row: Asked) -> Sensitivity:
     if row.quantity == MEMORY:
         return memory_sensitivity(activations=row.activations, beside=row.beside)
-    return step_sensitivity(operators=row.operators, host=row.host, exposed=row.exposed, bandwidth=row.bandwidth)
+    return step_sensitivity(
+        operators=row.operators, host=row.host, exposed=row.exposed, bandwidth=row.bandwidth, call_s=row.call_s
+    )
 
 
 def first_guess(rows: Sequence[Asked]) -> Certainty:

@@ -27,7 +27,7 @@ from traincast.accuracy import Measured, hide_results, parse_case, parse_observa
 from traincast.cost import Learned, Pricing, default_ops, load_learned, read_constants
 from traincast.errors import TraincastError
 from traincast.files import write_whole
-from traincast.forecast import STEP, Engine, describe_setting, know_step, tally_program, tune
+from traincast.forecast import STEP, Engine, call_seconds, describe_setting, know_step, tally_program, tune
 from traincast.report import splice
 from traincast.spec import Job, Stack
 
@@ -168,6 +168,7 @@ def _answer(engine: Engine, job: Job, question: Any, row: Row, step_s: float, *,
         host=tally.host_share,
         exposed=timeline.shares.get("communication", 0.0),
         bandwidth=timeline.shares.get("memory", 0.0),
+        call_s=call_seconds(job.stack),
         activations=0.0,
         beside=0.0,
         step_s=timeline.duration_s,

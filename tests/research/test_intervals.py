@@ -22,7 +22,7 @@ def runs(publisher: str, *, bias: float, sigma: float, number: int = 60, seed: i
         Asked(
             quantity=STEP, publisher=publisher, source=publisher, workload=f"m{place % 3}",
             setting=dataclasses.replace(SETTING, stack=publisher, device="xy"[place % 2], num_devices=1 + place % 4),
-            operators=0.08, host=0.0, exposed=0.0, bandwidth=0.0, activations=0.0, beside=0.0, step_s=1.0,
+            operators=0.08, host=0.0, exposed=0.0, bandwidth=0.0, call_s=18e-6, activations=0.0, beside=0.0, step_s=1.0,
             error=float(error + (bias if untaught else 0.0)), untaught=untaught,
         )
         for place, error in enumerate(errors)

@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import Sides as Sides
     from traincast.forecast._certainty import activation_share as activation_share
     from traincast.forecast._certainty import beside_share as beside_share
+    from traincast.forecast._certainty import call_seconds as call_seconds
     from traincast.forecast._certainty import clip_interval as clip_interval
     from traincast.forecast._certainty import describe_setting as describe_setting
     from traincast.forecast._certainty import join_all as join_all
@@ -187,6 +188,7 @@ __getattr__ = load_lazily(
             "NEW_STACK",
             "Sensitivity",
             "Sides",
+            "call_seconds",
             "clip_interval",
             "memory_sensitivity",
             "step_sensitivity",

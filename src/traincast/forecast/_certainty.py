@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.memo import Remember, compute
-from traincast.spec import Cluster, Graph, Job, LogErrors, MemoryProfile, Parallelism
+from traincast.spec import Cluster, Graph, Job, LogErrors, MemoryProfile, Parallelism, Stack
 
 DOCUMENT = Path(__file__).parent / "weights" / "certainty.json"
 MOST_DOUBLINGS = 6.0
@@ -36,9 +36,10 @@ WIDEST, LEAST = 3.0, 1e-3
 """Log factors on either side of a forecast: a factor of twenty says already that nothing is known."""
 HOST_BOUND = 0.5
 """A host that needs this share of the devices' time is worth a word."""
-HOST_FACTOR, LINK_FACTOR, FUSION_FACTOR = 16.0, 2.0, 2.0
-"""By which hosts and communication are taken to be off, and how much less a stack may move through memory that fuses more. The
-documents of measured stacks differ by the first in what a call costs the host (6 to 90 us)."""
+HOST_LEAST_S, HOST_MOST_S = 18e-6, 130e-6
+"""Between which an operator of both passes costs the host in documents of measured stacks (`call_seconds`)."""
+LINK_FACTOR, FUSION_FACTOR = 2.0, 2.0
+"""By which communication is taken to be off, and how much less a stack may move through memory that fuses more."""
 MOST_OPERATORS = 0.5
 """The operators' own log error counts up to this: beyond it their intervals say only that nothing is known."""
 
@@ -48,16 +49,24 @@ Sensitivity = Mapping[str, Sides]
 """How far an answer moves, as a log factor on either side, if one of its parts is off."""
 
 
-def step_sensitivity(*, operators: float, host: float, exposed: float, bandwidth: float) -> dict[str, Sides]:
+def call_seconds(stack: Stack) -> float:
+    """That an operator costs the host in the forward and the backward pass together."""
+    return stack.forward_call_s + stack.backward_call_s + 2 * stack.launch_s
+
+
+def step_sensitivity(
+    *, operators: float, host: float, exposed: float, bandwidth: float, call_s: float = HOST_LEAST_S
+) -> dict[str, Sides]:
     """`operators`: the log error that the operators' own intervals give the step. `host`: the host's time to issue a step over
-    the devices' to do it. `exposed`: the share of the step in communication that nothing hides. `bandwidth`: that in kernels that
-    memory limits, which a stack may fuse."""
+    the devices' to do it; `call_s`: what a call was taken to cost for that. `exposed`: the share of the step in communication
+    that nothing hides. `bandwidth`: that in kernels that memory limits, which a stack may fuse."""
     unsure = min(max(0.0, operators), MOST_OPERATORS)
     share, fused = min(max(0.0, exposed), 1.0), min(max(0.0, bandwidth), 1.0)
     bound = max(1.0, host)
+    slower, faster = max(1.0, HOST_MOST_S / call_s), max(1.0, call_s / HOST_LEAST_S)
     return {
         "operators": (unsure, unsure),
-        "host": (math.log(bound / max(1.0, host / HOST_FACTOR)), math.log(max(1.0, host * HOST_FACTOR) / bound)),
+        "host": (math.log(bound / max(1.0, host / faster)), math.log(max(1.0, host * slower) / bound)),
         "fusion": (-math.log(1 - fused * (1 - 1 / FUSION_FACTOR)), 0.0),
         "communication": (-math.log(1 - share * (1 - 1 / LINK_FACTOR)), math.log(1 + share * (LINK_FACTOR - 1))),
     }
