@@ -115,7 +115,7 @@ def tally_tasks(tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates:
     for task, estimate, count in zip(tasks, estimates, count_runs(repeats, num_tasks=len(tasks)), strict=True):
         kind = f"{task.axis} communication" if isinstance(task, Collective) else task.kind
         amount = estimate.seconds * count
-        unsure = amount * _log_sigma(estimate)
+        unsure = amount * _log_sigma(estimate.low_s, estimate.high_s)
         seconds[kind] = seconds.get(kind, 0.0) + amount
         weighted[kind] = weighted.get(kind, 0.0) + unsure
         grounds[estimate.ground] += amount
@@ -171,7 +171,5 @@ def _estimate(timeline: Timeline, tally: Tally, low: float, high: float) -> Esti
     )
 
 
-def _log_sigma(estimate: Estimate) -> float:
-    if estimate.low_s <= 0 or estimate.high_s <= estimate.low_s:
-        return 0.0
-    return math.log(estimate.high_s / estimate.low_s) / (2 * NORMAL_90)
+def _log_sigma(low_s: float, high_s: float) -> float:
+    return math.log(high_s / low_s) / (2 * NORMAL_90) if high_s > low_s > 0 else 0.0

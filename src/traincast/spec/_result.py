@@ -233,6 +233,10 @@ class JobTime:
     restarts_s: float = 0.0
     compile_s: float = 0.0
     logging_s: float = 0.0
+    checkpoint_every_s: float | None = None
+    """Between two checkpoints, where that is assumed; None: it was given, or none is written."""
+    num_samples: float = 0.0
+    """What the steps train on; while a batch grows its steps have fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

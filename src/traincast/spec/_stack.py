@@ -132,6 +132,10 @@ class KernelFacts:
     """Gradients of grouped convolutions with channels last run without matrix units."""
     statistics_in_convolutions: bool = False
     """A convolution also sums what the batch norm after it needs, so no pass of its own over the images does."""
+    pads_vocabulary: bool = False
+    """Widths of single products (vocabularies) are padded by the model's code to whole vectors."""
+    pads_heads: bool = False
+    """So are widths of products of many matrices (heads, interactions of features)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
