@@ -16,7 +16,14 @@ from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_m
 from traincast.forecast._annotated import find_annotated, spread_annotated, take_annotated
 from traincast.forecast._defaults import with_defaults
 from traincast.forecast._engine import Engine
-from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill_in_recipe, read_precision
+from traincast.forecast._habits import (
+    UNKNOWN,
+    check_passes,
+    fill_in_plan,
+    fill_in_recipe,
+    for_optimizer,
+    read_precision,
+)
 from traincast.forecast._ladder import Pose
 from traincast.forecast._place import build_cluster as _build_place
 from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
@@ -176,7 +183,7 @@ def complete_question(
         values["data"] = _left_over(values, num_devices=cluster.num_devices)
     batch, passes = share_batch(question, values, said)
     values["micro_batches"] = passes
-    plan = _decode_plan(fill_in_plan(values, stack, said))
+    plan = _decode_plan(fill_in_plan(values, for_optimizer(stack, question.workload.optimizer), said))
     check_passes(plan, stack)
     options = question.workload if batch is None else dataclasses.replace(question.workload, batch=batch)
     return dataclasses.replace(question, workload=_without_tf32(options, cluster, said)), plan

@@ -25,6 +25,8 @@ class PlanHabits:
     """Gradients are reduced beside the backward pass."""
     overlap_sharded: bool = True
     """The same where ZeRO shards anything."""
+    reduces_after: tuple[str, ...] = ()
+    """Optimizers whose distributed form reduces one flat gradient when the backward pass has ended."""
     bucket_bytes: float | None = None
     """Gradients that are reduced at once; None: PyTorch's 25 MB."""
     bucket_copies: bool = True
@@ -64,6 +66,8 @@ class RecipeHabits:
     attention: str = "flash"
     channels_last: bool | None = None
     dropout: float | None = None
+    predicted_share: float | None = None
+    """Of the tokens, those whose words a masked language model predicts: others are dropped before its head; None: all stay."""
     compiled: bool = False
     compiled_loss: bool = True
     """A compiled step compiles its loss too; False: layers are compiled one by one and the loss runs as it is written."""
