@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 from traincast.cost import OpModel
+from traincast.cost._alignment import VECTOR_BYTES, row_alignment
 from traincast.cost._collectives import Pipelined, find_route
 from traincast.cost._interaction.ensemble import Ensemble, default_ensemble
 from traincast.cost._learned import WEIGHTS, load_learned
@@ -108,14 +109,21 @@ def _price_ops(
 
 
 def mark_software(ops: tuple[Op, ...], stack: Stack) -> tuple[Op, ...]:
-    """Convolutions and norms say what the libraries of the stack's version do with them."""
+    """Convolutions, norms and products of odd widths say what the stack's code and its libraries do with them."""
     kernels = stack.kernels
+    if kernels.pads_vocabulary or kernels.pads_heads:
+        ops = tuple([_mark_padded(op, stack) if op.kind == "matmul" else op for op in ops])
     facts = {name: True for name in ("turned_images", "grouped_gradients_on_lanes") if getattr(kernels, name)}
     given = {"given_statistics": True} if kernels.statistics_in_convolutions else {}
     if not facts and not given:
         return ops
     marks = {"conv": facts, "norm": given}
     return tuple([replace(op, attrs={**op.attrs, **marks[op.kind]}) if marks.get(op.kind) else op for op in ops])
+
+
+def _mark_padded(op: Op, stack: Stack) -> Op:
+    padded = stack.kernels.pads_heads if op.attrs["batch"] != 1 else stack.kernels.pads_vocabulary
+    return replace(op, attrs={**op.attrs, "padded": True}) if padded and row_alignment(op) < VECTOR_BYTES else op
 
 
 def recent_ops(before: Sequence[Op], ops: Sequence[Op], cache_bytes: float) -> tuple[Op, ...]:

@@ -18,6 +18,7 @@ from traincast.cost import (
     describe_host,
     describe_links,
     is_gpu,
+    mark_software,
     name_costs,
     note_kernels,
 )
@@ -37,7 +38,15 @@ from traincast.forecast._certainty import describe_setting, hopeful_memory_error
 from traincast.forecast._device_memory import DeviceMemory, find_fullest, profile_stages, watch_device
 from traincast.forecast._host_memory import hold_on_host
 from traincast.forecast._interval import Assured, Tally, tally_program, with_interval, with_novelty
-from traincast.forecast._job_time import describe_loading, price_job, range_energy, spend_energy, time_job, weigh_co2
+from traincast.forecast._job_time import (
+    describe_checkpoints,
+    describe_loading,
+    price_job,
+    range_energy,
+    spend_energy,
+    time_job,
+    weigh_co2,
+)
 from traincast.forecast._moments import list_moments
 from traincast.lower import lower, run_again, share_model
 from traincast.memo import Memo, Remember
@@ -62,6 +71,7 @@ from traincast.spec import (
     Task,
     Tensor,
     Timeline,
+    count_runs,
 )
 
 if TYPE_CHECKING:
@@ -282,9 +292,11 @@ class Engine:
         model = self.model(job)
         if not isinstance(model, Pricing):
             return ()
-        tasks = program.stages[0].tasks
+        first = program.stages[0]
         found = [
-            note for group in cluster.groups for note in self._remember(_note_tasks, model.ops, group.device, tasks)
+            note
+            for group in cluster.groups
+            for note in self._remember(_note_tasks, model.ops, model.stack, group.device, first.tasks, first.repeats)
         ]
         return tuple(dict.fromkeys(found))
 
@@ -466,6 +478,7 @@ def _fill_in(
             *describe_links(cluster),
             *host,
             *describe_loading(job, cluster, step, global_batch),
+            *describe_checkpoints(job, whole),
             *chosen.notes,
         ),
         source=chosen.source,
@@ -483,8 +496,13 @@ def _describe_offload(plan: Parallelism, cluster: Cluster) -> tuple[str, ...]:
     return (describe_host(cluster, held=words, nvme=plan.offload_to == "nvme"),) if words else ()
 
 
-def _note_tasks(model: OpModel, device: Device, tasks: tuple[Task, ...]) -> tuple[str, ...]:
-    return note_kernels([task for task in tasks if isinstance(task, Op)], device, model)
+def _note_tasks(
+    model: OpModel, stack: Stack, device: Device, tasks: tuple[Task, ...], repeats: tuple[Repeat, ...]
+) -> tuple[str, ...]:
+    counts = count_runs(repeats, num_tasks=len(tasks))
+    chosen = [(task, count) for task, count in zip(tasks, counts, strict=True) if isinstance(task, Op)]
+    ops = mark_software(tuple([op for op, _ in chosen]), stack)
+    return note_kernels(ops, device, model, [count for _, count in chosen])
 
 
 def _flop_of(graph: Graph) -> float:
