@@ -16,8 +16,8 @@ from traincast.cli.questions import takes_question
 from traincast.spec import Parallelism, Question
 
 if TYPE_CHECKING:
-    from traincast.forecast import Origin
-    from traincast.spec import Forecast
+    from traincast.forecast import Origin, Resolved
+    from traincast.spec import Forecast, RunLabels
 
 MOST_DRAWN = 32
 """Passes of a step up to which all its spans are kept."""
@@ -95,11 +95,7 @@ def forecast(
         job, said = train_to_target(resolved.job, resolved.parallelism)
         resolved, about_target = dataclasses.replace(resolved, job=job), (said,)
 
-    labels = None
-    if given is not None:
-        from traincast.forecast import label_run
-
-        labels = [label_run(resolved.job, resolved.cluster, resolved.parallelism)]
+    labels = None if given is None else [_label(resolved)]
     learned = load_learned(question.calibration, given, asked=labels, filed=resolved.calibration)
     correction = None
     if activity is not None:
@@ -116,6 +112,13 @@ def forecast(
         parts = explain_parts(answer, resolved.job, resolved.cluster, resolved.parallelism, costs=costs_of(learned))
         answer = dataclasses.replace(answer, parts=parts)
     _show(answer, shown, origin)
+
+
+def _label(resolved: "Resolved") -> "RunLabels":
+    """What a question is called among measured runs; nobody else needs it."""
+    from traincast.forecast import label_run
+
+    return label_run(resolved.job, resolved.cluster, resolved.parallelism)
 
 
 def _show(answer: "Forecast", shown: Shown, origin: "Origin") -> None:
