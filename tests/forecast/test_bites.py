@@ -78,10 +78,23 @@ def test_a_failure_costs_a_start_and_half_an_interval(devices: int) -> None:
     assert found.restarts_s == pytest.approx(failures * (startup_s + running_s * every / 1000 / 2), rel=1e-6)
 
 
-def test_without_checkpoints_a_failure_loses_half_of_the_job() -> None:
-    job = Job(graph=make_mlp(), steps=1000, startup_s=0.0, device_mtbf_s=1e6)
+def test_where_failures_are_rare_one_loses_half_of_the_job() -> None:
+    job = Job(graph=make_mlp(), steps=1000, startup_s=0.0, device_mtbf_s=1e9)
     found = forecast(job, make_cluster()).job
-    assert found.restarts_s == pytest.approx(found.training_s / 1e6 * found.training_s / 2, rel=1e-6)
+    assert found.restarts_s == pytest.approx(found.training_s / 1e9 * found.training_s / 2, rel=1e-6)
+
+
+def test_a_long_job_that_says_nothing_of_checkpoints_writes_those_that_lose_least() -> None:
+    """Young 1974: an interval of sqrt(2 x writing x time between failures); as much is lost to writing as to work done again."""
+    rate, mtbf_s = 1e6, 1e6
+    job = Job(graph=make_mlp(), steps=10**9, startup_s=0.0, device_mtbf_s=mtbf_s, checkpoint_bytes_per_s=rate)
+    answer = forecast(job, make_cluster(devices_per_node=8))
+    saved = job.graph.role_bytes("parameter") + job.graph.role_bytes("optimizer_state")
+    interval_s = math.sqrt(2 * saved / rate * mtbf_s / 8)
+    assert answer.job.restarts_s == pytest.approx(answer.job.training_s * (saved / rate / interval_s) * 2, rel=1e-6)
+    assert answer.job.restarts_s < 0.1 * answer.job.training_s
+    asked = dataclasses.replace(job, checkpoint_every_steps=10**9)
+    assert forecast(asked, make_cluster(devices_per_node=8)).job.restarts_s > answer.job.restarts_s
 
 
 @pytest.mark.parametrize(("nodes", "devices"), [(1, 1), (1, 8), (3, 4)])

@@ -36,7 +36,15 @@ from traincast.forecast._certainty import describe_setting, hopeful_memory_error
 from traincast.forecast._device_memory import DeviceMemory, find_fullest, profile_stages, watch_device
 from traincast.forecast._host_memory import hold_on_host
 from traincast.forecast._interval import Assured, Tally, tally_program, with_interval, with_novelty
-from traincast.forecast._job_time import describe_loading, price_job, range_energy, spend_energy, time_job, weigh_co2
+from traincast.forecast._job_time import (
+    describe_loading,
+    describe_restarts,
+    price_job,
+    range_energy,
+    spend_energy,
+    time_job,
+    weigh_co2,
+)
 from traincast.forecast._moments import list_moments
 from traincast.lower import lower, run_again, share_model
 from traincast.memo import Memo, Remember
@@ -448,6 +456,7 @@ def _fill_in(
             *describe_links(cluster),
             *host,
             *describe_loading(job, cluster, step, global_batch),
+            *describe_restarts(job, cluster, whole),
             *chosen.notes,
         ),
         source=chosen.source,

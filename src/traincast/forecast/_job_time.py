@@ -5,7 +5,7 @@ import math
 from traincast.cost import copy_bytes_per_s
 from traincast.resources import IDLE_POWER
 from traincast.spec import Cluster, Estimate, Job, JobTime, Range, Timeline
-from traincast.units import HOUR_S, KWH_JOULES, NORMAL_90
+from traincast.units import HOUR_S, KWH_JOULES, NORMAL_90, show_seconds
 
 DRAWN = (0.6, 1.05)
 """What a device at work draws beside its rated power: a board is held to it, and memory-bound work draws less. From no
@@ -129,7 +129,41 @@ def _expect_restarts(job: Job, cluster: Cluster, running_s: float, *, steps: flo
     interval_s = running_s
     if job.checkpoint_every_steps is not None:
         interval_s = min(running_s, running_s * job.checkpoint_every_steps / steps)
+    usual = choose_interval(job, cluster, running_s)
+    if usual is not None:
+        # Where checkpoints are not spoken of, writing them is part of what failures cost.
+        written_s = running_s / usual * write_checkpoint(job, cluster)
+        return failures * (job.startup_s + compile_s + usual / 2) + written_s
     return failures * (job.startup_s + compile_s + interval_s / 2)
+
+
+def write_checkpoint(job: Job, cluster: Cluster) -> float:
+    """Seconds of one checkpoint that nobody described: every node writes its share, as large jobs do."""
+    saved = job.graph.role_bytes("parameter") + job.graph.role_bytes("optimizer_state")
+    return saved / (job.checkpoint_bytes_per_s * cluster.num_nodes)
+
+
+def choose_interval(job: Job, cluster: Cluster, running_s: float) -> float | None:
+    """Seconds between two checkpoints of a job that says nothing of them: those that lose least (Young 1974); None where it says,
+    or where a failure is so rare that losing half of the job costs less than writing."""
+    if job.checkpoint_every_steps is not None or running_s <= 0 or not write_checkpoint(job, cluster):
+        return None
+    between_failures_s = job.device_mtbf_s / cluster.num_devices
+    interval_s = math.sqrt(2 * write_checkpoint(job, cluster) * between_failures_s)
+    loses = running_s / interval_s * write_checkpoint(job, cluster) + running_s / between_failures_s * interval_s / 2
+    return interval_s if interval_s < running_s and loses < running_s / between_failures_s * running_s / 2 else None
+
+
+def describe_restarts(job: Job, cluster: Cluster, whole: JobTime) -> tuple[str, ...]:
+    """The checkpoints that a job is taken to write, where it says nothing of them and they change its time by a hundredth."""
+    interval_s = choose_interval(job, cluster, whole.training_s)
+    if interval_s is None or whole.restarts_s < 0.01 * whole.training_s:
+        return ()
+    between_s = job.device_mtbf_s / cluster.num_devices
+    return (
+        f"no checkpoints are asked for; one every {show_seconds(interval_s)} is taken, which loses least where one of "
+        f"{cluster.num_devices:,} devices fails every {show_seconds(between_s)} (--checkpoint-every-steps, --mtbf to change)",
+    )
 
 
 def price_job(cluster: Cluster, total: Estimate) -> Range | None:
