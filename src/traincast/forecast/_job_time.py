@@ -62,7 +62,6 @@ def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> J
         total=total,
         num_steps=steps,
         num_samples=float(steps * global_batch),
-        num_samples=float(steps * global_batch),
         startup_s=job.startup_s,
         training_s=training_s,
         evaluation_s=evaluation_s,
