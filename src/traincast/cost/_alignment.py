@@ -54,8 +54,12 @@ def warn_alignment(
     """
     weights = dict(zip(map(id, ops), counts, strict=True)) if counts is not None else {}
     found: dict[tuple[str, int], list[Op]] = {}
-    for op in ops:
-        if op.kind not in ("matmul", "attention") or product_flop_per_s(device, op.dtype)[1] in ("fp32", "fp64"):
+    products = [op for op in ops if op.kind in ("matmul", "attention")]
+    wide = {
+        dtype for dtype in {op.dtype for op in products} if product_flop_per_s(device, dtype)[1] in ("fp32", "fp64")
+    }
+    for op in products:
+        if op.dtype in wide:
             continue
         for word, width in _odd_widths(op):
             found.setdefault((word, width), []).append(op)

@@ -1,7 +1,7 @@
 """The default cost model: an op model for what devices do, a collective model for what links do, a stack between them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 from traincast.cost import OpModel
@@ -47,17 +47,41 @@ class Pricing:
         flat = [value for pair in devices for value in pair]
         priced = list(remember(_price_ops, self.ops, self.stack, (), passes, *flat))
         if update:
+            first = remember(_open_ops, self.ops)
+            update = tuple([first.setdefault(_value_of(op), op) for op in update])
             cached = recent_ops(passes, update, max(device.l2_bytes or 0.0 for device, _ in devices))
             priced += remember(_price_ops, self.ops, self.stack, cached, update, *flat)
+        known: dict[Collective, Estimate] = remember(_open_table, self.collectives, self.stack, cluster)
         following = iter(priced)
-        return tuple(
-            [
-                next(following)
-                if isinstance(task, Op)
-                else remember(_price_collective, self.collectives, self.stack, task, cluster)
-                for task in stage.tasks
-            ]
-        )
+        estimates: list[Estimate] = []
+        for task in stage.tasks:
+            if isinstance(task, Op):
+                estimates.append(next(following))
+                continue
+            found = known.get(task)
+            if found is None:
+                found = known[task] = remember(_price_collective, self.collectives, self.stack, task, cluster)
+            estimates.append(found)
+        return tuple(estimates)
+
+
+def _open_ops(model: OpModel) -> dict[Hashable, Op]:
+    """The first of equal ops of updates, by value: replicas that share state in other ways may update the same share of it."""
+    return {}
+
+
+def _value_of(op: Op) -> Hashable:
+    """Everything that is said of an op."""
+    said = [getattr(op, name) for name in _OP_FIELDS]
+    return (*said, *op.attrs.items())
+
+
+_OP_FIELDS = tuple(item.name for item in fields(Op) if item.name != "attrs")
+
+
+def _open_table(model: CollectiveModel, stack: Stack, cluster: Cluster) -> dict[Collective, Estimate]:
+    """Collectives of a cluster that were priced before, by their values: plans of one search send the same ones again."""
+    return {}
 
 
 def _price_collective(model: CollectiveModel, stack: Stack, task: Collective, cluster: Cluster) -> Estimate:

@@ -95,7 +95,8 @@ class Choice:
     @property
     def price(self) -> float:
         """How much longer a sample takes than under the fastest plan, as a share."""
-        return self.fastest.samples_per_s / self.taken.samples_per_s - 1
+        slower = self.taken.samples_per_s
+        return self.fastest.samples_per_s / slower - 1 if slower else 0.0
 
 
 def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> Choice | None:

@@ -30,14 +30,22 @@ def _field_names(kind: Any) -> tuple[str, ...]:
     return tuple(item.name for item in dataclasses.fields(kind))
 
 
-def map_tasks(stage: Stage, rewrite: Callable[[int, Task], Iterable[Task]], *, tensors: Sequence[Tensor] = ()) -> Stage:
-    """Replace each task by what `rewrite` gives for it; `tensors` are the new ones, numbered after the old."""
+def map_tasks(
+    stage: Stage, rewrite: Callable[[int, Task], Iterable[Task]], *, tensors: Sequence[Tensor] = (),
+    at: Iterable[int] | None = None,
+) -> Stage:  # fmt: skip
+    """Replace each task by what `rewrite` gives for it; `tensors` are the new ones, numbered after the old. `at`: the only
+    places where anything changes."""
     tasks: list[Task] = []
     starts: list[int] = []
-    for index, task in enumerate(stage.tasks):
-        starts.append(len(tasks))
-        tasks.extend(rewrite(index, task))
-    starts.append(len(tasks))
+    copied = 0
+    for index in range(len(stage.tasks)) if at is None else sorted(at):
+        tasks.extend(stage.tasks[copied:index])
+        starts.extend(range(len(tasks) - (index - copied), len(tasks) + 1))
+        tasks.extend(rewrite(index, stage.tasks[index]))
+        copied = index + 1
+    starts.extend(range(len(tasks), len(tasks) + len(stage.tasks) - copied + 1))
+    tasks.extend(stage.tasks[copied:])
     moved = (Repeat(start=starts[r.start], stop=starts[r.stop], count=r.count) for r in stage.repeats)
     repeats = tuple(repeat for repeat in moved if repeat.start < repeat.stop)
     return alter(stage, tasks=tuple(tasks), repeats=repeats, tensors=stage.tensors + tuple(tensors))
