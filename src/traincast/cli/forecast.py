@@ -17,7 +17,7 @@ from traincast.spec import Parallelism, Question
 
 if TYPE_CHECKING:
     from traincast.forecast import Origin, Resolved
-    from traincast.spec import Forecast, RunLabels
+    from traincast.spec import Calibration, Forecast
 
 MOST_DRAWN = 32
 """Passes of a step up to which all its spans are kept."""
@@ -94,9 +94,7 @@ def forecast(
 
         job, said = train_to_target(resolved.job, resolved.parallelism)
         resolved, about_target = dataclasses.replace(resolved, job=job), (said,)
-
-    labels = None if given is None else [_label(resolved)]
-    learned = load_learned(question.calibration, given, asked=labels, filed=resolved.calibration)
+    learned = _learn(question, resolved, given)
     correction = None
     if activity is not None:
         from traincast.resources import load_graph_correction
@@ -114,11 +112,13 @@ def forecast(
     _show(answer, shown, origin)
 
 
-def _label(resolved: "Resolved") -> "RunLabels":
-    """What a question is called among measured runs; nobody else needs it."""
-    from traincast.forecast import label_run
+def _learn(question: Question, resolved: "Resolved", given: Path | None) -> "Calibration | None":
+    labels = None
+    if given is not None:
+        from traincast.forecast import label_run
 
-    return label_run(resolved.job, resolved.cluster, resolved.parallelism)
+        labels = [label_run(resolved.job, resolved.cluster, resolved.parallelism)]
+    return load_learned(question.calibration, given, asked=labels, filed=resolved.calibration)
 
 
 def _show(answer: "Forecast", shown: Shown, origin: "Origin") -> None:
