@@ -104,7 +104,7 @@ def make_cases(jobs: JobTable) -> dict[str, tuple[Policy, Callable[..., tuple], 
     }
 
 
-@pytest.mark.parametrize("engine", ["general", "interpreted"])
+@pytest.mark.parametrize("engine", ["called", "interpreted"])
 @pytest.mark.parametrize("name", ["fifo", "first-fit", "sjf", "easy", "srtf", "srsf", "las"])
 @given(jobs=job_tables(max_jobs=20))
 @settings(max_examples=40, deadline=None)
@@ -116,7 +116,7 @@ def test_the_engine_agrees_with_stepping_through_every_second(name: str, engine:
 
 
 @pytest.mark.parametrize("placement", ["count", "consolidated"])
-@pytest.mark.parametrize("engine", ["general", "interpreted"])
+@pytest.mark.parametrize("engine", ["called", "interpreted"])
 def test_nobody_is_moved_in_line_by_a_start_or_stop_of_the_same_moment(engine: str, placement: str) -> None:
     """Chosen one by one, a job that had just been stopped stood behind its own level, and the wrong ones ran on."""
     jobs = table((0, 1, 1), (0, 2, 21), (0, 1, 1), (20, 4, 21), (20, 3, 21), (20, 2, 1), (20, 3, 1))

@@ -172,7 +172,7 @@ def agree(jobs: JobTable, name: str, engine: str, nodes: tuple[int, int]) -> Non
     assert np.asarray(schedule.end_s).tolist() == Stepper(jobs, *nodes, name).run()
 
 
-@pytest.mark.parametrize("engine", ["general", "interpreted"])
+@pytest.mark.parametrize("engine", ["called", "interpreted"])
 @pytest.mark.parametrize("name", list(POLICY_OF))
 @given(jobs=job_tables(max_jobs=20, sizes=SIZES), nodes=st.sampled_from([(2, 4), (3, 4), (2, 8), (4, 2)]))
 @settings(max_examples=25, deadline=None)
@@ -186,5 +186,5 @@ def test_the_oracle_knows_a_schedule_worked_out_by_hand() -> None:
     """Two nodes of four. The job of four takes the emptier node from the longest job; the job of two stays."""
     jobs = table((0, 2, 50), (0, 3, 90), (10, 4, 20))
     assert Stepper(jobs, 2, 4, "srtf").run() == [50.0, 110.0, 30.0]
-    for engine in ("general", "interpreted"):
+    for engine in ("called", "interpreted"):
         agree(jobs, "srtf", engine, (2, 4))

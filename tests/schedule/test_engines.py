@@ -1,4 +1,4 @@
-"""General engine, interpreted loops and compiled loops: the same bits."""
+"""Called policies, interpreted rules and compiled rules in the one loop: the same bits."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def same(left: object, right: object) -> bool:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("placement", ["count", "consolidated"])
 @pytest.mark.parametrize("name", list(COVERED))
-def test_interpreted_loops_equal_the_general_engine(name: str, placement: str, seed: int) -> None:
+def test_rules_over_columns_decide_as_the_called_policies_do(name: str, placement: str, seed: int) -> None:
     fleet = Fleet(pools=(NodePool(num_nodes=3 + 30 * (seed == 3), gpus_per_node=4 if seed % 2 else 8),))
     mix = Mix(sizes={1: 4, 2: 2, 3: 1, 4: 1, 8: 1, 12: 1, 16: 1}, load=1.4, median_s=300)
     jobs = generate_jobs(150, num_gpus=fleet.num_gpus, mix=mix, seed=seed)
@@ -49,7 +49,7 @@ def test_interpreted_loops_equal_the_general_engine(name: str, placement: str, s
                 overheads=Overheads(preempt_s=helios_checkpoint_s),
                 engine=engine,
             )
-            for engine in ("general", "interpreted")
+            for engine in ("called", "interpreted")
         ]
         assert same(answers[0].end_s, answers[1].end_s)
         assert same(answers[0].start_s, answers[1].start_s)
@@ -78,7 +78,7 @@ def test_records_horizons_and_single_events_are_the_same_in_the_loops(name: str,
                 jobs, policy, fleet=fleet, placer=PLACERS[placement], compat=compat, until_s=until_s, record=True,
                 engine=engine,
             )
-            for engine in ("general", "interpreted")
+            for engine in ("called", "interpreted")
         )  # fmt: skip
         assert same(one.preemptions, other.preemptions)
         for column in ("start_s", "end_s", "run_s"):
@@ -109,10 +109,10 @@ def test_compiled_loops_equal_interpreted_ones_at_size(name: str, placement: str
     assert same(answers[0].preemptions, answers[1].preemptions)
 
 
-def test_loops_refuse_what_they_do_not_cover() -> None:
+def test_a_policy_without_rules_over_columns_is_not_said_to_be_compiled() -> None:
     fleet = Fleet(pools=(NodePool(num_nodes=2, gpus_per_node=8),))
     jobs = generate_jobs(5, num_gpus=16)
-    with pytest.raises(InvalidInput, match="do not cover"):
+    with pytest.raises(InvalidInput, match="called as an object"):
         simulate_cluster(replace(jobs, num_gpus=jobs.num_gpus / 2), POLICIES["fifo"], fleet=fleet, engine="interpreted")
     with pytest.raises(UnknownName, match="engine"):
         simulate_cluster(jobs, POLICIES["fifo"], fleet=fleet, engine="quick")
@@ -126,7 +126,7 @@ def test_preempted_jobs_that_move_at_no_cost_do_not_fill_the_event_heap() -> Non
     assert schedule.preemptions.sum() > 0
 
 
-@pytest.mark.parametrize("engine", ["general", "interpreted"])
+@pytest.mark.parametrize("engine", ["called", "interpreted"])
 def test_near_equal_jobs_do_not_swap_for_ever(engine: str) -> None:
     """Believed remaining times that are equal but for rounding once made two jobs evict each other without end."""
     fleet = Fleet(pools=(NodePool(num_nodes=3, gpus_per_node=8),))
@@ -170,7 +170,7 @@ def test_failures_and_limits_are_the_same_in_the_loops(name: str, overheads: str
                     jobs, {**POLICIES, **COVERED}[name], fleet=fleet, estimator=Noisy(sigma=0.4, seed=seed), failures=failures,
                     overheads=HAZARDS[overheads], kill_at_limit=kill, until_s=until_s, record=True, engine=which,
                 )
-                for which in ("general", engine)
+                for which in ("called", engine)
             )  # fmt: skip
             assert np.asarray(one.failures).sum() > 0
             assert everything(one) == everything(other)
@@ -184,7 +184,7 @@ def test_a_job_longer_than_nodes_live_is_given_up_in_the_loops_too() -> None:
             simulate_cluster(
                 jobs, POLICIES[name], fleet=fleet, failures=WeibullFailures(mean_up_s=500.0, mean_repair_s=9.0), engine=which
             )
-            for which in ("general", "interpreted")
+            for which in ("called", "interpreted")
         )  # fmt: skip
         assert dict(one.rejected) == dict(other.rejected) != {}
         assert same(one.end_s, other.end_s)

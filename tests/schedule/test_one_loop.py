@@ -1,4 +1,4 @@
-"""Every option in the event loop of the kernels: the same schedules as by the general engine."""
+"""Every option in the event loop: rules over columns decide as the policies written as objects do."""
 
 from dataclasses import replace
 from typing import Any
@@ -96,20 +96,21 @@ def describe(schedule: Schedule) -> list[object]:
 def compare(name: str, option: str, seed: int, engine: str = "interpreted") -> None:
     jobs, words = make_run(option, seed)
     if seed % 3 == 2:
-        words["failures"] = WeibullFailures(mean_up_s=6000.0, mean_repair_s=600.0, seed=seed)
+        racks = 0.5 if words["fleet"].nodes_per_rack else 0.0
+        words["failures"] = WeibullFailures(mean_up_s=6000.0, mean_repair_s=600.0, rack_share=racks, seed=seed)
         words["kill_at_limit"] = True
         words["until_s"] = float(jobs.submit_s[-10])
     if name == "score" and option in ("history", "everything"):
         words["estimator"] = EXACT  # a score over columns is made before the run
     one, other = (
-        simulate_cluster(jobs, QUEUEING[name], record=True, engine=which, **words) for which in ("general", engine)
+        simulate_cluster(jobs, QUEUEING[name], record=True, engine=which, **words) for which in ("called", engine)
     )
     assert describe(one) == describe(other)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_gives_the_same_schedule_in_the_event_loop(option: str) -> None:
-    """Every third seed adds failures, limits and an end of the run."""
+    """Every third seed adds failures, of whole racks too where there are racks, limits and an end of the run."""
     for at, name in enumerate(QUEUEING):
         compare(name, option, seed=at + OPTIONS.index(option))
 

@@ -125,7 +125,7 @@ def test_failures_need_nodes() -> None:
         )
 
 
-@pytest.mark.parametrize("engine", ["general", "interpreted"])
+@pytest.mark.parametrize("engine", ["called", "interpreted"])
 def test_a_large_job_clears_the_nodes_that_cost_least_and_no_others(engine: str) -> None:
     long_ones = [(0.0, 2.0, 1000.0), (0.0, 3.0, 1001.0), (0.0, 3.0, 1002.0), (0.0, 3.0, 1003.0)]
     jobs = table(*long_ones, (10.0, 8.0, 50.0), (20.0, 1.0, 10.0))
@@ -137,7 +137,7 @@ def test_a_large_job_clears_the_nodes_that_cost_least_and_no_others(engine: str)
     assert schedule.end_s[0] == 1050.0
 
 
-@pytest.mark.parametrize("engine", ["general", "interpreted"])
+@pytest.mark.parametrize("engine", ["called", "interpreted"])
 def test_a_large_job_clears_no_node_of_a_job_before_it(engine: str) -> None:
     jobs = table((0.0, 3.0, 40.0), (0.0, 3.0, 40.0), (0.0, 3.0, 1000.0), (1.0, 8.0, 100.0))
     schedule = simulate_cluster(jobs, POLICIES["srtf"], fleet=fleet(3, 4), engine=engine)

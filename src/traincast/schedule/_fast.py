@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 
 from traincast.schedule import _kernels as kernels
+from traincast.schedule._danger import Danger
 from traincast.schedule._estimators import Beliefs, Fixed, History
-from traincast.schedule._floor import GIVEN_UP
-from traincast.schedule._hazards import WeibullFailures
-from traincast.schedule._jobs import Floats, Ints, JobTable
+from traincast.schedule._jobs import Floats, JobTable
 from traincast.schedule._kernels import hazards, tables
 from traincast.schedule._layout import Desk
 from traincast.schedule._lines import Key
-from traincast.schedule._occupations import Occupations
 from traincast.schedule._placement import PLACERS, AnyGpus
 from traincast.schedule._policies import (
     ByKey,
@@ -31,6 +29,7 @@ from traincast.schedule._policies import (
     by_submission,
 )
 from traincast.schedule._protocols import CLEAN, Conditions
+from traincast.schedule._records import Runs, empty_log, join_logs
 from traincast.schedule._speeds import SameSpeed, is_by_kind
 from traincast.spec import Schedule
 
@@ -72,11 +71,10 @@ def _counts_beside(given: Conditions) -> bool:
 
 
 def _knows_failures(given: Conditions) -> bool:
-    """Failures of single nodes whose times can be drawn as a table."""
+    """Nodes that fail must be nodes: where GPUs are only counted, none of them has a place."""
     if isinstance(given.placer, AnyGpus) or given.compat != CLEAN:
         return False
-    several = any(pool.num_nodes > 1 for pool in given.fleet.pools)
-    return several and isinstance(given.failures, WeibullFailures) and not given.failures.rack_share
+    return any(pool.num_nodes > 1 for pool in given.fleet.pools)
 
 
 def _is_known(policy: Any, *, jobs: JobTable, given: Conditions, beliefs: Beliefs) -> bool:
@@ -99,7 +97,7 @@ def _is_known(policy: Any, *, jobs: JobTable, given: Conditions, beliefs: Belief
 
 
 def _is_counted_exactly(jobs: JobTable, given: Conditions, beliefs: Beliefs) -> bool:
-    """With estimates that are not met, promises must be kept, and only the plan of the general engine does that."""
+    """With estimates that are not met, promises must be kept, and only the plan over nodes does that."""
     pools = given.fleet.pools
     by_count = len(pools) == 1 and (isinstance(given.placer, AnyGpus) or pools[0].num_nodes <= 1)
     plain = isinstance(given.perf, SameSpeed) and given.overheads.useful_share == 1.0 and not any(jobs.dependencies)
@@ -120,13 +118,13 @@ def run(
     """The schedule by the event loop; `lists` hands it lists, which an interpreted loop reads faster than arrays."""
     desk = Desk(jobs, given, beliefs, lists=lists)
     rules, keys = _lay_rules(policy, desk, given, beliefs)
-    danger = _Danger(desk, given)
+    danger = Danger(given.failures, jobs, desk.node_map, overheads=given.overheads, shell=desk.shell)
     state = desk.lay_out(rules, keys, fails=danger.hazards.wanted == 1)
-    kept: list[_Runs] = []
+    kept: list[Runs] = []
     answer = tables.FULL
     while answer != tables.DONE:
         answer = loops["run_events"](rules, *state, danger.hazards)
-        kept.append(_empty_log(state.log, rules.counts))
+        kept.append(empty_log(state.log, rules.counts))
         if answer == tables.MORE:
             danger.draw()
     return _answer(desk, state, policy, given, danger, kept, int(rules.counts[tables.PASSES]))
@@ -158,12 +156,13 @@ def _lay_rules(policy: Policy, desk: Desk, given: Conditions, beliefs: Beliefs) 
         one_by_one=int(not given.compat.coalesce),
         until_s=float(given.until_s),
         counts=desk.ints(8),
+        clock=desk.floats(2, tables.BIG),
     )
     return rules, column
 
 
 def _answer(
-    desk: Desk, state: Any, policy: Policy, given: Conditions, danger: "_Danger", kept: list["_Runs"], passes: int
+    desk: Desk, state: Any, policy: Policy, given: Conditions, danger: Danger, kept: list[Runs], passes: int
 ) -> Schedule:
     jobs, columns = desk.jobs, state.jobs
     run_s = np.array(columns.attained, dtype=np.float64)
@@ -185,12 +184,12 @@ def _answer(
         killed=frozenset(np.flatnonzero(columns.killed).tolist()) if given.kill_at_limit else frozenset(),
         until_s=given.until_s if math.isfinite(given.until_s) else math.nan,
         pool_gpu_s=np.array(columns.pool_s, dtype=np.float64),
-        occupations=_logged(kept, jobs) if given.record else (),
+        occupations=join_logs(kept) if given.record else (),
         num_passes=passes,
     )
 
 
-def _find_rejected(desk: Desk, given: Conditions, danger: "_Danger") -> dict[int, str]:
+def _find_rejected(desk: Desk, given: Conditions, danger: Danger) -> dict[int, str]:
     jobs = desk.jobs
     beside = desk.node_map.per_gpu
     said = {
@@ -198,92 +197,11 @@ def _find_rejected(desk: Desk, given: Conditions, danger: "_Danger") -> dict[int
         f"{' with their CPUs and memory' if job in beside else ''}, which no pool of this fleet can ever give"
         for job in np.flatnonzero(desk.impossible & (jobs.submit_s <= given.until_s)).tolist()
     }
-    return said | dict.fromkeys(np.flatnonzero(danger.failed >= hazards.MOST_FAILURES).tolist(), GIVEN_UP)
+    return said | find_given_up(danger)
 
 
-class _Danger:
-    """Failures as the loop sees them; more times are drawn when it has used up those of a node."""
-
-    def __init__(self, desk: Desk, given: Conditions) -> None:
-        self._failures = given.failures if isinstance(given.failures, WeibullFailures) else None
-        num_nodes = len(desk.node_map.free) if self._failures is not None else 1
-        count = len(desk.jobs) if self._failures is not None else 1
-        self._shell, self._num_jobs = desk.shell, len(desk.jobs)
-        self.hazards = hazards.Hazards(
-            wanted=int(self._failures is not None),
-            up=desk.floats(1),
-            repair=desk.floats(1),
-            depth=0,
-            counts=desk.ints(num_nodes),
-            keys=desk.floats(num_nodes + 1),
-            tokens=desk.ints(num_nodes + 1),
-            size=desk.ints(1),
-            every_s=float(given.overheads.checkpoint_every_s or 0.0),
-            restart_s=float(given.overheads.restart_s),
-            since_checkpoint=desk.floats(count),
-            failed=desk.ints(count),
-            lost=desk.floats(count),
-            struck=desk.ints(desk.most_running + 1),
-        )
-        if self._failures is not None:
-            horizon_s = float(desk.jobs.submit_s[-1]) if len(desk.jobs) else 0.0
-            self.draw(4 + int(1.5 * min(horizon_s / self._failures.mean_up_s, 1000.0)))
-            first = np.array(self.hazards.up[:: self.hazards.depth])
-            order = np.argsort(first, kind="stable")
-            self.hazards = self.hazards._replace(
-                keys=desk.shell(np.append(first[order], 0.0)), tokens=desk.shell(np.append(order, 0)),
-                size=desk.shell(np.array([num_nodes])),
-            )  # fmt: skip
-
-    def draw(self, depth: int | None = None) -> None:
-        if self._failures is None:
-            return
-        depth = depth or 2 * self.hazards.depth
-        up, repair = self._failures.draw_table(len(self.hazards.counts), depth)
-        self.hazards = self.hazards._replace(up=self._shell(up), repair=self._shell(repair), depth=depth)
-
-    @property
-    def failed(self) -> Ints:
-        """Of each job; without a model of failures the loop counts none."""
-        if self._failures is None:
-            return np.zeros(self._num_jobs, dtype=np.int64)
-        return np.array(self.hazards.failed, dtype=np.int64)
-
-    @property
-    def lost(self) -> Floats:
-        if self._failures is None:
-            return np.zeros(self._num_jobs)
-        return np.array(self.hazards.lost, dtype=np.float64)
+GIVEN_UP = f"failed {hazards.MOST_FAILURES} times before its end; checkpoints more often would save it"
 
 
-_Runs = tuple[Ints, Floats, Ints, Ints, Floats]
-"""Runs from start to stop: jobs, (start, end), number of parts, and the node and GPUs of each part."""
-
-
-def _empty_log(log: tables.Log, counts: Any) -> _Runs:
-    """What the log holds; it is empty then."""
-    runs, used = counts[tables.LOGGED], counts[tables.LOGGED_NODES]
-    firsts = np.append(np.array(log.first[:runs], dtype=np.int64), used)
-    found = (
-        np.array(log.jobs[:runs], dtype=np.int64),
-        np.array(log.spans[: 2 * runs], dtype=np.float64).reshape(-1, 2),
-        np.diff(firsts),
-        np.array(log.nodes[:used], dtype=np.int64),
-        np.array(log.gpus[:used], dtype=np.float64),
-    )
-    counts[tables.LOGGED] = counts[tables.LOGGED_NODES] = 0
-    return found
-
-
-def _logged(kept: list[_Runs], jobs: JobTable) -> Occupations:
-    """The runs of the log as columns."""
-    who, spans, parts, nodes, counts = (np.concatenate(column) for column in zip(*kept, strict=True))
-    return Occupations(
-        jobs=who,
-        start_s=spans[:, 0],
-        end_s=spans[:, 1],
-        num_gpus=jobs.num_gpus[who],
-        first=np.concatenate([[0], np.cumsum(parts)]).astype(np.int64),
-        nodes=nodes,
-        counts=counts,
-    )
+def find_given_up(danger: Danger) -> dict[int, str]:
+    return dict.fromkeys(np.flatnonzero(danger.failed >= hazards.MOST_FAILURES).tolist(), GIVEN_UP)

@@ -1,30 +1,33 @@
-"""Jobs on nodes: who waits, who runs where and how fast, and what starting, stopping and failing do to them."""
+"""What policies written as objects see and do when the event loop asks them: who waits, who runs where, starting and stopping."""
 
-import heapq
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from traincast.errors import InvalidInput
+from traincast.schedule._danger import Danger
 from traincast.schedule._estimators import Ranged
 from traincast.schedule._jobs import JobTable, find_parents, find_per_gpu
-from traincast.schedule._kernels.hazards import MOST_FAILURES
+from traincast.schedule._kernels import heaps, loop, tables
+from traincast.schedule._kernels.nodes import Kinds, Nodes, add_part, forget_parts
+from traincast.schedule._kernels.order import Running
+from traincast.schedule._kernels.shadow import Shadow
+from traincast.schedule._layout import State, lay_log, lay_parents
 from traincast.schedule._lines import ServingLine
 from traincast.schedule._network import LinkSharing
 from traincast.schedule._placement import NODE, NodeMap, Placement
 from traincast.schedule._policies import Policy
 from traincast.schedule._protocols import Conditions, Packing, RoundPolicy
+from traincast.schedule._records import Runs, empty_log
 from traincast.schedule._speeds import SameSpeed, is_by_kind
-from traincast.spec import Occupation, Request, RunningJob, Schedule, Snapshot
+from traincast.spec import Request, RunningJob, Snapshot
 
 if TYPE_CHECKING:
     from traincast.schedule._reservations import Plan, Reservation
 
-FINISH, FAIL, REPAIR = 0, 1, 2
-GIVEN_UP = f"failed {MOST_FAILURES} times before its end; checkpoints more often would save it"
 FUTURE, WAITING, RUNNING, DONE, REJECTED = range(5)
 
 
@@ -47,17 +50,68 @@ def _lay_out_nodes(jobs: JobTable, given: Conditions, *, by_count: bool) -> Node
     return nodes
 
 
+class Loop(NamedTuple):
+    """What the event loop is called with where a policy is called."""
+
+    rules: tables.Rules
+    state: State
+
+
+def _as_list(array: Any) -> Any:
+    return array.tolist()
+
+
+def _leave_out(kind: Any, **known: Any) -> Any:
+    """A table with some of its columns; the loop looks at no other where a policy is called."""
+    return kind(**{name: known.get(name, []) for name in kind._fields})
+
+
+def _lay_out_loop(jobs: JobTable, given: Conditions, nodes: NodeMap) -> Loop:
+    count, num_nodes = len(jobs), len(nodes.free)
+    parts = 2 * sum(nodes.up_in_pool) + 2 * count + num_nodes + 1
+    rules = _leave_out(
+        tables.Rules, fit=tables.CALLED, one_by_one=int(not given.compat.coalesce), until_s=float(given.until_s),
+        counts=[0] * 8, clock=[0.0, tables.BIG],
+    )  # fmt: skip
+    gpus: list[float] = jobs.num_gpus.tolist()
+    parents, child_first, children = lay_parents(find_parents(jobs), count, _as_list)
+    limited = given.kill_at_limit
+    columns = _leave_out(
+        tables.Jobs, submit=jobs.submit_s.tolist(), gpus=gpus, left=jobs.duration_s.tolist(), guess=[math.nan] * count,
+        limit=np.nan_to_num(jobs.limit_s, nan=math.inf).tolist() if limited else [math.inf] * count,
+        start=[-1.0] * count, end=[math.nan] * count, since=[0.0] * count, attained=[0.0] * count, rate=[0.0] * count,
+        killed=[0] * count, parents=parents, child_first=child_first, children=children,
+        pool_s=[0.0] * len(given.fleet.pools), opened=[0.0] * count, held=list(gpus), charged=list(gpus),
+        gpu_s=[0.0] * count,
+    )  # fmt: skip
+    room = 4 * (count + num_nodes) + 8
+    news = tables.News(size=[0], what=[0] * room, who=[0] * room)
+    state = State(
+        jobs=columns,
+        nodes=_leave_out(
+            Nodes, pool_of=nodes.pool_of, head=[-1] * count, part_node=[0] * parts, part_gpus=[0.0] * parts,
+            part_next=[*range(1, parts), -1], part_free=[0],
+        ),
+        kinds=_leave_out(Kinds),
+        beliefs=_leave_out(tables.Beliefs, wanted=0),
+        lines=_leave_out(loop.Lines, running=_leave_out(Running, losers=[0] * count), news=news),
+        promises=_leave_out(loop.Promises, shadow=_leave_out(Shadow, state=[0, 0])),
+        events=tables.Events(keys=[0.0] * room, tokens=[0] * room, size=[0], expect=[-1.0] * (2 * count + 2)),
+        log=lay_log(_as_list, count, parts, wanted=given.record),
+    )  # fmt: skip
+    return Loop(rules=rules, state=state)
+
+
 class Floor:
-    """The moving state: plain lists, because single entries are read and written millions of times."""
+    """A view of the event loop's columns (plain lists, because policies that are called run beside the interpreted loop), the
+    nodes as rules of placement see them, and the verbs of a policy. Time, ends, limits, failures, dependencies, accounts and the
+    log are the loop's."""
 
     def __init__(self, jobs: JobTable, policy: Policy | RoundPolicy, given: Conditions) -> None:
-        check_durations(jobs)
         by_count = given.placer.name == "count"
-        count = len(jobs)
-        fleet, failures = given.fleet, given.failures
         self.jobs = jobs
         self.policy = policy
-        self.fleet = fleet
+        self.fleet = fleet = given.fleet
         self.placer = given.placer
         self.perf = given.perf
         self.same_speed = isinstance(given.perf, SameSpeed)
@@ -65,80 +119,59 @@ class Floor:
         self.estimator = given.estimator.start(jobs)
         self.overheads = given.overheads
         self.useful = given.overheads.useful_share
-        self.failures = failures
         self.compat = given.compat
-        self.record = given.record
-        self.until_s = given.until_s
-        self.limit_s: list[float] | None = jobs.limit_s.tolist() if given.kill_at_limit else None
-        self.killed: set[int] = set()
         self.nodes = _lay_out_nodes(jobs, given, by_count=by_count)
         self.submit_s: list[float] = jobs.submit_s.tolist()
         self.num_gpus: list[float] = jobs.num_gpus.tolist()
         # Whole GPUs of one node need no place, so who runs is decided by count alone.
         one_node = all(pool.num_nodes <= 1 for pool in fleet.pools)
         self.counts_only = (by_count or one_node) and not self.nodes.per_gpu and not (jobs.num_gpus < 1).any()
-        self._lay_out_columns(count)
-        self.rejected: dict[int, str] = {}
+        self._lay_out_columns(len(jobs))
+        self.killed: set[int] = set()
         self.partner: dict[int, int] = {}
-        self.spanning: set[int] = set()
-        self.pool_gpu_s = [0.0] * len(fleet.pools)
-        self.occupations: list[Occupation] = []
         self.running: dict[int, None] = {}
         self.waiting: dict[int, None] = {}
-        self.heap: list[tuple[float, int, int, int, int]] = []
-        self.seq = 0
-        self.cursor = 0
-        self.done = 0
-        self.passes = 0
+        self.requests: dict[int, Request] = {}
+        self.changes = 0
         self.wake_s = math.inf
         self.tick_s = math.inf
         self.membership = 0
         self.allocated_for = -1
         self.pools_for: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.links = None if given.network is None else LinkSharing(given.network, fleet)
+        self.danger = Danger(given.failures, jobs, self.nodes, overheads=given.overheads, shell=_as_list)
+        self.loop = _lay_out_loop(jobs, given, self.nodes)
+        columns = self.loop.state.jobs
+        self.left: list[float] = columns.left
+        self.guess_left: list[float] = columns.guess
+        self.attained_s: list[float] = columns.attained
+        self.since: list[float] = columns.since
+        self.opened: list[float] = columns.opened
+        self.rate: list[float] = columns.rate
+        self.held: list[float] = columns.held
+        self.kept: list[Runs] = []
         self.rounds = policy if isinstance(policy, RoundPolicy) else None
         self.queueing: Policy | None = None if isinstance(policy, RoundPolicy) else policy
         self.line = None if self.queueing is None else self.queueing.line(self)
         self.packing = policy if isinstance(policy, Packing) else None
-        self._lay_out_dependencies()
         self.reservation: Reservation | None = None
         self.plan: Plan | None = None
-        self.node_failures = [0] * len(self.nodes.free)
-        if failures is not None:
-            for node in range(len(self.nodes.free)):
-                self._push(failures.up_s(node, 0), FAIL, node, 0)
-
-    def _lay_out_dependencies(self) -> None:
-        self.parents = {job: set(parents) for job, parents in find_parents(self.jobs).items()}
-        self.children: dict[int, list[int]] = {}
-        for child, parents in self.parents.items():
-            for parent in parents:
-                self.children.setdefault(parent, []).append(child)
+        self.refused = {job: reason for job in range(len(jobs)) if (reason := self._refusal(job)) is not None}
+        for job in self.refused:
+            columns.start[job] = -3.0
 
     def _lay_out_columns(self, count: int) -> None:
-        """One entry per job."""
-        self.left: list[float] = self.jobs.duration_s.tolist()
-        self.guess_left = [math.nan] * count
+        """What the loop has no column for, one entry per job."""
         self.estimate_s = [math.nan] * count
         self.state = [FUTURE] * count
-        self.rate = [0.0] * count
         self.base_rate = [0.0] * count
-        self.since = [0.0] * count
-        self.opened = [0.0] * count
-        self.version = [0] * count
-        self.held = list(self.num_gpus)
+        self.believed_s_at = [0.0] * count
         self.where: list[Placement] = [()] * count
         self.pool = [-1] * count
         self.pools_of: list[tuple[int, ...] | None] = [None] * count
-        self.start_s = [math.nan] * count
-        self.end_s = [math.nan] * count
-        self.attained_s = [0.0] * count
-        self.gpu_s = [0.0] * count
         self.lost_gpu_s = [0.0] * count
         self.preemptions = [0] * count
-        self.num_failed = [0] * count
         self.evicted_s = [-1.0] * count
-        self.since_checkpoint = [0.0] * count
 
     # What policies may ask.
 
@@ -182,10 +215,10 @@ class Floor:
             free[device] = free.get(device, 0) + count
         return Snapshot(
             now_s=now_s,
-            waiting=tuple(_public(self.jobs.request(job)) for job in self.waiting),
+            waiting=tuple(map(self._request, self.waiting)),
             running=tuple(
                 RunningJob(
-                    request=_public(self.jobs.request(job)),
+                    request=self._request(job),
                     num_gpus=self.held[job],
                     device=devices[self.pool[job]],
                     attained_s=self.served_s(job, now_s),
@@ -198,6 +231,15 @@ class Floor:
             interval_s=self._intervals(),
         )
 
+    def _request(self, job: int) -> Request:
+        """A request without its true duration, which no scheduler may see."""
+        known = self.requests.get(job)
+        if known is None:
+            request = self.jobs.request(job)
+            known = replace(request, duration_s=None, workload=request.workload or "unknown")
+            self.requests[job] = known
+        return known
+
     def _intervals(self) -> dict[str, tuple[float, float]]:
         beliefs = self.estimator
         if not isinstance(beliefs, Ranged):
@@ -205,29 +247,26 @@ class Floor:
         found = ((job, beliefs.interval_s(job)) for job in (*self.waiting, *self.running))
         return {self.jobs.job_ids[job]: limits for job, limits in found if limits is not None}
 
-    def _push(self, time_s: float, kind: int, subject: int, version: int) -> None:
-        # The heap breaks ties by this number, so equal times keep insertion order.
-        self.seq += 1
-        heapq.heappush(self.heap, (time_s, kind, self.seq, subject, version))
+    # What the loop tells.
 
-    # Events.
-
-    def arrive(self, job: int, now: float) -> None:
-        reason = self._refusal(job)
-        if reason is not None:
-            self.state[job] = REJECTED
-            self.done += 1
-            self.rejected[job] = reason
-            self._release_children(job, now)
-            return
-        if self.parents.get(job):
-            return  # it joins when the last job that it depends on has ended
-        self.estimate_s[job] = self.guess_left[job] = self.estimator.estimate_s(job)
-        self.state[job] = WAITING
-        self.waiting[job] = None
-        self.membership += 1
-        if self.line is not None:
-            self.line.join(job, now)
+    def hear(self, now: float) -> None:
+        """Take notice of what has happened at this moment, in the order in which it did."""
+        news = self.loop.state.lines.news
+        for at in range(news.size[0]):
+            what, who = news.what[at], news.who[at]
+            if what == tables.JOINED:
+                self._joined(who, now)
+            elif what == tables.ENDED_NOW:
+                self._ended(who, now)
+            elif what == tables.INTERRUPTED:
+                self._stopped(who, now)
+            elif what == tables.GIVEN_UP:
+                self._given_up(who, now)
+            else:
+                self.reservation = None
+                self.membership += 1
+                (self.nodes.fail if what == tables.BROKEN else self.nodes.repair)(who)
+        news.size[0] = 0
 
     def _refusal(self, job: int) -> str | None:
         if isinstance(self.line, ServingLine):
@@ -240,90 +279,56 @@ class Floor:
             "which no pool of this fleet can ever give"
         )
 
-    def cancel(self, job: int, now: float) -> None:
-        """End a running job before its work is done."""
-        self.finish(job, now)
-        self.killed.add(job)
+    def _joined(self, job: int, now: float) -> None:
+        self.estimate_s[job] = self.guess_left[job] = self.estimator.estimate_s(job)
+        self.state[job] = WAITING
+        self.waiting[job] = None
+        self.membership += 1
+        if self.line is not None:
+            self.line.join(job, now)
 
-    def finish(self, job: int, now: float) -> None:
-        if self.since[job] + self.guess_left[job] / self.rate[job] > now:
+    def _ended(self, job: int, now: float) -> None:
+        if self.believed_s_at[job] > now:
             self.reservation = None
-        self.settle(job, now)
         if self.line is not None:
             self.line.leave(job, now)
         self._release(job, now)
-        if self.limit_s is not None and self.left[job] > 1e-6 * max(self.attained_s[job], 1.0):
-            self.killed.add(job)
-        self.left[job] = 0.0
         self.state[job] = DONE
-        self.end_s[job] = now
-        self.done += 1
         self.membership += 1
         self.estimator.learn(job, self.attained_s[job])
-        self._release_children(job, now)
 
-    def _release_children(self, job: int, now: float) -> None:
-        """Whatever became of it, nobody waits for this job any more."""
-        for child in self.children.pop(job, ()):
-            self.parents[child].discard(job)
-            if not self.parents[child] and child < self.cursor and self.state[child] == FUTURE:
-                self.arrive(child, now)
+    def _stopped(self, job: int, now: float) -> None:
+        self._release(job, now)
+        self.state[job] = WAITING
+        self.waiting[job] = None
+        if self.line is not None:
+            self.line.stopped(job, now)
 
-    def fail(self, node: int, count: int, now: float) -> None:
-        failures = self.failures
-        if failures is None or node in self.nodes.down:
-            return
-        nodes = [node]
-        if failures.rack_share and failures.takes_rack(node, count):
-            rack = self.nodes.rack_of[node]
-            nodes = [other for other, its in enumerate(self.nodes.rack_of) if its == rack]
-        self.reservation = None
-        for broken in nodes:
-            if broken in self.nodes.down:
-                continue
-            for job in [j for j in self.running if any(held == broken for held, _ in self.where[j])]:
-                self._roll_back(job, now)
-            self.nodes.fail(broken)
-            self.membership += 1
-            number = self.node_failures[broken]
-            self._push(now + failures.repair_s(broken, number), REPAIR, broken, number)
-
-    def repair(self, node: int, count: int, now: float) -> None:
-        failures = self.failures
-        if failures is None:
-            return
-        self.reservation = None
-        self.nodes.repair(node)
-        self.membership += 1
-        self.node_failures[node] = count + 1
-        self._push(now + failures.up_s(node, count + 1), FAIL, node, count + 1)
-
-    def _roll_back(self, job: int, now: float) -> None:
-        self.settle(job, now)
-        lost = self.since_checkpoint[job]
-        every = self.overheads.checkpoint_every_s
-        if every is not None and lost > 0:
-            lost = math.fmod(lost, every)
-        self.num_failed[job] += 1
-        self.since_checkpoint[job] = 0.0
-        # What was computed since the last checkpoint is computed again.
-        redo = lost * self.rate[job] if self.rate[job] else lost
-        self.stop(job, now, extra_s=redo + self.overheads.restart_s, lost_s=lost + self.overheads.restart_s)
-        if self.num_failed[job] >= MOST_FAILURES:
-            self._give_up(job, now)
-
-    def _give_up(self, job: int, now: float) -> None:
+    def _given_up(self, job: int, now: float) -> None:
         """A job longer than nodes live, without checkpoints, would run for ever."""
         del self.waiting[job]
         if self.line is not None:
             self.line.leave(job, now)
         self.state[job] = REJECTED
-        self.done += 1
         self.membership += 1
-        self.rejected[job] = GIVEN_UP
-        self._release_children(job, now)
 
     # Starting and stopping.
+
+    def _is_live(self, job: int) -> bool:
+        """Whether the loop still expects the end of this job, which may have stopped at this very moment."""
+        return bool(self.loop.state.events.expect[2 * job] >= 0.0)
+
+    def cancel(self, job: int, now: float) -> None:
+        """End a running job before its work is done."""
+        state = self.loop.state
+        state.events.expect[2 * job] = -1.0
+        self._make_room()
+        loop.end_one(
+            job, now, self.loop.rules, state.jobs, state.nodes, state.kinds, state.beliefs, state.lines, state.promises,
+            state.events, state.log,
+        )  # fmt: skip
+        self.hear(now)
+        self.killed.add(job)
 
     def pools(self, job: int) -> tuple[int, ...]:
         """The pools that can run the job, fastest first."""
@@ -376,104 +381,105 @@ class Floor:
     def start(self, job: int, placement: Placement, now: float, *, take: bool = True) -> None:
         if take:
             self.nodes.take(placement, job)
-        if math.isnan(self.start_s[job]):
-            self.start_s[job] = now
+        state = self.loop.state
+        for node, count in reversed(placement):
+            add_part(job, node, count, state.nodes)  # type: ignore[arg-type]
+        if state.jobs.start[job] < 0.0:
+            state.jobs.start[job] = now
         self.state[job] = RUNNING
         del self.waiting[job]
         self.running[job] = None
         self.where[job] = placement
         self.pool[job] = self.nodes.pool_of[placement[0][0]]
-        if len(placement) > 1 and self.nodes.pool_of[placement[-1][0]] != self.pool[job]:
-            self.spanning.add(job)
-        else:
-            self.spanning.discard(job)
         self.since[job] = self.opened[job] = now
+        state.jobs.charged[job] = self.held[job]
         self.base_rate[job] = self.rate_at(job, placement, self.held[job]) * self.useful
         self.rate[job] = self.base_rate[job]
+        self._expect_end(job, now)
         if self.links is not None and self.links.join(job, placement, self.nodes):
             self._share_links(job, now)
-        self._schedule_finish(job, now)
 
-    def _schedule_finish(self, job: int, now: float) -> None:
-        self.version[job] += 1
-        rate = self.rate[job]
-        end = now + (self.left[job] if rate == 1.0 else self.left[job] / rate) + self.compat.end_lag_s
-        if self.limit_s is not None and not math.isnan(self.limit_s[job]):
-            end = min(end, now + max(self.limit_s[job] - self.attained_s[job], 0.0))
-        self._push(end, FINISH, job, self.version[job])
+    def _expect_end(self, job: int, now: float) -> None:
+        self.changes += 1
+        rate, state = self.rate[job], self.loop.state
+        end = now + self.left[job] / rate + self.compat.end_lag_s
+        end = min(end, now + max(state.jobs.limit[job] - self.attained_s[job], 0.0))
+        self.believed_s_at[job] = self.since[job] + self.guess_left[job] / rate
+        events = state.events
+        if events.size[0] > len(events.keys) - 2:
+            heaps.forget_stale(events.keys, events.tokens, events.size, events.expect)
+        events.expect[2 * job] = end
+        heaps.push(events.keys, events.tokens, 0, events.size, 0, end, 2 * job)
 
     def settle(self, job: int, now: float) -> None:
+        """Count what a running job has done until now."""
         elapsed = now - self.since[job]
         if elapsed > 0:
-            work = elapsed * self.rate[job]
-            self.left[job] -= work
-            self.guess_left[job] -= work
-            self.attained_s[job] += elapsed
-            self.since_checkpoint[job] += elapsed
-            gpus = self.held[job] * (0.5 if job in self.partner else 1.0)
-            self.gpu_s[job] += elapsed * gpus
-            if job in self.spanning:
-                for node, count in self.where[job]:
-                    self.pool_gpu_s[self.nodes.pool_of[node]] += elapsed * count
-            else:
-                self.pool_gpu_s[self.pool[job]] += elapsed * gpus
+            tables.settle(job, now, self.loop.state.jobs, self.loop.state.nodes)
             self.since[job] = now
+            if self.danger.hazards.wanted:
+                self.danger.hazards.since_checkpoint[job] += elapsed
 
-    def close(self, job: int, now: float) -> None:
-        if self.record and now > self.opened[job]:
-            self.occupations.append(
-                Occupation(
-                    job=job,
-                    start_s=self.opened[job],
-                    end_s=now,
-                    num_gpus=self.held[job],
-                    nodes=self.where[job],
-                )
-            )
-        self.opened[job] = now
+    def share_gpus(self, job: int, other: int) -> None:
+        """Two jobs on the same GPUs are charged for half of them each."""
+        self.partner[job], self.partner[other] = other, job
+        for one in (job, other):
+            self.loop.state.jobs.charged[one] = 0.5 * self.held[one]
 
     def _release(self, job: int, now: float) -> None:
-        self.close(job, now)
+        """Its nodes are free for others; those who shared something with it go on faster."""
         del self.running[job]
-        self.version[job] += 1
+        self.changes += 1
         other = self.partner.pop(job, None)
         if other is None:
             self.nodes.give(self.where[job], job)
         else:
-            self.settle(other, now)
             del self.partner[other]
             if self.held[job] < 1:
                 self.nodes.slot_of[other] = self.nodes.slot_of.pop(job, self.nodes.slot_of.get(other, 0))
-            self.set_rate(other, self.base_rate[other], now)
+            if self._is_live(other):
+                self.settle(other, now)
+                self.loop.state.jobs.charged[other] = self.held[other]
+                self.set_rate(other, self.base_rate[other], now)
         if self.links is not None:
             touched = self.links.leave(job)
             if touched:
                 self._apply_links(touched, now)
 
     def stop(self, job: int, now: float, *, extra_s: float, lost_s: float) -> None:
+        state = self.loop.state
+        self._make_room()
+        tables.log_run(job, now, self.loop.rules.counts, state.jobs, state.nodes, state.log)
         self.settle(job, now)
         self.left[job] += extra_s
         self.guess_left[job] += extra_s
         self.lost_gpu_s[job] += lost_s * self.held[job]
-        self._release(job, now)
-        self.state[job] = WAITING
-        self.waiting[job] = None
-        if self.line is not None:
-            self.line.stopped(job, now)
+        state.events.expect[2 * job] = -1.0
+        forget_parts(job, state.nodes)
+        self._stopped(job, now)
+
+    def _make_room(self) -> None:
+        state, counts = self.loop.state, self.loop.rules.counts
+        if tables.is_log_full(1, counts, state.nodes, state.log):
+            self.keep_log()
+
+    def keep_log(self) -> None:
+        self.kept.append(empty_log(self.loop.state.log, self.loop.rules.counts))
 
     def preempt(self, job: int, now: float) -> None:
         self.preemptions[job] += 1
         self.evicted_s[job] = now
         cost = self.overheads.preemption_s(self.num_gpus[job])
         self.stop(job, now, extra_s=cost, lost_s=cost)
-        self.since_checkpoint[job] = 0.0
+        if self.danger.hazards.wanted:
+            self.danger.hazards.since_checkpoint[job] = 0.0
 
     def set_rate(self, job: int, rate: float, now: float) -> None:
         if rate != self.rate[job]:
             self.reservation = self.plan = None
             self.settle(job, now)
             self.rate[job] = rate
-            self._schedule_finish(job, now)
+            self._expect_end(job, now)
 
     def _share_links(self, job: int, now: float) -> None:
         if self.links is not None:
@@ -483,7 +489,7 @@ class Floor:
         if self.links is None:
             return
         for job, factor in self.links.factors(touched).items():
-            if self.state[job] == RUNNING and job in self.running:
+            if self._is_live(job):
                 self.set_rate(job, self.base_rate[job] * factor, now)
 
     def kind(self, job: int) -> tuple[object, ...]:
@@ -511,28 +517,3 @@ class Floor:
 
     def believed_end(self, job: int, now: float) -> float:
         return max(self.since[job] + self.guess_left[job] / self.rate[job], now)
-
-    def schedule(self) -> Schedule:
-        jobs = self.jobs
-        return jobs.scheduled(
-            policy=self.policy.name,
-            fleet=self.fleet,
-            start_s=np.array(self.start_s),
-            end_s=np.array(self.end_s),
-            preemptions=np.array(self.preemptions, dtype=np.int64),
-            failures=np.array(self.num_failed, dtype=np.int64),
-            run_s=np.array(self.attained_s),
-            gpu_s=np.array(self.gpu_s),
-            lost_gpu_s=np.array(self.lost_gpu_s),
-            rejected=self.rejected,
-            killed=frozenset(self.killed),
-            until_s=self.until_s if math.isfinite(self.until_s) else math.nan,
-            pool_gpu_s=np.array(self.pool_gpu_s),
-            occupations=self.occupations,
-            num_passes=self.passes,
-        )
-
-
-def _public(request: Request) -> Request:
-    """A request without its true duration, which no scheduler may see."""
-    return replace(request, duration_s=None, workload=request.workload or "unknown")

@@ -1,7 +1,7 @@
 """The arrays on which the event loop works: jobs, nodes of several pools, lines, promises, events and the log."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,10 @@ from traincast.schedule._protocols import Conditions
 
 _RUNS_AT_ONCE = 65536
 _RULES = {"consolidated": CONSOLIDATED, "count": CONSOLIDATED, "spread": SPREAD, "topology": TOPOLOGY}
+
+
+Shell = Callable[[Any], Any]
+"""Makes a column of an array: a list where the loop is interpreted."""
 
 
 class State(NamedTuple):
@@ -39,7 +43,7 @@ class Desk:
     def __init__(self, jobs: JobTable, given: Conditions, beliefs: Beliefs, *, lists: bool) -> None:
         self.jobs = jobs
         self.given = given
-        self.shell: Callable[[Any], Any] = (lambda array: array.tolist()) if lists else (lambda array: array)
+        self.shell: Shell = (lambda array: array.tolist()) if lists else (lambda array: array)
         self._beliefs = beliefs
         beside = find_per_gpu(jobs, given.fleet)
         one_node = all(pool.num_nodes <= 1 for pool in given.fleet.pools)
@@ -79,7 +83,10 @@ class Desk:
             kinds=self._lay_kinds(),
             beliefs=self._lay_beliefs(),
             lines=loop.Lines(
-                line=self._lay_line(rules, rank), waiting=self._lay_waiting(rules), running=self._lay_running()
+                line=self._lay_line(rules, rank),
+                waiting=self._lay_waiting(rules),
+                running=self._lay_running(),
+                news=tables.News(size=self.ints(1), what=self.ints(1), who=self.ints(1)),
             ),
             promises=loop.Promises(
                 ends=self._lay_ends(len(self.jobs) + 1 if easy else 1),
@@ -87,17 +94,18 @@ class Desk:
                 profile=self._lay_profile(planned=rules.fit == tables.CONSERVATIVE),
             ),
             events=self._lay_events(rules),
-            log=self._lay_log(len(nodes.part_node)),
+            log=lay_log(self.shell, self.most_running, len(nodes.part_node), wanted=self.given.record),
         )
 
     def _lay_jobs(self, rules: tables.Rules, rank: Ints | None) -> tables.Jobs:
         jobs, count, shell = self.jobs, len(self.jobs), self.shell
         stops = rules.fit == tables.PREEMPT
         limited = self.given.kill_at_limit
-        parents, child_first, children = self._lay_parents()
+        parents, child_first, children = lay_parents(self._parents, count, shell)
+        gpus, since = shell(self.kinds.gpus[self.kinds.of_job]), self.floats(count)
         return tables.Jobs(
             submit=shell(jobs.submit_s),
-            gpus=shell(self.kinds.gpus[self.kinds.of_job]),
+            gpus=gpus,
             left=shell(jobs.duration_s.copy()),
             guess=shell(self.estimate.copy()),
             limit=shell(np.nan_to_num(jobs.limit_s, nan=math.inf) if limited else np.full(count, math.inf)),
@@ -105,7 +113,7 @@ class Desk:
             keys=self.floats(count) if rank is None else shell(rank.astype(np.float64)),
             start=shell(np.where(self.impossible, -3.0, -1.0)),
             end=self.floats(count, math.nan),
-            since=self.floats(count),
+            since=since,
             attained=self.floats(count),
             rate=self.floats(count, 1.0),
             killed=self.ints(count),
@@ -116,17 +124,11 @@ class Desk:
             child_first=child_first,
             children=children,
             pool_s=self.floats(len(self.given.fleet.pools)),
+            opened=since,
+            held=gpus,
+            charged=gpus,
+            gpu_s=self.floats(0),
         )
-
-    def _lay_parents(self) -> tuple[Any, Any, Any]:
-        count = len(self.jobs)
-        waits = np.zeros(count, dtype=np.int64)
-        pairs = sorted((parent, child) for child, parents in self._parents.items() for parent in parents)
-        for child, parents in self._parents.items():
-            waits[child] = len(parents)
-        first = np.searchsorted([parent for parent, _ in pairs], np.arange(count + 1)) if pairs else np.zeros(1)
-        children = np.array([child for _, child in pairs], dtype=np.int64)
-        return self.shell(waits), self.shell(first.astype(np.int64)), self.shell(children)
 
     def _lay_kinds(self) -> Kinds:
         known, shell = self.kinds, self.shell
@@ -299,18 +301,29 @@ class Desk:
             expect=self.floats(2 * len(self.jobs) + 2, -1.0),
         )
 
-    def _lay_log(self, parts: int) -> tables.Log:
-        wanted = self.given.record
-        runs = _RUNS_AT_ONCE + 2 * self.most_running if wanted else 1
-        places = 2 * runs + 2 * parts if wanted else 1
-        return tables.Log(
-            wanted=int(wanted),
-            jobs=self.ints(runs),
-            spans=self.floats(2 * runs),
-            first=self.ints(runs),
-            nodes=self.ints(places),
-            gpus=self.ints(places),
-        )
+
+def lay_log(shell: Shell, most_running: int, parts: int, *, wanted: bool) -> tables.Log:
+    runs = _RUNS_AT_ONCE + 2 * most_running if wanted else 1
+    places = 2 * runs + 2 * parts if wanted else 1
+    return tables.Log(
+        wanted=int(wanted),
+        jobs=shell(np.zeros(runs, dtype=np.int64)),
+        spans=shell(np.zeros(2 * runs)),
+        first=shell(np.zeros(runs, dtype=np.int64)),
+        nodes=shell(np.zeros(places, dtype=np.int64)),
+        gpus=shell(np.zeros(places, dtype=np.int64)),
+    )
+
+
+def lay_parents(parents_of: Mapping[int, Collection[int]], count: int, shell: Shell) -> tuple[Any, Any, Any]:
+    """How many jobs each waits for, and who waits for each: where its children begin, and the children."""
+    waits = np.zeros(count, dtype=np.int64)
+    pairs = sorted((parent, child) for child, parents in parents_of.items() for parent in parents)
+    for child, parents in parents_of.items():
+        waits[child] = len(parents)
+    first = np.searchsorted([parent for parent, _ in pairs], np.arange(count + 1)) if pairs else np.zeros(1)
+    children = np.array([child for _, child in pairs], dtype=np.int64)
+    return shell(waits), shell(first.astype(np.int64)), shell(children)
 
 
 def _lay_bitmaps(widths: list[int], counts: list[int], free: list[int]) -> tuple[Ints, Ints, Ints, Ints, Ints]:

@@ -54,9 +54,9 @@ class Conditions:
     """Everything about a run but its jobs and its policy.
 
     `until_s` ends the run; what is left is unfinished. `kill_at_limit` ends a job that runs longer than its user asked for.
-    `record` keeps who held which nodes when. `engine`: "compiled" and "interpreted" are the event loop over arrays, with and
-    without numba; "general" calls policies written as objects at every event; "auto" takes the loop over arrays wherever it
-    knows the policy.
+    `record` keeps who held which nodes when. `engine`: in "compiled" and "interpreted" the event loop
+    decides by rules over columns, with and without numba; in "called" it asks the policy, written as an object, after every
+    moment; "auto" takes the rules wherever the policy has them.
     """
 
     fleet: Fleet

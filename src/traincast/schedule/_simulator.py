@@ -1,19 +1,22 @@
 """Jobs and a policy to a schedule: one event-driven clock for queueing, preemptive and elastic policies."""
 
-import heapq
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Unpack
+
+import numpy as np
 
 from traincast.errors import InvalidInput, MissingExtra, UnknownName
 from traincast.schedule import _fast as fast
 from traincast.schedule import _kernels as kernels
 from traincast.schedule import _passes as passes
-from traincast.schedule._floor import FAIL, FINISH, Floor, check_durations
+from traincast.schedule._floor import Floor, check_durations
 from traincast.schedule._jobs import JobTable
+from traincast.schedule._kernels import tables
 from traincast.schedule._lines import Line, ServingLine
 from traincast.schedule._policies import Policy
 from traincast.schedule._protocols import Conditions, RoundPolicy, RunOptions
+from traincast.schedule._records import join_logs
 from traincast.spec import Fleet, Request, Schedule
 
 
@@ -25,117 +28,96 @@ def simulate_cluster(
     given = Conditions(fleet=fleet, **{name: value for name, value in options.items() if value is not None})  # type: ignore[arg-type]
     if given.engine not in ENGINES:
         raise UnknownName("engine", given.engine, ENGINES)
-    if given.engine != "general":
-        schedule = _by_loops(table, policy, given)
-        if schedule is not None:
-            if given.progress is not None:
-                given.progress(len(table))
-            return schedule
-        if given.engine != "auto":
-            raise InvalidInput(f"the {given.engine} loops do not cover this run; use the engine general or auto")
-    floor = Floor(table, policy, given)
-    _run(floor, given.until_s, given.progress)
-    return floor.schedule()
+    check_durations(table)
+    beliefs = given.estimator.start(table)
+    known = fast.is_covered(policy, jobs=table, given=given, beliefs=beliefs)
+    if isinstance(policy, RoundPolicy) or given.engine == "called" or not known:
+        if given.engine in ("compiled", "interpreted"):
+            raise InvalidInput(
+                f"the policy {policy.name!r} is called as an object here, it is no rule over columns; use the engine auto"
+            )
+        return _run_called(Floor(table, policy, given), given)
+    loops = _pick_loops(len(table), given.engine)
+    schedule = fast.run(
+        table, policy, given=given, beliefs=beliefs, loops=loops or kernels.interpreted(), lists=loops is None
+    )
+    if given.progress is not None:
+        given.progress(len(table))
+    return schedule
 
 
-ENGINES = ("auto", "general", "compiled", "interpreted")
+ENGINES = ("auto", "called", "compiled", "interpreted")
 _WORTH_COMPILING = 2000
 
 
-def _by_loops(jobs: JobTable, policy: Policy | RoundPolicy, given: Conditions) -> Schedule | None:
-    """The run by the hot loops, or None where they do not cover it or are not worth compiling."""
-    if given.engine == "auto" and len(jobs) < _WORTH_COMPILING and not kernels.is_ready("run_events"):
+def _pick_loops(num_jobs: int, engine: str) -> kernels.Loops | None:
+    """The compiled loops, or None where they are not wanted, not there or not worth compiling."""
+    if engine == "interpreted":
         return None
-    check_durations(jobs)
-    beliefs = given.estimator.start(jobs)
-    if isinstance(policy, RoundPolicy):
+    if engine == "auto" and num_jobs < _WORTH_COMPILING and not kernels.is_ready("run_events"):
         return None
-    if not fast.is_covered(policy, jobs=jobs, given=given, beliefs=beliefs):
-        return None
-    loops = None if given.engine == "interpreted" else kernels.compiled()
-    if loops is None and given.engine == "compiled":
+    loops = kernels.compiled()
+    if loops is None and engine == "compiled":
         raise MissingExtra("numba", "schedule", "the compiled engine")
-    return fast.run(
-        jobs, policy, given=given, beliefs=beliefs, loops=loops or kernels.interpreted(), lists=loops is None
+    return loops
+
+
+def _run_called(floor: Floor, given: Conditions) -> Schedule:
+    """The event loop, with a policy that is asked after every moment. What it decides is Python, so the loop is interpreted."""
+    rules, state = floor.loop
+    counts, clock, told = rules.counts, rules.clock, 0
+    run_events, answer = kernels.interpreted()["run_events"], tables.FULL
+    while answer != tables.DONE:
+        answer = run_events(rules, *state, floor.danger.hazards)
+        if answer == tables.ASK:
+            now = clock[0]
+            floor.hear(now)
+            if floor.wake_s <= now:
+                floor.wake_s = math.inf
+            _pass(floor, now)
+            clock[1] = min(floor.wake_s, floor.tick_s)
+        elif answer == tables.MORE:
+            floor.danger.draw()
+        else:
+            floor.keep_log()
+        if given.progress is not None and (counts[tables.ENDED] - told >= 1000 or answer == tables.DONE):
+            given.progress(counts[tables.ENDED] - told)
+            told = counts[tables.ENDED]
+    return _answer(floor, given)
+
+
+def _answer(floor: Floor, given: Conditions) -> Schedule:
+    jobs, columns = floor.jobs, floor.loop.state.jobs
+    began = np.array(columns.start, dtype=np.float64)
+    arrived = floor.loop.rules.counts[tables.CURSOR]
+    beyond = frozenset(np.flatnonzero(columns.killed).tolist()) if given.kill_at_limit else frozenset()
+    return jobs.scheduled(
+        policy=floor.policy.name,
+        fleet=given.fleet,
+        start_s=np.where(began < 0, math.nan, began),
+        end_s=np.array(columns.end, dtype=np.float64),
+        preemptions=np.array(floor.preemptions, dtype=np.int64),
+        failures=floor.danger.failed,
+        run_s=np.array(columns.attained, dtype=np.float64),
+        gpu_s=np.array(columns.gpu_s, dtype=np.float64),
+        lost_gpu_s=np.array(floor.lost_gpu_s, dtype=np.float64) + floor.danger.lost,
+        rejected={job: why for job, why in floor.refused.items() if job < arrived} | fast.find_given_up(floor.danger),
+        killed=beyond | floor.killed,
+        until_s=given.until_s if math.isfinite(given.until_s) else math.nan,
+        pool_gpu_s=np.array(columns.pool_s, dtype=np.float64),
+        occupations=join_logs(floor.kept) if given.record else (),
+        num_passes=floor.loop.rules.counts[tables.PASSES],
     )
 
 
-def _run(floor: Floor, until_s: float, progress: Callable[[int], None] | None) -> None:
-    count = len(floor.jobs)
-    reported = 0
-    while floor.done < count:
-        now = _next_moment(floor)
-        if now > until_s or now == math.inf:
-            break
-        timed = min(floor.wake_s, floor.tick_s) <= now
-        changed = _take_events(floor, now)
-        if floor.compat.coalesce or not changed:
-            changed |= _take_arrivals(floor, now)
-        if floor.wake_s <= now:
-            floor.wake_s = math.inf
-        if changed or timed:
-            _pass(floor, now)
-        if progress is not None and floor.done - reported >= 1000:
-            progress(floor.done - reported)
-            reported = floor.done
-    if math.isfinite(until_s):
-        for job in list(floor.running):
-            floor.settle(job, until_s)
-            floor.close(job, until_s)
-    if progress is not None and floor.done > reported:
-        progress(floor.done - reported)
-
-
-def _next_moment(floor: Floor) -> float:
-    """When something happens next, after ends that no longer hold are forgotten."""
-    heap = floor.heap
-    while heap and heap[0][1] == FINISH and heap[0][4] != floor.version[heap[0][3]]:
-        heapq.heappop(heap)
-    now = heap[0][0] if heap else math.inf
-    if floor.cursor < len(floor.submit_s) and floor.submit_s[floor.cursor] < now:
-        now = floor.submit_s[floor.cursor]
-    return min(now, floor.wake_s, floor.tick_s)
-
-
-def _take_events(floor: Floor, now: float) -> bool:
-    """Ends, failures and repairs of this moment, or one of them where events are not taken together."""
-    heap, changed = floor.heap, False
-    while heap and heap[0][0] == now:
-        _, kind, _, subject, version = heapq.heappop(heap)
-        if kind == FINISH:
-            if version != floor.version[subject]:
-                continue
-            floor.finish(subject, now)
-        elif kind == FAIL:
-            floor.fail(subject, version, now)
-        else:
-            floor.repair(subject, version, now)
-        changed = True
-        if not floor.compat.coalesce:
-            break
-    return changed
-
-
-def _take_arrivals(floor: Floor, now: float) -> bool:
-    changed = False
-    while floor.cursor < len(floor.submit_s) and floor.submit_s[floor.cursor] == now:
-        floor.arrive(floor.cursor, now)
-        floor.cursor += 1
-        changed = True
-        if not floor.compat.coalesce:
-            break
-    return changed
-
-
 def _pass(floor: Floor, now: float) -> None:
-    floor.passes += 1
     if floor.rounds is not None:
         _divide(floor, floor.rounds, now)
         return
     policy, line = floor.queueing, floor.line
     if policy is None or line is None:
         return
-    before = len(floor.running), floor.seq
+    before = floor.changes
     _serve(floor, policy, line, now)
     if floor.packing is not None and floor.waiting:
         passes.pack(floor, line, floor.packing, now)
@@ -144,7 +126,7 @@ def _pass(floor: Floor, now: float) -> None:
         floor.wake_s = min(floor.wake_s, floor.plan.wakeup_s(now))
     if floor.wake_s <= now:
         floor.wake_s = math.nextafter(now, math.inf)
-    if floor.compat.recheck_s is not None and (before != (len(floor.running), floor.seq) or _arrived_now(floor, now)):
+    if floor.compat.recheck_s is not None and (before != floor.changes or _arrived_now(floor, now)):
         floor.wake_s = min(floor.wake_s, now + floor.compat.recheck_s)
 
 
@@ -171,4 +153,5 @@ def _serve(floor: Floor, policy: Policy, line: Line, now: float) -> None:
 
 
 def _arrived_now(floor: Floor, now: float) -> bool:
-    return floor.cursor > 0 and floor.submit_s[floor.cursor - 1] == now
+    cursor = floor.loop.rules.counts[tables.CURSOR]
+    return bool(cursor > 0 and floor.submit_s[cursor - 1] == now)

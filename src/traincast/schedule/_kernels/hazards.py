@@ -2,8 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from traincast.schedule._kernels.heaps import drop_top, push
-from traincast.schedule._kernels.nodes import Nodes, change
+from traincast.schedule._kernels.heaps import drop_item, drop_top, push
 from traincast.schedule._kernels.tables import Jobs
 
 BIG = 1e300
@@ -14,7 +13,8 @@ MOST_FAILURES = 100
 class Hazards(NamedTuple):
     """Drawn times between failures and of repairs, `depth` of them for every node, and a heap of (time, token): token n is the
     failure of node n, n + number of nodes its repair. A job that fails falls back to its last checkpoint (`every_s` apart, 0
-    for none) and loses `restart_s` more. `struck` is room for the jobs of one node."""
+    for none) and loses `restart_s` more. `struck` is room for the jobs of one node. Where `racks` is 1, failure c of node n
+    takes its whole rack down if `takes[n * depth + c]`; `down` marks nodes out of service."""
 
     wanted: int
     up: Any
@@ -30,6 +30,10 @@ class Hazards(NamedTuple):
     failed: Any
     lost: Any
     struck: Any
+    racks: int
+    takes: Any
+    rack_of: Any
+    down: Any
 
 
 def next_hazard(hazards: Hazards) -> Any:
@@ -44,15 +48,18 @@ def needs_draws(hazards: Hazards) -> bool:
     return bool(hazards.counts[node] + 1 >= hazards.depth)
 
 
-def break_node(node: int, now: float, nodes: Nodes, hazards: Hazards) -> None:
-    """Take an emptied node out of service: a node without free GPUs is never chosen."""
-    change(node, -nodes.free[node], nodes)
+def takes_rack(node: int, hazards: Hazards) -> bool:
+    return hazards.racks == 1 and bool(hazards.takes[node * hazards.depth + hazards.counts[node]] == 1)
+
+
+def await_repair(node: int, now: float, hazards: Hazards) -> None:
+    hazards.down[node] = 1
     ends = now + hazards.repair[node * hazards.depth + hazards.counts[node]]
     push(hazards.keys, hazards.tokens, 0, hazards.size, 0, ends, len(hazards.counts) + node)
 
 
-def mend_node(node: int, now: float, nodes: Nodes, hazards: Hazards) -> None:
-    change(node, nodes.width[nodes.pool_of[node]], nodes)
+def await_failure(node: int, now: float, hazards: Hazards) -> None:
+    hazards.down[node] = 0
     hazards.counts[node] += 1
     fails = now + hazards.up[node * hazards.depth + hazards.counts[node]]
     push(hazards.keys, hazards.tokens, 0, hazards.size, 0, fails, node)
@@ -60,6 +67,11 @@ def mend_node(node: int, now: float, nodes: Nodes, hazards: Hazards) -> None:
 
 def drop_hazard(hazards: Hazards) -> None:
     drop_top(hazards.keys, hazards.tokens, 0, hazards.size, 0)
+
+
+def forget_failure(node: int, hazards: Hazards) -> None:
+    """A node that went down with its rack does not fail by itself before it is repaired."""
+    drop_item(hazards.keys, hazards.tokens, hazards.size, node)
 
 
 def roll_back(job: int, elapsed: float, jobs: Jobs, hazards: Hazards) -> bool:
@@ -74,5 +86,5 @@ def roll_back(job: int, elapsed: float, jobs: Jobs, hazards: Hazards) -> bool:
     jobs.since[job] = -1.0
     hazards.since_checkpoint[job] = 0.0
     hazards.failed[job] += 1
-    hazards.lost[job] += (lost + hazards.restart_s) * jobs.gpus[job]
+    hazards.lost[job] += (lost + hazards.restart_s) * jobs.held[job]
     return bool(hazards.failed[job] < MOST_FAILURES)

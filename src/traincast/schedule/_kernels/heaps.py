@@ -46,6 +46,21 @@ def drop_top(keys: Any, items: Any, base: int, size: Any, at: int) -> None:
     items[base + parent] = item
 
 
+def drop_item(keys: Any, items: Any, size: Any, item: int) -> None:
+    """Take an entry out of the middle of a heap: it is lifted to the top and dropped there."""
+    at = 0
+    while at < size[0] and items[at] != item:
+        at += 1
+    if at == size[0]:
+        return
+    while at > 0:
+        parent = (at - 1) >> 1
+        keys[at] = keys[parent]
+        items[at] = items[parent]
+        at = parent
+    drop_top(keys, items, 0, size, 0)
+
+
 def forget_stale(keys: Any, items: Any, size: Any, expect: Any) -> None:
     """Drop the events of runs that were interrupted, when they fill the heap.
 

@@ -6,29 +6,39 @@ from traincast.schedule._kernels.backfill import pass_easy
 from traincast.schedule._kernels.ends import Ends, drop_end
 from traincast.schedule._kernels.hazards import (
     Hazards,
-    break_node,
+    await_failure,
+    await_repair,
     drop_hazard,
-    mend_node,
+    forget_failure,
     needs_draws,
     next_hazard,
     roll_back,
+    takes_rack,
 )
 from traincast.schedule._kernels.heaps import drop_top, forget_stale
 from traincast.schedule._kernels.lines import Line, enter_line, pass_head, pass_skip
-from traincast.schedule._kernels.nodes import Kinds, Nodes, forget_parts, holds_node, shift
+from traincast.schedule._kernels.nodes import Kinds, Nodes, change, forget_parts, holds_node, shift
 from traincast.schedule._kernels.order import Running, Waiting, join_waiting, remove
 from traincast.schedule._kernels.preempt import pass_preemptive, sink_level
 from traincast.schedule._kernels.reserve import Profile, forget_end, pass_conservative
 from traincast.schedule._kernels.shadow import VALID, Shadow, follow
 from traincast.schedule._kernels.tables import (
+    ASK,
     BIG,
+    BROKEN,
+    CALLED,
     CONSERVATIVE,
     CURSOR,
     DONE,
     EASY,
     ENDED,
+    ENDED_NOW,
     FULL,
+    GIVEN_UP,
     HEAD_ONLY,
+    INTERRUPTED,
+    JOINED,
+    MENDED,
     MORE,
     PASSES,
     PREEMPT,
@@ -38,6 +48,7 @@ from traincast.schedule._kernels.tables import (
     Events,
     Jobs,
     Log,
+    News,
     Rules,
     believe,
     give_back,
@@ -45,15 +56,17 @@ from traincast.schedule._kernels.tables import (
     learn,
     log_run,
     settle,
+    tell,
 )
 
 
 class Lines(NamedTuple):
-    """Who waits, and, where policies preempt, who runs."""
+    """Who waits, and, where policies preempt, who runs; the news for a policy that keeps its line itself."""
 
     line: Line
     waiting: Waiting
     running: Running
+    news: News
 
 
 class Promises(NamedTuple):
@@ -68,7 +81,8 @@ def run_events(
     rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, beliefs: Beliefs, lines: Lines, promises: Promises,
     events: Events, log: Log, hazards: Hazards,
 ) -> int:  # fmt: skip
-    """Until nothing is left (DONE), the log is full (FULL) or more times of failures must be drawn (MORE)."""
+    """Until nothing is left (DONE), the log is full (FULL), more times of failures must be drawn (MORE) or a policy that is
+    called must decide (ASK)."""
     counts = rules.counts
     count = len(jobs.submit)
     while counts[ENDED] < count:
@@ -90,6 +104,9 @@ def run_events(
                 arrive(counts[CURSOR] - 1, rules, jobs, kinds, beliefs, lines)
                 more = rules.one_by_one == 0
         counts[PASSES] += 1
+        if rules.fit == CALLED:
+            rules.clock[0] = now
+            return ASK
         look(now, rules, jobs, nodes, kinds, lines, promises, events, log, hazards)
     if rules.until_s < BIG:
         close_all(rules, jobs, nodes, events, log)
@@ -109,6 +126,8 @@ def find_moment(most_running: int, rules: Rules, jobs: Jobs, events: Events, haz
         now = jobs.submit[rules.counts[CURSOR]]
     if hazards.wanted == 1 and next_hazard(hazards) < now:
         now = next_hazard(hazards)
+    if rules.clock[1] < now:
+        now = rules.clock[1]
     return now
 
 
@@ -144,7 +163,9 @@ def arrive(job: int, rules: Rules, jobs: Jobs, kinds: Kinds, beliefs: Beliefs, l
 
 
 def join(job: int, rules: Rules, jobs: Jobs, kinds: Kinds, lines: Lines) -> None:
-    if rules.fit == PREEMPT:
+    if rules.fit == CALLED:
+        tell(JOINED, job, lines.news)
+    elif rules.fit == PREEMPT:
         join_waiting(job, rules, jobs, kinds, lines.waiting)
     elif rules.fit == CONSERVATIVE:
         lines.line.queue[rules.counts[WAITING]] = job
@@ -197,7 +218,10 @@ def end_one(
         jobs.killed[job] = 1
     jobs.end[job] = now
     rules.counts[ENDED] += 1
-    shift(job, 1, nodes, kinds)
+    if rules.fit == CALLED:
+        tell(ENDED_NOW, job, lines.news)
+    else:
+        shift(job, 1, nodes, kinds)
     if rules.fit == PREEMPT:
         remove(job, rules, jobs, lines.running)
         events.expect[2 * job + 1] = -1.0
@@ -222,13 +246,35 @@ def meet_hazard(
     now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, beliefs: Beliefs, lines: Lines,
     promises: Promises, events: Events, log: Log, hazards: Hazards,
 ) -> None:  # fmt: skip
-    """A node fails with all jobs on it, or is repaired; either way reservations are made anew."""
+    """A node fails, or its whole rack, or one is repaired; in every case reservations are made anew."""
     node = hazards.tokens[0]
     drop_hazard(hazards)
     promises.shadow.state[VALID] = 0
     if node >= len(hazards.counts):
-        mend_node(node - len(hazards.counts), now, nodes, hazards)
+        mend_node(node - len(hazards.counts), now, rules, nodes, lines, hazards)
         return
+    whole_rack = takes_rack(node, hazards)
+    for other in range(0 if whole_rack else node, len(hazards.counts) if whole_rack else node + 1):
+        beside = whole_rack and hazards.rack_of[other] == hazards.rack_of[node] and hazards.down[other] == 0
+        if beside and other != node:
+            forget_failure(other, hazards)
+        if beside or other == node:
+            break_node(other, now, rules, jobs, nodes, kinds, beliefs, lines, promises, events, log, hazards)
+
+
+def mend_node(node: int, now: float, rules: Rules, nodes: Nodes, lines: Lines, hazards: Hazards) -> None:
+    if rules.fit == CALLED:
+        tell(MENDED, node, lines.news)
+    else:
+        change(node, nodes.width[nodes.pool_of[node]], nodes)
+    await_failure(node, now, hazards)
+
+
+def break_node(
+    node: int, now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, beliefs: Beliefs, lines: Lines,
+    promises: Promises, events: Events, log: Log, hazards: Hazards,
+) -> None:  # fmt: skip
+    """All jobs on the node are interrupted, then it is out of service: a node without free GPUs is never chosen."""
     num_struck = 0
     for at in range(events.size[0]):
         token = events.tokens[at]
@@ -239,7 +285,11 @@ def meet_hazard(
             num_struck += 1
     for at in range(num_struck):
         interrupt(hazards.struck[at], now, rules, jobs, nodes, kinds, beliefs, lines, promises.ends, log, hazards)
-    break_node(node, now, nodes, hazards)
+    if rules.fit == CALLED:
+        tell(BROKEN, node, lines.news)
+    else:
+        change(node, -nodes.free[node], nodes)
+    await_repair(node, now, hazards)
 
 
 def interrupt(
@@ -253,10 +303,17 @@ def interrupt(
         drop_end(job, ends)
     if rules.fit == PREEMPT:
         remove(job, rules, jobs, lines.running)
-    give_back(job, nodes, kinds)
-    if roll_back(job, elapsed, jobs, hazards):
-        join(job, rules, jobs, kinds, lines)
+    if rules.fit == CALLED:
+        forget_parts(job, nodes)
+        tell(INTERRUPTED, job, lines.news)
     else:
+        give_back(job, nodes, kinds)
+    if roll_back(job, elapsed, jobs, hazards):
+        if rules.fit != CALLED:
+            join(job, rules, jobs, kinds, lines)
+    else:
+        if rules.fit == CALLED:
+            tell(GIVEN_UP, job, lines.news)
         rules.counts[ENDED] += 1
         free_children(job, rules, jobs, kinds, beliefs, lines)
 

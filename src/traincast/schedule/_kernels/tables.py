@@ -6,19 +6,23 @@ from traincast.schedule._kernels.heaps import push
 from traincast.schedule._kernels.nodes import Kinds, Nodes, forget_parts, pool_of_job, shift
 
 BIG = 1e300
-HEAD_ONLY, SKIP, EASY, CONSERVATIVE, PREEMPT = 0, 1, 2, 3, 4
+HEAD_ONLY, SKIP, EASY, CONSERVATIVE, PREEMPT, CALLED = 0, 1, 2, 3, 4, 5
+"""`Rules.fit`. CALLED: a policy written as an object is asked after every moment, and free GPUs are its caller's."""
 BY_REMAINING, BY_LEVEL, BY_SERVICE, BY_SCORE = 0, 1, 2, 3
 GIVEN_KEY, ESTIMATE_KEY, SERVICE_KEY = 0, 1, 2
 CURSOR, FIRST, WAITING, RUNNING, PASSES, ENDED, LOGGED, LOGGED_NODES = 0, 1, 2, 3, 4, 5, 6, 7
 """Places in `Rules.counts`: next arrival, first in line where the line is the table, waiting and running jobs, passes, jobs that
 are through, runs and their nodes in the log."""
-DONE, FULL, MORE = 0, 1, 2
+DONE, FULL, MORE, ASK = 0, 1, 2, 3
+JOINED, ENDED_NOW, INTERRUPTED, GIVEN_UP, BROKEN, MENDED = 0, 1, 2, 3, 4, 5
+"""`News.what`: the first four happened to a job, the others to a node."""
 
 
 class Rules(NamedTuple):
     """`fit` says what happens to those behind a job that does not fit. `by_key` 0: the line is the table itself. `key` says how a
     job's number in line comes about when it joins. A preemptive line is ordered by `order`; `moving` numbers of running jobs
-    are made anew at every pass. `one_by_one`: a pass after every single event."""
+    are made anew at every pass. `one_by_one`: a pass after every single event. `clock[0]` is the moment at which a policy is
+    asked, `clock[1]` the one at which it wants to be asked again at the latest."""
 
     fit: int
     by_key: int
@@ -30,13 +34,15 @@ class Rules(NamedTuple):
     one_by_one: int
     until_s: float
     counts: Any
+    clock: Any
 
 
 class Jobs(NamedTuple):
     """`left` and `guess` are what still has to be done and what is believed about it, at rate 1; a job is ended at its `limit`.
 
     `start` below -2 marks jobs that can never run. `parents` counts the jobs it still waits for; those that wait for job j are
-    `children[child_first[j] : child_first[j + 1]]`.
+    `children[child_first[j] : child_first[j + 1]]`. A run was `opened` when it began; `since` is when its rate was last set. It
+    holds `held` GPUs and is charged for `charged` of them; `gpu_s` is kept only where that is not what it asked for.
     """
 
     submit: Any
@@ -59,6 +65,18 @@ class Jobs(NamedTuple):
     child_first: Any
     children: Any
     pool_s: Any
+    opened: Any
+    held: Any
+    charged: Any
+    gpu_s: Any
+
+
+class News(NamedTuple):
+    """What happened at this moment to whom, for a policy that is asked."""
+
+    size: Any
+    what: Any
+    who: Any
 
 
 class Beliefs(NamedTuple):
@@ -134,7 +152,35 @@ def settle(job: int, now: float, jobs: Jobs, nodes: Nodes) -> None:
         jobs.left[job] -= elapsed * jobs.rate[job]
         jobs.guess[job] -= elapsed * jobs.rate[job]
         jobs.attained[job] += elapsed
-        jobs.pool_s[pool_of_job(job, nodes)] += elapsed * jobs.gpus[job]
+        if len(jobs.gpu_s) == 0:
+            jobs.pool_s[pool_of_job(job, nodes)] += elapsed * jobs.gpus[job]
+        else:
+            charge(job, elapsed, jobs, nodes)
+
+
+def charge(job: int, elapsed: float, jobs: Jobs, nodes: Nodes) -> None:
+    """Count what a job holds, which need not be what it asked for and may lie in several pools."""
+    jobs.gpu_s[job] += elapsed * jobs.charged[job]
+    first = pool_of_job(job, nodes)
+    part = nodes.head[job]
+    last = part
+    while part >= 0:
+        last = part
+        part = nodes.part_next[part]
+    if nodes.pool_of[nodes.part_node[last]] == first:
+        jobs.pool_s[first] += elapsed * jobs.charged[job]
+        return
+    part = nodes.head[job]
+    while part >= 0:
+        jobs.pool_s[nodes.pool_of[nodes.part_node[part]]] += elapsed * nodes.part_gpus[part]
+        part = nodes.part_next[part]
+
+
+def tell(what: int, who: int, news: News) -> None:
+    at = news.size[0]
+    news.what[at] = what
+    news.who[at] = who
+    news.size[0] = at + 1
 
 
 def give_back(job: int, nodes: Nodes, kinds: Kinds) -> None:
@@ -143,11 +189,11 @@ def give_back(job: int, nodes: Nodes, kinds: Kinds) -> None:
 
 
 def log_run(job: int, now: float, counts: Any, jobs: Jobs, nodes: Nodes, log: Log) -> None:
-    if log.wanted == 0 or now <= jobs.since[job]:
+    if log.wanted == 0 or now <= jobs.opened[job]:
         return
     at = counts[LOGGED]
     log.jobs[at] = job
-    log.spans[2 * at] = jobs.since[job]
+    log.spans[2 * at] = jobs.opened[job]
     log.spans[2 * at + 1] = now
     log.first[at] = counts[LOGGED_NODES]
     counts[LOGGED] += 1

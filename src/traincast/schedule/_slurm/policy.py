@@ -106,7 +106,7 @@ class SlurmLine:
         self._asks = tables.Asks(
             nodes=shell(shape.nodes),
             each=shell(shape.each.ravel()),
-            gpus=shell(jobs.num_gpus.astype(np.int64)),
+            gpus=shell(np.ceil(jobs.num_gpus).astype(np.int64)),  # it knows whole GPUs only
             exclusive=shell(shape.exclusive),
             group=shell(shape.group),
             window=shell(np.array([names.get(name or "", -1) for name in jobs.reservations], dtype=np.int64)),
@@ -461,7 +461,7 @@ def _shape_jobs(jobs: JobTable, site: SlurmSite, parts: Sequence[Partition]) -> 
         group[job] = rows[key]
         width = int(sizes[mask == 1, 0].max(initial=1))
         asked = jobs.num_nodes[job]
-        gpus = max(int(jobs.num_gpus[job]), 1)
+        gpus = max(math.ceil(jobs.num_gpus[job]), 1)
         nodes[job] = max(-(-gpus // width) if np.isnan(asked) else int(asked), 1)
         nodes[job] = min(nodes[job], gpus)
         exclusive[job] = int(part.exclusive or site.whole_nodes or jobs.exclusive[job] == 1)
