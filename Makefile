@@ -39,8 +39,8 @@ corpus: .venv/dev-ready       ## measure our own corpus of training steps (root,
 docs: .venv/dev-ready         ## build the site into site/; a broken link is an error
 	$(BIN)/python -m mkdocs build --strict
 
-fuzz: .venv/dev-ready         ## feed every file reader a million damaged inputs (an hour of one core)
-	$(BIN)/python benchmarks/fuzz.py --inputs 1000000
+fuzz: .venv/dev-ready         ## feed every file reader a million damaged inputs (ten minutes of one core)
+	$(BIN)/python benchmarks/fuzz.py --inputs 1000000 --record benchmarks/fuzz.json --again --write docs/theory/fuzz.md
 
 fit-stacks: .venv/dev-ready   ## refit the constants of software stacks from ../shared/cases (about 3 minutes)
 	$(BIN)/python -m research.fits.stacks ../shared/cases/single_gpu.parquet ../shared/cases/dp.parquet ../shared/cases/llm.parquet ../shared/cases/memory.parquet
@@ -67,7 +67,7 @@ mutants: .venv/dev-ready      ## change the code in realistic ways and see wheth
 	$(BIN)/python benchmarks/mutants.py --again --write docs/theory/mutants.md
 
 faults: .venv/dev-ready       ## kill and starve every durable command on real files (root, half an hour)
-	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python benchmarks/faults.py --record benchmarks/faults.json --again --write docs/theory/faults.md
 
 audit: .venv/dev-ready        ## look the installed packages up in the database of known vulnerabilities
 	$(BIN)/python benchmarks/audit.py --write .venv/locked.txt

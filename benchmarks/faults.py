@@ -1,14 +1,16 @@
 """Kills and starves every command that keeps something, on real files, and counts what was lost.
 
-python benchmarks/faults.py [--kills 200] [--full-disks 50] [--seed 0] [--only service batch full-store ...]
+python benchmarks/faults.py [--kills 200] [--full-disks 50] [--seed 0] [--only service batch full-store ...] [--record FILE]
 
 A kill is SIGKILL at a random moment. A full disk is a small tmpfs (root) that is filled while the command runs and emptied
 again. What was acknowledged (a 202, a line on standard output, a file that a command had finished) must be there afterwards.
+With a record, each row is written down when it is done, and a later run makes the missing ones.
 """
 
 import argparse
 import contextlib
 import csv
+import functools
 import json
 import random
 import shutil
@@ -21,7 +23,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -330,19 +333,25 @@ def kill_import(count: int, folder: Path, draw: random.Random) -> Tally:
 
 
 def kill_measuring(what: str, count: int, folder: Path, draw: random.Random, command: list[str], store: Path) -> Tally:
-    """Commands that measure into a store: what it held before a kill it holds after."""
+    """Commands that measure into a store: what it held before a kill it holds after, and each start adds to it."""
     tally = Tally(f"{what}: blocks after SIGKILL")
     known: set[str] = set()
     for _ in range(count):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
-        time.sleep(draw.uniform(5.0, 12.0))
+        until = time.monotonic() + 300
+        while process.poll() is None and _digests(store) <= known and time.monotonic() < until:
+            time.sleep(0.1)
+        time.sleep(draw.uniform(0.0, 2.0))
         seen = _digests(store)
+        tally.stuck += seen <= known
         process.kill()
         process.wait()
         tally.injected += 1
         known |= seen
         tally.lost += len(known - _digests(store))
     tally.acknowledged = len(known)
+    with contextlib.closing(sqlite3.connect(store)) as db:
+        tally.stuck += db.execute("PRAGMA integrity_check").fetchone()[0] != "ok"
     return tally
 
 
@@ -382,6 +391,11 @@ def fill_service(count: int, draw: random.Random) -> Tally:
         service = Service(disk / "state.db")
         promised: list[str] = []
         for _ in range(count):
+            # Jobs that wait and one that runs when the disk is full.
+            for _ in range(draw.randrange(1, 5)):
+                status, content = service.ask("POST", "/schedule", body)
+                if status == 202:
+                    promised.append(content["id"])
             fill(disk)
             refused = 0
             until = time.monotonic() + draw.uniform(0.3, 1.2)
@@ -536,32 +550,80 @@ FULL: dict[str, tuple[int, Callable[[int, random.Random], Tally]]] = {
 """How many of 50 full disks."""
 
 
+HEAD = ("| what was injected | times | acknowledged | lost | did not go on |", "|---|--:|--:|--:|--:|")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--full-disks", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", choices=[*KILLS, *FULL], help="some of the rows")
+    parser.add_argument("--record", type=Path, help="a JSON file of finished rows; those in it are not run again")
+    parser.add_argument("--again", action="store_true", help="begin the record anew instead of going on")
+    parser.add_argument("--write", type=Path, help="a page about the rows")
     options = parser.parse_args()
-    draw = random.Random(options.seed)
     folder = Path(tempfile.mkdtemp(prefix="traincast-faults-"))
-    print("| what was injected | times | acknowledged | lost | did not go on |")
-    print("|---|--:|--:|--:|--:|")
+    if options.again and options.record:
+        options.record.unlink(missing_ok=True)
+    known = json.loads(options.record.read_text()) if options.record and options.record.is_file() else {}
+    print(*HEAD, sep="\n")
     tallies = []
     try:
-        for name, (count, kill) in KILLS.items():
-            if not options.only or name in options.only:
-                tallies.append(kill(max(1, round(count * options.kills / 200)), folder, draw))
-                print(tallies[-1].row(), flush=True)
-        for name, (count, starve) in FULL.items():
-            if not options.only or name in options.only:
-                tallies.append(starve(max(1, round(count * options.full_disks / 50)), draw))
-                print(tallies[-1].row(), flush=True)
+        for name, run in plan_rows(options, folder):
+            if name in known:
+                told = {key: value for key, value in known[name].items() if key != "date"}
+                tallies.append(Tally(**told))
+            else:
+                tallies.append(run(random.Random(f"{name} {options.seed}")))
+                known[name] = {**asdict(tallies[-1]), "date": f"{date.today()}"}
+                if options.record:
+                    options.record.write_text(json.dumps(known, indent=1) + "\n")
+            print(tallies[-1].row(), flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    if options.write:
+        options.write.write_text(
+            format_page(tallies, sorted({told["date"] for told in known.values()})), encoding="utf-8"
+        )
     bad = sum(tally.lost + tally.stuck for tally in tallies)
     print(f"\n{sum(tally.injected for tally in tallies)} faults, {bad} with a loss or a stop")
     return 1 if bad else 0
+
+
+ABOUT = """# Kills and full disks
+
+`make faults` kills and starves every command that keeps something, on real files.
+Killed is SIGKILL at a random moment. A full disk is a small tmpfs that is filled while the command works, and emptied again.
+Acknowledged is what a caller had been told: a job by its 202, a row in a journal, a block in a store, a file that was finished.
+"""
+SHORT = """
+Jobs that are asked for while a disk is full are refused with 503 and a reason; those that were promised come before and after.
+Results that end meanwhile are held, and written when there is space again.
+`batch` and `schedule --error-sweep` are resumed after each kill, and their result must be byte for byte that of a run that nobody
+killed. `benchmarks/faults.json` holds the counts.
+
+Short forms are tests: `tests/service/test_faults.py`, `test_jobs.py`, `test_shared.py`, `tests/store/test_store.py`,
+`tests/cli/test_kills.py`, `test_batch_resume.py`, `test_sweep_resume.py`, `tests/profile/test_profile_command.py`.
+"""
+
+
+def format_page(tallies: list[Tally], dates: list[str]) -> str:
+    injected = sum(tally.injected for tally in tallies)
+    kills = sum(tally.injected for tally in tallies if "full disks" not in tally.what)
+    lost, stuck = sum(tally.lost for tally in tallies), sum(int(tally.stuck) for tally in tallies)
+    between = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    found = f"{between}: {kills} kills and {injected - kills} full disks, **{lost} lost**, {stuck} did not go on.\n"
+    return "\n".join([ABOUT, found, *HEAD, *(tally.row() for tally in tallies), SHORT])
+
+
+def plan_rows(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Callable[[random.Random], Tally]]]:
+    for name, (count, kill) in KILLS.items():
+        if not options.only or name in options.only:
+            yield name, functools.partial(kill, max(1, round(count * options.kills / 200)), folder)
+    for name, (count, starve) in FULL.items():
+        if not options.only or name in options.only:
+            yield name, functools.partial(starve, max(1, round(count * options.full_disks / 50)))
 
 
 if __name__ == "__main__":

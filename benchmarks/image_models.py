@@ -5,12 +5,15 @@ the software of the rows: training ran PyTorch 1.12 (the stack document `pytorch
 factor": divided by the median ratio of the other families (five folds of whole families).
 
 Samples are drawn by a fixed seed: `chosen` (150 models of all families; constants were chosen on it), `fresh` (100 others,
-looked at once after all choices), `all`. Inference was measured with timm's fast norm, which the captured graphs lack:
+looked at once after all choices), `all`, and `unseen` (120 models of inference that have no captured graph in the data, going
+round the families; training has none left). Inference was measured with timm's fast norm, which the captured graphs lack:
 `--capture DIR` records the models again with it (needs timm; torchvision may be absent), `--fast DIR` reads what was recorded.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,9 +32,11 @@ FAST_NORM_MODULES = (
 )  # fmt: skip
 """Families whose norms ran in fp16 without casts with torch 2.4, beside nets with group norm; with 2.9.1 all that use timm's."""
 REPARAMETERISED = ("repvgg", "mobileone")
-"""Models whose branches were folded into one when they were measured with torch 2.9.1; their graphs were captured unfolded."""
+"""Captured models whose branches were folded into one when they were measured with torch 2.9.1, as of all that can be."""
 FOLDS = 5
-SEED, NUM_CHOSEN, NUM_FRESH = 21, 150, 100
+SEED, NUM_CHOSEN, NUM_FRESH, NUM_UNSEEN = 21, 150, 100, 120
+PLAIN, FOLDED = "plain", "folded"
+"""Folders, inside that of the recorded graphs, of the same models without fast norms, and with branches folded into one."""
 INFERENCE = ("3090_e_2.4", "3090_l_2.4", "4090_e_2.4", "4090_e_2.9.1", "4090_c_2.4", "4090_c_2.9.1")
 """GPU, how it ran (eager, eager with channels last, compiled) and version."""
 
@@ -55,6 +60,16 @@ def draw(rows: Sequence[dict[str, Any]], sample: str) -> list[dict[str, Any]]:
     if sample == "all":
         return list(rows)
     rng = np.random.default_rng(SEED)
+    first = go_round(rows, rng)[: NUM_CHOSEN // 2]
+    kept = set(first)
+    rest = [int(index) for index in rng.permutation([index for index in range(len(rows)) if index not in kept])]
+    split = NUM_CHOSEN - len(first)
+    picked = first + rest[:split] if sample == "chosen" else rest[split : split + NUM_FRESH]
+    return [rows[index] for index in picked]
+
+
+def go_round(rows: Sequence[dict[str, Any]], rng: np.random.Generator) -> list[int]:
+    """Places of all rows, a family after the other in turns."""
     by_family: dict[str, list[int]] = {}
     for index in rng.permutation(len(rows)):
         by_family.setdefault(rows[index]["module"], []).append(int(index))
@@ -64,12 +79,31 @@ def draw(rows: Sequence[dict[str, Any]], sample: str) -> list[dict[str, Any]]:
             if len(by_family[name]) > turn:
                 order.append(by_family[name][turn])
         turn += 1
-    first = order[: NUM_CHOSEN // 2]
-    kept = set(first)
-    rest = [int(index) for index in rng.permutation([index for index in range(len(rows)) if index not in kept])]
-    split = NUM_CHOSEN - len(first)
-    picked = first + rest[:split] if sample == "chosen" else rest[split : split + NUM_FRESH]
-    return [rows[index] for index in picked]
+    return order
+
+
+def draw_unseen(indexed: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Measured inference of models without a captured graph, in the form of the index; one size and batch of each model."""
+    from pyarrow import parquet
+
+    known = {row["model"] for row in indexed}
+    found: dict[tuple[str, int, int], dict[str, Any]] = {}
+    for row in parquet.read_table(DATA.parent / "steps.parquet").to_pylist():
+        model = row["model"].split(".")[0]
+        how = ("c" if row["compiled"] else "e") + f"_{row['torch']}"
+        condition = f"{row['gpu'].removeprefix('rtx-')}_{how}"
+        if row["mode"] != "inference" or row["layout"] != "contiguous" or model in known or condition not in INFERENCE:
+            continue
+        about = {"model": model, "module": row["module"], "image": int(row["image"]), "batch": int(row["batch"])}
+        entry = found.setdefault((model, about["image"], about["batch"]), about)
+        entry[condition] = row["step_s"]
+    most: dict[str, dict[str, Any]] = {}
+    for key in sorted(found):
+        # The size and batch that most conditions share.
+        if key[0] not in most or len(found[key]) > len(most[key[0]]):
+            most[key[0]] = found[key]
+    rows = [most[name] for name in sorted(most)]
+    return [rows[index] for index in go_round(rows, np.random.default_rng(SEED))[:NUM_UNSEEN]]
 
 
 def without_norm_casts(graph: Graph) -> Graph:
@@ -115,12 +149,18 @@ def price_training(row: dict[str, Any]) -> Iterator[Row]:
 
 
 def price_inference(row: dict[str, Any], fast: Path | None, layouts: dict[tuple[Any, ...], float]) -> Iterator[Row]:
-    plain = mark_evaluation(read_graph(DATA / row["graph"]))
-    recorded = None if fast is None else fast / f"{row['model']}_{row['image']}_{row['batch']}.json.gz"
+    name = f"{row['model']}_{row['image']}_{row['batch']}.json.gz"
+    recorded = None if fast is None else fast / name
+    captured = DATA / row["graph"] if "graph" in row or recorded is None else recorded.parent / PLAIN / name
+    if not captured.is_file():
+        return
+    plain = mark_evaluation(read_graph(captured))
     if recorded is not None and recorded.is_file():
         new = mark_evaluation(read_graph(recorded))
     else:
         new = without_norm_casts(plain)
+    folded = None if fast is None else fast / FOLDED / name
+    late = mark_evaluation(read_graph(folded)) if folded is not None and folded.is_file() else None
     grouped = any("group_norm" in op.name for op in plain.ops)
     old = new if grouped or row["module"].startswith(FAST_NORM_MODULES) else plain
     for condition in INFERENCE:
@@ -128,9 +168,9 @@ def price_inference(row: dict[str, Any], fast: Path | None, layouts: dict[tuple[
         measured = row.get(condition) if how != "l" else layouts.get(
             (row["model"], f"rtx-{gpu}", version, row["batch"], row["image"])
         )  # fmt: skip
-        if not measured or (version == "2.9.1" and row["model"].startswith(REPARAMETERISED)):
+        if not measured or (version == "2.9.1" and late is None and row["model"].startswith(REPARAMETERISED)):
             continue
-        graph = new if version == "2.9.1" else old
+        graph = (late or new) if version == "2.9.1" else old
         seconds = price(graph if how != "l" else with_layout(graph), f"rtx-{gpu}", compiled=how == "c")
         yield Row(
             condition=condition, family=row["module"], model=row["model"], seconds=seconds, measured=measured
@@ -174,24 +214,50 @@ def show_families(rows: Sequence[Row], most: int = 16) -> None:
 
 
 def capture_fast(rows: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Record inference graphs with timm's fast norm; those that cannot be are named and left to the rule."""
+    """Record inference graphs with timm's fast norm, and without it those that the data lack; those that cannot be are named
+    and left to the rule."""
+    from traincast.capture._timm import import_timm
+
+    timm = import_timm()
+    fold = importlib.import_module("timm.utils").reparameterize_model
+    timm.layers.set_fast_norm(True)
+    branched = [row for row in rows if _has_branches(row["module"])]
+    _capture_all(timm, rows, folder)
+    _capture_all(timm, branched, folder / FOLDED, change=fold)
+    timm.layers.set_fast_norm(False)
+    _capture_all(timm, [row for row in rows if "graph" not in row], folder / PLAIN)
+
+
+def _has_branches(module: str) -> bool:
+    """Whether a family's models, or the blocks that they take from others, can fold branches into one."""
+    source = inspect.getsource(importlib.import_module(f"timm.models.{module}"))
+    return any(word in source for word in ("def fuse(", "def reparameterize(", "MobileOneBlock", "RepVggBlock"))
+
+
+def _build(timm: Any, name: str, change: Callable[[Any], Any] | None) -> Any:
+    """A recipe of the model; where its weights must be folded first, the model itself."""
+    if change is not None:
+        return change(timm.create_model(name).eval())
+    return lambda: timm.create_model(name).eval()
+
+
+def _capture_all(
+    timm: Any, rows: Sequence[dict[str, Any]], folder: Path, change: Callable[[Any], Any] | None = None
+) -> None:
     import torch
 
     from traincast.capture import capture
-    from traincast.capture._timm import import_timm
     from traincast.errors import TraincastError
 
-    timm = import_timm()
-    timm.layers.set_fast_norm(True)
     folder.mkdir(parents=True, exist_ok=True)
     for row in rows:
         path = folder / f"{row['model']}_{row['image']}_{row['batch']}.json.gz"
-        if path.is_file() or row["model"].startswith(REPARAMETERISED):
+        if path.is_file():
             continue
         images = torch.empty(row["batch"], 3, row["image"], row["image"], device="meta")
         try:
             graph = capture(
-                lambda name=row["model"]: timm.create_model(name).eval(),
+                _build(timm, row["model"], change),
                 (images,),
                 mode="inference",
                 precision="fp16-amp",
@@ -206,16 +272,17 @@ def main() -> None:
     from pyarrow import parquet
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sample", choices=("chosen", "fresh", "all"), default="chosen")
+    parser.add_argument("--sample", choices=("chosen", "fresh", "unseen", "all"), default="chosen")
     parser.add_argument("--only", choices=("training", "inference"))
     parser.add_argument("--families", action="store_true", help="name the families with the largest errors")
     parser.add_argument("--fast", type=Path, help="folder of graphs recorded with fast norms")
     parser.add_argument("--capture", type=Path, help="record graphs with fast norms into this folder and stop")
     options = parser.parse_args()
-    training, inference = (
-        draw(parquet.read_table(DATA / f"{name}_index.parquet").to_pylist(), options.sample)
-        for name in ("train", "infer")
-    )
+    tables = [parquet.read_table(DATA / f"{name}_index.parquet").to_pylist() for name in ("train", "infer")]
+    if options.sample == "unseen":
+        training, inference = [], draw_unseen(tables[1])
+    else:
+        training, inference = (draw(table, options.sample) for table in tables)
     if options.capture:
         capture_fast(inference, options.capture)
         return

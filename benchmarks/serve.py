@@ -373,7 +373,7 @@ def screenshots(arguments: argparse.Namespace) -> None:
             if click is not None:
                 opened.click(click)
             opened.wait_for_selector(ready, timeout=600_000)
-            opened.wait_for_selector("#ask:not([disabled])", timeout=600_000)
+            opened.wait_for_selector("#ask:not([disabled])", state="attached", timeout=600_000)
             if name == "forecast-phone":
                 opened.locator("#answers").scroll_into_view_if_needed()
                 opened.evaluate("document.getElementById('answers').scrollIntoView()")

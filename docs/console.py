@@ -11,21 +11,29 @@ from pathlib import Path
 BLOCK = re.compile(r"^```console\n\$ (traincast [^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = ("Phases of a step", "Assumed", "Memory at its peak", "The whole job")
 """Parts of a forecast that a page shows after its heading and its answer; all others are left out."""
+INSTEAD = re.compile(r"<!-- shown: (.*) -->")
+"""A page may name the parts that it shows instead."""
 
 
-def run(command: str) -> str:
+def parts_of(text: str) -> tuple[str, ...]:
+    """The parts of a forecast that a page shows."""
+    found = INSTEAD.search(text)
+    return tuple(found[1].split(", ")) if found else SHOWN
+
+
+def run(command: str, parts: tuple[str, ...] = SHOWN) -> str:
     """What a command prints, on plain paper."""
     from traincast.__main__ import main
 
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         code = main(shlex.split(command)[1:])
-    return shorten(out.getvalue()) if code == 0 else f"exit {code}\n"
+    return shorten(out.getvalue(), parts) if code == 0 else f"exit {code}\n"
 
 
-def shorten(text: str) -> str:
+def shorten(text: str, shown: tuple[str, ...] = SHOWN) -> str:
     parts = [part.strip("\n") for part in text.split("\n\n") if part.strip()]
-    kept = [part for place, part in enumerate(parts) if place < 2 or part.startswith(SHOWN)]
+    kept = [part for place, part in enumerate(parts) if place < 2 or part.startswith(shown)]
     kept += re.findall(r"^  - the bottleneck is .*(?:\n    .*)*", text, re.MULTILINE)
     lines = [line.rstrip() for part in kept for line in (*part.splitlines(), "")]
     return "\n".join(lines[:-1]) + "\n"
@@ -44,7 +52,9 @@ def words_of(text: str) -> list[str]:
 
 def refresh(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    page.write_text(BLOCK.sub(lambda found: f"```console\n$ {found[1]}\n{run(found[1])}```", text), encoding="utf-8")
+    parts = parts_of(text)
+    made = BLOCK.sub(lambda found: f"```console\n$ {found[1]}\n{run(found[1], parts)}```", text)
+    page.write_text(made, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -83,10 +83,15 @@ def scale_waves(seconds: Array, ops: Sequence[Op], *, origin: Device, target: De
     Memory-bound kernels follow the bandwidth, others the number and the clock of the multiprocessors; gamma says how much of
     each, from the arithmetic intensity and the ridge point of the target.
     """
+    intensity = np.array([(op.flop or 0.0) / max(op.num_bytes, 1.0) for op in ops])
+    return scale_by_intensity(seconds, intensity, origin=origin, target=target)
+
+
+def scale_by_intensity(seconds: Array, intensity: Array, *, origin: Device, target: Device) -> Array:
+    """The same for times of which only FLOP over bytes is known."""
     for device in (origin, target):
         if device.num_sm is None or device.clock_hz is None:
             raise InvalidInput(f"device {device.name!r} has no num_sm or clock_hz; wave scaling needs both")
-    intensity = np.array([(op.flop or 0.0) / max(op.num_bytes, 1.0) for op in ops])
     ridge = peak_flop_per_s(target, "fp32") / target.memory_bytes_per_s
     gamma = np.where(intensity < ridge, 1.0 - 0.5 * intensity / ridge, 0.5 * ridge / np.maximum(intensity, 1e-12))
     bandwidth = origin.memory_bytes_per_s / target.memory_bytes_per_s

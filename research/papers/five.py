@@ -145,38 +145,39 @@ def score(settings: dict[str, list[Config]]) -> dict[str, tuple[Array, Array]]:
     return {name: (np.concatenate(errors[name]), np.concatenate(missed[name])) for name in errors}
 
 
-def show_five() -> None:
-    say(
-        "| workload | n | "
-        + " | ".join(METHODS)
-        + " | MRE ratio | RMSE ratio |\n|---|--:|"
-        + "--:|" * (len(METHODS) + 2)
-    )
+def tabulate_five() -> str:
+    """Markdown: mean / median / p90 of each method, and the ratios to ours."""
+    heads = [*METHODS, "MRE ratio", "RMSE ratio"]
+    lines = [f"| workload | n | {' | '.join(heads)} |", f"|---|--:|{'--:|' * len(heads)}"]
     pooled: dict[str, list[Array]] = defaultdict(list)
     for workload, settings in sorted(read_configs().items()):
         found = score(settings)
         if not found:
             continue
-        cells = [f"{100 * errors.mean():.1f} ({100 * np.median(errors):.1f})" for errors, _ in found.values()]
         for name, (errors, _) in found.items():
             pooled[name].append(errors)
         mre = {name: errors.mean() for name, (errors, _) in found.items()}
         rmse = {name: float(np.sqrt(np.mean(missed**2))) for name, (_, missed) in found.items()}
-        best = (
-            "ours, with the same runs"
-            if mre["ours, with the same runs"] < mre["ours, no own run"]
-            else "ours, no own run"
-        )
+        best = min(("ours, with the same runs", "ours, no own run"), key=lambda name: float(mre[name]))
         ratios = [
             f"{each['additive linear'] / each[best]:.1f} / {each['black box'] / each[best]:.1f}" for each in (mre, rmse)
         ]
+        cells = [_describe(errors) for errors, _ in found.values()]
         n = len(next(iter(found.values()))[0])
-        say(f"| {workload} | {n} | {' | '.join(cells)} | {' | '.join(ratios)} |")
+        lines.append(f"| {workload} | {n} | {' | '.join(cells)} | {' | '.join(ratios)} |")
     means = {name: float(np.mean([errors.mean() for errors in each])) for name, each in pooled.items()}
-    say("| mean of the workloads | | " + " | ".join(f"{100 * value:.1f}" for value in means.values()) + " | | |")
+    lines.append(
+        "| mean of the workloads | | " + " | ".join(f"{100 * value:.1f}" for value in means.values()) + " | | |"
+    )
+    return "\n".join(lines)
 
 
-def show_peers() -> None:
+def _describe(errors: Array) -> str:
+    return " / ".join(f"{100 * value:.1f}" for value in (errors.mean(), np.median(errors), np.quantile(errors, 0.9)))
+
+
+def tabulate_peers() -> str:
+    """Markdown: published forecasts beside ours."""
     rows = [row for row in read_rows(str(SHARED / "cases" / "single_gpu.parquet")) if row["source"] == "neusight"]
     rows += [row for row in read_rows(str(SHARED / "cases" / "llm.parquet")) if row["source"] == "neusight"]
     engine = Engine(most=200)
@@ -192,20 +193,22 @@ def show_peers() -> None:
             for name in PEERS:
                 if name in seen.peers_s:
                     errors[name].append((abs(seen.peers_s[name] / seen.step_s - 1), abs(ours_s / seen.step_s - 1)))
-    say(
-        "\n| published forecasts | n | mean % | median % | p90 % | ours, same steps | ratio |\n|---|--:|--:|--:|--:|--:|--:|"
-    )
+    lines = [
+        "| published forecasts | n | mean % | median % | p90 % | ours, same steps | ratio |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
     for name, pairs in errors.items():
         theirs, ours = (np.array(column) for column in zip(*pairs, strict=True))
         cells = [
             f"{100 * value:.1f}" for value in (theirs.mean(), np.median(theirs), np.quantile(theirs, 0.9), ours.mean())
         ]
-        say(f"| {name} | {len(theirs)} | {' | '.join(cells)} | {theirs.mean() / ours.mean():.1f} |")
+        lines.append(f"| {name} | {len(theirs)} | {' | '.join(cells)} | {theirs.mean() / ours.mean():.1f} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
-    show_five()
-    show_peers()
+    say(tabulate_five())
+    say(f"\n{tabulate_peers()}")
 
 
 if __name__ == "__main__":

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 
 from traincast.errors import TraincastError
 
+INTERRUPTED = 130
+"""The exit code of a shell for a program that was stopped by Ctrl-C."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code is 0 for an answer, 2 for bad input, 130 when interrupted."""
     if argv is None:
         # A process of its own, whose nouns live to its end: looking for cycles at Python's pace takes a tenth of an answer.
-        gc.set_threshold(50_000, 20, 50)
+        gc.set_threshold(200_000, 20, 50)
     from traincast.cli import run
 
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -24,9 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = run(arguments)
         sys.stdout.flush()
-        return code
+        # typer turns Ctrl-C into this code and says nothing.
+        return _say("interrupted", code=INTERRUPTED) if code == INTERRUPTED else code
     except KeyboardInterrupt:
-        return _say("interrupted", code=130)
+        return _say("interrupted", code=INTERRUPTED)
     except BrokenPipeError:
         # The reader went away (`| head`): point stdout at nothing, so that the interpreter's last flush stays quiet.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -25,6 +25,7 @@ def test_figures_follow_their_definitions() -> None:
     assert (found.num_cases, found.num_answered) == (4, 3)
     assert found.mean == pytest.approx((0.08 + 0.5 + 1.0) / 3)
     assert found.median == pytest.approx(0.5)
+    assert found.p90 == pytest.approx(0.5 + 0.8 * (1.0 - 0.5))
     assert found.max == pytest.approx(1.0)
     assert found.within_10 == pytest.approx(1 / 3)
     assert found.bias == pytest.approx((0.08 - 0.5 + 1.0) / 3)

@@ -138,6 +138,22 @@ def test_nanotron_refuses_fewer_passes_than_fill_its_pipeline() -> None:
     assert read_plan(make_case(**{**values, "framework": "Megatron-LM"}, grad_accum=2), []).micro_batches == 2
 
 
+@pytest.mark.parametrize(
+    ("columns", "batch", "passes"),
+    [
+        ({"micro_batch": 2.0, "global_batch": None}, 2, 16),
+        ({"micro_batch": None, "global_batch": 32.0}, 1, 16),
+        ({"micro_batch": 2.0, "global_batch": 64.0}, 2, 16),
+    ],
+)
+def test_a_pipeline_without_a_number_of_micro_batches_is_not_one_pass(
+    columns: dict[str, float | None], batch: int, passes: int
+) -> None:
+    asked = translate(make_case(n_gpus=8, n_layers=4, pp=4, dp=2, grad_accum=None, **columns))
+    assert (asked.job.graph.batch_size, asked.parallelism.micro_batches) == (batch, passes)
+    assert not any("one pass" in sentence for sentence in asked.assumptions)
+
+
 def test_passes_follow_from_the_batches_where_they_are_not_stated() -> None:
     assert (
         read_plan(make_case(n_gpus=4, dp=4, grad_accum=None, micro_batch=2.0, global_batch=64.0), []).micro_batches == 8

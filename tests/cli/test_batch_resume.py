@@ -1,15 +1,11 @@
 """A batch that is killed goes on where it stopped, and answers the same."""
 
 import csv
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from killing import run_until
 from traincast.__main__ import main
 from traincast.accuracy import Journal, journal_of
 from traincast.accuracy._predictions import Prediction
@@ -35,17 +31,12 @@ def test_a_killed_batch_goes_on_and_answers_the_same(tmp_path: Path) -> None:
     write_cases(cases)
     assert main(["batch", str(cases), "-o", str(whole), "--workers", "1"]) == 0
     assert not journal_of(whole).exists()
-    words = [sys.executable, "-m", "traincast", "batch", str(cases), "-o", str(output), "--workers", "1"]
-    running = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     partial = journal_of(output)
-    end_s = time.monotonic() + 120
-    while time.monotonic() < end_s and (not partial.exists() or len(partial.read_text().splitlines()) < 4):
-        time.sleep(0.005)
-    os.kill(running.pid, signal.SIGKILL)
-    running.wait()
+    run_until(
+        "after", "traincast.accuracy:Journal.keep", ["batch", str(cases), "-o", str(output), "--workers", "1"], number=5
+    )
     assert not output.exists()
-    kept = len(partial.read_text().splitlines()) - 1
-    assert 0 < kept < ROWS
+    assert len(partial.read_text().splitlines()) == 1 + 5
     with partial.open("a") as handle:
         handle.write('{"key": "cut o')
     assert main(["batch", str(cases), "-o", str(output), "--workers", "1", "--resume"]) == 0

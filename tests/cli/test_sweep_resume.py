@@ -1,36 +1,21 @@
 """A sweep that is killed goes on where it stopped, and says the same."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from killing import run_until
 from traincast.__main__ import main
 
 SWEEP = ["schedule", "synthetic:400", "-c", "2x8:a100@2.5", "-p", "fifo,srtf", "--error-sweep"]
-
-
-def count_runs(journal: Path) -> int:
-    return len(journal.read_text().splitlines()) - 1 if journal.exists() else 0
 
 
 def test_a_killed_sweep_goes_on_and_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SWEEP, "-o", str(tmp_path / "whole")]) == 0
     said = capsys.readouterr().out
     journal = tmp_path / "cut" / "error-sweep.partial"
-    words = [sys.executable, "-m", "traincast", *SWEEP, "-o", str(tmp_path / "cut")]
-    running = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end_s = time.monotonic() + 120
-    while time.monotonic() < end_s and count_runs(journal) < 3:
-        time.sleep(0.002)
-    os.kill(running.pid, signal.SIGKILL)
-    running.wait()
-    kept = count_runs(journal)
-    assert kept >= 3
+    run_until("after", "traincast.schedule:SweepJournal.keep", [*SWEEP, "-o", str(tmp_path / "cut")], number=3)
+    assert len(journal.read_text().splitlines()) == 1 + 3
     with journal.open("a") as handle:
         handle.write('{"run": "cut o')
     assert main([*SWEEP, "--seed", "3", "--resume", "-o", str(tmp_path / "cut")]) == 2

@@ -10,7 +10,7 @@ from traincast.forecast import build_cluster, choose_stack, complete_question, f
 from traincast.spec import Cluster, ConfigText, Parallelism, Question
 
 FILES = Path(__file__).parent / "files"
-ENDINGS = {"json": "json", "yaml": "yaml", "toml": "toml", "shell": "sh"}
+ENDINGS = {"json": "json", "yaml": "yaml", "toml": "toml", "shell": "sh", "python": "py"}
 
 
 @dataclass(frozen=True, kw_only=True)

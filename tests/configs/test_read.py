@@ -27,6 +27,9 @@ SHIPPED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         (),
     ),
     "config.json": ("hf-config", {"source": "llama-3-8b"}, ()),
+    "deepspeed-template_zero3.json": (
+        "deepspeed", {"parallelism.zero": 3, "parallelism.bucket_bytes": 1e9}, ("zero_optimization.allgather_bucket_size",),
+    ),
     "ds_z3_config.json": ("deepspeed", {"parallelism.zero": 3, "job.stack": "deepspeed"}, ("zero_optimization.sub_group_size",)),
     "ds_z3_offload_config.json": (
         "deepspeed",
@@ -38,6 +41,12 @@ SHIPPED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {"source": "llama-2-7b", "workload.batch": 2, "workload.seq": 4096, "parallelism.micro_batches": 4, "cluster.nodes": 2,
          "cluster.devices_per_node": 8, "job.steps": 20000, "parallelism.zero": 3, "workload.precision": "bf16"},
         (),
+    ),
+    "lightning-print_config.yaml": (
+        "lightning",
+        {"cluster.nodes": 2, "cluster.devices_per_node": 8, "job.steps": 20000, "parallelism.zero": 3,
+         "workload.precision": "bf16", "workload.optimizer": "adamw", "parallelism.micro_batches": 1},
+        ("model.vocab_size",),
     ),
     "litgpt-qlora.yaml": (
         "litgpt",
@@ -106,6 +115,18 @@ SHIPPED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
          "parallelism.recompute": "full", "job.stack": "deepspeed"},
         (),
     ),
+    "torchtitan_llama3_registry.py:llama3_8b": (
+        "torchtitan-registry",
+        {"source": "llama-3.1-8b", "workload.batch": 1, "workload.seq": 8192, "parallelism.recompute": "selective",
+         "parallelism.zero": 3, "workload.loss_chunks": 8, "job.cuda_graphs": True, "job.steps": 1000},
+        (),
+    ),
+    "torchtitan_llama3_registry.py:llama3_405b": (
+        "torchtitan-registry",
+        {"source": "llama-3.1-405b", "parallelism.tensor": 8, "parallelism.recompute": "full", "workload.precision": "fp8",
+         "job.compiled": True, "parallelism.async_tensor": True, "workload.batch": 2},
+        ("model_spec.converters.Float8LinearConverter.filter_fqns",),
+    ),
     "torchtitan-llama3_70b.toml": (
         "torchtitan",
         {"source": "llama-3-70b", "parallelism.tensor": 8, "parallelism.zero": 3, "workload.batch": 8, "workload.seq": 8192,
@@ -130,11 +151,38 @@ SHIPPED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
          "workload.optimizer": "adamw", "workload.implementation": "fused", "parallelism.recompute": "full"},
         (),
     ),
+    "trl-distillation.sh": (
+        "trl", {"source": "qwen2.5-0.5b", "job.regime": "distillation", "job.teacher": "qwen2.5-1.5b", "workload.batch": 8}, (),
+    ),
+    "trl-dpo-lora.sh": (
+        "trl",
+        {"source": "qwen2-0.5b", "job.regime": "dpo", "workload.adapter_rank": 32, "workload.batch": 2, "job.steps": 1000,
+         "parallelism.micro_batches": 8, "parallelism.recompute": "full", "workload.precision": "bf16-amp"},
+        ("no_remove_unused_columns",),
+    ),
+    "trl-dpo.sh": ("trl", {"job.regime": "dpo", "job.evaluation_every_steps": 50}, ()),
+    "trl-kto-qlora.sh": (
+        "trl", {"source": "qwen1.5-1.8b", "job.regime": "kto", "workload.frozen_dtype": "fp4", "workload.adapter_rank": 16}, (),
+    ),
+    "trl-sft.sh": ("trl", {"source": "qwen2-0.5b", "workload.batch": 2, "parallelism.micro_batches": 8, "job.epochs": 1}, ()),
+    "trl-sft-lora.sh": ("trl", {"workload.adapter_rank": 32, "parallelism.recompute": "full"}, ()),
     "trl-sft-lora.yaml": (
         "trl",
         {"source": "qwen2.5-7b", "workload.adapter_rank": 32, "workload.adapter_targets": "all", "workload.precision": "bf16",
          "workload.seq": 2048, "parallelism.micro_batches": 8, "workload.attention": "flash-2"},
         (),
+    ),
+    "verl-0.2-ppo_trainer.yaml": (
+        "verl",
+        {"source": "deepseek-llm-7b", "job.regime": "ppo", "job.prompts": 1024, "job.global_batch": 256, "job.rollout_tp": 2,
+         "job.response_max": 512, "job.rollout_batch": 1024, "parallelism.zero": 3, "cluster.devices_per_node": 8},
+        ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu",),
+    ),
+    "verl-generated_ppo_trainer.yaml": (
+        "verl",
+        {"source": "deepseek-llm-7b", "job.regime": "ppo", "job.prompts": 1024, "job.rollout_batch": 256,
+         "workload.optimizer": "adamw"},
+        ("critic.strategy",),
     ),
     "verl-grpo-qwen2_5-7b.sh": (
         "verl",
@@ -202,7 +250,7 @@ def test_every_format_says_its_keys() -> None:
     for name, each in FORMATS.items():
         assert each.name == name
         assert each.telling
-        assert each.syntax in ("json", "yaml", "toml", "shell")
+        assert each.syntax in ("json", "yaml", "toml", "shell", "python")
 
 
 def test_variables_of_a_script_are_replaced_and_defaults_taken() -> None:

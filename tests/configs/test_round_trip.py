@@ -18,7 +18,7 @@ STACKS = {
     "deepspeed": "deepspeed", "accelerate": "hf-trainer", "torchtitan": "torchtitan", "megatron-lm": "megatron-core",
     "nemo": "megatron-core", "axolotl": "hf-trainer", "llama-factory": "hf-trainer", "trl": "hf-trainer", "verl": "fsdp2",
     "openrlhf": "deepspeed", "torchtune": "torchtune", "litgpt": "litgpt", "lightning": "lightning", "maxtext": "maxtext",
-    "hf-trainer": "hf-trainer",
+    "hf-trainer": "hf-trainer", "torchtitan-registry": "torchtitan",
 }  # fmt: skip
 PLACES: dict[str, dict[str, Any]] = {
     "megatron-train_gpt3_175b_distributed.sh": {"nodes": 16},

@@ -1,4 +1,4 @@
-"""The pages of regimes and walks show what their commands print: the same words but for hints; numbers move with every fit."""
+"""Pages of regimes, walks and explanations show what their commands print: the same words but for hints; numbers move."""
 
 import importlib.util
 from pathlib import Path
@@ -9,7 +9,11 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SAME = 0.9
 """Share of words that must agree: a hint may be worded anew, but no phase, verdict or assumption may be missing."""
-PAGES = [*sorted((DOCS / "how-to" / "regimes").glob("*.md")), DOCS / "tutorials" / "three-walks.md"]
+PAGES = [
+    *sorted((DOCS / "how-to" / "regimes").glob("*.md")),
+    DOCS / "tutorials" / "three-walks.md",
+    DOCS / "how-to" / "explain.md",
+]
 
 
 def load_console() -> ModuleType:
@@ -26,7 +30,8 @@ def test_a_page_shows_what_its_commands_print(page: Path, monkeypatch: pytest.Mo
     console = load_console()
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(DOCS.parent)
-    blocks = console.BLOCK.findall(page.read_text())
+    text = page.read_text()
+    blocks, parts = console.BLOCK.findall(text), console.parts_of(text)
     assert blocks, "such a page shows at least one command"
     for command, shown in blocks:
-        assert console.compare(shown, console.run(command)) > SAME, f"refresh it: python docs/console.py {page}"
+        assert console.compare(shown, console.run(command, parts)) > SAME, f"refresh it: python docs/console.py {page}"

@@ -78,10 +78,39 @@ def test_a_failure_costs_a_start_and_half_an_interval(devices: int) -> None:
     assert found.restarts_s == pytest.approx(failures * (startup_s + running_s * every / 1000 / 2), rel=1e-6)
 
 
-def test_without_checkpoints_a_failure_loses_half_of_the_job() -> None:
+def test_a_failure_of_a_short_job_loses_half_of_it() -> None:
     job = Job(graph=make_mlp(), steps=1000, startup_s=0.0, device_mtbf_s=1e6)
     found = forecast(job, make_cluster()).job
+    assert found.checkpoint_every_s is None
     assert found.restarts_s == pytest.approx(found.training_s / 1e6 * found.training_s / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("nodes", [1, 8])
+def test_a_long_job_is_taken_to_write_checkpoints_as_often_as_loses_least(nodes: int) -> None:
+    """Young 1974: an interval of sqrt(2 x time of a checkpoint x time between failures)."""
+    mtbf_s, rate = 1e6, 1e7
+    job = Job(graph=make_mlp(), steps=10**10, startup_s=0.0, device_mtbf_s=mtbf_s, checkpoint_bytes_per_s=rate)
+    found = forecast(job, make_cluster(nodes=nodes)).job
+    write_s = (job.graph.role_bytes("parameter") + job.graph.role_bytes("optimizer_state")) / rate / nodes
+    every_s = (2 * write_s * mtbf_s / nodes) ** 0.5
+    assert found.checkpoint_every_s == pytest.approx(every_s)
+    assert found.checkpoint_s == pytest.approx(found.training_s / every_s * write_s)
+    assert found.restarts_s == pytest.approx((found.training_s + found.checkpoint_s) * nodes / mtbf_s * every_s / 2)
+    often, rarely = (
+        forecast(dataclasses.replace(job, checkpoint_every_steps=round(every_s * share / found.training_s * 10**10),
+                                     checkpoint_sharded=True),
+                 make_cluster(nodes=nodes)).job
+        for share in (0.5, 2.0)
+    )  # fmt: skip
+    assert found.checkpoint_s + found.restarts_s < min(each.checkpoint_s + each.restarts_s for each in (often, rarely))
+
+
+@pytest.mark.parametrize("devices", [8, 512])
+def test_failures_never_dominate_a_job_of_months(devices: int) -> None:
+    job = Job(graph=make_mlp(), steps=2 * 10**10)
+    found = forecast(job, make_cluster(nodes=devices // 8, devices_per_node=8)).job
+    assert found.training_s > 30 * 86_400
+    assert found.total.seconds < 1.1 * found.training_s
 
 
 @pytest.mark.parametrize(("nodes", "devices"), [(1, 1), (1, 8), (3, 4)])

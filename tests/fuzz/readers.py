@@ -686,11 +686,11 @@ READERS: dict[str, Reader] = {
         cost=2,
     ),
     "kineto": Reader(read=_lazily("traincast.store", "import_kineto"), suffix=".json", samples=_given(KINETO)),
-    "kineto compare": Reader(read=_compare, suffix=".json", samples=_given(KINETO), cost=30),
+    "kineto compare": Reader(read=_compare, suffix=".json", samples=_given(KINETO), cost=4),
     "nccl-tests": Reader(read=_read_nccl, suffix=".txt", samples=_given(NCCL)),
     "hf config": Reader(
         read=_lazily("traincast.capture._huggingface", "describe_config"), suffix=".json",
-        samples=_given(HF_CONFIG, LLAMA_CONFIG), needs=("torch", "transformers"), cost=5,
+        samples=_given(HF_CONFIG, LLAMA_CONFIG), needs=("torch", "transformers"), cost=4,
     ),
     "hf model": Reader(
         read=_read_source, suffix=".json", samples=_given(HF_CONFIG, LLAMA_CONFIG), needs=("torch", "transformers"),
@@ -743,7 +743,7 @@ READERS: dict[str, Reader] = {
         needs=("yaml",), cost=4,
     ),
     "table of speeds": Reader(read=_lazily("traincast.schedule._speeds", "read_speeds"), suffix=".csv", samples=_given(SPEEDS)),
-    "store": Reader(read=_read_store, suffix=".db", samples=_store, cost=8),
+    "store": Reader(read=_read_store, suffix=".db", samples=_store, cost=4),
     "http bodies": Reader(
         read=_read_body, suffix=".json", samples=_given(*(json.dumps(each).encode() for each in ASKED.values())),
         needs=("pydantic",), cost=2,

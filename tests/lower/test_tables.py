@@ -4,7 +4,7 @@ import pytest
 
 from traincast.catalog._models.layers import count_distinct
 from traincast.catalog._workloads import workload
-from traincast.errors import IllegalPlan
+from traincast.errors import IllegalPlan, InvalidInput
 from traincast.lower import lower
 from traincast.lower._tables import count_hits
 from traincast.spec import HOST, Collective, Graph, Op, Parallelism
@@ -113,3 +113,47 @@ def test_tables_are_asked_for_where_there_are_some() -> None:
         lower(graph, Parallelism(data=4, table_sharding="row"))
     with pytest.raises(IllegalPlan, match="table_cache"):
         Parallelism(table_cache=1.5)
+
+
+def test_a_fused_recipe_pairs_the_vectors_in_one_kernel_each_way_and_rectifies_in_products(recommender: Graph) -> None:
+    fused = workload("dlrm", batch=256, precision="fp16-amp", fused=True)
+    assert fused.num_parameters == recommender.num_parameters
+    pairing = [op for op in fused.ops if op.layer == "interaction"]
+    assert [op.phase for op in pairing] == ["forward", "backward"]
+    vectors = 256 * 27 * 128 * 2
+    assert pairing[0].bytes_read == pytest.approx(vectors)
+    assert pairing[1].bytes_written == pytest.approx(vectors)
+    assert not [op for op in fused.ops if "relu" in op.name or "threshold" in op.name]
+    assert sum(op.flop for op in fused.ops if op.kind == "matmul") < sum(
+        op.flop for op in recommender.ops if op.kind == "matmul"
+    )
+
+
+def test_features_that_a_cache_on_the_device_holds_do_not_cross_the_link_to_the_host() -> None:
+    def fetched(**said: object) -> float:
+        graph = workload("rgat", batch=64, **said)
+        return sum(
+            task.num_bytes
+            for task in lower(graph, Parallelism()).stages[0].tasks
+            if isinstance(task, Collective) and task.axis == HOST
+        )
+
+    cached = fetched(feature_cache_bytes=1e9, feature_hits=0.75)
+    assert cached == pytest.approx(0.25 * fetched())
+    graph = workload("rgat", batch=64, feature_cache_bytes=1e9, feature_hits=0.75)
+    assert sum(tensor.num_bytes for tensor in graph.tensors if tensor.role == "buffer") == pytest.approx(1e9)
+
+
+def test_neighbours_are_sampled_as_asked_and_wrong_ones_are_named() -> None:
+    few, many = (workload("rgat", batch=64, fan_outs=words) for words in ("5,5,5", "20,15,9"))
+    assert sum(op.flop for op in few.ops) < sum(op.flop for op in many.ops)
+    assert sum(op.flop for op in many.ops) == sum(op.flop for op in workload("rgat", batch=64).ops)
+    for said, message in (
+        ({"fan_outs": "5,5"}, "has 3 layers, so 3 numbers"), ({"fan_outs": "5,0,5"}, "from the seeds outwards"),
+        ({"fan_outs": "5,many,5"}, "from the seeds outwards"), ({"distinct_neighbours": 1.5}, "between 0 and 1"),
+        ({"feature_hits": 0.5}, "go together"), ({"feature_cache_bytes": 1e9}, "go together"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidInput, match=message):
+            workload("rgat", **said)
+    with pytest.raises(InvalidInput, match="gpt2 samples no neighbours"):
+        workload("gpt2", fan_outs="5,5,5")

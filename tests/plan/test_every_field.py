@@ -33,6 +33,7 @@ PIPE = {**LANGUAGE, "pipeline": 2, "micro_batches": 4}
 SPLIT = {**LANGUAGE, "tensor": 2}
 TUNED = {**LANGUAGE, "adapter_rank": 4, "zero": 0}
 PPO = {**LANGUAGE, "regime": "ppo", "prompt_tokens": 16, "response_tokens": 32}
+GRAPH = {**IMAGES, "source": "rgat", "batch": 64}
 TABLES = {**IMAGES, "source": "dlrm", "batch": 256}
 GROWING = {**LANGUAGE, "micro_batches": 8, "rampup_batch": 16, "rampup_samples": 600.0}
 FOREIGN = {**PPO, "rollout_gpus": 8}
@@ -57,7 +58,9 @@ WORKLOAD: dict[str, Change] = {
     "fused_gate": ({**LANGUAGE, "fused": True, "fused_gate": False}, True), "fused_loss": (LANGUAGE, True),
     "fused_sums": (LANGUAGE, True),
     "implementation": (LANGUAGE, "loop"), "channels_last": (IMAGES, True), "master_weights": (LANGUAGE, False),
-    "gradient_dtype": (LANGUAGE, "bf16"),
+    "gradient_dtype": (LANGUAGE, "bf16"), "fan_outs": (GRAPH, "10,5,5"), "distinct_neighbours": (GRAPH, 0.3),
+    "feature_cache_bytes": ({**GRAPH, "feature_hits": 0.5, "feature_cache_bytes": 1e9}, 20e9),
+    "feature_hits": ({**GRAPH, "feature_cache_bytes": 1e9, "feature_hits": 0.1}, 0.9),
 }  # fmt: skip
 CLUSTER: dict[str, Change] = {
     "device": (LANGUAGE, "h100-sxm-80g"), "node": ({**LANGUAGE, "device": None}, "aws-p4d.24xlarge"), "nodes": (LANGUAGE, 2),
@@ -103,6 +106,7 @@ JOB: dict[str, Change] = {
     "checkpoint_async": ({**LANGUAGE, "checkpoint_every_steps": 10}, True), "startup_s": (LANGUAGE, 90.0),
     "device_mtbf_s": ({**LANGUAGE, "checkpoint_every_steps": 10}, 1e5), "stack": (LANGUAGE, "megatron-lm"),
     "compile_s": ({**LANGUAGE, "compiled": True}, 33.0), "compiled": (LANGUAGE, True), "cuda_graphs": (LANGUAGE, True),
+    "cost_model": (LANGUAGE, "roofline"),
     "global_batch": ({**LANGUAGE, "micro_batches": None}, 64), "epochs": ({**LANGUAGE, "steps": None, "epoch_samples": 1e3}, 2.0),
     "tokens": ({**LANGUAGE, "steps": None}, 1e6), "stack_defaults": ({**SPLIT, "stack": "megatron-lm"}, False),
     "regime": ({**PPO, "regime": None}, "grpo"), "reference": (PPO, "none"),

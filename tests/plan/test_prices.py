@@ -137,3 +137,13 @@ def test_co2_follows_the_region_of_the_provider_and_of_ones_own_cluster(job) -> 
     assert poland.kg_co2.value > 8 * france.kg_co2.value
     with pytest.raises(InvalidInput, match="atlantis"):
         ask("atlantis")
+
+
+def test_the_catalogue_holds_reserved_prices_beside_those_on_demand() -> None:
+    quotes = list_quotes("a10g", devices_per_node=8)
+    asked = {(quote.machine, quote.terms): quote for quote in quotes}
+    reserved, on_demand = asked["aws-g5.48xlarge", "reserved"], asked["aws-g5.48xlarge", "on-demand"]
+    assert 0.5 < reserved.usd_per_hour / on_demand.usd_per_hour < 0.7
+    assert reserved.date < on_demand.date
+    assert "one-year" in reserved.source
+    assert [quote.usd_per_hour for quote in quotes] == sorted(quote.usd_per_hour for quote in quotes)

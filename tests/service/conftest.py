@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,17 @@ SMALL = {
     "workload": {"name": "gpt2", "batch": 4, "seq": 512, "precision": "bf16"},
     "cluster": {"device": "a100-80g", "nodes": 1, "devices_per_node": 8},
 }
+
+
+PATIENCE_S = 240.0
+"""Nothing that a test waits for takes so long, however busy the machine is."""
+
+
+def wait_until(is_true: Callable[[], object], *, patience_s: float = PATIENCE_S) -> None:
+    until = time.monotonic() + patience_s
+    while not is_true():
+        assert time.monotonic() < until, "it never came true"
+        time.sleep(0.05)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +55,7 @@ class Running:
         sent = {"content-type": "application/json", **{key.replace("_", "-"): value for key, value in headers.items()}}
         request = urllib.request.Request(f"{self.url}{path}", data=data, method=method, headers=sent)
         try:
-            with urllib.request.urlopen(request, timeout=120) as response:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
                 return Reply(response.status, _read(response), dict(response.headers))
         except urllib.error.HTTPError as error:
             with error:
@@ -56,7 +67,7 @@ class Running:
     def post(self, path: str, body: Any, **headers: str) -> Reply:
         return self.ask("POST", path, body, **headers)
 
-    def finish(self, job: str, *, patience_s: float = 90.0) -> Reply:
+    def finish(self, job: str, *, patience_s: float = PATIENCE_S) -> Reply:
         """Wait for a job to end."""
         until = time.monotonic() + patience_s
         while True:
@@ -65,6 +76,10 @@ class Running:
                 return reply
             time.sleep(0.05)
 
+    def wait_until_running(self, job: str) -> None:
+        """Wait for a job to be taken."""
+        wait_until(lambda: self.get(f"/jobs/{job}").body["state"] != "queued")
+
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -72,7 +87,7 @@ class Running:
     def stop(self) -> None:
         self.process.terminate()
         try:
-            self.process.wait(20)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.kill()
 

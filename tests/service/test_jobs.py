@@ -1,12 +1,11 @@
 """Plans and schedules run beside the service: watched, cancelled, and kept through any end of it."""
 
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.conftest import Running, start
+from service.conftest import Running, start, wait_until
 from traincast.errors import InvalidInput
 from traincast.service._limits import Limits
 from traincast.service._sqlite import SqliteDatabase
@@ -105,8 +104,7 @@ def test_a_plan_without_a_batch_or_a_machine_says_what_is_missing(service: Runni
 
 def test_a_running_job_is_cancelled_at_once_and_the_next_one_runs(service: Running) -> None:
     long, short = service.post("/schedule", LONG).body["id"], service.post("/schedule", SCHEDULE).body["id"]
-    while service.get(f"/jobs/{long}").body["state"] == "queued":
-        time.sleep(0.02)
+    service.wait_until_running(long)
     assert service.get(f"/jobs/{short}").body["state"] == "queued"
     assert service.ask("DELETE", f"/jobs/{long}").body["state"] == "cancelled"
     assert service.finish(short).body["state"] == "done"
@@ -122,14 +120,11 @@ def test_a_kill_loses_no_finished_job_and_what_ran_is_run_again(tmp_path: Path) 
     before = running.finish(finished).body
     upload = running.post("/schedule", LONG).body["id"]
     waiting = running.post("/schedule", SCHEDULE).body["id"]
-    while running.get(f"/jobs/{upload}").body["state"] == "queued":
-        time.sleep(0.02)
+    running.wait_until_running(upload)
     workers = read_pids(running)
     running.kill()
-    until = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()], "workers outlive the service"
+    # Workers do not outlive the service.
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
     running = start(state, "--workers", "1", "--job-workers", "2")
     try:
         assert running.get(f"/jobs/{finished}").body == before

@@ -2,9 +2,9 @@
 
 import contextlib
 import json
+import os
+import select
 import socket
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from service.conftest import SMALL, Running, start_limited
+from service.conftest import PATIENCE_S, SMALL, Running, start_limited, wait_until
 from traincast.service._pool import Busy, Pool, Worker
 from traincast.service._uploads import tell_plainly
 
@@ -31,7 +31,7 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def connect(running: Running) -> socket.socket:
     where = urlsplit(running.url)
-    return socket.create_connection((where.hostname or "", where.port or 0), timeout=20)
+    return socket.create_connection((where.hostname or "", where.port or 0), timeout=PATIENCE_S)
 
 
 def read_all(raw: socket.socket) -> bytes:
@@ -44,15 +44,15 @@ def read_all(raw: socket.socket) -> bytes:
 
 
 def test_the_head_of_a_request_must_come_in_time_however_it_drips(hasty: Running) -> None:
-    began = time.monotonic()
     with connect(hasty) as silent, connect(hasty) as dripping:
         silent.sendall(b"GET /health HT")
-        for letter in b"GET /heal":
-            dripping.sendall(bytes([letter]))
-            time.sleep(0.05)
+        dripping.sendall(b"GET /")
+        # A letter now and then does not begin the time anew.
+        while not select.select([dripping], [], [], 0.05)[0]:
+            with contextlib.suppress(OSError):
+                dripping.sendall(b"x")
         assert b" 408 " in read_all(silent)
         assert b" 408 " in read_all(dripping)
-    assert time.monotonic() - began < 6
     assert hasty.get("/live").status == 200
 
 
@@ -64,8 +64,8 @@ def test_a_second_request_on_one_connection_must_come_in_time_too(hasty: Running
         assert b" 408 " in read_all(raw)
 
 
-def test_a_head_without_end_is_cut_off(hasty: Running) -> None:
-    with connect(hasty) as raw:
+def test_a_head_without_end_is_cut_off(service: Running) -> None:
+    with connect(service) as raw:
         raw.sendall(b"GET /live HTTP/1.1\r\nhost: localhost\r\n")
         for number in range(64):
             try:
@@ -74,7 +74,7 @@ def test_a_head_without_end_is_cut_off(hasty: Running) -> None:
                 break
         else:
             assert read_all(raw)[:12] in (b"HTTP/1.1 431", b"")
-    assert hasty.get("/live").status == 200
+    assert service.get("/live").status == 200
 
 
 def test_a_body_must_come_in_time(hasty: Running) -> None:
@@ -90,35 +90,30 @@ def test_a_body_must_come_in_time(hasty: Running) -> None:
         assert b"the body paused" in answer
 
 
-def test_more_connections_than_may_be_are_refused_and_the_others_answered(hasty: Running) -> None:
-    held = [connect(hasty) for _ in range(60)]
+def test_more_connections_than_may_be_are_refused_and_the_others_answered(tmp_path: Path) -> None:
+    running = start_limited(tmp_path / "state.db", connections=40, header_s=PATIENCE_S)
     try:
-        time.sleep(0.3)
-        answers = []
-        for raw in held:
-            raw.settimeout(5)
-            answers.append(raw.recv(200) if raw in held[45:] else b"")
-        assert sum(b" 503 " in answer for answer in answers) >= 10
+        with contextlib.ExitStack() as stack:
+            held = [stack.enter_context(connect(running)) for _ in range(60)]
+            answers = []
+            # Of sixty twenty are told; the others hear nothing, because they asked for nothing.
+            while len(answers) < 20:
+                ready, _, _ = select.select(held, [], [], PATIENCE_S)
+                assert ready, f"only {len(answers)} were told"
+                answers += [raw.recv(200) for raw in ready]
+                held = [raw for raw in held if raw not in ready]
+            assert all(b" 503 " in answer for answer in answers)
+            held[0].sendall(b"GET /live HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert b" 200 " in held[0].recv(4096)
+        wait_until(lambda: running.get("/live").status == 200)
     finally:
-        for raw in held:
-            raw.close()
-    time.sleep(0.2)
-    assert hasty.get("/live").status == 200
+        running.stop()
 
 
-def listen(hasty: Running, send: Any) -> tuple[Any, list[float]]:
-    """What `send` got, and how long /live took meanwhile."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(send()))
-    waits = []
-    thread.start()
-    while thread.is_alive():
-        began = time.monotonic()
-        assert hasty.get("/live").status == 200
-        waits.append(time.monotonic() - began)
-        time.sleep(0.02)
-    thread.join()
-    return found[0], sorted(waits)
+def read_cpu_s(pid: int) -> float:
+    """CPU time of one process, without its workers."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 LARGE = {
@@ -134,10 +129,10 @@ LARGE = {
 def test_a_large_body_is_read_beside_the_event_loop(hasty: Running, what: str) -> None:
     content = json.dumps({**LARGE[what](), "cluster": {"device": "h100"}}).encode()
     assert 4_000_000 < len(content) < 6_000_000
-    reply, waits = listen(hasty, lambda: hasty.ask("POST", "/forecast", raw=content))
-    assert reply.status == 422
-    assert waits[len(waits) // 2] < 0.1
-    assert waits[-1] < 1.0
+    before_s = read_cpu_s(hasty.process.pid)
+    assert hasty.ask("POST", "/forecast", raw=content).status == 422
+    # The process of the event loop only passes it on; reading it there cost more than 3 s.
+    assert read_cpu_s(hasty.process.pid) - before_s < 0.5
 
 
 @pytest.mark.parametrize(
@@ -158,15 +153,17 @@ def test_a_large_body_is_read_beside_the_event_loop(hasty: Running, what: str) -
 def test_sizes_of_a_config_are_refused_before_anything_is_built(
     hasty: Running, changes: dict[str, Any], words: str
 ) -> None:
-    began = time.monotonic()
     reply = hasty.post("/forecast", {"workload": {"config": {**MODEL, **changes}}, "cluster": {"device": "h100"}})
     assert reply.status == 422
     assert words in reply.error
-    assert time.monotonic() - began < 10
 
 
 def test_one_client_cannot_keep_the_others_out() -> None:
     import asyncio
+
+    async def let_others_run() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
 
     async def run() -> None:
         pool = Pool(size=1, memory_bytes=2**30, max_waiting=4)
@@ -176,13 +173,13 @@ def test_one_client_cannot_keep_the_others_out() -> None:
         with pytest.raises(Busy):
             await pool._take("greedy")
         modest = asyncio.ensure_future(pool._take("modest"))
-        await asyncio.sleep(0.01)
+        await let_others_run()
         # The latest of the one who has the most gives way, and turns alternate.
         assert isinstance(greedy[3].exception(), Busy)
         order = []
         for _ in range(4):
             pool._give(worker)
-            await asyncio.sleep(0.01)
+            await let_others_run()
             done = [each for each in (*greedy[:3], modest) if each.done() and each not in order]
             order.extend(done)
         assert order == [greedy[0], modest, greedy[1], greedy[2]]
@@ -199,10 +196,10 @@ def test_a_worker_that_holds_too_much_is_replaced_by_a_warm_one() -> None:
         try:
             task = {"task": "open", "model": "SimilarBody", "limits": {"json_depth": 40}}
             body = json.dumps({"workload": {"name": "gpt2"}}).encode()
-            first = await pool.ask(task, body, timeout_s=60)
+            first = await pool.ask(task, body, timeout_s=PATIENCE_S)
             before = pool.pids
             # The second one waits for the new process, and does not see the change.
-            assert await pool.ask(task, body, timeout_s=60) == first
+            assert await pool.ask(task, body, timeout_s=PATIENCE_S) == first
             assert pool.num_renewed >= 1
             assert pool.pids != before
         finally:
@@ -275,7 +272,7 @@ def test_five_hundred_connections_at_once_are_all_answered(service: Running) -> 
         reader, writer = await asyncio.open_connection(where.hostname, where.port)
         head = "POST /forecast HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n"
         writer.write(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
-        answer = await asyncio.wait_for(reader.read(), 60)
+        answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
         status = int(answer.split(b" ", 2)[1])
         statuses[status] = statuses.get(status, 0) + 1
         if status == 429 and b"retry-after" not in answer.lower():

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from service.conftest import SMALL, Running, start
+from service.conftest import PATIENCE_S, SMALL, Running, start
 from traincast.__main__ import main
 
 
@@ -116,7 +116,7 @@ def test_a_body_that_is_too_large_is_not_read(service: Running) -> None:
 
 
 def test_a_body_that_hides_its_length_is_cut_off_too(service: Running) -> None:
-    connection = http.client.HTTPConnection(urlsplit(service.url).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(service.url).netloc, timeout=PATIENCE_S)
     pieces = (b" " * 2**20 for _ in range(8))
     try:
         connection.request("POST", "/forecast", pieces, {"content-type": "application/json"}, encode_chunked=True)
@@ -131,7 +131,7 @@ def test_a_body_that_hides_its_length_is_cut_off_too(service: Running) -> None:
 
 def test_what_is_not_http_does_not_stop_the_service(service: Running) -> None:
     where = urlsplit(service.url)
-    with socket.create_connection((where.hostname or "", where.port or 0), timeout=10) as raw:
+    with socket.create_connection((where.hostname or "", where.port or 0), timeout=PATIENCE_S) as raw:
         raw.sendall(b"\x16\x03\x01 not http\r\n\r\n")
         raw.recv(200)
     assert service.get("/health").status == 200

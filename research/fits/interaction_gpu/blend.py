@@ -59,14 +59,22 @@ def correct(table: Table, left_out: LeftOut, blend: Blend) -> Array:
     return np.asarray(total * fade[table.node_program])
 
 
-def score_candidates(table: Table, left_out: LeftOut, rows: NDArray[np.bool_]) -> tuple[list[Blend], Array]:
+def score_candidates(
+    table: Table, left_out: LeftOut, rows: NDArray[np.bool_], blends: Sequence[Blend] | None = None
+) -> tuple[list[Blend], Array]:
     """The error of every candidate on some rows; the first is physics alone."""
-    blends = [NOTHING, *candidates()]
+    listed = [NOTHING, *(candidates() if blends is None else blends)]
     part = _Part.of(table, np.flatnonzero(rows))
-    found = np.empty((len(blends), int(rows.sum())))
-    for place, blend in enumerate(blends):
-        found[place] = part.errors(correct(table, left_out, blend))
-    return blends, found
+    logs = {name: np.asarray(left_out.logs[name])[part.node] for name in MEMBERS}
+    distance = left_out.distance[table.node_program[part.node]]
+    fades = {one.reach: 1.0 / (1.0 + (distance / one.reach) ** 2) for one in listed}
+    found = np.empty((len(listed), int(rows.sum())))
+    for place, blend in enumerate(listed):
+        total = sum(
+            (weight * logs[name] for name, weight in zip(MEMBERS, blend.weights, strict=True) if weight), np.zeros(1)
+        )
+        found[place] = part.errors(total * fades[blend.reach])
+    return listed, found
 
 
 def choose(blends: Sequence[Blend], errors: Array, groups: NDArray[np.str_], guards: NDArray[np.bool_]) -> Blend:
@@ -81,18 +89,34 @@ def choose(blends: Sequence[Blend], errors: Array, groups: NDArray[np.str_], gua
     return blends[int(np.where(allowed, capped[:, ~guards].mean(axis=1), np.inf).argmin())]
 
 
-def cross_fit(table: Table, left_out: LeftOut, rows: NDArray[np.bool_]) -> tuple[Blend, Array]:
-    """The blend of all rows, and the error of each row under the blend that the other folds choose."""
-    blends, errors = score_candidates(table, left_out, rows)
+def cross_fit(
+    table: Table, left_out: LeftOut, rows: NDArray[np.bool_], among: Sequence[Blend] | None = None
+) -> tuple[Blend, Array]:
+    """The blend of all rows, and the error of each row under the blend that the other folds choose. `among`: candidates."""
+    blends, errors = score_candidates(table, left_out, rows, among)
+    chosen = _choose_by_fold(blends, errors, left_out, rows)
+    index = {id(blend): place for place, blend in enumerate(blends)}
+    fold = left_out.fold[rows]
+    answer = np.empty(len(fold))
+    for one, blend in chosen.items():
+        answer[fold == one] = errors[index[id(blend)], fold == one]
+    return choose(blends, errors, left_out.group[rows], fold == max(left_out.fold)), answer
+
+
+def choose_by_fold(table: Table, left_out: LeftOut, rows: NDArray[np.bool_]) -> dict[int, Blend]:
+    """Of each fold of these rows the blend that the others choose."""
+    return _choose_by_fold(*score_candidates(table, left_out, rows), left_out, rows)
+
+
+def _choose_by_fold(
+    blends: Sequence[Blend], errors: Array, left_out: LeftOut, rows: NDArray[np.bool_]
+) -> dict[int, Blend]:
     group, fold = left_out.group[rows], left_out.fold[rows]
     guards = fold == max(left_out.fold)
-    index = {id(blend): place for place, blend in enumerate(blends)}
-    answer = np.empty(len(group))
-    for one in sorted(set(fold.tolist())):
-        inside = fold == one
-        chosen = choose(blends, errors[:, ~inside], group[~inside], guards[~inside])
-        answer[inside] = errors[index[id(chosen)], inside]
-    return choose(blends, errors, group, guards), answer
+    return {
+        one: choose(blends, errors[:, fold != one], group[fold != one], guards[fold != one])
+        for one in sorted(set(fold.tolist()))
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +137,7 @@ class _Part:
         )  # fmt: skip
 
     def errors(self, logs: Array) -> Array:
-        spent = self.seconds * np.exp(logs[self.node])
+        """`logs`: of each entry."""
+        spent = self.seconds * np.exp(logs)
         step = np.bincount(self.row, weights=spent, minlength=len(self.rest_s)) + self.rest_s
         return np.abs(step / self.measured_s - 1)

@@ -24,6 +24,7 @@ from traincast.forecast import Engine
 from traincast.resources import ON_GPUS, WINDOW_S, GpuActivity, Perceptron, busy_share, describe_busy, save_gpu_activity
 from traincast.resources._learned import ring_bytes
 from traincast.resources._on_gpus import BUSY_BOUND, WIRE_BOUND
+from traincast.spec import Graph
 
 Array = NDArray[np.float64]
 SHARED = Path(__file__).resolve().parents[4] / "shared"
@@ -43,6 +44,7 @@ class Watched:
     point: Array
     derived: float
     measured: float
+    graph: Graph
     workload: str
     device: str
     quality: str
@@ -82,6 +84,7 @@ def read_watched() -> list[Watched]:
                     point=point,
                     derived=busy_share(timeline),
                     measured=row[COLUMN] / 100,
+                    graph=graph,
                     workload=graph.name,
                     device=device,
                     quality=row.get("quality") or "clean",

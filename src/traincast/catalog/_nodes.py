@@ -171,13 +171,19 @@ def list_quotes(device_name: str, *, devices_per_node: int) -> tuple[Quote, ...]
     sources = load_facts("node").sources
     found = [
         Quote(
-            machine=name, provider=entry["provider"], usd_per_hour=entry["usd_per_hour"] * devices_per_node / nearest,
-            region=entry.get("price_region", ""), date=entry.get("price_date", ""),
-            source=sources.get(entry.get("price_source", ""), ""),
+            machine=name, provider=entry["provider"], usd_per_hour=asked["usd_per_hour"] * devices_per_node / nearest,
+            terms=asked["terms"], region=entry.get("price_region", ""), date=asked["date"],
+            source=sources.get(asked["source"], ""),
         )
         for name, entry in chosen
+        for asked in (_on_demand(entry), *entry.get("other_terms", ()))
     ]  # fmt: skip
     return tuple(sorted(found, key=lambda quote: quote.usd_per_hour))
+
+
+def _on_demand(entry: Mapping[str, Any]) -> dict[str, Any]:
+    source, date = entry.get("price_source", ""), entry.get("price_date", "")
+    return {"terms": "on-demand", "usd_per_hour": entry["usd_per_hour"], "date": date, "source": source}
 
 
 def _priced_nodes(device_name: str, devices_per_node: int) -> tuple[int, list[tuple[str, Any]]]:

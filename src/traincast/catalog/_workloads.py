@@ -11,7 +11,7 @@ from traincast.catalog._models.styles import FUSED_STYLES, STYLES
 from traincast.catalog._models.transformer import TransformerShape, build_transformer
 from traincast.catalog._names import load_facts
 from traincast.errors import InvalidInput, UnknownName
-from traincast.spec import Graph
+from traincast.spec import SAMPLED, Graph
 
 BUILDERS: dict[str, str] = {
     "transformer": "traincast.catalog._workloads:build_named_transformer",
@@ -68,6 +68,18 @@ class Sizes:
     num_classes: int | None = None
     head: str | None = None
     """What a transformer ends in."""
+    sampling: "Sampling | None" = None
+    """How the neighbourhood of a seed is drawn, where the published way is not meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a graph network draws the neighbourhood of a batch and where its features come from. None: as published."""
+
+    fan_outs: tuple[int, ...] | None = None
+    distinct: float | None = None
+    cache_bytes: float = 0.0
+    hits: float = 0.0
 
 
 Builder = Callable[[str, Mapping[str, Any], Recipe, Sizes], Graph]
@@ -105,10 +117,11 @@ def workload(
     fused: bool | None = None,
     **more: Any,
 ) -> Graph:
-    """The graph of one step of a known workload; `more` are the rarer fields of `Recipe`."""
+    """The graph of one step of a known workload; `more` are the rarer fields of `Recipe`, and how a graph is sampled."""
     facts = load_facts("model")
     found = facts.find(name)
     entry = facts.entries[found]
+    sampling = _read_sampling(found, entry, {key: more.pop(key) for key in SAMPLED if key in more})
     recipe = _recipe(
         precision=precision, mode=mode, attention=attention, recompute=recompute,
         optimizer=optimizer or entry.get("optimizer") or OPTIMIZER_BY_FAMILY.get(entry["family"], "adamw"),
@@ -121,10 +134,43 @@ def workload(
         input_size=None if input_size is None else _count("input_size", input_size),
         num_classes=None if num_classes is None else _count("num_classes", num_classes),
         head=head,
+        sampling=sampling,
     )
     if head is not None and entry["builder"] != "transformer":
         raise InvalidInput(f"{found} is no plain transformer, so its head cannot be changed to {head!r}")
     return _build(found, recipe, sizes)
+
+
+def _read_sampling(name: str, entry: Mapping[str, Any], given: Mapping[str, Any]) -> Sampling | None:
+    said = {key: value for key, value in given.items() if value is not None}
+    if not said:
+        return None
+    if entry["family"] != "gnn":
+        raise InvalidInput(f"{name} samples no neighbours; {', '.join(said)} goes with graph networks")
+    words = str(said["fan_outs"]).replace("x", ",").split(",") if "fan_outs" in said else []
+    if not all(word.strip().isdecimal() and 0 < int(word) <= MOST_NEIGHBOURS for word in words):
+        raise InvalidInput(
+            f"fan_outs = {said['fan_outs']!r}; it must be numbers from 1 to {MOST_NEIGHBOURS:,}, from the seeds outwards: 20,15,9"
+        )
+    depth = len(entry["config"]["neighbours"])
+    if words and len(words) != depth:
+        raise InvalidInput(f"fan_outs = {said['fan_outs']!r}; {name} has {depth} layers, so {depth} numbers are needed")
+    for key in ("distinct_neighbours", "feature_hits"):
+        if key in said and not 0 <= said[key] <= 1:
+            raise InvalidInput(f"{key} = {said[key]}; it must lie between 0 and 1")
+    if ("feature_hits" in said) != ("feature_cache_bytes" in said):
+        raise InvalidInput(
+            "feature_cache_bytes and feature_hits go together: how much lies on a device and what it answers"
+        )
+    return Sampling(
+        fan_outs=tuple(map(int, words)) or None,
+        distinct=said.get("distinct_neighbours"),
+        cache_bytes=float(said.get("feature_cache_bytes", 0.0)),
+        hits=float(said.get("feature_hits", 0.0)),
+    )
+
+
+MOST_NEIGHBOURS = 100_000
 
 
 @functools.lru_cache(maxsize=64)

@@ -9,7 +9,7 @@ import typer
 
 from traincast.cli import options
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
-from traincast.cli.output import say
+from traincast.cli.output import lead_to, say
 
 if TYPE_CHECKING:
     from traincast.accuracy import Scored, Study
@@ -64,6 +64,8 @@ def accuracy(
     if markdown is not None:
         _write_tables(markdown, found, names=[path.name for path in cases])
     say(format_json(found) if json else format_study(found, paint=paint))
+    if not json:
+        lead_to("learn", *cases, "-o", "mine.json")
 
 
 def _draw(svg: Path, scored: "Sequence[Scored]") -> None:

@@ -9,7 +9,7 @@ import typer
 
 from traincast.cli import options
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
-from traincast.cli.output import say
+from traincast.cli.output import lead_to, say
 
 if TYPE_CHECKING:
     from traincast.accuracy import Journal, Prediction
@@ -58,6 +58,9 @@ def batch(
     if commands is not None:
         _write_commands(rows, commands, [word for name, value in learned.items() for word in (f"--{name}", str(value))])
     _say_outcome(predictions, output, json=json)
+    if not json:
+        is_measured = any(row.get("measured_step_s") is not None for row in rows)
+        lead_to(*(("accuracy", cases) if is_measured else ("batch", cases, "-o", output, "--commands", "commands.txt")))
 
 
 def _say_outcome(predictions: "Sequence[Prediction]", output: Path, *, json: bool) -> None:

@@ -108,7 +108,7 @@ def _find_settings(testbeds: "Sequence[str] | None") -> "Sequence[Setting]":
 def _say_all(
     outcome: "Outcome", synced: "WorkerOutcome | None", testbeds: "Sequence[str]", *, name: str, out: Path, json: bool
 ) -> None:
-    from traincast.cli.output import say
+    from traincast.cli.output import lead_to, say
     from traincast.report import format_json
 
     if json:
@@ -120,6 +120,7 @@ def _say_all(
     for line in (*outcome.unmeasured, *(synced.unmeasured if synced else ()))[:5]:
         say(f"not measured: {line}")
     say(f"kept in {out}; use it with --calibration {out}")
+    lead_to("forecast", "resnet18", "--device", "cpu", "--batch", "2", "--calibration", out)
 
 
 def _measure(
@@ -186,7 +187,7 @@ def _say_workers(synced: "WorkerOutcome", testbeds: "Sequence[str]") -> None:
 
 def _tell_levels(texts: "Sequence[str]", table: Path | None, *, name: str, out: Path, json: bool) -> None:
     """Keeps how far products of devices are from what their data sheets make us expect."""
-    from traincast.cli.output import say
+    from traincast.cli.output import lead_to, say
     from traincast.files import encode
     from traincast.learn import learn_levels, parse_product, read_products, save_calibration
     from traincast.report import format_json
@@ -203,6 +204,7 @@ def _tell_levels(texts: "Sequence[str]", table: Path | None, *, name: str, out: 
         for dtype, ratio in level.products.items():
             say(f"{level.device}: products in {dtype} take {ratio:.2f} times as long as its data sheet makes us expect")
     say(f"kept in {out}; use it with --calibration {out}")
+    lead_to("forecast", "llama-3-8b", "--gpus", f"8x{levels[0].device}", "--calibration", out)
 
 
 def _synchronise(

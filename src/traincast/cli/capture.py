@@ -78,7 +78,7 @@ def capture(
     A Python file defines build(), which returns a model, (model, inputs) or (model, make_inputs) with make_inputs(batch);
     a function loss(output) and a name `optimizer` beside it are used too.
     """
-    from traincast.cli.output import say
+    from traincast.cli.output import lead_to, say
     from traincast.errors import InvalidInput
 
     if any_batch and recording.batch is not None:
@@ -103,6 +103,7 @@ def capture(
         say(dumps(summary, indent=2))
     else:
         say(_text(summary))
+        lead_to("forecast", output or source, "--gpus", "8xh100")
 
 
 def _summary(recorded: "Graph | Scalable", output: Path | None) -> dict[str, Any]:

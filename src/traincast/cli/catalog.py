@@ -1,5 +1,6 @@
 """`traincast catalog`: lists, filters and shows what is known by name, with its sources."""
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,23 +72,25 @@ def _write(record: Any, shown: str, *, json: bool, colors: bool) -> None:
 
 
 def _overview(counts: dict[str, int], paint: "Paint") -> str:
-    from traincast.report import Table, format_table
+    from traincast.report import Table, format_table, say_next
 
     rows = tuple((kind, str(count), f"traincast catalog {kind}") for kind, count in counts.items())
     table = Table(headings=("kind", "entries", "list"), rows=rows, left=frozenset({"kind", "list"}))
-    return f"{format_table(table, paint=paint)}\n\nOne entry with its sources: traincast catalog NAME"
+    next_command = say_next("traincast catalog devices", paint=paint)
+    return f"{format_table(table, paint=paint)}\n\nOne entry with its sources: traincast catalog NAME\n\n{next_command}"
 
 
 def _list(kind: str, records: list[dict[str, Any]], text: str | None, paint: "Paint") -> str:
     from traincast.catalog import entry_names
-    from traincast.report import format_table
+    from traincast.report import format_table, say_next
 
     if not records:
-        return f"no {kind} contain {text!r}"
+        return f"no {kind} contain {text!r}\n\n{say_next(f'traincast catalog {kind}', paint=paint)}"
     shown = format_table(_TABLES[kind](records, paint), paint=paint)
     total = len(entry_names(kind))
     count = f"{total} {kind}" if len(records) == total else f"{len(records)} of {total} {kind}"
-    return f"{shown}\n\n{count}; one with its sources: traincast catalog {kind} {records[0]['name']}"
+    next_command = say_next(shlex.join(["traincast", "catalog", kind, records[0]["name"]]), paint=paint)
+    return f"{shown}\n\n{count}\n\n{next_command}"
 
 
 def _device_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
@@ -268,6 +271,8 @@ def _show(kind: str, record: dict[str, Any], paint: "Paint") -> str:
     """One entry: its figures, then where they come from."""
     import textwrap
 
+    from traincast.report import say_next
+
     title = record.get("title") or record.get("instance") or ""
     lines = [paint(record["name"], "bold", "cyan") + (f"  {title}" if title else "")]
     figures = dict(_figures(record))
@@ -276,7 +281,27 @@ def _show(kind: str, record: dict[str, Any], paint: "Paint") -> str:
     for heading, words in _remarks(kind, record):
         wrapped = textwrap.wrap(words, paint.width - 4)
         lines += ["", paint(heading, "bold"), *(f"  {line}" for line in wrapped)]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", say_next(shlex.join(_use(kind, record)), paint=paint)])
+
+
+def _use(kind: str, record: dict[str, Any]) -> list[str]:
+    """A forecast that uses the entry."""
+    name = record["name"]
+    if kind == "workloads":
+        return ["traincast", "forecast", name, "--gpus", "8xh100"]
+    if kind == "datasets":
+        amount = record.get("num_train_samples") or record.get("num_tokens") or 10_000
+        length = ["--samples", str(amount)] if "num_train_samples" in record else ["--tokens", str(amount)]
+        model = "resnet50" if "num_train_samples" in record else "llama-3-8b"
+        return ["traincast", "forecast", model, "--gpus", "8xh100", *length]
+    machine = {
+        "devices": ["--gpus", f"8x{name}"],
+        "nodes": ["--machine", name],
+        "links": ["--gpus", "2x8xh100", "--intra" if record.get("scope") == "device" else "--inter", name],
+        "regions": ["--gpus", "8xh100", "--tokens", "15B", "--region", name],
+        "stacks": ["--gpus", "8xh100", "--stack", name],
+    }[kind]
+    return ["traincast", "forecast", "llama-3-8b", *machine]
 
 
 _HIDDEN = {

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from traincast.cli import options
-from traincast.cli.output import say
+from traincast.cli.output import lead_to, say
 
 
 def config(
@@ -52,6 +52,7 @@ def config(
         lines.append(f"  without effect on time and memory: {', '.join(reading.harmless) or 'nothing'}")
         parts.append("\n".join(lines))
     say("\n\n".join(parts))
+    lead_to("forecast", *(word for file in files for word in ("--config", file)))
 
 
 def _document(reading: object) -> dict[str, object]:

@@ -99,6 +99,7 @@ def design(
 
     Example: traincast design --budget 3min, or traincast design --models resnet50,gpt2,dlrm-large --budget 1
     """
+    from traincast.cli.output import lead_to
     from traincast.errors import InvalidInput, UnknownName
     from traincast.units import parse_seconds
 
@@ -114,6 +115,8 @@ def design(
         candidates = _operators(store)
     designed = _choose(candidates, method=method, budget=parse_seconds(budget))
     _show(designed, limit=limit, as_json=json)
+    if not json:
+        lead_to(*(("calibrate",) if table is None and models is None else ("learn", "runs.csv", "-o", "mine.json")))
 
 
 def _choose(candidates: Candidates, *, method: str, budget: float) -> Designed:

@@ -8,7 +8,9 @@ import typer
 from traincast.cli import options
 
 if TYPE_CHECKING:
-    from traincast.spec import Calibration, Choice
+    from collections.abc import Sequence
+
+    from traincast.spec import Calibration, Choice, MeasuredRun
 
 
 def learn(
@@ -45,7 +47,7 @@ def learn(
     Example: traincast learn my_runs.csv -o mine.json && traincast forecast gpt2-xl --device a100-80g --calibration mine.json
     """
     from traincast.cli.learned import read_measured_runs
-    from traincast.cli.output import say
+    from traincast.cli.output import lead_to, say
     from traincast.errors import InvalidInput
     from traincast.files import encode
     from traincast.learn import learn as learn_runs
@@ -68,6 +70,16 @@ def learn(
     for one in next_runs:
         say(f"worth a run next: {one.name} (gain {one.gain:.2f} nats)")
     say(f"kept in {file}; use it with --calibration {name or file}")
+    lead_to("forecast", *_first_asked(measured), "--calibration", name or file)
+
+
+def _first_asked(runs: "Sequence[MeasuredRun]") -> list[str]:
+    """The first run, as one would ask for its like."""
+    from traincast.catalog import entry_names
+
+    model, group = runs[0].job.graph.name, runs[0].cluster.groups[0]
+    model = model if model in entry_names("workloads") else "resnet50"
+    return [model, "--gpus", f"{group.devices_per_node}x{group.device.name}"]
 
 
 def _keep(found: "Calibration", output: Path | None, title: str) -> Path:

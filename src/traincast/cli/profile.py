@@ -296,7 +296,7 @@ def _without_drift(found: "Sequence[Measurement]") -> "list[Steadied | None]":
 def _say(summary: dict[str, Any], kept: "Store", *, json: bool) -> None:
     import statistics
 
-    from traincast.cli.output import say
+    from traincast.cli.output import lead_to, say
     from traincast.report import format_json
 
     keys = set(summary.pop("keys"))
@@ -327,6 +327,7 @@ def _say(summary: dict[str, Any], kept: "Store", *, json: bool) -> None:
         say(f"warning: the machine was at times {summary['drift']:.0%} slower than usual; more rounds help")
     for key, reason in list(summary["failures"].items())[:10]:
         say(f"not measured: {key}: {reason}")
+    lead_to("store", "list", kept.path)
 
 
 def _say_measurements(found: Sequence["Measurement"], steady: Sequence["Steadied | None"], kept: "Store") -> None:

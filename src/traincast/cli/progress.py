@@ -26,9 +26,9 @@ def watch(items: Sequence[T], *, label: str, stream: TextIO | None = None) -> It
         for count, item in enumerate(items):
             now = time.monotonic()
             if now - started > QUIET_S and now - shown > _REFRESH_S:
+                shown, drawn = now, True
                 out.write(f"\r{describe(count, len(items), now - started, label=label)}\x1b[K")
                 out.flush()
-                shown, drawn = now, True
             yield item
     finally:
         if drawn:
@@ -47,9 +47,9 @@ def follow(*, label: str, stream: TextIO | None = None) -> Iterator[Callable[[in
         nonlocal shown, drawn
         now = time.monotonic()
         if out.isatty() and now - started > QUIET_S and now - shown > _REFRESH_S:
+            shown, drawn = now, True
             out.write(f"\r{describe(done, total, now - started, label=label)}\x1b[K")
             out.flush()
-            shown, drawn = now, True
 
     try:
         yield show

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traincast.cli import options
-from traincast.cli.output import say
+from traincast.cli.output import lead_to, say
 from traincast.cli.questions import takes_question
 from traincast.spec import Question
 
@@ -96,6 +96,7 @@ def similar(
             f"{on_gpu['farness']:.1f} ordinary distances away; its like say x{on_gpu['factor']:.2f} on the priced operators, "
             f"of which {on_gpu['weight']:.0%} enter a forecast"
         )
+    lead_to("forecast", question.source, "--gpus", f"1x{device}")
 
 
 def _say_neighbours(

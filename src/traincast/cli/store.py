@@ -79,7 +79,7 @@ def _list(
     limit: int,
     json: bool,
 ) -> None:
-    from traincast.cli.output import say
+    from traincast.cli.output import lead_to, say
     from traincast.report import Table, format_table
     from traincast.store import Store
     from traincast.units import show_seconds
@@ -116,6 +116,7 @@ def _list(
     headings = ("experiment", "device", "time", "spread", "blocks", "repeats")
     say(format_table(Table(headings=headings, rows=rows, left=frozenset({"experiment", "device"}))))
     say(f"{len(found)} measurements" + (f", {limit} shown" if len(found) > limit else ""))
+    lead_to("learn", kept.path, "-o", "mine.json")
 
 
 def _read_rows(path: Path, *, kind: str | None, collective: str | None) -> "list[Row]":

@@ -117,7 +117,7 @@ class Sheet:
     """Fields whose value it has no place for, though it is a usual one."""
     comments: list[str] = field(default_factory=list)
     program: str = ""
-    """What a launch script runs."""
+    """What a launch script runs; of a recipe in Python its imports."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a field, which counts as told."""
@@ -153,7 +153,7 @@ class ConfigFormat:
     name: str
     title: str
     syntax: str
-    """What is written: json, yaml, toml or shell."""
+    """What is written: json, yaml, toml, shell or python."""
     telling: tuple[str, ...]
     """Keys, or beginnings of keys that end in a dot, that few other projects have."""
     read: Callable[[Draft], None]

@@ -246,7 +246,7 @@ class _Reader:
 
     def _built(self, node: ast.Call, args: list[Any], given: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
         callee = ast.unparse(node.func)[:200]
-        built: dict[str, Any] = {"_target_": callee.rpartition(".")[2] if "(" not in callee else callee, **given}
+        built: dict[str, Any] = {"_target_": _short(callee) if "(" not in callee else callee, **given}
         texts = [part for part in args if isinstance(part, (str, int)) and not isinstance(part, bool)]
         if texts:
             built["_args_"] = texts
@@ -261,14 +261,26 @@ class _Reader:
         return {**built, **(tables[0] if len(tables) == 1 and not given else {})}
 
 
+def _short(callee: str) -> str:
+    """The last word of a name; `FullAC.Config` is known by the class whose configuration it is."""
+    owner, _, last = callee.rpartition(".")
+    word = owner.rpartition(".")[2]
+    return word if last == "Config" and word[:1].isupper() else last
+
+
 def _plain(tree: Any) -> dict[str, Any]:
-    """Only what is known."""
-    return {
-        str(key): _plain(value) if isinstance(value, dict) else value
-        for key, value in tree.items()
-        if not isinstance(value, Unknown)
-        and not (isinstance(value, list) and any(isinstance(part, (Unknown, dict)) for part in value))
-    }
+    """Only what is known; a list of things that are built is a table of them by name."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, list) and value and all(isinstance(part, dict) and "_target_" in part for part in value):
+            value = {str(part["_target_"]): part for part in value}
+        if isinstance(value, dict):
+            found[str(key)] = _plain(value)
+        elif not isinstance(value, Unknown) and not (
+            isinstance(value, list) and any(isinstance(part, (Unknown, dict)) for part in value)
+        ):
+            found[str(key)] = value
+    return found
 
 
 def _turned(op: ast.unaryop, inner: Any) -> Any:

@@ -12,7 +12,7 @@ from traincast.configs._formats.maxtext import MAXTEXT
 from traincast.configs._formats.megatron import MEGATRON
 from traincast.configs._formats.nemo import NEMO
 from traincast.configs._formats.openrlhf import OPENRLHF
-from traincast.configs._formats.torchtitan import TORCHTITAN
+from traincast.configs._formats.torchtitan import REGISTRY, TORCHTITAN
 from traincast.configs._formats.torchtune import TORCHTUNE
 from traincast.configs._formats.trl import TRL
 from traincast.configs._formats.verl import VERL
@@ -20,8 +20,8 @@ from traincast.configs._nouns import ConfigFormat
 from traincast.registry import Registry
 
 _OURS = (
-    DEEPSPEED, ACCELERATE, TORCHTITAN, MEGATRON, NEMO, AXOLOTL, HF_TRAINER, LLAMA_FACTORY, TRL, VERL, OPENRLHF, TORCHTUNE, LITGPT,
-    LIGHTNING, MAXTEXT, HF_CONFIG,
+    DEEPSPEED, ACCELERATE, TORCHTITAN, REGISTRY, MEGATRON, NEMO, AXOLOTL, HF_TRAINER, LLAMA_FACTORY, TRL, VERL, OPENRLHF,
+    TORCHTUNE, LITGPT, LIGHTNING, MAXTEXT, HF_CONFIG,
 )  # fmt: skip
 
 FORMATS: Registry[ConfigFormat] = Registry(

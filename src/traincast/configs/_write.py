@@ -60,7 +60,7 @@ def _fill(
 
 def _compare(chosen: ConfigFormat, sheet: Sheet, text: str) -> list[str]:
     """The file is read back: what it says otherwise, or not at all, becomes a comment in it."""
-    suffix = {"shell": "sh"}.get(chosen.syntax, chosen.syntax)
+    suffix = {"shell": "sh", "python": "py"}.get(chosen.syntax, chosen.syntax)
     reading = read_config(ConfigText(name=f"written.{suffix}", text=text, format=chosen.name))
     lost = []
     for name in _ECHOED:
@@ -191,11 +191,32 @@ def _write_shell(sheet: Sheet) -> str:
     return "#!/bin/bash\n" + _comments(sheet) + " \\\n    ".join([start, *words]) + "\n"
 
 
+def _write_python(sheet: Sheet) -> str:
+    """A recipe: a function that returns what is built."""
+    name = "".join(letter if letter.isalnum() else "_" for letter in str(sheet.fields.get("source", "job")))
+    return f"{_comments(sheet)}{sheet.program}\n\ndef {name}():\n    return {_python(sheet.tree, 1)}\n"
+
+
+def _python(value: Any, indent: int) -> str:
+    """A literal; a table with `_target_` is a call of it."""
+    if isinstance(value, Mapping) and "_target_" in value:
+        pad = "    " * (indent + 1)
+        given = [_python(one, indent + 1) for one in value.get("_args_", ())]
+        given += [
+            f"{key}={_python(one, indent + 1)}" for key, one in value.items() if key not in ("_target_", "_args_")
+        ]
+        body = "".join(f"\n{pad}{one}," for one in given)
+        return f"{value['_target_']}({body}\n{'    ' * indent})" if given else f"{value['_target_']}()"
+    if isinstance(value, list):
+        return f"[{', '.join(_python(one, indent) for one in value)}]"
+    return repr(value)
+
+
 def _comments(sheet: Sheet) -> str:
     return "".join(f"# {line}\n" for line in sheet.comments)
 
 
-_TEXTS = {"json": _write_json, "yaml": _write_yaml, "toml": _write_toml, "shell": _write_shell}
+_TEXTS = {"json": _write_json, "yaml": _write_yaml, "toml": _write_toml, "shell": _write_shell, "python": _write_python}
 
 
 def write_yaml(value: Any, *, indent: int = 0) -> str:

@@ -73,7 +73,25 @@ def describe(family: str, columns: Array, device: Device, law: PowerLaw, *, dtyp
              resident: Array | None = None) -> Bounded:  # fmt: skip
     """`resident`: share of each kernel's bytes that are in L2 when it starts; None: as in a benchmark that repeats a call."""
     shape = dict(zip(FAMILIES[family], np.asarray(columns, dtype=np.float64).T, strict=True))
-    return _DESCRIBE[family](shape, _Machine(device, law, dtype, soak), resident)
+    return _DESCRIBE[family](shape, _machine_of(device, law, dtype, soak), resident)
+
+
+_MACHINES: dict[tuple[int, int, str, float], tuple[Device, PowerLaw, "_Machine"]] = {}
+_MOST_MACHINES = 512
+
+
+def _machine_of(device: Device, law: PowerLaw, dtype: str, soak: Array | float) -> "_Machine":
+    """Of the last devices asked for: the same few are asked again for every kernel family of every plan."""
+    if not isinstance(soak, float):
+        return _Machine(device, law, dtype, soak)
+    key = id(device), id(law), dtype, soak
+    found = _MACHINES.get(key)
+    if found is None:
+        if len(_MACHINES) >= _MOST_MACHINES:
+            _MACHINES.clear()
+        # Device and law are kept with what follows from them, so no others can come by their identities.
+        found = _MACHINES[key] = device, law, _Machine(device, law, dtype, soak)
+    return found[2]
 
 
 class _Machine:

@@ -120,16 +120,17 @@ class Voices:
     def slowdown(self, features: Callable[[str], Array], weight: Array) -> Array:
         """The weighted geometric mean of log(seconds / bound) over the voices, each at the features of its own device."""
         heard = np.flatnonzero(weight > 0.01 * weight.max())
-        w1, b1, w2, b2, w3, b3 = self.layers
+        w1, b1, w2, b2, w3, b3 = (layer[heard] for layer in self.layers)
+        names = [self.names[voice] for voice in heard]
+        clipped = {name: np.clip(features(name), self.low, self.high) for name in dict.fromkeys(names)}
+        inputs = {name: ((each - self.mean) / self.scale).astype(np.float32) for name, each in clipped.items()}
+        # All voices at once, each a matrix of the stack.
+        stacked = np.stack([inputs[name] for name in names])
+        hidden = np.tanh(np.tanh(stacked @ w1 + b1[:, None]) @ w2 + b2[:, None])
+        said = np.logaddexp(0.0, (hidden @ w3 + b3[:, None])[..., 0])
         total: Array | float = 0.0
-        asked, inputs = "", np.zeros((0, 0), dtype=np.float32)
-        for voice in heard:
-            if self.names[voice] != asked:
-                asked = self.names[voice]
-                clipped = np.clip(features(asked), self.low, self.high)
-                inputs = ((clipped - self.mean) / self.scale).astype(np.float32)
-            hidden = np.tanh(np.tanh(inputs @ w1[voice] + b1[voice]) @ w2[voice] + b2[voice])
-            total = total + weight[voice] * np.logaddexp(0.0, (hidden @ w3[voice] + b3[voice])[:, 0])
+        for voice, each in zip(heard, said, strict=True):
+            total = total + weight[voice] * each
         return np.asarray(total / weight[heard].sum() - SLACK, dtype=np.float64)
 
 
@@ -175,7 +176,7 @@ class Learned:
                soak: float) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
         voices = self.families[family]
         bounded = describe(family, part.columns, device, self.law, dtype=dtype, soak=soak, resident=part.resident)
-        weight, distance = self.similarity.weigh(self.similarity.place(device, family), voices)
+        weight, distance = _weigh(self.similarity, device, family, voices)
         nothing = np.zeros_like(part.resident)
         asked: dict[str, Array] = {}
 
@@ -260,6 +261,23 @@ class Learned:
                 strict=True,
             )
         )
+
+
+_WEIGHTS: dict[tuple[int, int, int, str], tuple[Similarity, Device, Voices, tuple[Array, float]]] = {}
+_MOST_WEIGHTS = 512
+
+
+def _weigh(similarity: Similarity, device: Device, family: str, voices: Voices) -> tuple[Array, float]:
+    """The weights of the voices for the last devices asked for, which every plan asks again."""
+    key = id(similarity), id(device), id(voices), family
+    found = _WEIGHTS.get(key)
+    if found is None:
+        if len(_WEIGHTS) >= _MOST_WEIGHTS:
+            _WEIGHTS.clear()
+        # What it follows from is kept with it, so nothing else can come by the same identities.
+        weights = similarity.weigh(similarity.place(device, family), voices)
+        found = _WEIGHTS[key] = similarity, device, voices, weights
+    return found[3]
 
 
 def with_levels(model: OpModel, levels: Sequence[DeviceLevel]) -> OpModel:

@@ -8,6 +8,9 @@ from traincast.cost._silicon import name_unknown_silicon
 from traincast.spec import Device, Op
 
 
-def note_kernels(ops: Sequence[Op], device: Device, model: OpModel) -> tuple[str, ...]:
+def note_kernels(
+    ops: Sequence[Op], device: Device, model: OpModel, counts: Sequence[float] | None = None
+) -> tuple[str, ...]:
+    """`counts`: how often each op runs; once where it is not given."""
     unknown = name_unknown_silicon(device)
-    return (*((unknown,) if unknown else ()), *warn_alignment(ops, device, model))
+    return (*((unknown,) if unknown else ()), *warn_alignment(ops, device, model, counts))

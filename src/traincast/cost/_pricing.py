@@ -1,10 +1,11 @@
 """The default cost model: an op model for what devices do, a collective model for what links do, a stack between them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 from traincast.cost import OpModel
+from traincast.cost._alignment import VECTOR_BYTES, row_alignment
 from traincast.cost._collectives import Pipelined, find_route
 from traincast.cost._interaction.ensemble import Ensemble, default_ensemble
 from traincast.cost._learned import WEIGHTS, load_learned
@@ -46,17 +47,41 @@ class Pricing:
         flat = [value for pair in devices for value in pair]
         priced = list(remember(_price_ops, self.ops, self.stack, (), passes, *flat))
         if update:
+            first = remember(_open_ops, self.ops)
+            update = tuple([first.setdefault(_value_of(op), op) for op in update])
             cached = recent_ops(passes, update, max(device.l2_bytes or 0.0 for device, _ in devices))
             priced += remember(_price_ops, self.ops, self.stack, cached, update, *flat)
+        known: dict[Collective, Estimate] = remember(_open_table, self.collectives, self.stack, cluster)
         following = iter(priced)
-        return tuple(
-            [
-                next(following)
-                if isinstance(task, Op)
-                else remember(_price_collective, self.collectives, self.stack, task, cluster)
-                for task in stage.tasks
-            ]
-        )
+        estimates: list[Estimate] = []
+        for task in stage.tasks:
+            if isinstance(task, Op):
+                estimates.append(next(following))
+                continue
+            found = known.get(task)
+            if found is None:
+                found = known[task] = remember(_price_collective, self.collectives, self.stack, task, cluster)
+            estimates.append(found)
+        return tuple(estimates)
+
+
+def _open_ops(model: OpModel) -> dict[Hashable, Op]:
+    """The first of equal ops of updates, by value: replicas that share state in other ways may update the same share of it."""
+    return {}
+
+
+def _value_of(op: Op) -> Hashable:
+    """Everything that is said of an op."""
+    said = [getattr(op, name) for name in _OP_FIELDS]
+    return (*said, *op.attrs.items())
+
+
+_OP_FIELDS = tuple(item.name for item in fields(Op) if item.name != "attrs")
+
+
+def _open_table(model: CollectiveModel, stack: Stack, cluster: Cluster) -> dict[Collective, Estimate]:
+    """Collectives of a cluster that were priced before, by their values: plans of one search send the same ones again."""
+    return {}
 
 
 def _price_collective(model: CollectiveModel, stack: Stack, task: Collective, cluster: Cluster) -> Estimate:
@@ -84,14 +109,21 @@ def _price_ops(
 
 
 def mark_software(ops: tuple[Op, ...], stack: Stack) -> tuple[Op, ...]:
-    """Convolutions and norms say what the libraries of the stack's version do with them."""
+    """Convolutions, norms and products of odd widths say what the stack's code and its libraries do with them."""
     kernels = stack.kernels
+    if kernels.pads_vocabulary or kernels.pads_heads:
+        ops = tuple([_mark_padded(op, stack) if op.kind == "matmul" else op for op in ops])
     facts = {name: True for name in ("turned_images", "grouped_gradients_on_lanes") if getattr(kernels, name)}
     given = {"given_statistics": True} if kernels.statistics_in_convolutions else {}
     if not facts and not given:
         return ops
     marks = {"conv": facts, "norm": given}
     return tuple([replace(op, attrs={**op.attrs, **marks[op.kind]}) if marks.get(op.kind) else op for op in ops])
+
+
+def _mark_padded(op: Op, stack: Stack) -> Op:
+    padded = stack.kernels.pads_heads if op.attrs["batch"] != 1 else stack.kernels.pads_vocabulary
+    return replace(op, attrs={**op.attrs, "padded": True}) if padded and row_alignment(op) < VECTOR_BYTES else op
 
 
 def recent_ops(before: Sequence[Op], ops: Sequence[Op], cache_bytes: float) -> tuple[Op, ...]:

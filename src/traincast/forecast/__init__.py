@@ -1,73 +1,8 @@
 """The map of the product: a job, a cluster and a plan become a forecast."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from traincast.cost import CostModel
-from traincast.errors import InvalidInput
 from traincast.facade import load_lazily
-from traincast.forecast._device_memory import outside_bytes
-from traincast.forecast._engine import Engine
-from traincast.spec import Calibration, Cluster, Forecast, Job, Parallelism, Question
-
-if TYPE_CHECKING:
-    from traincast.resources import GraphCorrection
-
-__all__ = ["Engine", "forecast", "outside_bytes"]
-
-MOST_KEPT = 4_000
-"""Answers of single steps that plain forecasts remember between them."""
-_ENGINE = Engine(most=MOST_KEPT)
-
-
-def forecast(
-    job: Job | Question | str, cluster: Cluster | str | None = None, parallelism: Parallelism | None = None, *,
-    costs: CostModel | None = None, calibration: Calibration | str | None = None, draw: bool = False,
-    activity: "GraphCorrection | None" = None, **said: Any,
-) -> Forecast:  # fmt: skip
-    """How long a step and the whole job take, whether it fits, and what it costs.
-
-    A job and a cluster are taken as they are; without a plan every device holds a replica. A model by its name or file asks as
-    the command does: forecast("llama-3-8b", "8xh100", tokens="15B") fills in what is not said, and `said` is any option of
-    `traincast forecast` by its name.
-
-    `costs` or `calibration` (itself, or its name or file): what prices tasks instead of the models that ship with the package; a
-    calibration may also be what runs of one's own have taught. `draw`: with every span of the step. `activity`: corrects the
-    resource numbers by runs measured in this setting.
-    """
-    if isinstance(calibration, str):
-        from traincast.files import load_calibration
-
-        calibration = load_calibration(calibration)
-    if isinstance(job, (str, Question)):
-        from traincast.forecast._ask import ask
-        from traincast.forecast._words import ask_in_words
-
-        asked = job if isinstance(job, Question) else ask_in_words(job, cluster, parallelism, **said)
-        return ask(asked, costs=costs, calibration=calibration, draw=draw, activity=activity)
-    if said or not isinstance(cluster, Cluster):
-        raise InvalidInput(
-            "a Job needs a Cluster, and takes no options of a question; give the name of a model instead"
-        )
-    engine = _ENGINE if costs is None and calibration is None else _engine_for(costs, calibration)
-    return engine.forecast(job, cluster, parallelism, draw=draw, activity=activity)
-
-
-def plain_engine() -> Engine:
-    """The engine that plain forecasts share."""
-    return _ENGINE
-
-
-_last: list[tuple[Calibration, Engine]] = []
-
-
-def _engine_for(costs: CostModel | None, calibration: Calibration | None) -> Engine:
-    """Questions that follow each other with one calibration share an engine."""
-    if costs is not None or calibration is None:
-        return Engine(costs=costs, calibration=calibration)
-    if not _last or _last[0][0] is not calibration:
-        _last[:] = [(calibration, Engine(calibration=calibration, most=MOST_KEPT))]
-    return _last[0][1]
-
 
 if TYPE_CHECKING:
     from traincast.forecast._arbitrate import CORE as CORE
@@ -84,6 +19,7 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import MEMORY as MEMORY
     from traincast.forecast._certainty import NEW_STACK as NEW_STACK
     from traincast.forecast._certainty import STEP as STEP
+    from traincast.forecast._certainty import Cell as Cell
     from traincast.forecast._certainty import Certainty as Certainty
     from traincast.forecast._certainty import Experience as Experience
     from traincast.forecast._certainty import Quantiles as Quantiles
@@ -92,12 +28,14 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import Sides as Sides
     from traincast.forecast._certainty import activation_share as activation_share
     from traincast.forecast._certainty import beside_share as beside_share
+    from traincast.forecast._certainty import call_seconds as call_seconds
     from traincast.forecast._certainty import clip_interval as clip_interval
     from traincast.forecast._certainty import describe_setting as describe_setting
     from traincast.forecast._certainty import join_all as join_all
     from traincast.forecast._certainty import list_novelty as list_novelty
     from traincast.forecast._certainty import memory_errors as memory_errors
     from traincast.forecast._certainty import memory_sensitivity as memory_sensitivity
+    from traincast.forecast._certainty import octave_of as octave_of
     from traincast.forecast._certainty import sort_of as sort_of
     from traincast.forecast._certainty import step_sensitivity as step_sensitivity
     from traincast.forecast._corrections import CALIBRATION_NOTE as CALIBRATION_NOTE
@@ -114,10 +52,12 @@ if TYPE_CHECKING:
     from traincast.forecast._defaults import with_defaults as with_defaults
     from traincast.forecast._device_memory import DeviceMemory as DeviceMemory
     from traincast.forecast._device_memory import find_fullest as find_fullest
+    from traincast.forecast._device_memory import outside_bytes as outside_bytes
     from traincast.forecast._device_memory import overheads_of as overheads_of
     from traincast.forecast._device_memory import profile_stages as profile_stages
     from traincast.forecast._device_memory import trace_memory as trace_memory
     from traincast.forecast._device_memory import watch_device as watch_device
+    from traincast.forecast._engine import Engine as Engine
     from traincast.forecast._gaussian_process import NOISE as NOISE
     from traincast.forecast._gaussian_process import Array as Array
     from traincast.forecast._gaussian_process import condition as condition
@@ -128,8 +68,12 @@ if TYPE_CHECKING:
     from traincast.forecast._labels import label_run as label_run
     from traincast.forecast._narrow import GIVEN_DEVICE as GIVEN_DEVICE
     from traincast.forecast._narrow import GIVEN_JOB as GIVEN_JOB
+    from traincast.forecast._narrow import GIVEN_OPERATORS as GIVEN_OPERATORS
     from traincast.forecast._narrow import GIVEN_STACK as GIVEN_STACK
+    from traincast.forecast._narrow import with_operators as with_operators
     from traincast.forecast._parts import explain_parts as explain_parts
+    from traincast.forecast._plain import forecast as forecast
+    from traincast.forecast._plain import plain_engine as plain_engine
     from traincast.forecast._pose import spell_out as spell_out
     from traincast.forecast._resolve import Resolved as Resolved
     from traincast.forecast._resolve import build_cluster as build_cluster
@@ -173,6 +117,7 @@ __getattr__ = load_lazily(
             "ask",
         ),
         "_certainty": (
+            "Cell",
             "Certainty",
             "DOCUMENT",
             "Experience",
@@ -182,6 +127,7 @@ __getattr__ = load_lazily(
             "NEW_STACK",
             "Sensitivity",
             "Sides",
+            "call_seconds",
             "clip_interval",
             "memory_sensitivity",
             "step_sensitivity",
@@ -194,6 +140,7 @@ __getattr__ = load_lazily(
             "join_all",
             "list_novelty",
             "memory_errors",
+            "octave_of",
             "sort_of",
         ),
         "_corrections": (
@@ -215,11 +162,13 @@ __getattr__ = load_lazily(
         "_device_memory": (
             "DeviceMemory",
             "find_fullest",
+            "outside_bytes",
             "overheads_of",
             "profile_stages",
             "trace_memory",
             "watch_device",
         ),
+        "_engine": ("Engine",),
         "_gaussian_process": (
             "Array",
             "NOISE",
@@ -235,9 +184,15 @@ __getattr__ = load_lazily(
         "_narrow": (
             "GIVEN_DEVICE",
             "GIVEN_JOB",
+            "GIVEN_OPERATORS",
             "GIVEN_STACK",
+            "with_operators",
         ),
         "_parts": ("explain_parts",),
+        "_plain": (
+            "forecast",
+            "plain_engine",
+        ),
         "_pose": ("spell_out",),
         "_resolve": (
             "Resolved",

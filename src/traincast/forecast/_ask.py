@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from traincast.cost import CostModel
-from traincast.forecast import forecast
+from traincast.forecast._plain import forecast
 from traincast.forecast._resolve import Resolved, resolve
 from traincast.spec import Calibration, Forecast, Question
 

@@ -4,17 +4,17 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from traincast.forecast import plain_engine
 from traincast.forecast._defaults import is_saved, reads_text
 from traincast.forecast._engine import Engine
 from traincast.forecast._habits import UNKNOWN
 from traincast.forecast._ladder import AXES, TOLERANCE, Choice, Open, Pose, choose_plan
+from traincast.forecast._plain import plain_engine
 from traincast.forecast._resolve import complete_plan, load_source, pose_job, record_any_batch
 from traincast.spec import JOB_FIELDS, PLAN_FIELDS, WORKLOAD_FIELDS, Cluster, Graph, Job, Parallelism, Question, Stack
 
 _ALWAYS = ("data", "zero", "recompute", "micro_batches")
 """Of a plan that we choose; other fields are said where they differ from one device's."""
-_RECORDED = (".py", ".onnx", ".pb", ".pbtxt", ".meta", ".keras", ".mlir", ".stablehlo")
+_RECORDED = (".py", ".onnx", ".pb", ".pbtxt", ".meta", ".keras", ".mlir", ".stablehlo", ".jaxpr")
 
 
 def choose_open(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from traincast.forecast._certainty import (
     STEP,
+    call_seconds,
     describe_novelty,
     describe_setting,
     list_novelty,
@@ -114,7 +115,7 @@ def tally_tasks(tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates:
     for task, estimate, count in zip(tasks, estimates, count_runs(repeats, num_tasks=len(tasks)), strict=True):
         kind = f"{task.axis} communication" if isinstance(task, Collective) else task.kind
         amount = estimate.seconds * count
-        unsure = amount * _log_sigma(estimate)
+        unsure = amount * _log_sigma(estimate.low_s, estimate.high_s)
         seconds[kind] = seconds.get(kind, 0.0) + amount
         weighted[kind] = weighted.get(kind, 0.0) + unsure
         grounds[estimate.ground] += amount
@@ -148,9 +149,9 @@ def with_novelty(
     shares = timeline.shares
     sensitivity = step_sensitivity(
         operators=tally.operators_log_sigma, host=tally.host_share, exposed=shares.get("communication", 0.0),
-        bandwidth=shares.get("memory", 0.0),
+        bandwidth=shares.get("memory", 0.0), call_s=call_seconds(job.stack),
     )  # fmt: skip
-    low, high = certainty.interval(novelty, sensitivity, setting.stack)
+    low, high = certainty.interval(novelty, sensitivity, setting)
     narrowing = suggest_narrowing(certainty, novelty, sensitivity, setting, step_s=timeline.duration_s)
     new = describe_novelty(novelty, setting, host=tally.host_share)[:MOST_SAID]
     because = "; ".join(new) if new else f"runs of {setting.stack} like this one were measured"
@@ -170,7 +171,5 @@ def _estimate(timeline: Timeline, tally: Tally, low: float, high: float) -> Esti
     )
 
 
-def _log_sigma(estimate: Estimate) -> float:
-    if estimate.low_s <= 0 or estimate.high_s <= estimate.low_s:
-        return 0.0
-    return math.log(estimate.high_s / estimate.low_s) / (2 * NORMAL_90)
+def _log_sigma(low_s: float, high_s: float) -> float:
+    return math.log(high_s / low_s) / (2 * NORMAL_90) if high_s > low_s > 0 else 0.0

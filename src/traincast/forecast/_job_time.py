@@ -5,7 +5,7 @@ import math
 from traincast.cost import copy_bytes_per_s
 from traincast.resources import IDLE_POWER
 from traincast.spec import Cluster, Estimate, Job, JobTime, Range, Timeline
-from traincast.units import HOUR_S, KWH_JOULES, NORMAL_90
+from traincast.units import HOUR_S, KWH_JOULES, NORMAL_90, show_count, show_seconds
 
 DRAWN = (0.6, 1.05)
 """What a device at work draws beside its rated power: a board is held to it, and memory-bound work draws less. From no
@@ -15,6 +15,9 @@ COPY_EFFICIENCY = 0.8
 COMPILE_S_PER_OP = 0.1
 """torch.compile traces, fuses and builds kernels for about ten ops a second without a warm cache; an order of magnitude, from no
 measurement of ours. Give `compile_s` where it matters."""
+
+SEEN = 0.001
+"""What adds less to a job is not spoken of."""
 
 
 def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> JobTime:
@@ -32,15 +35,21 @@ def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> J
         # Evaluation runs the forward pass only: about a third of a training step per sample.
         once_s = job.evaluation_samples / global_batch * step.seconds / 3
         evaluation_s = (steps // job.evaluation_every_steps) * once_s
-    checkpoint_s = 0.0
+    logging_s = job.logging_s * (steps // job.logging_every_steps) if job.logging_every_steps is not None else 0.0
+    compile_s = expect_compilation(job)
+    busy_s = training_s + evaluation_s + stall_s + logging_s
     if job.checkpoint_every_steps is not None:
         checkpoint_s = (steps // job.checkpoint_every_steps) * _wait_for_checkpoint(job, cluster, step)
-    logging_s = job.logging_s * (steps // job.logging_every_steps) if job.logging_every_steps is not None else 0.0
-    scaled_s = training_s + evaluation_s
-    running_s = scaled_s + stall_s + checkpoint_s + logging_s
-    compile_s = expect_compilation(job)
-    restarts_s = _expect_restarts(job, cluster, running_s, steps=steps, compile_s=compile_s)
-    fixed_s = job.startup_s + compile_s + stall_s + checkpoint_s + logging_s + restarts_s
+        every_s, assumed_s = (busy_s + checkpoint_s) * min(1.0, job.checkpoint_every_steps / steps), None
+    else:
+        assumed_s = _choose_interval(job, cluster, busy_s)
+        checkpoint_s = 0.0 if assumed_s is None else busy_s / assumed_s * _write_shares(job, cluster)
+        every_s = busy_s if assumed_s is None else assumed_s
+    # Failures come at random, in proportion to devices and time; each costs a start and on average half an interval (Young 1974).
+    failures = (busy_s + checkpoint_s) * cluster.num_devices / job.device_mtbf_s
+    restarts_s = failures * (job.startup_s + compile_s + every_s / 2)
+    scaled_s = training_s + evaluation_s + restarts_s + (checkpoint_s if assumed_s is not None else 0.0)
+    fixed_s = job.startup_s + compile_s + stall_s + logging_s + (checkpoint_s if assumed_s is None else 0.0)
     low, high = _both_uncertain(step, job.samples_spread if job.samples is not None else 0.0)
     total = Estimate(
         seconds=fixed_s + scaled_s,
@@ -52,6 +61,7 @@ def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> J
     return JobTime(
         total=total,
         num_steps=steps,
+        num_samples=float(steps * global_batch),
         startup_s=job.startup_s,
         training_s=training_s,
         evaluation_s=evaluation_s,
@@ -60,6 +70,7 @@ def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> J
         restarts_s=restarts_s,
         compile_s=compile_s,
         logging_s=logging_s,
+        checkpoint_every_s=assumed_s,
     )
 
 
@@ -121,14 +132,30 @@ def _both_uncertain(step: Estimate, samples_spread: float) -> tuple[float, float
     return math.exp(-math.hypot(low, number)), math.exp(math.hypot(high, number))
 
 
-def _expect_restarts(job: Job, cluster: Cluster, running_s: float, *, steps: float, compile_s: float) -> float:
-    """Failures come at random, in proportion to devices and time; each costs a start and what was done since the last
-    checkpoint, on average half an interval (Young 1974). Without checkpoints a failure loses half of the job."""
-    failures = running_s * cluster.num_devices / job.device_mtbf_s
-    interval_s = running_s
-    if job.checkpoint_every_steps is not None:
-        interval_s = min(running_s, running_s * job.checkpoint_every_steps / steps)
-    return failures * (job.startup_s + compile_s + interval_s / 2)
+def _write_shares(job: Job, cluster: Cluster) -> float:
+    """Seconds of a checkpoint of which every node writes its share."""
+    saved = job.graph.role_bytes("parameter") + job.graph.role_bytes("optimizer_state")
+    return saved / (job.checkpoint_bytes_per_s * cluster.num_nodes)
+
+
+def _choose_interval(job: Job, cluster: Cluster, busy_s: float) -> float | None:
+    """Seconds between two checkpoints that lose least (Young 1974) where nobody says how often; None: none is worth it."""
+    between_failures_s, write_s = job.device_mtbf_s / cluster.num_devices, _write_shares(job, cluster)
+    every_s = math.sqrt(2 * write_s * between_failures_s)
+    if not 0 < every_s < busy_s:
+        return None
+    with_them = busy_s / every_s * write_s + busy_s / between_failures_s * every_s / 2
+    return every_s if with_them < busy_s / between_failures_s * busy_s / 2 else None
+
+
+def describe_checkpoints(job: Job, whole: JobTime) -> tuple[str, ...]:
+    """Says how often a long job is taken to write checkpoints where nobody said it."""
+    if whole.checkpoint_every_s is None or whole.checkpoint_s + whole.restarts_s < SEEN * whole.total.seconds:
+        return ()
+    return (
+        f"a checkpoint about every {show_seconds(whole.checkpoint_every_s)} is assumed, as often as loses least (Young 1974); "
+        f"every node writes its share at {show_count(job.checkpoint_bytes_per_s, 'B/s')}",
+    )
 
 
 def price_job(cluster: Cluster, total: Estimate) -> Range | None:

@@ -13,17 +13,27 @@ from typing import Any
 from traincast.catalog import BLOCK_SCALED, precision_name
 from traincast.cost import is_systolic
 from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_mean
+from traincast.forecast._annotated import find_annotated, spread_annotated, take_annotated
 from traincast.forecast._defaults import with_defaults
 from traincast.forecast._engine import Engine
-from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill_in_recipe, read_precision
+from traincast.forecast._habits import (
+    UNKNOWN,
+    check_passes,
+    fill_in_plan,
+    fill_in_recipe,
+    for_optimizer,
+    read_precision,
+)
 from traincast.forecast._ladder import Pose
 from traincast.forecast._place import build_cluster as _build_place
 from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
 from traincast.forecast._samples import check_data, use_data, without_data
+from traincast.forecast._words import read_amount
 from traincast.spec import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
     PLAN_FIELDS,
+    SAMPLED,
     SHAPE,
     Asked,
     Calibration,
@@ -67,8 +77,11 @@ def resolve(question: Question) -> Resolved:
     whole = fill_in(question)
     said: list[str] = []
     stack = choose_stack(whole.job, said)
-    cluster = build_cluster(whole, said=said)
     asked = whole
+    annotated = find_annotated(whole)
+    whole = take_annotated(whole, annotated)
+    cluster = build_cluster(whole, said=said)
+    whole = spread_annotated(whole, annotated, cluster, said)
     whole, plan = complete_question(whole, cluster, stack, said)
     job = pose_job(whole, plan, cluster=cluster, stack=stack, said=said)
     frugal = None
@@ -109,6 +122,7 @@ def choose_stack(job: Mapping[str, Any], said: list[str] | None = None) -> Stack
     """The stack that a question names, without its habits where they are not wanted."""
     from traincast.catalog import plain_stack, stack
 
+    _check_costs(job.get("cost_model"))
     name = job.get("stack")
     if name is None:
         if said is not None:
@@ -124,6 +138,17 @@ def choose_stack(job: Mapping[str, Any], said: list[str] | None = None) -> Stack
     if said is not None and wanted is not False and not found.num_steps and not found.is_plain and found.provenance:
         said.append(f"{found.name}: {found.provenance}")
     return found.without_habits() if wanted is False else found
+
+
+def _check_costs(named: Any) -> None:
+    """An unknown name is refused before plans are tried with it."""
+    if named is None:
+        return
+    from traincast.cost import COST_MODELS
+
+    if not isinstance(named, str):
+        raise InvalidInput(f"job.cost_model is {named!r}; it must be a name")
+    COST_MODELS.find(named)
 
 
 def build_cluster(question: Question, *, said: list[str] | None = None) -> Cluster:
@@ -158,7 +183,7 @@ def complete_question(
         values["data"] = _left_over(values, num_devices=cluster.num_devices)
     batch, passes = share_batch(question, values, said)
     values["micro_batches"] = passes
-    plan = _decode_plan(fill_in_plan(values, stack, said))
+    plan = _decode_plan(fill_in_plan(values, for_optimizer(stack, question.workload.optimizer), said))
     check_passes(plan, stack)
     options = question.workload if batch is None else dataclasses.replace(question.workload, batch=batch)
     return dataclasses.replace(question, workload=_without_tf32(options, cluster, said)), plan
@@ -278,8 +303,24 @@ def pose_with(
     usual = find_length(question.source, options)
     posed = pose_regime(question.job, options, load, plan=plan, said=said, usual_seq=usual)
     seq = (posed.regime.seq if posed.regime else None) or find_length(question.source, posed.options)
-    job = build_job(question.job, posed.graph, stack=stack, seq=seq)
+    job = build_job(_complete_epochs(question, said), posed.graph, stack=stack, seq=seq)
     return job if posed.regime is None else dataclasses.replace(job, regime=posed.regime)
+
+
+def _complete_epochs(question: Question, said: list[str]) -> Mapping[str, Any]:
+    """The samples of an epoch where nobody says them: those of the data set that a workload of the catalogue is trained on."""
+    values = question.job
+    if values.get("epochs") is None or values.get("epoch_samples") is not None:
+        return values
+    from traincast.catalog import usual_dataset
+
+    known = usual_dataset(question.source)
+    if known is None or known.num_train_samples is None:
+        return values
+    said.append(
+        f"an epoch of {known.num_train_samples:,} samples is assumed, the data set {known.name} (--epoch-samples to change)"
+    )
+    return {**values, "epoch_samples": known.num_train_samples}
 
 
 def _without_blocks(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
@@ -438,7 +479,7 @@ def _is_model_file(source: str, path: Path) -> bool:
     is_python = source.endswith(".py") or ".py:" in source
     return (
         is_python
-        or path.suffix in (".onnx", ".pb", ".pbtxt", ".meta", ".keras", ".mlir", ".stablehlo")
+        or path.suffix in (".onnx", ".pb", ".pbtxt", ".meta", ".keras", ".mlir", ".stablehlo", ".jaxpr")
         or any((path / name).is_file() for name in MODEL_FOLDERS)
     )
 
@@ -526,16 +567,6 @@ def _read_units(values: Mapping[str, Any], fields: Iterable[Asked]) -> dict[str,
     return read
 
 
-def read_amount(item: Asked, value: Any) -> Any:
-    """An amount that a person wrote with a unit (80GB, 10k, 36h) as a number; anything else as it is."""
-    from traincast.units import parse_bytes, parse_count, parse_seconds
-
-    if not item.unit or not isinstance(value, str):
-        return value
-    amount = {"bytes": parse_bytes, "count": parse_count, "seconds": parse_seconds}[item.unit](value)
-    return int(amount) if item.kind is int and amount.is_integer() else amount
-
-
 def _load_json(path: Path, options: WorkloadOptions, stack: Stack) -> Graph:
     from traincast.files import GRAPH_FORMAT, load_graph, read_json
 
@@ -561,7 +592,7 @@ def _refuse_changes(path: Path, options: WorkloadOptions) -> None:
         raise InvalidInput(f"{path} is a captured graph, so {flags} cannot change it; capture the model again")
 
 
-_SIZES = ("seq", "input_size", "num_classes")
+_SIZES = ("seq", "input_size", "num_classes", *SAMPLED)
 
 
 def _catalogue_workload(
@@ -588,7 +619,7 @@ def _catalogue_workload(
 def _build_shape(title: str, options: WorkloadOptions, plan: Parallelism, stack: Stack, said: list[str]) -> Graph:
     from traincast.forecast._shape import build_shape, complete_shape
 
-    unused = [name for name in ("input_size", "num_classes") if getattr(options, name) is not None]
+    unused = [name for name in ("input_size", "num_classes", *SAMPLED) if getattr(options, name) is not None]
     if unused:
         raise InvalidInput(f"a transformer given by its sizes has no {', '.join(unused)}")
     shape = complete_shape(title, options, said)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from traincast.errors import InvalidInput, did_you_mean
-from traincast.forecast._resolve import read_amount
-from traincast.spec import QUESTION_FIELDS, Cluster, Parallelism, Question, WorkloadOptions
+from traincast.spec import QUESTION_FIELDS, Asked, Cluster, Parallelism, Question, WorkloadOptions
+from traincast.units import parse_bytes, parse_count, parse_seconds
 
 _HARDWARE = (
     re.compile(r"(?:(?P<nodes>\d+)\s*x\s*)?(?P<size>\d+)\s*x\s*(?P<device>[A-Za-z].*)"),
@@ -67,6 +67,14 @@ def read_hardware(text: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
     if size <= usual or size % usual:
         return {**table, "nodes": 1, "devices_per_node": size}
     return {**table, "nodes": size // usual, "devices_per_node": usual}
+
+
+def read_amount(item: Asked, value: Any) -> Any:
+    """An amount that a person wrote with a unit (80GB, 10k, 36h) as a number; anything else as it is."""
+    if not item.unit or not isinstance(value, str):
+        return value
+    amount = {"bytes": parse_bytes, "count": parse_count, "seconds": parse_seconds}[item.unit](value)
+    return int(amount) if item.kind is int and amount.is_integer() else amount
 
 
 def ask_in_words(

@@ -9,7 +9,15 @@ from traincast.lower._attend import find_attention
 from traincast.lower._check import check_stages
 from traincast.lower._context import split_context
 from traincast.lower._contrast import exchange_embeddings
-from traincast.lower._data import gather_weights, shard_state, shrink_temporaries, sync_gradients, use_servers
+from traincast.lower._data import (
+    Writers,
+    find_writers,
+    gather_weights,
+    shard_state,
+    shrink_temporaries,
+    sync_gradients,
+    use_servers,
+)
 from traincast.lower._evaluate import mark_evaluation
 from traincast.lower._expert import spread_experts
 from traincast.lower._fuse import ON_CPU as ON_CPU
@@ -35,7 +43,7 @@ def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False, remember: 
     _refuse_unsupported(graph, plan)
     sorts, owner = remember(cut_sorts, split_model(graph, plan, compiled=compiled, remember=remember), plan)
     if graph.mode != "inference":
-        sorts = tuple([remember(spread_state, sort, plan) for sort in sorts])
+        sorts = tuple([remember(spread_state, sort, remember(find_writers, sort), plan) for sort in sorts])
     elif plan.zero == 3:
         sorts = tuple([remember(gather_weights, sort, plan) for sort in sorts])
     check_stages(sorts, remember=remember)
@@ -66,9 +74,9 @@ def share_model(whole: Stage, plan: Parallelism, compiled: bool) -> Stage:
     return fuse(find_attention(shared)) if compiled else shared
 
 
-def spread_state(stage: Stage, plan: Parallelism) -> Stage:
-    """Gradients, optimizer state and weights over the replicas, or on parameter servers."""
-    synced = sync_gradients(stage, plan)
+def spread_state(stage: Stage, writers: Writers, plan: Parallelism) -> Stage:
+    """Gradients, optimizer state and weights over the replicas, or on parameter servers. `writers`: by `find_writers`."""
+    synced = sync_gradients(stage, writers, plan)
     if plan.servers:
         return shrink_temporaries(use_servers(synced, plan))
     sharded = shard_state(gather_weights(synced, plan), plan)

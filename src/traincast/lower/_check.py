@@ -20,11 +20,16 @@ def check_stages(stages: tuple[Stage, ...], *, remember: Remember = compute) -> 
     return stages
 
 
+_AXES = frozenset((*AXES, HOST))
+_PHASES = frozenset((*PHASES, "gradient"))
+
+
 def _check_stage(stage: Stage) -> None:
     in_optimizer = False
+    num_tensors = len(stage.tensors)
     for index, task in enumerate(stage.tasks):
         if isinstance(task, Collective):
-            if task.axis not in (*AXES, HOST) or task.phase not in (*PHASES, "gradient"):
+            if task.axis not in _AXES or task.phase not in _PHASES:
                 raise InvalidInput(f"task {index} is a collective on axis {task.axis!r} in phase {task.phase!r}")
             if task.num_ranks < 2 and task.axis != HOST:
                 raise InvalidInput(f"task {index}, {task.name}, has {task.num_ranks} rank; a collective needs two")
@@ -32,6 +37,6 @@ def _check_stage(stage: Stage) -> None:
         in_optimizer = in_optimizer or task.phase == "optimizer"
         if in_optimizer and task.phase != "optimizer":
             raise InvalidInput(f"task {index}, {task.name!r} ({task.phase}), comes after the optimizer")
-        named = (*task.reads, *task.writes)
-        if named and not (min(named) >= 0 and max(named) < len(stage.tensors)):
+        named = task.reads + task.writes
+        if named and not (min(named) >= 0 and max(named) < num_tensors):
             raise InvalidInput(f"task {index}, {task.name!r}, names a tensor that stage {stage.index} does not have")

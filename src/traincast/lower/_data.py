@@ -1,7 +1,7 @@
 """Data parallelism: reduces each gradient over the replicas, and shards state over them (ZeRO, FSDP)."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from traincast.lower._expert import is_expert
@@ -10,26 +10,31 @@ from traincast.lower._tables import table_gradients
 from traincast.spec import Collective, Op, Parallelism, Stage, Task, Tensor, segments
 from traincast.units import DTYPE_BYTES
 
+Writers = Mapping[int, Sequence[int]]
+"""Gradients that replicas reduce, by the task that writes them last."""
 
-def sync_gradients(stage: Stage, plan: Parallelism) -> Stage:
+
+def find_writers(stage: Stage) -> Writers:
+    """Which task ends each gradient that replicas reduce; those of sparse tables stay with the rows."""
+    own_rows = table_gradients(stage)
+    found = {
+        index: [tensor for tensor in tensors if tensor not in own_rows]
+        for index, tensors in last_writers(stage, "gradient").items()
+    }
+    return {index: tensors for index, tensors in found.items() if tensors}
+
+
+def sync_gradients(stage: Stage, writers: Writers, plan: Parallelism) -> Stage:
     """Issue one reduction right after the op that writes each gradient, where buckets merge the small ones; or, where gradients
     are sharded, one for each unit (one repetition of a layer) after the last gradient of it, as FSDP does."""
     num_ranks = plan.data * plan.context
     if num_ranks == 1:
         return stage
-    own_rows = table_gradients(stage)
-    writers = {
-        index: kept
-        for index, tensors in last_writers(stage, "gradient").items()
-        if (kept := [tensor for tensor in tensors if tensor not in own_rows])
-    }
     if plan.zero >= 2:
         writers = _by_unit(stage, writers)
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
         yield task
-        if index not in writers or not isinstance(task, Op):
-            return
         # Experts that are spread are replicated over fewer ranks, which lie further apart.
         for spread in (1, plan.expert) if plan.expert > 1 else (1,):
             own = [t for t in writers[index] if is_expert(stage.tensors[t].name) == (spread > 1) or plan.expert == 1]
@@ -39,10 +44,10 @@ def sync_gradients(stage: Stage, plan: Parallelism) -> Stage:
             if own and ranks > 1:
                 yield from _reduce(stage, plan, own, task.layer, num_ranks=ranks, stride=stride)
 
-    return map_tasks(stage, rewrite)
+    return map_tasks(stage, rewrite, at=writers)
 
 
-def _by_unit(stage: Stage, writers: dict[int, list[int]]) -> dict[int, list[int]]:
+def _by_unit(stage: Stage, writers: Writers) -> Writers:
     """All gradients of a unit at the task that writes the last of them."""
     merged: dict[int, list[int]] = {}
     for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
@@ -137,8 +142,10 @@ def shard_state(stage: Stage, plan: Parallelism) -> Stage:
         for tensor in stage.tensors
     )
 
+    updates = [index for index, task in enumerate(stage.tasks) if task.kind == "optimizer"]
+
     def rewrite(index: int, task: Task) -> Iterator[Task]:
-        if not isinstance(task, Op) or task.kind != "optimizer":
+        if not isinstance(task, Op):
             yield task
             return
         yield scale_op(task, 1 / num_ranks, attrs=("numel",))
@@ -153,7 +160,7 @@ def shard_state(stage: Stage, plan: Parallelism) -> Stage:
                 phase="optimizer",
             )
 
-    return map_tasks(alter(stage, tensors=tensors), rewrite)
+    return map_tasks(alter(stage, tensors=tensors), rewrite, at=updates)
 
 
 def shrink_temporaries(stage: Stage) -> Stage:
@@ -161,17 +168,16 @@ def shrink_temporaries(stage: Stage) -> Stage:
     sizes = {
         tensor: int(task.attrs["numel"])
         for task in stage.tasks
-        if isinstance(task, Op) and task.kind == "optimizer"
+        if task.kind == "optimizer" and isinstance(task, Op)
         for tensor in task.writes
         if stage.tensors[tensor].role == "temporary"
     }
     if not sizes:
         return stage
-    tensors = tuple(
-        alter(tensor, shape=(min(tensor.numel, sizes[index]),)) if index in sizes else tensor
-        for index, tensor in enumerate(stage.tensors)
-    )
-    return alter(stage, tensors=tensors)
+    tensors = list(stage.tensors)
+    for index, size in sizes.items():
+        tensors[index] = alter(tensors[index], shape=(min(tensors[index].numel, size),))
+    return alter(stage, tensors=tuple(tensors))
 
 
 def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
@@ -191,21 +197,20 @@ def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
         tensors = (*tensors, _second_copy(stage, again))
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
-        if index in starts:
-            yield Collective(
-                kind="all_gather",
-                num_bytes=starts[index],
-                axis="data",
-                num_ranks=num_ranks if phases[index] == "forward" else again,
-                stride=plan.tensor,
-                phase="backward" if phases[index] == "recompute" else phases[index],
-                overlapped=plan.overlap or not full,
-                layer=task.layer,
-                once=not full,
-            )
+        yield Collective(
+            kind="all_gather",
+            num_bytes=starts[index],
+            axis="data",
+            num_ranks=num_ranks if phases[index] == "forward" else again,
+            stride=plan.tensor,
+            phase="backward" if phases[index] == "recompute" else phases[index],
+            overlapped=plan.overlap or not full,
+            layer=task.layer,
+            once=not full,
+        )
         yield task
 
-    return alter(map_tasks(stage, rewrite), tensors=tensors)
+    return alter(map_tasks(stage, rewrite, at=starts), tensors=tensors)
 
 
 def _find_units(stage: Stage, plan: Parallelism) -> tuple[dict[int, float], dict[int, str]]:

@@ -179,8 +179,8 @@ def fetch_from_host(stage: Stage) -> Stage:
     def rewrite(index: int, task: Task) -> Iterator[Task]:
         if isinstance(task, Op) and task.attrs.get("function") == HOST_GATHER:
             yield Collective(
-                kind="copy_in", num_bytes=task.bytes_written, axis=HOST, num_ranks=1, stride=1, phase=task.phase,
-                layer=task.layer,
+                kind="copy_in", num_bytes=task.bytes_written * float(task.attrs.get("host_share", 1.0)), axis=HOST,
+                num_ranks=1, stride=1, phase=task.phase, layer=task.layer,
             )  # fmt: skip
         yield task
 

@@ -10,7 +10,7 @@ from traincast.report._paint import Paint
 from traincast.report._remedies import list_remedies
 from traincast.report._table import PLAIN
 from traincast.report._text import describe_plan, describe_price, format_forecast, top_work
-from traincast.spec import Forecast
+from traincast.spec import Forecast, Parallelism, Timeline
 
 if TYPE_CHECKING:
     from traincast.forecast import Origin
@@ -49,18 +49,20 @@ def _find_prices(answer: Forecast, origin: "Origin", file: Path | None) -> "Sequ
 def _add_up_work(origin: "Origin") -> list[tuple[str, str, float]]:
     """What keeps one rank busy in a step that was not drawn, from steps of one and of two passes: every further pass adds the
     same."""
-    from traincast.forecast import forecast as run_forecast
-
-    resolved, plan = origin.resolved, origin.resolved.parallelism
-    shorter = [
-        run_forecast(
-            resolved.job, resolved.cluster, dataclasses.replace(plan, micro_batches=count * plan.pipeline),
-            calibration=origin.calibration, draw=True,
-        ).timeline
-        for count in (1, 2)
-    ]  # fmt: skip
+    plan = origin.resolved.parallelism
+    shorter = [_draw_step(origin, dataclasses.replace(plan, micro_batches=count * plan.pipeline)) for count in (1, 2)]
     one, two = ({(name, category): seconds for name, category, seconds in top_work(each)} for each in shorter)
     passes = plan.micro_batches / plan.pipeline
     totals = {key: one.get(key, 0.0) + (passes - 1) * (two[key] - one.get(key, 0.0)) for key in two}
     ranked = sorted(totals.items(), key=lambda item: -item[1])
     return [(name, category, seconds) for (name, category), seconds in ranked]
+
+
+def _draw_step(origin: "Origin", plan: Parallelism) -> Timeline:
+    from traincast.forecast import forecast as run_forecast
+    from traincast.forecast import plain_engine
+
+    job, cluster = origin.resolved.job, origin.resolved.cluster
+    if origin.calibration is None and job.regime is None and job.rampup_batch is None:
+        return plain_engine().draw_step(job, cluster, plan)
+    return run_forecast(job, cluster, plan, calibration=origin.calibration, draw=True).timeline

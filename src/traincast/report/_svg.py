@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape, quoteattr
+from html import escape
 
 from traincast.errors import InvalidInput
 from traincast.spec import Span, Timeline
@@ -159,7 +159,7 @@ def _merge(spans: Sequence[Span], *, shortest_s: float) -> Iterator[Span]:
 def _draw_span(span: Span, *, top: float, scale: float) -> str:
     colour = CATEGORY_COLOURS.get(span.category, "#888888")
     seconds = span.end_s - span.start_s
-    label = escape(f"{span.name} {span.layer} {show_seconds(seconds)}")
+    label = escape(f"{span.name} {span.layer} {show_seconds(seconds)}", quote=False)
     return (
         f'<rect x="{_LEFT_PX + span.start_s * scale:.2f}" y="{top + 2}" width="{seconds * scale:.2f}" '
         f'height="{_LANE_PX - 4}" fill="{colour}"><title>{label}</title></rect>'
@@ -176,8 +176,8 @@ def _legend(left: float, y: float, timeline: Timeline) -> Iterator[str]:
 
 def _text(x: float, y: float, text: str, *, size: int = 12, weight: str = "normal", anchor: str = "start") -> str:
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight={quoteattr(weight)} text-anchor="{anchor}">'
-        f"{escape(text)}</text>"
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{escape(weight)}" text-anchor="{anchor}">'
+        f"{escape(text, quote=False)}</text>"
     )
 
 

@@ -255,7 +255,7 @@ def _cost_remark(forecast: Forecast, usd: Range) -> str:
     seq = forecast.settings.get("seq")
     if not seq or not usd.value:
         return _show_usd_range(usd)
-    tokens = forecast.job.num_steps * forecast.global_batch * seq
+    tokens = (forecast.job.num_samples or forecast.job.num_steps * forecast.global_batch) * seq
     return f"{_show_usd_range(usd)}; {show_usd(usd.value / tokens * MEGA)} per million tokens"
 
 
@@ -366,9 +366,14 @@ def top_work(timeline: Timeline) -> list[tuple[str, str, float]]:
     """(layer and what it does, category, seconds) of what keeps one rank busiest, longest first."""
     rank = min((span.rank for span in timeline.spans), default=0)
     totals: dict[tuple[str, str], float] = defaultdict(float)
+    named: dict[tuple[str, str, str], str] = {}
     for span in timeline.spans:
         if span.rank == rank and span.category not in ("bubble", "wait"):
-            totals[name_work(span), span.category] += span.end_s - span.start_s
+            same = span.name, span.layer, span.category
+            name = named.get(same)
+            if name is None:
+                name = named[same] = name_work(span)
+            totals[name, span.category] += span.end_s - span.start_s
     ranked = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
     return [(name, category, seconds) for (name, category), seconds in ranked]
 

@@ -1,8 +1,8 @@
 """A PostgreSQL database that several services and their workers share: connections mended, faults told apart."""
 
+import atexit
 import contextlib
 import importlib
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -128,20 +128,34 @@ def _kind_of(error: Any) -> str:
     return "unreachable"
 
 
-_readers = threading.local()
+_readers: dict[str, Any] = {}
+"""By address: a worker reads the graphs of many requests over one connection."""
 
 
 def read_graph(url: str, model: str, options: str) -> bytes | None:
-    """The packed JSON of a recorded graph, over a connection that a worker keeps."""
+    """The packed JSON of a recorded graph, over a connection that is kept until the process ends."""
     driver = _load_driver()
     try:
-        connection = getattr(_readers, "connection", None)
+        connection = _readers.get(url)
         if connection is None or connection.closed:
-            connection = _readers.connection = _connect(driver, url)
+            connection = _readers[url] = _connect(driver, url)
         row = connection.execute(
             "SELECT content FROM graphs WHERE model = %s AND options = %s", (model, options)
         ).fetchone()
     except driver.Error as error:
-        _readers.connection = None
+        _close_reader(url)
         raise StorageFault(_kind_of(error), " ".join(str(error).split())) from error
     return None if row is None else bytes(row[0])
+
+
+def _close_reader(url: str) -> None:
+    connection = _readers.pop(url, None)
+    if connection is not None:
+        with contextlib.suppress(Exception):
+            connection.close()
+
+
+@atexit.register
+def close_readers() -> None:
+    for url in list(_readers):
+        _close_reader(url)

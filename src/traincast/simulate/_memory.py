@@ -1,6 +1,7 @@
 """Turns tasks and tensor lifetimes into the peak memory of a rank, what it is made of and when it happens."""
 
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -82,7 +83,7 @@ class Overheads:
     bucket_bytes: float = 0.0
     """Buffers of a stack that reduces and gathers through buckets of its own; never more than two copies of the weights."""
     by_weight: bool = False
-    """Weights are gathered one by one, not a layer at a time."""
+    """A compiler plans memory: weights are gathered one by one, not a layer at a time, and gradients are added in place."""
     live_bytes: float = 0.0
     """Gathered weights that a stack lets live at once, where that is more than two layers'."""
 
@@ -184,6 +185,7 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False) -> Pass
     resident = {role: by_role[role] for role in steady}
     base = sum(resident.values())
     live_bytes, peak_at = course.find_peak(sizes, base)
+    gathered = [_gathered(stage, part) for part in parts]
     return Pass(
         resident=resident,
         live_bytes=live_bytes,
@@ -191,9 +193,9 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False) -> Pass
         gradient_bytes=resident.get("gradient", _live_gradients(stage, parts, course.lives, peak_at)),
         stash_bytes=_stash_bytes(stage, parts, course, sizes),
         trained_bytes=by_role["gradient"],
-        unit_bytes=_unit_bytes(stage, parts),
-        weight_share=_weight_share(stage, parts),
-        gathered_bytes=sum(part.count * _gathered(stage, part) for part in parts) / 2,
+        unit_bytes=_unit_bytes(stage, parts, gathered),
+        weight_share=_weight_share(stage, parts, gathered),
+        gathered_bytes=sum(part.count * amount for part, amount in zip(parts, gathered, strict=True)) / 2,
         largest_gradient_bytes=_largest_gradient_bytes(stage),
         gathers=Gathers.of(stage),
         has_master=any(isinstance(task, Op) and bool(task.attrs.get("master")) for task in stage.tasks),
@@ -246,7 +248,8 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
             num_gathers=one.gathers.num_gathers / one.gathers.num_passes * stage.num_in_flight,
             num_passes=stage.num_in_flight,
         )
-        by_role["largest gradient"] = one.largest_gradient_bytes
+        # A compiler that plans memory adds gradients in place.
+        by_role["largest gradient"] = 0.0 if overheads.by_weight else one.largest_gradient_bytes
         by_role["whole activations"] = overheads.whole_buffers * gathers.largest_bytes
         wanted = gathers.mean_bytes * gathers.num_held(
             overheads, pipelined=pipelined, lone_pass=lone_pass, replicated=replicated
@@ -327,16 +330,15 @@ class Gathers:
         return waiting + (1 - waiting) * lead
 
 
-def _unit_bytes(stage: Stage, parts: Sequence[Repeat]) -> float:
+def _unit_bytes(stage: Stage, parts: Sequence[Repeat], gathered: Sequence[float]) -> float:
     """Fully sharded weights: the two largest units that are whole at once (one runs, the next is being gathered), and the
     gradients of the one that runs."""
     units: list[float] = []
     gradients = 0.0
-    for part in parts:
-        tasks = [task for task in stage.tasks[part.start : part.stop] if isinstance(task, Collective)]
-        gathered = _gathered(stage, part)
-        if gathered:
-            units += [gathered] * min(part.count, 2)
+    for part, amount in zip(parts, gathered, strict=True):
+        if amount:
+            tasks = [task for task in stage.tasks[part.start : part.stop] if isinstance(task, Collective)]
+            units += [amount] * min(part.count, 2)
             reduced = sum(task.num_bytes for task in tasks if task.axis == "data" and task.kind == "reduce_scatter")
             gradients = max(gradients, reduced)
     return sum(sorted(units)[-2:]) + gradients
@@ -352,11 +354,11 @@ def _gathered(stage: Stage, part: Repeat) -> float:
     )
 
 
-def _weight_share(stage: Stage, parts: Sequence[Repeat]) -> float:
+def _weight_share(stage: Stage, parts: Sequence[Repeat], gathered: Sequence[float]) -> float:
     """Of the largest weight among those of the range that gathers most; 1 where nothing is gathered."""
-    part = max(parts, key=lambda one: _gathered(stage, one), default=None)
-    if part is None or not _gathered(stage, part):
+    if not any(gathered):
         return 1.0
+    part = parts[max(range(len(parts)), key=lambda number: gathered[number])]
     used = {
         tensor
         for task in stage.tasks[part.start : part.stop]
@@ -385,6 +387,8 @@ def _largest_gradient_bytes(stage: Stage) -> float:
 Uses = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 """(tensors that it reads, tensors that it writes) of each task."""
 _NOTHING: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+_START, _END = -1, 1 << 40
+"""Instead of a position among the tasks that touch tensors: the first and the last task of a segment, whatever they are."""
 _ROLE_PLACES = {role: place for place, role in enumerate(ROLES)}
 
 
@@ -445,7 +449,7 @@ def _course_of(stage: Stage, *, accumulates: bool) -> Course:
 def _lay_course(uses: Uses, roles: tuple[str, ...], repeats: tuple[Repeat, ...], accumulates: bool) -> Course:
     """Everything that it depends on is in its arguments, and they are compared by value."""
     parts = list(segments(repeats, num_tasks=len(uses)))
-    lives = _list_lives(uses, roles, _rank_counts(repeats), accumulates)
+    lives = _live_among_tasks(uses, roles, parts, accumulates)
     events = _list_events(parts, lives)
 
     def column(name: str, place: int, kind: type) -> NDArray[np.generic]:
@@ -468,15 +472,59 @@ def _lay_course(uses: Uses, roles: tuple[str, ...], repeats: tuple[Repeat, ...],
     )
 
 
-def _rank_counts(repeats: tuple[Repeat, ...]) -> tuple[Repeat, ...]:
-    """The same ranges with small numbers of repetitions: lives depend on which are above one and which are equal, no more."""
-    ranks = {count: place for place, count in enumerate(sorted({repeat.count for repeat in repeats} - {1}), 2)}
-    return tuple([Repeat(start=one.start, stop=one.stop, count=ranks.get(one.count, 1)) for one in repeats])
+def _live_among_tasks(
+    uses: Uses, roles: tuple[str, ...], parts: Sequence[Repeat], accumulates: bool
+) -> tuple[Life, ...]:
+    """Tasks that touch no tensor are left out first: plans differ in their collectives, and lives do not depend on them."""
+    touching = [
+        [place for place, one in enumerate(uses[part.start : part.stop]) if one is not _NOTHING and one != _NOTHING]
+        for part in parts
+    ]
+    kept = tuple([uses[part.start + place] for part, places in zip(parts, touching, strict=True) for place in places])
+    counts = _rank_counts([part.count for part in parts])
+    lives = _list_lives(kept, roles, tuple([len(places) for places in touching]), counts, accumulates)
+    if len(kept) == len(uses):
+        return tuple([_move(life, touching, parts) if _is_edge(life) else life for life in lives])
+    return tuple([_move(life, touching, parts) for life in lives])
+
+
+def _is_edge(life: Life) -> bool:
+    """Whether it ends at the end of a segment or leaves a surplus at the start of one, whatever stands there."""
+    return life.dies[1] >= _END or (life.surplus is not None and life.surplus[1] == _START)
+
+
+def _move(life: Life, touching: Sequence[Sequence[int]], parts: Sequence[Repeat]) -> Life:
+    def move(place: Place) -> Place:
+        number, position = place
+        if position == _START or number >= len(parts):
+            return number, 0
+        if position >= _END:
+            return number, parts[number].stop - parts[number].start - 1
+        return number, touching[number][position]
+
+    carried, surplus = life.carried_to, life.surplus
+    return Life(
+        life.tensor, move(life.born), move(life.dies), None if carried is None else move(carried),
+        None if surplus is None else move(surplus),
+    )  # fmt: skip
+
+
+def _rank_counts(counts: Sequence[int]) -> tuple[int, ...]:
+    """Small numbers of repetitions instead: lives depend on which are above one and which are equal, no more."""
+    ranks = {count: place for place, count in enumerate(sorted(set(counts) - {1}), 2)}
+    return tuple([ranks.get(count, 1) for count in counts])
 
 
 @functools.lru_cache(maxsize=1024)
-def _list_lives(uses: Uses, roles: tuple[str, ...], repeats: tuple[Repeat, ...], accumulates: bool) -> tuple[Life, ...]:
-    parts = list(segments(repeats, num_tasks=len(uses)))
+def _list_lives(
+    uses: Uses, roles: tuple[str, ...], lengths: tuple[int, ...], counts: tuple[int, ...], accumulates: bool
+) -> tuple[Life, ...]:
+    """Of segments of such lengths, which may be empty."""
+    stops = list(itertools.accumulate(lengths))
+    parts = [
+        Repeat(start=stop - length, stop=stop, count=count)
+        for length, stop, count in zip(lengths, stops, counts, strict=True)
+    ]
     return tuple(_find_lives(uses, roles, parts, skip=(*RESIDENT, "gradient") if accumulates else RESIDENT))
 
 
@@ -560,7 +608,7 @@ def _lives_of(tensor: int, written: Sequence[Place], used: Sequence[Place], part
             # The next writer uses this value in its first repetition, and counts it from its start on.
             before = after[0][0] - 1
             uses = [place for place in uses if place[0] < after[0][0]]
-            uses.append((before, parts[before].stop - parts[before].start - 1))
+            uses.append((before, _END))
         yield Life(tensor, born, max(uses, default=born), let_go)
 
 
@@ -592,7 +640,7 @@ def _surplus(parts: Sequence[Repeat], born: Place, backward: int, uses: Sequence
     outside = [place for place in uses if place[0] > born[0] and parts[place[0]].count == 1]
     after = [place for place in outside if place[0] > backward]
     before = [place for place in outside if place[0] < backward]
-    return max(after or before, default=(born[0] + 1, 0))
+    return max(after or before, default=(born[0] + 1, _START))
 
 
 def _births(

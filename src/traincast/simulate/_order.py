@@ -107,36 +107,40 @@ def _fill_bubbles(stage: int, num_stages: int, micro_batches: int, forward_s: fl
     return passes + [(WEIGHT_GRADIENT, stage, number, weight_s) for number in left]
 
 
+_PENDING = -1.0
+"""Instead of a time: not yet."""
+
+
 def _run(lists: Sequence[Sequence[Pass]], *, hop_s: float, num_chunks: int, micro_batches: int) -> list[float]:
     """When each stage is done. It runs its passes in order; one that needs another stage's result waits for it."""
-    num_stages = len(lists)
-    done: list[list[list[float | None]]] = [
-        [[None] * micro_batches for _ in range(num_chunks)] for _ in (FORWARD, INPUT_GRADIENT)
-    ]
+    num_stages, last = len(lists), num_chunks - 1
+    forwards, backwards = ([[_PENDING] * micro_batches for _ in range(num_chunks)] for _ in (FORWARD, INPUT_GRADIENT))
     clock, position = [0.0] * num_stages, [0] * num_stages
     # What a stage sends in one direction goes one after the other.
-    free = [[0.0] * num_stages for _ in (FORWARD, INPUT_GRADIENT)]
+    sent_on, sent_back = [0.0] * num_stages, [0.0] * num_stages
     waiting = list(range(num_stages))
     while waiting:
         stage = waiting.pop()
-        passes = lists[stage]
-        at = position[stage]
-        now = clock[stage]
-        while at < len(passes):
-            kind, chunk, batch, seconds = passes[at]
-            arrival_s: float | None = 0.0
-            if kind == FORWARD and chunk:
-                arrival_s = done[FORWARD][chunk - 1][batch]
-            elif kind == INPUT_GRADIENT and chunk < num_chunks - 1:
-                arrival_s = done[INPUT_GRADIENT][chunk + 1][batch]
-            if arrival_s is None:
+        passes, at, now = lists[stage], position[stage], clock[stage]
+        on_s, back_s = sent_on[stage], sent_back[stage]
+        for kind, chunk, batch, seconds in passes[at:] if at else passes:
+            if kind == FORWARD:
+                arrival_s = forwards[chunk - 1][batch] if chunk else 0.0
+            elif kind == INPUT_GRADIENT:
+                arrival_s = backwards[chunk + 1][batch] if chunk < last else 0.0
+            else:
+                arrival_s = 0.0
+            if arrival_s < 0.0:
                 break
-            now = max(now, arrival_s) + seconds
-            if kind != WEIGHT_GRADIENT:
-                free[kind][stage] = done[kind][chunk][batch] = max(now, free[kind][stage]) + hop_s
+            now = (arrival_s if arrival_s > now else now) + seconds
+            if kind == FORWARD:
+                on_s = forwards[chunk][batch] = (now if now > on_s else on_s) + hop_s
+            elif kind == INPUT_GRADIENT:
+                back_s = backwards[chunk][batch] = (now if now > back_s else back_s) + hop_s
             at += 1
         if at > position[stage]:
             position[stage], clock[stage] = at, now
+            sent_on[stage], sent_back[stage] = on_s, back_s
             waiting += [other for other in ((stage + 1) % num_stages, stage - 1 if stage else num_stages - 1)
                         if other not in waiting]  # fmt: skip
     return clock

@@ -149,6 +149,7 @@ if TYPE_CHECKING:
     from traincast.spec._question import JOB_FIELDS as JOB_FIELDS
     from traincast.spec._question import PLAN_FIELDS as PLAN_FIELDS
     from traincast.spec._question import QUESTION_FIELDS as QUESTION_FIELDS
+    from traincast.spec._question import SAMPLED as SAMPLED
     from traincast.spec._question import SHAPE as SHAPE
     from traincast.spec._question import WORKLOAD_FIELDS as WORKLOAD_FIELDS
     from traincast.spec._question import ConfigText as ConfigText
@@ -292,6 +293,7 @@ __getattr__ = load_lazily(
             "PLAN_FIELDS",
             "QUESTION_FIELDS",
             "Question",
+            "SAMPLED",
             "SHAPE",
             "WORKLOAD_FIELDS",
             "WorkloadOptions",

@@ -79,6 +79,21 @@ class WorkloadOptions:
     dropout: float | None = asked(None, "Dropout rate instead of the published one.")
     input_size: int | None = asked(None, "Height and width of an image in pixels.")
     num_classes: int | None = asked(None, "Classes that a classifier tells apart.")
+    fan_outs: str | None = asked(
+        None,
+        "Neighbours that a graph network samples at each hop, from the seeds outwards, over all relations: 20,15,9.",
+    )
+    distinct_neighbours: float | None = asked(
+        None, "Share of sampled neighbours that no other seed of the batch has sampled, from 0 to 1."
+    )
+    feature_cache_bytes: float | None = asked(
+        None, "Features of a graph's nodes that lie on every device; all others come from host memory.",
+        "--feature-cache", unit="bytes",
+    )  # fmt: skip
+    feature_hits: float | None = asked(
+        None,
+        "Share of a batch's features that the cache on the device answers, from 0 to 1; goes with --feature-cache.",
+    )
     arch: str | None = asked(None, "Architecture of a transformer given by its sizes: llama, gpt, bert, mixtral ...")
     params: float | None = asked(None, "Parameters of a transformer whose shape is not known: 7B.", unit="count")
     n_layers: int | None = asked(None, "Layers.", "--layers")
@@ -122,6 +137,8 @@ class WorkloadOptions:
 SHAPE = ("arch", "n_layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "tied", "vocab", "experts",
          "experts_per_token", "moe_ffn", "shared_experts", "first_dense", "moe_every")  # fmt: skip
 """The sizes of a transformer."""
+SAMPLED = ("fan_outs", "distinct_neighbours", "feature_cache_bytes", "feature_hits")
+"""What can be said about the sampling of a graph network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

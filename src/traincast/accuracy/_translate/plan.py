@@ -5,7 +5,7 @@ from typing import Any
 from traincast.accuracy._cases import Case
 from traincast.errors import InvalidInput, UnknownName
 from traincast.forecast import UNKNOWN
-from traincast.spec import RECOMPUTES, Stack
+from traincast.spec import RECOMPUTES, Stack, implied_micro_batches
 
 
 def read_plan(case: Case, stack: Stack, said: list[str]) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def read_plan(case: Case, stack: Stack, said: list[str]) -> dict[str, Any]:
     virtual, zero = (case.vp or 1) if pipeline > 1 else 1, read_sharding(case, stack)
     degrees = {"tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert, "virtual_stages": virtual}
     plan: dict[str, Any] = {"data": data, **{axis: degree for axis, degree in degrees.items() if degree != 1}}
-    plan["micro_batches"] = read_passes(case, data=data, said=said)
+    plan["micro_batches"] = read_passes(case, data=data, pipeline=pipeline, said=said)
     if zero:
         plan["zero"] = zero
         shard = _read_hybrid_shard(case, data=data, inner=inner) if expert == 1 else None
@@ -48,8 +48,9 @@ def _read_order(case: Case) -> str | None:
     return "interleaved" if (case.vp or 1) > 1 else None
 
 
-def read_passes(case: Case, *, data: int, said: list[str]) -> int:
-    """Passes per optimizer step."""
+def read_passes(case: Case, *, data: int, said: list[str], pipeline: int = 1) -> int:
+    """Passes per optimizer step. Where a pipeline's are not given, they are what global batch, replicas and micro-batch imply,
+    else what a practitioner would set, as for a question."""
     if case.grad_accum is not None:
         if case.grad_accum < 1:
             raise InvalidInput(f"grad_accum is {case.grad_accum}; it must be at least 1")
@@ -61,8 +62,19 @@ def read_passes(case: Case, *, data: int, said: list[str]) -> int:
         raise InvalidInput(
             f"global_batch {case.global_batch:g} is not a multiple of micro_batch {case.micro_batch:g} x dp {data}"
         )
-    said.append("one pass per optimizer step is assumed")
-    return 1
+    passes, reason = _imply_passes(case, data=data, pipeline=pipeline)
+    said.append(reason or "one pass per optimizer step is assumed")
+    return passes
+
+
+def _imply_passes(case: Case, *, data: int, pipeline: int) -> tuple[int, str]:
+    """Their number and why; a pipeline with nothing but a global batch runs samples one by one, as for a question."""
+    whole = None if case.micro_batch else case.global_batch
+    if case.micro_batch is None and (whole is None or pipeline == 1 or whole % data):
+        return 1, ""
+    size = case.micro_batch or 1
+    implied = implied_micro_batches(micro_batch=size, data=data, pipeline=pipeline, global_batch=whole)
+    return implied.count, implied.reason
 
 
 def read_micro_batch(case: Case, *, data: int, passes: int, said: list[str]) -> int:

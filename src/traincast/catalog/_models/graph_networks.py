@@ -22,14 +22,25 @@ def build_rgat(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Size
     tape = Tape(recipe)
     batch, width, heads = sizes.batch, config["hidden"], config["heads"]
     classes = sizes.num_classes or config["num_classes"]
-    nodes = count_nodes(batch, config["neighbours"], unique=config["unique"])
+    asked = sizes.sampling
+    neighbours = list((asked and asked.fan_outs) or config["neighbours"])
+    unique = config["unique"] if asked is None or asked.distinct is None else asked.distinct
+    nodes = count_nodes(batch, neighbours, unique=unique)
     tape.assume(
-        f"a seed has {' x '.join(map(str, config['neighbours']))} sampled neighbours over all relations, of which "
-        f"{config['unique']:.0%} are distinct: {nodes[0]:,} nodes for {batch:,} seeds"
+        f"a seed has {' x '.join(map(str, neighbours))} sampled neighbours over all relations, of which "
+        f"{unique:.0%} are distinct: {nodes[0]:,} nodes for {batch:,} seeds (--fan-outs, --distinct-neighbours)"
     )
-    tape.assume("features lie in host memory in half precision; sampling keeps ahead of the device")
-    x = fetch_features(tape, nodes[0], config["features"])
-    for index, (targets, fan_out) in enumerate(zip(nodes[1:], reversed(config["neighbours"]), strict=True)):
+    cached = asked is not None and asked.cache_bytes > 0
+    where = f"but for {asked.hits:.0%} that a cache on the device answers" if asked and cached else "(--feature-cache)"
+    tape.assume(f"features lie in host memory in half precision {where}; sampling keeps ahead of the device")
+    x = fetch_features(
+        tape,
+        nodes[0],
+        config["features"],
+        cache_bytes=asked.cache_bytes if asked else 0.0,
+        hits=asked.hits if asked else 0.0,
+    )
+    for index, (targets, fan_out) in enumerate(zip(nodes[1:], reversed(neighbours), strict=True)):
         with tape.scope(f"layer{index}"):
             x = attend_neighbours(tape, x, width=width, heads=heads, targets=targets, edges=targets * fan_out)
             if index < len(nodes) - 2:
@@ -47,10 +58,12 @@ def count_nodes(batch: int, neighbours: list[int], *, unique: float) -> list[int
     return nodes[::-1]
 
 
-def fetch_features(tape: Tape, rows: int, width: int) -> Value:
+def fetch_features(tape: Tape, rows: int, width: int, *, cache_bytes: float = 0.0, hits: float = 0.0) -> Value:
+    """Features of a batch's nodes: what the cache on the device has is read there, the rest crosses the link to the host."""
     out = tape.new((rows, width), "fp16", role="activation")
-    attrs: dict[str, Attr] = {"function": "host_gather", "numel": out.numel}
-    tape.op("gather_features", "index", (), (out,), attrs, bytes_read=0.0)
+    cache = [tape.buffer("features", (int(cache_bytes // DTYPE_BYTES["fp16"]),), "fp16")] if cache_bytes >= 2 else []
+    attrs: dict[str, Attr] = {"function": "host_gather", "numel": out.numel, "host_share": 1.0 - hits}
+    tape.op("gather_features", "index", cache, (out,), attrs, bytes_read=hits * out.num_bytes)
     return tape.cast(out, tape.numbers.compute)
 
 

@@ -17,8 +17,8 @@ from traincast.catalog._models.layers import (
     table_lookup,
 )
 from traincast.catalog._models.recipe import Recipe
-from traincast.catalog._models.tape import Tape, Value
-from traincast.spec import Graph
+from traincast.catalog._models.tape import Gradients, Tape, Value
+from traincast.spec import Attr, Graph
 
 if TYPE_CHECKING:
     from traincast.catalog._workloads import Sizes
@@ -62,7 +62,7 @@ def build_dlrm(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Size
     x = tape.cast(x, tape.numbers.compute) if not tape.numbers.autocast else x
     with tape.scope("bottom"):
         for index, width in enumerate(config["bottom"]):
-            x = activation(tape, "relu", linear(tape, x, width, name=f"fc{index}"))
+            x = _rectified(tape, x, width, name=f"fc{index}")
     count = len(config["tables"]) + 1
     bags = batch * (count - 1)
     ids = tape.input("ids", (bags * hot,), "int64")
@@ -73,6 +73,9 @@ def build_dlrm(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Size
     if config.get("cross_layers"):
         tape.assume(f"{hot} ids are looked up in every table (mean of the multi-hot data)")
         y = cross(tape, stacked, layers=config["cross_layers"], rank=config["cross_rank"])
+    elif recipe.fused:
+        with tape.scope("interaction"):
+            y = _interact(tape, stacked, count=count, dim=dim)
     else:
         with tape.scope("interaction"):
             square = matmul(
@@ -85,10 +88,36 @@ def build_dlrm(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Size
             y = concat(tape, (x, tape.view(flat, (batch, pairs))), (batch, dim + pairs))
     with tape.scope("top"):
         for index, width in enumerate(top):
-            y = linear(tape, y, width, name=f"fc{index}")
-            y = activation(tape, "relu", y) if index < len(top) - 1 else y
+            last = index == len(top) - 1
+            y = linear(tape, y, width, name=f"fc{index}") if last else _rectified(tape, y, width, name=f"fc{index}")
     outputs = [mean_loss(tape, y, "binary_cross_entropy_with_logits")] if recipe.trains and recipe.loss else [y]
     return tape.finish(outputs, name=name, batch_size=batch, source=entry["source"])
+
+
+def _rectified(tape: Tape, x: Value, width: int, *, name: str) -> Value:
+    """A dense layer and its activation. Fused, the product adds the bias and cuts at zero as it writes, and the product before it
+    in the backward pass does the same to the gradient (epilogues of cuBLASLt)."""
+    out = linear(tape, x, width, name=name)
+    return out if tape.recipe.fused else activation(tape, "relu", out)
+
+
+def _interact(tape: Tape, vectors: Value, *, count: int, dim: int) -> Value:
+    """All pairs in one kernel each way, which reads every vector once and writes the lower triangle beside the dense features
+    (Mudigere et al. 2022; the fused layer of the published submissions)."""
+    batch = vectors.shape[0]
+    pairs = count * (count - 1) // 2
+    flop = 2.0 * batch * count * count * dim
+    out = tape.new((batch, dim + pairs), vectors.dtype)
+    attrs: dict[str, Attr] = {"function": "interaction", "numel": vectors.numel, "num_inputs": 1}
+    tape.op("fused.interaction", "elementwise", (vectors,), (out,), attrs, flop=flop)
+
+    def backward(g: Value) -> Gradients:
+        gradient = tape.gradient_like(vectors)
+        both: dict[str, Attr] = {"function": "interaction_backward", "numel": vectors.numel, "num_inputs": 2}
+        tape.op("fused.interaction_backward", "elementwise", (g, vectors), (gradient,), both, flop=2 * flop)
+        return (gradient,)
+
+    return tape.register(out, (vectors,), backward)
 
 
 def cross(tape: Tape, x: Value, *, layers: int, rank: int) -> Value:

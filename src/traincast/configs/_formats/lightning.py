@@ -19,7 +19,8 @@ def _read(draft: Draft) -> None:
     draft.assume("parallelism.micro_batches", 1, "accumulate_grad_batches is not said, so Lightning takes 1")
     draft.take("cluster.nodes", "trainer.num_nodes", least=1)
     devices = keys.take("trainer.devices")
-    count = len(devices) if isinstance(devices, list) else devices
+    # Lightning itself writes the number as a text.
+    count = len(devices) if isinstance(devices, list) else int(devices) if str(devices).isdecimal() else devices
     if isinstance(count, int) and count > 0:
         draft.put("cluster.devices_per_node", count, "trainer.devices")
     if not draft.take("job.steps", "trainer.max_steps", least=1):

@@ -210,6 +210,6 @@ NEMO = ConfigFormat(
               "train.manual_gc",
               "train.eval_iters",
               "optimizer.", "optim.", "data.", "model._target_", "model.config.", "model.data.", "fn"),
-    script="recipe",
+    sure="recipe",
     aliases=("megatron-bridge",),
 )  # fmt: skip

@@ -1,6 +1,8 @@
-"""torchtitan's toml: model flavour, degrees of parallelism, activation checkpointing, float8."""
+"""torchtitan's toml and its registry in Python: model flavour, degrees of parallelism, activation checkpointing, float8."""
 
-from traincast.configs._models import find_model
+from typing import Any
+
+from traincast.configs._models import find_model, publish_name
 from traincast.configs._nouns import LOOSE, ConfigFormat, Draft, Sheet
 from traincast.configs._trainer import read_launcher, read_optimizer
 
@@ -8,6 +10,17 @@ _SCHEDULES = {
     "1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved", "zbvzerobubble": "zero-bubble",
     "interleavedzerobubble": "zero-bubble",
 }  # fmt: skip
+_HARMLESS = ("job.", "profiling.", "metrics.", "lr_scheduler.", "training.dataset", "training.max_norm",
+             "training.deterministic",
+             "checkpoint.", "float8.filter_fqns", "quantize.", "compile.components", "model.hf_assets_path",
+             "comm.", "validation.",
+             "training.gc_freq", "fault_tolerance.", "profiler.", "dataloader.", "validator.", "hf_assets_path",
+             "parallelism.spmd_backend", "parallelism.context_parallel_load_balancer",
+             "activation_checkpoint.preserve_rng_state", "model_spec.attn_backend")  # fmt: skip
+_CONVERTERS = {"Float8": "float8", "MXFP8": "mx", "NVFP4": "nvfp4"}
+"""What the classes that convert layers in the registry begin with."""
+_FLAVORS = {"deepseek-v3": ("deepseek_v3", "671B")}
+"""Models whose name in the catalogue does not end in torchtitan's flavour."""
 _DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 
 
@@ -26,29 +39,33 @@ def _read(draft: Draft) -> None:
         draft.settings.pop("parallelism.expert_tensor", None)
     _read_sharding(draft)
     _read_batch(draft)
-    mode = str(keys.values.get("activation_checkpoint.mode", "selective"))
-    keys.take("activation_checkpoint.mode")
-    if mode in ("none", "full", "selective"):
-        draft.put("parallelism.recompute", mode, "activation_checkpoint.mode")
-    option = keys.word("activation_checkpoint.selective_ac_option")
-    if mode == "selective" and option not in (None, "op"):
-        draft.unmapped["activation_checkpoint.selective_ac_option"] = (
-            f"every layer of {option} runs again; by op is taken"
-        )
-    draft.take("job.compiled", "training.compile", "compile.enable")
+    _read_recomputation(draft)
+    _read_compiled(draft)
     draft.take(
         "parallelism.async_tensor",
         "parallelism.enable_async_tensor_parallel",
         "experimental.enable_async_tensor_parallel",
+        "compile.enable_async_tensor_parallel",
     )
+    draft.take("parallelism.sequence_parallel", "parallelism.enable_sequence_parallel")
+    if keys.flag("training.enable_cpu_offload"):
+        draft.put("parallelism.offload_optimizer", True, "training.enable_cpu_offload")
+        draft.put("parallelism.offload_weights", True, "training.enable_cpu_offload")
     if keys.flag("checkpoint.enable_checkpoint", "checkpoint.enable"):
         draft.take("job.checkpoint_every_steps", "checkpoint.interval", least=1)
+        if keys.word("checkpoint.async_mode") in ("async", "async_with_pinned_mem"):
+            draft.put("job.checkpoint_async", True, "checkpoint.async_mode")
     else:
         keys.take("checkpoint.interval")
-    if keys.flag("validation.enable", "validation.enabled"):
-        draft.take("job.evaluation_every_steps", "validation.freq", least=1)
+    if keys.flag("validation.enable", "validation.enabled", "validator.enable"):
+        draft.take("job.evaluation_every_steps", "validation.freq", "validator.freq", least=1)
+    _read_graphs(draft)
+    if keys.word("loss._target_") == "ChunkedLossWrapper":
+        draft.put("workload.loss_chunks", keys.whole("loss.num_chunks") or 8, "loss._target_")
     _read_precision(draft)
     read_optimizer(draft, "optimizer.name")
+    if keys.word("optimizer._target_") == "default_adamw":
+        draft.put("workload.optimizer", "adamw", "optimizer._target_")
     implementation = keys.word("optimizer.implementation")
     draft.put(
         "workload.implementation",
@@ -58,9 +75,72 @@ def _read(draft: Draft) -> None:
     draft.assume("workload.seq", 2048, "training.seq_len is not said, so torchtitan takes 2048")
 
 
+def _read_recomputation(draft: Draft) -> None:
+    """By a mode, or in the registry by the class of the policy; without one nothing runs again there."""
+    keys = draft.keys
+    policy = keys.word("activation_checkpoint._target_")
+    if policy is not None or "recipe" in keys:
+        known = {"FullAC": "full", "SelectiveAC": "selective", "None": "none"}
+        if str(policy) in known:
+            draft.put("parallelism.recompute", known[str(policy)], "activation_checkpoint")
+        else:
+            draft.unmapped["activation_checkpoint"] = f"{policy} is not known"
+        return
+    mode = str(keys.values.get("activation_checkpoint.mode", "selective"))
+    keys.take("activation_checkpoint.mode")
+    if mode in ("none", "full", "selective"):
+        draft.put("parallelism.recompute", mode, "activation_checkpoint.mode")
+    option = keys.word("activation_checkpoint.selective_ac_option")
+    if mode == "selective" and option not in (None, "op"):
+        draft.unmapped["activation_checkpoint.selective_ac_option"] = (
+            f"every layer of {option} runs again; by op is taken"
+        )
+
+
+def _read_graphs(draft: Draft) -> None:
+    """Since 0.3 a step is captured and replayed unless the file says no, or stages or experts forbid it."""
+    off = draft.keys.flag("training.disable_cuda_graphs")
+    if off is None and "recipe" not in draft.keys:
+        return
+    alone = draft.get("parallelism.pipeline", 1) == 1 and draft.get("parallelism.expert", 1) == 1
+    draft.put("job.cuda_graphs", not off and alone, "training.disable_cuda_graphs")
+
+
+def _read_compiled(draft: Draft) -> None:
+    """A list of components without the model leaves the model as it is."""
+    parts = draft.keys.values.get("compile.components")
+    if draft.keys.flag("training.compile", "compile.enable") is None:
+        return
+    on = bool(draft.keys.flag("training.compile", "compile.enable"))
+    draft.put("job.compiled", on and (not isinstance(parts, list) or "model" in parts), "compile.enable")
+
+
+def _read_registered(draft: Draft) -> None:
+    """The registry names the flavour and, by the folder of its assets or by its own name, the family."""
+    keys = draft.keys
+    given = keys.take("model_spec._args_")
+    flavor = str(given[0]) if isinstance(given, list) and given else ""
+    assets, recipe = keys.word("hf_assets_path") or "", keys.word("recipe") or ""
+    for key in list(keys.under("loss.loss_fn")):
+        keys.take(key)
+    words = recipe.split("_")
+    names = (assets, "-".join(words), f"{words[0]}-{flavor}", "-".join(words[:2]))
+    found = None if flavor == "debugmodel" else next((one for one in map(find_model, names) if one is not None), None)
+    if found is None:
+        draft.unmapped["model_spec"] = f"{recipe} ({flavor}) is not in the catalogue; name a model"
+        return
+    draft.put("source", found, "model_spec")
+    draft.notes.append(f"{recipe} ({flavor}) is taken to be {found} of the catalogue")
+
+
 def _read_model(draft: Draft) -> None:
+    if any(draft.keys.under("model_spec")):
+        _read_registered(draft)
+        return
     name, flavor = draft.keys.word("model.name"), draft.keys.word("model.flavor")
-    found = find_model(f"{name}-{flavor}") if name and flavor else None
+    found = next((ours for ours, theirs in _FLAVORS.items() if theirs == (name, flavor)), None)
+    if found is None and name and flavor:
+        found = find_model(f"{name}-{flavor}")
     if found is None and name and flavor:
         found = find_model(f"{name.replace('_', '-')}-{flavor}")
     if found is not None:
@@ -129,10 +209,19 @@ def _read_precision(draft: Draft) -> None:
     keys = draft.keys
     converters = keys.take("model.converters")
     listed = converters if isinstance(converters, list) else [converters]
+    made = sorted({key.split(".")[2] for key in keys.under("model_spec.converters") if key.count(".") > 1})
+    listed += [word for name in made for start, word in _CONVERTERS.items() if name.startswith(start)]
+    for name in made:
+        if name.startswith("LoRA"):
+            draft.take("workload.adapter_rank", f"model_spec.converters.{name}.rank", least=1)
+        elif not name.startswith(tuple(_CONVERTERS)):
+            draft.unmapped[f"model_spec.converters.{name}"] = "is not known"
     if "float8" in listed or keys.flag("float8.enable_float8_linear"):
         draft.put("workload.precision", "fp8", "model.converters")
     elif "mx" in listed:
         draft.put("workload.precision", "mxfp8", "model.converters")
+    elif "nvfp4" in listed:
+        draft.put("workload.precision", "nvfp4", "model.converters")
     else:
         word = keys.word("training.mixed_precision_param") or "bfloat16"
         if word == "bfloat16":
@@ -150,7 +239,8 @@ def _write(sheet: Sheet) -> None:
     source = str(sheet.get("source", ""))
     family, _, flavor = source.rpartition("-")
     sheet.put("job", {"dump_folder": "./outputs", "description": f"{source} training"})
-    sheet.put("model", {"name": family.replace("-", "").replace(".1", ""), "flavor": flavor.upper()})
+    name, flavor = _FLAVORS.get(source, (family.replace("-", "").replace(".1", ""), flavor.upper()))
+    sheet.put("model", {"name": name, "flavor": flavor})
     words = {"adamw": "AdamW", "adam": "Adam"}
     sheet.translate("workload.optimizer", words, "optimizer.name")
     stages, batch = sheet.get("parallelism.pipeline", 1), sheet.get("workload.batch", 1)
@@ -174,6 +264,15 @@ def _write(sheet: Sheet) -> None:
     sheet.copy("job.compiled", "compile.enable")
     if sheet.get("job.checkpoint_every_steps"):
         sheet.put("checkpoint", {"enable": True, "interval": sheet.get("job.checkpoint_every_steps")})
+        if sheet.get("job.checkpoint_async"):
+            sheet.put("checkpoint.async_mode", "async")
+    if sheet.get("job.evaluation_every_steps"):
+        sheet.put("validation", {"enable": True, "freq": sheet.get("job.evaluation_every_steps")})
+    if sheet.fields.get("parallelism.offload_optimizer") and sheet.fields.get("parallelism.offload_weights"):
+        sheet.told |= {"parallelism.offload_optimizer", "parallelism.offload_weights"}
+        sheet.put("training.enable_cpu_offload", True)
+    if sheet.get("job.cuda_graphs") is not None:
+        sheet.put("training.disable_cuda_graphs", not sheet.get("job.cuda_graphs"))
     precision = str(sheet.get("workload.precision", "bf16"))
     if precision.startswith(("fp8", "mxfp8")):
         sheet.put("model.converters", ["mx" if precision.startswith("mx") else "float8"])
@@ -211,6 +310,62 @@ def _write_plan(sheet: Sheet, stages: int, batch: int) -> None:
         sheet.put("parallelism.enable_async_tensor_parallel", True)
 
 
+_HEAD = """from torchtitan.components.checkpoint import CheckpointManager
+from torchtitan.components.loss import ChunkedLossWrapper
+from torchtitan.components.optimizer import default_adamw
+from torchtitan.components.quantization import Float8LinearConverter, MXFP8LinearConverter, NVFP4LinearConverter
+from torchtitan.components.validate import Validator
+from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+from torchtitan.trainer import Trainer
+
+from . import model_registry
+"""
+_CLASSES = {"training": "TrainingConfig", "parallelism": "ParallelismConfig", "compile": "CompileConfig",
+            "checkpoint": "CheckpointManager.Config", "validator": "Validator.Config"}  # fmt: skip
+
+
+def _write_registry(sheet: Sheet) -> None:
+    """The same as the toml, as a function for the registry of a model in Python."""
+    _write(sheet)
+    flat, model = sheet.tree, sheet.tree.pop("model")
+    made = {"float8": "Float8LinearConverter", "mx": "MXFP8LinearConverter", "nvfp4": "NVFP4LinearConverter"}
+    precision = str(sheet.fields.get("workload.precision", ""))
+    converters = model.get("converters", ["nvfp4"] if precision == "nvfp4" else [])
+    spec = {"_target_": "model_registry", "_args_": [model["flavor"]]}
+    if converters:
+        spec["converters"] = [{"_target_": f"{made[name]}.Config"} for name in converters]
+    assets = publish_name(str(sheet.fields.get("source", ""))).rpartition("/")[2]
+    tree: dict[str, Any] = {"_target_": "Trainer.Config", "hf_assets_path": f"./assets/hf/{assets}", "model_spec": spec}
+    if flat.get("optimizer", {}).get("name") == "AdamW":
+        tree["optimizer"] = {"_target_": "default_adamw"}
+    else:
+        sheet.told.discard("workload.optimizer")
+    if sheet.get("workload.loss_chunks"):
+        tree["loss"] = {"_target_": "ChunkedLossWrapper.Config", "num_chunks": sheet.get("workload.loss_chunks")}
+    policy = {"full": "FullAC", "selective": "SelectiveAC"}.get(flat["activation_checkpoint"]["mode"])
+    if policy:
+        tree["activation_checkpoint"] = {"_target_": f"{policy}.Config"}
+    flat["validator"] = flat.get("validation", {})
+    if flat["parallelism"].pop("enable_async_tensor_parallel", False):
+        flat.setdefault("compile", {})["enable_async_tensor_parallel"] = True
+    if sheet.fields.get("job.cuda_graphs") is None:
+        flat["training"]["disable_cuda_graphs"] = True
+    tree |= {name: {"_target_": made_by, **flat[name]} for name, made_by in _CLASSES.items() if flat.get(name)}
+    sheet.tree, sheet.program = tree, _HEAD
+
+
+REGISTRY = ConfigFormat(
+    name="torchtitan-registry",
+    title="torchtitan (registry in Python)",
+    syntax="python",
+    telling=("model_spec._target_", "training._target_", "training.seq_len", "training.local_batch_size",
+             "activation_checkpoint._target_", "parallelism._target_", "hf_assets_path"),
+    read=_read,
+    sure="model_spec._target_",
+    write=_write_registry,
+    harmless=_HARMLESS,
+)  # fmt: skip
 TORCHTITAN = ConfigFormat(
     name="torchtitan",
     title="torchtitan",
@@ -220,9 +375,5 @@ TORCHTITAN = ConfigFormat(
     read=_read,
     sure="model.flavor",
     write=_write,
-    harmless=("job.", "profiling.", "metrics.", "lr_scheduler.", "training.dataset", "training.max_norm",
-              "training.deterministic",
-              "checkpoint.", "float8.filter_fqns", "quantize.", "compile.components", "model.hf_assets_path",
-              "comm.", "validation.",
-              "training.gc_freq", "fault_tolerance."),
+    harmless=_HARMLESS,
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """TRL's yaml or command: TrainingArguments with a model, adapters and the method."""
 
 from traincast.configs._formats.hf_trainer import write_sharding
+from traincast.configs._models import name_source, publish_name
 from traincast.configs._nouns import ConfigFormat, Draft, Sheet
 from traincast.configs._trainer import (
     ATTENTIONS,
@@ -8,6 +9,7 @@ from traincast.configs._trainer import (
     read_launcher,
     read_lengths,
     read_model,
+    read_recompute,
     read_trainer,
     write_lengths,
     write_model,
@@ -30,7 +32,11 @@ def _read(draft: Draft) -> None:
     elif draft.keys.flag("load_in_8bit"):
         draft.put("workload.frozen_dtype", "int8", "load_in_8bit")
     draft.translate("workload.attention", ATTENTIONS, "attn_implementation")
+    read_recompute(draft, "gradient_checkpointing")
+    draft.assume("parallelism.recompute", "full", "gradient_checkpointing is not said, so TRL runs layers again")
     read_trainer(draft)
+    if draft.keys.first("bf16", "fp16") is None:
+        draft.assume("workload.precision", "bf16-amp", "neither bf16 nor fp16 is said, so TRL takes bf16")
     if (
         draft.keys.word("dtype", "torch_dtype") in ("bfloat16", "float16")
         and draft.get("workload.precision") == "bf16-amp"
@@ -51,6 +57,12 @@ def _read(draft: Draft) -> None:
 def _read_method(draft: Draft, program: str) -> None:
     """Supervised, preference or reinforcement learning: by the command, or by keys that only one of them has."""
     keys = draft.keys
+    teacher = keys.word("teacher_model_name_or_path")
+    if teacher is not None:
+        draft.put("job.regime", "distillation", "teacher_model_name_or_path")
+        draft.put("job.teacher", name_source(teacher), "teacher_model_name_or_path")
+        draft.notes.append("completions that TRL has its student generate first are not in the step")
+        return
     word = next((name for name in ("grpo", "dpo", "kto", "rloo", "reward") if name in program.lower()), None)
     if word is None and any(key in keys for key in ("num_generations", "max_completion_length", "reward_funcs")):
         word = "grpo"
@@ -85,7 +97,7 @@ def _read_rounds(draft: Draft, word: str) -> None:
     draft.take("job.rollout_memory", "vllm_gpu_memory_utilization")
 
 
-_PREFERENCES = {"sigmoid": "dpo", "ipo": "ipo"}
+_PREFERENCES = {"sigmoid": "dpo", "ipo": "ipo", "kto": "kto"}
 """Losses of preference learning that name a regime."""
 
 
@@ -120,6 +132,11 @@ def _write(sheet: Sheet) -> None:
         sheet.put("loss_type", next(word for word, ours in _PREFERENCES.items() if ours == regime))
         if sheet.get("job.reference") == "precomputed":
             sheet.put("precompute_ref_log_probs", True)
+    elif regime == "distillation":
+        sheet.told.add("job.regime")
+        sheet.put("teacher_model_name_or_path", publish_name(str(sheet.get("job.teacher"))))
+    if str(sheet.fields.get("workload.precision", "")).startswith("fp32"):
+        sheet.put("bf16", False)
     sheet.copy("workload.seq", "max_length")
     if sheet.get("workload.adapter_rank"):
         sheet.put("use_peft", True)

@@ -174,6 +174,10 @@ def _write_rounds(sheet: Sheet) -> None:
     sheet.put("algorithm.adv_estimator", names[regime])
     sheet.put("data.train_batch_size", sheet.get("job.prompts") or max(1, updated // group))
     write_lengths(sheet, "data.max_prompt_length", "data.max_response_length")
+    limits = [sheet.tree["data"].get(name) for name in ("max_prompt_length", "max_response_length")]
+    if None not in limits and sheet.fields.get("workload.seq") == sum(limits):
+        sheet.told.add("workload.seq")
+        sheet.put(f"{_MODEL}.use_remove_padding", False)
     sheet.put(f"{_ACTOR}.ppo_mini_batch_size", max(1, updated // group))
     sheet.copy("workload.batch", f"{_ACTOR}.ppo_micro_batch_size_per_gpu")
     sheet.put(f"{_ACTOR}.use_kl_loss", sheet.get("job.reference") != "none")

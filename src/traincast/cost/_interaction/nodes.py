@@ -4,7 +4,9 @@ Nothing here depends on the device. A correction is a ratio to what physics says
 measured, and a faster device can never come out slower.
 """
 
+import functools
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -119,7 +121,7 @@ def describe_nodes(stage: Stage) -> Nodes:
     runs = np.array([counts[place] for place in places.tolist()], dtype=np.float64)
     behaviour = _behaviour(ops)
     facts = [_facts(op) for op in ops]
-    amounts = np.array([one[1] for one in facts]).reshape(len(ops), len(_AMOUNTS))
+    amounts = _complete(np.frombuffer(b"".join([one[1] for one in facts])).reshape(len(ops), len(_RAW)))
     arithmetic_s, traffic_s, kernels = (
         amounts[:, _AMOUNTS.index(name)] for name in ("arithmetic_s", "traffic_s", "kernels")
     )
@@ -144,11 +146,11 @@ def _behaviour(ops: Sequence[Op]) -> str:
     return f"{mode} on {'tokens' if 'embedding' in kinds else 'images' if 'conv' in kinds else 'vectors'}"
 
 
-def _halves(op: Op) -> tuple[float, float]:
-    rate = REFERENCE_FLOP_PER_S.get(op.dtype, REFERENCE_HALF_FLOP_PER_S)
+def _rate(op: Op) -> float:
+    """FLOP/s of the reference device for an operator."""
     if op.kind not in PRODUCTS or (op.kind == "conv" and op.attrs["groups"] == op.attrs["in_channels"] != 1):
-        rate = REFERENCE_FLOP_PER_S["fp32"]
-    return (op.flop or 0.0) / rate, op.num_bytes / REFERENCE_BYTES_PER_S
+        return REFERENCE_FLOP_PER_S["fp32"]
+    return REFERENCE_FLOP_PER_S.get(op.dtype, REFERENCE_HALF_FLOP_PER_S)
 
 
 def _own(amounts: Array, runs: Array, spent: Array, of_class: Array, behaviour: str, *, last: bool) -> Array:
@@ -170,41 +172,67 @@ _AMOUNTS = (
     "flop", "read", "written", "arithmetic_s", "traffic_s", "kernels", "inputs", "half", "backward", "unaligned",
     *(f"log_size{place}" for place in range(NUM_SIZES)),
 )  # fmt: skip
+_RAW = ("flop", "read", "written", "rate", "kernels", "inputs", "half", "backward", "unaligned", *_AMOUNTS[-NUM_SIZES:])
 
 
-_KNOWN: dict[int, tuple[Op, tuple[str, tuple[float, ...]]]] = {}
+def _complete(raw: Array) -> Array:
+    """Columns of _RAW to those of _AMOUNTS, all operators at once."""
+    found = np.empty((len(raw), len(_AMOUNTS)))
+    found[:, :3] = raw[:, :3]
+    found[:, 3] = raw[:, 0] / raw[:, 3]
+    found[:, 4] = (raw[:, 1] + raw[:, 2]) / REFERENCE_BYTES_PER_S
+    found[:, 5:-NUM_SIZES] = raw[:, 4:-NUM_SIZES]
+    found[:, -NUM_SIZES:] = np.log10(1 + raw[:, -NUM_SIZES:])
+    return found
+
+
+_KNOWN: dict[int, tuple[Op, tuple[str, bytes]]] = {}
 _MOST_KNOWN = 50_000
 
 
-def _facts(op: Op) -> tuple[str, tuple[float, ...]]:
-    """Class and amounts of an operator, kept: plans and settings of one graph share its operators."""
+def _facts(op: Op) -> tuple[str, bytes]:
+    """Class of an operator and the doubles of its amounts, kept: plans and settings of one graph share its operators."""
     found = _KNOWN.get(id(op))
     if found is None:
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
         # Held by the table itself, so no other operator can come by its identity.
-        found = _KNOWN[id(op)] = op, (class_of(op), _amounts(op))
+        found = _KNOWN[id(op)] = op, (class_of(op), _pack(*_amounts(op)))
     return found[1]
 
 
+_NO_SIZES = (0.0,) * NUM_SIZES
+_pack = struct.Struct(f"{len(_RAW)}d").pack
+
+
 def _amounts(op: Op) -> tuple[float, ...]:
-    arithmetic_s, traffic_s = _halves(op)
-    sizes = [_area(op.attrs[name]) for name in _SIZES.get(op.kind, ())] or [float(op.attrs.get("numel", 0) or 0)]
-    unaligned = op.kind in ("conv", "matmul") and any(size % 8 for size in sizes[: 2 if op.kind == "conv" else 3])
-    logs = [math.log10(1 + size) for size in sizes[:NUM_SIZES]]
+    """One value for each of _RAW."""
+    kind, attrs = op.kind, op.attrs
+    names = _SIZES.get(kind)
+    sizes = [_area(attrs[name]) for name in names] if names else [float(attrs.get("numel", 0) or 0)]
+    unaligned = kind in _ALIGNED and any(size % 8 for size in sizes[: _ALIGNED[kind]])
     return (
-        op.flop or 0.0, op.bytes_read, op.bytes_written, arithmetic_s, traffic_s, float(op.num_kernels), float(len(op.reads)),
-        float(DTYPE_BYTES.get(op.dtype, 4.0) <= 2), float(op.phase == "backward"), float(unaligned),
-        *logs, *([0.0] * (NUM_SIZES - len(logs))),
+        op.flop or 0.0, op.bytes_read, op.bytes_written, _rate(op), op.num_kernels, len(op.reads), op.dtype in _HALVES,
+        op.phase == "backward", unaligned, *sizes, *_NO_SIZES[len(sizes) :],
     )  # fmt: skip
+
+
+_ALIGNED = {"conv": 2, "matmul": 3}
+"""Kinds that want sizes in eights, and how many of their sizes."""
+_HALVES = frozenset(dtype for dtype, size in DTYPE_BYTES.items() if size <= 2)
 
 
 def _area(value: object) -> float:
     """A size, or the product of '56x56'; words are no size."""
     if isinstance(value, str):
-        parts = value.split("x")
-        return float(math.prod(int(part) for part in parts)) if all(part.isdigit() for part in parts) else 0.0
+        return _parse_area(value)
     return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+@functools.lru_cache(maxsize=4096)
+def _parse_area(text: str) -> float:
+    parts = text.split("x")
+    return float(math.prod(int(part) for part in parts)) if all(part.isdigit() for part in parts) else 0.0
 
 
 _KIND_AROUND = {kind: place for place, kind in enumerate(KINDS_AROUND)}

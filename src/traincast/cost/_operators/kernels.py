@@ -174,7 +174,7 @@ def _matmul(op: Op, to: _Collector) -> None:
         to.pointwise(op.num_bytes, factor=1.2, sigma=0.25)
         return
     if to.on_matrix(op.dtype):
-        slower, doubt = misalignment(op)
+        slower, doubt = misalignment(op, to.device)
         item = DTYPE_BYTES[op.dtype]
         moved = batch * (item * (m * k + k * n) + max(item, 2.0) * m * n)
         block = float(attrs.get("scale_block", 0.0))

@@ -1,0 +1,35 @@
+"""The page of round trips says what its command finds."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def trips() -> ModuleType:
+    found = importlib.util.spec_from_file_location("round_trips", ROOT / "benchmarks" / "round_trips.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules["round_trips"] = module
+    found.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_its_command_prints(trips: ModuleType, tmp_path: Path) -> None:
+    found = [trips.travel(name, origin, tmp_path, ask=False) for name, origin in trips.list_files()]
+    assert trips.show(found) == trips.PAGE.read_text(), "run: python benchmarks/round_trips.py --write"
+
+
+def test_ten_projects_and_more_make_the_trip_with_files_that_they_ship(trips: ModuleType, tmp_path: Path) -> None:
+    origins = dict(trips.list_files())
+    assert all(origins.values()), "every file says where it is from"
+    shipped = [name for name, origin in origins.items() if trips.WRITTEN_HERE not in origin]
+    found = [trips.travel(name, origins[name], tmp_path, ask=False) for name in shipped]
+    assert all(not trip.lost for trip in found)
+    assert len({trip.project for trip in found if trip.written}) >= 10
