@@ -162,6 +162,7 @@ def main() -> None:
     words = [f"{100 * np.nanmean(means[name]):.1f}" for name in heads]
     sys.stdout.write(f"| mean of {len(means['0 own'])} settings | | {' | '.join(words)} |\n")
     sys.stdout.write(f"worse with 5 runs than with none by more than a twentieth: {'; '.join(worse) or 'none'}\n")
+    show_times(read_settings(), options.seeds)
     for count, more in zip(COUNTS[1:], many, strict=True):
         both = [
             (a, b)
@@ -172,6 +173,35 @@ def main() -> None:
             f"{more} runs from scratch do no better than {count} own runs in {sum(a <= b for a, b in both)} of {len(both)} "
             f"settings\n"
         )
+
+
+def show_times(settings: dict[tuple[str, str], list[Known]], seeds: int) -> None:
+    """How many times more runs a fit from scratch needs for the error that so many own runs leave."""
+    for count in (1, 2, 5):
+        ratios, open_ended = [], 0
+        for runs in settings.values():
+            found = [_split(runs, seed, count, pooled_errors) for seed in range(seeds)]
+            ours = float(np.mean([one for one in found if one is not None]))
+            most = len(runs) // 2
+            tried = sorted(
+                {min(round(count * times), most) for times in (1, 1.5, 2, 3, 4, 5, 6, TIMES, 10, 15, 25, 50)}
+            )
+            needed = next((n for n in tried if n >= 2 and _scratch_mean(runs, n, seeds) <= ours), None)
+            if needed is None and most < TIMES * count:
+                continue
+            open_ended += needed is None
+            ratios.append((needed or most) / count)
+        enough = sum(one >= TIMES for one in ratios)
+        sys.stdout.write(
+            f"for the error of {count} own runs a fit from scratch needs {np.median(ratios):.1f} times as many at the median of "
+            f"{len(ratios)} settings, {TIMES} times or more in {enough}; in {open_ended} all runs there are were too few\n"
+        )
+
+
+def _scratch_mean(runs: Sequence[Known], count: int, seeds: int) -> float:
+    found = [_split(runs, seed, count, scratch_errors) for seed in range(seeds)]
+    kept = [one for one in found if one is not None]
+    return float(np.mean(kept)) if kept else math.inf
 
 
 def _split(runs: Sequence[Known], seed: int, count: int, method: object) -> float | None:

@@ -1,6 +1,7 @@
 """Tutorials are programs: the code of each page runs in order, in a process of its own."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -25,3 +26,26 @@ def test_the_code_of_every_tutorial_runs(page: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def test_the_commands_of_five_runs_work_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from traincast.__main__ import main
+
+    text = (DOCS / "tutorials" / "five-runs.md").read_text()
+    table = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)[0]
+    commands = [
+        line
+        for block in re.findall(r"^```\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+        for line in block.splitlines()
+        if line.startswith("traincast ")
+    ]
+    monkeypatch.chdir(tmp_path)
+    exec(table, {})
+    assert [command.split()[1] for command in commands] == ["learn", "forecast", "plan"]
+    for command in commands:
+        assert main(shlex.split(command)[1:]) == 0, command
+    shown = capsys.readouterr().out
+    assert "worth a run next" in shown
+    assert "calibration 'my-cluster', 5 runs of this stack" in shown

@@ -251,7 +251,8 @@ class _Climb:
         """Whether it cannot be as fast as what was found before; quicker to know than its forecast."""
         if not self.fastest:
             return False
-        step_s, _ = self.engine.bound_time(job, self.asked.cluster, plan)
+        plain = None if plan.recompute == "none" else self.pose(replace(plan, recompute="none"), job.graph.batch_size)
+        step_s, _ = self.engine.bound_time(job, self.asked.cluster, plan, plain=plain)
         samples = job.graph.batch_size * plan.micro_batches * plan.data
         return step_s > 0 and samples / step_s < self.fastest
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -241,10 +242,14 @@ def find_parents(jobs: JobTable) -> dict[int, tuple[int, ...]]:
 
     A dependency on a whole array is one on all of its tasks. Jobs that the table does not have are not waited for.
     """
-    asking = {job: text for job, text in enumerate(jobs.dependencies) if text}
-    if not asking:
-        return {}
-    rows_of = _find_rows(jobs.job_ids)
+    return _find_parents(tuple(jobs.job_ids), tuple(jobs.dependencies)) if any(jobs.dependencies) else {}
+
+
+@lru_cache(maxsize=4)
+def _find_parents(job_ids: tuple[str, ...], dependencies: tuple[str | None, ...]) -> dict[int, tuple[int, ...]]:
+    """Policies that are compared run the same jobs."""
+    asking = {job: text for job, text in enumerate(dependencies) if text}
+    rows_of = _find_rows(job_ids)
     found = {}
     for job, text in asking.items():
         parts = re.split(r"[,?]", text) if "," in text or "?" in text else (text,)
