@@ -8,9 +8,9 @@ from research.baselines.operators import scale_by_intensity
 from research.fits.interaction_gpu.blend import LeftOut, candidates, cross_fit
 from research.fits.interaction_gpu.data import Data, Program, Row
 from research.fits.interaction_gpu.members import Table
+from research.papers import limits
 from research.papers.ablation import ablate, list_variants
 from research.papers.driple_gpus import predict_left_out
-from research.papers import limits
 from research.papers.limits import tabulate, take_tokens
 from research.papers.search import CHECKED, CHERRYPICK, FORECAST
 from research.papers.search_gpus import Config, choose, compare_searches
