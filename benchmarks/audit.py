@@ -3,7 +3,8 @@
 python benchmarks/audit.py [--write locked.txt]
 
 Exits with 0 where every package was looked up and none is vulnerable, with 1 where one is, and with 2 where some could not be
-looked up: pip-audit alone calls that "no known vulnerabilities".
+looked up: pip-audit alone calls that "no known vulnerabilities". Without a network it still writes the locked set, so that it
+can be looked up elsewhere, and says which requirements do not fit each other.
 """
 
 import argparse
@@ -43,6 +44,8 @@ def main() -> int:
     text = freeze()
     if options.write:
         options.write.write_text(text)
+    fitting = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
+    print(f"pip check: {fitting.stdout.strip() or fitting.stderr.strip()}")
     judged: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         locked = Path(folder) / "locked.txt"
@@ -68,6 +71,8 @@ def main() -> int:
         print(
             "NOT AUDITED: no database of vulnerabilities can be reached from here; run this where pypi.org or osv.dev can"
         )
+        if options.write:
+            print(f"or there: pip-audit -r {options.write} --no-deps --disable-pip")
     return 1 if bad else 2 if open_ones else 0
 
 

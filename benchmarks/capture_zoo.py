@@ -520,6 +520,7 @@ def _track(
         torch.backends.mkldnn.flags(enabled=False),
     ):
         run()
+    _hide_frozen(model)
     tracker = MemTracker()
     tracker.track_external(model, *(leaf for leaf in tree_leaves(fakes) if isinstance(leaf, torch.Tensor)))
     with tracker:
@@ -532,6 +533,9 @@ def _track(
 
 def _hide_frozen(model: nn.Module) -> None:
     """The tracker hooks every parameter and refuses those without a gradient; as buffers they take the same memory."""
+    for part in list(model.modules()):
+        # A layer of Keras tells PyTorch its variables when it is first asked for them.
+        list(part.parameters())
     for part in model.modules():
         for key, tensor in list(part._parameters.items()):
             if tensor is not None and not tensor.requires_grad:

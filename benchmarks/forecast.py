@@ -22,6 +22,7 @@ from traincast.spec import Cluster, Graph, Job, Parallelism
 JOBS = {
     "resnet50, 1 device": ("resnet50", 1, Parallelism()),
     "gpt2-xl, data 16": ("gpt2-xl", 2, Parallelism(data=16)),
+    "llama-2-7b, data 8": ("llama-2-7b", 1, Parallelism(data=8, zero=1)),
     "llama-3-70b, tensor 8 x pipeline 8": (
         "llama-3-70b",
         8,

@@ -4,10 +4,14 @@ python benchmarks/load.py [--seconds 6] [--connections 512]
 
 The bare application reads the same body and answers with bytes of the same length under the same server, so that a ratio does
 not depend on the machine. Clients are one asyncio process; a time-out is an answer that took more than two seconds.
+
+Whether new forecasts use every core is asked of the kernel: a worker is busy while it runs on a core or waits for one
+(/proc/PID/schedstat). On a machine that others use it runs less, but it is busy all the same.
 """
 
 import argparse
 import asyncio
+import contextlib
 import os
 import statistics
 import subprocess
@@ -15,6 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from serve import Connection, Service, cycle, make_request, read_cpu_s, serving
 
@@ -75,6 +80,54 @@ class Seen:
         )
 
 
+class Watch:
+    """What the processes of a service did on which cores since the watch began."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._before = {child: read_turns(child) for child in list_children(pid)}
+        self._after = self._before
+        self._began_s = time.perf_counter()
+        self._cores: dict[int, set[int]] = {}
+
+    async def look(self, seconds: float) -> None:
+        """While callers ask; afterwards they only wait for their last answers."""
+        while time.perf_counter() - self._began_s < seconds:
+            for child in self._before:
+                with contextlib.suppress(OSError):
+                    fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+                    if fields[0] == "R":
+                        self._cores.setdefault(child, set()).add(int(fields[36]))
+            await asyncio.sleep(0.05)
+        self.elapsed_s = time.perf_counter() - self._began_s
+        self._after = {child: read_turns(child) for child in self._before if Path(f"/proc/{child}").exists()}
+
+    def rows(self) -> Iterator[str]:
+        yield "| worker | CPU s | waiting for a core s | busy | seen on cores |"
+        yield "|---|--:|--:|--:|---|"
+        for child, after in self._after.items():
+            ran_s, waited_s = (now - was for now, was in zip(after, self._before[child], strict=True))
+            if ran_s + waited_s > 0.05 * self.elapsed_s:
+                cores = ", ".join(str(core) for core in sorted(self._cores.get(child, ())))
+                busy = (ran_s + waited_s) / self.elapsed_s
+                yield f"| {child} | {ran_s:.2f} | {waited_s:.2f} | {busy:.0%} of {self.elapsed_s:.1f} s | {cores} |"
+
+
+def read_turns(pid: int) -> tuple[float, float]:
+    """Seconds on a core, and seconds in which it could have run but others did; of all its threads."""
+    turns = [stat.read_text().split() for stat in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return sum(int(each[0]) for each in turns) / 1e9, sum(int(each[1]) for each in turns) / 1e9
+
+
+def list_children(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+    return found
+
+
 async def press(
     pid: int, port: int, *, seconds: float, connections: int, numbers: Iterator[int], source: str | None = None
 ) -> tuple[Seen, float, float]:
@@ -127,12 +180,16 @@ async def compare(options: argparse.Namespace) -> None:
             bare.stop()
         fresh = iter(range(10_000, 10**9))
         for connections in (8, options.connections):
+            watch = Watch(service.process.pid)
+            looking = asyncio.create_task(watch.look(options.seconds))
             seen, elapsed_s, cpu_s = await press(
                 service.process.pid, service.port, seconds=options.seconds, connections=connections, numbers=fresh
             )
             print(seen.row(f"new ones, {connections} connections", elapsed_s, cpu_s))
-            cores = cpu_s / elapsed_s
+            await looking
+            cores, workers = cpu_s / elapsed_s, list(watch.rows())
         least, most = min(seen.per_client.values(), default=0), max(seen.per_client.values(), default=0)
+        print("", *workers, sep="\n")
         print(
             f"\nnew forecasts keep {cores:.2f} cores busy in the service; each of {len(seen.per_client)} connections that was "
         )

@@ -35,6 +35,7 @@ from traincast.schedule import (
     Noisy,
     Overheads,
     ScalingLaw,
+    UniformTraffic,
     WeibullFailures,
     generate_jobs,
     simulate_cluster,
@@ -114,6 +115,8 @@ def vary(num_jobs: int, num_nodes: int) -> Iterator[tuple[str, JobTable, dict[st
     yield "until", jobs, {"fleet": fleet, "until_s": float(jobs.submit_s[-num_jobs // 10])}
     failures = WeibullFailures(mean_up_s=2000 * 3600.0, mean_repair_s=3600.0)
     yield "failures", jobs, {"fleet": fleet, "failures": failures, "overheads": Overheads(restart_s=60.0)}
+    torn = replace(failures, rack_share=0.2)
+    yield "racks fail", jobs, {"fleet": racks, "failures": torn, "overheads": Overheads(restart_s=60.0)}
     yield "kill at limit", jobs, {"fleet": fleet, "kill_at_limit": True}
     yield "knows limit", jobs, {"fleet": fleet, "estimator": Limits()}
     yield "knows history", jobs, {"fleet": fleet, "estimator": FromHistory()}
@@ -129,11 +132,15 @@ def vary(num_jobs: int, num_nodes: int) -> Iterator[tuple[str, JobTable, dict[st
         replace(jobs, num_cpus=jobs.num_gpus * 10, memory_bytes=jobs.num_gpus * 1e11),
         {"fleet": beside},
     )
+    scarce = np.where(rng.random(num_jobs) < 0.3, 14.0, 8.0)
+    yield "CPUs that run out", replace(jobs, num_cpus=jobs.num_gpus * scarce), {"fleet": beside}
     yield "spread", jobs, {"fleet": fleet, "placer": PLACERS["spread"]}
     yield "topology", jobs, {"fleet": racks, "placer": PLACERS["topology"]}
     yield "racks, speeds", jobs, {"fleet": racks, "perf": law}
     chained = [f"afterany:{at - 1}" if at and at % 4 == 0 else None for at in range(num_jobs)]
     yield "dependencies", replace(jobs, dependencies=chained), {"fleet": fleet}
+    linked = replace(racks, rack_uplink_bytes_per_s=100e9)
+    yield "shared links", jobs, {"fleet": linked, "network": UniformTraffic(bytes_per_s_per_gpu=5e9)}
 
 
 def price_options(policies: list[str], num_jobs: int, num_nodes: int, engine: str) -> None:
@@ -146,7 +153,8 @@ def price_options(policies: list[str], num_jobs: int, num_nodes: int, engine: st
             best = math.inf
             for _ in range(3):
                 before = time.process_time()
-                simulate_cluster(jobs, POLICIES[policy], engine=engine, **words)
+                called = words.get("network") is not None  # every policy is, on shared links
+                simulate_cluster(jobs, POLICIES[policy], engine="called" if called else engine, **words)
                 best = min(best, time.process_time() - before)
                 if best > 2:
                     break
@@ -232,7 +240,7 @@ def main() -> None:
     parser.add_argument("--running", action="store_true")
     parser.add_argument("--options", action="store_true")
     parser.add_argument("--policies", default="fifo,sjf,first-fit,easy,srtf,las")
-    parser.add_argument("--engine", default="auto", help="of --options: auto, compiled, interpreted or general")
+    parser.add_argument("--engine", default="auto", help="of --options: auto, compiled, interpreted or called")
     parser.add_argument("--peers", type=Path)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

@@ -17,8 +17,15 @@ settings.load_profile("shared machine")
 os.environ["TRAINCAST_CACHE"] = ""
 
 HERE = Path(__file__).parent
-REAL_TIME = tuple(HERE / room for room in ("learn", "integrate", "profile", "service", "test_workers.py"))
-"""Rooms whose tests drive browsers, servers, measured training loops, Ray clusters and emulated networks by the clock."""
+REAL_TIME = tuple(
+    HERE / room
+    for room in (
+        "learn", "integrate", "profile", "service", "store", "test_workers.py",
+        "cli/test_interrupt.py", "cli/test_batch_resume.py", "cli/test_sweep_resume.py",
+    )
+)  # fmt: skip
+"""Rooms whose tests drive browsers, servers, measured training loops, Ray clusters and emulated networks by the clock,
+or stop real processes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

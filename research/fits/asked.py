@@ -32,6 +32,7 @@ from traincast.forecast import (
     Setting,
     activation_share,
     beside_share,
+    call_seconds,
     describe_setting,
     find_fullest,
     profile_stages,
@@ -74,6 +75,8 @@ class Asked:
     """Share of the step in communication that nothing hides."""
     bandwidth: float
     """Share of it in kernels that memory limits."""
+    call_s: float
+    """That an operator was taken to cost the host in both passes."""
     activations: float
     """Share of the peak of memory in activations."""
     beside: float
@@ -215,6 +218,7 @@ def _answer_step(
         host=tally.host_share,
         exposed=timeline.shares.get("communication", 0.0),
         bandwidth=timeline.shares.get("memory", 0.0),
+        call_s=call_seconds(stack),
         activations=0.0,
         beside=0.0,
         step_s=step_s,
@@ -251,6 +255,7 @@ def _answer_memory(
         host=0.0,
         exposed=0.0,
         bandwidth=0.0,
+        call_s=0.0,
         activations=activation_share(profile),
         beside=beside_share(profile),
         step_s=0.0,

@@ -18,10 +18,12 @@ memory their priors).
    nobody measured is not free.
 3. A stack's own scale on a side is that of a normal distribution with the same 90% quantile of errors on that side, pooled
    with two models more that are as far off as those of a new stack whose host is known.
-4. Quantiles of error over scale. Known stack: weighted quantiles of all examples, every stack by its number of models. New
-   stack: errors of one publisher go together, so the quantiles are those of a sum: Student's t of the medians of k publishers,
-   with k - 1 degrees of freedom and widened by sqrt(1 + 1 / k), and the errors about these medians, every publisher weighing
-   the same. The scales of a publisher's errors are found without that publisher (cross-conformal).
+4. Quantiles of error over scale. Known stack: weighted quantiles of all examples, every stack by its number of models, count as
+   half a model beside the stack's own errors over scale, which count by nearness to the question (`Cell.nearness`): all of
+   its models where every run is like the question (`research.studies.interval_forms` has what else was tried). New stack:
+   errors of one publisher go together, so the quantiles are those of a sum: Student's t of the medians of k publishers, with
+   k - 1 degrees of freedom and widened by sqrt(1 + 1 / k), and the errors about these medians, every publisher weighing the
+   same. The scales of a publisher's errors are found without that publisher (cross-conformal).
 5. What remains once something was measured: one run of the same job (the smallest), five runs of other models with the same
    stack on the same device, twenty runs of the stack on other devices. The log error of the others, less the (median) error
    of the given.
@@ -59,11 +61,13 @@ from traincast.forecast import (
     FEATURES,
     GIVEN_DEVICE,
     GIVEN_JOB,
+    GIVEN_OPERATORS,
     GIVEN_STACK,
     LEVELS,
     MEMORY,
     NEW_STACK,
     STEP,
+    Cell,
     Certainty,
     Experience,
     Quantiles,
@@ -73,8 +77,10 @@ from traincast.forecast import (
     join_all,
     list_novelty,
     memory_sensitivity,
+    octave_of,
     sort_of,
     step_sensitivity,
+    with_operators,
 )
 from traincast.report import draw_reliability
 
@@ -109,6 +115,9 @@ FACETS: Mapping[str, Callable[[Asked], str]] = {
     "network": lambda row: row.setting.network,
     "compiled": lambda row: str(row.setting.compiled),
 }
+CELL_VALUES = 9
+TENTHS = 10
+"""Parts of a stack's runs that are left out in turn where nothing is new."""
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 FEW = 5
 """Runs of other models that stand for a stack on a device."""
@@ -134,7 +143,9 @@ class Example:
 def sensitivity_of(row: Asked) -> Sensitivity:
     if row.quantity == MEMORY:
         return memory_sensitivity(activations=row.activations, beside=row.beside)
-    return step_sensitivity(operators=row.operators, host=row.host, exposed=row.exposed, bandwidth=row.bandwidth)
+    return step_sensitivity(
+        operators=row.operators, host=row.host, exposed=row.exposed, bandwidth=row.bandwidth, call_s=row.call_s
+    )
 
 
 def first_guess(rows: Sequence[Asked]) -> Certainty:
@@ -162,11 +173,35 @@ def _experience(own: Sequence[Asked], guess: Certainty) -> Experience:
     models = len({row.workload for row in own})
     # What a call costs the host is among the first things that runs of a stack tell.
     parents = np.exp(np.log([guess.parts(sensitivity_of(row), without="host") for row in own]).mean(axis=0))
+    shape = (parts / usual) ** np.array(guess.share)
     found = [
-        _own_scale(errors * sign, (parts[:, side] / usual[side]) ** guess.share[side], float(parents[side]), models)
-        for side, sign in ((0, -1.0), (1, 1.0))
+        _own_scale(errors * sign, shape[:, side], float(parents[side]), models) for side, sign in ((0, -1.0), (1, 1.0))
     ]
-    return dataclasses.replace(seen, log_sigma=(found[0], found[1]), usual=(float(usual[0]), float(usual[1])))
+    side = (errors > 0).astype(int)
+    scaled = errors / (np.array(found) * shape)[np.arange(len(errors)), side]
+    return dataclasses.replace(
+        seen, log_sigma=(found[0], found[1]), usual=(float(usual[0]), float(usual[1])), num_models=models,
+        cells=_make_cells(own, scaled),
+    )  # fmt: skip
+
+
+def _make_cells(own: Sequence[Asked], scaled: Array) -> tuple[Cell, ...]:
+    """Errors over scale, those of runs that are alike together: a few quantiles stand for them."""
+    groups: dict[tuple[str, str, str, int], list[int]] = defaultdict(list)
+    for place, row in enumerate(own):
+        one = row.setting
+        groups[one.family, one.architecture, one.precision, octave_of(one)].append(place)
+    cells = []
+    for (family, architecture, precision, octave), places in sorted(groups.items()):
+        number = min(len(places), CELL_VALUES)
+        values = np.quantile(scaled[places], (np.arange(number) + 0.5) / number)
+        cells.append(
+            Cell(
+                family=family, architecture=architecture, precision=precision, octave=octave, num_rows=len(places),
+                values=tuple(round(float(value), 4) for value in values),
+            )
+        )  # fmt: skip
+    return tuple(cells)
 
 
 def _own_scale(errors: Array, shape: Array, parent: float, models: int) -> float:
@@ -197,11 +232,13 @@ def make_examples(rows: Sequence[Asked], guess: Certainty, *, most: int | None =
         if len(own) < ENOUGH:
             continue
         folds = list(_folds(own))
+        number = sum(fold != "" for fold, _, _ in folds) + 1
         for fold, name, left in folds:
-            gone = set(map(id, left)) if fold else set()
-            kept = [row for row in own if id(row) not in gone]
-            known = {**everything, stack: _experience(kept, guess)} if fold else everything
-            examples += _pose(_thin(left, most), known, fold=fold, left=f"{stack}: {name}", share=1 / len(folds))
+            gone = set(map(id, left))
+            known = {**everything, stack: _experience([row for row in own if id(row) not in gone], guess)}
+            share = (1.0 if fold else len(left) / len(own)) / number
+            thinned = _thin(left, most if fold or most is None else math.ceil(most / TENTHS))
+            examples += _pose(thinned, known, fold=fold, left=f"{stack}: {name}", share=share)
     return examples
 
 
@@ -212,8 +249,10 @@ def _thin(rows: Sequence[Asked], most: int | None) -> list[Asked]:
 
 
 def _folds(own: Sequence[Asked]) -> Iterator[tuple[str, str, list[Asked]]]:
-    """(what is left out, which one, its rows) inside one stack."""
-    yield "", "", list(own)
+    """(what is left out, which one, its rows) inside one stack; "": a tenth of them, so that nothing is new."""
+    for number in range(TENTHS):
+        if tenth := list(own[number::TENTHS]):
+            yield "", f"tenth {number}", tenth
     for facet, value_of in FACETS.items():
         for value in sorted({value_of(row) for row in own}):
             left = [row for row in own if value_of(row) == value]
@@ -481,10 +520,12 @@ def _median(rows: Sequence[Asked], most: int) -> float:
 # tables
 
 
-def _ends(one: Example, certainty: Certainty, coverage: float) -> Sides:
-    table = certainty.quantiles.get(sort_of(one.novelty)) or certainty.quantiles[""]
-    low, high = clip_interval(table.errors(*scales_of(one, certainty)).interval(coverage))
-    return math.log(low), math.log(high)
+def ends_of(one: Example, certainty: Certainty, coverages: Sequence[float] = (COVERAGE,)) -> list[Sides]:
+    """The logs of both ends of an interval for each coverage, by the runs of the stack that were not left out."""
+    alone = dataclasses.replace(certainty, known={one.stack: one.own})
+    errors = alone.errors(one.novelty, one.sensitivity, one.row.setting)
+    ends = [clip_interval(errors.interval(coverage)) for coverage in coverages]
+    return [(math.log(low), math.log(high)) for low, high in ends]
 
 
 def _winkler(errors: Array, low: Array | float, high: Array | float) -> float:
@@ -525,7 +566,8 @@ def _constant(pairs: Sequence[tuple[Example, Certainty]], examples: Sequence[Exa
 
 def _hold(name: str, pairs: Sequence[tuple[Example, Certainty]], constant: float) -> Held:
     errors = np.array([one.row.error for one, _ in pairs])
-    ends = {meant: np.array([_ends(one, certainty, meant) for one, certainty in pairs]).T for meant in MEANT}
+    every = np.array([ends_of(one, certainty, MEANT) for one, certainty in pairs])
+    ends = {meant: every[:, place].T for place, meant in enumerate(MEANT)}
     low, high = ends[COVERAGE]
     return Held(
         name=name,
@@ -550,14 +592,43 @@ def score_given(examples: Sequence[Example], left: Left) -> list[Promise]:
                 asked = [one for one in own if one.fold == ("publisher" if name.startswith("new stack") else "")]
                 errors = pairs[:, 0] - share * pairs[:, 1]
                 found.append(_promise(name, publisher, errors, quantiles, asked, certainty))
+        found += _score_operators(publisher, own, certainty)
     return found
+
+
+def _score_operators(publisher: str, own: Sequence[Example], certainty: Certainty) -> Iterator[Promise]:
+    """Operators of most of these devices were measured, so forecasts are what they are once that is done: the interval that is
+    promised for it must hold them."""
+    for sort, fold in (("new stack", "publisher"), ("known stack", "")):
+        asked = [one for one in own if one.fold == fold]
+        if len(asked) < FEW:
+            continue
+        ends = []
+        for one in asked:
+            novelty, sensitivity = with_operators(one.novelty, one.sensitivity)
+            ends.append(
+                ends_of(dataclasses.replace(one, novelty=tuple(novelty), sensitivity=sensitivity), certainty)[0]
+            )
+        low, high = np.array(ends).T
+        errors = np.array([one.row.error for one in asked])
+        before = np.array([ends_of(one, certainty)[0] for one in asked])
+        worst = [float(np.quantile(errors, level)) for level in (0.05, 0.95)]
+        yield Promise(
+            name=f"{sort}: {GIVEN_OPERATORS}",
+            publisher=publisher,
+            num_rows=len(errors),
+            before=float(np.median(np.exp(before[:, 1]) - np.exp(before[:, 0]))),
+            promised=float(np.median(np.exp(high) - np.exp(low))),
+            coverage=float(np.mean((low <= errors) & (errors <= high))),
+            enough=math.exp(max(0.0, worst[1])) - math.exp(min(0.0, worst[0])),
+        )
 
 
 def _promise(
     name: str, publisher: str, errors: Array, quantiles: Quantiles, asked: Sequence[Example], certainty: Certainty
 ) -> Promise:
     below, above = np.median([scales_of(one, certainty) for one in asked], axis=0)
-    ends = [_ends(one, certainty, COVERAGE) for one in asked]
+    ends = [ends_of(one, certainty)[0] for one in asked]
     low, high = (quantiles.errors().quantile(level) for level in (0.05, 0.95))
     worst = [float(np.quantile(errors, level)) for level in (0.05, 0.95)]
     return Promise(
@@ -576,7 +647,7 @@ def probability(certainty: Certainty, one: Verdict, margin: float) -> float:
         return 0.0
     novelty = list_novelty(one.setting, certainty.known)
     sensitivity = memory_sensitivity(activations=one.activations, beside=one.beside)
-    return certainty.errors(novelty, sensitivity, one.setting.stack).probability_below(margin)
+    return certainty.errors(novelty, sensitivity, one.setting).probability_below(margin)
 
 
 def describe(certainty: Certainty) -> dict[str, object]:

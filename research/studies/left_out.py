@@ -1,8 +1,9 @@
-"""Public steps with their publisher left out of every fit: python -m research.studies.left_out [CASES]...
+"""Public steps with their publisher left out of every fit: python -m research.studies.left_out [CASES]... [--docs docs]
 
 For each publisher (the first word of a source) all that is fitted to whole runs is fitted again without its rows: host constants
 of its stack (to runs of the same stack by others; else those that a framework is expected to have), the two constants of
-sustained kernels, what single workloads were seen to wait, and the widths of intervals. Then its rows are asked.
+sustained kernels, what single workloads were seen to wait, and the widths of intervals. Then its rows are asked. `--docs` writes
+what was found without the publisher to accuracy.md, and the same beside the answers as shipped to theory/accuracy-tables.md.
 """
 
 import argparse
@@ -12,20 +13,22 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from research.fits.asked import Asked, publisher_of
-from research.fits.intervals import COVERAGE, Example, Fits, _ends, make_examples
+from research.fits.intervals import Fits, ends_of, make_examples
 from research.fits.kernels.steps import LOADS, SHARES, Step, log_errors, read_steps, with_step
 from research.fits.stacks import FITTED, MIN_ROWS, ROUNDS, expect_constants, load_measured, thin
 from traincast.accuracy import Measured, hide_results, parse_case, parse_observation, read_rows, read_stack, translate
 from traincast.cost import Learned, Pricing, default_ops, load_learned, read_constants
 from traincast.errors import TraincastError
-from traincast.forecast import STEP, Engine, describe_setting, know_step, tally_program, tune
+from traincast.files import write_whole
+from traincast.forecast import STEP, Engine, call_seconds, describe_setting, know_step, tally_program, tune
+from traincast.report import splice
 from traincast.spec import Job, Stack
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
@@ -37,7 +40,7 @@ MOST_STEPS = 30
 TAUGHT = {"sia": ("deepspeech2",), "lambda": ("maskrcnn",)}
 """Workloads whose waiting was read off runs of a publisher; without it they wait for nothing."""
 
-Array = NDArray[np.float64]
+BEGIN, END = "<!-- made by research.studies.left_out -->", "<!-- end of what left_out made -->"
 Row = Mapping[str, Any]
 
 
@@ -165,6 +168,7 @@ def _answer(engine: Engine, job: Job, question: Any, row: Row, step_s: float, *,
         host=tally.host_share,
         exposed=timeline.shares.get("communication", 0.0),
         bandwidth=timeline.shares.get("memory", 0.0),
+        call_s=call_seconds(job.stack),
         activations=0.0,
         beside=0.0,
         step_s=timeline.duration_s,
@@ -173,61 +177,76 @@ def _answer(engine: Engine, job: Job, question: Any, row: Row, step_s: float, *,
     )
 
 
-def score(asked: Sequence[Asked]) -> list[str]:
-    """One line for each source: as shipped, and left out with the coverage of intervals that were fitted without it."""
-    lines = [
-        "| source | n | shipped: mean | median | left out: mean | median | p90 | bias | interval holds |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """Intervals that were fitted without a publisher, for its runs: by source."""
+
+    held: Mapping[str, Sequence[bool]]
+    widths: Mapping[str, Sequence[float]]
+
+
+def fit_intervals(asked: Sequence[Asked]) -> Left:
     fits = Fits(rows=asked)
     examples = [one for one in make_examples(asked, fits.scales(frozenset())) if one.fold == "publisher"]
     held: dict[str, list[bool]] = defaultdict(list)
+    widths: dict[str, list[float]] = defaultdict(list)
     for publisher in fits.publishers:
         certainty, _ = fits.fit(frozenset({publisher}))
         for one in examples:
             if one.row.publisher == publisher:
-                low, high = _ends(one, certainty, COVERAGE)
+                low, high = ends_of(one, certainty)[0]
                 held[one.row.source].append(low <= one.row.error <= high)
-    for source in sorted({row.source for row in asked}):
-        lines.append(_line(source, asked, held, examples))
-    lines.append(_line("all, a source counts once", asked, held, examples))
-    return lines
+                widths[one.row.source].append(math.exp(high) - math.exp(low))
+    return Left(held=held, widths=widths)
 
 
-def _line(name: str, asked: Sequence[Asked], held: Mapping[str, Sequence[bool]], examples: Sequence[Example]) -> str:
-    sources = sorted({row.source for row in asked}) if name not in held else [name]
+LEFT_OUT = ("source", "n", "mean", "median", "p90", "bias", "interval holds", "median width")
+BOTH = ("source", "n", "shipped: mean", "median", "p90", "bias", "left out: mean", "median", "p90", "bias")
 
-    def average(measure: Any, *, untaught: bool) -> float:
-        each = [
-            measure(np.expm1([-row.error for row in asked if row.source == source and row.untaught == untaught]))
-            for source in sources
-        ]
-        return float(np.mean(each))
 
-    def mean(errors: Array) -> float:
-        return float(np.mean(np.abs(errors)))
+def tabulate(asked: Sequence[Asked], left: Left) -> tuple[str, str]:
+    """(what was found without the publisher, the same beside the answers as shipped), a line for each source."""
+    every = sorted({row.source for row in asked})
+    groups = {**{source: [source] for source in every}, "all, a source counts once": every}
+    alone, both = [], []
+    for name, sources in groups.items():
+        number = str(sum(row.untaught and row.source in sources for row in asked))
+        found = _cells(asked, sources, untaught=True)
+        covered = float(np.mean([np.mean(left.held[source]) for source in sources]))
+        width = float(np.mean([np.median(left.widths[source]) for source in sources]))
+        alone.append((name, number, *found, f"{covered:.0%}", f"{width:.0%}"))
+        both.append((name, number, *_cells(asked, sources, untaught=False), *found))
+    return _table(LEFT_OUT, alone), _table(BOTH, both)
 
-    def median(errors: Array) -> float:
-        return float(np.median(np.abs(errors)))
 
-    def tail(errors: Array) -> float:
-        return float(np.quantile(np.abs(errors), 0.9))
+def _cells(asked: Sequence[Asked], sources: Sequence[str], *, untaught: bool) -> list[str]:
+    """Mean, median, p90 and bias, every source weighing the same."""
+    found = []
+    for source in sources:
+        errors = np.expm1([-row.error for row in asked if row.source == source and row.untaught == untaught])
+        sizes = np.abs(errors)
+        found.append((sizes.mean(), np.median(sizes), np.quantile(sizes, 0.9), errors.mean()))
+    mean, median, tail, bias = np.mean(found, axis=0)
+    return [f"{mean:.1%}", f"{median:.1%}", f"{tail:.1%}", f"{bias:+.1%}"]
 
-    number = sum(row.untaught and row.source in sources for row in asked)
-    covered = float(np.mean([np.mean(held[source]) for source in sources]))
-    return (
-        f"| {name} | {number} | {average(mean, untaught=False):.1%} | {average(median, untaught=False):.1%} | "
-        f"{average(mean, untaught=True):.1%} | {average(median, untaught=True):.1%} | {average(tail, untaught=True):.1%} | "
-        f"{average(np.mean, untaught=True):+.1%} | {covered:.0%} |"
-    )
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *["--:"] * (len(headings) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, rule, *rows))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", default=[str(CASES / f"{name}.parquet") for name in TABLES])
+    parser.add_argument("--docs", type=Path, help="folder of the pages whose tables are made again")
     options = parser.parse_args(arguments)
     asked = ask(read_all(options.cases), load_measured(options.cases))
-    sys.stdout.write("\n".join(score(asked)) + "\n")
+    alone, both = tabulate(asked, fit_intervals(asked))
+    sys.stdout.write(f"{alone}\n\n{both}\n")
+    if options.docs:
+        for name, table in (("accuracy.md", alone), ("theory/accuracy-tables.md", both)):
+            path = options.docs / name
+            write_whole(path, splice(path.read_text(encoding="utf-8"), table, begin=BEGIN, end=END))
 
 
 if __name__ == "__main__":

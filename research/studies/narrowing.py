@@ -7,10 +7,13 @@ smallest run is given as `--given` gives it, and up to three others are asked ab
 
 import argparse
 import math
+import re
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -26,10 +29,11 @@ from traincast.accuracy import (
     translate,
 )
 from traincast.errors import TraincastError
-from traincast.forecast import Engine
+from traincast.files import write_whole
+from traincast.forecast import GIVEN_JOB, Engine
+from traincast.report import splice
 
 MOST_ASKED = 3
-PROFILE = "one profile of this job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +49,51 @@ class Narrowed:
     held_after: bool
 
 
+BEGIN, END = "<!-- made by research.studies.narrowing -->", "<!-- end of what narrowing made -->"
+QUESTIONS = (
+    "llama-3-8b --gpus 8xh100 --stack lightning -b 2",
+    "gpt3-13b --gpus 64xa100-80g --stack megatron-deepspeed --tensor 8 -b 2",
+    "resnet50 --gpus 8xa100-80g --stack composer -b 256",
+)
+"""An unmeasured stack; a new device, network and precision; a new family."""
+SURE = r"90% sure of.*?% wide"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--markdown", type=Path, help="page whose answers and table are made again")
     options = parser.parse_args(arguments)
     found = [one for own in list_jobs(options.jobs) for one in give(own)]
-    names = sorted({one.source for one in found})
-    sys.stdout.write(
-        "| source | runs | width before | promised after | real after | holds before | holds after |\n"
-        "|---|--:|--:|--:|--:|--:|--:|\n"
-    )
-    for name in [*names, ""]:
+    text = f"{tabulate_answers()}\n\n{INTRODUCTION.format(jobs=options.jobs)}\n\n{tabulate(found)}"
+    sys.stdout.write(f"{text}\n")
+    if options.markdown:
+        write_whole(options.markdown, splice(options.markdown.read_text(encoding="utf-8"), text, begin=BEGIN, end=END))
+
+
+INTRODUCTION = (
+    "Against real runs (`python -m research.studies.narrowing --jobs {jobs} --markdown docs/theory/certainty.md`): the smallest "
+    "run of a job is given as `--given` does it, others of the job are asked before and after. Widths are medians."
+)
+
+
+def tabulate_answers() -> str:
+    """What the command says to each question."""
+    rows = ["| question | says |", "|---|---|"]
+    for words in QUESTIONS:
+        command = [sys.executable, "-m", "traincast", "forecast", *words.split()]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        said = re.search(SURE, " ".join(printed.split()))
+        rows.append(f"| `traincast forecast {words}` | {said.group() if said else '-'} |")
+    return "\n".join(rows)
+
+
+def tabulate(found: Sequence[Narrowed]) -> str:
+    lines = [
+        "| source | runs | width before | promised after | real after | holds before | holds after |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name in [*sorted({one.source for one in found}), ""]:
         own = [one for one in found if not name or one.source == name]
         widths = " | ".join(
             f"{np.median([getattr(one, what) for one in own]):.0%}" for what in ("before", "promised", "after")
@@ -63,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         held = " | ".join(
             f"{np.mean([getattr(one, what) for one in own]):.0%}" for what in ("held_before", "held_after")
         )
-        sys.stdout.write(f"| {name or 'all'} | {len(own)} | {widths} | {held} |\n")
+        lines.append(f"| {name or 'all'} | {len(own)} | {widths} | {held} |")
+    return "\n".join(lines)
 
 
 def list_jobs(most: int) -> list[list[Row]]:
@@ -109,7 +148,7 @@ def give(runs: Sequence[Row]) -> list[Narrowed]:
 def _promise(row: Row) -> float:
     question = translate(parse_case(hide_results([row])[0]))
     answer = Engine().forecast(question.job, question.cluster, question.parallelism)
-    return next((one.width_after for one in answer.narrowing if one.measurement.startswith(PROFILE)), math.nan)
+    return next((one.width_after for one in answer.narrowing if one.given == GIVEN_JOB), math.nan)
 
 
 def _width(one: Prediction) -> float:

@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code is 0 for an answer, 2 for bad input, 130 when interrupted."""
     if argv is None:
         # A process of its own, whose nouns live to its end: looking for cycles at Python's pace takes a tenth of an answer.
-        gc.set_threshold(50_000, 20, 50)
+        gc.set_threshold(200_000, 20, 50)
     from traincast.cli import run
 
     arguments = list(sys.argv[1:] if argv is None else argv)

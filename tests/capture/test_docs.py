@@ -57,9 +57,10 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(names["scalable"], Scalable)
     assert isinstance(names["graph"], Graph)
     assert names["graph"].num_parameters == 32
-    from_file = load_source("step.mlir")
-    assert isinstance(from_file, Graph)
-    assert from_file.role_bytes("optimizer_state") == 4 * 32
+    for file in ("step.mlir", "step.jaxpr"):
+        from_file = load_source(file)
+        assert isinstance(from_file, Graph)
+        assert from_file.role_bytes("optimizer_state") == 4 * 32
 
 
 def test_a_file_as_the_page_writes_it_is_recorded(tmp_path: Path) -> None:

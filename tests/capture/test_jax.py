@@ -180,6 +180,9 @@ for shardings, wanted in ((columns, (4, 2, 0)), (spread, (4, 2, 3))):
     plan = read_jax_plan(function, weights, data)
     assert (plan.data, plan.tensor, plan.zero) == wanted, plan
 graph = capture_jax(function, weights, data)
+assert (graph.plan, graph.batch_size) == (plan, 2), graph
+products = sum(op.flop for op in graph.ops if op.kind == "matmul")
+assert products == 5 * 2 * 2 * 16 * 32, products
 assert graph.num_parameters == 2 * 16 * 32
 assert any("--dp 4 --tp 2 --zero 3" in text for text in graph.assumptions), graph.assumptions
 
@@ -194,6 +197,8 @@ def manual(p, x):
 
 plan = read_jax_plan(manual, weights, data)
 assert (plan.data, plan.tensor, plan.zero) == (4, 1, 0), plan
+graph = capture_jax(manual, weights, data)
+assert (graph.plan, graph.batch_size) == (plan, 2), graph
 print("read")
 """
 

@@ -47,6 +47,35 @@ def test_there_are_at_least_45_accelerators_of_every_promised_family() -> None:
         assert device(name).name == name
 
 
+RENTED_IN_2026 = {
+    # short name: dense bf16 TFLOP/s of the vendor's sheet (matrix units, sums in fp32)
+    "h200": 989, "b200": 2250, "b300": 2250, "gb200": 2500, "gb300": 2500, "h20": 148, "l4": 121, "l40s": 362, "rtx-4090": 165,
+    "rtx-5090": 210, "rtx-6000-ada": 364, "rtx-pro-6000": 504, "rtx-pro-6000-maxq": 439, "a10g": 70, "mi250x": 192,
+    "mi300x": 1307, "mi325x": 1307, "mi355x": 2517, "gaudi2": 432, "gaudi3": 1677, "trainium1": 190, "trainium2": 667,
+    "trainium3": 671, "tpu-v4": 275, "tpu-v5e": 197, "tpu-v5p": 459, "tpu-v6e": 918, "tpu-v7": 2307, "b60": 98,
+}  # fmt: skip
+UNPUBLISHED = ("trainium", "tpu-v5", "tpu-v6", "tpu-v7")
+"""Vendors that do not say the power and the cache of a chip; unknown is not zero."""
+
+
+@pytest.mark.parametrize("short", RENTED_IN_2026)
+def test_what_users_rent_in_2026_has_dense_rates_power_cache_links_and_a_source(short: str) -> None:
+    found = device(short)
+    assert found.matrix_flop_per_s["bf16"] == pytest.approx(RENTED_IN_2026[short] * 1e12, rel=0.01)
+    assert found.vector_flop_per_s["fp32"] > 0
+    assert found.memory_bytes > 0
+    assert found.memory_bytes_per_s > 0
+    for wide, short_format in (("bf16", "fp8"), ("fp8", "fp4")):
+        # A sheet that prints rates with sparsity would show twice as much again.
+        if {wide, short_format} <= found.matrix_flop_per_s.keys():
+            assert 1.0 <= found.matrix_flop_per_s[short_format] / found.matrix_flop_per_s[wide] <= 4.0
+    assert found.link_bytes_per_s or found.pcie_bytes_per_s
+    assert found.source
+    if not short.startswith(UNPUBLISHED):
+        assert found.power_watts
+        assert found.l2_bytes
+
+
 def test_every_gpu_id_of_the_case_tables_is_a_name() -> None:
     if not GPU_IDS.exists():
         pytest.skip(f"{GPU_IDS} is absent: the case tables are not part of the repository")

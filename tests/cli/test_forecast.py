@@ -73,6 +73,13 @@ def test_a_price_is_for_one_device_and_hour(run: Run) -> None:
     assert document["usd"]["value"] == pytest.approx(16.0 * document["job"]["total"]["seconds"] / 3600)
 
 
+def test_an_epoch_of_a_known_workload_is_one_of_its_data_set(run: Run) -> None:
+    document = answer(run, "resnet50", "--gpus", "8xv100", "--batch", 128, "--epochs", 90)
+    assert document["job"]["num_steps"] == -(-90 * 1_281_167 // (8 * 128))
+    assert any("1,281,167 samples" in line and "imagenet-1k" in line for line in document["assumptions"])
+    assert "--epoch-samples" in run("forecast", "gpt2", "--gpus", "1xa100", "--epochs", 2, "--seq", 512).err
+
+
 def test_epochs_multiply_the_samples_of_one(run: Run) -> None:
     document = answer(run, "gpt2", "-d", "a100-80g", "-b", 10, "--epochs", 2, "--epoch-samples", 1000)
     assert document["job"]["num_steps"] == 200

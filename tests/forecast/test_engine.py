@@ -86,7 +86,7 @@ JOBS: dict[str, list[Any]] = {
     "loader_cores": [4], "decode_samples_per_s": [3.0], "sample_bytes": [1e5], "storage_bytes_per_s": [1e3],
     "logging_every_steps": [3], "logging_s": [2.0], "rampup_batch": [], "rampup_samples": [],
     "rampup_increment": [], "checkpoint_sharded": [True], "checkpoint_async": [True],
-    "compile_s": [12.0], "compiled": [True], "cuda_graphs": [True],
+    "compile_s": [12.0], "compiled": [True], "cuda_graphs": [True], "cost_model": ["roofline"],
     "regime": [Regime(name="distillation", passes=(Pass(name="teacher", graph=FROZEN),)), Regime(name="ppo", num_updates=4)],
 }  # fmt: skip
 GROUPS: dict[str, list[Any]] = {

@@ -7,7 +7,9 @@ import pytest
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast._ask import ask
 from traincast.forecast._rampup import list_batches
+from traincast.report import format_forecast
 from traincast.spec import Forecast, Parallelism, Question, WorkloadOptions
+from traincast.units import show_usd
 
 
 def answer(
@@ -48,6 +50,22 @@ def test_a_given_number_of_steps_takes_less_time_while_the_batch_is_small() -> N
     grown = answer(job={"global_batch": 512, "steps": 1000, "rampup_batch": 32, "rampup_samples": 1e5})
     assert grown.job.num_steps == 1000
     assert grown.job.training_s < plain.job.training_s
+
+
+def test_tokens_are_counted_as_the_small_batches_have_them() -> None:
+    """Of 100 steps of 32, 64 ... samples none has the whole batch, and what a million tokens cost is told by what was seen."""
+    grown = answer(
+        job={"global_batch": 512, "steps": 100, "rampup_batch": 32, "rampup_increment": 32, "rampup_samples": 1e6}
+    )
+    assert grown.job.num_samples == 100 * 32
+    assert answer(job={"global_batch": 512, "steps": 100}).job.num_samples == 100 * 512
+    same = {"global_batch": 512, "samples": 1e5}
+    whole = answer(job={**same, "rampup_batch": 32, "rampup_samples": 5e4})
+    assert whole.job.num_samples == 1e5
+    assert whole.job.num_steps * 512 > 1.2e5
+    usd, tokens = whole.usd, 1e5 * 1024
+    assert usd is not None
+    assert f"{show_usd(usd.value / tokens * 1e6)} per million tokens" in format_forecast(whole)
 
 
 def test_a_ramp_up_needs_its_samples() -> None:

@@ -58,6 +58,21 @@ def test_transfers_of_the_tensor_axis_hide_where_the_stack_hides_them_and_nobody
     assert not resolve(question(plan={"tensor": 4}, job={"stack": "megatron-lm"})).parallelism.async_tensor
 
 
+def test_an_optimizer_that_reduces_one_flat_gradient_hides_nothing_unless_it_is_said_to() -> None:
+    job = {"stack": "nvidia-mlperf"}
+    assert not resolve(question(optimizer="lamb", job=job)).parallelism.overlap
+    assert resolve(question(optimizer="sgd", job=job)).parallelism.overlap
+    assert resolve(question(plan={"overlap": True}, optimizer="lamb", job=job)).parallelism.overlap
+
+
+def test_a_stack_that_drops_what_is_not_predicted_has_a_smaller_head() -> None:
+    def head_flop(stack: str) -> float:
+        graph = resolve(question(arch="bert", vocab=5000, job={"stack": stack})).job.graph
+        return sum(op.flop or 0.0 for op in graph.ops if op.kind == "matmul" and 5000 in op.attrs.values())
+
+    assert head_flop("nvidia-mlperf") == pytest.approx(0.15 * head_flop("pytorch"), rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -106,6 +106,7 @@ JOB: dict[str, Change] = {
     "checkpoint_async": ({**LANGUAGE, "checkpoint_every_steps": 10}, True), "startup_s": (LANGUAGE, 90.0),
     "device_mtbf_s": ({**LANGUAGE, "checkpoint_every_steps": 10}, 1e5), "stack": (LANGUAGE, "megatron-lm"),
     "compile_s": ({**LANGUAGE, "compiled": True}, 33.0), "compiled": (LANGUAGE, True), "cuda_graphs": (LANGUAGE, True),
+    "cost_model": (LANGUAGE, "roofline"),
     "global_batch": ({**LANGUAGE, "micro_batches": None}, 64), "epochs": ({**LANGUAGE, "steps": None, "epoch_samples": 1e3}, 2.0),
     "tokens": ({**LANGUAGE, "steps": None}, 1e6), "stack_defaults": ({**SPLIT, "stack": "megatron-lm"}, False),
     "regime": ({**PPO, "regime": None}, "grpo"), "reference": (PPO, "none"),

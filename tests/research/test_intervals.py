@@ -22,7 +22,7 @@ def runs(publisher: str, *, bias: float, sigma: float, number: int = 60, seed: i
         Asked(
             quantity=STEP, publisher=publisher, source=publisher, workload=f"m{place % 3}",
             setting=dataclasses.replace(SETTING, stack=publisher, device="xy"[place % 2], num_devices=1 + place % 4),
-            operators=0.08, host=0.0, exposed=0.0, bandwidth=0.0, activations=0.0, beside=0.0, step_s=1.0,
+            operators=0.08, host=0.0, exposed=0.0, bandwidth=0.0, call_s=18e-6, activations=0.0, beside=0.0, step_s=1.0,
             error=float(error + (bias if untaught else 0.0)), untaught=untaught,
         )
         for place, error in enumerate(errors)
@@ -54,8 +54,8 @@ def test_a_stack_has_the_scale_of_its_own_errors_and_a_new_one_a_larger() -> Non
     seen = next(one for one in examples if one.fold == "" and one.stack == "a")
     new = next(one for one in examples if one.fold == "publisher")
     narrow, wide = (
-        np.diff(np.log(certainty.interval(one.novelty, one.sensitivity, stack)))[0]
-        for one, stack in ((seen, "a"), (new, "z"))
+        np.diff(np.log(certainty.interval(one.novelty, one.sensitivity, setting)))[0]
+        for one, setting in ((seen, seen.row.setting), (new, dataclasses.replace(new.row.setting, stack="z")))
     )
     assert wide > 1.5 * narrow
 

@@ -203,7 +203,8 @@ def test_a_request_and_a_command_that_ask_the_same_get_the_same_digits(
         "job": {"stack": "nanotron", "global_batch": 32},
     }
     reply = service.post("/forecast", body)
-    for key in ("step", "memory", "assumptions", "settings", "global_batch"):
+    same = ("step", "memory", "job", "usd", "energy_range", "narrowing")
+    for key in (*same, "assumptions", "settings", "global_batch"):
         assert reply.body[key] == printed[key]
 
 

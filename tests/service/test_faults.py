@@ -1,11 +1,13 @@
 """Faults of storage on real files: the queue goes on by itself, callers are told, nothing acknowledged is lost."""
 
+import asyncio
 import contextlib
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from service.conftest import PATIENCE_S, SMALL, Reply, Running, start, wait_until
 from service.test_jobs import SCHEDULE
 from traincast.__main__ import main
+from traincast.service import _storage as storage_module
 from traincast.service._faults import StorageFault
 from traincast.service._sqlite import SqliteDatabase
 from traincast.service._state import State, StoredJob
@@ -180,6 +183,32 @@ def test_a_file_that_is_no_state_is_refused_and_left_alone(tmp_path: Path, capsy
     assert main(["serve", "--port", "0", "--state", str(path)]) == 2
     assert "cannot keep the service's state" in capsys.readouterr().err
     assert path.read_text().startswith("my notes")
+
+
+def test_a_check_does_not_wait_behind_a_long_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But a state that is silent for longer than the patience is a fault."""
+    monkeypatch.setattr(storage_module, "CHECK_EVERY_S", 0.0)
+    finished = threading.Event()
+
+    async def run() -> None:
+        storage = storage_module.Storage(make_state(tmp_path / "state.db"))
+        await storage.check()
+        assert storage.describe()["writable"]
+        writing = asyncio.create_task(storage.write(finished.wait))
+        monkeypatch.setattr(storage_module, "CHECK_PATIENCE_S", 1e6)
+        await storage.check()
+        assert storage.describe()["writable"]
+        monkeypatch.setattr(storage_module, "CHECK_PATIENCE_S", 0.0)
+        await storage.check()
+        assert storage.describe()["fault"] == "unreachable"
+        finished.set()
+        await writing
+        monkeypatch.setattr(storage_module, "CHECK_PATIENCE_S", PATIENCE_S)
+        await storage.check()
+        assert storage.describe()["writable"]
+        await storage.close()
+
+    asyncio.run(run())
 
 
 def make_state(path: Path) -> State:

@@ -49,6 +49,7 @@ def _room(name: str) -> Any:
 if TYPE_CHECKING:
     from traincast.capture._jax import capture_jax as capture_jax
     from traincast.capture._jax import read_jax_plan as read_jax_plan
+    from traincast.capture._load import is_program as is_program
     from traincast.capture._operators import Call as Call
     from traincast.capture._operators import Work as Work
     from traincast.capture._operators import work as work
@@ -58,6 +59,7 @@ __getattr__ = load_lazily(
     __name__,
     {
         "_jax": ("capture_jax", "read_jax_plan"),
+        "_load": ("is_program",),
         "_operators": (
             "Call",
             "Work",

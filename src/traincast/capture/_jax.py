@@ -9,19 +9,23 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from traincast.capture._flow import SENTENCE, UNTOLD, tell_phases
 from traincast.capture._folding import fold
+from traincast.capture._jaxpr import parse_jaxpr
 from traincast.capture._phases import Leaf, find_roles, mark_gradients, mark_kept, name_leaves, tell_mode
 from traincast.capture._sharding import Annotations, find_annotations
-from traincast.errors import CaptureFailed, InvalidInput, MissingExtra
-from traincast.spec import Attr, Graph, Op, Parallelism, Repeat, Tensor
+from traincast.errors import CaptureFailed, InvalidInput, MissingExtra, TraincastError
+from traincast.spec import Attr, Graph, Op, Parallelism, Repeat, Scalable, Tensor
 from traincast.units import DTYPE_BYTES
 
 _DTYPES = {
     "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int64": "int64", "int32": "int32",
     "int16": "int16", "int8": "int8", "uint64": "int64", "uint32": "int32", "uint16": "int16", "uint8": "uint8", "bool": "bool",
-    "complex64": "complex64", "complex128": "complex128",
+    "complex64": "complex64", "complex128": "complex128", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "f8_e4m3fn": "fp8",
+    "f8_e5m2": "fp8",
 }  # fmt: skip
 _VIEWS = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "stop_gradient", "copy_p", "copy", "sharding_constraint",
           "optimization_barrier", "name", "pvary", "reshard", "mesh_cast", "layout_constraint"}  # fmt: skip
@@ -46,6 +50,7 @@ _INDEXING = {"gather", "scatter", "scatter-add", "scatter_add", "scatter_mul", "
 _RANDOM = {"random_bits", "random_seed", "random_wrap", "random_unwrap", "random_fold_in", "random_split", "threefry2x32",
            "random_gamma", "rng_bit_generator", "rng_uniform"}  # fmt: skip
 _UNROLL_LIMIT = 20000
+_MOST_OPS = 2_000_000
 _SCOPE = re.compile(r"(?:transpose|jvp|jit|vmap|remat|checkpoint|rematted_computation)\(|\)")
 
 
@@ -71,15 +76,97 @@ def capture_jax(
     name = name or getattr(function, "__name__", "function")
     closed, walker = _traced(jax, name, function, arguments, parameters, optimizer_state)
     annotations = walker.annotations(closed.jaxpr)
-    if annotations.sizes:
+    graph = _finish(walker, closed.jaxpr, annotations, name=name, batch_size=batch_size)
+    if annotations.is_manual or annotations.plan().data == 1:
+        return graph
+    return _of_one_replica(jax, graph, annotations.plan().data, function, arguments, (parameters, optimizer_state))
+
+
+def _of_one_replica(
+    jax: Any,
+    graph: Graph,
+    replicas: int,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    roles: tuple[Any, Any],
+) -> Graph:
+    """An annotated program is written for the samples of all replicas; recorded at twice as many too, one's share follows."""
+    whole = graph.batch_size
+    kept = replace(graph, assumptions=(*graph.assumptions, _all_samples(whole)))
+    if whole % replicas:
+        return kept
+
+    def twice(leaf: Any) -> Any:
+        shape = tuple(jax.numpy.shape(leaf))
+        if not shape or shape[0] != whole:
+            return leaf
+        return jax.ShapeDtypeStruct((2 * whole, *shape[1:]), leaf.dtype)
+
+    closed, walker = _traced(jax, graph.name, function, arguments, *roles)
+    inputs = walker.inputs(closed.jaxpr)
+    leaves, tree = jax.tree_util.tree_flatten(arguments)
+    doubled = jax.tree_util.tree_unflatten(
+        tree, [twice(leaf) if place in inputs else leaf for place, leaf in enumerate(leaves)]
+    )
+    try:
+        closed, walker = _traced(jax, graph.name, function, doubled, *roles)
+        annotations = walker.annotations(closed.jaxpr)
+        large = _finish(walker, closed.jaxpr, annotations, name=graph.name, batch_size=2 * whole)
+        share = Scalable(small=graph, large=large).at(whole // replicas)
+    except TraincastError:
+        return kept
+    said = f"of the {whole} samples of the annotated program each of its {replicas} replicas has {whole // replicas}"
+    return replace(share, assumptions=(*graph.assumptions, said))
+
+
+def _all_samples(batch: int) -> str:
+    return (
+        f"the arrays of the annotated program are those of all devices, and every replica is counted with all {batch} samples; "
+        "record it at the batch of one replica"
+    )
+
+
+def _finish(walker: "_Walker", jaxpr: Any, annotations: Annotations, *, name: str, batch_size: int | None) -> Graph:
+    plan = annotations.plan() if annotations.sizes else None
+    if plan is not None:
         walker.assumptions[annotations.sentence()] = None
     if annotations.is_manual:
         walker.assumptions["what shard_map wraps is counted for one device, as it is written"] = None
-    batch = batch_size if batch_size is not None else walker.first_batch(closed.jaxpr)
+    batch = batch_size if batch_size is not None else walker.first_batch(jaxpr)
     if batch is None:
         raise InvalidInput(f"{name} has no input to take the batch from; give batch_size")
-    graph = walker.graph(name=name, batch_size=batch)
+    if plan is not None and annotations.is_manual:
+        batch = max(1, batch // plan.data)
+        if plan.tensor * plan.context > 1:
+            walker.assumptions[annotations.by_hand()] = None
+            plan = None
+    graph = walker.graph(name=name, batch_size=batch, plan=plan)
     return graph if graph.repeats else fold(graph)
+
+
+def read_jaxpr(path: str | Path, *, batch_size: int | None = None, name: str = "") -> Graph:
+    """Read a jaxpr that was written as text; neither JAX nor the program is needed."""
+    jaxpr, has_scopes = parse_jaxpr(path)
+    walker = _Walker()
+    try:
+        walker.bind_inputs(jaxpr)
+        walker.walk(jaxpr)
+        if not has_scopes:
+            walker.tell_phases(jaxpr)
+        paths = [(place, (f"argument_{place}",)) for place in range(len(jaxpr.invars))]
+        weights = walker.guess_weights(jaxpr)
+        walker.give_roles(jaxpr, paths, parameters=weights, optimizer_state=())
+        walker.name_states()
+        annotations = walker.annotations(jaxpr)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+        found = " ".join(str(error).split())[:200]
+        raise CaptureFailed(f"{path} holds an equation that cannot be read: {type(error).__name__}: {found}") from error
+    except RecursionError as error:
+        raise CaptureFailed(f"{path} nests its functions too deeply") from error
+    graph = _finish(walker, jaxpr, annotations, name=name or Path(path).stem, batch_size=batch_size)
+    if graph.plan is None or graph.plan.data == 1 or annotations.is_manual:
+        return graph
+    return replace(graph, assumptions=(*graph.assumptions, _all_samples(graph.batch_size)))
 
 
 def read_jax_plan(function: Callable[..., Any], *arguments: Any) -> Parallelism:
@@ -170,6 +257,40 @@ class _Walker:
             self._tensors[index] = replace(self._tensors[index], role=role)
         for index, name in name_leaves(leaves, self._tensors).items():
             self._tensors[index] = replace(self._tensors[index], name=name)
+
+    def tell_phases(self, jaxpr: Any) -> None:
+        """By what the operations read."""
+        inputs = {self._index[id(variable)] for variable in (*jaxpr.invars, *jaxpr.constvars)}
+        outputs = [self._of(variable) for variable in jaxpr.outvars]
+        self.ops, is_told = tell_phases(self.ops, self._tensors, inputs=inputs, outputs=outputs, stacked=self._stacked)
+        self.assumptions[SENTENCE if is_told else UNTOLD] = None
+
+    def guess_weights(self, jaxpr: Any) -> Sequence[int] | None:
+        """Of a program without an update, whose arguments are not told apart: what does not begin with the batch."""
+        if any(op.phase == "optimizer" for op in self.ops):
+            return None
+        shapes = [
+            variable.aval.shape for variable in (*jaxpr.outvars[:1], *reversed(jaxpr.invars)) if variable.aval.shape
+        ]
+        batch = shapes[0][0] if shapes else 1
+        weights = [place for place, v in enumerate(jaxpr.invars) if not v.aval.shape or v.aval.shape[0] != batch]
+        self.assumptions[f"arrays whose first dim is {batch} are taken as data, the others as weights"] = None
+        return weights
+
+    def name_states(self) -> None:
+        """Moments after their parameters, where no path says which is whose: trees list both in the same order."""
+        weights: dict[tuple[int, ...], list[str]] = {}
+        for tensor in self._tensors:
+            if tensor.role == "parameter":
+                weights.setdefault(tensor.shape, []).append(tensor.name)
+        seen: Counter[tuple[int, ...]] = Counter()
+        for index, tensor in enumerate(self._tensors):
+            owners = weights.get(tensor.shape)
+            if tensor.role == "optimizer_state" and owners:
+                place = seen[tensor.shape]
+                seen[tensor.shape] += 1
+                name = f"{owners[place % len(owners)]}.state_{place // len(owners)}"
+                self._tensors[index] = replace(tensor, name=name)
 
     def annotations(self, jaxpr: Any) -> Annotations:
         roles = [self._tensors[self._index[id(variable)]].role for variable in jaxpr.invars]
@@ -275,6 +396,8 @@ class _Walker:
                 self._new(outer)
 
     def _record(self, equation: Any, stack: str) -> None:
+        if len(self.ops) > _MOST_OPS:
+            raise CaptureFailed(f"the step runs more than {_MOST_OPS:,} operations; use scan for what repeats")
         kind, flop, attrs = _describe(equation)
         reads = [index for index in map(self._of, equation.invars) if index is not None]
         writes = [self._new(variable) for variable in equation.outvars]
@@ -327,7 +450,12 @@ class _Walker:
             return "backward"
         return "optimizer" if self._seen_backward and "jvp(" not in stack else "forward"
 
-    def graph(self, *, name: str, batch_size: int) -> Graph:
+    def inputs(self, jaxpr: Any) -> set[int]:
+        """Places of the data among the arguments."""
+        roles = [self._tensors[self._index[id(variable)]].role for variable in jaxpr.invars]
+        return {place for place, role in enumerate(roles) if role == "input"}
+
+    def graph(self, *, name: str, batch_size: int, plan: Parallelism | None = None) -> Graph:
         return Graph(
             name=name,
             ops=tuple(self.ops),
@@ -337,6 +465,7 @@ class _Walker:
             mode=tell_mode(self.ops),
             source="jax",
             assumptions=tuple(self.assumptions),
+            plan=plan,
         )
 
 

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,8 +16,11 @@ from traincast.spec import Graph, Scalable
 
 FORMS = (
     "my_file.py:build, timm:name, model.onnx, a Hugging Face config.json, a TensorFlow saved_model/, graph.pb or model.meta, "
-    "model.keras, a StableHLO step.mlir, or a saved graph"
+    "model.keras, a StableHLO step.mlir, a JAX step.jaxpr, or a saved graph"
 )
+
+_PROGRAMS = (".jaxpr", ".mlir", ".stablehlo")
+_JAX_FILE = re.compile(rb"^framework\s*=\s*['\"]jax['\"]", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,7 @@ def load_source(source: str | Mapping[str, Any], **asked: Any) -> Graph | Scalab
     if path.suffix == ".keras":
         return _from_keras(path, batch, seq, scalable, options)
     is_saved_model = path.is_dir() and (path / "saved_model.pb").exists()
-    if is_saved_model or path.suffix in (".mlir", ".stablehlo", ".pb", ".pbtxt", ".meta"):
+    if is_saved_model or path.suffix in (".mlir", ".stablehlo", ".jaxpr", ".pb", ".pbtxt", ".meta"):
         return _from_program(path, wanted)
     if path.suffix in (".json", ".gz"):
         content = read_json(path)
@@ -83,20 +87,45 @@ def load_source(source: str | Mapping[str, Any], **asked: Any) -> Graph | Scalab
     return _from_config(path, batch, seq, wanted.attention, wanted.checkpointing, scalable, options)
 
 
+def is_program(source: str) -> bool:
+    """Whether a source is a whole step in its own number formats, perhaps with annotations of how it is spread over devices: a
+    JAX function or what was written of one. Nothing is run to know it."""
+    if source.endswith(_PROGRAMS):
+        return True
+    file = Path(source.rpartition(":")[0] if ".py:" in source else source)
+    return file.suffix == ".py" and file.is_file() and _JAX_FILE.search(file.read_bytes()) is not None
+
+
 def _from_program(path: Path, asked: Asked) -> Graph:
     """A graph that another framework has written out."""
     if asked.scalable:
-        kind = "StableHLO file" if path.suffix in (".mlir", ".stablehlo") else "TensorFlow graph"
+        kind = {".mlir": "StableHLO file", ".stablehlo": "StableHLO file", ".jaxpr": "jaxpr"}.get(
+            path.suffix, "TensorFlow graph"
+        )
         raise InvalidInput(f"{path}: a {kind} is read at one batch; leave out the two batch sizes")
+    if path.suffix in _PROGRAMS:
+        _refuse_precision(str(path), asked.precision)
     if path.suffix in (".mlir", ".stablehlo"):
         from traincast.capture._stablehlo import read_stablehlo
 
         return read_stablehlo(path, batch_size=asked.batch)
+    if path.suffix == ".jaxpr":
+        from traincast.capture._jax import read_jaxpr
+
+        return read_jaxpr(path, batch_size=asked.batch)
     room = importlib.import_module("traincast.capture._tensorflow")
     graph: Graph = room.read_tensorflow(
         path, batch=asked.batch, precision=asked.precision or "fp32", seq=asked.seq, loop_length=asked.loop_length
     )
     return graph
+
+
+def _refuse_precision(source: str, precision: str | None) -> None:
+    if precision is not None:
+        raise InvalidInput(
+            f"{source} has the number formats that it was written in, so precision {precision!r} cannot change it; leave it out, "
+            "or write the program in that format"
+        )
 
 
 def _need_torch() -> None:
@@ -187,6 +216,7 @@ def _from_python(
     module = _run_file(Path(file))
     build = getattr(module, name, None)
     if getattr(module, "framework", "") == "jax" and callable(build):
+        _refuse_precision(source, options.get("precision"))
         return _from_jax(source, build, batch, scalable)
     _need_torch()
     if build is None:
@@ -263,12 +293,19 @@ def _from_jax(source: str, build: Any, batch: int | None, scalable: bool) -> Gra
 
     if scalable:
         raise InvalidInput(f"{source}: a JAX function is recorded at one batch; leave out the two batch sizes")
-    try:
-        accepted = inspect.signature(build).parameters
-        function, arguments = build(**({"batch": batch} if batch is not None and "batch" in accepted else {}))
-    except Exception as error:
-        raise CaptureFailed(f"{source} raised {type(error).__name__}: {_one_line(error)}") from error
-    graph = capture_jax(function, *arguments, name=source.partition(".py")[0].rsplit("/", 1)[-1])
+
+    def record(size: int | None) -> Graph:
+        try:
+            accepted = inspect.signature(build).parameters
+            function, arguments = build(**({"batch": size} if size is not None and "batch" in accepted else {}))
+        except Exception as error:
+            raise CaptureFailed(f"{source} raised {type(error).__name__}: {_one_line(error)}") from error
+        return capture_jax(function, *arguments, name=source.partition(".py")[0].rsplit("/", 1)[-1])
+
+    graph = record(batch)
+    if batch is not None and graph.plan is not None and graph.batch_size * graph.plan.data == batch:
+        # The program is written for all replicas, and the batch that is asked for is one's.
+        graph = record(batch * graph.plan.data)
     if batch is not None and graph.batch_size != batch:
         raise InvalidInput(f"{source} has a batch of {graph.batch_size}, not {batch}; let build(batch) make it")
     return graph

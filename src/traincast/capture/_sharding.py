@@ -59,6 +59,14 @@ class Annotations:
         words += [f"--zero {plan.zero}"] if plan.zero else []
         return f"the program spreads itself over {self.sizes}: its plan is {' '.join(words) or 'one device'}"
 
+    def by_hand(self) -> str:
+        plan = self.plan()
+        return (
+            f"shard_map splits the work over {plan.tensor * plan.context} devices by hand: its operations are one device's and "
+            "what these devices exchange is not counted, so its plan is not taken; record it on a mesh whose other axes than the "
+            "batch's have size 1, and say --tp and --cp"
+        )
+
 
 def find_annotations(jaxpr: Any, is_weight: Mapping[int, bool]) -> Annotations:
     """`is_weight` tells of the program's inputs, by their place, which are weights or moments."""

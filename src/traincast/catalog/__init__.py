@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from traincast.catalog._datasets import Dataset as Dataset
     from traincast.catalog._datasets import dataset as dataset
     from traincast.catalog._datasets import datasets as datasets
+    from traincast.catalog._datasets import usual_dataset as usual_dataset
     from traincast.catalog._devices import DeviceEntry as DeviceEntry
     from traincast.catalog._devices import device as device
     from traincast.catalog._devices import device_entry as device_entry
@@ -93,6 +94,7 @@ __getattr__ = load_lazily(
             "Dataset",
             "dataset",
             "datasets",
+            "usual_dataset",
         ),
         "_devices": (
             "DeviceEntry",

@@ -32,6 +32,13 @@ def datasets() -> tuple[Dataset, ...]:
     return tuple(dataset(name) for name in load_facts("dataset").entries)
 
 
+def usual_dataset(workload: str) -> Dataset | None:
+    """What a workload of the catalogue is usually trained on; None where it is not there, or its data set is not."""
+    found = load_facts("model").get(workload)
+    name = load_facts("model").entries[found].get("dataset", "") if found is not None else ""
+    return dataset(name) if name and load_facts("dataset").get(name) is not None else None
+
+
 @functools.cache
 def _build(name: str) -> Dataset:
     facts = load_facts("dataset").entries[name]

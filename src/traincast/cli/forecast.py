@@ -83,7 +83,7 @@ def forecast(
 
     What is not said is chosen as a practitioner would, and listed as flags under the answer.
     """
-    from traincast.forecast import Origin, label_run, resolve
+    from traincast.forecast import Origin, resolve
     from traincast.forecast import answer as run_forecast
 
     with waiting(f"reading {question.source}"):
@@ -95,7 +95,11 @@ def forecast(
         job, said = train_to_target(resolved.job, resolved.parallelism)
         resolved, about_target = dataclasses.replace(resolved, job=job), (said,)
 
-    labels = [label_run(resolved.job, resolved.cluster, resolved.parallelism)] if given is not None else None
+    labels = None
+    if given is not None:
+        from traincast.forecast import label_run
+
+        labels = [label_run(resolved.job, resolved.cluster, resolved.parallelism)]
     learned = load_learned(question.calibration, given, asked=labels, filed=resolved.calibration)
     correction = None
     if activity is not None:

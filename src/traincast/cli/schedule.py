@@ -300,7 +300,9 @@ def _follow_up(trace: str | None, given: Options) -> str:
         listed = values if isinstance(values, (list, tuple)) else [] if values is None else [values]
         words += [word for value in listed for word in (flag, str(value))]
     words += ["-p", given.policy] if given.policy else []
-    return shlex.join([*words, *(["--html", "schedule.html"] if given.html is None else ["--error-sweep"])])
+    words += ["--knows", given.knows] if given.knows else []
+    drawn = given.html is not None and not given.error_sweep
+    return shlex.join([*words, *(["--error-sweep"] if drawn else ["--html", "schedule.html"])])
 
 
 def _find_trace(trace: str | None, given: Options) -> str:
@@ -535,7 +537,7 @@ def _sweep(trace: str, given: Options) -> None:
     from traincast.cli.progress import follow
     from traincast.errors import InvalidInput
     from traincast.files import write_whole
-    from traincast.report import draw_sweep, format_json, format_sweep
+    from traincast.report import draw_sweep, format_json, format_sweep, say_next
     from traincast.schedule import know, sweep_errors
 
     names, _, read, settings, forecast = _prepare(trace, given)
@@ -563,6 +565,8 @@ def _sweep(trace: str, given: Options) -> None:
     if journal is not None:
         journal.close(done=True)
     say(format_json(points) if given.json else format_sweep(points))
+    if not given.json:
+        say("\n" + say_next(_follow_up(trace, given)))
 
 
 def _open_journal(trace: str, given: Options) -> "SweepJournal | None":

@@ -89,6 +89,8 @@ if TYPE_CHECKING:
     from traincast.cost._interaction.nodes import class_of as class_of
     from traincast.cost._interaction.nodes import classes_of as classes_of
     from traincast.cost._interaction.nodes import describe_nodes as describe_nodes
+    from traincast.cost._known import COST_MODELS as COST_MODELS
+    from traincast.cost._known import name_costs as name_costs
     from traincast.cost._laws import KERNELS as KERNELS
     from traincast.cost._learned import SLACK as SLACK
     from traincast.cost._learned import Learned as Learned
@@ -200,6 +202,10 @@ __getattr__ = load_lazily(
             "class_of",
             "classes_of",
             "describe_nodes",
+        ),
+        "_known": (
+            "COST_MODELS",
+            "name_costs",
         ),
         "_laws": ("KERNELS",),
         "_learned": (

@@ -2,45 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from traincast.embed._encoder import Encoder, load_encoder
-from traincast.embed._known import (
-    UNFAMILIAR,
-    Atlas,
-    KnownWorkload,
-    Neighbour,
-    distance,
-    load_atlas,
-    load_predictor,
-    widen,
-)
-from traincast.embed._reuse import Known, Predictor, Reach, cross_validate, fit_predictor
-from traincast.embed._summary import Ranks, Summary, summarize
 from traincast.facade import load_lazily
-
-__all__ = [
-    "UNFAMILIAR",
-    "Atlas",
-    "Encoder",
-    "Known",
-    "KnownWorkload",
-    "Neighbour",
-    "Predictor",
-    "Ranks",
-    "Reach",
-    "Summary",
-    "cross_validate",
-    "distance",
-    "fit_predictor",
-    "load_atlas",
-    "load_encoder",
-    "load_predictor",
-    "summarize",
-    "widen",
-]
 
 if TYPE_CHECKING:
     from traincast.embed._encoder import FOLDER as FOLDER
     from traincast.embed._encoder import SIZE as SIZE
+    from traincast.embed._encoder import Encoder as Encoder
+    from traincast.embed._encoder import load_encoder as load_encoder
     from traincast.embed._encoder import reverse as reverse
     from traincast.embed._encoder import save_encoder as save_encoder
     from traincast.embed._features import COLUMNS as COLUMNS
@@ -53,9 +21,17 @@ if TYPE_CHECKING:
     from traincast.embed._features import describe as describe
     from traincast.embed._known import KNOWN as KNOWN
     from traincast.embed._known import PREDICTOR as PREDICTOR
+    from traincast.embed._known import UNFAMILIAR as UNFAMILIAR
+    from traincast.embed._known import Atlas as Atlas
+    from traincast.embed._known import KnownWorkload as KnownWorkload
+    from traincast.embed._known import Neighbour as Neighbour
+    from traincast.embed._known import distance as distance
     from traincast.embed._known import draw_atlas as draw_atlas
+    from traincast.embed._known import load_atlas as load_atlas
+    from traincast.embed._known import load_predictor as load_predictor
     from traincast.embed._known import save_atlas as save_atlas
     from traincast.embed._known import save_predictor as save_predictor
+    from traincast.embed._known import widen as widen
     from traincast.embed._on_gpus import ON_GPUS as ON_GPUS
     from traincast.embed._on_gpus import SHARE_HALF as SHARE_HALF
     from traincast.embed._on_gpus import SHARE_REACH as SHARE_REACH
@@ -64,16 +40,26 @@ if TYPE_CHECKING:
     from traincast.embed._on_gpus import GpuReuse as GpuReuse
     from traincast.embed._on_gpus import load_gpu_reuse as load_gpu_reuse
     from traincast.embed._on_gpus import read_gpu_reuse as read_gpu_reuse
+    from traincast.embed._reuse import Known as Known
+    from traincast.embed._reuse import Predictor as Predictor
+    from traincast.embed._reuse import Reach as Reach
+    from traincast.embed._reuse import cross_validate as cross_validate
+    from traincast.embed._reuse import fit_predictor as fit_predictor
     from traincast.embed._reuse import leave_out_rates as leave_out_rates
     from traincast.embed._reuse import measure_apart as measure_apart
     from traincast.embed._reuse import meet as meet
+    from traincast.embed._summary import Ranks as Ranks
+    from traincast.embed._summary import Summary as Summary
+    from traincast.embed._summary import summarize as summarize
 
 __getattr__ = load_lazily(
     __name__,
     {
         "_encoder": (
+            "Encoder",
             "FOLDER",
             "SIZE",
+            "load_encoder",
             "reverse",
             "save_encoder",
         ),
@@ -88,11 +74,19 @@ __getattr__ = load_lazily(
             "describe",
         ),
         "_known": (
+            "Atlas",
             "KNOWN",
+            "KnownWorkload",
+            "Neighbour",
             "PREDICTOR",
+            "UNFAMILIAR",
+            "distance",
             "draw_atlas",
+            "load_atlas",
+            "load_predictor",
             "save_atlas",
             "save_predictor",
+            "widen",
         ),
         "_on_gpus": (
             "GpuAnswer",
@@ -105,9 +99,19 @@ __getattr__ = load_lazily(
             "read_gpu_reuse",
         ),
         "_reuse": (
+            "Known",
+            "Predictor",
+            "Reach",
+            "cross_validate",
+            "fit_predictor",
             "leave_out_rates",
             "measure_apart",
             "meet",
+        ),
+        "_summary": (
+            "Ranks",
+            "Summary",
+            "summarize",
         ),
     },
 )

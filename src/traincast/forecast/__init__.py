@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import MEMORY as MEMORY
     from traincast.forecast._certainty import NEW_STACK as NEW_STACK
     from traincast.forecast._certainty import STEP as STEP
+    from traincast.forecast._certainty import Cell as Cell
     from traincast.forecast._certainty import Certainty as Certainty
     from traincast.forecast._certainty import Experience as Experience
     from traincast.forecast._certainty import Quantiles as Quantiles
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import Sides as Sides
     from traincast.forecast._certainty import activation_share as activation_share
     from traincast.forecast._certainty import beside_share as beside_share
+    from traincast.forecast._certainty import call_seconds as call_seconds
     from traincast.forecast._certainty import clip_interval as clip_interval
     from traincast.forecast._certainty import describe_setting as describe_setting
     from traincast.forecast._certainty import join_all as join_all
     from traincast.forecast._certainty import list_novelty as list_novelty
     from traincast.forecast._certainty import memory_errors as memory_errors
     from traincast.forecast._certainty import memory_sensitivity as memory_sensitivity
+    from traincast.forecast._certainty import octave_of as octave_of
     from traincast.forecast._certainty import sort_of as sort_of
     from traincast.forecast._certainty import step_sensitivity as step_sensitivity
     from traincast.forecast._corrections import CALIBRATION_NOTE as CALIBRATION_NOTE
@@ -65,7 +68,9 @@ if TYPE_CHECKING:
     from traincast.forecast._labels import label_run as label_run
     from traincast.forecast._narrow import GIVEN_DEVICE as GIVEN_DEVICE
     from traincast.forecast._narrow import GIVEN_JOB as GIVEN_JOB
+    from traincast.forecast._narrow import GIVEN_OPERATORS as GIVEN_OPERATORS
     from traincast.forecast._narrow import GIVEN_STACK as GIVEN_STACK
+    from traincast.forecast._narrow import with_operators as with_operators
     from traincast.forecast._parts import explain_parts as explain_parts
     from traincast.forecast._plain import forecast as forecast
     from traincast.forecast._plain import plain_engine as plain_engine
@@ -112,6 +117,7 @@ __getattr__ = load_lazily(
             "ask",
         ),
         "_certainty": (
+            "Cell",
             "Certainty",
             "DOCUMENT",
             "Experience",
@@ -121,6 +127,7 @@ __getattr__ = load_lazily(
             "NEW_STACK",
             "Sensitivity",
             "Sides",
+            "call_seconds",
             "clip_interval",
             "memory_sensitivity",
             "step_sensitivity",
@@ -133,6 +140,7 @@ __getattr__ = load_lazily(
             "join_all",
             "list_novelty",
             "memory_errors",
+            "octave_of",
             "sort_of",
         ),
         "_corrections": (
@@ -176,7 +184,9 @@ __getattr__ = load_lazily(
         "_narrow": (
             "GIVEN_DEVICE",
             "GIVEN_JOB",
+            "GIVEN_OPERATORS",
             "GIVEN_STACK",
+            "with_operators",
         ),
         "_parts": ("explain_parts",),
         "_plain": (

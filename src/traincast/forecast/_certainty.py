@@ -5,11 +5,13 @@ moves if one of its parts is off: the operators by their own error, the host, th
 factor, activations by their share of memory. A stack whose runs were measured has the scale of their errors, which rises and
 falls from run to run as the sum does. Each thing that is new (device, model family, scale ...) multiplies the scale. Factors and
 gains are fitted to forecasts of runs whose source, device, family or scale was left out of what counts as known. The quantiles of
-error over scale come from the same rows (cross-conformal prediction, Vovk 2015), apart for known and new stacks. Where the stack
-is new, the errors of a publisher go together, so a random effect of publishers is part of the quantiles. Steps and memory have a
-table each in one document, which `research/fits/intervals.py` makes.
+error over scale come from the same rows (cross-conformal prediction, Vovk 2015), apart for known and new stacks. Those of a known
+stack are mixed with its own, where runs count by how near they are to the question (weighted conformal prediction, Tibshirani
+2019). Where the stack is new, the errors of a publisher go together, so a random effect of publishers is part of the quantiles.
+Steps and memory have a table each in one document, which `research/fits/intervals.py` makes.
 """
 
+import bisect
 import functools
 import itertools
 import json
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.memo import Remember, compute
-from traincast.spec import Cluster, Graph, Job, LogErrors, MemoryProfile, Parallelism
+from traincast.spec import Cluster, Graph, Job, LogErrors, MemoryProfile, Parallelism, Stack
 
 DOCUMENT = Path(__file__).parent / "weights" / "certainty.json"
 MOST_DOUBLINGS = 6.0
@@ -34,9 +36,10 @@ WIDEST, LEAST = 3.0, 1e-3
 """Log factors on either side of a forecast: a factor of twenty says already that nothing is known."""
 HOST_BOUND = 0.5
 """A host that needs this share of the devices' time is worth a word."""
-HOST_FACTOR, LINK_FACTOR, FUSION_FACTOR = 16.0, 2.0, 2.0
-"""By which hosts and communication are taken to be off, and how much less a stack may move through memory that fuses more. The
-documents of measured stacks differ by the first in what a call costs the host (6 to 90 us)."""
+HOST_LEAST_S, HOST_MOST_S = 18e-6, 130e-6
+"""Between which an operator of both passes costs the host in documents of measured stacks (`call_seconds`)."""
+LINK_FACTOR, FUSION_FACTOR = 2.0, 2.0
+"""By which communication is taken to be off, and how much less a stack may move through memory that fuses more."""
 MOST_OPERATORS = 0.5
 """The operators' own log error counts up to this: beyond it their intervals say only that nothing is known."""
 
@@ -46,16 +49,24 @@ Sensitivity = Mapping[str, Sides]
 """How far an answer moves, as a log factor on either side, if one of its parts is off."""
 
 
-def step_sensitivity(*, operators: float, host: float, exposed: float, bandwidth: float) -> dict[str, Sides]:
+def call_seconds(stack: Stack) -> float:
+    """That an operator costs the host in the forward and the backward pass together."""
+    return stack.forward_call_s + stack.backward_call_s + 2 * stack.launch_s
+
+
+def step_sensitivity(
+    *, operators: float, host: float, exposed: float, bandwidth: float, call_s: float = HOST_LEAST_S
+) -> dict[str, Sides]:
     """`operators`: the log error that the operators' own intervals give the step. `host`: the host's time to issue a step over
-    the devices' to do it. `exposed`: the share of the step in communication that nothing hides. `bandwidth`: that in kernels that
-    memory limits, which a stack may fuse."""
+    the devices' to do it; `call_s`: what a call was taken to cost for that. `exposed`: the share of the step in communication
+    that nothing hides. `bandwidth`: that in kernels that memory limits, which a stack may fuse."""
     unsure = min(max(0.0, operators), MOST_OPERATORS)
     share, fused = min(max(0.0, exposed), 1.0), min(max(0.0, bandwidth), 1.0)
     bound = max(1.0, host)
+    slower, faster = max(1.0, HOST_MOST_S / call_s), max(1.0, call_s / HOST_LEAST_S)
     return {
         "operators": (unsure, unsure),
-        "host": (math.log(bound / max(1.0, host / HOST_FACTOR)), math.log(max(1.0, host * HOST_FACTOR) / bound)),
+        "host": (math.log(bound / max(1.0, host / faster)), math.log(max(1.0, host * slower) / bound)),
         "fusion": (-math.log(1 - fused * (1 - 1 / FUSION_FACTOR)), 0.0),
         "communication": (-math.log(1 - share * (1 - 1 / LINK_FACTOR)), math.log(1 + share * (LINK_FACTOR - 1))),
     }
@@ -64,6 +75,42 @@ def step_sensitivity(*, operators: float, host: float, exposed: float, bandwidth
 def memory_sensitivity(*, activations: float, beside: float) -> dict[str, Sides]:
     """By their shares of the peak."""
     return {"activations": (activations, activations), "beside": (beside, beside)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Errors of runs of one stack that are alike."""
+
+    family: str
+    architecture: str
+    precision: str
+    octave: int
+    """Of the number of devices."""
+    num_rows: int
+    values: tuple[float, ...]
+    """Quantiles of their errors over their scales, evenly spaced."""
+
+    def nearness(self, setting: "Setting") -> float:
+        """1 for runs like the question's; smaller for each thing that differs."""
+        distance = (
+            FAMILY_DISTANCE * (self.family != setting.family)
+            + PLACE_DISTANCE * (self.architecture != setting.architecture)
+            + PLACE_DISTANCE * (self.precision != setting.precision)
+            + OCTAVE_DISTANCE * abs(self.octave - octave_of(setting))
+        )
+        return math.exp(-distance)
+
+
+FAMILY_DISTANCE, PLACE_DISTANCE, OCTAVE_DISTANCE = 2.0, 1.0, 0.5
+"""How much farther a run is that differs in one thing. Their ratios were set before any result; that they are not half as large,
+and the next number, were chosen by publishers left out (`research.studies.interval_forms`)."""
+POOLED_MODELS = 0.5
+"""Models that the runs of all stacks together count as beside a stack's own."""
+NUM_POOLED = 40
+
+
+def octave_of(setting: "Setting") -> int:
+    return round(math.log2(max(1, setting.num_devices)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +129,9 @@ class Experience:
     """The scale of the log errors of its own runs; 0: too few to tell."""
     usual: Sides = (1.0, 1.0)
     """The scale that runs like its own would have under a new stack, by their parts."""
+    num_models: int = 0
+    cells: tuple[Cell, ...] = ()
+    """Its own errors, alike ones together."""
 
     @property
     def has_scale(self) -> bool:
@@ -239,6 +289,40 @@ class Quantiles:
 NEW_STACK, KNOWN_STACK = "new stack", "known stack"
 
 
+@functools.lru_cache(maxsize=1024)
+def mix_quantiles(pooled: Quantiles, own: Experience, setting: Setting) -> Quantiles:
+    """Of a stack's own errors, the near ones first, mixed with those of all stacks together."""
+    nearness = [cell.nearness(setting) for cell in own.cells]
+    num_rows = sum(cell.num_rows for cell in own.cells)
+    # A stack whose runs are all far from the question says less than all stacks together.
+    points = [
+        (value, own.num_models * near * cell.num_rows / num_rows / len(cell.values))
+        for cell, near in zip(own.cells, nearness, strict=True)
+        for value in cell.values
+    ]
+    middles = [(place + 0.5) / NUM_POOLED for place in range(NUM_POOLED)]
+    points += [(interpolate(level, LEVELS, pooled.values), POOLED_MODELS / NUM_POOLED) for level in middles]
+    points.sort()
+    places, whole = [], 0.0
+    for _, weight in points:
+        places.append(whole + weight / 2)
+        whole += weight
+    values = [value for value, _ in points]
+    mixed = tuple([interpolate(level * whole, places, values) for level in LEVELS])
+    return Quantiles(values=mixed, num_rows=num_rows)
+
+
+def interpolate(at: float, places: Sequence[float], values: Sequence[float]) -> float:
+    """Between rising places; beyond them the first or last value."""
+    above = bisect.bisect_left(places, at)
+    if above == 0:
+        return values[0]
+    if above == len(places):
+        return values[-1]
+    low, high = places[above - 1], places[above]
+    return values[above - 1] + (values[above] - values[above - 1]) * (at - low) / (high - low)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certainty:
     """The fitted table of one quantity."""
@@ -278,16 +362,24 @@ class Certainty:
         found = [more * own.log_sigma[i] * (parts[i] / own.usual[i]) ** self.share[i] for i in (0, 1)]
         return found[0], found[1]
 
-    def errors(self, novelty: Sequence[float], sensitivity: Sensitivity, stack: str = "") -> LogErrors:
-        """How measurements lie about such a forecast."""
+    def errors(self, novelty: Sequence[float], sensitivity: Sensitivity, setting: Setting | None = None) -> LogErrors:
+        """How measurements lie about such a forecast; `setting`: of the question, None: under a stack that nobody knows."""
         table = self.quantiles.get(sort_of(novelty)) or self.quantiles[""]
-        return table.errors(*self.scales(novelty, sensitivity, stack))
+        own = self.known.get(setting.stack) if setting else None
+        if setting is not None and own is not None and own.has_scale and own.cells:
+            table = mix_quantiles(table, own, setting)
+        return table.errors(*self.scales(novelty, sensitivity, setting.stack if setting else ""))
 
     def interval(
-        self, novelty: Sequence[float], sensitivity: Sensitivity, stack: str = "", *, coverage: float = 0.9
+        self,
+        novelty: Sequence[float],
+        sensitivity: Sensitivity,
+        setting: Setting | None = None,
+        *,
+        coverage: float = 0.9,
     ) -> Sides:
         """Factors on a forecast that hold the measurement as often as `coverage` says; the forecast itself lies inside."""
-        return clip_interval(self.errors(novelty, sensitivity, stack).interval(coverage))
+        return clip_interval(self.errors(novelty, sensitivity, setting).interval(coverage))
 
 
 def clip_interval(ends: Sides) -> Sides:
@@ -360,7 +452,7 @@ def hopeful_memory_errors(setting: Setting, profile: MemoryProfile) -> LogErrors
 def _memory_errors(setting: Setting, activations: float, beside: float) -> LogErrors:
     certainty = load_certainty(MEMORY)
     novelty = list_novelty(setting, certainty.known)
-    return certainty.errors(novelty, memory_sensitivity(activations=activations, beside=beside), setting.stack)
+    return certainty.errors(novelty, memory_sensitivity(activations=activations, beside=beside), setting)
 
 
 def read_certainty(data: Mapping[str, Any]) -> Certainty:
@@ -371,6 +463,8 @@ def read_certainty(data: Mapping[str, Any]) -> Certainty:
             compiled=entry["compiled"],
             log_sigma=_read_sides(entry["log_sigma"]),
             usual=_read_sides(entry["usual"]),
+            num_models=entry.get("num_models", 0),
+            cells=tuple([Cell(**{**cell, "values": tuple(cell["values"])}) for cell in entry.get("cells", ())]),
         )
         for name, entry in data["known"].items()
     }

@@ -14,7 +14,7 @@ from traincast.spec import JOB_FIELDS, PLAN_FIELDS, WORKLOAD_FIELDS, Cluster, Gr
 
 _ALWAYS = ("data", "zero", "recompute", "micro_batches")
 """Of a plan that we choose; other fields are said where they differ from one device's."""
-_RECORDED = (".py", ".onnx", ".pb", ".pbtxt", ".meta", ".keras", ".mlir", ".stablehlo")
+_RECORDED = (".py", ".onnx", ".pb", ".pbtxt", ".meta", ".keras", ".mlir", ".stablehlo", ".jaxpr")
 
 
 def choose_open(

@@ -13,6 +13,7 @@ from traincast.forecast._arbitrate import stretch
 from traincast.forecast._gaussian_process import ErrorProcess, Shares, condition, nearest
 from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job, weigh_co2
 from traincast.forecast._labels import label_run
+from traincast.forecast._narrow import GIVEN_JOB
 from traincast.forecast._pooling import apply_numbers
 from traincast.forecast._tune import slow_down
 from traincast.resources import GraphCorrection
@@ -139,7 +140,11 @@ class Corrections:
             found = process.predict([(labels, shares_of(answer.timeline))])[0]
             seconds = step.seconds * math.exp(found.log_ratio)
             step = _around(step, seconds, min(found.log_sigma, log_sigma_of(step))) if step.low_s > 0 else step
+            step = _keep_promise(step, answer, is_known=any(run.labels.job == labels.job for run in self._own_runs()))
         return Answer(forecast=answer, step=step, plain_s=answer.step.seconds)
+
+    def _own_runs(self) -> Sequence[MeasuredForecast]:
+        return self.calibration.runs.pooled if self.calibration.runs else ()
 
     def _pooled_process(self, labels: RunLabels) -> ErrorProcess | None:
         runs = self.calibration.runs
@@ -344,6 +349,16 @@ def describe_choice(
             f"{name}: its {scope.num_runs} runs of this stack proved nothing for such a job; the answer is without them"
         )
     return f"{name}, {scope.num_runs} runs of this stack: {', '.join(used)}"
+
+
+def _keep_promise(step: Estimate, answer: Forecast, *, is_known: bool) -> Estimate:
+    """Once the job itself was measured its interval is as narrow as the answer before said it would be, by left-out runs."""
+    for one in answer.narrowing:
+        if is_known and one.given == GIVEN_JOB:
+            low, high = one.after
+            if high / low < step.high_s / step.low_s:
+                return replace(step, low_s=step.seconds * low, high_s=step.seconds * high)
+    return step
 
 
 def _with(start: Stack, found: StackConstants) -> Stack:

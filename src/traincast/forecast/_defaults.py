@@ -38,13 +38,17 @@ def with_defaults(question: Question, devices: Sequence[Device], stack: Stack, s
 
 
 def is_saved(question: Question) -> bool:
-    """Whether a source is a recorded step, whose format and length are those it was recorded with; an upload has no name."""
+    """Whether a source is a recorded step, or a program that says its own number formats; an upload has no name."""
     source = question.source
     if question.workload.has_shape:
         return False
     if not source:
         return True
-    if not source.endswith((".json", ".json.gz")) or not Path(source).is_file():
+    if not source.endswith((".json", ".json.gz")):
+        from traincast.capture import is_program
+
+        return is_program(source)
+    if not Path(source).is_file():
         return False
     from traincast.files import GRAPH_FORMAT, read_json
 

@@ -19,6 +19,7 @@ from traincast.cost import (
     describe_links,
     is_gpu,
     mark_software,
+    name_costs,
     note_kernels,
 )
 from traincast.errors import IllegalPlan, InvalidInput
@@ -108,6 +109,7 @@ class Engine:
         measured = calibration.machine if calibration is not None else None
         self.costs = costs if measured is None else _price_machine(measured)
         self.calibration = calibration if measured is None else None
+        self._learned = calibration is not None
         self._remember: Remember = Memo(tracks=(Parallelism, Collective), most=most)
 
     def forecast(
@@ -117,6 +119,8 @@ class Engine:
         """How long a step and the whole job take, whether it fits, and what it costs. `draw`: with every span, and so with how
         busy the devices are. `activity`: corrects those numbers by runs measured in this setting."""
         plan = parallelism or Parallelism(data=cluster.num_devices)
+        if self._learned and job.cost_model is not None:
+            raise InvalidInput(f"cost_model = {job.cost_model!r} and a calibration both price tasks; give one of them")
         if job.rampup_batch is not None:
             from traincast.forecast._rampup import ramp_up
 
@@ -202,7 +206,7 @@ class Engine:
                 timeline, spans=simulate_step(program, estimates, draw=True, reads_back=reads_back).spans
             )
         plan = program.parallelism
-        if self.costs is None or isinstance(self.costs, Pricing):
+        if isinstance(self.model(job), Pricing):
             # Measurements of a user's own cluster hold what its ranks wait for each other.
             timeline = add_waiting(timeline, program)
         if not plan.asynchronous:
@@ -263,21 +267,23 @@ class Engine:
         plan, timeline = run.program.parallelism, run.timeline
         tally = tally_program(run.program, run.estimates, remember=self._remember)
         sure = self._interval(timeline, tally, job, cluster, plan)
+        own = self.own_costs(job)
         chosen = choose_answer(
-            job, cluster, plan, sure.step, source=getattr(self.costs, "source", "layers"),
-            has_own_costs=self.costs is not None, remember=self._remember,
+            job, cluster, plan, sure.step, source=getattr(own, "source", "layers"), has_own_costs=own is not None,
+            remember=self._remember,
         )  # fmt: skip
         if chosen.source == "reuse" and timeline.duration_s > 0:
             timeline = stretch(timeline, chosen.step.seconds / timeline.duration_s)
         resources = describe_activity(job, cluster, plan, timeline, correction=activity) if timeline.spans else ()
         resources = as_sure_as(resources, chosen.step)
         made = _fill_in(job, cluster, run.program, chosen, timeline, memory, tally, remember=self._remember)
-        notes = (*made.notes, *self._note_kernels(run.program, job, cluster), *sure.says)
+        named = () if job.cost_model is None else (f"tasks are priced by the cost model {job.cost_model!r}",)
+        notes = (*made.notes, *named, *self._note_kernels(run.program, job, cluster), *sure.says)
         return replace(made, resources=resources, notes=notes, narrowing=sure.narrowing)
 
     def _interval(self, timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism) -> Assured:
         """The step with its interval, and what is new about it. A user's own measurements say themselves how sure they are."""
-        if self.costs is not None and not isinstance(self.costs, Pricing):
+        if not isinstance(self.model(job), Pricing):
             return Assured(step=with_interval(timeline, tally, software=stack_of(job)))
         return with_novelty(timeline, tally, job, cluster, plan, remember=self._remember)
 
@@ -361,11 +367,18 @@ class Engine:
 
     def model(self, job: Job) -> CostModel:
         """What prices the tasks of a job."""
-        return self.costs if self.costs is not None else self._remember(_price_under, stack_of(job))
+        own = self.own_costs(job)
+        return own if own is not None else self._remember(_price_under, stack_of(job))
+
+    def own_costs(self, job: Job) -> CostModel | None:
+        """What prices the tasks of a job instead of the fitted models; None: those do."""
+        if self.costs is not None or job.cost_model is None:
+            return self.costs
+        return self._remember(name_costs, job.cost_model, stack_of(job))
 
     def _may_reuse(self, job: Job, cluster: Cluster, plan: Parallelism) -> bool:
         """Whether the reuse predictor could answer, so that the time of the tasks says nothing of the step."""
-        return self.costs is None and not find_gap(job, cluster, plan)
+        return self.own_costs(job) is None and not find_gap(job, cluster, plan)
 
 
 def stack_of(job: Job) -> Stack:

@@ -1,7 +1,7 @@
 """What a stack decides by itself, filled in where the user says nothing; every such decision becomes a sentence."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from traincast.catalog import FUSED_ATTENTIONS, PRECISIONS, precision_name
@@ -10,6 +10,13 @@ from traincast.spec import Parallelism, Stack, WorkloadOptions
 
 UNKNOWN = "unknown"
 """A recomputation that nobody knows: none is assumed, and a job that fits only with it is said to fit."""
+
+
+def for_optimizer(stack: Stack, optimizer: str | None) -> Stack:
+    """The stack as it runs a job with this optimizer."""
+    if optimizer is None or optimizer.lower() not in stack.plan.reduces_after:
+        return stack
+    return replace(stack, plan=replace(stack.plan, overlap=False))
 
 
 def fill_in_plan(values: Mapping[str, Any], stack: Stack, said: list[str]) -> dict[str, Any]:
@@ -159,7 +166,7 @@ def _recipe_habits(stack: Stack) -> dict[str, Any]:
     values: dict[str, Any] = {
         "implementation": recipe.implementation, "attention": recipe.attention, "fused": recipe.fused,
         "fused_gate": recipe.fused_gate, "fused_loss": recipe.fused_loss, "fused_sums": recipe.fused_sums,
-        "channels_last": recipe.channels_last, "dropout": recipe.dropout,
+        "channels_last": recipe.channels_last, "dropout": recipe.dropout, "predicted_share": recipe.predicted_share,
     }  # fmt: skip
     return {name: value for name, value in values.items() if value is not None}
 

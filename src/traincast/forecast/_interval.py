@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from traincast.forecast._certainty import (
     STEP,
+    call_seconds,
     describe_novelty,
     describe_setting,
     list_novelty,
@@ -148,9 +149,9 @@ def with_novelty(
     shares = timeline.shares
     sensitivity = step_sensitivity(
         operators=tally.operators_log_sigma, host=tally.host_share, exposed=shares.get("communication", 0.0),
-        bandwidth=shares.get("memory", 0.0),
+        bandwidth=shares.get("memory", 0.0), call_s=call_seconds(job.stack),
     )  # fmt: skip
-    low, high = certainty.interval(novelty, sensitivity, setting.stack)
+    low, high = certainty.interval(novelty, sensitivity, setting)
     narrowing = suggest_narrowing(certainty, novelty, sensitivity, setting, step_s=timeline.duration_s)
     new = describe_novelty(novelty, setting, host=tally.host_share)[:MOST_SAID]
     because = "; ".join(new) if new else f"runs of {setting.stack} like this one were measured"

@@ -5,7 +5,7 @@ import math
 from traincast.cost import copy_bytes_per_s
 from traincast.resources import IDLE_POWER
 from traincast.spec import Cluster, Estimate, Job, JobTime, Range, Timeline
-from traincast.units import HOUR_S, KWH_JOULES, NORMAL_90, show_bytes, show_seconds
+from traincast.units import HOUR_S, KWH_JOULES, NORMAL_90, show_count, show_seconds
 
 DRAWN = (0.6, 1.05)
 """What a device at work draws beside its rated power: a board is held to it, and memory-bound work draws less. From no
@@ -15,6 +15,9 @@ COPY_EFFICIENCY = 0.8
 COMPILE_S_PER_OP = 0.1
 """torch.compile traces, fuses and builds kernels for about ten ops a second without a warm cache; an order of magnitude, from no
 measurement of ours. Give `compile_s` where it matters."""
+
+SEEN = 0.001
+"""What adds less to a job is not spoken of."""
 
 
 def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> JobTime:
@@ -58,6 +61,7 @@ def time_job(job: Job, cluster: Cluster, step: Estimate, global_batch: int) -> J
     return JobTime(
         total=total,
         num_steps=steps,
+        num_samples=float(steps * global_batch),
         startup_s=job.startup_s,
         training_s=training_s,
         evaluation_s=evaluation_s,
@@ -146,11 +150,11 @@ def _choose_interval(job: Job, cluster: Cluster, busy_s: float) -> float | None:
 
 def describe_checkpoints(job: Job, whole: JobTime) -> tuple[str, ...]:
     """Says how often a long job is taken to write checkpoints where nobody said it."""
-    if whole.checkpoint_every_s is None:
+    if whole.checkpoint_every_s is None or whole.checkpoint_s + whole.restarts_s < SEEN * whole.total.seconds:
         return ()
     return (
         f"a checkpoint about every {show_seconds(whole.checkpoint_every_s)} is assumed, as often as loses least (Young 1974); "
-        f"every node writes its share at {show_bytes(job.checkpoint_bytes_per_s)}/s",
+        f"every node writes its share at {show_count(job.checkpoint_bytes_per_s, 'B/s')}",
     )
 
 

@@ -95,7 +95,8 @@ class Choice:
     @property
     def price(self) -> float:
         """How much longer a sample takes than under the fastest plan, as a share."""
-        return self.fastest.samples_per_s / self.taken.samples_per_s - 1
+        slower = self.taken.samples_per_s
+        return self.fastest.samples_per_s / slower - 1 if slower else 0.0
 
 
 def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> Choice | None:
@@ -250,7 +251,8 @@ class _Climb:
         """Whether it cannot be as fast as what was found before; quicker to know than its forecast."""
         if not self.fastest:
             return False
-        step_s, _ = self.engine.bound_time(job, self.asked.cluster, plan)
+        plain = None if plan.recompute == "none" else self.pose(replace(plan, recompute="none"), job.graph.batch_size)
+        step_s, _ = self.engine.bound_time(job, self.asked.cluster, plan, plain=plain)
         samples = job.graph.batch_size * plan.micro_batches * plan.data
         return step_s > 0 and samples / step_s < self.fastest
 

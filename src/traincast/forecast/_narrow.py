@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from traincast.forecast._certainty import FEATURES, Certainty, Sensitivity, Setting, sort_of
+from traincast.forecast._certainty import FEATURES, Certainty, Sensitivity, Setting, clip_interval, sort_of
 from traincast.spec import COVERAGE, Narrowing
 from traincast.units import MINUTE_S
 
 GIVEN_JOB, GIVEN_DEVICE, GIVEN_STACK = "this job", "this stack on this device", "this stack"
+GIVEN_OPERATORS = "operators on this device"
 """What may be measured, as the fitted document names it."""
 WORTH = 0.9
 """A measurement that leaves more than this share of the width is not suggested."""
@@ -25,19 +26,21 @@ def suggest_narrowing(
     certainty: Certainty, novelty: Sequence[float], sensitivity: Sensitivity, setting: Setting, *, step_s: float
 ) -> tuple[Narrowing, ...]:
     """Measurements with the width of the interval that is expected after them, the narrowest first."""
-    now = _width(certainty.interval(novelty, sensitivity, setting.stack))
+    now = _width(certainty.interval(novelty, sensitivity, setting))
     found = [
-        Narrowing(measurement=words, seconds=seconds, width_now=now, width_after=after)
-        for words, seconds, after in _measurements(certainty, novelty, sensitivity, setting, step_s)
-        if after < WORTH * now
+        Narrowing(
+            measurement=words, seconds=seconds, width_now=now, width_after=_width(after), given=given, after=after
+        )
+        for given, words, seconds, after in _measurements(certainty, novelty, sensitivity, setting, step_s)
+        if _width(after) < WORTH * now
     ]
     return tuple(sorted(found, key=lambda one: (one.width_after, one.seconds))[:MOST_SUGGESTED])
 
 
 def _measurements(
     certainty: Certainty, novelty: Sequence[float], sensitivity: Sensitivity, setting: Setting, step_s: float
-) -> Iterator[tuple[str, float, float]]:
-    """(words, seconds that it takes, width of the interval after it)."""
+) -> Iterator[tuple[str, str, float, tuple[float, float]]]:
+    """(what is measured, in words, seconds that it takes, the interval after it)."""
     run_s = START_S + STEPS * step_s
     scales, sort = certainty.scales(novelty, sensitivity, setting.stack), sort_of(novelty)
     ways = {
@@ -54,11 +57,16 @@ def _measurements(
     for given, (words, seconds) in ways.items():
         table = certainty.given.get(f"{sort}: {given}")
         if table is not None:
-            yield words, seconds, _width(table.errors(*scales).interval(COVERAGE))
-    known = [0.0 if name in _OF_OPERATORS else amount for name, amount in zip(FEATURES, novelty, strict=True)]
+            yield given, words, seconds, clip_interval(table.errors(*scales).interval(COVERAGE))
     words = f"operators measured on one {setting.device} (traincast calibrate)"
-    left = {**sensitivity, "operators": (0.0, 0.0)}
-    yield words, CALIBRATION_S, _width(certainty.interval(known, left, setting.stack))
+    after = certainty.interval(*with_operators(novelty, sensitivity), setting)
+    yield GIVEN_OPERATORS, words, CALIBRATION_S, after
+
+
+def with_operators(novelty: Sequence[float], sensitivity: Sensitivity) -> tuple[list[float], Sensitivity]:
+    """What remains new, and of the parts that may be off, once operators were measured on the device."""
+    known = [0.0 if name in _OF_OPERATORS else amount for name, amount in zip(FEATURES, novelty, strict=True)]
+    return known, {**sensitivity, "operators": (0.0, 0.0)}
 
 
 def say_narrowing(narrowing: Sequence[Narrowing]) -> str:

@@ -41,6 +41,9 @@ def explain_parts(
 ) -> tuple[Part, ...]:
     """Each part's own answer to a forecast's question, and why it is or is not the forecast's."""
     engine = Engine(costs=costs)
+    fitted = "operator models fitted to measured kernels" if costs is None else "your calibration"
+    if costs is None and job.cost_model is not None:
+        costs, fitted = engine.own_costs(job), f"the cost model {job.cost_model!r}"
     used = engine.model(job)
     correction = engine.correct(job, cluster)
     layers = used.base if isinstance(used, Interacting) else used
@@ -55,7 +58,6 @@ def explain_parts(
     nodes = correction.nodes if correction is not None else None
     gpu_reuse = ask_gpu_reuse(job.graph, compiled=job.compiled, nodes=nodes) if on_gpus else None
     corrects = not reused and (answer.source == "interaction" or correction is not None)
-    fitted = "your calibration" if costs is not None else "operator models fitted to measured kernels"
     return (
         Part(
             name="physics", step=_alone(bound_s), is_answer=False,
@@ -156,7 +158,7 @@ def _explain_reuse(reuse: Reuse, *, is_answer: bool, costs: CostModel | None) ->
         known += f" against {reuse.rival_error:.0%} for the layers"
     if is_answer:
         return f"{known}: chosen"
-    return f"{known}; not used: " + ("your calibration answers" if costs is not None else "it is no better here")
+    return f"{known}; not used: " + ("other costs are given" if costs is not None else "it is no better here")
 
 
 def _ask(model: CostModel, job: Job, cluster: Cluster, plan: Parallelism) -> float:

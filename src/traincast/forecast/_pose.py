@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from traincast.catalog import precision_name
 from traincast.errors import InvalidInput
 from traincast.forecast._sizes import list_sizes
 from traincast.spec import (
@@ -461,6 +462,8 @@ def _generate(
         optimizer=None,
         master_weights=None,
         gradient_dtype=None,
+        # Serving engines store what they multiply in fp8 as fp8.
+        weight_dtype="fp8" if precision_name(precision).startswith("fp8") else None,
     )
     batches = sorted({min(batch, most * (MOST_TENSOR if plain else 1)) for batch in DECODE_BATCHES})
     decodes = tuple(load(replace(bare, batch=batch, seq=1)) for batch in batches)

@@ -1,6 +1,7 @@
 """A job whose batch grows at its start to the steps and the time of its training."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,9 @@ def ramp_up(engine: "Engine", job: Job, cluster: Cluster, plan: Parallelism, fou
     if job.steps is None and samples is not None:
         steps = sum(counts) + math.ceil(max(0.0, samples - job.rampup_samples) / found.global_batch)
     early = min(steps, sum(counts))
-    spent_s = sum(count * time_s for count, time_s in zip(counts, times, strict=True)) * early / sum(counts)
+    taken = walk(counts, early)
+    spent_s = sum(count * time_s for count, time_s in zip(taken, times, strict=True))
+    trained = sum(count * size for count, size in zip(taken, sizes, strict=True)) + (steps - early) * found.global_batch
     training_s = spent_s + (steps - early) * found.step.seconds
     mean_s = training_s / steps if steps else found.step.seconds
     whole = time_job(
@@ -42,6 +45,10 @@ def ramp_up(engine: "Engine", job: Job, cluster: Cluster, plan: Parallelism, fou
         cluster,
         found.step.scaled(mean_s / found.step.seconds),
         found.global_batch,
+    )
+    # The last step of a batch size may go past its share of the samples; no more are asked for than the job has.
+    whole = replace(
+        whole, num_samples=float(trained if job.steps is not None or samples is None else min(trained, samples))
     )
     joules = spend_energy(cluster, found.timeline, whole)
     note = (
@@ -52,6 +59,15 @@ def ramp_up(engine: "Engine", job: Job, cluster: Cluster, plan: Parallelism, fou
         found, job=whole, usd=price_job(cluster, whole.total), energy_joules=joules,
         energy_range=range_energy(joules, whole.total), notes=(*found.notes, note),
     )  # fmt: skip
+
+
+def walk(counts: Sequence[int], steps: float) -> list[float]:
+    """How many of the first `steps` fall on each batch size, the smallest first."""
+    taken, left = [], float(steps)
+    for count in counts:
+        taken.append(min(float(count), left))
+        left -= taken[-1]
+    return taken
 
 
 def list_batches(start: int, whole: int, increment: int, per_pass: int) -> list[int]:

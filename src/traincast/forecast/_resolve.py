@@ -13,9 +13,17 @@ from typing import Any
 from traincast.catalog import BLOCK_SCALED, precision_name
 from traincast.cost import is_systolic
 from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_mean
+from traincast.forecast._annotated import find_annotated, spread_annotated, take_annotated
 from traincast.forecast._defaults import with_defaults
 from traincast.forecast._engine import Engine
-from traincast.forecast._habits import UNKNOWN, check_passes, fill_in_plan, fill_in_recipe, read_precision
+from traincast.forecast._habits import (
+    UNKNOWN,
+    check_passes,
+    fill_in_plan,
+    fill_in_recipe,
+    for_optimizer,
+    read_precision,
+)
 from traincast.forecast._ladder import Pose
 from traincast.forecast._place import build_cluster as _build_place
 from traincast.forecast._pose import REGIME_FIELDS, Load, pose_regime
@@ -69,8 +77,11 @@ def resolve(question: Question) -> Resolved:
     whole = fill_in(question)
     said: list[str] = []
     stack = choose_stack(whole.job, said)
-    cluster = build_cluster(whole, said=said)
     asked = whole
+    annotated = find_annotated(whole)
+    whole = take_annotated(whole, annotated)
+    cluster = build_cluster(whole, said=said)
+    whole = spread_annotated(whole, annotated, cluster, said)
     whole, plan = complete_question(whole, cluster, stack, said)
     job = pose_job(whole, plan, cluster=cluster, stack=stack, said=said)
     frugal = None
@@ -111,6 +122,7 @@ def choose_stack(job: Mapping[str, Any], said: list[str] | None = None) -> Stack
     """The stack that a question names, without its habits where they are not wanted."""
     from traincast.catalog import plain_stack, stack
 
+    _check_costs(job.get("cost_model"))
     name = job.get("stack")
     if name is None:
         if said is not None:
@@ -126,6 +138,17 @@ def choose_stack(job: Mapping[str, Any], said: list[str] | None = None) -> Stack
     if said is not None and wanted is not False and not found.num_steps and not found.is_plain and found.provenance:
         said.append(f"{found.name}: {found.provenance}")
     return found.without_habits() if wanted is False else found
+
+
+def _check_costs(named: Any) -> None:
+    """An unknown name is refused before plans are tried with it."""
+    if named is None:
+        return
+    from traincast.cost import COST_MODELS
+
+    if not isinstance(named, str):
+        raise InvalidInput(f"job.cost_model is {named!r}; it must be a name")
+    COST_MODELS.find(named)
 
 
 def build_cluster(question: Question, *, said: list[str] | None = None) -> Cluster:
@@ -160,7 +183,7 @@ def complete_question(
         values["data"] = _left_over(values, num_devices=cluster.num_devices)
     batch, passes = share_batch(question, values, said)
     values["micro_batches"] = passes
-    plan = _decode_plan(fill_in_plan(values, stack, said))
+    plan = _decode_plan(fill_in_plan(values, for_optimizer(stack, question.workload.optimizer), said))
     check_passes(plan, stack)
     options = question.workload if batch is None else dataclasses.replace(question.workload, batch=batch)
     return dataclasses.replace(question, workload=_without_tf32(options, cluster, said)), plan
@@ -280,8 +303,24 @@ def pose_with(
     usual = find_length(question.source, options)
     posed = pose_regime(question.job, options, load, plan=plan, said=said, usual_seq=usual)
     seq = (posed.regime.seq if posed.regime else None) or find_length(question.source, posed.options)
-    job = build_job(question.job, posed.graph, stack=stack, seq=seq)
+    job = build_job(_complete_epochs(question, said), posed.graph, stack=stack, seq=seq)
     return job if posed.regime is None else dataclasses.replace(job, regime=posed.regime)
+
+
+def _complete_epochs(question: Question, said: list[str]) -> Mapping[str, Any]:
+    """The samples of an epoch where nobody says them: those of the data set that a workload of the catalogue is trained on."""
+    values = question.job
+    if values.get("epochs") is None or values.get("epoch_samples") is not None:
+        return values
+    from traincast.catalog import usual_dataset
+
+    known = usual_dataset(question.source)
+    if known is None or known.num_train_samples is None:
+        return values
+    said.append(
+        f"an epoch of {known.num_train_samples:,} samples is assumed, the data set {known.name} (--epoch-samples to change)"
+    )
+    return {**values, "epoch_samples": known.num_train_samples}
 
 
 def _without_blocks(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
@@ -440,7 +479,7 @@ def _is_model_file(source: str, path: Path) -> bool:
     is_python = source.endswith(".py") or ".py:" in source
     return (
         is_python
-        or path.suffix in (".onnx", ".pb", ".pbtxt", ".meta", ".keras", ".mlir", ".stablehlo")
+        or path.suffix in (".onnx", ".pb", ".pbtxt", ".meta", ".keras", ".mlir", ".stablehlo", ".jaxpr")
         or any((path / name).is_file() for name in MODEL_FOLDERS)
     )
 

@@ -255,7 +255,7 @@ def _cost_remark(forecast: Forecast, usd: Range) -> str:
     seq = forecast.settings.get("seq")
     if not seq or not usd.value:
         return _show_usd_range(usd)
-    tokens = forecast.job.num_steps * forecast.global_batch * seq
+    tokens = (forecast.job.num_samples or forecast.job.num_steps * forecast.global_batch) * seq
     return f"{_show_usd_range(usd)}; {show_usd(usd.value / tokens * MEGA)} per million tokens"
 
 

@@ -88,12 +88,9 @@ class Danger:
 
 def _draw_table(failures: FailureModel, num_nodes: int, depth: int) -> tuple[Floats, Floats, Ints]:
     """Times to failure and to repair, and whether the rack goes too, of every node and count below `depth`, a row per node."""
-    pairs = [(node, count) for node in range(num_nodes) for count in range(depth)]
     if isinstance(failures, WeibullFailures):
-        up, repair = failures.draw_table(num_nodes, depth)
-    else:
-        up = np.array([failures.up_s(*pair) for pair in pairs])
-        repair = np.array([failures.repair_s(*pair) for pair in pairs])
-    if failures.rack_share <= 0:
-        return up, repair, np.zeros(1, dtype=np.int64)
+        return failures.draw_table(num_nodes, depth)
+    pairs = [(node, count) for node in range(num_nodes) for count in range(depth)]
+    up = np.array([failures.up_s(*pair) for pair in pairs])
+    repair = np.array([failures.repair_s(*pair) for pair in pairs])
     return up, repair, np.array([int(failures.takes_rack(*pair)) for pair in pairs], dtype=np.int64)

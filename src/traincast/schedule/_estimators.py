@@ -3,6 +3,7 @@
 import hashlib
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Protocol, runtime_checkable
 
@@ -114,7 +115,7 @@ class Noisy:
     def factors(self, jobs: JobTable) -> Floats:
         logs = np.full(len(jobs), math.log(self.bias))
         if self.sigma:
-            logs += self.sigma * np.array([draw_normal(self.seed, 0, job_id) for job_id in jobs.job_ids])
+            logs += self.sigma * draw_normals(self.seed, tuple(jobs.job_ids))
         if self.class_sigma:
             drawn: dict[str, float] = {}
             for job, workload in enumerate(jobs.workloads):
@@ -143,6 +144,12 @@ class _Scaled:
 
     def learn(self, job: int, duration_s: float) -> None:
         self._base.learn(job, duration_s)
+
+
+@lru_cache(maxsize=4)
+def draw_normals(seed: int, job_ids: tuple[str, ...]) -> Floats:
+    """The errors of jobs; policies that are compared meet the same ones."""
+    return np.array([draw_normal(seed, 0, job_id) for job_id in job_ids])
 
 
 def draw_normal(seed: int, stream: int, name: str) -> float:

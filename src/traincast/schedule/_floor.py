@@ -131,6 +131,7 @@ class Floor:
         self.partner: dict[int, int] = {}
         self.running: dict[int, None] = {}
         self.waiting: dict[int, None] = {}
+        self.requests: dict[int, Request] = {}
         self.changes = 0
         self.wake_s = math.inf
         self.tick_s = math.inf
@@ -214,10 +215,10 @@ class Floor:
             free[device] = free.get(device, 0) + count
         return Snapshot(
             now_s=now_s,
-            waiting=tuple(_public(self.jobs.request(job)) for job in self.waiting),
+            waiting=tuple(map(self._request, self.waiting)),
             running=tuple(
                 RunningJob(
-                    request=_public(self.jobs.request(job)),
+                    request=self._request(job),
                     num_gpus=self.held[job],
                     device=devices[self.pool[job]],
                     attained_s=self.served_s(job, now_s),
@@ -229,6 +230,15 @@ class Floor:
             estimated_s={self.jobs.job_ids[job]: self.estimate_s[job] for job in (*self.waiting, *self.running)},
             interval_s=self._intervals(),
         )
+
+    def _request(self, job: int) -> Request:
+        """A request without its true duration, which no scheduler may see."""
+        known = self.requests.get(job)
+        if known is None:
+            request = self.jobs.request(job)
+            known = replace(request, duration_s=None, workload=request.workload or "unknown")
+            self.requests[job] = known
+        return known
 
     def _intervals(self) -> dict[str, tuple[float, float]]:
         beliefs = self.estimator
@@ -507,8 +517,3 @@ class Floor:
 
     def believed_end(self, job: int, now: float) -> float:
         return max(self.since[job] + self.guess_left[job] / self.rate[job], now)
-
-
-def _public(request: Request) -> Request:
-    """A request without its true duration, which no scheduler may see."""
-    return replace(request, duration_s=None, workload=request.workload or "unknown")

@@ -98,12 +98,13 @@ class WeibullFailures:
     def _repair_s(self, drawn: float) -> float:
         return -math.log1p(-drawn) * self.mean_repair_s
 
-    def draw_table(self, num_nodes: int, depth: int) -> tuple[Floats, Floats]:
-        """`up_s` and `repair_s` of every node and count below `depth`, a row per node."""
+    def draw_table(self, num_nodes: int, depth: int) -> tuple[Floats, Floats, Ints]:
+        """`up_s`, `repair_s` and `takes_rack` of every node and count below `depth`, a row per node."""
         nodes, counts = np.repeat(np.arange(num_nodes), depth), np.tile(np.arange(depth), num_nodes)
         up = [self._up_s(drawn) for drawn in _uniform(self.seed, 0, nodes, counts).tolist()]
         repair = [self._repair_s(drawn) for drawn in _uniform(self.seed, 1, nodes, counts).tolist()]
-        return np.array(up), np.array(repair)
+        takes = (_uniform(self.seed, 2, nodes, counts) < self.rack_share).astype(np.int64)
+        return np.array(up), np.array(repair), takes
 
     def takes_rack(self, node: int, count: int) -> bool:
         return self._draw(node, count, 2) < self.rack_share

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -206,8 +207,34 @@ def find_per_gpu(jobs: JobTable, fleet: Fleet) -> dict[int, tuple[float, float]]
         return {}
     cpus = np.nan_to_num(jobs.num_cpus / jobs.num_gpus) * count_cpus
     memory = np.nan_to_num(jobs.memory_bytes / jobs.num_gpus) * count_memory
+    # Where nobody asks for more beside a GPU than its share of a node, GPUs are used up first and nothing else need be counted.
+    widths = [pool.gpus_per_node for pool in fleet.pools]
+    if not _may_lack(cpus, [pool.cpus_per_node for pool in fleet.pools], widths):
+        cpus[:] = 0.0
+    if not _may_lack(memory, [pool.memory_bytes_per_node for pool in fleet.pools], widths):
+        memory[:] = 0.0
     asking = np.flatnonzero((cpus > 0) | (memory > 0)).tolist()
-    return {job: (float(cpus[job]), float(memory[job])) for job in asking}
+    return dict(zip(asking, zip(cpus[asking].tolist(), memory[asking].tolist(), strict=True), strict=True))
+
+
+def _may_lack(per_gpu: Floats, sizes: Sequence[float | None], widths: Sequence[int]) -> bool:
+    """Whether a node could run out of this before it runs out of GPUs."""
+    most = float(per_gpu.max(initial=0.0))
+    return any(size is not None and most * width > size * (1 + 1e-9) for size, width in zip(sizes, widths, strict=True))
+
+
+def _find_rows(job_ids: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The rows of a name: of a job, or of all tasks of an array."""
+    found: dict[str, tuple[int, ...]] = {name: (row,) for row, name in enumerate(job_ids)}
+    if len(found) == len(job_ids) and not any("_" in name for name in job_ids):
+        return found
+    rows: dict[str, list[int]] = {}
+    for job, name in enumerate(job_ids):
+        rows.setdefault(name, []).append(job)
+        array, _, task = name.partition("_")
+        if task:
+            rows.setdefault(array, []).append(job)
+    return {name: tuple(numbers) for name, numbers in rows.items()}
 
 
 def find_parents(jobs: JobTable) -> dict[int, tuple[int, ...]]:
@@ -215,19 +242,19 @@ def find_parents(jobs: JobTable) -> dict[int, tuple[int, ...]]:
 
     A dependency on a whole array is one on all of its tasks. Jobs that the table does not have are not waited for.
     """
-    asking = {job: text for job, text in enumerate(jobs.dependencies) if text}
-    if not asking:
-        return {}
-    row_of: dict[str, list[int]] = {}
-    for job, name in enumerate(jobs.job_ids):
-        row_of.setdefault(name, []).append(job)
-        array, _, task = name.partition("_")
-        if task:
-            row_of.setdefault(array, []).append(job)
+    return _find_parents(tuple(jobs.job_ids), tuple(jobs.dependencies)) if any(jobs.dependencies) else {}
+
+
+@lru_cache(maxsize=4)
+def _find_parents(job_ids: tuple[str, ...], dependencies: tuple[str | None, ...]) -> dict[int, tuple[int, ...]]:
+    """Policies that are compared run the same jobs."""
+    asking = {job: text for job, text in enumerate(dependencies) if text}
+    rows_of = _find_rows(job_ids)
     found = {}
     for job, text in asking.items():
-        names = [name for part in re.split(r"[,?]", text) for name in part.split(":")[1:]]
-        parents = {parent for name in names for parent in row_of.get(name.split("+")[0], ()) if parent < job}
+        parts = re.split(r"[,?]", text) if "," in text or "?" in text else (text,)
+        names = [name for part in parts for name in part.split(":")[1:]]
+        parents = {parent for name in names for parent in rows_of.get(name.partition("+")[0], ()) if parent < job}
         if parents:
             found[job] = tuple(sorted(parents))
     return found

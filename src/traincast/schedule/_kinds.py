@@ -69,8 +69,9 @@ def find_kinds(jobs: JobTable, given: Conditions, nodes: NodeMap) -> KindTable:
 
 def number(names: Iterable[Hashable]) -> Ints:
     """Equal names get equal numbers, from 0 on."""
-    seen: dict[Hashable, int] = {}
-    return np.array([seen.setdefault(name, len(seen)) for name in names], dtype=np.int64)
+    listed = list(names)
+    numbers = {name: at for at, name in enumerate(dict.fromkeys(listed))}
+    return np.array(list(map(numbers.__getitem__, listed)), dtype=np.int64)
 
 
 def combine(codes: list[Ints]) -> Ints:

@@ -161,6 +161,7 @@ def easy_pass(floor: Floor, line: Line, now: float) -> None:
     started: list[int] = []
     head = -1
     reservation: Reservation | None = None
+    reserved = False
     no_room: set[tuple[object, ...]] = set()
     no_spare: set[tuple[object, ...]] = set()
     for job in line.order(now):
@@ -171,7 +172,6 @@ def easy_pass(floor: Floor, line: Line, now: float) -> None:
             placement = floor.find(job)
             if placement is None:
                 head = job
-                reservation = _reservation_for(floor, job, now)
                 continue
             floor.reservation = None  # made before this job was known
         elif kind in no_room:
@@ -181,6 +181,8 @@ def easy_pass(floor: Floor, line: Line, now: float) -> None:
             if placement is None:
                 no_room.add(kind)
                 continue
+            if not reserved:  # only where somebody could go first
+                reservation, reserved = _reservation_for(floor, head, now), True
             if reservation is not None and now + floor.believed_s(job, placement) > reservation.begin_s:
                 placement = None if kind in no_spare else find_beside(floor, job, reservation)
                 if placement is None:

@@ -119,7 +119,7 @@ class Dispatcher:
         await self.storage.close()
 
     async def check_health(self) -> dict[str, Any]:
-        """What works and what does not, looked at now and not remembered."""
+        """What works and what does not, as it was found a few seconds ago at most."""
         await self.storage.check()
         problems = []
         if self.storage.fault is not None:

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from traincast.service._access import Rates, Tokens, allows, is_allowed_host, needed_scope
 from traincast.service._audit import AuditLog
 from traincast.service._dispatch import CLIENT, LARGE_BODY, Dispatcher
+from traincast.service._limits import spread_s
 from traincast.service._pool import Busy
 from traincast.units import MIB, show_bytes
 
@@ -225,7 +226,7 @@ class Guard:
 
     def _bound(self, receive: Receive, path: str) -> Receive:
         """The body up to its limit, and no slower than a caller who means it."""
-        seen, began_s, patience_s = 0, time.monotonic(), self._settings.limits.body_s
+        seen, began_s, patience_s = 0, time.monotonic(), spread_s(self._settings.limits.body_s)
         is_over = False
 
         async def bounded() -> Message:
@@ -236,7 +237,7 @@ class Guard:
                 async with asyncio.timeout(patience_s):
                     message = await receive()
             except TimeoutError as error:
-                raise HTTPException(status_code=408, detail=f"the body paused for {patience_s:g} s") from error
+                raise HTTPException(status_code=408, detail=f"the body paused for {patience_s:.2g} s") from error
             seen += len(message.get("body", b""))
             is_over = not message.get("more_body", False)
             if seen > self._most(path):

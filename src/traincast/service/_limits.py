@@ -1,5 +1,6 @@
 """How much one request may ask, and how the service is set up."""
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ class Limits:
     job_s: float = 900.0
     """A plan or a schedule that needs longer is stopped."""
     waiting_requests: int = 256
-    patience_s: float = 1.0
+    patience_s: float = 0.5
     """A request that would wait longer than about this for a worker is refused with 429."""
     header_s: float = 10.0
     """A connection that does not send the whole head of a request within this is closed."""
@@ -54,6 +55,11 @@ class Limits:
         for name in self.__slots__:
             if getattr(self, name) <= 0:
                 raise InvalidInput(f"{name} = {getattr(self, name)}; a limit must be above 0")
+
+
+def spread_s(limit_s: float) -> float:
+    """A little less than the limit, never the same twice: a thousand callers who came at once are not all ended at once."""
+    return limit_s * random.uniform(0.8, 1.0)
 
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

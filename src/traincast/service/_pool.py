@@ -129,7 +129,7 @@ def read_error(found: dict[str, Any]) -> Exception:
 class Pool:
     """Workers that take turns. Clients that wait are served in turns too, so that one of them cannot keep the others out."""
 
-    ALWAYS_WAITING = 8
+    ALWAYS_WAITING = 4
     """So many may wait however long tasks take."""
 
     def __init__(

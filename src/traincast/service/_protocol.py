@@ -5,7 +5,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from traincast.service._limits import Limits
+from traincast.service._limits import Limits, spread_s
 
 _TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -46,7 +46,7 @@ def make_protocol(limits: Limits) -> type[HttpToolsProtocol]:
 
         def _arm(self) -> None:
             self._head_bytes = 0
-            self._timer = self.loop.call_later(limits.header_s, self._expire)
+            self._timer = self.loop.call_later(spread_s(limits.header_s), self._expire)
 
         def _disarm(self) -> None:
             timer, self._timer = self._timer, None

@@ -21,6 +21,8 @@ REFUSE_S = 0.5
 CHECK_EVERY_S = 1.0
 CHECK_PATIENCE_S = 3.0
 """A check that takes longer is a fault."""
+CHECK_SOON_S = 0.05
+"""Whoever asks waits no longer for a check while the one before is fresher than that patience."""
 
 
 class Storage:
@@ -75,13 +77,17 @@ class Storage:
         self.fault = None
 
     async def check(self) -> None:
-        """Learn whether the state can be written and how its jobs stand; at most once a second."""
+        """Learn whether the state can be written and how its jobs stand; at most once a second.
+
+        A check that waits behind a large write is not waited for: what is known is then at most some seconds old.
+        """
         if self._checking is None and time.monotonic() - self._checked_s >= CHECK_EVERY_S:
             self._checking = asyncio.create_task(self._check())
         if self._checking is None:
             return
-        done, _ = await asyncio.wait([self._checking], timeout=CHECK_PATIENCE_S)
-        if not done:
+        is_known = time.monotonic() - self._checked_s < CHECK_PATIENCE_S
+        done, _ = await asyncio.wait([self._checking], timeout=CHECK_SOON_S if is_known else CHECK_PATIENCE_S)
+        if not done and not is_known:
             self._note(StorageFault("unreachable", f"no answer within {CHECK_PATIENCE_S:g} s"))
 
     async def _check(self) -> None:

@@ -83,7 +83,7 @@ class Overheads:
     bucket_bytes: float = 0.0
     """Buffers of a stack that reduces and gathers through buckets of its own; never more than two copies of the weights."""
     by_weight: bool = False
-    """Weights are gathered one by one, not a layer at a time."""
+    """A compiler plans memory: weights are gathered one by one, not a layer at a time, and gradients are added in place."""
     live_bytes: float = 0.0
     """Gathered weights that a stack lets live at once, where that is more than two layers'."""
 
@@ -248,7 +248,8 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
             num_gathers=one.gathers.num_gathers / one.gathers.num_passes * stage.num_in_flight,
             num_passes=stage.num_in_flight,
         )
-        by_role["largest gradient"] = one.largest_gradient_bytes
+        # A compiler that plans memory adds gradients in place.
+        by_role["largest gradient"] = 0.0 if overheads.by_weight else one.largest_gradient_bytes
         by_role["whole activations"] = overheads.whole_buffers * gathers.largest_bytes
         wanted = gathers.mean_bytes * gathers.num_held(
             overheads, pipelined=pipelined, lone_pass=lone_pass, replicated=replicated

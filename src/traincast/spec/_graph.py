@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from traincast.errors import InvalidInput
 from traincast.spec._display import show_html
+from traincast.spec._parallel import Parallelism
 from traincast.units import DTYPE_BYTES
 
 PHASES = ("forward", "backward", "recompute", "optimizer")
@@ -146,6 +147,8 @@ class Graph:
     """Standard deviation of the work of one pass beside its mean, where inputs have several sizes: images, utterances."""
     preparation_s: float = 0.0
     """Seconds in which the host makes the inputs of one pass while the device waits: features of speech in the training loop."""
+    plan: Parallelism | None = None
+    """How the program itself says that it is spread over devices: the sharding annotations of its arrays."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

@@ -76,6 +76,10 @@ class Job:
     """torch.compile: pointwise chains run inside their producers."""
     cuda_graphs: bool = asked(False, "The host replays whole steps.")
     """The host replays the whole step at once and no longer limits it."""
+    cost_model: str | None = asked(
+        None, "What prices operators and collectives instead of the fitted models: roofline (data sheets alone), or one "
+        "that an installed package adds.", panel="Learned",
+    )  # fmt: skip
     regime: Regime | None = hidden(None)  # noqa: RUF009
     """What a step has beside an optimizer step of the graph; None: nothing."""
 

@@ -25,6 +25,8 @@ class PlanHabits:
     """Gradients are reduced beside the backward pass."""
     overlap_sharded: bool = True
     """The same where ZeRO shards anything."""
+    reduces_after: tuple[str, ...] = ()
+    """Optimizers whose distributed form reduces one flat gradient when the backward pass has ended."""
     bucket_bytes: float | None = None
     """Gradients that are reduced at once; None: PyTorch's 25 MB."""
     bucket_copies: bool = True
@@ -64,6 +66,8 @@ class RecipeHabits:
     attention: str = "flash"
     channels_last: bool | None = None
     dropout: float | None = None
+    predicted_share: float | None = None
+    """Of the tokens, those whose words a masked language model predicts: others are dropped before its head; None: all stay."""
     compiled: bool = False
     compiled_loss: bool = True
     """A compiled step compiles its loss too; False: layers are compiled one by one and the loss runs as it is written."""
@@ -102,11 +106,12 @@ class MemoryHabits:
     """Process groups with buffers of their own that it makes for each axis in use: more where axes are also joined to others."""
     channel_bytes: float = 3.8e7
     """Buffers of one channel of a communicator. NCCL: four connections (ring, and the parent and two children of a tree) of 4 MiB
-    for large messages, 4.9 MB (LL128) and 0.5 MB (LL) for small ones."""
+    for large messages, 4.9 MB (LL128) and 0.5 MB (LL) for small ones. Recalled, not measured."""
     peer_bytes: float = 8.4e6
-    """Buffers for each peer that a rank sends to directly, as experts and stages do. NCCL: two channels of 4 MiB."""
+    """Buffers for each peer that a rank sends to directly, as experts and stages do. NCCL: two channels of 4 MiB.
+    Recalled, not measured."""
     graph_kernel_bytes: float = 65536.0
-    """What the driver keeps on a device for each kernel of a captured graph."""
+    """What the driver keeps on a device for each kernel of a captured graph; recalled, not measured."""
     checkpoint: str = "layers"
     """How a checkpoint that is not sharded comes together where weights are: by `layers` on their way to the first host, `whole`
     on the device, or not at all (`shards`: every rank writes its own)."""

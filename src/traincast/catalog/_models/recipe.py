@@ -181,6 +181,8 @@ class Recipe:
     """The product that makes a weight's gradient adds it to what is there; None: as `fused`."""
     dropout: float | None = None
     """None: what the model was published with."""
+    predicted_share: float = 1.0
+    """Of the tokens, those whose words a masked language model predicts; others are dropped before its head."""
     loss: bool = True
     """False: the gradient of the outputs is given, and the loss does not run."""
     accumulate: bool = False

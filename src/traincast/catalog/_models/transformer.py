@@ -642,6 +642,9 @@ def _answer_task(tape: Tape, shape: TransformerShape, hidden: Value, table: Valu
 def _predict_tokens(tape: Tape, shape: TransformerShape, hidden: Value, table: Value) -> Value:
     width = shape.embedding_width or shape.hidden
     if shape.head != "lm":
+        if tape.recipe.predicted_share < 1:
+            kept = max(1, round(tape.recipe.predicted_share * hidden.shape[1]))
+            hidden = take(tape, hidden, (hidden.shape[0], kept, hidden.shape[2]))
         hidden = activation(tape, shape.activation, linear(tape, hidden, width, name="transform"))
         hidden = layer_norm(tape, hidden, name="transform_norm")
     elif width != shape.hidden:

@@ -25,12 +25,24 @@ def pass_easy(
     if len(nodes.width) == 1 and nodes.width[0] == 0:
         fill_by_count(head, now, rules, jobs, nodes, kinds, line, ends, events)
     else:
-        if shadow.state[VALID] == 0 or shadow.state[HEAD] != head or now >= shadow.begin[0]:
+        may_fill = rules.counts[WAITING] > 1 and nodes.room[0] > 0 and has_candidate(nodes, kinds, line)
+        if may_fill and (shadow.state[VALID] == 0 or shadow.state[HEAD] != head or now >= shadow.begin[0]):
             reserve_nodes(head, now, nodes, kinds, ends, shadow)
-        while rules.counts[WAITING] > 1 and nodes.room[0] > 0:
-            if not fill_one(now, rules, jobs, nodes, kinds, line, ends, shadow, events):
-                break
+        while may_fill:
+            may_fill = fill_one(now, rules, jobs, nodes, kinds, line, ends, shadow, events)
+            may_fill = may_fill and rules.counts[WAITING] > 1 and nodes.room[0] > 0
     set_wait(head, jobs.guess[head], kinds, line)
+
+
+def has_candidate(nodes: Nodes, kinds: Kinds, line: Line) -> bool:
+    """Whether anybody behind the first one has room now; else no reservation need be known."""
+    for kind in range(len(kinds.gpus)):
+        if line.failed[kind] == 1 or line.tree[line.base[kind] + 1] >= BIG:
+            continue
+        if find_place(kind, nodes, kinds) >= 0:
+            return True
+        line.failed[kind] = 1
+    return False
 
 
 def fill_one(

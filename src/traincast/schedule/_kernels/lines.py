@@ -113,11 +113,18 @@ def forget_failed(line: Line) -> None:
         line.failed[kind] = 0
 
 
+def set_aside(nodes: Nodes, kinds: Kinds, line: Line) -> None:
+    """Kinds without a waiting job or without room fail for the whole pass, before any line is searched."""
+    for kind in range(len(line.failed)):
+        waits = line.tree[line.base[kind] + 1] < BIG
+        line.failed[kind] = 0 if waits and find_place(kind, nodes, kinds) >= 0 else 1
+
+
 def pass_skip(
     now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, line: Line, ends: Ends, events: Events
 ) -> None:
     """In order, whoever fits."""
-    forget_failed(line)
+    set_aside(nodes, kinds, line)
     while rules.counts[WAITING] > 0 and nodes.room[0] > 0:
         job = first_in_line(now, nodes.room[0], kinds, line)
         if job < 0:

@@ -1,6 +1,7 @@
 """Where a job of one kind would go: by bitmaps where nodes are alike to it, else by a look at every node."""
 
 from traincast.schedule._kernels.nodes import (
+    BITS,
     CONSOLIDATED,
     SPREAD,
     Kinds,
@@ -9,10 +10,14 @@ from traincast.schedule._kernels.nodes import (
     change,
     count_beside,
     fits_pool,
+    low_bit,
     take_consolidated,
+    tightest,
 )
 
 ROUNDING = 1e-6
+POSTPONED = -1
+"""`Nodes.spot_size`: there is a place, and it has not been picked yet."""
 
 
 def find_place(kind: int, nodes: Nodes, kinds: Kinds) -> int:
@@ -26,17 +31,70 @@ def find_place(kind: int, nodes: Nodes, kinds: Kinds) -> int:
         if kinds.scanned[kind] == 0:
             if fits_pool(need, pool, nodes):
                 return at
+        elif is_postponed(kind, at, nodes, kinds):
+            if nodes.rule != CONSOLIDATED or fits_pool(need, pool, nodes):
+                nodes.spot_size[0] = POSTPONED
+                return at
         elif scan_pool(kind, at, nodes, kinds):
             return at
     return -1
 
 
+def is_postponed(kind: int, at: int, nodes: Nodes, kinds: Kinds) -> bool:
+    """Whether it is certain by counts alone that there is a place, so that it need not be picked before it is taken: GPUs alone
+    are asked for, on nodes whose bitmaps are kept, at a speed that is never 0."""
+    if kinds.beside[kind] == 1 or nodes.room[0] < 0 or nodes.width[kinds.pools[at]] == 0:
+        return False
+    return bool(kinds.rate[3 * at] > 0.0 and kinds.rate[3 * at + 1] > 0.0 and kinds.rate[3 * at + 2] > 0.0)
+
+
 def rate_at(kind: int, at: int, nodes: Nodes, kinds: Kinds) -> float:
     """How fast a job of this kind is at the place that was found last."""
-    rate: float = nodes.spot_rate[0]
     if kinds.scanned[kind] == 0:
-        rate = kinds.rate[3 * at] if kinds.gpus[kind] <= kinds.usable[at] else kinds.rate[3 * at + 1]
+        near: float = kinds.rate[3 * at] if kinds.gpus[kind] <= kinds.usable[at] else kinds.rate[3 * at + 1]
+        return near
+    if nodes.spot_size[0] == POSTPONED:
+        if kinds.rate[3 * at] == kinds.rate[3 * at + 1] and kinds.rate[3 * at] == kinds.rate[3 * at + 2]:
+            same: float = kinds.rate[3 * at]
+            return same
+        pick_place(kind, at, nodes, kinds)
+    rate: float = nodes.spot_rate[0]
     return rate
+
+
+def pick_place(kind: int, at: int, nodes: Nodes, kinds: Kinds) -> None:
+    """The place that was postponed: by bitmaps where one node is enough or any will do, else by a look at every node."""
+    need = kinds.gpus[kind]
+    pool = kinds.pools[at]
+    node = -1
+    if nodes.rule != SPREAD and need <= nodes.width[pool]:
+        node = tightest(need, pool, nodes)
+    nodes.spot_size[0] = 0
+    if node >= 0:
+        add_spot(node, need, nodes)
+    elif nodes.rule == SPREAD:
+        spread_over(need, pool, nodes)
+    else:
+        scan_pool(kind, at, nodes, kinds)
+    nodes.spot_rate[0] = kinds.rate[3 * at + distance(nodes)]
+
+
+def spread_over(need: int, pool: int, nodes: Nodes) -> None:
+    """Any free GPUs, from the emptiest nodes first."""
+    words = nodes.words[pool]
+    for level in range(nodes.width[pool], 0, -1):
+        if nodes.hist[nodes.hist_at[pool] + 1 + level] == 0:
+            continue
+        base = nodes.bits_at[pool] + level * words
+        for word in range(words):
+            bits = nodes.bits[base + word]
+            while bits != 0:
+                count = level if level < need else need
+                add_spot(nodes.first[pool] + word * BITS + low_bit(bits), count, nodes)
+                need -= count
+                if need == 0:
+                    return
+                bits = bits & (bits - 1)
 
 
 def take_place(job: int, at: int, nodes: Nodes, kinds: Kinds) -> None:
@@ -45,6 +103,8 @@ def take_place(job: int, at: int, nodes: Nodes, kinds: Kinds) -> None:
     if kinds.scanned[kind] == 0:
         take_consolidated(job, kinds.gpus[kind], kinds.pools[at], nodes)
         return
+    if nodes.spot_size[0] == POSTPONED:
+        pick_place(kind, at, nodes, kinds)
     for spot in range(nodes.spot_size[0]):
         node = nodes.spot_node[spot]
         add_part(job, node, nodes.spot_gpus[spot], nodes)
@@ -58,6 +118,9 @@ def scan_pool(kind: int, at: int, nodes: Nodes, kinds: Kinds) -> bool:
     need = kinds.gpus[kind]
     pool = kinds.pools[at]
     nodes.spot_size[0] = 0
+    alone = nodes.rule == CONSOLIDATED and need <= kinds.usable[at] and nodes.width[pool] > 0
+    if alone and kinds.beside[kind] == 1 and nodes.room[0] >= 0:
+        return find_alone(kind, at, nodes, kinds)
     if look_at_nodes(kind, pool, nodes, kinds) < need:
         return False
     if nodes.width[pool] == 0:
@@ -70,6 +133,34 @@ def scan_pool(kind: int, at: int, nodes: Nodes, kinds: Kinds) -> bool:
     else:
         pick_nearest(need, pool, kinds.usable[at], nodes)
     nodes.spot_rate[0] = kinds.rate[3 * at + distance(nodes)]
+    return bool(nodes.spot_rate[0] > 0.0)
+
+
+def find_alone(kind: int, at: int, nodes: Nodes, kinds: Kinds) -> bool:
+    """The tightest single node, among those with enough free GPUs, when CPUs and memory count."""
+    need = kinds.gpus[kind]
+    pool = kinds.pools[at]
+    words = nodes.words[pool]
+    width = nodes.width[pool]
+    best = -1
+    least = 0
+    for level in range(need, width + 1):
+        if nodes.hist[nodes.hist_at[pool] + 1 + level] == 0:
+            continue
+        base = nodes.bits_at[pool] + level * words
+        for word in range(words):
+            bits = nodes.bits[base + word]
+            while bits != 0:
+                node = nodes.first[pool] + word * BITS + low_bit(bits)
+                bits = bits & (bits - 1)
+                count = min(count_usable(kind, width, nodes.cpus[node], nodes.memory[node], kinds), level)
+                if count >= need and (best < 0 or count < least or (count == least and node < best)):
+                    best = node
+                    least = count
+    if best < 0:
+        return False
+    add_spot(best, need, nodes)
+    nodes.spot_rate[0] = kinds.rate[3 * at]
     return bool(nodes.spot_rate[0] > 0.0)
 
 

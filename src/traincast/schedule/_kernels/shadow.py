@@ -62,6 +62,7 @@ def reserve_nodes(job: int, now: float, nodes: Nodes, kinds: Kinds, ends: Ends, 
 
 
 def copy_state(nodes: Nodes, spare: Nodes) -> None:
+    spare.room[0] = -1  # its bitmaps are not kept
     for node in range(len(nodes.free)):
         spare.free[node] = nodes.free[node]
     for node in range(len(nodes.cpus)):

@@ -1,0 +1,136 @@
+"""Policies written as objects in the one event loop: the same time, failures, links and accounts as everybody's."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from schedule.builders import fleet, table
+from traincast.schedule._hazards import Overheads
+from traincast.schedule._network import UniformTraffic
+from traincast.schedule._placement import PLACERS
+from traincast.schedule._policies import POLICIES, Ordered, PackedFifo, Quotas
+from traincast.schedule._simulator import simulate_cluster
+from traincast.spec._fleet import Request, Snapshot
+
+SHORT_FIRST = Ordered(lambda seen: sorted(seen.waiting, key=lambda request: seen.estimated_s[request.job_id]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Struck:
+    """Node 0 fails once, at `at_s`, with its rack if it says so; nothing else ever happens."""
+
+    at_s: float
+    rack_share: float = 0.0
+
+    def up_s(self, node: int, count: int) -> float:
+        return self.at_s if node == 0 and count == 0 else 1e12 + node + count
+
+    def repair_s(self, node: int, count: int) -> float:
+        return 10.0
+
+    def takes_rack(self, node: int, count: int) -> bool:
+        return self.rack_share > 0
+
+
+@pytest.mark.parametrize("engine", ["called", "interpreted"])
+def test_a_rack_that_fails_takes_its_nodes_down_and_no_other(engine: str) -> None:
+    """Four nodes in two racks hold one job each; at 30 s the first rack is lost, and its jobs begin again at 40 s."""
+    jobs = table(*[(0.0, 4, 100.0)] * 4)
+    schedule = simulate_cluster(
+        jobs,
+        POLICIES["fifo"],
+        fleet=fleet(4, 4, nodes_per_rack=2),
+        failures=_Struck(30.0, rack_share=1.0),
+        engine=engine,
+    )
+    assert schedule.end_s.tolist() == [140.0, 140.0, 100.0, 100.0]
+    assert schedule.failures.tolist() == [1, 1, 0, 0]
+
+
+def test_jobs_that_share_gpus_do_again_what_they_lost_at_their_shared_speed() -> None:
+    """Two jobs at 0.6 of their speed for 30 s: 18 s of work are lost each, and together 100 s take 166.7 s from 40 s on."""
+    jobs = table((0.0, 4, 100.0), (0.0, 4, 100.0))
+    schedule = simulate_cluster(jobs, PackedFifo(pair_rate=0.6), fleet=fleet(1, 4), failures=_Struck(30.0))
+    assert schedule.end_s.tolist() == pytest.approx([40 + 100 / 0.6] * 2)
+    assert schedule.gpu_s.tolist() == pytest.approx([2.0 * (30 + 100 / 0.6)] * 2)
+
+
+def test_a_called_policy_meets_dependencies_limits_and_the_end_of_the_run() -> None:
+    jobs = table((0.0, 4, 50.0), (0.0, 4, 20.0), (0.0, 4, 30.0))
+    jobs = replace(
+        jobs, dependencies=[None, f"afterany:{jobs.job_ids[0]}", None], limit_s=np.array([math.nan, math.nan, 25.0])
+    )
+    schedule = simulate_cluster(jobs, SHORT_FIRST, fleet=fleet(1, 4), kill_at_limit=True, until_s=80.0, record=True)
+    # The third is killed at its limit, then the first runs, and the second may only follow it.
+    assert schedule.end_s[[2, 0]].tolist() == [25.0, 75.0]
+    assert schedule.killed == {2}
+    assert schedule.status(1) == "unfinished"
+    assert sorted((held.job, held.start_s, held.end_s) for held in schedule.occupations) == [
+        (0, 25.0, 75.0),
+        (1, 75.0, 80.0),
+        (2, 0.0, 25.0),
+    ]
+
+
+def test_links_are_shared_while_two_jobs_cross_racks_and_no_longer() -> None:
+    """Each alone needs the whole uplink for half of its time: together that half takes twice as long."""
+    cluster = replace(fleet(4, 1, nodes_per_rack=2), rack_uplink_bytes_per_s=2.0)
+    jobs = table((0.0, 2, 90.0), (0.0, 2, 30.0))
+    schedule = simulate_cluster(
+        jobs,
+        POLICIES["first-fit"],
+        fleet=cluster,
+        placer=_Across(),
+        network=UniformTraffic(bytes_per_s_per_gpu=1.0, share=0.5),
+    )
+    assert schedule.end_s.tolist() == pytest.approx([45 + 60.0, 45.0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Across:
+    """One GPU in either rack, for jobs of two GPUs."""
+
+    name: str = "across"
+
+    def place(self, nodes, num_gpus: float, pool: int):  # type: ignore[no-untyped-def]
+        free = [node for node, count in enumerate(nodes.free) if count]
+        return ((free[0], 1), (free[-1], 1)) if len(free) >= 2 else None
+
+    def could_ever(self, nodes, num_gpus: float, pool: int) -> bool:  # type: ignore[no-untyped-def]
+        return num_gpus == 2
+
+
+def test_an_owner_takes_its_gpus_back_and_the_borrower_pays_for_the_interruption() -> None:
+    jobs = replace(table((0.0, 4, 100.0), (10.0, 4, 20.0)), tenants=["guest", "owner"])
+    schedule = simulate_cluster(
+        jobs, Quotas(owned=(("owner", 4.0),)), fleet=fleet(1, 4), overheads=Overheads(preempt_s=5.0)
+    )
+    assert schedule.end_s.tolist() == [125.0, 30.0]
+    assert schedule.preemptions.tolist() == [1, 0]
+    assert schedule.lost_gpu_s.tolist() == [20.0, 0.0]
+
+
+def test_a_policy_sees_no_true_durations_and_is_asked_at_every_moment() -> None:
+    seen: list[tuple[float, int, int]] = []
+
+    def decide(snapshot: Snapshot) -> list[Request]:
+        seen.append((snapshot.now_s, len(snapshot.waiting), len(snapshot.running)))
+        assert all(request.duration_s is None for request in snapshot.waiting)
+        return list(snapshot.waiting)
+
+    simulate_cluster(table((0.0, 4, 10.0), (1.0, 4, 10.0), (2.0, 4, 10.0)), Ordered(decide), fleet=fleet(1, 4))
+    assert seen == [(0.0, 1, 0), (1.0, 1, 1), (2.0, 2, 1), (10.0, 2, 0), (20.0, 1, 0)]
+
+
+def test_cpus_count_only_where_they_can_run_out() -> None:
+    """Shares of a node are given with its GPUs; a job that asks for more of them keeps others away."""
+    cluster = fleet(1, 4)
+    cluster = replace(cluster, pools=(replace(cluster.pools[0], cpus_per_node=16),))
+    jobs = table((0.0, 2, 10.0), (0.0, 2, 10.0))
+    for cpus, starts in (([8.0, 8.0], [0.0, 0.0]), ([12.0, 8.0], [0.0, 10.0])):
+        schedule = simulate_cluster(
+            replace(jobs, num_cpus=np.array(cpus)), POLICIES["first-fit"], fleet=cluster, placer=PLACERS["consolidated"]
+        )
+        assert schedule.start_s.tolist() == starts
