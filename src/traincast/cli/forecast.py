@@ -16,8 +16,8 @@ from traincast.cli.questions import takes_question
 from traincast.spec import Parallelism, Question
 
 if TYPE_CHECKING:
-    from traincast.forecast import Origin
-    from traincast.spec import Forecast
+    from traincast.forecast import Origin, Resolved
+    from traincast.spec import Calibration, Forecast
 
 MOST_DRAWN = 32
 """Passes of a step up to which all its spans are kept."""
@@ -94,13 +94,7 @@ def forecast(
 
         job, said = train_to_target(resolved.job, resolved.parallelism)
         resolved, about_target = dataclasses.replace(resolved, job=job), (said,)
-
-    labels = None
-    if given is not None:
-        from traincast.forecast import label_run
-
-        labels = [label_run(resolved.job, resolved.cluster, resolved.parallelism)]
-    learned = load_learned(question.calibration, given, asked=labels, filed=resolved.calibration)
+    learned = _learn(question, resolved, given)
     correction = None
     if activity is not None:
         from traincast.resources import load_graph_correction
@@ -116,6 +110,15 @@ def forecast(
         parts = explain_parts(answer, resolved.job, resolved.cluster, resolved.parallelism, costs=costs_of(learned))
         answer = dataclasses.replace(answer, parts=parts)
     _show(answer, shown, origin)
+
+
+def _learn(question: Question, resolved: "Resolved", given: Path | None) -> "Calibration | None":
+    labels = None
+    if given is not None:
+        from traincast.forecast import label_run
+
+        labels = [label_run(resolved.job, resolved.cluster, resolved.parallelism)]
+    return load_learned(question.calibration, given, asked=labels, filed=resolved.calibration)
 
 
 def _show(answer: "Forecast", shown: Shown, origin: "Origin") -> None:
