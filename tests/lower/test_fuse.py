@@ -1,16 +1,16 @@
 from dataclasses import replace
 
-from builders import make_cluster, make_mlp
+from builders import make_cluster, make_matmul, make_mlp
 from traincast.catalog import workload
 from traincast.catalog._models.recipe import Recipe
 from traincast.catalog._models.transformer import TransformerShape, build_transformer
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
 from traincast.forecast import forecast
-from traincast.lower import leave_eager, lower
+from traincast.lower import fuse, leave_eager, lower, mark_autotuned
 from traincast.lower._fuse import prefers_channels_last
 from traincast.simulate import replay_memory
-from traincast.spec import Graph, Job, Op, Parallelism
+from traincast.spec import Graph, Job, Op, Parallelism, Stage, Tensor
 
 SHAPE = TransformerShape(n_layers=4, hidden=256, heads=4, vocab=1000, seq=128, dropout=0.1, activation="gelu_new")
 
@@ -149,3 +149,22 @@ def test_the_compiler_lays_channels_last_unless_groups_would_lose_by_it() -> Non
     assert prefers_channels_last(mixed)
     assert not prefers_channels_last([*mixed, make_conv(256, phase="backward")])
     assert not prefers_channels_last([])
+
+
+def test_generated_products_hand_their_results_on_in_registers() -> None:
+    product = replace(make_matmul(m=64, n=64, k=64), reads=(0, 1), writes=(2,))
+    curve = Op(
+        name="aten.relu", kind="elementwise", flop=4096.0, bytes_read=16384.0, bytes_written=16384.0, dtype="fp32",
+        reads=(2,), writes=(3,), attrs={"function": "relu", "numel": 4096, "num_inputs": 1},
+    )  # fmt: skip
+    tensors = tuple(
+        Tensor(shape=(64, 64), dtype="fp32", role=role) for role in ("input", "parameter", "activation", "activation")
+    )
+    graph = Graph(name="one", ops=(product, curve), tensors=tensors, batch_size=1)
+
+    def read(asked: Graph) -> float:
+        tasks = fuse(Stage(tasks=asked.ops, tensors=asked.tensors, repeats=asked.repeats)).tasks
+        return sum(task.bytes_read for task in tasks if isinstance(task, Op) and task.kind == "elementwise")
+
+    assert read(graph) == 16384.0
+    assert read(mark_autotuned(graph)) == 0.0

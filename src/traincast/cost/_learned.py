@@ -120,18 +120,28 @@ class Voices:
     def slowdown(self, features: Callable[[str], Array], weight: Array) -> Array:
         """The weighted geometric mean of log(seconds / bound) over the voices, each at the features of its own device."""
         heard = np.flatnonzero(weight > 0.01 * weight.max())
-        w1, b1, w2, b2, w3, b3 = (layer[heard] for layer in self.layers)
-        names = [self.names[voice] for voice in heard]
-        clipped = {name: np.clip(features(name), self.low, self.high) for name in dict.fromkeys(names)}
-        inputs = {name: ((each - self.mean) / self.scale).astype(np.float32) for name, each in clipped.items()}
-        # All voices at once, each a matrix of the stack.
-        stacked = np.stack([inputs[name] for name in names])
-        hidden = np.tanh(np.tanh(stacked @ w1 + b1[:, None]) @ w2 + b2[:, None])
-        said = np.logaddexp(0.0, (hidden @ w3 + b3[:, None])[..., 0])
         total: Array | float = 0.0
-        for voice, each in zip(heard, said, strict=True):
-            total = total + weight[voice] * each
+        for name in dict.fromkeys(self.names[voice] for voice in heard):
+            own = [int(voice) for voice in heard if self.names[voice] == name]
+            for voice, said in zip(own, self._ask(features(name), own), strict=True):
+                total = total + weight[voice] * said
         return np.asarray(total / weight[heard].sum() - SLACK, dtype=np.float64)
+
+    def _ask(self, features: Array, voices: Sequence[int]) -> NDArray[np.float32]:
+        """What the voices of one device say, all at once, each a matrix of the stack."""
+        w1, b1, w2, b2, w3, b3 = (layer[voices] for layer in self.layers)
+        scaled = np.maximum(features, self.low)
+        np.minimum(scaled, self.high, out=scaled)
+        scaled -= self.mean
+        scaled /= self.scale
+        hidden = scaled.astype(np.float32) @ w1
+        hidden += b1[:, None]
+        hidden = np.tanh(hidden, out=hidden) @ w2
+        hidden += b2[:, None]
+        said: NDArray[np.float32] = np.logaddexp(
+            np.float32(0.0), (np.tanh(hidden, out=hidden) @ w3 + b3[:, None])[..., 0]
+        )
+        return said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -365,6 +365,11 @@ def build_job(values: Mapping[str, Any], graph: Graph, *, stack: Stack | None = 
             raise InvalidInput(f"{one} and {other} go together; give both or neither")
     amounts = _count_samples(table, seq)
     named = {name: value for name, value in table.items() if name not in (*_JOB_ONLY, "stack")}
+    if named.get("max_autotune"):
+        from traincast.lower import mark_autotuned
+
+        graph = mark_autotuned(graph)
+        named = {"compiled": True, "cuda_graphs": True} | named
     named.setdefault("compiled", software.recipe.compiled)
     named.setdefault("cuda_graphs", software.recipe.whole_program)
     if named["compiled"] and not software.recipe.compiled_loss:

@@ -23,6 +23,7 @@ from traincast.lower._expert import spread_experts
 from traincast.lower._fuse import ON_CPU as ON_CPU
 from traincast.lower._fuse import fuse
 from traincast.lower._fuse import leave_eager as leave_eager
+from traincast.lower._fuse import mark_autotuned as mark_autotuned
 from traincast.lower._offload import offload_state
 from traincast.lower._pipeline import cut_sorts
 from traincast.lower._pipeline import in_flight as in_flight

@@ -16,6 +16,8 @@ LEADING = ("softmax", "norm", "reduce", "embedding", "index", STENCIL)
 """A fused kernel is priced as the least regular of its members, the first of these that it holds."""
 EAGER = "eager"
 """The attribute of ops that a compiled step leaves as they are written."""
+AUTOTUNED = "autotuned"
+"""The attribute of products whose kernels the compiler may generate itself."""
 MAX_MEMBERS = 64
 """The compiler's own limit of nodes in one kernel."""
 MAX_CONCATENATED = 8
@@ -55,6 +57,7 @@ def fuse(stage: Stage, *, rules: FusionRules = ON_GPU) -> Stage:
     def rewrite(index: int, task: Task) -> list[Task]:
         if index in groups:
             merged = _merge(stage, groups[index], last_read)
+            merged = replace(merged, bytes_read=max(0.0, merged.bytes_read - _handed_on(stage, groups[index])))
             if isinstance(task, Op) and groups[index] == [index] and _is_concatenation(task):
                 return [_copy_into_place(stage, task, last_read)]
             strided = last and any(_sums_pixels(stage, stage.tasks[member]) for member in groups[index])
@@ -62,6 +65,21 @@ def fuse(stage: Stage, *, rules: FusionRules = ON_GPU) -> Stage:
         return [] if index in member else [task]
 
     return map_tasks(stage, rewrite)
+
+
+def mark_autotuned(graph: Graph) -> Graph:
+    """The graph with products whose kernels the compiler may generate: what follows them reads their results from registers."""
+    marked = [replace(op, attrs={**op.attrs, AUTOTUNED: True}) if op.kind == "matmul" else op for op in graph.ops]
+    return replace(graph, ops=tuple(marked))
+
+
+def _handed_on(stage: Stage, group: list[int]) -> float:
+    """Bytes that a group need not read: results of one generated product, right before it."""
+    writer = stage.tasks[group[0] - 1] if group[0] else None
+    if not isinstance(writer, Op) or not writer.attrs.get(AUTOTUNED):
+        return 0.0
+    read = {tensor for index in group if isinstance(op := stage.tasks[index], Op) for tensor in op.reads}
+    return float(sum(stage.tensors[tensor].num_bytes for tensor in writer.writes if tensor in read))
 
 
 def leave_eager(graph: Graph, layer: str) -> Graph:

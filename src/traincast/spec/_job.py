@@ -76,6 +76,10 @@ class Job:
     """torch.compile: pointwise chains run inside their producers."""
     cuda_graphs: bool = asked(False, "The host replays whole steps.")
     """The host replays the whole step at once and no longer limits it."""
+    max_autotune: bool = asked(
+        False, "torch.compile with max-autotune: products take what follows them into their kernels."
+    )
+    """Generated products hand their results on in registers; the step is compiled and replayed."""
     cost_model: str | None = asked(
         None, "What prices operators and collectives instead of the fitted models: roofline (data sheets alone), or one "
         "that an installed package adds.", panel="Learned",

@@ -65,13 +65,14 @@ class _Collector:
         self.owner = 0
         self.resident = 0.0
         self._on_matrix: dict[str, bool] = {}
+        self.systolic = is_systolic(device)
 
     def on_matrix(self, dtype: str) -> bool:
         """Whether products of this type run on matrix units in a format shorter than fp32, with tiles on multiprocessors."""
         if dtype not in self._on_matrix:
             _, real = product_flop_per_s(self.device, dtype)
             short = real not in ("fp32", "fp64") and uses_matrix_units(self.device, real)
-            self._on_matrix[dtype] = short and not is_systolic(self.device)
+            self._on_matrix[dtype] = short and not self.systolic
         return self._on_matrix[dtype]
 
     def add(self, family: str, columns: tuple[float, ...], *, dtype: str = "fp32", factor: float = 1.0, sigma: float = 0.0,
@@ -190,7 +191,7 @@ def _matmul(op: Op, to: _Collector) -> None:
         to.add("product", (batch, m, n, k, 0.0, item, moved), dtype=op.dtype, factor=slower, sigma=doubt)
         return
     # Kernels for fp32 transpose on their way to shared memory; systolic arrays are fed in either order.
-    transposed = attrs["layout"] == "tn" and not is_systolic(to.device)
+    transposed = attrs["layout"] == "tn" and not to.systolic
     parts = 1
     if k >= 2 * LONGEST_SUM:
         tiles = max(1.0, batch * math.ceil(m / SPLIT_TILE) * math.ceil(n / SPLIT_TILE))
