@@ -16,7 +16,7 @@ from traincast.forecast import ask
 from traincast.spec import Forecast, Question, WorkloadOptions
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "how-to" / "regimes" / "published.md"
+PAGE = ROOT / "docs" / "how-to" / "published-figures.md"
 HOUR_S, DAY_S = 3600.0, 86400.0
 
 
@@ -214,7 +214,7 @@ def show(found: Sequence[Found]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write docs/how-to/regimes/published.md")
+    parser.add_argument("--write", action="store_true", help="write docs/how-to/published-figures.md")
     options = parser.parse_args(arguments)
     page = show([check(figure) for figure in FIGURES])
     if options.write:

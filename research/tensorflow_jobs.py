@@ -5,35 +5,37 @@
 
 `measure` runs real jobs on the test-bed (nodes are network namespaces with shaped links and a share of the CPU each):
 synchronous training by MultiWorkerMirroredStrategy, and a parameter server with asynchronous workers; equal and unequal nodes.
-Every model is also written as the static graph of its step. `report` reads these graphs as `traincast capture` does, and
-forecasts every job from the jobs of the *other* models: seconds per FLOP, per byte and per operation by non-negative least
-squares, start-up by their median, traffic from the sizes of the gradients and the rates of the links.
-Accuracy is 1 - |forecast / measured - 1|.
+Every model is also written as the static graph of its step. `report` forecasts every job as `traincast forecast` does: the graph
+file, the nodes with their shaped links and shares of a core, the plan (replicas, or a server with asynchronous workers), and the
+calibration that `traincast learn` makes of the jobs of the *other* models under the same strategy. Start-up is the median of
+these jobs, and what tracing a graph costs for each of its nodes. Accuracy is 1 - |forecast / measured - 1|.
 """
 
 import argparse
+import functools
 import json
-import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy.optimize import nnls
-
 from research.output import say
 from traincast.capture import load_source
+from traincast.catalog import device, plain_stack
+from traincast.forecast import forecast as answer
+from traincast.forecast import label_run
+from traincast.learn import learn
 from traincast.profile import EmulatedCluster, EmulatedNode, emulated, start_in_node, stop_all
-from traincast.spec import Graph
+from traincast.spec import Cluster, Graph, Job, Link, MeasuredRun, NodeGroup, Parallelism
 
 MEASURED = Path(__file__).parent / "results" / "tensorflow_jobs.json"
+GRAPHS = MEASURED.parent / "tensorflow_graphs"
 WORKER = Path(__file__).with_name("tensorflow_worker.py")
 MODELS = ("mlp", "cnn", "wide", "rnn")
 BATCH = 32
@@ -45,6 +47,9 @@ BEDS: dict[str, tuple[EmulatedNode, ...]] = {
     ),
 }  # fmt: skip
 STRATEGIES = ("mirrored", "server")
+TRACE_S_PER_NODE = 8.5e-4
+"""CPU seconds of the first call of a function for each node of its graph: products and tanh in chains of 5 to 120, one process
+of MultiWorkerMirroredStrategy, 46 to 736 nodes (0.04, 0.18, 0.44, 0.63 s). Measured by itself, not on these jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,23 +66,10 @@ class TensorFlowJob:
     """Processes that waited for this machine when the job began: others ran beside it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Static:
-    """What the static graph of one step says."""
-
-    flop: float
-    num_bytes: float
-    num_ops: float
-    gradient_bytes: float
-    pulled_bytes: float
-    """Of variables that its nodes read, each time they do: what a server sends."""
-    pushed_bytes: float
-
-
 def measure(models: Sequence[str], num_steps: int) -> None:
     known = [TensorFlowJob(**entry) for entry in json.loads(MEASURED.read_text())] if MEASURED.is_file() else []
     done = {(job.model, job.bed, job.strategy): job for job in known}
-    graphs = MEASURED.parent / "tensorflow_graphs"
+    graphs = GRAPHS
     graphs.mkdir(parents=True, exist_ok=True)
     for model in models:
         if not (graphs / f"{model}.pb").exists():
@@ -134,78 +126,64 @@ def _run_job(model: str, bed: str, nodes: tuple[EmulatedNode, ...], strategy: st
     )
 
 
-def read_static(path: Path) -> Static:
-    graph = load_source(str(path))
-    if not isinstance(graph, Graph):
-        raise SystemExit(f"{path} holds no step")
-    pairs = list(zip(graph.ops, graph.counts(), strict=True))
-    pulled, pushed = _variable_traffic(path)
-    return Static(
-        pulled_bytes=pulled,
-        pushed_bytes=pushed,
-        flop=sum((op.flop or 0.0) * count for op, count in pairs),
-        num_bytes=sum(op.num_bytes * count for op, count in pairs),
-        num_ops=float(sum(count for _, count in pairs)),
-        gradient_bytes=graph.role_bytes("parameter"),
-    )
+def pose(job: TensorFlowJob, graph: Graph) -> tuple[Job, Cluster, Parallelism]:
+    """As a user would ask: the static graph, nodes with their links and shares of a core, and the strategy as a plan."""
+    # The first node of a server holds the variables.
+    nodes = BEDS[job.bed] if job.strategy == "mirrored" else BEDS[job.bed][1:]
+    groups = []
+    for node in nodes:
+        link = Link(name="shaped", bytes_per_s=node.bits_per_s / 8, latency_s=node.latency_s, kind="ethernet")
+        groups.append(
+            NodeGroup(
+                device=device("cpu"), num_nodes=1, devices_per_node=1, intra=link, inter=link, speed=node.cpu_share
+            )
+        )
+    is_mirrored = job.strategy == "mirrored"
+    plan = Parallelism(data=len(nodes), servers=0 if is_mirrored else 1, asynchronous=not is_mirrored)
+    # Steps of any worker are counted; a plan counts those of each.
+    asked = Job(graph=graph, stack=plain_stack(), steps=round(job.num_steps / _workers(job)), startup_s=0.0)
+    return asked, Cluster(name=job.bed, groups=tuple(groups)), plan
 
 
-def _variable_traffic(path: Path) -> tuple[float, float]:
-    """Bytes of all reads and of all writes of variables."""
+def _workers(job: TensorFlowJob) -> int:
+    return 1 if job.strategy == "mirrored" else len(BEDS[job.bed]) - 1
+
+
+def _as_run(job: TensorFlowJob, graph: Graph) -> MeasuredRun:
+    asked, cluster, plan = pose(job, graph)
+    return MeasuredRun(
+        labels=label_run(asked, cluster, plan), job=asked, cluster=cluster, parallelism=plan,
+        step_s=job.step_s * _workers(job), name=f"{job.model} {job.bed}",
+    )  # fmt: skip
+
+
+def forecast(job: TensorFlowJob, others: Sequence[TensorFlowJob], graphs: dict[str, Graph]) -> tuple[float, float]:
+    """Seconds of the job and of one of its steps: `traincast forecast` with what `traincast learn` took from the other jobs. How
+    long a job starts is that of the others on the same nodes, where there are some."""
+    alike = [other for other in others if other.strategy == job.strategy]
+    calibration = learn([_as_run(other, graphs[other.model]) for other in alike])
+    asked, cluster, plan = pose(job, graphs[job.model])
+    spent = [
+        (other.wall_s - other.num_steps * other.step_s) / _starts(other.bed, other.strategy) - _trace_s(other.model)
+        for other in [other for other in alike if other.bed == job.bed] or alike
+    ]
+    startup_s = (statistics.median(spent) + _trace_s(job.model)) * _starts(job.bed, job.strategy)
+    found = answer(replace(asked, startup_s=startup_s), cluster, plan, calibration=calibration)
+    return found.job.total.seconds, found.step.seconds / _workers(job)
+
+
+def _trace_s(model: str) -> float:
+    """Of a whole core, before the first step."""
+    return TRACE_S_PER_NODE * count_nodes(GRAPHS / f"{model}.pb")
+
+
+@functools.cache
+def count_nodes(path: Path) -> int:
     from tensorboard.compat.proto import graph_pb2
 
     definition = graph_pb2.GraphDef()
     definition.ParseFromString(path.read_bytes())
-    size: dict[str, float] = {}
-    pulled = pushed = 0.0
-    for node in definition.node:
-        if node.op == "ReadVariableOp":
-            shape = node.attr["_output_shapes"].list.shape[0]
-            size[node.input[0]] = 4.0 * math.prod(dim.size for dim in shape.dim)
-            pulled += size[node.input[0]]
-    for node in definition.node:
-        if node.op.startswith("Assign"):
-            pushed += size.get(node.input[0], 0.0)
-    return pulled, pushed
-
-
-def _exchange_s(static: Static, bed: str, strategy: str) -> float:
-    """A ring passes every link twice; a server sends what a step reads of variables and takes what it writes."""
-    nodes = BEDS[bed]
-    slowest = min(node.bits_per_s for node in nodes) / 8
-    if strategy == "mirrored":
-        return 2 * (len(nodes) - 1) / len(nodes) * static.gradient_bytes / slowest
-    # Links run both ways at once, so the busier direction counts; a step here is one of any worker.
-    server = nodes[0].bits_per_s / 8
-    return max(static.pulled_bytes, static.pushed_bytes) / server
-
-
-def _compute_share(bed: str, strategy: str) -> float:
-    """Cores at work per step: the slowest node of a synchronous step, all workers of an asynchronous one."""
-    shares = [node.cpu_share for node in BEDS[bed]]
-    return min(shares) if strategy == "mirrored" else sum(shares[1:])
-
-
-def forecast(job: TensorFlowJob, others: Sequence[TensorFlowJob], statics: dict[str, Static]) -> float:
-    """From the jobs of other models."""
-    alike = [other for other in others if other.strategy == job.strategy]
-    rows, targets = [], []
-    for other in alike:
-        static = statics[other.model]
-        share = _compute_share(other.bed, other.strategy)
-        rest = max(0.0, other.step_s - _exchange_s(static, other.bed, other.strategy))
-        rows.append(np.array([static.flop, static.num_bytes, static.num_ops, 1.0]) / share / other.step_s)
-        targets.append(rest / other.step_s)
-    matrix = np.array(rows)
-    scale = np.maximum(matrix.max(axis=0), 1e-30)
-    weights = nnls(matrix / scale, np.array(targets))[0] / scale
-    static = statics[job.model]
-    features = np.array([static.flop, static.num_bytes, static.num_ops, 1.0])
-    step_s = float(features @ weights) / _compute_share(job.bed, job.strategy) + _exchange_s(
-        static, job.bed, job.strategy
-    )
-    startup = [(other.wall_s - other.num_steps * other.step_s) / _starts(other.bed, other.strategy) for other in alike]
-    return statistics.median(startup) * _starts(job.bed, job.strategy) + job.num_steps * step_s
+    return len(definition.node)
 
 
 def _starts(bed: str, strategy: str) -> float:
@@ -214,24 +192,41 @@ def _starts(bed: str, strategy: str) -> float:
     return 1 / min(shares) if strategy == "mirrored" else max(2 / shares[0], 1 / min(shares[1:]))
 
 
+def read_graph(path: Path) -> Graph:
+    graph = load_source(str(path))
+    if not isinstance(graph, Graph):
+        raise SystemExit(f"{path} holds no step")
+    return graph
+
+
 def report() -> None:
     jobs = [TensorFlowJob(**entry) for entry in json.loads(MEASURED.read_text())]
-    graphs = MEASURED.parent / "tensorflow_graphs"
-    statics = {model: read_static(graphs / f"{model}.pb") for model in {job.model for job in jobs}}
-    say("| model | nodes | strategy | steps | measured s | forecast s | accuracy | load |")
-    say("|---|---|---|---|---|---|---|---|")
+    graphs = {model: read_graph(GRAPHS / f"{model}.pb") for model in {job.model for job in jobs}}
+    say("A model left out: its jobs are forecast from those of the other models.")
+    _tabulate(jobs, graphs, lambda job, other: other.model != job.model)
+    say("A model and a setting left out: from those of the other models on the other nodes.")
+    _tabulate(jobs, graphs, lambda job, other: other.model != job.model and other.bed != job.bed)
+
+
+def _tabulate(
+    jobs: Sequence[TensorFlowJob], graphs: dict[str, Graph], may_teach: Callable[[TensorFlowJob, TensorFlowJob], bool]
+) -> None:
+    say(
+        "| model | nodes | strategy | step, measured ms | forecast ms | job, measured s | forecast s | accuracy | load |"
+    )
+    say("|---|---|---|---|---|---|---|---|---|")
     accuracies: dict[str, list[float]] = {}
     for job in jobs:
-        predicted = forecast(job, [other for other in jobs if other.model != job.model], statics)
+        predicted, step_s = forecast(job, [other for other in jobs if may_teach(job, other)], graphs)
         accuracy = 1 - abs(predicted / job.wall_s - 1)
         for group in ("all", job.strategy, job.bed):
             accuracies.setdefault(group, []).append(accuracy)
         say(
-            f"| {job.model} | {job.bed} | {job.strategy} | {job.num_steps} | {job.wall_s:.1f} | {predicted:.1f} | "
-            f"{accuracy:.1%} | {job.load:.1f} |"
+            f"| {job.model} | {job.bed} | {job.strategy} | {job.step_s * 1e3:.0f} | {step_s * 1e3:.0f} | {job.wall_s:.1f} | "
+            f"{predicted:.1f} | {accuracy:.1%} | {job.load:.1f} |"
         )
     for group, found in accuracies.items():
-        say(f"{group}: n {len(found)}, mean {statistics.mean(found):.1%}, worst {min(found):.1%}")
+        say(f"- {group}: n {len(found)}, mean {statistics.mean(found):.1%}, worst {min(found):.1%}")
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ families. Programs on tokens: *factors by class that saw every source*, and *one
 correction that was fitted to other sources cannot be expected to do better than these, which saw the answers.
 """
 
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +15,14 @@ from numpy.typing import NDArray
 
 from research.fits.interaction_gpu.__main__ import recall_left_out, share_table, teaching_rows
 from research.fits.interaction_gpu.blend import LeftOut
-from research.fits.interaction_gpu.data import Data, read_everything
+from research.fits.interaction_gpu.data import SHARED, Data, read_everything
 from research.fits.interaction_gpu.members import Table, apply_kinds, fit_kinds
 from research.output import say
+from traincast.accuracy import read_rows
 
 Array = NDArray[np.float64]
+SAME = ("model", "gpu", "n_gpus", "micro_batch", "global_batch", "dtype")
+"""Columns that equal configurations share."""
 EQUAL = 1e-3
 """Distance of shares below which two programs are twins."""
 
@@ -43,7 +47,7 @@ def tabulate(data: Data, table: Table, left_out: LeftOut) -> str:
         lines.append(
             f"| {condition} | {len(rows)} | {_mean(missed[rows]):.1f} | {_mean(own):.1f} | {_mean(near):.1f} | {told} |"
         )
-    return "\n".join([*lines, "", tabulate_tokens(data)])
+    return "\n".join([*lines, "", tabulate_tokens(data), "", tabulate_repeats()])
 
 
 def tabulate_tokens(data: Data) -> str:
@@ -69,6 +73,20 @@ def tabulate_tokens(data: Data) -> str:
         cells = [f"{_mean(each[rows]):.1f}" for each in (missed, unseen, seen, own)]
         lines.append(f"| {name} | {int(rows.sum())} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def tabulate_repeats() -> str:
+    """Equal configurations that several submitters of MLPerf measured: how far each is from their median."""
+    groups: dict[tuple[object, ...], list[float]] = defaultdict(list)
+    for row in read_rows(str(SHARED / "cases" / "mlperf.parquet")):
+        if row.get("measured_step_s") and row.get("quality") in (None, "clean"):
+            groups[tuple(row.get(name) for name in SAME)].append(float(row["measured_step_s"]))
+    apart = np.array([abs(one / np.median(each) - 1) for each in groups.values() if len(each) > 1 for one in each])
+    return (
+        f"MLPerf, {len(apart)} steps of {sum(len(each) > 1 for each in groups.values())} configurations that were submitted more "
+        f"than once: {100 * apart.mean():.1f}% from their median on average, {100 * np.quantile(apart, 0.9):.1f}% at p90, "
+        f"{100 * apart.max():.0f}% at most."
+    )
 
 
 def take_tokens(data: Data) -> Data:

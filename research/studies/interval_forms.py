@@ -34,7 +34,9 @@ from research.fits.intervals import (
     publisher_quantiles,
     sensitivity_of,
 )
+from traincast.files import write_whole
 from traincast.forecast import STEP, Certainty, Experience, join_all, list_novelty
+from traincast.report import splice
 
 Array = NDArray[np.float64]
 MOST_LEFT = 80
@@ -383,30 +385,43 @@ Scores = dict[tuple[str, str, str], list[tuple[float, float, float, float]]]
 """(form, publisher, sort and fold) to (runs, Winkler score, holds, median width) of groups."""
 
 
+BEGIN, END = "<!-- made by research.studies.interval_forms -->", "<!-- end of what interval_forms made -->"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("asked", type=Path)
+    parser.add_argument("--markdown", type=Path, help="page whose tables are made again")
     options = parser.parse_args(arguments)
     asked, _ = load(options.asked)
     found = score_all(Posing([row for row in asked if row.quantity == STEP]))
-    for sort in ("known", "new"):
-        chosen = choose(found, sort)
-        sys.stdout.write(f"\n{sort} stacks: mean log Winkler score\n\n| form | score |\n|---|--:|\n")
-        for name in FORMS:
-            sys.stdout.write(f"| {name} | {np.mean(list(by_publisher(found, name, sort).values())):.3f} |\n")
-        sys.stdout.write(
-            f"\n| {sort}, publisher | fold | n | form chosen by the others | holds | width | score | today's |\n"
-        )
-        sys.stdout.write("|---|---|--:|---|--:|--:|--:|--:|\n")
-        for (name, publisher, fold), own in sorted(found.items(), key=lambda pair: pair[0][1:]):
-            if fold.startswith(sort) and name == chosen[publisher]:
-                n, w, held, width = _add_up(own)
-                before = _add_up(found[next(iter(FORMS)), publisher, fold])
-                what = fold.removeprefix(sort).strip()
-                sys.stdout.write(
-                    f"| {publisher} | {what} | {n:.0f} | {name} | {held:.0%} | {width:.0%} | {w:.2f} | "
-                    f"{before[2]:.0%} {before[3]:.0%} {before[1]:.2f} |\n"
-                )
+    text = "\n\n".join(tabulate(found, sort) for sort in ("known", "new"))
+    sys.stdout.write(f"{text}\n")
+    if options.markdown:
+        page = options.markdown.read_text(encoding="utf-8")
+        write_whole(options.markdown, splice(page, text, begin=BEGIN, end=END))
+
+
+def tabulate(found: Scores, sort: str) -> str:
+    """Scores of all forms; then every group under the form that the other publishers choose, beside that of ADR 40."""
+    chosen, first = choose(found, sort), next(iter(FORMS))
+    scores = [f"| {name} | {np.mean(list(by_publisher(found, name, sort).values())):.3f} |" for name in FORMS]
+    groups = []
+    for (name, publisher, fold), own in sorted(found.items(), key=lambda pair: pair[0][1:]):
+        if fold.startswith(sort) and name == chosen[publisher]:
+            number, score, held, width = _add_up(own)
+            _, score_before, held_before, width_before = _add_up(found[first, publisher, fold])
+            groups.append(
+                f"| {publisher} | {fold.removeprefix(sort).strip()} | {number:.0f} | {held_before:.0%} -> {held:.0%} | "
+                f"{width_before:.0%} -> {width:.0%} | {score_before:.2f} -> {score:.2f} | {name} |"
+            )
+    return "\n".join(
+        [
+            f"**{sort.capitalize()} stacks: mean log Winkler score of each form**", "", "| form | score |", "|---|--:|", *scores,
+            "", f"**{sort.capitalize()} stacks: before -> now, by the form that the other publishers choose**", "",
+            "| publisher | left out | n | holds | median width | score | form |", "|---|---|--:|--:|--:|--:|---|", *groups,
+        ]
+    )  # fmt: skip
 
 
 def score_all(posing: Posing) -> Scores:

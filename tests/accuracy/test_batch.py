@@ -8,7 +8,7 @@ from traincast.accuracy._batch import answer_rows, learn_rows
 from traincast.accuracy._cases import parse_case
 from traincast.accuracy._runs import label_rows, read_runs
 from traincast.accuracy._translate import translate
-from traincast.forecast import GIVEN_JOB, forecast
+from traincast.forecast import forecast
 from traincast.forecast._corrections import IGNORE
 from traincast.learn import learn, load_calibration, save_calibration
 from traincast.learn._select import CHOICES
@@ -73,19 +73,6 @@ def test_a_row_is_answered_as_forecast_answers_its_question_whatever_the_other_r
     assert plain is not None
     assert alone.step_s == pytest.approx(1.5 * plain, rel=0.02)
     assert "3 runs of this stack" in alone.reason
-
-
-def test_a_job_of_which_one_run_was_given_is_as_sure_as_was_promised() -> None:
-    row = {**ROW, "micro_batch": 3.0}
-    question = translate(parse_case(row))
-    answer = forecast(question.job, question.cluster, question.parallelism)
-    promised = next(one for one in answer.narrowing if one.given == GIVEN_JOB)
-    found = answer_rows([row], given=[measure(1.0, 1.3)])[0]
-    assert found.step_s is not None
-    assert found.step_low_s is not None
-    assert found.step_high_s is not None
-    assert found.step_s > 1.02 * answer.step.seconds
-    assert (found.step_high_s - found.step_low_s) / found.step_s <= promised.width_after * 1.001
 
 
 def test_a_corrected_step_carries_job_time_and_throughput_with_it(given_rows: list[dict[str, Any]]) -> None:

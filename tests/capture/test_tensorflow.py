@@ -11,6 +11,8 @@ from tensorboard.compat.proto import graph_pb2, meta_graph_pb2
 from traincast.capture import load_source
 from traincast.capture._tensorflow import read_tensorflow
 from traincast.errors import CaptureFailed, InvalidInput
+from traincast.lower import lower
+from traincast.spec import Collective, Parallelism
 from traincast.spec._graph import Graph
 
 FLOAT, INT = 1, 3
@@ -163,6 +165,21 @@ def test_a_saved_model_with_a_function_is_read(tmp_path: Path) -> None:
     graph = load_source(str(tmp_path), batch=8)
     assert isinstance(graph, Graph)
     assert [(op.name, op.flop) for op in graph.ops] == [("tf.MatMul", 2 * 8 * 32 * 16), ("tf.Relu", 8 * 16)]
+
+
+GRAPHS = Path(__file__).parents[2] / "research" / "results" / "tensorflow_graphs"
+
+
+@pytest.mark.parametrize(("model", "reads"), [("mlp", 3), ("rnn", None)])
+def test_servers_move_what_a_graph_reads_and_writes_of_variables(model: str, reads: int | None) -> None:
+    """Momentum that is written out reads a weight once or once per round, its moment twice, and writes both."""
+    graph = load_source(str(GRAPHS / f"{model}.pb"))
+    assert isinstance(graph, Graph)
+    weights = graph.role_bytes("parameter")
+    plan = Parallelism(data=2, servers=1, asynchronous=True)
+    moved = {task.kind: task.num_bytes for task in lower(graph, plan).stages[0].tasks if isinstance(task, Collective)}
+    assert moved["push"] == 2 * weights
+    assert moved["pull"] == (reads * weights if reads else 2_760_192)
 
 
 def test_an_unknown_operation_is_named(tmp_path: Path) -> None:

@@ -67,6 +67,23 @@ def test_hardware_can_be_said_in_one_word(run: Run, words: str, devices: int) ->
     assert json.loads(run(*TINY, "--gpus", words).out)["num_devices"] == devices
 
 
+def test_devices_of_a_machine_are_spread_over_its_hosts(run: Run) -> None:
+    """A GB200 NVL72 has hosts of four in one NVLink domain of 72."""
+    counted = json.loads(run(*TINY, "--machine", "gb200-nvl72", "--gpus", "72", "--tp", "12").out)
+    hosts = json.loads(run(*TINY, "--machine", "gb200-nvl72", "--nodes", "18", "--tp", "12").out)
+    assert counted["num_devices"] == hosts["num_devices"] == 72
+    assert counted["step"] == hosts["step"]
+    flat = json.loads(run(*TINY, "--gpus", "18x4xb200", "--tp", "12", "--inter", "400Gb/s").out)
+    assert counted["step"]["seconds"] < flat["step"]["seconds"]
+
+
+def test_every_name_of_a_switch_is_an_option(run: Run) -> None:
+    adapted = (*TINY, "--gpus", "1xh100", "--lora-rank", "8")
+    long, short, off = (run(*adapted, flag) for flag in ("--adapter-norm", "--dora", "--no-dora"))
+    assert long.code == short.code == off.code == 0
+    assert long.out == short.out != off.out
+
+
 def test_short_and_long_names_and_human_numbers_mean_the_same(run: Run) -> None:
     short = run(*TINY, "--gpus", "4xh100", "--tp", "2", "--samples", "10000")
     long = run(*TINY, "--device", "h100", "-g", "4", "--tensor", "2", "--samples", "10k")

@@ -19,9 +19,11 @@ from traincast.forecast._certainty import (
     memory_errors,
     mix_quantiles,
 )
+from traincast.forecast._corrections import _keep_promise
 from traincast.forecast._job_time import DRAWN
+from traincast.forecast._narrow import GIVEN_JOB
 from traincast.resources import grounds_of
-from traincast.spec import Forecast, Job, Parallelism
+from traincast.spec import Forecast, Job, Narrowing, Parallelism
 
 CLUSTER = catalog.cluster(device="h100-sxm-80g", nodes=1, devices_per_node=8)
 
@@ -38,21 +40,21 @@ def test_job_cost_energy_and_resource_numbers_are_as_sure_as_the_step(name: str)
     low, high = answer.step.low_s / answer.step.seconds, answer.step.high_s / answer.step.seconds
     total, training_s = answer.job.total, answer.job.training_s
     # Starts, logs and checkpoints take what they take.
-    assert total.seconds - total.low_s == pytest.approx((1 - low) * training_s, rel=1e-6)
-    assert total.high_s - total.seconds == pytest.approx((high - 1) * training_s, rel=1e-6)
+    assert total.seconds - total.low_s == pytest.approx((1 - low) * training_s, rel=1e-4)
+    assert total.high_s - total.seconds == pytest.approx((high - 1) * training_s, rel=1e-4)
     assert answer.usd is not None
     assert answer.energy_range is not None
     sides = total.low_s / total.seconds, total.high_s / total.seconds
     usd, energy = answer.usd, answer.energy_range
-    assert (usd.low / usd.value, usd.high / usd.value) == pytest.approx(sides, rel=1e-6)
-    assert energy.low / energy.value == pytest.approx(sides[0] * DRAWN[0], rel=1e-6)
-    assert energy.high / energy.value == pytest.approx(sides[1] * DRAWN[1], rel=1e-6)
+    assert (usd.low / usd.value, usd.high / usd.value) == pytest.approx(sides, rel=1e-4)
+    assert energy.low / energy.value == pytest.approx(sides[0] * DRAWN[0], rel=1e-4)
+    assert energy.high / energy.value == pytest.approx(sides[1] * DRAWN[1], rel=1e-4)
     profile, grounds = answer.resources[0], grounds_of(answer.resources[0])
     for number, value in profile.twelve().items():
         assert profile.ranges[number][0] <= value <= profile.ranges[number][1]
         # What runs on GPUs taught has the range of its own left-out errors.
         if grounds[number] == "timeline" and number.endswith("_s"):
-            assert profile.ranges[number] == pytest.approx((low * value, high * value), rel=1e-6)
+            assert profile.ranges[number] == pytest.approx((low * value, high * value), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["lightning", "nanotron"])
@@ -65,6 +67,24 @@ def test_steps_and_memory_are_answered_by_tables_of_one_document_and_one_rule(na
     assert answer.memory.errors is not None
     margin = math.log(answer.memory.capacity_bytes / answer.memory.needed_bytes)
     assert answer.memory.fit_probability == pytest.approx(answer.memory.errors.probability_below(margin), abs=1e-9)
+
+
+def test_a_job_of_which_a_run_was_given_is_as_sure_as_was_promised_and_never_less() -> None:
+    answer, _ = ask("lightning")
+    step = answer.step
+
+    def promise(low: float, high: float) -> Forecast:
+        one = Narrowing(
+            measurement="m", seconds=1.0, width_now=1.0, width_after=high - low, given=GIVEN_JOB, after=(low, high)
+        )
+        return replace(answer, narrowing=(one,))
+
+    kept = _keep_promise(step, promise(0.95, 1.1), is_known=True)
+    assert (kept.seconds, kept.low_s, kept.high_s) == pytest.approx(
+        (step.seconds, 0.95 * step.seconds, 1.1 * step.seconds)
+    )
+    assert _keep_promise(step, promise(0.95, 1.1), is_known=False) == step
+    assert _keep_promise(step, promise(0.01, 100.0), is_known=True) == step
 
 
 POOLED = Quantiles(values=(-4.0, -3.0, -2.5, -2.0, -1.5, -0.7, 0.0, 0.7, 1.5, 2.0, 2.5, 3.0, 4.0), num_rows=100)

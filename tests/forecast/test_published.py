@@ -55,7 +55,7 @@ def test_the_page_has_every_figure_with_its_source_and_tolerance() -> None:
 @pytest.mark.parametrize("family", sorted(TOLERANCES))
 @pytest.mark.skipif(not MLPERF.is_file(), reason="needs ../shared/cases/mlperf.parquet")
 def test_the_median_error_of_mlperf_results_is_within_its_tolerance(family: str) -> None:
-    """MLPerf Training v2.1 to v4.0, results of many submitters; see docs/how-to/regimes/published.md."""
+    """MLPerf Training v2.1 to v4.0, results of many submitters; see docs/how-to/published-figures.md."""
     rows = [row for row in read_rows(MLPERF) if row["family"] == family]
     chosen = [rows[i] for i in sorted({round(x) for x in np.linspace(0, len(rows) - 1, MOST_ROWS)})]
     errors = []

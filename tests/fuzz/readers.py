@@ -4,6 +4,7 @@ Used by tests/fuzz (a few inputs) and by benchmarks/fuzz.py (a million).
 """
 
 import contextlib
+import functools
 import importlib.util
 import io
 import json
@@ -603,12 +604,19 @@ def _configs(name: str) -> Callable[[Path], list[bytes]]:
     return lambda folder: [(CONFIGS / name).read_bytes()]
 
 
-def _read_config(path: Path) -> object:
+RECIPES = {
+    "torchtitan_llama3_registry.py.txt": ":llama3_8b",
+    "megatron_bridge_llama3.py.txt": ":llama3_70b_pretrain_config",
+}
+"""Which of several recipes of a file is asked for."""
+
+
+def _read_config(path: Path, *, recipe: str = "") -> object:
     """A configuration up to the question that it asks."""
     from traincast.configs import merge_configs
     from traincast.spec import ConfigText, Question, WorkloadOptions
 
-    text = ConfigText(name=path.name, text=path.read_text(encoding="utf-8", errors="replace"))
+    text = ConfigText(name=path.name + recipe, text=path.read_text(encoding="utf-8", errors="replace"))
     return merge_configs(Question(source="gpt2", workload=WorkloadOptions(), configs=(text,)), local=False)
 
 
@@ -718,14 +726,17 @@ READERS: dict[str, Reader] = {
     ),
     **{
         f"config {file}": Reader(
-            read=_read_config, suffix=Path(file.removesuffix(".txt")).suffix,
+            read=functools.partial(_read_config, recipe=RECIPES.get(file, "")), suffix=Path(file.removesuffix(".txt")).suffix,
             samples=_configs(file), needs=("yaml",), cost=25,
         )
-        for file in sorted(each.name for each in CONFIGS.iterdir()) if file not in ("README.md", "megatron_bridge_llama3.py.txt")
+        for file in sorted(each.name for each in CONFIGS.iterdir()) if file != "README.md"
     },
     "stablehlo": Reader(
         read=_lazily("traincast.capture._stablehlo", "read_stablehlo"), suffix=".mlir", cost=40,
         samples=lambda folder: [(SAMPLES / "step.mlir").read_bytes()],
+    ),
+    "jaxpr": Reader(
+        read=_read_source, suffix=".jaxpr", cost=20, samples=lambda folder: [(SAMPLES / "step.jaxpr").read_bytes()],
     ),
     "price table": Reader(read=_lazily("traincast.plan", "read_prices"), suffix=".toml", samples=_given(PRICES), cost=2),
     "slurm.conf": Reader(

@@ -132,6 +132,9 @@ FOUND = {
     ),
     "a list where a word belongs": ("config maxtext-llama3_70b.yml", b"model_name: [llama3-70b]\nper_device_batch_size: 2\n"
                                     b"remat_policy: [1, 2]\nici_fsdp_parallelism: 4\nmax_target_length: 8192\n"),
+    "a flag of a hundred thousand digits": (
+        "config trl-distillation.sh", b"python trl/scripts/distillation.py --learning_rate " + b"9" * 100_000 + b"x\n",
+    ),
     "a store that is cut off": ("store", b"SQLite format 3\0" + bytes(300)),
 }  # fmt: skip
 

@@ -28,7 +28,7 @@ def test_a_killed_run_loses_nothing_finished_and_a_second_one_does_only_the_rest
     path = tmp_path / "m.db"
     command = [*COMMAND, "operators", "softmax", "--rounds", "2", "--block", "0.02", "--store", str(path), "--json"]
     victim = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while blocks_in(path) < 5 and time.monotonic() < deadline and victim.poll() is None:
         time.sleep(0.1)
     os.kill(victim.pid, signal.SIGKILL)

@@ -96,7 +96,7 @@ def test_a_test_bed_stays_up_until_it_is_taken_down() -> None:
         assert len(traces(name)) == 5
         assert load(name).nodes[1].bits_per_s == 1e8
         ping = ["ip", "netns", "exec", f"traincast-{name}-0", sys.executable, "-c"]
-        code = "import socket; s = socket.socket(); s.settimeout(3); print(s.connect_ex(('10.77.0.2', 9)))"
+        code = "import socket; s = socket.socket(); s.settimeout(60); print(s.connect_ex(('10.77.0.2', 9)))"
         answer = subprocess.run([*ping, code], capture_output=True, text=True, check=True).stdout
         # 111: refused by the other node, so packets do cross the switch and come back.
         assert answer.strip() == "111"
@@ -141,7 +141,7 @@ def test_nothing_is_left_after_its_maker_is_killed_outright() -> None:
     os.kill(maker.pid, signal.SIGKILL)
     maker.wait()
     maker.stdout.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while traces(name) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert traces(name) == []
@@ -161,7 +161,7 @@ def test_a_users_script_runs_on_every_node_by_torchrun(tmp_path: Path) -> None:
     )
     nodes = (EmulatedNode(cpu_share=1.0),) * 2
     with emulated(EmulatedCluster(name=f"r{os.getpid() % 10000}", nodes=nodes)) as cluster:
-        assert run_torchrun(cluster, [str(script), str(tmp_path)], timeout_s=120) == 0
+        assert run_torchrun(cluster, [str(script), str(tmp_path)], timeout_s=600) == 0
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["2", "2"]
 
 

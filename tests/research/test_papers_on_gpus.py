@@ -8,6 +8,7 @@ from research.baselines.operators import scale_by_intensity
 from research.fits.interaction_gpu.blend import LeftOut, candidates, cross_fit
 from research.fits.interaction_gpu.data import Data, Program, Row
 from research.fits.interaction_gpu.members import Table
+from research.papers import limits
 from research.papers.ablation import ablate, list_variants
 from research.papers.driple_gpus import predict_left_out
 from research.papers.limits import tabulate, take_tokens
@@ -72,7 +73,9 @@ def test_only_the_candidates_of_a_variant_are_chosen() -> None:
         assert any(chosen == one for one in allowed), variant.name
 
 
-def test_limits_say_what_known_factors_leave() -> None:
+def test_limits_say_what_known_factors_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"model": "net", "measured_step_s": seconds} for seconds in (1.0, 1.0, 1.2)]
+    monkeypatch.setattr(limits, "read_rows", lambda _: rows)
     data = make_data(behaviour="training on tokens", sources=("one", "other"))
     assert len(take_tokens(data).rows) == NUM
     assert not take_tokens(make_data()).rows
@@ -85,6 +88,8 @@ def test_limits_say_what_known_factors_leave() -> None:
     text = tabulate_both(both)
     assert "| here | 40 |" in text
     assert "| other | 20 |" in text
+    assert "3 steps of 1 configurations" in text
+    assert "20% at most" in text
 
 
 def tabulate_both(data: Data) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schedule.builders import table
@@ -185,7 +185,18 @@ def slurm_jobs(draw: st.DrawFn) -> JobTable:
     return table(*rows, num_nodes=nodes, limit_s=limits, num_cpus=cpus, memory_bytes=memory)
 
 
+EQUAL_NODES = table(
+    (2.0, 3.0, 22.0), (3.0, 4.0, 25.0), (4.0, 4.0, 4.0), (4.0, 1.0, 5.0), (7.0, 4.0, 2.0), (14.0, 1.0, 14.0), (14.0, 2.0, 11.0),
+    (16.0, 3.0, 22.0), (20.0, 2.0, 6.0),
+    num_nodes=[1.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], limit_s=[27.0, 25.0, 4.0, 5.0, 2.0, 19.0, 11.0, 22.0, 11.0],
+    num_cpus=[11.0, 16.0, 20.0, 12.0, 10.0, 7.0, 5.0, 1.0, 3.0],
+    memory_bytes=[2.0**20 * megabytes for megabytes in (187, 1404, 848, 178, 293, 389, 80, 322, 194)],
+)  # fmt: skip
+"""A job of two nodes finds three that are equally full but for one: the lower numbers go first."""
+
+
 @given(jobs=slurm_jobs())
+@example(jobs=EQUAL_NODES)
 @settings(max_examples=25, deadline=None)
 def test_backfill_agrees_with_looking_at_every_second(jobs: JobTable, tmp_path_factory: pytest.TempPathFactory) -> None:
     text = FIRST + QUICK + ONE.replace("n[1-2]", "n[1-3]")

@@ -22,7 +22,7 @@ from traincast.spec import QUESTION_FIELDS
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no /usr/bin/chromium; apt-get install chromium")
-PATIENCE_MS = 90_000
+PATIENCE_MS = 240_000
 PHONE = {"width": 360, "height": 740}
 
 

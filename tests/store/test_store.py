@@ -110,7 +110,7 @@ def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "m.db"
     writers = [write_in_another_process(path, str(who), 25) for who in range(4)]
     for writer in writers:
-        writer.communicate(timeout=120)
+        writer.communicate(timeout=240)
         assert writer.returncode == 0
     with Store(path) as store:
         store.check()
@@ -148,7 +148,7 @@ def test_a_writer_waits_for_a_lock_instead_of_failing(tmp_path: Path) -> None:
         assert writer.poll() is None
         blocker.execute("COMMIT")
         blocker.close()
-        writer.communicate(timeout=60)
+        writer.communicate(timeout=240)
         assert writer.returncode == 0
         assert store.counts()["blocks"] == 1
 

@@ -106,8 +106,7 @@ def build_question(
 def _parameter(item: Asked, *, many: bool) -> inspect.Parameter:
     declared = list(item.flags)
     if item.kind is bool:
-        long = item.name.replace("_", "-")
-        declared = [f"--{long}/--no-{long}"]
+        declared = [f"{flag}/--no-{flag.removeprefix('--')}" for flag in item.flags]
     settings: dict[str, Any] = {"help": item.description, "rich_help_panel": item.panel, "show_default": False}
     kind: Any = item.kind
     if many:

@@ -229,7 +229,8 @@ def _scalar(text: str) -> Any:
         return None
     if re.fullmatch(r"[+-]?\d{1,18}", plain):
         return int(plain)
-    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", plain) and len(plain) < 40:
+    # Short ones alone are tried: the pattern takes a time that grows with the square of the digits.
+    if len(plain) < 40 and re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", plain):
         return float(plain)
     if plain.startswith("[") and plain.endswith("]"):
         return [_scalar(part) for part in plain[1:-1].split(",") if part.strip()]

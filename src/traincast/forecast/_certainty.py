@@ -411,7 +411,7 @@ def describe_novelty(novelty: Sequence[float], setting: Setting, *, host: float 
     values = dict(zip(FEATURES, novelty, strict=True))
     found = [text for name, text in says.items() if values[name] > 0]
     if values["new stack"] and host > HOST_BOUND:
-        found.insert(1, f"the host's share of the time is that of plain PyTorch, not of {setting.stack}")
+        found.insert(1, f"what a call costs the host was not measured with {setting.stack}")
     return tuple(found)
 
 

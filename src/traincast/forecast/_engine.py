@@ -62,6 +62,7 @@ from traincast.spec import (
     Job,
     MachineRates,
     MemoryProfile,
+    NodeGroup,
     Op,
     Parallelism,
     Program,
@@ -211,8 +212,21 @@ class Engine:
             timeline = add_waiting(timeline, program)
         if not plan.asynchronous:
             return timeline
-        busy_s = self._server_seconds(job, cluster, replace(plan, asynchronous=False))
-        return replace(timeline, duration_s=max(timeline.duration_s, busy_s))
+        round_s = self._round_seconds(timeline, program, job, cluster)
+        best = max(cluster.groups, key=lambda group: group.inter.bytes_per_s)
+        busy_s = self._server_seconds(job, _alike(cluster, best), replace(plan, asynchronous=False))
+        return replace(timeline, duration_s=max(round_s, busy_s))
+
+    def _round_seconds(self, timeline: Timeline, program: Program, job: Job, cluster: Cluster) -> float:
+        """In which as many steps are done as there are workers, each at its own pace."""
+        if len(cluster.groups) == 1:
+            return timeline.duration_s
+        model, per_s = self.model(job), 0.0
+        for group in cluster.groups:
+            own = _alike(cluster, group)
+            priced = tuple(self._price(model, stage, own, None, replayed=False) for stage in program.stages)
+            per_s += group.num_nodes * group.devices_per_node / simulate_step(program, priced).duration_s
+        return cluster.num_devices / per_s
 
     def draw_step(self, job: Job, cluster: Cluster, plan: Parallelism) -> Timeline:
         """A step with every span and nothing else of its forecast."""
@@ -220,11 +234,14 @@ class Engine:
         return self.simulate(program, self.cost(program, job, cluster), job, cluster, draw=True)
 
     def _server_seconds(self, job: Job, cluster: Cluster, plan: Parallelism) -> float:
-        """What the servers need for one step of every worker."""
+        """What the servers need for one step of every worker; they send to some while they receive from others."""
         stage = lower(job.graph, plan, compiled=job.compiled, remember=self._remember).stages[0]
         priced = self._price(self.model(job), stage, cluster, None, replayed=False)
-        tasks = zip(stage.tasks, priced, stage.counts(), strict=True)
-        return sum(estimate.seconds * count for task, estimate, count in tasks if isinstance(task, Collective))
+        busy_s = {"pull": 0.0, "push": 0.0}
+        for task, estimate, count in zip(stage.tasks, priced, stage.counts(), strict=True):
+            if isinstance(task, Collective) and task.kind in busy_s:
+                busy_s[task.kind] += estimate.seconds * count
+        return max(busy_s.values())
 
     def memory(self, program: Program, job: Job, cluster: Cluster) -> MemoryProfile:
         """Of the stage that comes nearest to filling the smallest device, and of the phase where a step has several."""
@@ -384,6 +401,11 @@ class Engine:
 def stack_of(job: Job) -> Stack:
     """The software that runs a job."""
     return job.stack
+
+
+def _alike(cluster: Cluster, group: NodeGroup) -> Cluster:
+    """As many nodes, all like those of one group."""
+    return replace(cluster, groups=(replace(group, num_nodes=cluster.num_nodes),))
 
 
 def _price_machine(rates: MachineRates) -> CostModel:

@@ -59,11 +59,15 @@ def read_hardware(text: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidInput(f"--gpus {text!r} does not say which; write 8xh100, or add --device")
     if nodes is not None:
         return {**table, "nodes": int(nodes), "devices_per_node": size}
-    if not isinstance(named, str):
+    machine = cluster.get("node")
+    if not isinstance(named, str) and (not isinstance(machine, str) or "nodes" in cluster):
         return {**table, "devices_per_node": size}
     from traincast import catalog
 
-    usual = catalog.device_entry(named).typical_node.devices_per_node
+    if isinstance(named, str):
+        usual = catalog.device_entry(named).typical_node.devices_per_node
+    else:
+        usual = catalog.node(str(machine)).devices_per_node
     if size <= usual or size % usual:
         return {**table, "nodes": 1, "devices_per_node": size}
     return {**table, "nodes": size // usual, "devices_per_node": usual}

@@ -71,7 +71,7 @@ def _reduce(
         overlapped=plan.overlap,
         bucket_bytes=plan.bucket_bytes if plan.zero < 2 else None,
         layer=layer,
-        num_servers=plan.servers,
+        num_servers=_num_servers(plan),
     )
     if plan.shard is None:
         yield whole
@@ -112,23 +112,34 @@ def use_servers(stage: Stage, plan: Parallelism) -> Stage:
     if plan.servers == 0:
         return stage
     weights = sum(t.num_bytes * t.copies for t in stage.tensors if t.role == "parameter")
+    # A program may say itself what it reads and writes of variables: it may read one for every use, and write its moments too.
+    said = any(isinstance(task, Op) and "pulled_bytes" in task.attrs for task in stage.tasks)
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
-        if not isinstance(task, Op) or task.kind != "optimizer":
+        if isinstance(task, Op) and task.kind == "optimizer":
+            moved = (
+                ("pull", task.attrs.get("pulled_bytes", 0 if said else weights)),
+                ("push", task.attrs.get("pushed_bytes", 0)),
+            )
+            yield from (_exchange(kind, float(amount), plan) for kind, amount in moved if amount)
+        elif not (said and isinstance(task, Collective) and task.kind == "push"):
             yield task
-            return
-        yield Collective(
-            kind="pull",
-            num_bytes=weights,
-            axis="data",
-            num_ranks=2 if plan.asynchronous else max(2, plan.data),
-            stride=1,
-            phase="optimizer",
-            num_servers=plan.servers,
-        )
 
     tensors = tuple(alter(t, shape=(0,), copies=1) if t.role == "optimizer_state" else t for t in stage.tensors)
     return map_tasks(alter(stage, tensors=tensors), rewrite)
+
+
+def _exchange(kind: str, num_bytes: float, plan: Parallelism) -> Collective:
+    num_ranks = 2 if plan.asynchronous else max(2, plan.data)
+    return Collective(
+        kind=kind, num_bytes=num_bytes, axis="data", num_ranks=num_ranks, stride=1, phase="optimizer",
+        num_servers=_num_servers(plan),
+    )  # fmt: skip
+
+
+def _num_servers(plan: Parallelism) -> int:
+    """A worker that comes by itself shares no link; an exchange has two ends at least."""
+    return max(2, plan.servers) if plan.asynchronous else plan.servers
 
 
 def shard_state(stage: Stage, plan: Parallelism) -> Stage:

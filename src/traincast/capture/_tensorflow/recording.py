@@ -77,6 +77,9 @@ class Recording:
     """Tensors that the backward pass writes."""
     _writers: list[tuple[int, Variable]] = field(default_factory=list)
     """Operations that write a variable."""
+    pulled_bytes: float = 0.0
+    """What the nodes read of variables, each time they do: what a parameter server sends."""
+    pushed_bytes: float = 0.0
 
     def new(self, shape: Sequence[int], dtype: str, *, role: str = "temporary", name: str = "") -> Value:
         sizes = tuple(int(size) for size in shape)
@@ -166,15 +169,16 @@ class Recording:
         return variable.value
 
     def read_variable(self, node: Any, handle: str) -> Value:
-        variable = self.variable(handle, node)
-        if variable.value is None:
+        value = self.variable(handle, node).value
+        if value is None:
             shapes = declared_shapes(node, self.batch)
             if not shapes:
                 raise CaptureFailed(
                     f"the variable {handle!r} has no shape in the file; export the graph with as_graph_def(add_shapes=True)"
                 )
-            return self.shape_variable(handle, shapes[0], type_of(node, "dtype") or "fp32", node)
-        return variable.value
+            value = self.shape_variable(handle, shapes[0], type_of(node, "dtype") or "fp32", node)
+        self.pulled_bytes += self._size([value])
+        return value
 
     def write_variable(
         self, node: Any, handle: str, value: Value, *, function: str, rows: Value | None = None
@@ -183,6 +187,7 @@ class Recording:
         target = self.shape_variable(handle, value.shape, value.dtype, node)
         variable = self.variables[handle]
         variable.is_written = True
+        self.pushed_bytes += self._size([value])
         is_late = value.index is not None and value.index in self._late
         variable.is_updated = variable.is_updated or is_late
         if function or rows is not None:
@@ -226,6 +231,7 @@ class Recording:
         if not inputs[0].handle:
             slots = [v for v in _others_like(first, plain[1:]) if v.index != gradient.index]
         self._mark_updated(inputs)
+        self.pushed_bytes += self._size([gradient])
         self.updates.setdefault(algorithm, []).append((first, gradient, [v for v in slots if v.shape == first.shape]))
 
     def _mark_updated(self, inputs: Sequence[Value]) -> None:
@@ -249,13 +255,21 @@ class Recording:
         tensors = mark_gradients(mark_kept(self.tensors, self.ops), self.ops)
         return Graph(
             name=name,
-            ops=tuple(_collapse(self.ops, tensors)),
+            ops=tuple(self._with_traffic(_collapse(self.ops, tensors))),
             tensors=tensors,
             batch_size=self.batch,
             mode=tell_mode(self.ops),
             source="tensorflow",
             assumptions=tuple(self.assumptions),
         )
+
+    def _with_traffic(self, ops: list[Op]) -> list[Op]:
+        """The update says what a step moves where servers hold the variables."""
+        last = max((place for place, op in enumerate(ops) if op.kind == "optimizer"), default=None)
+        if last is not None and self.pulled_bytes:
+            moved: dict[str, Attr] = {"pulled_bytes": int(self.pulled_bytes), "pushed_bytes": int(self.pushed_bytes)}
+            ops[last] = replace(ops[last], attrs={**ops[last].attrs, **moved})
+        return ops
 
     def _settle_phases(self) -> None:
         """What only the update uses belongs to it: decay of weights, the schedule of the learning rate."""

@@ -120,7 +120,8 @@ def gather(job: int, slot: int, begin: float, site: Site, asks: Asks, slots: Slo
     for place in range(wanted):
         best = place
         for other in range(place + 1, num_found):
-            if slots.scores[other] < slots.scores[best]:
+            ahead = slots.scores[other] == slots.scores[best] and slots.found[other] < slots.found[best]
+            if slots.scores[other] < slots.scores[best] or ahead:
                 best = other
         score = slots.scores[best]
         node = slots.found[best]
