@@ -157,6 +157,7 @@ def test_a_row_of_limits_with_more_cells_than_columns_is_read(tmp_path: Path) ->
         ("tensorflow pbtxt", "tensorflow-loop.pbtxt"),
         ("tensorflow saved model", "tensorflow-reshape.pb"),
         ("measurements csv", "measurements-digits.csv"),
+        ("jaxpr", "jaxpr-named-twice.jaxpr"),
         ("tensorflow saved model", "tensorflow-read-of-nothing.pb"),
     ],
 )

@@ -193,7 +193,9 @@ class _Reader:
                 self.take("in")
         whole = self.function()
         for params, key in self._waiting:
-            params[key] = self._resolve(params[key])
+            # A damaged text may name one parameter twice; the second time it is a function already.
+            if isinstance(params[key], str):
+                params[key] = self._resolve(params[key])
         if not whole.eqns:
             raise CaptureFailed("the jaxpr computes nothing")
         return whole
