@@ -101,6 +101,8 @@ if TYPE_CHECKING:
     from traincast.forecast._words import read_hardware as read_hardware
     from traincast.forecast._words import write_command as write_command
 
+__all__ = ["Engine", "forecast", "outside_bytes"]
+
 __getattr__ = load_lazily(
     __name__,
     {
