@@ -320,20 +320,35 @@ class Form:
         base, share, factors, gains = self.unpack(values)
         parts = np.sqrt(base[None, :] ** 2 + ((gains * self.parts) ** 2).sum(axis=1))
         known = self.own * (parts / self.usual) ** share[None, :]
-        return np.asarray(np.where(self.own > 0, known, parts) * np.exp(self.novelty @ factors)[:, None])
+        more = np.exp(self.novelty @ factors)[:, None]
+        added = (more**2 - 1) * (known**2).mean(axis=1, keepdims=True)
+        return np.asarray(np.where(self.own > 0, np.sqrt(known**2 + added), parts * more))
 
     def pull_back(self, values: Array, slopes: Array) -> Array:
         """What a change of each value does, from what changes of the logs of all scales do."""
-        base, share, _, gains = self.unpack(values)
+        base, share, factors, gains = self.unpack(values)
         squares = base[None, :] ** 2 + ((gains * self.parts) ** 2).sum(axis=1)
         known = self.own > 0
+        slopes, by_more = self._before_novelty(np.sqrt(squares), share, factors, slopes)
         # Of the logs of the scales by the log of what the parts add up to.
         power = np.where(known, share[None, :], 1.0)
         by_base = slopes * power * base[None, :] ** 2 / squares
         by_share = np.where(known, slopes * (0.5 * np.log(squares) - np.log(self.usual)), 0.0)
         by_gain = (slopes * power / squares)[:, None, :] * gains[None, :, :] * self.parts**2
-        by_factor = self.novelty.T @ slopes.sum(axis=1)
+        by_factor = self.novelty.T @ by_more
         return np.concatenate([by_base.sum(axis=0), by_share.sum(axis=0), by_factor, by_gain.sum(axis=0).ravel()])
+
+    def _before_novelty(self, parts: Array, share: Array, factors: Array, slopes: Array) -> tuple[Array, Array]:
+        """The slopes by the logs of the scales without what is new, and by the log of what that multiplies."""
+        more = np.exp(self.novelty @ factors)[:, None]
+        alone = self.own * (parts / self.usual) ** share[None, :]
+        middle = (alone**2).mean(axis=1, keepdims=True)
+        square = alone**2 + (more**2 - 1) * middle
+        is_known = self.own > 0
+        over = np.divide(slopes, square, out=np.zeros_like(slopes), where=is_known)
+        whole = over.sum(axis=1, keepdims=True)
+        inner = np.where(is_known, alone**2 * (over + (more**2 - 1) / 2 * whole), slopes)
+        return inner, np.where(is_known[:, 0], (more**2 * middle * whole)[:, 0], slopes.sum(axis=1))
 
     def read(self, values: Array) -> Certainty:
         base, share, factors, gains = self.unpack(values)
@@ -343,6 +358,10 @@ class Form:
             factors=tuple(float(value) for value in factors),
             gains={name: (float(low), float(high)) for name, (low, high) in zip(self.names, gains, strict=True)},
         )
+
+
+WIDER = 0.05
+"""What is new always widens an interval, by this log factor at least, also where the few runs that show it happen to err less."""
 
 
 def find_values(examples: Sequence[Example]) -> Certainty:
@@ -364,7 +383,7 @@ def find_values(examples: Sequence[Example]) -> Certainty:
         gradient = form.pull_back(values, weights[:, None] * slopes) + (values - middle) / spread**2
         return float(-(weights * likelihood).sum() + 0.5 * (((values - middle) / spread) ** 2).sum()), gradient
 
-    bounds = [(math.log(0.03), 0.0)] * 2 + [(0.0, 1.0)] * 2 + [(0.0, 1.5)] * numbers[2] + [(0.0, 4.0)] * numbers[3]
+    bounds = [(math.log(0.03), 0.0)] * 2 + [(0.0, 1.0)] * 2 + [(WIDER, 1.5)] * numbers[2] + [(0.0, 4.0)] * numbers[3]
     return form.read(optimize.minimize(loss, middle, jac=True, method="L-BFGS-B", bounds=bounds).x)
 
 

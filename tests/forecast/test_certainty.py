@@ -70,10 +70,10 @@ def test_the_forecast_lies_inside_its_interval_and_surer_is_wider(novelty: list[
 
 
 def test_sensitivities_say_how_far_a_step_moves_if_a_part_is_off() -> None:
-    bound = step_sensitivity(operators=0.0, host=1.0, exposed=0.0, bandwidth=0.0)
-    assert bound["host"] == pytest.approx((0.0, math.log(130 / 18)))
+    bound = step_sensitivity(operators=0.0, host=1.0, exposed=0.0, bandwidth=0.0, call_s=18e-6)
+    assert bound["host"] == pytest.approx((0.0, math.log(260 / 18)))
     slow = step_sensitivity(operators=0.0, host=10.0, exposed=0.0, bandwidth=0.0, call_s=130e-6)
-    assert slow["host"] == pytest.approx((math.log(130 / 18), 0.0))
+    assert slow["host"] == pytest.approx((math.log(10), math.log(2)))
     hidden = step_sensitivity(operators=0.0, host=0.01, exposed=0.0, bandwidth=0.0)
     assert hidden["host"] == (0.0, 0.0)
     waits = step_sensitivity(operators=0.0, host=0.0, exposed=1.0, bandwidth=0.0)

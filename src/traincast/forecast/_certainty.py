@@ -36,8 +36,9 @@ WIDEST, LEAST = 3.0, 1e-3
 """Log factors on either side of a forecast: a factor of twenty says already that nothing is known."""
 HOST_BOUND = 0.5
 """A host that needs this share of the devices' time is worth a word."""
-HOST_LEAST_S, HOST_MOST_S = 18e-6, 130e-6
-"""Between which an operator of both passes costs the host in documents of measured stacks (`call_seconds`)."""
+HOST_LEAST_S, HOST_MOST_S = 9e-6, 260e-6
+"""Between which an operator of both passes may cost the host of a stack that nobody measured: half and twice of what documents of
+measured stacks have (`call_seconds`)."""
 LINK_FACTOR, FUSION_FACTOR = 2.0, 2.0
 """By which communication is taken to be off, and how much less a stack may move through memory that fuses more."""
 MOST_OPERATORS = 0.5
@@ -359,8 +360,10 @@ class Certainty:
         parts = self.parts(sensitivity)
         if own is None or not own.has_scale:
             return more * parts[0], more * parts[1]
-        found = [more * own.log_sigma[i] * (parts[i] / own.usual[i]) ** self.share[i] for i in (0, 1)]
-        return found[0], found[1]
+        found = [own.log_sigma[i] * (parts[i] / own.usual[i]) ** self.share[i] for i in (0, 1)]
+        # That a stack's measured runs err to one side says nothing about what is new: what that adds errs to both alike.
+        added = (more**2 - 1) * (found[0] ** 2 + found[1] ** 2) / 2
+        return math.sqrt(found[0] ** 2 + added), math.sqrt(found[1] ** 2 + added)
 
     def errors(self, novelty: Sequence[float], sensitivity: Sensitivity, setting: Setting | None = None) -> LogErrors:
         """How measurements lie about such a forecast; `setting`: of the question, None: under a stack that nobody knows."""
