@@ -51,11 +51,11 @@ class Narrowed:
 
 BEGIN, END = "<!-- made by research.studies.narrowing -->", "<!-- end of what narrowing made -->"
 QUESTIONS = (
-    "llama-3-8b --gpus 8xh100 --stack lightning -b 2",
     "gpt3-13b --gpus 64xa100-80g --stack megatron-deepspeed --tensor 8 -b 2",
-    "resnet50 --gpus 8xa100-80g --stack composer -b 256",
+    "resnet50 --gpus 4xmi300x -b 128",
+    "mixtral-8x7b --gpus 16xh200 --stack megatron-core",
 )
-"""An unmeasured stack; a new device, network and precision; a new family."""
+"""A new device, network and precision of a known stack; a new architecture; a new device."""
 SURE = r"90% sure of.*?% wide"
 
 
