@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from traincast.forecast import forecast
 
 ROOT = Path(__file__).resolve().parents[2]
 MLPERF = ROOT.parent / "shared" / "cases" / "mlperf.parquet"
+WORKERS = ROOT.parent / "shared" / "cases" / "dp.parquet"
 MOST_ROWS = 4
 """Of one model, evenly over the table; `python -m research.studies.rounds` asks all."""
 TOLERANCES = {
@@ -57,7 +59,18 @@ def test_the_page_has_every_figure_with_its_source_and_tolerance() -> None:
 def test_the_median_error_of_mlperf_results_is_within_its_tolerance(family: str) -> None:
     """MLPerf Training v2.1 to v4.0, results of many submitters; see docs/how-to/published-figures.md."""
     rows = [row for row in read_rows(MLPERF) if row["family"] == family]
-    chosen = [rows[i] for i in sorted({round(x) for x in np.linspace(0, len(rows) - 1, MOST_ROWS)})]
+    assert median_error(rows, MOST_ROWS) <= TOLERANCES[family]
+
+
+@pytest.mark.skipif(not WORKERS.is_file(), reason="needs ../shared/cases/dp.parquet")
+def test_the_median_error_of_speech_with_ctc_is_within_its_tolerance() -> None:
+    """DeepSpeech 2 as Sia measured it (Jayaram Subramanya et al. 2023); see docs/how-to/published-figures.md."""
+    assert median_error([row for row in read_rows(WORKERS) if row["model"] == "deepspeech2"], 16) <= 0.4
+
+
+def median_error(rows: list[dict[str, Any]], most: int) -> float:
+    """Of so many rows, evenly over the table."""
+    chosen = [rows[i] for i in sorted({round(x) for x in np.linspace(0, len(rows) - 1, most)})]
     errors = []
     for row, hidden in zip(chosen, hide_results(chosen), strict=True):
         seen = parse_observation(row)
@@ -67,4 +80,4 @@ def test_the_median_error_of_mlperf_results_is_within_its_tolerance(family: str)
             pytest.fail(f"{row['case_id']} is not answered: {error}")
         if seen.step_s and seen.scores_time:
             errors.append(forecast(asked.job, asked.cluster, asked.parallelism).step.seconds / seen.step_s - 1)
-    assert np.median(np.abs(errors)) <= TOLERANCES[family]
+    return float(np.median(np.abs(errors)))
