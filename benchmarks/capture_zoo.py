@@ -14,7 +14,8 @@ import importlib.util
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from traincast.capture import capture, capture_jax
@@ -535,10 +537,56 @@ def _track(
         if "register a hook" not in str(error):
             raise
         # Layers of Keras show the tracker their statistics as parameters, and it hooks every parameter.
-        return flop, None
+        return flop, _live_peak(build, make_inputs)
     snapshot = tracker.get_tracker_snapshot("peak").values()
     peak = max(amount for part in snapshot for key, amount in part.items() if str(key) == "Total")
     return flop, float(peak)
+
+
+class LiveStorages(TorchDispatchMode):
+    """Bytes of all storages that operations have made and nobody has let go."""
+
+    def __init__(self, held: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+        for tensor in held:
+            self._count(tensor)
+
+    def _count(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._release, key, size)
+
+    def _release(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(made):
+            if isinstance(leaf, torch.Tensor):
+                self._count(leaf)
+        return made
+
+
+def _live_peak(build: Callable[[], nn.Module], make_inputs: Callable[[], Any]) -> float:
+    """Of a real forward and backward pass of a new model, by its storages."""
+    model, given = without_dropout(build()).train(), make_inputs()
+    held = [
+        *model.parameters(),
+        *model.buffers(),
+        *(each for each in tree_leaves(given) if isinstance(each, torch.Tensor)),
+    ]
+    with LiveStorages(held) as live:
+        output = model(given)
+        loss_of(output).backward()
+    return float(live.peak)
 
 
 def _hide_frozen(model: nn.Module) -> None:
@@ -715,7 +763,7 @@ def table(rows: list[Row]) -> str:
         "",
         f"Written by `python benchmarks/capture_zoo.py` with PyTorch {torch.__version__}. Dropout is off and attention eager on "
         "both sides. FLOP of the forward pass are compared with `torch.utils.flop_counter`, memory of forward and backward with "
-        "`MemTracker`.",
+        "`MemTracker`, for Keras by its live storages.",
         "",
         f"- captured: {len(taken)} of {len(rows)} ({len(taken) / max(1, len(rows)):.1%})",
         f"- parameters exact: {sum(row.exact for row in taken)} of {len(taken)}",
