@@ -1,7 +1,9 @@
 """The Python of docs/how-to/capture.md runs as it stands, in the order of the page."""
 
 import importlib.util
+import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from traincast.__main__ import main
 from traincast.capture import load_source
 from traincast.spec._graph import Graph, Scalable
 
@@ -110,3 +113,67 @@ def test_the_lines_for_tensorflow_run(tmp_path: Path) -> None:
     assert isinstance(graph, Graph)
     assert graph.num_parameters == 32
     assert graph.batch_size == 2
+
+
+SAVED = """
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"], os.environ["CUDA_VISIBLE_DEVICES"], os.environ["KERAS_BACKEND"] = "3", "", "tensorflow"
+import keras
+import tensorflow as tf
+model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(4)])
+model.save("model.keras")
+model.export("saved_model", verbose=False)
+weights = tf.Variable(tf.zeros((8, 4)))
+step = tf.function(lambda x: weights.assign_sub(tf.linalg.matmul(x, tf.linalg.matmul(x, weights), transpose_a=True)))
+found = step.get_concrete_function(tf.zeros((2, 8))).graph.as_graph_def(add_shapes=True)
+open("step.pb", "wb").write(found.SerializeToString())
+"""
+
+
+def write_onnx(path: Path) -> None:
+    """A dense layer for any batch."""
+    onnx = pytest.importorskip("onnx", reason="needs traincast[onnx]")
+    given, made = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", width])
+        for name, width in (("x", 8), ("y", 4))
+    )
+    weights = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [8, 4], [0.0] * 32)
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "dense", [given], [made], [weights])), str(path))
+
+
+def write_sources(folder: Path) -> None:
+    """A small one of every sort that the page's commands name."""
+    source = next(block for block in blocks() if "# my_file.py" in block)
+    model = "class MyModel(torch.nn.Conv2d):\n    def __init__(self):\n        super().__init__(3, 4, 3)\n"
+    (folder / "my_file.py").write_text(source.replace("import torch\n", f"import torch\n\n\n{model}", 1))
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "vocab_size": 128,
+    }
+    config = {"model_type": "llama", "max_position_embeddings": 4096, **sizes}
+    (folder / "config.json").write_text(json.dumps(config))
+    write_onnx(folder / "model.onnx")
+    arguments = {"weights": jnp.zeros((8, 4)), "moments": jnp.zeros((8, 4))}, jnp.zeros((2, 8))
+    (folder / "step.mlir").write_text(jax.jit(train_step).lower(*arguments).as_text(debug_info=True))
+    (folder / "step.jaxpr").write_text(jax.make_jaxpr(train_step)(*arguments).pretty_print(name_stack=True))
+    command = [sys.executable, "-c", SAVED]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_commands_of_the_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed")
+    lines = [line.partition("#")[0] for line in PAGE.read_text().splitlines() if line.startswith("traincast capture ")]
+    assert len(lines) >= 9
+    write_sources(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for line in lines:
+        assert main(shlex.split(line)[1:]) == 0, (line, capsys.readouterr().err)
+        assert "Next: traincast forecast" in capsys.readouterr().out
