@@ -87,6 +87,7 @@ JOBS: dict[str, list[Any]] = {
     "logging_every_steps": [3], "logging_s": [2.0], "rampup_batch": [], "rampup_samples": [],
     "rampup_increment": [], "checkpoint_sharded": [True], "checkpoint_async": [True],
     "compile_s": [12.0], "compiled": [True], "cuda_graphs": [True], "cost_model": ["roofline"],
+    "max_autotune": [True],
     "regime": [Regime(name="distillation", passes=(Pass(name="teacher", graph=FROZEN),)), Regime(name="ppo", num_updates=4)],
 }  # fmt: skip
 GROUPS: dict[str, list[Any]] = {

@@ -325,3 +325,16 @@ def test_ranks_of_the_tensor_axis_each_send_their_part_to_the_next_stage(sequenc
     split = lower(gpt(), Parallelism(pipeline=2, micro_batches=4, tensor=4, sequence_parallel=sequence_parallel))
     sizes = [{task.num_bytes for task, _ in collectives(p, "pipeline")} for p in (whole, split)]
     assert {size / 4 for size in sizes[0]} == sizes[1]
+
+
+def test_gradients_of_a_head_tied_to_the_embedding_are_made_in_the_last_stage() -> None:
+    program = lower(workload("gpt2", batch=2, seq=128), Parallelism(pipeline=4, micro_batches=4))
+    heads = [
+        [
+            task.phase
+            for task in stage.tasks
+            if isinstance(task, Op) and task.kind == "matmul" and task.layer.startswith("head")
+        ]
+        for stage in program.stages
+    ]
+    assert heads == [[], [], [], ["forward", "backward", "backward"]]

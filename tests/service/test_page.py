@@ -22,7 +22,7 @@ from traincast.spec import QUESTION_FIELDS
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no /usr/bin/chromium; apt-get install chromium")
-PATIENCE_MS = 240_000
+PATIENCE_MS = 90_000
 PHONE = {"width": 360, "height": 740}
 
 
@@ -65,10 +65,13 @@ def wait_step(page: Any) -> str:
 
 
 def ask_after(page: Any, action: Any) -> dict[str, Any]:
-    """The body of the forecast that an action causes."""
-    with page.expect_response(lambda reply: reply.url.endswith("/forecast")) as reply:
+    """The body of the forecast that an action causes, once it is answered; what the page asked before is let through first."""
+    page.wait_for_load_state("networkidle")
+    page.wait_for_selector("#ask:not([disabled])", state="attached")
+    with page.expect_request(lambda request: request.url.endswith("/forecast")) as asked:
         action()
-    sent: dict[str, Any] = json.loads(reply.value.request.post_data)
+    assert asked.value.response() is not None
+    sent: dict[str, Any] = json.loads(asked.value.post_data)
     return sent
 
 

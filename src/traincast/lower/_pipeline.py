@@ -184,14 +184,16 @@ def _assign(stage: Stage, parts: list[Repeat], units: Sequence[_Unit], bounds: S
 def _homes(
     stage: Stage, parts: Sequence[Repeat], repeated: dict[int, list[int]], single: dict[int, int]
 ) -> dict[int, int]:
-    """The stage of each parameter, gradient and activation used outside the repeated layers."""
+    """The stage of each parameter, gradient and activation used outside the repeated layers. Weights that several stages share
+    have none: what reads them runs where its other operands are."""
     home: dict[int, int] = {}
+    shared: set[int] = set()
     for index, place in single.items():
         task = stage.tasks[index]
         if isinstance(task, Op):
             for tensor in (*task.writes, *task.reads):
-                if stage.tensors[tensor].role == "parameter":
-                    home.setdefault(tensor, place)
+                if stage.tensors[tensor].role == "parameter" and home.setdefault(tensor, place) != place:
+                    shared.add(tensor)
             for tensor in task.writes:
                 home.setdefault(tensor, place)
     carried = {
@@ -200,7 +202,7 @@ def _homes(
         for task in stage.tasks[part.start : part.stop] if isinstance(task, Op)
         for tensor in task.writes
     }  # fmt: skip
-    return {tensor: place for tensor, place in home.items() if tensor not in carried}
+    return {tensor: place for tensor, place in home.items() if tensor not in carried | shared}
 
 
 def _touched(tasks: Iterable[Task]) -> set[int]:
