@@ -1,24 +1,18 @@
 """The page of round trips says what its command finds."""
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from scripts import load_benchmark
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def trips() -> ModuleType:
-    found = importlib.util.spec_from_file_location("round_trips", ROOT / "benchmarks" / "round_trips.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules["round_trips"] = module
-    found.loader.exec_module(module)
-    return module
+    return load_benchmark("round_trips")
 
 
 def test_the_page_is_what_its_command_prints(trips: ModuleType, tmp_path: Path) -> None:

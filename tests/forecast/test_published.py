@@ -1,14 +1,12 @@
 """Published figures lie within the tolerance that the page states, for every regime that has one."""
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from scripts import load_benchmark
 from traincast.accuracy import hide_results, parse_case, parse_observation, read_rows, translate
 from traincast.errors import TraincastError
 from traincast.forecast import forecast
@@ -24,17 +22,7 @@ TOLERANCES = {
 }  # fmt: skip
 
 
-def load_figures() -> ModuleType:
-    found = importlib.util.spec_from_file_location("published", ROOT / "benchmarks" / "published.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules["published"] = module
-    found.loader.exec_module(module)
-    return module
-
-
-PUBLISHED = load_figures()
+PUBLISHED = load_benchmark("published")
 
 
 @pytest.mark.parametrize("figure", PUBLISHED.FIGURES, ids=lambda figure: figure.regime)

@@ -1,24 +1,12 @@
 """Fused kernels beside those of torch.compile itself, as far as its generated code; nothing is built or run."""
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scripts import load_benchmark
+
 torch = pytest.importorskip("torch")
-
-
-def load_benchmark() -> Any:
-    path = Path(__file__).parents[2] / "benchmarks" / "compiled_kernels.py"
-    spec = importlib.util.spec_from_file_location("compiled_kernels", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["compiled_kernels"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def unit(inputs: int, outputs: int) -> Any:
@@ -48,7 +36,7 @@ class Small(torch.nn.Module):  # type: ignore[misc, name-defined]
 
 
 def test_the_kernels_of_a_compiled_model_are_those_of_the_compiler() -> None:
-    benchmark = load_benchmark()
+    benchmark = load_benchmark("compiled_kernels")
     model, images = Small().eval(), torch.randn(2, 3, 32, 32)
     real = benchmark.count_inductor(model, images)
     assert real is not None

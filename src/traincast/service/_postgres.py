@@ -151,7 +151,8 @@ def read_graph(url: str, model: str, options: str) -> bytes | None:
 def _close_reader(url: str) -> None:
     connection = _readers.pop(url, None)
     if connection is not None:
-        with contextlib.suppress(Exception):
+        # It may have ended already; what it held was read or raised.
+        with contextlib.suppress(OSError, _load_driver().Error):
             connection.close()
 
 
