@@ -1,4 +1,5 @@
 """Public steps with their publisher left out of every fit: python -m research.studies.left_out [CASES]... [--docs docs]
+[--sources NAME...]
 
 For each publisher (the first word of a source) all that is fitted to whole runs is fitted again without its rows: host constants
 of its stack (to runs of the same stack by others; else those that a framework is expected to have), the two constants of
@@ -200,6 +201,17 @@ def fit_intervals(asked: Sequence[Asked]) -> Left:
     return Left(held=held, widths=widths)
 
 
+def tabulate_errors(asked: Sequence[Asked]) -> str:
+    """Errors as shipped and without the publisher, a line for each source."""
+    every = sorted({row.source for row in asked})
+    rows = [
+        (source, str(sum(row.untaught and row.source == source for row in asked)),
+         *_cells(asked, [source], untaught=False), *_cells(asked, [source], untaught=True))
+        for source in every
+    ]  # fmt: skip
+    return _table(BOTH, rows)
+
+
 LEFT_OUT = ("source", "n", "mean", "median", "p90", "bias", "interval holds", "median width")
 BOTH = ("source", "n", "shipped: mean", "median", "p90", "bias", "left out: mean", "median", "p90", "bias")
 
@@ -239,8 +251,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", default=[str(CASES / f"{name}.parquet") for name in TABLES])
     parser.add_argument("--docs", type=Path, help="folder of the pages whose tables are made again")
+    parser.add_argument(
+        "--sources", nargs="*", default=(), help="sources or publishers to ask about; all if none is named"
+    )
     options = parser.parse_args(arguments)
-    asked = ask(read_all(options.cases), load_measured(options.cases))
+    rows = {
+        source: own
+        for source, own in read_all(options.cases).items()
+        if not options.sources or source in options.sources or publisher_of(source) in options.sources
+    }
+    asked = ask(rows, load_measured(options.cases))
+    if options.sources:
+        # Widths are what all publishers say, so a few rows have errors alone.
+        sys.stdout.write(f"{tabulate_errors(asked)}\n")
+        return
     alone, both = tabulate(asked, fit_intervals(asked))
     sys.stdout.write(f"{alone}\n\n{both}\n")
     if options.docs:
