@@ -159,7 +159,7 @@ class Engine:
     def lower(self, job: Job, cluster: Cluster, plan: Parallelism) -> Program:
         """What each distinct rank runs."""
         check_size(plan, cluster)
-        return lower(job.graph, plan, compiled=job.compiled, remember=self._remember)
+        return lower(job.graph, plan, compiled=job.compiled, habits=job.stack.plan, remember=self._remember)
 
     def cost(self, program: Program, job: Job, cluster: Cluster) -> Prices:
         """Seconds of every task of every stage."""
