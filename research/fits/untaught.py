@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,8 @@ def fit_without(stack: Stack, publisher: str, rows: Sequence[Measured]) -> Stack
     expected to have by the stacks of other publishers."""
     others = [row for row in rows if publisher_of(row.case.source or "") != publisher]
     stacks = {(found := read_stack(row.case, [])).name: found for row in others}
-    bare = dataclasses.replace(stack, **expect_constants(list(stacks.values())))
+    expected: dict[str, Any] = {**expect_constants(list(stacks.values()))}
+    bare = dataclasses.replace(stack, **expected)
     own = [row for row in others if read_stack(row.case, []).name == stack.name]
     if len(own) < MIN_ROWS:
         return bare
@@ -71,7 +73,7 @@ def fit_without(stack: Stack, publisher: str, rows: Sequence[Measured]) -> Stack
         except TraincastError:
             continue
     tuned = tune(Stack(), known, rounds=ROUNDS, spreads=FITTED)
-    constants = {name: value for name, value in read_constants(tuned).items() if name in FITTED}
+    constants: dict[str, Any] = {name: value for name, value in read_constants(tuned).items() if name in FITTED}
     return dataclasses.replace(bare, **constants)
 
 
