@@ -41,6 +41,17 @@ def test_a_stack_fills_in_what_nobody_said_and_says_so() -> None:
     assert any("selective" in text for text in found.assumptions)
 
 
+@pytest.mark.parametrize(
+    ("stack", "fused"), [("megatron-lm", False), ("megatron-deepspeed", False), ("megatron-core", True)]
+)
+def test_attention_is_fused_where_the_stack_fuses_it_and_nobody_says_otherwise(stack: str, fused: bool) -> None:
+    def is_fused(**said: Any) -> bool:
+        return any(op.kind == "attention" for op in resolve(question(job={"stack": stack}, **said)).job.graph.ops)
+
+    assert is_fused() == fused
+    assert is_fused(attention="flash")
+
+
 def test_a_step_on_a_chip_with_systolic_arrays_is_a_compiled_program_unless_it_is_said_not_to_be() -> None:
     asked = dataclasses.replace(question(), cluster={"device": "gaudi2", "nodes": 1, "devices_per_node": 8})
     found = resolve(asked)

@@ -224,6 +224,9 @@ def find_attention_kernel(op: Op, device: Device) -> str:
         return "cudnn"
     if "efficient" in op.name:
         return "efficient"
+    if generation(device) < GENERATIONS["ampere"]:
+        # FlashAttention-2 has no kernels for Volta and Turing; frameworks run the memory-efficient one there.
+        return "efficient"
     return "cudnn" if generation(device) >= GENERATIONS["blackwell"] else "flash-2"
 
 
