@@ -289,13 +289,14 @@ class Engine:
             job, cluster, plan, sure.step, source=getattr(own, "source", "layers"), has_own_costs=own is not None,
             remember=self._remember,
         )  # fmt: skip
+        sure = sure.given_as(chosen.step, unlike=chosen.is_unlike)
         if chosen.source == "reuse" and timeline.duration_s > 0:
             timeline = stretch(timeline, chosen.step.seconds / timeline.duration_s)
         resources = describe_activity(job, cluster, plan, timeline, correction=activity) if timeline.spans else ()
         resources = as_sure_as(resources, chosen.step)
         made = _fill_in(job, cluster, run.program, chosen, timeline, memory, tally, remember=self._remember)
         named = () if job.cost_model is None else (f"tasks are priced by the cost model {job.cost_model!r}",)
-        notes = (*made.notes, *named, *self._note_kernels(run.program, job, cluster), *sure.says)
+        notes = (*made.notes, *named, *self._note_kernels(run.program, job, cluster), *sure.says())
         return replace(made, resources=resources, notes=notes, narrowing=sure.narrowing)
 
     def _interval(self, timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism) -> Assured:
