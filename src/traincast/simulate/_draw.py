@@ -126,7 +126,7 @@ def _merge(spans: Sequence[Span], name: str) -> tuple[Span, ...]:
         groups.setdefault(key, []).append(span)
     merged = []
     free_s = min((span.start_s for span in spans), default=0.0)
-    for key, members in groups.items():
+    for sort, members in groups.items():
         first, task = members[0], members[0].collective
         start_s = free_s if task is None else min(span.start_s for span in members)
         end_s = start_s + sum(span.end_s - span.start_s for span in members)
@@ -137,7 +137,7 @@ def _merge(spans: Sequence[Span], name: str) -> tuple[Span, ...]:
                 name=name if task is None else first.name,
                 start_s=start_s,
                 end_s=end_s,
-                stream=first.stream if task is None else " ".join(("network", *key)),
+                stream=first.stream if task is None else " ".join(("network", *sort)),
                 layer=first.layer if task is None else "",
                 num_bytes=sum(span.num_bytes for span in members),
                 collective=task
