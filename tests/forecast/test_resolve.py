@@ -115,7 +115,7 @@ def test_weights_stay_gathered_in_a_pipeline_unless_they_are_asked_to_go() -> No
 
 def test_without_stack_defaults_only_the_costs_are_the_stacks() -> None:
     found = resolve(question(plan={"tensor": 4}, job={"stack": "nanotron", "stack_defaults": False}))
-    plain = resolve(question(plan={"tensor": 4}))
+    plain = resolve(question(plan={"tensor": 4}, job={"stack": "pytorch"}))
     assert found.parallelism == plain.parallelism
     assert found.job.graph.ops == plain.job.graph.ops
     assert found.job.stack.forward_call_s != plain.job.stack.forward_call_s
