@@ -100,8 +100,8 @@ def condition(known: Sequence[MeasuredForecast], *, shrink: bool = False) -> Err
 
 
 def trust_of(errors: Array, left_out: Array, *, doubt: float = JOB) -> float:
-    """The part of a correction that helps: errors regressed on what the other runs say of each, from 1, which a run that is missed
-    by `doubt` outweighs, for steps what jobs differ by anyway; never below 0 or above 1."""
+    """The part of a correction that helps: errors regressed on what the other runs say of each, from 1, which a run that the
+    others miss by `doubt` outweighs (for steps: what jobs differ by anyway); never below 0 or above 1."""
     prior = doubt**2
     return float(np.clip((errors @ left_out + prior) / (left_out @ left_out + prior), 0.0, 1.0))
 
