@@ -87,11 +87,18 @@ def test_a_host_slower_than_the_device_sets_the_pace() -> None:
     assert timeline.shares["host"] > 0.8
 
 
-def test_gradient_reduction_that_fits_under_the_backward_costs_only_its_tail() -> None:
-    program = lower(make_mlp(layers=5), Parallelism(data=2))
-    alone = simulate_step(program, price(program, [1.0], [0.0], 0.0)).duration_s
-    hidden = simulate_step(program, price(program, [1.0], [0.0], 0.5)).duration_s
-    assert hidden == pytest.approx(alone)
+def test_gradient_reduction_that_fits_under_the_backward_costs_only_its_last_bucket() -> None:
+    def reduce(bucket_bytes: float) -> tuple[float, float]:
+        program = lower(make_mlp(layers=5), Parallelism(data=2, bucket_bytes=bucket_bytes))
+        alone = simulate_step(program, price(program, [1.0], [0.0], 0.0)).duration_s
+        timeline = simulate_step(program, price(program, [1.0], [0.0], 0.5))
+        return timeline.duration_s - alone, timeline.communication_s
+
+    tail_s, _ = reduce(1.0)
+    assert tail_s == pytest.approx(0.0, abs=1e-4)
+    # A bucket that holds all gradients leaves when the last of them is there, one task before the update.
+    tail_s, sent_s = reduce(1e9)
+    assert sent_s - 1.0 <= tail_s <= sent_s
 
 
 @given(rounds=st.integers(1, 40))

@@ -136,6 +136,29 @@ def split_passes(stage: Stage, estimates: Sequence[Estimate]) -> dict[str, list[
     return parts
 
 
+def time_last_buckets(parts: Sequence[Part]) -> dict[str, float]:
+    """Until when each link is busy with the last bucket of gradients, counted from the end of the backward pass: a bucket is sent
+    when its last gradient is there. It is half full on average, and holds all gradients where these fill no more."""
+    sent: dict[str, tuple[float, float, float]] = {}
+    left_s: dict[str, float] = {}
+    for part in parts:
+        left_s = {link: seconds + part.count * part.device_s for link, seconds in left_s.items()}
+        for item in part.gradients:
+            if item.task.bucket_bytes:
+                num_bytes, seconds, bucket = sent.get(item.link, (0.0, 0.0, 0.0))
+                sent[item.link] = (
+                    num_bytes + part.count * item.task.num_bytes,
+                    seconds + part.count * item.seconds,
+                    max(bucket, item.task.bucket_bytes),
+                )
+                left_s[item.link] = part.device_s - item.ready_s
+    return {
+        link: seconds * min(1.0, bucket / 2 / num_bytes) - left_s[link]
+        for link, (num_bytes, seconds, bucket) in sent.items()
+        if num_bytes
+    }
+
+
 def hide_chunks(tasks: Sequence[Task], estimates: Sequence[Estimate]) -> Sequence[Estimate]:
     """What remains to wait for of a collective that is sent in pieces beside a product (Wang et al. 2023): its first or last
     piece, and all by which it is longer than the product."""

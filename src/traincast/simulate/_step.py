@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from traincast.memo import Remember, compute
 from traincast.simulate._draw import Pattern, draw_patterns, draw_pipeline
 from traincast.simulate._order import finish_times, place_passes
-from traincast.simulate._passes import Clocks, Part, Spent, run_pass, split_passes
+from traincast.simulate._passes import Clocks, Part, Spent, run_pass, split_passes, time_last_buckets
 from traincast.spec import HOST, Collective, Estimate, Parallelism, Program, Repeat, Span, Stage, Task, Timeline
 
 MAX_SPANS = 200_000
@@ -90,6 +90,8 @@ def _run_rounds(passes: Mapping[str, Sequence[Part]], rounds: int, clocks: Clock
 def _run_update(passes: Mapping[str, Sequence[Part]], clocks: Clocks, spent: Spent, *, spans: list[Span] | None,
                 rank: int = 0, reads_back: bool = False) -> None:  # fmt: skip
     """The optimizer waits for the last gradient, wherever it goes; the step ends when new weights have come back."""
+    for link, tail_s in time_last_buckets(passes["backward"]).items():
+        clocks.occupy(link, max(clocks.free_s(link), clocks.device_s + tail_s))
     if clocks.reduced_s > clocks.device_s:
         spent.expose("data", clocks.reduced_s - clocks.device_s)
         clocks.device_s = clocks.reduced_s
