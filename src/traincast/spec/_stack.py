@@ -15,6 +15,8 @@ class PlanHabits:
 
     sequence_parallel: bool = False
     """It always splits the sequence along the tensor axis between products."""
+    zero: int | None = None
+    """What it shards over replicas, as a stage of ZeRO, where nothing is said of it; None: nothing."""
     recompute_words: Words = ()
     """What its own words for recomputation mean in ours: (("selective", "products"),)."""
     sharded_recompute: str | None = None
