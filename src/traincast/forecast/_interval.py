@@ -147,6 +147,10 @@ class Assured:
         said = f"90% sure of {low:+.0%} to {high:+.0%} because {'; '.join(self.because)}"
         return ("; ".join(part for part in (said, say_narrowing(self.narrowing)) if part),)
 
+    def also(self, reason: str) -> "Assured":
+        """With one more reason, named first."""
+        return replace(self, because=(reason, *self.because)[:MOST_SAID]) if self.because else self
+
     def given_as(self, step: Estimate, *, unlike: bool = False) -> "Assured":
         """With the step that is given in the end, wider where it is `unlike` all we know, or another part's."""
         if step == self.step or not self.because:

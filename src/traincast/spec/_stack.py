@@ -29,6 +29,9 @@ class PlanHabits:
     """The same where ZeRO shards anything."""
     reduces_after: tuple[str, ...] = ()
     """Optimizers whose distributed form reduces one flat gradient when the backward pass has ended."""
+    update_shares: int = 1
+    """Devices over which that form shares the update: each scatters the sum, updates its part and gathers the weights, which
+    sends as much as an all-reduce."""
     bucket_bytes: float | None = None
     """Gradients that are reduced at once; None: PyTorch's 25 MB."""
     bucket_copies: bool = True
