@@ -99,10 +99,10 @@ def condition(known: Sequence[MeasuredForecast], *, shrink: bool = False) -> Err
     return ErrorProcess(features=features, codes=codes, inverse=solved, weights=weights, trust=trust)
 
 
-def trust_of(errors: Array, left_out: Array, *, noise: float = NOISE) -> float:
-    """The part of a correction that helps: errors regressed on what the other runs say of each, from 1, which one noisy run
-    outweighs; never below 0 or above 1."""
-    prior = noise**2
+def trust_of(errors: Array, left_out: Array, *, doubt: float = JOB) -> float:
+    """The part of a correction that helps: errors regressed on what the other runs say of each, from 1, which a run that the
+    others miss by `doubt` outweighs (for steps: what jobs differ by anyway); never below 0 or above 1."""
+    prior = doubt**2
     return float(np.clip((errors @ left_out + prior) / (left_out @ left_out + prior), 0.0, 1.0))
 
 

@@ -294,9 +294,10 @@ def list_arrangements(asked: Open, sample: Job) -> Iterator[tuple[str, dict[str,
         inner = math.prod(_degree(asked.values.get(axis)) for axis in ("tensor", "pipeline", "context"))
         yield "the plan as named", {"data": max(1, count // inner), **asked.values}
         return
-    yield (_SHARDED[0] if count > 1 else "one device"), {**asked.values, "data": count}
     if count == 1:
+        yield "one device", {**asked.values, "data": 1}
         return
+    yield _SHARDED[0], {**asked.values, "data": count, "zero": 0}
     for zero in (1, 2, 3):
         yield _SHARDED[zero], {**asked.values, "data": count, "zero": zero}
     if len(asked.cluster.groups) > 1:
