@@ -84,6 +84,8 @@ _LOOPS = (
     "run_main",
     "run_backfill",
     "run_turns",
+    "give_turns",
+    "settle_accounts",
     "fill_in_order",
     "raise_level",
     "find_shares",
