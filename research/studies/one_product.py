@@ -1,9 +1,10 @@
 """A few products measured on a device that no fit has seen: python -m research.studies.one_product [DATA]
 
 The law of products in bf16 is fitted without a device. Then one, two, three or five products of that device, timed by each
-runtime as by a user of its own, move the level of its arithmetic as `traincast calibrate --gemm` does, and all products with 1,024
-rows and more are scored. Which products to ask for is chosen on the other devices, one after the other (`asked`), by what the law
-says they tell of the level (`D-optimal`: no time is looked at), or by lot (`random`: mean of 20 draws).
+runtime as by a user of its own, move the level of its arithmetic as `traincast calibrate --gemm` does, and all products
+with 1,024 rows and more are scored. Which products to ask for is chosen on the other devices, one after the other
+(`asked`), by what the law says they tell of the level (`D-optimal`: no time is looked at), or by lot (`random`: mean of 20
+draws).
 """
 
 import argparse
