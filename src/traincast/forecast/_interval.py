@@ -130,6 +130,10 @@ def with_interval(timeline: Timeline, tally: Tally, *, software: Stack) -> Estim
     return _estimate(timeline, tally, 1 / factor, factor)
 
 
+SURE = "90% sure of"
+"""How the note begins that says how sure a step is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assured:
     """A step with how sure it is, why, and what would make it surer."""
@@ -155,7 +159,7 @@ def with_novelty(
     narrowing = suggest_narrowing(certainty, novelty, sensitivity, setting, step_s=timeline.duration_s)
     new = describe_novelty(novelty, setting, host=tally.host_share)[:MOST_SAID]
     because = "; ".join(new) if new else f"runs of {setting.stack} like this one were measured"
-    said = f"90% sure of {low - 1:+.0%} to {high - 1:+.0%} because {because}"
+    said = f"{SURE} {low - 1:+.0%} to {high - 1:+.0%} because {because}"
     says = "; ".join(part for part in (said, say_narrowing(narrowing)) if part)
     return Assured(step=_estimate(timeline, tally, low, high), says=(says,), narrowing=narrowing)
 
