@@ -38,7 +38,7 @@ ROUNDS, FOLD_ROUNDS = 12, 8
 MAX_FOLDS = 6
 MOVED = 0.05
 """Of the log of a constant."""
-UNMEASURED = ("deepspeed", "hf-trainer", "lightning", "litgpt", "torchtune")
+UNMEASURED = ("deepspeed", "hf-trainer", "large-models", "lightning", "litgpt", "torchtune")
 """Frameworks around PyTorch's own calls without runs of their own."""
 MIN_ROWS = 4
 UNTRUSTED_SOURCES, UNTRUSTED_MODELS = ("sia_azure",), ("yolov3",)

@@ -1,3 +1,4 @@
+import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -269,6 +270,21 @@ def test_the_generation_of_an_attention_kernel_matters_on_hopper_and_not_on_ampe
 
     assert seconds("a100-sxm4-80g", "flash-2") == pytest.approx(seconds("a100-sxm4-80g", "flash-3"))
     assert 1.2 < seconds("h100-sxm-80g", "flash-2") / seconds("h100-sxm-80g", "flash-3") < 2.5
+
+
+def test_chips_without_kernels_of_flash_attention_run_the_memory_efficient_one() -> None:
+    asked = [
+        dataclasses.replace(op, dtype="fp16")
+        for op in (make_attention(), make_attention(kernel="efficient"), make_attention(kernel="flash-2"))
+    ]
+
+    def seconds(device: str) -> list[float]:
+        return [float(x) for x in load_learned().predict(asked, find_device(device)).seconds]
+
+    fused, efficient, second = seconds("v100-sxm2-32g")
+    assert fused == efficient > second
+    fused, efficient, second = seconds("a100-sxm4-80g")
+    assert fused == second < efficient
 
 
 def test_an_unknown_generation_of_attention_is_refused_by_name() -> None:

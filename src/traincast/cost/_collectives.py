@@ -275,6 +275,9 @@ def _exchange(c: LinkConstants, num_bytes: float, route: Route) -> Work:
         sent = (level.fan - 1) * level.inside / route.num_ranks * num_bytes * _sent_once(route, level)
         if level is route.levels[0] and not level.is_network:
             sent += c.exchange_copy * num_bytes / route.num_ranks
+        if level.link.transport == "pcie":
+            # Devices hang below two bridges: half of what half of them send goes through the one link between these.
+            sent = max(sent, level.fan / 4 * num_bytes * _sent_once(route, level))
         latency_s += c.exchange_hop * (level.fan - 1) * hop_s
         volumes.append((sent / effective_bytes_per_s(c, level), hop_s))
     return Work(latency_s=latency_s, volumes=tuple(volumes))

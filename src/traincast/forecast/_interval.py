@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traincast.forecast._certainty import (
     STEP,
@@ -13,7 +13,7 @@ from traincast.forecast._certainty import (
     load_certainty,
     step_sensitivity,
 )
-from traincast.forecast._narrow import say_narrowing, suggest_narrowing
+from traincast.forecast._narrow import say_narrowing, suggest_narrowing, widen_narrowing
 from traincast.memo import Remember, compute
 from traincast.spec import (
     GROUNDS,
@@ -34,6 +34,7 @@ from traincast.units import NORMAL_90
 
 MOST_SAID = 3
 """Reasons for a wide interval that one answer names."""
+UNLIKE = "it is unlike every workload we know"
 UNSEEN_DEVICE = 1.15
 """A stack's left-out errors are of models never seen on devices that were; others may be a little further off."""
 
@@ -139,8 +140,32 @@ class Assured:
     """A step with how sure it is, why, and what would make it surer."""
 
     step: Estimate
-    says: tuple[str, ...] = ()
+    because: tuple[str, ...] = ()
     narrowing: tuple[Narrowing, ...] = ()
+
+    def says(self) -> tuple[str, ...]:
+        """The interval of the step in words; none where its width has no reason that was learnt."""
+        if not self.because:
+            return ()
+        low, high = (end / self.step.seconds - 1 for end in (self.step.low_s, self.step.high_s))
+        said = f"{SURE} {low:+.0%} to {high:+.0%} because {'; '.join(self.because)}"
+        return ("; ".join(part for part in (said, say_narrowing(self.narrowing)) if part),)
+
+    def also(self, reason: str) -> "Assured":
+        """With one more reason, named first."""
+        return replace(self, because=(reason, *self.because)[:MOST_SAID]) if self.because else self
+
+    def given_as(self, step: Estimate, *, unlike: bool = False) -> "Assured":
+        """With the step that is given in the end, wider where it is `unlike` all we know, or another part's."""
+        if step == self.step or not self.because:
+            return replace(self, step=step)
+        because = (UNLIKE, *self.because)[:MOST_SAID] if unlike else self.because
+        if step.seconds != self.step.seconds:
+            # What a measurement would leave was learnt about the other part's answer.
+            return Assured(step=step, because=because)
+        power = math.log(step.high_s / step.low_s) / math.log(self.step.high_s / self.step.low_s)
+        width = (step.high_s - step.low_s) / step.seconds
+        return Assured(step=step, because=because, narrowing=widen_narrowing(self.narrowing, power, width_now=width))
 
 
 def with_novelty(
@@ -158,10 +183,8 @@ def with_novelty(
     low, high = certainty.interval(novelty, sensitivity, setting)
     narrowing = suggest_narrowing(certainty, novelty, sensitivity, setting, step_s=timeline.duration_s)
     new = describe_novelty(novelty, setting, host=tally.host_share)[:MOST_SAID]
-    because = "; ".join(new) if new else f"runs of {setting.stack} like this one were measured"
-    said = f"{SURE} {low - 1:+.0%} to {high - 1:+.0%} because {because}"
-    says = "; ".join(part for part in (said, say_narrowing(narrowing)) if part)
-    return Assured(step=_estimate(timeline, tally, low, high), says=(says,), narrowing=narrowing)
+    because = new or (f"runs of {setting.stack} like this one were measured",)
+    return Assured(step=_estimate(timeline, tally, low, high), because=because, narrowing=narrowing)
 
 
 def _estimate(timeline: Timeline, tally: Tally, low: float, high: float) -> Estimate:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from traincast.forecast._certainty import FEATURES, Certainty, Sensitivity, Setting, clip_interval, sort_of
 from traincast.spec import COVERAGE, Narrowing
@@ -67,6 +68,16 @@ def with_operators(novelty: Sequence[float], sensitivity: Sensitivity) -> tuple[
     """What remains new, and of the parts that may be off, once operators were measured on the device."""
     known = [0.0 if name in _OF_OPERATORS else amount for name, amount in zip(FEATURES, novelty, strict=True)]
     return known, {**sensitivity, "operators": (0.0, 0.0)}
+
+
+def widen_narrowing(narrowing: Sequence[Narrowing], power: float, *, width_now: float) -> tuple[Narrowing, ...]:
+    """Of an answer whose log interval is `power` times as wide: what a measurement leaves is as much wider."""
+    made = []
+    for one in narrowing:
+        low, high = one.after
+        after = clip_interval((low**power, high**power))
+        made.append(replace(one, after=after, width_now=width_now, width_after=_width(after)))
+    return tuple(made)
 
 
 def say_narrowing(narrowing: Sequence[Narrowing]) -> str:

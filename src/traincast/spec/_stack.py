@@ -15,6 +15,8 @@ class PlanHabits:
 
     sequence_parallel: bool = False
     """It always splits the sequence along the tensor axis between products."""
+    zero: int | None = None
+    """What it shards over replicas, as a stage of ZeRO, where nothing is said of it; None: nothing."""
     recompute_words: Words = ()
     """What its own words for recomputation mean in ours: (("selective", "products"),)."""
     sharded_recompute: str | None = None
@@ -27,6 +29,9 @@ class PlanHabits:
     """The same where ZeRO shards anything."""
     reduces_after: tuple[str, ...] = ()
     """Optimizers whose distributed form reduces one flat gradient when the backward pass has ended."""
+    update_shares: int = 1
+    """Devices over which that form shares the update: each scatters the sum, updates its part and gathers the weights, which
+    sends as much as an all-reduce."""
     bucket_bytes: float | None = None
     """Gradients that are reduced at once; None: PyTorch's 25 MB."""
     bucket_copies: bool = True
@@ -44,6 +49,12 @@ class PlanHabits:
     reads_back: bool = False
     """The host reads a number that the gradients give (their noise, an overflow) before it issues the update, and so waits for
     the device in every step."""
+    hook_kernels: int = 0
+    """Kernels that a hook of the backward pass runs on each gradient, called one by one."""
+    statistic_kernels: int = 0
+    """The same before each update."""
+    lone_statistic_kernels: int = 0
+    """The same besides, where a replica has no others to compare its gradients with."""
     reduce_dtype: str | None = None
     """What gradients are reduced in; None: as they are kept."""
 
@@ -134,6 +145,9 @@ class KernelFacts:
     they write: no kernel of the version takes them as they are."""
     grouped_gradients_on_lanes: bool = False
     """Gradients of grouped convolutions with channels last run without matrix units."""
+    products_by_sample: bool = False
+    """Tokens that lie turned are multiplied sample by sample instead of being copied into order, and the gradient of the weights
+    is summed over samples."""
     statistics_in_convolutions: bool = False
     """A convolution also sums what the batch norm after it needs, so no pass of its own over the images does."""
     pads_vocabulary: bool = False
@@ -183,7 +197,7 @@ class Stack:
     """Host time of a framework call in the forward pass; a typical server core of 2020."""
     backward_call_s: float = 4e-6
     optimizer_call_s: float = 6e-6
-    """Also carries what a stack does for each parameter besides: hooks, norms, statistics of gradients."""
+    """Also carries what a stack does for each parameter that its document does not count."""
     launch_s: float = 4e-6
     """Host time of a kernel launch."""
     collective_call_s: float = 1e-5
