@@ -25,7 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--checkpoint-every": {"mtbf": 12.0, "checkpoint_every": 60.0},
     "--restart-cost": {"mtbf": 12.0, "restart_cost": 4000.0},
     "--placement": {"placement": "spread"},
-    "--uplink": {"racks": 1, "uplink": "1MB", "placement": "spread"},
+    "--uplink": {"racks": 1, "uplink": "100MB", "placement": "spread"},
     "--mttr-hours": {"mtbf": 12.0, "mttr": 9.0},
     "--nodes-per-rack": {"racks": 2, "uplink": "200MB", "placement": "spread"},
     "--traffic": {"racks": 1, "uplink": "200MB", "placement": "spread", "traffic": "3GB"},
@@ -105,6 +105,10 @@ SLOW = (
 )
 NO_DIFFERENCE = {
     ("gandiva", "--placement"): "with two jobs on every GPU of this crowded trace it does not matter on which",
+    (
+        "gavel-fifo",
+        "--preempt-cost",
+    ): "on one GPU type nobody is moved; on several it changes types when a faster one is free",
     ("makespan", "--bias"): "a common factor moves the limits of its halving only now and then",
     ("qssf", "--knows"): "history is what it knows anyway",
     ("volcano", "--preempt-cost"): "on this trace no queue keeps more than its share from one that asks",
