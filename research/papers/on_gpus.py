@@ -1,21 +1,26 @@
 """All tables of the papers on GPUs by one command: python -m research.papers.on_gpus [--seeds 3] [--markdown docs/papers.md].
 
 Needs ../shared. Splits are fixed in the modules that make the tables. What is priced and fitted is kept in the temporary folder
-under the name of the physics, so a second run takes a minute; the first takes a quarter of an hour of one core.
+under the name of the physics, and every table that is done under the name of all code, so a run that was stopped goes on where
+it was; the first takes a quarter of an hour of one core.
 """
 
 import argparse
+import hashlib
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import research
+import traincast
 from research.fits.interaction_gpu.__main__ import leave_newer_out, recall_left_out
 from research.fits.interaction_gpu.data import read_everything
 from research.fits.interaction_gpu.members import Table
 from research.fits.resources.gpus import read_watched
 from research.output import say, splice_into
-from research.papers import ablation, carried, driple_gpus, five, images, limits, other_gpu, search_gpus
+from research.papers import ablation, carried, driple_gpus, five, images, limits, mlperf_jobs, other_gpu, search_gpus
 from research.studies import whole_models
 
 BEGIN, END = (
@@ -45,6 +50,7 @@ def make_tables(num_seeds: int) -> str:
         "Which whole models to run first, mean error in % (in how many splits better than random draws)": (
             lambda: whole_models.tabulate(10)
         ),
+        "DeletePop: whole jobs of MLPerf, the samples given": mlperf_jobs.tabulate,
         "GPU utilisation, points": lambda: driple_gpus.compare_utilization(read_watched(), seeds=range(num_seeds)),
         "Every learned part on every split, mean error in %": lambda: ablation.tabulate(data, seeds, newer, table),
         "What other publishers' runs teach, mean error in % (`research.papers.carried` says what each line is)": (
@@ -53,11 +59,29 @@ def make_tables(num_seeds: int) -> str:
         "What a perfect method of each form could show on these labels": lambda: limits.tabulate(data, table, seeds[0]),
     }
     lines = []
+    name = name_code()
     for title, make in parts.items():
         began = time.process_time()
-        lines += [f"### {title}", make(), ""]
+        lines += [f"### {title}", recall(title, f"{name}-{num_seeds}", make), ""]
         sys.stderr.write(f"{title}: {time.process_time() - began:.0f} CPU s\n")
     return "\n".join(lines)
+
+
+def name_code() -> str:
+    """Changes with any code or weight that a table may rest on."""
+    found = hashlib.sha256()
+    rooms = (Path(traincast.__file__).parent, Path(research.__file__).parent)
+    for file in sorted(file for room in rooms for file in room.rglob("*") if file.suffix in (".py", ".gz", ".toml")):
+        found.update(file.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def recall(title: str, name: str, make: Callable[[], str]) -> str:
+    """A table that was made by the same code, or made now."""
+    path = Path(tempfile.gettempdir()) / f"traincast-table-{name}-{hashlib.sha256(title.encode()).hexdigest()[:8]}.md"
+    if not path.is_file():
+        path.write_text(make(), encoding="utf-8")
+    return path.read_text(encoding="utf-8")
 
 
 def main() -> None:
