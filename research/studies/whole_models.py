@@ -99,7 +99,7 @@ def read_setting(data: Data, table: Table, points: Array, name: str) -> Setting:
     return Setting(
         runs=tuple(
             MeasuredForecast(
-                labels=_label(data.programs[row.program]), shares=(0.5, 0.5, 0.0, 0.0, 0.0),
+                labels=label_program(data.programs[row.program]), shares=(0.5, 0.5, 0.0, 0.0, 0.0),
                 forecast_s=float(row.seconds.sum() + row.rest_s), measured_s=row.measured_s,
             )
             for row in rows
@@ -108,7 +108,8 @@ def read_setting(data: Data, table: Table, points: Array, name: str) -> Setting:
     )  # fmt: skip
 
 
-def _label(program: Program) -> RunLabels:
+def label_program(program: Program) -> RunLabels:
+    """As `learn` labels a run; device and stack are those of the condition."""
     mix = dict.fromkeys(MIX_KINDS, 0.0)
     for name, share in program.shares.items():
         kind = name.split()[0]
