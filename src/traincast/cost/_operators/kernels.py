@@ -477,7 +477,7 @@ def _norm(op: Op, to: _Collector) -> None:
         to.pointwise(op.num_bytes, inputs=2.0, sigma=0.1)
     elif "batch" in function:
         _batch_norm(op, to)
-    elif "group" in function:
+    elif "group" in function or "instance" in function:
         # Statistics and application are two passes, in either direction.
         first, second = (2, 3) if op.phase == "backward" else (1, 2)
         to.pointwise(first * item * numel, sigma=0.15)
@@ -530,8 +530,10 @@ def _compiled(op: Op, to: _Collector) -> None:
     if (
         op.kind == "norm"
         and op.attrs.get("training", True)
-        and not (op.attrs.get("given_statistics") and op.phase == "forward")
-        and any(word in str(op.attrs["function"]) for word in ("batch", "group"))
+        and not (
+            op.attrs.get("given_statistics") and op.phase == "forward" and "instance" not in str(op.attrs["function"])
+        )
+        and any(word in str(op.attrs["function"]) for word in ("batch", "group", "instance"))
     ):
         moved += DTYPE_BYTES[op.dtype] * _number(op, "rows") * _number(op, "cols")
     elif op.kind in ("index", "embedding"):
