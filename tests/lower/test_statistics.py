@@ -32,3 +32,19 @@ def test_a_lone_replica_compares_with_its_last_step() -> None:
 def test_a_stack_without_statistics_runs_what_it_did() -> None:
     graph = make_mlp(layers=3)
     assert lower(graph, Parallelism(data=2), habits=PlanHabits()) == lower(graph, Parallelism(data=2))
+
+
+def test_a_distributed_optimizer_updates_a_part_of_the_weights_on_each_device() -> None:
+    graph = make_mlp(layers=3)
+    algorithm = next(str(op.attrs["algorithm"]) for op in graph.ops if op.kind == "optimizer")
+    habits = PlanHabits(reduces_after=(algorithm,), update_shares=8)
+
+    def updated(plan: Parallelism, habits: PlanHabits) -> float:
+        stage = lower(graph, plan, habits=habits).stages[0]
+        return sum(task.num_bytes for task in stage.tasks if isinstance(task, Op) and task.kind == "optimizer")
+
+    whole = updated(Parallelism(data=16), PlanHabits())
+    assert updated(Parallelism(data=16), habits) == whole / 8
+    assert updated(Parallelism(data=2), habits) == whole / 2
+    assert updated(Parallelism(), habits) == whole
+    assert updated(Parallelism(data=16), PlanHabits(reduces_after=("other",), update_shares=8)) == whole

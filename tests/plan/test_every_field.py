@@ -78,7 +78,7 @@ PLAN: dict[str, Change] = {
     "expert_capacity": ({**MIXED, "expert": 2}, 1.5), "expert_imbalance": ({**MIXED, "expert": 2}, 1.5),
     "dispatch_once": ({**MIXED, "experts": 16, "experts_per_token": 4, "expert": 16, "nodes": 2, "batch": 64}, True),
     "overlap_experts": ({**MIXED, "expert": 4}, True), "virtual_stages": (PIPE, 2), "micro_batches": (LANGUAGE, 4),
-    "zero": (LANGUAGE, 3), "shard": ({**LANGUAGE, "zero": 3}, 4), "sequence_parallel": (SPLIT, True),
+    "zero": (LANGUAGE, 3), "shard": ({**LANGUAGE, "zero": 3}, 4), "sequence_parallel": (SPLIT, False),
     "recompute": (LANGUAGE, "full"), "order": (PIPE, "gpipe"), "balance": (PIPE, "products"),
     "bucket_bytes": (LANGUAGE, 1e5), "bucket_copies": (LANGUAGE, False), "overlap": (LANGUAGE, False),
     "reduce_dtype": (LANGUAGE, "bf16"), "async_tensor": ({**SPLIT, "sequence_parallel": True}, True),

@@ -132,6 +132,10 @@ def with_interval(timeline: Timeline, tally: Tally, *, software: Stack) -> Estim
     return _estimate(timeline, tally, 1 / factor, factor)
 
 
+SURE = "90% sure of"
+"""How the note begins that says how sure a step is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assured:
     """A step with how sure it is, why, and what would make it surer."""
@@ -145,8 +149,12 @@ class Assured:
         if not self.because:
             return ()
         low, high = (end / self.step.seconds - 1 for end in (self.step.low_s, self.step.high_s))
-        said = f"90% sure of {low:+.0%} to {high:+.0%} because {'; '.join(self.because)}"
+        said = f"{SURE} {low:+.0%} to {high:+.0%} because {'; '.join(self.because)}"
         return ("; ".join(part for part in (said, say_narrowing(self.narrowing)) if part),)
+
+    def also(self, reason: str) -> "Assured":
+        """With one more reason, named first."""
+        return replace(self, because=(reason, *self.because)[:MOST_SAID]) if self.because else self
 
     def given_as(self, step: Estimate, *, unlike: bool = False) -> "Assured":
         """With the step that is given in the end, wider where it is `unlike` all we know, or another part's."""

@@ -14,6 +14,7 @@ from traincast.lower._data import (
     find_writers,
     gather_weights,
     shard_state,
+    share_updates,
     shrink_temporaries,
     sync_gradients,
     use_servers,
@@ -51,7 +52,7 @@ def lower(
     sorts, owner = remember(cut_sorts, split_model(graph, plan, compiled=compiled, remember=remember), plan)
     if graph.mode != "inference":
         sorts = tuple([remember(spread_state, sort, remember(find_writers, sort), plan) for sort in sorts])
-        sorts = tuple([remember(watch_gradients, sort, plan, habits) for sort in sorts])
+        sorts = tuple([remember(add_habits, sort, plan, habits) for sort in sorts])
     elif plan.zero == 3:
         sorts = tuple([remember(gather_weights, sort, plan) for sort in sorts])
     check_stages(sorts, remember=remember)
@@ -89,6 +90,11 @@ def spread_state(stage: Stage, writers: Writers, plan: Parallelism) -> Stage:
         return shrink_temporaries(use_servers(synced, plan))
     sharded = shard_state(gather_weights(synced, plan), plan)
     return shrink_temporaries(offload_state(offload_weights(stow_activations(sharded, plan), plan), plan))
+
+
+def add_habits(stage: Stage, plan: Parallelism, habits: PlanHabits) -> Stage:
+    """What the stack runs on gradients and how it shares updates."""
+    return watch_gradients(share_updates(stage, plan, habits), plan, habits)
 
 
 def _refuse_unsupported(graph: Graph, plan: Parallelism) -> None:

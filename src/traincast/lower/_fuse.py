@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from traincast.lower._orders import TURNED
 from traincast.lower._rewrite import map_tasks
 from traincast.spec import Graph, Op, Stage, Task, Tensor, segments
 
@@ -105,7 +106,9 @@ def _lay_out(stage: Stage, *, last: bool) -> Stage:
         if not isinstance(task, Op) or task.kind != "conv":
             return [task]
         chosen = {"channels_last": True} if last else {}
-        return [replace(task, attrs={**task.attrs, **chosen, "fused_bias": True})]
+        # Generated kernels write in the order that a convolution takes.
+        kept = {name: value for name, value in task.attrs.items() if name != TURNED}
+        return [replace(task, attrs={**kept, **chosen, "fused_bias": True})]
 
     return map_tasks(stage, rewrite) if any(isinstance(t, Op) and t.kind == "conv" for t in stage.tasks) else stage
 

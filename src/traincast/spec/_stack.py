@@ -15,6 +15,8 @@ class PlanHabits:
 
     sequence_parallel: bool = False
     """It always splits the sequence along the tensor axis between products."""
+    zero: int | None = None
+    """What it shards over replicas, as a stage of ZeRO, where nothing is said of it; None: nothing."""
     recompute_words: Words = ()
     """What its own words for recomputation mean in ours: (("selective", "products"),)."""
     sharded_recompute: str | None = None
@@ -27,6 +29,9 @@ class PlanHabits:
     """The same where ZeRO shards anything."""
     reduces_after: tuple[str, ...] = ()
     """Optimizers whose distributed form reduces one flat gradient when the backward pass has ended."""
+    update_shares: int = 1
+    """Devices over which that form shares the update: each scatters the sum, updates its part and gathers the weights, which
+    sends as much as an all-reduce."""
     bucket_bytes: float | None = None
     """Gradients that are reduced at once; None: PyTorch's 25 MB."""
     bucket_copies: bool = True
@@ -142,6 +147,9 @@ class KernelFacts:
     they write: no kernel of the version takes them as they are."""
     grouped_gradients_on_lanes: bool = False
     """Gradients of grouped convolutions with channels last run without matrix units."""
+    products_by_sample: bool = False
+    """Tokens that lie turned are multiplied sample by sample instead of being copied into order, and the gradient of the weights
+    is summed over samples."""
     statistics_in_convolutions: bool = False
     """A convolution also sums what the batch norm after it needs, so no pass of its own over the images does."""
     pads_vocabulary: bool = False

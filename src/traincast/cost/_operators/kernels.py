@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,6 +158,10 @@ HELD_BYTES_PER_SM = 262144.0
 LONGEST_SUM = 4096.0
 """The longest sum that was measured; libraries split longer ones over a device that few outputs leave idle."""
 SPLIT_TILE = 128.0
+SUM_FACTOR = 1.2
+TURNED_READS = 1.2
+"""Kernels that read across the order they write in, in short runs."""
+LAST_CHANNELS, LAST_POWER = 64.0, 1.0
 
 
 PROMOTION_SHARE = 0.45
@@ -183,6 +187,9 @@ def _matmul(op: Op, to: _Collector) -> None:
             # Sums of every block are scaled and added on the lanes.
             promoted = 2.0 * batch * m * n * k / block
             to.add("lanes", (promoted, 0.0, PROMOTION_SHARE), dtype=op.dtype, sigma=0.2, ground=TRANSFER)
+        if attrs.get("products_by_sample"):
+            _multiply_by_sample(op, to)
+            return
         if GROUPED in op.name:
             # Rows of experts differ in number; where a weight's gradient sums over them, its own rows do not.
             uneven = float(attrs["layout"] != "nt")
@@ -211,6 +218,21 @@ def _matmul(op: Op, to: _Collector) -> None:
         to.pointwise((parts + 1) * 4.0 * batch * m * n, factor=1.2, sigma=0.25)
         return
     to.matmul(op, batch, m, n, k, transposed=transposed)
+
+
+def _multiply_by_sample(op: Op, to: _Collector) -> None:
+    """One matrix of a batch for each sample, whose rows are its tokens; of weights' gradients as many are written, then summed."""
+    samples, item = _number(op, "by_sample"), DTYPE_BYTES[op.dtype]
+    m, n, k = _number(op, "m"), _number(op, "n"), _number(op, "k")
+    summed = op.phase == "backward"
+    sizes = {"batch": samples, **({"k": k / samples, "layout": "nn"} if summed else {"m": m / samples, "layout": "nt"})}
+    each = replace(op, attrs={**op.attrs, **sizes})
+    slower, doubt = misalignment(each, to.device)
+    moved = item * (k * (m + n) + samples * m * n) if summed else op.num_bytes
+    columns = (samples, _number(each, "m"), n, _number(each, "k"), 0.0, item, moved)
+    to.add("product", columns, dtype=op.dtype, factor=slower, sigma=math.hypot(0.2, doubt), ground=TRANSFER)
+    if summed:
+        to.pointwise((samples + 1.0) * item * m * n, factor=SUM_FACTOR, sigma=0.25)
 
 
 def find_attention_kernel(op: Op, device: Device) -> str:
@@ -299,6 +321,9 @@ DEPTHWISE_SHARE: dict[str, float] = {"forward": 0.1, "grad_input": 0.1, "grad_we
 """Of the lanes' peak: one multiplication per number that is loaded."""
 DEPTHWISE_NCHW = 0.85
 """Of that share where a thread's neighbours are pixels and not channels."""
+UNROLLED_TAPS, ROLLED_SHARE = (25.0, 49.0), (0.5, 0.17)
+"""Without and with channels last: windows up to 5x5 and 7x7 have kernels of their own, in which the loop over the window is
+unrolled; wider ones run in a general kernel at this share of their rate (convmixer, mixnet in both layouts)."""
 WIDE_GROUP, WIDE_GROUP_SHARE, NARROW_GROUP_SHARE = 48.0, 5.8e-4, 0.25
 """Of the lanes' peak that gradients of grouped convolutions with channels last reach in libraries that have no kernel for them on
 matrix units: groups of more channels run one by one, each at a rate that grows with its width."""
@@ -314,11 +339,15 @@ def _conv(op: Op, to: _Collector) -> None:
     groups, inputs = _number(op, "groups"), _number(op, "in_channels")
     if _adds_bias(op):
         to.pointwise(2.0 * op.bytes_written, sigma=0.1)
+    _copy_first(op, to)
     _, real = product_flop_per_s(to.device, op.dtype)
     strided = _spatial(op, "stride") > 1
     winograd = _spatial(op, "kernel") == 9 and not strided and groups == 1
     if groups == inputs and groups > 1:
-        share = DEPTHWISE_SHARE[str(op.attrs["pass"])] * (1.0 if op.attrs.get("channels_last") else DEPTHWISE_NCHW)
+        last, taps = bool(op.attrs.get("channels_last")), _spatial(op, "kernel")
+        share = DEPTHWISE_SHARE[str(op.attrs["pass"])] * (1.0 if last else DEPTHWISE_NCHW)
+        if taps > UNROLLED_TAPS[last]:
+            share *= ROLLED_SHARE[last]
         to.add("lanes", (op.flop or 0.0, op.num_bytes, share), dtype=op.dtype, sigma=0.35, ground=TRANSFER)
     elif winograd and (not uses_matrix_units(to.device, real) or _prefers_lanes(to.device, real)):
         _winograd(op, to, lanes=not uses_matrix_units(to.device, real))
@@ -399,6 +428,7 @@ def _elementwise(op: Op, to: _Collector) -> None:
         inputs=_number(op, "num_inputs"),
         heavy=heavy,
         aligned=aligned,
+        factor=TURNED_READS if op.attrs.get("turned_bytes") else 1.0,
         sigma=0.0 if known else 0.05,
         ground=MEASURED if known else TRANSFER,
     )
@@ -416,11 +446,19 @@ def _softmax(op: Op, to: _Collector) -> None:
         to.add("softmax", (rows, cols, 2 * item * rows * cols))
 
 
+def _copy_first(op: Op, to: _Collector) -> None:
+    """What lies in another order than the library's kernel takes is copied before it runs."""
+    turned = op.attrs.get("turned_bytes")
+    if turned:
+        to.pointwise(2.0 * float(turned), factor=TURNED_READS, sigma=0.2)
+
+
 def _norm(op: Op, to: _Collector) -> None:
     rows, cols = _number(op, "rows"), _number(op, "cols")
     item = DTYPE_BYTES[op.dtype]
     numel = rows * cols
     function = str(op.attrs["function"])
+    _copy_first(op, to)
     if "batch" in function and not op.attrs.get("training", True):
         # In evaluation the statistics are given: one pass.
         to.pointwise(op.num_bytes, inputs=2.0, sigma=0.1)
@@ -449,6 +487,15 @@ def _batch_norm(op: Op, to: _Collector) -> None:
     channels leave multiprocessors idle."""
     channels, per_channel = _number(op, "rows"), _number(op, "cols")
     item = DTYPE_BYTES[op.dtype]
+    if op.attrs.get("channels_last"):
+        whole = item * channels * per_channel
+        if op.phase == "backward":
+            passes = 5.0 - 2.0 * min(1.0, HELD_BYTES_PER_SM * (to.device.num_sm or 80) / (2.0 * whole))
+        else:
+            passes = 3.0 - min(1.0, HELD_BYTES_PER_SM * (to.device.num_sm or 80) / whole)
+        wide = math.ceil(channels / LAST_CHANNELS) * LAST_CHANNELS / channels
+        to.pointwise(passes * whole * wide**LAST_POWER, inputs=2.0, sigma=0.15)
+        return
     held = item * per_channel * (2.0 if op.phase == "backward" else 1.0) <= HELD_BYTES_PER_SM
     if op.phase == "backward":
         passes = 3.0 if held else 5.0
@@ -476,7 +523,7 @@ def _compiled(op: Op, to: _Collector) -> None:
 
 
 def _reduce(op: Op, to: _Collector) -> None:
-    to.pointwise(op.num_bytes, factor=1.2, sigma=0.25)
+    to.pointwise(op.num_bytes, factor=SUM_FACTOR, sigma=0.25)
 
 
 SORT_BYTES, SORT_KERNELS = 360.0, 12.0
@@ -511,32 +558,47 @@ def _pool(op: Op, to: _Collector) -> None:
     to.pointwise(op.num_bytes, factor=2.0 if op.attrs.get("training", True) else 1.1, sigma=0.35)
 
 
+USUAL_SM = 100
+STEP_TILE = (64, 128)
+"""Rows and columns of a step's product that one core makes."""
 _GATES = {"lstm": 4.0, "gru": 3.0, "rnn": 1.0}
 
 
 def _rnn(op: Op, to: _Collector) -> None:
-    """The products of all inputs at once, then one small product per time step, each waiting for the one before."""
+    """The products of all inputs at once, then one small product per time step, each waiting for the one before. Layers and
+    directions step side by side, each layer one step behind the one below it (Appleyard et al. 2016). Gradients of weights need
+    no steps: they are one product over all of them."""
     gates = next((count for name, count in _GATES.items() if name in str(op.attrs["cell"]).lower()), 1.0)
     batch, length, hidden = _number(op, "batch"), _number(op, "length"), _number(op, "hidden")
-    stacks = _number(op, "layers") * _number(op, "directions")
-    backward = 2.0 if op.phase == "backward" else 1.0
-    to.matmul(
-        op,
-        1,
-        batch * length,
-        gates * hidden,
-        _number(op, "inputs"),
-        factor=stacks * backward,
-        sigma=0.35,
-        ground=TRANSFER,
-    )
-    to.matmul(op, 1, batch, gates * hidden, hidden, factor=stacks * backward * length, sigma=0.45, ground=TRANSFER)
+    layers, directions = _number(op, "layers"), _number(op, "directions")
+    backward, rows, width = op.phase == "backward", batch * length, gates * hidden
+    for inputs, times in ((_number(op, "inputs"), directions), (directions * hidden, (layers - 1) * directions)):
+        if times:
+            factor = times * (2.0 if backward else 1.0)
+            to.matmul(op, 1, rows, width, inputs, factor=factor, sigma=0.35, ground=TRANSFER)
+    # Layers step side by side on the cores that tiles of one of them leave free.
+    tiles = max(1, math.ceil(batch / STEP_TILE[0]) * math.ceil(width / STEP_TILE[1]))
+    stacks = layers * directions
+    beside = max(1.0, min(stacks, (to.device.num_sm or USUAL_SM) / tiles))
+    steps, item = (length + layers - 1) * stacks / beside, DTYPE_BYTES[op.dtype]
+    # Gates of the inputs and of the state come in, gates are kept; the cell is read, cell and state are written.
+    moved = item * batch * hidden * (3 * gates + 3)
+    # Every step reads the weights and the state that the one before it has read.
+    capacity = REUSE_OF_L2 * (to.device.l2_bytes or 0.0)
+    before, to.resident = to.resident, min(1.0, capacity / max(1.0, stacks * (item * hidden * width + moved)))
+    to.matmul(op, beside, batch, width, hidden, factor=steps, sigma=0.45, ground=TRANSFER)
+    to.pointwise(beside * moved, factor=steps, sigma=0.35)
+    to.resident = before
+    if backward:
+        to.matmul(op, 1, width, hidden, rows, factor=layers * directions, sigma=0.35, ground=TRANSFER)
 
 
 def _copy(op: Op, to: _Collector) -> None:
     """A change of format streams; a change of order reads or writes in short runs."""
-    turned = str(op.attrs["function"]) not in STREAMED_COPIES
-    to.pointwise(op.num_bytes, factor=1.2 if turned else 1.0, sigma=0.2 if turned else 0.1)
+    if op.attrs.get("products_by_sample"):
+        return
+    turned = bool(op.attrs.get("turned_bytes")) or str(op.attrs["function"]) not in STREAMED_COPIES
+    to.pointwise(op.num_bytes, factor=TURNED_READS if turned else 1.0, sigma=0.2 if turned else 0.1)
 
 
 def _other(op: Op, to: _Collector) -> None:
