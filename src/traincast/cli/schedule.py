@@ -141,6 +141,14 @@ class Options:
             rich_help_panel=_KNOWS,
         ),
     ] = None
+    gpu_speed: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu-speed",
+            help="Speed of GPU types as a multiple of the log's: h100-80g=2.1,l40s=0.8.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None
     plan_with: Annotated[
         float | None,
         typer.Option(
@@ -411,8 +419,10 @@ def _check_forecasts(given: Options) -> None:
         raise InvalidInput(
             "--plan-with is about forecasts, which have an interval; pass --forecasts (measured --speeds have none)"
         )
-    if given.forecasts and given.speeds is not None:
-        raise InvalidInput("speeds come from --forecasts or from the table of --speeds, not from both")
+    if sum((given.forecasts, given.speeds is not None, given.gpu_speed is not None)) > 1:
+        raise InvalidInput(
+            "speeds come from --forecasts, from the table of --speeds or from --gpu-speed, not from several"
+        )
 
 
 def _settings(given: Options, names: list[str]) -> list[tuple[str, Any]]:
@@ -515,22 +525,45 @@ def _overheads(given: Options) -> Any:
 
 def _with_speeds(trace: str, given: Options, read: Any, settings: Any) -> tuple[Any, Any, Any]:
     """Durations, speeds and beliefs from forecasts or from a table of measured speeds, if they were asked for."""
-    from traincast.errors import InvalidInput
 
     if not given.forecasts and given.speeds is None:
-        return read, settings, None
+        return *_with_type_speeds(given, read, settings), None
     from traincast.schedule import forecast_jobs, forecast_speeds, read_speeds
 
-    if len(settings) > 1:
-        raise InvalidInput("forecasts are made for one cluster at a time; run the command once for each")
     learned = load_learned(given.calibration, given.given)
     own = forecast_speeds(folder=Path(trace).parent, calibration=learned)
     source = own if given.speeds is None else read_speeds(given.speeds)
-    text, setting = settings[0]
     quantile = 0.5 if given.plan_with is None else given.plan_with
-    known = forecast_jobs(read.jobs, fleet=setting.fleet, oracle=source, seed=given.seed or 0, quantile=quantile)
+    first, *others = [setting.fleet for _, setting in settings]
+    known = forecast_jobs(read.jobs, fleet=first, others=others, oracle=source, seed=given.seed or 0, quantile=quantile)
     read = replace(read, jobs=known.jobs, notes=(*read.notes, *known.notes))
-    return read, [(text, replace(setting, perf=known.perf))], known.estimator
+    speeds = (known.perf, *known.others)
+    settings = [(text, replace(setting, perf=perf)) for (text, setting), perf in zip(settings, speeds, strict=True)]
+    return read, settings, known.estimator
+
+
+def _with_type_speeds(given: Options, read: Any, settings: Any) -> tuple[Any, Any]:
+    """GPU types as fast as the command says; a note where it is asked about others than those of the log and says nothing."""
+    from traincast.errors import UnknownName
+    from traincast.schedule import TypeSpeeds, parse_type_speeds
+
+    types = list(dict.fromkeys(pool.device for _, setting in settings for pool in setting.fleet.pools))
+    if given.gpu_speed is None:
+        if len(types) < 2:
+            return read, settings
+        note = (
+            f"{' and '.join(types[1:])} are taken to be as fast as {types[0]}; --gpu-speed {types[1]}=2 says otherwise, or "
+            "--forecasts where jobs name workloads"
+        )
+        return replace(read, notes=(*read.notes, note)), settings
+    factors = parse_type_speeds(given.gpu_speed)
+    for device in factors:
+        if device not in types:
+            raise UnknownName("GPU type of --gpu-speed", device, types)
+    return read, [
+        (name, replace(setting, perf=TypeSpeeds(tuple(factors.get(pool.device, 1.0) for pool in setting.fleet.pools))))
+        for name, setting in settings
+    ]
 
 
 def _sweep(trace: str, given: Options) -> None:

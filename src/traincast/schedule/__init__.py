@@ -82,7 +82,9 @@ if TYPE_CHECKING:
     from traincast.schedule._slurm.site import SlurmSite as SlurmSite
     from traincast.schedule._slurm.site import read_site as read_site
     from traincast.schedule._speeds import ScalingLaw as ScalingLaw
+    from traincast.schedule._speeds import TypeSpeeds as TypeSpeeds
     from traincast.schedule._speeds import forecast_jobs as forecast_jobs
+    from traincast.schedule._speeds import parse_type_speeds as parse_type_speeds
     from traincast.schedule._speeds import read_speeds as read_speeds
     from traincast.schedule._study import Setting as Setting
     from traincast.schedule._study import SweepPoint as SweepPoint
@@ -175,7 +177,9 @@ __getattr__ = load_lazily(
         ),
         "_speeds": (
             "ScalingLaw",
+            "TypeSpeeds",
             "forecast_jobs",
+            "parse_type_speeds",
             "read_speeds",
         ),
         "_journal": ("SweepJournal",),
