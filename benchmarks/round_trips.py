@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.configs import FORMATS, LAUNCHERS, Reading, read_config, writable, write_config
-from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in
+from traincast.forecast import build_cluster, complete_question, fill_in
 from traincast.spec import ConfigText, Question, WorkloadOptions
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -120,7 +120,7 @@ def _write(question: Question, kind: str) -> tuple[dict[str, Any], ConfigText]:
     """Everything that the completed question says, and its text in a format."""
     filled = fill_in(question)
     cluster = build_cluster(filled)
-    done, plan = complete_question(filled, cluster, choose_stack(filled.job), [])
+    done, plan = complete_question(filled, cluster, [])
     text = write_config(done, plan, kind, num_nodes=cluster.num_nodes, devices_per_node=cluster.devices_per_node)
     said = {"source": done.source, **done.workload.given(), **done.job, **dataclasses.asdict(plan)}
     return said, ConfigText(name=f"written.{ENDINGS[FORMATS[kind].syntax]}", text=text)

@@ -64,7 +64,7 @@ def show_wide_jobs() -> None:
 
 def show_flags() -> None:
     for flags in (
-        ["--mtbf-hours", "500"],
+        ["--mtbf-hours", "50"],
         ["--preempt-cost", "60"],
         ["--until", "3d"],
         ["--placement", "spread"],

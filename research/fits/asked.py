@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from research.fits.stacks import load_measured
+from research.fits.untaught import Untaught, publisher_of
 from traincast.accuracy import (
     CaseQuestion,
     Observation,
@@ -22,7 +24,6 @@ from traincast.accuracy import (
     read_rows,
     translate,
 )
-from traincast.catalog import plain_stack
 from traincast.errors import IllegalPlan, TraincastError
 from traincast.files import write_json
 from traincast.forecast import (
@@ -35,12 +36,13 @@ from traincast.forecast import (
     call_seconds,
     describe_setting,
     find_fullest,
+    input_seconds,
     profile_stages,
     tally_program,
     watch_device,
 )
 from traincast.simulate import Overheads, Surroundings
-from traincast.spec import MemoryProfile, Stack
+from traincast.spec import Job, MemoryProfile
 
 MOST_STEPS, MOST_PEAKS, MOST_VERDICTS, MOST_FAILURES = 80, 400, 400, 1200
 """Rows of one source, framework and outcome that are asked about, evenly over the table: a huge source says no more than a large
@@ -89,6 +91,8 @@ class Asked:
     """Forecast without what runs of the publisher taught."""
     scale: float = 1.0
     """Samples in a step: the smaller of two runs of one job is the cheaper to measure."""
+    inputs: float = 0.0
+    """The time in which the slowest pipeline makes the inputs of a step, over the step's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +118,9 @@ class Verdict:
     capacity_bytes: float = 0.0
 
 
-def publisher_of(source: str) -> str:
-    """Tables of one publisher share machines, people and habits, so they are left out together."""
-    return source.partition("_")[0]
-
-
 def ask_all(paths: Sequence[str]) -> tuple[list[Asked], list[Verdict]]:
     engine = Engine()
+    untaught = Untaught(load_measured(paths), shipped=engine)
     asked: list[Asked] = []
     verdicts: list[Verdict] = []
     for path in paths:
@@ -142,7 +142,7 @@ def ask_all(paths: Sequence[str]) -> tuple[list[Asked], list[Verdict]]:
                     found = _judge(engine, row, hidden[place], one, excused=place in excused)
                     verdicts += found
                 else:
-                    asked += _ask(engine, what, row, hidden[place], one)
+                    asked += _ask(untaught, what, row, hidden[place], one)
                 number += 1
             sys.stderr.write(f"{path}: {number} rows asked for {what}\n")
     return asked, verdicts
@@ -166,29 +166,30 @@ def _pick(rows: Sequence[Mapping[str, Any]], wanted: Sequence[bool], most: int, 
 
 
 def _ask(
-    engine: Engine, quantity: str, row: Mapping[str, Any], hidden: Mapping[str, Any], seen: Observation
+    untaught: Untaught, quantity: str, row: Mapping[str, Any], hidden: Mapping[str, Any], seen: Observation
 ) -> list[Asked]:
     try:
         question = translate(parse_case(hidden))
-        answer = _answer_step if quantity == STEP else _answer_memory
-        measured = seen.step_s if quantity == STEP else seen.memory_bytes
+        if quantity == STEP:
+            return ask_step(untaught, question, row, seen.step_s or math.nan)
         return [
             made
-            for untaught in (False, True)
-            if (made := answer(engine, question, row, measured or math.nan, untaught=untaught)) is not None
+            for bare in (False, True)
+            if (made := _answer_memory(untaught.shipped, question, row, seen.memory_bytes or math.nan, untaught=bare))
+            is not None
         ]
     except TraincastError:
         return []
 
 
-def _untaught(stack: Stack) -> Stack:
-    """The stack with the constants of its parent: what is known of it without its own runs."""
-    if not stack.num_steps:
-        return stack
-    plain = plain_stack()
-    names = ("forward_call_s", "backward_call_s", "optimizer_call_s", "launch_s", "collective_call_s", "ring_step_s",
-             "product_factor", "memory_factor", "intra_factor", "inter_factor")  # fmt: skip
-    return dataclasses.replace(stack, **{name: getattr(plain, name) for name in names})
+def ask_step(untaught: Untaught, question: CaseQuestion, row: Mapping[str, Any], measured_s: float) -> list[Asked]:
+    """As the package ships, and without what the publisher taught."""
+    publisher = publisher_of(str(row.get("source")))
+    engine, job = untaught.without(publisher, question)
+    return [
+        _answer_step(untaught.shipped, question.job, question, row, measured_s, untaught=False),
+        _answer_step(engine, job, question, row, measured_s, untaught=True),
+    ]
 
 
 def _describe(engine: Engine, question: CaseQuestion, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,10 +204,8 @@ def _describe(engine: Engine, question: CaseQuestion, row: Mapping[str, Any]) ->
 
 
 def _answer_step(
-    engine: Engine, question: CaseQuestion, row: Mapping[str, Any], measured: float, *, untaught: bool
+    engine: Engine, job: Job, question: CaseQuestion, row: Mapping[str, Any], measured: float, *, untaught: bool
 ) -> Asked:
-    stack = _untaught(question.job.stack) if untaught else question.job.stack
-    job = dataclasses.replace(question.job, stack=stack)
     program = engine.lower(job, question.cluster, question.parallelism)
     estimates = engine.cost(program, job, question.cluster)
     timeline = engine.simulate(program, estimates, job, question.cluster)
@@ -218,12 +217,13 @@ def _answer_step(
         host=tally.host_share,
         exposed=timeline.shares.get("communication", 0.0),
         bandwidth=timeline.shares.get("memory", 0.0),
-        call_s=call_seconds(stack),
+        call_s=call_seconds(job.stack),
         activations=0.0,
         beside=0.0,
         step_s=step_s,
         error=math.log(measured / step_s),
         untaught=untaught,
+        inputs=input_seconds(job, question.parallelism) / step_s,
         **_describe(engine, question, row),
     )
 

@@ -117,6 +117,8 @@ def test_a_search_plans_with_the_habits_of_its_stack(run: Run) -> None:
         "4xh100",
         "--tp",
         "2",
+        "--zero",
+        "0",
         "--batch",
         best["batch"],
         "--stack",

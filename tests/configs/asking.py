@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.configs import FORMATS, write_config
-from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in
+from traincast.forecast import build_cluster, complete_question, fill_in
 from traincast.spec import Cluster, ConfigText, Parallelism, Question
 
 FILES = Path(__file__).parent / "files"
@@ -25,7 +25,7 @@ def complete(question: Question) -> Whole:
     said: list[str] = []
     filled = fill_in(question)
     cluster = build_cluster(filled)
-    done, plan = complete_question(filled, cluster, choose_stack(filled.job), said)
+    done, plan = complete_question(filled, cluster, said)
     return Whole(question=done, plan=plan, cluster=cluster, said=said)
 
 

@@ -194,3 +194,13 @@ def test_the_interval_of_a_calibrated_operator_holds_nine_of_ten_log_errors() ->
 
     found = _with_interval(2.0, 0.3, limit="compute", ground="measured")
     assert math.log(found.high_s / found.low_s) == pytest.approx(2 * 1.645 * 0.3)
+
+
+def test_half_of_an_exchange_over_pcie_goes_through_the_link_between_two_bridges() -> None:
+    def node(devices: int) -> Cluster:
+        return make_cluster(
+            devices_per_node=devices, intra=Link(name="i", bytes_per_s=1e11, latency_s=0.0, transport="pcie")
+        )
+
+    assert seconds("all_to_all", node(8), ranks=8) == pytest.approx(2 * SIZE / 1e11, rel=1e-6)
+    assert seconds("all_to_all", node(2), ranks=2) == pytest.approx(SIZE / 2 / 1e11, rel=1e-6)

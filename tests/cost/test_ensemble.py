@@ -82,7 +82,8 @@ def test_zeroed_weights_change_the_forecast_of_a_gpu() -> None:
 
 
 @pytest.mark.skipif(not GRAPHS.is_dir(), reason="needs the measured steps of image models in ../shared/data/timm")
-def test_zeroed_weights_make_forecasts_of_measured_steps_worse() -> None:
+def test_zeroed_weights_make_forecasts_of_the_steps_that_taught_them_worse() -> None:
+    """In sample, of the file that ships: families left out are tests/research/test_interaction_gpu.py's."""
     from pyarrow import parquet
 
     from traincast.files import load_graph

@@ -349,3 +349,28 @@ def test_the_gradient_of_an_embedding_grows_with_its_rows_and_pays_for_the_empty
 
     assert gradient(1 << 20, 1000) < gradient(1 << 21, 1000) < 2.1 * gradient(1 << 20, 1000)
     assert gradient(1 << 20, 1 << 22) > gradient(1 << 20, 1000)
+
+
+def make_lstm(phase: str = "forward", **sizes: int) -> Op:
+    attrs = {"cell": "lstm", "batch": 16, "length": 400, "inputs": 1024, "hidden": 1024, "layers": 1, "directions": 1}
+    return make_op("rnn", phase=phase, dtype="fp16", attrs=attrs | sizes)
+
+
+def test_layers_of_a_small_batch_step_side_by_side(learned: Learned) -> None:
+    few, many = (seconds(learned, make_lstm(layers=layers), "h100-sxm-80g") for layers in (1, 2))
+    assert many < 1.8 * few
+    few, many = (seconds(learned, make_lstm(layers=layers, batch=512), "h100-sxm-80g") for layers in (1, 2))
+    assert many > 1.9 * few
+
+
+def test_gradients_of_recurrent_weights_need_no_steps(learned: Learned) -> None:
+    ahead, back = (seconds(learned, make_lstm(phase), "h100-sxm-80g") for phase in ("forward", "backward"))
+    assert ahead < back < 1.6 * ahead
+
+
+def test_steps_find_weights_in_a_larger_cache(learned: Learned) -> None:
+    small = find_device("l4")
+    costs = [
+        float(learned.predict([make_lstm()], replace(small, l2_bytes=size)).seconds[0]) for size in (4e6, 48e6, 96e6)
+    ]
+    assert costs[0] > costs[1] >= costs[2]

@@ -1,3 +1,4 @@
+import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -103,6 +104,33 @@ def test_no_products_of_experts_are_slower_on_a_device_that_is_faster_in_one_res
         for one in (device, raise_one(device, what, factor))
     )
     assert (after <= before * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("architecture", ["Ampere GA100", "Hopper GH100"])
+def test_an_unfilled_wave_costs_a_board_less_whose_power_limits_its_clock(architecture: str) -> None:
+    law, ones = load_laws().half, np.ones(2)
+    # 108 and 108 + 20 tiles of the largest size on 108 multiprocessors.
+    m = np.array([108.0, 128.0]) * 256
+    shape = ProductShape(batch=ones, m=m, n=128 * ones, k=8192 * ones, num_bytes=1.0 * ones, resident=None)
+    losses = []
+    for watts in (None, 120.0):
+        device = make_device(
+            matrix_flop_per_s={"bf16": 3e14}, num_sm=108, clock_hz=1.4e9, power_watts=watts, architecture=architecture
+        )
+        whole, part = time_products(law, shape, device, "bf16", lone=True).compute_s
+        losses.append(part / whole)
+    free, limited = losses
+    assert 1.0 < limited < free
+
+
+def test_units_fed_from_registers_lose_more_of_a_wave_than_those_that_read_shared_memory() -> None:
+    law = load_laws().half
+    assert law.registers.wave_loss > law.shared.wave_loss
+    fed = {
+        name: find_silicon(find_device(name)).register_fed
+        for name in ("a100-sxm4-80g", "l40s", "h100-sxm-80g", "tpu-v5p")
+    }
+    assert fed == {"a100-sxm4-80g": True, "l40s": True, "h100-sxm-80g": False, "tpu-v5p": False}
 
 
 def test_experts_with_unequal_numbers_of_tokens_fill_fewer_tiles_than_one_product_of_all_tokens() -> None:
@@ -269,6 +297,21 @@ def test_the_generation_of_an_attention_kernel_matters_on_hopper_and_not_on_ampe
 
     assert seconds("a100-sxm4-80g", "flash-2") == pytest.approx(seconds("a100-sxm4-80g", "flash-3"))
     assert 1.2 < seconds("h100-sxm-80g", "flash-2") / seconds("h100-sxm-80g", "flash-3") < 2.5
+
+
+def test_chips_without_kernels_of_flash_attention_run_the_memory_efficient_one() -> None:
+    asked = [
+        dataclasses.replace(op, dtype="fp16")
+        for op in (make_attention(), make_attention(kernel="efficient"), make_attention(kernel="flash-2"))
+    ]
+
+    def seconds(device: str) -> list[float]:
+        return [float(x) for x in load_learned().predict(asked, find_device(device)).seconds]
+
+    fused, efficient, second = seconds("v100-sxm2-32g")
+    assert fused == efficient > second
+    fused, efficient, second = seconds("a100-sxm4-80g")
+    assert fused == second < efficient
 
 
 def test_an_unknown_generation_of_attention_is_refused_by_name() -> None:

@@ -45,3 +45,4 @@ def test_the_commands_of_five_runs_work_one_after_the_other(
     shown = capsys.readouterr().out
     assert "worth a run next" in shown
     assert "calibration 'my-cluster', 5 runs of this stack" in shown
+    assert shown.count("90% sure of") == 1

@@ -124,6 +124,20 @@ def test_far_from_everything_known_the_interval_is_wider_and_measuring_is_advise
     assert "traincast design" in answer.notes[0]
 
 
+def test_words_and_promises_of_what_is_unlike_everything_known_have_the_width_of_its_interval() -> None:
+    job = Job(graph=make_mlp(layers=64, width=8192, batch=4096), stack=catalog.stack("lightning"))
+    answer = forecast(job, make_cluster())
+    low, high = (end / answer.step.seconds - 1 for end in (answer.step.low_s, answer.step.high_s))
+    said = next(note for note in answer.notes if note.startswith("90% sure"))
+    assert f"{low:+.0%} to {high:+.0%}" in said
+    assert "unlike every workload we know" in said
+    assert answer.narrowing
+    for one in answer.narrowing:
+        assert one.width_now == pytest.approx(high - low)
+        assert one.width_after == pytest.approx(one.after[1] - one.after[0])
+        assert one.width_after < one.width_now
+
+
 def test_a_stretched_timeline_keeps_its_shares() -> None:
     timeline = forecast(Job(graph=make_mlp()), make_cluster(nodes=2), draw=True).timeline
     slow = stretch(timeline, 3.0)

@@ -23,7 +23,7 @@ from traincast.spec import Graph, Job, Parallelism, Stack
 def setting(name: str) -> tuple[Engine, JobAt, list[Candidate]]:
     layers, experts = {"dense": (6, None), "deep": (24, None), "experts": (4, 4)}[name]
     pose = pose_transformer(layers=layers, experts=experts, hidden=1024)
-    jobs = JobsOnce(pose, Stack(), built_in=True)
+    jobs = JobsOnce(lambda batch, plan, _: pose(batch, plan), lambda _: Stack(), built_in=True)
     cluster = catalog.cluster("aws-p4d.24xlarge", nodes=2)
     candidates = list(list_candidates(Space(global_batch=32), cluster, Shape.of(jobs(1, Parallelism()).graph)))
     return Engine(), jobs, candidates

@@ -14,7 +14,7 @@ from traincast.catalog._models.transformer import TransformerShape, build_transf
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
 from traincast.forecast import forecast
-from traincast.spec import Cluster, Forecast, Graph, Job, Link, Parallelism
+from traincast.spec import Cluster, Estimate, Forecast, Graph, Job, Link, Parallelism
 from traincast.spec._hardware import NETWORKS
 
 COSTS = Pricing(ops=Roofline())
@@ -158,3 +158,13 @@ def test_a_tensor_group_over_the_hosts_of_a_rack_costs_what_it_costs_on_one_swit
     rack_s, flat_s, islands_s = (ask(each, plan).step.seconds for each in (rack, flat, islands))
     assert rack_s == pytest.approx(flat_s, rel=1e-6)
     assert islands_s > rack_s
+
+
+@pytest.mark.parametrize("rate", [6.25e9, 1.25e10, 2.5e10])
+def test_an_interval_covers_the_transport_that_an_unknown_network_may_have_instead(rate: float) -> None:
+    def step(transport: str) -> Estimate:
+        return ask(build(inter=rate, transport=transport), Parallelism(data=8), hidden=512).step
+
+    unknown = step("")
+    for transport in ("sockets", "infiniband"):
+        assert unknown.low_s <= step(transport).seconds <= unknown.high_s

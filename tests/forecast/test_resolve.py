@@ -41,6 +41,17 @@ def test_a_stack_fills_in_what_nobody_said_and_says_so() -> None:
     assert any("selective" in text for text in found.assumptions)
 
 
+@pytest.mark.parametrize(
+    ("stack", "fused"), [("megatron-lm", False), ("megatron-deepspeed", False), ("megatron-core", True)]
+)
+def test_attention_is_fused_where_the_stack_fuses_it_and_nobody_says_otherwise(stack: str, fused: bool) -> None:
+    def is_fused(**said: Any) -> bool:
+        return any(op.kind == "attention" for op in resolve(question(job={"stack": stack}, **said)).job.graph.ops)
+
+    assert is_fused() == fused
+    assert is_fused(attention="flash")
+
+
 def test_a_step_on_a_chip_with_systolic_arrays_is_a_compiled_program_unless_it_is_said_not_to_be() -> None:
     asked = dataclasses.replace(question(), cluster={"device": "gaudi2", "nodes": 1, "devices_per_node": 8})
     found = resolve(asked)
@@ -104,7 +115,7 @@ def test_weights_stay_gathered_in_a_pipeline_unless_they_are_asked_to_go() -> No
 
 def test_without_stack_defaults_only_the_costs_are_the_stacks() -> None:
     found = resolve(question(plan={"tensor": 4}, job={"stack": "nanotron", "stack_defaults": False}))
-    plain = resolve(question(plan={"tensor": 4}))
+    plain = resolve(question(plan={"tensor": 4}, job={"stack": "pytorch"}))
     assert found.parallelism == plain.parallelism
     assert found.job.graph.ops == plain.job.graph.ops
     assert found.job.stack.forward_call_s != plain.job.stack.forward_call_s
@@ -174,3 +185,20 @@ def test_every_field_of_a_question_is_asked_for_once_and_with_help() -> None:
     assert len(set(flags)) == len(flags)
     assert len({item.name for item in QUESTION_FIELDS}) == len(QUESTION_FIELDS)
     assert all(item.help for item in QUESTION_FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("stack", "plan", "zero"),
+    [
+        ("torchtitan", {"data": 8}, 3),
+        ("torchtitan", {"data": 4, "pipeline": 2}, 2),
+        ("megatron-core", {"data": 4, "tensor": 2}, 1),
+        ("torchtitan", {"data": 8, "zero": 0}, 0),
+        ("torchtitan", {"data": 1, "tensor": 8}, 0),
+        ("pytorch", {"data": 8}, 0),
+    ],
+)
+def test_a_stack_shards_what_it_always_shards_unless_it_is_said_not_to(
+    stack: str, plan: dict[str, Any], zero: int
+) -> None:
+    assert resolve(question(plan=plan, job={"stack": stack})).parallelism.zero == zero

@@ -197,6 +197,8 @@ overlap = false
 offload_optimizer = true
 bucket_bytes = 1e6
 shard = 2
+[job]
+stack = "pytorch"
 """
 
 
@@ -293,6 +295,6 @@ def test_a_plan_that_is_found_is_answered_as_the_same_plan_asked_for(stack: str 
         assert forecast(again.job, one.cluster, one.parallelism) == one.forecast
     for one in list_candidates(space, CLUSTERS[0], Shape.of(load_source("gpt2", WorkloadOptions(batch=2)))):
         said = {name: getattr(one.parallelism, name) for name in SEARCHED}
-        completed = complete_plan(said, num_devices=8, stack=choose_stack(job))
+        completed = complete_plan(said, num_devices=8, stack=choose_stack(replace(asked, parallelism=said)))
         if said["recompute"] == completed.recompute:
             assert completed == one.parallelism

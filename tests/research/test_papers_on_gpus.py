@@ -1,5 +1,8 @@
 """The papers' comparisons on GPUs: choices, scalings and bounds on small data of known truth."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -8,8 +11,9 @@ from research.baselines.operators import scale_by_intensity
 from research.fits.interaction_gpu.blend import LeftOut, candidates, cross_fit
 from research.fits.interaction_gpu.data import Data, Program, Row
 from research.fits.interaction_gpu.members import Table
-from research.papers import limits
+from research.papers import limits, on_gpus
 from research.papers.ablation import ablate, list_variants
+from research.papers.carried import METHODS, Asked, correct, errors_of
 from research.papers.driple_gpus import predict_left_out
 from research.papers.limits import tabulate, take_tokens
 from research.papers.search import CHECKED, CHERRYPICK, FORECAST
@@ -141,3 +145,29 @@ def test_what_the_graph_network_says_of_a_fold_does_not_depend_on_the_labels_of_
     again = predict_left_out(graphs, changed, fold, seed=0, epochs=20)
     assert again[fold == 1] == pytest.approx(said[fold == 1])
     assert again[fold == 0] != pytest.approx(said[fold == 0])
+
+
+def test_what_publishers_share_is_carried_and_what_each_has_alone_is_not() -> None:
+    random = np.random.default_rng(0)
+    publisher = np.repeat(np.array(["a", "b", "c", "d"]), 30)
+    parts = random.normal(size=(len(publisher), 3))
+    facts, relation = np.hstack([parts, random.normal(size=(len(publisher), 2))]), np.ones((120, 120))
+    shared, alone = 0.2 * parts[:, 0], np.repeat(random.normal(0, 0.2, 4), 30)
+    for missed, most in ((shared, 0.5), (alone, 1.6)):
+        runs = Asked(publisher=publisher, missed=missed, parts=parts, facts=facts, relation=relation)
+        plain = errors_of(runs, np.zeros(len(publisher)))
+        found = errors_of(runs, correct(runs, METHODS["parts of the step"](runs), 0.2, left_out=True))
+        assert sum(found.values()) < most * sum(plain.values())
+        assert list(found) == ["a", "b", "c", "d"]
+    seen = errors_of(runs, correct(runs, METHODS["near runs"](runs), 0.2, left_out=False))
+    assert sum(seen.values()) < sum(plain.values())
+
+
+def test_a_table_that_is_done_is_not_made_again_by_the_same_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    assert on_gpus.recall("a title", "code", lambda: "first") == "first"
+    assert on_gpus.recall("a title", "code", lambda: "second") == "first"
+    assert on_gpus.recall("a title", "other code", lambda: "second") == "second"
+    assert on_gpus.name_code() == on_gpus.name_code()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from traincast.cli.schedule import Options, _flag_of, compare_cases
-from traincast.errors import InvalidInput
+from traincast.errors import InvalidInput, UnknownName
 from traincast.schedule._generate import Mix, generate_jobs
 from traincast.schedule._known import REGISTRY
 from traincast.schedule._traces import write_trace
@@ -25,7 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--checkpoint-every": {"mtbf": 12.0, "checkpoint_every": 60.0},
     "--restart-cost": {"mtbf": 12.0, "restart_cost": 4000.0},
     "--placement": {"placement": "spread"},
-    "--uplink": {"racks": 1, "uplink": "1MB", "placement": "spread"},
+    "--uplink": {"racks": 1, "uplink": "100MB", "placement": "spread"},
     "--mttr-hours": {"mtbf": 12.0, "mttr": 9.0},
     "--nodes-per-rack": {"racks": 2, "uplink": "200MB", "placement": "spread"},
     "--traffic": {"racks": 1, "uplink": "200MB", "placement": "spread", "traffic": "3GB"},
@@ -54,6 +54,7 @@ ELSEWHERE = {
     **dict.fromkeys(("--forecasts", "--calibration", "--given"), "tests/cli, test_knowledge"),
     "--queues": "test_queues",
     "--speeds": "below",
+    "--gpu-speed": "below",
     "--plan-with": "below and test_knowledge",
 }
 """Options of the command that are not looked at with every policy, and where they are."""
@@ -105,6 +106,10 @@ SLOW = (
 )
 NO_DIFFERENCE = {
     ("gandiva", "--placement"): "with two jobs on every GPU of this crowded trace it does not matter on which",
+    (
+        "gavel-fifo",
+        "--preempt-cost",
+    ): "on one GPU type nobody is moved; on several it changes types when a faster one is free",
     ("makespan", "--bias"): "a common factor moves the limits of its halving only now and then",
     ("qssf", "--knows"): "history is what it knows anyway",
     ("volcano", "--preempt-cost"): "on this trace no queue keeps more than its share from one that asks",
@@ -147,6 +152,36 @@ def test_measured_speeds_change_the_schedule_of_every_policy(trace: str, tmp_pat
         schedule = cases[-1].schedule
         answers.append(np.asarray(schedule.end_s).tobytes() + np.asarray(schedule.start_s).tobytes())
     assert answers[0] != answers[1]
+
+
+def test_other_gpus_are_as_fast_as_the_command_says(trace: str) -> None:
+    given = Options(cluster=["3x4:a", "3x4:b"], policy="fifo")
+    read, same = compare_cases(trace, given)
+    assert np.array_equal(same[0].schedule.end_s, same[1].schedule.end_s)
+    assert any("b are taken to be as fast as a" in note for note in read.notes)
+    read, faster = compare_cases(trace, dataclasses.replace(given, gpu_speed="b=2"))
+    assert not any("as fast as" in note for note in read.notes)
+    assert np.array_equal(same[0].schedule.end_s, faster[0].schedule.end_s)
+    np.testing.assert_allclose(faster[1].schedule.run_s, np.asarray(same[1].schedule.run_s) / 2)
+    with pytest.raises(InvalidInput, match="DEVICE=FACTOR"):
+        compare_cases(trace, dataclasses.replace(given, gpu_speed="b"))
+    with pytest.raises(UnknownName, match="GPU type of --gpu-speed"):
+        compare_cases(trace, dataclasses.replace(given, gpu_speed="c=2"))
+
+
+def test_measured_speeds_count_on_every_cluster(trace: str, tmp_path: Path) -> None:
+    """The log was measured on the first of them."""
+    table = tmp_path / "speeds.csv"
+    rows = [
+        f"model-{model},{device},{gpus},{3.0 if device == 'b' else 1.0}"
+        for model in range(2)
+        for device in "ab"
+        for gpus in (1, 2, 3, 4, 6, 8)
+    ]
+    table.write_text("workload,device,num_gpus,steps_per_s\n" + "\n".join(rows) + "\n")
+    _, cases = compare_cases(trace, Options(cluster=["3x4:a", "3x4:b"], policy="fifo", speeds=table))
+    slow, fast = (np.asarray(case.schedule.run_s) for case in cases)
+    np.testing.assert_allclose(fast, slow / 3)
 
 
 def test_measured_speeds_have_no_quantile_to_plan_with(trace: str, tmp_path: Path) -> None:

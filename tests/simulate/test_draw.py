@@ -68,6 +68,21 @@ def test_passes_drawn_as_a_whole_move_the_same_bytes(monkeypatch):
         assert sum(map(amount, coarse.spans)) == pytest.approx(sum(map(amount, fine.spans)))
 
 
+def test_passes_drawn_by_their_sorts_of_work_take_as_long_as_their_tasks(monkeypatch):
+    def add_up(timeline: Timeline, stream: str) -> dict[str, float]:
+        totals: dict[str, float] = {}
+        for span in timeline.spans:
+            if span.rank == 0 and (span.stream == "device") == (stream == "device"):
+                totals[span.category] = totals.get(span.category, 0.0) + span.end_s - span.start_s
+        return totals
+
+    fine = draw_step(data=2)
+    monkeypatch.setattr(draw, "MAX_SPANS", 0)
+    coarse = draw_step(data=2)
+    for stream in ("device", "network"):
+        assert add_up(coarse, stream) == pytest.approx(add_up(fine, stream))
+
+
 def test_what_one_stage_sends_the_next_receives():
     timeline = draw_step(micro_batches=3)
     hops = [span for span in timeline.spans if span.collective and span.collective.axis == "pipeline"]

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from traincast.catalog._regions import region as region
     from traincast.catalog._stacks import DOCUMENTS as DOCUMENTS
     from traincast.catalog._stacks import find_stack as find_stack
+    from traincast.catalog._stacks import large_stack as large_stack
     from traincast.catalog._stacks import name_stack as name_stack
     from traincast.catalog._stacks import plain_stack as plain_stack
     from traincast.catalog._stacks import read_stack as read_stack
@@ -145,6 +146,7 @@ __getattr__ = load_lazily(
             "DOCUMENTS",
             "find_stack",
             "name_stack",
+            "large_stack",
             "plain_stack",
             "read_stack",
             "stack",

@@ -11,6 +11,7 @@ from traincast.files import decode, read_toml
 from traincast.registry import Registry
 from traincast.spec import PLAIN, Stack
 
+LARGE = "large-models"
 DOCUMENTS = Path(__file__).parent / "data" / "stacks"
 SECTIONS = ("plan", "recipe", "memory", "kernels", "logs")
 _WORDS = ("recompute_words", "precision_words", "transformer_precision_words", "sharded_precision_words",
@@ -139,5 +140,10 @@ def _stands_in(alias: str, spelling: str) -> bool:
 
 
 def plain_stack() -> Stack:
-    """Eager PyTorch, which is assumed where no stack is named."""
+    """Eager PyTorch, which is assumed where no stack is named and no plan asks for more."""
     return _load(PLAIN)
+
+
+def large_stack() -> Stack:
+    """What frameworks that cut layers and pipelines have in common; assumed where a plan asks for one and none is named."""
+    return _load(LARGE)

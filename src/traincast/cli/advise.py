@@ -46,7 +46,7 @@ def advise(
 
     Example: traincast advise gpt2-xl --script train.sbatch --device a100-80g --batch 4 --seq 1024 --steps 10000
     """
-    from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in
+    from traincast.forecast import build_cluster, complete_question, fill_in
     from traincast.plan import advise as give_advice
     from traincast.plan import read_batch_script, with_batch
 
@@ -55,10 +55,9 @@ def advise(
     assumptions: list[str] = []
     if asks is not None:
         request = _place_as_asked(request, asks)
-    stack = choose_stack(request.job, assumptions)
     cluster = build_cluster(request, said=assumptions)
     with waiting(f"reading {question.source}"):
-        request, parallelism = complete_question(request, cluster, stack, assumptions)
+        request, parallelism = complete_question(request, cluster, assumptions)
     if not request.source.endswith((".json", ".json.gz")):
         request = dataclasses.replace(request, workload=with_batch(request.workload))
     learned = load_learned(question.calibration, given, filed=request.calibration)

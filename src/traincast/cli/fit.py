@@ -44,10 +44,10 @@ def fit(
 
     assumptions: list[str] = []
     whole = fill_in(question)
-    stack = choose_stack(whole.job, assumptions)
     cluster = build_cluster(whole, said=assumptions)
     with waiting(f"reading {question.source}"):
-        whole, plan = complete_question(whole, cluster, stack, assumptions)
+        whole, plan = complete_question(whole, cluster, assumptions)
+    stack = choose_stack(whole, plan=plan)
     asked = whole.workload
 
     own = with_defaults(dataclasses.replace(whole, workload=dataclasses.replace(asked, seq=None)), [], stack, [])
@@ -55,7 +55,7 @@ def fit(
     def pose(size: int, length: int | None, chosen: Parallelism) -> Job:
         # Without a length a model is asked for with its own.
         at = dataclasses.replace(whole, workload=dataclasses.replace(asked, batch=size, seq=length or own.workload.seq))
-        return pose_job(at, chosen, cluster=cluster, stack=stack)
+        return pose_job(at, chosen, cluster=cluster)
 
     batch = 1 if asked.batch is None else asked.batch
     found = find_fit(

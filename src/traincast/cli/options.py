@@ -59,9 +59,6 @@ Device = Annotated[
     typer.Option("--device", "-d", help="Accelerator, see `traincast catalog`.", autocompletion=complete_device),
 ]
 Nodes = Annotated[int | None, typer.Option("--nodes", help="Number of nodes.")]
-DevicesPerNode = Annotated[int | None, typer.Option("--devices-per-node", "-g", help="Devices in each node.")]
-Intra = Annotated[str | None, typer.Option("--intra", help="Link inside a node: a catalogue name or 300GB/s.")]
-Inter = Annotated[str | None, typer.Option("--inter", help="Network of a node: a catalogue name or 100Gb/s.")]
 Price = Annotated[float | None, typer.Option("--price", help="USD for one device and hour.")]
 Batch = Annotated[int | None, typer.Option("--batch", "-b", help="Samples of one pass of one replica.")]
 Seq = Annotated[int | None, typer.Option("--seq", help="Sequence length in tokens.")]
@@ -71,9 +68,6 @@ Precision = Annotated[
 Mode = Annotated[str | None, typer.Option("--mode", help="training_step, forward_backward or inference.")]
 Optimizer = Annotated[str | None, typer.Option("--optimizer", help="adamw, adam, sgd, momentum, none ...")]
 Attention = Annotated[str | None, typer.Option("--attention", help="eager or flash.")]
-Recompute = Annotated[
-    str | None, typer.Option("--recompute", help="Activation recomputation: none, selective, products or full.")
-]
 OnlySources = Annotated[
     list[str] | None,
     typer.Option(
@@ -87,26 +81,12 @@ Engine = Annotated[
     str,
     typer.Option("--engine", help="Who works: processes of this machine, ray (a Ray cluster) or none (this process)."),
 ]
-Machine = Annotated[
-    str | None, typer.Option("--machine", help="A known node instead of a device, such as aws-p4d.24xlarge.")
-]
 Steps = Annotated[int | None, typer.Option("--steps", help="Optimizer steps of the job.")]
 Samples = Annotated[float | None, typer.Option("--samples", help="Samples of the job, instead of steps.")]
 Epochs = Annotated[float | None, typer.Option("--epochs", help="Epochs of the job; needs --epoch-samples.")]
-EpochSamples = Annotated[
-    float | None, typer.Option("--epoch-samples", help="Samples of one pass over the training set.")
-]
 Stack = Annotated[str | None, typer.Option("--stack", help="Software that runs it; default: pytorch.")]
-Compiled = Annotated[bool, typer.Option("--compiled", help="torch.compile.")]
 TimeQuantile = Annotated[float, typer.Option("--time-quantile", help="The time limit holds with this probability.")]
-TensorParallel = Annotated[int | None, typer.Option("--tp", help="Tensor parallel degree.")]
-PipelineStages = Annotated[int | None, typer.Option("--pp", help="Pipeline stages.")]
-Zero = Annotated[int | None, typer.Option("--zero", help="0, 1, 2 or 3 (FSDP full shard).")]
 MicroBatches = Annotated[
     int | None, typer.Option("--micro-batches", help="Passes per optimizer step (accumulation or pipeline).")
 ]
 DataParallel = Annotated[int | None, typer.Option("--dp", help="Data parallel replicas; default: all that are left.")]
-ContextParallel = Annotated[int | None, typer.Option("--cp", help="Context parallel degree.")]
-SequenceParallel = Annotated[
-    bool, typer.Option("--sequence-parallel", help="Split the sequence along the tensor axis.")
-]

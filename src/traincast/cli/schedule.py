@@ -141,6 +141,14 @@ class Options:
             rich_help_panel=_KNOWS,
         ),
     ] = None
+    gpu_speed: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu-speed",
+            help="Speed of GPU types as a multiple of the log's: h100-80g=2.1,l40s=0.8.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None
     plan_with: Annotated[
         float | None,
         typer.Option(
@@ -292,17 +300,39 @@ def schedule(trace: str | None, given: Options) -> None:
 
 
 def _follow_up(trace: str | None, given: Options) -> str:
-    """The same with a page of pictures; after that, how much errors of forecasts matter."""
+    """The same with a page of pictures; after that, how much errors of forecasts matter, or who waits."""
     import shlex
 
+    from traincast.schedule import traits_of
+
+    names = (given.policy or ("slurm" if given.slurm_conf else DEFAULT_POLICIES)).replace(" ", "").split(",")
+    asking = [name for name in names if name and traits_of(name).estimates]
+    if given.html is not None and not given.error_sweep and asking:
+        # A sweep is about one cluster, and about policies that ask for run times.
+        first = replace(given, cluster=given.cluster[:1], slurm_conf=given.slurm_conf[:1], gpu_speed=None, mtbf=None)
+        first = replace(first, mttr=None, checkpoint_every=None, restart_cost=None)
+        knows = None if given.knows is None else given.knows.split(",")[0]
+        again = replace(first, policy=",".join(asking) if given.policy else None, knows=knows)
+        return shlex.join([*_repeat(trace, again), "--error-sweep"])
+    more = ["--html", "schedule.html"] if given.html is None else ["--by", "tenant,size"]
+    return shlex.join([*_repeat(trace, given), *more])
+
+
+_SHORT = {"--cluster": "-c", "--policy": "-p"}
+_OWN_TO_A_RUN = ("html", "out", "json", "by", "error_sweep", "ray", "workers", "resume")
+
+
+def _repeat(trace: str | None, given: Options) -> list[str]:
+    """The command with everything that decides its answer."""
     words = ["traincast", "schedule", *([] if trace is None else [trace])]
-    for flag, values in (("-c", given.cluster), ("--slurm-conf", given.slurm_conf), ("--sacct", given.sacct)):
-        listed = values if isinstance(values, (list, tuple)) else [] if values is None else [values]
-        words += [word for value in listed for word in (flag, str(value))]
-    words += ["-p", given.policy] if given.policy else []
-    words += ["--knows", given.knows] if given.knows else []
-    drawn = given.html is not None and not given.error_sweep
-    return shlex.join([*words, *(["--error-sweep"] if drawn else ["--html", "schedule.html"])])
+    for entry in fields(given):
+        value = getattr(given, entry.name)
+        if entry.name in _OWN_TO_A_RUN or value in (None, False, []):
+            continue
+        flag = _flag_of(entry.name)
+        for one in value if isinstance(value, list) else [value]:
+            words += [_SHORT.get(flag, flag), *([] if one is True else [str(one)])]
+    return words
 
 
 def _find_trace(trace: str | None, given: Options) -> str:
@@ -411,8 +441,10 @@ def _check_forecasts(given: Options) -> None:
         raise InvalidInput(
             "--plan-with is about forecasts, which have an interval; pass --forecasts (measured --speeds have none)"
         )
-    if given.forecasts and given.speeds is not None:
-        raise InvalidInput("speeds come from --forecasts or from the table of --speeds, not from both")
+    if sum((given.forecasts, given.speeds is not None, given.gpu_speed is not None)) > 1:
+        raise InvalidInput(
+            "speeds come from --forecasts, from the table of --speeds or from --gpu-speed, not from several"
+        )
 
 
 def _settings(given: Options, names: list[str]) -> list[tuple[str, Any]]:
@@ -515,31 +547,56 @@ def _overheads(given: Options) -> Any:
 
 def _with_speeds(trace: str, given: Options, read: Any, settings: Any) -> tuple[Any, Any, Any]:
     """Durations, speeds and beliefs from forecasts or from a table of measured speeds, if they were asked for."""
-    from traincast.errors import InvalidInput
 
     if not given.forecasts and given.speeds is None:
-        return read, settings, None
+        return *_with_type_speeds(given, read, settings), None
     from traincast.schedule import forecast_jobs, forecast_speeds, read_speeds
 
-    if len(settings) > 1:
-        raise InvalidInput("forecasts are made for one cluster at a time; run the command once for each")
     learned = load_learned(given.calibration, given.given)
     own = forecast_speeds(folder=Path(trace).parent, calibration=learned)
     source = own if given.speeds is None else read_speeds(given.speeds)
-    text, setting = settings[0]
     quantile = 0.5 if given.plan_with is None else given.plan_with
-    known = forecast_jobs(read.jobs, fleet=setting.fleet, oracle=source, seed=given.seed or 0, quantile=quantile)
+    first, *others = [setting.fleet for _, setting in settings]
+    known = forecast_jobs(read.jobs, fleet=first, others=others, oracle=source, seed=given.seed or 0, quantile=quantile)
     read = replace(read, jobs=known.jobs, notes=(*read.notes, *known.notes))
-    return read, [(text, replace(setting, perf=known.perf))], known.estimator
+    speeds = (known.perf, *known.others)
+    settings = [(text, replace(setting, perf=perf)) for (text, setting), perf in zip(settings, speeds, strict=True)]
+    return read, settings, known.estimator
+
+
+def _with_type_speeds(given: Options, read: Any, settings: Any) -> tuple[Any, Any]:
+    """GPU types as fast as the command says; a note where it is asked about others than those of the log and says nothing."""
+    from traincast.errors import UnknownName
+    from traincast.schedule import TypeSpeeds, parse_type_speeds
+
+    types = list(dict.fromkeys(pool.device for _, setting in settings for pool in setting.fleet.pools))
+    if given.gpu_speed is None:
+        if len(types) < 2:
+            return read, settings
+        note = (
+            f"{' and '.join(types[1:])} are taken to be as fast as {types[0]}; --gpu-speed {types[1]}=2 says otherwise, or "
+            "--forecasts where jobs name workloads"
+        )
+        return replace(read, notes=(*read.notes, note)), settings
+    factors = parse_type_speeds(given.gpu_speed)
+    for device in factors:
+        if device not in types:
+            raise UnknownName("GPU type of --gpu-speed", device, types)
+    return read, [
+        (name, replace(setting, perf=TypeSpeeds(tuple(factors.get(pool.device, 1.0) for pool in setting.fleet.pools))))
+        for name, setting in settings
+    ]
 
 
 def _sweep(trace: str, given: Options) -> None:
     from traincast.cli.progress import follow
     from traincast.errors import InvalidInput
     from traincast.files import write_whole
-    from traincast.report import draw_sweep, format_json, format_sweep, say_next
+    from traincast.report import draw_sweep, format_json, format_sweep, format_sweep_page, say_next
     from traincast.schedule import know, sweep_errors
 
+    if given.by is not None:
+        raise InvalidInput("--by breaks waits down; --error-sweep looks at completion times of all jobs")
     names, _, read, settings, forecast = _prepare(trace, given)
     if len(settings) > 1:
         raise InvalidInput("--error-sweep looks at one cluster; run the command once for each")
@@ -564,6 +621,9 @@ def _sweep(trace: str, given: Options) -> None:
         raise
     if journal is not None:
         journal.close(done=True)
+    if given.html is not None:
+        given.html.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(given.html, format_sweep_page(read, points))
     say(format_json(points) if given.json else format_sweep(points))
     if not given.json:
         say("\n" + say_next(_follow_up(trace, given)))

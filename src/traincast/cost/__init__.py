@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from traincast.cost._known import COST_MODELS as COST_MODELS
     from traincast.cost._known import name_costs as name_costs
     from traincast.cost._laws import KERNELS as KERNELS
+    from traincast.cost._laws import read_product as read_product
     from traincast.cost._learned import SLACK as SLACK
     from traincast.cost._learned import Learned as Learned
     from traincast.cost._learned import Similarity as Similarity
@@ -107,12 +108,14 @@ if TYPE_CHECKING:
     from traincast.cost._products import GroupLaw as GroupLaw
     from traincast.cost._products import ProductLaw as ProductLaw
     from traincast.cost._products import ProductShape as ProductShape
+    from traincast.cost._products import Timed as Timed
     from traincast.cost._products import time_groups as time_groups
     from traincast.cost._products import time_products as time_products
     from traincast.cost._roofline import Roofline as Roofline
     from traincast.cost._routes import FABRIC_FROM_BYTES_PER_S as FABRIC_FROM_BYTES_PER_S
     from traincast.cost._routes import RDMA_FROM_BYTES_PER_S as RDMA_FROM_BYTES_PER_S
     from traincast.cost._routes import describe_links as describe_links
+    from traincast.cost._routes import with_other_links as with_other_links
     from traincast.cost._silicon import ENERGY as ENERGY
     from traincast.cost._stack import TUNABLE as TUNABLE
     from traincast.cost._stack import price_collective as price_collective
@@ -207,7 +210,7 @@ __getattr__ = load_lazily(
             "COST_MODELS",
             "name_costs",
         ),
-        "_laws": ("KERNELS",),
+        "_laws": ("KERNELS", "read_product"),
         "_learned": (
             "Learned",
             "SLACK",
@@ -230,11 +233,12 @@ __getattr__ = load_lazily(
             "GroupLaw",
             "ProductLaw",
             "ProductShape",
+            "Timed",
             "time_groups",
             "time_products",
         ),
         "_roofline": ("Roofline",),
-        "_routes": ("FABRIC_FROM_BYTES_PER_S", "RDMA_FROM_BYTES_PER_S", "describe_links"),
+        "_routes": ("FABRIC_FROM_BYTES_PER_S", "RDMA_FROM_BYTES_PER_S", "describe_links", "with_other_links"),
         "_silicon": ("ENERGY",),
         "_stack": (
             "TUNABLE",

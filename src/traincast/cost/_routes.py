@@ -105,6 +105,21 @@ def alternative_transport(link: Link) -> str:
     return {"infiniband": "sockets", "sockets": "infiniband", "nvlink": "pcie", "pcie": "pcie-host"}[link.transport]
 
 
+def with_other_links(cluster: Cluster) -> Cluster | None:
+    """The cluster with the transports that its links might have instead of the assumed ones; None where all are given."""
+    groups = []
+    for group in cluster.groups:
+        intra, inter = _other(group.intra, between_nodes=False), _other(group.inter, between_nodes=True)
+        groups.append(replace(group, intra=intra, inter=inter))
+    return None if tuple(groups) == cluster.groups else replace(cluster, groups=tuple(groups))
+
+
+def _other(link: Link, *, between_nodes: bool) -> Link:
+    if link.transport:
+        return link
+    return replace(link, transport=alternative_transport(settle_transport(link, between_nodes=between_nodes)))
+
+
 def describe_links(cluster: Cluster) -> tuple[str, ...]:
     """What is assumed about links whose transport was not given, in one sentence each."""
     notes: list[str] = []

@@ -56,6 +56,8 @@ class Answer:
     source: str
     """One of ANSWERING."""
     notes: tuple[str, ...] = ()
+    is_unlike: bool = False
+    """Unlike every workload that we know, so its interval is wider."""
 
 
 def choose_answer(
@@ -69,16 +71,16 @@ def choose_answer(
     if novelty > 1:
         step, notes = _widen(step, novelty), (advise_measuring(job.graph, novelty),)
     if has_own_costs or find_gap(job, cluster, plan):
-        return Answer(step=step, source=source, notes=notes)
+        return Answer(step=step, source=source, notes=notes, is_unlike=novelty > 1)
     reuse = ask_reuse(job, cluster, plan)
     if reuse.gap or not reuse.is_better or reuse.step is None:
-        return Answer(step=step, source=source, notes=notes)
+        return Answer(step=step, source=source, notes=notes, is_unlike=novelty > 1)
     said = (
         "the step time is the reuse predictor's, fitted to measured steps of other workloads on such nodes: mean error "
         f"{reuse.error:.0%} on left-out ones, {reuse.rival_error:.0%} for physics and layers"
     )
     chosen = replace(reuse.step, limit=step.limit)
-    return Answer(step=_widen(chosen, novelty), source="reuse", notes=(*notes, said))
+    return Answer(step=_widen(chosen, novelty), source="reuse", notes=(*notes, said), is_unlike=novelty > 1)
 
 
 def stretch(timeline: Timeline, factor: float) -> Timeline:

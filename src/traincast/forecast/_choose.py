@@ -26,6 +26,7 @@ def choose_open(
     if asked is None or (pose is None and not question.source):
         return question
 
+    # Plans are compared under one stack, so that what is compared is plans.
     def pose_here(plan: Parallelism, size: int | None) -> Job:
         return pose_job(question, plan, cluster=cluster, stack=stack, batch=size)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from traincast.catalog import usual_length
+from traincast.catalog import large_stack, plain_stack, usual_length
 from traincast.forecast._pose import GENERATING
-from traincast.spec import Device, Question, Stack, WorkloadOptions
+from traincast.spec import Device, Parallelism, Question, Stack, WorkloadOptions
 
 TOKENS_PER_STEP = 2**19
 """Of a language model: half a million tokens, as GPT-2 and GPT-3's smaller models were trained with."""
@@ -16,8 +16,16 @@ TOKENS_PER_PASS = 2**15
 """Of one replica: more make no kernel faster."""
 SAMPLES_PER_PASS = 128
 """Of one replica, of a model that does not read text."""
+MOST_SAMPLES_PER_PASS = 8192
+FLOP_PER_PASS = 1e11
+"""Samples that are small beside this, such as a recommender's, are taken by the thousand: a pass below it is launches alone."""
 HALVES = ("bf16", "fp16")
 """Formats of mixed precision, the preferred one first."""
+MANY_DEVICES = 256
+"""From so many on, language models are trained with frameworks made for it, whatever the plan; sharded data parallelism alone
+is run with PyTorch's own modules at any size."""
+CUT_AXES = ("tensor", "pipeline", "expert")
+"""Plain PyTorch cuts no layer and no pipeline by itself."""
 _TEXT = ("transformer-lm", "transformer-moe", "transformer-enc")
 
 
@@ -35,6 +43,34 @@ def with_defaults(question: Question, devices: Sequence[Device], stack: Stack, s
         if length is not None:
             filled["seq"] = length
     return dataclasses.replace(question, workload=dataclasses.replace(options, **filled)) if filled else question
+
+
+def assume_stack(question: Question, *, plan: Parallelism | None = None, num_devices: int | None = None) -> Stack:
+    """What a practitioner would run a question with that names no stack: a framework for large models where a language model
+    is cut by layers, stages or experts or runs on hundreds of devices unsharded, else plain PyTorch. `plan`: instead of what
+    the question names of one. `num_devices`: where neither says it."""
+    options = question.workload
+    is_built = options.has_shape or bool(_entry(question.source))
+    if options.mode == "inference" or not is_built or not reads_text(question.source, options):
+        return plain_stack()
+
+    def degree(name: str) -> int:
+        found = question.parallelism.get(name, 1) if plan is None else getattr(plan, name)
+        return found if isinstance(found, int) else 1
+
+    if any(degree(name) > 1 for name in CUT_AXES):
+        return large_stack()
+    many = (plan.num_devices if plan is not None else num_devices or degree("data")) >= MANY_DEVICES
+    return large_stack() if many and degree("zero") < 2 else plain_stack()
+
+
+def say_assumed(stack: Stack) -> str:
+    if stack.is_plain:
+        return "no stack is named; plain PyTorch is assumed"
+    return (
+        f"no stack is named; {stack.title[0].lower()}{stack.title[1:]} is assumed, with fused kernels and split sequences, "
+        f"as such plans are usually run (--stack to change); {stack.provenance}"
+    )
 
 
 def is_saved(question: Question) -> bool:
@@ -109,8 +145,9 @@ def usual_global_batch(*, num_devices: int, tokens: int) -> int:
     return num_devices << doublings
 
 
-def most_samples(*, tokens: int, text: bool) -> int:
-    """Of one pass of one replica."""
+def most_samples(*, tokens: int, text: bool, flop: float) -> int:
+    """Of one pass of one replica, for samples of so many tokens and operations."""
     if not text:
-        return SAMPLES_PER_PASS
+        enough = 1 << int(math.log2(max(FLOP_PER_PASS / flop, 1.0))) if flop else SAMPLES_PER_PASS
+        return min(max(enough, SAMPLES_PER_PASS), MOST_SAMPLES_PER_PASS)
     return 1 << int(math.log2(TOKENS_PER_PASS / tokens)) if tokens < TOKENS_PER_PASS else 1

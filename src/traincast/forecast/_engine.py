@@ -21,6 +21,7 @@ from traincast.cost import (
     mark_software,
     name_costs,
     note_kernels,
+    with_other_links,
 )
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast._activity import as_sure_as, describe_activity, expect_run_utilization
@@ -159,7 +160,7 @@ class Engine:
     def lower(self, job: Job, cluster: Cluster, plan: Parallelism) -> Program:
         """What each distinct rank runs."""
         check_size(plan, cluster)
-        return lower(job.graph, plan, compiled=job.compiled, remember=self._remember)
+        return lower(job.graph, plan, compiled=job.compiled, habits=job.stack.plan, remember=self._remember)
 
     def cost(self, program: Program, job: Job, cluster: Cluster) -> Prices:
         """Seconds of every task of every stage."""
@@ -283,19 +284,20 @@ class Engine:
         """The forecast, by whichever part of the model proved best for such a job."""
         plan, timeline = run.program.parallelism, run.timeline
         tally = tally_program(run.program, run.estimates, remember=self._remember)
-        sure = self._interval(timeline, tally, job, cluster, plan)
+        sure = self._cover_links(self._interval(timeline, tally, job, cluster, plan), run, job, cluster)
         own = self.own_costs(job)
         chosen = choose_answer(
             job, cluster, plan, sure.step, source=getattr(own, "source", "layers"), has_own_costs=own is not None,
             remember=self._remember,
         )  # fmt: skip
+        sure = sure.given_as(chosen.step, unlike=chosen.is_unlike)
         if chosen.source == "reuse" and timeline.duration_s > 0:
             timeline = stretch(timeline, chosen.step.seconds / timeline.duration_s)
         resources = describe_activity(job, cluster, plan, timeline, correction=activity) if timeline.spans else ()
         resources = as_sure_as(resources, chosen.step)
         made = _fill_in(job, cluster, run.program, chosen, timeline, memory, tally, remember=self._remember)
         named = () if job.cost_model is None else (f"tasks are priced by the cost model {job.cost_model!r}",)
-        notes = (*made.notes, *named, *self._note_kernels(run.program, job, cluster), *sure.says)
+        notes = (*made.notes, *named, *self._note_kernels(run.program, job, cluster), *sure.says())
         return replace(made, resources=resources, notes=notes, narrowing=sure.narrowing)
 
     def _interval(self, timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism) -> Assured:
@@ -303,6 +305,17 @@ class Engine:
         if not isinstance(self.model(job), Pricing):
             return Assured(step=with_interval(timeline, tally, software=stack_of(job)))
         return with_novelty(timeline, tally, job, cluster, plan, remember=self._remember)
+
+    def _cover_links(self, sure: Assured, run: Run, job: Job, cluster: Cluster) -> Assured:
+        """The interval with the step over the links that a cluster may have where their transport is not given."""
+        other = with_other_links(cluster) if isinstance(self.model(job), Pricing) and cluster.num_devices > 1 else None
+        if other is None:
+            return sure
+        priced = self.cost(run.program, job, other)
+        other_s = self.simulate(run.program, priced, job, other).duration_s
+        step = sure.step
+        wider = replace(step, low_s=min(step.low_s, other_s), high_s=max(step.high_s, other_s))
+        return sure if wider == step else sure.given_as(wider).also("the transport of a link is not given")
 
     def _note_kernels(self, program: Program, job: Job, cluster: Cluster) -> tuple[str, ...]:
         """Widths that cost time, and silicon that nobody measured."""

@@ -12,6 +12,10 @@ UNKNOWN = "unknown"
 """A recomputation that nobody knows: none is assumed, and a job that fits only with it is said to fit."""
 
 
+SHARDED = {1: "optimizer state", 2: "optimizer state and gradients", 3: "weights, gradients and optimizer state"}
+"""By stage of ZeRO."""
+
+
 def for_optimizer(stack: Stack, optimizer: str | None) -> Stack:
     """The stack as it runs a job with this optimizer."""
     if optimizer is None or optimizer.lower() not in stack.plan.reduces_after:
@@ -24,6 +28,9 @@ def fill_in_plan(values: Mapping[str, Any], stack: Stack, said: list[str]) -> di
     plan = dict(values)
     degrees = {axis: _whole(plan.get(axis, 1)) for axis in ("data", "tensor", "pipeline", "context", "expert")}
     replicas = degrees["data"] * degrees["context"]
+    if "zero" not in plan and stack.plan.zero and replicas > 1 and not plan.get("servers"):
+        plan["zero"] = stack.plan.zero
+        said.append(f"{stack.name} shards {SHARDED[stack.plan.zero]} over replicas (--zero 0 to change)")
     _fill_in_sharding(plan, stack, said, pipeline=degrees["pipeline"])
     _fill_in_recomputation(plan, stack, said)
     _fill_in_experts(plan, said, expert=degrees["expert"], replicas=replicas, tensor=degrees["tensor"])
@@ -60,7 +67,7 @@ def _axis_habits(plan: Mapping[str, Any], stack: Stack, degrees: Mapping[str, in
         f"{name} runs transfers of the tensor axis beside its products (--no-async-tensor to change)",
     )  # fmt: skip
     yield _Habit(
-        "dispatch_once", True, does.dispatch_once, degrees["expert"] > 1,
+        "dispatch_once", True, does.dispatch_once and degrees["expert"] > 1, True,
         f"{name} sends a token once to every node with experts for it (--no-dispatch-once to change)",
     )  # fmt: skip
     yield _Habit(
@@ -100,7 +107,7 @@ def plan_habits(stack: Stack) -> dict[str, Any]:
     habits: dict[str, Any] = {
         "overlap": stack.plan.overlap, "bucket_copies": stack.plan.bucket_copies, "balance": stack.plan.balance,
         "reduce_dtype": stack.plan.reduce_dtype, "bucket_bytes": stack.plan.bucket_bytes,
-        "dispatch_once": stack.plan.dispatch_once or None, "async_tensor": stack.plan.async_tensor or None,
+        "async_tensor": stack.plan.async_tensor or None,
     }  # fmt: skip
     return {name: value for name, value in habits.items() if value is not None}
 

@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traincast.forecast._certainty import (
     STEP,
     call_seconds,
     describe_novelty,
     describe_setting,
+    input_seconds,
     list_novelty,
     load_certainty,
     step_sensitivity,
 )
-from traincast.forecast._narrow import say_narrowing, suggest_narrowing
+from traincast.forecast._narrow import say_narrowing, suggest_narrowing, widen_narrowing
 from traincast.memo import Remember, compute
 from traincast.spec import (
     GROUNDS,
@@ -34,6 +35,7 @@ from traincast.units import NORMAL_90
 
 MOST_SAID = 3
 """Reasons for a wide interval that one answer names."""
+UNLIKE = "it is unlike every workload we know"
 UNSEEN_DEVICE = 1.15
 """A stack's left-out errors are of models never seen on devices that were; others may be a little further off."""
 
@@ -130,13 +132,41 @@ def with_interval(timeline: Timeline, tally: Tally, *, software: Stack) -> Estim
     return _estimate(timeline, tally, 1 / factor, factor)
 
 
+SURE = "90% sure of"
+"""How the note begins that says how sure a step is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assured:
     """A step with how sure it is, why, and what would make it surer."""
 
     step: Estimate
-    says: tuple[str, ...] = ()
+    because: tuple[str, ...] = ()
     narrowing: tuple[Narrowing, ...] = ()
+
+    def says(self) -> tuple[str, ...]:
+        """The interval of the step in words; none where its width has no reason that was learnt."""
+        if not self.because:
+            return ()
+        low, high = (end / self.step.seconds - 1 for end in (self.step.low_s, self.step.high_s))
+        said = f"{SURE} {low:+.0%} to {high:+.0%} because {'; '.join(self.because)}"
+        return ("; ".join(part for part in (said, say_narrowing(self.narrowing)) if part),)
+
+    def also(self, reason: str) -> "Assured":
+        """With one more reason, named first."""
+        return replace(self, because=(reason, *self.because)[:MOST_SAID]) if self.because else self
+
+    def given_as(self, step: Estimate, *, unlike: bool = False) -> "Assured":
+        """With the step that is given in the end, wider where it is `unlike` all we know, or another part's."""
+        if step == self.step or not self.because:
+            return replace(self, step=step)
+        because = (UNLIKE, *self.because)[:MOST_SAID] if unlike else self.because
+        if step.seconds != self.step.seconds:
+            # What a measurement would leave was learnt about the other part's answer.
+            return Assured(step=step, because=because)
+        power = math.log(step.high_s / step.low_s) / math.log(self.step.high_s / self.step.low_s)
+        width = (step.high_s - step.low_s) / step.seconds
+        return Assured(step=step, because=because, narrowing=widen_narrowing(self.narrowing, power, width_now=width))
 
 
 def with_novelty(
@@ -147,17 +177,17 @@ def with_novelty(
     setting = describe_setting(job, cluster, plan, remember=remember)
     novelty = list_novelty(setting, certainty.known)
     shares = timeline.shares
+    inputs = input_seconds(job, plan) / timeline.duration_s if timeline.duration_s else 0.0
     sensitivity = step_sensitivity(
         operators=tally.operators_log_sigma, host=tally.host_share, exposed=shares.get("communication", 0.0),
         bandwidth=shares.get("memory", 0.0), call_s=call_seconds(job.stack),
+        inputs=inputs,
     )  # fmt: skip
     low, high = certainty.interval(novelty, sensitivity, setting)
     narrowing = suggest_narrowing(certainty, novelty, sensitivity, setting, step_s=timeline.duration_s)
-    new = describe_novelty(novelty, setting, host=tally.host_share)[:MOST_SAID]
-    because = "; ".join(new) if new else f"runs of {setting.stack} like this one were measured"
-    said = f"90% sure of {low - 1:+.0%} to {high - 1:+.0%} because {because}"
-    says = "; ".join(part for part in (said, say_narrowing(narrowing)) if part)
-    return Assured(step=_estimate(timeline, tally, low, high), says=(says,), narrowing=narrowing)
+    new = describe_novelty(novelty, setting, host=tally.host_share, inputs=inputs)[:MOST_SAID]
+    because = new or (f"runs of {setting.stack} like this one were measured",)
+    return Assured(step=_estimate(timeline, tally, low, high), because=because, narrowing=narrowing)
 
 
 def _estimate(timeline: Timeline, tally: Tally, low: float, high: float) -> Estimate:

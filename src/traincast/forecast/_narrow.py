@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from traincast.forecast._certainty import FEATURES, Certainty, Sensitivity, Setting, clip_interval, sort_of
 from traincast.spec import COVERAGE, Narrowing
 from traincast.units import MINUTE_S
 
 GIVEN_JOB, GIVEN_DEVICE, GIVEN_STACK = "this job", "this stack on this device", "this stack"
-GIVEN_OPERATORS = "operators on this device"
+GIVEN_OPERATORS, GIVEN_INPUTS = "operators on this device", "the input pipeline"
 """What may be measured, as the fitted document names it."""
 WORTH = 0.9
 """A measurement that leaves more than this share of the width is not suggested."""
@@ -18,6 +19,8 @@ START_S = 120.0
 STEPS = 50
 """Of a short profile."""
 CALIBRATION_S = 180.0
+LOADING_S = 60.0
+"""To run an input pipeline alone."""
 _OF_OPERATORS = ("new device", "new architecture", "new vendor")
 """What measuring operators on the device makes known, beside their own errors."""
 
@@ -61,12 +64,26 @@ def _measurements(
     words = f"operators measured on one {setting.device} (traincast calibrate)"
     after = certainty.interval(*with_operators(novelty, sensitivity), setting)
     yield GIVEN_OPERATORS, words, CALIBRATION_S, after
+    if sensitivity.get("inputs", (0.0, 0.0))[1] > 0:
+        words = "samples per second of the input pipeline alone, given with --loading"
+        fed = {**sensitivity, "inputs": (0.0, 0.0)}
+        yield GIVEN_INPUTS, words, LOADING_S, certainty.interval(novelty, fed, setting)
 
 
 def with_operators(novelty: Sequence[float], sensitivity: Sensitivity) -> tuple[list[float], Sensitivity]:
     """What remains new, and of the parts that may be off, once operators were measured on the device."""
     known = [0.0 if name in _OF_OPERATORS else amount for name, amount in zip(FEATURES, novelty, strict=True)]
     return known, {**sensitivity, "operators": (0.0, 0.0)}
+
+
+def widen_narrowing(narrowing: Sequence[Narrowing], power: float, *, width_now: float) -> tuple[Narrowing, ...]:
+    """Of an answer whose log interval is `power` times as wide: what a measurement leaves is as much wider."""
+    made = []
+    for one in narrowing:
+        low, high = one.after
+        after = clip_interval((low**power, high**power))
+        made.append(replace(one, after=after, width_now=width_now, width_after=_width(after)))
+    return tuple(made)
 
 
 def say_narrowing(narrowing: Sequence[Narrowing]) -> str:

@@ -50,7 +50,7 @@ def pool_gap(numbers: Sequence[MeasuredNumbers], labels: RunLabels, name: str) -
     between = _covariance(every, every, deviations)
     inverse = np.linalg.inv(between + deviations.noise**2 * np.eye(len(known)))
     weights = inverse @ gaps
-    trust = trust_of(gaps, gaps - weights / np.diag(inverse), noise=deviations.noise)
+    trust = trust_of(gaps, gaps - weights / np.diag(inverse), doubt=deviations.noise)
     return trust * float((_covariance([labels], every, deviations) @ weights)[0])
 
 

@@ -14,7 +14,7 @@ from traincast.catalog import BLOCK_SCALED, precision_name
 from traincast.cost import is_systolic
 from traincast.errors import CaptureFailed, IllegalPlan, InvalidInput, did_you_mean
 from traincast.forecast._annotated import find_annotated, spread_annotated, take_annotated
-from traincast.forecast._defaults import with_defaults
+from traincast.forecast._defaults import assume_stack, say_assumed, with_defaults
 from traincast.forecast._engine import Engine
 from traincast.forecast._habits import (
     UNKNOWN,
@@ -76,13 +76,13 @@ def resolve(question: Question) -> Resolved:
     """Look up every name of a question; the job file's own values are filled in first. What is said always wins."""
     whole = fill_in(question)
     said: list[str] = []
-    stack = choose_stack(whole.job, said)
     asked = whole
     annotated = find_annotated(whole)
     whole = take_annotated(whole, annotated)
     cluster = build_cluster(whole, said=said)
     whole = spread_annotated(whole, annotated, cluster, said)
-    whole, plan = complete_question(whole, cluster, stack, said)
+    whole, plan = complete_question(whole, cluster, said)
+    stack = choose_stack(whole, plan=plan)
     job = pose_job(whole, plan, cluster=cluster, stack=stack, said=said)
     frugal = None
     if whole.parallelism.get("recompute") == UNKNOWN:
@@ -118,16 +118,16 @@ def fill_in(question: Question) -> Question:
     )
 
 
-def choose_stack(job: Mapping[str, Any], said: list[str] | None = None) -> Stack:
-    """The stack that a question names, without its habits where they are not wanted."""
-    from traincast.catalog import plain_stack, stack
+def choose_stack(question: Question, *, plan: Parallelism | None = None, num_devices: int | None = None) -> Stack:
+    """The stack that a question names, else the one that its plan (or `plan`, where one was made or is tried) is usually run
+    with; without its habits where they are not wanted."""
+    from traincast.catalog import stack
 
+    job = question.job
     _check_costs(job.get("cost_model"))
     name = job.get("stack")
     if name is None:
-        if said is not None:
-            said.append("no stack is named; plain PyTorch is assumed")
-        found = plain_stack()
+        found = assume_stack(question, plan=plan, num_devices=num_devices)
     elif isinstance(name, (str, Stack)):
         found = stack(name)
     else:
@@ -135,9 +135,15 @@ def choose_stack(job: Mapping[str, Any], said: list[str] | None = None) -> Stack
     wanted = job.get("stack_defaults")
     if wanted not in (None, True, False):
         raise InvalidInput(f"job.stack_defaults is {wanted!r}; it must be true or false")
-    if said is not None and wanted is not False and not found.num_steps and not found.is_plain and found.provenance:
-        said.append(f"{found.name}: {found.provenance}")
     return found.without_habits() if wanted is False else found
+
+
+def _say_stack(question: Question, stack: Stack) -> list[str]:
+    """What is assumed where no stack is named, and how much is known of one that nobody measured."""
+    if question.job.get("stack") is None:
+        return [say_assumed(stack)]
+    is_told = question.job.get("stack_defaults") is not False and not stack.num_steps and not stack.is_plain
+    return [f"{stack.name}: {stack.provenance}"] if is_told and stack.provenance else []
 
 
 def _check_costs(named: Any) -> None:
@@ -164,7 +170,6 @@ def _wanted_devices(parallelism: Mapping[str, Any]) -> int:
 def complete_question(
     question: Question,
     cluster: Cluster,
-    stack: Stack,
     said: list[str],
     *,
     pose: Pose | None = None,
@@ -176,8 +181,11 @@ def complete_question(
     from traincast.forecast._choose import choose_open
 
     said += question.said
-    question = with_defaults(question, [group.device for group in cluster.groups], stack, said)
-    question = choose_open(question, cluster, stack, said, pose=pose, engine=engine)
+    usual = choose_stack(question, num_devices=cluster.num_devices)
+    question = with_defaults(question, [group.device for group in cluster.groups], usual, said)
+    question = choose_open(question, cluster, usual, said, pose=pose, engine=engine)
+    stack = choose_stack(question, num_devices=cluster.num_devices)
+    said[:0] = _say_stack(question, stack)
     values = dict(question.parallelism)
     if "data" not in values:
         values["data"] = _left_over(values, num_devices=cluster.num_devices)
@@ -267,7 +275,7 @@ def pose_job(
 ) -> Job:  # fmt: skip
     """The job that a filled-in question asks for under a plan, at its own batch and length or at others."""
     assumptions: list[str] = [] if said is None else said
-    software = stack or choose_stack(question.job)
+    software = stack or choose_stack(question, plan=plan)
     options = question.workload
     if batch is not None:
         options = dataclasses.replace(options, batch=batch)
@@ -352,7 +360,7 @@ def _without_tf32(options: WorkloadOptions, cluster: Cluster | None, said: list[
 def build_job(values: Mapping[str, Any], graph: Graph, *, stack: Stack | None = None, seq: int | None = None) -> Job:
     """A job from what a question says about it. `seq`: tokens of a sample, where they are known."""
     table = dict(values)
-    software = stack or choose_stack(table)
+    software = stack or choose_stack(Question(source="", job=table))
     known = {item.name: item for item in JOB_FIELDS}
     for key, value in table.items():
         if key not in known:

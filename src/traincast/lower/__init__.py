@@ -14,6 +14,7 @@ from traincast.lower._data import (
     find_writers,
     gather_weights,
     shard_state,
+    share_updates,
     shrink_temporaries,
     sync_gradients,
     use_servers,
@@ -30,22 +31,29 @@ from traincast.lower._pipeline import cut_sorts
 from traincast.lower._pipeline import in_flight as in_flight
 from traincast.lower._recompute import recompute
 from traincast.lower._rewrite import as_stage
+from traincast.lower._statistics import watch_gradients
 from traincast.lower._stow import offload_weights, stow_activations
 from traincast.lower._tables import spread_tables
 from traincast.lower._tensor import split_tensors
 from traincast.memo import Remember, compute
-from traincast.spec import Graph, Parallelism, Program, Stage
+from traincast.spec import Graph, Parallelism, PlanHabits, Program, Stage
 
 __all__ = ["lower", "run_again", "share_model", "split_model", "spread_state"]
 
+PLAIN_HABITS = PlanHabits()
 
-def lower(graph: Graph, plan: Parallelism, *, compiled: bool = False, remember: Remember = compute) -> Program:
+
+def lower(
+    graph: Graph, plan: Parallelism, *, compiled: bool = False, habits: PlanHabits = PLAIN_HABITS,
+    remember: Remember = compute,
+) -> Program:  # fmt: skip
     """The program of each distinct rank; one micro-batch of one replica is the graph's batch. A pipeline of 64 has three or
-    four sorts of stages, and each is made once."""
+    four sorts of stages, and each is made once. `habits`: what the stack runs on gradients besides."""
     _refuse_unsupported(graph, plan)
     sorts, owner = remember(cut_sorts, split_model(graph, plan, compiled=compiled, remember=remember), plan)
     if graph.mode != "inference":
         sorts = tuple([remember(spread_state, sort, remember(find_writers, sort), plan) for sort in sorts])
+        sorts = tuple([remember(add_habits, sort, plan, habits) for sort in sorts])
     elif plan.zero == 3:
         sorts = tuple([remember(gather_weights, sort, plan) for sort in sorts])
     check_stages(sorts, remember=remember)
@@ -83,6 +91,11 @@ def spread_state(stage: Stage, writers: Writers, plan: Parallelism) -> Stage:
         return shrink_temporaries(use_servers(synced, plan))
     sharded = shard_state(gather_weights(synced, plan), plan)
     return shrink_temporaries(offload_state(offload_weights(stow_activations(sharded, plan), plan), plan))
+
+
+def add_habits(stage: Stage, plan: Parallelism, habits: PlanHabits) -> Stage:
+    """What the stack runs on gradients and how it shares updates."""
+    return watch_gradients(share_updates(stage, plan, habits), plan, habits)
 
 
 def _refuse_unsupported(graph: Graph, plan: Parallelism) -> None:

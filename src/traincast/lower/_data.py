@@ -7,7 +7,7 @@ from dataclasses import replace
 from traincast.lower._expert import is_expert
 from traincast.lower._rewrite import alter, last_writers, map_tasks, scale_op
 from traincast.lower._tables import table_gradients
-from traincast.spec import Collective, Op, Parallelism, Stage, Task, Tensor, segments
+from traincast.spec import Collective, Op, Parallelism, PlanHabits, Stage, Task, Tensor, segments
 from traincast.units import DTYPE_BYTES
 
 Writers = Mapping[int, Sequence[int]]
@@ -172,6 +172,23 @@ def shard_state(stage: Stage, plan: Parallelism) -> Stage:
             )
 
     return map_tasks(alter(stage, tensors=tensors), rewrite, at=updates)
+
+
+def share_updates(stage: Stage, plan: Parallelism, habits: PlanHabits) -> Stage:
+    """Some optimizers update a part of replicated weights on each device of a node, whatever ZeRO says."""
+    num_shares = min(habits.update_shares, plan.data * plan.context)
+    updates = [
+        index
+        for index, task in enumerate(stage.tasks)
+        if isinstance(task, Op) and task.attrs.get("algorithm") in habits.reduces_after
+    ]
+    if num_shares == 1 or plan.zero or not updates:
+        return stage
+
+    def rewrite(index: int, task: Task) -> Iterator[Task]:
+        yield scale_op(task, 1 / num_shares, attrs=("numel",)) if isinstance(task, Op) else task
+
+    return map_tasks(stage, rewrite, at=updates)
 
 
 def shrink_temporaries(stage: Stage) -> Stage:

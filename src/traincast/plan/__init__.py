@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from traincast.plan._space import list_candidates as list_candidates
     from traincast.plan._vary import JobsOnce as JobsOnce
     from traincast.plan._vary import Settled as Settled
+    from traincast.plan._vary import StackOf as StackOf
     from traincast.plan._vary import settle as settle
     from traincast.plan._vary import space_of as space_of
     from traincast.plan._what_if import Delta as Delta
@@ -149,6 +150,7 @@ __getattr__ = load_lazily(
         ),
         "_vary": (
             "JobsOnce",
+            "StackOf",
             "Settled",
             "settle",
             "space_of",

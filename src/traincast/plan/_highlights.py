@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from traincast.errors import TraincastError
-from traincast.forecast import Engine, choose_stack, complete_question, pose_job
+from traincast.forecast import Engine, complete_question, pose_job
 from traincast.plan._nouns import OBJECTIVES, SEARCHED, Candidate, Limits, Plan, Search, figures_of
 from traincast.spec import Cluster, Question
 
@@ -35,10 +35,9 @@ def find_plain(
         workload=dataclasses.replace(request.workload, batch=None),
         job={**request.job, "global_batch": global_batch},
     )
-    stack = choose_stack(whole.job)
     try:
-        asked, plan = complete_question(whole, cluster, stack, [], engine=engine)
-        job = pose_job(asked, plan, cluster=cluster, stack=stack)
+        asked, plan = complete_question(whole, cluster, [], engine=engine)
+        job = pose_job(asked, plan, cluster=cluster)
         answer = engine.forecast(job, cluster, plan)
     except TraincastError:
         return None

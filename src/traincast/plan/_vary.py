@@ -1,7 +1,7 @@
 """A job or a request to the same job at other batches and recomputations, and to the plans that may be tried."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,17 +49,34 @@ def vary_job(job: Job, space: Space | None) -> tuple[JobAt, Space]:
 class JobsOnce:
     """Each job built once: plans under which a model is built alike share it."""
 
-    build: JobAt
-    stack: Stack
+    build: "BuildJob"
+    stack_of: Callable[[Parallelism], Stack]
+    """What a plan is run with."""
     built_in: bool
     """Whether a builder of the catalogue makes the model, which asks how the plan runs it."""
-    _known: dict[tuple[int, Parallelism], Job] = field(default_factory=dict, compare=False, repr=False)
+    _known: dict[tuple[int, Parallelism, str], Job] = field(default_factory=dict, compare=False, repr=False)
 
     def __call__(self, batch: int, plan: Parallelism) -> Job:
-        key = batch, _what_builders_read(plan, self.stack, built_in=self.built_in)
+        stack = self.stack_of(plan)
+        alike = _what_builders_read(plan, stack, built_in=self.built_in)
+        key = batch, alike, stack.name
         if key not in self._known:
-            self._known[key] = self.build(*key)
+            self._known[key] = self.build(batch, alike, stack)
         return self._known[key]
+
+
+BuildJob = Callable[[int, Parallelism, Stack], Job]
+"""(samples of one pass of one replica, plan, what it is run with) -> the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackOf:
+    """What plans of a request are run with; picklable, so that processes can share it."""
+
+    request: Question
+
+    def __call__(self, plan: Parallelism) -> Stack:
+        return choose_stack(self.request, plan=plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +86,8 @@ class _Named:
     request: Question
     global_batch: int
 
-    def __call__(self, batch: int, plan: Parallelism) -> Job:
-        request, stack = self.request, choose_stack(self.request.job)
+    def __call__(self, batch: int, plan: Parallelism, stack: Stack) -> Job:
+        request = self.request
 
         def load(options: WorkloadOptions, source: str | None = None, /) -> Graph:
             # What only runs forward runs nothing again.
@@ -116,8 +133,8 @@ def vary_request(request: Question, space: Space | None, *, num_devices: int | N
     fixed = _recorded_batch(whole.source)
     if fixed is not None:
         space = replace(space, batches=(fixed,))
-    stack = choose_stack(whole.job)
-    return JobsOnce(_Named(whole, space.global_batch), stack, built_in=not _is_file(whole.source)), space
+    jobs = JobsOnce(_Named(whole, space.global_batch), StackOf(whole), built_in=not _is_file(whole.source))
+    return jobs, space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +154,15 @@ def settle(request: Question, clusters: Sequence[Cluster]) -> Settled:
         able = ([each for each in clusters if _has(each, dtype)] for dtype in HALVES)
         kept = tuple(next((found for found in able if found), clusters))
     devices = [group.device for cluster in kept for group in cluster.groups]
-    settled = with_defaults(whole, devices, choose_stack(whole.job), said)
+    settled = with_defaults(whole, devices, choose_stack(whole), said)
+    largest = max(cluster.num_devices for cluster in kept)
+    cut = choose_stack(replace(settled, parallelism={**settled.parallelism, "tensor": 2}))
+    whole_stack = choose_stack(settled, num_devices=largest)
+    if largest > 1 and cut.name != whole_stack.name:
+        said.append(
+            f"no stack is named: plans that cut layers, stages or experts are priced with {cut.name}, others with "
+            f"{whole_stack.name} (--stack to compare all under one)"
+        )
     if len(kept) < len(clusters):
         said.append(f"{len(clusters) - len(kept)} clusters without it are left out (--precision fp32 would keep them)")
     return Settled(request=settled, clusters=kept, notes=tuple(said))
@@ -158,7 +183,7 @@ def space_of(
         if key in ("data", "micro_batches") or key not in SEARCHED:
             continue
         named["orders" if key == "order" else key] = (value,)
-    stack = choose_stack(request.job)
+    stack = choose_stack(request)
     if stack.plan.sequence_parallel and "sequence_parallel" not in named:
         # It always splits the sequence where there is a tensor axis; a search leaves the split out where there is none.
         named["sequence_parallel"] = (True,)
@@ -172,10 +197,12 @@ def space_of(
 
 
 def _sharded_habits(request: Question) -> dict[str, Any]:
-    """What a stack does with sharded state only; what the request says of it wins."""
-    habits = choose_stack(request.job).plan
+    """What a stack does with sharded state and with spread experts only; what the request says of it wins."""
+    habits = choose_stack(request).plan
     said = request.parallelism
+    spread = choose_stack(replace(request, parallelism={**said, "expert": 2})).plan
     return {
+        "dispatch_once": spread.dispatch_once and "dispatch_once" not in said,
         "overlap_sharded": habits.overlap_sharded or said.get("overlap") is True,
         "reshard_in_pipeline": habits.reshard_in_pipeline if said.get("reshard") is None else bool(said["reshard"]),
     }
@@ -185,7 +212,7 @@ def base_of(request: Question) -> Parallelism:
     """What the request says of a plan beside the fields that are searched. Where one of them only goes with certain degrees,
     such degrees stand in until the search puts its own there."""
     said = {key: value for key, value in request.parallelism.items() if key not in (*SEARCHED, "reshard")}
-    kept = {**plan_habits(choose_stack(request.job)), **said}
+    kept = {**plan_habits(choose_stack(request)), **said}
     stand_ins: dict[str, Any] = {}
     if kept.get("shard") is not None:
         stand_ins = {"zero": 1, "data": kept["shard"]}

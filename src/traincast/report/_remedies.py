@@ -34,13 +34,13 @@ def _change_plan(question: Question, resolved: "Resolved") -> Iterator[str]:
     from traincast.forecast import complete_question, fill_in, plain_engine, pose_job
     from traincast.plan import suggest_changes
 
-    stack, cluster = resolved.job.stack, resolved.cluster
+    cluster = resolved.cluster
 
     def pose(size: int, length: int | None, plan: Parallelism) -> Job:
-        return pose_job(whole, plan, cluster=cluster, stack=stack, batch=size, seq=length)
+        return pose_job(whole, plan, cluster=cluster, batch=size, seq=length)
 
     try:
-        whole, _ = complete_question(fill_in(question), cluster, stack, [])
+        whole, _ = complete_question(fill_in(question), cluster, [])
         changes = suggest_changes(
             pose, cluster, resolved.parallelism, batch=resolved.job.graph.batch_size, confidence=FIT_CONFIDENCE,
             engine=plain_engine(),

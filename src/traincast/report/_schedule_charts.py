@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traincast.report._schedule import breakdown_rows, case_rows, short_s, summarize
+from traincast.report._schedule import breakdown_rows, case_rows, short_s, summarize, summarize_sweep, sweep_rows
 from traincast.schedule import (
     Case,
     Floats,
@@ -41,9 +41,19 @@ class Curve:
     dash: str | None = None
 
 
-def _ticks(low: float, high: float, *, logarithmic: bool) -> list[float]:
-    if logarithmic:
-        return [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+DURATIONS = {
+    1.0: "1 s",
+    10.0: "10 s",
+    60.0: "1 min",
+    600.0: "10 min",
+    3600.0: "1 h",
+    36000.0: "10 h",
+    **{86400.0 * days: f"{days} d" for days in (2, 10, 100, 1000)},
+}
+"""Times from a second to years, about a factor of ten apart."""
+
+
+def _ticks(low: float, high: float) -> list[float]:
     if high <= low:
         return [low]
     rough = (high - low) / 5
@@ -86,19 +96,20 @@ class _Frame:
     def draw_axes(self, title: str, x_label: str, y_label: str) -> list[str]:
         right, bottom = self.left + self.plot_w, self.top + self.plot_h
         body = [f"<text x='{self.left}' y='20' font-size='14' font-weight='600'>{html.escape(title)}</text>"]
-        for tick in _ticks(self.low_y, self.high_y, logarithmic=False):
+        for tick in _ticks(self.low_y, self.high_y):
             y = self.y(tick)
             body.append(f"<line x1='{self.left}' y1='{y:.1f}' x2='{right}' y2='{y:.1f}' stroke='#ddd'/>")
             body.append(
                 f"<text x='{self.left - 6}' y='{y + 4:.1f}' font-size='11' text-anchor='end'>{_label(tick)}</text>"
             )
-        for tick in _ticks(self.low_x, self.high_x, logarithmic=self.log_x):
+        across = DURATIONS if self.log_x else {tick: _label(tick) for tick in _ticks(self.low_x, self.high_x)}
+        for tick, told in across.items():
             if self.low_x <= tick <= self.high_x * (1 + 1e-9):
                 x = self.x(tick)
                 body.append(f"<line x1='{x:.1f}' y1='{self.top}' x2='{x:.1f}' y2='{bottom}' stroke='#eee'/>")
                 body.append(
                     f"<text x='{x:.1f}' y='{bottom + 16}' font-size='11' "
-                    f"text-anchor='{'end' if x > right - 24 else 'middle'}'>{_label(tick)}</text>"
+                    f"text-anchor='{'end' if x > right - 24 else 'middle'}'>{told}</text>"
                 )
         body.append(
             f"<text x='{right}' y='{bottom + 30}' font-size='11' text-anchor='end'>{html.escape(x_label)}</text>"
@@ -139,7 +150,7 @@ def draw_curves(
     steps: bool = False,
     from_zero: bool = True,
 ) -> str:
-    """Lines with axes and a legend as one SVG."""
+    """Lines with axes and a legend as one SVG; a logarithmic axis is one of seconds."""
     xs = [x for curve in curves for x in curve.x if not log_x or x > 0]
     ys = [y for curve in curves for y in curve.y]
     if not xs or not ys:
@@ -194,7 +205,7 @@ def draw_completion(schedules: Sequence[Schedule], names: Sequence[str] | None =
         share = np.arange(1, len(taken) + 1) / max(len(schedule), 1)
         curves.append(Curve(name=_name(schedule, names, number), x=taken.tolist(), y=share.tolist()))
     return draw_curves(
-        curves, title="Job completion time", x_label="seconds (log)", y_label="share of jobs", log_x=True
+        curves, title="Time from submission to the end", x_label="time (log)", y_label="share of jobs", log_x=True
     )
 
 
@@ -207,7 +218,7 @@ def draw_waits(schedules: Sequence[Schedule], names: Sequence[str] | None = None
         share = np.arange(1, len(waited) + 1) / max(len(schedule), 1)
         curves.append(Curve(name=_name(schedule, names, number), x=waited.tolist(), y=share.tolist()))
     return draw_curves(
-        curves, title="Wait until the first start", x_label="seconds (log)", y_label="share of jobs", log_x=True
+        curves, title="Wait until the first start", x_label="time (log)", y_label="share of jobs", log_x=True
     )
 
 
@@ -314,7 +325,7 @@ class _Lanes:
                 f"<rect x='{self.left}' y='{y:.1f}' width='{self.width}' height='{self.row_h}' fill='#f4f4f4'/>"
                 f"<text x='{self.left - 6}' y='{y + 14:.1f}' font-size='10' text-anchor='end'>{name}</text>"
             )
-        for tick in _ticks(self.begin_s / 3600, self.end_s / 3600, logarithmic=False):
+        for tick in _ticks(self.begin_s / 3600, self.end_s / 3600):
             x = self.x(tick * 3600)
             body.append(
                 f"<text x='{x:.1f}' y='{self.bottom + 14}' font-size='10' text-anchor='middle'>{_label(tick)} h</text>"
@@ -486,16 +497,21 @@ def draw_group_waits(cases: Sequence[Case], by: str, names: Sequence[str]) -> st
             told = f"{name}, {group}: {short_s(value * 3600)}"
             body.append(
                 f"<rect x='{left}' y='{y + number * bar_h:.1f}' width='{max(wide, 0.5):.1f}' height='{bar_h - 1}' "
-                f"fill='{COLORS[number % len(COLORS)]}'><title>{html.escape(told)}</title></rect>"
+                f"{_fill(number)}><title>{html.escape(told)}</title></rect>"
+                f"<text x='{left + wide + 4:.1f}' y='{y + number * bar_h + 7.5:.1f}' font-size='8'>{short_s(value * 3600)}</text>"
             )
     bottom = top + len(groups) * block
-    body.append(f"<text x='{left + 560}' y='{bottom + 6}' font-size='11' text-anchor='end'>{most:,.1f} h</text>")
     across = _legend_columns(names)
     for number, name in enumerate(names):
         x, y = left + (number % across) * (570 // across), bottom + 24 + 16 * (number // across)
-        body.append(f"<rect x='{x}' y='{y - 9}' width='12' height='9' fill='{COLORS[number % len(COLORS)]}'/>")
+        body.append(f"<rect x='{x}' y='{y - 9}' width='12' height='9' {_fill(number)}/>")
         body.append(f"<text x='{x + 17}' y='{y}' font-size='11'>{html.escape(name)}</text>")
     return _svg(720, bottom + 30 + 16 * -(-len(names) // across), body)
+
+
+def _fill(number: int) -> str:
+    """Where there are more rows than colours, those of the second turn are paler."""
+    return f"fill='{COLORS[number % len(COLORS)]}' fill-opacity='{1 / (1 + number // len(COLORS)):g}'"
 
 
 _STYLE = (
@@ -504,7 +520,7 @@ _STYLE = (
     "th,td{padding:.25em .7em;text-align:right;border-bottom:1px solid #ddd}"
     "th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:#fff}"
     ".note{color:#555;font-size:13px;margin:.3em 0}svg{display:block;width:100%;max-width:1020px;height:auto}"
-    "@media(max-width:700px){svg text{font-size:14px}}"
+    "@media(max-width:700px){svg{min-width:600px}h1{font-size:24px}}"
     "h2{font-size:17px;margin:1.6em 0 .4em}"
 )
 
@@ -518,15 +534,31 @@ def format_page(trace: Trace, cases: Sequence[Case]) -> str:
     parts = [
         f"<h1>{html.escape(trace.name)}</h1><p>{len(trace.jobs):,} jobs on {html.escape(fleets)}</p>",
         f"<p>{html.escape(summarize(cases))}</p>{notes}{problems}",
-        _table(case_rows(cases)),
+        _table(case_rows(cases, details=False)),
+        f"<details><summary>All columns</summary>{_table(case_rows(cases))}</details>",
         *_pictures(cases),
     ]
     for by in ("tenant", "size"):
         parts.append(f"<h2>By {by}</h2>{_table(breakdown_rows(cases, by))}")
+    return _page(trace.name, parts)
+
+
+def format_sweep_page(trace: Trace, points: Sequence[SweepPoint]) -> str:
+    """One self-contained HTML page about what wrong estimates cost."""
+    title = f"What wrong estimates cost: {trace.name}"
+    parts = [
+        f"<h1>{html.escape(title)}</h1><p>{html.escape(summarize_sweep(points))}</p>",
+        _table(sweep_rows(points)),
+        f"<div class='wide'>{draw_sweep(points, title=title)}</div>",
+    ]
+    return _page(title, parts)
+
+
+def _page(title: str, parts: Sequence[str]) -> str:
     return (
         "<!doctype html><html lang='en'><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>traincast schedule: {html.escape(trace.name)}</title><style>{_STYLE}</style>{''.join(parts)}</html>"
+        f"<title>traincast schedule: {html.escape(title)}</title><style>{_STYLE}</style>{''.join(parts)}</html>"
     )
 
 

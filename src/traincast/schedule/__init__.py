@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from traincast.schedule._jobs import Ints as Ints
     from traincast.schedule._journal import SweepJournal as SweepJournal
     from traincast.schedule._known import check_options as check_options
+    from traincast.schedule._known import traits_of as traits_of
     from traincast.schedule._metrics import GROUPINGS as GROUPINGS
     from traincast.schedule._metrics import group_names as group_names
     from traincast.schedule._metrics import measure_groups as measure_groups
@@ -82,7 +83,9 @@ if TYPE_CHECKING:
     from traincast.schedule._slurm.site import SlurmSite as SlurmSite
     from traincast.schedule._slurm.site import read_site as read_site
     from traincast.schedule._speeds import ScalingLaw as ScalingLaw
+    from traincast.schedule._speeds import TypeSpeeds as TypeSpeeds
     from traincast.schedule._speeds import forecast_jobs as forecast_jobs
+    from traincast.schedule._speeds import parse_type_speeds as parse_type_speeds
     from traincast.schedule._speeds import read_speeds as read_speeds
     from traincast.schedule._study import Setting as Setting
     from traincast.schedule._study import SweepPoint as SweepPoint
@@ -130,7 +133,7 @@ __getattr__ = load_lazily(
             "Floats",
             "Ints",
         ),
-        "_known": ("check_options",),
+        "_known": ("check_options", "traits_of"),
         "_metrics": (
             "GROUPINGS",
             "group_names",
@@ -175,7 +178,9 @@ __getattr__ = load_lazily(
         ),
         "_speeds": (
             "ScalingLaw",
+            "TypeSpeeds",
             "forecast_jobs",
+            "parse_type_speeds",
             "read_speeds",
         ),
         "_journal": ("SweepJournal",),

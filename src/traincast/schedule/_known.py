@@ -79,8 +79,6 @@ class Traits:
     """It stops running jobs."""
     resizes: bool
     """It changes the number of GPUs of a running job."""
-    nodes: bool
-    """It puts jobs on nodes, which have a place and can fail."""
     places: bool
     """The rule of placement is not its own."""
     quotas: bool
@@ -95,7 +93,7 @@ OWN_PLACES = ("slurm",)
 
 def traits_of(name: str) -> Traits:
     entry = REGISTRY.find(name)
-    shares, elastic = hasattr(entry, "begin"), hasattr(entry, "allocate")
+    elastic = hasattr(entry, "allocate")
     estimates = (
         name not in ("gittins", "quota", "kueue", "volcano")
         if is_maker(entry)
@@ -106,16 +104,15 @@ def traits_of(name: str) -> Traits:
         scale=estimates and bool(getattr(entry, "uses_scale", True)),
         stops=_stops(entry),
         resizes=elastic,
-        nodes=not shares,
-        places=not shares and name not in OWN_PLACES,
+        places=name not in OWN_PLACES,
         quotas=name == "quota",
         queues=name in ("kueue", "volcano"),
     )
 
 
 def _stops(entry: object) -> bool:
-    if hasattr(entry, "begin"):  # in order of arrival nobody is ever stopped
-        return not getattr(entry, "head_only", False)
+    if hasattr(entry, "begin"):  # a turn is over when its round is
+        return True
     if hasattr(entry, "allocate"):
         return bool(getattr(entry, "stops_jobs", True))
     if entry is make_slurm:
@@ -131,7 +128,6 @@ class _Rule:
     """Beside policies that honour the option, a row that does not would mislead."""
 
 
-_SHARES = "shares out the time of each GPU type by count and knows no nodes"
 RULES: dict[str, _Rule] = {
     "--sigma": _Rule(trait="estimates", why="never asks how long a job takes"),
     "--class-sigma": _Rule(trait="estimates", why="never asks how long a job takes"),
@@ -143,13 +139,7 @@ RULES: dict[str, _Rule] = {
     "--resize-cost": _Rule(trait="resizes", why="never changes the number of GPUs of a running job"),
     "--queues": _Rule(trait="queues", why="knows no queues of Kubernetes"),
     "--quota": _Rule(trait="quotas", why="knows no GPUs that tenants own"),
-    "--placement": _Rule(trait="places", why="chooses nodes by its own rules or knows none", strict=True),
-    "--mtbf-hours": _Rule(trait="nodes", why=_SHARES, strict=True),
-    "--checkpoint-every": _Rule(trait="nodes", why=_SHARES, strict=True),
-    "--restart-cost": _Rule(trait="nodes", why=_SHARES, strict=True),
-    "--nodes-per-rack": _Rule(trait="nodes", why=_SHARES, strict=True),
-    "--uplink": _Rule(trait="nodes", why=_SHARES, strict=True),
-    "--kill-at-limit": _Rule(trait="nodes", why="shares out time in rounds and stops no job at its limit", strict=True),
+    "--placement": _Rule(trait="places", why="chooses nodes by its own rules", strict=True),
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from traincast.schedule._estimators import Beliefs, Fixed, History
 from traincast.schedule._hazards import Overheads
 from traincast.schedule._jobs import Floats, Ints, JobTable, find_parents, find_per_gpu
-from traincast.schedule._kernels import lines, loop, order, reserve, shadow, tables
+from traincast.schedule._kernels import lines, loop, order, reserve, residents, shadow, tables
 from traincast.schedule._kernels.ends import Ends
 from traincast.schedule._kernels.nodes import BITS, CONSOLIDATED, SPREAD, TOPOLOGY, Ground, Kinds, Nodes
 from traincast.schedule._kinds import combine, find_kinds, number
@@ -85,7 +85,7 @@ class Desk:
             lines=loop.Lines(
                 line=self._lay_line(rules, rank),
                 waiting=self._lay_waiting(rules),
-                running=self._lay_running(),
+                running=self._lay_running(rules),
                 news=tables.News(size=self.ints(1), what=self.ints(1), who=self.ints(1)),
             ),
             promises=loop.Promises(
@@ -246,15 +246,39 @@ class Desk:
             dead=self.ints(len(sizes)),
         )
 
-    def _lay_running(self) -> order.Running:
+    def _lay_running(self, rules: tables.Rules) -> order.Running:
         most = self.most_running + 1
+        stops = rules.fit == tables.PREEMPT
+        parts = max(sum(self.node_map.up_in_pool), 1) + 1
         return order.Running(
-            keys=self.floats(most),
-            jobs=self.ints(most),
+            keys=self.floats(2 * most + 8),
+            jobs=self.ints(2 * most + 8),
+            begin=self.ints(1, most // 2),
+            residents=self._lay_residents(parts, wanted=stops and not self.node_map.by_count),
+            heap_keys=self.floats(parts if stops else 1),
+            heap_jobs=self.ints(parts if stops else 1),
+            heap_size=self.ints(1),
             losers=self.ints(most),
             chosen=self.ints(most),
-            gain=self.ints(len(self.node_map.free) + max(self.node_map.width, default=0) + 1),
+            gain=self.ints(len(self.node_map.free)),
             quota=self.ints(len(self.given.fleet.pools)),
+        )
+
+    def _lay_residents(self, parts: int, *, wanted: bool) -> residents.Residents:
+        """Who is on each node is known only where jobs make way for others; all nodes are empty at first."""
+        count = len(self.node_map.free) if wanted else 0
+        leaves = 1 << max(count - 1, 0).bit_length()
+        tree = np.full(2 * leaves, -residents.BIG)
+        tree[leaves : leaves + count] = residents.BIG
+        for at in range(leaves - 1, 0, -1):
+            tree[at] = max(tree[2 * at], tree[2 * at + 1])
+        return residents.Residents(
+            first=self.ints(count, -1),
+            after=self.ints(parts if wanted else 0, -1),
+            before=self.ints(parts if wanted else 0, -1),
+            owner=self.ints(parts if wanted else 0),
+            tree=self.shell(tree),
+            stale=self.ints(1),
         )
 
     def _lay_ends(self, entries: int) -> Ends:

@@ -26,20 +26,6 @@ class Occupations(Sequence[Occupation]):
     counts: Floats
 
     @classmethod
-    def of_single_nodes(
-        cls, *, jobs: Ints, start_s: Floats, end_s: Floats, nodes: Ints, num_gpus: Floats
-    ) -> "Occupations":
-        return cls(
-            jobs=jobs,
-            start_s=start_s,
-            end_s=end_s,
-            num_gpus=num_gpus,
-            first=np.arange(len(jobs) + 1),
-            nodes=nodes,
-            counts=num_gpus,
-        )
-
-    @classmethod
     def collect(cls, entries: Sequence[Occupation]) -> "Occupations":
         if isinstance(entries, Occupations):
             return entries

@@ -1,10 +1,10 @@
-"""Time-sharing in rounds (Narayanan et al., 2020): a policy gives every job a share of each GPU type's time."""
+"""Shares of time (Narayanan et al., 2020): what a share policy is, and runs of Gavel's own simulator repeated by its rules."""
 
 import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypedDict, Unpack
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from traincast.errors import InvalidInput, MissingExtra, UnknownName
 from traincast.schedule import _kernels as kernels
 from traincast.schedule._jobs import Floats, Ints, JobTable
 from traincast.schedule._kernels import turns
-from traincast.schedule._occupations import Occupations
 from traincast.spec import Fleet, Schedule
 
 
@@ -53,6 +52,7 @@ class Shareholders:
     usd_per_gpu_s: Floats
 
 
+@runtime_checkable
 class SharePolicy(Protocol):
     """Answers the share of time each job gets on each type; a policy may keep memory between calls of one run."""
 
@@ -65,62 +65,45 @@ class SharePolicy(Protocol):
     def begin(self) -> Callable[[Shareholders], Floats]: ...
 
 
-class RoundOptions(TypedDict, total=False):
-    """What a run in rounds may be told beside its policy, fleet and rates.
-
-    `rules`: how shares become rounds. `preempt_s[job]`: what it costs a job to lose its GPUs or to change its type.
-    `believed_steps`: what the policy believes about the steps of every job, where that is not the truth. `until_s`: the
-    end of the run. `record`: keep who held what. `engine`: compiled, interpreted or auto.
-    """
-
-    rules: RoundRules | None
-    preempt_s: Floats | None
-    believed_steps: Floats | None
-    until_s: float
-    record: bool
-    progress: Callable[[int], None] | None
-    engine: str
-
-
 def simulate_rounds(
-    jobs: JobTable, policy: SharePolicy, *, fleet: Fleet, rates: Floats, **options: Unpack[RoundOptions]
+    jobs: JobTable,
+    policy: SharePolicy,
+    *,
+    fleet: Fleet,
+    rates: Floats,
+    rules: RoundRules | None = None,
+    engine: str = "auto",
 ) -> Schedule:
-    """Run the jobs' `steps` with `rates[job, pool]` steps per second; a rate of 0 or less means it cannot run there.
+    """Run the jobs' `steps` with `rates[job, pool]` steps per second, as Gavel's simulator does: GPUs are counted and have no
+    place, nothing happens inside a round, and an interruption costs nothing. `simulate_cluster` takes share policies too, on
+    nodes and with everything that can happen to them.
 
-    Pools are visited in the fleet's order, so put the fastest type first.
+    A rate of 0 or less means that a job cannot run there. Pools are visited in the fleet's order, so put the fastest first.
     """
     if rates.shape != (len(jobs), len(fleet.pools)):
         raise InvalidInput(f"rates have shape {rates.shape}; expected one row per job and one column per pool")
     if np.isnan(jobs.steps).any():
         raise InvalidInput("time-sharing in rounds needs the number of steps of every job")
-    cost, round_s = options.get("preempt_s"), (options.get("rules") or RoundRules()).round_s
-    if cost is not None and len(cost) and float(np.max(cost)) >= round_s:
-        raise InvalidInput(
-            f"{policy.name}: an interruption costs {float(np.max(cost)):g} s (--preempt-cost) and a round lasts {round_s:g} s; "
-            "a job that is stopped after every round would never end"
-        )
-    return _Rounds(jobs, policy, fleet, rates, options).run()
+    return _Rounds(jobs, policy, fleet, rates, rules or RoundRules(), engine).run()
 
 
 _ORDERS_AT_ONCE = 256
-_TURNS_AT_ONCE = 4096
 
 
 class _Rounds:
     """What the loop of rounds reads and writes, and the divisions of shares between its calls."""
 
-    def __init__(self, jobs: JobTable, policy: SharePolicy, fleet: Fleet, rates: Floats, options: RoundOptions) -> None:
-        self.jobs, self.policy, self.fleet, self.rates, self.options = jobs, policy, fleet, rates, options
-        self.rules = options.get("rules") or RoundRules()
-        loops, lists = _pick_loop(options.get("engine", "auto"))
+    def __init__(
+        self, jobs: JobTable, policy: SharePolicy, fleet: Fleet, rates: Floats, rules: RoundRules, engine: str
+    ) -> None:
+        self.jobs, self.policy, self.fleet, self.rates, self.rules = jobs, policy, fleet, rates, rules
+        loops, lists = _pick_loop(engine)
         self.run_turns = loops["run_turns"]
         self.shell: Callable[[Any], Any] = (lambda array: array.tolist()) if lists else (lambda array: array)
         shuffled = self.rules.shuffle_types
         self.shuffler = None if shuffled is None else random.Random(shuffled)
         self.gpus = jobs.num_gpus.astype(np.int64)
         self.capacity = np.array([pool.num_gpus for pool in fleet.pools], dtype=np.int64)
-        self.record = bool(options.get("record"))
-        self.until_s = float(options.get("until_s", math.inf))
         self.weights = np.where(jobs.priority > 0, jobs.priority, 1.0)
         self.usd = np.array([(pool.usd_per_gpu_hour or 1.0) / 3600 for pool in fleet.pools])
         usable = (rates > 0) & (jobs.num_gpus[:, None] <= self.capacity[None, :])
@@ -128,7 +111,6 @@ class _Rounds:
             int(job): f"needs {jobs.num_gpus[job]:g} GPUs of one type that can run it, which this fleet never has free"
             for job in np.flatnonzero(~usable.any(axis=1))
         }
-        self.turns: list[tuple[Ints, Ints, Floats]] = []
 
     def _floats(self, size: int, value: float = 0.0) -> Any:
         return self.shell(np.full(size, value))
@@ -141,7 +123,6 @@ class _Rounds:
         count, num_types = self.rates.shape
         refused = np.zeros(count, dtype=np.int64)
         refused[list(self.rejected)] = 1
-        cost = self.options.get("preempt_s")
         fixed = turns.Rules(
             num_types=num_types,
             round_s=rules.round_s,
@@ -150,8 +131,6 @@ class _Rounds:
             leftovers=int(rules.use_leftovers and not self.policy.head_only),
             max_failures=rules.max_failures,
             shuffled=int(self.shuffler is not None),
-            until_s=self.until_s,
-            record=int(self.record),
         )
         columns = turns.Shares(
             submit=shell(jobs.submit_s),
@@ -159,7 +138,6 @@ class _Rounds:
             rates=shell(np.ascontiguousarray(self.rates).ravel()),
             capacity=shell(self.capacity),
             refused=shell(refused),
-            cost_s=shell(np.zeros(count) if cost is None else np.asarray(cost, dtype=np.float64)),
             left=shell(np.floor(jobs.steps) if rules.whole_steps else jobs.steps.copy()),
             time_run=self._floats(count * num_types, rules.round_s / 2),
             deficit=self._floats(count * num_types),
@@ -170,13 +148,11 @@ class _Rounds:
             end=self._floats(count, math.nan),
             run_s=self._floats(count),
             gpu_s=self._floats(count),
-            lost_gpu_s=self._floats(count),
             pool_gpu_s=self._floats(num_types),
             preemptions=self._ints(count),
             failed=self._ints(count),
             dropped=self._floats(count, -1.0),
         )
-        room = count + _TURNS_AT_ONCE if self.record else 1
         desk = turns.Desk(
             active=self._ints(count),
             ran_in=self._ints(count, -1),
@@ -186,33 +162,22 @@ class _Rounds:
             urgency=self._floats(count),
             turn_jobs=self._ints(count),
             turn_types=self._ints(count),
-            log_jobs=self._ints(room),
-            log_types=self._ints(room),
-            log_spans=self._floats(2 * room),
             clock=shell(np.array([float(jobs.submit_s[0]) if count else 0.0, 0.0])),
-            counts=self._ints(7),
+            counts=self._ints(6),
         )
         return fixed, columns, out, desk
 
     def run(self) -> Schedule:
         fixed, columns, out, desk = self._lay_out()
         decide = self.policy.begin()
-        progress = self.options.get("progress")
         orders = self._draw_orders()
-        reported = 0
         answer = -1
         while answer != turns.FINISHED:
             answer = self.run_turns(fixed, columns, out, desk, orders)
-            if progress is not None and desk.counts[turns.ENDED] > reported:
-                progress(int(desk.counts[turns.ENDED]) - reported)
-                reported = int(desk.counts[turns.ENDED])
             if answer == turns.DRAW:
                 orders, desk.counts[turns.ORDERS] = self._draw_orders(), 0
-            elif answer == turns.FLUSH:
-                self._keep_turns(desk)
             elif answer == turns.DIVIDE:
                 self._divide(decide, columns, desk)
-        self._keep_turns(desk)
         return self._schedule(out, desk)
 
     def _divide(self, decide: Callable[[Shareholders], Floats], columns: turns.Shares, desk: turns.Desk) -> None:
@@ -220,9 +185,6 @@ class _Rounds:
         count, num_types = self.rates.shape
         index = np.array(desk.active[: desk.counts[turns.ACTIVE]], dtype=np.int64)
         left = np.asarray(columns.left)[index]
-        believed = self.options.get("believed_steps")
-        if believed is not None:
-            left = left * (believed[index] / np.maximum(jobs.steps[index], 1e-9))
         given = decide(
             Shareholders(
                 jobs=index,
@@ -241,26 +203,6 @@ class _Rounds:
         else:
             share.reshape(count, num_types)[index] = given
 
-    def _keep_turns(self, desk: turns.Desk) -> None:
-        used = desk.counts[turns.LOGGED]
-        if used:
-            self.turns.append(
-                (
-                    np.array(desk.log_jobs[:used], dtype=np.int64),
-                    np.array(desk.log_types[:used], dtype=np.int64),
-                    np.array(desk.log_spans[: 2 * used]).reshape(-1, 2),
-                )
-            )
-        desk.counts[turns.LOGGED] = 0
-
-    def _occupations(self) -> Occupations | tuple[()]:
-        if not self.turns:
-            return ()
-        who, kinds, spans = (np.concatenate(parts) for parts in zip(*self.turns, strict=True))
-        return Occupations.of_single_nodes(
-            jobs=who, start_s=spans[:, 0], end_s=spans[:, 1], nodes=kinds, num_gpus=self.gpus[who].astype(np.float64)
-        )
-
     def _schedule(self, out: turns.Became, desk: turns.Desk) -> Schedule:
         dropped = np.asarray(out.dropped)
         for job in np.flatnonzero(dropped >= 0).tolist():
@@ -276,11 +218,9 @@ class _Rounds:
             failures=np.zeros(len(self.jobs), dtype=np.int64),
             run_s=np.array(out.run_s),
             gpu_s=np.array(out.gpu_s),
-            lost_gpu_s=np.array(out.lost_gpu_s),
+            lost_gpu_s=np.zeros(len(self.jobs)),
             rejected=self.rejected,
-            until_s=self.until_s if math.isfinite(self.until_s) else math.nan,
             pool_gpu_s=np.array(out.pool_gpu_s),
-            occupations=self._occupations(),
             num_passes=int(desk.counts[turns.ROUNDS]),
         )
 

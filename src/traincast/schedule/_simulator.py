@@ -1,4 +1,4 @@
-"""Jobs and a policy to a schedule: one event-driven clock for queueing, preemptive and elastic policies."""
+"""Jobs and a policy to a schedule: one event-driven clock for every policy."""
 
 import math
 from collections.abc import Iterable
@@ -17,11 +17,17 @@ from traincast.schedule._lines import Line, ServingLine
 from traincast.schedule._policies import Policy
 from traincast.schedule._protocols import Conditions, RoundPolicy, RunOptions
 from traincast.schedule._records import join_logs
+from traincast.schedule._rounds import SharePolicy
+from traincast.schedule._turns import InTurns
 from traincast.spec import Fleet, Request, Schedule
 
 
 def simulate_cluster(
-    jobs: JobTable | Iterable[Request], policy: Policy | RoundPolicy, *, fleet: Fleet, **options: Unpack[RunOptions]
+    jobs: JobTable | Iterable[Request],
+    policy: Policy | RoundPolicy | SharePolicy,
+    *,
+    fleet: Fleet,
+    **options: Unpack[RunOptions],
 ) -> Schedule:
     """Let the jobs compete for the fleet; same input, same answer, to the last bit. `Conditions` says what the options mean."""
     table = jobs if isinstance(jobs, JobTable) else JobTable.from_requests(jobs)
@@ -29,6 +35,8 @@ def simulate_cluster(
     if given.engine not in ENGINES:
         raise UnknownName("engine", given.engine, ENGINES)
     check_durations(table)
+    if isinstance(policy, SharePolicy):
+        policy = InTurns(policy)
     beliefs = given.estimator.start(table)
     known = fast.is_covered(policy, jobs=table, given=given, beliefs=beliefs)
     if isinstance(policy, RoundPolicy) or given.engine == "called" or not known:

@@ -39,6 +39,31 @@ class SameSpeed:
 
 
 @dataclass(frozen=True, slots=True)
+class TypeSpeeds:
+    """Every GPU type is so many times as fast as the one on which the trace was measured, whatever runs."""
+
+    by_pool: tuple[float, ...]
+    by_kind: ClassVar[bool] = True
+
+    def rate(self, job: int, pool: int, num_gpus: float, locality: int) -> float:
+        return self.by_pool[pool]
+
+
+def parse_type_speeds(text: str) -> dict[str, float]:
+    """'h100-80g=2.1,l40s=0.8': how many times as fast as the GPUs of the trace."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        device, _, factor = part.strip().rpartition("=")
+        try:
+            found[device] = float(factor)
+        except ValueError:
+            found[device] = math.nan
+        if not device or not 0 < found[device] < math.inf:
+            raise InvalidInput(f"speed {part!r} is not DEVICE=FACTOR, such as h100-80g=2.1")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class ScalingLaw:
     """Speed-up n / (1 + overhead (n - 1)), slower by a factor per step of distance, and by pool.
 
@@ -226,10 +251,12 @@ class Believed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForecastJobs:
-    """A trace whose jobs have durations, with what the scheduler believes and how fast every placement is."""
+    """A trace whose jobs have durations, with what the scheduler believes and how fast every placement is, on the fleet of the
+    trace and on `others`."""
 
     jobs: JobTable
     perf: ForecastSpeeds
+    others: tuple[ForecastSpeeds, ...]
     estimator: Believed
     notes: tuple[str, ...]
 
@@ -248,51 +275,72 @@ def _find_fastest(
     return found
 
 
+def _forecast_job_s(jobs: JobTable, job: int, found: SpeedForecast) -> float | None:
+    """How long the job takes by its steps or by its own file; None where only its measured duration says so."""
+    steps = float(jobs.steps[job])
+    if not math.isnan(steps):
+        return steps * found.step_s
+    if found.job_s is None and math.isnan(jobs.duration_s[job]):
+        raise InvalidInput(
+            f"job {jobs.job_ids[job]} names the workload {jobs.workloads[job]} but neither steps nor a duration; "
+            "give one of them, or a job file that says how long it trains"
+        )
+    return found.job_s
+
+
 def forecast_jobs(
-    jobs: JobTable, *, fleet: Fleet, oracle: SpeedOracle, seed: int = 0, quantile: float = 0.5
+    jobs: JobTable,
+    *,
+    fleet: Fleet,
+    oracle: SpeedOracle,
+    others: Sequence[Fleet] = (),
+    seed: int = 0,
+    quantile: float = 0.5,
 ) -> ForecastJobs:
     """Fill in durations from forecasts: belief is the forecast, truth is measured where the trace has it, else drawn.
+
+    Durations are those on `fleet`; on `others` the same jobs are as much faster or slower as forecasts say. A job that does
+    not fit in the memory of `fleet` has its duration on the first other fleet that holds it.
 
     A job that names a workload needs `steps`, a measured duration that then says how much work it is, or a job file that
     says how long it trains.
     """
-    speeds = ForecastSpeeds(jobs, fleet, oracle, reference := [math.nan] * len(jobs))
+    reference = [math.nan] * len(jobs)
+    fleets = (fleet, *others)
+    speeds = [ForecastSpeeds(jobs, each, oracle, reference) for each in fleets]
     durations = jobs.duration_s.copy()
     believed = jobs.duration_s.copy()
     spreads = np.zeros(len(jobs))
     notes: list[str] = []
-    speeds.prepare(jobs)
+    for each in speeds:
+        each.prepare(jobs)
     infeasible = 0
     for job, workload in enumerate(jobs.workloads):
         if workload is None:
             continue
         gpus = max(int(jobs.num_gpus[job]), 1)
-        found = _find_fastest(speeds, fleet, workload, gpus, jobs.gpu_types[job])
+        best = (
+            _find_fastest(known, each, workload, gpus, jobs.gpu_types[job])
+            for known, each in zip(speeds, fleets, strict=True)
+        )
+        found = next((one for one in best if one is not None), None)
         if found is None:
             infeasible += 1
             durations[job] = believed[job] = 0.0 if math.isnan(durations[job]) else durations[job]
             reference[job] = 1.0
             continue
         reference[job] = found.samples_per_s(gpus)
-        steps = float(jobs.steps[job])
-        if not math.isnan(steps):
-            believed[job] = steps * found.step_s
-        elif found.job_s is not None:
-            believed[job] = found.job_s
-        elif math.isnan(durations[job]):
-            raise InvalidInput(
-                f"job {jobs.job_ids[job]} names the workload {workload} but neither steps nor a duration; "
-                "give one of them, or a job file that says how long it trains"
-            )
-        if not math.isnan(steps) or found.job_s is not None:
-            spreads[job] = found.spread
+        forecast_s = _forecast_job_s(jobs, job, found)
+        if forecast_s is not None:
+            believed[job], spreads[job] = forecast_s, found.spread
         if math.isnan(durations[job]):
             durations[job] = believed[job] * math.exp(found.spread * draw_normal(seed, 2, jobs.job_ids[job]))
     if infeasible:
         notes.append(f"{infeasible} jobs fit in no GPU's memory anywhere in the fleet and are rejected")
     return ForecastJobs(
         jobs=jobs.with_durations(durations),
-        perf=speeds,
+        perf=speeds[0],
+        others=tuple(speeds[1:]),
         estimator=Believed(tuple(believed.tolist()), spreads=tuple(spreads.tolist()), quantile=quantile),
         notes=tuple(notes),
     )

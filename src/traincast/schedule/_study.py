@@ -10,8 +10,7 @@ import numpy as np
 
 from traincast.errors import InvalidInput, UnknownName
 from traincast.resources import IDLE_POWER
-from traincast.schedule._estimators import EXACT, Estimator, Fixed, FromHistory, Noisy
-from traincast.schedule._floor import check_durations
+from traincast.schedule._estimators import EXACT, Estimator, FromHistory, Noisy
 from traincast.schedule._hazards import TYPICAL, FailureModel, Overheads
 from traincast.schedule._jobs import JobTable
 from traincast.schedule._journal import SweepJournal, Task, left_to_run
@@ -22,11 +21,10 @@ from traincast.schedule._placement import Consolidated, Placer
 from traincast.schedule._policies import Quotas
 from traincast.schedule._queues.manifests import Queues
 from traincast.schedule._queues.policy import Kueue, Volcano
-from traincast.schedule._rounds import simulate_rounds
 from traincast.schedule._simulator import simulate_cluster
 from traincast.schedule._slurm.policy import Slurm
 from traincast.schedule._slurm.site import SlurmSite
-from traincast.schedule._speeds import PerfModel, SameSpeed, ScalingLaw
+from traincast.schedule._speeds import PerfModel, ScalingLaw
 from traincast.spec import Fleet, NodePool, Schedule
 from traincast.units import parse_bytes
 from traincast.workers import deliver
@@ -114,8 +112,6 @@ def run_policy(
 ) -> Schedule:
     """Simulate one policy by name, whatever its family."""
     policy: Any = find_policy(name, jobs, setting.fleet)
-    if hasattr(policy, "begin"):
-        return _run_shares(name, policy, jobs, setting, progress)
     perf = setting.perf
     if hasattr(policy, "allocate"):
         perf = perf or ScalingLaw(tuple(jobs.num_gpus.tolist()))
@@ -147,42 +143,6 @@ def _with_queues(name: str, queues: Queues) -> Kueue | Volcano:
     if not known:
         raise InvalidInput(f"the policy {name} needs a {'ClusterQueue' if name == 'kueue' else 'Queue'} in --queues")
     return Kueue(queues) if name == "kueue" else Volcano(queues)
-
-
-def _run_shares(
-    name: str, policy: Any, jobs: JobTable, setting: Setting, progress: Callable[[int], None] | None
-) -> Schedule:
-    if setting.failures is not None or setting.network is not None or setting.kill_at_limit:
-        raise InvalidInput(
-            f"{name} shares out time by count: failures, networks and limits of run time need nodes and queues"
-        )
-    check_durations(jobs)
-    perf, pools = setting.perf or SameSpeed(), setting.fleet.pools
-    sizes = jobs.num_gpus.tolist()
-    rates = np.array(
-        [
-            [perf.rate(job, at, gpus, 0 if gpus <= pool.gpus_per_node else 1) for at, pool in enumerate(pools)]
-            for job, gpus in enumerate(sizes)
-        ]
-    ).reshape(len(jobs), len(pools))
-    whole = replace(jobs, steps=jobs.duration_s, num_gpus=np.maximum(jobs.num_gpus, 1.0))
-    beliefs = setting.estimator_for(name).start(jobs)
-    schedule = simulate_rounds(
-        whole,
-        policy,
-        fleet=setting.fleet,
-        rates=rates,
-        preempt_s=np.array([setting.overheads.preemption_s(gpus) for gpus in whole.num_gpus.tolist()]),
-        believed_steps=beliefs.values_s if isinstance(beliefs, Fixed) else None,
-        until_s=setting.until_s,
-        record=setting.record,
-        progress=progress,
-    )
-    shared = int((jobs.num_gpus < 1).sum())
-    if shared:
-        note = f"{name} gives whole GPUs: {shared} jobs that ask for a share of one count as one GPU"
-        schedule = replace(schedule, notes=(*schedule.notes, note))
-    return schedule
 
 
 def parse_quotas(text: str, fleet: Fleet) -> tuple[tuple[str, float], ...]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from traincast.errors import InvalidInput, UnknownName
 from traincast.forecast import (
@@ -155,8 +155,7 @@ def answer_similar(task: Mapping[str, Any], _blob: bytes, _report: Report) -> by
 
 @_reads_configs
 def answer_plan(task: Mapping[str, Any], _blob: bytes, report: Report) -> bytes:
-    from traincast.forecast import choose_stack
-    from traincast.plan import JobsOnce, settle
+    from traincast.plan import JobsOnce, StackOf, settle
     from traincast.service._planning import list_clusters, plan_request
 
     clusters, left_out = list_clusters(task["request"])
@@ -169,8 +168,8 @@ def answer_plan(task: Mapping[str, Any], _blob: bytes, report: Report) -> bytes:
         left_out,
         task["limits"],
         JobsOnce(
-            lambda batch, plan: pose(batch, None, plan),
-            choose_stack(question.job),
+            lambda batch, plan, stack: pose(batch, None, plan, stack),
+            StackOf(question),
             built_in="name" in task["request"]["workload"],
         ),
         batches=_only_batch(task),
@@ -252,12 +251,11 @@ def _place(task: Mapping[str, Any]) -> _Place:
     said: list[str] = []
     question = _question(asked)
     _check_size(asked["cluster"], limits["devices"])
-    stack = choose_stack(question.job, said)
     cluster = build_cluster(question, said=said)
     if cluster.num_devices > limits["devices"]:
         raise InvalidInput(f"{cluster.num_devices:,} devices; one request may ask for at most {limits['devices']:,}")
     question, pose = _as_recorded(task, question)
-    question, plan = complete_question(question, cluster, stack, said, pose=pose)
+    question, plan = complete_question(question, cluster, said, pose=pose)
     if plan.micro_batches > limits["micro_batches"]:
         raise InvalidInput(
             f"micro_batches = {plan.micro_batches:,}; one request may ask for at most {limits['micro_batches']:,}"
@@ -286,13 +284,17 @@ def _check_size(table: Mapping[str, Any], most: int) -> None:
                 raise InvalidInput(f"{name} = {group[name]:,}; one request may ask for at most {most:,} devices")
 
 
-def _pose(
-    task: Mapping[str, Any], question: Question, said: list[str]
-) -> Callable[[int | None, int | None, Parallelism], Job]:
+class Pose(Protocol):
     """(samples of a pass, tokens of a sample, plan) -> the job; None stands for what the question says."""
-    stack = choose_stack(question.job)
 
-    def pose(batch: int | None, seq: int | None, plan: Parallelism) -> Job:
+    def __call__(
+        self, batch: int | None, seq: int | None, plan: Parallelism, software: Stack | None = None, /
+    ) -> Job: ...
+
+
+def _pose(task: Mapping[str, Any], question: Question, said: list[str]) -> "Pose":
+    def pose(batch: int | None, seq: int | None, plan: Parallelism, software: Stack | None = None, /) -> Job:
+        stack = software or choose_stack(question, plan=plan)
         options = question.workload
         options = dataclasses.replace(
             options,

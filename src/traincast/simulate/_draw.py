@@ -7,7 +7,9 @@ from traincast.simulate._passes import Clocks, Part, Spent, run_pass
 from traincast.spec import Collective, Span
 
 MAX_SPANS = 40_000
-"""Beyond this many, each pass is drawn as a whole."""
+"""Beyond this many, each pass is drawn by its sorts of work."""
+MOST_SORTS = 8
+"""Of work that such a pass names; the rest is drawn without a layer."""
 
 Update = Callable[[Mapping[str, Sequence[Part]], Clocks, Spent, list[Span]], None]
 
@@ -116,27 +118,44 @@ def _condense(pattern: Pattern) -> Pattern:
 
 
 def _merge(spans: Sequence[Span], name: str) -> tuple[Span, ...]:
-    """One span for all ops, one for each sort of collective."""
-    if not spans:
-        return ()
+    """The longest sorts of work one after the other, each as long as its tasks, and one span for each sort of collective."""
     groups: dict[tuple[str, ...], list[Span]] = {}
-    for span in spans:
+    for span in _name_longest(spans):
         task = span.collective
-        groups.setdefault(() if task is None else (task.kind, task.axis, str(task.num_ranks)), []).append(span)
+        key = ("", span.category, span.layer) if task is None else (task.kind, task.axis, str(task.num_ranks))
+        groups.setdefault(key, []).append(span)
     merged = []
-    for key, members in groups.items():
+    free_s = min((span.start_s for span in spans), default=0.0)
+    for sort, members in groups.items():
         first, task = members[0], members[0].collective
+        start_s = free_s if task is None else min(span.start_s for span in members)
+        end_s = start_s + sum(span.end_s - span.start_s for span in members)
+        free_s = end_s if task is None else free_s
         merged.append(
             replace(
                 first,
                 name=name if task is None else first.name,
-                start_s=min(span.start_s for span in members),
-                end_s=max(span.end_s for span in members),
-                stream=first.stream if task is None else " ".join(("network", *key)),
-                layer="",
+                start_s=start_s,
+                end_s=end_s,
+                stream=first.stream if task is None else " ".join(("network", *sort)),
+                layer=first.layer if task is None else "",
                 num_bytes=sum(span.num_bytes for span in members),
                 collective=task
                 and replace(task, num_bytes=sum(span.collective.num_bytes for span in members if span.collective)),
             )
         )
     return tuple(merged)
+
+
+def _name_longest(spans: Sequence[Span]) -> list[Span]:
+    """The same spans, with the layer of those alone that belong to the longest sorts of work."""
+    totals: dict[tuple[str, str], float] = {}
+    for span in spans:
+        if span.collective is None:
+            key = span.layer, span.category
+            totals[key] = totals.get(key, 0.0) + span.end_s - span.start_s
+    longest = set(sorted(totals, key=lambda key: -totals[key])[:MOST_SORTS])
+    return [
+        span if span.collective is not None or (span.layer, span.category) in longest else replace(span, layer="")
+        for span in spans
+    ]

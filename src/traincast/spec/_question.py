@@ -151,7 +151,7 @@ class ClusterOptions:
     devices_per_node: int | None = asked(None, "Devices in each node.", "--devices-per-node", "-g")
     placement: str | None = asked(None, "Devices in use on each node where they differ: 4,3.")
     intra: str | None = asked(None, "Link inside a node: a catalogue name or 300GB/s.")
-    inter: str | None = asked(None, "Network of a node: a catalogue name or 100Gb/s.")
+    inter: str | None = asked(None, "Network of a node: a catalogue name or 100Gb/s.", "--inter", "--network")
     domains: str | None = asked(
         None, "Neighbours that another link joins than the level around them: 2:nvlink3-pairs,72:900GB/s.", "--domains"
     )

@@ -15,6 +15,8 @@ class PlanHabits:
 
     sequence_parallel: bool = False
     """It always splits the sequence along the tensor axis between products."""
+    zero: int | None = None
+    """What it shards over replicas, as a stage of ZeRO, where nothing is said of it; None: nothing."""
     recompute_words: Words = ()
     """What its own words for recomputation mean in ours: (("selective", "products"),)."""
     sharded_recompute: str | None = None
@@ -27,6 +29,9 @@ class PlanHabits:
     """The same where ZeRO shards anything."""
     reduces_after: tuple[str, ...] = ()
     """Optimizers whose distributed form reduces one flat gradient when the backward pass has ended."""
+    update_shares: int = 1
+    """Devices over which that form shares the update: each scatters the sum, updates its part and gathers the weights, which
+    sends as much as an all-reduce."""
     bucket_bytes: float | None = None
     """Gradients that are reduced at once; None: PyTorch's 25 MB."""
     bucket_copies: bool = True
@@ -44,6 +49,12 @@ class PlanHabits:
     reads_back: bool = False
     """The host reads a number that the gradients give (their noise, an overflow) before it issues the update, and so waits for
     the device in every step."""
+    hook_kernels: int = 0
+    """Kernels that a hook of the backward pass runs on each gradient, called one by one."""
+    statistic_kernels: int = 0
+    """The same before each update."""
+    lone_statistic_kernels: int = 0
+    """The same besides, where a replica has no others to compare its gradients with."""
     reduce_dtype: str | None = None
     """What gradients are reduced in; None: as they are kept."""
 
@@ -73,6 +84,8 @@ class RecipeHabits:
     """A compiled step compiles its loss too; False: layers are compiled one by one and the loss runs as it is written."""
     whole_program: bool = False
     """The step is one program that the host starts once (XLA, CUDA graphs)."""
+    keeps_fed: bool = False
+    """Its input pipeline keeps up with the devices: samples are decoded there, or made up for a benchmark."""
     precision_words: Words = ()
     """What its own words for precision mean in ours: (("bf16-true", "bf16-pure"),)."""
     transformer_precision_words: Words = ()
@@ -186,7 +199,7 @@ class Stack:
     """Host time of a framework call in the forward pass; a typical server core of 2020."""
     backward_call_s: float = 4e-6
     optimizer_call_s: float = 6e-6
-    """Also carries what a stack does for each parameter besides: hooks, norms, statistics of gradients."""
+    """Also carries what a stack does for each parameter that its document does not count."""
     launch_s: float = 4e-6
     """Host time of a kernel launch."""
     collective_call_s: float = 1e-5

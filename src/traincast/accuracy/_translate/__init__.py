@@ -64,7 +64,7 @@ def read_question(case: Case, said: list[str]) -> tuple[Question, Stack]:
     plan = read_plan(case, stack, said)
     batch = read_micro_batch(case, data=plan["data"], passes=plan["micro_batches"], said=said)
     source, workload = read_workload(case, stack, batch=batch, zero=plan.get("zero", 0), said=said)
-    job: dict[str, Any] = {"stack": stack.name}
+    job: dict[str, Any] = {"stack": stack.name} if _find_named(case) else {}
     if case.compiled or "xla" in case.settings:
         job["compiled"] = True
     if case.settings & {"cuda_graphs", "cudagraph", "cuda-graphs"}:
@@ -84,11 +84,16 @@ def read_question(case: Case, said: list[str]) -> tuple[Question, Stack]:
 
 
 def read_stack(case: Case, said: list[str]) -> Stack:
-    """The stack that a framework's spelling means; plain PyTorch where no document knows it."""
-    found = find_stack(case.framework) if case.framework else None
+    """The stack that a framework's spelling means. Where no document knows it, columns mean what they do for plain PyTorch, and
+    what runs the plan is assumed as for a question."""
+    found = _find_named(case)
     if found is None and case.framework:
-        said.append(f"the stack {case.framework} is not known; plain PyTorch taken")
+        said.append(f"the stack {case.framework} is not known")
     return found or plain_stack()
+
+
+def _find_named(case: Case) -> Stack | None:
+    return find_stack(case.framework) if case.framework else None
 
 
 def _count_devices(case: Case, said: list[str]) -> Case:

@@ -607,7 +607,8 @@ def group_norm(tape: Tape, x: Value, *, groups: int = 32, name: str = "norm", fu
     rows = x.shape[0] * groups
     with tape.scope(name):
         weights = [tape.parameter("weight", (channels,)), tape.parameter("bias", (channels,))]
-        x = tape.for_stable(x)
+        # Autocast widens group norm; instance norm is not on its list and runs on halves, with statistics in fp32.
+        x = tape.for_stable(x) if function == "group_norm" else x
         return _norm(tape, function, x, weights, rows=rows, cols=x.numel // rows, num_statistics=2)
 
 

@@ -121,14 +121,21 @@ WORD_FRAMES = 8
 """Stacked frames (30 ms) of one word piece: LibriSpeech has 33 words of 1.6 pieces in 12.3 s (Panayotov et al. 2015)."""
 
 
+STRETCHED = 1.22
+"""The longest utterance of a batch beside the mean: buckets hold utterances of about one length (13 s where the mean is 12.3),
+and each is then stretched or shortened by up to 15% (MLPerf's reference, speed perturbation)."""
+
+
 def build_rnnt(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Sizes") -> Graph:
     """RNN transducer of MLPerf: five encoder LSTMs, two prediction LSTMs, a joint network over all pairs (Graves 2012)."""
     config = entry["config"]
     tape = Tape(recipe)
     batch, vocab = sizes.batch, config["vocab"]
-    frames = sizes.seq or config.get("seq", 432)
-    words = max(1, frames // WORD_FRAMES)
-    tape.assume(f"every utterance has {frames} stacked frames and {words} word pieces")
+    frames = sizes.seq or config.get("seq", 500)
+    # LSTMs step through the longest utterance of a batch; pairs are made of what was spoken alone.
+    spoken = max(2, round(frames / STRETCHED))
+    words = max(1, spoken // WORD_FRAMES)
+    tape.assume(f"utterances have {spoken} stacked frames, {frames} with padding, and {words} word pieces")
     x = tape.input("features", (frames, batch, 240), "fp32")
     x = tape.cast(x, tape.numbers.compute) if not tape.numbers.autocast else x
     rate = recipe.rate(0.32)
@@ -145,7 +152,7 @@ def build_rnnt(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Size
     with tape.scope("joint"):
         joint = config["joint"]
         left, right = linear(tape, x, joint, name="encoder"), linear(tape, y, joint, name="prediction")
-        shape = (batch, frames // 2, words, joint)
+        shape = (batch, spoken // 2, words, joint)
         pairs = pointwise(
             tape,
             "add",
@@ -158,7 +165,7 @@ def build_rnnt(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Size
         logits = linear(tape, pairs, vocab, name="output")
     outputs = [logits]
     if recipe.trains and recipe.loss:
-        outputs = [ctc_loss(tape, tape.view(logits, (frames // 2 * words, batch, vocab)))]
+        outputs = [ctc_loss(tape, tape.view(logits, (spoken // 2 * words, batch, vocab)))]
     return tape.finish(
         outputs,
         name=name,

@@ -248,6 +248,9 @@ def find_attention_kernel(op: Op, device: Device) -> str:
         return "cudnn"
     if "efficient" in op.name:
         return "efficient"
+    if generation(device) < GENERATIONS["ampere"]:
+        # FlashAttention-2 has no kernels for Volta and Turing; frameworks run the memory-efficient one there.
+        return "efficient"
     return "cudnn" if generation(device) >= GENERATIONS["blackwell"] else "flash-2"
 
 
@@ -474,7 +477,7 @@ def _norm(op: Op, to: _Collector) -> None:
         to.pointwise(op.num_bytes, inputs=2.0, sigma=0.1)
     elif "batch" in function:
         _batch_norm(op, to)
-    elif "group" in function:
+    elif "group" in function or "instance" in function:
         # Statistics and application are two passes, in either direction.
         first, second = (2, 3) if op.phase == "backward" else (1, 2)
         to.pointwise(first * item * numel, sigma=0.15)
@@ -527,8 +530,10 @@ def _compiled(op: Op, to: _Collector) -> None:
     if (
         op.kind == "norm"
         and op.attrs.get("training", True)
-        and not (op.attrs.get("given_statistics") and op.phase == "forward")
-        and any(word in str(op.attrs["function"]) for word in ("batch", "group"))
+        and not (
+            op.attrs.get("given_statistics") and op.phase == "forward" and "instance" not in str(op.attrs["function"])
+        )
+        and any(word in str(op.attrs["function"]) for word in ("batch", "group", "instance"))
     ):
         moved += DTYPE_BYTES[op.dtype] * _number(op, "rows") * _number(op, "cols")
     elif op.kind in ("index", "embedding"):
@@ -574,26 +579,39 @@ def _pool(op: Op, to: _Collector) -> None:
     to.pointwise(op.num_bytes, factor=2.0 if op.attrs.get("training", True) else 1.1, sigma=0.35)
 
 
+USUAL_SM = 100
+STEP_TILE = (64, 128)
+"""Rows and columns of a step's product that one core makes."""
 _GATES = {"lstm": 4.0, "gru": 3.0, "rnn": 1.0}
 
 
 def _rnn(op: Op, to: _Collector) -> None:
-    """The products of all inputs at once, then one small product per time step, each waiting for the one before."""
+    """The products of all inputs at once, then one small product per time step, each waiting for the one before. Layers and
+    directions step side by side, each layer one step behind the one below it (Appleyard et al. 2016). Gradients of weights need
+    no steps: they are one product over all of them."""
     gates = next((count for name, count in _GATES.items() if name in str(op.attrs["cell"]).lower()), 1.0)
     batch, length, hidden = _number(op, "batch"), _number(op, "length"), _number(op, "hidden")
-    stacks = _number(op, "layers") * _number(op, "directions")
-    backward = 2.0 if op.phase == "backward" else 1.0
-    to.matmul(
-        op,
-        1,
-        batch * length,
-        gates * hidden,
-        _number(op, "inputs"),
-        factor=stacks * backward,
-        sigma=0.35,
-        ground=TRANSFER,
-    )
-    to.matmul(op, 1, batch, gates * hidden, hidden, factor=stacks * backward * length, sigma=0.45, ground=TRANSFER)
+    layers, directions = _number(op, "layers"), _number(op, "directions")
+    backward, rows, width = op.phase == "backward", batch * length, gates * hidden
+    for inputs, times in ((_number(op, "inputs"), directions), (directions * hidden, (layers - 1) * directions)):
+        if times:
+            factor = times * (2.0 if backward else 1.0)
+            to.matmul(op, 1, rows, width, inputs, factor=factor, sigma=0.35, ground=TRANSFER)
+    # Layers step side by side on the cores that tiles of one of them leave free.
+    tiles = max(1, math.ceil(batch / STEP_TILE[0]) * math.ceil(width / STEP_TILE[1]))
+    stacks = layers * directions
+    beside = max(1.0, min(stacks, (to.device.num_sm or USUAL_SM) / tiles))
+    steps, item = (length + layers - 1) * stacks / beside, DTYPE_BYTES[op.dtype]
+    # Gates of the inputs and of the state come in, gates are kept; the cell is read, cell and state are written.
+    moved = item * batch * hidden * (3 * gates + 3)
+    # Every step reads the weights and the state that the one before it has read.
+    capacity = REUSE_OF_L2 * (to.device.l2_bytes or 0.0)
+    before, to.resident = to.resident, min(1.0, capacity / max(1.0, stacks * (item * hidden * width + moved)))
+    to.matmul(op, beside, batch, width, hidden, factor=steps, sigma=0.45, ground=TRANSFER)
+    to.pointwise(beside * moved, factor=steps, sigma=0.35)
+    to.resident = before
+    if backward:
+        to.matmul(op, 1, width, hidden, rows, factor=layers * directions, sigma=0.35, ground=TRANSFER)
 
 
 def _copy(op: Op, to: _Collector) -> None:

@@ -200,7 +200,7 @@ def take_ends(
         events.expect[token] = -1.0
         changed = True
         if token & 1 == 1:
-            sink_level(token >> 1, now, rules, jobs, lines.running, events)
+            sink_level(token >> 1, now, rules, jobs, nodes, lines.running, events)
         else:
             end_one(token >> 1, now, rules, jobs, nodes, kinds, beliefs, lines, promises, events, log)
     return changed
@@ -223,7 +223,7 @@ def end_one(
     else:
         shift(job, 1, nodes, kinds)
     if rules.fit == PREEMPT:
-        remove(job, rules, jobs, lines.running)
+        remove(job, rules, jobs, nodes, lines.running)
         events.expect[2 * job + 1] = -1.0
     elif rules.fit == EASY:
         leave_promises(job, now, nodes, promises)
@@ -302,7 +302,7 @@ def interrupt(
     if rules.fit == EASY:
         drop_end(job, ends)
     if rules.fit == PREEMPT:
-        remove(job, rules, jobs, lines.running)
+        remove(job, rules, jobs, nodes, lines.running)
     if rules.fit == CALLED:
         forget_parts(job, nodes)
         tell(INTERRUPTED, job, lines.news)

@@ -10,6 +10,7 @@ from traincast.schedule._kernels.order import (
     Waiting,
     choose_by_count,
     choose_by_pools,
+    first_behind,
     first_waiting,
     insert,
     is_before,
@@ -20,6 +21,7 @@ from traincast.schedule._kernels.order import (
     wait_key,
 )
 from traincast.schedule._kernels.places import find_place, rate_at, take_place
+from traincast.schedule._kernels.residents import BIG, is_cleared, next_behind, number_anew
 from traincast.schedule._kernels.tables import (
     BY_LEVEL,
     RUNNING,
@@ -66,12 +68,12 @@ def expect_level(job: int, since: float, rules: Rules, jobs: Jobs, events: Event
         push(events.keys, events.tokens, 0, events.size, 0, events.expect[2 * job + 1], 2 * job + 1)
 
 
-def sink_level(job: int, now: float, rules: Rules, jobs: Jobs, running: Running, events: Events) -> None:
+def sink_level(job: int, now: float, rules: Rules, jobs: Jobs, nodes: Nodes, running: Running, events: Events) -> None:
     """A running job has reached the limit of its level."""
-    remove(job, rules, jobs, running)
+    remove(job, rules, jobs, nodes, running)
     jobs.level[job] += 1
     jobs.position[job] = run_key(job, now, rules, jobs)
-    insert(job, rules, jobs, running)
+    insert(job, rules, jobs, nodes, running)
     expect_level(job, jobs.since[job], rules, jobs, events)
 
 
@@ -87,7 +89,7 @@ def pass_by_count(
     if num_losers > 0:
         kept = running.losers[0]
         at = 0
-        for spot in range(running.losers[0], rules.counts[RUNNING]):
+        for spot in range(running.losers[0], running.begin[0] + rules.counts[RUNNING]):
             if at < num_losers and spot == running.losers[at]:
                 running.losers[at] = running.jobs[spot]
                 at += 1
@@ -95,7 +97,7 @@ def pass_by_count(
                 running.keys[kept] = running.keys[spot]
                 running.jobs[kept] = running.jobs[spot]
                 kept += 1
-        rules.counts[RUNNING] = kept
+        rules.counts[RUNNING] = kept - running.begin[0]
         for at in range(num_losers):
             push_out(running.losers[at], now, rules, jobs, nodes, kinds, waiting, events, log)
     for at in range(num_chosen):
@@ -123,8 +125,9 @@ def next_by_count(
         for entry in range(kinds.pool_first[kind], kinds.pool_first[kind + 1]):
             pool = kinds.pools[entry]
             free = nodes.hist[nodes.hist_at[pool]]
-            at = rules.counts[RUNNING] - 1
-            while free < kinds.gpus[kind] and at >= 0:
+            first = running.begin[0]
+            at = first + rules.counts[RUNNING] - 1
+            while free < kinds.gpus[kind] and at >= first:
                 if not is_before(key, job, running.keys[at], running.jobs[at], now, rules):
                     break
                 if pool_of_job(running.jobs[at], nodes) == pool:
@@ -150,12 +153,15 @@ def serve_one(
     # A job that was pushed out at this moment pushes nobody out, or two near equals could swap for ever.
     if place < 0 and not (jobs.start[job] >= 0.0 and jobs.since[job] == now):
         good = False
+        alone = needs_one_node(kind, nodes, kinds)
         if kinds.gpus[kind] <= kinds.widest[kind]:
             num_losers = find_losers(pool, kinds.gpus[kind], rules, jobs, nodes, running)
-            good = evict(kind, num_losers, now, rules, jobs, nodes, kinds, waiting, running, events, log, hazards)
+            good = spare_losers(kind, alone, num_losers, nodes, kinds, running)
         if not good:
             num_losers = find_last(job, now, rules, jobs, nodes, kinds, running)
-            good = evict(kind, num_losers, now, rules, jobs, nodes, kinds, waiting, running, events, log, hazards)
+            good = spare_losers(kind, alone, num_losers, nodes, kinds, running)
+        if good:
+            evict(num_losers, now, rules, jobs, nodes, kinds, waiting, running, events, log, hazards)
         place = find_place(kind, nodes, kinds) if good else -1
     if place >= 0:
         begin(job, place, now, rules, jobs, nodes, kinds, running, events)
@@ -167,16 +173,17 @@ def serve_one(
 
 def find_losers(pool: int, need: int, rules: Rules, jobs: Jobs, nodes: Nodes, running: Running) -> int:
     """A running job of the pool whose followers together are fewer than the deficit must make way."""
-    num_running = rules.counts[RUNNING]
+    begin = running.begin[0]
+    stop = begin + rules.counts[RUNNING]
     deficit = need - nodes.hist[nodes.hist_at[pool]]
     num_losers = 0
-    spot = num_running
+    spot = stop
     behind = 0
-    while behind < deficit and spot > 0:
+    while behind < deficit and spot > begin:
         spot -= 1
         if pool_of_job(running.jobs[spot], nodes) == pool:
             behind += jobs.gpus[running.jobs[spot]]
-    while deficit > 0 and spot < num_running:
+    while deficit > 0 and spot < stop:
         if pool_of_job(running.jobs[spot], nodes) == pool:
             size = jobs.gpus[running.jobs[spot]]
             behind -= size
@@ -193,33 +200,47 @@ def find_last(job: int, now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kind
     key = wait_key(job, rules, jobs)
     kind = kinds.of_job[job]
     need = kinds.gpus[kind]
-    several = need > kinds.widest[kind]
-    num_running = rules.counts[RUNNING]
-    spot = num_running
+    begin = running.begin[0]
+    stop = begin + rules.counts[RUNNING]
+    if need > kinds.widest[kind]:
+        spot = first_behind(key, job, now, rules, running)
+        if running.residents.stale[0] == 1:
+            number_anew(jobs.position, running.residents)
+        number = running.keys[spot] if spot < stop else BIG
+        behind = running.jobs[spot] if spot < stop else 0
+        for at in range(kinds.pool_first[kind], kinds.pool_first[kind + 1]):
+            found = find_in_the_way(need, at, number, behind, jobs, nodes, kinds, running)
+            if found >= 0:
+                return found
+        return 0
+    spot = stop
     freed = 0
-    while spot > 0 and (several or freed < DISTURB * need):
+    while spot > begin and freed < DISTURB * need:
         if not is_before(key, job, running.keys[spot - 1], running.jobs[spot - 1], now, rules):
             break
         spot -= 1
         freed += jobs.gpus[running.jobs[spot]]
-    if several:
-        for at in range(kinds.pool_first[kind], kinds.pool_first[kind + 1]):
-            found = find_in_the_way(need, at, spot, num_running, nodes, kinds, running)
-            if found >= 0:
-                return found
-        return 0
-    num_losers: int = num_running - spot
-    for at in range(num_losers):
+    for at in range(stop - spot):
         running.losers[at] = running.jobs[spot + at]
+    num_losers: int = stop - spot
     return num_losers
 
 
-def evict(
-    kind: int, num_losers: int, now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, waiting: Waiting,
-    running: Running, events: Events, log: Log, hazards: Hazards,
-) -> bool:  # fmt: skip
-    """Free losers from the last one on until the job fits, and spare those whose leaving did not help; if it never fits,
-    nobody is disturbed."""
+def needs_one_node(kind: int, nodes: Nodes, kinds: Kinds) -> bool:
+    """Whether the job fits if any node of its pools has as many free GPUs."""
+    if kinds.scanned[kind] == 1:
+        return False
+    for at in range(kinds.pool_first[kind], kinds.pool_first[kind + 1]):
+        if kinds.gpus[kind] > nodes.width[kinds.pools[at]]:
+            return False
+    return True
+
+
+def spare_losers(kind: int, alone: bool, num_losers: int, nodes: Nodes, kinds: Kinds, running: Running) -> bool:
+    """Free losers from the last one on until the job would fit, and spare (-1) those whose leaving did not help; if it never
+    fits, all of them."""
+    if alone:
+        return spare_on_one(kind, num_losers, nodes, kinds, running)
     losers = running.losers
     good = False
     left_over = num_losers
@@ -227,73 +248,145 @@ def evict(
         left_over -= 1
         shift(losers[left_over], 1, nodes, kinds)
         good = find_place(kind, nodes, kinds) >= 0
-    for at in range(num_losers - 1, left_over, -1):
-        shift(losers[at], -1, nodes, kinds)
-        if good and find_place(kind, nodes, kinds) < 0:
-            shift(losers[at], 1, nodes, kinds)
-        else:
-            losers[at] = -1
-    if not good and left_over < num_losers:
-        shift(losers[left_over], -1, nodes, kinds)
-        losers[left_over] = -1
-    for at in range(left_over, num_losers):
-        if losers[at] >= 0:
-            remove(losers[at], rules, jobs, running)
-            if hazards.wanted == 1:  # its state was saved when it was pushed out
-                hazards.since_checkpoint[losers[at]] = 0.0
+    if left_over < num_losers and good:
+        for at in range(num_losers - 1, left_over, -1):
             shift(losers[at], -1, nodes, kinds)
-            push_out(losers[at], now, rules, jobs, nodes, kinds, waiting, events, log)
+            if find_place(kind, nodes, kinds) < 0:
+                shift(losers[at], 1, nodes, kinds)
+            else:
+                losers[at] = -1
+    for at in range(num_losers):
+        if at >= left_over and losers[at] >= 0:
+            shift(losers[at], -1, nodes, kinds)
+        if at < left_over or not good:
+            losers[at] = -1
     return good
 
 
+def spare_on_one(kind: int, num_losers: int, nodes: Nodes, kinds: Kinds, running: Running) -> bool:
+    """The same for a job of one node, by counting what each node would gain. `gain` is 0 before and after."""
+    losers = running.losers
+    left_over = num_losers
+    num_fit = 0
+    while left_over > 0 and num_fit == 0:
+        left_over -= 1
+        num_fit += count_gain(losers[left_over], 1, kind, nodes, kinds, running.gain)
+    good = num_fit > 0
+    for at in range(num_losers - 1, left_over if good else num_losers - 1, -1):
+        num_fit += count_gain(losers[at], -1, kind, nodes, kinds, running.gain)
+        if num_fit == 0:
+            num_fit += count_gain(losers[at], 1, kind, nodes, kinds, running.gain)
+        else:
+            losers[at] = -1
+    for at in range(num_losers):
+        if at >= left_over and losers[at] >= 0:
+            forget_gain(losers[at], nodes, running.gain)
+        if at < left_over or not good:
+            losers[at] = -1
+    return good
+
+
+def count_gain(job: int, sign: int, kind: int, nodes: Nodes, kinds: Kinds, gain: Any) -> int:
+    """How many more nodes have room for the kind when a job leaves (sign 1) or comes back (sign -1)."""
+    need = kinds.gpus[kind]
+    more = 0
+    part = nodes.head[job]
+    while part >= 0:
+        node = nodes.part_node[part]
+        before = nodes.free[node] + gain[node]
+        after = before + sign * nodes.part_gpus[part]
+        gain[node] += sign * nodes.part_gpus[part]
+        if (before >= need) != (after >= need) and may_use(kind, nodes.pool_of[node], kinds):
+            more += sign
+        part = nodes.part_next[part]
+    return more
+
+
+def may_use(kind: int, pool: int, kinds: Kinds) -> bool:
+    for at in range(kinds.pool_first[kind], kinds.pool_first[kind + 1]):  # noqa: SIM110 (numba compiles no generators)
+        if kinds.pools[at] == pool:
+            return True
+    return False
+
+
+def forget_gain(job: int, nodes: Nodes, gain: Any) -> None:
+    part = nodes.head[job]
+    while part >= 0:
+        gain[nodes.part_node[part]] = 0
+        part = nodes.part_next[part]
+
+
+def evict(
+    num_losers: int, now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, waiting: Waiting,
+    running: Running, events: Events, log: Log, hazards: Hazards,
+) -> None:  # fmt: skip
+    """Those losers make way who were not spared."""
+    losers = running.losers
+    for at in range(num_losers):
+        if losers[at] >= 0:
+            remove(losers[at], rules, jobs, nodes, running)
+            if hazards.wanted == 1:  # its state was saved when it was pushed out
+                hazards.since_checkpoint[losers[at]] = 0.0
+            push_out(losers[at], now, rules, jobs, nodes, kinds, waiting, events, log)
+
+
 def find_in_the_way(
-    need: int, at: int, spot: int, num_running: int, nodes: Nodes, kinds: Kinds, running: Running
+    need: int, at: int, number: float, behind: int, jobs: Jobs, nodes: Nodes, kinds: Kinds, running: Running
 ) -> int:
-    """For a job of several nodes: those from `spot` on that hold the nodes of a pool which are cleared at the least cost in GPUs,
-    -1 if too few nodes hold nobody else. `gain` (an entry per node, then one per number of free GPUs) is 0 before and after."""
-    gain = running.gain
+    """For a job of several nodes: those from a place in line on (`number`, ties from the job `behind` on) that hold the nodes of
+    a pool which are cleared at the least cost in GPUs, -1 if too few nodes hold nobody else."""
+    residents = running.residents
     pool = kinds.pools[at]
-    for other in range(spot, num_running):
-        part = nodes.head[running.jobs[other]]
-        while part >= 0:
-            gain[nodes.part_node[part]] += nodes.part_gpus[part]
-            part = nodes.part_next[part]
+    width = nodes.width[pool]
     usable = max(kinds.usable[at], 1)
-    enough = mark_cleared((need + usable - 1) // usable, pool, gain, nodes)
+    wanted = (need + usable - 1) // usable
+    levels = nodes.levels
+    for level in range(width + 1):
+        levels[level] = 0
+    found = 0
+    node = next_behind(nodes.first[pool], number, residents.tree)
+    while node >= 0 and node < nodes.first[pool + 1]:
+        if is_cleared(node, number, behind, jobs.position, nodes.free, width, residents):
+            levels[nodes.free[node]] += 1
+            found += 1
+        node = next_behind(node + 1, number, residents.tree)
+    if found < wanted:
+        return -1
+    room = width
+    while levels[room] < wanted:
+        wanted -= levels[room]
+        room -= 1
+    node = next_behind(nodes.first[pool], number, residents.tree)
+    while node >= 0 and node < nodes.first[pool + 1]:
+        free = nodes.free[node]
+        chosen = free > room or (free == room and wanted > 0)
+        if chosen and is_cleared(node, number, behind, jobs.position, nodes.free, width, residents):
+            if free == room:
+                wanted -= 1
+            gather_residents(node, jobs, running)
+        node = next_behind(node + 1, number, residents.tree)
+    return list_losers(running)
+
+
+def gather_residents(node: int, jobs: Jobs, running: Running) -> None:
+    """All jobs of a node go to those who must make way, the first in line on top."""
+    part = running.residents.first[node]
+    while part >= 0:
+        job = running.residents.owner[part]
+        push(running.heap_keys, running.heap_jobs, 0, running.heap_size, 0, jobs.position[job], job)
+        part = running.residents.after[part]
+
+
+def list_losers(running: Running) -> int:
+    """Those who were gathered, in order and once each."""
     num_losers = 0
-    for other in range(spot, num_running if enough else spot):
-        job = running.jobs[other]
-        part = nodes.head[job]
-        touched = False
-        while part >= 0 and not touched:
-            touched = gain[nodes.part_node[part]] == -1
-            part = nodes.part_next[part]
-        if touched:
+    while running.heap_size[0] > 0:
+        job = running.heap_jobs[0]
+        if num_losers == 0 or running.losers[num_losers - 1] != job:
             running.losers[num_losers] = job
             num_losers += 1
-    for node in range(len(gain)):
-        gain[node] = 0
-    return num_losers if enough else -1
-
-
-def mark_cleared(left: int, pool: int, gain: Any, nodes: Nodes) -> bool:
-    """Mark (-1) so many nodes of a pool that can be emptied, the freest first; False if there are fewer."""
-    num_nodes = len(nodes.free)
-    width = nodes.width[pool]
-    for node in range(nodes.first[pool], nodes.first[pool + 1]):
-        if nodes.free[node] + gain[node] == width:
-            gain[num_nodes + nodes.free[node]] += 1
-    room = width
-    while room >= 0 and gain[num_nodes + room] < left:
-        left -= gain[num_nodes + room]
-        room -= 1
-    for node in range(nodes.first[pool], nodes.first[pool + 1] if room >= 0 else nodes.first[pool]):
-        free = nodes.free[node]
-        if free + gain[node] == width and free >= room and (free > room or left > 0):
-            if free == room:
-                left -= 1
-            gain[node] = -1
-    return bool(room >= 0)
+        drop_top(running.heap_keys, running.heap_jobs, 0, running.heap_size, 0)
+    return num_losers
 
 
 def push_out(
@@ -322,4 +415,4 @@ def begin(
     jobs.position[job] = run_key(job, now, rules, jobs)
     if rules.order == BY_LEVEL:
         expect_level(job, now, rules, jobs, events)
-    insert(job, rules, jobs, running)
+    insert(job, rules, jobs, nodes, running)

@@ -1,14 +1,14 @@
-"""The loop of time-sharing in rounds, from one division of shares to the next."""
+"""Who has a turn in a round of time-sharing, and the loop in which runs of Gavel's simulator are repeated."""
 
 import math
 from typing import Any, NamedTuple
 
-FINISHED, DIVIDE, DRAW, FLUSH = 0, 1, 2, 3
+FINISHED, DIVIDE, DRAW = 0, 1, 2
 TICK = 2.3e-16
 """The clock moves on at least by this part of itself."""
-CURSOR, ACTIVE, STALE, ROUNDS, ENDED, ORDERS, LOGGED = 0, 1, 2, 3, 4, 5, 6
+CURSOR, ACTIVE, STALE, ROUNDS, ENDED, ORDERS = 0, 1, 2, 3, 4, 5
 """Places in `Desk.counts`: next arrival, active jobs, whether shares are out of date, rounds, jobs that ended, next order of
-the types, turns in the log."""
+the types."""
 
 
 class Rules(NamedTuple):
@@ -19,8 +19,6 @@ class Rules(NamedTuple):
     leftovers: int
     max_failures: int
     shuffled: int
-    until_s: float
-    record: int
 
 
 class Shares(NamedTuple):
@@ -31,7 +29,6 @@ class Shares(NamedTuple):
     rates: Any
     capacity: Any
     refused: Any
-    cost_s: Any
     left: Any
     time_run: Any
     deficit: Any
@@ -43,7 +40,6 @@ class Became(NamedTuple):
     end: Any
     run_s: Any
     gpu_s: Any
-    lost_gpu_s: Any
     pool_gpu_s: Any
     preemptions: Any
     failed: Any
@@ -61,20 +57,16 @@ class Desk(NamedTuple):
     urgency: Any
     turn_jobs: Any
     turn_types: Any
-    log_jobs: Any
-    log_types: Any
-    log_spans: Any
     clock: Any
     counts: Any
 
 
 def run_turns(rules: Rules, jobs: Shares, out: Became, desk: Desk, type_orders: Any) -> int:
-    """Until shares must be divided anew (DIVIDE), orders of the types are used up (DRAW), the log is full (FLUSH) or
-    nothing is left (FINISHED)."""
+    """Until shares must be divided anew (DIVIDE), orders of the types are used up (DRAW) or nothing is left (FINISHED)."""
     count = len(jobs.submit)
     counts = desk.counts
     clock = desk.clock
-    while clock[0] < rules.until_s:
+    while True:
         admit(jobs, desk)
         if counts[ACTIVE] == 0:
             if counts[CURSOR] == count:
@@ -86,8 +78,6 @@ def run_turns(rules: Rules, jobs: Shares, out: Became, desk: Desk, type_orders: 
             return DIVIDE
         if rules.shuffled == 1 and (counts[ORDERS] + 1) * rules.num_types > len(type_orders):
             return DRAW
-        if rules.record == 1 and counts[LOGGED] + counts[ACTIVE] > len(desk.log_jobs):
-            return FLUSH
         num_turns = 0
         for place in range(counts[ORDERS] * rules.num_types, (counts[ORDERS] + 1) * rules.num_types):
             if jobs.capacity[type_orders[place]] > 0:
@@ -111,7 +101,16 @@ def run_turns(rules: Rules, jobs: Shares, out: Became, desk: Desk, type_orders: 
                 round_end = max(round_end, finish)
         close_round(rules, jobs, out, desk)
         clock[0] = round_end
-    return FINISHED
+
+
+def give_turns(rules: Rules, jobs: Shares, desk: Desk) -> int:
+    """Who has a turn in the round that begins now, by count, type after type; `Desk.turn_jobs` and `turn_types` say it."""
+    num_turns = 0
+    for kind in range(rules.num_types):
+        if jobs.capacity[kind] > 0:
+            num_turns = grant(kind, num_turns, rules, jobs, desk)
+    desk.counts[ROUNDS] += 1
+    return num_turns
 
 
 def admit(jobs: Shares, desk: Desk) -> None:
@@ -143,11 +142,11 @@ def run_turn(job: int, kind: int, rules: Rules, jobs: Shares, out: Became, desk:
     """One job for one round on one type; the answer is when it is through."""
     now = desk.clock[0]
     rate = jobs.rates[job * rules.num_types + kind]
-    steps = rate * min(rules.round_s, rules.until_s - now)
+    steps = rate * rules.round_s
     if rules.whole_steps == 1:
         steps = math.floor(steps) * 1.0
     if desk.ran_in[job] == desk.counts[ROUNDS] - 1 and desk.ran_on[job] != kind:
-        stop_for(job, jobs.rates[job * rules.num_types + desk.ran_on[job]], jobs, out)
+        out.preemptions[job] += 1
     steps = min(steps, jobs.left[job])
     finish: float = now + steps / rate
     desk.ran_in[job] = desk.counts[ROUNDS]
@@ -172,21 +171,7 @@ def run_turn(job: int, kind: int, rules: Rules, jobs: Shares, out: Became, desk:
     out.pool_gpu_s[kind] += spent * jobs.gpus[job]
     if out.start[job] < 0.0:
         out.start[job] = now
-    if rules.record == 1:
-        at = desk.counts[LOGGED]
-        desk.log_jobs[at] = job
-        desk.log_types[at] = kind
-        desk.log_spans[2 * at] = now
-        desk.log_spans[2 * at + 1] = finish
-        desk.counts[LOGGED] += 1
     return finish
-
-
-def stop_for(job: int, rate: float, jobs: Shares, out: Became) -> None:
-    """A job that loses its GPUs, or is moved to another type, repeats what its interruption costs."""
-    out.preemptions[job] += 1
-    jobs.left[job] += jobs.cost_s[job] * rate
-    out.lost_gpu_s[job] += jobs.cost_s[job] * jobs.gpus[job]
 
 
 def close_round(rules: Rules, jobs: Shares, out: Became, desk: Desk) -> None:
@@ -196,7 +181,7 @@ def close_round(rules: Rules, jobs: Shares, out: Became, desk: Desk) -> None:
     for at in range(counts[ACTIVE]):
         job = desk.active[at]
         if desk.ran_in[job] == counts[ROUNDS] - 1:
-            stop_for(job, jobs.rates[job * rules.num_types + desk.ran_on[job]], jobs, out)
+            out.preemptions[job] += 1
         if desk.ran_in[job] != -2:
             desk.active[kept] = job
             kept += 1

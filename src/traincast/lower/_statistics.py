@@ -1,0 +1,44 @@
+"""Statistics of gradients: what a stack runs on each of them beside the backward pass and before the update."""
+
+from collections.abc import Iterator
+
+from traincast.lower._rewrite import last_writers, map_tasks
+from traincast.spec import Op, Parallelism, PlanHabits, Stage, Task, Tensor
+
+PASSES = 1.5
+"""Of a gradient's bytes that a kernel moves: all read it, every second writes as much (powers and quotients do, sums do not)."""
+
+
+def watch_gradients(stage: Stage, plan: Parallelism, habits: PlanHabits) -> Stage:
+    """A hook after the op that writes each gradient, and kernels on all of them before the first update. A replica that is alone
+    has no others to compare its gradient with, and compares it with that of its last step."""
+    before = habits.statistic_kernels + (habits.lone_statistic_kernels if plan.data * plan.context == 1 else 0)
+    if not habits.hook_kernels and not before:
+        return stage
+    writers = last_writers(stage, "gradient")
+    gradients = [stage.tensors[index] for own in writers.values() for index in own]
+    first = next((i for i, task in enumerate(stage.tasks) if isinstance(task, Op) and task.phase == "optimizer"), None)
+
+    def rewrite(index: int, task: Task) -> Iterator[Task]:
+        if index == first and before:
+            yield _watch(gradients, before, phase="optimizer", copies=True)
+        yield task
+        if index in writers and habits.hook_kernels:
+            own = [stage.tensors[tensor] for tensor in writers[index]]
+            yield _watch(own, habits.hook_kernels, phase="backward", copies=False)
+
+    places = {*writers, *(() if first is None else (first,))}
+    return map_tasks(stage, rewrite, at=places)
+
+
+def _watch(gradients: list[Tensor], kernels: int, *, phase: str, copies: bool) -> Op:
+    """So many kernels on each gradient, one after the other; `copies`: on those of all repetitions of a layer."""
+    times = [gradient.copies if copies else 1 for gradient in gradients]
+    numel = sum(gradient.numel * each for gradient, each in zip(gradients, times, strict=True))
+    num_bytes = sum(gradient.num_bytes * each for gradient, each in zip(gradients, times, strict=True))
+    return Op(
+        name=f"statistics.{phase}", kind="elementwise", flop=float(kernels * numel), bytes_read=float(kernels * num_bytes),
+        bytes_written=(PASSES - 1) * kernels * num_bytes, phase=phase, layer="statistics",
+        attrs={"function": "pow", "numel": numel, "num_inputs": 1},
+        num_kernels=kernels * sum(times), num_calls=kernels * sum(times),
+    )  # fmt: skip

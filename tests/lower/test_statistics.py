@@ -1,0 +1,50 @@
+"""What a stack runs on gradients beside the backward pass and before the update."""
+
+from tests.builders import make_mlp
+from traincast.lower import lower
+from traincast.spec import Op, Parallelism, PlanHabits
+
+HABITS = PlanHabits(hook_kernels=6, statistic_kernels=8, lone_statistic_kernels=11)
+
+
+def statistics(plan: Parallelism, phase: str, habits: PlanHabits = HABITS) -> int:
+    stage = lower(make_mlp(layers=3), plan, habits=habits).stages[0]
+    return sum(
+        task.num_calls * count
+        for task, count in zip(stage.tasks, stage.counts(), strict=True)
+        if isinstance(task, Op) and task.layer == "statistics" and task.phase == phase
+    )
+
+
+def num_gradients() -> int:
+    return sum(tensor.copies for tensor in make_mlp(layers=3).tensors if tensor.role == "gradient")
+
+
+def test_hooks_and_statistics_are_called_for_each_gradient() -> None:
+    assert statistics(Parallelism(data=2), "backward") == 6 * num_gradients()
+    assert statistics(Parallelism(data=2), "optimizer") == 8 * num_gradients()
+
+
+def test_a_lone_replica_compares_with_its_last_step() -> None:
+    assert statistics(Parallelism(), "optimizer") == 19 * num_gradients()
+
+
+def test_a_stack_without_statistics_runs_what_it_did() -> None:
+    graph = make_mlp(layers=3)
+    assert lower(graph, Parallelism(data=2), habits=PlanHabits()) == lower(graph, Parallelism(data=2))
+
+
+def test_a_distributed_optimizer_updates_a_part_of_the_weights_on_each_device() -> None:
+    graph = make_mlp(layers=3)
+    algorithm = next(str(op.attrs["algorithm"]) for op in graph.ops if op.kind == "optimizer")
+    habits = PlanHabits(reduces_after=(algorithm,), update_shares=8)
+
+    def updated(plan: Parallelism, habits: PlanHabits) -> float:
+        stage = lower(graph, plan, habits=habits).stages[0]
+        return sum(task.num_bytes for task in stage.tasks if isinstance(task, Op) and task.kind == "optimizer")
+
+    whole = updated(Parallelism(data=16), PlanHabits())
+    assert updated(Parallelism(data=16), habits) == whole / 8
+    assert updated(Parallelism(data=2), habits) == whole / 2
+    assert updated(Parallelism(), habits) == whole
+    assert updated(Parallelism(data=16), PlanHabits(reduces_after=("other",), update_shares=8)) == whole

@@ -1,0 +1,237 @@
+"""Shares of time in the event loop: the same turns as in Gavel's rounds, on nodes, with everything that can happen to them."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schedule.builders import fleet, table
+from traincast.errors import InvalidInput
+from traincast.schedule import _kernels as kernels
+from traincast.schedule._generate import Mix, generate_jobs
+from traincast.schedule._hazards import Overheads, WeibullFailures
+from traincast.schedule._placement import PLACERS, AnyGpus
+from traincast.schedule._rounds import simulate_rounds
+from traincast.schedule._shares import SHARE_POLICIES
+from traincast.schedule._simulator import simulate_cluster
+from traincast.schedule._turns import ROUND_S
+from traincast.spec import Fleet, NodePool, Schedule
+
+TYPES = Fleet(
+    pools=tuple(
+        NodePool(device=name, num_nodes=count, gpus_per_node=1) for name, count in zip("ab", (8, 12), strict=True)
+    )
+)
+
+
+class ByTable:
+    """Rates by job and pool, wherever it runs."""
+
+    def __init__(self, rates: np.ndarray) -> None:
+        self._rates = rates
+
+    def rate(self, job: int, pool: int, num_gpus: float, locality: int) -> float:
+        return float(self._rates[job, pool])
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "is_ready", lambda name: False)
+    monkeypatch.setattr(kernels, "compiled", lambda: None)
+
+
+def crowd(count: int, seed: int, *, num_gpus: int = 20, **mix: Any) -> Any:
+    known = {"sizes": {1: 4, 2: 2, 4: 1}, "load": 1.3, "median_s": 1500, **mix}
+    return generate_jobs(count, num_gpus=num_gpus, mix=Mix(**known), seed=seed)
+
+
+def run(policy: str, jobs: Any, where: Fleet, **options: Any) -> Schedule:
+    options.setdefault("record", True)
+    return simulate_cluster(jobs, SHARE_POLICIES[policy], fleet=where, **options)
+
+
+def ends(schedule: Schedule) -> np.ndarray:
+    return np.asarray(schedule.end_s)
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("policy", SHARE_POLICIES)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_by_count_the_event_loop_gives_the_turns_of_the_loop_that_repeats_gavel(policy: str, seed: int) -> None:
+    count = 25
+    jobs = crowd(count, seed)
+    rng = np.random.default_rng(seed)
+    rates = rng.uniform(0.2, 1.0, (count, 2)) * [4.0, 2.0]
+    rates[rng.random((count, 2)) < 0.1] = 0.0
+    rates[:, 0] = np.maximum(rates[:, 0], 0.5)
+    theirs = simulate_rounds(
+        replace(jobs, steps=jobs.duration_s), SHARE_POLICIES[policy], fleet=TYPES, rates=rates, engine="interpreted"
+    )
+    ours = run(policy, jobs, TYPES, placer=AnyGpus(), perf=ByTable(rates))
+    np.testing.assert_allclose(ends(ours), ends(theirs), atol=1e-6)
+    np.testing.assert_allclose(ours.start_s, theirs.start_s, atol=1e-6)
+    assert ours.preemptions.tolist() == theirs.preemptions.tolist()
+
+
+def busiest(schedule: Schedule, num_nodes: int) -> np.ndarray:
+    """The most GPUs that were held on every node at once."""
+    most = np.zeros(num_nodes)
+    for node in range(num_nodes):
+        steps = [
+            step
+            for held in schedule.occupations
+            for at, gpus in held.nodes
+            if at == node
+            for step in ((held.end_s, -gpus), (held.start_s, gpus))
+        ]
+        most[node] = np.max(np.cumsum([change for _, change in sorted(steps)]), initial=0.0)
+    return most
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    policy=st.sampled_from(["max-min", "isolated", "gavel-fifo"]),
+    placer=st.sampled_from(["consolidated", "spread", "topology"]),
+    fails=st.booleans(),
+    cpus=st.booleans(),
+)
+def test_turns_are_on_nodes_that_have_room_and_add_up(
+    seed: int, policy: str, placer: str, fails: bool, cpus: bool
+) -> None:
+    jobs = crowd(40, seed, num_gpus=24, sizes={1: 3, 2: 2, 3: 1, 4: 1, 6: 1, 8: 1})
+    if cpus:
+        jobs = replace(jobs, num_cpus=jobs.num_gpus * np.random.default_rng(seed).choice([1.0, 4.0], len(jobs)))
+    nodes = NodePool(device="a", num_nodes=4, gpus_per_node=4, cpus_per_node=12 if cpus else None)
+    where = Fleet(pools=(nodes, NodePool(device="b", num_nodes=2, gpus_per_node=4)), nodes_per_rack=2)
+    failures = WeibullFailures(mean_up_s=40_000.0, mean_repair_s=3000.0, seed=seed, rack_share=0.3) if fails else None
+    schedule = run(policy, jobs, where, placer=PLACERS[placer], failures=failures, overheads=Overheads(preempt_s=20.0))
+    assert (busiest(schedule, 6) <= 4).all()
+    seconds = np.zeros(len(jobs))
+    for held in schedule.occupations:
+        seconds[held.job] += held.end_s - held.start_s
+        assert sum(gpus for _, gpus in held.nodes) == jobs.num_gpus[held.job]
+    np.testing.assert_allclose(seconds, schedule.run_s, atol=1e-6)
+    done = ~np.isnan(ends(schedule))
+    assert done.sum() + len(schedule.rejected) == len(jobs)
+    if not fails:
+        worked = np.asarray(schedule.run_s) - 20.0 * np.asarray(schedule.preemptions)
+        np.testing.assert_allclose(worked[done], jobs.duration_s[done], rtol=1e-9)
+
+
+def test_an_interruption_costs_its_time_once() -> None:
+    jobs = crowd(60, 3)
+    free, dear = (run("isolated", jobs, TYPES, overheads=Overheads(preempt_s=cost)) for cost in (0.0, 30.0))
+    assert free.preemptions.sum() > 0
+    assert np.nanmean(ends(dear)) > np.nanmean(ends(free))
+    np.testing.assert_allclose(dear.lost_gpu_s, dear.preemptions * 30.0 * jobs.num_gpus)
+
+
+def test_an_interruption_longer_than_a_round_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="would never end"):
+        run("max-min", crowd(5, 1), TYPES, overheads=Overheads(preempt_s=ROUND_S))
+
+
+def test_rounds_end_at_the_horizon() -> None:
+    jobs = crowd(60, 3)
+    whole = run("max-min", jobs, TYPES)
+    half = float(np.nanmedian(ends(whole)))
+    cut = run("max-min", jobs, TYPES, until_s=half)
+    done = ~np.isnan(ends(cut))
+    assert np.nanmax(ends(cut)) <= half
+    assert not done.all()
+    assert (ends(cut)[done] == ends(whole)[done]).all()
+    assert max(held.end_s for held in cut.occupations) == half
+
+
+@pytest.mark.usefixtures("plain")
+def test_wrong_beliefs_change_shares_that_look_at_what_is_left() -> None:
+    from traincast.schedule._estimators import Noisy
+
+    jobs = crowd(25, 3)
+    for policy, changes in (("makespan", True), ("max-min", False)):
+        right, misled = run(policy, jobs, TYPES), run(policy, jobs, TYPES, estimator=Noisy(sigma=1.0))
+        assert (ends(right).tobytes() != ends(misled).tobytes()) == changes
+
+
+def test_two_jobs_that_ask_for_everything_take_turns_of_a_round() -> None:
+    """By hand: 360 s each in turn, from the first on; each of two interruptions costs 10 s of work, done at the end."""
+    schedule = run("max-min", table((0, 4, 720), (0, 4, 720)), fleet(1, 4), overheads=Overheads(preempt_s=10.0))
+    spans = [(held.job, held.start_s, held.end_s) for held in schedule.occupations]
+    assert spans == [
+        (0, 0.0, 360.0), (1, 360.0, 720.0), (0, 720.0, 1080.0), (1, 1080.0, 1440.0), (0, 1440.0, 1460.0),
+        (1, 1800.0, 1820.0),
+    ]  # fmt: skip
+
+
+def test_a_wide_job_gets_whole_nodes_though_every_node_is_in_use() -> None:
+    """Three small jobs stand on two nodes; when the wide one has its turn, those who stay move together."""
+    jobs = table((0, 3, 5000), (0, 3, 5000), (0, 1, 5000), (10, 4, 3000))
+    schedule = run("max-min", jobs, fleet(2, 4))
+    wide = [held for held in schedule.occupations if held.job == 3]
+    assert wide[0].start_s == 720.0
+    assert all(held.nodes[0][1] == 4 for held in wide)
+    assert (busiest(schedule, 2) <= 4).all()
+
+
+def test_a_node_that_fails_in_a_round_loses_what_was_done_since_the_last_checkpoint() -> None:
+    class OneFailure:
+        rack_share = 0.0
+
+        def up_s(self, node: int, count: int) -> float:
+            return 500.0 if node == 0 and count == 0 else 1e9
+
+        def repair_s(self, node: int, count: int) -> float:
+            return 1000.0
+
+        def takes_rack(self, node: int, count: int) -> bool:
+            return False
+
+    jobs = table((0, 4, 2000), (0, 4, 2000))
+    safe, struck = (run("max-min", jobs, fleet(2, 4), failures=model) for model in (None, OneFailure()))
+    assert ends(safe).tolist() == [2000.0, 2000.0]
+    assert np.asarray(struck.failures).sum() == 1
+    loser = int(np.argmax(struck.failures))
+    # It starts from nothing at the next round on whatever is up, and takes turns with the other until the node is back.
+    assert struck.lost_gpu_s[loser] == pytest.approx(4 * 500.0)
+    down = [
+        held for held in struck.occupations if held.nodes[0][0] == 0 and held.start_s < 1500.0 and held.end_s > 500.0
+    ]
+    assert not down
+
+
+def test_dependencies_limits_and_gpu_types_are_kept() -> None:
+    jobs = table((0, 1, 1000), (0, 1, 500), (0, 1, 3000))
+    jobs = replace(
+        jobs,
+        dependencies=[None, f"afterany:{jobs.job_ids[0]}", None],
+        gpu_types=["a", None, "b"],
+        limit_s=np.array([np.nan, np.nan, 600.0]),
+    )
+    where = Fleet(pools=tuple(NodePool(device=name, num_nodes=1, gpus_per_node=1) for name in "ab"))
+    schedule = run("max-min", jobs, where, kill_at_limit=True)
+    assert schedule.start_s[1] >= ends(schedule)[0]
+    assert ends(schedule)[2] == 600.0
+    assert schedule.killed == {2}
+    assert {held.nodes[0][0] for held in schedule.occupations if held.job == 2} == {1}
+
+
+def test_shares_of_a_gpu_run_beside_each_other() -> None:
+    schedule = run("max-min", table((0, 0.5, 1000), (0, 0.5, 1000), (0, 1, 1000)), fleet(1, 2))
+    assert ends(schedule).tolist() == [1000.0, 1000.0, 1000.0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["max-min", "gavel-fifo"])
+def test_compiled_turns_equal_interpreted_ones(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kernels.compiled() is None:
+        pytest.skip("numba is not installed")
+    jobs = crowd(200, 1)
+    monkeypatch.setattr(kernels, "is_ready", lambda name: True)
+    fast = run(policy, jobs, TYPES)
+    monkeypatch.setattr(kernels, "is_ready", lambda name: False)
+    plain = run(policy, jobs, TYPES)
+    assert ends(fast).tobytes() == ends(plain).tobytes()
