@@ -309,7 +309,8 @@ def _follow_up(trace: str | None, given: Options) -> str:
     asking = [name for name in names if name and traits_of(name).estimates]
     if given.html is not None and not given.error_sweep and asking:
         # A sweep is about one cluster, and about policies that ask for run times.
-        first = replace(given, cluster=given.cluster[:1], slurm_conf=given.slurm_conf[:1], gpu_speed=None)
+        first = replace(given, cluster=given.cluster[:1], slurm_conf=given.slurm_conf[:1], gpu_speed=None, mtbf=None)
+        first = replace(first, mttr=None, checkpoint_every=None, restart_cost=None)
         knows = None if given.knows is None else given.knows.split(",")[0]
         again = replace(first, policy=",".join(asking) if given.policy else None, knows=knows)
         return shlex.join([*_repeat(trace, again), "--error-sweep"])
@@ -317,15 +318,21 @@ def _follow_up(trace: str | None, given: Options) -> str:
     return shlex.join([*_repeat(trace, given), *more])
 
 
+_SHORT = {"--cluster": "-c", "--policy": "-p"}
+_OWN_TO_A_RUN = ("html", "out", "json", "by", "error_sweep", "ray", "workers", "resume")
+
+
 def _repeat(trace: str | None, given: Options) -> list[str]:
-    """The command with what says which jobs, where, and under which policies."""
-    listed = (("-c", given.cluster), ("--slurm-conf", given.slurm_conf))
-    single = (
-        *(("--sacct", given.sacct), ("-p", given.policy), ("--knows", given.knows), ("--gpu-speed", given.gpu_speed)),
-    )
+    """The command with everything that decides its answer."""
     words = ["traincast", "schedule", *([] if trace is None else [trace])]
-    words += [word for flag, values in listed for value in values for word in (flag, str(value))]
-    return words + [word for flag, value in single if value is not None for word in (flag, str(value))]
+    for entry in fields(given):
+        value = getattr(given, entry.name)
+        if entry.name in _OWN_TO_A_RUN or value in (None, False, []):
+            continue
+        flag = _flag_of(entry.name)
+        for one in value if isinstance(value, list) else [value]:
+            words += [_SHORT.get(flag, flag), *([] if one is True else [str(one)])]
+    return words
 
 
 def _find_trace(trace: str | None, given: Options) -> str:

@@ -220,13 +220,10 @@ def _say_nearest(cases: Sequence[Case]) -> str:
     if nearest is None:
         return ""
     real = nearest.real_mean_wait_s
-    off = (
-        f", {abs(nearest.mean_wait_s / real - 1):.0%} {'more' if nearest.mean_wait_s > real else 'less'}"
-        if real > 0
-        else ""
-    )
+    apart = abs(nearest.mean_wait_s / real - 1) if real > 0 else 0.0
+    off = f", {apart:.0%} {'more' if nearest.mean_wait_s > real else 'less'}" if apart >= 0.005 else ""
     return (
-        f"Really, jobs waited {short_s(real)} on average. The replay that comes nearest is {nearest.label}: "
+        f"In the log jobs waited {short_s(real)} on average. The replay that comes nearest is {nearest.label}: "
         f"{short_s(nearest.mean_wait_s)}{off}; half of the jobs start within {short_s(nearest.median_s)} of their real start and "
         f"{nearest.near:.0%} within ten minutes. The other rows are as believable as that."
     )
@@ -284,8 +281,8 @@ def _say_failures(cases: Sequence[Case]) -> str:
             used = case.metrics.gpu_hours
             lost = f" ({case.metrics.lost_gpu_hours / used:.1%} of all that was used)" if used > 0 else ""
             where = f"on {case.cluster} " if several else ""
-            again = f"{case.metrics.lost_gpu_hours:,.0f} GPU-hours done again{lost}"
-            told.append(f"{where}{case.metrics.failures:,} runs were cut off and {again}")
+            again = f"interruptions of all kinds cost {case.metrics.lost_gpu_hours:,.0f} GPU-hours{lost}"
+            told.append(f"{where}{case.metrics.failures:,} runs were cut off, and {again}")
     return f"Failures of nodes under {struck.label}: {'; '.join(told)}."
 
 
