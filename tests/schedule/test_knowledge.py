@@ -67,7 +67,7 @@ def test_the_first_row_is_what_really_happened_and_the_distance_is_said(
     ]  # fmt: skip
     assert answer["policies"][0]["mean_wait_s"] == pytest.approx((0 + 3000 + 8400 + 9000) / 4)
     assert answer["policies"][1]["apart_from_real_start_s"] is not None
-    assert "Really, jobs waited" in answer["summary"]
+    assert "In the log jobs waited" in answer["summary"]
     assert "What the scheduler knows changes the mean wait under easy" in answer["summary"]
 
 

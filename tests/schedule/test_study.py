@@ -250,11 +250,33 @@ def test_the_command_compares_policies_and_writes_a_folder(tmp_path: Path, capsy
 def test_the_command_sweeps_errors_and_reports_bad_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "own.csv"
     trace.write_text("job_id,submit_s,num_gpus,duration_s\na,0,1,5\nb,0,zero,5\nc,1,1,9\n")
-    assert main(["schedule", str(trace), "--cluster", "1x1", "-p", "srtf", "--error-sweep", "-o", str(tmp_path)]) == 0
-    assert "per class" in capsys.readouterr().out
+    sweep = ["schedule", str(trace), "--cluster", "1x1", "-p", "srtf", "--error-sweep"]
+    assert main([*sweep, "-o", str(tmp_path), "--html", str(tmp_path / "sweep.html")]) == 0
+    told = capsys.readouterr().out
+    assert "per class" in told
+    assert "Under srtf" in told
     assert (tmp_path / "error-sweep.svg").is_file()
+    assert "Under srtf" in (tmp_path / "sweep.html").read_text()
+    assert main([*sweep, "--by", "size"]) == 2
+    assert "--by" in capsys.readouterr().err
     assert main(["schedule", str(trace), "--cluster", "1x1", "-p", "srtf"]) == 0
     assert "line 3: num_gpus is 'zero'" in capsys.readouterr().out
+
+
+def test_what_the_command_proposes_next_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sweep is about one cluster and about policies that ask for run times."""
+    page = str(tmp_path / "page.html")
+    for policy, proposed in (("fifo,srtf", "-p srtf --error-sweep"), ("fifo", "--by tenant,size")):
+        assert main(["schedule", "synthetic:20", "-c", "1x8", "-c", "2x8", "-p", policy, "--html", page]) == 0
+        last = capsys.readouterr().out.strip().splitlines()[-1]
+        assert last.endswith(proposed)
+        assert main(last.split()[2:]) == 0
+        capsys.readouterr()
+
+
+def test_failures_are_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedule", "synthetic:200", "-c", "2x8", "-p", "fifo", "--mtbf-hours", "0,20"]) == 0
+    assert "runs were cut off" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.schedule.builders import fleet, table
+from schedule.builders import fleet, table
 from traincast.errors import InvalidInput
 from traincast.schedule import _kernels as kernels
 from traincast.schedule._generate import Mix, generate_jobs

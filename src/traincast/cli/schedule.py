@@ -300,17 +300,39 @@ def schedule(trace: str | None, given: Options) -> None:
 
 
 def _follow_up(trace: str | None, given: Options) -> str:
-    """The same with a page of pictures; after that, how much errors of forecasts matter."""
+    """The same with a page of pictures; after that, how much errors of forecasts matter, or who waits."""
     import shlex
 
+    from traincast.schedule import traits_of
+
+    names = (given.policy or ("slurm" if given.slurm_conf else DEFAULT_POLICIES)).replace(" ", "").split(",")
+    asking = [name for name in names if name and traits_of(name).estimates]
+    if given.html is not None and not given.error_sweep and asking:
+        # A sweep is about one cluster, and about policies that ask for run times.
+        first = replace(given, cluster=given.cluster[:1], slurm_conf=given.slurm_conf[:1], gpu_speed=None, mtbf=None)
+        first = replace(first, mttr=None, checkpoint_every=None, restart_cost=None)
+        knows = None if given.knows is None else given.knows.split(",")[0]
+        again = replace(first, policy=",".join(asking) if given.policy else None, knows=knows)
+        return shlex.join([*_repeat(trace, again), "--error-sweep"])
+    more = ["--html", "schedule.html"] if given.html is None else ["--by", "tenant,size"]
+    return shlex.join([*_repeat(trace, given), *more])
+
+
+_SHORT = {"--cluster": "-c", "--policy": "-p"}
+_OWN_TO_A_RUN = ("html", "out", "json", "by", "error_sweep", "ray", "workers", "resume")
+
+
+def _repeat(trace: str | None, given: Options) -> list[str]:
+    """The command with everything that decides its answer."""
     words = ["traincast", "schedule", *([] if trace is None else [trace])]
-    for flag, values in (("-c", given.cluster), ("--slurm-conf", given.slurm_conf), ("--sacct", given.sacct)):
-        listed = values if isinstance(values, (list, tuple)) else [] if values is None else [values]
-        words += [word for value in listed for word in (flag, str(value))]
-    words += ["-p", given.policy] if given.policy else []
-    words += ["--knows", given.knows] if given.knows else []
-    drawn = given.html is not None and not given.error_sweep
-    return shlex.join([*words, *(["--error-sweep"] if drawn else ["--html", "schedule.html"])])
+    for entry in fields(given):
+        value = getattr(given, entry.name)
+        if entry.name in _OWN_TO_A_RUN or value in (None, False, []):
+            continue
+        flag = _flag_of(entry.name)
+        for one in value if isinstance(value, list) else [value]:
+            words += [_SHORT.get(flag, flag), *([] if one is True else [str(one)])]
+    return words
 
 
 def _find_trace(trace: str | None, given: Options) -> str:
@@ -570,9 +592,11 @@ def _sweep(trace: str, given: Options) -> None:
     from traincast.cli.progress import follow
     from traincast.errors import InvalidInput
     from traincast.files import write_whole
-    from traincast.report import draw_sweep, format_json, format_sweep, say_next
+    from traincast.report import draw_sweep, format_json, format_sweep, format_sweep_page, say_next
     from traincast.schedule import know, sweep_errors
 
+    if given.by is not None:
+        raise InvalidInput("--by breaks waits down; --error-sweep looks at completion times of all jobs")
     names, _, read, settings, forecast = _prepare(trace, given)
     if len(settings) > 1:
         raise InvalidInput("--error-sweep looks at one cluster; run the command once for each")
@@ -597,6 +621,9 @@ def _sweep(trace: str, given: Options) -> None:
         raise
     if journal is not None:
         journal.close(done=True)
+    if given.html is not None:
+        given.html.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(given.html, format_sweep_page(read, points))
     say(format_json(points) if given.json else format_sweep(points))
     if not given.json:
         say("\n" + say_next(_follow_up(trace, given)))

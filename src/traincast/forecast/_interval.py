@@ -9,6 +9,7 @@ from traincast.forecast._certainty import (
     call_seconds,
     describe_novelty,
     describe_setting,
+    input_seconds,
     list_novelty,
     load_certainty,
     step_sensitivity,
@@ -176,13 +177,15 @@ def with_novelty(
     setting = describe_setting(job, cluster, plan, remember=remember)
     novelty = list_novelty(setting, certainty.known)
     shares = timeline.shares
+    inputs = input_seconds(job, plan) / timeline.duration_s if timeline.duration_s else 0.0
     sensitivity = step_sensitivity(
         operators=tally.operators_log_sigma, host=tally.host_share, exposed=shares.get("communication", 0.0),
         bandwidth=shares.get("memory", 0.0), call_s=call_seconds(job.stack),
+        inputs=inputs,
     )  # fmt: skip
     low, high = certainty.interval(novelty, sensitivity, setting)
     narrowing = suggest_narrowing(certainty, novelty, sensitivity, setting, step_s=timeline.duration_s)
-    new = describe_novelty(novelty, setting, host=tally.host_share)[:MOST_SAID]
+    new = describe_novelty(novelty, setting, host=tally.host_share, inputs=inputs)[:MOST_SAID]
     because = new or (f"runs of {setting.stack} like this one were measured",)
     return Assured(step=_estimate(timeline, tally, low, high), because=because, narrowing=narrowing)
 

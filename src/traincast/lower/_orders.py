@@ -17,6 +17,9 @@ TURNED = "turned_bytes"
 BY_SAMPLE = "by_sample"
 """The attribute of products of tokens that lie turned in so many samples, and of the copy that puts them in order first."""
 STREAMING = ("elementwise", "copy", "dropout", "pool")
+FORWARD = "forward"
+_SIDES = {FORWARD: ("in", "out"), "grad_input": ("out", "in"), "grad_weight": ("in", "")}
+"""Which image each pass of a convolution reads, and which it writes."""
 Shape = tuple[int, ...]
 
 
@@ -70,21 +73,19 @@ class _Orders:
             side: (int(attrs["batch"]), int(attrs[f"{side}_channels"]), *_sizes(attrs[f"{side}_size"]))
             for side in ("in", "out")
         }
-        forward, weight = attrs["pass"] == "forward", attrs["pass"] == "grad_weight"
-        data = op.reads[0] if forward else -1
-        last = bool(attrs.get(LAST))
-        if forward:
-            last = last or self._lies_turned(data, images["in"])
+        direction, last = str(attrs["pass"]), bool(attrs.get(LAST))
+        if direction == FORWARD:
+            last = last or self._lies_turned(op.reads[0], images["in"])
             if last:
                 self.fed_last.update(op.reads[:2])
         else:
             last = last or any(tensor in self.fed_last for tensor in op.reads)
-        if not weight:
-            for tensor in op.writes:
-                self._put(tensor, images["out" if forward else "in"], turned=last)
         # A gradient's other pass finds the copy that the first one made.
-        read = {"forward": ("in",), "grad_input": ("out",), "grad_weight": ("in",)}[str(attrs["pass"])]
-        across = sum(self._copied(op, images[side], last=last) for side in read)
+        read, written = _SIDES[direction]
+        across = self._copied(op, images[read], last=last)
+        if written:
+            for tensor in op.writes:
+                self._put(tensor, images[written], turned=last)
         return {**({LAST: True} if last else {}), **({TURNED: across} if across else {})}
 
     def _copied(self, op: Op, image: Shape, *, last: bool) -> float:
@@ -94,7 +95,9 @@ class _Orders:
             found = self.tensors[tensor]
             if found.numel == numel and len(found.shape) > 1:
                 return float(found.num_bytes) if self._lies_turned(tensor, image) != last else 0.0
-        larger = [one for one in map(self.tensors.__getitem__, op.reads) if one.numel > numel and one.shape[0] == image[0]]
+        larger = [
+            one for one in map(self.tensors.__getitem__, op.reads) if one.numel > numel and one.shape[0] == image[0]
+        ]
         return numel * larger[0].num_bytes / larger[0].numel if larger else 0.0
 
     def _norm(self, op: Op) -> dict[str, Attr]:
@@ -124,7 +127,7 @@ class _Orders:
         if not across:
             return {}
         marks: dict[str, Attr] = {TURNED: float(sum(self.tensors[tensor].num_bytes for tensor in across))}
-        if ordered and op.phase == "forward" and len(whole.shape) == len("bnc"):
+        if ordered and op.phase == FORWARD and len(whole.shape) == len("bnc"):
             marks[BY_SAMPLE] = self.samples[op.writes[0]] = whole.shape[0]
         return marks
 

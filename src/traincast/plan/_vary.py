@@ -155,6 +155,14 @@ def settle(request: Question, clusters: Sequence[Cluster]) -> Settled:
         kept = tuple(next((found for found in able if found), clusters))
     devices = [group.device for cluster in kept for group in cluster.groups]
     settled = with_defaults(whole, devices, choose_stack(whole), said)
+    largest = max(cluster.num_devices for cluster in kept)
+    cut = choose_stack(replace(settled, parallelism={**settled.parallelism, "tensor": 2}))
+    whole_stack = choose_stack(settled, num_devices=largest)
+    if largest > 1 and cut.name != whole_stack.name:
+        said.append(
+            f"no stack is named: plans that cut layers, stages or experts are priced with {cut.name}, others with "
+            f"{whole_stack.name} (--stack to compare all under one)"
+        )
     if len(kept) < len(clusters):
         said.append(f"{len(clusters) - len(kept)} clusters without it are left out (--precision fp32 would keep them)")
     return Settled(request=settled, clusters=kept, notes=tuple(said))
@@ -189,10 +197,12 @@ def space_of(
 
 
 def _sharded_habits(request: Question) -> dict[str, Any]:
-    """What a stack does with sharded state only; what the request says of it wins."""
+    """What a stack does with sharded state and with spread experts only; what the request says of it wins."""
     habits = choose_stack(request).plan
     said = request.parallelism
+    spread = choose_stack(replace(request, parallelism={**said, "expert": 2})).plan
     return {
+        "dispatch_once": spread.dispatch_once and "dispatch_once" not in said,
         "overlap_sharded": habits.overlap_sharded or said.get("overlap") is True,
         "reshard_in_pipeline": habits.reshard_in_pipeline if said.get("reshard") is None else bool(said["reshard"]),
     }

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from traincast.report._schedule_charts import draw_sweep as draw_sweep
     from traincast.report._schedule_charts import draw_use as draw_use
     from traincast.report._schedule_charts import format_page as format_page
+    from traincast.report._schedule_charts import format_sweep_page as format_sweep_page
     from traincast.report._schedule_charts import name_file as name_file
     from traincast.report._svg import Point as Point
     from traincast.report._svg import draw_agreement as draw_agreement
@@ -127,6 +128,7 @@ __getattr__ = load_lazily(
             "draw_gantt",
             "draw_queue",
             "draw_sweep",
+            "format_sweep_page",
             "draw_use",
             "format_page",
             "name_file",

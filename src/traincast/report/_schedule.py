@@ -205,7 +205,13 @@ def _plain(group: Any) -> dict[str, Any]:
 
 def summarize(cases: Sequence[Case]) -> str:
     """The answer in a paragraph of plain words."""
-    sentences = (_say_nearest(cases), _say_best(cases), _say_knowledge(cases), _say_clusters(cases))
+    sentences = (
+        _say_nearest(cases),
+        _say_best(cases),
+        _say_knowledge(cases),
+        _say_clusters(cases),
+        _say_failures(cases),
+    )
     return " ".join(sentence for sentence in sentences if sentence)
 
 
@@ -214,13 +220,10 @@ def _say_nearest(cases: Sequence[Case]) -> str:
     if nearest is None:
         return ""
     real = nearest.real_mean_wait_s
-    off = (
-        f", {abs(nearest.mean_wait_s / real - 1):.0%} {'more' if nearest.mean_wait_s > real else 'less'}"
-        if real > 0
-        else ""
-    )
+    apart = abs(nearest.mean_wait_s / real - 1) if real > 0 else 0.0
+    off = f", {apart:.0%} {'more' if nearest.mean_wait_s > real else 'less'}" if apart >= 0.005 else ""
     return (
-        f"Really, jobs waited {short_s(real)} on average. The replay that comes nearest is {nearest.label}: "
+        f"In the log jobs waited {short_s(real)} on average. The replay that comes nearest is {nearest.label}: "
         f"{short_s(nearest.mean_wait_s)}{off}; half of the jobs start within {short_s(nearest.median_s)} of their real start and "
         f"{nearest.near:.0%} within ten minutes. The other rows are as believable as that."
     )
@@ -266,15 +269,81 @@ def _say_clusters(cases: Sequence[Case]) -> str:
     return f"Under {first.label}: {'; '.join(told)}."
 
 
+def _say_failures(cases: Sequence[Case]) -> str:
+    """What failures cost the first policy that met any, on every cluster."""
+    struck = next((case for case in cases if case.metrics.failures), None)
+    if struck is None:
+        return ""
+    several = len({case.cluster for case in cases}) > 1
+    told = []
+    for case in cases:
+        if (case.policy, case.knows) == (struck.policy, struck.knows) and case.metrics.failures:
+            used = case.metrics.gpu_hours
+            lost = f" ({case.metrics.lost_gpu_hours / used:.1%} of all that was used)" if used > 0 else ""
+            where = f"on {case.cluster} " if several else ""
+            again = f"interruptions of all kinds cost {case.metrics.lost_gpu_hours:,.0f} GPU-hours{lost}"
+            told.append(f"{where}{case.metrics.failures:,} runs were cut off, and {again}")
+    return f"Failures of nodes under {struck.label}: {'; '.join(told)}."
+
+
 def format_sweep(points: Sequence[SweepPoint]) -> str:
-    base = {point.policy: point for point in points if point.sigma == 0}
-    rows = [["policy", "error", "size", "mean JCT", "change", "p99 JCT", "makespan", "late", "preempted"]]
-    for point in points:
-        exact = base.get(point.policy)
-        change = "-" if exact is None else f"{point.mean_jct_s / exact.mean_jct_s - 1:+.1%}"
-        late = "-" if point.deadline_misses is None else f"{point.deadline_misses:,.0f}"
-        rows.append(
-            [point.policy, point.error, f"{point.sigma:g}", short_s(point.mean_jct_s), change, short_s(point.p99_jct_s),
-             short_s(point.makespan_s), late, f"{point.preemptions:,.0f}"]
-        )  # fmt: skip
-    return align(rows)
+    return f"{align(sweep_rows(points))}\n\n{summarize_sweep(points)}"
+
+
+def sweep_rows(points: Sequence[SweepPoint]) -> list[list[str]]:
+    """Mean completion time with exact estimates and how it changes with the size of each kind of error; --json has the rest."""
+    sizes = sorted({point.sigma for point in points if point.sigma > 0})
+    change = _find_changes(points)
+    rows = [["policy", "error", "mean JCT, exact", *(f"at {size:g}" for size in sizes)]]
+    for policy, kind in dict.fromkeys((point.policy, point.error) for point in points):
+        exact = next((p.mean_jct_s for p in points if (p.policy, p.sigma) == (policy, 0)), None)
+        rows.append([policy, kind, short_s(exact), *(_percent(change.get((policy, kind, size))) for size in sizes)])
+    return rows
+
+
+def _find_changes(points: Sequence[SweepPoint]) -> dict[tuple[str, str, float], float]:
+    """Mean completion time over that with exact estimates, less 1."""
+    exact = {point.policy: point.mean_jct_s for point in points if point.sigma == 0}
+    return {
+        (point.policy, point.error, point.sigma): point.mean_jct_s / exact[point.policy] - 1
+        for point in points
+        if point.sigma > 0 and exact.get(point.policy, 0.0) > 0
+    }
+
+
+def _percent(change: float | None) -> str:
+    return "-" if change is None else f"{change:+.1%}"
+
+
+_ERRORS = {
+    "per job": "errors of each job for itself",
+    "per class": "errors that all jobs of a class share",
+    "too long": "estimates that are all too long",
+    "too short": "estimates that are all too short",
+}
+
+
+def summarize_sweep(points: Sequence[SweepPoint]) -> str:
+    """What wrong estimates cost, in plain words."""
+    change = _find_changes(points)
+    sentences = [
+        "Errors are spreads of the logarithm: 0.3 means that two of three estimates are within a third of the truth."
+    ]
+    for policy in dict.fromkeys(point.policy for point in points):
+        own = {key[1:]: value for key, value in change.items() if key[0] == policy}
+        if not own:
+            continue
+        kind, size = max(own, key=lambda key: own[key])
+        worst = own[kind, size]
+        if worst < 0.05:
+            sentences.append(
+                f"Under {policy} wrong estimates hardly matter: jobs take at most {worst:.1%} longer on average."
+            )
+            continue
+        sentences.append(
+            f"Under {policy}, {_ERRORS.get(kind, kind)} hurt most: at {size:g} jobs take {worst:.0%} longer on average."
+        )
+        apart = [f"{own[name, at]:.0%} at {at:g}" for name, at in own if name == "per job" and at in (0.3, 1.0)]
+        if apart and kind != "per job":
+            sentences.append(f"{_ERRORS['per job'].capitalize()} cost {' and '.join(apart)}.")
+    return " ".join(sentences)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traincast.report._schedule import breakdown_rows, case_rows, short_s, summarize
+from traincast.report._schedule import breakdown_rows, case_rows, short_s, summarize, summarize_sweep, sweep_rows
 from traincast.schedule import (
     Case,
     Floats,
@@ -498,9 +498,9 @@ def draw_group_waits(cases: Sequence[Case], by: str, names: Sequence[str]) -> st
             body.append(
                 f"<rect x='{left}' y='{y + number * bar_h:.1f}' width='{max(wide, 0.5):.1f}' height='{bar_h - 1}' "
                 f"{_fill(number)}><title>{html.escape(told)}</title></rect>"
+                f"<text x='{left + wide + 4:.1f}' y='{y + number * bar_h + 7.5:.1f}' font-size='8'>{short_s(value * 3600)}</text>"
             )
     bottom = top + len(groups) * block
-    body.append(f"<text x='{left + 560}' y='{bottom + 6}' font-size='11' text-anchor='end'>{most:,.1f} h</text>")
     across = _legend_columns(names)
     for number, name in enumerate(names):
         x, y = left + (number % across) * (570 // across), bottom + 24 + 16 * (number // across)
@@ -540,10 +540,25 @@ def format_page(trace: Trace, cases: Sequence[Case]) -> str:
     ]
     for by in ("tenant", "size"):
         parts.append(f"<h2>By {by}</h2>{_table(breakdown_rows(cases, by))}")
+    return _page(trace.name, parts)
+
+
+def format_sweep_page(trace: Trace, points: Sequence[SweepPoint]) -> str:
+    """One self-contained HTML page about what wrong estimates cost."""
+    title = f"What wrong estimates cost: {trace.name}"
+    parts = [
+        f"<h1>{html.escape(title)}</h1><p>{html.escape(summarize_sweep(points))}</p>",
+        _table(sweep_rows(points)),
+        f"<div class='wide'>{draw_sweep(points, title=title)}</div>",
+    ]
+    return _page(title, parts)
+
+
+def _page(title: str, parts: Sequence[str]) -> str:
     return (
         "<!doctype html><html lang='en'><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>traincast schedule: {html.escape(trace.name)}</title><style>{_STYLE}</style>{''.join(parts)}</html>"
+        f"<title>traincast schedule: {html.escape(title)}</title><style>{_STYLE}</style>{''.join(parts)}</html>"
     )
 
 

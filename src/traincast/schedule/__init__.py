@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from traincast.schedule._jobs import Ints as Ints
     from traincast.schedule._journal import SweepJournal as SweepJournal
     from traincast.schedule._known import check_options as check_options
+    from traincast.schedule._known import traits_of as traits_of
     from traincast.schedule._metrics import GROUPINGS as GROUPINGS
     from traincast.schedule._metrics import group_names as group_names
     from traincast.schedule._metrics import measure_groups as measure_groups
@@ -132,7 +133,7 @@ __getattr__ = load_lazily(
             "Floats",
             "Ints",
         ),
-        "_known": ("check_options",),
+        "_known": ("check_options", "traits_of"),
         "_metrics": (
             "GROUPINGS",
             "group_names",

@@ -84,6 +84,8 @@ class RecipeHabits:
     """A compiled step compiles its loss too; False: layers are compiled one by one and the loss runs as it is written."""
     whole_program: bool = False
     """The step is one program that the host starts once (XLA, CUDA graphs)."""
+    keeps_fed: bool = False
+    """Its input pipeline keeps up with the devices: samples are decoded there, or made up for a benchmark."""
     precision_words: Words = ()
     """What its own words for precision mean in ours: (("bf16-true", "bf16-pure"),)."""
     transformer_precision_words: Words = ()
