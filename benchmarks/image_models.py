@@ -23,7 +23,7 @@ import numpy as np
 from traincast import catalog
 from traincast.cost import load_learned, mark_software
 from traincast.files import load_graph, save_graph
-from traincast.lower import fuse, mark_evaluation
+from traincast.lower import fuse, mark_evaluation, mark_orders
 from traincast.spec import Graph, Op, Stage
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "timm" / "graphs"
@@ -126,6 +126,7 @@ def with_layout(graph: Graph) -> Graph:
 
 
 def price(graph: Graph, device_name: str, *, stack: str = "pytorch", compiled: bool = False) -> float:
+    graph = mark_orders(graph)
     ops, counts = graph.ops, np.array(graph.counts())
     if compiled:
         fused = fuse(Stage(tasks=graph.ops, tensors=graph.tensors, repeats=graph.repeats))

@@ -36,6 +36,7 @@ from traincast.forecast import (
     call_seconds,
     describe_setting,
     find_fullest,
+    input_seconds,
     profile_stages,
     tally_program,
     watch_device,
@@ -90,8 +91,8 @@ class Asked:
     """Forecast without what runs of the publisher taught."""
     scale: float = 1.0
     """Samples in a step: the smaller of two runs of one job is the cheaper to measure."""
-    shares: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Of the step, by what holds it up."""
+    inputs: float = 0.0
+    """The time in which the slowest pipeline makes the inputs of a step, over the step's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +223,7 @@ def _answer_step(
         step_s=step_s,
         error=math.log(measured / step_s),
         untaught=untaught,
-        shares=dict(timeline.shares),
+        inputs=input_seconds(job, question.parallelism) / step_s,
         **_describe(engine, question, row),
     )
 

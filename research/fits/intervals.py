@@ -2,20 +2,22 @@
 
 Run: python -m research.fits.intervals ../shared/cases/*.parquet [--asked FILE] [--svg FOLDER] [--markdown FILE]
 
-The rule (ADR 40 says which of its constants were changed after results had been looked at). Every measured run is asked twice: as
-the package ships, and with what its publisher taught taken away (constants of its stack are those of plain PyTorch, constants of
-memory their priors).
+The rule (ADR 40, 41 and 49 say which of its constants were changed after results had been looked at). Every measured run is asked
+twice: as the package ships, and with what its publisher taught taken away (`research.fits.untaught`; constants of memory are
+their priors).
 
 1. Examples. A publisher (the first word of a source) left out whole: nothing of it counts as known. Inside each stack with 20
-   runs or more: each device, architecture, model family, model, precision, network, compiled steps and the larger scales left
-   out in turn, where 20 other runs remain. And every stack as it ships.
+   runs or more: each device, architecture, vendor, model family, model, precision, network, source, number of devices, compiled
+   steps, the larger scales, and devices together with models left out in turn, where 20 other runs remain. And every stack as
+   it ships.
 2. The scale on either side of a forecast. New stack: the root of a base squared and, for each part of the answer, of a gain
    times how far the answer moves if that part is off (`step_sensitivity`, `memory_sensitivity`), squared. Known stack: its own
    scale times a power of what that root is beside the usual one of its runs. Either times a factor of at least 1 for each thing
    that is new. Bases, gains, powers and factors: maximum likelihood of a Student's t with four degrees of freedom and two
    scales. A publisher counts as four observations and so does a stack, split evenly over what is left out, whatever the number
-   of rows. Priors: log factors 0.2 +- 0.5, gains 0.5 +- 0.5, powers 0.5 +- 0.3, the log of the base that of 0.12 +- 0.3: what
-   nobody measured is not free.
+   of rows. Priors: log factors 0.2 +- 0.5, gains 1 +- 0.3 (memory: 0.5 +- 0.5), powers 0.5 +- 0.3, the log of the base that of
+   0.12 +- 0.3: what nobody measured is not free.
+   Factors are then raised until known stacks hold nine of ten left-out runs of every kind of novelty.
 3. A stack's own scale on a side is that of a normal distribution with the same 90% quantile of errors on that side, pooled
    with two models more that are as far off as those of a new stack whose host is known.
 4. Quantiles of error over scale. Known stack: weighted quantiles of all examples, every stack by its number of models, count as
@@ -23,7 +25,8 @@ memory their priors).
    its models where every run is like the question (`research.studies.interval_forms` has what else was tried). New stack:
    errors of one publisher go together, so the quantiles are those of a sum: Student's t of the medians of k publishers, with
    k - 1 degrees of freedom and widened by sqrt(1 + 1 / k), and the errors about these medians, every publisher weighing the
-   same. The scales of a publisher's errors are found without that publisher (cross-conformal).
+   same. The scales of a publisher's errors are found without that publisher (cross-conformal), and the quantiles are widened
+   until publishers of 50 runs and more, each under those of the others, are held 90% of the time on average.
 5. What remains once something was measured: one run of the same job (the smallest), five runs of other models with the same
    stack on the same device, twenty runs of the stack on other devices. The log error of the others, less the (median) error
    of the given.
@@ -36,7 +39,7 @@ import dataclasses
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,11 +75,13 @@ from traincast.forecast import (
     Experience,
     Quantiles,
     Sensitivity,
+    Setting,
     Sides,
     clip_interval,
     join_all,
     list_novelty,
     memory_sensitivity,
+    mix_quantiles,
     octave_of,
     sort_of,
     step_sensitivity,
@@ -94,7 +99,9 @@ LEAST = 0.04
 """Of the log error: no stack is surer than its measurements repeat."""
 OBSERVATIONS = 4.0
 PRIOR, PRIOR_SIGMA = 0.2, 0.5
-GAIN, GAIN_SIGMA = 0.5, 0.5
+GAINS = {STEP: (1.0, 0.3), MEMORY: (0.5, 0.5)}
+"""Of a part that is as far off as it may be: one scale of a step (chosen by publishers left out, ADR 49), half of one of
+memory."""
 BASE, BASE_SIGMA = 0.12, 0.3
 SHARE, SHARE_SIGMA = 0.5, 0.3
 OWN_LEVEL, OWN_NORMAL = 0.9, 1.2816
@@ -114,7 +121,30 @@ FACETS: Mapping[str, Callable[[Asked], str]] = {
     "precision": lambda row: row.setting.precision,
     "network": lambda row: row.setting.network,
     "compiled": lambda row: str(row.setting.compiled),
+    "vendor": lambda row: row.setting.vendor,
+    "source": lambda row: row.source,
+    "number of devices": lambda row: str(octave_of(row.setting)),
 }
+MOST_PAIRS = 12
+"""Devices and models of a stack that are left out together, evenly over all pairs that were run."""
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "vendor": ("new vendor",),
+    "architecture": ("new architecture",),
+    "device": ("new device", "device new to the stack"),
+    "family": ("new model family", "family new to the stack"),
+    "precision": ("precision new to the stack",),
+    "network": ("network new to the stack",),
+    "compiled": ("compiled",),
+    "scale": ("doublings of scale",),
+}
+"""Which factors a kind of novelty has, that are widened where its intervals hold too few."""
+SMALL = 1e-3
+LARGE, FEWEST_LARGE = 50, 3
+"""Runs of a publisher that is large, and publishers that say how far apart they are."""
+WIDENINGS = np.linspace(1.0, 2.0, 51)
+LOW, HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
+STRETCHES, MOST_STRETCH = 3, 0.5
+"""Times that all kinds are looked at, and what a log factor may rise by at a time."""
 CELL_VALUES = 9
 TENTHS = 10
 """Parts of a stack's runs that are left out in turn where nothing is new."""
@@ -144,44 +174,86 @@ def sensitivity_of(row: Asked) -> Sensitivity:
     if row.quantity == MEMORY:
         return memory_sensitivity(activations=row.activations, beside=row.beside)
     return step_sensitivity(
-        operators=row.operators, host=row.host, exposed=row.exposed, bandwidth=row.bandwidth, call_s=row.call_s
+        operators=row.operators,
+        host=row.host,
+        exposed=row.exposed,
+        bandwidth=row.bandwidth,
+        call_s=row.call_s,
+        inputs=row.inputs,
     )
 
 
 def first_guess(rows: Sequence[Asked]) -> Certainty:
     names = sensitivity_of(rows[0])
-    return Certainty(base=(BASE, BASE), gains=dict.fromkeys(names, (GAIN, GAIN)), share=(SHARE, SHARE))
+    gain, _ = GAINS[rows[0].quantity]
+    return Certainty(base=(BASE, BASE), gains=dict.fromkeys(names, (gain, gain)), share=(SHARE, SHARE))
+
+
+class Scaled:
+    """What a table says of rows by their parts, found once for each: with all parts, and with a host that is known."""
+
+    def __init__(self, rows: Sequence[Asked], guess: Certainty, *, with_cells: bool = True) -> None:
+        self.guess, self.with_cells = guess, with_cells
+        self.places = {id(row): place for place, row in enumerate(rows)}
+        self.sensitivities = [sensitivity_of(row) for row in rows]
+        self.parts = np.array([guess.parts(one) for one in self.sensitivities])
+        # What a call costs the host is among the first things that runs of a stack tell.
+        self.parents = np.array([guess.parts(one, without="host") for one in self.sensitivities])
+
+    def of(self, rows: Sequence[Asked]) -> list[int]:
+        return [self.places[id(row)] for row in rows]
+
+    def sensitivity(self, row: Asked) -> Sensitivity:
+        return self.sensitivities[self.places[id(row)]]
 
 
 def gather(rows: Sequence[Asked], guess: Certainty) -> dict[str, Experience]:
     """What the rows show, by stack, and how far they were from their forecasts."""
+    scaled = Scaled(rows, guess)
+    return {name: _experience(own, scaled) for name, own in _by_stack(rows).items()}
+
+
+def _by_stack(rows: Sequence[Asked]) -> dict[str, list[Asked]]:
     stacks: dict[str, list[Asked]] = defaultdict(list)
     for row in rows:
         stacks[row.setting.stack].append(row)
-    return {name: _experience(own, guess) for name, own in stacks.items()}
+    return stacks
 
 
-def _experience(own: Sequence[Asked], guess: Certainty) -> Experience:
-    seen = Experience()
-    for row in own:
-        seen = seen.joined(row.setting.as_experience())
+def _seen(settings: Collection[Setting]) -> Experience:
+    """`Experience.joined` of all, without one object for each."""
+    return Experience(
+        devices=frozenset(one.device for one in settings),
+        architectures=frozenset(one.architecture for one in settings),
+        vendors=frozenset(one.vendor for one in settings),
+        families=frozenset(one.family for one in settings),
+        precisions=frozenset(one.precision for one in settings),
+        networks=frozenset(one.network for one in settings) - {""},
+        most_devices=max(one.num_devices for one in settings),
+        compiled=any(one.compiled for one in settings),
+        eager=not all(one.compiled for one in settings),
+    )
+
+
+def _experience(own: Sequence[Asked], scaled: Scaled) -> Experience:
+    seen = _seen({row.setting for row in own})
     if len(own) < ENOUGH:
         return seen
-    parts = np.array([guess.parts(sensitivity_of(row)) for row in own])
+    places = scaled.of(own)
+    parts = scaled.parts[places]
     usual = np.exp(np.log(parts).mean(axis=0))
     errors = np.array([row.error for row in own])
     models = len({row.workload for row in own})
-    # What a call costs the host is among the first things that runs of a stack tell.
-    parents = np.exp(np.log([guess.parts(sensitivity_of(row), without="host") for row in own]).mean(axis=0))
-    shape = (parts / usual) ** np.array(guess.share)
+    parents = np.exp(np.log(scaled.parents[places]).mean(axis=0))
+    shape = (parts / usual) ** np.array(scaled.guess.share)
     found = [
         _own_scale(errors * sign, shape[:, side], float(parents[side]), models) for side, sign in ((0, -1.0), (1, 1.0))
     ]
     side = (errors > 0).astype(int)
-    scaled = errors / (np.array(found) * shape)[np.arange(len(errors)), side]
+    over = errors / (np.array(found) * shape)[np.arange(len(errors)), side]
     return dataclasses.replace(
         seen, log_sigma=(found[0], found[1]), usual=(float(usual[0]), float(usual[1])), num_models=models,
-        cells=_make_cells(own, scaled),
+        cells=_make_cells(own, over) if scaled.with_cells else (),
     )  # fmt: skip
 
 
@@ -215,30 +287,29 @@ def make_examples(rows: Sequence[Asked], guess: Certainty, *, most: int | None =
     """`most`: examples of one fold, evenly over its rows; None: all."""
     shipped = [row for row in rows if not row.untaught]
     examples: list[Example] = []
-    everything = gather(shipped, guess)
-    stacks: dict[str, list[Asked]] = defaultdict(list)
-    for row in shipped:
-        stacks[row.setting.stack].append(row)
+    # Scales do not look at the errors of single runs.
+    scaled = Scaled(rows, guess, with_cells=most is None)
+    stacks = _by_stack(shipped)
+    everything = {name: _experience(own, scaled) for name, own in stacks.items()}
     for publisher in sorted({row.publisher for row in rows}):
         rest = {name: [row for row in own if row.publisher != publisher] for name, own in stacks.items()}
         known = {
-            name: everything[name] if len(own) == len(stacks[name]) else _experience(own, guess)
+            name: everything[name] if len(own) == len(stacks[name]) else _experience(own, scaled)
             for name, own in rest.items()
             if own
         }
         left = [row for row in rows if row.untaught and row.publisher == publisher]
-        examples += _pose(_thin(left, most), known, fold="publisher", left=publisher)
+        examples += _pose(_thin(left, most), known, scaled, fold="publisher", left=publisher)
     for stack, own in sorted(stacks.items()):
         if len(own) < ENOUGH:
             continue
         folds = list(_folds(own))
-        number = sum(fold != "" for fold, _, _ in folds) + 1
-        for fold, name, left in folds:
-            gone = set(map(id, left))
-            known = {**everything, stack: _experience([row for row in own if id(row) not in gone], guess)}
+        number = sum(fold != "" for fold, *_ in folds) + 1
+        for fold, name, left, gone in folds:
+            known = {**everything, stack: _experience([row for row in own if id(row) not in gone], scaled)}
             share = (1.0 if fold else len(left) / len(own)) / number
             thinned = _thin(left, most if fold or most is None else math.ceil(most / TENTHS))
-            examples += _pose(thinned, known, fold=fold, left=f"{stack}: {name}", share=share)
+            examples += _pose(thinned, known, scaled, fold=fold, left=f"{stack}: {name}", share=share)
     return examples
 
 
@@ -248,25 +319,43 @@ def _thin(rows: Sequence[Asked], most: int | None) -> list[Asked]:
     return [rows[i] for i in sorted({round(x) for x in np.linspace(0, len(rows) - 1, most)})]
 
 
-def _folds(own: Sequence[Asked]) -> Iterator[tuple[str, str, list[Asked]]]:
-    """(what is left out, which one, its rows) inside one stack; "": a tenth of them, so that nothing is new."""
+def _folds(own: Sequence[Asked]) -> Iterator[tuple[str, str, list[Asked], set[int]]]:
+    """(what is left out, which one, its rows, all rows that are away for it) inside one stack; "": a tenth of them, so that
+    nothing is new."""
     for number in range(TENTHS):
         if tenth := list(own[number::TENTHS]):
-            yield "", f"tenth {number}", tenth
+            yield "", f"tenth {number}", tenth, set(map(id, tenth))
     for facet, value_of in FACETS.items():
         for value in sorted({value_of(row) for row in own}):
             left = [row for row in own if value_of(row) == value]
             if len(own) - len(left) >= ENOUGH:
-                yield facet, value, left
+                yield facet, value, left, set(map(id, left))
     most = max(row.setting.num_devices for row in own)
     for limit in (most // 2, most // 4, most // 16):
         left = [row for row in own if row.setting.num_devices > limit >= 1]
         if left and len(own) - len(left) >= ENOUGH:
-            yield "scale", f"above {limit}", left
+            yield "scale", f"above {limit}", left, set(map(id, left))
+    yield from _pairs(own)
+
+
+def _pairs(own: Sequence[Asked]) -> Iterator[tuple[str, str, list[Asked], set[int]]]:
+    """A device and a model that are both new."""
+    pairs = sorted({(row.setting.device, row.workload) for row in own})
+    found = []
+    for device, model in pairs:
+        gone = {id(row) for row in own if row.setting.device == device or row.workload == model}
+        if len(own) - len(gone) >= ENOUGH:
+            left = [row for row in own if row.setting.device == device and row.workload == model]
+            found.append(("device and model", f"{device}, {model}", left, gone))
+    yield from (found[place] for place in _evenly(len(found), MOST_PAIRS))
+
+
+def _evenly(number: int, most: int) -> list[int]:
+    return sorted({round(x) for x in np.linspace(0, number - 1, min(number, most))})
 
 
 def _pose(
-    rows: Sequence[Asked], known: Mapping[str, Experience], *, fold: str, left: str, share: float = 1.0
+    rows: Sequence[Asked], known: Mapping[str, Experience], scaled: Scaled, *, fold: str, left: str, share: float = 1.0
 ) -> list[Example]:
     made = []
     everything = join_all(known)
@@ -280,7 +369,7 @@ def _pose(
                 stack=row.setting.stack,
                 novelty=list_novelty(row.setting, known, everything=everything),
                 own=own or Experience(),
-                sensitivity=sensitivity_of(row),
+                sensitivity=scaled.sensitivity(row),
                 weight=share / len(rows),
             )
         )
@@ -314,6 +403,10 @@ class Form:
         """(base, share, factors, gains)."""
         number = 4 + len(FEATURES)
         return np.exp(values[:2]), values[2:4], values[4:number], values[number:].reshape(len(self.names), 2)
+
+    def pack(self, found: Certainty, factors: Array) -> Array:
+        gains = np.array([found.gains[name] for name in self.names])
+        return np.concatenate([np.log(found.base), found.share, factors, gains.ravel()])
 
     def scales(self, values: Array) -> Array:
         """Of either side, for each example."""
@@ -371,8 +464,9 @@ def find_values(examples: Sequence[Example]) -> Certainty:
     weights = OBSERVATIONS * np.array([one.weight for one in examples])
     side, places = (errors > 0).astype(int), np.arange(len(errors))
     numbers = (2, 2, len(FEATURES), 2 * len(form.names))
-    middle = np.repeat([math.log(BASE), SHARE, PRIOR, GAIN], numbers)
-    spread = np.repeat([BASE_SIGMA, SHARE_SIGMA, PRIOR_SIGMA, GAIN_SIGMA], numbers)
+    gain, gain_sigma = GAINS[examples[0].row.quantity]
+    middle = np.repeat([math.log(BASE), SHARE, PRIOR, gain], numbers)
+    spread = np.repeat([BASE_SIGMA, SHARE_SIGMA, PRIOR_SIGMA, gain_sigma], numbers)
 
     def loss(values: Array) -> tuple[float, Array]:
         scales = form.scales(values)
@@ -426,6 +520,7 @@ class Fits:
             ]
             scaled[own] = scale_errors([examples[i] for i in own], others)
         found = dataclasses.replace(found, quantiles=find_quantiles(examples, scaled))
+        found = stretch(found, examples)
         # Promises for memory did not hold for publishers left out, so none is made.
         given = find_given(examples, found) if self.rows[0].quantity == STEP else {}
         return dataclasses.replace(found, given={name: table for name, (table, _) in given.items()}), examples
@@ -441,21 +536,63 @@ def scale_errors(examples: Sequence[Example], certainty: Certainty) -> Array:
 
 
 def find_quantiles(examples: Sequence[Example], scaled: Array) -> dict[str, Quantiles]:
-    models: dict[str, set[str]] = defaultdict(set)
-    for one in examples:
-        models[one.stack].add(one.row.workload)
-    weights = np.array([one.weight * len(models[one.stack]) for one in examples])
+    models = _count_models(examples)
+    weights = np.array([one.weight * models[one.stack] for one in examples])
     sorts = np.array([sort_of(one.novelty) for one in examples])
     table = {"": _as_quantiles(_weighted_quantiles(scaled, weights, np.array(LEVELS)), len(examples))}
     for sort in sorted(set(sorts)):
         own = sorts == sort
         groups = [examples[place].row.publisher for place in np.flatnonzero(own).tolist()]
         if sort == NEW_STACK and len(set(groups)) > 2:
-            values = publisher_quantiles(scaled[own], groups)
+            values = publisher_quantiles(scaled[own], groups) * stretch_publishers(scaled[own], groups)
         else:
             values = _weighted_quantiles(scaled[own], weights[own], np.array(LEVELS))
         table[str(sort)] = _as_quantiles(values, int(own.sum()))
     return table
+
+
+def stretch(found: Certainty, examples: Sequence[Example]) -> Certainty:
+    """With factors of known stacks raised until the intervals of every kind of novelty hold as many errors as they say (Mondrian
+    conformal prediction, Vovk 2005): likelihood alone prefers a narrow scale with long tails."""
+    known = [one for one in examples if one.own.has_scale and one.fold in KINDS]
+    if not known:
+        return found
+    form = Form.of(known)
+    errors, side = np.array([one.row.error for one in known]), np.array([int(one.row.error > 0) for one in known])
+    models = _count_models(examples)
+    weights = np.array([one.weight * models[one.stack] for one in known])
+    folds = np.array([one.fold for one in known])
+    ends = np.array([_unscaled(one, found) for one in known])[np.arange(len(known)), side]
+    factors = np.array(found.factors)
+    for _ in range(STRETCHES):
+        for kind, names in KINDS.items():
+            places = [FEATURES.index(name) for name in names]
+            new = form.novelty[:, places].sum(axis=1)
+            own = (folds == kind) & (new > 0)
+            if not own.any():
+                continue
+            scales = form.scales(form.pack(found, factors))[own, side[own]]
+            needed = _weighted_quantiles(np.abs(errors[own]) / (ends[own] * scales), weights[own], np.array([COVERAGE]))
+            more = math.log(max(1.0, float(needed[0]))) / float(np.average(new[own], weights=weights[own]))
+            factors[places] += min(more, MOST_STRETCH)
+    return dataclasses.replace(found, factors=tuple(float(value) for value in factors))
+
+
+def _unscaled(one: Example, certainty: Certainty) -> Sides:
+    """How many scales both ends of an interval are from the forecast, beside what the stack's other runs say."""
+    table = certainty.quantiles[sort_of(one.novelty)]
+    if one.own.cells:
+        table = mix_quantiles(table, one.own, one.row.setting)
+    errors = table.errors()
+    low, high = (errors.quantile(level) for level in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
+    return max(SMALL, -low), max(SMALL, high)
+
+
+def _count_models(examples: Sequence[Example]) -> dict[str, int]:
+    models: dict[str, set[str]] = defaultdict(set)
+    for one in examples:
+        models[one.stack].add(one.row.workload)
+    return {name: len(own) for name, own in models.items()}
 
 
 def publisher_quantiles(scaled: Array, publishers: Sequence[str]) -> Array:
@@ -469,6 +606,25 @@ def publisher_quantiles(scaled: Array, publishers: Sequence[str]) -> Array:
     within = _weighted_quantiles(rest, weights, GRID)
     effect = middles.mean() + middles.std(ddof=1) * math.sqrt(1 + 1 / number) * stats.t.ppf(GRID, number - 1)
     return np.asarray(np.quantile((effect[:, None] + within[None, :]).ravel(), LEVELS))
+
+
+def stretch_publishers(scaled: Array, publishers: Sequence[str]) -> float:
+    """How much wider the quantiles of a new publisher must be for the large ones, each held by those of the others, to be held
+    as often as is said on average: few publishers have normal effects."""
+    named = np.array(publishers)
+    large = [name for name in sorted(set(publishers)) if (named == name).sum() >= LARGE]
+    if len(large) < FEWEST_LARGE:
+        return 1.0
+    needed = []
+    for name in large:
+        own = named == name
+        values = publisher_quantiles(scaled[~own], named[~own].tolist())
+        low, high = min(-SMALL, values[LOW]), max(SMALL, values[HIGH])
+        needed.append(np.where(scaled[own] < 0, scaled[own] / low, scaled[own] / high))
+    for factor in WIDENINGS:
+        if np.mean([np.mean(own <= factor) for own in needed]) >= COVERAGE:
+            return float(factor)
+    return float(WIDENINGS[-1])
 
 
 def _weighted_quantiles(values: Array, weights: Array, levels: Array) -> Array:

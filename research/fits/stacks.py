@@ -40,6 +40,8 @@ MOVED = 0.05
 """Of the log of a constant."""
 UNMEASURED = ("deepspeed", "hf-trainer", "large-models", "lightning", "litgpt", "torchtune")
 """Frameworks around PyTorch's own calls without runs of their own."""
+GRAPH_RUNTIMES = ("maxtext", "nvidia-dle-tensorflow", "tensorflow")
+"""Programs whose hosts run graphs; they say nothing about what a framework adds to PyTorch's calls."""
 MIN_ROWS = 4
 UNTRUSTED_SOURCES, UNTRUSTED_MODELS = ("sia_azure",), ("yolov3",)
 """Rows that teach no constants: findings/distributed.md calls this cluster unlike all others and this model noisy."""
@@ -124,7 +126,7 @@ def expect_constants(measured: Sequence[Stack]) -> dict[str, float]:
     moved them. Runs that wait for the device say nothing about the host, and leave its constants at the prior."""
     plain = read_constants(plain_stack())
     # Documents that start from a measured one have its constants, which count once.
-    found = {tuple(sorted(read_constants(each).items())) for each in measured}
+    found = {tuple(sorted(read_constants(each).items())) for each in measured if each.name not in GRAPH_RUNTIMES}
     moved = [
         dict(constants)
         for constants in sorted(found)

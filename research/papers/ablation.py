@@ -2,20 +2,29 @@
 
 Members and weights are fitted without the fold that is asked; where a part is taken out, weights and reach are chosen again by
 the other folds. *Host*: one factor on what of a step does not follow the operators (host, input, unhidden communication), from
-the other folds, or the other publishers.
+the other folds, or the other publishers. *Faded by the embedding*: by the distance of the graph hyper-network's vectors in the
+place of shares of operator classes, brought to the same median.
 """
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from research.fits.interaction_gpu.__main__ import NEWER, leave_newer_out, recall_left_out, teaching_rows
+from research.fits.interaction_gpu.__main__ import (
+    NEWER,
+    fold_programs,
+    leave_newer_out,
+    mean_nearest,
+    recall_left_out,
+    teaching_rows,
+)
 from research.fits.interaction_gpu.blend import LeftOut, candidates, choose_by_fold, correct, cross_fit
 from research.fits.interaction_gpu.data import Data, read_everything
 from research.fits.interaction_gpu.members import Table
+from research.fits.interaction_gpu.reuse import embed_images
 from research.output import say
 from traincast.cost import MEMBERS, Blend
 
@@ -25,7 +34,7 @@ FAR = 1e6
 HOST_LOGS = np.linspace(-0.7, 0.7, 29)
 COLUMNS = (
     "layers", "by class", "operators", "graph", "ensemble", "without by class", "without operators", "without graph",
-    "without fading", "equal weights", "with a host factor",
+    "without fading", "faded by the embedding", "equal weights", "with a host factor",
 )  # fmt: skip
 
 
@@ -52,8 +61,9 @@ def errors_of(table: Table, logs: Array) -> Array:
     return np.asarray(np.abs(np.expm1(table.log_step(logs) - table.log_measured)))
 
 
-def ablate(data: Data, table: Table, left_out: LeftOut) -> dict[str, Array]:
-    """Of each column the error of every row; rows of behaviours that nobody measured images in are the layers'."""
+def ablate(data: Data, table: Table, left_out: LeftOut, *, vectors: Array | None = None) -> dict[str, Array]:
+    """Of each column the error of every row; rows of behaviours that nobody measured images in are the layers'. `vectors`: of
+    each program, nan where there is none; without them the embedding's column is the ensemble's."""
     plain = errors_of(table, np.zeros(len(table.node_class)))
     found = {"layers": plain}
     for name, member in zip(("by class", "operators", "graph"), MEMBERS, strict=True):
@@ -66,7 +76,29 @@ def ablate(data: Data, table: Table, left_out: LeftOut) -> dict[str, Array]:
             answer[rows] = cross_fit(table, left_out, rows, variant.among)[1]
         found[variant.name] = answer
     found["with a host factor"] = correct_host(data, table, left_out)
+    found["faded by the embedding"] = found["ensemble"].copy()
+    if vectors is not None:
+        moved = fade_by_vector(data, left_out, vectors)
+        for behaviour in sorted(set(left_out.behaviour[teaches].tolist())):
+            rows = left_out.behaviour == behaviour
+            found["faded by the embedding"][rows] = cross_fit(table, moved, rows)[1]
     return found
+
+
+def fade_by_vector(data: Data, left_out: LeftOut, vectors: Array) -> LeftOut:
+    """The same corrections with the distance of vectors from those of other folds, of the same behaviour."""
+    fold = fold_programs(data)
+    behaviour = np.array([one.behaviour for one in data.programs])
+    images = np.array([one.source == "timm" for one in data.programs]) & np.isfinite(vectors[:, 0])
+    points = (vectors - vectors[images].mean(axis=0)) / (vectors[images].std(axis=0) + 1e-9)
+    distance = left_out.distance.copy()
+    for place in np.flatnonzero(images).tolist():
+        known = images & (fold != fold[place]) & (behaviour == behaviour[place])
+        distance[place] = mean_nearest(points[known], points[place])
+    for name in sorted(set(behaviour[images].tolist())):
+        mine = images & (behaviour == name)
+        distance[mine] *= np.median(left_out.distance[mine]) / np.median(distance[mine])
+    return replace(left_out, distance=distance)
 
 
 def correct_host(data: Data, table: Table, left_out: LeftOut) -> Array:
@@ -97,8 +129,9 @@ def correct_host(data: Data, table: Table, left_out: LeftOut) -> Array:
 def tabulate(data: Data, seeds: Sequence[LeftOut], newer: Sequence[LeftOut], table: Table) -> str:
     """Markdown: one line for each split, means over the seeds."""
     lines = [f"| split | n | {' | '.join(COLUMNS)} |", f"|---|--:|{'--:|' * len(COLUMNS)}"]
-    found = [ablate(data, table, one) for one in seeds]
-    away = [ablate(data, table, one) for one in newer]
+    vectors = embed_images(data)
+    found = [ablate(data, table, one, vectors=vectors) for one in seeds]
+    away = [ablate(data, table, one, vectors=vectors) for one in newer]
     group = seeds[0].group
     images = [name for name in sorted(set(group.tolist())) if not name.startswith("cases")]
     for name in images:

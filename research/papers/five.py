@@ -24,9 +24,11 @@ from research.fits.interaction_gpu.members import Table
 from research.output import say
 from research.papers.images import kernel_ridge, nonnegative
 from research.studies.own_runs import Known, read_settings
+from research.studies.whole_models import label_program
 from traincast.accuracy import hide_results, parse_case, parse_observation, read_rows, translate
 from traincast.errors import TraincastError
 from traincast.forecast import Engine, condition
+from traincast.spec import MeasuredForecast
 
 Array = NDArray[np.float64]
 WORKLOADS: dict[str, tuple[str, ...]] = {"ResNet": ("resnet",), "BERT": ("bert",), "GPT": ("gpt", "mpt")}
@@ -120,9 +122,13 @@ def read_configs() -> dict[str, dict[str, list[Config]]]:
         for name, family in OF_IMAGES.items():
             if program.source == "timm" and program.family == family and steps[place] > 0:
                 flop = sum(amounts[0] for amounts in program.totals.values())
+                run = MeasuredForecast(
+                    labels=label_program(program), shares=(0.5, 0.5, 0.0, 0.0, 0.0), forecast_s=float(steps[place]),
+                    measured_s=row.measured_s,
+                )  # fmt: skip
                 found[name][row.condition].append(
                     Config(flop=flop, parameters=0.0, samples=float(program.batch), machines=1.0,
-                           measured_s=row.measured_s, ours_s=float(steps[place]))
+                           measured_s=row.measured_s, ours_s=run.forecast_s, known=Known(run=run, sizes=(), work=()))
                 )  # fmt: skip
     return found
 

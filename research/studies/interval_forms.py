@@ -1,4 +1,6 @@
-"""Forms of intervals, chosen without the publisher that is reported: python -m research.studies.interval_forms ASKED
+"""Forms of intervals of known stacks, chosen without the publisher that is reported.
+
+Run: python -m research.studies.interval_forms ASKED
 
 ASKED: forecasts of measured runs, as `python -m research.fits.intervals CASES --asked ASKED` keeps them. Every form gives the
 interval of a run from (a) what its parts and what is new about it say (`Certainty.parts` and its factors, fitted without the
@@ -109,9 +111,8 @@ def _inside(own: Sequence[Asked]) -> Iterator[tuple[str, list[Asked], list[Asked
     for number in range(FOLDS):
         left = [row for place, row in enumerate(own) if place % FOLDS == number]
         yield "nothing", left, [row for place, row in enumerate(own) if place % FOLDS != number]
-    for fold, _, left in _folds(own):
+    for fold, _, left, gone in _folds(own):
         if fold:
-            gone = set(map(id, left))
             yield fold, left, [row for row in own if id(row) not in gone]
 
 
@@ -272,18 +273,6 @@ def publisher_quantiles_at(scaled: Array, names: Sequence[str], levels: Array) -
     return np.interp(levels, EVERY, publisher_quantiles(scaled, names))
 
 
-def new_by_pool(one: Posed, train: Sequence[Posed]) -> Array:
-    """Quantiles of all publishers pooled, each weighing the same, with one publisher more at the ends (hierarchical conformal
-    prediction, Dunn, Wasserman and Ramdas 2022)."""
-    scaled, names = _new(train)
-    counts = {name: names.count(name) for name in set(names)}
-    weights = np.array([1 / counts[name] for name in names])
-    reach = float(np.quantile(np.abs(scaled), 0.99))
-    values = np.concatenate([scaled, [-reach, reach]])
-    low, high = _weighted_quantiles(values, np.concatenate([weights, [0.5, 0.5]]), LEVELS)
-    return _ends(low, high, one.shape)
-
-
 def mixture(
     one: Posed, train: Sequence[Posed], *, models: float, near: float = 0.0, fades: bool = False, shrink: float = 2.0
 ) -> Array:
@@ -347,17 +336,6 @@ def _ridge(features: Array, target: Array, weights: Array) -> Array:
     return np.linalg.solve(left, features.T @ (weights * (target - features @ prior))) + prior
 
 
-def wider(one: Posed, train: Sequence[Posed], *, factor: float) -> Array:
-    return factor * today(one, train) if not one.group.kept else today(one, train)
-
-
-def with_pool(form: Form) -> Form:
-    def both(one: Posed, train: Sequence[Posed]) -> Array:
-        return form(one, train) if one.group.kept else new_by_pool(one, train)
-
-    return both
-
-
 FORMS: Mapping[str, Form] = {
     "own scale, pooled quantiles": today,
     "own quantiles": partial(mixture, models=1.0),
@@ -369,8 +347,6 @@ FORMS: Mapping[str, Form] = {
     "own by nearness squared, fading": partial(mixture, models=1.0, near=2.0, fades=True),
     "own by nearness squared, fading, prior 0.5": partial(mixture, models=0.5, near=2.0, fades=True),
     "regression of scales": regression,
-    "new: publishers pooled": with_pool(today),
-    "new: a fifth wider": partial(wider, factor=1.2),
 }
 
 
@@ -395,7 +371,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     asked, _ = load(options.asked)
     found = score_all(Posing([row for row in asked if row.quantity == STEP]))
-    text = "\n\n".join(tabulate(found, sort) for sort in ("known", "new"))
+    text = tabulate(found, "known")
     sys.stdout.write(f"{text}\n")
     if options.markdown:
         page = options.markdown.read_text(encoding="utf-8")

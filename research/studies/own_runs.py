@@ -11,6 +11,7 @@ over bandwidth, both fitted to the same own runs alone; the better of the two co
 import argparse
 import math
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ MOST_ROWS = 150
 """Of one source and table, evenly."""
 LEAST_RUNS = 12
 COUNTS = (0, 1, 5, 20)
+STEPS = 50
+"""That a run needs for a step time to be trusted."""
 TIMES = 7.3
 """How many times more runs who starts from scratch is given."""
 
@@ -163,6 +166,7 @@ def main() -> None:
     sys.stdout.write(f"| mean of {len(means['0 own'])} settings | | {' | '.join(words)} |\n")
     sys.stdout.write(f"worse with 5 runs than with none by more than a twentieth: {'; '.join(worse) or 'none'}\n")
     show_times(read_settings(), options.seeds)
+    sys.stdout.write(time_adapting(read_settings()))
     for count, more in zip(COUNTS[1:], many, strict=True):
         both = [
             (a, b)
@@ -196,6 +200,19 @@ def show_times(settings: dict[tuple[str, str], list[Known]], seeds: int) -> None
             f"for the error of {count} own runs a fit from scratch needs {np.median(ratios):.1f} times as many at the median of "
             f"{len(ratios)} settings, {TIMES} times or more in {enough}; in {open_ended} all runs there are were too few\n"
         )
+
+
+def time_adapting(settings: dict[tuple[str, str], list[Known]]) -> str:
+    """CPU time of one adaptation by five runs, and the GPU time of the runs themselves."""
+    began, count, steps_s = time.process_time(), 0, []
+    for runs in settings.values():
+        condition([one.run for one in runs[:5]], shrink=True)
+        steps_s += [one.run.measured_s * one.run.labels.num_devices for one in runs[:5]]
+        count += 1
+    return (
+        f"adapting to five runs takes {1e3 * (time.process_time() - began) / count:.1f} ms of CPU; {STEPS} steps of a run are "
+        f"{STEPS * float(np.median(steps_s)):.0f} GPU seconds at the median, so what costs is runs\n"
+    )
 
 
 def _scratch_mean(runs: Sequence[Known], count: int, seeds: int) -> float:

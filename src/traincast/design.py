@@ -121,6 +121,54 @@ def random_design(
     return chosen
 
 
+def k_medoids(
+    points: ArrayLike,
+    *,
+    budget: float,
+    costs: ArrayLike | None = None,
+    forbidden: Iterable[int] = (),
+    measured: Iterable[int] = (),
+) -> list[int]:
+    """Rows that the others lie near: each time the one after which the mean distance of all rows from the nearest chosen or
+    measured one falls most for its cost (Kaufman and Rousseeuw 1990, the first half of their k-medoids).
+
+    For few runs of whole workloads, where an extreme one tells more about itself than about the rest. Columns keep their scale.
+    """
+    problem = _Problem.of(
+        points, budget=budget, costs=costs, ridge=1.0, forbidden=forbidden, measured=measured, scaled=False
+    )
+    apart = _distances(problem.rows)
+    nearest = np.full(len(apart), apart.max())
+    for row in _indices(measured, len(apart), "measured"):
+        nearest = np.minimum(nearest, apart[:, row])
+    chosen: list[int] = []
+    free, left = problem.free.copy(), problem.budget
+    while True:
+        affordable = free & (problem.costs <= left * (1 + 1e-12))
+        if not affordable.any():
+            return chosen
+        fall = np.maximum(nearest[:, None] - apart, 0.0).mean(axis=0)
+        row = int(np.argmax(np.where(affordable, fall / problem.costs, -np.inf)))
+        chosen.append(row)
+        free[row] = False
+        left -= problem.costs[row]
+        nearest = np.minimum(nearest, apart[:, row])
+
+
+def mean_distances(points: ArrayLike, rows: Sequence[int], *, measured: Iterable[int] = ()) -> list[float]:
+    """Of all rows from the nearest measured or chosen one: before anything is chosen, then after each of `rows`. Without a
+    measured row the first is the largest distance that there is."""
+    apart = _distances(_matrix(points))
+    nearest = np.full(len(apart), apart.max())
+    for row in _indices(measured, len(apart), "measured"):
+        nearest = np.minimum(nearest, apart[:, row])
+    found = [float(nearest.mean())]
+    for row in rows:
+        nearest = np.minimum(nearest, apart[:, row])
+        found.append(float(nearest.mean()))
+    return found
+
+
 def next_choice(
     features: ArrayLike,
     *,
@@ -357,6 +405,11 @@ def _indices(rows: Iterable[int], num_rows: int, name: str) -> list[int]:
 
 def _gram(matrix: Array) -> Array:
     return np.asarray(matrix.T @ matrix, dtype=np.float64)
+
+
+def _distances(rows: Array) -> Array:
+    squares = (rows**2).sum(axis=1)
+    return np.asarray(np.sqrt(np.maximum(squares[:, None] + squares - 2 * rows @ rows.T, 0.0)), dtype=np.float64)
 
 
 def _leverages(rows: Array, inverse: Array) -> Array:

@@ -106,6 +106,33 @@ def test_no_products_of_experts_are_slower_on_a_device_that_is_faster_in_one_res
     assert (after <= before * (1 + 1e-9)).all()
 
 
+@pytest.mark.parametrize("architecture", ["Ampere GA100", "Hopper GH100"])
+def test_an_unfilled_wave_costs_a_board_less_whose_power_limits_its_clock(architecture: str) -> None:
+    law, ones = load_laws().half, np.ones(2)
+    # 108 and 108 + 20 tiles of the largest size on 108 multiprocessors.
+    m = np.array([108.0, 128.0]) * 256
+    shape = ProductShape(batch=ones, m=m, n=128 * ones, k=8192 * ones, num_bytes=1.0 * ones, resident=None)
+    losses = []
+    for watts in (None, 120.0):
+        device = make_device(
+            matrix_flop_per_s={"bf16": 3e14}, num_sm=108, clock_hz=1.4e9, power_watts=watts, architecture=architecture
+        )
+        whole, part = time_products(law, shape, device, "bf16", lone=True).compute_s
+        losses.append(part / whole)
+    free, limited = losses
+    assert 1.0 < limited < free
+
+
+def test_units_fed_from_registers_lose_more_of_a_wave_than_those_that_read_shared_memory() -> None:
+    law = load_laws().half
+    assert law.registers.wave_loss > law.shared.wave_loss
+    fed = {
+        name: find_silicon(find_device(name)).register_fed
+        for name in ("a100-sxm4-80g", "l40s", "h100-sxm-80g", "tpu-v5p")
+    }
+    assert fed == {"a100-sxm4-80g": True, "l40s": True, "h100-sxm-80g": False, "tpu-v5p": False}
+
+
 def test_experts_with_unequal_numbers_of_tokens_fill_fewer_tiles_than_one_product_of_all_tokens() -> None:
     laws, device = load_laws(), find_device("h100-sxm-80g")
     ones = np.ones(1)

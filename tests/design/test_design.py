@@ -13,6 +13,8 @@ from traincast.design import (
     d_optimal,
     explain,
     information,
+    k_medoids,
+    mean_distances,
     next_choice,
     prediction_spread,
     random_design,
@@ -240,3 +242,28 @@ def test_a_problem_that_makes_no_sense_is_refused(options: dict[str, object], co
         d_optimal([1.0, 2.0], budget=1)
     with pytest.raises(InvalidInput, match="finite"):
         d_optimal([[math.nan]], budget=1)
+
+
+@given(problem=problems(), count=st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_medoids_keep_the_budget_and_bring_the_rest_nearer_each_time(
+    problem: tuple[np.ndarray, np.ndarray], count: int
+) -> None:
+    points, costs = problem
+    rows = k_medoids(points, budget=count, measured=[0])
+    assert len(rows) == len(set(rows)) == min(count, len(points) - 1)
+    assert 0 not in rows
+    apart = mean_distances(points, rows, measured=[0])
+    assert all(before >= after - 1e-9 for before, after in itertools.pairwise(apart))
+    others = [mean_distances(points, [row], measured=[0])[1] for row in range(1, len(points))]
+    assert apart[1] == pytest.approx(min(others))
+    assert sum(costs[k_medoids(points, budget=float(costs.sum()) / 2, costs=costs)]) <= costs.sum() / 2 * (1 + 1e-9)
+
+
+def test_medoids_lie_in_the_middle_of_groups_and_not_at_the_edge() -> None:
+    random = np.random.default_rng(0)
+    groups = np.concatenate([random.normal(at, 0.3, (30, 2)) for at in (0.0, 6.0)])
+    points = np.vstack([groups, [[30.0, 30.0]]])
+    first, second = k_medoids(points, budget=2)
+    assert {first // 30, second // 30} == {0, 1}
+    assert d_optimal(points, budget=1, scaled=False) == [60]

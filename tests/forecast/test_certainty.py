@@ -18,6 +18,7 @@ from traincast.forecast._certainty import (
     describe_setting,
     find_family,
     hopeful_memory_errors,
+    input_seconds,
     list_novelty,
     load_certainty,
     memory_errors,
@@ -70,14 +71,27 @@ def test_the_forecast_lies_inside_its_interval_and_surer_is_wider(novelty: list[
 
 
 def test_sensitivities_say_how_far_a_step_moves_if_a_part_is_off() -> None:
-    bound = step_sensitivity(operators=0.0, host=1.0, exposed=0.0, bandwidth=0.0, call_s=18e-6)
-    assert bound["host"] == pytest.approx((0.0, math.log(260 / 18)))
-    slow = step_sensitivity(operators=0.0, host=10.0, exposed=0.0, bandwidth=0.0, call_s=130e-6)
-    assert slow["host"] == pytest.approx((math.log(10), math.log(2)))
-    hidden = step_sensitivity(operators=0.0, host=0.01, exposed=0.0, bandwidth=0.0)
-    assert hidden["host"] == (0.0, 0.0)
+    bound = step_sensitivity(operators=0.0, host=40.0, exposed=0.0, bandwidth=0.0, call_s=18e-6)
+    # The host alone holds the step up, so the step moves as a call does.
+    assert bound["host"] == pytest.approx((math.log(2), math.log(260 / 18)), rel=0.01)
+    even = step_sensitivity(operators=0.0, host=1.0, exposed=0.0, bandwidth=0.0, call_s=260e-6)
+    assert even["host"] == pytest.approx((math.log(2) / 2, 0.0), rel=0.01)
+    hidden = step_sensitivity(operators=0.0, host=0.001, exposed=0.0, bandwidth=0.0)
+    assert hidden["host"] == pytest.approx((0.0, 0.0), abs=1e-3)
+    fed = step_sensitivity(operators=0.0, host=0.0, exposed=0.0, bandwidth=0.0, inputs=20.0)
+    assert fed["inputs"] == pytest.approx((0.0, math.log(20)), rel=0.01)
     waits = step_sensitivity(operators=0.0, host=0.0, exposed=1.0, bandwidth=0.0)
     assert waits["communication"] == pytest.approx((math.log(2), math.log(2)))
+
+
+def test_images_may_wait_for_their_pipeline_where_neither_stack_nor_user_say_that_it_keeps_up() -> None:
+    plan = Parallelism()
+    images = Job(graph=workload("resnet50", batch=64))
+    assert input_seconds(images, plan) == pytest.approx(64 * 4 * 3 * 224**2 / 6e7, rel=0.02)
+    assert input_seconds(replace(images, loading_samples_per_s=1e4), plan) == 0.0
+    assert input_seconds(replace(images, stack=stack("nvidia-mlperf")), plan) == 0.0
+    words = Job(graph=workload("gpt2", batch=64))
+    assert input_seconds(words, plan) < 0.05 * input_seconds(images, plan)
 
 
 @given(activations=shares, beside=shares, need=st.floats(0.3, 3.0), more=st.floats(1.0, 2.0))

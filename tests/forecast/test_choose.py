@@ -130,3 +130,9 @@ def test_a_row_that_names_everything_is_answered_as_it_is() -> None:
     found = resolve(short("gpt2", "h100", workload=options, parallelism=plan))
     assert found.parallelism == dataclasses.replace(found.parallelism, zero=0, recompute="none", micro_batches=1)
     assert not any("is assumed:" in text or "no plan" in text for text in found.assumptions)
+
+
+@pytest.mark.parametrize(("source", "samples"), [("resnet50", 128), ("dlrm-kaggle", 8192)])
+def test_samples_of_little_work_are_taken_by_the_thousand(source: str, samples: int) -> None:
+    found = resolve(Question(source=source, cluster={"device": "a100-80g", "nodes": 1, "devices_per_node": 8}))
+    assert found.job.graph.batch_size == samples

@@ -49,6 +49,14 @@ def test_a_stranger_moves_a_forecast_less_than_a_relative_and_both_less_than_its
     assert itself > same_device > moved(LABELS, known(1.5, **other, device="p100-pcie-16g")) > 1
 
 
+def test_a_planner_finds_the_correction_of_a_job_at_other_batches_and_whatever_is_recomputed() -> None:
+    """Else it would prefer what was never measured, which is corrected less."""
+    itself = moved(LABELS, known(1.5))
+    assert moved(replace(LABELS, recompute="selective"), known(1.5)) == pytest.approx(itself)
+    for octaves in (-3, -2, 2, 3):
+        assert moved(replace(LABELS, pass_tokens=32.0 * 2.0**octaves), known(1.5)) > 1 + 0.5 * (itself - 1)
+
+
 def test_a_one_device_profile_corrects_computation_and_not_the_network() -> None:
     many = replace(LABELS, num_devices=16, num_nodes=4)
     assert moved(many, known(1.5)) > 1.3

@@ -35,6 +35,12 @@ def test_what_was_run_is_worth_less_than_before() -> None:
     assert after.gain < first.gain
 
 
+def test_nothing_is_suggested_that_is_far_larger_than_what_ran() -> None:
+    small, large = (suggest_runs([run_of("bert-base"), run_of(name)], 6) for name in ("resnet50", "gpt2-xl"))
+    assert all(workload(one.name, batch=1).num_parameters < 2.1 * 110e6 for one in small)
+    assert any(workload(one.name, batch=1).num_parameters > 2.1 * 110e6 for one in large)
+
+
 def test_no_suggestion_is_refused() -> None:
     with pytest.raises(InvalidInput, match="1 to 50"):
         suggest_runs([run_of("resnet50")], 0)

@@ -76,7 +76,7 @@ PLAN: dict[str, Change] = {
     "context": (LANGUAGE, 2), "expert": (MIXED, 2),
     "expert_tensor": ({**MIXED, "expert": 2, "tensor": 2, "sequence_parallel": True}, 1),
     "expert_capacity": ({**MIXED, "expert": 2}, 1.5), "expert_imbalance": ({**MIXED, "expert": 2}, 1.5),
-    "dispatch_once": ({**MIXED, "experts": 16, "experts_per_token": 4, "expert": 16, "nodes": 2, "batch": 64}, True),
+    "dispatch_once": ({**MIXED, "experts": 16, "experts_per_token": 4, "expert": 16, "nodes": 2, "batch": 64}, False),
     "overlap_experts": ({**MIXED, "expert": 4}, True), "virtual_stages": (PIPE, 2), "micro_batches": (LANGUAGE, 4),
     "zero": (LANGUAGE, 3), "shard": ({**LANGUAGE, "zero": 3}, 4), "sequence_parallel": (SPLIT, False),
     "recompute": (LANGUAGE, "full"), "order": (PIPE, "gpipe"), "balance": (PIPE, "products"),

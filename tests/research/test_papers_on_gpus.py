@@ -1,5 +1,8 @@
 """The papers' comparisons on GPUs: choices, scalings and bounds on small data of known truth."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -8,7 +11,7 @@ from research.baselines.operators import scale_by_intensity
 from research.fits.interaction_gpu.blend import LeftOut, candidates, cross_fit
 from research.fits.interaction_gpu.data import Data, Program, Row
 from research.fits.interaction_gpu.members import Table
-from research.papers import limits
+from research.papers import limits, on_gpus
 from research.papers.ablation import ablate, list_variants
 from research.papers.carried import METHODS, Asked, correct, errors_of
 from research.papers.driple_gpus import predict_left_out
@@ -158,3 +161,13 @@ def test_what_publishers_share_is_carried_and_what_each_has_alone_is_not() -> No
         assert list(found) == ["a", "b", "c", "d"]
     seen = errors_of(runs, correct(runs, METHODS["near runs"](runs), 0.2, left_out=False))
     assert sum(seen.values()) < sum(plain.values())
+
+
+def test_a_table_that_is_done_is_not_made_again_by_the_same_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    assert on_gpus.recall("a title", "code", lambda: "first") == "first"
+    assert on_gpus.recall("a title", "code", lambda: "second") == "first"
+    assert on_gpus.recall("a title", "other code", lambda: "second") == "second"
+    assert on_gpus.name_code() == on_gpus.name_code()

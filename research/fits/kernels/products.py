@@ -8,41 +8,46 @@ from numpy.typing import NDArray
 
 from research.fits.kernels.solve import Array, Constants, Problem
 from research.fits.kernels.tables import Table, find_device, read_products, without_casts
-from traincast.cost import ENERGY, ProductLaw, ProductShape, time_products
+from traincast.cost import ENERGY, ProductLaw, ProductShape, read_product, time_products
 
 TRAINING, SMALL = (1024, 512), (64, 64)
 """Smallest m; n and k of the rows that are scored, and of those that only keep the shape of small products in the fit."""
 
+TILES: Constants = {
+    "wave_loss": 0.5, "fill": 120.0, "split_fill": 6.0, "tile_128": 0.956, "tile_64": 0.9, "tile_32": 0.74,
+}  # fmt: skip
+REGISTERS = "_registers"
+"""Ending of the same constants of units that threads feed from registers."""
 START: Constants = {
     "cap": 0.9, "joules_per_flop": 0.5e-12, "ada": ENERGY["ada"][0], "power_exponent": 0.75, "sustained": 0.4,
-    "sustained_s": 8e-4, "wave_loss": 0.35, "fill": 120.0, "split_fill": 6.0, "tile_128": 0.956, "tile_64": 0.9,
-    "tile_32": 0.74, "dram_share": 0.9, "l2_bytes_per_sm_cycle": 13.4, "l2_share": 0.46, "join": 2.0, "start_s": 2.4e-6,
+    "sustained_s": 8e-4, "idle_draw": 0.4, **TILES, **{name + REGISTERS: value for name, value in TILES.items()},
+    "wave_loss" + REGISTERS: 0.95, "dram_share": 0.9, "l2_bytes_per_sm_cycle": 13.4, "l2_share": 0.46, "join": 2.0,
+    "start_s": 2.4e-6,
 }  # fmt: skip
 PRIORS = {
     "cap": (0.9, 0.03), "power_exponent": (0.75, 0.15), "ada": (ENERGY["ada"][0], 0.2), "dram_share": (0.9, 0.05),
+    "idle_draw": (0.4, 0.4), **{name + ending: (TILES[name], 0.5) for name in TILES for ending in ("", REGISTERS)},
+    "wave_loss" + REGISTERS: (0.95, 0.5),
 }  # fmt: skip
-"""`power_exponent` is that of the same chip at 250 and 300 watts, `dram_share` what copies reach; both were known before."""
-LIMITS = {"cap": 0.97, "power_exponent": 1.0, "tile_128": 1.0, "tile_64": 1.0, "tile_32": 1.0, "dram_share": 0.97}
+"""`power_exponent` is that of the same chip at 250 and 300 watts, `dram_share` what copies reach; both were known before.
+Constants of tiles start alike for both kinds of units but for waves: a
+block that ends with its tile leaves its multiprocessor idle."""
+LIMITS = {
+    "cap": 0.97, "power_exponent": 1.0, "dram_share": 0.97, "idle_draw": 1.0,
+    **{f"{name}{ending}": 1.0 for name in ("wave_loss", "tile_128", "tile_64", "tile_32") for ending in ("", REGISTERS)},
+}  # fmt: skip
 
-SHAPE_OF_FP8 = ("cap", "wave_loss", "fill", "split_fill", "tile_128", "tile_64", "tile_32", "join", "start_s")
+SHAPE_OF_FP8 = ("cap", *TILES, *(name + REGISTERS for name in TILES), "join", "start_s")
 """What fp8 kernels may differ in; power and memory are the device's."""
 
 
 def read_law(
     values: Constants, *, log_sigma: float = 0.09, step_load: float = 1.5, step_share: float = 0.93
 ) -> ProductLaw:
-    tiles = (values["tile_128"], values["tile_64"], values["tile_32"])
-    others = {
-        key: value for key, value in values.items() if not key.startswith("tile_") and key not in ("ada", "log_sigma")
-    }
-    return ProductLaw(
-        **others,
-        tile_share=tiles,
-        energy={"ada": values["ada"]},
-        log_sigma=log_sigma,
-        step_load=step_load,
-        step_share=step_share,
-    )
+    shipped = {
+        **values, "log_sigma": log_sigma, "step_load": step_load, "step_share": step_share,
+    }  # fmt: skip
+    return read_product(shipped)
 
 
 def read_rows(folder: Path, dtype: str) -> Table:

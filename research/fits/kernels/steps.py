@@ -21,7 +21,7 @@ from traincast.forecast import forecast
 from traincast.spec import Stack
 
 CASES = Path(__file__).resolve().parents[3].parent / "shared" / "cases"
-SHARES, LOADS = (0.86, 0.9, 0.94, 0.98), (1.0, 1.5, 2.0)
+SHARES, LOADS = (0.9, 0.92, 0.94, 0.96), (0.75, 1.0, 1.25)
 ENERGIES = (0.5, 0.7, 1.0, 1.4, 2.0)
 """Multiples of the entries of traincast.cost._silicon.ENERGY that are tried."""
 ATTENTION = {"llm_foundry": "flash-1", "megatron_bridge": "cudnn"}

@@ -58,7 +58,7 @@ def calibrate(
         list[str] | None,
         typer.Option(
             "--gemm",
-            help="A product that you measured on a GPU: 'h100-sxm-80g bf16 16384x16384x2048 1.6ms'; again for more. Nothing is "
+            help="A product that you measured on a GPU: 'h100-sxm-80g bf16 2048x16384x4096 0.35ms'; again for more. Nothing is "
             "measured here then; the GPU's products are set to that level.",
         ),
     ] = None,

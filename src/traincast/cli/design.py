@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from traincast.design import Choice
 
-METHODS = ("d-optimal", "a-optimal", "random")
+METHODS = ("d-optimal", "a-optimal", "medoids", "random")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,12 @@ def design(
         str, typer.Option("--budget", help="Time to spend, such as 3min; without costs a number of rows.")
     ] = "1min",
     columns: Columns,
-    method: Annotated[str, typer.Option("--method", help=f"{', '.join(METHODS)}.")] = "d-optimal",
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method", help=f"{', '.join(METHODS)}. [default: d-optimal, medoids with --models]", show_default=False
+        ),
+    ] = None,
     store: Annotated[
         Path | None,
         typer.Option("--store", "-s", help="Operators measured there already count as known.", show_default=False),
@@ -103,6 +108,7 @@ def design(
     from traincast.errors import InvalidInput, UnknownName
     from traincast.units import parse_seconds
 
+    method = method or ("d-optimal" if models is None else "medoids")
     if method not in METHODS:
         raise UnknownName("method", method, METHODS)
     if table is not None and models is not None:
@@ -122,7 +128,7 @@ def design(
 def _choose(candidates: Candidates, *, method: str, budget: float) -> Designed:
     import numpy as np
 
-    from traincast.design import a_optimal, d_optimal, explain, prediction_spread, random_design
+    from traincast.design import a_optimal, d_optimal, explain, k_medoids, prediction_spread, random_design
 
     names, matrix, costs = candidates.names, candidates.matrix, candidates.costs
     measured, ridge = candidates.measured, candidates.ridge
@@ -130,6 +136,8 @@ def _choose(candidates: Candidates, *, method: str, budget: float) -> Designed:
         rows = d_optimal(matrix, budget=budget, costs=costs, ridge=ridge, measured=measured)
     elif method == "a-optimal":
         rows = a_optimal(matrix, budget=budget, costs=costs, ridge=ridge, measured=measured)
+    elif method == "medoids":
+        rows = k_medoids(matrix, budget=budget, costs=costs, measured=measured)
     else:
         rows = random_design(len(matrix), budget=budget, costs=costs, measured=measured)
     choices = explain(matrix, rows, costs=costs, ridge=ridge, measured=measured)

@@ -32,9 +32,7 @@ def learn(
     ] = None,
     suggest: Annotated[
         int,
-        typer.Option(
-            "--suggest", help="Also name so many workloads that are worth a run next (D-optimal).", show_default=False
-        ),
+        typer.Option("--suggest", help="Also name so many workloads that are worth a run next.", show_default=False),
     ] = 0,
     json: options.Json = False,
 ) -> None:
@@ -68,7 +66,7 @@ def learn(
     for line in _lines(found):
         say(line)
     for one in next_runs:
-        say(f"worth a run next: {one.name} (gain {one.gain:.2f} nats)")
+        say(f"worth a run next: {one.name} (the catalogue lies {one.gain:.0%} nearer to what ran)")
     say(f"kept in {file}; use it with --calibration {name or file}")
     lead_to("forecast", *_first_asked(measured), "--calibration", name or file)
 

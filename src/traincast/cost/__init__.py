@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from traincast.cost._known import COST_MODELS as COST_MODELS
     from traincast.cost._known import name_costs as name_costs
     from traincast.cost._laws import KERNELS as KERNELS
+    from traincast.cost._laws import read_product as read_product
     from traincast.cost._learned import SLACK as SLACK
     from traincast.cost._learned import Learned as Learned
     from traincast.cost._learned import Similarity as Similarity
@@ -107,6 +108,7 @@ if TYPE_CHECKING:
     from traincast.cost._products import GroupLaw as GroupLaw
     from traincast.cost._products import ProductLaw as ProductLaw
     from traincast.cost._products import ProductShape as ProductShape
+    from traincast.cost._products import Timed as Timed
     from traincast.cost._products import time_groups as time_groups
     from traincast.cost._products import time_products as time_products
     from traincast.cost._roofline import Roofline as Roofline
@@ -208,7 +210,7 @@ __getattr__ = load_lazily(
             "COST_MODELS",
             "name_costs",
         ),
-        "_laws": ("KERNELS",),
+        "_laws": ("KERNELS", "read_product"),
         "_learned": (
             "Learned",
             "SLACK",
@@ -231,6 +233,7 @@ __getattr__ = load_lazily(
             "GroupLaw",
             "ProductLaw",
             "ProductShape",
+            "Timed",
             "time_groups",
             "time_products",
         ),

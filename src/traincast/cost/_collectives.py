@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
+from traincast.cost._bounds import is_systolic
 from traincast.cost._offload import estimate_host_task
 from traincast.cost._routes import HOST_STAGED_SHARE, Level, Route, alternative_transport, find_route, slowest_group
 from traincast.spec import HOST, Cluster, Collective, Estimate, NodeGroup
@@ -18,6 +19,8 @@ __all__ = ["LinkConstants", "Pipelined", "Route", "Transport", "constants_from",
 
 CHANNELS_INSIDE, CHANNELS_ACROSS = 16, 8
 """Cores that NCCL's rings occupy by default, inside a node and across."""
+MEMORY_PER_LINK_BYTE = 3
+"""A byte that is sent is read, what arrives is written, and sums are read once more."""
 RINGS = ("all_gather", "reduce_scatter")
 LONGEST_RING = 64
 """Nodes up to which a ring is walked node by node (seen up to 16). Beyond, libraries have logarithmic forms (NCCL's PAT since
@@ -94,8 +97,8 @@ class LinkConstants:
     nothing on B200."""
     latency_log_sigma: float = 0.35
     """Of short messages, where the host decides."""
-    overlap_slowdown: float = 0.0
-    """Weight of what a collective takes from kernels that run beside it; 1: as `slow_kernels` counts it."""
+    overlap_slowdown: float = 1.0
+    """Weight of what a collective takes from kernels that run beside it; 1: as `slow_kernels` counts it, 0: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +129,7 @@ class Pipelined:
             host_s=self.constants.launch_s / 2,
             limit="communication",
             ground="bound" if any(level.assumed for level in route.levels) else "transfer",
-            slowdown=self.slow_kernels(route, slowest_group(cluster)) if task.overlapped else 0.0,
+            slowdown=self.slow_kernels(task, seconds, route, slowest_group(cluster)) if task.overlapped else 0.0,
             link="inter" if route.crosses_network else "intra",
         )
 
@@ -144,16 +147,21 @@ class Pipelined:
         ]
         return min(priced, key=lambda choice: choice[1])
 
-    def slow_kernels(self, route: Route, group: NodeGroup) -> float:
-        """How much longer kernels take beside a collective: it holds a core for each channel, and for every byte on the link
-        it reads or writes three in memory. The scarcer of the two counts."""
-        if not self.constants.overlap_slowdown or route.num_ranks == 1 or not route.levels:
+    def slow_kernels(self, task: Collective, seconds: float, route: Route, group: NodeGroup) -> float:
+        """What kernels beside a collective lose, as a share of its time: it holds a core for each channel while it runs (but on
+        chips whose own engines send), and for every byte on the link it reads or writes three in memory. The scarcer of the two
+        counts. Weights that are gathered unit by unit are copied out of the gathered buffer into their tensors, and gradients
+        into the buffer that is scattered, between the kernels (FSDP2's copy_out and copy_in). A faster link makes the time
+        shorter and the bytes no more, so that kernels never lose more by it."""
+        if not self.constants.overlap_slowdown or route.num_ranks == 1 or not route.levels or not seconds:
             return 0.0
-        outermost = route.levels[-1]
-        rate = effective_bytes_per_s(self.constants, outermost) * (outermost.inside if outermost.is_network else 1)
-        cores = CHANNELS_ACROSS if route.crosses_network else CHANNELS_INSIDE
-        share = max(cores / (group.device.num_sm or 100), 3 * rate / group.device.memory_bytes_per_s)
-        return self.constants.overlap_slowdown * min(share, 0.5) / (1 - min(share, 0.5))
+        channels = CHANNELS_ACROSS if route.crosses_network else CHANNELS_INSIDE
+        cores = 0.0 if is_systolic(group.device) else channels / (group.device.num_sm or 100)
+        sent = (2 if task.kind == "all_reduce" else 1) * (1 - 1 / route.num_ranks) * task.num_bytes
+        memory_s = MEMORY_PER_LINK_BYTE * sent / group.device.memory_bytes_per_s
+        in_units = task.axis == "data" and task.kind in RINGS and task.bucket_bytes is None
+        copies_s = 2 * task.num_bytes / group.device.memory_bytes_per_s if in_units else 0.0
+        return self.constants.overlap_slowdown * min(1.0, max(cores, memory_s / seconds) + copies_s / seconds)
 
     def _in_buckets(self, task: Collective, route: Route) -> float:
         if task.bucket_bytes is not None and 0 < task.num_bytes < task.bucket_bytes:

@@ -69,11 +69,33 @@ class Bounded:
     memory_s: Array
 
 
-def describe(family: str, columns: Array, device: Device, law: PowerLaw, *, dtype: str = "fp32", soak: Array | float = 0.0,
-             resident: Array | None = None) -> Bounded:  # fmt: skip
+class Shapes:
+    """Kernels of one family, and what follows from their shapes alone: it is the same for every device that is asked."""
+
+    def __init__(self, family: str, columns: Array) -> None:
+        self.columns = dict(
+            zip(FAMILIES[family], np.ascontiguousarray(np.asarray(columns, dtype=np.float64).T), strict=True)
+        )
+        self.tiled: _Tiled | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tiled:
+    """Products by shape alone."""
+
+    sizes: list[Array]
+    """Features: the sum, and the shorter side of the output."""
+    tiles: list[tuple[Array, Array]]
+    """By size of a tile: how many there are, and how full they are."""
+    last: list[Array]
+    """Features: alignment and order of operands."""
+
+
+def describe(family: str, columns: Array | Shapes, device: Device, law: PowerLaw, *, dtype: str = "fp32",
+             soak: Array | float = 0.0, resident: Array | None = None) -> Bounded:  # fmt: skip
     """`resident`: share of each kernel's bytes that are in L2 when it starts; None: as in a benchmark that repeats a call."""
-    shape = dict(zip(FAMILIES[family], np.asarray(columns, dtype=np.float64).T, strict=True))
-    return _DESCRIBE[family](shape, _machine_of(device, law, dtype, soak), resident)
+    shapes = columns if isinstance(columns, Shapes) else Shapes(family, columns)
+    return _DESCRIBE[family](shapes, _machine_of(device, law, dtype, soak), resident)
 
 
 _MACHINES: dict[tuple[int, int, str, float], tuple[Device, PowerLaw, "_Machine"]] = {}
@@ -121,11 +143,36 @@ def _log2(x: Array, low: float, high: float) -> Array:
 
 def _join_limits(compute_s: Array, memory_s: Array) -> Array:
     """A 4-norm, not a maximum: arithmetic and traffic near balance do not overlap fully."""
-    return np.asarray((np.maximum(compute_s, 1e-12) ** 4 + memory_s**4) ** 0.25, dtype=np.float64)
+    compute_s = np.maximum(compute_s, 1e-12)
+    return np.asarray(
+        np.sqrt(np.sqrt(np.square(compute_s * compute_s) + np.square(memory_s * memory_s))), dtype=np.float64
+    )
+
+
+def _is_multiple(x: Array, of: float) -> NDArray[np.bool_]:
+    """As a remainder of zero, without a division for each."""
+    share = x * (1.0 / of)
+    return np.asarray(share == np.floor(share))
+
+
+def _tile(batch: Array, m: Array, n: Array, k: Array, transposed: Array) -> _Tiled:
+    tiles = []
+    for rows, cols in TILES:
+        upright = np.ceil(m / rows) * np.ceil(n / cols)
+        lying = np.ceil(m / cols) * np.ceil(n / rows)
+        number = np.maximum(batch * np.minimum(upright, lying), 1.0)
+        tiles.append((number, batch * m * n / (number * rows * cols)))
+    aligned = _is_multiple(k, 4).astype(np.float64)
+    log_k = _log2(k, 3, 12)
+    last = [
+        aligned * _is_multiple(n, 4) * _is_multiple(m, 4), aligned, _is_multiple(k, 2).astype(np.float64), transposed,
+        transposed * log_k,
+    ]  # fmt: skip
+    return _Tiled(sizes=[log_k, _log2(np.minimum(m, n), 3, 11)], tiles=tiles, last=last)
 
 
 def _product(batch: Array, m: Array, n: Array, k: Array, transposed: Array, num_bytes: Array, item_bytes: Array, work: Array,
-             machine: _Machine, resident: Array | None) -> Bounded:  # fmt: skip
+             machine: _Machine, resident: Array | None, shapes: Shapes) -> Bounded:  # fmt: skip
     compute_s = work / machine.product_flop_per_s
     compulsory_s = machine.memory_s(num_bytes, resident)
     panel = item_bytes * np.minimum(m * k, k * n)
@@ -139,24 +186,19 @@ def _product(batch: Array, m: Array, n: Array, k: Array, transposed: Array, num_
     wide_s = work / machine.wide_flop_per_s
     wide_bytes = 4.0 / item_bytes
     wide_memory_s = memory_s * wide_bytes
+    tiled = shapes.tiled = shapes.tiled or _tile(batch, m, n, k, transposed)
     features = [
         _log2(wide_s / np.maximum(wide_memory_s, 1e-12), -4, 6),
         _log2(_join_limits(wide_s, wide_memory_s) / 5e-6, -2, 8),
-        _log2(k, 3, 12),
-        _log2(np.minimum(m, n), 3, 11),
+        *tiled.sizes,
         _log2(wide_bytes * num_bytes / machine.l2_bytes, -4, 6),
     ]
-    for rows, cols in TILES:
-        upright = np.ceil(m / rows) * np.ceil(n / cols)
-        lying = np.ceil(m / cols) * np.ceil(n / rows)
-        tiles = np.maximum(batch * np.minimum(upright, lying), 1.0)
+    for tiles, full in tiled.tiles:
         waves = tiles / machine.num_sm
-        features += [_log2(waves, -4, 5), waves / np.ceil(waves), batch * m * n / (tiles * rows * cols)]
-    aligned = (k % 4 == 0).astype(np.float64)
-    features += [aligned * (n % 4 == 0) * (m % 4 == 0), aligned, (k % 2 == 0).astype(np.float64), transposed]
-    features += [transposed * _log2(k, 3, 12)]
+        features += [_log2(waves, -4, 5), waves / np.ceil(waves), full]
+    features += tiled.last
     return Bounded(
-        features=np.stack(features, axis=1),
+        features=np.stack(features).T,
         bound_s=bound_s,
         floor_s=np.maximum(work / (MAX_UTILIZATION * machine.peak_flop_per_s), compulsory_s),
         compute_s=compute_s,
@@ -164,15 +206,19 @@ def _product(batch: Array, m: Array, n: Array, k: Array, transposed: Array, num_
     )
 
 
-def _describe_matmul(shape: dict[str, Array], machine: _Machine, resident: Array | None) -> Bounded:
+def _describe_matmul(shapes: Shapes, machine: _Machine, resident: Array | None) -> Bounded:
+    shape = shapes.columns
     batch, m, n, k = shape["batch"], shape["m"], shape["n"], shape["k"]
     num_bytes = shape["bytes"]
     work = 2.0 * batch * m * n * k
-    return _product(batch, m, n, k, shape["transposed"], num_bytes, shape["item_bytes"], work, machine, resident)
+    return _product(
+        batch, m, n, k, shape["transposed"], num_bytes, shape["item_bytes"], work, machine, resident, shapes
+    )
 
 
-def _describe_conv(shape: dict[str, Array], machine: _Machine, resident: Array | None) -> Bounded:
+def _describe_conv(shapes: Shapes, machine: _Machine, resident: Array | None) -> Bounded:
     """As the implicit product it runs as: positions x out_channels x (in_channels x taps), one per group."""
+    shape = shapes.columns
     groups = shape["groups"]
     m = shape["batch"] * shape["out_numel"]
     n = shape["out_channels"] / groups
@@ -183,7 +229,7 @@ def _describe_conv(shape: dict[str, Array], machine: _Machine, resident: Array |
     winograd = (shape["taps"] == 9) & (shape["strided"] == 0) & (groups == 1) & (not machine.matrix)
     work = 2.0 * groups * m * n * k / np.where(winograd, WINOGRAD, 1.0)
     nothing = np.zeros_like(m)
-    base = _product(groups, m, n, k, nothing, item * (images + weights), item, work, machine, resident)
+    base = _product(groups, m, n, k, nothing, item * (images + weights), item, work, machine, resident, shapes)
     extra = np.stack(
         [
             _log2(shape["in_channels"] / groups, 1, 11),
@@ -197,7 +243,8 @@ def _describe_conv(shape: dict[str, Array], machine: _Machine, resident: Array |
     return replace(base, features=features)
 
 
-def _describe_pointwise(shape: dict[str, Array], machine: _Machine, resident: Array | None) -> Bounded:
+def _describe_pointwise(shapes: Shapes, machine: _Machine, resident: Array | None) -> Bounded:
+    shape = shapes.columns
     memory_s = machine.memory_s(shape["bytes"], resident)
     bound_s = np.maximum(memory_s, KERNEL_FLOOR_S / 2)
     features = np.stack(
@@ -213,7 +260,8 @@ def _describe_pointwise(shape: dict[str, Array], machine: _Machine, resident: Ar
     return _streaming(features, bound_s, memory_s)
 
 
-def _describe_rows(shape: dict[str, Array], machine: _Machine, resident: Array | None) -> Bounded:
+def _describe_rows(shapes: Shapes, machine: _Machine, resident: Array | None) -> Bounded:
+    shape = shapes.columns
     memory_s = machine.memory_s(shape["bytes"], resident)
     bound_s = np.maximum(memory_s, KERNEL_FLOOR_S / 2)
     rows, cols = shape["rows"], shape["cols"]

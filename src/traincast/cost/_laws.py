@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.cost._attention import AttentionLaw
-from traincast.cost._products import GroupLaw, ProductLaw
+from traincast.cost._products import GroupLaw, ProductLaw, TileLaw
 from traincast.cost._silicon import find_silicon
 from traincast.spec import Device, DeviceLevel
 
@@ -59,12 +59,20 @@ class KernelLaws:
 def load_laws(path: Path = KERNELS) -> KernelLaws:
     values = json.loads(path.read_text(encoding="utf-8"))
     return KernelLaws(
-        half=_read_product(values["products_half"]), fp8=_read_product(values["products_fp8"]),
+        half=read_product(values["products_half"]), fp8=read_product(values["products_fp8"]),
         attention=AttentionLaw(**values["attention"]), groups=GroupLaw(**values["groups"]), devices=tuple(values["devices"]),
     )  # fmt: skip
 
 
-def _read_product(values: dict[str, Any]) -> ProductLaw:
-    tiles = tuple(values.pop(f"tile_{size}") for size in (128, 64, 32))
+def read_product(constants: Mapping[str, Any]) -> ProductLaw:
+    """One law of products from its constants as they are written down."""
+    values = dict(constants)
+    shared, registers = (_read_tiles(values, ending) for ending in ("", "_registers"))
     energy = {"ada": values.pop("ada")}
-    return ProductLaw(**values, tile_share=tiles, energy=energy)
+    return ProductLaw(**values, shared=shared, registers=registers, energy=energy)
+
+
+def _read_tiles(values: dict[str, Any], ending: str) -> TileLaw:
+    share = tuple(values.pop(f"tile_{size}{ending}") for size in (128, 64, 32))
+    others = {name: values.pop(f"{name}{ending}") for name in ("wave_loss", "fill", "split_fill")}
+    return TileLaw(**others, share=share)

@@ -114,11 +114,17 @@ def mark_software(ops: tuple[Op, ...], stack: Stack) -> tuple[Op, ...]:
     if kernels.pads_vocabulary or kernels.pads_heads:
         ops = tuple([_mark_padded(op, stack) if op.kind == "matmul" else op for op in ops])
     facts = {name: True for name in ("turned_images", "grouped_gradients_on_lanes") if getattr(kernels, name)}
+    if kernels.products_by_sample:
+        ops = tuple([_mark_sampled(op) if "by_sample" in op.attrs else op for op in ops])
     given = {"given_statistics": True} if kernels.statistics_in_convolutions else {}
     if not facts and not given:
         return ops
     marks = {"conv": facts, "norm": given}
     return tuple([replace(op, attrs={**op.attrs, **marks[op.kind]}) if marks.get(op.kind) else op for op in ops])
+
+
+def _mark_sampled(op: Op) -> Op:
+    return replace(op, attrs={**op.attrs, "products_by_sample": True})
 
 
 def _mark_padded(op: Op, stack: Stack) -> Op:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.cost._bounds import l2_bytes_per_s, lanes_flop_per_s, product_flop_per_s
-from traincast.cost._silicon import FORMAT_SHARE, watts_per_need
+from traincast.cost._silicon import FORMAT_SHARE, find_silicon, watts_per_need
 from traincast.errors import InvalidInput
 from traincast.spec import Device
 
@@ -40,6 +40,21 @@ above the sheet (GeForce boards by 9 to 15%): pipelines fill while they work, an
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TileLaw:
+    """What tiles cost on matrix units of one kind."""
+
+    wave_loss: float
+    """Share of an unfilled last wave that is lost: all of it where one block of threads computes one tile, less where blocks stay
+    and share the last tiles."""
+    fill: float
+    """Steps of the sum that filling and draining a tile's pipeline costs."""
+    split_fill: float
+    """The same of a split sum, as a multiple."""
+    share: tuple[float, float, float]
+    """Rate of tiles of 128x128, 128x64 and 64x64 beside the largest: small tiles fetch more operands for each product."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProductLaw:
     """The constants of one group of number formats. Fitted by research/fits/kernels."""
 
@@ -55,14 +70,13 @@ class ProductLaw:
     """How much more power a product draws under lasting load (heat, leakage, real data), as a share."""
     sustained_s: float
     """Length of a burst of repeated calls at which half of that shows."""
-    wave_loss: float
-    """Share of an unfilled last wave that is lost."""
-    fill: float
-    """Steps of the sum that filling and draining a tile's pipeline costs."""
-    split_fill: float
-    """The same of a split sum, as a multiple."""
-    tile_share: tuple[float, float, float]
-    """Rate of tiles of 128x128, 128x64 and 64x64 beside the largest."""
+    idle_draw: float
+    """Power of multiprocessors that wait for a last wave, operands or a pipeline, beside that of busy ones. A kernel that keeps
+    the chip half idle leaves power for a higher clock, so a board that its power limits loses less by it."""
+    shared: TileLaw
+    """Of units that read their operands from shared memory."""
+    registers: TileLaw
+    """Of units that threads feed from their registers."""
     dram_share: float
     l2_bytes_per_sm_cycle: float
     l2_share: float
@@ -124,7 +138,17 @@ class Timed:
         return Timed(seconds=self.seconds + (after - before), compute_s=compute_s, memory_s=self.memory_s)
 
 
-def held_share(law: ProductLaw, device: Device, dtype: str, *, load: float | Array, need: float = 1.0) -> Array:
+def find_tiles(law: ProductLaw, device: Device) -> TileLaw:
+    return law.registers if find_silicon(device).register_fed else law.shared
+
+
+def drawn_power(law: ProductLaw, shape: ProductShape, work: Array) -> Array:
+    """Of products beside one that keeps every unit busy; `work`: FLOP that the device's whole width spends on each."""
+    busy = 2.0 * shape.batch * shape.m * shape.n * shape.k / work
+    return law.idle_draw + (1.0 - law.idle_draw) * busy
+
+
+def held_share(law: ProductLaw, device: Device, dtype: str, *, load: float | Array, need: float | Array = 1.0) -> Array:
     """Share of the matrix units' peak that large kernels hold.
 
     `load` is 0 for a lone kernel and 1 for lasting load; `need` is the kernel's power beside that of a plain product.
@@ -157,59 +181,69 @@ def ease(device: Device, dtype: str) -> float:
     return min(1.0, max(0.0, 2.0 - 2.0 * product_flop_per_s(device, dtype)[0] / easy)) if easy else 0.0
 
 
-def step_share(law: ProductLaw, device: Device, dtype: str, *, need: float = 1.0) -> float:
+def step_share(law: ProductLaw, device: Device, dtype: str, *, need: float | Array = 1.0) -> Array:
     """Share of the matrix units' peak that large kernels hold inside a training step.
 
     Units that never wait for operands do not lose what a step takes from others: cold caches and work beside them.
     """
     kept = law.step_share + (1.0 - law.step_share) * ease(device, dtype)
-    return kept * float(held_share(law, device, dtype, load=law.step_load, need=need))
+    return kept * held_share(law, device, dtype, load=law.step_load, need=need)
 
 
 def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: str, *, lone: bool = False) -> Timed:
     """Seconds of each product in `dtype`; `lone`: as a benchmark of single kernels would read them."""
     peak, real = product_flop_per_s(device, dtype)
     peak *= FORMAT_SHARE.get(real, 1.0)
-    num_sm = float(device.num_sm or UNKNOWN_SM)
-    if lone:
-        work = tile_work(law, shape, num_sm=num_sm, fill=law.fill)
-        cool_s = work / (peak * held_share(law, device, dtype, load=0.0))
-        rate = peak * held_share(law, device, dtype, load=cool_s / (cool_s + law.sustained_s))
-    else:
-        rate = np.asarray(peak * step_share(law, device, dtype))
-    compute_s = tile_work(law, shape, num_sm=num_sm, fill=_fill(law, rate, device)) / rate
+    num_sm, tiles = float(device.num_sm or UNKNOWN_SM), find_tiles(law, device)
+    work = tile_work(tiles, shape, num_sm=num_sm, fill=tiles.fill)
+    rate = peak * _product_share(law, device, dtype, work / peak, drawn_power(law, shape, work), lone=lone)
+    fill = _fill(law, tiles, rate, device)
+    if fill is not None:
+        work = tile_work(tiles, shape, num_sm=num_sm, fill=fill)
+    compute_s = work / rate
     memory_s = traffic_s(law, shape.num_bytes, device, resident=shape.resident)
     joined = (compute_s**law.join + memory_s**law.join) ** (1.0 / law.join)
     return Timed(seconds=law.start_s + joined, compute_s=compute_s, memory_s=memory_s)
 
 
-def _fill(law: ProductLaw, rate: Array, device: Device) -> float | Array:
-    """Filling a pipeline takes cycles: units that are slow beside their multiprocessor spend fewer steps of the sum on it."""
+def _product_share(law: ProductLaw, device: Device, dtype: str, peak_s: Array, need: Array, *, lone: bool) -> Array:
+    """Of the peak, for kernels that take `peak_s` at the peak and draw `need` of the power of a busy chip."""
+    if not lone:
+        return step_share(law, device, dtype, need=need)
+    cool_s = peak_s / held_share(law, device, dtype, load=0.0, need=need)
+    return held_share(law, device, dtype, load=cool_s / (cool_s + law.sustained_s), need=need)
+
+
+def _fill(law: ProductLaw, tiles: TileLaw, rate: Array, device: Device) -> Array | None:
+    """Filling a pipeline takes cycles: units that are slow beside their multiprocessor spend fewer steps of the sum on it.
+
+    None where all spend as many as the law says.
+    """
     easy = law.cap * easy_flop_per_s(device)
-    return law.fill * np.minimum(rate / easy, 1.0) if easy else law.fill
+    return tiles.fill * np.minimum(rate / easy, 1.0) if easy and (rate < easy).any() else None
 
 
 def time_groups(law: GroupLaw, products: ProductLaw, shape: ProductShape, device: Device, dtype: str, *, uneven: Array,
                 lone: bool = False) -> Timed:  # fmt: skip
     """Seconds of products of `shape.batch` experts in one launch, each with `m` rows; with different numbers of them where
     `uneven` is 1."""
-    num_sm = float(device.num_sm or UNKNOWN_SM)
+    num_sm, tiles = float(device.num_sm or UNKNOWN_SM), find_tiles(products, device)
     peak, real = product_flop_per_s(device, dtype)
     peak *= law.share * FORMAT_SHARE.get(real, 1.0)
     padding = law.padding * uneven
-    if lone:
-        work = _best_work(products, shape, num_sm, products.fill, (1,), padding=padding)
-        cool_s = work / (peak * held_share(products, device, dtype, load=0.0))
-        rate = peak * held_share(products, device, dtype, load=cool_s / (cool_s + products.sustained_s))
-    else:
-        rate = np.asarray(peak * step_share(products, device, dtype))
-    compute_s = _best_work(products, shape, num_sm, _fill(products, rate, device), (1,), padding=padding) / rate
+    work = _best_work(tiles, shape, num_sm, tiles.fill, (1,), padding=padding)
+    # Rows that stay empty are multiplied all the same and draw their power.
+    rate = peak * _product_share(products, device, dtype, work / peak, np.ones_like(work), lone=lone)
+    fill = _fill(products, tiles, rate, device)
+    if fill is not None:
+        work = _best_work(tiles, shape, num_sm, fill, (1,), padding=padding)
+    compute_s = work / rate
     memory_s = shape.num_bytes / (products.dram_share * device.memory_bytes_per_s)
     joined = (compute_s**products.join + memory_s**products.join) ** (1.0 / products.join)
     return Timed(seconds=products.start_s + joined, compute_s=compute_s, memory_s=memory_s)
 
 
-def tile_work(law: ProductLaw, shape: ProductShape, *, num_sm: float, fill: float | Array) -> Array:
+def tile_work(law: TileLaw, shape: ProductShape, *, num_sm: float, fill: float | Array) -> Array:
     """FLOP that the device's whole width spends, idle parts of tiles and waves included, with the best tile and split."""
     best = _best_work(law, shape, num_sm, fill, SPLITS)
     long = shape.k > LONG_SUM
@@ -220,10 +254,10 @@ def tile_work(law: ProductLaw, shape: ProductShape, *, num_sm: float, fill: floa
     return best
 
 
-def _best_work(law: ProductLaw, shape: ProductShape, num_sm: float, fill: float | Array, splits: tuple[int, ...], *,
+def _best_work(law: TileLaw, shape: ProductShape, num_sm: float, fill: float | Array, splits: tuple[int, ...], *,
                padding: Array | None = None) -> Array:  # fmt: skip
     """`padding`: of the last tile of rows that stays empty on average; where it is 0, all batches have exactly `m` rows."""
-    r128, r64, r32 = law.tile_share
+    r128, r64, r32 = law.share
     rates = (1.0, 1.0, 1.0, r128, r64, r64, r32)
     k = np.maximum(shape.k, 1.0)
     best = np.full_like(k, np.inf)

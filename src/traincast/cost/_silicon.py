@@ -17,6 +17,10 @@ measured its kernels adds. Units fed from registers (Volta, Turing, GA10x, Ada, 
 shared memory. ga100, hopper and blackwell share one constant that kernels fit; volta, turing, ga10x and ada come from whole
 steps; CDNA from published products (stas00/ml-engineering's MAMF, 744d01e). A law that saw a silicon's kernels overrides it."""
 
+REGISTER_FED = ("volta", "turing", "ga100", "ga10x", "ada", "gb20x", "cdna1", "cdna2", "cdna3", "cdna4")
+"""Whose threads load the operands of matrix units into their registers; newer units read shared memory by themselves, and their
+kernels stay on a multiprocessor and take tile after tile."""
+
 UNKNOWN_ENERGY, UNKNOWN_LOG_SIGMA = 1.5, 0.3
 """Between the silicons known, and wide enough for each of them."""
 
@@ -40,6 +44,7 @@ class Silicon:
     energy: float
     log_sigma: float
     known: bool
+    register_fed: bool
 
 
 def find_silicon(device: Device, fitted: Mapping[str, float] = NOTHING) -> Silicon:
@@ -50,8 +55,9 @@ def find_silicon(device: Device, fitted: Mapping[str, float] = NOTHING) -> Silic
     name = _name_silicon(device)
     energy, log_sigma = ENERGY.get(name, (UNKNOWN_ENERGY, UNKNOWN_LOG_SIGMA))
     return Silicon(
-        name=name, energy=fitted.get(name, energy), log_sigma=log_sigma, known=name in ENERGY or is_systolic(device)
-    )
+        name=name, energy=fitted.get(name, energy), log_sigma=log_sigma, known=name in ENERGY or is_systolic(device),
+        register_fed=name in REGISTER_FED,
+    )  # fmt: skip
 
 
 def _name_silicon(device: Device) -> str:

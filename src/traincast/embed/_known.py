@@ -22,6 +22,8 @@ UNFAMILIAR = 0.95
 """Farther from its nearest neighbour than this share of the known workloads are from theirs: measure before you trust."""
 WIDEST = 2.0
 NUM_AMOUNTS, BATCH = 7, 5
+PARAMETERS = 2
+"""The coordinate that tells the number of parameters (`kinship`)."""
 """The traits begin with logarithms of FLOP, bytes, calls, parameters, activations and batch, and FLOP per byte."""
 
 
@@ -95,9 +97,13 @@ class Atlas:
         return float(self._distances(summary).min() / max(np.quantile(self.spacing, UNFAMILIAR), 1e-9))
 
     def features(self, summaries: Sequence[Summary]) -> Array:
-        """A row for each workload, for `design.d_optimal` over whole workloads: a constant and the coordinates."""
+        """A row for each workload, for a design over whole workloads: a constant and the coordinates."""
         rows = (np.array([kinship(summary) for summary in summaries]) - self.center) / self.scale
         return np.column_stack([np.ones(len(rows)), rows])
+
+    def num_parameters(self) -> Array:
+        """Of each workload, as its coordinates tell."""
+        return np.asarray(1e6 * np.exp(self.points[:, PARAMETERS] * self.scale[PARAMETERS] + self.center[PARAMETERS]))
 
     def lay_out(self, summaries: Sequence[Summary]) -> tuple[Array, int]:
         """Rows of candidates for a design, then a row for each workload that was measured, and how many those are."""

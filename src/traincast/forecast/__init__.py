@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from traincast.forecast._ask import ask as ask
     from traincast.forecast._certainty import DOCUMENT as DOCUMENT
     from traincast.forecast._certainty import FEATURES as FEATURES
+    from traincast.forecast._certainty import HOST_LEAST_S as HOST_LEAST_S
+    from traincast.forecast._certainty import HOST_MOST_S as HOST_MOST_S
     from traincast.forecast._certainty import LEVELS as LEVELS
     from traincast.forecast._certainty import MEMORY as MEMORY
+    from traincast.forecast._certainty import MOST_OPERATORS as MOST_OPERATORS
     from traincast.forecast._certainty import NEW_STACK as NEW_STACK
     from traincast.forecast._certainty import STEP as STEP
+    from traincast.forecast._certainty import WIDEST as WIDEST
     from traincast.forecast._certainty import Cell as Cell
     from traincast.forecast._certainty import Certainty as Certainty
     from traincast.forecast._certainty import Experience as Experience
@@ -31,10 +35,12 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import call_seconds as call_seconds
     from traincast.forecast._certainty import clip_interval as clip_interval
     from traincast.forecast._certainty import describe_setting as describe_setting
+    from traincast.forecast._certainty import input_seconds as input_seconds
     from traincast.forecast._certainty import join_all as join_all
     from traincast.forecast._certainty import list_novelty as list_novelty
     from traincast.forecast._certainty import memory_errors as memory_errors
     from traincast.forecast._certainty import memory_sensitivity as memory_sensitivity
+    from traincast.forecast._certainty import mix_quantiles as mix_quantiles
     from traincast.forecast._certainty import octave_of as octave_of
     from traincast.forecast._certainty import sort_of as sort_of
     from traincast.forecast._certainty import step_sensitivity as step_sensitivity
@@ -124,13 +130,18 @@ __getattr__ = load_lazily(
             "DOCUMENT",
             "Experience",
             "FEATURES",
+            "HOST_LEAST_S",
+            "HOST_MOST_S",
             "LEVELS",
             "MEMORY",
+            "MOST_OPERATORS",
             "NEW_STACK",
             "Sensitivity",
             "Sides",
+            "WIDEST",
             "call_seconds",
             "clip_interval",
+            "input_seconds",
             "memory_sensitivity",
             "step_sensitivity",
             "Quantiles",
@@ -142,6 +153,7 @@ __getattr__ = load_lazily(
             "join_all",
             "list_novelty",
             "memory_errors",
+            "mix_quantiles",
             "octave_of",
             "sort_of",
         ),

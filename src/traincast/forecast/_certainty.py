@@ -39,6 +39,9 @@ HOST_BOUND = 0.5
 HOST_LEAST_S, HOST_MOST_S = 9e-6, 260e-6
 """Between which an operator of both passes may cost the host of a stack that nobody measured: half and twice of what documents of
 measured stacks have (`call_seconds`)."""
+SLOW_INPUT_BYTES_PER_S, SLOW_SAMPLES_PER_S = 6e7, 5e4
+"""What the slowest input pipeline gives a device: one core that decodes and augments a hundred images of 224 x 224 in a second
+(600 kB each as the network reads them), and spends 20 us of an interpreter on a sample. Recalled, not measured."""
 LINK_FACTOR, FUSION_FACTOR = 2.0, 2.0
 """By which communication is taken to be off, and how much less a stack may move through memory that fuses more."""
 MOST_OPERATORS = 0.5
@@ -55,22 +58,52 @@ def call_seconds(stack: Stack) -> float:
     return stack.forward_call_s + stack.backward_call_s + 2 * stack.launch_s
 
 
+def input_seconds(job: Job, plan: Parallelism) -> float:
+    """That the inputs of a step of one device take the slowest pipeline; 0 where the user or the stack says that it keeps up.
+    Labels, which nothing reads before the loss, are not decoded."""
+    says = (job.loading_samples_per_s, job.decode_samples_per_s, job.storage_bytes_per_s)
+    if job.stack.recipe.keeps_fed or any(one is not None for one in says):
+        return 0.0
+    graph = job.graph
+    return plan.micro_batches * (read_bytes(graph) / SLOW_INPUT_BYTES_PER_S + graph.batch_size / SLOW_SAMPLES_PER_S)
+
+
+def read_bytes(graph: Graph) -> float:
+    """Of the inputs that the first half of the forward pass reads."""
+    forward = [op for op in graph.ops if op.phase == "forward"]
+    early = {index for op in forward[: (len(forward) + 1) // 2] for index in op.reads}
+    return sum(graph.tensors[index].num_bytes for index in early if graph.tensors[index].role == "input")
+
+
 def step_sensitivity(
-    *, operators: float, host: float, exposed: float, bandwidth: float, call_s: float = HOST_LEAST_S
+    *,
+    operators: float,
+    host: float,
+    exposed: float,
+    bandwidth: float,
+    call_s: float = HOST_LEAST_S,
+    inputs: float = 0.0,
 ) -> dict[str, Sides]:
     """`operators`: the log error that the operators' own intervals give the step. `host`: the host's time to issue a step over
     the devices' to do it; `call_s`: what a call was taken to cost for that. `exposed`: the share of the step in communication
-    that nothing hides. `bandwidth`: that in kernels that memory limits, which a stack may fuse."""
+    that nothing hides. `bandwidth`: that in kernels that memory limits, which a stack may fuse. `inputs`: the time in which
+    the slowest pipeline makes the inputs of a step, over the step's."""
     unsure = min(max(0.0, operators), MOST_OPERATORS)
     share, fused = min(max(0.0, exposed), 1.0), min(max(0.0, bandwidth), 1.0)
-    bound = max(1.0, host)
     slower, faster = max(1.0, HOST_MOST_S / call_s), max(1.0, call_s / HOST_LEAST_S)
     return {
         "operators": (unsure, unsure),
-        "host": (math.log(bound / max(1.0, host / faster)), math.log(max(1.0, host * slower) / bound)),
+        "host": (_log_wait(host) - _log_wait(host / faster), _log_wait(host * slower) - _log_wait(host)),
         "fusion": (-math.log(1 - fused * (1 - 1 / FUSION_FACTOR)), 0.0),
         "communication": (-math.log(1 - share * (1 - 1 / LINK_FACTOR)), math.log(1 + share * (LINK_FACTOR - 1))),
+        "inputs": (0.0, _log_wait(inputs)),
     }
+
+
+def _log_wait(beside: float) -> float:
+    """The log of how much longer a step is beside which something else takes so many times as long. Neither is even over the
+    step, so what is half as long already holds parts of it up: squares add up."""
+    return math.log(math.hypot(1.0, max(0.0, beside)))
 
 
 def memory_sensitivity(*, activations: float, beside: float) -> dict[str, Sides]:
@@ -126,6 +159,9 @@ class Experience:
     networks: frozenset[str] = frozenset()
     most_devices: int = 1
     compiled: bool = False
+    """Compiled steps were measured."""
+    eager: bool = False
+    """Steps that run op by op were measured."""
     log_sigma: Sides = (0.0, 0.0)
     """The scale of the log errors of its own runs; 0: too few to tell."""
     usual: Sides = (1.0, 1.0)
@@ -148,6 +184,7 @@ class Experience:
             networks=self.networks | other.networks,
             most_devices=max(self.most_devices, other.most_devices),
             compiled=self.compiled or other.compiled,
+            eager=self.eager or other.eager,
         )
 
 
@@ -180,6 +217,7 @@ class Setting:
             networks=frozenset({self.network} - {""}),
             most_devices=self.num_devices,
             compiled=self.compiled,
+            eager=not self.compiled,
         )
 
 
@@ -259,7 +297,7 @@ def list_novelty(
         min(max(0.0, scale), MOST_DOUBLINGS),
         float(bool(setting.network) and setting.network not in beside.networks),
         float(setting.precision not in beside.precisions),
-        float(setting.compiled and not beside.compiled),
+        float(not (beside.compiled if setting.compiled else beside.eager)),
     )
 
 
@@ -396,8 +434,10 @@ def sort_of(novelty: Sequence[float]) -> str:
     return NEW_STACK if novelty[FEATURES.index("new stack")] else KNOWN_STACK
 
 
-def describe_novelty(novelty: Sequence[float], setting: Setting, *, host: float = 0.0) -> tuple[str, ...]:
-    """What is new, in words, the most telling first. `host`: as in `step_sensitivity`."""
+def describe_novelty(
+    novelty: Sequence[float], setting: Setting, *, host: float = 0.0, inputs: float = 0.0
+) -> tuple[str, ...]:
+    """What is new, in words, the most telling first. `host`, `inputs`: as in `step_sensitivity`."""
     says = {
         "new stack": f"no run of the stack {setting.stack} was measured",
         "new vendor": f"no device of {setting.vendor or 'this vendor'} was measured",
@@ -409,12 +449,14 @@ def describe_novelty(novelty: Sequence[float], setting: Setting, *, host: float 
         "doublings of scale": f"{setting.num_devices:,} devices are more than were measured with {setting.stack}",
         "network new to the stack": f"no {setting.network or 'such'} network was measured with {setting.stack}",
         "precision new to the stack": f"{setting.precision} was not measured with {setting.stack}",
-        "compiled": f"no compiled step was measured with {setting.stack}",
+        "compiled": f"{'no' if setting.compiled else 'nothing but'} compiled steps were measured with {setting.stack}",
     }
     values = dict(zip(FEATURES, novelty, strict=True))
     found = [text for name, text in says.items() if values[name] > 0]
     if values["new stack"] and host > HOST_BOUND:
         found.insert(1, f"what a call costs the host was not measured with {setting.stack}")
+    if values["new stack"] and inputs > 1:
+        found.insert(1, "whether inputs keep up was not said")
     return tuple(found)
 
 
@@ -464,6 +506,7 @@ def read_certainty(data: Mapping[str, Any]) -> Certainty:
             **{key: frozenset(entry[key]) for key in _SEEN},
             most_devices=entry["most_devices"],
             compiled=entry["compiled"],
+            eager=entry.get("eager", True),
             log_sigma=_read_sides(entry["log_sigma"]),
             usual=_read_sides(entry["usual"]),
             num_models=entry.get("num_models", 0),

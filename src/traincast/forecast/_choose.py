@@ -9,7 +9,7 @@ from traincast.forecast._engine import Engine
 from traincast.forecast._habits import UNKNOWN
 from traincast.forecast._ladder import AXES, TOLERANCE, Choice, Open, Pose, choose_plan
 from traincast.forecast._plain import plain_engine
-from traincast.forecast._resolve import choose_stack, complete_plan, load_source, pose_job, record_any_batch
+from traincast.forecast._resolve import complete_plan, load_source, pose_job, record_any_batch
 from traincast.spec import JOB_FIELDS, PLAN_FIELDS, WORKLOAD_FIELDS, Cluster, Graph, Job, Parallelism, Question, Stack
 
 _ALWAYS = ("data", "zero", "recompute", "micro_batches")
@@ -26,14 +26,12 @@ def choose_open(
     if asked is None or (pose is None and not question.source):
         return question
 
+    # Plans are compared under one stack, so that what is compared is plans.
     def pose_here(plan: Parallelism, size: int | None) -> Job:
-        return pose_job(question, plan, cluster=cluster, batch=size)
+        return pose_job(question, plan, cluster=cluster, stack=stack, batch=size)
 
     def complete(values: Mapping[str, Any]) -> Parallelism:
-        tried = dataclasses.replace(question, parallelism=values)
-        return complete_plan(
-            values, num_devices=cluster.num_devices, stack=choose_stack(tried, num_devices=cluster.num_devices)
-        )
+        return complete_plan(values, num_devices=cluster.num_devices, stack=stack)
 
     choice = choose_plan(asked, pose or pose_here, complete, engine or plain_engine())
     if choice is None:

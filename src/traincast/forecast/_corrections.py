@@ -11,6 +11,7 @@ from traincast.cost import Cached, CostModel, Pricing, default_ops, with_constan
 from traincast.forecast._activity import as_sure_as, describe_activity, expect_run_utilization
 from traincast.forecast._arbitrate import stretch
 from traincast.forecast._gaussian_process import ErrorProcess, Shares, condition, nearest
+from traincast.forecast._interval import SURE
 from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job, weigh_co2
 from traincast.forecast._labels import label_run
 from traincast.forecast._narrow import GIVEN_JOB
@@ -82,7 +83,13 @@ def forecast_calibrated(
     step = doubt(choice, step, own=answers[0].step)
     factor = step.seconds / answers[0].plain_s
     note = describe_choice(calibration, learned.scopes.get(labels.stack), choice, factor, device=labels.device)
-    first = replace(answers[0].forecast, notes=(*answers[0].forecast.notes, note))
+    notes = answers[0].forecast.notes
+    if choice != IGNORE and step.seconds:
+        # How sure the answer is without the runs would contradict the interval that is shown.
+        low, high = step.low_s / step.seconds - 1, step.high_s / step.seconds - 1
+        notes = tuple([one for one in notes if not one.startswith(SURE)])
+        notes = (*notes, f"{SURE} {low:+.0%} to {high:+.0%} with runs of your own")
+    first = replace(answers[0].forecast, notes=(*notes, note))
     restepped = restep(first, job, cluster, plan, step, activity=activity)
     return apply_numbers(calibration.runs.numbers if calibration.runs else (), restepped, labels)
 

@@ -16,6 +16,9 @@ TOKENS_PER_PASS = 2**15
 """Of one replica: more make no kernel faster."""
 SAMPLES_PER_PASS = 128
 """Of one replica, of a model that does not read text."""
+MOST_SAMPLES_PER_PASS = 8192
+FLOP_PER_PASS = 1e11
+"""Samples that are small beside this, such as a recommender's, are taken by the thousand: a pass below it is launches alone."""
 HALVES = ("bf16", "fp16")
 """Formats of mixed precision, the preferred one first."""
 MANY_DEVICES = 256
@@ -142,8 +145,9 @@ def usual_global_batch(*, num_devices: int, tokens: int) -> int:
     return num_devices << doublings
 
 
-def most_samples(*, tokens: int, text: bool) -> int:
-    """Of one pass of one replica."""
+def most_samples(*, tokens: int, text: bool, flop: float) -> int:
+    """Of one pass of one replica, for samples of so many tokens and operations."""
     if not text:
-        return SAMPLES_PER_PASS
+        enough = 1 << int(math.log2(max(FLOP_PER_PASS / flop, 1.0))) if flop else SAMPLES_PER_PASS
+        return min(max(enough, SAMPLES_PER_PASS), MOST_SAMPLES_PER_PASS)
     return 1 << int(math.log2(TOKENS_PER_PASS / tokens)) if tokens < TOKENS_PER_PASS else 1

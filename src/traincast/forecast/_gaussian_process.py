@@ -1,9 +1,10 @@
 """What measured runs say about the errors of other forecasts: a Gaussian process over log errors.
 
 The log error of a forecast is modelled as (1 - c) d + c m + l, where c is its share of exposed communication, d the error of
-what runs on the device, m that of the network, l what is left near the run. d is shared by runs of the same job at near batches,
-of the same model, device and stack; m by runs of the same cluster, the more the nearer their plans; l by runs that are near in
-batch, size, plan and shares of the step. So one device's profile of a job corrects its computation at every scale and says
+what runs on the device, m that of the network, l what is left near the run. d is shared by runs of the same job, half of it at
+every batch and half at near ones, whatever is recomputed (a planner compares such runs), and of the same model, device and stack;
+m by runs of the same cluster, the more the nearer their plans; l by runs that are near in batch, size, plan and shares of the
+step. So one device's profile of a job corrects its computation at every scale and says
 nothing about its network, and far from everything known the correction fades to none. A synchronous step waits for its slowest
 rank: where steps of one job differ from each other, all the more the more ranks there are. That part of d grows like the
 expected largest of as many normal numbers, and is shared by scales of a job and of a model, and by models whose inputs differ in
@@ -29,7 +30,8 @@ Array = NDArray[np.float64]
 
 NOISE = 0.08
 """Standard deviation of the log of one measurement around its truth: repeats differ by 2-6%, and runs have their accidents."""
-JOB, MODEL, FAMILY, DEVICE, STACK, EVERYTHING = 0.3, 0.1, 0.1, 0.15, 0.1, 0.05
+LEVEL, JOB, MODEL, FAMILY, DEVICE, STACK, EVERYTHING = 0.21, 0.21, 0.1, 0.1, 0.15, 0.1, 0.05
+"""The first two are of one job, at every batch and at near ones."""
 CLUSTER, PLACEMENT, NETWORK, NEAR = 0.2, 0.2, 0.1, 0.12
 KIND = 0.25
 """Of one kind of operators on one device under one stack: a factor for each kind, shared by all steps as far as it is in them."""
@@ -40,6 +42,8 @@ PLAN_OCTAVES = (1.5, 1.5, 1.5, 1.5, 2.5)
 """Of tensor, pipeline, nodes, devices and micro-batches."""
 MAX_KNOWN = 400
 """Measured runs used for one job, nearest first: enough for a profile, small enough for an exact solution."""
+DOUBT = 0.3
+"""What jobs differ by, at any batch."""
 OUTLIER = 2.0
 """Measured runs further than this many standard deviations from what the others say count less."""
 
@@ -99,7 +103,7 @@ def condition(known: Sequence[MeasuredForecast], *, shrink: bool = False) -> Err
     return ErrorProcess(features=features, codes=codes, inverse=solved, weights=weights, trust=trust)
 
 
-def trust_of(errors: Array, left_out: Array, *, doubt: float = JOB) -> float:
+def trust_of(errors: Array, left_out: Array, *, doubt: float = DOUBT) -> float:
     """The part of a correction that helps: errors regressed on what the other runs say of each, from 1, which a run that the
     others miss by `doubt` outweighs (for steps: what jobs differ by anyway); never below 0 or above 1."""
     prior = doubt**2
@@ -177,7 +181,7 @@ def _describe(runs: Sequence[tuple[RunLabels, Shares]], codes: dict[Hashable, in
         codes=np.array(
             [
                 (
-                    code("job", _width(one.precision), *(name for name in one.job if name != one.precision)),
+                    code("job", one.model, one.device, _width(one.precision), one.mode, one.stack, one.compiled),
                     code("model", one.model, one.mode),
                     code("family", one.family, one.mode),
                     code("device", one.device, _width(one.precision)),
@@ -233,7 +237,7 @@ def _covariance(left: _Features, right: _Features) -> Array:
     plan = _near(left.plan / np.array(PLAN_OCTAVES), right.plan / np.array(PLAN_OCTAVES), 1.0)
     shares = _near(left.shares, right.shares, SHARE_REACH)
     on_device = batch * (JOB**2 * job + MODEL**2 * model + FAMILY**2 * family * size)
-    on_device += DEVICE**2 * device + STACK**2 * stack + EVERYTHING**2
+    on_device += LEVEL**2 * job + DEVICE**2 * device + STACK**2 * stack + EVERYTHING**2
     on_device += KIND**2 * device * stack * (left.mix @ right.mix.T)
     alike = job + model + left.varying[:, None] * right.varying[None, :]
     on_device += WAITING**2 * alike * left.waiting[:, None] * right.waiting[None, :]
@@ -250,7 +254,7 @@ def _near(left: Array, right: Array, reach: float) -> Array:
 
 def _prior_variance(features: _Features) -> Array:
     waiting = WAITING**2 * (2 + features.varying) * features.waiting**2
-    device = JOB**2 + MODEL**2 + FAMILY**2 + DEVICE**2 + STACK**2 + EVERYTHING**2 + waiting
+    device = LEVEL**2 + JOB**2 + MODEL**2 + FAMILY**2 + DEVICE**2 + STACK**2 + EVERYTHING**2 + waiting
     device = device + KIND**2 * (features.mix**2).sum(axis=1)
     sent = features.communication
     return np.asarray(

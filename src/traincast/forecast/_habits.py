@@ -67,7 +67,7 @@ def _axis_habits(plan: Mapping[str, Any], stack: Stack, degrees: Mapping[str, in
         f"{name} runs transfers of the tensor axis beside its products (--no-async-tensor to change)",
     )  # fmt: skip
     yield _Habit(
-        "dispatch_once", True, does.dispatch_once, degrees["expert"] > 1,
+        "dispatch_once", True, does.dispatch_once and degrees["expert"] > 1, True,
         f"{name} sends a token once to every node with experts for it (--no-dispatch-once to change)",
     )  # fmt: skip
     yield _Habit(
@@ -107,7 +107,7 @@ def plan_habits(stack: Stack) -> dict[str, Any]:
     habits: dict[str, Any] = {
         "overlap": stack.plan.overlap, "bucket_copies": stack.plan.bucket_copies, "balance": stack.plan.balance,
         "reduce_dtype": stack.plan.reduce_dtype, "bucket_bytes": stack.plan.bucket_bytes,
-        "dispatch_once": stack.plan.dispatch_once or None, "async_tensor": stack.plan.async_tensor or None,
+        "async_tensor": stack.plan.async_tensor or None,
     }  # fmt: skip
     return {name: value for name, value in habits.items() if value is not None}
 

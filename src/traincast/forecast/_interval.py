@@ -9,6 +9,7 @@ from traincast.forecast._certainty import (
     call_seconds,
     describe_novelty,
     describe_setting,
+    input_seconds,
     list_novelty,
     load_certainty,
     step_sensitivity,
@@ -131,6 +132,10 @@ def with_interval(timeline: Timeline, tally: Tally, *, software: Stack) -> Estim
     return _estimate(timeline, tally, 1 / factor, factor)
 
 
+SURE = "90% sure of"
+"""How the note begins that says how sure a step is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assured:
     """A step with how sure it is, why, and what would make it surer."""
@@ -144,7 +149,7 @@ class Assured:
         if not self.because:
             return ()
         low, high = (end / self.step.seconds - 1 for end in (self.step.low_s, self.step.high_s))
-        said = f"90% sure of {low:+.0%} to {high:+.0%} because {'; '.join(self.because)}"
+        said = f"{SURE} {low:+.0%} to {high:+.0%} because {'; '.join(self.because)}"
         return ("; ".join(part for part in (said, say_narrowing(self.narrowing)) if part),)
 
     def also(self, reason: str) -> "Assured":
@@ -172,13 +177,15 @@ def with_novelty(
     setting = describe_setting(job, cluster, plan, remember=remember)
     novelty = list_novelty(setting, certainty.known)
     shares = timeline.shares
+    inputs = input_seconds(job, plan) / timeline.duration_s if timeline.duration_s else 0.0
     sensitivity = step_sensitivity(
         operators=tally.operators_log_sigma, host=tally.host_share, exposed=shares.get("communication", 0.0),
         bandwidth=shares.get("memory", 0.0), call_s=call_seconds(job.stack),
+        inputs=inputs,
     )  # fmt: skip
     low, high = certainty.interval(novelty, sensitivity, setting)
     narrowing = suggest_narrowing(certainty, novelty, sensitivity, setting, step_s=timeline.duration_s)
-    new = describe_novelty(novelty, setting, host=tally.host_share)[:MOST_SAID]
+    new = describe_novelty(novelty, setting, host=tally.host_share, inputs=inputs)[:MOST_SAID]
     because = new or (f"runs of {setting.stack} like this one were measured",)
     return Assured(step=_estimate(timeline, tally, low, high), because=because, narrowing=narrowing)
 

@@ -8,7 +8,7 @@ from typing import Any
 from traincast.errors import IllegalPlan, InvalidInput, TraincastError
 from traincast.forecast._defaults import most_samples, usual_global_batch
 from traincast.forecast._engine import Engine
-from traincast.spec import Cluster, Forecast, Job, MemoryProfile, Parallelism
+from traincast.spec import Cluster, Forecast, Graph, Job, MemoryProfile, Parallelism
 
 TOLERANCE = 0.05
 """A simpler plan is preferred unless another is faster by more than this."""
@@ -266,7 +266,7 @@ class _Climb:
         if asked.batch is not None:
             sizes = [asked.batch]
         else:
-            most = most_samples(tokens=tokens, text=asked.text)
+            most = most_samples(tokens=tokens, text=asked.text, flop=_flop_per_sample(self.sample.graph))
             sizes = [2**power for power in range(int(math.log2(most)), -1, -1)]
         for size in sizes:
             if whole is None:
@@ -277,6 +277,12 @@ class _Climb:
             enough = passes >= stages or size == 1 or asked.batch is not None
             if rest == 0 and asked.passes in (None, passes) and enough:
                 yield size, passes
+
+
+def _flop_per_sample(graph: Graph) -> float:
+    """Of both passes; the update is the same for any number of samples."""
+    counted = zip(graph.ops, graph.counts(), strict=True)
+    return sum((op.flop or 0.0) * count for op, count in counted if op.phase != "optimizer") / graph.batch_size
 
 
 _ALONE = {"data": 1, "tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "zero": 0, "micro_batches": 1,

@@ -9,7 +9,7 @@ from traincast.spec import COVERAGE, Narrowing
 from traincast.units import MINUTE_S
 
 GIVEN_JOB, GIVEN_DEVICE, GIVEN_STACK = "this job", "this stack on this device", "this stack"
-GIVEN_OPERATORS = "operators on this device"
+GIVEN_OPERATORS, GIVEN_INPUTS = "operators on this device", "the input pipeline"
 """What may be measured, as the fitted document names it."""
 WORTH = 0.9
 """A measurement that leaves more than this share of the width is not suggested."""
@@ -19,6 +19,8 @@ START_S = 120.0
 STEPS = 50
 """Of a short profile."""
 CALIBRATION_S = 180.0
+LOADING_S = 60.0
+"""To run an input pipeline alone."""
 _OF_OPERATORS = ("new device", "new architecture", "new vendor")
 """What measuring operators on the device makes known, beside their own errors."""
 
@@ -62,6 +64,10 @@ def _measurements(
     words = f"operators measured on one {setting.device} (traincast calibrate)"
     after = certainty.interval(*with_operators(novelty, sensitivity), setting)
     yield GIVEN_OPERATORS, words, CALIBRATION_S, after
+    if sensitivity.get("inputs", (0.0, 0.0))[1] > 0:
+        words = "samples per second of the input pipeline alone, given with --loading"
+        fed = {**sensitivity, "inputs": (0.0, 0.0)}
+        yield GIVEN_INPUTS, words, LOADING_S, certainty.interval(novelty, fed, setting)
 
 
 def with_operators(novelty: Sequence[float], sensitivity: Sensitivity) -> tuple[list[float], Sensitivity]:

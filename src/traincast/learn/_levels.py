@@ -17,7 +17,7 @@ from traincast.units import DTYPE_BYTES, parse_seconds
 FORMATS = ("bf16", "fp16", "tf32", "fp8", "fp4")
 SHAPE_LOG_SIGMA, LEVEL_LOG_SIGMA = 0.09, 0.1
 """Of single products around the level of their device, and of the levels of devices around what data sheets make us expect."""
-WORDS = "DEVICE FORMAT MxNxK TIME, such as 'h100-sxm-80g bf16 16384x16384x2048 1.6ms'"
+WORDS = "DEVICE FORMAT MxNxK TIME, such as 'h100-sxm-80g bf16 2048x16384x4096 0.35ms'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

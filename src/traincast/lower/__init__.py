@@ -26,6 +26,7 @@ from traincast.lower._fuse import fuse
 from traincast.lower._fuse import leave_eager as leave_eager
 from traincast.lower._fuse import mark_autotuned as mark_autotuned
 from traincast.lower._offload import offload_state
+from traincast.lower._orders import mark_orders as mark_orders
 from traincast.lower._pipeline import cut_sorts
 from traincast.lower._pipeline import in_flight as in_flight
 from traincast.lower._recompute import recompute
@@ -73,7 +74,7 @@ def split_model(graph: Graph, plan: Parallelism, *, compiled: bool = False, reme
 
 def run_again(graph: Graph, plan: Parallelism) -> Stage:
     """The whole step with what the plan recomputes."""
-    return recompute(as_stage(mark_evaluation(graph)), plan.recompute)
+    return recompute(as_stage(mark_orders(mark_evaluation(graph))), plan.recompute)
 
 
 def share_model(whole: Stage, plan: Parallelism, compiled: bool) -> Stage:

@@ -60,6 +60,8 @@ class Space:
     sequence_parallel: tuple[bool, ...] = (False, True)
     overlap_sharded: bool = True
     """Whether gradients are reduced beside the backward pass where state is sharded; some stacks do not."""
+    dispatch_once: bool = False
+    """Whether plans that spread experts send a token once to every node with experts for it, where the base does not say it."""
     reshard_in_pipeline: bool = True
     """Whether ZeRO 3 frees gathered weights between the passes of a pipeline; where it does not, it is ZeRO 2."""
 

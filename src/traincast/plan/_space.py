@@ -105,6 +105,7 @@ def _arrangements(
                                 base, data=degrees["data"], tensor=tensor, pipeline=pipeline, context=degrees["context"],
                                 expert=expert, micro_batches=micro, zero=zero, sequence_parallel=split, recompute=recompute,
                                 order=order, virtual_stages=virtual, async_tensor=base.async_tensor and split,
+                                dispatch_once=base.dispatch_once or (space.dispatch_once and expert > 1),
                             )  # fmt: skip
 
 

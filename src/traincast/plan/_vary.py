@@ -155,6 +155,14 @@ def settle(request: Question, clusters: Sequence[Cluster]) -> Settled:
         kept = tuple(next((found for found in able if found), clusters))
     devices = [group.device for cluster in kept for group in cluster.groups]
     settled = with_defaults(whole, devices, choose_stack(whole), said)
+    largest = max(cluster.num_devices for cluster in kept)
+    cut = _stack_with(settled, "tensor")
+    whole_stack = choose_stack(settled, num_devices=largest)
+    if largest > 1 and cut.name != whole_stack.name:
+        said.append(
+            f"no stack is named: plans that cut layers, stages or experts are priced with {cut.name}, others with "
+            f"{whole_stack.name} (--stack to compare all under one)"
+        )
     if len(kept) < len(clusters):
         said.append(f"{len(clusters) - len(kept)} clusters without it are left out (--precision fp32 would keep them)")
     return Settled(request=settled, clusters=kept, notes=tuple(said))
@@ -175,8 +183,8 @@ def space_of(
         if key in ("data", "micro_batches") or key not in SEARCHED:
             continue
         named["orders" if key == "order" else key] = (value,)
-    stack = choose_stack(request)
-    if stack.plan.sequence_parallel and "sequence_parallel" not in named:
+    stack, split = choose_stack(request), _stack_with(request, "tensor")
+    if split.plan.sequence_parallel and "sequence_parallel" not in named:
         # It always splits the sequence where there is a tensor axis; a search leaves the split out where there is none.
         named["sequence_parallel"] = (True,)
     asked = {name: value for name, value in asked.items() if value is not None}
@@ -189,13 +197,20 @@ def space_of(
 
 
 def _sharded_habits(request: Question) -> dict[str, Any]:
-    """What a stack does with sharded state only; what the request says of it wins."""
+    """What a stack does with sharded state and with spread experts only; what the request says of it wins."""
     habits = choose_stack(request).plan
     said = request.parallelism
+    spread = _stack_with(request, "expert").plan
     return {
+        "dispatch_once": spread.dispatch_once and "dispatch_once" not in said,
         "overlap_sharded": habits.overlap_sharded or said.get("overlap") is True,
         "reshard_in_pipeline": habits.reshard_in_pipeline if said.get("reshard") is None else bool(said["reshard"]),
     }
+
+
+def _stack_with(request: Question, axis: str) -> Stack:
+    """What plans along an axis are run with."""
+    return choose_stack(replace(request, parallelism={**request.parallelism, axis: 2}))
 
 
 def base_of(request: Question) -> Parallelism:

@@ -24,6 +24,8 @@ class Loose:
     """Device seconds after the start of the part."""
     seconds: float
     link: str = ""
+    lost_s: float = 0.0
+    """What kernels that run beside it lose."""
     follows: bool = False
     """It sends what the one before it has made: the second half of a hybrid shard's reduction."""
 
@@ -114,8 +116,6 @@ class Part:
     """Of collectives that run only in the last micro-batch."""
     deferred: tuple[Loose, ...]
     """Reductions that are not overlapped: they run when the last backward pass is over."""
-    slowdown: float = 0.0
-    """Of kernels while a collective of this part runs beside them."""
     blocked_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds for which the device waits for collectives, by the link they use."""
 
@@ -134,6 +134,29 @@ def split_passes(stage: Stage, estimates: Sequence[Estimate]) -> dict[str, list[
             parts[name].append(_measure(stage.tasks[start:stop], tuple(estimates[start:stop]), segment.count))
             start = stop
     return parts
+
+
+def time_last_buckets(parts: Sequence[Part]) -> dict[str, float]:
+    """Until when each link is busy with the last bucket of gradients, counted from the end of the backward pass: a bucket is sent
+    when its last gradient is there. It is half full on average, and holds all gradients where these fill no more."""
+    sent: dict[str, tuple[float, float, float]] = {}
+    left_s: dict[str, float] = {}
+    for part in parts:
+        left_s = {link: seconds + part.count * part.device_s for link, seconds in left_s.items()}
+        for item in part.gradients:
+            if item.task.bucket_bytes:
+                num_bytes, seconds, bucket = sent.get(item.link, (0.0, 0.0, 0.0))
+                sent[item.link] = (
+                    num_bytes + part.count * item.task.num_bytes,
+                    seconds + part.count * item.seconds,
+                    max(bucket, item.task.bucket_bytes),
+                )
+                left_s[item.link] = part.device_s - item.ready_s
+    return {
+        link: seconds * min(1.0, bucket / 2 / num_bytes) - left_s[link]
+        for link, (num_bytes, seconds, bucket) in sent.items()
+        if num_bytes
+    }
 
 
 def hide_chunks(tasks: Sequence[Task], estimates: Sequence[Estimate]) -> Sequence[Estimate]:
@@ -191,7 +214,7 @@ def run_pass(parts: Sequence[Part], clocks: Clocks, spent: Spent, *, first: bool
 def _must_be_walked(part: Part, clocks: Clocks, loose: Sequence[Loose]) -> bool:
     """Whether the repetitions of a part may differ, so that each is run on its own."""
     on_host = any(item.task.axis == HOST for item in loose)
-    return bool(part.before or part.slowdown) or on_host or _contends(part, clocks, loose)
+    return bool(part.before) or on_host or _contends(part, clocks, loose)
 
 
 def _run_deferred(part: Part, clocks: Clocks, spent: Spent, spans: list[Span] | None, rank: int) -> None:
@@ -223,15 +246,14 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
     before: list[Loose] = []
     deferred: list[Loose] = []
     loose: dict[bool, list[Loose]] = {True: [], False: []}
-    slowdown = 0.0
     blocked_s: dict[str, float] = {}
     for place, (task, estimate) in enumerate(zip(tasks, estimates, strict=True)):
         host_s += estimate.host_s
         if isinstance(task, Collective) and task.axis == "pipeline":
             continue  # a hop between stages: the pipeline's order places it
         if isinstance(task, Collective) and task.overlapped:
-            slowdown = max(slowdown, estimate.slowdown)
-            item = Loose(task, device_s, estimate.seconds, estimate.link, _follows(tasks, place))
+            lost_s = estimate.slowdown * estimate.seconds
+            item = Loose(task, device_s, estimate.seconds, estimate.link, lost_s, _follows(tasks, place))
             if task.kind == "all_gather" or (task.kind == "copy_in" and task.phase != "optimizer"):
                 before.append(item)
             else:
@@ -264,7 +286,6 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
         during=tuple(loose[False]),
         gradients=tuple(loose[True]),
         deferred=tuple(deferred),
-        slowdown=slowdown,
         blocked_s=blocked_s,
     )
 
@@ -298,17 +319,21 @@ def _repeat(count: int, *, free_s: float, start_s: float, period_s: float, chain
 def _run_repeated(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[Loose]) -> None:
     begin_s = clocks.device_s
     count = part.count
+    lost_s = _lost(part, loose)
+    work_s = part.device_s + lost_s
     clocks.device_s = _repeat(
         count,
         free_s=begin_s,
         start_s=clocks.host_s,
         period_s=part.host_s,
-        chain_s=part.chain_s,
-        work_s=part.device_s,
+        chain_s=part.chain_s + lost_s,
+        work_s=work_s,
     )
     clocks.host_s += count * part.host_s
     elapsed_s = clocks.device_s - begin_s
-    _account(part, spent, count, waited_s=elapsed_s - count * part.device_s)
+    _account(part, spent, count, waited_s=elapsed_s - count * work_s)
+    if lost_s:
+        spent.expose(loose[0].task.axis, count * lost_s)
     if loose:
         stretch = elapsed_s / (count * part.device_s) if part.device_s else 1.0
         chains, work = _chain(loose, stretch)
@@ -344,24 +369,25 @@ def _run_once(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[Loose], 
     start_s, host_s = clocks.device_s, clocks.host_s
     # The next unit's weights are asked for before this unit's gradients are there to be sent.
     clocks.gathered_s = _gather(upcoming, clocks, spent, spans, rank, ready_s=start_s) if upcoming else None
-    beside_s = sum(item.seconds for item in (*part.before, *loose))
+    beside = (*part.before, *loose)
+    lost_s = _lost(part, beside)
     if _contends(part, clocks, loose):
         _run_shared(part, clocks, spent, loose, spans, rank)
-        _slow_down(part, clocks, spent, busy_s=beside_s, elapsed_s=clocks.device_s - start_s)
+        _slow_down(clocks, spent, beside, lost_s)
         return
     if spans is None:
         clocks.device_s = max(clocks.device_s + part.device_s, host_s + part.chain_s)
     else:
         _write_down(part, clocks, spans, rank)
+    _slow_down(clocks, spent, beside, lost_s)
     clocks.host_s = host_s + part.host_s
     elapsed_s = clocks.device_s - start_s
-    _account(part, spent, 1, waited_s=elapsed_s - part.device_s)
+    _account(part, spent, 1, waited_s=elapsed_s - part.device_s - lost_s)
     stretch = elapsed_s / part.device_s if part.device_s else 1.0
     sent_s = 0.0
     for item in loose:
         ready_s = max(start_s + item.ready_s * stretch, sent_s if item.follows else 0.0)
         sent_s = _send(item, clocks, spent, ready_s=ready_s, spans=spans, rank=rank)
-    _slow_down(part, clocks, spent, busy_s=beside_s, elapsed_s=elapsed_s)
 
 
 def _await_gather(part: Part, clocks: Clocks, spent: Spent, spans: list[Span] | None, rank: int) -> None:
@@ -442,13 +468,16 @@ def _stream(link: str) -> str:
     return "node links" if link == INSIDE else "network"
 
 
-def _slow_down(part: Part, clocks: Clocks, spent: Spent, *, busy_s: float, elapsed_s: float) -> None:
+def _lost(part: Part, beside: Sequence[Loose]) -> float:
+    """What the kernels of a part lose to collectives beside them; none takes more than twice its time."""
+    return min(sum(item.lost_s for item in beside), part.device_s)
+
+
+def _slow_down(clocks: Clocks, spent: Spent, beside: Sequence[Loose], lost_s: float) -> None:
     """Kernels beside collectives take longer; what a step cannot hide behind them counts as communication."""
-    extra_s = part.slowdown * min(busy_s, elapsed_s)
-    if extra_s > 0:
-        clocks.device_s += extra_s
-        axis = next(task.axis for task in part.tasks if isinstance(task, Collective) and task.overlapped)
-        spent.expose(axis, extra_s)
+    if lost_s > 0:
+        clocks.device_s += lost_s
+        spent.expose(beside[0].task.axis, lost_s)
 
 
 def _account(part: Part, spent: Spent, count: int, *, waited_s: float) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from traincast.memo import Remember, compute
 from traincast.simulate._draw import Pattern, draw_patterns, draw_pipeline
 from traincast.simulate._order import finish_times, place_passes
-from traincast.simulate._passes import Clocks, Part, Spent, run_pass, split_passes
+from traincast.simulate._passes import Clocks, Part, Spent, run_pass, split_passes, time_last_buckets
 from traincast.spec import HOST, Collective, Estimate, Parallelism, Program, Repeat, Span, Stage, Task, Timeline
 
 MAX_SPANS = 200_000
@@ -90,6 +90,8 @@ def _run_rounds(passes: Mapping[str, Sequence[Part]], rounds: int, clocks: Clock
 def _run_update(passes: Mapping[str, Sequence[Part]], clocks: Clocks, spent: Spent, *, spans: list[Span] | None,
                 rank: int = 0, reads_back: bool = False) -> None:  # fmt: skip
     """The optimizer waits for the last gradient, wherever it goes; the step ends when new weights have come back."""
+    for link, tail_s in time_last_buckets(passes["backward"]).items():
+        clocks.occupy(link, max(clocks.free_s(link), clocks.device_s + tail_s))
     if clocks.reduced_s > clocks.device_s:
         spent.expose("data", clocks.reduced_s - clocks.device_s)
         clocks.device_s = clocks.reduced_s
@@ -133,8 +135,14 @@ def run_stage(passes: Mapping[str, Sequence[Part]], *, reads_back: bool = False)
     # The last micro-batch reduces its gradients: run it once more to see what it cannot hide.
     end, tail = Clocks(), Spent()
     run_pass(passes["backward"], end, tail, first=False, last=True)
-    plain_s = end.device_s
-    before = tail.copy()
+    plain_s, before = end.device_s, tail.copy()
+    if any(item.lost_s for part in passes["backward"] for item in part.gradients):
+        # Gradients that are sent beside it make the last backward longer than the others, which counts with the tail.
+        other = Clocks()
+        run_pass(passes["backward"], other, Spent(), first=False, last=False)
+        for axis, seconds in before.exposed_s.items():
+            before.exposed_s[axis] = max(0.0, seconds - (plain_s - other.device_s)) if axis == "data" else seconds
+        plain_s = other.device_s
     _run_update(passes, end, tail, spans=None, reads_back=reads_back)
     return StageRun(
         forward_s=forward_s,

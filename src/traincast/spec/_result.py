@@ -34,7 +34,7 @@ class Estimate:
     """What bounds it: compute, memory, communication or host."""
     ground: str = "bound"
     slowdown: float = 0.0
-    """How much longer kernels take that run beside it, as a share of their time: a collective takes cores and memory."""
+    """What kernels that run beside it lose, as a share of its own time: a collective takes cores and memory from them."""
     link: str = ""
     """What a collective keeps busy, such as 'intra' or 'inter': two that need the same at once have half of it each."""
 
@@ -261,7 +261,7 @@ class Part:
     """One part of the model and what it says of the step by itself."""
 
     name: str
-    """physics, layers, interaction or reuse."""
+    """physics, layers, interaction, reuse, or own runs."""
     step: Estimate | None
     """None where it has no ground."""
     is_answer: bool

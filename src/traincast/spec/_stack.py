@@ -84,6 +84,8 @@ class RecipeHabits:
     """A compiled step compiles its loss too; False: layers are compiled one by one and the loss runs as it is written."""
     whole_program: bool = False
     """The step is one program that the host starts once (XLA, CUDA graphs)."""
+    keeps_fed: bool = False
+    """Its input pipeline keeps up with the devices: samples are decoded there, or made up for a benchmark."""
     precision_words: Words = ()
     """What its own words for precision mean in ours: (("bf16-true", "bf16-pure"),)."""
     transformer_precision_words: Words = ()
@@ -145,6 +147,9 @@ class KernelFacts:
     they write: no kernel of the version takes them as they are."""
     grouped_gradients_on_lanes: bool = False
     """Gradients of grouped convolutions with channels last run without matrix units."""
+    products_by_sample: bool = False
+    """Tokens that lie turned are multiplied sample by sample instead of being copied into order, and the gradient of the weights
+    is summed over samples."""
     statistics_in_convolutions: bool = False
     """A convolution also sums what the batch norm after it needs, so no pass of its own over the images does."""
     pads_vocabulary: bool = False

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from traincast.cost._bounds import (
     uses_matrix_units,
 )
 from traincast.cost._features import WINOGRAD
+from traincast.cost._products import UNKNOWN_SM
 from traincast.errors import UnknownName
 from traincast.spec import Device, Op
 from traincast.units import DTYPE_BYTES
@@ -158,6 +159,11 @@ HELD_BYTES_PER_SM = 262144.0
 LONGEST_SUM = 4096.0
 """The longest sum that was measured; libraries split longer ones over a device that few outputs leave idle."""
 SPLIT_TILE = 128.0
+SUM_FACTOR = 1.2
+TURNED_READS = 1.2
+"""Kernels that read across the order they write in, in short runs."""
+NORM_CHANNELS = 64.0
+"""That a block of threads of a batch norm with channels last takes at a time; threads of fewer are idle."""
 
 
 PROMOTION_SHARE = 0.45
@@ -183,6 +189,9 @@ def _matmul(op: Op, to: _Collector) -> None:
             # Sums of every block are scaled and added on the lanes.
             promoted = 2.0 * batch * m * n * k / block
             to.add("lanes", (promoted, 0.0, PROMOTION_SHARE), dtype=op.dtype, sigma=0.2, ground=TRANSFER)
+        if attrs.get("products_by_sample"):
+            _multiply_by_sample(op, to)
+            return
         if GROUPED in op.name:
             # Rows of experts differ in number; where a weight's gradient sums over them, its own rows do not.
             uneven = float(attrs["layout"] != "nt")
@@ -211,6 +220,21 @@ def _matmul(op: Op, to: _Collector) -> None:
         to.pointwise((parts + 1) * 4.0 * batch * m * n, factor=1.2, sigma=0.25)
         return
     to.matmul(op, batch, m, n, k, transposed=transposed)
+
+
+def _multiply_by_sample(op: Op, to: _Collector) -> None:
+    """One matrix for each sample, whose rows are its tokens; of weights' gradients as many are written and then summed."""
+    samples, item = _number(op, "by_sample"), DTYPE_BYTES[op.dtype]
+    m, n, k = _number(op, "m"), _number(op, "n"), _number(op, "k")
+    summed = op.phase == "backward"
+    part, layout = ("k", "nn") if summed else ("m", "nt")
+    each = replace(op, attrs={**op.attrs, "batch": samples, part: _number(op, part) / samples, "layout": layout})
+    slower, doubt = misalignment(each, to.device)
+    moved = item * (k * (m + n) + samples * m * n) if summed else op.num_bytes
+    columns = (samples, _number(each, "m"), n, _number(each, "k"), 0.0, item, moved)
+    to.add("product", columns, dtype=op.dtype, factor=slower, sigma=math.hypot(0.2, doubt), ground=TRANSFER)
+    if summed:
+        to.pointwise((samples + 1.0) * item * m * n, factor=SUM_FACTOR, sigma=0.25)
 
 
 def find_attention_kernel(op: Op, device: Device) -> str:
@@ -294,14 +318,20 @@ POINT_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.0, "grad_weight"
 GATHERED_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.15, "grad_weight": 1.2}
 """Beside a plain product: of kernels of one pixel, and of wider ones, which gather their operands or scatter their sums."""
 NARROW_GROUP, NARROW_FACTOR, UNTURNED_GROUPS = 32.0, 0.55, 1.6
-"""Kernels for groups have tiles of 32 channels, half of the least of plain products; they lose more without channels last."""
-DEPTHWISE_SHARE: dict[str, float] = {"forward": 0.1, "grad_input": 0.1, "grad_weight": 0.05}
+"""Kernels for groups have tiles of 32 channels, half of the least of plain products; they lose more without channels last, and
+as much where turned images come in groups that run one by one."""
+DEPTHWISE_SHARE: dict[str, float] = {"forward": 0.125, "grad_input": 0.125, "grad_weight": 0.0625}
 """Of the lanes' peak: one multiplication per number that is loaded."""
-DEPTHWISE_NCHW = 0.85
+DEPTHWISE_NCHW = 0.7
 """Of that share where a thread's neighbours are pixels and not channels."""
+UNROLLED_TAPS, ROLLED_SHARE = (25.0, 49.0), (0.5, 0.17)
+"""Without and with channels last: windows up to 5x5 and 7x7 have kernels of their own, in which the loop over the window is
+unrolled; wider ones run in a general kernel at this share of their rate (convmixer, mixnet in both layouts)."""
 WIDE_GROUP, WIDE_GROUP_SHARE, NARROW_GROUP_SHARE = 48.0, 5.8e-4, 0.25
 """Of the lanes' peak that gradients of grouped convolutions with channels last reach in libraries that have no kernel for them on
 matrix units: groups of more channels run one by one, each at a rate that grows with its width."""
+GROUPS_TOGETHER, ODD_GROUP_SHARE = 4.0, 2e-3
+"""Kernels of those libraries take so many narrow groups at a time; another number of them runs one by one as well."""
 
 
 def _prefers_lanes(device: Device, real: str) -> bool:
@@ -314,11 +344,15 @@ def _conv(op: Op, to: _Collector) -> None:
     groups, inputs = _number(op, "groups"), _number(op, "in_channels")
     if _adds_bias(op):
         to.pointwise(2.0 * op.bytes_written, sigma=0.1)
+    _copy_first(op, to)
     _, real = product_flop_per_s(to.device, op.dtype)
     strided = _spatial(op, "stride") > 1
     winograd = _spatial(op, "kernel") == 9 and not strided and groups == 1
     if groups == inputs and groups > 1:
-        share = DEPTHWISE_SHARE[str(op.attrs["pass"])] * (1.0 if op.attrs.get("channels_last") else DEPTHWISE_NCHW)
+        last, taps = bool(op.attrs.get("channels_last")), _spatial(op, "kernel")
+        share = DEPTHWISE_SHARE[str(op.attrs["pass"])] * (1.0 if last else DEPTHWISE_NCHW)
+        if taps > UNROLLED_TAPS[last]:
+            share *= ROLLED_SHARE[last]
         to.add("lanes", (op.flop or 0.0, op.num_bytes, share), dtype=op.dtype, sigma=0.35, ground=TRANSFER)
     elif winograd and (not uses_matrix_units(to.device, real) or _prefers_lanes(to.device, real)):
         _winograd(op, to, lanes=not uses_matrix_units(to.device, real))
@@ -365,7 +399,9 @@ def _conv_on_matrix(op: Op, to: _Collector, real: str) -> None:
     last = bool(op.attrs.get("channels_last"))
     if last and groups > 1 and direction != "forward" and op.attrs.get("grouped_gradients_on_lanes"):
         width = _number(op, "in_channels") / groups
-        share = min(width * WIDE_GROUP_SHARE, NARROW_GROUP_SHARE) if width > WIDE_GROUP else NARROW_GROUP_SHARE
+        share = NARROW_GROUP_SHARE
+        if _runs_one_by_one(groups, width):
+            share = min(width * (WIDE_GROUP_SHARE if width > WIDE_GROUP else ODD_GROUP_SHARE), share)
         to.add("lanes", (op.flop or 0.0, op.num_bytes, share), dtype=op.dtype, sigma=0.5, ground=TRANSFER)
         return
     m, n, k = _conv_sizes(op)
@@ -382,12 +418,18 @@ def _conv_on_matrix(op: Op, to: _Collector, real: str) -> None:
     if real in HALF and not last:
         if op.attrs.get("turned_images") and op.attrs.get("training", True):
             to.pointwise(TURNED_PASSES * op.num_bytes, sigma=0.25)
+            if _runs_one_by_one(groups, _number(op, "in_channels") / groups):
+                factor *= UNTURNED_GROUPS
         else:
             factor *= UNTURNED if groups == 1 else UNTURNED_GROUPS
     item = DTYPE_BYTES[op.dtype]
     to.add(
         "product", (groups, m, n, k, 0.0, item, op.num_bytes), dtype=op.dtype, factor=factor, sigma=0.2, ground=TRANSFER
     )
+
+
+def _runs_one_by_one(groups: float, width: float) -> bool:
+    return groups > 1 and (width > WIDE_GROUP or groups % GROUPS_TOGETHER > 0)
 
 
 def _elementwise(op: Op, to: _Collector) -> None:
@@ -399,6 +441,7 @@ def _elementwise(op: Op, to: _Collector) -> None:
         inputs=_number(op, "num_inputs"),
         heavy=heavy,
         aligned=aligned,
+        factor=TURNED_READS if op.attrs.get("turned_bytes") else 1.0,
         sigma=0.0 if known else 0.05,
         ground=MEASURED if known else TRANSFER,
     )
@@ -416,17 +459,25 @@ def _softmax(op: Op, to: _Collector) -> None:
         to.add("softmax", (rows, cols, 2 * item * rows * cols))
 
 
+def _copy_first(op: Op, to: _Collector) -> None:
+    """What lies in another order than the library's kernel takes is copied before it runs."""
+    turned = op.attrs.get("turned_bytes")
+    if turned:
+        to.pointwise(2.0 * float(turned), factor=TURNED_READS, sigma=0.2)
+
+
 def _norm(op: Op, to: _Collector) -> None:
     rows, cols = _number(op, "rows"), _number(op, "cols")
     item = DTYPE_BYTES[op.dtype]
     numel = rows * cols
     function = str(op.attrs["function"])
+    _copy_first(op, to)
     if "batch" in function and not op.attrs.get("training", True):
         # In evaluation the statistics are given: one pass.
         to.pointwise(op.num_bytes, inputs=2.0, sigma=0.1)
     elif "batch" in function:
         _batch_norm(op, to)
-    elif "group" in function:
+    elif "group" in function or "instance" in function:
         # Statistics and application are two passes, in either direction.
         first, second = (2, 3) if op.phase == "backward" else (1, 2)
         to.pointwise(first * item * numel, sigma=0.15)
@@ -449,6 +500,9 @@ def _batch_norm(op: Op, to: _Collector) -> None:
     channels leave multiprocessors idle."""
     channels, per_channel = _number(op, "rows"), _number(op, "cols")
     item = DTYPE_BYTES[op.dtype]
+    if op.attrs.get("channels_last"):
+        _batch_norm_of_rows(op, to)
+        return
     held = item * per_channel * (2.0 if op.phase == "backward" else 1.0) <= HELD_BYTES_PER_SM
     if op.phase == "backward":
         passes = 3.0 if held else 5.0
@@ -458,14 +512,28 @@ def _batch_norm(op: Op, to: _Collector) -> None:
     to.add("blocks", (channels, passes * item * per_channel, moved), dtype=op.dtype, sigma=0.15, ground=TRANSFER)
 
 
+def _batch_norm_of_rows(op: Op, to: _Collector) -> None:
+    """Blocks of threads go down the pixels, so all are busy however few channels there are; what the device's multiprocessors
+    hold between statistics and application is read once."""
+    channels, item = _number(op, "rows"), DTYPE_BYTES[op.dtype]
+    whole = item * channels * _number(op, "cols")
+    operands = 2.0 if op.phase == "backward" else 1.0
+    held = min(1.0, HELD_BYTES_PER_SM * float(to.device.num_sm or UNKNOWN_SM) / max(operands * whole, 1.0))
+    passes = operands * (2.0 - held) + 1.0
+    padded = math.ceil(channels / NORM_CHANNELS) * NORM_CHANNELS / channels
+    to.pointwise(passes * whole * padded, inputs=2.0, sigma=0.15)
+
+
 def _compiled(op: Op, to: _Collector) -> None:
     """A generated kernel: its bytes once, and the input once more where statistics run over the whole batch."""
     moved, factor = op.num_bytes, 1.0
     if (
         op.kind == "norm"
         and op.attrs.get("training", True)
-        and not (op.attrs.get("given_statistics") and op.phase == "forward")
-        and any(word in str(op.attrs["function"]) for word in ("batch", "group"))
+        and not (
+            op.attrs.get("given_statistics") and op.phase == "forward" and "instance" not in str(op.attrs["function"])
+        )
+        and any(word in str(op.attrs["function"]) for word in ("batch", "group", "instance"))
     ):
         moved += DTYPE_BYTES[op.dtype] * _number(op, "rows") * _number(op, "cols")
     elif op.kind in ("index", "embedding"):
@@ -476,7 +544,7 @@ def _compiled(op: Op, to: _Collector) -> None:
 
 
 def _reduce(op: Op, to: _Collector) -> None:
-    to.pointwise(op.num_bytes, factor=1.2, sigma=0.25)
+    to.pointwise(op.num_bytes, factor=SUM_FACTOR, sigma=0.25)
 
 
 SORT_BYTES, SORT_KERNELS = 360.0, 12.0
@@ -548,8 +616,10 @@ def _rnn(op: Op, to: _Collector) -> None:
 
 def _copy(op: Op, to: _Collector) -> None:
     """A change of format streams; a change of order reads or writes in short runs."""
-    turned = str(op.attrs["function"]) not in STREAMED_COPIES
-    to.pointwise(op.num_bytes, factor=1.2 if turned else 1.0, sigma=0.2 if turned else 0.1)
+    if op.attrs.get("products_by_sample"):
+        return
+    turned = bool(op.attrs.get("turned_bytes")) or str(op.attrs["function"]) not in STREAMED_COPIES
+    to.pointwise(op.num_bytes, factor=TURNED_READS if turned else 1.0, sigma=0.2 if turned else 0.1)
 
 
 def _other(op: Op, to: _Collector) -> None:
