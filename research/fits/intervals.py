@@ -414,7 +414,7 @@ class Form:
         parts = np.sqrt(base[None, :] ** 2 + ((gains * self.parts) ** 2).sum(axis=1))
         known = self.own * (parts / self.usual) ** share[None, :]
         more = np.exp(self.novelty @ factors)[:, None]
-        added = (more**2 - 1) * (known**2).mean(axis=1, keepdims=True)
+        added = (more**2 - 1) * known.prod(axis=1, keepdims=True)
         return np.asarray(np.where(self.own > 0, np.sqrt(known**2 + added), parts * more))
 
     def pull_back(self, values: Array, slopes: Array) -> Array:
@@ -435,12 +435,12 @@ class Form:
         """The slopes by the logs of the scales without what is new, and by the log of what that multiplies."""
         more = np.exp(self.novelty @ factors)[:, None]
         alone = self.own * (parts / self.usual) ** share[None, :]
-        middle = (alone**2).mean(axis=1, keepdims=True)
+        middle = alone.prod(axis=1, keepdims=True)
         square = alone**2 + (more**2 - 1) * middle
         is_known = self.own > 0
         over = np.divide(slopes, square, out=np.zeros_like(slopes), where=is_known)
         whole = over.sum(axis=1, keepdims=True)
-        inner = np.where(is_known, alone**2 * (over + (more**2 - 1) / 2 * whole), slopes)
+        inner = np.where(is_known, alone**2 * over + (more**2 - 1) / 2 * middle * whole, slopes)
         return inner, np.where(is_known[:, 0], (more**2 * middle * whole)[:, 0], slopes.sum(axis=1))
 
     def read(self, values: Array) -> Certainty:
