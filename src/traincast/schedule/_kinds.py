@@ -48,9 +48,7 @@ def find_kinds(jobs: JobTable, given: Conditions, nodes: NodeMap, beside: tuple[
     of_job = combine(codes)
     first = np.zeros(int(of_job.max(initial=-1)) + 1, dtype=np.int64)
     first[of_job[::-1]] = np.arange(len(jobs))[::-1]
-    if len(beside[0]):
-        asked = {int(job): (float(beside[0][job]), float(beside[1][job])) for job in first}
-        nodes.per_gpu = {job: pair for job, pair in asked.items() if pair != (0.0, 0.0)}
+    nodes.per_gpu = _ask_beside(first, beside)
     found = [_describe(int(job), jobs, given, nodes) for job in first]
     entries = [entry for entries, _, _ in found for entry in entries]
     extra = [nodes.per_gpu.get(int(job), (0.0, 0.0)) for job in first]
@@ -68,6 +66,14 @@ def find_kinds(jobs: JobTable, given: Conditions, nodes: NodeMap, beside: tuple[
         memory=np.array([memory for _, memory in extra], dtype=np.float64),
         scanned=np.array([scanned for _, _, scanned in found], dtype=np.int64),
     )
+
+
+def _ask_beside(first: Ints, beside: tuple[Floats, Floats]) -> dict[int, tuple[float, float]]:
+    """CPUs and memory beside each GPU, of the first jobs of their kinds that ask for any."""
+    if not len(beside[0]):
+        return {}
+    asked = {int(job): (float(beside[0][job]), float(beside[1][job])) for job in first}
+    return {job: pair for job, pair in asked.items() if pair != (0.0, 0.0)}
 
 
 def number(names: Iterable[Hashable]) -> Ints:

@@ -110,6 +110,7 @@ def next_by_count(
     now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, waiting: Waiting, running: Running
 ) -> Any:
     """The first waiting job that fits by count if those after it made way, and the pool where it does; -1 if none does."""
+    one_pool = len(nodes.width) == 1
     while True:
         kind = first_waiting(waiting)
         if kind < 0:
@@ -124,7 +125,7 @@ def next_by_count(
             while free < kinds.gpus[kind] and at >= first:
                 if not is_before(key, job, running.keys[at], running.jobs[at], now, rules):
                     break
-                if pool_of_job(running.jobs[at], nodes) == pool:
+                if one_pool or pool_of_job(running.jobs[at], nodes) == pool:
                     free += jobs.gpus[running.jobs[at]]
                 at -= 1
             if free >= kinds.gpus[kind]:
@@ -170,6 +171,7 @@ def serve_one(
 
 def find_losers(pool: int, need: int, rules: Rules, jobs: Jobs, nodes: Nodes, running: Running) -> int:
     """A running job of the pool whose followers together are fewer than the deficit must make way."""
+    one_pool = len(nodes.width) == 1
     begin = running.begin[0]
     stop = begin + rules.counts[RUNNING]
     deficit = need - nodes.hist[nodes.hist_at[pool]]
@@ -178,10 +180,10 @@ def find_losers(pool: int, need: int, rules: Rules, jobs: Jobs, nodes: Nodes, ru
     behind = 0
     while behind < deficit and spot > begin:
         spot -= 1
-        if pool_of_job(running.jobs[spot], nodes) == pool:
+        if one_pool or pool_of_job(running.jobs[spot], nodes) == pool:
             behind += jobs.gpus[running.jobs[spot]]
     while deficit > 0 and spot < stop:
-        if pool_of_job(running.jobs[spot], nodes) == pool:
+        if one_pool or pool_of_job(running.jobs[spot], nodes) == pool:
             size = jobs.gpus[running.jobs[spot]]
             behind -= size
             if behind < deficit:
