@@ -10,7 +10,7 @@ from traincast.forecast import forecast
 from traincast.lower import fuse, leave_eager, lower, mark_autotuned
 from traincast.lower._fuse import prefers_channels_last
 from traincast.simulate import replay_memory
-from traincast.spec import Graph, Job, Op, Parallelism, Stage, Tensor
+from traincast.spec import Graph, Job, Op, Parallelism, Repeat, Stage, Tensor
 
 SHAPE = TransformerShape(n_layers=4, hidden=256, heads=4, vocab=1000, seq=128, dropout=0.1, activation="gelu_new")
 
@@ -168,3 +168,22 @@ def test_generated_products_hand_their_results_on_in_registers() -> None:
 
     assert read(graph) == 16384.0
     assert read(mark_autotuned(graph)) == 0.0
+
+
+def test_the_first_kernel_of_a_layer_finds_what_the_layer_before_made_in_registers() -> None:
+    """A sum that ends a repeated layer and the norm that begins the next are one kernel; a sum after a product is not."""
+
+    def op(kind: str, reads: tuple[int, ...], writes: tuple[int, ...], **attrs: object) -> Op:
+        return Op(name=kind, kind=kind, phase="forward", dtype="fp16", flop=1.0, bytes_read=100.0 * len(reads),
+                  bytes_written=100.0, reads=reads, writes=writes, attrs=dict(attrs))  # type: ignore[arg-type]  # fmt: skip
+
+    norm = op("norm", (0,), (1,), function="layer_norm", rows=5, cols=10)
+    product = replace(make_matmul(), reads=(1,), writes=(2,))
+    residual = op("elementwise", (2, 0), (0,), function="add", numel=50, num_inputs=2)
+    tensors = tuple(Tensor(shape=(5, 10), dtype="fp16", role="activation") for _ in range(3))
+    stage = Stage(tasks=(norm, product, residual), tensors=tensors, repeats=(Repeat(start=0, stop=3, count=4),))
+    first, _, last = fuse(stage).tasks
+    assert isinstance(first, Op)
+    assert isinstance(last, Op)
+    assert first.bytes_read == 0.0
+    assert last.bytes_read > 0.0

@@ -50,15 +50,19 @@ def fuse(stage: Stage, *, rules: FusionRules = ON_GPU) -> Stage:
     last_read = _last_reads(stage)
     groups: dict[int, list[int]] = {}
     member: set[int] = set()
+    carried: dict[int, float] = {}
     for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
-        for group in _groups(stage, (part.start, part.stop), last_read, rules):
-            groups[group[-1]] = group
-            member.update(group)
+        found = _groups(stage, (part.start, part.stop), last_read, rules)
+        groups.update({group[-1]: group for group in found})
+        member.update(index for group in found for index in group)
+        if part.count > 1:
+            carried.update(_carried(stage, found, part.start))
 
     def rewrite(index: int, task: Task) -> list[Task]:
         if index in groups:
             merged = _merge(stage, groups[index], last_read)
-            merged = replace(merged, bytes_read=max(0.0, merged.bytes_read - _handed_on(stage, groups[index])))
+            handed = _handed_on(stage, groups[index]) + carried.get(index, 0.0)
+            merged = replace(merged, bytes_read=max(0.0, merged.bytes_read - handed))
             if isinstance(task, Op) and groups[index] == [index] and _is_concatenation(task):
                 return [_copy_into_place(stage, task, last_read)]
             strided = last and any(_sums_pixels(stage, stage.tasks[member]) for member in groups[index])
@@ -81,6 +85,38 @@ def _handed_on(stage: Stage, group: list[int]) -> float:
         return 0.0
     read = {tensor for index in group if isinstance(op := stage.tasks[index], Op) for tensor in op.reads}
     return float(sum(stage.tensors[tensor].num_bytes for tensor in writer.writes if tensor in read))
+
+
+def _carried(stage: Stage, groups: Sequence[list[int]], start: int) -> dict[int, float]:
+    """Bytes that a layer's first groups need not read, by their last member: what the last group of the layer before made, where
+    one kernel may go over both. (Every layer is counted so, the first one too.)"""
+    writer = {tensor: index for group in groups for index in group for tensor in _writes(stage, index)}
+    made: set[int] = set()
+    place = start
+    found: dict[int, float] = {}
+    for group in groups:
+        beside = set(range(place, group[-1])).difference(group)
+        made.update(tensor for index in beside for tensor in _writes(stage, index))
+        reads = [(tensor, op) for op in _ops_of(stage, group) for tensor in op.reads]
+        if made.isdisjoint(tensor for tensor, _ in reads):
+            late = {tensor: op for tensor, op in reads if writer.get(tensor, -1) > group[-1]}
+            found[group[-1]] = sum(
+                stage.tensors[tensor].num_bytes
+                for tensor, op in late.items()
+                if _loops(stage, _ops_of(stage, [writer[tensor]])[0]).joins(_loops(stage, op))
+            )
+        place = group[-1] + 1
+        made.update(tensor for index in group for tensor in _writes(stage, index))
+    return found
+
+
+def _writes(stage: Stage, index: int) -> tuple[int, ...]:
+    task = stage.tasks[index]
+    return task.writes if isinstance(task, Op) else ()
+
+
+def _ops_of(stage: Stage, members: Sequence[int]) -> list[Op]:
+    return [op for index in members if isinstance(op := stage.tasks[index], Op)]
 
 
 def leave_eager(graph: Graph, layer: str) -> Graph:
@@ -284,7 +320,7 @@ def _joins_inside(op: Op, rules: FusionRules) -> bool:
 
 
 def _ops(stage: Stage, group: _Group) -> list[Op]:
-    return [op for index in group.members if isinstance(op := stage.tasks[index], Op)]
+    return _ops_of(stage, group.members)
 
 
 def _readers(stage: Stage, start: int, stop: int) -> dict[int, list[int]]:
