@@ -2,20 +2,22 @@
 
 Run: python -m research.fits.intervals ../shared/cases/*.parquet [--asked FILE] [--svg FOLDER] [--markdown FILE]
 
-The rule (ADR 40 says which of its constants were changed after results had been looked at). Every measured run is asked twice: as
-the package ships, and with what its publisher taught taken away (constants of its stack are those of plain PyTorch, constants of
-memory their priors).
+The rule (ADR 40, 41 and 49 say which of its constants were changed after results had been looked at). Every measured run is asked
+twice: as the package ships, and with what its publisher taught taken away (`research.fits.untaught`; constants of memory are
+their priors).
 
 1. Examples. A publisher (the first word of a source) left out whole: nothing of it counts as known. Inside each stack with 20
-   runs or more: each device, architecture, model family, model, precision, network, compiled steps and the larger scales left
-   out in turn, where 20 other runs remain. And every stack as it ships.
+   runs or more: each device, architecture, vendor, model family, model, precision, network, source, number of devices, compiled
+   steps, the larger scales, and devices together with models left out in turn, where 20 other runs remain. And every stack as
+   it ships.
 2. The scale on either side of a forecast. New stack: the root of a base squared and, for each part of the answer, of a gain
    times how far the answer moves if that part is off (`step_sensitivity`, `memory_sensitivity`), squared. Known stack: its own
    scale times a power of what that root is beside the usual one of its runs. Either times a factor of at least 1 for each thing
    that is new. Bases, gains, powers and factors: maximum likelihood of a Student's t with four degrees of freedom and two
    scales. A publisher counts as four observations and so does a stack, split evenly over what is left out, whatever the number
-   of rows. Priors: log factors 0.2 +- 0.5, gains 0.5 +- 0.5, powers 0.5 +- 0.3, the log of the base that of 0.12 +- 0.3: what
-   nobody measured is not free.
+   of rows. Priors: log factors 0.2 +- 0.5, gains 1 +- 0.3 (memory: 0.5 +- 0.5), powers 0.5 +- 0.3, the log of the base that of
+   0.12 +- 0.3: what nobody measured is not free.
+   Factors are then raised until known stacks hold nine of ten left-out runs of every kind of novelty.
 3. A stack's own scale on a side is that of a normal distribution with the same 90% quantile of errors on that side, pooled
    with two models more that are as far off as those of a new stack whose host is known.
 4. Quantiles of error over scale. Known stack: weighted quantiles of all examples, every stack by its number of models, count as
@@ -23,7 +25,8 @@ memory their priors).
    its models where every run is like the question (`research.studies.interval_forms` has what else was tried). New stack:
    errors of one publisher go together, so the quantiles are those of a sum: Student's t of the medians of k publishers, with
    k - 1 degrees of freedom and widened by sqrt(1 + 1 / k), and the errors about these medians, every publisher weighing the
-   same. The scales of a publisher's errors are found without that publisher (cross-conformal).
+   same. The scales of a publisher's errors are found without that publisher (cross-conformal), and the quantiles are widened
+   until publishers of 50 runs and more, each under those of the others, are held 90% of the time on average.
 5. What remains once something was measured: one run of the same job (the smallest), five runs of other models with the same
    stack on the same device, twenty runs of the stack on other devices. The log error of the others, less the (median) error
    of the given.
@@ -136,6 +139,10 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """Which factors a kind of novelty has, that are widened where its intervals hold too few."""
 SMALL = 1e-3
+LARGE, FEWEST_LARGE = 50, 3
+"""Runs of a publisher that is large, and publishers that say how far apart they are."""
+WIDENINGS = np.linspace(1.0, 2.0, 51)
+LOW, HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
 STRETCHES, MOST_STRETCH = 3, 0.5
 """Times that all kinds are looked at, and what a log factor may rise by at a time."""
 CELL_VALUES = 9
@@ -407,7 +414,7 @@ class Form:
         parts = np.sqrt(base[None, :] ** 2 + ((gains * self.parts) ** 2).sum(axis=1))
         known = self.own * (parts / self.usual) ** share[None, :]
         more = np.exp(self.novelty @ factors)[:, None]
-        added = (more**2 - 1) * (known**2).mean(axis=1, keepdims=True)
+        added = (more**2 - 1) * known.prod(axis=1, keepdims=True)
         return np.asarray(np.where(self.own > 0, np.sqrt(known**2 + added), parts * more))
 
     def pull_back(self, values: Array, slopes: Array) -> Array:
@@ -428,12 +435,12 @@ class Form:
         """The slopes by the logs of the scales without what is new, and by the log of what that multiplies."""
         more = np.exp(self.novelty @ factors)[:, None]
         alone = self.own * (parts / self.usual) ** share[None, :]
-        middle = (alone**2).mean(axis=1, keepdims=True)
+        middle = alone.prod(axis=1, keepdims=True)
         square = alone**2 + (more**2 - 1) * middle
         is_known = self.own > 0
         over = np.divide(slopes, square, out=np.zeros_like(slopes), where=is_known)
         whole = over.sum(axis=1, keepdims=True)
-        inner = np.where(is_known, alone**2 * (over + (more**2 - 1) / 2 * whole), slopes)
+        inner = np.where(is_known, alone**2 * over + (more**2 - 1) / 2 * middle * whole, slopes)
         return inner, np.where(is_known[:, 0], (more**2 * middle * whole)[:, 0], slopes.sum(axis=1))
 
     def read(self, values: Array) -> Certainty:
@@ -537,7 +544,7 @@ def find_quantiles(examples: Sequence[Example], scaled: Array) -> dict[str, Quan
         own = sorts == sort
         groups = [examples[place].row.publisher for place in np.flatnonzero(own).tolist()]
         if sort == NEW_STACK and len(set(groups)) > 2:
-            values = publisher_quantiles(scaled[own], groups)
+            values = publisher_quantiles(scaled[own], groups) * stretch_publishers(scaled[own], groups)
         else:
             values = _weighted_quantiles(scaled[own], weights[own], np.array(LEVELS))
         table[str(sort)] = _as_quantiles(values, int(own.sum()))
@@ -599,6 +606,25 @@ def publisher_quantiles(scaled: Array, publishers: Sequence[str]) -> Array:
     within = _weighted_quantiles(rest, weights, GRID)
     effect = middles.mean() + middles.std(ddof=1) * math.sqrt(1 + 1 / number) * stats.t.ppf(GRID, number - 1)
     return np.asarray(np.quantile((effect[:, None] + within[None, :]).ravel(), LEVELS))
+
+
+def stretch_publishers(scaled: Array, publishers: Sequence[str]) -> float:
+    """How much wider the quantiles of a new publisher must be for the large ones, each held by those of the others, to be held
+    as often as is said on average: few publishers have normal effects."""
+    named = np.array(publishers)
+    large = [name for name in sorted(set(publishers)) if (named == name).sum() >= LARGE]
+    if len(large) < FEWEST_LARGE:
+        return 1.0
+    needed = []
+    for name in large:
+        own = named == name
+        values = publisher_quantiles(scaled[~own], named[~own].tolist())
+        low, high = min(-SMALL, values[LOW]), max(SMALL, values[HIGH])
+        needed.append(np.where(scaled[own] < 0, scaled[own] / low, scaled[own] / high))
+    for factor in WIDENINGS:
+        if np.mean([np.mean(own <= factor) for own in needed]) >= COVERAGE:
+            return float(factor)
+    return float(WIDENINGS[-1])
 
 
 def _weighted_quantiles(values: Array, weights: Array, levels: Array) -> Array:

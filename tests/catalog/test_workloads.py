@@ -197,7 +197,17 @@ def test_every_model_of_the_case_tables_is_known() -> None:
     assert unknown == []
 
 
-@pytest.mark.parametrize("dtype", ["fp4", "int8"])
+def test_scales_of_frozen_weights_that_are_quantised_too_take_a_quarter() -> None:
+    plain, double = (
+        workload("llama-2-7b", seq=512, precision="bf16-pure", adapter_rank=8, frozen_dtype=dtype)
+        for dtype in ("nf4", "nf4-dq")
+    )
+    # fp32 for 64 weights against a byte, and fp32 for 256 of these.
+    assert double.role_bytes("buffer") == pytest.approx((1 / 4 + 1 / 256) * plain.role_bytes("buffer"), rel=0.01)
+    assert double.role_bytes("parameter") == plain.role_bytes("parameter")
+
+
+@pytest.mark.parametrize("dtype", ["fp4", "nf4-dq", "int8"])
 def test_products_with_frozen_weights_run_in_the_precision_of_the_activations_both_ways(dtype: str) -> None:
     graph = workload("llama-2-7b", seq=512, precision="bf16-pure", adapter_rank=8, frozen_dtype=dtype)
     assert {op.dtype for op in graph.ops if op.kind == "matmul" and op.layer != "rotary"} == {"bf16"}

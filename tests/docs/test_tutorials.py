@@ -40,9 +40,11 @@ def test_the_commands_of_five_runs_work_one_after_the_other(
     exec(table, {})
     assert [command.split()[1] for command in commands] == ["learn", "forecast", "plan"]
     # A plan asks the same calibration some fifty times, which takes too long here.
-    for command in commands[:2]:
+    for command in (commands[0], f"{commands[1]} --explain"):
         assert main(shlex.split(command)[1:]) == 0, command
     shown = capsys.readouterr().out
     assert "worth a run next" in shown
     assert "calibration 'my-cluster', 5 runs of this stack" in shown
     assert shown.count("90% sure of") == 1
+    assert "> own runs" in shown
+    assert "> interaction" not in shown

@@ -6,7 +6,19 @@ import numpy as np
 import pytest
 
 from research.fits.asked import Asked
-from research.fits.intervals import Fits, Form, find_given, first_guess, gather, make_examples, publisher_quantiles
+from research.fits.intervals import (
+    COVERAGE,
+    Fits,
+    Form,
+    ends_of,
+    find_given,
+    first_guess,
+    gather,
+    make_examples,
+    publisher_quantiles,
+    stretch_publishers,
+)
+from research.studies import new_stack_forms
 from traincast.forecast import LEVELS, STEP, Setting
 
 SETTING = Setting(
@@ -91,3 +103,36 @@ def test_a_measured_run_takes_away_what_all_runs_of_a_publisher_share() -> None:
     assert share == 1.0
     left = certainty.quantiles["new stack"].values
     assert table.values[-3] - table.values[2] < 0.3 * (left[-3] - left[2])
+
+
+def test_publishers_that_are_farther_apart_than_the_others_say_widen_the_quantiles_of_a_new_one() -> None:
+    rng = np.random.default_rng(0)
+    names = [name for name in "abcdefg" for _ in range(60)]
+    alike = rng.normal(0, 1, len(names))
+    odd = np.array([value + 12 * (name == "g") for name, value in zip(names, alike, strict=True)])
+    assert stretch_publishers(alike, names) == pytest.approx(1.0, abs=0.1)
+    assert stretch_publishers(odd, names) > stretch_publishers(alike, names)
+    few = [name for name in "abcdefg" for _ in range(10)]
+    assert stretch_publishers(rng.normal(0, 1, len(few)), few) == 1.0
+
+
+def test_a_kind_of_novelty_that_errs_more_is_held_as_often_as_is_said() -> None:
+    rows = [
+        dataclasses.replace(row, error=row.error * (6 if row.setting.device == "y" else 1))
+        for seed, name in enumerate("abc")
+        for row in runs(name, bias=0.1 * seed, sigma=0.05, number=120, seed=seed)
+    ]
+    certainty, examples = Fits(rows=rows).fit()
+    new = [one for one in examples if one.fold == "device"]
+    ends = [ends_of(one, certainty)[0] for one in new]
+    held = np.mean([low <= one.row.error <= high for one, (low, high) in zip(new, ends, strict=True)])
+    assert held > COVERAGE - 0.03
+
+
+def test_a_form_is_chosen_by_the_other_publishers_and_holds_them() -> None:
+    found = {
+        "narrow": {"a": (60, -1.0, 0.7, 0.1), "b": (60, -1.0, 0.95, 0.1), "c": (60, -1.0, 0.95, 0.1)},
+        "wide": {"a": (60, 0.0, 0.9, 0.5), "b": (60, 0.0, 0.9, 0.5), "c": (60, 0.0, 0.9, 0.5)},
+    }
+    assert new_stack_forms.choose(found, "a") == "narrow"
+    assert new_stack_forms.choose(found, "b") == "wide"

@@ -1,6 +1,9 @@
 """Called policies, interpreted rules and compiled rules in the one loop: the same bits."""
 
+import subprocess
 from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -188,3 +191,17 @@ def test_a_job_longer_than_nodes_live_is_given_up_in_the_loops_too() -> None:
         )  # fmt: skip
         assert dict(one.rejected) == dict(other.rejected) != {}
         assert same(one.end_s, other.end_s)
+
+
+@pytest.mark.parametrize(("kept", "asked"), [({}, 1), ({"signature": "code"}, 0)])
+def test_a_loop_that_was_never_compiled_is_compiled_in_another_process(
+    kept: dict[str, str], asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler's memory is then never held by the process that simulates."""
+    file = SimpleNamespace(_load_index=lambda: kept)
+    loop = SimpleNamespace(signatures=(), _cache=SimpleNamespace(_cache_file=file))
+    monkeypatch.setattr(kernels, "compiled", cache(lambda: {"run_events": loop}))
+    calls: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda words, **_: calls.append(words))
+    kernels.compile_apart("run_events", "some.module")
+    assert [words[1:] for words in calls] == [["-m", "some.module"]] * asked

@@ -11,6 +11,7 @@ from traincast.schedule._estimators import EXACT, FromHistory, Noisy
 from traincast.schedule._generate import Mix, generate_jobs
 from traincast.schedule._hazards import Overheads, WeibullFailures, helios_checkpoint_s
 from traincast.schedule._jobs import JobTable
+from traincast.schedule._network import UniformTraffic
 from traincast.schedule._placement import PLACERS
 from traincast.schedule._policies import POLICIES, ByScore, LeastAttained, Policy
 from traincast.schedule._simulator import simulate_cluster
@@ -25,7 +26,19 @@ QUEUEING: dict[str, Policy] = {
     "las": LeastAttained(limits=(500.0, 3000.0)),
     "score": ByScore("score", lambda jobs, seconds: jobs.num_gpus * np.sqrt(seconds), fit="easy"),
 }
-OPTIONS = ("pools", "types", "spread", "topology", "beside", "history", "speeds", "racks", "parents", "everything")
+OPTIONS = (
+    "pools",
+    "types",
+    "spread",
+    "topology",
+    "beside",
+    "history",
+    "speeds",
+    "racks",
+    "parents",
+    "links",
+    "everything",
+)
 
 
 def make_jobs(seed: int, count: int = 70) -> JobTable:
@@ -74,6 +87,11 @@ def make_run(option: str, seed: int) -> tuple[JobTable, dict[str, Any]]:
             tuple(jobs.num_gpus.tolist()), far_factor=0.8, pool_speeds=(1.0, 0.6)[: len(fleet.pools)]
         )
         fleet = replace(fleet, nodes_per_rack=2 if option == "racks" else fleet.nodes_per_rack)
+    if option == "links":
+        # Racks of one node and narrow uplinks, so that every job of several nodes slows others down.
+        fleet = replace(fleet, nodes_per_rack=1, rack_uplink_bytes_per_s=6.0)
+        words["network"] = UniformTraffic(bytes_per_s_per_gpu=1.0, share=0.6)
+        words["placer"] = PLACERS["spread" if seed % 2 else "consolidated"]
     if option in ("parents", "everything"):
         parents = [
             f"afterany:{jobs.job_ids[rng.integers(0, at)]}" if at > 3 and rng.random() < 0.3 else None

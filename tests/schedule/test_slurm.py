@@ -319,6 +319,15 @@ def test_a_qos_preempts_another(tmp_path: Path, mode: str, ends: list[float], pr
     assert (0 in found.killed) == (mode == "cancel")
 
 
+def test_a_suspended_job_waits_though_nobody_else_does(tmp_path: Path) -> None:
+    """Nobody is in the queue while it is suspended, so backfill has nothing to look at until the other ends."""
+    text = ONE.replace("n[1-2]", "n1") + "PriorityWeightQOS=9\nPreemptType=preempt/qos\nPreemptMode=REQUEUE\n"
+    rules = site(tmp_path, text, qos=QOS.format("suspend"))
+    found = run(rules, limited((0.0, 4.0, 100.0), (20.0, 4.0, 10.0), qos=["low", "high"]))
+    assert found.end_s.tolist() == [110.0, 30.0]
+    assert found.num_passes < 20
+
+
 def test_limits_of_a_qos_hold_jobs_back(tmp_path: Path) -> None:
     rules = site(
         tmp_path, FIRST + QUICK + ONE, qos="Name|GrpTRES|MaxTRESPU|MaxJobsPU\ng|gres/gpu=3||\nu||gres/gpu=2|\nj|||1\n"

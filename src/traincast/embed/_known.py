@@ -97,7 +97,7 @@ class Atlas:
         return float(self._distances(summary).min() / max(np.quantile(self.spacing, UNFAMILIAR), 1e-9))
 
     def features(self, summaries: Sequence[Summary]) -> Array:
-        """A row for each workload, for `design.d_optimal` over whole workloads: a constant and the coordinates."""
+        """A row for each workload, for a design over whole workloads: a constant and the coordinates."""
         rows = (np.array([kinship(summary) for summary in summaries]) - self.center) / self.scale
         return np.column_stack([np.ones(len(rows)), rows])
 

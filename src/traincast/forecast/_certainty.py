@@ -399,8 +399,9 @@ class Certainty:
         if own is None or not own.has_scale:
             return more * parts[0], more * parts[1]
         found = [own.log_sigma[i] * (parts[i] / own.usual[i]) ** self.share[i] for i in (0, 1)]
-        # That a stack's measured runs err to one side says nothing about what is new: what that adds errs to both alike.
-        added = (more**2 - 1) * (found[0] ** 2 + found[1] ** 2) / 2
+        # That a stack's measured runs err to one side says nothing about what is new: what that adds errs to both alike. By
+        # the geometric mean, because what may be late (inputs) lengthens steps and shortens none.
+        added = (more**2 - 1) * found[0] * found[1]
         return math.sqrt(found[0] ** 2 + added), math.sqrt(found[1] ** 2 + added)
 
     def errors(self, novelty: Sequence[float], sensitivity: Sensitivity, setting: Setting | None = None) -> LogErrors:

@@ -42,8 +42,8 @@ PLAN_OCTAVES = (1.5, 1.5, 1.5, 1.5, 2.5)
 """Of tensor, pipeline, nodes, devices and micro-batches."""
 MAX_KNOWN = 400
 """Measured runs used for one job, nearest first: enough for a profile, small enough for an exact solution."""
-DOUBT = 0.3
-"""What jobs differ by, at any batch."""
+DOUBT = 0.15
+"""A run that the others miss by more speaks against them: half of what jobs differ by, twice the noise of a measurement."""
 OUTLIER = 2.0
 """Measured runs further than this many standard deviations from what the others say count less."""
 
@@ -105,7 +105,7 @@ def condition(known: Sequence[MeasuredForecast], *, shrink: bool = False) -> Err
 
 def trust_of(errors: Array, left_out: Array, *, doubt: float = DOUBT) -> float:
     """The part of a correction that helps: errors regressed on what the other runs say of each, from 1, which a run that the
-    others miss by `doubt` outweighs (for steps: what jobs differ by anyway); never below 0 or above 1."""
+    others miss by `doubt` outweighs; never below 0 or above 1."""
     prior = doubt**2
     return float(np.clip((errors @ left_out + prior) / (left_out @ left_out + prior), 0.0, 1.0))
 

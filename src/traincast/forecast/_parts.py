@@ -16,6 +16,7 @@ from traincast.cost import (
 )
 from traincast.embed import GpuAnswer
 from traincast.forecast._arbitrate import Reuse, ask_gpu_reuse, ask_reuse
+from traincast.forecast._corrections import CALIBRATION_NOTE
 from traincast.forecast._engine import Engine, stack_of
 from traincast.spec import Cluster, Estimate, Forecast, Job, Parallelism, Part
 
@@ -40,6 +41,19 @@ def explain_parts(
     network: Network | None = None,
 ) -> tuple[Part, ...]:
     """Each part's own answer to a forecast's question, and why it is or is not the forecast's."""
+    taught = next((note for note in answer.notes if note.startswith(CALIBRATION_NOTE)), None)
+    plain = answer if taught is None else Engine(costs=costs).forecast(job, cluster, plan)
+    parts = _explain_plain(plain, job, cluster, plan, costs=costs, network=network)
+    if plain.step.seconds == answer.step.seconds:
+        return parts
+    own = Part(name="own runs", step=answer.step, is_answer=True, says=f"what answered before, by {taught}")
+    return *(replace(part, is_answer=False) for part in parts), own
+
+
+def _explain_plain(
+    answer: Forecast, job: Job, cluster: Cluster, plan: Parallelism, *, costs: CostModel | None, network: Network | None
+) -> tuple[Part, ...]:
+    """Of a forecast that no run of one's own moved."""
     engine = Engine(costs=costs)
     fitted = "operator models fitted to measured kernels" if costs is None else "your calibration"
     if costs is None and job.cost_model is not None:

@@ -156,7 +156,7 @@ def settle(request: Question, clusters: Sequence[Cluster]) -> Settled:
     devices = [group.device for cluster in kept for group in cluster.groups]
     settled = with_defaults(whole, devices, choose_stack(whole), said)
     largest = max(cluster.num_devices for cluster in kept)
-    cut = choose_stack(replace(settled, parallelism={**settled.parallelism, "tensor": 2}))
+    cut = _stack_with(settled, "tensor")
     whole_stack = choose_stack(settled, num_devices=largest)
     if largest > 1 and cut.name != whole_stack.name:
         said.append(
@@ -183,8 +183,8 @@ def space_of(
         if key in ("data", "micro_batches") or key not in SEARCHED:
             continue
         named["orders" if key == "order" else key] = (value,)
-    stack = choose_stack(request)
-    if stack.plan.sequence_parallel and "sequence_parallel" not in named:
+    stack, split = choose_stack(request), _stack_with(request, "tensor")
+    if split.plan.sequence_parallel and "sequence_parallel" not in named:
         # It always splits the sequence where there is a tensor axis; a search leaves the split out where there is none.
         named["sequence_parallel"] = (True,)
     asked = {name: value for name, value in asked.items() if value is not None}
@@ -200,12 +200,17 @@ def _sharded_habits(request: Question) -> dict[str, Any]:
     """What a stack does with sharded state and with spread experts only; what the request says of it wins."""
     habits = choose_stack(request).plan
     said = request.parallelism
-    spread = choose_stack(replace(request, parallelism={**said, "expert": 2})).plan
+    spread = _stack_with(request, "expert").plan
     return {
         "dispatch_once": spread.dispatch_once and "dispatch_once" not in said,
         "overlap_sharded": habits.overlap_sharded or said.get("overlap") is True,
         "reshard_in_pipeline": habits.reshard_in_pipeline if said.get("reshard") is None else bool(said["reshard"]),
     }
+
+
+def _stack_with(request: Question, axis: str) -> Stack:
+    """What plans along an axis are run with."""
+    return choose_stack(replace(request, parallelism={**request.parallelism, axis: 2}))
 
 
 def base_of(request: Question) -> Parallelism:

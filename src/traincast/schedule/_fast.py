@@ -52,8 +52,8 @@ def is_covered(policy: Any, *, jobs: JobTable, given: Conditions, beliefs: Belie
 
 
 def _are_known(jobs: JobTable, given: Conditions, policy: Any) -> bool:
-    """Jobs of whole GPUs, by one of our rules of placement, on nodes whose speed does not depend on their neighbours."""
-    if given.network is not None or replace(given.compat, coalesce=True) != CLEAN:
+    """Jobs of whole GPUs, by one of our rules of placement, on nodes whose speed depends on no neighbours but by shared links."""
+    if replace(given.compat, coalesce=True) != CLEAN or (given.network is not None and not _knows_links(given)):
         return False
     if given.placer not in PLACERS.values() or not is_by_kind(given.perf):
         return False
@@ -75,6 +75,13 @@ def _knows_failures(given: Conditions) -> bool:
     if isinstance(given.placer, AnyGpus) or given.compat != CLEAN:
         return False
     return any(pool.num_nodes > 1 for pool in given.fleet.pools)
+
+
+def _knows_links(given: Conditions) -> bool:
+    """Links join nodes in racks; where there are none, the called policy says what is missing."""
+    fleet = given.fleet
+    several = any(pool.num_nodes > 1 for pool in fleet.pools) and not isinstance(given.placer, AnyGpus)
+    return several and fleet.rack_uplink_bytes_per_s is not None and fleet.nodes_per_rack is not None
 
 
 def _is_known(policy: Any, *, jobs: JobTable, given: Conditions, beliefs: Beliefs) -> bool:
@@ -137,7 +144,8 @@ def _lay_rules(policy: Policy, desk: Desk, given: Conditions, beliefs: Beliefs) 
     key = policy.key if isinstance(policy, ByKey) else by_submission
     learned = isinstance(beliefs, History)
     order = tables.BY_LEVEL if levels is not None else _MOVING_KEYS.get(key, tables.BY_SCORE)
-    moving = order == tables.BY_SERVICE or (order == tables.BY_REMAINING and not desk.kinds.same_speed)
+    steady = desk.kinds.same_speed and given.network is None
+    moving = order == tables.BY_SERVICE or (order == tables.BY_REMAINING and not steady)
     column: Floats | None = None
     if isinstance(policy, ByScore):
         column = policy.column(jobs, desk.estimate)
@@ -191,10 +199,10 @@ def _answer(
 
 def _find_rejected(desk: Desk, given: Conditions, danger: Danger) -> dict[int, str]:
     jobs = desk.jobs
-    beside = desk.node_map.per_gpu
+    beside, kinds = (desk.kinds.cpus > 0) | (desk.kinds.memory > 0), desk.kinds.of_job
     said = {
         job: f"needs {jobs.num_gpus[job]:g} GPUs of type {jobs.gpu_types[job] or 'any'}"
-        f"{' with their CPUs and memory' if job in beside else ''}, which no pool of this fleet can ever give"
+        f"{' with their CPUs and memory' if beside[kinds[job]] else ''}, which no pool of this fleet can ever give"
         for job in np.flatnonzero(desk.impossible & (jobs.submit_s <= given.until_s)).tolist()
     }
     return said | find_given_up(danger)

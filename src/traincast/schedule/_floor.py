@@ -12,6 +12,7 @@ from traincast.schedule._danger import Danger
 from traincast.schedule._estimators import Ranged
 from traincast.schedule._jobs import JobTable, find_parents, find_per_gpu
 from traincast.schedule._kernels import heaps, loop, tables
+from traincast.schedule._kernels.links import Promises
 from traincast.schedule._kernels.nodes import Kinds, Nodes, add_part, forget_parts
 from traincast.schedule._kernels.order import Running
 from traincast.schedule._kernels.shadow import Shadow
@@ -95,8 +96,11 @@ def _lay_out_loop(jobs: JobTable, given: Conditions, nodes: NodeMap) -> Loop:
         kinds=_leave_out(Kinds),
         beliefs=_leave_out(tables.Beliefs, wanted=0),
         lines=_leave_out(loop.Lines, running=_leave_out(Running, losers=[0] * count), news=news),
-        promises=_leave_out(loop.Promises, shadow=_leave_out(Shadow, state=[0, 0])),
-        events=tables.Events(keys=[0.0] * room, tokens=[0] * room, size=[0], expect=[-1.0] * (2 * count + 2)),
+        promises=_leave_out(Promises, shadow=_leave_out(Shadow, state=[0, 0])),
+        events=tables.Events(
+            keys=[0.0] * room, tokens=[0] * room, size=[0], expect=[-1.0] * (2 * count + 2),
+            moves=_leave_out(tables.Moves, size=[0]),
+        ),
         log=lay_log(_as_list, count, parts, wanted=given.record),
     )  # fmt: skip
     return Loop(rules=rules, state=state)

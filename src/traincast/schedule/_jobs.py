@@ -201,10 +201,17 @@ class JobTable:
 
 def find_per_gpu(jobs: JobTable, fleet: Fleet) -> dict[int, tuple[float, float]]:
     """CPUs and bytes beside each GPU of a job, where both it and a pool state them."""
+    cpus, memory = find_beside(jobs, fleet)
+    asking = np.flatnonzero((cpus > 0) | (memory > 0)).tolist()
+    return dict(zip(asking, zip(cpus[asking].tolist(), memory[asking].tolist(), strict=True), strict=True))
+
+
+def find_beside(jobs: JobTable, fleet: Fleet) -> tuple[Floats, Floats]:
+    """The same as columns, 0 where nothing is asked for or nothing can run out; both empty if that is so for all jobs."""
     count_cpus = any(pool.cpus_per_node is not None for pool in fleet.pools)
     count_memory = any(pool.memory_bytes_per_node is not None for pool in fleet.pools)
     if not count_cpus and not count_memory:
-        return {}
+        return np.zeros(0), np.zeros(0)
     cpus = np.nan_to_num(jobs.num_cpus / jobs.num_gpus) * count_cpus
     memory = np.nan_to_num(jobs.memory_bytes / jobs.num_gpus) * count_memory
     # Where nobody asks for more beside a GPU than its share of a node, GPUs are used up first and nothing else need be counted.
@@ -213,8 +220,7 @@ def find_per_gpu(jobs: JobTable, fleet: Fleet) -> dict[int, tuple[float, float]]
         cpus[:] = 0.0
     if not _may_lack(memory, [pool.memory_bytes_per_node for pool in fleet.pools], widths):
         memory[:] = 0.0
-    asking = np.flatnonzero((cpus > 0) | (memory > 0)).tolist()
-    return dict(zip(asking, zip(cpus[asking].tolist(), memory[asking].tolist(), strict=True), strict=True))
+    return (cpus, memory) if cpus.any() or memory.any() else (np.zeros(0), np.zeros(0))
 
 
 def _may_lack(per_gpu: Floats, sizes: Sequence[float | None], widths: Sequence[int]) -> bool:

@@ -36,21 +36,22 @@ class KindTable:
         return np.flatnonzero(np.diff(self.pool_first) == 0)
 
 
-def find_kinds(jobs: JobTable, given: Conditions, nodes: NodeMap) -> KindTable:
-    """Kinds by GPUs and, where it makes a difference, GPU type, workload, CPUs and memory."""
+def find_kinds(jobs: JobTable, given: Conditions, nodes: NodeMap, beside: tuple[Floats, Floats]) -> KindTable:
+    """Kinds by GPUs and, where it makes a difference, GPU type, workload, CPUs and memory (`beside` each GPU). What the first job
+    of each kind asks for is told to the nodes."""
     codes = [np.asarray(jobs.num_gpus, dtype=np.int64)]
     if len(given.fleet.pools) > 1:
         codes.append(number(jobs.gpu_types))
     if not isinstance(given.perf, SameSpeed):
         codes.append(number(jobs.workloads))
-    if nodes.per_gpu:
-        codes.append(number(nodes.per_gpu.get(job) for job in range(len(jobs))))
+    codes += [np.unique(column, return_inverse=True)[1] for column in beside if column.any()]
     of_job = combine(codes)
     first = np.zeros(int(of_job.max(initial=-1)) + 1, dtype=np.int64)
     first[of_job[::-1]] = np.arange(len(jobs))[::-1]
+    nodes.per_gpu = _ask_beside(first, beside)
     found = [_describe(int(job), jobs, given, nodes) for job in first]
     entries = [entry for entries, _, _ in found for entry in entries]
-    beside = [nodes.per_gpu.get(int(job), (0.0, 0.0)) for job in first]
+    extra = [nodes.per_gpu.get(int(job), (0.0, 0.0)) for job in first]
     # One entry more, so that the first entry of a kind without pools can be read.
     padded = [*entries, (0, 1, 1.0, 1.0, 1.0)]
     return KindTable(
@@ -61,10 +62,18 @@ def find_kinds(jobs: JobTable, given: Conditions, nodes: NodeMap) -> KindTable:
         usable=np.array([entry[1] for entry in padded], dtype=np.int64),
         rate=np.array([entry[2:] for entry in padded], dtype=np.float64).reshape(-1),
         widest=np.array([widest for _, widest, _ in found], dtype=np.int64),
-        cpus=np.array([cpus for cpus, _ in beside], dtype=np.float64),
-        memory=np.array([memory for _, memory in beside], dtype=np.float64),
+        cpus=np.array([cpus for cpus, _ in extra], dtype=np.float64),
+        memory=np.array([memory for _, memory in extra], dtype=np.float64),
         scanned=np.array([scanned for _, _, scanned in found], dtype=np.int64),
     )
+
+
+def _ask_beside(first: Ints, beside: tuple[Floats, Floats]) -> dict[int, tuple[float, float]]:
+    """CPUs and memory beside each GPU, of the first jobs of their kinds that ask for any."""
+    if not len(beside[0]):
+        return {}
+    asked = {int(job): (float(beside[0][job]), float(beside[1][job])) for job in first}
+    return {job: pair for job, pair in asked.items() if pair != (0.0, 0.0)}
 
 
 def number(names: Iterable[Hashable]) -> Ints:

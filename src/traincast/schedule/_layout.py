@@ -2,21 +2,26 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traincast.schedule._estimators import Beliefs, Fixed, History
 from traincast.schedule._hazards import Overheads
-from traincast.schedule._jobs import Floats, Ints, JobTable, find_parents, find_per_gpu
-from traincast.schedule._kernels import lines, loop, order, reserve, residents, shadow, tables
+from traincast.schedule._jobs import Floats, Ints, JobTable, find_beside, find_parents
+from traincast.schedule._kernels import lines, links, loop, order, reserve, residents, shadow, tables
 from traincast.schedule._kernels.ends import Ends
-from traincast.schedule._kernels.nodes import BITS, CONSOLIDATED, SPREAD, TOPOLOGY, Ground, Kinds, Nodes
+from traincast.schedule._kernels.nodes import BITS, CONSOLIDATED, SPREAD, TOPOLOGY, Ground, Kinds, Nodes, recount_class
 from traincast.schedule._kinds import combine, find_kinds, number
-from traincast.schedule._placement import AnyGpus, NodeMap
+from traincast.schedule._network import find_traffic
+from traincast.schedule._placement import AnyGpus, Consolidated, NodeMap
 from traincast.schedule._protocols import Conditions
 
 _RUNS_AT_ONCE = 65536
+_MOST_CLASSES = 16
+"""Every class is counted at every start and end; beyond this many a look at the nodes costs less."""
 _RULES = {"consolidated": CONSOLIDATED, "count": CONSOLIDATED, "spread": SPREAD, "topology": TOPOLOGY}
 
 
@@ -32,7 +37,7 @@ class State(NamedTuple):
     kinds: Kinds
     beliefs: tables.Beliefs
     lines: loop.Lines
-    promises: loop.Promises
+    promises: links.Promises
     events: tables.Events
     log: tables.Log
 
@@ -45,13 +50,12 @@ class Desk:
         self.given = given
         self.shell: Shell = (lambda array: array.tolist()) if lists else (lambda array: array)
         self._beliefs = beliefs
-        beside = find_per_gpu(jobs, given.fleet)
+        beside = find_beside(jobs, given.fleet)
         one_node = all(pool.num_nodes <= 1 for pool in given.fleet.pools)
         # Whole GPUs of one node need no place.
-        by_count = isinstance(given.placer, AnyGpus) or (one_node and not beside and given.failures is None)
+        by_count = isinstance(given.placer, AnyGpus) or (one_node and not len(beside[0]) and given.failures is None)
         self.node_map = NodeMap(given.fleet, by_count=by_count)
-        self.node_map.per_gpu = beside
-        self.kinds = find_kinds(jobs, given, self.node_map)
+        self.kinds = find_kinds(jobs, given, self.node_map, beside)
         self.impossible = np.isin(self.kinds.of_job, self.kinds.impossible)
         self.estimate: Floats = beliefs.values_s if isinstance(beliefs, Fixed) else np.zeros(len(jobs))
         self.costs = _find_costs(given.overheads, self.kinds.gpus)[self.kinds.of_job]
@@ -72,28 +76,31 @@ class Desk:
     def lay_out(self, rules: tables.Rules, keys: Floats | None, *, fails: bool) -> State:
         """`keys` are numbers by which the line goes, the smallest first, where they are known before the run."""
         nodes = self._lay_nodes()
+        self._count_classes(nodes)
         rank = None
         if rules.by_key and keys is not None:
             rank = np.empty(len(self.jobs), dtype=np.int64)
             rank[np.lexsort((np.arange(len(self.jobs)), self.jobs.submit_s, keys))] = np.arange(len(self.jobs))
         easy = rules.fit == tables.EASY
+        demand, share = self._find_traffic()
         return State(
             jobs=self._lay_jobs(rules, rank),
             nodes=nodes,
             kinds=self._lay_kinds(),
-            beliefs=self._lay_beliefs(),
+            beliefs=self._lay_beliefs(rules),
             lines=loop.Lines(
                 line=self._lay_line(rules, rank),
                 waiting=self._lay_waiting(rules),
                 running=self._lay_running(rules),
                 news=tables.News(size=self.ints(1), what=self.ints(1), who=self.ints(1)),
             ),
-            promises=loop.Promises(
+            promises=links.Promises(
                 ends=self._lay_ends(len(self.jobs) + 1 if easy else 1),
                 shadow=self._lay_shadow(nodes, wanted=easy),
                 profile=self._lay_profile(planned=rules.fit == tables.CONSERVATIVE),
+                links=self._lay_links(demand, share),
             ),
-            events=self._lay_events(rules),
+            events=self._lay_events(rules, demand),
             log=lay_log(self.shell, self.most_running, len(nodes.part_node), wanted=self.given.record),
         )
 
@@ -103,8 +110,11 @@ class Desk:
         limited = self.given.kill_at_limit
         parents, child_first, children = lay_parents(self._parents, count, shell)
         gpus, since = shell(self.kinds.gpus[self.kinds.of_job]), self.floats(count)
+        # Only where speeds change on the way, a run has begun before its speed was last set.
+        opened = since if self.given.network is None else self.floats(count)
         return tables.Jobs(
-            submit=shell(jobs.submit_s),
+            # The loop is compiled for columns that can be written.
+            submit=shell(np.require(jobs.submit_s, np.float64, ["C", "W"])),
             gpus=gpus,
             left=shell(jobs.duration_s.copy()),
             guess=shell(self.estimate.copy()),
@@ -124,7 +134,7 @@ class Desk:
             child_first=child_first,
             children=children,
             pool_s=self.floats(len(self.given.fleet.pools)),
-            opened=since,
+            opened=opened,
             held=gpus,
             charged=gpus,
             gpu_s=self.floats(0),
@@ -144,6 +154,7 @@ class Desk:
             cpus=shell(known.cpus),
             memory=shell(known.memory),
             scanned=shell(known.scanned),
+            of_class=shell(self._classes[0]),
         )
 
     def _lay_nodes(self) -> Nodes:
@@ -182,10 +193,36 @@ class Desk:
             avail=self.ints(num_nodes + 1),
             levels=self.ints(max(known.width, default=0) + 2),
             in_rack=self.ints(max(known.rack_of, default=0) + 1),
+            class_cpus=shell(self._classes[1]),
+            class_memory=shell(self._classes[2]),
+            seen=self.ints(len(self._classes[1]) * num_nodes),
+            steps=self.ints(len(self._classes[1]) * len(known.width) * (max(known.width, default=0) + 2)),
         )
 
-    def _lay_beliefs(self) -> tables.Beliefs:
-        history = self._beliefs if isinstance(self._beliefs, History) else None
+    @cached_property
+    def _classes(self) -> tuple[Ints, Floats, Floats]:
+        """What kinds ask for beside each GPU: the class of each kind, and the CPUs and memory of each class."""
+        known = self.kinds
+        pairs = list(zip(known.cpus.tolist(), known.memory.tolist(), strict=True))
+        asked = sorted({pair for pair in pairs if pair != (0.0, 0.0)})
+        if len(asked) > _MOST_CLASSES or self.node_map.by_count:
+            asked = []
+        of_kind = [asked.index(pair) if pair in asked else -1 for pair in pairs]
+        cpus, memory = ([pair[which] for pair in asked] for which in (0, 1))
+        return np.array(of_kind, dtype=np.int64), np.array(cpus, dtype=np.float64), np.array(memory, dtype=np.float64)
+
+    def _count_classes(self, nodes: Nodes) -> None:
+        """All nodes are empty at first."""
+        for at in range(len(nodes.class_cpus)):
+            for node, pool in enumerate(nodes.pool_of):
+                nodes.steps[(at * len(nodes.width) + pool) * len(nodes.levels)] += 1
+                recount_class(at, node, nodes)
+
+    def _lay_beliefs(self, rules: tables.Rules) -> tables.Beliefs:
+        """Nothing is learned for rules that never ask how long a job will run."""
+        asks = rules.key != tables.GIVEN_KEY or rules.fit in (tables.EASY, tables.CONSERVATIVE)
+        asks |= rules.fit == tables.PREEMPT and rules.order in (tables.BY_REMAINING, tables.BY_SERVICE)
+        history = self._beliefs if isinstance(self._beliefs, History) and asks else None
         jobs = self.jobs
         if history is None:
             return tables.Beliefs(
@@ -202,7 +239,7 @@ class Desk:
             groups=self.shell(groups),
             sums=self.floats(int(starts[-1])),
             counts=self.ints(int(starts[-1])),
-            factor=self.shell(history.factors),
+            factor=self.shell(np.require(history.factors, np.float64, ["C", "W"])),
             prior_s=history.prior_s,
         )
 
@@ -294,17 +331,31 @@ class Desk:
         )
 
     def _lay_shadow(self, nodes: Nodes, *, wanted: bool) -> shadow.Shadow:
-        def twin() -> Ground:
-            return Ground(
-                free=self.ints(len(nodes.free)),
-                bits=self.ints(len(nodes.bits) if wanted else 1),
-                hist=self.ints(len(nodes.hist)),
-                room=self.ints(1),
-                cpus=self.floats(len(nodes.cpus)),
-                memory=self.floats(len(nodes.memory)),
-            )
-
-        return shadow.Shadow(spare=twin(), mask=twin(), state=self.ints(2), begin=self.floats(1))
+        count = len(nodes.free) + 1 if wanted else 1
+        spare = Ground(
+            free=self.ints(count),
+            bits=self.ints(1),
+            hist=self.ints(len(nodes.hist)),
+            room=self.ints(1),
+            cpus=self.floats(len(nodes.cpus)),
+            memory=self.floats(len(nodes.memory)),
+            seen=self.ints(len(nodes.seen) if wanted else 0),
+            steps=self.ints(len(nodes.steps) if wanted else 0),
+        )
+        return shadow.Shadow(
+            spare=spare,
+            gain=self.ints(count),
+            touched=self.ints(count),
+            state=self.ints(4),
+            begin=self.floats(1),
+            node=self.ints(count),
+            left=self.ints(count),
+            cpus=self.floats(count),
+            memory=self.floats(count),
+            held=self.ints(count),
+            whole=self.floats(2 * count),
+            beside=self.ints(len(self.kinds.gpus)),
+        )
 
     def _lay_profile(self, *, planned: bool) -> reserve.Profile:
         most, count = self.most_running + 1, len(self.jobs)
@@ -315,7 +366,7 @@ class Desk:
             room=self.ints(most + count + 1 if planned else 1),
         )
 
-    def _lay_events(self, rules: tables.Rules) -> tables.Events:
+    def _lay_events(self, rules: tables.Rules, demand: Floats) -> tables.Events:
         stops = rules.fit == tables.PREEMPT
         room = 6 * self.most_running + (2 * len(self.jobs) if stops else 0) + 64
         return tables.Events(
@@ -323,6 +374,55 @@ class Desk:
             tokens=self.ints(room),
             size=self.ints(1),
             expect=self.floats(2 * len(self.jobs) + 2, -1.0),
+            moves=self._lay_moves(demand),
+        )
+
+    def _stay_on_one_node(self) -> NDArray[np.bool_]:
+        """Kinds that never cross racks: of one GPU, or placed on one node wherever they may run."""
+        known = self.kinds
+        spans = zip(known.pool_first[:-1], known.pool_first[1:], strict=True)
+        least = np.array([min(known.usable[first:last], default=0) for first, last in spans])
+        alone: NDArray[np.bool_] = known.gpus == 1
+        return alone | (known.gpus <= least) if isinstance(self.given.placer, Consolidated) else alone
+
+    def _find_traffic(self) -> tuple[Floats, Floats]:
+        """What jobs that may cross racks would send, and for which share of their time; nothing where links are not shared."""
+        if self.given.network is None:
+            return np.zeros(0), np.zeros(0)
+        demand, share = find_traffic(self.given.network, self.jobs)
+        return np.where(self._stay_on_one_node()[self.kinds.of_job], 0.0, demand), share
+
+    def _lay_moves(self, demand: Floats) -> tables.Moves:
+        room = 3 * self.most_running + 8 if len(demand) else 0
+        return tables.Moves(size=self.ints(1), jobs=self.ints(room), demand=self.shell(demand))
+
+    def _lay_links(self, demand: Floats, share: Floats) -> links.Links:
+        """Uplinks of which nobody uses any yet."""
+        wanted, count = len(demand) > 0, len(demand)
+        racks = max(self.node_map.rack_of, default=0) + 1 if wanted else 0
+        entries = sum(self.node_map.up_in_pool) + 1 if wanted else 0
+        widths = np.array([self.node_map.width[pool] for pool in self.node_map.pool_of], dtype=np.int64)
+        in_rack = np.bincount(self.node_map.rack_of, weights=widths, minlength=racks) if wanted else np.zeros(0)
+        return links.Links(
+            capacity=float(self.given.fleet.rack_uplink_bytes_per_s or 0.0),
+            demand=self.shell(demand),
+            share=self.shell(share),
+            base=self.floats(count),
+            path=self.ints(count, -1),
+            entry_rack=self.ints(entries),
+            entry_next=self.shell(np.append(np.arange(1, entries), -1).astype(np.int64)),
+            free=self.ints(1),
+            first=self.shell(_offsets(in_rack.astype(np.int64))),
+            counts=self.ints(racks),
+            members=self.ints(int(in_rack.sum()) + 1),
+            group=self.ints(self.most_running if wanted else 0),
+            grant=self.floats(self.most_running if wanted else 0),
+            seen=self.ints(count),
+            racks=self.ints(racks),
+            num_racks=self.ints(1),
+            rack_seen=self.ints(racks),
+            left=self.floats(racks),
+            users=self.ints(racks),
         )
 
 

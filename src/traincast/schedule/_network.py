@@ -4,7 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from traincast.errors import InvalidInput
+from traincast.schedule._jobs import Floats, JobTable
 from traincast.schedule._placement import NodeMap, Placement
 from traincast.spec import Fleet
 
@@ -33,6 +36,17 @@ class UniformTraffic:
 
     def communication_share(self, job: int, num_gpus: float) -> float:
         return self.share
+
+
+def find_traffic(model: NetworkModel, jobs: JobTable) -> tuple[Floats, Floats]:
+    """What every job would send on the GPUs it asks for, and for which share of its time."""
+    gpus = jobs.num_gpus
+    if isinstance(model, UniformTraffic):
+        return model.bytes_per_s_per_gpu * gpus, np.full(len(jobs), float(model.share))
+    counts = [int(count) for count in gpus.tolist()]
+    demand = [model.demand_bytes_per_s(job, count) for job, count in enumerate(counts)]
+    share = [model.communication_share(job, count) for job, count in enumerate(counts)]
+    return np.array(demand, dtype=np.float64), np.array(share, dtype=np.float64)
 
 
 def max_min_rates(

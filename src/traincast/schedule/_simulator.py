@@ -67,6 +67,7 @@ def _pick_loops(num_jobs: int, engine: str) -> kernels.Loops | None:
     loops = kernels.compiled()
     if loops is None and engine == "compiled":
         raise MissingExtra("numba", "schedule", "the compiled engine")
+    kernels.compile_apart("run_events", "traincast.schedule._warm")
     return loops
 
 

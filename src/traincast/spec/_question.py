@@ -37,7 +37,7 @@ class WorkloadOptions:
         "--adapter-targets", "--lora-targets",
     )  # fmt: skip
     adapter_norm: bool | None = asked(None, "Adapters scale the weight's rows too (DoRA).", "--dora")
-    frozen_dtype: str | None = asked(None, "Store frozen weights in fp4 (QLoRA), fp8 or int8.")
+    frozen_dtype: str | None = asked(None, "Store frozen weights in fp4, nf4, nf4-dq (QLoRA), fp8 or int8.")
     weight_dtype: str | None = asked(
         None, "Store trained weights of the layers' products in fp8; the optimizer's own copy stays."
     )

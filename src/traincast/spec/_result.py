@@ -261,7 +261,7 @@ class Part:
     """One part of the model and what it says of the step by itself."""
 
     name: str
-    """physics, layers, interaction or reuse."""
+    """physics, layers, interaction, reuse, or own runs."""
     step: Estimate | None
     """None where it has no ground."""
     is_answer: bool

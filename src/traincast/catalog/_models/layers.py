@@ -308,8 +308,8 @@ def _quantize_blocks(tape: Tape, value: Value) -> None:
     tape.op("te.swizzle_scales", "copy", (table,), (table,), order)
 
 
-FROZEN_BLOCK = 64
-"""Frozen 4-bit weights that share a scale (Dettmers et al. 2023)."""
+FROZEN_BLOCK, SCALE_BLOCK = 64, 256
+"""Frozen 4-bit weights that share a scale, and scales that share one where they are quantised too (Dettmers et al. 2023)."""
 
 
 def linear(
@@ -332,7 +332,7 @@ def linear(
     shape = (features, width) if layout == "tn" else (width, features)
     frozen, small = _stored_dtypes(tape) if weight is None else (None, None)
     weight_value = tape.parameter("weight", shape, dtype=frozen or small or "") if weight is None else weight
-    scales = [tape.buffer(f"{tape.layer}.scales", (-(-features * width // FROZEN_BLOCK),))] if frozen == "fp4" else []
+    scales = _make_scales(tape, features * width) if frozen == "fp4" else []
     bias_value = tape.parameter("bias", (features,)) if bias else None
     operands = _operands(tape, x, weight_value, bias_value)
     out = tape.new((*x.shape[:-1], features), operands[0].dtype)
@@ -356,8 +356,17 @@ def _stored_dtypes(tape: Tape) -> tuple[str | None, str | None]:
     """(format of a frozen weight, of a trained one) of a layer, where it is another than the precision says."""
     if not tape.in_layers:
         return None, None
-    frozen = tape.recipe.frozen_dtype
+    frozen = tape.recipe.frozen_format
     return frozen, None if frozen else tape.recipe.weight_dtype
+
+
+def _make_scales(tape: Tape, weights: int) -> list[Value]:
+    """Of frozen 4-bit weights."""
+    number = -(-weights // FROZEN_BLOCK)
+    name = f"{tape.layer}.scales"
+    if tape.recipe.frozen_dtype != "nf4-dq":
+        return [tape.buffer(name, (number,))]
+    return [tape.buffer(name, (number,), "uint8"), tape.buffer(f"{name}.scales", (-(-number // SCALE_BLOCK),))]
 
 
 def _quantize_operands(tape: Tape, operands: Sequence[Value], stored: Sequence[Value], *, as_stored: bool) -> Value:

@@ -156,6 +156,9 @@ OPTIMIZER_ALIASES = {
 }  # fmt: skip
 
 
+FOUR_BITS = ("fp4", "nf4", "nf4-dq")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """The settings every builder takes."""
@@ -201,8 +204,8 @@ class Recipe:
     adapter_norm: bool = False
     """Each row of a layer's weight is scaled to a trained length (DoRA, Liu et al. 2024)."""
     frozen_dtype: str | None = None
-    """What the frozen weights of dense layers are stored in: fp4 with a scale per 64 (QLoRA, Dettmers et al. 2023), fp8 or
-    int8; None: as other weights."""
+    """What the frozen weights of dense layers are stored in: fp4 or nf4 with an fp32 scale per 64, nf4-dq with scales that are
+    quantised themselves (QLoRA, Dettmers et al. 2023), fp8 or int8; None: as other weights."""
     weight_dtype: str | None = None
     """What trained weights of the layers' products are stored in, where it is narrower than the precision says: fp8. Products
     in fp8 read them as they are, others write them out first; the optimizer keeps its own copy as it does without."""
@@ -233,8 +236,8 @@ class Recipe:
             raise InvalidInput(f"adapter_rank = {self.adapter_rank}; it must be at least 0")
         if self.adapter_norm and not self.adapter_rank:
             raise InvalidInput("adapter_norm = True needs adapters; set adapter_rank")
-        if self.frozen_dtype not in (None, "fp4", "int8", "fp8"):
-            raise InvalidInput(f"frozen_dtype = {self.frozen_dtype!r}; allowed: fp4, fp8, int8")
+        if self.frozen_dtype not in (None, *FOUR_BITS, "int8", "fp8"):
+            raise InvalidInput(f"frozen_dtype = {self.frozen_dtype!r}; allowed: {', '.join(FOUR_BITS)}, fp8, int8")
         if self.weight_dtype not in (None, "fp8"):
             raise InvalidInput(f"weight_dtype = {self.weight_dtype!r}; allowed: fp8, or leave it out")
         if self.weight_dtype and self.numbers.weight == "fp32":
@@ -245,6 +248,11 @@ class Recipe:
             raise InvalidInput(f"frozen_dtype = {self.frozen_dtype!r} needs frozen weights; set adapter_rank")
         if self.gradient_dtype not in (None, "fp32", "fp16", "bf16"):
             raise InvalidInput(f"gradient_dtype = {self.gradient_dtype!r}; allowed: fp32, fp16, bf16")
+
+    @property
+    def frozen_format(self) -> str | None:
+        """Of the frozen weights themselves, whatever their scales are."""
+        return "fp4" if self.frozen_dtype in FOUR_BITS else self.frozen_dtype
 
     @property
     def update_name(self) -> str:

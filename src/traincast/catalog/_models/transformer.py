@@ -547,7 +547,7 @@ def grouped(tape: Tape, x: Value, shape: TransformerShape, features: int, *, row
     width = x.shape[-1]
     active = min(shape.experts, rows)
     each = -(-rows // active)
-    small = tape.recipe.frozen_dtype or tape.recipe.weight_dtype
+    small = tape.recipe.frozen_format or tape.recipe.weight_dtype
     with tape.scope(name):
         weight = tape.parameter("weight", (shape.experts, features, width), dtype=small or "")
         stored = [weight] if small and small != tape.numbers.product else []

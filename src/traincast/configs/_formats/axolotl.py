@@ -118,7 +118,7 @@ def _write(sheet: Sheet) -> None:
             "lora_target_linear" if modules == "all-linear" else "lora_target_modules",
             (modules != "all-linear" and modules) or True,
         )
-    sheet.translate("workload.frozen_dtype", {"fp4": True}, "load_in_4bit")
+    sheet.translate("workload.frozen_dtype", {"fp4": True, "nf4": True, "nf4-dq": True}, "load_in_4bit")
     sheet.translate("workload.frozen_dtype", {"int8": True}, "load_in_8bit")
     precision = str(sheet.get("workload.precision", ""))
     for word in ("bf16", "fp16", "fp8", "tf32"):

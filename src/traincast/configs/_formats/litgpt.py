@@ -92,7 +92,11 @@ def _write(sheet: Sheet) -> None:
     }
     sheet.put("precision", words.get(precision, precision))
     if sheet.fields.get("workload.frozen_dtype"):
-        sheet.translate("workload.frozen_dtype", {"fp4": "bnb.nf4", "int8": "bnb.int8-training"}, "quantize")
+        sheet.translate(
+            "workload.frozen_dtype",
+            {"fp4": "bnb.nf4", "nf4": "bnb.nf4", "nf4-dq": "bnb.nf4-dq", "int8": "bnb.int8-training"},
+            "quantize",
+        )
     sheet.put("devices", sheet.get("cluster.devices_per_node", 1))
     sheet.put("num_nodes", sheet.get("cluster.nodes", 1))
     rank = sheet.get("workload.adapter_rank")

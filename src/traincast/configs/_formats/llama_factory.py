@@ -85,7 +85,7 @@ def _write(sheet: Sheet) -> None:
         sheet.put("lora_rank", rank)
         modules = write_modules(sheet)
         sheet.put("lora_target", "all" if modules in ("all-linear", None) else ",".join(modules))
-    sheet.translate("workload.frozen_dtype", {"fp4": 4, "int8": 8}, "quantization_bit")
+    sheet.translate("workload.frozen_dtype", {"fp4": 4, "nf4": 4, "nf4-dq": 4, "int8": 8}, "quantization_bit")
     sheet.copy("workload.seq", "cutoff_len")
     write_trainer(sheet)
     write_sharding(sheet)

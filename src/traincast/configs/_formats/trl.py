@@ -146,7 +146,7 @@ def _write(sheet: Sheet) -> None:
             sheet.put("dtype", "bfloat16")
     elif sheet.fields.get("workload.precision") == "bf16-pure":
         sheet.put("dtype", "bfloat16")
-    sheet.translate("workload.frozen_dtype", {"fp4": True}, "load_in_4bit")
+    sheet.translate("workload.frozen_dtype", {"fp4": True, "nf4": True, "nf4-dq": True}, "load_in_4bit")
     sheet.translate("workload.frozen_dtype", {"int8": True}, "load_in_8bit")
     sheet.translate("workload.attention", _ATTENTIONS, "attn_implementation")
 

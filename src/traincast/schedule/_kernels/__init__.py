@@ -6,6 +6,9 @@ that failed once fails until the pass ends.
 """
 
 import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -20,6 +23,7 @@ from traincast.schedule._kernels import (
     hazards,
     heaps,
     lines,
+    links,
     loop,
     nodes,
     order,
@@ -58,6 +62,7 @@ _MODULES = (
     shadow,
     reserve,
     lines,
+    links,
     backfill,
     residents,
     order,
@@ -73,7 +78,7 @@ _GUARDED = (slots.__name__, turns.__name__)
 _INLINED = tuple(module.__name__ for module in (loop, lines, backfill, preempt))
 _SMALL = (
     *(places.find_place, places.rate_at, nodes.fits_pool, nodes.any_with, nodes.over),
-    *(tables.run_on, tables.settle, shadow.reserve_nodes, shadow.give_spare),
+    *(tables.run_on, tables.settle, shadow.reserve_nodes, shadow.give_spare, shadow.give_gain),
     *(program.pull_job, program.steer_job, embedding.find_slope, embedding.find_step, embedding.move_by),
     *(blocks.scale_local_rows, blocks.rotate_rows, blocks.reach_shared, blocks.take_out_cone),
     *(blocks.go_forward, blocks.go_back, blocks.price_cone),
@@ -142,6 +147,21 @@ def is_ready(name: str) -> bool:
     """Whether this process has the machine code of a loop at hand, so that even a small run gains by it."""
     loops = compiled() if compiled.cache_info().currsize else None
     return loops is not None and bool(getattr(loops[name], "signatures", ()))
+
+
+def compile_apart(name: str, module: str) -> None:
+    """Where numba's cache has no machine code of a loop, let another process that runs `module` compile it there: the compiler
+    holds more memory than a simulation. If that fails, the first call compiles here."""
+    loops = compiled()
+    if loops is None or is_ready(name) or not sys.executable:
+        return
+    index = getattr(getattr(getattr(loops[name], "_cache", None), "_cache_file", None), "_load_index", None)
+    if index is None or index():  # nothing can be kept, or it is there
+        return
+    paths = os.pathsep.join(path for path in sys.path if path)
+    subprocess.run(
+        [sys.executable, "-m", module], env=os.environ | {"PYTHONPATH": paths}, check=False, capture_output=True
+    )
 
 
 REPAYS = 1000

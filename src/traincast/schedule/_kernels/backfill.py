@@ -3,22 +3,28 @@
 import math
 
 from traincast.schedule._kernels.ends import Ends, first_room, room_by
+from traincast.schedule._kernels.hazards import Hazards
 from traincast.schedule._kernels.lines import Line, leave_line, set_wait, start_until_blocked
-from traincast.schedule._kernels.nodes import Kinds, Nodes, over
+from traincast.schedule._kernels.links import Promises, share_links
+from traincast.schedule._kernels.nodes import Kinds, Nodes
 from traincast.schedule._kernels.places import find_place, rate_at, take_place
-from traincast.schedule._kernels.shadow import HEAD, VALID, Shadow, follow, reserve_nodes, take_beside
+from traincast.schedule._kernels.shadow import HEAD, VALID, Shadow, put_back, reserve_nodes, take_beside, withdraw
 from traincast.schedule._kernels.tables import BIG, WAITING, Events, Jobs, Rules
 from traincast.schedule._kernels.trees import first_leaf
 
 
 def pass_easy(
-    now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, line: Line, ends: Ends, shadow: Shadow,
-    events: Events,
+    now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, line: Line, events: Events, hazards: Hazards,
+    promises: Promises,
 ) -> None:  # fmt: skip
     """A reservation is kept until it is due, or until a job ended early or another job stands first."""
+    ends = promises.ends
+    shadow = promises.shadow
     head, started = start_until_blocked(now, rules, jobs, nodes, kinds, line, ends, events)
     if started:
         shadow.state[VALID] = 0
+        if events.moves.size[0] > 0:
+            share_links(now, rules, jobs, nodes, events, hazards, promises)
     if head < 0:
         return
     set_wait(head, math.inf, kinds, line)
@@ -51,7 +57,8 @@ def fill_one(
 ) -> bool:  # fmt: skip
     """Start the first job in line that does not delay the reserved one; False if there is none."""
     begin = shadow.begin[0]
-    mask = over(nodes, shadow.mask)
+    if begin < BIG:
+        look_beside(nodes, kinds, line, shadow)
     best = -1
     for kind in range(len(kinds.gpus)):
         if line.failed[kind] == 1 or line.tree[line.base[kind] + 1] >= BIG:
@@ -61,9 +68,7 @@ def fill_one(
             line.failed[kind] = 1
             continue
         rate = rate_at(kind, at, nodes, kinds)
-        bound = begin
-        if begin >= BIG or find_place(kind, mask, kinds) >= 0:
-            bound = BIG
+        bound = BIG if begin >= BIG or shadow.beside[kind] == 1 else begin
         place = first_leaf(line.tree, line.base[kind], line.leaves[kind], now, rate, bound)
         if place >= 0:
             job = line.job_at[line.first[kind] + place]
@@ -75,15 +80,20 @@ def fill_one(
     at = find_place(kind, nodes, kinds)
     rate = rate_at(kind, at, nodes, kinds)
     if begin < BIG and now + jobs.guess[best] / rate > begin:
-        at = find_place(kind, mask, kinds)
-        rate = rate_at(kind, at, nodes, kinds)
-        take_beside(best, at, nodes, kinds, shadow)
+        rate = take_beside(best, nodes, kinds, shadow)
     else:
         take_place(best, at, nodes, kinds)
-        if begin < BIG:
-            follow(best, nodes, shadow)
     leave_line(best, now, rate, rules, jobs, kinds, line, ends, events)
     return True
+
+
+def look_beside(nodes: Nodes, kinds: Kinds, line: Line, shadow: Shadow) -> None:
+    """Which kinds have room beside the reservation."""
+    withdraw(nodes, shadow)
+    for kind in range(len(kinds.gpus)):
+        if line.failed[kind] == 0 and line.tree[line.base[kind] + 1] < BIG:
+            shadow.beside[kind] = 1 if find_place(kind, nodes, kinds) >= 0 else 0
+    put_back(nodes, shadow)
 
 
 def fill_by_count(

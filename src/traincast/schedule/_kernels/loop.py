@@ -17,11 +17,12 @@ from traincast.schedule._kernels.hazards import (
 )
 from traincast.schedule._kernels.heaps import drop_top, forget_stale
 from traincast.schedule._kernels.lines import Line, enter_line, pass_head, pass_skip
-from traincast.schedule._kernels.nodes import Kinds, Nodes, change, forget_parts, holds_node, shift
+from traincast.schedule._kernels.links import Promises, share_links
+from traincast.schedule._kernels.nodes import Kinds, Nodes, change, forget_parts, holds_node, recount, shift
 from traincast.schedule._kernels.order import Running, Waiting, join_waiting, remove
 from traincast.schedule._kernels.preempt import pass_preemptive, sink_level
-from traincast.schedule._kernels.reserve import Profile, forget_end, pass_conservative
-from traincast.schedule._kernels.shadow import VALID, Shadow, follow
+from traincast.schedule._kernels.reserve import forget_end, pass_conservative
+from traincast.schedule._kernels.shadow import VALID
 from traincast.schedule._kernels.tables import (
     ASK,
     BIG,
@@ -55,6 +56,7 @@ from traincast.schedule._kernels.tables import (
     is_log_full,
     learn,
     log_run,
+    note_move,
     settle,
     tell,
 )
@@ -67,14 +69,6 @@ class Lines(NamedTuple):
     waiting: Waiting
     running: Running
     news: News
-
-
-class Promises(NamedTuple):
-    """What is believed about the future: ends of running jobs, the nodes of one reservation, free GPUs over time."""
-
-    ends: Ends
-    shadow: Shadow
-    profile: Profile
 
 
 def run_events(
@@ -107,7 +101,11 @@ def run_events(
         if rules.fit == CALLED:
             rules.clock[0] = now
             return ASK
+        if events.moves.size[0] > 0:
+            share_links(now, rules, jobs, nodes, events, hazards, promises)
         look(now, rules, jobs, nodes, kinds, lines, promises, events, log, hazards)
+        if events.moves.size[0] > 0:
+            share_links(now, rules, jobs, nodes, events, hazards, promises)
     if rules.until_s < BIG:
         close_all(rules, jobs, nodes, events, log)
     return DONE
@@ -141,13 +139,13 @@ def look(
     elif rules.counts[WAITING] == 0:
         return
     elif rules.fit == PREEMPT:
-        pass_preemptive(now, rules, jobs, nodes, kinds, lines.waiting, lines.running, events, log, hazards)
+        pass_preemptive(now, rules, jobs, nodes, kinds, lines.waiting, lines.running, events, log, hazards, promises)
     elif nodes.room[0] == 0:
         return
     elif rules.fit == SKIP:
         pass_skip(now, rules, jobs, nodes, kinds, lines.line, promises.ends, events)
     elif rules.fit == EASY:
-        pass_easy(now, rules, jobs, nodes, kinds, lines.line, promises.ends, promises.shadow, events)
+        pass_easy(now, rules, jobs, nodes, kinds, lines.line, events, hazards, promises)
     else:
         pass_conservative(now, rules, jobs, nodes, kinds, lines.line.queue, promises.profile, events)
 
@@ -222,24 +220,22 @@ def end_one(
         tell(ENDED_NOW, job, lines.news)
     else:
         shift(job, 1, nodes, kinds)
+        note_move(job, -1 - job, events.moves)
     if rules.fit == PREEMPT:
         remove(job, rules, jobs, nodes, lines.running)
         events.expect[2 * job + 1] = -1.0
     elif rules.fit == EASY:
-        leave_promises(job, now, nodes, promises)
+        leave_promises(job, now, promises)
     forget_parts(job, nodes)
     learn(job, jobs, beliefs)
     free_children(job, rules, jobs, kinds, beliefs, lines)
 
 
-def leave_promises(job: int, now: float, nodes: Nodes, promises: Promises) -> None:
+def leave_promises(job: int, now: float, promises: Promises) -> None:
     """A job that ends early may let the reserved one start early; else the reservation stands."""
     drop_end(job, promises.ends)
-    if promises.shadow.state[VALID] == 1:
-        if promises.ends.at[job] > now:
-            promises.shadow.state[VALID] = 0
-        elif promises.shadow.begin[0] < BIG:
-            follow(job, nodes, promises.shadow)
+    if promises.ends.at[job] > now:
+        promises.shadow.state[VALID] = 0
 
 
 def meet_hazard(
@@ -267,6 +263,7 @@ def mend_node(node: int, now: float, rules: Rules, nodes: Nodes, lines: Lines, h
         tell(MENDED, node, lines.news)
     else:
         change(node, nodes.width[nodes.pool_of[node]], nodes)
+        recount(node, nodes)
     await_failure(node, now, hazards)
 
 
@@ -285,10 +282,13 @@ def break_node(
             num_struck += 1
     for at in range(num_struck):
         interrupt(hazards.struck[at], now, rules, jobs, nodes, kinds, beliefs, lines, promises.ends, log, hazards)
+        if rules.fit != CALLED:
+            note_move(hazards.struck[at], -1 - hazards.struck[at], events.moves)
     if rules.fit == CALLED:
         tell(BROKEN, node, lines.news)
     else:
         change(node, -nodes.free[node], nodes)
+        recount(node, nodes)
     await_repair(node, now, hazards)
 
 

@@ -4,6 +4,7 @@ import math
 from typing import Any, NamedTuple
 
 BITS = 62
+ROUNDING = 1e-6
 CONSOLIDATED, SPREAD, TOPOLOGY = 0, 1, 2
 """Rules of placement (`Nodes.rule`); what they mean is said in `schedule.placement`."""
 
@@ -14,6 +15,10 @@ class Nodes(NamedTuple):
     `hist` from `hist_at[pool]` on = (free GPUs of the pool, nodes with 0, 1, ... width free GPUs); `room[0]` is free in all. What
     job j holds is a chain of parts from `head[j]` on: a node and a number of GPUs each. `cpus` and `memory` are free beside
     the GPUs. `spot`, `avail` and `levels` are room for the placement that was looked for last.
+
+    A class is what kinds ask for beside each GPU (`class_cpus`, `class_memory`); `seen` are the GPUs of every node for which the
+    rest is enough too, class after class, and `steps` how many nodes of a pool have 0, 1, ... of them. Where there are too many
+    classes none is kept.
     """
 
     rule: int
@@ -42,6 +47,10 @@ class Nodes(NamedTuple):
     avail: Any
     levels: Any
     in_rack: Any
+    class_cpus: Any
+    class_memory: Any
+    seen: Any
+    steps: Any
 
 
 class Ground(NamedTuple):
@@ -53,6 +62,8 @@ class Ground(NamedTuple):
     room: Any
     cpus: Any
     memory: Any
+    seen: Any
+    steps: Any
 
 
 class Kinds(NamedTuple):
@@ -60,6 +71,7 @@ class Kinds(NamedTuple):
 
     The pools of kind k, the one to be taken first in front, are `pools[pool_first[k] : pool_first[k + 1]]`; beside each of them
     `usable` GPUs of an empty node and three rates: on one node, in one rack, across racks. `scanned` kinds look at every node.
+    `of_class` is the class of a kind, -1 if it asks for GPUs alone or classes are not kept.
     """
 
     of_job: Any
@@ -73,6 +85,7 @@ class Kinds(NamedTuple):
     cpus: Any
     memory: Any
     scanned: Any
+    of_class: Any
 
 
 def over(nodes: Nodes, ground: Ground) -> Nodes:
@@ -104,6 +117,10 @@ def over(nodes: Nodes, ground: Ground) -> Nodes:
         nodes.avail,
         nodes.levels,
         nodes.in_rack,
+        nodes.class_cpus,
+        nodes.class_memory,
+        ground.seen,
+        ground.steps,
     )
 
 
@@ -140,6 +157,37 @@ def change(node: int, by: int, nodes: Nodes) -> None:
         flip(nodes, pool, after, at)
         nodes.hist[base + 1 + before] -= 1
         nodes.hist[base + 1 + after] += 1
+
+
+def count_usable(per_cpu: float, per_byte: float, width: int, cpus: float, memory: float) -> int:
+    """GPUs of a node for which so many CPUs and so much memory are enough."""
+    most = width
+    if per_cpu > 0.0 and cpus < per_cpu * most:
+        most = int(cpus / per_cpu + ROUNDING)
+    if per_byte > 0.0 and memory < per_byte * most:
+        most = int(memory / per_byte + ROUNDING)
+    return most
+
+
+def recount(node: int, nodes: Nodes) -> None:
+    """Bring all classes up to date after something was taken from a node or given back."""
+    for at in range(len(nodes.class_cpus)):
+        recount_class(at, node, nodes)
+
+
+def recount_class(at: int, node: int, nodes: Nodes) -> None:
+    pool = nodes.pool_of[node]
+    count = nodes.free[node]
+    if count > 0:
+        per_cpu, per_byte = nodes.class_cpus[at], nodes.class_memory[at]
+        usable = count_usable(per_cpu, per_byte, nodes.width[pool], nodes.cpus[node], nodes.memory[node])
+        count = max(min(count, usable), 0)
+    before = nodes.seen[at * len(nodes.pool_of) + node]
+    if before != count:
+        base = (at * len(nodes.width) + pool) * len(nodes.levels)
+        nodes.steps[base + before] -= 1
+        nodes.steps[base + count] += 1
+        nodes.seen[at * len(nodes.pool_of) + node] = count
 
 
 def any_with(need: int, most: int, base: int, hist: Any) -> bool:
@@ -211,6 +259,7 @@ def take_consolidated(job: int, need: int, pool: int, nodes: Nodes) -> None:
         node = nodes.first[pool]
         add_part(job, node, need, nodes)
         change(node, -need, nodes)
+        recount(node, nodes)
         return
     rest = need
     while rest > 0:
@@ -218,6 +267,7 @@ def take_consolidated(job: int, need: int, pool: int, nodes: Nodes) -> None:
         node = tightest(count, pool, nodes)
         add_part(job, node, count, nodes)
         change(node, -count, nodes)
+        recount(node, nodes)
         rest -= count
 
 
@@ -235,6 +285,7 @@ def shift(job: int, sign: int, nodes: Nodes, kinds: Kinds) -> None:
         change(nodes.part_node[part], sign * nodes.part_gpus[part], nodes)
         if beside:
             count_beside(nodes.part_node[part], nodes.part_gpus[part], kind, sign, nodes, kinds)
+        recount(nodes.part_node[part], nodes)
         part = nodes.part_next[part]
 
 

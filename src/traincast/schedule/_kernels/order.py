@@ -58,15 +58,14 @@ def wait_key(job: int, rules: Rules, jobs: Jobs) -> float:
 
 def run_key(job: int, now: float, rules: Rules, jobs: Jobs) -> float:
     """The number of a running job; where it moves, the one of this moment."""
+    if rules.moving == 1:
+        left: float = (jobs.keys[job] - now) * jobs.rate[job]
+        return left * jobs.gpus[job] if rules.order == BY_SERVICE else left
     ends: float = jobs.since[job] + jobs.guess[job] / jobs.rate[job]
     if rules.order == BY_LEVEL:
         ends = jobs.level[job] * 2.0 * len(jobs.submit) + job
     if rules.order == BY_SCORE:
         ends = jobs.keys[job]
-    if rules.moving == 1:
-        ends = (ends - now) * jobs.rate[job]
-        if rules.order == BY_SERVICE:
-            ends *= jobs.gpus[job]
     return ends
 
 

@@ -9,13 +9,14 @@ from traincast.schedule._kernels.nodes import (
     add_part,
     change,
     count_beside,
+    count_usable,
     fits_pool,
     low_bit,
+    recount,
     take_consolidated,
     tightest,
 )
 
-ROUNDING = 1e-6
 POSTPONED = -1
 """`Nodes.spot_size`: there is a place, and it has not been picked yet."""
 
@@ -31,6 +32,13 @@ def find_place(kind: int, nodes: Nodes, kinds: Kinds) -> int:
         if kinds.scanned[kind] == 0:
             if fits_pool(need, pool, nodes):
                 return at
+        elif kinds.of_class[kind] >= 0:
+            if fits_class(need, at, kinds.of_class[kind], nodes, kinds):
+                if runs_anywhere(at, kinds):
+                    nodes.spot_size[0] = POSTPONED
+                    return at
+                if scan_pool(kind, at, nodes, kinds):
+                    return at
         elif is_postponed(kind, at, nodes, kinds):
             if nodes.rule != CONSOLIDATED or fits_pool(need, pool, nodes):
                 nodes.spot_size[0] = POSTPONED
@@ -45,7 +53,34 @@ def is_postponed(kind: int, at: int, nodes: Nodes, kinds: Kinds) -> bool:
     are asked for, on nodes whose bitmaps are kept, at a speed that is never 0."""
     if kinds.beside[kind] == 1 or nodes.room[0] < 0 or nodes.width[kinds.pools[at]] == 0:
         return False
+    return runs_anywhere(at, kinds)
+
+
+def runs_anywhere(at: int, kinds: Kinds) -> bool:
     return bool(kinds.rate[3 * at] > 0.0 and kinds.rate[3 * at + 1] > 0.0 and kinds.rate[3 * at + 2] > 0.0)
+
+
+def fits_class(need: int, at: int, of_class: int, nodes: Nodes, kinds: Kinds) -> bool:
+    """Whether the rule of placement finds nodes where CPUs and memory count too."""
+    pool = kinds.pools[at]
+    usable = kinds.usable[at]
+    base = (of_class * len(nodes.width) + pool) * len(nodes.levels)
+    steps = nodes.steps
+    if nodes.rule != CONSOLIDATED:
+        total = 0
+        for level in range(1, usable + 1):
+            total += level * steps[base + level]
+        return bool(total >= need)
+    full = need // usable if need > usable else 0
+    rest = need - full * usable
+    if steps[base + usable] < full:
+        return False
+    if rest == 0 or steps[base + usable] > full:
+        return True
+    for level in range(rest, usable):  # noqa: SIM110 (numba compiles no generators)
+        if steps[base + level] > 0:
+            return True
+    return False
 
 
 def rate_at(kind: int, at: int, nodes: Nodes, kinds: Kinds) -> float:
@@ -67,6 +102,9 @@ def pick_place(kind: int, at: int, nodes: Nodes, kinds: Kinds) -> None:
     need = kinds.gpus[kind]
     pool = kinds.pools[at]
     node = -1
+    if kinds.of_class[kind] >= 0:
+        scan_pool(kind, at, nodes, kinds)
+        return
     if nodes.rule != SPREAD and need <= nodes.width[pool]:
         node = tightest(need, pool, nodes)
     nodes.spot_size[0] = 0
@@ -111,6 +149,7 @@ def take_place(job: int, at: int, nodes: Nodes, kinds: Kinds) -> None:
         change(node, -nodes.spot_gpus[spot], nodes)
         if kinds.beside[kind] == 1:
             count_beside(node, nodes.spot_gpus[spot], kind, -1, nodes, kinds)
+        recount(node, nodes)
 
 
 def scan_pool(kind: int, at: int, nodes: Nodes, kinds: Kinds) -> bool:
@@ -119,7 +158,7 @@ def scan_pool(kind: int, at: int, nodes: Nodes, kinds: Kinds) -> bool:
     pool = kinds.pools[at]
     nodes.spot_size[0] = 0
     alone = nodes.rule == CONSOLIDATED and need <= kinds.usable[at] and nodes.width[pool] > 0
-    if alone and kinds.beside[kind] == 1 and nodes.room[0] >= 0:
+    if alone and kinds.beside[kind] == 1 and nodes.room[0] >= 0 and kinds.of_class[kind] < 0:
         return find_alone(kind, at, nodes, kinds)
     if look_at_nodes(kind, pool, nodes, kinds) < need:
         return False
@@ -153,7 +192,8 @@ def find_alone(kind: int, at: int, nodes: Nodes, kinds: Kinds) -> bool:
             while bits != 0:
                 node = nodes.first[pool] + word * BITS + low_bit(bits)
                 bits = bits & (bits - 1)
-                count = min(count_usable(kind, width, nodes.cpus[node], nodes.memory[node], kinds), level)
+                usable = count_usable(kinds.cpus[kind], kinds.memory[kind], width, nodes.cpus[node], nodes.memory[node])
+                count = min(usable, level)
                 if count >= need and (best < 0 or count < least or (count == least and node < best)):
                     best = node
                     least = count
@@ -167,26 +207,18 @@ def find_alone(kind: int, at: int, nodes: Nodes, kinds: Kinds) -> bool:
 def look_at_nodes(kind: int, pool: int, nodes: Nodes, kinds: Kinds) -> int:
     """GPUs that each node of a pool has for this kind (`avail`), and how many that is in all."""
     total = 0
+    width = nodes.width[pool]
+    base = kinds.of_class[kind] * len(nodes.pool_of)
     for node in range(nodes.first[pool], nodes.first[pool + 1]):
         count = nodes.free[node]
-        if kinds.beside[kind] == 1 and count > 0:
-            usable = count_usable(kind, nodes.width[pool], nodes.cpus[node], nodes.memory[node], kinds)
+        if base >= 0:
+            count = nodes.seen[base + node]
+        elif kinds.beside[kind] == 1 and count > 0:
+            usable = count_usable(kinds.cpus[kind], kinds.memory[kind], width, nodes.cpus[node], nodes.memory[node])
             count = max(min(count, usable), 0)
         nodes.avail[node] = count
         total += count
     return total
-
-
-def count_usable(kind: int, width: int, cpus: float, memory: float, kinds: Kinds) -> int:
-    """GPUs of a node for which so many CPUs and so much memory are enough."""
-    most = width
-    per_cpu = kinds.cpus[kind]
-    per_byte = kinds.memory[kind]
-    if per_cpu > 0.0 and cpus < per_cpu * most:
-        most = int(cpus / per_cpu + ROUNDING)
-    if per_byte > 0.0 and memory < per_byte * most:
-        most = int(memory / per_byte + ROUNDING)
-    return most
 
 
 def add_spot(node: int, count: int, nodes: Nodes) -> None:

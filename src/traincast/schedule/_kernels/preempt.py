@@ -4,7 +4,8 @@ from typing import Any
 
 from traincast.schedule._kernels.hazards import Hazards
 from traincast.schedule._kernels.heaps import drop_top, push
-from traincast.schedule._kernels.nodes import Kinds, Nodes, pool_of_job, shift
+from traincast.schedule._kernels.links import Promises, share_links
+from traincast.schedule._kernels.nodes import BITS, Kinds, Nodes, low_bit, pool_of_job, shift
 from traincast.schedule._kernels.order import (
     Running,
     Waiting,
@@ -30,8 +31,10 @@ from traincast.schedule._kernels.tables import (
     Jobs,
     Log,
     Rules,
+    expect_level,
     give_back,
     log_run,
+    note_move,
     run_on,
     settle,
 )
@@ -42,7 +45,7 @@ DISTURB = 8
 
 def pass_preemptive(
     now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, waiting: Waiting, running: Running,
-    events: Events, log: Log, hazards: Hazards,
+    events: Events, log: Log, hazards: Hazards, promises: Promises,
 ) -> None:  # fmt: skip
     """Running jobs stand sorted by a number that does not move while they run, the believed end, score or level and row; a
     number that does move is sorted anew. The greedy choice by count can only push out jobs at the tail, so a pass looks at the
@@ -57,15 +60,9 @@ def pass_preemptive(
     while rules.counts[WAITING] > 0 and serve_one(
         now, rules, jobs, nodes, kinds, waiting, running, events, log, hazards
     ):
-        pass
-
-
-def expect_level(job: int, since: float, rules: Rules, jobs: Jobs, events: Events) -> None:
-    """When a running job sinks to the next level, if there is one."""
-    if jobs.level[job] < len(rules.limits):
-        limit = rules.limits[jobs.level[job]] / (jobs.gpus[job] if rules.by_gpu == 1 else 1)
-        events.expect[2 * job + 1] = since + max(limit - jobs.attained[job], 0.0)
-        push(events.keys, events.tokens, 0, events.size, 0, events.expect[2 * job + 1], 2 * job + 1)
+        moved = events.moves.size[0] > 0 and share_links(now, rules, jobs, nodes, events, hazards, promises)
+        if moved and rules.moving == 1:
+            sort_anew(now, rules, jobs, running)
 
 
 def sink_level(job: int, now: float, rules: Rules, jobs: Jobs, nodes: Nodes, running: Running, events: Events) -> None:
@@ -113,9 +110,7 @@ def next_by_count(
     now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, waiting: Waiting, running: Running
 ) -> Any:
     """The first waiting job that fits by count if those after it made way, and the pool where it does; -1 if none does."""
-    for kind in range(len(waiting.size)):
-        if waiting.dead[kind] == 1:
-            waiting.dead[kind] = 0
+    one_pool = len(nodes.width) == 1
     while True:
         kind = first_waiting(waiting)
         if kind < 0:
@@ -130,7 +125,7 @@ def next_by_count(
             while free < kinds.gpus[kind] and at >= first:
                 if not is_before(key, job, running.keys[at], running.jobs[at], now, rules):
                     break
-                if pool_of_job(running.jobs[at], nodes) == pool:
+                if one_pool or pool_of_job(running.jobs[at], nodes) == pool:
                     free += jobs.gpus[running.jobs[at]]
                 at -= 1
             if free >= kinds.gpus[kind]:
@@ -147,12 +142,11 @@ def serve_one(
     if job < 0:
         return False
     kind = kinds.of_job[job]
-    drop_top(waiting.keys, waiting.jobs, waiting.base[kind], waiting.size, kind)
-    rules.counts[WAITING] -= 1
     place = find_place(kind, nodes, kinds)
+    good = place >= 0
+    num_losers = 0
     # A job that was pushed out at this moment pushes nobody out, or two near equals could swap for ever.
     if place < 0 and not (jobs.start[job] >= 0.0 and jobs.since[job] == now):
-        good = False
         alone = needs_one_node(kind, nodes, kinds)
         if kinds.gpus[kind] <= kinds.widest[kind]:
             num_losers = find_losers(pool, kinds.gpus[kind], rules, jobs, nodes, running)
@@ -160,19 +154,24 @@ def serve_one(
         if not good:
             num_losers = find_last(job, now, rules, jobs, nodes, kinds, running)
             good = spare_losers(kind, alone, num_losers, nodes, kinds, running)
-        if good:
-            evict(num_losers, now, rules, jobs, nodes, kinds, waiting, running, events, log, hazards)
-        place = find_place(kind, nodes, kinds) if good else -1
-    if place >= 0:
-        begin(job, place, now, rules, jobs, nodes, kinds, running, events)
-    else:
+    if not good:
         waiting.dead[kind] = 2
-        join_waiting(job, rules, jobs, kinds, waiting)
+        return True
+    drop_top(waiting.keys, waiting.jobs, waiting.base[kind], waiting.size, kind)
+    rules.counts[WAITING] -= 1
+    if place < 0:
+        evict(num_losers, now, rules, jobs, nodes, kinds, waiting, running, events, log, hazards)
+        place = find_place(kind, nodes, kinds)
+    begin(job, place, now, rules, jobs, nodes, kinds, running, events)
+    for other in range(len(waiting.size)):
+        if waiting.dead[other] == 1:
+            waiting.dead[other] = 0
     return True
 
 
 def find_losers(pool: int, need: int, rules: Rules, jobs: Jobs, nodes: Nodes, running: Running) -> int:
     """A running job of the pool whose followers together are fewer than the deficit must make way."""
+    one_pool = len(nodes.width) == 1
     begin = running.begin[0]
     stop = begin + rules.counts[RUNNING]
     deficit = need - nodes.hist[nodes.hist_at[pool]]
@@ -181,10 +180,10 @@ def find_losers(pool: int, need: int, rules: Rules, jobs: Jobs, nodes: Nodes, ru
     behind = 0
     while behind < deficit and spot > begin:
         spot -= 1
-        if pool_of_job(running.jobs[spot], nodes) == pool:
+        if one_pool or pool_of_job(running.jobs[spot], nodes) == pool:
             behind += jobs.gpus[running.jobs[spot]]
     while deficit > 0 and spot < stop:
-        if pool_of_job(running.jobs[spot], nodes) == pool:
+        if one_pool or pool_of_job(running.jobs[spot], nodes) == pool:
             size = jobs.gpus[running.jobs[spot]]
             behind -= size
             if behind < deficit:
@@ -320,9 +319,13 @@ def evict(
     num_losers: int, now: float, rules: Rules, jobs: Jobs, nodes: Nodes, kinds: Kinds, waiting: Waiting,
     running: Running, events: Events, log: Log, hazards: Hazards,
 ) -> None:  # fmt: skip
-    """Those losers make way who were not spared."""
+    """Those losers make way who were not spared: the one by whom the job fits, then the others from the last in line on."""
     losers = running.losers
-    for at in range(num_losers):
+    first = 0
+    while losers[first] < 0:
+        first += 1
+    for step in range(num_losers - first):
+        at = first if step == 0 else num_losers - step
         if losers[at] >= 0:
             remove(losers[at], rules, jobs, nodes, running)
             if hazards.wanted == 1:  # its state was saved when it was pushed out
@@ -335,37 +338,43 @@ def find_in_the_way(
 ) -> int:
     """For a job of several nodes: those from a place in line on (`number`, ties from the job `behind` on) that hold the nodes of
     a pool which are cleared at the least cost in GPUs, -1 if too few nodes hold nobody else."""
-    residents = running.residents
     pool = kinds.pools[at]
-    width = nodes.width[pool]
     usable = max(kinds.usable[at], 1)
     wanted = (need + usable - 1) // usable
-    levels = nodes.levels
-    for level in range(width + 1):
-        levels[level] = 0
-    found = 0
-    node = next_behind(nodes.first[pool], number, residents.tree)
-    while node >= 0 and node < nodes.first[pool + 1]:
-        if is_cleared(node, number, behind, jobs.position, nodes.free, width, residents):
-            levels[nodes.free[node]] += 1
-            found += 1
-        node = next_behind(node + 1, number, residents.tree)
-    if found < wanted:
+    if not has_cleared(wanted, pool, number, behind, jobs, nodes, running):
         return -1
-    room = width
-    while levels[room] < wanted:
-        wanted -= levels[room]
-        room -= 1
-    node = next_behind(nodes.first[pool], number, residents.tree)
-    while node >= 0 and node < nodes.first[pool + 1]:
-        free = nodes.free[node]
-        chosen = free > room or (free == room and wanted > 0)
-        if chosen and is_cleared(node, number, behind, jobs.position, nodes.free, width, residents):
-            if free == room:
-                wanted -= 1
+    for level in range(nodes.width[pool], 0, -1):
+        if nodes.hist[nodes.hist_at[pool] + 1 + level] == 0:
+            continue
+        base = nodes.bits_at[pool] + level * nodes.words[pool]
+        for word in range(nodes.words[pool]):
+            bits = nodes.bits[base + word]
+            while bits != 0 and wanted > 0:
+                node = nodes.first[pool] + word * BITS + low_bit(bits)
+                bits = bits & (bits - 1)
+                if is_cleared(node, number, behind, jobs.position, nodes.free, nodes.width[pool], running.residents):
+                    wanted -= 1
+                    gather_residents(node, jobs, running)
+    node = nodes.first[pool]
+    while wanted > 0:
+        node = next_behind(node, number, running.residents.tree)
+        if nodes.free[node] == 0 and is_cleared(
+            node, number, behind, jobs.position, nodes.free, nodes.width[pool], running.residents
+        ):
+            wanted -= 1
             gather_residents(node, jobs, running)
-        node = next_behind(node + 1, number, residents.tree)
+        node += 1
     return list_losers(running)
+
+
+def has_cleared(wanted: int, pool: int, number: float, behind: int, jobs: Jobs, nodes: Nodes, running: Running) -> bool:
+    """Whether so many nodes of a pool can be cleared."""
+    node = next_behind(nodes.first[pool], number, running.residents.tree)
+    while wanted > 0 and node >= 0 and node < nodes.first[pool + 1]:
+        if is_cleared(node, number, behind, jobs.position, nodes.free, nodes.width[pool], running.residents):
+            wanted -= 1
+        node = next_behind(node + 1, number, running.residents.tree)
+    return wanted == 0
 
 
 def gather_residents(node: int, jobs: Jobs, running: Running) -> None:
@@ -402,6 +411,7 @@ def push_out(
     jobs.preemptions[job] += 1
     events.expect[2 * job] = -1.0
     events.expect[2 * job + 1] = -1.0
+    note_move(job, -1 - job, events.moves)
     join_waiting(job, rules, jobs, kinds, waiting)
 
 
@@ -412,6 +422,8 @@ def begin(
     rate = rate_at(kinds.of_job[job], place, nodes, kinds)
     take_place(job, place, nodes, kinds)
     run_on(job, now, rate, jobs, events)
+    if rules.moving == 1:
+        jobs.keys[job] = now + jobs.guess[job] / rate
     jobs.position[job] = run_key(job, now, rules, jobs)
     if rules.order == BY_LEVEL:
         expect_level(job, now, rules, jobs, events)

@@ -122,8 +122,9 @@ def is_cleared(
     part = residents.first[node]
     if part < 0:
         return bool(free[node] == width)
-    while part >= 0:
+    first = residents.tree[(len(residents.tree) >> 1) + node]
+    while part >= 0 and first == number:
         if position[residents.owner[part]] == number and residents.owner[part] < job:
             return False
         part = residents.after[part]
-    return True
+    return bool(first >= number)

@@ -21,8 +21,9 @@ JOINED, ENDED_NOW, INTERRUPTED, GIVEN_UP, BROKEN, MENDED = 0, 1, 2, 3, 4, 5
 class Rules(NamedTuple):
     """`fit` says what happens to those behind a job that does not fit. `by_key` 0: the line is the table itself. `key` says how a
     job's number in line comes about when it joins. A preemptive line is ordered by `order`; `moving` numbers of running jobs
-    are made anew at every pass. `one_by_one`: a pass after every single event. `clock[0]` is the moment at which a policy is
-    asked, `clock[1]` the one at which it wants to be asked again at the latest."""
+    are made anew at every pass from their believed ends, which then stand in `Jobs.keys`. `one_by_one`: a pass after every
+    single event. `clock[0]` is the moment at which a policy is asked, `clock[1]` the one at which it wants to be asked again at
+    the latest."""
 
     fit: int
     by_key: int
@@ -90,13 +91,24 @@ class Beliefs(NamedTuple):
     prior_s: float
 
 
+class Moves(NamedTuple):
+    """On shared links, `size[0]` jobs that have started (j) or stopped (-1 - j) since speeds were last shared out. Those that
+    never cross racks have no `demand`; it is empty where links are not shared."""
+
+    size: Any
+    jobs: Any
+    demand: Any
+
+
 class Events(NamedTuple):
-    """A heap of (time, token); token 2j is the end of job j, 2j + 1 its next level. `expect` says which times still hold."""
+    """A heap of (time, token); token 2j is the end of job j, 2j + 1 its next level. `expect` says which times still hold. On
+    shared links starts and stops move the ends of others."""
 
     keys: Any
     tokens: Any
     size: Any
     expect: Any
+    moves: Moves
 
 
 class Log(NamedTuple):
@@ -138,11 +150,31 @@ def run_on(job: int, now: float, rate: float, jobs: Jobs, events: Events) -> Non
     if jobs.start[job] < 0.0:
         jobs.start[job] = now
     jobs.since[job] = now
+    jobs.opened[job] = now
     jobs.rate[job] = rate
-    ends = now + jobs.left[job] / rate
+    expect_end(job, now, jobs, events)
+    note_move(job, job, events.moves)
+
+
+def expect_end(job: int, now: float, jobs: Jobs, events: Events) -> None:
+    ends = now + jobs.left[job] / jobs.rate[job]
     stops = now + max(jobs.limit[job] - jobs.attained[job], 0.0)
     events.expect[2 * job] = stops if stops < ends else ends
     push(events.keys, events.tokens, 0, events.size, 0, events.expect[2 * job], 2 * job)
+
+
+def expect_level(job: int, since: float, rules: Rules, jobs: Jobs, events: Events) -> None:
+    """When a running job sinks to the next level, if there is one."""
+    if jobs.level[job] < len(rules.limits):
+        limit = rules.limits[jobs.level[job]] / (jobs.gpus[job] if rules.by_gpu == 1 else 1)
+        events.expect[2 * job + 1] = since + max(limit - jobs.attained[job], 0.0)
+        push(events.keys, events.tokens, 0, events.size, 0, events.expect[2 * job + 1], 2 * job + 1)
+
+
+def note_move(job: int, move: int, moves: Moves) -> None:
+    if len(moves.demand) > 0 and moves.demand[job] > 0.0:
+        moves.jobs[moves.size[0]] = move
+        moves.size[0] += 1
 
 
 def settle(job: int, now: float, jobs: Jobs, nodes: Nodes) -> None:

@@ -10,7 +10,10 @@ def set_leaf(tree: Any, base: int, leaves: int, position: int, value: float) -> 
     while node >= 1:
         left = tree[base + 2 * node]
         right = tree[base + 2 * node + 1]
-        tree[base + node] = left if left < right else right
+        smaller = left if left < right else right
+        if tree[base + node] == smaller:
+            return
+        tree[base + node] = smaller
         node >>= 1
 
 

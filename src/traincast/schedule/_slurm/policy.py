@@ -196,7 +196,7 @@ class SlurmLine:
             return math.inf
         cycle = self._site.cycle
         soonest = math.inf
-        if self._changed and cycle.backfill:
+        if self._changed and cycle.backfill and self._waiting:
             soonest = max(self._looked_s + cycle.interval_s, math.nextafter(now_s, math.inf))
         weights = self._site.weights
         if not weights.basic and (weights.age or weights.fair_share):
