@@ -16,8 +16,8 @@ WORTH = 0.9
 MOST_SUGGESTED = 3
 START_S = 120.0
 """To start a job and reach steady steps; an order of magnitude, from no measurement of ours."""
-STEPS = 50
-"""Of a short profile."""
+STEPS, LEAST_STEPS, PROFILE_S = 50, 5, 600.0
+"""Of a short profile: fewer where fifty would take longer than ten minutes, but five at least."""
 CALIBRATION_S = 180.0
 LOADING_S = 60.0
 """To run an input pipeline alone."""
@@ -44,7 +44,7 @@ def _measurements(
     certainty: Certainty, novelty: Sequence[float], sensitivity: Sensitivity, setting: Setting, step_s: float
 ) -> Iterator[tuple[str, str, float, tuple[float, float]]]:
     """(what is measured, in words, seconds that it takes, the interval after it)."""
-    run_s = START_S + STEPS * step_s
+    run_s = START_S + max(min(STEPS * step_s, PROFILE_S), LEAST_STEPS * step_s)
     scales, sort = certainty.scales(novelty, sensitivity, setting.stack), sort_of(novelty)
     ways = {
         GIVEN_JOB: (f"one profile of this job on one {setting.device}, given with --given", run_s),
