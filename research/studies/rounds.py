@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from research.fits.asked import publisher_of
 from research.fits.stacks import load_measured
-from research.studies.left_out import CASES, TABLES, fit_without, forget
+from research.fits.untaught import fit_without, forget, publisher_of
+from research.studies.left_out import CASES, TABLES
 from traincast.accuracy import Measured, hide_results, parse_case, parse_observation, read_rows, translate
 from traincast.errors import TraincastError
 from traincast.forecast import Engine

@@ -17,14 +17,15 @@ def answer(model: str, job: dict[str, Any], plan: dict[str, Any] | None = None, 
 
 
 def test_a_pair_takes_twice_the_time_of_a_sequence_and_the_reference_a_third_more() -> None:
-    """A pass forward is one unit, backward two: a sequence costs 3, a pair without a reference 6, with one 8."""
-    run = {"num_devices": 8, "optimizer": "sgd", "fused": True, "seq": 2048}
+    """A pass forward is one unit, backward two: a sequence costs 3, a pair without a reference 6, with one 8. Many samples: what
+    replicas exchange does not double with the pair."""
+    run = {"num_devices": 8, "optimizer": "sgd", "batch": 32, "fused": True, "seq": 2048}
     plain = answer("llama-2-13b", {}, {"zero": 3}, **run)
     alone = answer("llama-2-13b", {"regime": "dpo", "reference": "precomputed"}, {"zero": 3}, **run)
     frozen = answer("llama-2-13b", {"regime": "dpo"}, {"zero": 3}, **run)
     assert alone.step.seconds / plain.step.seconds == pytest.approx(2, rel=0.05)
     assert frozen.step.seconds / alone.step.seconds == pytest.approx(8 / 6, rel=0.05)
-    assert frozen.global_batch == plain.global_batch == 32
+    assert frozen.global_batch == plain.global_batch == 256
 
 
 def test_a_frozen_reference_holds_its_weights_and_nothing_else() -> None:
