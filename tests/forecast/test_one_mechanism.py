@@ -69,7 +69,7 @@ def test_steps_and_memory_are_answered_by_tables_of_one_document_and_one_rule(na
     assert answer.memory.fit_probability == pytest.approx(answer.memory.errors.probability_below(margin), abs=1e-9)
 
 
-def test_a_job_of_which_a_run_was_given_is_as_sure_as_was_promised_and_never_less() -> None:
+def test_a_job_of_which_a_run_was_given_is_as_sure_as_was_promised() -> None:
     answer, _ = ask("lightning")
     step = answer.step
 
@@ -79,12 +79,16 @@ def test_a_job_of_which_a_run_was_given_is_as_sure_as_was_promised_and_never_les
         )
         return replace(answer, narrowing=(one,))
 
-    kept = _keep_promise(step, promise(0.95, 1.1), is_known=True)
+    kept = _keep_promise(step, promise(0.95, 1.1), num_known=1)
     assert (kept.seconds, kept.low_s, kept.high_s) == pytest.approx(
         (step.seconds, 0.95 * step.seconds, 1.1 * step.seconds)
     )
-    assert _keep_promise(step, promise(0.95, 1.1), is_known=False) == step
-    assert _keep_promise(step, promise(0.01, 100.0), is_known=True) == step
+    assert _keep_promise(step, promise(0.95, 1.1), num_known=0) == step
+    narrow = replace(step, low_s=0.99 * step.seconds, high_s=1.01 * step.seconds)
+    assert _keep_promise(narrow, promise(0.95, 1.1), num_known=1) == kept
+    assert _keep_promise(narrow, promise(0.95, 1.1), num_known=20) == narrow
+    nothing = _keep_promise(narrow, replace(answer, narrowing=()), num_known=1)
+    assert (nothing.low_s, nothing.high_s) == pytest.approx((step.low_s, step.high_s))
 
 
 POOLED = Quantiles(values=(-4.0, -3.0, -2.5, -2.0, -1.5, -0.7, 0.0, 0.7, 1.5, 2.0, 2.5, 3.0, 4.0), num_rows=100)

@@ -147,7 +147,7 @@ class Corrections:
             found = process.predict([(labels, shares_of(answer.timeline))])[0]
             seconds = step.seconds * math.exp(found.log_ratio)
             step = _around(step, seconds, min(found.log_sigma, log_sigma_of(step))) if step.low_s > 0 else step
-            step = _keep_promise(step, answer, is_known=any(run.labels.job == labels.job for run in self._own_runs()))
+            step = _keep_promise(step, answer, num_known=sum(run.labels.job == labels.job for run in self._own_runs()))
         return Answer(forecast=answer, step=step, plain_s=answer.step.seconds)
 
     def _own_runs(self) -> Sequence[MeasuredForecast]:
@@ -358,14 +358,21 @@ def describe_choice(
     return f"{name}, {scope.num_runs} runs of this stack: {', '.join(used)}"
 
 
-def _keep_promise(step: Estimate, answer: Forecast, *, is_known: bool) -> Estimate:
-    """Once the job itself was measured its interval is as narrow as the answer before said it would be, by left-out runs."""
-    for one in answer.narrowing:
-        if is_known and one.given == GIVEN_JOB:
-            low, high = one.after
-            if high / low < step.high_s / step.low_s:
-                return replace(step, low_s=step.seconds * low, high_s=step.seconds * high)
-    return step
+FEW_RUNS = 4
+"""Of one job: so few say little of how it scatters, and left-out runs of other jobs say how sure the answer is."""
+
+
+def _keep_promise(step: Estimate, answer: Forecast, *, num_known: int) -> Estimate:
+    """Once a few runs of the job itself were measured its interval is as wide as the answer before said it would be, by left-out
+    runs: that of this answer where nothing was promised. More runs may prove a narrower one."""
+    own = answer.step
+    if not num_known or own.low_s <= 0:
+        return step
+    same = own.low_s / own.seconds, own.high_s / own.seconds
+    low, high = next((one.after for one in answer.narrowing if one.given == GIVEN_JOB), same)
+    if num_known > FEW_RUNS and high / low > step.high_s / step.low_s:
+        return step
+    return replace(step, low_s=step.seconds * low, high_s=step.seconds * high)
 
 
 def _with(start: Stack, found: StackConstants) -> Stack:
