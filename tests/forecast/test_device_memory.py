@@ -37,19 +37,21 @@ def test_tensorflow_takes_the_whole_device_at_once() -> None:
     assert seen.live_bytes < 0.1 * seen.used_bytes
 
 
-def test_a_stack_with_buckets_of_its_own_holds_them_where_it_shards_and_never_more_than_two_copies_of_the_weights() -> (
+def test_a_stack_with_buckets_of_its_own_holds_them_where_it_reduces_and_never_more_than_two_copies_of_the_weights() -> (
     None
 ):
     cluster = build_cluster(Question(source="gpt2", cluster={"device": "a100-80g", "devices_per_node": 8}))
     graph = workload("gpt2-xl", batch=1, precision="bf16")
     weights = graph.role_bytes("parameter")
 
-    def held(zero: int, name: str) -> dict[str, float]:
-        plan = Parallelism(data=8, zero=zero)
+    def held(zero: int, name: str, data: int = 8) -> dict[str, float]:
+        plan = Parallelism(data=data, pipeline=8 // data, zero=zero)
         return dict(forecast(Job(graph=graph, stack=stack(name)), cluster, plan).memory.by_role)
 
-    assert "communication buffers" not in held(0, "deepspeed")
-    assert held(1, "deepspeed")["communication buffers"] == 2e9
+    assert "communication buffers" not in held(0, "deepspeed", data=1)
+    # Gradients are in the buckets before they are shared, so sharding them makes the buckets no smaller.
+    for zero in range(4):
+        assert held(zero, "deepspeed")["communication buffers"] == 2e9
     assert "communication buffers" not in held(1, "pytorch")
     assert held(3, "pytorch")["gathered weights"] < held(3, "deepspeed")["gathered weights"] <= weights * 1.01
 
@@ -58,3 +60,32 @@ def test_a_planned_step_has_no_caching_allocator() -> None:
     cluster = _on("a100-80g")
     job = Job(graph=workload("gpt2", batch=1, precision="bf16"), stack=stack("maxtext"))
     assert "allocator" not in forecast(job, cluster, Parallelism()).memory.by_role
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_buckets_of_a_stack_are_a_second_copy_only_of_gradients_that_are_added_to_wider_sums(precision: str) -> None:
+    cluster = build_cluster(Question(source="gpt2", cluster={"device": "a100-80g", "devices_per_node": 8}))
+    graph = workload("gpt2-xl", batch=1, precision=precision)
+    by_role = forecast(Job(graph=graph, stack=stack("deepspeed")), cluster, Parallelism(data=8, zero=1)).memory.by_role
+    assert ("gradient buckets" in by_role) == (precision == "bf16")
+
+
+def test_gradients_in_flat_buffers_are_there_in_the_only_pass_of_a_step() -> None:
+    graph = workload("gpt2-xl", batch=8, precision="fp16", implementation="fused")
+    cluster = _on("a100-80g")
+
+    def held(name: str) -> float:
+        return forecast(Job(graph=graph, stack=stack(name)), cluster, Parallelism()).memory.by_role.get("gradient", 0.0)
+
+    assert held("megatron-lm") == pytest.approx(graph.role_bytes("gradient"))
+    assert held("pytorch") < 0.2 * held("megatron-lm")
+
+
+def test_a_planned_step_casts_weights_where_it_uses_them() -> None:
+    graph = workload("gpt2", batch=1, precision="bf16")
+    by_role = {
+        name: forecast(Job(graph=graph, stack=stack(name)), _on("a100-80g"), Parallelism()).memory.by_role
+        for name in ("maxtext", "pytorch")
+    }
+    assert by_role["pytorch"]["parameter"] == graph.role_bytes("parameter")
+    assert "parameter" not in by_role["maxtext"]

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.memo import Remember, compute
+from traincast.simulate import UPDATE
 from traincast.spec import Cluster, Graph, Job, LogErrors, MemoryProfile, Parallelism, Stack
 
 DOCUMENT = Path(__file__).parent / "weights" / "certainty.json"
@@ -467,7 +468,7 @@ def load_certainty(quantity: str = STEP, path: Path = DOCUMENT) -> Certainty:
     return read_certainty(json.loads(path.read_text())[quantity])
 
 
-STATE_ROLES = ("parameter", "optimizer_state", "gradient", "buffer", "input")
+STATE_ROLES = ("parameter", "optimizer_state", "gradient", "buffer", "input", UPDATE)
 """What of a peak follows from the weights and the plan alone."""
 
 

@@ -108,7 +108,10 @@ class MemoryHabits:
     """A compiler lays out all memory before the step (XLA): no caching allocator rounds up, no host runs ahead, and sharded
     weights are gathered one by one."""
     bucket_bytes: float = 0.0
-    """Buffers in which it reduces gradients and gathers weights wherever it shards anything; no larger than these are."""
+    """Buffers of its own in which it reduces gradients and gathers weights; no larger than these are. Gradients then have no
+    second copy, unless they are added to sums in a wider format. 0: buckets as the plan says."""
+    flat_gradients: bool = False
+    """Gradients are views of buffers that it makes before the first step, so they are there in every pass."""
     live_bytes: float = 0.0
     """Gathered weights that it lets live at once where weights are sharded; 0: those of two layers."""
     context_bytes: float = 0.75e9
