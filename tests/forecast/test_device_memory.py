@@ -3,10 +3,10 @@ import pytest
 from traincast import catalog
 from traincast.catalog._stacks import stack
 from traincast.catalog._workloads import workload
-from traincast.forecast import forecast
+from traincast.forecast import ask, forecast
 from traincast.forecast._device_memory import watch_device
 from traincast.forecast._resolve import build_cluster
-from traincast.spec import Cluster, Job, Parallelism, Question
+from traincast.spec import Cluster, Job, Parallelism, Question, WorkloadOptions
 
 
 def _on(device: str) -> Cluster:
@@ -89,3 +89,19 @@ def test_a_planned_step_casts_weights_where_it_uses_them() -> None:
     }
     assert by_role["pytorch"]["parameter"] == graph.role_bytes("parameter")
     assert "parameter" not in by_role["maxtext"]
+
+
+def test_an_inference_of_a_causal_model_returns_keys_and_values_of_all_layers_where_the_stack_does() -> None:
+    def held(source: str, name: str, **more: object) -> float:
+        question = Question(
+            source=source,
+            workload=WorkloadOptions(batch=4, mode="inference", precision="fp32", **more),  # type: ignore[arg-type]
+            cluster={"device": "a100-80g"},
+            job={"stack": name},
+        )
+        return ask(question).memory.by_role.get("cache", 0.0)
+
+    # Keys and values of gpt2 are cut out of one product with the queries, which stays with them.
+    assert held("gpt2", "pytorch", seq=512) == 12 * 3 * 768 * 4 * 512 * 4
+    assert held("llama-3.2-1b", "hf-trainer", seq=512) == 16 * 2 * 512 * 4 * 512 * 4
+    assert held("gpt2", "megatron-lm", seq=512) == held("bert-base-uncased", "pytorch", seq=512) == 0.0

@@ -468,7 +468,7 @@ def load_certainty(quantity: str = STEP, path: Path = DOCUMENT) -> Certainty:
     return read_certainty(json.loads(path.read_text())[quantity])
 
 
-STATE_ROLES = ("parameter", "optimizer_state", "gradient", "buffer", "input", UPDATE)
+STATE_ROLES = ("parameter", "optimizer_state", "gradient", "buffer", "input", "cache", UPDATE)
 """What of a peak follows from the weights and the plan alone."""
 
 

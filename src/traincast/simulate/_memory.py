@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traincast.memo import Remember, compute
 from traincast.spec import HOST, ROLES, Collective, MemoryProfile, Op, Repeat, Stage, Task, Tensor, segments
 
-RESIDENT: tuple[str, ...] = ("parameter", "optimizer_state", "input", "buffer")
+RESIDENT: tuple[str, ...] = ("parameter", "optimizer_state", "input", "buffer", "cache")
 
 WIDE_GRADIENT = ".main_grad"
 """How gradients are named that are kept in a wider format than the one they are computed in."""

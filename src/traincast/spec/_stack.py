@@ -77,6 +77,8 @@ class RecipeHabits:
     attention: str = "flash"
     channels_last: bool | None = None
     dropout: float | None = None
+    keeps_keys: bool = False
+    """Models return the keys and values of all layers where nothing trains (transformers' use_cache)."""
     predicted_share: float | None = None
     """Of the tokens, those whose words a masked language model predicts: others are dropped before its head; None: all stay."""
     compiled: bool = False

@@ -184,6 +184,8 @@ class Recipe:
     """The product that makes a weight's gradient adds it to what is there; None: as `fused`."""
     dropout: float | None = None
     """None: what the model was published with."""
+    keeps_keys: bool = False
+    """A forward pass of a causal model without a backward one returns the keys and values of all its layers."""
     predicted_share: float = 1.0
     """Of the tokens, those whose words a masked language model predicts; others are dropped before its head."""
     loss: bool = True

@@ -160,6 +160,12 @@ class Tape:
     def buffer(self, name: str, shape: Sequence[int], dtype: str = "fp32") -> Value:
         return self.new(shape, dtype, role="buffer", name=name, copies=self._count)
 
+    def return_with_scores(self, *values: Value) -> None:
+        """A forward pass keeps these of every repetition until it ends."""
+        for value in values:
+            memory = self.memories[value.index]
+            memory.role, memory.copies = "cache", self._count
+
     def parameter(
         self, name: str, shape: Sequence[int], *, dtype: str = "", trained: bool = True, adapter: bool = False
     ) -> Value:
