@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from traincast.catalog._workloads import from_shape as from_shape
     from traincast.catalog._workloads import has_varying_inputs as has_varying_inputs
     from traincast.catalog._workloads import name_style as name_style
+    from traincast.catalog._workloads import named_shape as named_shape
     from traincast.catalog._workloads import style_of_task as style_of_task
     from traincast.catalog._workloads import usual_length as usual_length
     from traincast.catalog._workloads import workload as workload
@@ -159,6 +160,7 @@ __getattr__ = load_lazily(
             "from_shape",
             "has_varying_inputs",
             "name_style",
+            "named_shape",
             "style_of_task",
             "usual_length",
             "workload",
