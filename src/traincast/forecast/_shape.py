@@ -48,9 +48,7 @@ def changes_sizes(title: str, options: WorkloadOptions) -> bool:
 
 def _change(title: str, published: dict[str, Any], given: dict[str, Any], said: list[str]) -> dict[str, Any]:
     """A known model with single sizes of its own; heads and MLP of another width are not the published ones."""
-    kept = {
-        name: value for name, value in published.items() if "hidden" not in given or name not in _DRAWN_FROM_WIDTH
-    }
+    kept = {name: value for name, value in published.items() if "hidden" not in given or name not in _DRAWN_FROM_WIDTH}
     changed = {name: value for name, value in given.items() if published.get(name) != value}
     if changed:
         words = ", ".join(f"{name} = {value}" for name, value in changed.items())
@@ -111,6 +109,4 @@ def build_shape(
     sizes = {name: value for name, value in shape.items() if name in (*SHAPE, "seq")}
     # What a person cannot say but a published model has: windows, ranks of latent attention, rows of its positions.
     rarer = {name: value for name, value in shape.items() if name not in sizes}
-    return from_shape(
-        name=title, batch=batch, style={**rarer, **(style or {})} or None, **sizes, **recipe
-    )
+    return from_shape(name=title, batch=batch, style={**rarer, **(style or {})} or None, **sizes, **recipe)
