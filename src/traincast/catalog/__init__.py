@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from traincast.catalog._devices import device as device
     from traincast.catalog._devices import device_entry as device_entry
     from traincast.catalog._devices import devices as devices
+    from traincast.catalog._devices import usual_node_size as usual_node_size
     from traincast.catalog._kernels import kernel_rules as kernel_rules
     from traincast.catalog._links import LinkEntry as LinkEntry
     from traincast.catalog._links import link as link
@@ -103,6 +104,7 @@ __getattr__ = load_lazily(
             "device",
             "device_entry",
             "devices",
+            "usual_node_size",
         ),
         "_links": (
             "LinkEntry",
