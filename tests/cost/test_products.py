@@ -340,6 +340,20 @@ def test_odd_widths_cost_graphics_chips_less_than_data_centre_chips() -> None:
     assert 1.2 < ratio("rtx-3090", batch=1) < ratio("rtx-3090", batch=64) < ratio("a100-sxm4-80g", batch=1)
 
 
+def test_a_compiler_copies_odd_operands_where_that_is_quicker_than_an_odd_product() -> None:
+    def seconds(device: str, *, n: int, **attrs: bool) -> float:
+        op = make_matmul(m=16384, n=n, k=768, dtype="bf16")
+        return float(load_learned().predict([replace(op, attrs={**op.attrs, **attrs})], find_device(device)).seconds[0])
+
+    odd, copied, even = (
+        seconds("a100-sxm4-80g", n=n, **marks) for n, marks in ((50257, {}), (50257, {"pads": True}), (50264, {}))
+    )
+    assert even < copied < 1.2 * even < odd
+    narrow = [seconds("rtx-3090", n=17, **marks) for marks in ({}, {"pads": True})]
+    assert narrow[1] <= narrow[0], "it takes the faster of both"
+    assert seconds("a100-sxm4-80g", n=50264, pads=True) == even
+
+
 def test_whole_vectors_and_other_formats_are_not_warned_of() -> None:
     device, model = find_device("a100-sxm4-80g"), load_learned()
     assert warn_alignment([make_attention(), make_matmul(m=8192, n=4096, k=4096, dtype="bf16")], device, model) == ()

@@ -187,3 +187,15 @@ def test_the_first_kernel_of_a_layer_finds_what_the_layer_before_made_in_registe
     assert isinstance(last, Op)
     assert first.bytes_read == 0.0
     assert last.bytes_read > 0.0
+
+
+def test_products_of_odd_widths_may_be_padded_where_they_are_compiled() -> None:
+    graph = build_transformer(replace(SHAPE, vocab=1001), Recipe(precision="bf16"), batch=4)
+
+    def padded(graph: Graph, *, compiled: bool) -> set[str]:
+        stage = lower(graph, Parallelism(), compiled=compiled).stages[0]
+        return {t.layer for t in stage.tasks if isinstance(t, Op) and t.attrs.get("pads")}
+
+    assert padded(graph, compiled=False) == set()
+    assert padded(graph, compiled=True) == {"head.decoder"}
+    assert padded(leave_eager(graph, "head"), compiled=True) == set()

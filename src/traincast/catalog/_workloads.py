@@ -293,6 +293,16 @@ def transformer_shape(values: Mapping[str, Any]) -> TransformerShape:
     return TransformerShape(**known)
 
 
+def named_shape(name: str) -> dict[str, Any] | None:
+    """The architecture and the sizes of a transformer of the catalogue; None for what is not there or is none."""
+    facts = load_facts("model")
+    found = facts.get(name)
+    entry = facts.entries[found] if found else {}
+    if entry.get("builder") != "transformer":
+        return None
+    return {"arch": entry["style"], **entry["shape"]}
+
+
 def build_named_transformer(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: Sizes) -> Graph:
     values = {**STYLES[entry["style"]], **entry["shape"]}
     if sizes.seq is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.cost._alignment import misalignment
+from traincast.cost._alignment import copied_bytes, misalignment
 from traincast.cost._attention import HEAD_MULTIPLE, KERNELS, REGISTER_FED_KERNELS
 from traincast.cost._bounds import (
     GENERATIONS,
@@ -182,6 +182,8 @@ def _matmul(op: Op, to: _Collector) -> None:
         return
     if to.on_matrix(op.dtype):
         slower, doubt = misalignment(op, to.device)
+        if op.attrs.get("pads") and (copied := copied_bytes(op, to.device)):
+            to.pointwise(copied, sigma=0.3)
         item = DTYPE_BYTES[op.dtype]
         moved = batch * (item * (m * k + k * n) + max(item, 2.0) * m * n)
         block = float(attrs.get("scale_block", 0.0))
