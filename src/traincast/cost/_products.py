@@ -29,6 +29,8 @@ LONGEST_FILL = 1.0
 """Of the sum itself: where sums are shorter than a pipeline, blocks of threads beside each other fill theirs in turn."""
 ARRAY = 128.0
 """Edge of a systolic array: TPU and Trainium have 128 x 128, Gaudi joins its own into wide or square ones."""
+ARRAY_SHARE = 0.97
+"""Of the peak that large products reach there, at any load (Gaudi 2 alone: 0.969, stas00/ml-engineering's MAMF, 744d01e)."""
 UNKNOWN_SM = 108.0
 BLOCKS_PER_SM = 2.0
 BLOCK_BYTES_PER_CYCLE = 5.5
@@ -158,6 +160,8 @@ def held_share(law: ProductLaw, device: Device, dtype: str, *, load: float | Arr
     power = watts_per_need(device, dtype, joules_per_flop=law.joules_per_flop, fitted=law.energy)
     load = np.asarray(load, dtype=np.float64)
     gain = easy_gain(device, dtype, law.cap)
+    if is_systolic(device):
+        return np.full_like(load, ARRAY_SHARE)
     if power is None:
         return np.full_like(load, gain * law.cap)
     left = power / (gain * need * (1.0 + law.sustained * load))
