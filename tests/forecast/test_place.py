@@ -5,7 +5,6 @@ import pytest
 from traincast.cost import describe_links
 from traincast.cost._routes import settle_transport
 from traincast.forecast._place import build_cluster
-from traincast.forecast._words import read_hardware
 
 
 def assumed(device: str, rate: str) -> tuple[str, str]:
@@ -38,19 +37,3 @@ def test_connections_of_rented_devices_are_limited_and_the_answer_says_so() -> N
 def test_a_rate_inside_the_node_does_not_give_peer_access(device: str, transport: str) -> None:
     cluster = build_cluster({"device": device, "devices_per_node": 8, "intra": "15.75 GB/s"})
     assert cluster.groups[0].intra.transport == transport
-
-
-@pytest.mark.parametrize(
-    ("words", "nodes", "size"),
-    [
-        ("4xrtx3090", 1, 4),
-        ("8xgtx1080ti", 1, 8),
-        ("16xrtx4090", 2, 8),
-        ("4x1xrtx3090", 4, 1),
-        ("16xh100", 2, 8),
-        ("8xt4", 2, 4),
-    ],
-)
-def test_boards_that_a_machine_has_slots_for_are_in_one_machine(words: str, nodes: int, size: int) -> None:
-    table = read_hardware(words, {})
-    assert (table["nodes"], table["devices_per_node"]) == (nodes, size)

@@ -15,7 +15,7 @@ TOLERANCE = 0.05
 WORTH_RECOMPUTING = 0.02
 """Layers are run again only where that is faster by more than this, or where it must be."""
 SURE = 0.95
-"""How sure a plan that we choose must be to fit."""
+"""How sure a plan with a batch that we choose must be to fit."""
 RECOMPUTES = ("none", "products", "full")
 MOST_STAGES = 16
 LONG_SAMPLE = 32_768
@@ -52,6 +52,11 @@ class Open:
     @property
     def names_plan(self) -> bool:
         return any(axis in self.values for axis in AXES)
+
+    def takes(self, memory: MemoryProfile) -> bool:
+        """Whether a plan of such memory is sure enough to fit. Whoever names a batch has often seen it run, so the verdict
+        that the answer prints is enough; running layers again to be surer would answer another question."""
+        return memory.fits if self.names_batch else memory.fit_probability >= SURE
 
     @property
     def passes(self) -> int | None:
@@ -116,7 +121,7 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
         num_tried += 1
         found = climb.best_of(title, values)
         rungs.append(found)
-        if len(found) == 1 and found[0].fit_probability >= SURE:
+        if len(found) == 1 and asked.takes(found[0].memory):
             sure.append(found[0])
             climb.fastest = max(climb.fastest, found[0].samples_per_s)
     fitting = sure
@@ -131,11 +136,6 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
     fastest = max(fitting, key=lambda rung: rung.samples_per_s)
     taken = next(rung for rung in fitting if rung.samples_per_s * (1 + TOLERANCE) >= fastest.samples_per_s)
     return Choice(taken=taken, fastest=fastest, num_tried=num_tried, fits=True)
-
-
-def _may_be_taken(memory: MemoryProfile, job: Job) -> bool:
-    """Whether a plan of such memory is worth its time: it surely fits, or perhaps and cannot be made smaller."""
-    return memory.fit_probability >= SURE or (memory.fits and job.graph.batch_size == 1)
 
 
 def _leaves_nothing(rung: Rung) -> bool:
@@ -169,10 +169,10 @@ class _Climb:
             if found is None:
                 continue
             rungs.append(found)
-            if found.fit_probability >= SURE and found.batch == next(iter(self._batches(values)))[0]:
+            if self.asked.takes(found.memory) and found.batch == next(iter(self._batches(values)))[0]:
                 # No pass can be larger, so running layers again can only be slower.
                 break
-        fitting = [rung for rung in rungs if rung.fit_probability >= SURE]
+        fitting = [rung for rung in rungs if self.asked.takes(rung.memory)]
         if not fitting:
             return tuple(rungs)
         fastest = max(fitting, key=lambda rung: rung.samples_per_s)
@@ -229,13 +229,17 @@ class _Climb:
         if job.regime is not None:
             return None
         least = self.engine.bound_memory(job, self.asked.cluster, plan)
-        if _may_be_taken(least, job):
+        if self._may_be_taken(least, job):
             return None
         return Rung(title=title, plan=plan, batch=job.graph.batch_size, memory=least, is_bound=True)
 
+    def _may_be_taken(self, memory: MemoryProfile, job: Job) -> bool:
+        """Whether a plan of such memory is worth its time: it surely fits, or perhaps and cannot be made smaller."""
+        return self.asked.takes(memory) or (memory.fits and job.graph.batch_size == 1)
+
     def _fits(self, plan: Parallelism, job: Job) -> bool:
         try:
-            return _may_be_taken(self._memory(job, plan), job)
+            return self._may_be_taken(self._memory(job, plan), job)
         except (IllegalPlan, InvalidInput):
             return False
 
@@ -243,7 +247,7 @@ class _Climb:
         """Its memory, and its time where it fits."""
         memory = self._memory(job, plan)
         made = Rung(title=title, plan=plan, batch=job.graph.batch_size, memory=memory)
-        if not _may_be_taken(memory, job):
+        if not self._may_be_taken(memory, job):
             return made
         return replace(made, forecast=self.engine.forecast(job, self.asked.cluster, plan))
 

@@ -13,9 +13,6 @@ _HARDWARE = (
     re.compile(r"(?P<device>[A-Za-z][^:]*):(?P<size>\d+)"),
     re.compile(r"(?:(?P<nodes>\d+)\s*x\s*)?(?P<size>\d+)(?P<device>)"),
 )
-_DESK, _MOST_BOARDS = 2, 8
-"""Boards that a desktop has, and the most that a machine has slots for: who asks about four boards means one machine."""
-_SLOTS = ("pcie", "pcie-host")
 
 
 def write_command(question: Question, *, command: str = "forecast") -> list[str]:
@@ -68,12 +65,9 @@ def read_hardware(text: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
     from traincast import catalog
 
     if isinstance(named, str):
-        typical = catalog.device_entry(named).typical_node
-        usual = typical.devices_per_node
-        if usual <= _DESK and catalog.link(typical.intra).transport in _SLOTS:
-            usual = _MOST_BOARDS
-    else:
-        usual = catalog.node(str(machine)).devices_per_node
+        each = catalog.usual_node_size(named, size)
+        return {**table, "nodes": size // each, "devices_per_node": each}
+    usual = catalog.node(str(machine)).devices_per_node
     if size <= usual or size % usual:
         return {**table, "nodes": 1, "devices_per_node": size}
     return {**table, "nodes": size // usual, "devices_per_node": usual}
