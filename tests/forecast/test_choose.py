@@ -175,3 +175,10 @@ def test_a_named_batch_that_fits_is_not_run_with_layers_twice_to_be_surer() -> N
     assert found.memory.fit_probability < 0.95, "else the question shows nothing"
     assert found.memory.fits
     assert found.settings["recompute"] == "none"
+
+
+def test_a_model_of_which_every_device_holds_a_replica_is_not_cut_though_its_network_is_slow() -> None:
+    cluster = {"device": "v100-32g", "nodes": 4, "devices_per_node": 1, "inter": "10Gb/s"}
+    found = ask(Question(source="bert-large-uncased", cluster=cluster, workload=WorkloadOptions(batch=8, seq=384)))
+    assert found.settings["stack"] == "pytorch"
+    assert found.settings["global_batch"] == 32
