@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from traincast.catalog._names import load_facts
 from traincast.catalog._workloads import BUILDERS, from_shape, workload, workloads
 from traincast.errors import InvalidInput, UnknownName
-from traincast.spec._graph import Graph
+from traincast.spec._graph import DYNAMIC, Graph
 
 NAMES = [entry.name for entry in workloads()]
 FACTS = load_facts("model").entries
@@ -213,3 +213,9 @@ def test_products_with_frozen_weights_run_in_the_precision_of_the_activations_bo
     assert {op.dtype for op in graph.ops if op.kind == "matmul" and op.layer != "rotary"} == {"bf16"}
     written_out = [op for op in graph.ops if op.attrs.get("function") == "dequantize"]
     assert {op.phase for op in written_out} == {"forward", "backward"}
+
+
+def test_fused_kernels_of_a_detector_take_all_images_at_once() -> None:
+    plain, fused = (workload("maskrcnn", batch=8, fused=fused) for fused in (False, True))
+    kernels = [sum(op.num_kernels for op in graph.ops if op.attrs.get(DYNAMIC)) for graph in (plain, fused)]
+    assert kernels[1] < kernels[0] / 3

@@ -201,3 +201,24 @@ def test_nothing_is_new_about_what_everything_was_learned_from() -> None:
     setting = describe_setting(job, make_cluster(), Parallelism())
     known = {setting.stack: replace(setting.as_experience(), log_sigma=(0.1, 0.1))}
     assert list_novelty(setting, known) == (0.0,) * len(FEATURES)
+
+
+def test_a_version_of_a_measured_stack_that_was_not_measured_is_less_sure_and_said() -> None:
+    place = FEATURES.index("version new to the stack")
+    measured, own = next((name, one) for name, one in CERTAINTY.known.items() if one.has_scale and one.versions)
+    job = Job(graph=workload("gpt2", batch=8), stack=stack(measured))
+    cluster = catalog.cluster(device=min(own.devices))
+
+    def novelty(version: str) -> float:
+        asked = replace(job, stack=replace(job.stack, version=version))
+        setting = describe_setting(asked, cluster, Parallelism())
+        return list_novelty(setting, CERTAINTY.known)[place]
+
+    assert novelty("99.9") == 1.0
+    assert novelty("") == novelty(min(own.versions)) == 0.0
+    assert CERTAINTY.factors[place] > 0
+    unmeasured = forecast(replace(job, stack=stack(f"{measured}@99.9")), cluster)
+    usual = forecast(job, cluster)
+    assert unmeasured.step.high_s > usual.step.high_s
+    assert unmeasured.step.seconds == usual.step.seconds
+    assert f"version 99.9 of {measured} was not measured" in " ".join(unmeasured.notes)

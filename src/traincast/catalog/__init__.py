@@ -79,6 +79,8 @@ if TYPE_CHECKING:
     from traincast.catalog._stacks import read_stack as read_stack
     from traincast.catalog._stacks import stack as stack
     from traincast.catalog._stacks import stack_names as stack_names
+    from traincast.catalog._stacks import version_in as version_in
+    from traincast.catalog._stacks import with_version as with_version
     from traincast.catalog._targets import target_of as target_of
     from traincast.catalog._workloads import Workload as Workload
     from traincast.catalog._workloads import from_shape as from_shape
@@ -154,6 +156,8 @@ __getattr__ = load_lazily(
             "read_stack",
             "stack",
             "stack_names",
+            "version_in",
+            "with_version",
         ),
         "_kernels": ("kernel_rules",),
         "_targets": ("target_of",),

@@ -181,6 +181,7 @@ def _build(name: str, recipe: Recipe, sizes: Sizes) -> Graph:
     return replace(
         graph,
         input_variation=entry.get("input_variation", 0.0),
+        padded=entry.get("padded", False),
         preparation_s=entry.get("preparation_s_per_sample", 0.0) * sizes.batch,
     )
 

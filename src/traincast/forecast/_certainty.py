@@ -30,6 +30,7 @@ MOST_DOUBLINGS = 6.0
 FEATURES = (
     "new stack", "new device", "new architecture", "new vendor", "device new to the stack", "new model family",
     "family new to the stack", "doublings of scale", "network new to the stack", "precision new to the stack", "compiled",
+    "version new to the stack",
 )  # fmt: skip
 """What may be new, each as a number of at least 0."""
 WIDEST, LEAST = 3.0, 1e-3
@@ -157,6 +158,8 @@ class Experience:
     families: frozenset[str] = frozenset()
     precisions: frozenset[str] = frozenset()
     networks: frozenset[str] = frozenset()
+    versions: frozenset[str] = frozenset()
+    """Of the software, where tables say them."""
     most_devices: int = 1
     compiled: bool = False
     """Compiled steps were measured."""
@@ -182,13 +185,14 @@ class Experience:
             families=self.families | other.families,
             precisions=self.precisions | other.precisions,
             networks=self.networks | other.networks,
+            versions=self.versions | other.versions,
             most_devices=max(self.most_devices, other.most_devices),
             compiled=self.compiled or other.compiled,
             eager=self.eager or other.eager,
         )
 
 
-_SEEN = ("devices", "architectures", "vendors", "families", "precisions", "networks")
+_SEEN = ("devices", "architectures", "vendors", "families", "precisions", "networks", "versions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +210,8 @@ class Setting:
     num_devices: int
     num_nodes: int
     compiled: bool
+    version: str = ""
+    """Of the stack, where the question says it."""
 
     def as_experience(self) -> Experience:
         return Experience(
@@ -215,6 +221,7 @@ class Setting:
             families=frozenset({self.family}),
             precisions=frozenset({self.precision}),
             networks=frozenset({self.network} - {""}),
+            versions=frozenset({self.version} - {""}),
             most_devices=self.num_devices,
             compiled=self.compiled,
             eager=not self.compiled,
@@ -236,6 +243,7 @@ def describe_setting(job: Job, cluster: Cluster, plan: Parallelism, *, remember:
         num_devices=plan.num_devices,
         num_nodes=num_nodes,
         compiled=job.compiled,
+        version=job.stack.version,
     )
 
 
@@ -298,6 +306,7 @@ def list_novelty(
         float(bool(setting.network) and setting.network not in beside.networks),
         float(setting.precision not in beside.precisions),
         float(not (beside.compiled if setting.compiled else beside.eager)),
+        float(own is not None and bool(setting.version) and bool(own.versions) and setting.version not in own.versions),
     )
 
 
@@ -441,6 +450,7 @@ def describe_novelty(
     """What is new, in words, the most telling first. `host`, `inputs`: as in `step_sensitivity`."""
     says = {
         "new stack": f"no run of the stack {setting.stack} was measured",
+        "version new to the stack": f"version {setting.version} of {setting.stack} was not measured",
         "new vendor": f"no device of {setting.vendor or 'this vendor'} was measured",
         "new architecture": f"no device of the architecture {setting.architecture or 'unknown'} was measured",
         "new device": f"{setting.device} was not measured",
@@ -504,7 +514,7 @@ def _memory_errors(setting: Setting, activations: float, beside: float) -> LogEr
 def read_certainty(data: Mapping[str, Any]) -> Certainty:
     known = {
         name: Experience(
-            **{key: frozenset(entry[key]) for key in _SEEN},
+            **{key: frozenset(entry.get(key, ())) for key in _SEEN},
             most_devices=entry["most_devices"],
             compiled=entry["compiled"],
             eager=entry.get("eager", True),

@@ -484,7 +484,7 @@ def describe_settings(
         "micro_batches": plan.micro_batches,
         "global_batch": batch * plan.micro_batches * plan.data,
         "recompute": plan.recompute,
-        "stack": job.stack.name,
+        "stack": job.stack.spelling,
         "compiled": job.compiled,
         "flags": () if asked is None else list_assumed(asked, question, job, plan),
     }

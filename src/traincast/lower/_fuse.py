@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from traincast.lower._orders import TURNED
 from traincast.lower._rewrite import map_tasks
-from traincast.spec import Graph, Op, Stage, Task, Tensor, segments
+from traincast.spec import DYNAMIC, Graph, Op, Stage, Task, Tensor, segments
 
 FUSIBLE = ("elementwise", "copy", "dropout", "norm", "softmax", "reduce", "random", "index", "embedding")
 STENCIL = "pool"
@@ -209,7 +209,7 @@ def _narrows(op: Op) -> bool:
 
 
 def _fusible(task: Task) -> bool:
-    if not isinstance(task, Op) or task.phase == "optimizer" or task.attrs.get(EAGER, False):
+    if not isinstance(task, Op) or task.phase == "optimizer" or not {EAGER, DYNAMIC}.isdisjoint(task.attrs):
         return False
     return task.kind in FUSIBLE or (task.kind == STENCIL and task.phase == "forward")
 

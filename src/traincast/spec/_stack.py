@@ -186,6 +186,8 @@ class Stack:
 
     name: str = "pytorch"
     title: str = ""
+    version: str = ""
+    """Which one a question or a table says that it runs; a document describes them all."""
     like: str = ""
     """The stack that its document starts from; what it does not say is as there."""
     aliases: tuple[str, ...] = ()
@@ -224,6 +226,11 @@ class Stack:
     """Where habits and constants come from: rows, models, versions."""
 
     @property
+    def spelling(self) -> str:
+        """Its name with its version, as a command line takes it."""
+        return f"{self.name}@{self.version}" if self.version else self.name
+
+    @property
     def is_plain(self) -> bool:
         """Eager PyTorch as it comes, which measured operators and steps were run with."""
         return self.name == PLAIN
@@ -241,7 +248,7 @@ class Stack:
         """Only its costs and its memory: nothing is decided for the user."""
         return Stack(
             **{name: getattr(self, name) for name in _COSTS},
-            name=self.name, title=self.title, like=self.like, memory=self.memory, kernels=self.kernels,
+            name=self.name, title=self.title, version=self.version, like=self.like, memory=self.memory, kernels=self.kernels,
             provenance=self.provenance,
         )  # fmt: skip
 

@@ -21,7 +21,7 @@ from traincast.catalog._models.layers import (
 from traincast.catalog._models.recipe import Recipe
 from traincast.catalog._models.tape import Tape, Value
 from traincast.catalog._models.vision import conv_norm, half_input, resnet_stage
-from traincast.spec import Attr, Graph
+from traincast.spec import DYNAMIC, Attr, Graph
 
 if TYPE_CHECKING:
     from traincast.catalog._workloads import Sizes
@@ -218,10 +218,13 @@ def region_proposals(tape: Tape, features: Sequence[Value]) -> tuple[Value, Valu
 
 
 def propose(tape: Tape, objectness: Sequence[Value], *, batch: int, anchors: int) -> None:
-    """Decode boxes, keep the best, suppress overlaps, match to targets: many small kernels, no gradient."""
+    """Decode boxes, keep the best, suppress overlaps, match to targets: many small kernels, no gradient. How many boxes are left
+    depends on the data, so the host reads the number before it goes on. Fused kernels take all images of a batch at once."""
+    loops = 1 if tape.recipe.fused else batch
+    dynamic: dict[str, Attr] = {DYNAMIC: True}
     with tape.scope("proposals"):
         boxes = tape.new((batch, anchors, 4), "fp32")
-        attrs: dict[str, Attr] = {"function": "decode", "numel": 4 * batch * anchors, "num_inputs": 2}
+        attrs: dict[str, Attr] = {"function": "decode", "numel": 4 * batch * anchors, "num_inputs": 2, **dynamic}
         tape.op(
             "decode_boxes",
             "elementwise",
@@ -236,17 +239,19 @@ def propose(tape: Tape, objectness: Sequence[Value], *, batch: int, anchors: int
         for level, scores in enumerate(objectness):
             count = min(2000, scores.numel // batch)
             tape.op(
-                "aten.topk", "sort", (scores,), (kept,), {"rows": batch, "cols": scores.numel // batch}, flop=float(scores.numel),
+                "aten.topk", "sort", (scores,), (kept,), {"rows": batch, "cols": scores.numel // batch, **dynamic},
+                flop=float(scores.numel),
                 bytes_written=16.0 * batch * count, kernels=4, calls=8,
             )  # fmt: skip
             tape.op(
-                f"nms{level}", "sort", (boxes,), (kept,), {"rows": batch, "cols": count}, flop=4.0 * batch * count * count,
-                bytes_read=16.0 * batch * count, bytes_written=batch * count * count / 8, kernels=6 * batch, calls=20 * batch,
+                f"nms{level}", "sort", (boxes,), (kept,), {"rows": batch, "cols": count, **dynamic},
+                flop=4.0 * batch * count * count,
+                bytes_read=16.0 * batch * count, bytes_written=batch * count * count / 8, kernels=6 * loops, calls=20 * loops,
             )  # fmt: skip
-        attrs = {"function": "match", "numel": 4 * batch * anchors, "num_inputs": 2}
+        attrs = {"function": "match", "numel": 4 * batch * anchors, "num_inputs": 2, **dynamic}
         tape.op(
             "match_targets", "elementwise", (boxes, kept), (kept,), attrs, flop=20.0 * batch * anchors,
-            kernels=60 * batch, calls=150 * batch,
+            kernels=60 * loops, calls=150 * loops,
         )  # fmt: skip
 
 
