@@ -445,6 +445,26 @@ def sort_of(novelty: Sequence[float]) -> str:
     return NEW_STACK if novelty[FEATURES.index("new stack")] else KNOWN_STACK
 
 
+_SORTS = {
+    "mixture of experts": "experts", "convolution": "convolutions", "convolution and attention": "convolutions and attention",
+    "recurrent": "recurrent layers", "tables": "large embedding tables", "transformer": "attention", "dense": "plain layers only",
+}  # fmt: skip
+"""Sorts of models (`find_family`) by what they have, in a reader's words."""
+_NETWORKS = {
+    "infiniband": "InfiniBand",
+    "roce": "RoCE",
+    "efa": "EFA",
+    "sockets": "plain Ethernet (TCP)",
+    "slingshot": "Slingshot",
+}
+
+
+def _say_network(transport: str) -> str:
+    if transport in ("", "unknown"):
+        return "no such network"
+    return f"no {_NETWORKS.get(transport, transport)} network"
+
+
 def describe_novelty(
     novelty: Sequence[float], setting: Setting, *, host: float = 0.0, inputs: float = 0.0
 ) -> tuple[str, ...]:
@@ -456,10 +476,12 @@ def describe_novelty(
         "new architecture": f"no device of the architecture {setting.architecture or 'unknown'} was measured",
         "new device": f"{setting.device} was not measured",
         "device new to the stack": f"{setting.device} was not measured with {setting.stack}",
-        "new model family": f"no network of the sort '{setting.family}' was measured",
-        "family new to the stack": f"no network of the sort '{setting.family}' was measured with {setting.stack}",
+        "new model family": f"no model with {_SORTS.get(setting.family, setting.family)} was measured",
+        "family new to the stack": (
+            f"no model with {_SORTS.get(setting.family, setting.family)} was measured with {setting.stack}"
+        ),
         "doublings of scale": f"{setting.num_devices:,} devices are more than were measured with {setting.stack}",
-        "network new to the stack": f"no {setting.network or 'such'} network was measured with {setting.stack}",
+        "network new to the stack": f"{_say_network(setting.network)} was measured with {setting.stack}",
         "precision new to the stack": f"{setting.precision} was not measured with {setting.stack}",
         "compiled": f"{'no' if setting.compiled else 'nothing but'} compiled steps were measured with {setting.stack}",
     }

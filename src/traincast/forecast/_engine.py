@@ -544,7 +544,9 @@ def _note_tasks(
 
 
 def _flop_of(graph: Graph) -> float:
-    return graph.flop
+    """Of the model itself; layers that run again to save memory do no more for it."""
+    again = zip(graph.ops, graph.counts(), strict=True)
+    return graph.flop - sum((op.flop or 0.0) * count for op, count in again if op.phase == "recompute")
 
 
 def _unknown_ops(graph: Graph) -> tuple[str, ...]:
