@@ -81,6 +81,8 @@ class RecipeHabits:
     """Models return the keys and values of all layers where nothing trains (transformers' use_cache)."""
     predicted_share: float | None = None
     """Of the tokens, those whose words a masked language model predicts: others are dropped before its head; None: all stay."""
+    host_masks: bool | None = None
+    """Its detectors cut the masks of regions from polygons on the host, one by one, while the device waits."""
     compiled: bool = False
     compiled_loss: bool = True
     """A compiled step compiles its loss too; False: layers are compiled one by one and the loss runs as it is written."""
