@@ -115,6 +115,7 @@ if TYPE_CHECKING:
     from traincast.cost._routes import FABRIC_FROM_BYTES_PER_S as FABRIC_FROM_BYTES_PER_S
     from traincast.cost._routes import RDMA_FROM_BYTES_PER_S as RDMA_FROM_BYTES_PER_S
     from traincast.cost._routes import describe_links as describe_links
+    from traincast.cost._routes import part_replicas as part_replicas
     from traincast.cost._routes import with_other_links as with_other_links
     from traincast.cost._silicon import ENERGY as ENERGY
     from traincast.cost._stack import TUNABLE as TUNABLE
@@ -239,7 +240,13 @@ __getattr__ = load_lazily(
             "time_products",
         ),
         "_roofline": ("Roofline",),
-        "_routes": ("FABRIC_FROM_BYTES_PER_S", "RDMA_FROM_BYTES_PER_S", "describe_links", "with_other_links"),
+        "_routes": (
+            "FABRIC_FROM_BYTES_PER_S",
+            "RDMA_FROM_BYTES_PER_S",
+            "describe_links",
+            "part_replicas",
+            "with_other_links",
+        ),
         "_silicon": ("ENERGY",),
         "_stack": (
             "TUNABLE",
