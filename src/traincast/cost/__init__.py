@@ -119,6 +119,7 @@ if TYPE_CHECKING:
     from traincast.cost._routes import with_other_links as with_other_links
     from traincast.cost._silicon import ENERGY as ENERGY
     from traincast.cost._stack import TUNABLE as TUNABLE
+    from traincast.cost._stack import pays_ring_steps as pays_ring_steps
     from traincast.cost._stack import price_collective as price_collective
     from traincast.cost._stack import price_op as price_op
     from traincast.cost._stack import read_constants as read_constants
@@ -250,6 +251,7 @@ __getattr__ = load_lazily(
         "_silicon": ("ENERGY",),
         "_stack": (
             "TUNABLE",
+            "pays_ring_steps",
             "price_collective",
             "price_op",
             "read_constants",
