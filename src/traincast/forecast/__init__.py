@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import FEATURES as FEATURES
     from traincast.forecast._certainty import HOST_LEAST_S as HOST_LEAST_S
     from traincast.forecast._certainty import HOST_MOST_S as HOST_MOST_S
+    from traincast.forecast._certainty import KNOWN_STACK as KNOWN_STACK
     from traincast.forecast._certainty import LEVELS as LEVELS
     from traincast.forecast._certainty import MEMORY as MEMORY
     from traincast.forecast._certainty import MOST_OPERATORS as MOST_OPERATORS
@@ -132,6 +133,7 @@ __getattr__ = load_lazily(
             "FEATURES",
             "HOST_LEAST_S",
             "HOST_MOST_S",
+            "KNOWN_STACK",
             "LEVELS",
             "MEMORY",
             "MOST_OPERATORS",
