@@ -7,8 +7,8 @@ falls from run to run as the sum does. Each thing that is new (device, model, sc
 adds, and gains, are fitted to forecasts of runs whose source, device, family or scale was left out of what counts as known. The
 quantiles of error over scale come from the same rows (cross-conformal prediction, Vovk 2015), apart for known and new stacks.
 Those of a known stack are mixed with its own, where runs count by how near they are to the question (weighted conformal
-prediction, Tibshirani 2019). Where the stack is new, the errors of a publisher go together, so a random effect of publishers is part of the quantiles.
-Steps and memory have a table each in one document, which `research/fits/intervals.py` makes.
+prediction, Tibshirani 2019). Where the stack is new, the errors of a publisher go together, so a random effect of publishers is
+part of the quantiles. Steps and memory have a table each in one document, which `research/fits/intervals.py` makes.
 """
 
 import bisect
