@@ -142,6 +142,17 @@ def leave_eager(graph: Graph, layer: str) -> Graph:
     return replace(graph, ops=ops)
 
 
+def choose_kept(graph: Graph) -> Graph:
+    """The graph where whatever its forward pass makes may be kept for the backward pass, as torch.compile's partition does: bf16
+    scores instead of their fp32 logarithms. Programs that are fused by hand keep what they kept."""
+    made = {tensor for op in graph.ops if op.phase == "forward" for tensor in op.writes}
+    tensors = tuple(
+        replace(tensor, role="activation") if tensor.role == "temporary" and index in made else tensor
+        for index, tensor in enumerate(graph.tensors)
+    )
+    return replace(graph, tensors=tensors)
+
+
 LAYOUT_GAIN: dict[str, float] = {"grouped": 1.358, "small": 0.783, "narrowing": 0.725, "plain": 0.823}
 """The compiler's own table: time of a convolution with channels last beside without, on average."""
 SMALL_CHANNELS, NODES_PER_CONV, IMAGE_DIMENSIONS = 64, 300, 4

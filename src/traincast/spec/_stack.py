@@ -90,6 +90,8 @@ class RecipeHabits:
     compiled: bool = False
     compiled_loss: bool = True
     """A compiled step compiles its loss too; False: layers are compiled one by one and the loss runs as it is written."""
+    partitions: bool = True
+    """Where a step is compiled, the compiler chooses what the forward pass keeps; False: it keeps what is written."""
     whole_program: bool = False
     """The step is one program that the host starts once (XLA, CUDA graphs)."""
     keeps_fed: bool = False
