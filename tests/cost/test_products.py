@@ -263,6 +263,15 @@ def test_windows_of_few_channels_wait_for_l2_and_not_for_matrix_units() -> None:
     assert rate_of(conv_of(32), hopper) / rate_of(conv_of(32), ampere) < 2.3
 
 
+def test_few_channels_take_longer_where_no_kernel_has_narrow_tiles() -> None:
+    stack = replace(Stack(), kernels=replace(Stack().kernels, wide_tiles=True))
+    device = find_device("a100-sxm4-80g")
+    for channels, slower in ((32, True), (64, False)):
+        now = conv_of(channels)
+        (before,) = mark_software((now,), stack)
+        assert (rate_of(before, device) < rate_of(now, device)) == slower
+
+
 def test_windows_that_do_not_overlap_fetch_nothing_twice() -> None:
     device = find_device("h100-sxm-80g")
     overlapping, apart = conv_of(32), conv_of(32, stride="3x3x3")

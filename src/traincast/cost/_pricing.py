@@ -16,6 +16,7 @@ from traincast.memo import Remember, compute
 from traincast.spec import Cluster, Collective, Device, Estimate, Op, Stack, Stage
 from traincast.units import DTYPE_BYTES
 
+CONVOLUTION_FACTS = ("turned_images", "grouped_gradients_on_lanes", "wide_tiles")
 STREAMED = ("elementwise", "dropout", "copy")
 """Kinds of ops that frameworks run with their kernels for elementwise functions."""
 
@@ -117,7 +118,7 @@ def mark_software(ops: tuple[Op, ...], stack: Stack) -> tuple[Op, ...]:
     kernels = stack.kernels
     if kernels.pads_vocabulary or kernels.pads_heads:
         ops = tuple([_mark_padded(op, stack) if op.kind == "matmul" else op for op in ops])
-    facts = {name: True for name in ("turned_images", "grouped_gradients_on_lanes") if getattr(kernels, name)}
+    facts = {name: True for name in CONVOLUTION_FACTS if getattr(kernels, name)}
     if kernels.products_by_sample:
         ops = tuple([_mark_sampled(op) if "by_sample" in op.attrs else op for op in ops])
     if kernels.short_vectors:

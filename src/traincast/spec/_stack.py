@@ -149,6 +149,8 @@ class KernelFacts:
     they write: no kernel of the version takes them as they are."""
     grouped_gradients_on_lanes: bool = False
     """Gradients of grouped convolutions with channels last run without matrix units."""
+    wide_tiles: bool = False
+    """Convolutions of few channels run in tiles of 64 all the same: the version has no narrower ones."""
     products_by_sample: bool = False
     """Tokens that lie turned are multiplied sample by sample instead of being copied into order, and the gradient of the weights
     is summed over samples."""

@@ -431,7 +431,7 @@ def _conv_on_matrix(op: Op, to: _Collector, real: str) -> None:
         multiple = CHANNEL_MULTIPLE if k / taps > CHANNEL_MULTIPLE / 2 else CHANNEL_MULTIPLE / 2
         k = math.ceil(k / taps / multiple) * multiple * taps
     factor = (POINT_PASS if taps == 1 else GATHERED_PASS)[direction]
-    if n <= NARROW_GROUP and (groups > 1 or taps > 1):
+    if n <= NARROW_GROUP and (groups > 1 or (taps > 1 and not op.attrs.get("wide_tiles"))):
         factor *= NARROW_FACTOR
     if real in HALF and not last:
         if op.attrs.get("turned_images") and op.attrs.get("training", True):
