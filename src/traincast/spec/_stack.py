@@ -99,7 +99,7 @@ class RecipeHabits:
     precision_words: Words = ()
     """What its own words for precision mean in ours: (("bf16-true", "bf16-pure"),)."""
     transformer_precision_words: Words = ()
-    """The same where it treats transformers in another way."""
+    """The same where it treats transformers, and recommenders of tables, in another way."""
     sharded_precision_words: Words = ()
     """The same where weights are sharded (ZeRO 3)."""
 
@@ -160,9 +160,14 @@ class KernelFacts:
     they write: no kernel of the version takes them as they are."""
     grouped_gradients_on_lanes: bool = False
     """Gradients of grouped convolutions with channels last run without matrix units."""
+    wide_tiles: bool = False
+    """Convolutions of few channels run in tiles of 64 all the same: the version has no narrower ones."""
     products_by_sample: bool = False
     """Tokens that lie turned are multiplied sample by sample instead of being copied into order, and the gradient of the weights
     is summed over samples."""
+    short_vectors: bool = False
+    """Elementwise kernels give every thread four numbers, so eight bytes in half precision: too few in flight to fill memory that
+    is fast beside its multiprocessors."""
     statistics_in_convolutions: bool = False
     """A convolution also sums what the batch norm after it needs, so no pass of its own over the images does."""
     pads_vocabulary: bool = False
