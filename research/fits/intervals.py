@@ -182,6 +182,7 @@ def sensitivity_of(row: Asked) -> Sensitivity:
         bandwidth=row.bandwidth,
         call_s=row.call_s,
         inputs=row.inputs,
+        ring_steps_per_s=row.ring_steps_per_s,
     )
 
 

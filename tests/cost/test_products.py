@@ -219,6 +219,37 @@ def some_image_ops(seed: int, size: int = 60) -> list[Op]:
     return ops
 
 
+def conv_of(channels: int, *, kernel: str = "3x3x3", stride: str = "1x1x1") -> Op:
+    numel = 2 * channels * 64**3
+    attrs = {
+        "batch": 2, "in_channels": channels, "out_channels": channels, "groups": 1, "in_size": "64x64x64",
+        "out_size": "64x64x64", "kernel": kernel, "stride": stride, "pass": "forward", "channels_last": True,
+    }  # fmt: skip
+    return Op(
+        name="c", kind="conv", flop=2.0 * numel * channels * 27, bytes_read=2.0 * numel, bytes_written=2.0 * numel,
+        dtype="fp16", attrs=attrs, reads=(0, 1),
+    )  # fmt: skip
+
+
+def rate_of(op: Op, device: Device) -> float:
+    return float((op.flop or 0.0) / load_learned().predict([op], device).seconds[0])
+
+
+def test_windows_of_few_channels_wait_for_l2_and_not_for_matrix_units() -> None:
+    ampere, hopper = find_device("a100-sxm4-80g"), find_device("h100-sxm-80g")
+    for device in (ampere, hopper):
+        assert rate_of(conv_of(32), device) < 0.6 * rate_of(conv_of(128), device)
+    # Hopper's units are three times as fast, its way from L2 to them is not.
+    assert rate_of(conv_of(32), hopper) / rate_of(conv_of(32), ampere) < 2.3
+
+
+def test_windows_that_do_not_overlap_fetch_nothing_twice() -> None:
+    device = find_device("h100-sxm-80g")
+    overlapping, apart = conv_of(32), conv_of(32, stride="3x3x3")
+    seconds = load_learned().predict([overlapping, apart], device).seconds
+    assert seconds[1] < seconds[0]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     device=devices, what=st.sampled_from([*RAISED, "lanes"]), factor=st.floats(1.0, 4.0), seed=st.integers(0, 10_000)

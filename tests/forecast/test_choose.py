@@ -11,7 +11,7 @@ from traincast.errors import InvalidInput
 from traincast.forecast import resolve
 from traincast.forecast._ask import ask
 from traincast.forecast._ladder import TOLERANCE, choose_plan
-from traincast.spec import QUESTION_FIELDS, Question, WorkloadOptions
+from traincast.spec import QUESTION_FIELDS, Forecast, Question, WorkloadOptions
 
 
 def short(source: str, gpus: str, count: int = 8, *, nodes: int = 1, **more: Any) -> Question:
@@ -175,3 +175,39 @@ def test_a_named_batch_that_fits_is_not_run_with_layers_twice_to_be_surer() -> N
     assert found.memory.fit_probability < 0.95, "else the question shows nothing"
     assert found.memory.fits
     assert found.settings["recompute"] == "none"
+
+
+def test_a_model_of_which_every_device_holds_a_replica_is_not_cut_though_its_network_is_slow() -> None:
+    cluster = {"device": "v100-32g", "nodes": 4, "devices_per_node": 1, "inter": "10Gb/s"}
+    found = ask(Question(source="bert-large-uncased", cluster=cluster, workload=WorkloadOptions(batch=8, seq=384)))
+    assert found.settings["stack"] == "pytorch"
+    assert found.settings["global_batch"] == 32
+
+
+def test_layers_that_run_again_do_not_raise_the_share_of_the_peak() -> None:
+    """MFU counts what the model needs; a step that runs layers twice takes longer for the same FLOP."""
+
+    def answer(recompute: str) -> Forecast:
+        options = WorkloadOptions(batch=1, seq=2048, precision="bf16")
+        return ask(short("llama-2-7b", "a100-80g", workload=options, parallelism={"zero": 3, "recompute": recompute}))
+
+    plain, again = answer("none"), answer("full")
+    assert again.step.seconds > 1.1 * plain.step.seconds
+    assert again.utilization * again.step.seconds == pytest.approx(plain.utilization * plain.step.seconds)
+
+
+def test_what_is_new_is_said_without_our_own_words() -> None:
+    tables = ask(short("dlrm", "a100-40g", 8, nodes=2))
+    slow = ask(
+        Question(source="gpt2", cluster={"device": "a100-40g", "nodes": 2, "devices_per_node": 1, "inter": "10Gb/s"})
+    )
+    said = " ".join((*tables.notes, *slow.notes))
+    assert "large embedding tables" in said
+    assert "no such network was measured with pytorch" in said
+    assert "of the sort" not in said
+
+
+def test_a_plan_that_is_chosen_fits_under_the_software_it_is_answered_for() -> None:
+    options = WorkloadOptions(batch=1, seq=8192)
+    found = ask(short("llama-3-8b", "h100", nodes=128, workload=options, job={"global_batch": 2048}))
+    assert found.memory.fits

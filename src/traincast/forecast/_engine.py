@@ -291,7 +291,7 @@ class Engine:
     ) -> Forecast:
         """The forecast, by whichever part of the model proved best for such a job."""
         plan, timeline = run.program.parallelism, run.timeline
-        tally = tally_program(run.program, run.estimates, remember=self._remember)
+        tally = tally_program(run.program, run.estimates, cluster, remember=self._remember)
         sure = self._cover_links(self._interval(timeline, tally, job, cluster, plan), run, job, cluster)
         own = self.own_costs(job)
         chosen = choose_answer(
@@ -544,7 +544,9 @@ def _note_tasks(
 
 
 def _flop_of(graph: Graph) -> float:
-    return graph.flop
+    """Of the model itself; layers that run again to save memory do no more for it."""
+    again = zip(graph.ops, graph.counts(), strict=True)
+    return graph.flop - sum((op.flop or 0.0) * count for op, count in again if op.phase == "recompute")
 
 
 def _unknown_ops(graph: Graph) -> tuple[str, ...]:

@@ -118,6 +118,9 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
     for title, values in arrangements:
         if values.get("tensor", 1) > 1 and any(_leaves_nothing(rung) for rung in sure):
             break
+        if _cuts_layers(values) and any(_holds_whole(rung) for rung in sure):
+            # Nobody cuts a model of which every device holds a whole replica, though a slow link would make it pay.
+            break
         num_tried += 1
         found = climb.best_of(title, values)
         rungs.append(found)
@@ -136,6 +139,16 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
     fastest = max(fitting, key=lambda rung: rung.samples_per_s)
     taken = next(rung for rung in fitting if rung.samples_per_s * (1 + TOLERANCE) >= fastest.samples_per_s)
     return Choice(taken=taken, fastest=fastest, num_tried=num_tried, fits=True)
+
+
+def _cuts_layers(values: Mapping[str, Any]) -> bool:
+    return _degree(values.get("tensor")) > 1 or _degree(values.get("pipeline")) > 1
+
+
+def _holds_whole(rung: Rung) -> bool:
+    """Whether every device holds all weights, their optimizer state and what its samples need."""
+    plan = rung.plan
+    return plan.zero == 0 and plan.data == plan.num_devices and plan.recompute == "none"
 
 
 def _leaves_nothing(rung: Rung) -> bool:
@@ -272,6 +285,9 @@ class _Climb:
         else:
             most = most_samples(tokens=tokens, text=asked.text, flop=_flop_per_sample(self.sample.graph))
             sizes = [2**power for power in range(int(math.log2(most)), -1, -1)]
+        if whole is None and asked.batch is not None and asked.passes is None and not asked.names_plan:
+            # Plans are compared at one number of samples, that of a pass of plain replicas.
+            whole = asked.batch * asked.cluster.num_devices
         for size in sizes:
             if whole is None:
                 yield size, asked.passes or (1 if stages == 1 else 4 * stages)
@@ -346,7 +362,8 @@ def _split_arrangements(asked: Open, count: int, node: int, tokens: int) -> Iter
             data = count // pipeline // tensor
             inside = f", tensor parallel {tensor}" if tensor > 1 else ""
             values = {**asked.values, "data": data, "tensor": tensor, "pipeline": pipeline, "zero": int(data > 1)}
-            yield f"pipeline of {pipeline} stages{inside}, {data} replicas", {
+            replicas = "one replica" if data == 1 else f"{data} replicas"
+            yield f"pipeline of {pipeline} stages{inside}, {replicas}", {
                 **values, "sequence_parallel": tensor > 1 and tokens % tensor == 0
             }  # fmt: skip
 

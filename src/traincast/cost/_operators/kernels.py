@@ -342,8 +342,9 @@ POINT_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.0, "grad_weight"
 GATHERED_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.15, "grad_weight": 1.2}
 """Beside a plain product: of kernels of one pixel, and of wider ones, which gather their operands or scatter their sums."""
 NARROW_GROUP, NARROW_FACTOR, UNTURNED_GROUPS = 32.0, 0.55, 1.6
-"""Kernels for groups have tiles of 32 channels, half of the least of plain products; they lose more without channels last, and
+"""Kernels for few channels have tiles of 32, half of the least of plain products. Groups lose more without channels last, and
 as much where turned images come in groups that run one by one."""
+WIDEST_TILE = 256.0
 DEPTHWISE_SHARE: dict[str, float] = {"forward": 0.125, "grad_input": 0.125, "grad_weight": 0.0625}
 """Of the lanes' peak: one multiplication per number that is loaded."""
 DEPTHWISE_NCHW = 0.7
@@ -440,7 +441,7 @@ def _conv_on_matrix(op: Op, to: _Collector, real: str) -> None:
         multiple = CHANNEL_MULTIPLE if k / taps > CHANNEL_MULTIPLE / 2 else CHANNEL_MULTIPLE / 2
         k = math.ceil(k / taps / multiple) * multiple * taps
     factor = (POINT_PASS if taps == 1 else GATHERED_PASS)[direction]
-    if groups > 1 and n <= NARROW_GROUP:
+    if n <= NARROW_GROUP and (groups > 1 or taps > 1):
         factor *= NARROW_FACTOR
     if real in HALF and not last:
         if op.attrs.get("turned_images") and op.attrs.get("training", True):
@@ -450,9 +451,21 @@ def _conv_on_matrix(op: Op, to: _Collector, real: str) -> None:
         else:
             factor *= UNTURNED if groups == 1 else UNTURNED_GROUPS
     item = DTYPE_BYTES[op.dtype]
-    to.add(
-        "product", (groups, m, n, k, 0.0, item, op.num_bytes), dtype=op.dtype, factor=factor, sigma=0.2, ground=TRANSFER
-    )
+    columns = (groups, m, n, k, item * _gathered_numbers(op), item, op.num_bytes)
+    to.add("product", columns, dtype=op.dtype, factor=factor, sigma=0.2, ground=TRANSFER)
+
+
+def _gathered_numbers(op: Op) -> float:
+    """That multiprocessors fetch from L2 where a window overlaps its neighbours: one for each tap, for each pass over the
+    outputs. The product that a convolution runs as is never written down, so DRAM does not see them."""
+    taps = _spatial(op, "kernel")
+    if taps == 1.0 or op.attrs["kernel"] == op.attrs["stride"]:
+        return 0.0
+    read, made = _number(op, "in_channels"), _number(op, "out_channels")
+    if str(op.attrs["pass"]) == "grad_input":
+        read, made = made, read
+    columns = made / _number(op, "groups")
+    return _number(op, "batch") * _spatial(op, "out_size") * read * taps * math.ceil(columns / WIDEST_TILE)
 
 
 def _runs_one_by_one(groups: float, width: float) -> bool:
