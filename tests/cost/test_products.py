@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from builders import make_device, make_matmul
 from traincast.catalog import device as find_device
+from traincast.catalog import workload
 from traincast.cost._alignment import warn_alignment
 from traincast.cost._attention import AttentionShape, mean_keys, time_attention
 from traincast.cost._laws import load_laws
@@ -16,7 +17,8 @@ from traincast.cost._pricing import mark_software
 from traincast.cost._products import BOOST, ProductShape, easy_gain, held_share, time_groups, time_products
 from traincast.cost._silicon import find_silicon, name_unknown_silicon
 from traincast.errors import InvalidInput
-from traincast.spec import Device, Op, Stack
+from traincast.lower import lower
+from traincast.spec import Device, Op, Parallelism, Stack
 
 SILICON = ["Ampere GA100", "Ada AD102", "Hopper GH100", "Blackwell GB100", "Turing TU104", "CDNA3", "Rubin", ""]
 RAISED = ["matrix", "memory", "cache", "clock", "power"]
@@ -461,3 +463,16 @@ def test_sums_of_a_norm_are_made_in_the_scratchpad_of_a_systolic_device() -> Non
     gpu = replace(twin, architecture="Ampere GA100")
     (on_array,), (on_gpu,) = (load_learned().estimate_ops((norm,), one) for one in (twin, gpu))
     assert on_array.seconds < 0.8 * on_gpu.seconds
+
+
+def test_a_convolution_on_systolic_arrays_takes_what_was_just_made_from_the_scratchpad() -> None:
+    graph = workload("resnet50", batch=64, precision="bf16-amp", channels_last=True)
+    ops = [task for task in lower(graph, Parallelism(), compiled=True).stages[0].tasks if isinstance(task, Op)]
+    place = next(
+        index for index, op in enumerate(ops)
+        if index and op.kind == "conv" and set(ops[index - 1].writes) & set(op.reads) and "compiled" in ops[index - 1].attrs
+    )  # fmt: skip
+    sheet = find_device("tpu-v4")
+    alone = load_learned().estimate_ops((ops[place],), sheet)[0]
+    after = load_learned().estimate_ops((ops[place - 1], ops[place]), sheet)[1]
+    assert after.seconds < alone.seconds

@@ -124,6 +124,8 @@ def list_kernels(ops: Sequence[Op], device: Device) -> KernelList:
         collector.in_flight = halves if op.attrs.get("short_vectors") and "compiled" not in op.attrs else 1.0
         collector.owner = index
         collector.resident = shares[index]
+        if collector.systolic and op.kind == "conv":
+            op = _take_slices(op, ops[max(0, index - HANDED_ON) : index])
         if "compiled" in op.attrs:
             _compiled(op, collector)
         else:
@@ -142,6 +144,23 @@ def short_vectors(device: Device) -> float:
         return 1.0
     asked = device.memory_bytes_per_s / (HALVES_PER_SM_CYCLE * device.num_sm * device.clock_hz)
     return float((1.0 + asked**BEND) ** (1.0 / BEND))
+
+
+HANDED_ON = 2
+"""Convolutions that take what was made right before them: the next layer's, or the two that make a layer's gradients."""
+
+
+def _take_slices(op: Op, before: Sequence[Op]) -> Op:
+    """A convolution on systolic arrays, without the input that a generated kernel makes slice by slice in the scratchpad while
+    the arrays work on the slice before: compilers for them run both at once (XLA's fused convolutions, Gaudi's bundles)."""
+    made = {
+        tensor: last.bytes_written / len(last.writes)
+        for last in before
+        if "compiled" in last.attrs
+        for tensor in last.writes
+    }
+    handed = sum(made.get(tensor, 0.0) for tensor in op.reads)
+    return replace(op, bytes_read=max(0.0, op.bytes_read - handed)) if handed else op
 
 
 REUSE_OF_L2 = 0.5
