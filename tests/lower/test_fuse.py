@@ -218,3 +218,16 @@ def test_a_compiler_that_chooses_what_is_kept_keeps_half_precision_where_kernels
 
     powers = 12 * 8 * 1024 * 3072
     assert kept(graph) - kept(choose_kept(graph)) >= 6 * powers
+
+
+def test_a_compiled_loss_never_writes_the_logarithms_of_all_scores() -> None:
+    graph = workload("gpt2", batch=8, seq=1024, precision="bf16-amp")
+    scores = 8 * 1024 * 50_257
+
+    def written(one: Graph) -> float:
+        (stage,) = lower(one, Parallelism(), compiled=True).stages
+        return sum(task.bytes_written for task in stage.tasks if isinstance(task, Op) and task.layer == "loss")
+
+    # The gradient of the scores in bf16 is all that is left.
+    assert written(choose_kept(graph)) < 2.01 * scores < 6 * scores <= written(graph)
+    assert choose_kept(leave_eager(graph, "loss")).ops == leave_eager(graph, "loss").ops
