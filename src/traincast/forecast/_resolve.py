@@ -402,6 +402,10 @@ def build_job(values: Mapping[str, Any], graph: Graph, *, stack: Stack | None = 
         from traincast.lower import leave_eager
 
         graph = leave_eager(graph, "loss")
+    if named["compiled"] and software.recipe.partitions:
+        from traincast.lower import choose_kept
+
+        graph = choose_kept(graph)
     return Job(graph=graph, stack=software, **{**named, **amounts})
 
 
