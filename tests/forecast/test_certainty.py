@@ -13,9 +13,15 @@ from traincast.catalog._stacks import stack
 from traincast.catalog._workloads import workload
 from traincast.forecast._certainty import (
     FEATURES,
+    KNOWN_STACK,
     MEMORY,
+    Cell,
+    Experience,
+    Quantiles,
     Sensitivity,
+    add_novelty,
     count_read,
+    describe_novelty,
     describe_setting,
     find_family,
     hopeful_memory_errors,
@@ -24,6 +30,7 @@ from traincast.forecast._certainty import (
     load_certainty,
     memory_errors,
     memory_sensitivity,
+    mix_quantiles,
     step_sensitivity,
 )
 from traincast.forecast._engine import Engine
@@ -244,6 +251,27 @@ def test_nothing_is_new_about_what_everything_was_learned_from() -> None:
     assert list_novelty(setting, known) == (0.0,) * len(FEATURES)
 
 
+def test_a_version_of_a_measured_stack_that_was_not_measured_is_less_sure_and_said() -> None:
+    place = FEATURES.index("version new to the stack")
+    measured, own = next((name, one) for name, one in CERTAINTY.known.items() if one.has_scale and one.versions)
+    job = Job(graph=workload("gpt2", batch=8), stack=stack(measured))
+    cluster = catalog.cluster(device=min(own.devices))
+
+    def novelty(version: str) -> float:
+        asked = replace(job, stack=replace(job.stack, version=version))
+        setting = describe_setting(asked, cluster, Parallelism())
+        return list_novelty(setting, CERTAINTY.known)[place]
+
+    assert novelty("99.9") == 1.0
+    assert novelty("") == novelty(min(own.versions)) == 0.0
+    assert CERTAINTY.factors[place] > 0
+    unmeasured = forecast(replace(job, stack=stack(f"{measured}@99.9")), cluster)
+    usual = forecast(job, cluster)
+    assert unmeasured.step.high_s > usual.step.high_s
+    assert unmeasured.step.seconds == usual.step.seconds
+    assert f"version 99.9 of {measured} was not measured" in " ".join(unmeasured.notes)
+
+
 def test_an_answer_says_how_far_a_usual_loader_would_lag() -> None:
     cluster = catalog.cluster(device="h100-sxm-80g", nodes=1, devices_per_node=8)
     images = Job(graph=workload("resnet50", batch=256, precision="bf16-amp"), stack=stack("lightning"))
@@ -253,3 +281,41 @@ def test_an_answer_says_how_far_a_usual_loader_would_lag() -> None:
 
     assert "a usual loader would take 4." in said(images)
     assert "loader" not in said(replace(images, loading_samples_per_s=1e5))
+
+
+def test_a_model_of_another_size_is_new_to_a_stack_and_one_with_another_vocabulary_is_not() -> None:
+    setting = describe_setting(
+        Job(graph=workload("gpt2", batch=1), stack=stack("pytorch")), make_cluster(), Parallelism()
+    )
+    known = {setting.stack: replace(setting.as_experience(), log_sigma=(0.1, 0.1))}
+    place = FEATURES.index("model new to the stack")
+    larger, padded = (replace(setting, parameters=round(setting.parameters * factor)) for factor in (2.0, 1.02))
+    assert list_novelty(larger, known)[place] == 1.0
+    assert list_novelty(padded, known)[place] == 0.0
+    assert list_novelty(replace(setting, parameters=0), known)[place] == 0.0
+    said = describe_novelty(list_novelty(larger, known), larger)
+    assert said == (f"no such network of {larger.parameters / 1e6:.3g} million parameters was measured with pytorch",)
+
+
+def test_what_is_new_adds_up_in_squares() -> None:
+    factors = CERTAINTY.factors[KNOWN_STACK]
+    one, other = ([float(place == chosen) for place in range(len(FEATURES))] for chosen in (1, 7))
+    both = [a + b for a, b in zip(one, other, strict=True)]
+    added = [sum(pair) for pair in zip(add_novelty(factors, one), add_novelty(factors, other), strict=True)]
+    assert add_novelty(factors, both) == pytest.approx(added)
+
+
+def test_quantiles_of_few_runs_are_wider_than_the_same_of_many() -> None:
+    setting = describe_setting(Job(graph=make_mlp()), make_cluster(), Parallelism())
+    pooled = CERTAINTY.quantiles[KNOWN_STACK]
+
+    def mixed(number: int) -> Quantiles:
+        cell = Cell(
+            family=setting.family, architecture=setting.architecture, precision=setting.precision, octave=0,
+            num_rows=number, values=(-1.0, -0.5, 0.0, 0.5, 1.0),
+        )  # fmt: skip
+        return mix_quantiles(pooled, Experience(log_sigma=(0.1, 0.1), num_models=5, cells=(cell,)), setting)
+
+    few, many = mixed(20), mixed(2000)
+    assert few.values[-1] == pytest.approx(1.1 * many.values[-1], rel=0.01)
+    assert few.values[0] == pytest.approx(1.1 * many.values[0], rel=0.01)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import HOST_CPU_FACTOR as HOST_CPU_FACTOR
     from traincast.forecast._certainty import HOST_LEAST_S as HOST_LEAST_S
     from traincast.forecast._certainty import HOST_MOST_S as HOST_MOST_S
+    from traincast.forecast._certainty import KNOWN_STACK as KNOWN_STACK
     from traincast.forecast._certainty import LATE_RING_STEP_S as LATE_RING_STEP_S
     from traincast.forecast._certainty import LEVELS as LEVELS
     from traincast.forecast._certainty import MEMORY as MEMORY
@@ -136,6 +137,7 @@ __getattr__ = load_lazily(
             "HOST_LEAST_S",
             "HOST_MOST_S",
             "LATE_RING_STEP_S",
+            "KNOWN_STACK",
             "LEVELS",
             "MEMORY",
             "MOST_OPERATORS",
