@@ -355,6 +355,18 @@ def test_what_a_collective_takes_from_kernels_can_be_left_out() -> None:
     assert Pipelined(constants=LinkConstants(overlap_slowdown=0.0)).estimate(task, cluster).slowdown == 0.0
 
 
+def test_weights_gathered_by_a_compiled_program_are_not_copied_once_more() -> None:
+    task = Collective(
+        kind="all_gather", num_bytes=1e9, axis="data", num_ranks=8, stride=1, phase="forward", overlapped=True
+    )
+    cluster = make_cluster(nodes=1, devices_per_node=8)
+    device = replace(cluster.groups[0].device, architecture="TPU v5e")
+    planned = replace(cluster, groups=(replace(cluster.groups[0], device=device),))
+    copied, kept = (Pipelined().estimate(task, one) for one in (cluster, planned))
+    copies_s = 2 * task.num_bytes / device.memory_bytes_per_s
+    assert kept.slowdown * kept.seconds <= copied.slowdown * copied.seconds - 0.9 * copies_s
+
+
 def test_a_rack_is_one_domain_and_a_pod_on_a_network_is_not() -> None:
     switch = link("nvswitch-nvl72")
     assert build(per_node=4, nodes=18, domains=(Domain(num_devices=72, link=switch),)).devices_per_domain == 72
