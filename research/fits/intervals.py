@@ -7,9 +7,9 @@ twice: as the package ships, and with what its publisher taught taken away (`res
 their priors).
 
 1. Examples. A publisher (the first word of a source) left out whole: nothing of it counts as known. Inside each stack with 20
-   runs or more: each device, architecture, vendor, model family, model, precision, network, source, number of devices, compiled
-   steps, the larger scales, and devices together with models left out in turn, where 20 other runs remain. And every stack as
-   it ships.
+   runs or more: each device, architecture, vendor, model family, model, precision, network, source, number of devices, version,
+   compiled steps, the larger scales, and devices together with models left out in turn, where 20 other runs remain. And every
+   stack as it ships.
 2. The scale on either side of a forecast. New stack: the root of a base squared and, for each part of the answer, of a gain
    times how far the answer moves if that part is off (`step_sensitivity`, `memory_sensitivity`), squared. Known stack: its own
    scale times a power of what that root is beside the usual one of its runs. Each thing that is new adds a share to the square of
@@ -125,6 +125,7 @@ FACETS: Mapping[str, Callable[[Asked], str]] = {
     "network": lambda row: row.setting.network,
     "compiled": lambda row: str(row.setting.compiled),
     "vendor": lambda row: row.setting.vendor,
+    "version": lambda row: row.setting.version,
     "source": lambda row: row.source,
     "number of devices": lambda row: str(octave_of(row.setting)),
 }
@@ -139,6 +140,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "precision": ("precision new to the stack",),
     "network": ("network new to the stack",),
     "compiled": ("compiled",),
+    "version": ("version new to the stack",),
     "scale": ("doublings of scale",),
 }
 """Which factors a kind of novelty has, that are widened where its intervals hold too few."""
@@ -236,6 +238,7 @@ def _seen(settings: Collection[Setting]) -> Experience:
         precisions=frozenset(one.precision for one in settings),
         networks=frozenset(one.network for one in settings) - {""},
         models=frozenset((one.family, one.parameters) for one in settings),
+        versions=frozenset(one.version for one in settings) - {""},
         most_devices=max(one.num_devices for one in settings),
         compiled=any(one.compiled for one in settings),
         eager=not all(one.compiled for one in settings),
@@ -334,8 +337,8 @@ def _folds(own: Sequence[Asked]) -> Iterator[tuple[str, str, list[Asked], set[in
             yield "", f"tenth {number}", tenth, set(map(id, tenth))
     for facet, value_of in FACETS.items():
         for value in sorted({value_of(row) for row in own}):
-            left = [row for row in own if value_of(row) == value]
-            if len(own) - len(left) >= ENOUGH:
+            left = [row for row in own if value_of(row) == value] if value or facet != "version" else []
+            if left and len(own) - len(left) >= ENOUGH:
                 yield facet, value, left, set(map(id, left))
     most = max(row.setting.num_devices for row in own)
     for limit in (most // 2, most // 4, most // 16):

@@ -221,7 +221,9 @@ def test_a_model_of_another_size_is_new_to_a_stack_and_one_with_another_vocabula
     assert list_novelty(padded, known)[place] == 0.0
     assert list_novelty(replace(setting, parameters=0), known)[place] == 0.0
     said = describe_novelty(list_novelty(larger, known), larger)
-    assert said == (f"no such network of {larger.parameters / 1e6:.3g} million parameters was measured with pytorch",)
+    assert said == (
+        f"no model of this kind with {larger.parameters / 1e6:.3g} million parameters was measured with pytorch",
+    )
 
 
 def test_what_is_new_adds_up_in_squares() -> None:
@@ -246,3 +248,24 @@ def test_quantiles_of_few_runs_are_wider_than_the_same_of_many() -> None:
     few, many = mixed(20), mixed(2000)
     assert few.values[-1] == pytest.approx(1.1 * many.values[-1], rel=0.01)
     assert few.values[0] == pytest.approx(1.1 * many.values[0], rel=0.01)
+
+
+def test_a_version_of_a_measured_stack_that_was_not_measured_is_less_sure_and_said() -> None:
+    place = FEATURES.index("version new to the stack")
+    measured, own = next((name, one) for name, one in CERTAINTY.known.items() if one.has_scale and one.versions)
+    job = Job(graph=workload("gpt2", batch=8), stack=stack(measured))
+    cluster = catalog.cluster(device=min(own.devices))
+
+    def novelty(version: str) -> float:
+        asked = replace(job, stack=replace(job.stack, version=version))
+        setting = describe_setting(asked, cluster, Parallelism())
+        return list_novelty(setting, CERTAINTY.known)[place]
+
+    assert novelty("99.9") == 1.0
+    assert novelty("") == novelty(min(own.versions)) == 0.0
+    assert CERTAINTY.factors[place] > 0
+    unmeasured = forecast(replace(job, stack=stack(f"{measured}@99.9")), cluster)
+    usual = forecast(job, cluster)
+    assert unmeasured.step.high_s > usual.step.high_s
+    assert unmeasured.step.seconds == usual.step.seconds
+    assert f"version 99.9 of {measured} was not measured" in " ".join(unmeasured.notes)

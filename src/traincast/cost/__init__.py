@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from traincast.cost._stack import price_collective as price_collective
     from traincast.cost._stack import price_op as price_op
     from traincast.cost._stack import read_constants as read_constants
+    from traincast.cost._stack import replay as replay
     from traincast.cost._stack import with_constants as with_constants
     from traincast.cost._sync import UNBOUNDED_BYTES_PER_S as UNBOUNDED_BYTES_PER_S
     from traincast.cost._sync import Synced as Synced
@@ -245,6 +246,7 @@ __getattr__ = load_lazily(
             "price_collective",
             "price_op",
             "read_constants",
+            "replay",
             "with_constants",
         ),
         "_sync": (

@@ -1,11 +1,11 @@
 """A stack's constants applied: estimates of ops and collectives in, estimates with host time and the stack's factors out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from traincast.cost._collectives import RINGS
-from traincast.spec import HOST, Collective, Estimate, Op, Stack
+from traincast.spec import DYNAMIC, HOST, Collective, Estimate, Op, Stack, Task
 
 PRODUCTS = ("matmul", "attention", "conv", "rnn")
 
@@ -52,6 +52,31 @@ def price_collective(stack: Stack, task: Collective, estimate: Estimate, *, cros
         seconds=scaled.seconds + steps_s,
         low_s=scaled.low_s + steps_s,
         high_s=scaled.high_s + steps_s,
+    )
+
+
+def replay(tasks: Sequence[Task], estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
+    """A captured step (CUDA graphs): one launch, so the host issues nothing op by op, but what depends on the data. The host has
+    read what came before it, so the device waits until it is issued."""
+    return tuple(
+        [
+            _issue_late(estimate) if isinstance(task, Op) and task.attrs.get(DYNAMIC) else replace(estimate, host_s=0.0)
+            for task, estimate in zip(tasks, estimates, strict=True)
+        ]
+    )
+
+
+def _issue_late(estimate: Estimate) -> Estimate:
+    host_s = estimate.host_s
+    if host_s <= estimate.seconds:
+        return replace(estimate, host_s=0.0)
+    return replace(
+        estimate,
+        seconds=host_s,
+        low_s=min(host_s, estimate.low_s),
+        high_s=max(host_s, estimate.high_s),
+        host_s=0.0,
+        limit="host",
     )
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.memo import Remember, compute
+from traincast.simulate import UPDATE
 from traincast.spec import Cluster, Graph, Job, LogErrors, MemoryProfile, Parallelism, Stack
 
 DOCUMENT = Path(__file__).parent / "weights" / "certainty.json"
@@ -30,7 +31,7 @@ MOST_DOUBLINGS = 6.0
 FEATURES = (
     "new stack", "new device", "new architecture", "new vendor", "device new to the stack", "new model family",
     "family new to the stack", "model new to the stack", "doublings of scale", "network new to the stack",
-    "precision new to the stack", "compiled",
+    "precision new to the stack", "compiled", "version new to the stack",
 )  # fmt: skip
 """What may be new, each as a number of at least 0."""
 WIDEST, LEAST = 3.0, 1e-3
@@ -160,6 +161,8 @@ class Experience:
     networks: frozenset[str] = frozenset()
     models: frozenset[tuple[str, int]] = frozenset()
     """Sort of network and number of parameters."""
+    versions: frozenset[str] = frozenset()
+    """Of the software, where tables say them."""
     most_devices: int = 1
     compiled: bool = False
     """Compiled steps were measured."""
@@ -186,13 +189,14 @@ class Experience:
             precisions=self.precisions | other.precisions,
             networks=self.networks | other.networks,
             models=self.models | other.models,
+            versions=self.versions | other.versions,
             most_devices=max(self.most_devices, other.most_devices),
             compiled=self.compiled or other.compiled,
             eager=self.eager or other.eager,
         )
 
 
-_SEEN = ("devices", "architectures", "vendors", "families", "precisions", "networks")
+_SEEN = ("devices", "architectures", "vendors", "families", "precisions", "networks", "versions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +216,8 @@ class Setting:
     compiled: bool
     parameters: int = 0
     """Of the model; 0: not told."""
+    version: str = ""
+    """Of the stack, where the question says it."""
 
     def as_experience(self) -> Experience:
         return Experience(
@@ -222,6 +228,7 @@ class Setting:
             precisions=frozenset({self.precision}),
             networks=frozenset({self.network} - {""}),
             models=frozenset({(self.family, self.parameters)}),
+            versions=frozenset({self.version} - {""}),
             most_devices=self.num_devices,
             compiled=self.compiled,
             eager=not self.compiled,
@@ -244,6 +251,7 @@ def describe_setting(job: Job, cluster: Cluster, plan: Parallelism, *, remember:
         num_nodes=num_nodes,
         compiled=job.compiled,
         parameters=remember(count_parameters, job.graph),
+        version=job.stack.version,
     )
 
 
@@ -323,6 +331,7 @@ def list_novelty(
         float(bool(setting.network) and setting.network not in beside.networks),
         float(setting.precision not in beside.precisions),
         float(not (beside.compiled if setting.compiled else beside.eager)),
+        float(own is not None and bool(setting.version) and bool(own.versions) and setting.version not in own.versions),
     )
 
 
@@ -483,21 +492,44 @@ def sort_of(novelty: Sequence[float]) -> str:
     return NEW_STACK if novelty[FEATURES.index("new stack")] else KNOWN_STACK
 
 
+_SORTS = {
+    "mixture of experts": "experts", "convolution": "convolutions", "convolution and attention": "convolutions and attention",
+    "recurrent": "recurrent layers", "tables": "large embedding tables", "transformer": "attention", "dense": "plain layers only",
+}  # fmt: skip
+"""Sorts of models (`find_family`) by what they have, in a reader's words."""
+_NETWORKS = {
+    "infiniband": "InfiniBand",
+    "roce": "RoCE",
+    "efa": "EFA",
+    "sockets": "plain Ethernet (TCP)",
+    "slingshot": "Slingshot",
+}
+
+
+def _say_network(transport: str) -> str:
+    if transport in ("", "unknown"):
+        return "no such network"
+    return f"no {_NETWORKS.get(transport, transport)} network"
+
+
 def describe_novelty(
     novelty: Sequence[float], setting: Setting, *, host: float = 0.0, inputs: float = 0.0
 ) -> tuple[str, ...]:
     """What is new, in words, the most telling first. `host`, `inputs`: as in `step_sensitivity`."""
     says = {
         "new stack": f"no run of the stack {setting.stack} was measured",
+        "version new to the stack": f"version {setting.version} of {setting.stack} was not measured",
         "new vendor": f"no device of {setting.vendor or 'this vendor'} was measured",
         "new architecture": f"no device of the architecture {setting.architecture or 'unknown'} was measured",
         "new device": f"{setting.device} was not measured",
         "device new to the stack": f"{setting.device} was not measured with {setting.stack}",
-        "new model family": f"no network of the sort '{setting.family}' was measured",
-        "family new to the stack": f"no network of the sort '{setting.family}' was measured with {setting.stack}",
-        "model new to the stack": f"no such network of {_say_size(setting.parameters)} was measured with {setting.stack}",
+        "new model family": f"no model with {_SORTS.get(setting.family, setting.family)} was measured",
+        "family new to the stack": (
+            f"no model with {_SORTS.get(setting.family, setting.family)} was measured with {setting.stack}"
+        ),
+        "model new to the stack": f"no model of this kind with {_say_size(setting.parameters)} was measured with {setting.stack}",
         "doublings of scale": f"{setting.num_devices:,} devices are more than were measured with {setting.stack}",
-        "network new to the stack": f"no {setting.network or 'such'} network was measured with {setting.stack}",
+        "network new to the stack": f"{_say_network(setting.network)} was measured with {setting.stack}",
         "precision new to the stack": f"{setting.precision} was not measured with {setting.stack}",
         "compiled": f"{'no' if setting.compiled else 'nothing but'} compiled steps were measured with {setting.stack}",
     }
@@ -523,7 +555,7 @@ def load_certainty(quantity: str = STEP, path: Path = DOCUMENT) -> Certainty:
     return read_certainty(json.loads(path.read_text())[quantity])
 
 
-STATE_ROLES = ("parameter", "optimizer_state", "gradient", "buffer", "input")
+STATE_ROLES = ("parameter", "optimizer_state", "gradient", "buffer", "input", "cache", UPDATE)
 """What of a peak follows from the weights and the plan alone."""
 
 
@@ -560,7 +592,7 @@ def _memory_errors(setting: Setting, activations: float, beside: float) -> LogEr
 def read_certainty(data: Mapping[str, Any]) -> Certainty:
     known = {
         name: Experience(
-            **{key: frozenset(entry[key]) for key in _SEEN},
+            **{key: frozenset(entry.get(key, ())) for key in _SEEN},
             models=frozenset((family, size) for family, size in entry.get("models", ())),
             most_devices=entry["most_devices"],
             compiled=entry["compiled"],

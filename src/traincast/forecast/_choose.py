@@ -23,7 +23,7 @@ def choose_open(
 ) -> Question:  # fmt: skip
     """The question with a plan and a batch that fit, where it names none. What it names is kept."""
     asked = _read(question, cluster, stack)
-    if asked is None or (pose is None and not question.source):
+    if asked is None or (pose is None and not question.source and not question.workload.has_shape):
         return question
 
     # Plans are compared under one stack, so that what is compared is plans.

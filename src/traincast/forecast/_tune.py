@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.cost import TUNABLE, Pricing, find_route, price_collective, price_op, read_constants, with_constants
+from traincast.cost import (
+    TUNABLE,
+    Pricing,
+    find_route,
+    price_collective,
+    price_op,
+    read_constants,
+    replay,
+    with_constants,
+)
 from traincast.forecast._engine import Engine
 from traincast.simulate import add_waiting, simulate_step
 from traincast.spec import Cluster, Collective, Estimate, Job, Op, Parallelism, Program, Stack, Timeline
@@ -56,8 +65,8 @@ class KnownStep:
                     else price_collective(stack, task, estimate, crosses_nodes=crosses)
                     for task, estimate, crosses in zip(stage.tasks, estimates, crossing, strict=True)
                 ]
-        if self.cuda_graphs:
-            priced = {key: [replace(estimate, host_s=0.0) for estimate in row] for key, row in priced.items()}
+                if self.cuda_graphs:
+                    priced[id(stage.tasks)] = list(replay(stage.tasks, priced[id(stage.tasks)]))
         timeline = simulate_step(
             self.program,
             [priced[id(stage.tasks)] for stage in self.program.stages],
