@@ -188,6 +188,7 @@ def sensitivity_of(row: Asked) -> Sensitivity:
         bandwidth=row.bandwidth,
         call_s=row.call_s,
         inputs=row.inputs,
+        ring_steps_per_s=row.ring_steps_per_s,
     )
 
 
@@ -237,8 +238,8 @@ def _seen(settings: Collection[Setting]) -> Experience:
         families=frozenset(one.family for one in settings),
         precisions=frozenset(one.precision for one in settings),
         networks=frozenset(one.network for one in settings) - {""},
-        models=frozenset((one.family, one.parameters) for one in settings),
         versions=frozenset(one.version for one in settings) - {""},
+        models=frozenset((one.family, one.parameters) for one in settings),
         most_devices=max(one.num_devices for one in settings),
         compiled=any(one.compiled for one in settings),
         eager=not all(one.compiled for one in settings),

@@ -226,6 +226,8 @@ def test_images_of_a_large_batch_are_padded_further_than_those_of_a_small_one() 
     sizes = [workload("maskrcnn", batch=batch).tensors for batch in (1, 4, 32)]
     pixels = [max(math.prod(t.shape) / t.shape[0] for t in found if t.name == "images") for found in sizes]
     assert pixels[0] < pixels[1] < pixels[2] == 3 * 800 * 1344
+    captured = workload("maskrcnn", batch=1, one_size=True).tensors
+    assert max(math.prod(t.shape) for t in captured if t.name == "images") == 3 * 800 * 1344
 
 
 def test_masks_that_the_host_cuts_make_the_device_wait_and_more_so_behind_wrappers() -> None:

@@ -16,7 +16,7 @@ from traincast.cost._collectives import (
     Route,
     find_route,
 )
-from traincast.cost._routes import HYBRID_CUBE, describe_links
+from traincast.cost._routes import HYBRID_CUBE, describe_links, part_replicas
 from traincast.errors import InvalidInput
 from traincast.spec import Cluster, Collective, Domain, Link
 from traincast.spec._hardware import NETWORKS, TRANSPORTS
@@ -395,3 +395,41 @@ def test_boards_without_peer_access_share_what_their_host_copies() -> None:
     assert (game.transport, pro.transport) == ("pcie-host", "pcie")
     few, many = (seconds("all_reduce", 1e9, cluster(device="rtx-3090", devices_per_node=n)) for n in (2, 8))
     assert many > 3 * few
+
+
+def test_devices_in_containers_of_their_own_share_the_adapters_of_their_host() -> None:
+    whole = build(per_node=8, nodes=2)
+    parted = part_replicas(whole)
+    assert parted.num_devices == whole.num_devices
+    assert parted.devices_per_node == 1
+    level = route_of(parted).levels[0]
+    assert (level.fan, level.bytes_per_s, level.link.transport) == (16, 5e10 / 8, "infiniband")
+    assert seconds("all_reduce", 1e8, parted) > seconds("all_reduce", 1e8, whole)
+
+
+def test_a_part_of_a_fast_network_is_no_slow_network() -> None:
+    network = Link(name="100 Gb/s", bytes_per_s=12.5e9, latency_s=5e-6)
+    parted = part_replicas(build(per_node=8, inter=network))
+    assert route_of(parted).levels[0].link.transport == "infiniband"
+
+
+def test_containers_on_a_slow_network_reach_each_other_through_sockets_inside_their_host() -> None:
+    network = Link(name="50 Gb/s", bytes_per_s=6.25e9, latency_s=3e-5, flow_bytes_per_s=6.25e8)
+    whole = build(nodes=2, inter=network)
+    inside, between = route_of(part_replicas(whole)).levels
+    assert (inside.fan, inside.link.transport, inside.link.flow_bytes_per_s) == (4, "sockets", None)
+    assert between == route_of(whole).levels[1]
+
+
+def test_a_container_with_a_host_of_its_own_has_all_of_its_network() -> None:
+    whole = build(per_node=1, nodes=4)
+    assert part_replicas(whole) == whole
+
+
+@given(st.integers(1, 8), st.integers(1, 4), st.floats(13e9, 4e11), st.floats(1.0, 10.0))
+def test_a_faster_network_is_never_slower_for_containers(per_node: int, nodes: int, rate: float, factor: float) -> None:
+    slow, fast = (
+        part_replicas(build(per_node=per_node, nodes=nodes, inter=Link(name="n", bytes_per_s=r, latency_s=5e-6)))
+        for r in (rate, factor * rate)
+    )
+    assert seconds("all_reduce", 1e8, fast) <= seconds("all_reduce", 1e8, slow) * (1 + 1e-9)

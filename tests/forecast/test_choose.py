@@ -205,3 +205,9 @@ def test_what_is_new_is_said_without_our_own_words() -> None:
     assert "large embedding tables" in said
     assert "no such network was measured with pytorch" in said
     assert "of the sort" not in said
+
+
+def test_a_plan_that_is_chosen_fits_under_the_software_it_is_answered_for() -> None:
+    options = WorkloadOptions(batch=1, seq=8192)
+    found = ask(short("llama-3-8b", "h100", nodes=128, workload=options, job={"global_batch": 2048}))
+    assert found.memory.fits

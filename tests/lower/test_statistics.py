@@ -2,7 +2,7 @@
 
 from tests.builders import make_mlp
 from traincast.lower import lower
-from traincast.spec import Op, Parallelism, PlanHabits
+from traincast.spec import Collective, Op, Parallelism, PlanHabits
 
 HABITS = PlanHabits(hook_kernels=6, statistic_kernels=8, lone_statistic_kernels=11)
 
@@ -48,3 +48,10 @@ def test_a_distributed_optimizer_updates_a_part_of_the_weights_on_each_device() 
     assert updated(Parallelism(data=2), habits) == whole / 2
     assert updated(Parallelism(), habits) == whole
     assert updated(Parallelism(data=16), PlanHabits(reduces_after=("other",), update_shares=8)) == whole
+
+
+def test_a_stack_that_knows_its_last_bucket_says_so_on_every_reduction_in_buckets() -> None:
+    program = lower(make_mlp(layers=3), Parallelism(data=2), habits=PlanHabits(last_bucket_bytes=1e6))
+    reductions = [task for task in program.stages[0].tasks if isinstance(task, Collective)]
+    assert reductions
+    assert all(task.last_bucket_bytes == 1e6 for task in reductions)

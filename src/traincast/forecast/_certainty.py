@@ -21,9 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from traincast.catalog import usual_threads
 from traincast.memo import Remember, compute
 from traincast.simulate import UPDATE
 from traincast.spec import Cluster, Graph, Job, LogErrors, MemoryProfile, Parallelism, Stack
+from traincast.units import NORMAL_90
 
 DOCUMENT = Path(__file__).parent / "weights" / "certainty.json"
 MOST_DOUBLINGS = 6.0
@@ -37,13 +39,22 @@ FEATURES = (
 WIDEST, LEAST = 3.0, 1e-3
 """Log factors on either side of a forecast: a factor of twenty says already that nothing is known."""
 HOST_BOUND = 0.5
-"""A host that needs this share of the devices' time is worth a word."""
-HOST_LEAST_S, HOST_MOST_S = 9e-6, 260e-6
-"""Between which an operator of both passes may cost the host of a stack that nobody measured: half and twice of what documents of
-measured stacks have (`call_seconds`)."""
-SLOW_INPUT_BYTES_PER_S, SLOW_SAMPLES_PER_S = 6e7, 5e4
-"""What the slowest input pipeline gives a device: one core that decodes and augments a hundred images of 224 x 224 in a second
-(600 kB each as the network reads them), and spends 20 us of an interpreter on a sample. Recalled, not measured."""
+"""A host, or late steps of rings, that need this share of the devices' time are worth a word."""
+HOST_LEAST_S, HOST_MOST_S = 29e-6, 145e-6
+"""Between which an operator of both passes costs the host of a stack that nobody measured, one standard deviation below and above
+the middle: documents have 18 (plain PyTorch), 55, 77, 113 and 131 us (`call_seconds`), whose logs have a mean of 65 us and a
+standard deviation of 0.8."""
+HOST_CPU_FACTOR = 1.4
+"""By which clock and generation of server and desktop CPUs differ, so that a stack's calls are never surer. Recalled."""
+LATE_RING_STEP_S = 17e-6
+"""What a step of a ring between nodes takes one standard deviation above the middle: documents that runs over several nodes moved
+have 1, 1, 1.5 and 48 us (`Stack.ring_step_s`)."""
+CORE_BYTES_PER_S, CORE_SOUND_BYTES_PER_S, CORE_SAMPLES_PER_S = 6e7, 1e7, 5e4
+"""What one core makes of inputs as the network reads them: a hundred images of 224 x 224 in a second, decoded and augmented
+(600 kB each), 160 seconds of sound as spectrograms, and 20 us of an interpreter for every sample. Recalled, not measured."""
+FEW_WORKERS, MOST_WORKERS = 4, 8
+"""Between which a device has so many workers that make its inputs as the host has cores for it: what published recipes start.
+Recalled."""
 LINK_FACTOR, FUSION_FACTOR = 2.0, 2.0
 """By which communication is taken to be off, and how much less a stack may move through memory that fuses more."""
 MOST_OPERATORS = 0.5
@@ -60,14 +71,26 @@ def call_seconds(stack: Stack) -> float:
     return stack.forward_call_s + stack.backward_call_s + 2 * stack.launch_s
 
 
-def input_seconds(job: Job, plan: Parallelism) -> float:
-    """That the inputs of a step of one device take the slowest pipeline; 0 where the user or the stack says that it keeps up.
+def input_seconds(job: Job, plan: Parallelism, setting: "Setting") -> float:
+    """That a slow pipeline takes for the inputs of a step of one device; 0 where the user or the stack says that it keeps up.
     Labels, which nothing reads before the loss, are not decoded."""
     says = (job.loading_samples_per_s, job.decode_samples_per_s, job.storage_bytes_per_s)
     if job.stack.recipe.keeps_fed or any(one is not None for one in says):
         return 0.0
     graph = job.graph
-    return plan.micro_batches * (read_bytes(graph) / SLOW_INPUT_BYTES_PER_S + graph.batch_size / SLOW_SAMPLES_PER_S)
+    bytes_per_s = CORE_SOUND_BYTES_PER_S if setting.family == "recurrent" else CORE_BYTES_PER_S
+    core_s = read_bytes(graph) / bytes_per_s + graph.batch_size / CORE_SAMPLES_PER_S
+    return plan.micro_batches * core_s / count_workers(graph, setting.device)
+
+
+def count_workers(graph: Graph, device: str) -> float:
+    """Cores that make a device's inputs. Samples of several sizes are matched, padded and joined one by one in the loop that
+    trains, so one core does most of it."""
+    if graph.input_variation:
+        return 1.0
+    threads = usual_threads(device)
+    cores = MOST_WORKERS if threads is None else threads / 2
+    return float(min(max(cores, FEW_WORKERS), MOST_WORKERS))
 
 
 def read_bytes(graph: Graph) -> float:
@@ -85,20 +108,23 @@ def step_sensitivity(
     bandwidth: float,
     call_s: float = HOST_LEAST_S,
     inputs: float = 0.0,
+    ring_steps_per_s: float = 0.0,
 ) -> dict[str, Sides]:
     """`operators`: the log error that the operators' own intervals give the step. `host`: the host's time to issue a step over
     the devices' to do it; `call_s`: what a call was taken to cost for that. `exposed`: the share of the step in communication
     that nothing hides. `bandwidth`: that in kernels that memory limits, which a stack may fuse. `inputs`: the time in which
-    the slowest pipeline makes the inputs of a step, over the step's."""
+    a slow pipeline makes the inputs of a step, over the step's: one pipeline in twenty is slower, which is 1.6 standard
+    deviations. `ring_steps_per_s`: steps of rings between nodes that kernels wait for, in a second of the devices' time."""
     unsure = min(max(0.0, operators), MOST_OPERATORS)
     share, fused = min(max(0.0, exposed), 1.0), min(max(0.0, bandwidth), 1.0)
-    slower, faster = max(1.0, HOST_MOST_S / call_s), max(1.0, call_s / HOST_LEAST_S)
+    slower, faster = max(HOST_CPU_FACTOR, HOST_MOST_S / call_s), max(HOST_CPU_FACTOR, call_s / HOST_LEAST_S)
     return {
         "operators": (unsure, unsure),
         "host": (_log_wait(host) - _log_wait(host / faster), _log_wait(host * slower) - _log_wait(host)),
         "fusion": (-math.log(1 - fused * (1 - 1 / FUSION_FACTOR)), 0.0),
         "communication": (-math.log(1 - share * (1 - 1 / LINK_FACTOR)), math.log(1 + share * (LINK_FACTOR - 1))),
-        "inputs": (0.0, _log_wait(inputs)),
+        "latency": (0.0, math.log1p(ring_steps_per_s * LATE_RING_STEP_S)),
+        "inputs": (0.0, _log_wait(inputs) / NORMAL_90),
     }
 
 
@@ -159,10 +185,10 @@ class Experience:
     families: frozenset[str] = frozenset()
     precisions: frozenset[str] = frozenset()
     networks: frozenset[str] = frozenset()
-    models: frozenset[tuple[str, int]] = frozenset()
-    """Sort of network and number of parameters."""
     versions: frozenset[str] = frozenset()
     """Of the software, where tables say them."""
+    models: frozenset[tuple[str, int]] = frozenset()
+    """Sort of network and number of parameters."""
     most_devices: int = 1
     compiled: bool = False
     """Compiled steps were measured."""
@@ -188,8 +214,8 @@ class Experience:
             families=self.families | other.families,
             precisions=self.precisions | other.precisions,
             networks=self.networks | other.networks,
-            models=self.models | other.models,
             versions=self.versions | other.versions,
+            models=self.models | other.models,
             most_devices=max(self.most_devices, other.most_devices),
             compiled=self.compiled or other.compiled,
             eager=self.eager or other.eager,
@@ -214,10 +240,10 @@ class Setting:
     num_devices: int
     num_nodes: int
     compiled: bool
-    parameters: int = 0
-    """Of the model; 0: not told."""
     version: str = ""
     """Of the stack, where the question says it."""
+    parameters: int = 0
+    """Of the model; 0: not told."""
 
     def as_experience(self) -> Experience:
         return Experience(
@@ -227,8 +253,8 @@ class Setting:
             families=frozenset({self.family}),
             precisions=frozenset({self.precision}),
             networks=frozenset({self.network} - {""}),
-            models=frozenset({(self.family, self.parameters)}),
             versions=frozenset({self.version} - {""}),
+            models=frozenset({(self.family, self.parameters)}),
             most_devices=self.num_devices,
             compiled=self.compiled,
             eager=not self.compiled,
@@ -250,8 +276,8 @@ def describe_setting(job: Job, cluster: Cluster, plan: Parallelism, *, remember:
         num_devices=plan.num_devices,
         num_nodes=num_nodes,
         compiled=job.compiled,
-        parameters=remember(count_parameters, job.graph),
         version=job.stack.version,
+        parameters=remember(count_parameters, job.graph),
     )
 
 
@@ -513,9 +539,14 @@ def _say_network(transport: str) -> str:
 
 
 def describe_novelty(
-    novelty: Sequence[float], setting: Setting, *, host: float = 0.0, inputs: float = 0.0
+    novelty: Sequence[float],
+    setting: Setting,
+    *,
+    host: float = 0.0,
+    inputs: float = 0.0,
+    ring_steps_per_s: float = 0.0,
 ) -> tuple[str, ...]:
-    """What is new, in words, the most telling first. `host`, `inputs`: as in `step_sensitivity`."""
+    """What is new, in words, the most telling first. `host`, `inputs`, `ring_steps_per_s`: as in `step_sensitivity`."""
     says = {
         "new stack": f"no run of the stack {setting.stack} was measured",
         "version new to the stack": f"version {setting.version} of {setting.stack} was not measured",
@@ -539,8 +570,10 @@ def describe_novelty(
     found = [text for name, text in says.items() if values[name] > 0]
     if values["new stack"] and host > HOST_BOUND:
         found.insert(1, f"what a call costs the host was not measured with {setting.stack}")
+    if values["new stack"] and ring_steps_per_s * LATE_RING_STEP_S > HOST_BOUND:
+        found.insert(1, f"what rings between nodes cost that kernels wait for was not measured with {setting.stack}")
     if values["new stack"] and inputs > 1:
-        found.insert(1, "whether inputs keep up was not said")
+        found.insert(1, f"a usual loader would take {inputs:.1f} times as long as the step (--loading was not said)")
     return tuple(found)
 
 

@@ -291,7 +291,7 @@ class Engine:
     ) -> Forecast:
         """The forecast, by whichever part of the model proved best for such a job."""
         plan, timeline = run.program.parallelism, run.timeline
-        tally = tally_program(run.program, run.estimates, remember=self._remember)
+        tally = tally_program(run.program, run.estimates, cluster, remember=self._remember)
         sure = self._cover_links(self._interval(timeline, tally, job, cluster, plan), run, job, cluster)
         own = self.own_costs(job)
         chosen = choose_answer(

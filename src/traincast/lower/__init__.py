@@ -13,6 +13,7 @@ from traincast.lower._data import (
     Writers,
     find_writers,
     gather_weights,
+    name_last_bucket,
     shard_state,
     share_updates,
     shrink_temporaries,
@@ -96,7 +97,7 @@ def spread_state(stage: Stage, writers: Writers, plan: Parallelism) -> Stage:
 
 def add_habits(stage: Stage, plan: Parallelism, habits: PlanHabits) -> Stage:
     """What the stack runs on gradients and how it shares updates."""
-    return watch_gradients(share_updates(stage, plan, habits), plan, habits)
+    return watch_gradients(share_updates(name_last_bucket(stage, habits), plan, habits), plan, habits)
 
 
 def _refuse_unsupported(graph: Graph, plan: Parallelism) -> None:

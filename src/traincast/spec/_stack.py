@@ -34,6 +34,8 @@ class PlanHabits:
     sends as much as an all-reduce."""
     bucket_bytes: float | None = None
     """Gradients that are reduced at once; None: PyTorch's 25 MB."""
+    last_bucket_bytes: float | None = None
+    """Of the bucket that is sent last, when the backward pass has ended; None: what is left over, half a bucket on average."""
     bucket_copies: bool = True
     """Replicas copy gradients into the buckets they are reduced in."""
     balance: str = "layers"
@@ -55,6 +57,8 @@ class PlanHabits:
     """The same before each update."""
     lone_statistic_kernels: int = 0
     """The same besides, where a replica has no others to compare its gradients with."""
+    own_containers: bool = False
+    """Every replica runs in a container of its own, so that devices of one node reach each other over the network alone."""
     reduce_dtype: str | None = None
     """What gradients are reduced in; None: as they are kept."""
 

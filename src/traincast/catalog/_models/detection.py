@@ -159,7 +159,7 @@ def build_maskrcnn(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "
     config = entry["config"]
     tape = Tape(recipe)
     batch, classes = sizes.batch, sizes.num_classes or config.get("num_classes", 81)
-    height, width = (sizes.input_size, sizes.input_size) if sizes.input_size else (800, padded_width(batch))
+    height, width = (sizes.input_size, sizes.input_size) if sizes.input_size else (800, padded_width(batch, recipe))
     proposals = config.get("proposals", 512)
     positives = config.get("positives", 128)
     tape.assume(f"images are padded to {height} x {width}, the largest of a batch in the mean")
@@ -206,8 +206,10 @@ LONG_SIDES = ((928, 0.1), (1067, 0.5), (1200, 0.33), (1333, 0.07))
 PIXEL_MULTIPLE = 32
 
 
-def padded_width(batch: int) -> int:
+def padded_width(batch: int, recipe: Recipe) -> int:
     """The mean over batches of the longest side, as images of one orientation go together and are padded to the largest."""
+    if recipe.one_size:
+        return math.ceil(LONG_SIDES[-1][0] / PIXEL_MULTIPLE) * PIXEL_MULTIPLE
     mean, below, share = 0.0, 0.0, 0.0
     for side, part in LONG_SIDES:
         share += part

@@ -190,6 +190,8 @@ class Recipe:
     """Of the tokens, those whose words a masked language model predicts; others are dropped before its head."""
     host_masks: bool = False
     """The host cuts the masks of a detector's regions from polygons, one by one, while the device waits."""
+    one_size: bool = False
+    """Every batch is padded to the largest images that there are: the step is one program, captured for one size."""
     loss: bool = True
     """False: the gradient of the outputs is given, and the loss does not run."""
     accumulate: bool = False
