@@ -13,6 +13,7 @@ from traincast.lower._data import (
     Writers,
     find_writers,
     gather_weights,
+    name_last_bucket,
     shard_state,
     share_updates,
     shrink_temporaries,
@@ -65,8 +66,15 @@ def lower(
     )
     return Program(
         stages=stages, parallelism=plan, batch_size=graph.batch_size, mode=graph.mode, notes=graph.assumptions,
-        input_variation=0.0 if captured and graph.padded else graph.input_variation, preparation_s=graph.preparation_s,
+        input_variation=0.0 if captured and graph.padded else graph.input_variation,
+        preparation_s=graph.preparation_s + _copy_inputs_s(graph, habits),
     )  # fmt: skip
+
+
+def _copy_inputs_s(graph: Graph, habits: PlanHabits) -> float:
+    if habits.input_bytes_per_s is None:
+        return 0.0
+    return graph.role_bytes("input") / habits.input_bytes_per_s
 
 
 def split_model(graph: Graph, plan: Parallelism, *, compiled: bool = False, remember: Remember = compute) -> Stage:
@@ -97,7 +105,7 @@ def spread_state(stage: Stage, writers: Writers, plan: Parallelism) -> Stage:
 
 def add_habits(stage: Stage, plan: Parallelism, habits: PlanHabits) -> Stage:
     """What the stack runs on gradients and how it shares updates."""
-    return watch_gradients(share_updates(stage, plan, habits), plan, habits)
+    return watch_gradients(share_updates(name_last_bucket(stage, habits), plan, habits), plan, habits)
 
 
 def _refuse_unsupported(graph: Graph, plan: Parallelism) -> None:
