@@ -292,7 +292,7 @@ def test_a_model_of_another_size_is_new_to_a_stack_and_one_with_another_vocabula
     assert list_novelty(padded, known)[place] == 0.0
     assert list_novelty(replace(setting, parameters=0), known)[place] == 0.0
     said = describe_novelty(list_novelty(larger, known), larger)
-    assert said == (f"no such network of {larger.parameters / 1e6:.3g} million parameters was measured with pytorch",)
+    assert said == (f"no such model of {larger.parameters / 1e6:.3g} million parameters was measured with pytorch",)
 
 
 def test_what_is_new_adds_up_in_squares() -> None:

@@ -270,3 +270,14 @@ def test_adapters_of_quantised_weights_run_layers_again_where_the_software_does_
     assert recompute("lora", "hf-trainer") == "none"
     assert recompute("qlora", "pytorch") == "none"
     assert recompute("qlora", "hf-trainer", recompute="none") == "none"
+
+
+def test_mixed_devices_are_not_told_to_split_one_sample_by_speed() -> None:
+    groups = [{"device": name, "nodes": 1, "devices_per_node": 4} for name in ("h100", "a100-80g")]
+
+    def notes(batch: int) -> str:
+        options = WorkloadOptions(batch=batch, seq=1024)
+        return " ".join(ask(Question(source="gpt2", cluster={"groups": groups}, workload=options)).notes)
+
+    assert "split by speed" not in notes(1)
+    assert "split by speed" in notes(8)

@@ -558,7 +558,7 @@ def describe_novelty(
         "family new to the stack": (
             f"no model with {_SORTS.get(setting.family, setting.family)} was measured with {setting.stack}"
         ),
-        "model new to the stack": f"no such network of {_say_size(setting.parameters)} was measured with {setting.stack}",
+        "model new to the stack": f"no such model of {_say_size(setting.parameters)} was measured with {setting.stack}",
         "doublings of scale": f"{setting.num_devices:,} devices are more than were measured with {setting.stack}",
         "network new to the stack": f"{_say_network(setting.network)} was measured with {setting.stack}",
         "precision new to the stack": f"{setting.precision} was not measured with {setting.stack}",
