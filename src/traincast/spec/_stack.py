@@ -23,6 +23,8 @@ class PlanHabits:
     """What runs again wherever weights are sharded (ZeRO 3); None: nothing more than is asked."""
     recompute: str | None = None
     """What runs again where nothing is said of it; None: nothing."""
+    quantised_recompute: str | None = None
+    """The same where the weights of a frozen model are stored in fewer bits (QLoRA)."""
     overlap: bool = True
     """Gradients are reduced beside the backward pass."""
     overlap_sharded: bool = True
