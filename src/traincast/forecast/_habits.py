@@ -174,7 +174,7 @@ def _recipe_habits(stack: Stack) -> dict[str, Any]:
         "implementation": recipe.implementation, "attention": recipe.attention, "fused": recipe.fused,
         "fused_gate": recipe.fused_gate, "fused_loss": recipe.fused_loss, "fused_sums": recipe.fused_sums,
         "channels_last": recipe.channels_last, "dropout": recipe.dropout, "predicted_share": recipe.predicted_share,
-        "host_masks": recipe.host_masks,
+        "host_masks": recipe.host_masks, "static_shapes": recipe.static_shapes,
     }  # fmt: skip
     return {name: value for name, value in values.items() if value is not None}
 

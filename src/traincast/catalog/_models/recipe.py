@@ -186,6 +186,8 @@ class Recipe:
     """None: what the model was published with."""
     predicted_share: float = 1.0
     """Of the tokens, those whose words a masked language model predicts; others are dropped before its head."""
+    static_shapes: bool = False
+    """Inputs that vary are padded to the largest that there can be: the program is compiled for one shape."""
     host_masks: bool = False
     """The host cuts the masks of a detector's regions from polygons, one by one, while the device waits."""
     loss: bool = True
