@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from traincast.catalog._names import load_facts
 from traincast.catalog._workloads import BUILDERS, from_shape, workload, workloads
 from traincast.errors import InvalidInput, UnknownName
-from traincast.spec._graph import Graph
+from traincast.spec._graph import DYNAMIC, Graph
 
 NAMES = [entry.name for entry in workloads()]
 FACTS = load_facts("model").entries
@@ -216,10 +216,18 @@ def test_products_with_frozen_weights_run_in_the_precision_of_the_activations_bo
     assert {op.phase for op in written_out} == {"forward", "backward"}
 
 
+def test_fused_kernels_of_a_detector_take_all_images_at_once() -> None:
+    plain, fused = (workload("maskrcnn", batch=8, fused=fused) for fused in (False, True))
+    kernels = [sum(op.num_kernels for op in graph.ops if op.attrs.get(DYNAMIC)) for graph in (plain, fused)]
+    assert kernels[1] < kernels[0] / 3
+
+
 def test_images_of_a_large_batch_are_padded_further_than_those_of_a_small_one() -> None:
     sizes = [workload("maskrcnn", batch=batch).tensors for batch in (1, 4, 32)]
     pixels = [max(math.prod(t.shape) / t.shape[0] for t in found if t.name == "images") for found in sizes]
     assert pixels[0] < pixels[1] < pixels[2] == 3 * 800 * 1344
+    captured = workload("maskrcnn", batch=1, one_size=True).tensors
+    assert max(math.prod(t.shape) for t in captured if t.name == "images") == 3 * 800 * 1344
 
 
 def test_masks_that_the_host_cuts_make_the_device_wait_and_more_so_behind_wrappers() -> None:
@@ -232,5 +240,5 @@ def test_masks_that_the_host_cuts_make_the_device_wait_and_more_so_behind_wrappe
 
 
 def test_programs_of_fixed_shapes_pad_images_and_regions_to_the_most() -> None:
-    varying, fixed = (workload("maskrcnn", batch=1, static_shapes=static) for static in (False, True))
+    varying, fixed = (workload("maskrcnn", batch=1, one_size=fixed) for fixed in (False, True))
     assert product_flop(varying, "forward") < 0.9 * product_flop(fixed, "forward")

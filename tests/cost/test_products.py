@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from builders import make_device, make_matmul
 from traincast.catalog import device as find_device
+from traincast.catalog import workload
 from traincast.cost._alignment import warn_alignment
 from traincast.cost._attention import AttentionShape, mean_keys, time_attention
 from traincast.cost._laws import load_laws
@@ -16,7 +17,8 @@ from traincast.cost._pricing import mark_software
 from traincast.cost._products import BOOST, ProductShape, easy_gain, held_share, time_groups, time_products
 from traincast.cost._silicon import find_silicon, name_unknown_silicon
 from traincast.errors import InvalidInput
-from traincast.spec import Device, Op, Stack
+from traincast.lower import lower
+from traincast.spec import Device, Op, Parallelism, Stack
 
 SILICON = ["Ampere GA100", "Ada AD102", "Hopper GH100", "Blackwell GB100", "Turing TU104", "CDNA3", "Rubin", ""]
 RAISED = ["matrix", "memory", "cache", "clock", "power"]
@@ -402,7 +404,75 @@ def test_odd_widths_cost_graphics_chips_less_than_data_centre_chips() -> None:
     assert 1.2 < ratio("rtx-3090", batch=1) < ratio("rtx-3090", batch=64) < ratio("a100-sxm4-80g", batch=1)
 
 
+def test_a_compiler_copies_odd_operands_where_that_is_quicker_than_an_odd_product() -> None:
+    def seconds(device: str, *, n: int, **attrs: bool) -> float:
+        op = make_matmul(m=16384, n=n, k=768, dtype="bf16")
+        return float(load_learned().predict([replace(op, attrs={**op.attrs, **attrs})], find_device(device)).seconds[0])
+
+    odd, copied, even = (
+        seconds("a100-sxm4-80g", n=n, **marks) for n, marks in ((50257, {}), (50257, {"pads": True}), (50264, {}))
+    )
+    assert even < copied < 1.2 * even < odd
+    narrow = [seconds("rtx-3090", n=17, **marks) for marks in ({}, {"pads": True})]
+    assert narrow[1] <= narrow[0], "it takes the faster of both"
+    assert seconds("a100-sxm4-80g", n=50264, pads=True) == even
+
+
 def test_whole_vectors_and_other_formats_are_not_warned_of() -> None:
     device, model = find_device("a100-sxm4-80g"), load_learned()
     assert warn_alignment([make_attention(), make_matmul(m=8192, n=4096, k=4096, dtype="bf16")], device, model) == ()
     assert warn_alignment([make_matmul(m=8192, n=4096, k=4098)], device, model) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [("a100-sxm4-80g", 0.869), ("h100-sxm-80g", 0.803), ("mi300x", 0.514), ("mi325x", 0.604), ("mi355x", 0.621)],
+)
+def test_the_fastest_large_product_reaches_the_published_share_of_the_peak(name: str, published: float) -> None:
+    """stas00/ml-engineering's MAMF (744d01e): the best of many sizes, repeated alone."""
+    law, sizes = load_learned().laws.half, np.array([1024.0, 2048.0, 4096.0, 8192.0, 16384.0])
+    m, n, k = (axis.ravel() for axis in np.meshgrid(sizes, sizes, sizes))
+    shape = ProductShape(
+        batch=np.ones_like(m), m=m, n=n, k=k, num_bytes=2 * (m * k + k * n + m * n), resident=None
+    )  # fmt: skip
+    sheet = find_device(name)
+    seconds = time_products(law, shape, sheet, "bf16", lone=True).seconds
+    best = float((2 * m * n * k / seconds).max()) / sheet.matrix_flop_per_s["bf16"]
+    assert best == pytest.approx(published, rel=0.06)
+
+
+@pytest.mark.parametrize("name", ["gaudi2", "tpu-v4", "tpu-v5e"])
+def test_a_systolic_array_works_on_whole_tiles_and_streams_beside(name: str) -> None:
+    sheet = find_device(name)
+    full, narrow, thin = (make_matmul(m=8192, n=size, k=8192, dtype="bf16") for size in (128, 96, 64))
+    whole_s, narrow_s, thin_s = (one.seconds for one in load_learned().estimate_ops((full, narrow, thin), sheet))
+    assert narrow_s == pytest.approx(whole_s, rel=0.05)
+    assert thin_s > 0.9 * whole_s
+    # A product of few columns is as long as its bytes take, and no longer by half.
+    long = make_matmul(m=800_000, n=128, k=128, dtype="bf16")
+    (streamed,) = load_learned().estimate_ops((long,), sheet)
+    assert 1 < streamed.seconds * sheet.memory_bytes_per_s / long.num_bytes < 1.5
+
+
+def test_sums_of_a_norm_are_made_in_the_scratchpad_of_a_systolic_device() -> None:
+    norm = Op(
+        name="fused[native_batch_norm]", kind="norm", flop=1e9, bytes_read=4e8, bytes_written=4e8, dtype="bf16",
+        attrs={"function": "batch_norm", "rows": 64, "cols": 3_125_000, "compiled": True},
+    )  # fmt: skip
+    twin = make_device(memory_bytes_per_s=2.45e12, architecture="Gaudi2", num_sm=24)
+    gpu = replace(twin, architecture="Ampere GA100")
+    (on_array,), (on_gpu,) = (load_learned().estimate_ops((norm,), one) for one in (twin, gpu))
+    assert on_array.seconds < 0.8 * on_gpu.seconds
+
+
+def test_a_convolution_on_systolic_arrays_takes_what_was_just_made_from_the_scratchpad() -> None:
+    graph = workload("resnet50", batch=64, precision="bf16-amp", channels_last=True)
+    ops = [task for task in lower(graph, Parallelism(), compiled=True).stages[0].tasks if isinstance(task, Op)]
+    place = next(
+        index for index, op in enumerate(ops)
+        if index and op.kind == "conv" and set(ops[index - 1].writes) & set(op.reads) and "compiled" in ops[index - 1].attrs
+    )  # fmt: skip
+    sheet = find_device("tpu-v4")
+    alone = load_learned().estimate_ops((ops[place],), sheet)[0]
+    after = load_learned().estimate_ops((ops[place - 1], ops[place]), sheet)[1]
+    assert after.seconds < alone.seconds

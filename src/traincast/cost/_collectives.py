@@ -151,15 +151,18 @@ class Pipelined:
         """What kernels beside a collective lose, as a share of its time: it holds a core for each channel while it runs (but on
         chips whose own engines send), and for every byte on the link it reads or writes three in memory. The scarcer of the two
         counts. Weights that are gathered unit by unit are copied out of the gathered buffer into their tensors, and gradients
-        into the buffer that is scattered, between the kernels (FSDP2's copy_out and copy_in). A faster link makes the time
-        shorter and the bytes no more, so that kernels never lose more by it."""
+        into the buffer that is scattered, between the kernels (FSDP2's copy_out and copy_in); a compiler that plans all memory,
+        as those of systolic chips do, gathers them to where they are read. A faster link makes the time shorter and the bytes no
+        more, so that kernels never lose more by it."""
         if not self.constants.overlap_slowdown or route.num_ranks == 1 or not route.levels or not seconds:
             return 0.0
         channels = CHANNELS_ACROSS if route.crosses_network else CHANNELS_INSIDE
         cores = 0.0 if is_systolic(group.device) else channels / (group.device.num_sm or 100)
         sent = (2 if task.kind == "all_reduce" else 1) * (1 - 1 / route.num_ranks) * task.num_bytes
         memory_s = MEMORY_PER_LINK_BYTE * sent / group.device.memory_bytes_per_s
-        in_units = task.axis == "data" and task.kind in RINGS and task.bucket_bytes is None
+        in_units = (
+            task.axis == "data" and task.kind in RINGS and task.bucket_bytes is None and not is_systolic(group.device)
+        )
         copies_s = 2 * task.num_bytes / group.device.memory_bytes_per_s if in_units else 0.0
         return self.constants.overlap_slowdown * min(1.0, max(cores, memory_s / seconds) + copies_s / seconds)
 
@@ -218,8 +221,8 @@ def effective_bytes_per_s(c: LinkConstants, level: Level) -> float:
     if math.isinf(transport.flow_bytes_per_s):
         return rate
     flows = (level.link.flow_bytes_per_s or transport.flow_bytes_per_s) * level.link.num_ports
-    # A ring of sockets is bounded by its line and by the cores that copy for it, one after the other.
-    return 1 / (1 / rate + level.inside / flows)
+    # The adapter sends one chunk while a core copies the next, so the slower of both bounds a ring of sockets.
+    return min(rate, flows / level.inside)
 
 
 def _ring(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work:

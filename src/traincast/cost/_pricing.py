@@ -10,6 +10,7 @@ from traincast.cost._collectives import Pipelined, find_route
 from traincast.cost._interaction.ensemble import Ensemble, default_ensemble
 from traincast.cost._learned import WEIGHTS, load_learned
 from traincast.cost._roofline import Roofline
+from traincast.cost._routes import part_replicas
 from traincast.cost._stack import price_collective, price_op
 from traincast.errors import InvalidInput
 from traincast.memo import Remember, compute
@@ -90,6 +91,8 @@ def _open_table(model: CollectiveModel, stack: Stack, cluster: Cluster) -> dict[
 
 
 def _price_collective(model: CollectiveModel, stack: Stack, task: Collective, cluster: Cluster) -> Estimate:
+    if stack.plan.own_containers:
+        cluster = part_replicas(cluster)
     crosses = find_route(task, cluster).num_nodes > 1
     return price_collective(stack, task, model.estimate(task, cluster), crosses_nodes=crosses)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.cost._bounds import l2_bytes_per_s, lanes_flop_per_s, product_flop_per_s
+from traincast.cost._bounds import is_systolic, l2_bytes_per_s, lanes_flop_per_s, product_flop_per_s
 from traincast.cost._silicon import FORMAT_SHARE, find_silicon, watts_per_need
 from traincast.errors import InvalidInput
 from traincast.spec import Device
@@ -27,6 +27,10 @@ SHARPNESS = 6.0
 """Of the bend between the clock that the kernel can use and the clock that power allows."""
 LONGEST_FILL = 1.0
 """Of the sum itself: where sums are shorter than a pipeline, blocks of threads beside each other fill theirs in turn."""
+ARRAY = 128.0
+"""Edge of a systolic array: TPU and Trainium have 128 x 128, Gaudi joins its own into wide or square ones."""
+ARRAY_SHARE = 0.97
+"""Of the peak that large products reach there, at any load (Gaudi 2 alone: 0.969, stas00/ml-engineering's MAMF, 744d01e)."""
 UNKNOWN_SM = 108.0
 BLOCKS_PER_SM = 2.0
 BLOCK_BYTES_PER_CYCLE = 5.5
@@ -160,6 +164,8 @@ def held_share(law: ProductLaw, device: Device, dtype: str, *, load: float | Arr
     power = watts_per_need(device, dtype, joules_per_flop=law.joules_per_flop, fitted=law.energy)
     load = np.asarray(load, dtype=np.float64)
     gain = easy_gain(device, dtype, law.cap)
+    if is_systolic(device):
+        return np.full_like(load, ARRAY_SHARE)
     if power is None:
         return np.full_like(load, gain * law.cap)
     left = power / (gain * need * (1.0 + law.sustained * load))
@@ -199,15 +205,26 @@ def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: s
     peak, real = product_flop_per_s(device, dtype)
     peak *= FORMAT_SHARE.get(real, 1.0)
     num_sm, tiles = float(device.num_sm or UNKNOWN_SM), find_tiles(law, device)
-    work = tile_work(tiles, shape, num_sm=num_sm, fill=tiles.fill)
-    rate = peak * _product_share(law, device, dtype, work / peak, drawn_power(law, shape, work), lone=lone)
-    fill = _fill(law, tiles, rate, device)
-    if fill is not None:
-        work = tile_work(tiles, shape, num_sm=num_sm, fill=fill)
+    if is_systolic(device):
+        work = array_work(shape)
+        rate = peak * _product_share(law, device, dtype, work / peak, np.ones_like(work), lone=lone)
+    else:
+        work = tile_work(tiles, shape, num_sm=num_sm, fill=tiles.fill)
+        rate = peak * _product_share(law, device, dtype, work / peak, drawn_power(law, shape, work), lone=lone)
+        fill = _fill(law, tiles, rate, device)
+        if fill is not None:
+            work = tile_work(tiles, shape, num_sm=num_sm, fill=fill)
     compute_s = _join_gathers(law, work / rate, shape.gathered_bytes, device)
     memory_s = traffic_s(law, shape.num_bytes, device, resident=shape.resident)
     joined = (compute_s**law.join + memory_s**law.join) ** (1.0 / law.join)
     return Timed(seconds=law.start_s + joined, compute_s=compute_s, memory_s=memory_s)
+
+
+def array_work(shape: ProductShape) -> Array:
+    """FLOP that systolic arrays spend on a product: each works on whole tiles, in every direction, and its compiler fills its
+    scratchpad with the next while it works on one."""
+    rows, cols, depth = (np.ceil(size / ARRAY) * ARRAY for size in (shape.m, shape.n, shape.k))
+    return np.asarray(2.0 * shape.batch * rows * cols * depth, dtype=np.float64)
 
 
 def _join_gathers(law: ProductLaw, compute_s: Array, gathered: Array | None, device: Device) -> Array:

@@ -83,6 +83,25 @@ def find_route(task: Collective, cluster: Cluster) -> Route:
     return Route(num_ranks=task.num_ranks, levels=tuple(levels), num_servers=task.num_servers)
 
 
+def part_replicas(cluster: Cluster) -> Cluster:
+    """The cluster as devices see it that run in containers of their own. A container has a host name of its own, so libraries
+    take two on one host for two hosts, and use neither NVLink nor shared memory between them. Where the network reads device
+    memory by itself, all that they send each other goes through the adapters of the host, of which each has its part. Elsewhere
+    it goes through sockets inside the host, whose cores copy."""
+    return replace(cluster, groups=tuple(map(_part_group, cluster.groups)))
+
+
+def _part_group(group: NodeGroup) -> NodeGroup:
+    host, network = group.devices_per_node, settle_transport(group.inter, between_nodes=True)
+    if host == 1:
+        return group
+    if network.transport == "sockets":
+        inside = replace(group.intra, transport="sockets", latency_s=network.latency_s, flow_bytes_per_s=None)
+        return replace(group, intra=inside, domains=())
+    share = replace(network, bytes_per_s=network.bytes_per_s / host)
+    return replace(group, num_nodes=group.num_devices, devices_per_node=1, inter=share, domains=())
+
+
 def slowest_group(cluster: Cluster) -> NodeGroup:
     """A ring runs at the speed of its slowest link."""
     crosses = cluster.num_nodes > 1

@@ -15,8 +15,10 @@ TOLERANCE = 0.05
 WORTH_RECOMPUTING = 0.02
 """Layers are run again only where that is faster by more than this, or where it must be."""
 SURE = 0.95
-"""How sure a plan that we choose must be to fit."""
+"""How sure a plan with a batch that we choose must be to fit."""
 RECOMPUTES = ("none", "products", "full")
+STATE_BYTES = 16
+"""Of a parameter in mixed precision: weight, gradient, master copy and two moments."""
 MOST_STAGES = 16
 LONG_SAMPLE = 32_768
 """Tokens from which on splitting a sample over devices is tried."""
@@ -48,10 +50,23 @@ class Open:
     global_batch: int | None = None
     sharded_recompute: str | None = None
     """What the stack runs again wherever weights are sharded."""
+    usual_zero: int | None = None
+    """What a stack that somebody named always shards over replicas; None: no stack was named, or it shards what one likes."""
+    usual_recompute: str | None = None
+    """What it runs again unless somebody says otherwise; more where memory needs it, never less."""
 
     @property
     def names_plan(self) -> bool:
         return any(axis in self.values for axis in AXES)
+
+    def takes(self, memory: MemoryProfile) -> bool:
+        """Whether a plan of such memory is sure enough to fit. Whoever names a batch has often seen it run, so the verdict
+        that the answer prints is enough; running layers again to be surer would answer another question."""
+        return memory.fits if self.names_batch else memory.fit_probability >= SURE
+
+    def shards(self, *usual: int) -> tuple[int, ...]:
+        """Stages of ZeRO to try."""
+        return usual if self.usual_zero is None else (self.usual_zero,)
 
     @property
     def passes(self) -> int | None:
@@ -113,10 +128,13 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
     for title, values in arrangements:
         if values.get("tensor", 1) > 1 and any(_leaves_nothing(rung) for rung in sure):
             break
+        if _cuts_layers(values) and climb.is_small and any(rung.plan.recompute == "none" for rung in sure):
+            # Nobody cuts a model of which every device can hold a whole replica, though a slow link would make it pay.
+            break
         num_tried += 1
         found = climb.best_of(title, values)
         rungs.append(found)
-        if len(found) == 1 and found[0].fit_probability >= SURE:
+        if len(found) == 1 and asked.takes(found[0].memory):
             sure.append(found[0])
             climb.fastest = max(climb.fastest, found[0].samples_per_s)
     fitting = sure
@@ -133,9 +151,8 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
     return Choice(taken=taken, fastest=fastest, num_tried=num_tried, fits=True)
 
 
-def _may_be_taken(memory: MemoryProfile, job: Job) -> bool:
-    """Whether a plan of such memory is worth its time: it surely fits, or perhaps and cannot be made smaller."""
-    return memory.fit_probability >= SURE or (memory.fits and job.graph.batch_size == 1)
+def _cuts_layers(values: Mapping[str, Any]) -> bool:
+    return _degree(values.get("tensor")) > 1 or _degree(values.get("pipeline")) > 1
 
 
 def _leaves_nothing(rung: Rung) -> bool:
@@ -155,6 +172,12 @@ class _Climb:
     """Samples per second of the fastest arrangement so far that fits."""
 
     @property
+    def is_small(self) -> bool:
+        """Whether weights, gradients and optimizer state fill no more than half of a device."""
+        room = min(group.device.memory_bytes for group in self.asked.cluster.groups)
+        return STATE_BYTES * self.sample.graph.num_parameters <= room / 2
+
+    @property
     def sample(self) -> Job:
         return self.pose(self.complete({**self.asked.values, **_ALONE}), self.asked.batch or 1)
 
@@ -164,15 +187,16 @@ class _Climb:
             self.asked.sharded_recompute if values.get("zero") == 3 else None
         )
         rungs: list[Rung] = []
-        for how in (named,) if named else RECOMPUTES:
+        usual = self.asked.usual_recompute
+        for how in (named,) if named else RECOMPUTES[RECOMPUTES.index(usual) if usual in RECOMPUTES else 0 :]:
             found = self._largest(title, {**values, "recompute": how})
             if found is None:
                 continue
             rungs.append(found)
-            if found.fit_probability >= SURE and found.batch == next(iter(self._batches(values)))[0]:
+            if self.asked.takes(found.memory) and found.batch == next(iter(self._batches(values)))[0]:
                 # No pass can be larger, so running layers again can only be slower.
                 break
-        fitting = [rung for rung in rungs if rung.fit_probability >= SURE]
+        fitting = [rung for rung in rungs if self.asked.takes(rung.memory)]
         if not fitting:
             return tuple(rungs)
         fastest = max(fitting, key=lambda rung: rung.samples_per_s)
@@ -229,13 +253,17 @@ class _Climb:
         if job.regime is not None:
             return None
         least = self.engine.bound_memory(job, self.asked.cluster, plan)
-        if _may_be_taken(least, job):
+        if self._may_be_taken(least, job):
             return None
         return Rung(title=title, plan=plan, batch=job.graph.batch_size, memory=least, is_bound=True)
 
+    def _may_be_taken(self, memory: MemoryProfile, job: Job) -> bool:
+        """Whether a plan of such memory is worth its time: it surely fits, or perhaps and cannot be made smaller."""
+        return self.asked.takes(memory) or (memory.fits and job.graph.batch_size == 1)
+
     def _fits(self, plan: Parallelism, job: Job) -> bool:
         try:
-            return _may_be_taken(self._memory(job, plan), job)
+            return self._may_be_taken(self._memory(job, plan), job)
         except (IllegalPlan, InvalidInput):
             return False
 
@@ -243,7 +271,7 @@ class _Climb:
         """Its memory, and its time where it fits."""
         memory = self._memory(job, plan)
         made = Rung(title=title, plan=plan, batch=job.graph.batch_size, memory=memory)
-        if not _may_be_taken(memory, job):
+        if not self._may_be_taken(memory, job):
             return made
         return replace(made, forecast=self.engine.forecast(job, self.asked.cluster, plan))
 
@@ -268,6 +296,9 @@ class _Climb:
         else:
             most = most_samples(tokens=tokens, text=asked.text, flop=_flop_per_sample(self.sample.graph))
             sizes = [2**power for power in range(int(math.log2(most)), -1, -1)]
+        if whole is None and asked.batch and asked.batch > 0 and asked.passes is None and not asked.names_plan:
+            # Plans are compared at one number of samples, that of a pass of plain replicas.
+            whole = asked.batch * asked.cluster.num_devices
         for size in sizes:
             if whole is None:
                 yield size, asked.passes or (1 if stages == 1 else 4 * stages)
@@ -303,8 +334,7 @@ def list_arrangements(asked: Open, sample: Job) -> Iterator[tuple[str, dict[str,
     if count == 1:
         yield "one device", {**asked.values, "data": 1}
         return
-    yield _SHARDED[0], {**asked.values, "data": count, "zero": 0}
-    for zero in (1, 2, 3):
+    for zero in asked.shards(0, 1, 2, 3):
         yield _SHARDED[zero], {**asked.values, "data": count, "zero": zero}
     if len(asked.cluster.groups) > 1:
         return
@@ -312,7 +342,7 @@ def list_arrangements(asked: Open, sample: Job) -> Iterator[tuple[str, dict[str,
     experts = max((int(op.attrs["batch"]) for op in graph.ops if "experts" in op.layer.split(".")
                    and op.kind == "matmul"), default=0)  # fmt: skip
     for expert in _powers(math.gcd(experts, count) if experts else 1):
-        for zero in (1, 3) if expert > 1 else ():
+        for zero in asked.shards(1, 3) if expert > 1 else ():
             yield f"experts over {expert} devices, {_SHORT[zero]}", {**asked.values, "data": count, "expert": expert,
                                                                      "zero": zero}  # fmt: skip
     if not any(op.kind == "attention" for op in graph.ops):
@@ -326,7 +356,7 @@ _SHORT = {0: "replicas", 1: "ZeRO 1", 2: "ZeRO 2", 3: "FSDP"}
 def _split_arrangements(asked: Open, count: int, node: int, tokens: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Layers split over the devices of a node, samples over devices, layers over stages."""
     for tensor in _powers(min(node, count)):
-        for zero in (1, 3) if tensor > 1 else ():
+        for zero in asked.shards(1, 3) if tensor > 1 else ():
             data = count // tensor
             values = {**asked.values, "data": data, "tensor": tensor, "sequence_parallel": tokens % tensor == 0}
             how = f"{_SHORT[zero]} over {data}" if data > 1 else "one replica"
@@ -341,8 +371,10 @@ def _split_arrangements(asked: Open, count: int, node: int, tokens: int) -> Iter
         for tensor in _powers(min(node, count // pipeline)) if pipeline > 1 else ():
             data = count // pipeline // tensor
             inside = f", tensor parallel {tensor}" if tensor > 1 else ""
-            values = {**asked.values, "data": data, "tensor": tensor, "pipeline": pipeline, "zero": int(data > 1)}
-            yield f"pipeline of {pipeline} stages{inside}, {data} replicas", {
+            zero = asked.shards(1)[0] if data > 1 else 0
+            values = {**asked.values, "data": data, "tensor": tensor, "pipeline": pipeline, "zero": zero}
+            replicas = "one replica" if data == 1 else f"{data} replicas"
+            yield f"pipeline of {pipeline} stages{inside}, {replicas}", {
                 **values, "sequence_parallel": tensor > 1 and tokens % tensor == 0
             }  # fmt: skip
 

@@ -7,10 +7,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.cost import TUNABLE, Pricing, find_route, price_collective, price_op, read_constants, with_constants
+from traincast.cost import (
+    TUNABLE,
+    Pricing,
+    find_route,
+    part_replicas,
+    price_collective,
+    price_op,
+    read_constants,
+    replay,
+    with_constants,
+)
 from traincast.forecast._engine import Engine
 from traincast.simulate import add_waiting, simulate_step
-from traincast.spec import Cluster, Collective, Estimate, Job, Op, Parallelism, Program, Stack, Timeline
+from traincast.spec import Cluster, Collective, Estimate, Job, Op, Parallelism, PlanHabits, Program, Stack, Timeline
 
 Array = NDArray[np.float64]
 
@@ -56,8 +66,8 @@ class KnownStep:
                     else price_collective(stack, task, estimate, crosses_nodes=crosses)
                     for task, estimate, crosses in zip(stage.tasks, estimates, crossing, strict=True)
                 ]
-        if self.cuda_graphs:
-            priced = {key: [replace(estimate, host_s=0.0) for estimate in row] for key, row in priced.items()}
+                if self.cuda_graphs:
+                    priced[id(stage.tasks)] = list(replay(stage.tasks, priced[id(stage.tasks)]))
         timeline = simulate_step(
             self.program,
             [priced[id(stage.tasks)] for stage in self.program.stages],
@@ -78,11 +88,13 @@ def know_step(
     job: Job, cluster: Cluster, plan: Parallelism, seconds: float, *, costs: Pricing | None = None
 ) -> KnownStep:
     """Lower and price a step whose duration was measured."""
-    # Constants are applied later; what the libraries of the stack's version do is not among them.
-    engine = Engine(costs=replace(costs or Pricing(), stack=Stack(kernels=job.stack.kernels)))
+    # Constants are applied later; what the libraries of the stack's version do is not among them, nor how it runs replicas.
+    bare = Stack(kernels=job.stack.kernels, plan=PlanHabits(own_containers=job.stack.plan.own_containers))
+    engine = Engine(costs=replace(costs or Pricing(), stack=bare))
     program = engine.lower(job, cluster, plan)
+    seen = part_replicas(cluster) if bare.plan.own_containers else cluster
     crossing = {
-        id(stage.tasks): tuple(isinstance(t, Collective) and find_route(t, cluster).num_nodes > 1 for t in stage.tasks)
+        id(stage.tasks): tuple(isinstance(t, Collective) and find_route(t, seen).num_nodes > 1 for t in stage.tasks)
         for stage in {id(stage.tasks): stage for stage in program.stages}.values()
     }
     return KnownStep(

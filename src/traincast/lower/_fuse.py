@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from traincast.lower._orders import TURNED
 from traincast.lower._rewrite import map_tasks
-from traincast.spec import Graph, Op, Stage, Task, Tensor, segments
+from traincast.spec import DYNAMIC, Graph, Op, Stage, Task, Tensor, segments
 
 FUSIBLE = ("elementwise", "copy", "dropout", "norm", "softmax", "reduce", "random", "index", "embedding")
 STENCIL = "pool"
@@ -19,6 +19,9 @@ EAGER = "eager"
 """The attribute of ops that a compiled step leaves as they are written."""
 AUTOTUNED = "autotuned"
 """The attribute of products whose kernels the compiler may generate itself."""
+PADS = "pads"
+"""The attribute of products whose odd operands the compiler may copy to whole vectors."""
+VECTOR = 8
 MAX_MEMBERS = 64
 """The compiler's own limit of nodes in one kernel."""
 MAX_CONCATENATED = 8
@@ -67,9 +70,18 @@ def fuse(stage: Stage, *, rules: FusionRules = ON_GPU) -> Stage:
                 return [_copy_into_place(stage, task, last_read)]
             strided = last and any(_sums_pixels(stage, stage.tasks[member]) for member in groups[index])
             return [replace(merged, attrs={**merged.attrs, "strided_sum": True}) if strided else merged]
-        return [] if index in member else [task]
+        return [] if index in member else [_let_pad(task)]
 
     return map_tasks(stage, rewrite)
+
+
+def _let_pad(task: Task) -> Task:
+    """A product of odd widths as the compiler sees it: it copies operands to whole vectors where that is faster (inductor's
+    `shape_padding`, on by default)."""
+    if not isinstance(task, Op) or task.kind != "matmul" or task.attrs.get(EAGER, False):
+        return task
+    odd = any(int(task.attrs[key]) % VECTOR for key in ("m", "n", "k"))
+    return replace(task, attrs={**task.attrs, PADS: True}) if odd else task
 
 
 def mark_autotuned(graph: Graph) -> Graph:
@@ -128,6 +140,58 @@ def leave_eager(graph: Graph, layer: str) -> Graph:
         ]
     )
     return replace(graph, ops=ops)
+
+
+def choose_kept(graph: Graph) -> Graph:
+    """The graph where whatever its forward pass makes may be kept for the backward pass, as torch.compile's partition does: bf16
+    scores instead of their fp32 logarithms. Programs that are fused by hand keep what they kept."""
+    made = {tensor for op in graph.ops if op.phase == "forward" for tensor in op.writes}
+    tensors = tuple(
+        replace(tensor, role="activation") if tensor.role == "temporary" and index in made else tensor
+        for index, tensor in enumerate(graph.tensors)
+    )
+    return _sum_scores(replace(graph, tensors=tensors))
+
+
+def _sum_scores(graph: Graph) -> Graph:
+    """A compiled loss takes the sums of exponentials of scores, and the logarithms of single scores where it needs them: those of
+    all are never written."""
+    makers = {tensor: op for op in graph.ops if op.phase == "forward" for tensor in op.writes}
+    instead: dict[int, tuple[int, int]] = {}
+    tensors = list(graph.tensors)
+    for op in graph.ops:
+        if _feeds_loss(op, graph):
+            logs = op.writes[0]
+            tensors.append(replace(tensors[logs], shape=(int(op.attrs["rows"]),), name="sums of exponentials"))
+            instead[logs] = _before_casts(op.reads[0], makers), len(tensors) - 1
+
+    def rewrite(op: Op) -> Op:
+        logs = next((tensor for tensor in (*op.reads, *op.writes) if tensor in instead), None)
+        if logs is None:
+            return op
+        scores, sums = instead[logs]
+        if logs in op.writes:
+            return replace(op, writes=(sums,), bytes_written=float(tensors[sums].num_bytes))
+        less = 0.0 if op.phase == "forward" else tensors[logs].num_bytes - tensors[scores].num_bytes
+        reads = (*(scores if tensor == logs else tensor for tensor in op.reads), sums)
+        return replace(op, reads=reads, bytes_read=op.bytes_read - less)
+
+    return replace(graph, ops=tuple([rewrite(op) for op in graph.ops]), tensors=tuple(tensors))
+
+
+def _feeds_loss(op: Op, graph: Graph) -> bool:
+    """Whether it makes logarithms of probabilities that the forward pass looks up and does nothing else with."""
+    if op.phase != "forward" or op.kind != "softmax" or EAGER in op.attrs or len(op.writes) != 1:
+        return False
+    readers = [one for one in graph.ops if one.phase == "forward" and op.writes[0] in one.reads]
+    return bool(readers) and all(one.attrs.get("function") == "nll_loss" for one in readers)
+
+
+def _before_casts(tensor: int, makers: Mapping[int, Op]) -> int:
+    """What a tensor was before it was cast."""
+    while (op := makers.get(tensor)) is not None and op.attrs.get("function") == "cast":
+        tensor = op.reads[0]
+    return tensor
 
 
 LAYOUT_GAIN: dict[str, float] = {"grouped": 1.358, "small": 0.783, "narrowing": 0.725, "plain": 0.823}
@@ -197,7 +261,7 @@ def _narrows(op: Op) -> bool:
 
 
 def _fusible(task: Task) -> bool:
-    if not isinstance(task, Op) or task.phase == "optimizer" or task.attrs.get(EAGER, False):
+    if not isinstance(task, Op) or task.phase == "optimizer" or not {EAGER, DYNAMIC}.isdisjoint(task.attrs):
         return False
     return task.kind in FUSIBLE or (task.kind == STENCIL and task.phase == "forward")
 

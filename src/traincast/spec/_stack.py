@@ -34,6 +34,8 @@ class PlanHabits:
     sends as much as an all-reduce."""
     bucket_bytes: float | None = None
     """Gradients that are reduced at once; None: PyTorch's 25 MB."""
+    last_bucket_bytes: float | None = None
+    """Of the bucket that is sent last, when the backward pass has ended; None: what is left over, half a bucket on average."""
     bucket_copies: bool = True
     """Replicas copy gradients into the buckets they are reduced in."""
     balance: str = "layers"
@@ -55,6 +57,13 @@ class PlanHabits:
     """The same before each update."""
     lone_statistic_kernels: int = 0
     """The same besides, where a replica has no others to compare its gradients with."""
+    scaled_statistic_kernels: int = 0
+    """The same besides, on single numbers, where the loss is scaled because products are fp16."""
+    input_bytes_per_s: float | None = None
+    """At which a core copies inputs to its device in the training loop, while the device waits: they lie in memory that is not
+    pinned. None: they are there in time."""
+    own_containers: bool = False
+    """Every replica runs in a container of its own, so that devices of one node reach each other over the network alone."""
     reduce_dtype: str | None = None
     """What gradients are reduced in; None: as they are kept."""
 
@@ -77,6 +86,8 @@ class RecipeHabits:
     attention: str = "flash"
     channels_last: bool | None = None
     dropout: float | None = None
+    keeps_keys: bool = False
+    """Models return the keys and values of all layers where nothing trains (transformers' use_cache)."""
     predicted_share: float | None = None
     """Of the tokens, those whose words a masked language model predicts: others are dropped before its head; None: all stay."""
     static_shapes: bool | None = None
@@ -86,6 +97,8 @@ class RecipeHabits:
     compiled: bool = False
     compiled_loss: bool = True
     """A compiled step compiles its loss too; False: layers are compiled one by one and the loss runs as it is written."""
+    partitions: bool = True
+    """Where a step is compiled, the compiler chooses what the forward pass keeps; False: it keeps what is written."""
     whole_program: bool = False
     """The step is one program that the host starts once (XLA, CUDA graphs)."""
     keeps_fed: bool = False
@@ -112,7 +125,10 @@ class MemoryHabits:
     """A compiler lays out all memory before the step (XLA): no caching allocator rounds up, no host runs ahead, and sharded
     weights are gathered one by one."""
     bucket_bytes: float = 0.0
-    """Buffers in which it reduces gradients and gathers weights wherever it shards anything; no larger than these are."""
+    """Buffers of its own in which it reduces gradients and gathers weights; no larger than these are. Gradients then have no
+    second copy, unless they are added to sums in a wider format. 0: buckets as the plan says."""
+    flat_gradients: bool = False
+    """Gradients are views of buffers that it makes before the first step, so they are there in every pass."""
     live_bytes: float = 0.0
     """Gathered weights that it lets live at once where weights are sharded; 0: those of two layers."""
     context_bytes: float = 0.75e9
@@ -195,6 +211,8 @@ class Stack:
 
     name: str = "pytorch"
     title: str = ""
+    version: str = ""
+    """Which one a question or a table says that it runs; a document describes them all."""
     like: str = ""
     """The stack that its document starts from; what it does not say is as there."""
     aliases: tuple[str, ...] = ()
@@ -233,6 +251,11 @@ class Stack:
     """Where habits and constants come from: rows, models, versions."""
 
     @property
+    def spelling(self) -> str:
+        """Its name with its version, as a command line takes it."""
+        return f"{self.name}@{self.version}" if self.version else self.name
+
+    @property
     def is_plain(self) -> bool:
         """Eager PyTorch as it comes, which measured operators and steps were run with."""
         return self.name == PLAIN
@@ -250,7 +273,7 @@ class Stack:
         """Only its costs and its memory: nothing is decided for the user."""
         return Stack(
             **{name: getattr(self, name) for name in _COSTS},
-            name=self.name, title=self.title, like=self.like, memory=self.memory, kernels=self.kernels,
+            name=self.name, title=self.title, version=self.version, like=self.like, memory=self.memory, kernels=self.kernels,
             provenance=self.provenance,
         )  # fmt: skip
 

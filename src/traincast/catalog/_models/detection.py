@@ -23,7 +23,7 @@ from traincast.catalog._models.layers import (
 from traincast.catalog._models.recipe import Recipe
 from traincast.catalog._models.tape import Tape, Value
 from traincast.catalog._models.vision import conv_norm, half_input, resnet_stage
-from traincast.spec import Attr, Graph
+from traincast.spec import DYNAMIC, Attr, Graph
 
 if TYPE_CHECKING:
     from traincast.catalog._workloads import Sizes
@@ -159,10 +159,9 @@ def build_maskrcnn(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "
     config = entry["config"]
     tape = Tape(recipe)
     batch, classes = sizes.batch, sizes.num_classes or config.get("num_classes", 81)
-    width = LARGEST_WIDTH if recipe.static_shapes else padded_width(batch)
-    height, width = (sizes.input_size, sizes.input_size) if sizes.input_size else (800, width)
+    height, width = (sizes.input_size, sizes.input_size) if sizes.input_size else (800, padded_width(batch, recipe))
     proposals = config.get("proposals", 512)
-    positives = config.get("positives", MOST_POSITIVES if recipe.static_shapes else MEAN_POSITIVES)
+    positives = config.get("positives", MOST_POSITIVES if recipe.one_size else MEAN_POSITIVES)
     tape.assume(f"images are padded to {height} x {width}")
     tape.assume(f"{proposals} proposals per image reach the box head and {positives} the mask head")
     x = half_input(tape, tape.input("images", (batch, 3, height, width), "fp32"))
@@ -207,8 +206,10 @@ LONG_SIDES = ((928, 0.1), (1067, 0.5), (1200, 0.33), (1333, 0.07))
 PIXEL_MULTIPLE = 32
 
 
-def padded_width(batch: int) -> int:
+def padded_width(batch: int, recipe: Recipe) -> int:
     """The mean over batches of the longest side, as images of one orientation go together and are padded to the largest."""
+    if recipe.one_size:
+        return math.ceil(LONG_SIDES[-1][0] / PIXEL_MULTIPLE) * PIXEL_MULTIPLE
     mean, below, share = 0.0, 0.0, 0.0
     for side, part in LONG_SIDES:
         share += part
@@ -217,7 +218,6 @@ def padded_width(batch: int) -> int:
     return math.ceil(mean / PIXEL_MULTIPLE) * PIXEL_MULTIPLE
 
 
-LARGEST_WIDTH = 1344
 MOST_POSITIVES, MEAN_POSITIVES = 128, 80
 """Regions of an image that hold an object: a quarter of all at most, and what logs of public detectors show in the mean
 (recalled). Programs of fixed shapes run the most."""
@@ -253,10 +253,13 @@ def region_proposals(tape: Tape, features: Sequence[Value]) -> tuple[Value, Valu
 
 
 def propose(tape: Tape, objectness: Sequence[Value], *, batch: int, anchors: int) -> None:
-    """Decode boxes, keep the best, suppress overlaps, match to targets: many small kernels, no gradient."""
+    """Decode boxes, keep the best, suppress overlaps, match to targets: many small kernels, no gradient. How many boxes are left
+    depends on the data, so the host reads the number before it goes on. Fused kernels take all images of a batch at once."""
+    loops = 1 if tape.recipe.fused else batch
+    dynamic: dict[str, Attr] = {DYNAMIC: True}
     with tape.scope("proposals"):
         boxes = tape.new((batch, anchors, 4), "fp32")
-        attrs: dict[str, Attr] = {"function": "decode", "numel": 4 * batch * anchors, "num_inputs": 2}
+        attrs: dict[str, Attr] = {"function": "decode", "numel": 4 * batch * anchors, "num_inputs": 2, **dynamic}
         tape.op(
             "decode_boxes",
             "elementwise",
@@ -271,17 +274,19 @@ def propose(tape: Tape, objectness: Sequence[Value], *, batch: int, anchors: int
         for level, scores in enumerate(objectness):
             count = min(2000, scores.numel // batch)
             tape.op(
-                "aten.topk", "sort", (scores,), (kept,), {"rows": batch, "cols": scores.numel // batch}, flop=float(scores.numel),
+                "aten.topk", "sort", (scores,), (kept,), {"rows": batch, "cols": scores.numel // batch, **dynamic},
+                flop=float(scores.numel),
                 bytes_written=16.0 * batch * count, kernels=4, calls=8,
             )  # fmt: skip
             tape.op(
-                f"nms{level}", "sort", (boxes,), (kept,), {"rows": batch, "cols": count}, flop=4.0 * batch * count * count,
-                bytes_read=16.0 * batch * count, bytes_written=batch * count * count / 8, kernels=6 * batch, calls=20 * batch,
+                f"nms{level}", "sort", (boxes,), (kept,), {"rows": batch, "cols": count, **dynamic},
+                flop=4.0 * batch * count * count,
+                bytes_read=16.0 * batch * count, bytes_written=batch * count * count / 8, kernels=6 * loops, calls=20 * loops,
             )  # fmt: skip
-        attrs = {"function": "match", "numel": 4 * batch * anchors, "num_inputs": 2}
+        attrs = {"function": "match", "numel": 4 * batch * anchors, "num_inputs": 2, **dynamic}
         tape.op(
             "match_targets", "elementwise", (boxes, kept), (kept,), attrs, flop=20.0 * batch * anchors,
-            kernels=60 * batch, calls=150 * batch,
+            kernels=60 * loops, calls=150 * loops,
         )  # fmt: skip
 
 

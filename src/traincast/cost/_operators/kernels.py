@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.cost._alignment import misalignment
+from traincast.cost._alignment import copied_bytes, misalignment
 from traincast.cost._attention import HEAD_MULTIPLE, KERNELS, REGISTER_FED_KERNELS
 from traincast.cost._bounds import (
     GENERATIONS,
@@ -66,16 +66,19 @@ class _Collector:
         self.owner = 0
         self.resident = 0.0
         self.in_flight = 1.0
-        self._on_matrix: dict[str, bool] = {}
+        self._is_short: dict[str, bool] = {}
         self.systolic = is_systolic(device)
 
     def on_matrix(self, dtype: str) -> bool:
         """Whether products of this type run on matrix units in a format shorter than fp32, with tiles on multiprocessors."""
-        if dtype not in self._on_matrix:
+        return self.is_short(dtype) and not self.systolic
+
+    def is_short(self, dtype: str) -> bool:
+        """The same on multiprocessors or on systolic arrays."""
+        if dtype not in self._is_short:
             _, real = product_flop_per_s(self.device, dtype)
-            short = real not in ("fp32", "fp64") and uses_matrix_units(self.device, real)
-            self._on_matrix[dtype] = short and not self.systolic
-        return self._on_matrix[dtype]
+            self._is_short[dtype] = real not in ("fp32", "fp64") and uses_matrix_units(self.device, real)
+        return self._is_short[dtype]
 
     def add(self, family: str, columns: tuple[float, ...], *, dtype: str = "fp32", factor: float = 1.0, sigma: float = 0.0,
             ground: int = MEASURED) -> None:  # fmt: skip
@@ -92,7 +95,7 @@ class _Collector:
                ground: int = MEASURED) -> None:  # fmt: skip
         item = DTYPE_BYTES[op.dtype]
         moved = item * batch * (m * k + k * n + m * n) if num_bytes is None else num_bytes
-        family = "product" if self.on_matrix(op.dtype) else "matmul"
+        family = "product" if self.is_short(op.dtype) else "matmul"
         # As `add` does, without another call: products are most of what is priced.
         self.rows.setdefault((family, op.dtype), []).append(
             (self.owner, factor, sigma, ground, self.resident, batch, m, n, k, float(transposed), item, moved)
@@ -121,6 +124,8 @@ def list_kernels(ops: Sequence[Op], device: Device) -> KernelList:
         collector.in_flight = halves if op.attrs.get("short_vectors") and "compiled" not in op.attrs else 1.0
         collector.owner = index
         collector.resident = shares[index]
+        if collector.systolic and op.kind == "conv":
+            op = _take_slices(op, ops[max(0, index - HANDED_ON) : index])
         if "compiled" in op.attrs:
             _compiled(op, collector)
         else:
@@ -139,6 +144,23 @@ def short_vectors(device: Device) -> float:
         return 1.0
     asked = device.memory_bytes_per_s / (HALVES_PER_SM_CYCLE * device.num_sm * device.clock_hz)
     return float((1.0 + asked**BEND) ** (1.0 / BEND))
+
+
+HANDED_ON = 2
+"""Convolutions that take what was made right before them: the next layer's, or the two that make a layer's gradients."""
+
+
+def _take_slices(op: Op, before: Sequence[Op]) -> Op:
+    """A convolution on systolic arrays, without the input that a generated kernel makes slice by slice in the scratchpad while
+    the arrays work on the slice before: compilers for them run both at once (XLA's fused convolutions, Gaudi's bundles)."""
+    made = {
+        tensor: last.bytes_written / len(last.writes)
+        for last in before
+        if "compiled" in last.attrs
+        for tensor in last.writes
+    }
+    handed = sum(made.get(tensor, 0.0) for tensor in op.reads)
+    return replace(op, bytes_read=max(0.0, op.bytes_read - handed)) if handed else op
 
 
 REUSE_OF_L2 = 0.5
@@ -199,6 +221,8 @@ def _matmul(op: Op, to: _Collector) -> None:
         return
     if to.on_matrix(op.dtype):
         slower, doubt = misalignment(op, to.device)
+        if op.attrs.get("pads") and (copied := copied_bytes(op, to.device)):
+            to.pointwise(copied, sigma=0.3)
         item = DTYPE_BYTES[op.dtype]
         moved = batch * (item * (m * k + k * n) + max(item, 2.0) * m * n)
         block = float(attrs.get("scale_block", 0.0))
@@ -219,7 +243,7 @@ def _matmul(op: Op, to: _Collector) -> None:
     # Kernels for fp32 transpose on their way to shared memory; systolic arrays are fed in either order.
     transposed = attrs["layout"] == "tn" and not to.systolic
     parts = 1
-    if k >= 2 * LONGEST_SUM:
+    if k >= 2 * LONGEST_SUM and not to.is_short(op.dtype):
         tiles = max(1.0, batch * math.ceil(m / SPLIT_TILE) * math.ceil(n / SPLIT_TILE))
         parts = math.floor(min((to.device.num_sm or 80) / tiles, k / LONGEST_SUM))
     if parts > 1:
@@ -378,7 +402,10 @@ def _conv(op: Op, to: _Collector) -> None:
         _conv_on_matrix(op, to, real)
     else:
         m, n, k = _conv_sizes(op)
-        factor = CONV_PASS[str(op.attrs["pass"])] * (1.1 if _spatial(op, "kernel") == 1 else 1.25)
+        taps, direction = _spatial(op, "kernel"), str(op.attrs["pass"])
+        factor = CONV_PASS[direction] * (1.1 if taps == 1 else 1.25)
+        if to.is_short(op.dtype):
+            factor = (POINT_PASS if taps == 1 else GATHERED_PASS)[direction]
         to.matmul(op, groups, m, n, k, num_bytes=op.num_bytes, factor=factor, sigma=0.3, ground=TRANSFER)
 
 
@@ -557,20 +584,23 @@ def _batch_norm_of_rows(op: Op, to: _Collector) -> None:
 def _compiled(op: Op, to: _Collector) -> None:
     """A generated kernel: its bytes once, and the input once more where statistics run over the whole batch."""
     moved, factor = op.num_bytes, 1.0
-    if (
-        op.kind == "norm"
-        and op.attrs.get("training", True)
-        and not (
-            op.attrs.get("given_statistics") and op.phase == "forward" and "instance" not in str(op.attrs["function"])
-        )
-        and any(word in str(op.attrs["function"]) for word in ("batch", "group", "instance"))
-    ):
+    if op.kind == "norm" and op.attrs.get("training", True) and not _finds_sums(op, to):
         moved += DTYPE_BYTES[op.dtype] * _number(op, "rows") * _number(op, "cols")
     elif op.kind in ("index", "embedding"):
         factor = 1.6
     if op.attrs.get("strided_sum"):
         factor *= STRIDED_SUM
     to.pointwise(moved, inputs=2.0, factor=factor, sigma=0.2)
+
+
+def _finds_sums(op: Op, to: _Collector) -> bool:
+    """Whether a norm reads its input once: its sums run over a row that a kernel holds, or the convolution before it made them,
+    as some libraries do, and compilers for systolic arrays while results lie in the scratchpad."""
+    function = str(op.attrs["function"])
+    if not any(word in function for word in ("batch", "group", "instance")):
+        return True
+    made = to.systolic or (bool(op.attrs.get("given_statistics")) and "instance" not in function)
+    return op.phase == "forward" and made
 
 
 def _reduce(op: Op, to: _Collector) -> None:
