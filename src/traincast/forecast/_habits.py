@@ -175,7 +175,7 @@ def _recipe_habits(stack: Stack, mode: str | None) -> dict[str, Any]:
         "fused_gate": recipe.fused_gate, "fused_loss": recipe.fused_loss, "fused_sums": recipe.fused_sums,
         "channels_last": recipe.channels_last, "dropout": recipe.dropout, "predicted_share": recipe.predicted_share,
         "keeps_keys": recipe.keeps_keys if mode == "inference" else None, "host_masks": recipe.host_masks,
-        "one_size": recipe.whole_program or None,
+        "one_size": recipe.whole_program or recipe.static_shapes,
     }  # fmt: skip
     return {name: value for name, value in values.items() if value is not None}
 

@@ -92,6 +92,8 @@ class RecipeHabits:
     """Models return the keys and values of all layers where nothing trains (transformers' use_cache)."""
     predicted_share: float | None = None
     """Of the tokens, those whose words a masked language model predicts: others are dropped before its head; None: all stay."""
+    static_shapes: bool | None = None
+    """Its programs have fixed shapes, so inputs that vary are padded to the largest that there can be."""
     host_masks: bool | None = None
     """Its detectors cut the masks of regions from polygons on the host, one by one, while the device waits."""
     compiled: bool = False
