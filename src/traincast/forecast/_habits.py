@@ -184,6 +184,11 @@ def _list(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {_say(value)}" for name, value in values.items())
 
 
+ATTENTION_WORDS = {"sdpa": "flash", "flash_attention_2": "flash-2", "flash_attention_3": "flash-3", "xformers": "efficient",
+                   "math": "eager", "unfused": "eager"}  # fmt: skip
+"""What other projects call kernels of attention."""
+
+
 def fill_in_recipe(
     options: WorkloadOptions, plan: Parallelism, stack: Stack, *, heads: int | None, said: list[str]
 ) -> dict[str, Any]:
@@ -197,6 +202,8 @@ def fill_in_recipe(
     filled = {name: value for name, value in values.items() if name not in asked and _changes(name, value)}
     if filled and not stack.is_plain:
         said.append(f"{stack.name} runs the model with {_list(filled)}")
+    if "attention" in asked:
+        asked["attention"] = ATTENTION_WORDS.get(asked["attention"], asked["attention"])
     if asked.get("attention") == "flash" and recipe.attention in FUSED_ATTENTIONS:
         # The word names no generation of the kernel; the stack does.
         asked["attention"] = recipe.attention

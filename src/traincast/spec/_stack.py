@@ -57,6 +57,11 @@ class PlanHabits:
     """The same before each update."""
     lone_statistic_kernels: int = 0
     """The same besides, where a replica has no others to compare its gradients with."""
+    scaled_statistic_kernels: int = 0
+    """The same besides, on single numbers, where the loss is scaled because products are fp16."""
+    input_bytes_per_s: float | None = None
+    """At which a core copies inputs to its device in the training loop, while the device waits: they lie in memory that is not
+    pinned. None: they are there in time."""
     own_containers: bool = False
     """Every replica runs in a container of its own, so that devices of one node reach each other over the network alone."""
     reduce_dtype: str | None = None
@@ -90,6 +95,8 @@ class RecipeHabits:
     compiled: bool = False
     compiled_loss: bool = True
     """A compiled step compiles its loss too; False: layers are compiled one by one and the loss runs as it is written."""
+    partitions: bool = True
+    """Where a step is compiled, the compiler chooses what the forward pass keeps; False: it keeps what is written."""
     whole_program: bool = False
     """The step is one program that the host starts once (XLA, CUDA graphs)."""
     keeps_fed: bool = False
@@ -97,7 +104,7 @@ class RecipeHabits:
     precision_words: Words = ()
     """What its own words for precision mean in ours: (("bf16-true", "bf16-pure"),)."""
     transformer_precision_words: Words = ()
-    """The same where it treats transformers in another way."""
+    """The same where it treats transformers, and recommenders of tables, in another way."""
     sharded_precision_words: Words = ()
     """The same where weights are sharded (ZeRO 3)."""
 
@@ -158,9 +165,14 @@ class KernelFacts:
     they write: no kernel of the version takes them as they are."""
     grouped_gradients_on_lanes: bool = False
     """Gradients of grouped convolutions with channels last run without matrix units."""
+    wide_tiles: bool = False
+    """Convolutions of few channels run in tiles of 64 all the same: the version has no narrower ones."""
     products_by_sample: bool = False
     """Tokens that lie turned are multiplied sample by sample instead of being copied into order, and the gradient of the weights
     is summed over samples."""
+    short_vectors: bool = False
+    """Elementwise kernels give every thread four numbers, so eight bytes in half precision: too few in flight to fill memory that
+    is fast beside its multiprocessors."""
     statistics_in_convolutions: bool = False
     """A convolution also sums what the batch norm after it needs, so no pass of its own over the images does."""
     pads_vocabulary: bool = False
