@@ -355,6 +355,21 @@ def test_what_a_collective_takes_from_kernels_can_be_left_out() -> None:
     assert Pipelined(constants=LinkConstants(overlap_slowdown=0.0)).estimate(task, cluster).slowdown == 0.0
 
 
+def test_a_ring_of_boards_below_two_sockets_has_half_of_the_rate_without_bridges() -> None:
+    def rate(num_devices: int, *, bridge_bytes_per_s: float | None = None) -> float:
+        bus = Link(name="bus", bytes_per_s=3.15e10, latency_s=1.5e-6, transport="pcie")
+        cluster = build(per_node=num_devices, intra=bus)
+        board = replace(cluster.groups[0].device, link_bytes_per_s=bridge_bytes_per_s)
+        cluster = replace(cluster, groups=(replace(cluster.groups[0], device=board),))
+        task = Collective(
+            kind="all_reduce", num_bytes=1e9, axis="data", num_ranks=num_devices, stride=1, phase="gradient"
+        )
+        return 2 * (1 - 1 / num_devices) * task.num_bytes / Pipelined().estimate(task, cluster).seconds
+
+    assert rate(8) == pytest.approx(rate(4) / 2, rel=0.2)
+    assert rate(8, bridge_bytes_per_s=3e11) == pytest.approx(rate(4, bridge_bytes_per_s=3e11), rel=0.2)
+
+
 def test_weights_gathered_by_a_compiled_program_are_not_copied_once_more() -> None:
     task = Collective(
         kind="all_gather", num_bytes=1e9, axis="data", num_ranks=8, stride=1, phase="forward", overlapped=True

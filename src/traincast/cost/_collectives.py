@@ -21,6 +21,11 @@ CHANNELS_INSIDE, CHANNELS_ACROSS = 16, 8
 """Cores that NCCL's rings occupy by default, inside a node and across."""
 MEMORY_PER_LINK_BYTE = 3
 """A byte that is sent is read, what arrives is written, and sums are read once more."""
+ONE_SOCKET, SOCKETS_APART = 4, 2.0
+"""Boards up to which PCIe devices of a host hang below one socket. The hop of a ring from one socket to the other has half of the
+rate: what one root port passes on while it takes as much in. Where NVLink bridges join pairs of boards, each board has one
+neighbour on PCIe instead of two, so that two rings share the lanes and the rate is that of the one machine measured (23.8 GB/s
+beside PCIe 4, A100 in pairs)."""
 RINGS = ("all_gather", "reduce_scatter")
 LONGEST_RING = 64
 """Nodes up to which a ring is walked node by node (seen up to 16). Beyond, libraries have logarithmic forms (NCCL's PAT since
@@ -341,6 +346,8 @@ def _ring_volumes(c: LinkConstants, num_bytes: float, route: Route, *, rounds: i
     for level in route.levels:
         parts = route.num_ranks if level.link.transport == "sockets" else level.fan
         sent = rounds * (parts - 1) / parts * num_bytes / level.inside
+        if level.link.transport == "pcie" and level.fan > ONE_SOCKET and not level.bridged:
+            sent *= SOCKETS_APART
         if level is route.levels[0] and not level.is_network:
             sent += c.local_copy * num_bytes / level.fan
         volumes.append((sent / effective_bytes_per_s(c, level), _hop_s(c, level)))
