@@ -158,6 +158,22 @@ def test_rings_grow_with_the_nodes_and_trees_with_their_logarithm() -> None:
     assert some - few < _latency("all_reduce", 2)
 
 
+def test_every_step_of_a_ring_is_a_message_on_each_link_between_nodes() -> None:
+    """With eight ranks in a node seven hops of eight are fast, but the eighth carries as many steps as there are ranks."""
+    inter = Link(name="n", bytes_per_s=5e10, latency_s=5e-6, transport="infiniband")
+    tiny = replace(MODEL, constants=LinkConstants(pipeline=0.0, launch_s=0.0))
+    few, many = (
+        tiny.seconds("all_gather", 1e-6, route_of(build(per_node=8, nodes=n, inter=inter), kind="all_gather"))
+        for n in (2, 16)
+    )
+    assert many / few == pytest.approx(127 / 15, rel=0.01)
+    # A chunk that others are before takes 10 us: 5 of the wire and 5 of software.
+    assert many == pytest.approx(127 * 1e-5, rel=0.01)
+    # Links inside a node have no such messages.
+    inside = tiny.seconds("all_gather", 1e-6, route_of(build(per_node=8), kind="all_gather"))
+    assert inside < 7 * 1e-5 / 2
+
+
 def test_very_long_rings_and_tori_are_not_walked_node_by_node() -> None:
     assert _latency("all_gather", 4 * LONGEST_RING) < 3.1 * _latency("all_gather", LONGEST_RING)
     torus = build(per_node=64, intra=Link(name="t", bytes_per_s=3e11, latency_s=1e-6, transport="ici"))

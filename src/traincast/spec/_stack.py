@@ -53,6 +53,9 @@ class PlanHabits:
     reads_back: bool = False
     """The host reads a number that the gradients give (their noise, an overflow) before it issues the update, and so waits for
     the device in every step."""
+    awaits_inputs: bool = False
+    """Inputs of every micro-batch are copied to the device by a call that returns when they are there. The copy is behind all
+    kernels of the pass before, so the host issues nothing ahead of the device across micro-batches."""
     hook_kernels: int = 0
     """Kernels that a hook of the backward pass runs on each gradient, called one by one."""
     statistic_kernels: int = 0
