@@ -7,26 +7,28 @@ twice: as the package ships, and with what its publisher taught taken away (`res
 their priors).
 
 1. Examples. A publisher (the first word of a source) left out whole: nothing of it counts as known. Inside each stack with 20
-   runs or more: each device, architecture, vendor, model family, model, precision, network, source, number of devices, compiled
-   steps, the larger scales, and devices together with models left out in turn, where 20 other runs remain. And every stack as
-   it ships.
+   runs or more: each device, architecture, vendor, model family, model, precision, network, source, number of devices, version,
+   compiled steps, the larger scales, and devices together with models left out in turn, where 20 other runs remain. And every
+   stack as it ships.
 2. The scale on either side of a forecast. New stack: the root of a base squared and, for each part of the answer, of a gain
    times how far the answer moves if that part is off (`step_sensitivity`, `memory_sensitivity`), squared. Known stack: its own
-   scale times a power of what that root is beside the usual one of its runs. Either times a factor of at least 1 for each thing
-   that is new. Bases, gains, powers and factors: maximum likelihood of a Student's t with four degrees of freedom and two
-   scales. A publisher counts as four observations and so does a stack, split evenly over what is left out, whatever the number
-   of rows. Priors: log factors 0.2 +- 0.5, gains 1 +- 0.3 (memory: 0.5 +- 0.5), powers 0.5 +- 0.3, the log of the base that of
-   0.12 +- 0.3: what nobody measured is not free.
-   Factors are then raised until known stacks hold nine of ten left-out runs of every kind of novelty.
+   scale times a power of what that root is beside the usual one of its runs. Each thing that is new adds a share to the square of
+   either side, more than nothing. Bases, gains, powers and factors: maximum likelihood of a Student's t with four degrees of
+   freedom and two scales. A publisher counts as four observations and so does a stack, split evenly over what is left out,
+   whatever the number of rows. Priors: log factors 0.2 +- 0.5, gains 1 +- 0.3 (memory: 0.5 +- 0.5), powers 0.5 +- 0.3, the log
+   of the base that of 0.12 +- 0.3: what nobody measured is not free.
+   What novelty adds to known stacks is then raised or lowered, on each side, until 5% of the left-out runs of every kind of
+   novelty lie beyond it; a stack counts by the root of its runs, and all kinds together as a stack of 900 runs.
 3. A stack's own scale on a side is that of a normal distribution with the same 90% quantile of errors on that side, pooled
    with two models more that are as far off as those of a new stack whose host is known.
 4. Quantiles of error over scale. Known stack: weighted quantiles of all examples, every stack by its number of models, count as
    half a model beside the stack's own errors over scale, which count by nearness to the question (`Cell.nearness`): all of
-   its models where every run is like the question (`research.studies.interval_forms` has what else was tried). New stack:
-   errors of one publisher go together, so the quantiles are those of a sum: Student's t of the medians of k publishers, with
-   k - 1 degrees of freedom and widened by sqrt(1 + 1 / k), and the errors about these medians, every publisher weighing the
-   same. The scales of a publisher's errors are found without that publisher (cross-conformal), and the quantiles are widened
-   until publishers of 50 runs and more, each under those of the others, are held 90% of the time on average.
+   its models where every run is like the question (`research.studies.interval_forms` has what else was tried). They are
+   widened by 2 / n, where the stack's runs count as n by nearness. New stack: errors of one publisher go together, so the
+   quantiles are those of a sum: Student's t of the medians of k publishers, with k - 1 degrees of freedom and widened by
+   sqrt(1 + 1 / k), and the errors about these medians, every publisher weighing the same. The scales of a publisher's errors
+   are found without that publisher (cross-conformal), and the quantiles are widened until publishers of 50 runs and more, each
+   under those of the others, are held 90% of the time on average.
 5. What remains once something was measured: one run of the same job (the smallest), five runs of other models with the same
    stack on the same device, twenty runs of the stack on other devices. The log error of the others, less the (median) error
    of the given.
@@ -38,7 +40,7 @@ import argparse
 import dataclasses
 import math
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -66,6 +68,7 @@ from traincast.forecast import (
     GIVEN_JOB,
     GIVEN_OPERATORS,
     GIVEN_STACK,
+    KNOWN_STACK,
     LEVELS,
     MEMORY,
     NEW_STACK,
@@ -122,6 +125,7 @@ FACETS: Mapping[str, Callable[[Asked], str]] = {
     "network": lambda row: row.setting.network,
     "compiled": lambda row: str(row.setting.compiled),
     "vendor": lambda row: row.setting.vendor,
+    "version": lambda row: row.setting.version,
     "source": lambda row: row.source,
     "number of devices": lambda row: str(octave_of(row.setting)),
 }
@@ -132,9 +136,11 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "architecture": ("new architecture",),
     "device": ("new device", "device new to the stack"),
     "family": ("new model family", "family new to the stack"),
+    "model": ("model new to the stack",),
     "precision": ("precision new to the stack",),
     "network": ("network new to the stack",),
     "compiled": ("compiled",),
+    "version": ("version new to the stack",),
     "scale": ("doublings of scale",),
 }
 """Which factors a kind of novelty has, that are widened where its intervals hold too few."""
@@ -144,7 +150,9 @@ LARGE, FEWEST_LARGE = 50, 3
 WIDENINGS = np.linspace(1.0, 2.0, 51)
 LOW, HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
 STRETCHES, MOST_STRETCH = 3, 0.5
-"""Times that all kinds are looked at, and what a log factor may rise by at a time."""
+"""Times that all kinds are looked at, and what a log factor may change by at a time."""
+PARENT_RUNS = 900
+"""All kinds of novelty together count as a stack of so many runs beside the stacks that show one kind."""
 CELL_VALUES = 9
 TENTHS = 10
 """Parts of a stack's runs that are left out in turn where nothing is new."""
@@ -180,6 +188,7 @@ def sensitivity_of(row: Asked) -> Sensitivity:
         bandwidth=row.bandwidth,
         call_s=row.call_s,
         inputs=row.inputs,
+        ring_steps_per_s=row.ring_steps_per_s,
     )
 
 
@@ -229,6 +238,8 @@ def _seen(settings: Collection[Setting]) -> Experience:
         families=frozenset(one.family for one in settings),
         precisions=frozenset(one.precision for one in settings),
         networks=frozenset(one.network for one in settings) - {""},
+        versions=frozenset(one.version for one in settings) - {""},
+        models=frozenset((one.family, one.parameters) for one in settings),
         most_devices=max(one.num_devices for one in settings),
         compiled=any(one.compiled for one in settings),
         eager=not all(one.compiled for one in settings),
@@ -327,8 +338,8 @@ def _folds(own: Sequence[Asked]) -> Iterator[tuple[str, str, list[Asked], set[in
             yield "", f"tenth {number}", tenth, set(map(id, tenth))
     for facet, value_of in FACETS.items():
         for value in sorted({value_of(row) for row in own}):
-            left = [row for row in own if value_of(row) == value]
-            if len(own) - len(left) >= ENOUGH:
+            left = [row for row in own if value_of(row) == value] if value or facet != "version" else []
+            if left and len(own) - len(left) >= ENOUGH:
                 yield facet, value, left, set(map(id, left))
     most = max(row.setting.num_devices for row in own)
     for limit in (most // 2, most // 4, most // 16):
@@ -401,56 +412,64 @@ class Form:
 
     def unpack(self, values: Array) -> tuple[Array, Array, Array, Array]:
         """(base, share, factors, gains)."""
-        number = 4 + len(FEATURES)
-        return np.exp(values[:2]), values[2:4], values[4:number], values[number:].reshape(len(self.names), 2)
+        number = 4 + 2 * len(FEATURES)
+        factors, gains = values[4:number].reshape(-1, 2), values[number:].reshape(-1, 2)
+        return np.exp(values[:2]), values[2:4], factors, gains
 
     def pack(self, found: Certainty, factors: Array) -> Array:
         gains = np.array([found.gains[name] for name in self.names])
-        return np.concatenate([np.log(found.base), found.share, factors, gains.ravel()])
+        return np.concatenate([np.log(found.base), found.share, factors.ravel(), gains.ravel()])
 
     def scales(self, values: Array) -> Array:
         """Of either side, for each example."""
         base, share, factors, gains = self.unpack(values)
         parts = np.sqrt(base[None, :] ** 2 + ((gains * self.parts) ** 2).sum(axis=1))
         known = self.own * (parts / self.usual) ** share[None, :]
-        more = np.exp(self.novelty @ factors)[:, None]
-        added = (more**2 - 1) * known.prod(axis=1, keepdims=True)
-        return np.asarray(np.where(self.own > 0, np.sqrt(known**2 + added), parts * more))
+        added = np.expm1(2 * self.novelty[:, :, None] * factors).sum(axis=1)
+        wider = np.sqrt(known**2 + added * known.prod(axis=1, keepdims=True))
+        return np.asarray(np.where(self.own > 0, wider, parts * np.sqrt(1 + added)))
 
     def pull_back(self, values: Array, slopes: Array) -> Array:
         """What a change of each value does, from what changes of the logs of all scales do."""
         base, share, factors, gains = self.unpack(values)
         squares = base[None, :] ** 2 + ((gains * self.parts) ** 2).sum(axis=1)
         known = self.own > 0
-        slopes, by_more = self._before_novelty(np.sqrt(squares), share, factors, slopes)
+        slopes, by_factor = self._before_novelty(np.sqrt(squares), share, factors, slopes)
         # Of the logs of the scales by the log of what the parts add up to.
         power = np.where(known, share[None, :], 1.0)
         by_base = slopes * power * base[None, :] ** 2 / squares
         by_share = np.where(known, slopes * (0.5 * np.log(squares) - np.log(self.usual)), 0.0)
         by_gain = (slopes * power / squares)[:, None, :] * gains[None, :, :] * self.parts**2
-        by_factor = self.novelty.T @ by_more
-        return np.concatenate([by_base.sum(axis=0), by_share.sum(axis=0), by_factor, by_gain.sum(axis=0).ravel()])
+        return np.concatenate(
+            [by_base.sum(axis=0), by_share.sum(axis=0), by_factor.ravel(), by_gain.sum(axis=0).ravel()]
+        )
 
     def _before_novelty(self, parts: Array, share: Array, factors: Array, slopes: Array) -> tuple[Array, Array]:
-        """The slopes by the logs of the scales without what is new, and by the log of what that multiplies."""
-        more = np.exp(self.novelty @ factors)[:, None]
+        """The slopes by the logs of the scales without what is new, and by the factors of that."""
+        grown = np.exp(2 * self.novelty[:, :, None] * factors)
+        added = (grown - 1).sum(axis=1)
         alone = self.own * (parts / self.usual) ** share[None, :]
         middle = alone.prod(axis=1, keepdims=True)
-        square = alone**2 + (more**2 - 1) * middle
+        square = alone**2 + added * middle
         is_known = self.own > 0
         over = np.divide(slopes, square, out=np.zeros_like(slopes), where=is_known)
-        whole = over.sum(axis=1, keepdims=True)
-        inner = np.where(is_known, alone**2 * over + (more**2 - 1) / 2 * middle * whole, slopes)
-        return inner, np.where(is_known[:, 0], (more**2 * middle * whole)[:, 0], slopes.sum(axis=1))
+        both = (added * over).sum(axis=1, keepdims=True)
+        inner = np.where(is_known, alone**2 * over + middle / 2 * both, slopes)
+        by_added = np.where(is_known, middle * over, slopes / (1 + added))
+        return inner, (self.novelty[:, :, None] * grown * by_added[:, None, :]).sum(axis=0)
 
     def read(self, values: Array) -> Certainty:
         base, share, factors, gains = self.unpack(values)
         return Certainty(
             base=(float(base[0]), float(base[1])),
             share=(float(share[0]), float(share[1])),
-            factors=tuple(float(value) for value in factors),
+            factors=dict.fromkeys((NEW_STACK, KNOWN_STACK), _as_sides(factors)),
             gains={name: (float(low), float(high)) for name, (low, high) in zip(self.names, gains, strict=True)},
         )
+
+
+def _as_sides(values: Array) -> tuple[Sides, ...]:
+    return tuple((float(low), float(high)) for low, high in values)
 
 
 WIDER = 0.05
@@ -463,7 +482,7 @@ def find_values(examples: Sequence[Example]) -> Certainty:
     errors = np.array([one.row.error for one in examples])
     weights = OBSERVATIONS * np.array([one.weight for one in examples])
     side, places = (errors > 0).astype(int), np.arange(len(errors))
-    numbers = (2, 2, len(FEATURES), 2 * len(form.names))
+    numbers = (2, 2, 2 * len(FEATURES), 2 * len(form.names))
     gain, gain_sigma = GAINS[examples[0].row.quantity]
     middle = np.repeat([math.log(BASE), SHARE, PRIOR, gain], numbers)
     spread = np.repeat([BASE_SIGMA, SHARE_SIGMA, PRIOR_SIGMA, gain_sigma], numbers)
@@ -552,18 +571,17 @@ def find_quantiles(examples: Sequence[Example], scaled: Array) -> dict[str, Quan
 
 
 def stretch(found: Certainty, examples: Sequence[Example]) -> Certainty:
-    """With factors of known stacks raised until the intervals of every kind of novelty hold as many errors as they say (Mondrian
-    conformal prediction, Vovk 2005): likelihood alone prefers a narrow scale with long tails."""
-    known = [one for one in examples if one.own.has_scale and one.fold in KINDS]
+    """With factors of known stacks such that intervals of every kind of novelty hold as many errors on either side as they say
+    (Mondrian conformal prediction, Vovk 2005): likelihood alone prefers a narrow scale with long tails. Errors of all kinds
+    count beside those of a kind, so what few runs show changes little."""
+    known = _thin_folds([one for one in examples if one.own.has_scale and one.fold in KINDS])
     if not known:
         return found
     form = Form.of(known)
-    errors, side = np.array([one.row.error for one in known]), np.array([int(one.row.error > 0) for one in known])
-    models = _count_models(examples)
-    weights = np.array([one.weight * models[one.stack] for one in known])
-    folds = np.array([one.fold for one in known])
-    ends = np.array([_unscaled(one, found) for one in known])[np.arange(len(known)), side]
-    factors = np.array(found.factors)
+    errors = np.array([one.row.error for one in known])[:, None] * np.array([-1.0, 1.0])
+    weights, folds = _kind_weights(known, examples), np.array([one.fold for one in known])
+    ends = np.array([_unscaled(one, found) for one in known])
+    factors = np.array(found.factors[KNOWN_STACK])
     for _ in range(STRETCHES):
         for kind, names in KINDS.items():
             places = [FEATURES.index(name) for name in names]
@@ -571,11 +589,36 @@ def stretch(found: Certainty, examples: Sequence[Example]) -> Certainty:
             own = (folds == kind) & (new > 0)
             if not own.any():
                 continue
-            scales = form.scales(form.pack(found, factors))[own, side[own]]
-            needed = _weighted_quantiles(np.abs(errors[own]) / (ends[own] * scales), weights[own], np.array([COVERAGE]))
-            more = math.log(max(1.0, float(needed[0]))) / float(np.average(new[own], weights=weights[own]))
-            factors[places] += min(more, MOST_STRETCH)
-    return dataclasses.replace(found, factors=tuple(float(value) for value in factors))
+            over = errors / (ends * form.scales(form.pack(found, factors)))
+            beside = np.where(own, weights, weights * (math.sqrt(PARENT_RUNS) / weights.sum()))
+            for side in (0, 1):
+                needed = _weighted_quantiles(over[:, side], beside, np.array([(1 + COVERAGE) / 2]))
+                more = math.log(max(SMALL, float(needed[0]))) / float(np.average(new[own], weights=weights[own]))
+                more = min(max(more, -MOST_STRETCH), MOST_STRETCH)
+                factors[places, side] = np.maximum(WIDER, factors[places, side] + more)
+    return dataclasses.replace(found, factors={**found.factors, KNOWN_STACK: _as_sides(factors)})
+
+
+def _thin_folds(examples: Sequence[Example]) -> list[Example]:
+    """At most `MOST_EXAMPLES` of one fold, which weigh as much as all."""
+    folds: dict[tuple[str, str], list[Example]] = defaultdict(list)
+    for one in examples:
+        folds[one.fold, one.left].append(one)
+    made = []
+    for own in folds.values():
+        thinned = [own[place] for place in _evenly(len(own), MOST_EXAMPLES)]
+        made += [dataclasses.replace(one, weight=one.weight * len(own) / len(thinned)) for one in thinned]
+    return made
+
+
+def _kind_weights(known: Sequence[Example], examples: Sequence[Example]) -> Array:
+    """Within a kind of novelty a stack counts by the root of the number of its runs, whatever the number of its folds: errors of
+    one stack go together."""
+    whole: dict[tuple[str, str], float] = defaultdict(float)
+    for one in known:
+        whole[one.fold, one.stack] += one.weight
+    numbers = Counter(one.stack for one in examples if one.fold == "")
+    return np.array([one.weight / whole[one.fold, one.stack] * math.sqrt(numbers[one.stack]) for one in known])
 
 
 def _unscaled(one: Example, certainty: Certainty) -> Sides:
@@ -728,18 +771,27 @@ def hold(examples: Sequence[Example], left: Left) -> list[Held]:
             asked[f"known stack, new {one.fold or 'nothing'}"].append(pair)
         if one.fold == "":
             asked[f"as shipped: {one.stack}"].append(pair)
-    return [_hold(name, pairs, _constant(pairs, examples)) for name, pairs in sorted(asked.items())]
+    widths = _one_width(examples)
+    return [_hold(name, pairs, widths) for name, pairs in sorted(asked.items())]
 
 
-def _constant(pairs: Sequence[tuple[Example, Certainty]], examples: Sequence[Example]) -> float:
-    """One width for all: what nine of ten errors of the same sort stay within."""
-    is_publisher = pairs[0][0].fold == "publisher"
-    return float(
-        np.quantile([abs(one.row.error) for one in examples if (one.fold == "publisher") == is_publisher], COVERAGE)
-    )
+def _one_width(examples: Sequence[Example]) -> dict[tuple[str, bool], float]:
+    """One width for all, by the publisher that it is found without and by whether publishers are left out: nine of ten errors of
+    the other publishers, each of which weighs the same, stay within it."""
+    found = {}
+    for is_publisher in (False, True):
+        own = [one for one in examples if (one.fold == "publisher") == is_publisher]
+        names, sizes = np.array([one.row.publisher for one in own]), np.array([abs(one.row.error) for one in own])
+        numbers = Counter(names.tolist())
+        weights = np.array([1 / numbers[name] for name in names])
+        for name in {one.row.publisher for one in examples}:
+            rest = names != name
+            found[name, is_publisher] = float(_weighted_quantiles(sizes[rest], weights[rest], np.array([COVERAGE]))[0])
+    return found
 
 
-def _hold(name: str, pairs: Sequence[tuple[Example, Certainty]], constant: float) -> Held:
+def _hold(name: str, pairs: Sequence[tuple[Example, Certainty]], widths: Mapping[tuple[str, bool], float]) -> Held:
+    constant = np.array([widths[one.row.publisher, one.fold == "publisher"] for one, _ in pairs])
     errors = np.array([one.row.error for one, _ in pairs])
     every = np.array([ends_of(one, certainty, MEANT) for one, certainty in pairs])
     ends = {meant: every[:, place].T for place, meant in enumerate(MEANT)}
@@ -838,7 +890,7 @@ def describe(certainty: Certainty) -> dict[str, object]:
     }
     return {
         "base": certainty.base,
-        "factors": dict(zip(FEATURES, certainty.factors, strict=True)),
+        "factors": {sort: dict(zip(FEATURES, own, strict=True)) for sort, own in certainty.factors.items()},
         "gains": certainty.gains,
         "share": certainty.share,
         "quantiles": tabulate(certainty.quantiles),

@@ -70,7 +70,7 @@ def test_columns_that_nobody_knows_are_ignored_and_missing_ones_are_unknown() ->
 @pytest.mark.parametrize(
     ("spelling", "name"),
     [
-        ("Nanotron 0.4", "nanotron"), ("torchtitan-v0.2.0", "torchtitan"), ("Megatron-Core", "megatron-core"),
+        ("Nanotron 0.4", "nanotron@0.4"), ("torchtitan-v0.2.0", "torchtitan@0.2"), ("Megatron-Core", "megatron-core"),
         ("pytorch-2.1", "pytorch-2.1"), ("megatron-lm(accelerate)", "megatron-lm"),
         ("nvidia-dle-tensorflow2", "nvidia-dle-tensorflow2"),
     ],

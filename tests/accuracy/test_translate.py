@@ -1,7 +1,7 @@
 import pytest
 
 from traincast.accuracy._cases import Case, parse_case
-from traincast.accuracy._translate import translate
+from traincast.accuracy._translate import read_question, translate
 from traincast.accuracy._translate.machine import read_cluster, read_placement
 from traincast.accuracy._translate.workload import read_recipe
 from traincast.catalog._stacks import plain_stack
@@ -331,3 +331,17 @@ def test_a_column_named_as_a_field_of_a_question_is_asked() -> None:
     assert "critic" not in found.question.job
     assert found.question.parallelism["offload_weights"] is True
     assert found.resolved.job.regime is not None
+
+
+@pytest.mark.parametrize(
+    ("framework", "extra", "spelling"),
+    [
+        ("Megatron-Core", "sft;26.02.01", "megatron-core@26.02"),
+        ("nvidia-dle-pytorch(lambda)", "v1", "nvidia-dle-pytorch@1"),
+        ("torchtitan v0.2.0", "async_tp", "torchtitan@0.2"),
+        ("nanotron", "r16", "nanotron"),
+    ],
+)
+def test_a_version_stands_behind_the_framework_or_among_the_settings(framework: str, extra: str, spelling: str) -> None:
+    asked, _ = read_question(make_case(framework=framework, extra=extra), [])
+    assert asked.job["stack"] == spelling

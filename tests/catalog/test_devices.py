@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from traincast.catalog import device, device_entry, devices, link
+from traincast.catalog import device, device_entry, devices, link, usual_node_size
 from traincast.catalog._devices import DeviceEntry
 from traincast.catalog._names import load_facts, squeeze
 from traincast.errors import UnknownName
@@ -282,3 +282,14 @@ def test_a_core_is_slower_than_its_server() -> None:
     assert core.num_sm == 1
     assert core.vector_flop_per_s["fp32"] < server.vector_flop_per_s["fp32"]
     assert core.memory_bytes_per_s < server.memory_bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "each"),
+    [
+        ("rtx-4090", 8, 8), ("rtx-4090", 16, 8), ("gtx-1080ti", 4, 4), ("l40s", 8, 8), ("a100-pcie-80g", 32, 4),
+        ("h100", 16, 8), ("h100", 11, 11), ("gb200", 64, 4), ("gh200-96g", 8, 1), ("rtx-3080-laptop", 2, 1),
+    ],
+)  # fmt: skip
+def test_boards_that_are_counted_share_a_server_though_most_stand_alone(name: str, count: int, each: int) -> None:
+    assert usual_node_size(name, count) == each

@@ -87,3 +87,21 @@ def test_without_its_habits_a_stack_keeps_its_costs() -> None:
     assert bare.plan == Stack().plan
     assert bare.product_factor == stack("nanotron").product_factor
     assert plain_stack().is_plain
+
+
+@pytest.mark.parametrize(
+    ("spelling", "version"),
+    [
+        ("torchtitan 0.2", "0.2"),
+        ("Megatron-Core 26.02.01", "26.02"),
+        ("pytorch-2.4-rocm", "2.4"),
+        ("deepspeed==0.14.2", "0.14"),
+        ("pytorch-1", ""),
+        ("fsdp2", ""),
+        ("nanotron", ""),
+    ],
+)
+def test_a_spelling_may_end_in_a_version(spelling: str, version: str) -> None:
+    found = stack(spelling)
+    assert found.version == version
+    assert stack(found.spelling) == found

@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from traincast.catalog._names import load_facts
 from traincast.catalog._workloads import BUILDERS, from_shape, workload, workloads
 from traincast.errors import InvalidInput, UnknownName
-from traincast.spec._graph import Graph
+from traincast.spec._graph import DYNAMIC, Graph
 
 NAMES = [entry.name for entry in workloads()]
 FACTS = load_facts("model").entries
@@ -213,3 +214,26 @@ def test_products_with_frozen_weights_run_in_the_precision_of_the_activations_bo
     assert {op.dtype for op in graph.ops if op.kind == "matmul" and op.layer != "rotary"} == {"bf16"}
     written_out = [op for op in graph.ops if op.attrs.get("function") == "dequantize"]
     assert {op.phase for op in written_out} == {"forward", "backward"}
+
+
+def test_fused_kernels_of_a_detector_take_all_images_at_once() -> None:
+    plain, fused = (workload("maskrcnn", batch=8, fused=fused) for fused in (False, True))
+    kernels = [sum(op.num_kernels for op in graph.ops if op.attrs.get(DYNAMIC)) for graph in (plain, fused)]
+    assert kernels[1] < kernels[0] / 3
+
+
+def test_images_of_a_large_batch_are_padded_further_than_those_of_a_small_one() -> None:
+    sizes = [workload("maskrcnn", batch=batch).tensors for batch in (1, 4, 32)]
+    pixels = [max(math.prod(t.shape) / t.shape[0] for t in found if t.name == "images") for found in sizes]
+    assert pixels[0] < pixels[1] < pixels[2] == 3 * 800 * 1344
+    captured = workload("maskrcnn", batch=1, one_size=True).tensors
+    assert max(math.prod(t.shape) for t in captured if t.name == "images") == 3 * 800 * 1344
+
+
+def test_masks_that_the_host_cuts_make_the_device_wait_and_more_so_behind_wrappers() -> None:
+    plain = workload("maskrcnn", batch=2)
+    wide, wrapped = (
+        workload("maskrcnn", batch=2, host_masks=True, precision=precision) for precision in ("fp32", "fp16-amp")
+    )
+    assert plain.preparation_s == 0.0
+    assert wrapped.preparation_s == 2 * wide.preparation_s > 0.0

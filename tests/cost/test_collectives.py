@@ -187,6 +187,13 @@ def test_sockets_are_bounded_by_the_cores_that_copy_and_a_second_adapter_helps()
     assert seconds("all_reduce", 1e9, build(per_node=1, nodes=2, inter=ports)) < wide / 2
 
 
+def test_a_slow_line_hides_the_copies_of_the_cores_that_feed_it() -> None:
+    line = 1.25e9
+    sent = 2 * (3 / 4) * 1e9
+    found = seconds("all_reduce", 1e9, sockets(per_node=1, nodes=4, bytes_per_s=line))
+    assert sent / line < found < 1.4 * sent / line
+
+
 def test_eight_ranks_of_a_cube_mesh_use_all_links_and_two_only_one() -> None:
     cluster = build(per_node=8, intra=link("nvlink2-hybrid-cube-mesh"))
     assert seconds("all_reduce", 1e9, cluster, num_ranks=2) > 2 * seconds("all_reduce", 1e9, cluster)

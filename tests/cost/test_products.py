@@ -217,6 +217,37 @@ def some_image_ops(seed: int, size: int = 60) -> list[Op]:
     return ops
 
 
+def conv_of(channels: int, *, kernel: str = "3x3x3", stride: str = "1x1x1") -> Op:
+    numel = 2 * channels * 64**3
+    attrs = {
+        "batch": 2, "in_channels": channels, "out_channels": channels, "groups": 1, "in_size": "64x64x64",
+        "out_size": "64x64x64", "kernel": kernel, "stride": stride, "pass": "forward", "channels_last": True,
+    }  # fmt: skip
+    return Op(
+        name="c", kind="conv", flop=2.0 * numel * channels * 27, bytes_read=2.0 * numel, bytes_written=2.0 * numel,
+        dtype="fp16", attrs=attrs, reads=(0, 1),
+    )  # fmt: skip
+
+
+def rate_of(op: Op, device: Device) -> float:
+    return float((op.flop or 0.0) / load_learned().predict([op], device).seconds[0])
+
+
+def test_windows_of_few_channels_wait_for_l2_and_not_for_matrix_units() -> None:
+    ampere, hopper = find_device("a100-sxm4-80g"), find_device("h100-sxm-80g")
+    for device in (ampere, hopper):
+        assert rate_of(conv_of(32), device) < 0.6 * rate_of(conv_of(128), device)
+    # Hopper's units are three times as fast, its way from L2 to them is not.
+    assert rate_of(conv_of(32), hopper) / rate_of(conv_of(32), ampere) < 2.3
+
+
+def test_windows_that_do_not_overlap_fetch_nothing_twice() -> None:
+    device = find_device("h100-sxm-80g")
+    overlapping, apart = conv_of(32), conv_of(32, stride="3x3x3")
+    seconds = load_learned().predict([overlapping, apart], device).seconds
+    assert seconds[1] < seconds[0]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     device=devices, what=st.sampled_from([*RAISED, "lanes"]), factor=st.floats(1.0, 4.0), seed=st.integers(0, 10_000)
@@ -340,7 +371,62 @@ def test_odd_widths_cost_graphics_chips_less_than_data_centre_chips() -> None:
     assert 1.2 < ratio("rtx-3090", batch=1) < ratio("rtx-3090", batch=64) < ratio("a100-sxm4-80g", batch=1)
 
 
+def test_a_compiler_copies_odd_operands_where_that_is_quicker_than_an_odd_product() -> None:
+    def seconds(device: str, *, n: int, **attrs: bool) -> float:
+        op = make_matmul(m=16384, n=n, k=768, dtype="bf16")
+        return float(load_learned().predict([replace(op, attrs={**op.attrs, **attrs})], find_device(device)).seconds[0])
+
+    odd, copied, even = (
+        seconds("a100-sxm4-80g", n=n, **marks) for n, marks in ((50257, {}), (50257, {"pads": True}), (50264, {}))
+    )
+    assert even < copied < 1.2 * even < odd
+    narrow = [seconds("rtx-3090", n=17, **marks) for marks in ({}, {"pads": True})]
+    assert narrow[1] <= narrow[0], "it takes the faster of both"
+    assert seconds("a100-sxm4-80g", n=50264, pads=True) == even
+
+
 def test_whole_vectors_and_other_formats_are_not_warned_of() -> None:
     device, model = find_device("a100-sxm4-80g"), load_learned()
     assert warn_alignment([make_attention(), make_matmul(m=8192, n=4096, k=4096, dtype="bf16")], device, model) == ()
     assert warn_alignment([make_matmul(m=8192, n=4096, k=4098)], device, model) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [("a100-sxm4-80g", 0.869), ("h100-sxm-80g", 0.803), ("mi300x", 0.514), ("mi325x", 0.604), ("mi355x", 0.621)],
+)
+def test_the_fastest_large_product_reaches_the_published_share_of_the_peak(name: str, published: float) -> None:
+    """stas00/ml-engineering's MAMF (744d01e): the best of many sizes, repeated alone."""
+    law, sizes = load_learned().laws.half, np.array([1024.0, 2048.0, 4096.0, 8192.0, 16384.0])
+    m, n, k = (axis.ravel() for axis in np.meshgrid(sizes, sizes, sizes))
+    shape = ProductShape(
+        batch=np.ones_like(m), m=m, n=n, k=k, num_bytes=2 * (m * k + k * n + m * n), resident=None
+    )  # fmt: skip
+    sheet = find_device(name)
+    seconds = time_products(law, shape, sheet, "bf16", lone=True).seconds
+    best = float((2 * m * n * k / seconds).max()) / sheet.matrix_flop_per_s["bf16"]
+    assert best == pytest.approx(published, rel=0.06)
+
+
+@pytest.mark.parametrize("name", ["gaudi2", "tpu-v4", "tpu-v5e"])
+def test_a_systolic_array_works_on_whole_tiles_and_streams_beside(name: str) -> None:
+    sheet = find_device(name)
+    full, narrow, thin = (make_matmul(m=8192, n=size, k=8192, dtype="bf16") for size in (128, 96, 64))
+    whole_s, narrow_s, thin_s = (one.seconds for one in load_learned().estimate_ops((full, narrow, thin), sheet))
+    assert narrow_s == pytest.approx(whole_s, rel=0.05)
+    assert thin_s > 0.9 * whole_s
+    # A product of few columns is as long as its bytes take, and no longer by half.
+    long = make_matmul(m=800_000, n=128, k=128, dtype="bf16")
+    (streamed,) = load_learned().estimate_ops((long,), sheet)
+    assert 1 < streamed.seconds * sheet.memory_bytes_per_s / long.num_bytes < 1.5
+
+
+def test_sums_of_a_norm_are_made_in_the_scratchpad_of_a_systolic_device() -> None:
+    norm = Op(
+        name="fused[native_batch_norm]", kind="norm", flop=1e9, bytes_read=4e8, bytes_written=4e8, dtype="bf16",
+        attrs={"function": "batch_norm", "rows": 64, "cols": 3_125_000, "compiled": True},
+    )  # fmt: skip
+    twin = make_device(memory_bytes_per_s=2.45e12, architecture="Gaudi2", num_sm=24)
+    gpu = replace(twin, architecture="Ampere GA100")
+    (on_array,), (on_gpu,) = (load_learned().estimate_ops((norm,), one) for one in (twin, gpu))
+    assert on_array.seconds < 0.8 * on_gpu.seconds

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from traincast.catalog._stacks import stacks
-from traincast.cost._stack import TUNABLE, price_collective, read_constants, with_constants
-from traincast.spec import HOST, Collective, Estimate, Stack
+from traincast.cost._stack import TUNABLE, price_collective, read_constants, replay, with_constants
+from traincast.spec import DYNAMIC, HOST, Collective, Estimate, Op, Stack
 
 ONE_MS = Estimate(seconds=1e-3, low_s=5e-4, high_s=2e-3)
 
@@ -47,3 +47,13 @@ def test_constants_survive_being_read_and_set() -> None:
         constants = read_constants(stack)
         assert set(constants) == set(TUNABLE)
         assert with_constants(stack, constants) == stack
+
+
+def test_a_captured_step_pays_the_host_only_for_what_depends_on_the_data() -> None:
+    plain = Op(name="add", kind="other", flop=0.0, bytes_read=0.0, bytes_written=0.0)
+    dynamic = replace(plain, attrs={DYNAMIC: True})
+    issued = replace(ONE_MS, host_s=3e-3)
+    captured, late, quick = replay((plain, dynamic, dynamic), (issued, issued, ONE_MS))
+    assert (captured.seconds, captured.host_s) == (1e-3, 0.0)
+    assert (late.seconds, late.host_s, late.limit) == (3e-3, 0.0, "host")
+    assert quick.seconds == 1e-3

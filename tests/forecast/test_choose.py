@@ -7,10 +7,11 @@ import pytest
 
 from traincast.catalog import device
 from traincast.cli.questions import build_question, write_command
+from traincast.errors import InvalidInput
 from traincast.forecast import resolve
 from traincast.forecast._ask import ask
 from traincast.forecast._ladder import TOLERANCE, choose_plan
-from traincast.spec import QUESTION_FIELDS, Question, WorkloadOptions
+from traincast.spec import QUESTION_FIELDS, Forecast, Question, WorkloadOptions
 
 
 def short(source: str, gpus: str, count: int = 8, *, nodes: int = 1, **more: Any) -> Question:
@@ -136,3 +137,77 @@ def test_a_row_that_names_everything_is_answered_as_it_is() -> None:
 def test_samples_of_little_work_are_taken_by_the_thousand(source: str, samples: int) -> None:
     found = resolve(Question(source=source, cluster={"device": "a100-80g", "nodes": 1, "devices_per_node": 8}))
     assert found.job.graph.batch_size == samples
+
+
+def test_a_known_model_may_be_asked_for_with_single_sizes_of_its_own() -> None:
+    padded = resolve(short("gpt2", "a100-80g", 1, workload=WorkloadOptions(vocab=50304, batch=4)))
+    published = resolve(short("gpt2", "a100-80g", 1, workload=WorkloadOptions(batch=4)))
+    same = resolve(short("gpt2", "a100-80g", 1, workload=WorkloadOptions(vocab=50257, batch=4)))
+    assert any("gpt2 is built with vocab = 50304" in text for text in padded.assumptions)
+    assert padded.job.graph.num_parameters - published.job.graph.num_parameters == (50304 - 50257) * 768
+    assert same.job.graph.ops == published.job.graph.ops
+    assert not any("is built with" in text for text in same.assumptions)
+
+
+def test_fewer_layers_of_a_known_model_are_that_model_and_not_a_guess() -> None:
+    short_one = resolve(
+        short("llama-3-8b", "h100", workload=WorkloadOptions(n_layers=4, batch=1), parallelism={"zero": 1})
+    )
+    assert short_one.settings["seq"] == 8192
+    assert short_one.job.graph.num_parameters == pytest.approx(2 * 128256 * 4096 + 4 * 218e6, rel=0.01)
+
+
+def test_a_model_given_by_its_parameters_gets_a_length_and_a_plan_that_fits() -> None:
+    found = ask(short("", "h100", workload=WorkloadOptions(params=7e9)))
+    assert found.settings["seq"] == 2048
+    assert found.memory.fits
+    assert any("simplest of" in text for text in found.assumptions)
+
+
+def test_a_size_that_a_model_does_not_have_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="resnet50 is no plain transformer"):
+        resolve(short("resnet50", "h100", 1, workload=WorkloadOptions(vocab=1000)))
+
+
+def test_a_named_batch_that_fits_is_not_run_with_layers_twice_to_be_surer() -> None:
+    options = WorkloadOptions(batch=12, attention="eager", precision="bf16-amp")
+    found = ask(short("gpt2", "a100-40g", 1, workload=options))
+    assert found.memory.fit_probability < 0.95, "else the question shows nothing"
+    assert found.memory.fits
+    assert found.settings["recompute"] == "none"
+
+
+def test_a_model_of_which_every_device_holds_a_replica_is_not_cut_though_its_network_is_slow() -> None:
+    cluster = {"device": "v100-32g", "nodes": 4, "devices_per_node": 1, "inter": "10Gb/s"}
+    found = ask(Question(source="bert-large-uncased", cluster=cluster, workload=WorkloadOptions(batch=8, seq=384)))
+    assert found.settings["stack"] == "pytorch"
+    assert found.settings["global_batch"] == 32
+
+
+def test_layers_that_run_again_do_not_raise_the_share_of_the_peak() -> None:
+    """MFU counts what the model needs; a step that runs layers twice takes longer for the same FLOP."""
+
+    def answer(recompute: str) -> Forecast:
+        options = WorkloadOptions(batch=1, seq=2048, precision="bf16")
+        return ask(short("llama-2-7b", "a100-80g", workload=options, parallelism={"zero": 3, "recompute": recompute}))
+
+    plain, again = answer("none"), answer("full")
+    assert again.step.seconds > 1.1 * plain.step.seconds
+    assert again.utilization * again.step.seconds == pytest.approx(plain.utilization * plain.step.seconds)
+
+
+def test_what_is_new_is_said_without_our_own_words() -> None:
+    tables = ask(short("dlrm", "a100-40g", 8, nodes=2))
+    slow = ask(
+        Question(source="gpt2", cluster={"device": "a100-40g", "nodes": 2, "devices_per_node": 1, "inter": "10Gb/s"})
+    )
+    said = " ".join((*tables.notes, *slow.notes))
+    assert "large embedding tables" in said
+    assert "no such network was measured with pytorch" in said
+    assert "of the sort" not in said
+
+
+def test_a_plan_that_is_chosen_fits_under_the_software_it_is_answered_for() -> None:
+    options = WorkloadOptions(batch=1, seq=8192)
+    found = ask(short("llama-3-8b", "h100", nodes=128, workload=options, job={"global_batch": 2048}))
+    assert found.memory.fits

@@ -10,7 +10,7 @@ from traincast.forecast import forecast
 from traincast.lower import fuse, leave_eager, lower, mark_autotuned
 from traincast.lower._fuse import prefers_channels_last
 from traincast.simulate import replay_memory
-from traincast.spec import Graph, Job, Op, Parallelism, Repeat, Stage, Tensor
+from traincast.spec import DYNAMIC, Graph, Job, Op, Parallelism, Repeat, Stage, Tensor
 
 SHAPE = TransformerShape(n_layers=4, hidden=256, heads=4, vocab=1000, seq=128, dropout=0.1, activation="gelu_new")
 
@@ -29,6 +29,13 @@ def test_fusion_launches_fewer_kernels_and_moves_fewer_bytes() -> None:
     plain, fused = lower(gpt(), Parallelism()), lower(gpt(), Parallelism(), compiled=True)
     assert len(fused.stages[0].tasks) < 0.7 * len(plain.stages[0].tasks)
     assert moved(fused) < 0.9 * moved(plain)
+
+
+def test_what_depends_on_the_data_is_not_fused() -> None:
+    graph = workload("maskrcnn", batch=2, precision="fp16-amp")
+    stage = lower(graph, Parallelism(), compiled=True).stages[0]
+    dynamic = [task.name for task in stage.tasks if isinstance(task, Op) and task.attrs.get(DYNAMIC)]
+    assert {"decode_boxes", "aten.topk", "nms0", "match_targets"} <= set(dynamic)
 
 
 def test_what_ends_a_repeated_layer_is_fused_too() -> None:
@@ -187,3 +194,15 @@ def test_the_first_kernel_of_a_layer_finds_what_the_layer_before_made_in_registe
     assert isinstance(last, Op)
     assert first.bytes_read == 0.0
     assert last.bytes_read > 0.0
+
+
+def test_products_of_odd_widths_may_be_padded_where_they_are_compiled() -> None:
+    graph = build_transformer(replace(SHAPE, vocab=1001), Recipe(precision="bf16"), batch=4)
+
+    def padded(graph: Graph, *, compiled: bool) -> set[str]:
+        stage = lower(graph, Parallelism(), compiled=compiled).stages[0]
+        return {t.layer for t in stage.tasks if isinstance(t, Op) and t.attrs.get("pads")}
+
+    assert padded(graph, compiled=False) == set()
+    assert padded(graph, compiled=True) == {"head.decoder"}
+    assert padded(leave_eager(graph, "head"), compiled=True) == set()

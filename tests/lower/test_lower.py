@@ -338,3 +338,10 @@ def test_gradients_of_a_head_tied_to_the_embedding_are_made_in_the_last_stage() 
         for stage in program.stages
     ]
     assert heads == [[], [], [], ["forward", "backward", "backward"]]
+
+
+def test_passes_of_a_captured_step_that_is_padded_to_the_largest_input_do_not_vary() -> None:
+    images, speech = (workload(name, batch=2) for name in ("maskrcnn", "rnnt"))
+    assert lower(images, Parallelism()).input_variation == images.input_variation > 0
+    assert lower(images, Parallelism(), captured=True).input_variation == 0
+    assert lower(speech, Parallelism(), captured=True).input_variation == speech.input_variation > 0

@@ -10,6 +10,7 @@ from research.fits.intervals import (
     COVERAGE,
     Fits,
     Form,
+    _one_width,
     ends_of,
     find_given,
     first_guess,
@@ -19,7 +20,7 @@ from research.fits.intervals import (
     stretch_publishers,
 )
 from research.studies import new_stack_forms
-from traincast.forecast import LEVELS, STEP, Setting
+from traincast.forecast import FEATURES, KNOWN_STACK, LEVELS, STEP, Setting
 
 SETTING = Setting(
     stack="a", device="x", architecture="", vendor="", family="dense", precision="fp32", network="", num_devices=1,
@@ -85,7 +86,7 @@ def test_the_gradient_of_the_scales_is_that_of_the_scales() -> None:
         for i, row in enumerate([*runs("a", bias=0.3, sigma=0.1, seed=1), *runs("b", bias=0.0, sigma=0.2, seed=2)])
     ]
     form = Form.of(make_examples(rows, first_guess(rows)))
-    size = 4 + form.novelty.shape[1] + 2 * len(form.names)
+    size = 4 + 2 * form.novelty.shape[1] + 2 * len(form.names)
     values = np.linspace(0.05, 0.4, size)
     weights = np.random.default_rng(0).normal(size=form.own.shape)
     found = form.pull_back(values, weights)
@@ -136,3 +137,21 @@ def test_a_form_is_chosen_by_the_other_publishers_and_holds_them() -> None:
     }
     assert new_stack_forms.choose(found, "a") == "narrow"
     assert new_stack_forms.choose(found, "b") == "wide"
+
+
+def test_a_kind_of_novelty_that_errs_to_one_side_widens_that_side() -> None:
+    rows = [
+        dataclasses.replace(row, error=row.error + 0.3 * (row.setting.num_devices > 2))
+        for seed, name in enumerate("abc")
+        for row in runs(name, bias=0.0, sigma=0.05, number=120, seed=seed)
+    ]
+    certainty, _ = Fits(rows=rows).fit()
+    low, high = certainty.factors[KNOWN_STACK][FEATURES.index("doublings of scale")]
+    assert high > 2 * low
+
+
+def test_one_width_is_found_without_the_publisher_that_it_is_compared_on() -> None:
+    rows = [*runs("a", bias=0.0, sigma=0.5, seed=1), *runs("b", bias=0.0, sigma=0.01, seed=2)]
+    widths = _one_width(make_examples(rows, first_guess(rows)))
+    assert widths["a", True] < 0.03
+    assert widths["b", True] > 0.5

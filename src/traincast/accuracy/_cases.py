@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.accuracy._steps import as_case_row, is_step_table
-from traincast.catalog import name_stack
+from traincast.catalog import name_stack, version_in
 from traincast.errors import InvalidInput, MissingExtra, UnknownName, did_you_mean
 from traincast.spec import PLAIN, QUESTION_FIELDS, RESOURCES
 
@@ -29,6 +30,7 @@ JUDGEMENTS = ("quality", "quality_reason", "n_rep")
 REQUIRED = ("case_id", "gpu")
 UNKNOWN_WORDS = frozenset({"", "nan", "NaN", "None", "null", "NULL", "NA", "N/A", "#N/A", "<NA>", "NaT"})
 """How other programs write an empty cell. The word `none` is not among them: as text it says that there is none."""
+_RELEASE = re.compile(r"v?\d+(\.\d+)*")
 SURPLUS = "surplus cells"
 """Marks a csv line with more cells than headings."""
 
@@ -96,6 +98,12 @@ class Case:
     def settings(self) -> frozenset[str]:
         """The words of `extra`."""
         return frozenset(word.strip() for word in (self.extra or "").split(";") if word.strip())
+
+    @property
+    def version(self) -> str:
+        """Of the framework: at the end of its name, or a word of `extra` such as 26.02 or v1."""
+        releases = [word for word in sorted(self.settings) if _RELEASE.fullmatch(word)]
+        return version_in(self.framework or "") or next((version_in(f"release {word}") for word in releases), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +228,13 @@ def parse_case(row: Row) -> Case:
 
 
 def name_framework(spelling: str) -> str:
-    """A framework by the name of its stack, whatever its capitals and version: 'FSDP2 2.6' is fsdp2. Versions of plain
-    PyTorch, which differ in more than their number, stay as they are spelt."""
+    """A framework by the name of its stack, whatever its capitals: 'FSDP2 v2.6.1' is fsdp2@2.6. Versions of plain PyTorch, which
+    differ in more than their number, stay as they are spelt."""
     name = name_stack(spelling)
-    return spelling if name is None or name == PLAIN else name
+    if name is None or name == PLAIN:
+        return spelling
+    version = version_in(spelling)
+    return f"{name}@{version}" if version else name
 
 
 def parse_observation(row: Row) -> Observation:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from traincast.catalog._devices import device as device
     from traincast.catalog._devices import device_entry as device_entry
     from traincast.catalog._devices import devices as devices
+    from traincast.catalog._devices import usual_node_size as usual_node_size
     from traincast.catalog._kernels import kernel_rules as kernel_rules
     from traincast.catalog._links import LinkEntry as LinkEntry
     from traincast.catalog._links import link as link
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from traincast.catalog._nodes import node as node
     from traincast.catalog._nodes import nodes as nodes
     from traincast.catalog._nodes import read_cluster as read_cluster
+    from traincast.catalog._nodes import usual_threads as usual_threads
     from traincast.catalog._records import KINDS as KINDS
     from traincast.catalog._records import entry_names as entry_names
     from traincast.catalog._records import find_record as find_record
@@ -78,11 +80,14 @@ if TYPE_CHECKING:
     from traincast.catalog._stacks import read_stack as read_stack
     from traincast.catalog._stacks import stack as stack
     from traincast.catalog._stacks import stack_names as stack_names
+    from traincast.catalog._stacks import version_in as version_in
+    from traincast.catalog._stacks import with_version as with_version
     from traincast.catalog._targets import target_of as target_of
     from traincast.catalog._workloads import Workload as Workload
     from traincast.catalog._workloads import from_shape as from_shape
     from traincast.catalog._workloads import has_varying_inputs as has_varying_inputs
     from traincast.catalog._workloads import name_style as name_style
+    from traincast.catalog._workloads import named_shape as named_shape
     from traincast.catalog._workloads import style_of_task as style_of_task
     from traincast.catalog._workloads import usual_length as usual_length
     from traincast.catalog._workloads import workload as workload
@@ -102,6 +107,7 @@ __getattr__ = load_lazily(
             "device",
             "device_entry",
             "devices",
+            "usual_node_size",
         ),
         "_links": (
             "LinkEntry",
@@ -129,6 +135,7 @@ __getattr__ = load_lazily(
             "node",
             "nodes",
             "read_cluster",
+            "usual_threads",
         ),
         "_records": (
             "KINDS",
@@ -151,6 +158,8 @@ __getattr__ = load_lazily(
             "read_stack",
             "stack",
             "stack_names",
+            "version_in",
+            "with_version",
         ),
         "_kernels": ("kernel_rules",),
         "_targets": ("target_of",),
@@ -159,6 +168,7 @@ __getattr__ = load_lazily(
             "from_shape",
             "has_varying_inputs",
             "name_style",
+            "named_shape",
             "style_of_task",
             "usual_length",
             "workload",

@@ -19,6 +19,9 @@ class TypicalNode:
     """Ports of the inter link that one node has."""
     domain: int | None = None
     """Devices that the intra link can join across hosts (the chips of a TPU pod); None: it ends at the host."""
+    most: int | None = None
+    """Devices that one machine can hold, where nothing else is said; None: as many boards as a server has slots for, and as many
+    devices as usual of what is no board."""
     rack: int | None = None
     """Devices of a rack that jobs use as one domain of the intra link, though its trays are smaller; None: no such rack."""
 
@@ -55,6 +58,26 @@ def device(name: str | Device) -> Device:
 
 def devices() -> tuple[Device, ...]:
     return tuple(device(name) for name in load_facts("device").entries)
+
+
+BOARDS_PER_SERVER = 8
+"""Boards of two slots that servers for GPUs are built for; "8x" such a board is read as one of them."""
+
+
+def usual_node_size(name: str, count: int) -> int:
+    """Devices of each node where somebody names only how many there are. A typical node says where most devices of a kind are
+    found, often one to a workstation, and not how many a machine can hold."""
+    typical = device_entry(name).typical_node
+    usual = typical.devices_per_node
+    is_board = any(word in typical.intra for word in ("pcie", "pairs"))
+    most = typical.most or (max(usual, BOARDS_PER_SERVER) if is_board else usual)
+    if count <= most:
+        return count
+    if count % usual == 0 and (usual >= BOARDS_PER_SERVER / 2 or usual == most):
+        return usual
+    even = max(size for size in range(1, most + 1) if count % size == 0)
+    # A count that only tiny nodes divide (11) is taken as it is.
+    return even if 2 * even >= usual else count
 
 
 def device_entry(name: str) -> DeviceEntry:

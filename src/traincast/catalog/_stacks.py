@@ -1,5 +1,6 @@
 """Stack documents to stacks: each found by its name or by any spelling that tables and command lines use for it."""
 
+import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ DOCUMENTS = Path(__file__).parent / "data" / "stacks"
 SECTIONS = ("plan", "recipe", "memory", "kernels", "logs")
 _WORDS = ("recompute_words", "precision_words", "transformer_precision_words", "sharded_precision_words",
           "precision_settings")  # fmt: skip
+_VERSION = re.compile(r"[ =@-]+v?(\d+(?:\.\d+)?)[\w.+-]*$")
 
 
 class _Documents(Mapping[str, Stack]):
@@ -42,7 +44,20 @@ def stack(name: str | Stack) -> Stack:
     if isinstance(name, Stack):
         return name
     found = find_stack(name)
-    return found if found is not None else STACKS.find(name)
+    return with_version(found, version_in(name)) if found is not None else STACKS.find(name)
+
+
+def with_version(found: Stack, version: str) -> Stack:
+    """The same object where no version is said, so that what was found for it is found again."""
+    return dataclasses.replace(found, version=version) if version else found
+
+
+def version_in(spelling: str) -> str:
+    """The version at the end of a spelling, its first two numbers: 'Megatron-Core 26.02.01' has 26.02. The name of a stack may
+    end in a number (pytorch-1) and has none."""
+    plain = _plain(spelling)
+    found = None if plain in _spellings() else _VERSION.search(plain)
+    return found.group(1) if found else ""
 
 
 def find_stack(spelling: str) -> Stack | None:
@@ -61,8 +76,7 @@ def find_stack(spelling: str) -> Stack | None:
 
 def name_stack(spelling: str) -> str | None:
     """The name of the stack that a spelling is, in any capitals and version; None for what only contains a known one."""
-    plain = re.sub(r"[ =@-]+v?\d[\w.+-]*$", "", _plain(spelling))
-    return _spellings().get(plain)
+    return _spellings().get(_VERSION.sub("", _plain(spelling)))
 
 
 def stacks() -> tuple[Stack, ...]:

@@ -181,7 +181,8 @@ def _build(name: str, recipe: Recipe, sizes: Sizes) -> Graph:
     return replace(
         graph,
         input_variation=entry.get("input_variation", 0.0),
-        preparation_s=entry.get("preparation_s_per_sample", 0.0) * sizes.batch,
+        padded=entry.get("padded", False),
+        preparation_s=graph.preparation_s + entry.get("preparation_s_per_sample", 0.0) * sizes.batch,
     )
 
 
@@ -291,6 +292,16 @@ def transformer_shape(values: Mapping[str, Any]) -> TransformerShape:
     if "windows" in known:
         known["windows"] = tuple(known["windows"])
     return TransformerShape(**known)
+
+
+def named_shape(name: str) -> dict[str, Any] | None:
+    """The architecture and the sizes of a transformer of the catalogue; None for what is not there or is none."""
+    facts = load_facts("model")
+    found = facts.get(name)
+    entry = facts.entries[found] if found else {}
+    if entry.get("builder") != "transformer":
+        return None
+    return {"arch": entry["style"], **entry["shape"]}
 
 
 def build_named_transformer(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: Sizes) -> Graph:

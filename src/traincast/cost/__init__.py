@@ -119,9 +119,11 @@ if TYPE_CHECKING:
     from traincast.cost._routes import with_other_links as with_other_links
     from traincast.cost._silicon import ENERGY as ENERGY
     from traincast.cost._stack import TUNABLE as TUNABLE
+    from traincast.cost._stack import pays_ring_steps as pays_ring_steps
     from traincast.cost._stack import price_collective as price_collective
     from traincast.cost._stack import price_op as price_op
     from traincast.cost._stack import read_constants as read_constants
+    from traincast.cost._stack import replay as replay
     from traincast.cost._stack import with_constants as with_constants
     from traincast.cost._sync import UNBOUNDED_BYTES_PER_S as UNBOUNDED_BYTES_PER_S
     from traincast.cost._sync import Synced as Synced
@@ -249,9 +251,11 @@ __getattr__ = load_lazily(
         "_silicon": ("ENERGY",),
         "_stack": (
             "TUNABLE",
+            "pays_ring_steps",
             "price_collective",
             "price_op",
             "read_constants",
+            "replay",
             "with_constants",
         ),
         "_sync": (

@@ -39,6 +39,26 @@ def misalignment(op: Op, device: Device) -> tuple[float, float]:
     found = row_alignment(op)
     if found == VECTOR_BYTES or op.attrs.get("padded"):
         return 1.0, 0.0
+    slower, doubt = _slowdown(op, device, found)
+    return (1.0, doubt) if copied_bytes(op, device) else (slower, doubt)
+
+
+def copied_bytes(op: Op, device: Device) -> float:
+    """Bytes that a compiler moves to give a product whole vectors; 0.0 where it has none to give or waiting is quicker. It
+    times both and takes the faster."""
+    found = row_alignment(op)
+    if found == VECTOR_BYTES or op.attrs.get("padded") or not op.attrs.get("pads"):
+        return 0.0
+    batch, m, n, k = (float(op.attrs[key]) for key in ("batch", "m", "n", "k"))
+    operands = ((m * k, m if op.attrs["layout"] == "nt" else k), (k * n, n))
+    item = DTYPE_BYTES[op.dtype]
+    moved = 2.0 * batch * item * sum(size for size, width in operands if int(width * item) % VECTOR_BYTES)
+    slower, _ = _slowdown(op, device, found)
+    lost_s = (slower - 1.0) * 2.0 * batch * m * n * k / product_flop_per_s(device, op.dtype)[0]
+    return moved if moved / device.memory_bytes_per_s < lost_s else 0.0
+
+
+def _slowdown(op: Op, device: Device, found: int) -> tuple[float, float]:
     if find_silicon(device).name not in GRAPHICS:
         return SLOWER[found], DOUBT
     many = float(op.attrs["batch"]) > 1

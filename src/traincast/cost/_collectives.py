@@ -218,8 +218,8 @@ def effective_bytes_per_s(c: LinkConstants, level: Level) -> float:
     if math.isinf(transport.flow_bytes_per_s):
         return rate
     flows = (level.link.flow_bytes_per_s or transport.flow_bytes_per_s) * level.link.num_ports
-    # A ring of sockets is bounded by its line and by the cores that copy for it, one after the other.
-    return 1 / (1 / rate + level.inside / flows)
+    # The adapter sends one chunk while a core copies the next, so the slower of both bounds a ring of sockets.
+    return min(rate, flows / level.inside)
 
 
 def _ring(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.cost._bounds import l2_bytes_per_s, lanes_flop_per_s, product_flop_per_s
+from traincast.cost._bounds import is_systolic, l2_bytes_per_s, lanes_flop_per_s, product_flop_per_s
 from traincast.cost._silicon import FORMAT_SHARE, find_silicon, watts_per_need
 from traincast.errors import InvalidInput
 from traincast.spec import Device
@@ -27,6 +27,10 @@ SHARPNESS = 6.0
 """Of the bend between the clock that the kernel can use and the clock that power allows."""
 LONGEST_FILL = 1.0
 """Of the sum itself: where sums are shorter than a pipeline, blocks of threads beside each other fill theirs in turn."""
+ARRAY = 128.0
+"""Edge of a systolic array: TPU and Trainium have 128 x 128, Gaudi joins its own into wide or square ones."""
+ARRAY_SHARE = 0.97
+"""Of the peak that large products reach there, at any load (Gaudi 2 alone: 0.969, stas00/ml-engineering's MAMF, 744d01e)."""
 UNKNOWN_SM = 108.0
 BLOCKS_PER_SM = 2.0
 BLOCK_BYTES_PER_CYCLE = 5.5
@@ -34,6 +38,8 @@ BLOCK_BYTES_PER_CYCLE = 5.5
 OWN_SHARES = 0.4
 """Of a multiprocessor's even share of DRAM, at least, for each of its two blocks: A100 and H100 have 0.41 and 0.43 by the rate
 above; cores that are fewer and wider (Gaudi, TPU) or memory that is faster (H200, B200) come with as many requests in flight."""
+GATHERED_BYTES_PER_SM_CYCLE = 20.0
+"""That a multiprocessor fetches from L2 for the windows of a convolution, of the 64 that its port takes."""
 EASY_FLOP_PER_SM_CYCLE, EASY_GAIN, BOOST = 1024.0, 0.25, 1.15
 """Units that do half as much per cycle (graphics boards sum in fp32 at half rate) never wait for operands, and their boards clock
 above the sheet (GeForce boards by 9 to 15%): pipelines fill while they work, and the cap rises."""
@@ -121,6 +127,8 @@ class ProductShape:
     num_bytes: Array
     resident: Array | None
     """Share of the bytes in L2; None: as a benchmark that repeats the call finds it."""
+    gathered_bytes: Array | None = None
+    """That multiprocessors fetch from L2, where these are many more than DRAM sees: windows that overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +164,8 @@ def held_share(law: ProductLaw, device: Device, dtype: str, *, load: float | Arr
     power = watts_per_need(device, dtype, joules_per_flop=law.joules_per_flop, fitted=law.energy)
     load = np.asarray(load, dtype=np.float64)
     gain = easy_gain(device, dtype, law.cap)
+    if is_systolic(device):
+        return np.full_like(load, ARRAY_SHARE)
     if power is None:
         return np.full_like(load, gain * law.cap)
     left = power / (gain * need * (1.0 + law.sustained * load))
@@ -195,15 +205,34 @@ def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: s
     peak, real = product_flop_per_s(device, dtype)
     peak *= FORMAT_SHARE.get(real, 1.0)
     num_sm, tiles = float(device.num_sm or UNKNOWN_SM), find_tiles(law, device)
-    work = tile_work(tiles, shape, num_sm=num_sm, fill=tiles.fill)
-    rate = peak * _product_share(law, device, dtype, work / peak, drawn_power(law, shape, work), lone=lone)
-    fill = _fill(law, tiles, rate, device)
-    if fill is not None:
-        work = tile_work(tiles, shape, num_sm=num_sm, fill=fill)
-    compute_s = work / rate
+    if is_systolic(device):
+        work = array_work(shape)
+        rate = peak * _product_share(law, device, dtype, work / peak, np.ones_like(work), lone=lone)
+    else:
+        work = tile_work(tiles, shape, num_sm=num_sm, fill=tiles.fill)
+        rate = peak * _product_share(law, device, dtype, work / peak, drawn_power(law, shape, work), lone=lone)
+        fill = _fill(law, tiles, rate, device)
+        if fill is not None:
+            work = tile_work(tiles, shape, num_sm=num_sm, fill=fill)
+    compute_s = _join_gathers(law, work / rate, shape.gathered_bytes, device)
     memory_s = traffic_s(law, shape.num_bytes, device, resident=shape.resident)
     joined = (compute_s**law.join + memory_s**law.join) ** (1.0 / law.join)
     return Timed(seconds=law.start_s + joined, compute_s=compute_s, memory_s=memory_s)
+
+
+def array_work(shape: ProductShape) -> Array:
+    """FLOP that systolic arrays spend on a product: each works on whole tiles, in every direction, and its compiler fills its
+    scratchpad with the next while it works on one."""
+    rows, cols, depth = (np.ceil(size / ARRAY) * ARRAY for size in (shape.m, shape.n, shape.k))
+    return np.asarray(2.0 * shape.batch * rows * cols * depth, dtype=np.float64)
+
+
+def _join_gathers(law: ProductLaw, compute_s: Array, gathered: Array | None, device: Device) -> Array:
+    """Arithmetic that waits for overlapping windows to come from L2: few channels use each number that is fetched few times."""
+    if gathered is None or device.num_sm is None or device.clock_hz is None or not gathered.any():
+        return compute_s
+    fetch_s = gathered / (GATHERED_BYTES_PER_SM_CYCLE * device.num_sm * device.clock_hz)
+    return np.asarray((compute_s**law.join + fetch_s**law.join) ** (1.0 / law.join), dtype=np.float64)
 
 
 def _product_share(law: ProductLaw, device: Device, dtype: str, peak_s: Array, need: Array, *, lone: bool) -> Array:

@@ -9,13 +9,15 @@ from traincast.spec import Device
 
 ENERGY: dict[str, tuple[float, float]] = {
     "volta": (3.15, 0.12), "turing": (4.2, 0.15), "ga100": (1.0, 0.0), "ga10x": (2.5, 0.15), "ada": (1.9, 0.0),
-    "hopper": (1.0, 0.0), "blackwell": (1.0, 0.0), "gb20x": (2.0, 0.2), "cdna1": (3.3, 0.25), "cdna2": (3.0, 0.25),
-    "cdna3": (2.3, 0.15), "cdna4": (1.6, 0.25),
+    "hopper": (1.0, 0.0), "blackwell": (1.0, 0.0), "gb20x": (2.0, 0.2), "cdna1": (2.7, 0.25), "cdna2": (2.44, 0.25),
+    "cdna3": (1.87, 0.15), "cdna4": (1.42, 0.25),
 }  # fmt: skip
 """Joules per FLOP of the matrix units in 16 bits beside the data-centre chips of 2020 to 2025, and log_sigma that not having
 measured its kernels adds. Units fed from registers (Volta, Turing, GA10x, Ada, GB20x) take more than those that read
 shared memory. ga100, hopper and blackwell share one constant that kernels fit; volta, turing, ga10x and ada come from whole
-steps; CDNA from published products (stas00/ml-engineering's MAMF, 744d01e). A law that saw a silicon's kernels overrides it."""
+steps. With CDNA's, the fastest of many large products alone is what was published (stas00/ml-engineering's MAMF, 744d01e:
+MI300X 0.514 of the peak, MI325X 0.604, MI355X 0.62; the same law says 0.88 for A100 and 0.81 for H100, published 0.87 and
+0.80); cdna1 and cdna2 moved with cdna3 when the law changed. A law that saw a silicon's kernels overrides it."""
 
 REGISTER_FED = ("volta", "turing", "ga100", "ga10x", "ada", "gb20x", "cdna1", "cdna2", "cdna3", "cdna4")
 """Whose threads load the operands of matrix units into their registers; newer units read shared memory by themselves, and their

@@ -1,11 +1,11 @@
 """A stack's constants applied: estimates of ops and collectives in, estimates with host time and the stack's factors out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from traincast.cost._collectives import RINGS
-from traincast.spec import HOST, Collective, Estimate, Op, Stack
+from traincast.spec import DYNAMIC, HOST, Collective, Estimate, Op, Stack, Task
 
 PRODUCTS = ("matmul", "attention", "conv", "rnn")
 
@@ -42,7 +42,7 @@ def price_collective(stack: Stack, task: Collective, estimate: Estimate, *, cros
     if task.axis == HOST:
         factor = 1.0
     scaled = replace(estimate.scaled(factor), host_s=stack.collective_call_s)
-    if not crosses_nodes or task.kind not in RINGS or task.phase == "gradient":
+    if not crosses_nodes or not pays_ring_steps(task):
         return scaled
     # A gradient that travels in a bucket with others pays its part of the bucket's steps.
     part = min(1.0, task.num_bytes / task.bucket_bytes) if task.bucket_bytes else 1.0
@@ -53,6 +53,36 @@ def price_collective(stack: Stack, task: Collective, estimate: Estimate, *, cros
         low_s=scaled.low_s + steps_s,
         high_s=scaled.high_s + steps_s,
     )
+
+
+def replay(tasks: Sequence[Task], estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
+    """A captured step (CUDA graphs): one launch, so the host issues nothing op by op, but what depends on the data. The host has
+    read what came before it, so the device waits until it is issued."""
+    return tuple(
+        [
+            _issue_late(estimate) if isinstance(task, Op) and task.attrs.get(DYNAMIC) else replace(estimate, host_s=0.0)
+            for task, estimate in zip(tasks, estimates, strict=True)
+        ]
+    )
+
+
+def _issue_late(estimate: Estimate) -> Estimate:
+    host_s = estimate.host_s
+    if host_s <= estimate.seconds:
+        return replace(estimate, host_s=0.0)
+    return replace(
+        estimate,
+        seconds=host_s,
+        low_s=min(host_s, estimate.low_s),
+        high_s=max(host_s, estimate.high_s),
+        host_s=0.0,
+        limit="host",
+    )
+
+
+def pays_ring_steps(task: Collective) -> bool:
+    """Between nodes. Gradients follow each other through a network without a kernel between them, and pay none."""
+    return task.kind in RINGS and task.phase != "gradient"
 
 
 def read_constants(stack: Stack) -> dict[str, float]:

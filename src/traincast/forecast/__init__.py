@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from traincast.forecast._ask import ask as ask
     from traincast.forecast._certainty import DOCUMENT as DOCUMENT
     from traincast.forecast._certainty import FEATURES as FEATURES
+    from traincast.forecast._certainty import HOST_CPU_FACTOR as HOST_CPU_FACTOR
     from traincast.forecast._certainty import HOST_LEAST_S as HOST_LEAST_S
     from traincast.forecast._certainty import HOST_MOST_S as HOST_MOST_S
+    from traincast.forecast._certainty import KNOWN_STACK as KNOWN_STACK
+    from traincast.forecast._certainty import LATE_RING_STEP_S as LATE_RING_STEP_S
     from traincast.forecast._certainty import LEVELS as LEVELS
     from traincast.forecast._certainty import MEMORY as MEMORY
     from traincast.forecast._certainty import MOST_OPERATORS as MOST_OPERATORS
@@ -130,8 +133,11 @@ __getattr__ = load_lazily(
             "DOCUMENT",
             "Experience",
             "FEATURES",
+            "HOST_CPU_FACTOR",
             "HOST_LEAST_S",
             "HOST_MOST_S",
+            "LATE_RING_STEP_S",
+            "KNOWN_STACK",
             "LEVELS",
             "MEMORY",
             "MOST_OPERATORS",

@@ -38,8 +38,8 @@ def with_defaults(question: Question, devices: Sequence[Device], stack: Stack, s
     if options.precision is None:
         filled["precision"] = _choose_precision(question, devices, stack, said)
     # What is trained on is as long as what is generated, which the regime says.
-    if options.seq is None and not options.has_shape and question.job.get("regime") not in GENERATING:
-        length = _choose_length(question.source, said)
+    if options.seq is None and question.job.get("regime") not in GENERATING:
+        length = _choose_length(question.source, options, said)
         if length is not None:
             filled["seq"] = length
     return dataclasses.replace(question, workload=dataclasses.replace(options, **filled)) if filled else question
@@ -125,9 +125,16 @@ def _choose_precision(question: Question, devices: Sequence[Device], stack: Stac
     return name
 
 
-def _choose_length(source: str, said: list[str]) -> int | None:
+def _choose_length(source: str, options: WorkloadOptions, said: list[str]) -> int | None:
     """None: as the source has it."""
-    entry = _entry(source)
+    entry = {} if options.arch is not None or options.params is not None else _entry(source)
+    if options.has_shape and not entry:
+        from traincast.forecast._shape import usual_seq
+
+        length = usual_seq(options)
+        if length is not None:
+            said.append(f"samples of {length:,} tokens are assumed, as nothing says their length (--seq to change)")
+        return length
     own = entry.get("context") or entry.get("shape", {}).get("seq")
     if not isinstance(own, int) or entry.get("family") not in _TEXT:
         return None

@@ -21,6 +21,7 @@ from traincast.cost import (
     mark_software,
     name_costs,
     note_kernels,
+    replay,
     with_other_links,
 )
 from traincast.errors import IllegalPlan, InvalidInput
@@ -160,7 +161,14 @@ class Engine:
     def lower(self, job: Job, cluster: Cluster, plan: Parallelism) -> Program:
         """What each distinct rank runs."""
         check_size(plan, cluster)
-        return lower(job.graph, plan, compiled=job.compiled, habits=job.stack.plan, remember=self._remember)
+        return lower(
+            job.graph,
+            plan,
+            compiled=job.compiled,
+            captured=job.cuda_graphs,
+            habits=job.stack.plan,
+            remember=self._remember,
+        )
 
     def cost(self, program: Program, job: Job, cluster: Cluster) -> Prices:
         """Seconds of every task of every stage."""
@@ -194,7 +202,7 @@ class Engine:
             priced = self._remember(_estimate, model, stage.tasks, stage.repeats, stage.tensors, cluster)
         if correction is not None:
             priced = self._remember(_scale_classes, correction, stage.tasks, priced)
-        return self._remember(_replay_graphs, priced) if replayed else priced
+        return self._remember(replay, stage.tasks, priced) if replayed else priced
 
     def simulate(
         self, program: Program, estimates: Prices, job: Job, cluster: Cluster, *, draw: bool = False
@@ -283,7 +291,7 @@ class Engine:
     ) -> Forecast:
         """The forecast, by whichever part of the model proved best for such a job."""
         plan, timeline = run.program.parallelism, run.timeline
-        tally = tally_program(run.program, run.estimates, remember=self._remember)
+        tally = tally_program(run.program, run.estimates, cluster, remember=self._remember)
         sure = self._cover_links(self._interval(timeline, tally, job, cluster, plan), run, job, cluster)
         own = self.own_costs(job)
         chosen = choose_answer(
@@ -456,11 +464,6 @@ def _estimate(
     return model.estimate(Stage(tasks=tasks, repeats=repeats, tensors=tensors), cluster)
 
 
-def _replay_graphs(estimates: tuple[Estimate, ...]) -> tuple[Estimate, ...]:
-    """CUDA graphs: one launch per step, so the host issues nothing op by op."""
-    return tuple([replace(estimate, host_s=0.0) for estimate in estimates])
-
-
 def check_size(plan: Parallelism, cluster: Cluster) -> None:
     """Refuse a plan that needs more or fewer devices than there are."""
     if plan.num_devices != cluster.num_devices:
@@ -549,7 +552,9 @@ def _note_tasks(
 
 
 def _flop_of(graph: Graph) -> float:
-    return graph.flop
+    """Of the model itself; layers that run again to save memory do no more for it."""
+    again = zip(graph.ops, graph.counts(), strict=True)
+    return graph.flop - sum((op.flop or 0.0) * count for op, count in again if op.phase == "recompute")
 
 
 def _unknown_ops(graph: Graph) -> tuple[str, ...]:

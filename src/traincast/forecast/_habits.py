@@ -168,12 +168,14 @@ def _whole(value: Any, least: int = 1) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else least
 
 
-def _recipe_habits(stack: Stack) -> dict[str, Any]:
+def _recipe_habits(stack: Stack, mode: str | None) -> dict[str, Any]:
     recipe = stack.recipe
     values: dict[str, Any] = {
         "implementation": recipe.implementation, "attention": recipe.attention, "fused": recipe.fused,
         "fused_gate": recipe.fused_gate, "fused_loss": recipe.fused_loss, "fused_sums": recipe.fused_sums,
         "channels_last": recipe.channels_last, "dropout": recipe.dropout, "predicted_share": recipe.predicted_share,
+        "keeps_keys": recipe.keeps_keys if mode == "inference" else None, "host_masks": recipe.host_masks,
+        "one_size": recipe.whole_program or None,
     }  # fmt: skip
     return {name: value for name, value in values.items() if value is not None}
 
@@ -187,7 +189,7 @@ def fill_in_recipe(
 ) -> dict[str, Any]:
     """How the catalogue's builders run a step: what the user says, then what the stack does."""
     recipe = stack.recipe
-    values = _recipe_habits(stack)
+    values = _recipe_habits(stack, options.mode)
     batch = options.batch or 1
     if recipe.softmax_multiple > 1 and heads and (batch * heads / plan.tensor) % recipe.softmax_multiple:
         values["fused_softmax"] = False
@@ -246,7 +248,7 @@ _RECIPE = frozenset(
      "implementation", "channels_last", "master_weights", "gradient_dtype", "adapter_rank", "adapter_norm", "frozen_dtype",
      "recompute_layers", "weight_dtype"}
 )  # fmt: skip
-_USUAL: dict[str, Any] = {"implementation": "foreach", "attention": "flash"}
+_USUAL: dict[str, Any] = {"implementation": "foreach", "attention": "flash", "keeps_keys": False}
 
 
 def _changes(name: str, value: Any) -> bool:

@@ -15,7 +15,7 @@ TOLERANCE = 0.05
 WORTH_RECOMPUTING = 0.02
 """Layers are run again only where that is faster by more than this, or where it must be."""
 SURE = 0.95
-"""How sure a plan that we choose must be to fit."""
+"""How sure a plan with a batch that we choose must be to fit."""
 RECOMPUTES = ("none", "products", "full")
 MOST_STAGES = 16
 LONG_SAMPLE = 32_768
@@ -52,6 +52,11 @@ class Open:
     @property
     def names_plan(self) -> bool:
         return any(axis in self.values for axis in AXES)
+
+    def takes(self, memory: MemoryProfile) -> bool:
+        """Whether a plan of such memory is sure enough to fit. Whoever names a batch has often seen it run, so the verdict
+        that the answer prints is enough; running layers again to be surer would answer another question."""
+        return memory.fits if self.names_batch else memory.fit_probability >= SURE
 
     @property
     def passes(self) -> int | None:
@@ -113,10 +118,13 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
     for title, values in arrangements:
         if values.get("tensor", 1) > 1 and any(_leaves_nothing(rung) for rung in sure):
             break
+        if _cuts_layers(values) and any(_holds_whole(rung) for rung in sure):
+            # Nobody cuts a model of which every device holds a whole replica, though a slow link would make it pay.
+            break
         num_tried += 1
         found = climb.best_of(title, values)
         rungs.append(found)
-        if len(found) == 1 and found[0].fit_probability >= SURE:
+        if len(found) == 1 and asked.takes(found[0].memory):
             sure.append(found[0])
             climb.fastest = max(climb.fastest, found[0].samples_per_s)
     fitting = sure
@@ -133,9 +141,14 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
     return Choice(taken=taken, fastest=fastest, num_tried=num_tried, fits=True)
 
 
-def _may_be_taken(memory: MemoryProfile, job: Job) -> bool:
-    """Whether a plan of such memory is worth its time: it surely fits, or perhaps and cannot be made smaller."""
-    return memory.fit_probability >= SURE or (memory.fits and job.graph.batch_size == 1)
+def _cuts_layers(values: Mapping[str, Any]) -> bool:
+    return _degree(values.get("tensor")) > 1 or _degree(values.get("pipeline")) > 1
+
+
+def _holds_whole(rung: Rung) -> bool:
+    """Whether every device holds all weights, their optimizer state and what its samples need."""
+    plan = rung.plan
+    return plan.zero == 0 and plan.data == plan.num_devices and plan.recompute == "none"
 
 
 def _leaves_nothing(rung: Rung) -> bool:
@@ -169,10 +182,10 @@ class _Climb:
             if found is None:
                 continue
             rungs.append(found)
-            if found.fit_probability >= SURE and found.batch == next(iter(self._batches(values)))[0]:
+            if self.asked.takes(found.memory) and found.batch == next(iter(self._batches(values)))[0]:
                 # No pass can be larger, so running layers again can only be slower.
                 break
-        fitting = [rung for rung in rungs if rung.fit_probability >= SURE]
+        fitting = [rung for rung in rungs if self.asked.takes(rung.memory)]
         if not fitting:
             return tuple(rungs)
         fastest = max(fitting, key=lambda rung: rung.samples_per_s)
@@ -229,13 +242,17 @@ class _Climb:
         if job.regime is not None:
             return None
         least = self.engine.bound_memory(job, self.asked.cluster, plan)
-        if _may_be_taken(least, job):
+        if self._may_be_taken(least, job):
             return None
         return Rung(title=title, plan=plan, batch=job.graph.batch_size, memory=least, is_bound=True)
 
+    def _may_be_taken(self, memory: MemoryProfile, job: Job) -> bool:
+        """Whether a plan of such memory is worth its time: it surely fits, or perhaps and cannot be made smaller."""
+        return self.asked.takes(memory) or (memory.fits and job.graph.batch_size == 1)
+
     def _fits(self, plan: Parallelism, job: Job) -> bool:
         try:
-            return _may_be_taken(self._memory(job, plan), job)
+            return self._may_be_taken(self._memory(job, plan), job)
         except (IllegalPlan, InvalidInput):
             return False
 
@@ -243,7 +260,7 @@ class _Climb:
         """Its memory, and its time where it fits."""
         memory = self._memory(job, plan)
         made = Rung(title=title, plan=plan, batch=job.graph.batch_size, memory=memory)
-        if not _may_be_taken(memory, job):
+        if not self._may_be_taken(memory, job):
             return made
         return replace(made, forecast=self.engine.forecast(job, self.asked.cluster, plan))
 
@@ -268,6 +285,9 @@ class _Climb:
         else:
             most = most_samples(tokens=tokens, text=asked.text, flop=_flop_per_sample(self.sample.graph))
             sizes = [2**power for power in range(int(math.log2(most)), -1, -1)]
+        if whole is None and asked.batch is not None and asked.passes is None and not asked.names_plan:
+            # Plans are compared at one number of samples, that of a pass of plain replicas.
+            whole = asked.batch * asked.cluster.num_devices
         for size in sizes:
             if whole is None:
                 yield size, asked.passes or (1 if stages == 1 else 4 * stages)
@@ -342,7 +362,8 @@ def _split_arrangements(asked: Open, count: int, node: int, tokens: int) -> Iter
             data = count // pipeline // tensor
             inside = f", tensor parallel {tensor}" if tensor > 1 else ""
             values = {**asked.values, "data": data, "tensor": tensor, "pipeline": pipeline, "zero": int(data > 1)}
-            yield f"pipeline of {pipeline} stages{inside}, {data} replicas", {
+            replicas = "one replica" if data == 1 else f"{data} replicas"
+            yield f"pipeline of {pipeline} stages{inside}, {replicas}", {
                 **values, "sequence_parallel": tensor > 1 and tokens % tensor == 0
             }  # fmt: skip
 

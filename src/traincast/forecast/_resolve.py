@@ -436,7 +436,9 @@ def load_source(
 def _load_bare(
     source: str, options: WorkloadOptions, arrangement: Parallelism, software: Stack, assumptions: list[str]
 ) -> Graph:
-    if options.has_shape:
+    from traincast.forecast._shape import changes_sizes
+
+    if options.has_shape or changes_sizes(source, options):
         return _build_shape(source, options, arrangement, software, assumptions)
     path = Path(source)
     if source.startswith("timm:"):
@@ -458,7 +460,7 @@ def _load_bare(
 
 def find_length(source: str, options: WorkloadOptions) -> int | None:
     """Tokens of a sample: as asked, or as the model was published; None where it is not known."""
-    if options.seq is not None or options.has_shape:
+    if options.seq is not None:
         return options.seq
     from traincast.catalog import load_facts
 
@@ -482,7 +484,7 @@ def describe_settings(
         "micro_batches": plan.micro_batches,
         "global_batch": batch * plan.micro_batches * plan.data,
         "recompute": plan.recompute,
-        "stack": job.stack.name,
+        "stack": job.stack.spelling,
         "compiled": job.compiled,
         "flags": () if asked is None else list_assumed(asked, question, job, plan),
     }
@@ -616,12 +618,14 @@ def _catalogue_workload(
     from traincast.catalog import load_facts, workload
 
     given = options.given()
+    facts = load_facts("model")
     sizes = [name for name in SHAPE if name in given]
     if sizes:
+        facts.find(source)
         raise InvalidInput(
-            f"{source} has its own {', '.join(sizes)}; to build another shape give --arch, --layers and --hidden too"
+            f"{source} is no plain transformer, so it has its own {', '.join(sizes)}; leave them out, or build a transformer "
+            "with --arch, --layers and --hidden"
         )
-    facts = load_facts("model")
     name = facts.get(source)
     heads = facts.entries[name].get("shape", {}).get("heads") if name else None
     recipe = fill_in_recipe(options, plan, stack, heads=heads, said=said)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from traincast.catalog import STYLES, from_shape, name_style
+from traincast.catalog import STYLES, from_shape, name_style, named_shape
 from traincast.errors import InvalidInput
 from traincast.spec import SHAPE, Graph, WorkloadOptions
 from traincast.units import GIGA
@@ -18,13 +18,17 @@ USUAL_ARCH = "llama"
 
 
 def complete_shape(title: str, options: WorkloadOptions, said: list[str]) -> dict[str, Any]:
-    """The arguments of `from_shape`; where layers, width, heads, vocabulary or length are not said, usual ones."""
+    """The arguments of `from_shape`; where layers, width, heads, vocabulary or length are not said, those of the model that
+    `title` names, or usual ones."""
     known = {name: getattr(options, name) for name in SHAPE if getattr(options, name) is not None}
     for name, size in known.items():
         if isinstance(size, int) and not isinstance(size, bool) and size < 1:
             raise InvalidInput(f"{name} = {size}; it must be a whole number of at least 1")
     if options.params is not None and not 0 < options.params < 1e18:
         raise InvalidInput(f"params = {options.params:g}; it must be above 0 and below 1e18")
+    published = None if "arch" in known or options.params is not None else named_shape(title)
+    if published is not None:
+        known = _change(title, published, known, said)
     arch = str(known.get("arch", USUAL_ARCH)).strip().lower()
     known["arch"] = name_style(arch) or arch
     if options.seq is not None:
@@ -32,6 +36,30 @@ def complete_shape(title: str, options: WorkloadOptions, said: list[str]) -> dic
     if all(known.get(name) for name in ("n_layers", "hidden", "heads", "vocab", "seq")):
         return known
     return {**known, **_guess(title, known, options.params, said)}
+
+
+_DRAWN_FROM_WIDTH = ("heads", "kv_heads", "head_dim", "ffn", "moe_ffn")
+
+
+def changes_sizes(title: str, options: WorkloadOptions) -> bool:
+    """Whether a transformer of the catalogue is asked for with other sizes, such as a vocabulary that is padded."""
+    return any(getattr(options, name) is not None for name in SHAPE) and named_shape(title) is not None
+
+
+def _change(title: str, published: dict[str, Any], given: dict[str, Any], said: list[str]) -> dict[str, Any]:
+    """A known model with single sizes of its own; heads and MLP of another width are not the published ones."""
+    kept = {name: value for name, value in published.items() if "hidden" not in given or name not in _DRAWN_FROM_WIDTH}
+    changed = {name: value for name, value in given.items() if published.get(name) != value}
+    if changed:
+        words = ", ".join(f"{name} = {value}" for name, value in changed.items())
+        said.append(f"{title} is built with {words}, all else as published")
+    return {**kept, **given}
+
+
+def usual_seq(options: WorkloadOptions) -> int | None:
+    """Tokens of a sample of a transformer that is given by its sizes; None of images."""
+    arch = str(options.arch or USUAL_ARCH).strip().lower()
+    return None if arch == "vit" else USUAL_SEQ.get(name_style(arch) or arch, OTHER_SEQ)
 
 
 def _guess(title: str, known: dict[str, Any], params: float | None, said: list[str]) -> dict[str, Any]:
@@ -78,4 +106,7 @@ def draw_layers(num_parameters: float, *, vocab: int) -> tuple[int, int]:
 def build_shape(
     title: str, shape: dict[str, Any], recipe: dict[str, Any], *, batch: int, style: dict[str, Any] | None = None
 ) -> Graph:
-    return from_shape(name=title, batch=batch, style=style or None, **shape, **recipe)
+    sizes = {name: value for name, value in shape.items() if name in (*SHAPE, "seq")}
+    # What a person cannot say but a published model has: windows, ranks of latent attention, rows of its positions.
+    rarer = {name: value for name, value in shape.items() if name not in sizes}
+    return from_shape(name=title, batch=batch, style={**rarer, **(style or {})} or None, **sizes, **recipe)

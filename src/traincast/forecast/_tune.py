@@ -15,6 +15,7 @@ from traincast.cost import (
     price_collective,
     price_op,
     read_constants,
+    replay,
     with_constants,
 )
 from traincast.forecast._engine import Engine
@@ -65,8 +66,8 @@ class KnownStep:
                     else price_collective(stack, task, estimate, crosses_nodes=crosses)
                     for task, estimate, crosses in zip(stage.tasks, estimates, crossing, strict=True)
                 ]
-        if self.cuda_graphs:
-            priced = {key: [replace(estimate, host_s=0.0) for estimate in row] for key, row in priced.items()}
+                if self.cuda_graphs:
+                    priced[id(stage.tasks)] = list(replay(stage.tasks, priced[id(stage.tasks)]))
         timeline = simulate_step(
             self.program,
             [priced[id(stage.tasks)] for stage in self.program.stages],

@@ -65,9 +65,9 @@ def read_hardware(text: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
     from traincast import catalog
 
     if isinstance(named, str):
-        usual = catalog.device_entry(named).typical_node.devices_per_node
-    else:
-        usual = catalog.node(str(machine)).devices_per_node
+        each = catalog.usual_node_size(named, size)
+        return {**table, "nodes": size // each, "devices_per_node": each}
+    usual = catalog.node(str(machine)).devices_per_node
     if size <= usual or size % usual:
         return {**table, "nodes": 1, "devices_per_node": size}
     return {**table, "nodes": size // usual, "devices_per_node": usual}

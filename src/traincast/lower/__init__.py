@@ -45,11 +45,12 @@ PLAIN_HABITS = PlanHabits()
 
 
 def lower(
-    graph: Graph, plan: Parallelism, *, compiled: bool = False, habits: PlanHabits = PLAIN_HABITS,
-    remember: Remember = compute,
+    graph: Graph, plan: Parallelism, *, compiled: bool = False, captured: bool = False,
+    habits: PlanHabits = PLAIN_HABITS, remember: Remember = compute,
 ) -> Program:  # fmt: skip
     """The program of each distinct rank; one micro-batch of one replica is the graph's batch. A pipeline of 64 has three or
-    four sorts of stages, and each is made once. `habits`: what the stack runs on gradients besides."""
+    four sorts of stages, and each is made once. `captured`: the step is a program of fixed sizes.
+    `habits`: what the stack runs on gradients besides."""
     _refuse_unsupported(graph, plan)
     sorts, owner = remember(cut_sorts, split_model(graph, plan, compiled=compiled, remember=remember), plan)
     if graph.mode != "inference":
@@ -64,7 +65,8 @@ def lower(
     )
     return Program(
         stages=stages, parallelism=plan, batch_size=graph.batch_size, mode=graph.mode, notes=graph.assumptions,
-        input_variation=graph.input_variation, preparation_s=graph.preparation_s + _copy_inputs_s(graph, habits),
+        input_variation=0.0 if captured and graph.padded else graph.input_variation,
+        preparation_s=graph.preparation_s + _copy_inputs_s(graph, habits),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from traincast.lower._orders import TURNED
 from traincast.lower._rewrite import map_tasks
-from traincast.spec import Graph, Op, Stage, Task, Tensor, segments
+from traincast.spec import DYNAMIC, Graph, Op, Stage, Task, Tensor, segments
 
 FUSIBLE = ("elementwise", "copy", "dropout", "norm", "softmax", "reduce", "random", "index", "embedding")
 STENCIL = "pool"
@@ -19,6 +19,9 @@ EAGER = "eager"
 """The attribute of ops that a compiled step leaves as they are written."""
 AUTOTUNED = "autotuned"
 """The attribute of products whose kernels the compiler may generate itself."""
+PADS = "pads"
+"""The attribute of products whose odd operands the compiler may copy to whole vectors."""
+VECTOR = 8
 MAX_MEMBERS = 64
 """The compiler's own limit of nodes in one kernel."""
 MAX_CONCATENATED = 8
@@ -67,9 +70,18 @@ def fuse(stage: Stage, *, rules: FusionRules = ON_GPU) -> Stage:
                 return [_copy_into_place(stage, task, last_read)]
             strided = last and any(_sums_pixels(stage, stage.tasks[member]) for member in groups[index])
             return [replace(merged, attrs={**merged.attrs, "strided_sum": True}) if strided else merged]
-        return [] if index in member else [task]
+        return [] if index in member else [_let_pad(task)]
 
     return map_tasks(stage, rewrite)
+
+
+def _let_pad(task: Task) -> Task:
+    """A product of odd widths as the compiler sees it: it copies operands to whole vectors where that is faster (inductor's
+    `shape_padding`, on by default)."""
+    if not isinstance(task, Op) or task.kind != "matmul" or task.attrs.get(EAGER, False):
+        return task
+    odd = any(int(task.attrs[key]) % VECTOR for key in ("m", "n", "k"))
+    return replace(task, attrs={**task.attrs, PADS: True}) if odd else task
 
 
 def mark_autotuned(graph: Graph) -> Graph:
@@ -197,7 +209,7 @@ def _narrows(op: Op) -> bool:
 
 
 def _fusible(task: Task) -> bool:
-    if not isinstance(task, Op) or task.phase == "optimizer" or task.attrs.get(EAGER, False):
+    if not isinstance(task, Op) or task.phase == "optimizer" or not {EAGER, DYNAMIC}.isdisjoint(task.attrs):
         return False
     return task.kind in FUSIBLE or (task.kind == STENCIL and task.phase == "forward")
 

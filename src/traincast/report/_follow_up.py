@@ -103,7 +103,7 @@ def _short(question: Question) -> Question:
     }
     stack = job.get("stack")
     if stack is not None and not isinstance(stack, str):
-        job["stack"] = stack.name
+        job["stack"] = stack.spelling
     return dataclasses.replace(question, job=job)
 
 

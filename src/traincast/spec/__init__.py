@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from traincast.spec._fleet import RunningJob as RunningJob
     from traincast.spec._fleet import Schedule as Schedule
     from traincast.spec._fleet import Snapshot as Snapshot
+    from traincast.spec._graph import DYNAMIC as DYNAMIC
     from traincast.spec._graph import KINDS as KINDS
     from traincast.spec._graph import MODES as MODES
     from traincast.spec._graph import PHASES as PHASES
@@ -237,6 +238,7 @@ __getattr__ = load_lazily(
         "_graph": (
             "Attr",
             "Graph",
+            "DYNAMIC",
             "KINDS",
             "MODES",
             "Op",

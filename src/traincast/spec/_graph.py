@@ -11,7 +11,8 @@ from traincast.units import DTYPE_BYTES
 
 PHASES = ("forward", "backward", "recompute", "optimizer")
 MODES = ("training_step", "forward_backward", "inference")
-ROLES = ("parameter", "gradient", "optimizer_state", "activation", "input", "buffer", "temporary")
+ROLES = ("parameter", "gradient", "optimizer_state", "activation", "input", "buffer", "temporary", "cache")
+"""cache: keys and values that a forward pass returns with its scores, so that it keeps those of all layers."""
 
 KINDS: dict[str, tuple[str, ...]] = {
     "matmul": ("batch", "m", "n", "k", "layout"),
@@ -43,6 +44,10 @@ reduce: the reduction runs over cols. Batch normalisation has rows = channels an
 """
 
 Attr = int | float | str | bool
+
+DYNAMIC = "dynamic"
+"""The attribute of ops whose results have sizes that only the data tell: no captured step holds them, and the host waits for
+each before it goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +150,8 @@ class Graph:
     """What had to be assumed to make it, in sentences for the user."""
     input_variation: float = 0.0
     """Standard deviation of the work of one pass beside its mean, where inputs have several sizes: images, utterances."""
+    padded: bool = False
+    """The work is that of the largest input, to which a captured step pads all others, so that its passes do not vary."""
     preparation_s: float = 0.0
     """Seconds in which the host makes the inputs of one pass while the device waits: features of speech in the training loop."""
     plan: Parallelism | None = None

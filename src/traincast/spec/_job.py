@@ -65,7 +65,8 @@ class Job:
     stack: Stack = field(
         default_factory=Stack,
         metadata={
-            "help": "Software that runs it, see `traincast catalog stacks`, or a document of your own (TOML); default: pytorch.",
+            "help": "Software that runs it, see `traincast catalog stacks`, with a version if you like (torchtitan@0.2), or a "
+            "document of your own (TOML); default: pytorch.",
             "flags": ("--stack",),
         },
     )

@@ -86,8 +86,12 @@ class RecipeHabits:
     attention: str = "flash"
     channels_last: bool | None = None
     dropout: float | None = None
+    keeps_keys: bool = False
+    """Models return the keys and values of all layers where nothing trains (transformers' use_cache)."""
     predicted_share: float | None = None
     """Of the tokens, those whose words a masked language model predicts: others are dropped before its head; None: all stay."""
+    host_masks: bool | None = None
+    """Its detectors cut the masks of regions from polygons on the host, one by one, while the device waits."""
     compiled: bool = False
     compiled_loss: bool = True
     """A compiled step compiles its loss too; False: layers are compiled one by one and the loss runs as it is written."""
@@ -117,7 +121,10 @@ class MemoryHabits:
     """A compiler lays out all memory before the step (XLA): no caching allocator rounds up, no host runs ahead, and sharded
     weights are gathered one by one."""
     bucket_bytes: float = 0.0
-    """Buffers in which it reduces gradients and gathers weights wherever it shards anything; no larger than these are."""
+    """Buffers of its own in which it reduces gradients and gathers weights; no larger than these are. Gradients then have no
+    second copy, unless they are added to sums in a wider format. 0: buckets as the plan says."""
+    flat_gradients: bool = False
+    """Gradients are views of buffers that it makes before the first step, so they are there in every pass."""
     live_bytes: float = 0.0
     """Gathered weights that it lets live at once where weights are sharded; 0: those of two layers."""
     context_bytes: float = 0.75e9
@@ -195,6 +202,8 @@ class Stack:
 
     name: str = "pytorch"
     title: str = ""
+    version: str = ""
+    """Which one a question or a table says that it runs; a document describes them all."""
     like: str = ""
     """The stack that its document starts from; what it does not say is as there."""
     aliases: tuple[str, ...] = ()
@@ -233,6 +242,11 @@ class Stack:
     """Where habits and constants come from: rows, models, versions."""
 
     @property
+    def spelling(self) -> str:
+        """Its name with its version, as a command line takes it."""
+        return f"{self.name}@{self.version}" if self.version else self.name
+
+    @property
     def is_plain(self) -> bool:
         """Eager PyTorch as it comes, which measured operators and steps were run with."""
         return self.name == PLAIN
@@ -250,7 +264,7 @@ class Stack:
         """Only its costs and its memory: nothing is decided for the user."""
         return Stack(
             **{name: getattr(self, name) for name in _COSTS},
-            name=self.name, title=self.title, like=self.like, memory=self.memory, kernels=self.kernels,
+            name=self.name, title=self.title, version=self.version, like=self.like, memory=self.memory, kernels=self.kernels,
             provenance=self.provenance,
         )  # fmt: skip
 

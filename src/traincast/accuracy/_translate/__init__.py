@@ -7,7 +7,7 @@ from traincast.accuracy._cases import ASKED_COLUMNS, Case
 from traincast.accuracy._translate.machine import read_cluster
 from traincast.accuracy._translate.plan import read_micro_batch, read_plan
 from traincast.accuracy._translate.workload import read_workload
-from traincast.catalog import find_stack, plain_stack
+from traincast.catalog import find_stack, plain_stack, with_version
 from traincast.forecast import Resolved, resolve
 from traincast.spec import Cluster, Graph, Job, LogFacts, Parallelism, Question, Stack, WorkloadOptions
 
@@ -64,7 +64,7 @@ def read_question(case: Case, said: list[str]) -> tuple[Question, Stack]:
     plan = read_plan(case, stack, said)
     batch = read_micro_batch(case, data=plan["data"], passes=plan["micro_batches"], said=said)
     source, workload = read_workload(case, stack, batch=batch, zero=plan.get("zero", 0), said=said)
-    job: dict[str, Any] = {"stack": stack.name} if _find_named(case) else {}
+    job: dict[str, Any] = {"stack": with_version(stack, case.version).spelling} if _find_named(case) else {}
     if case.compiled or "xla" in case.settings:
         job["compiled"] = True
     if case.settings & {"cuda_graphs", "cudagraph", "cuda-graphs"}:

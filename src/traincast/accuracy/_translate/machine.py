@@ -50,7 +50,7 @@ def _count_nodes(case: Case, placement: str, said: list[str]) -> int:
         return 1
     if case.gpus_per_node:
         return math.ceil(num_gpus / case.gpus_per_node)
-    size = 1 if placement == "unconsolidated" else catalog.device_entry(case.gpu).typical_node.devices_per_node
+    size = 1 if placement == "unconsolidated" else catalog.usual_node_size(case.gpu, num_gpus)
     num_nodes = math.ceil(num_gpus / size)
     said.append(f"the number of nodes is not known; {num_nodes} assumed")
     return num_nodes

@@ -1,6 +1,8 @@
 """Detectors: SSD, RetinaNet, Mask R-CNN, YOLOv3. What depends on the data (boxes, proposals) is assumed and said so."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from traincast.catalog._models.layers import (
@@ -21,7 +23,7 @@ from traincast.catalog._models.layers import (
 from traincast.catalog._models.recipe import Recipe
 from traincast.catalog._models.tape import Tape, Value
 from traincast.catalog._models.vision import conv_norm, half_input, resnet_stage
-from traincast.spec import Attr, Graph
+from traincast.spec import DYNAMIC, Attr, Graph
 
 if TYPE_CHECKING:
     from traincast.catalog._workloads import Sizes
@@ -157,10 +159,10 @@ def build_maskrcnn(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "
     config = entry["config"]
     tape = Tape(recipe)
     batch, classes = sizes.batch, sizes.num_classes or config.get("num_classes", 81)
-    height, width = (sizes.input_size, sizes.input_size) if sizes.input_size else (800, 1344)
+    height, width = (sizes.input_size, sizes.input_size) if sizes.input_size else (800, padded_width(batch, recipe))
     proposals = config.get("proposals", 512)
     positives = config.get("positives", 128)
-    tape.assume(f"every image is padded to {height} x {width}")
+    tape.assume(f"images are padded to {height} x {width}, the largest of a batch in the mean")
     tape.assume(f"{proposals} proposals per image reach the box head and {positives} the mask head")
     x = half_input(tape, tape.input("images", (batch, 3, height, width), "fp32"))
     features = pyramid(tape, frozen_backbone(tape, x, (3, 4, 6, 3)))
@@ -193,7 +195,36 @@ def build_maskrcnn(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "
         for loss in losses:
             total = add(tape, total, loss)
         outputs = [total]
-    return tape.finish(outputs, name=name, batch_size=batch, samples_unit="images", source=entry["source"])
+    graph = tape.finish(outputs, name=name, batch_size=batch, samples_unit="images", source=entry["source"])
+    if not (recipe.host_masks and recipe.trains and recipe.loss):
+        return graph
+    return replace(graph, preparation_s=batch * positives * cut_mask_s(recipe))
+
+
+LONG_SIDES = ((928, 0.1), (1067, 0.5), (1200, 0.33), (1333, 0.07))
+"""Of photographs whose short side is 800 pixels, and how many there are: nearly square, 4:3, 3:2 and wider (COCO, recalled)."""
+PIXEL_MULTIPLE = 32
+
+
+def padded_width(batch: int, recipe: Recipe) -> int:
+    """The mean over batches of the longest side, as images of one orientation go together and are padded to the largest."""
+    if recipe.one_size:
+        return math.ceil(LONG_SIDES[-1][0] / PIXEL_MULTIPLE) * PIXEL_MULTIPLE
+    mean, below, share = 0.0, 0.0, 0.0
+    for side, part in LONG_SIDES:
+        share += part
+        mean += side * (min(share, 1.0) ** batch - below)
+        below = min(share, 1.0) ** batch
+    return math.ceil(mean / PIXEL_MULTIPLE) * PIXEL_MULTIPLE
+
+
+MASK_CALLS, HOST_OP_S, WRAPPED = 25, 3e-6, 2.0
+
+
+def cut_mask_s(recipe: Recipe) -> float:
+    """Of one region, on the host: its polygons are moved, cut, scaled and filled by some 25 small calls on tensors of its own.
+    Autocast by wrappers around every function doubles what such a call costs."""
+    return MASK_CALLS * HOST_OP_S * (WRAPPED if recipe.precision.endswith("-amp") else 1.0)
 
 
 def region_proposals(tape: Tape, features: Sequence[Value]) -> tuple[Value, Value]:
@@ -218,10 +249,13 @@ def region_proposals(tape: Tape, features: Sequence[Value]) -> tuple[Value, Valu
 
 
 def propose(tape: Tape, objectness: Sequence[Value], *, batch: int, anchors: int) -> None:
-    """Decode boxes, keep the best, suppress overlaps, match to targets: many small kernels, no gradient."""
+    """Decode boxes, keep the best, suppress overlaps, match to targets: many small kernels, no gradient. How many boxes are left
+    depends on the data, so the host reads the number before it goes on. Fused kernels take all images of a batch at once."""
+    loops = 1 if tape.recipe.fused else batch
+    dynamic: dict[str, Attr] = {DYNAMIC: True}
     with tape.scope("proposals"):
         boxes = tape.new((batch, anchors, 4), "fp32")
-        attrs: dict[str, Attr] = {"function": "decode", "numel": 4 * batch * anchors, "num_inputs": 2}
+        attrs: dict[str, Attr] = {"function": "decode", "numel": 4 * batch * anchors, "num_inputs": 2, **dynamic}
         tape.op(
             "decode_boxes",
             "elementwise",
@@ -236,17 +270,19 @@ def propose(tape: Tape, objectness: Sequence[Value], *, batch: int, anchors: int
         for level, scores in enumerate(objectness):
             count = min(2000, scores.numel // batch)
             tape.op(
-                "aten.topk", "sort", (scores,), (kept,), {"rows": batch, "cols": scores.numel // batch}, flop=float(scores.numel),
+                "aten.topk", "sort", (scores,), (kept,), {"rows": batch, "cols": scores.numel // batch, **dynamic},
+                flop=float(scores.numel),
                 bytes_written=16.0 * batch * count, kernels=4, calls=8,
             )  # fmt: skip
             tape.op(
-                f"nms{level}", "sort", (boxes,), (kept,), {"rows": batch, "cols": count}, flop=4.0 * batch * count * count,
-                bytes_read=16.0 * batch * count, bytes_written=batch * count * count / 8, kernels=6 * batch, calls=20 * batch,
+                f"nms{level}", "sort", (boxes,), (kept,), {"rows": batch, "cols": count, **dynamic},
+                flop=4.0 * batch * count * count,
+                bytes_read=16.0 * batch * count, bytes_written=batch * count * count / 8, kernels=6 * loops, calls=20 * loops,
             )  # fmt: skip
-        attrs = {"function": "match", "numel": 4 * batch * anchors, "num_inputs": 2}
+        attrs = {"function": "match", "numel": 4 * batch * anchors, "num_inputs": 2, **dynamic}
         tape.op(
             "match_targets", "elementwise", (boxes, kept), (kept,), attrs, flop=20.0 * batch * anchors,
-            kernels=60 * batch, calls=150 * batch,
+            kernels=60 * loops, calls=150 * loops,
         )  # fmt: skip
 
 

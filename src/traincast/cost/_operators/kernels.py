@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.cost._alignment import misalignment
+from traincast.cost._alignment import copied_bytes, misalignment
 from traincast.cost._attention import HEAD_MULTIPLE, KERNELS, REGISTER_FED_KERNELS
 from traincast.cost._bounds import (
     GENERATIONS,
@@ -65,16 +65,19 @@ class _Collector:
         self.rows: dict[tuple[str, str], list[tuple[float, ...]]] = {}
         self.owner = 0
         self.resident = 0.0
-        self._on_matrix: dict[str, bool] = {}
+        self._is_short: dict[str, bool] = {}
         self.systolic = is_systolic(device)
 
     def on_matrix(self, dtype: str) -> bool:
         """Whether products of this type run on matrix units in a format shorter than fp32, with tiles on multiprocessors."""
-        if dtype not in self._on_matrix:
+        return self.is_short(dtype) and not self.systolic
+
+    def is_short(self, dtype: str) -> bool:
+        """The same on multiprocessors or on systolic arrays."""
+        if dtype not in self._is_short:
             _, real = product_flop_per_s(self.device, dtype)
-            short = real not in ("fp32", "fp64") and uses_matrix_units(self.device, real)
-            self._on_matrix[dtype] = short and not self.systolic
-        return self._on_matrix[dtype]
+            self._is_short[dtype] = real not in ("fp32", "fp64") and uses_matrix_units(self.device, real)
+        return self._is_short[dtype]
 
     def add(self, family: str, columns: tuple[float, ...], *, dtype: str = "fp32", factor: float = 1.0, sigma: float = 0.0,
             ground: int = MEASURED) -> None:  # fmt: skip
@@ -90,7 +93,7 @@ class _Collector:
                ground: int = MEASURED) -> None:  # fmt: skip
         item = DTYPE_BYTES[op.dtype]
         moved = item * batch * (m * k + k * n + m * n) if num_bytes is None else num_bytes
-        family = "product" if self.on_matrix(op.dtype) else "matmul"
+        family = "product" if self.is_short(op.dtype) else "matmul"
         # As `add` does, without another call: products are most of what is priced.
         self.rows.setdefault((family, op.dtype), []).append(
             (self.owner, factor, sigma, ground, self.resident, batch, m, n, k, float(transposed), item, moved)
@@ -182,6 +185,8 @@ def _matmul(op: Op, to: _Collector) -> None:
         return
     if to.on_matrix(op.dtype):
         slower, doubt = misalignment(op, to.device)
+        if op.attrs.get("pads") and (copied := copied_bytes(op, to.device)):
+            to.pointwise(copied, sigma=0.3)
         item = DTYPE_BYTES[op.dtype]
         moved = batch * (item * (m * k + k * n) + max(item, 2.0) * m * n)
         block = float(attrs.get("scale_block", 0.0))
@@ -202,7 +207,7 @@ def _matmul(op: Op, to: _Collector) -> None:
     # Kernels for fp32 transpose on their way to shared memory; systolic arrays are fed in either order.
     transposed = attrs["layout"] == "tn" and not to.systolic
     parts = 1
-    if k >= 2 * LONGEST_SUM:
+    if k >= 2 * LONGEST_SUM and not to.is_short(op.dtype):
         tiles = max(1.0, batch * math.ceil(m / SPLIT_TILE) * math.ceil(n / SPLIT_TILE))
         parts = math.floor(min((to.device.num_sm or 80) / tiles, k / LONGEST_SUM))
     if parts > 1:
@@ -318,8 +323,9 @@ POINT_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.0, "grad_weight"
 GATHERED_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.15, "grad_weight": 1.2}
 """Beside a plain product: of kernels of one pixel, and of wider ones, which gather their operands or scatter their sums."""
 NARROW_GROUP, NARROW_FACTOR, UNTURNED_GROUPS = 32.0, 0.55, 1.6
-"""Kernels for groups have tiles of 32 channels, half of the least of plain products; they lose more without channels last, and
+"""Kernels for few channels have tiles of 32, half of the least of plain products. Groups lose more without channels last, and
 as much where turned images come in groups that run one by one."""
+WIDEST_TILE = 256.0
 DEPTHWISE_SHARE: dict[str, float] = {"forward": 0.125, "grad_input": 0.125, "grad_weight": 0.0625}
 """Of the lanes' peak: one multiplication per number that is loaded."""
 DEPTHWISE_NCHW = 0.7
@@ -360,7 +366,10 @@ def _conv(op: Op, to: _Collector) -> None:
         _conv_on_matrix(op, to, real)
     else:
         m, n, k = _conv_sizes(op)
-        factor = CONV_PASS[str(op.attrs["pass"])] * (1.1 if _spatial(op, "kernel") == 1 else 1.25)
+        taps, direction = _spatial(op, "kernel"), str(op.attrs["pass"])
+        factor = CONV_PASS[direction] * (1.1 if taps == 1 else 1.25)
+        if to.is_short(op.dtype):
+            factor = (POINT_PASS if taps == 1 else GATHERED_PASS)[direction]
         to.matmul(op, groups, m, n, k, num_bytes=op.num_bytes, factor=factor, sigma=0.3, ground=TRANSFER)
 
 
@@ -413,7 +422,7 @@ def _conv_on_matrix(op: Op, to: _Collector, real: str) -> None:
         multiple = CHANNEL_MULTIPLE if k / taps > CHANNEL_MULTIPLE / 2 else CHANNEL_MULTIPLE / 2
         k = math.ceil(k / taps / multiple) * multiple * taps
     factor = (POINT_PASS if taps == 1 else GATHERED_PASS)[direction]
-    if groups > 1 and n <= NARROW_GROUP:
+    if n <= NARROW_GROUP and (groups > 1 or taps > 1):
         factor *= NARROW_FACTOR
     if real in HALF and not last:
         if op.attrs.get("turned_images") and op.attrs.get("training", True):
@@ -423,9 +432,21 @@ def _conv_on_matrix(op: Op, to: _Collector, real: str) -> None:
         else:
             factor *= UNTURNED if groups == 1 else UNTURNED_GROUPS
     item = DTYPE_BYTES[op.dtype]
-    to.add(
-        "product", (groups, m, n, k, 0.0, item, op.num_bytes), dtype=op.dtype, factor=factor, sigma=0.2, ground=TRANSFER
-    )
+    columns = (groups, m, n, k, item * _gathered_numbers(op), item, op.num_bytes)
+    to.add("product", columns, dtype=op.dtype, factor=factor, sigma=0.2, ground=TRANSFER)
+
+
+def _gathered_numbers(op: Op) -> float:
+    """That multiprocessors fetch from L2 where a window overlaps its neighbours: one for each tap, for each pass over the
+    outputs. The product that a convolution runs as is never written down, so DRAM does not see them."""
+    taps = _spatial(op, "kernel")
+    if taps == 1.0 or op.attrs["kernel"] == op.attrs["stride"]:
+        return 0.0
+    read, made = _number(op, "in_channels"), _number(op, "out_channels")
+    if str(op.attrs["pass"]) == "grad_input":
+        read, made = made, read
+    columns = made / _number(op, "groups")
+    return _number(op, "batch") * _spatial(op, "out_size") * read * taps * math.ceil(columns / WIDEST_TILE)
 
 
 def _runs_one_by_one(groups: float, width: float) -> bool:
@@ -527,20 +548,23 @@ def _batch_norm_of_rows(op: Op, to: _Collector) -> None:
 def _compiled(op: Op, to: _Collector) -> None:
     """A generated kernel: its bytes once, and the input once more where statistics run over the whole batch."""
     moved, factor = op.num_bytes, 1.0
-    if (
-        op.kind == "norm"
-        and op.attrs.get("training", True)
-        and not (
-            op.attrs.get("given_statistics") and op.phase == "forward" and "instance" not in str(op.attrs["function"])
-        )
-        and any(word in str(op.attrs["function"]) for word in ("batch", "group", "instance"))
-    ):
+    if op.kind == "norm" and op.attrs.get("training", True) and not _finds_sums(op, to):
         moved += DTYPE_BYTES[op.dtype] * _number(op, "rows") * _number(op, "cols")
     elif op.kind in ("index", "embedding"):
         factor = 1.6
     if op.attrs.get("strided_sum"):
         factor *= STRIDED_SUM
     to.pointwise(moved, inputs=2.0, factor=factor, sigma=0.2)
+
+
+def _finds_sums(op: Op, to: _Collector) -> bool:
+    """Whether a norm reads its input once: its sums run over a row that a kernel holds, or the convolution before it made them,
+    as some libraries do, and compilers for systolic arrays while results lie in the scratchpad."""
+    function = str(op.attrs["function"])
+    if not any(word in function for word in ("batch", "group", "instance")):
+        return True
+    made = to.systolic or (bool(op.attrs.get("given_statistics")) and "instance" not in function)
+    return op.phase == "forward" and made
 
 
 def _reduce(op: Op, to: _Collector) -> None:
