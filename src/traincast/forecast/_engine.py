@@ -513,7 +513,7 @@ def _fill_in(
         notes=(
             *program.notes,
             *advise_split(job, cluster, plan),
-            *describe_links(cluster),
+            *_describe_links(job.stack, cluster),
             *host,
             *describe_loading(job, cluster, step, global_batch),
             *describe_checkpoints(job, whole),
@@ -522,6 +522,14 @@ def _fill_in(
         source=chosen.source,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
     )
+
+
+def _describe_links(stack: Stack, cluster: Cluster) -> tuple[str, ...]:
+    said = describe_links(cluster)
+    if not stack.plan.own_containers or all(group.devices_per_node == 1 for group in cluster.groups):
+        return said
+    name = stack.title or stack.name
+    return (f"{name} runs each replica in a container of its own, so devices of one node talk over its network", *said)
 
 
 def _describe_offload(plan: Parallelism, cluster: Cluster) -> tuple[str, ...]:

@@ -59,6 +59,11 @@ class PlanHabits:
     """The same before each update."""
     lone_statistic_kernels: int = 0
     """The same besides, where a replica has no others to compare its gradients with."""
+    scaled_statistic_kernels: int = 0
+    """The same besides, on single numbers, where the loss is scaled because products are fp16."""
+    input_bytes_per_s: float | None = None
+    """At which a core copies inputs to its device in the training loop, while the device waits: they lie in memory that is not
+    pinned. None: they are there in time."""
     own_containers: bool = False
     """Every replica runs in a container of its own, so that devices of one node reach each other over the network alone."""
     reduce_dtype: str | None = None
