@@ -119,9 +119,10 @@ class _Collector:
 def list_kernels(ops: Sequence[Op], device: Device) -> KernelList:
     collector = _Collector(device)
     shares = reuse_shares(ops, device)
-    halves = short_vectors(device)
+    vectors = {True: short_vectors(device, numbers=1.0), False: short_vectors(device)}
     for index, op in enumerate(ops):
-        collector.in_flight = halves if op.attrs.get("short_vectors") and "compiled" not in op.attrs else 1.0
+        short = op.attrs.get("short_vectors") and "compiled" not in op.attrs
+        collector.in_flight = vectors[op.kind == "embedding"] if short else 1.0
         collector.owner = index
         collector.resident = shares[index]
         if collector.systolic and op.kind == "conv":
@@ -133,16 +134,19 @@ def list_kernels(ops: Sequence[Op], device: Device) -> KernelList:
     return collector.collect()
 
 
+VECTOR = 4.0
+"""Numbers that a thread takes at a time; kernels that fetch rows of tables take one."""
 HALVES_PER_SM_CYCLE, BEND = 20.0, 2.3
 """Bytes that a multiprocessor streams with eight bytes in flight for each of its threads: 2048 x 8 over some 800 cycles."""
 
 
-def short_vectors(device: Device) -> float:
+def short_vectors(device: Device, *, numbers: float = VECTOR) -> float:
     """How much longer streams of half precision take than DRAM alone would: four numbers are eight bytes for each thread in
     flight, which fills memory that is fast beside its multiprocessors only in part (Little 1961)."""
     if device.num_sm is None or device.clock_hz is None:
         return 1.0
-    asked = device.memory_bytes_per_s / (HALVES_PER_SM_CYCLE * device.num_sm * device.clock_hz)
+    flow = HALVES_PER_SM_CYCLE * numbers / VECTOR * device.num_sm * device.clock_hz
+    asked = device.memory_bytes_per_s / flow
     return float((1.0 + asked**BEND) ** (1.0 / BEND))
 
 
