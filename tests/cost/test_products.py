@@ -250,6 +250,19 @@ def test_streams_of_halves_with_short_vectors_lose_more_where_memory_is_fast_bes
     assert 1.0 <= lost["rtx-4090"] < 1.02 < lost["a100-sxm4-40g"] < lost["a100-sxm4-80g"] < 1.25
 
 
+def test_rows_of_tables_in_half_precision_have_the_least_in_flight() -> None:
+    attrs = {"rows": 2**20, "cols": 64, "vocab": 2**20}
+    rows = Op(
+        name="e", kind="embedding", flop=0.0, bytes_read=2.0**27, bytes_written=2.0**27, dtype="fp16", attrs=attrs
+    )
+    stack = replace(Stack(), kernels=replace(Stack().kernels, short_vectors=True))
+    for phase, slower in (("forward", True), ("backward", False)):
+        plain = replace(rows, phase=phase)
+        (short,) = mark_software((plain,), stack)
+        seconds = load_learned().predict([plain, short], find_device("a100-sxm4-80g")).seconds
+        assert (seconds[1] > 1.5 * seconds[0]) == slower
+
+
 def test_only_streams_of_half_precision_have_short_vectors() -> None:
     stack = replace(Stack(), kernels=replace(Stack().kernels, short_vectors=True))
     wide = Op(name="a", kind="elementwise", flop=1.0, bytes_read=8.0, bytes_written=4.0, dtype="fp32",

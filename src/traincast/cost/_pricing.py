@@ -125,12 +125,17 @@ def mark_software(ops: tuple[Op, ...], stack: Stack) -> tuple[Op, ...]:
     if kernels.products_by_sample:
         ops = tuple([_mark_sampled(op) if "by_sample" in op.attrs else op for op in ops])
     if kernels.short_vectors:
-        ops = tuple([_mark_short(op) if op.kind in STREAMED and DTYPE_BYTES[op.dtype] == 2.0 else op for op in ops])
+        ops = tuple([_mark_short(op) if DTYPE_BYTES[op.dtype] == 2.0 and is_streamed(op) else op for op in ops])
     given = {"given_statistics": True} if kernels.statistics_in_convolutions else {}
     if not facts and not given:
         return ops
     marks = {"conv": facts, "norm": given}
     return tuple([replace(op, attrs={**op.attrs, **marks[op.kind]}) if marks.get(op.kind) else op for op in ops])
+
+
+def is_streamed(op: Op) -> bool:
+    """Gradients of tables are sums of sorted rows, with kernels of their own."""
+    return op.kind in STREAMED or (op.kind == "embedding" and op.phase != "backward")
 
 
 def _mark_short(op: Op) -> Op:
