@@ -42,7 +42,7 @@ def price_collective(stack: Stack, task: Collective, estimate: Estimate, *, cros
     if task.axis == HOST:
         factor = 1.0
     scaled = replace(estimate.scaled(factor), host_s=stack.collective_call_s)
-    if not crosses_nodes or task.kind not in RINGS or task.phase == "gradient":
+    if not crosses_nodes or task.kind not in RINGS or task.phase == "gradient" or task.overlapped:
         return scaled
     # A gradient that travels in a bucket with others pays its part of the bucket's steps.
     part = min(1.0, task.num_bytes / task.bucket_bytes) if task.bucket_bytes else 1.0

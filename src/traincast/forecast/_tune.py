@@ -91,7 +91,7 @@ def know_step(
 ) -> KnownStep:
     """Lower and price a step whose duration was measured."""
     # Constants are applied later; what the libraries of the stack's version do is not among them.
-    engine = Engine(costs=replace(costs or Pricing(), stack=Stack(kernels=job.stack.kernels)))
+    engine = Engine(costs=replace(costs or Pricing(), stack=Stack(kernels=job.stack.kernels, ring_step_s=0.0)))
     program = engine.lower(job, cluster, plan)
     crossing = {
         id(stage.tasks): tuple(isinstance(t, Collective) and find_route(t, cluster).num_nodes > 1 for t in stage.tasks)
