@@ -92,7 +92,9 @@ def know_step(
 ) -> KnownStep:
     """Lower and price a step whose duration was measured."""
     # Constants are applied later; what the libraries of the stack's version do is not among them, nor how it runs replicas.
-    bare = Stack(kernels=job.stack.kernels, plan=PlanHabits(own_containers=job.stack.plan.own_containers))
+    bare = Stack(
+        kernels=job.stack.kernels, plan=PlanHabits(own_containers=job.stack.plan.own_containers), ring_step_s=0.0
+    )
     engine = Engine(costs=replace(costs or Pricing(), stack=bare))
     program = engine.lower(job, cluster, plan)
     seen = part_replicas(cluster) if bare.plan.own_containers else cluster
