@@ -23,6 +23,7 @@ from traincast.lower._data import (
 from traincast.lower._evaluate import mark_evaluation
 from traincast.lower._expert import spread_experts
 from traincast.lower._fuse import ON_CPU as ON_CPU
+from traincast.lower._fuse import choose_kept as choose_kept
 from traincast.lower._fuse import fuse
 from traincast.lower._fuse import leave_eager as leave_eager
 from traincast.lower._fuse import mark_autotuned as mark_autotuned
