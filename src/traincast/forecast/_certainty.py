@@ -424,14 +424,14 @@ def mix_quantiles(pooled: Quantiles, own: Experience, setting: Setting) -> Quant
         places.append(whole + weight / 2)
         whole += weight
     values = [value for value, _ in points]
-    wider = 1 + SMALL_SAMPLE / _count_near(own.cells, nearness)
+    wider = 1 + SMALL_SAMPLE / count_near(own, setting)
     mixed = tuple([wider * interpolate(level * whole, places, values) for level in LEVELS])
     return Quantiles(values=mixed, num_rows=num_rows)
 
 
-def _count_near(cells: Sequence[Cell], nearness: Sequence[float]) -> float:
+def count_near(own: Experience, setting: Setting) -> float:
     """As how many runs those of a stack count, the near ones most (the effective size of a weighted sample, Kish 1965)."""
-    pairs = [(near, cell.num_rows) for cell, near in zip(cells, nearness, strict=True)]
+    pairs = [(cell.nearness(setting), cell.num_rows) for cell in own.cells]
     return sum(near * number for near, number in pairs) ** 2 / sum(near**2 * number for near, number in pairs)
 
 
