@@ -26,9 +26,10 @@ their priors).
    its models where every run is like the question (`research.studies.interval_forms` has what else was tried). They are
    widened by 2 / n, where the stack's runs count as n by nearness. New stack: errors of one publisher go together, so the
    quantiles are those of a sum: Student's t of the medians of k publishers, with k - 1 degrees of freedom and widened by
-   sqrt(1 + 1 / k), and the errors about these medians, every publisher weighing the same. The scales of a publisher's errors
-   are found without that publisher (cross-conformal), and the quantiles are widened until publishers of 50 runs and more, each
-   under those of the others, are held 90% of the time on average.
+   sqrt(1 + 1 / k) (memory: as if nine more were 0.4 scales apart, as those of steps are), and the errors about these medians,
+   every publisher weighing the same. The scales of a publisher's errors are found without that publisher (cross-conformal), and
+   the quantiles are widened until publishers of 50 runs and more, each under those of the others, are held 90% of the time on
+   average.
 5. What remains once something was measured: one run of the same job (the smallest), five runs of other models with the same
    stack on the same device, twenty runs of the stack on other devices. The log error of the others, less the (median) error
    of the given.
@@ -72,6 +73,7 @@ from traincast.forecast import (
     LEVELS,
     MEMORY,
     NEW_STACK,
+    SMALL_SAMPLE,
     STEP,
     Cell,
     Certainty,
@@ -81,6 +83,7 @@ from traincast.forecast import (
     Setting,
     Sides,
     clip_interval,
+    count_near,
     join_all,
     list_novelty,
     memory_sensitivity,
@@ -151,8 +154,6 @@ WIDENINGS = np.linspace(1.0, 2.0, 51)
 LOW, HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
 STRETCHES, MOST_STRETCH = 3, 0.5
 """Times that all kinds are looked at, and what a log factor may change by at a time."""
-PARENT_RUNS = 900
-"""All kinds of novelty together count as a stack of so many runs beside the stacks that show one kind."""
 CELL_VALUES = 9
 TENTHS = 10
 """Parts of a stack's runs that are left out in turn where nothing is new."""
@@ -526,8 +527,8 @@ class Fits:
             )
         return self.known[left]
 
-    def fit(self, left: frozenset[str] = frozenset()) -> tuple[Certainty, list[Example]]:
-        """With the quantiles of error over scale, and what remains once something was measured."""
+    def prepare(self, left: frozenset[str] = frozenset()) -> tuple[Certainty, list[Example]]:
+        """With the quantiles of error over scale."""
         found = self.scales(left)
         examples = make_examples(self.rest(left), found)
         scaled = scale_errors(examples, found)
@@ -538,7 +539,11 @@ class Fits:
                 i for i, example in enumerate(examples) if example.fold == "publisher" and example.row.publisher == one
             ]
             scaled[own] = scale_errors([examples[i] for i in own], others)
-        found = dataclasses.replace(found, quantiles=find_quantiles(examples, scaled))
+        return dataclasses.replace(found, quantiles=find_quantiles(examples, scaled)), examples
+
+    def fit(self, left: frozenset[str] = frozenset()) -> tuple[Certainty, list[Example]]:
+        """And with kinds of novelty held, and what remains once something was measured."""
+        found, examples = self.prepare(left)
         found = stretch(found, examples)
         # Promises for memory did not hold for publishers left out, so none is made.
         given = find_given(examples, found) if self.rows[0].quantity == STEP else {}
@@ -563,14 +568,32 @@ def find_quantiles(examples: Sequence[Example], scaled: Array) -> dict[str, Quan
         own = sorts == sort
         groups = [examples[place].row.publisher for place in np.flatnonzero(own).tolist()]
         if sort == NEW_STACK and len(set(groups)) > 2:
-            values = publisher_quantiles(scaled[own], groups) * stretch_publishers(scaled[own], groups)
+            apart = APART[examples[0].row.quantity]
+            values = publisher_quantiles(scaled[own], groups, apart) * stretch_publishers(scaled[own], groups)
         else:
             values = _weighted_quantiles(scaled[own], weights[own], np.array(LEVELS))
         table[str(sort)] = _as_quantiles(values, int(own.sum()))
     return table
 
 
-def stretch(found: Certainty, examples: Sequence[Example]) -> Certainty:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """How what novelty adds to known stacks is changed until left-out runs of every kind of it are held as often as is said
+    (`research.studies.novelty_forms` has what else was tried)."""
+
+    parent_runs: float = 900.0
+    """All kinds of novelty together count as a stack of so many runs beside the stacks that show one kind."""
+    lowers: bool = True
+    """Whether kinds that are held too often get less."""
+    sided: bool = True
+    """Whether each side is held by itself."""
+    small_sample: float = SMALL_SAMPLE
+
+
+STRETCH = Stretch()
+
+
+def stretch(found: Certainty, examples: Sequence[Example], rule: Stretch = STRETCH) -> Certainty:
     """With factors of known stacks such that intervals of every kind of novelty hold as many errors on either side as they say
     (Mondrian conformal prediction, Vovk 2005): likelihood alone prefers a narrow scale with long tails. Errors of all kinds
     count beside those of a kind, so what few runs show changes little."""
@@ -578,9 +601,9 @@ def stretch(found: Certainty, examples: Sequence[Example]) -> Certainty:
     if not known:
         return found
     form = Form.of(known)
-    errors = np.array([one.row.error for one in known])[:, None] * np.array([-1.0, 1.0])
+    errors = np.array([one.row.error for one in known])
     weights, folds = _kind_weights(known, examples), np.array([one.fold for one in known])
-    ends = np.array([_unscaled(one, found) for one in known])
+    ends = np.array([unscaled(one, found, rule.small_sample) for one in known])
     factors = np.array(found.factors[KNOWN_STACK])
     for _ in range(STRETCHES):
         for kind, names in KINDS.items():
@@ -589,14 +612,23 @@ def stretch(found: Certainty, examples: Sequence[Example]) -> Certainty:
             own = (folds == kind) & (new > 0)
             if not own.any():
                 continue
-            over = errors / (ends * form.scales(form.pack(found, factors)))
-            beside = np.where(own, weights, weights * (math.sqrt(PARENT_RUNS) / weights.sum()))
+            over = _over_ends(errors, ends * form.scales(form.pack(found, factors)), sided=rule.sided)
+            beside = np.where(own, weights, weights * (math.sqrt(rule.parent_runs) / weights.sum()))
+            level = (1 + COVERAGE) / 2 if rule.sided else COVERAGE
             for side in (0, 1):
-                needed = _weighted_quantiles(over[:, side], beside, np.array([(1 + COVERAGE) / 2]))
+                needed = _weighted_quantiles(over[:, side], beside, np.array([level]))
                 more = math.log(max(SMALL, float(needed[0]))) / float(np.average(new[own], weights=weights[own]))
-                more = min(max(more, -MOST_STRETCH), MOST_STRETCH)
+                more = min(max(more, -MOST_STRETCH if rule.lowers else 0.0), MOST_STRETCH)
                 factors[places, side] = np.maximum(WIDER, factors[places, side] + more)
     return dataclasses.replace(found, factors={**found.factors, KNOWN_STACK: _as_sides(factors)})
+
+
+def _over_ends(errors: Array, ends: Array, *, sided: bool) -> Array:
+    """Errors over the end of the interval on either side, which is 1 where an error lies on it; where sides are not held by
+    themselves, over the end on the error's own side."""
+    if sided:
+        return np.asarray(errors[:, None] * np.array([-1.0, 1.0]) / ends)
+    return np.repeat((np.abs(errors) / np.where(errors > 0, ends[:, 1], ends[:, 0]))[:, None], 2, axis=1)
 
 
 def _thin_folds(examples: Sequence[Example]) -> list[Example]:
@@ -621,13 +653,16 @@ def _kind_weights(known: Sequence[Example], examples: Sequence[Example]) -> Arra
     return np.array([one.weight / whole[one.fold, one.stack] * math.sqrt(numbers[one.stack]) for one in known])
 
 
-def _unscaled(one: Example, certainty: Certainty) -> Sides:
+def unscaled(one: Example, certainty: Certainty, small_sample: float = SMALL_SAMPLE) -> Sides:
     """How many scales both ends of an interval are from the forecast, beside what the stack's other runs say."""
     table = certainty.quantiles[sort_of(one.novelty)]
+    wider = 1.0
     if one.own.cells:
         table = mix_quantiles(table, one.own, one.row.setting)
+        number = count_near(one.own, one.row.setting)
+        wider = (1 + small_sample / number) / (1 + SMALL_SAMPLE / number)
     errors = table.errors()
-    low, high = (errors.quantile(level) for level in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
+    low, high = (wider * errors.quantile(level) for level in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
     return max(SMALL, -low), max(SMALL, high)
 
 
@@ -638,7 +673,20 @@ def _count_models(examples: Sequence[Example]) -> dict[str, int]:
     return {name: len(own) for name, own in models.items()}
 
 
-def publisher_quantiles(scaled: Array, publishers: Sequence[str]) -> Array:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """How far apart publishers are taken to be, in scales, before a quantity's own are looked at, as if found from some more."""
+
+    sigma: float = 0.0
+    publishers: int = 0
+
+
+APART = {STEP: Apart(), MEMORY: Apart(sigma=0.4, publishers=9)}
+"""Four publishers of memory do not say how far publishers are apart. The ten of steps do: by 0.33 to 0.40 scales, whichever of
+them is left out."""
+
+
+def publisher_quantiles(scaled: Array, publishers: Sequence[str], apart: Apart = APART[STEP]) -> Array:
     """Of one error of a publisher that was never seen: a random effect of publishers, and errors about it."""
     named = np.array(publishers)
     names = sorted(set(publishers))
@@ -646,8 +694,10 @@ def publisher_quantiles(scaled: Array, publishers: Sequence[str]) -> Array:
     rest = scaled - np.array([middles[names.index(name)] for name in publishers])
     weights = np.array([1 / (named == name).sum() for name in publishers])
     number = len(names)
+    freedom = number - 1 + apart.publishers
+    spread = math.sqrt(((number - 1) * middles.var(ddof=1) + apart.publishers * apart.sigma**2) / freedom)
     within = _weighted_quantiles(rest, weights, GRID)
-    effect = middles.mean() + middles.std(ddof=1) * math.sqrt(1 + 1 / number) * stats.t.ppf(GRID, number - 1)
+    effect = middles.mean() + spread * math.sqrt(1 + 1 / number) * stats.t.ppf(GRID, freedom)
     return np.asarray(np.quantile((effect[:, None] + within[None, :]).ravel(), LEVELS))
 
 

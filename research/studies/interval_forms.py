@@ -1,6 +1,6 @@
 """Forms of intervals of known stacks, chosen without the publisher that is reported.
 
-Run: python -m research.studies.interval_forms ASKED
+Run: python -m research.studies.interval_forms ASKED [--markdown research/results/0041-near-runs.md]
 
 ASKED: forecasts of measured runs, as `python -m research.fits.intervals CASES --asked ASKED` keeps them. Every form gives the
 interval of a run from (a) what its parts and what is new about it say (`Certainty.parts` and its factors, fitted without the

@@ -1,6 +1,6 @@
 """Forms of intervals under new stacks, chosen without the publisher that is reported.
 
-Run: python -m research.studies.new_stack_forms ASKED [--markdown docs/theory/certainty.md]
+Run: python -m research.studies.new_stack_forms ASKED [--markdown research/results/0049-how-sure.md]
 
 ASKED: as `python -m research.fits.intervals CASES --asked ASKED` keeps it. The rule was written before its table: for each
 publisher, the form with the lowest mean log Winkler score on the others, among those under which no other publisher of 50 runs is

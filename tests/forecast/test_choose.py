@@ -251,3 +251,33 @@ def test_names_that_other_projects_give_to_attention_are_known() -> None:
         return resolve(short("gpt2", "h100", 1, workload=WorkloadOptions(attention=name, batch=1))).job.graph.ops
 
     assert build("sdpa") == build("flash") != build("eager")
+
+
+def test_adapters_of_quantised_weights_run_layers_again_where_the_software_does_so_by_default() -> None:
+    options = WorkloadOptions(batch=4, seq=2048)
+
+    def recompute(regime: str, stack: str, **plan: str) -> str:
+        named = short(
+            "llama-3-8b",
+            "h100",
+            workload=options,
+            parallelism={"zero": 3, **plan},
+            job={"regime": regime, "stack": stack},
+        )
+        return resolve(named).parallelism.recompute
+
+    assert recompute("qlora", "hf-trainer") == "full"
+    assert recompute("lora", "hf-trainer") == "none"
+    assert recompute("qlora", "pytorch") == "none"
+    assert recompute("qlora", "hf-trainer", recompute="none") == "none"
+
+
+def test_mixed_devices_are_not_told_to_split_one_sample_by_speed() -> None:
+    groups = [{"device": name, "nodes": 1, "devices_per_node": 4} for name in ("h100", "a100-80g")]
+
+    def notes(batch: int) -> str:
+        options = WorkloadOptions(batch=batch, seq=1024)
+        return " ".join(ask(Question(source="gpt2", cluster={"groups": groups}, workload=options)).notes)
+
+    assert "split by speed" not in notes(1)
+    assert "split by speed" in notes(8)

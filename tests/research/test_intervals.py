@@ -8,6 +8,7 @@ import pytest
 from research.fits.asked import Asked
 from research.fits.intervals import (
     COVERAGE,
+    Apart,
     Fits,
     Form,
     _one_width,
@@ -52,6 +53,15 @@ def test_errors_of_publishers_that_go_together_widen_the_interval_of_a_new_one()
     low, high = LEVELS.index(0.05), LEVELS.index(0.95)
     assert alone[high] - alone[low] == pytest.approx(3.3, rel=0.25)
     assert together[high] - together[low] > 2 * (alone[high] - alone[low])
+
+
+def test_few_publishers_say_less_of_how_far_apart_publishers_are_than_is_known_before() -> None:
+    names = [name for name in "abc" for _ in range(50)]
+    errors = np.random.default_rng(1).normal(0, 1, 150) + np.repeat([-0.5, 0.0, 0.5], 50)
+    high = LEVELS.index(0.95)
+    alone = publisher_quantiles(errors, names)[high]
+    assert publisher_quantiles(errors, names, Apart(sigma=0.4, publishers=9))[high] < 0.9 * alone
+    assert publisher_quantiles(errors, names, Apart(sigma=2.0, publishers=9))[high] > 1.1 * alone
 
 
 def test_a_stack_has_the_scale_of_its_own_errors_and_a_new_one_a_larger() -> None:

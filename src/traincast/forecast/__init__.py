@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import MEMORY as MEMORY
     from traincast.forecast._certainty import MOST_OPERATORS as MOST_OPERATORS
     from traincast.forecast._certainty import NEW_STACK as NEW_STACK
+    from traincast.forecast._certainty import SMALL_SAMPLE as SMALL_SAMPLE
     from traincast.forecast._certainty import STEP as STEP
     from traincast.forecast._certainty import WIDEST as WIDEST
     from traincast.forecast._certainty import Cell as Cell
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import beside_share as beside_share
     from traincast.forecast._certainty import call_seconds as call_seconds
     from traincast.forecast._certainty import clip_interval as clip_interval
+    from traincast.forecast._certainty import count_near as count_near
     from traincast.forecast._certainty import describe_setting as describe_setting
     from traincast.forecast._certainty import input_seconds as input_seconds
     from traincast.forecast._certainty import join_all as join_all
@@ -142,11 +144,13 @@ __getattr__ = load_lazily(
             "MEMORY",
             "MOST_OPERATORS",
             "NEW_STACK",
+            "SMALL_SAMPLE",
             "Sensitivity",
             "Sides",
             "WIDEST",
             "call_seconds",
             "clip_interval",
+            "count_near",
             "input_seconds",
             "memory_sensitivity",
             "step_sensitivity",

@@ -49,10 +49,13 @@ HOST_CPU_FACTOR = 1.4
 LATE_RING_STEP_S = 17e-6
 """What a step of a ring between nodes takes one standard deviation above the middle: documents that runs over several nodes moved
 have 1, 1, 1.5 and 48 us (`Stack.ring_step_s`)."""
-CORE_VALUES_PER_S, CORE_SOUND_VALUES_PER_S, CORE_SAMPLES_PER_S = 1.5e7, 2.5e6, 5e4
+CORE_VALUES_PER_S, CORE_SAMPLES_PER_S = 1.5e7, 5e4
 """What one core makes of inputs as the network reads them: a hundred images of 224 x 224 in a second, decoded and augmented
-(150,000 values each), 160 seconds of sound as spectrograms, and 20 us of an interpreter for every sample. The number format
-changes none of it. Recalled, not measured."""
+(150,000 values each), and 20 us of an interpreter for every sample. The number format changes none of it. Recalled, not
+measured."""
+SOUND_VALUES_PER_S = 2.5e6
+"""The same of sound, which recurrent networks read as spectrograms (160 seconds of it in a second) and which the loop that trains
+makes by itself. Recalled, not measured."""
 FEW_WORKERS, MOST_WORKERS = 4, 8
 """Between which a device has so many workers that make its inputs as the host has cores for it: what published recipes start.
 Recalled."""
@@ -79,16 +82,14 @@ def input_seconds(job: Job, plan: Parallelism, setting: "Setting") -> float:
     if job.stack.recipe.keeps_fed or any(one is not None for one in says):
         return 0.0
     graph = job.graph
-    values_per_s = CORE_SOUND_VALUES_PER_S if setting.family == "recurrent" else CORE_VALUES_PER_S
-    core_s = count_read(graph) / values_per_s + graph.batch_size / CORE_SAMPLES_PER_S
-    return plan.micro_batches * core_s / count_workers(graph, setting.device)
+    if setting.family == "recurrent":
+        return plan.micro_batches * (count_read(graph) / SOUND_VALUES_PER_S + graph.batch_size / CORE_SAMPLES_PER_S)
+    core_s = count_read(graph) / CORE_VALUES_PER_S + graph.batch_size / CORE_SAMPLES_PER_S
+    return plan.micro_batches * core_s / count_workers(setting.device)
 
 
-def count_workers(graph: Graph, device: str) -> float:
-    """Cores that make a device's inputs. Samples of several sizes are matched, padded and joined one by one in the loop that
-    trains, so one core does most of it."""
-    if graph.input_variation:
-        return 1.0
+def count_workers(device: str) -> float:
+    """Cores that make a device's inputs."""
     threads = usual_threads(device)
     cores = MOST_WORKERS if threads is None else threads / 2
     return float(min(max(cores, FEW_WORKERS), MOST_WORKERS))
@@ -423,14 +424,14 @@ def mix_quantiles(pooled: Quantiles, own: Experience, setting: Setting) -> Quant
         places.append(whole + weight / 2)
         whole += weight
     values = [value for value, _ in points]
-    wider = 1 + SMALL_SAMPLE / _count_near(own.cells, nearness)
+    wider = 1 + SMALL_SAMPLE / count_near(own, setting)
     mixed = tuple([wider * interpolate(level * whole, places, values) for level in LEVELS])
     return Quantiles(values=mixed, num_rows=num_rows)
 
 
-def _count_near(cells: Sequence[Cell], nearness: Sequence[float]) -> float:
+def count_near(own: Experience, setting: Setting) -> float:
     """As how many runs those of a stack count, the near ones most (the effective size of a weighted sample, Kish 1965)."""
-    pairs = [(near, cell.num_rows) for cell, near in zip(cells, nearness, strict=True)]
+    pairs = [(cell.nearness(setting), cell.num_rows) for cell in own.cells]
     return sum(near * number for near, number in pairs) ** 2 / sum(near**2 * number for near, number in pairs)
 
 

@@ -6,6 +6,7 @@ An engine that has answered before gives the same bytes as a new one, only soone
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from traincast.cost import (
@@ -208,13 +209,15 @@ class Engine:
         self, program: Program, estimates: Prices, job: Job, cluster: Cluster, *, draw: bool = False
     ) -> Timeline:
         """One optimizer step. Asynchronous workers cannot be faster than their servers."""
-        reads_back = job.stack.plan.reads_back and not job.cuda_graphs
-        timeline = simulate_step(program, estimates, reads_back=reads_back, remember=self._remember)
+        habits, replayed = job.stack.plan, job.cuda_graphs
+        run = partial(
+            simulate_step, program, estimates, reads_back=habits.reads_back and not replayed,
+            awaits_inputs=habits.awaits_inputs and not replayed,
+        )  # fmt: skip
+        timeline = run(remember=self._remember)
         if draw:
             # Drawing adds up one span after the other; the step is that of the closed form, drawn or not, to the last digit.
-            timeline = replace(
-                timeline, spans=simulate_step(program, estimates, draw=True, reads_back=reads_back).spans
-            )
+            timeline = replace(timeline, spans=run(draw=True).spans)
         plan = program.parallelism
         if isinstance(self.model(job), Pricing):
             # Measurements of a user's own cluster hold what its ranks wait for each other.

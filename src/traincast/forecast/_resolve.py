@@ -135,7 +135,15 @@ def choose_stack(question: Question, *, plan: Parallelism | None = None, num_dev
     wanted = job.get("stack_defaults")
     if wanted not in (None, True, False):
         raise InvalidInput(f"job.stack_defaults is {wanted!r}; it must be true or false")
-    return found.without_habits() if wanted is False else found
+    return found.without_habits() if wanted is False else _for_quantised(found, question)
+
+
+def _for_quantised(stack: Stack, question: Question) -> Stack:
+    """The stack as it trains adapters of a model whose weights are quantised."""
+    habit = stack.plan.quantised_recompute
+    if habit is None or (question.job.get("regime") != "qlora" and question.workload.frozen_dtype is None):
+        return stack
+    return dataclasses.replace(stack, plan=dataclasses.replace(stack.plan, recompute=habit))
 
 
 def _say_stack(question: Question, stack: Stack) -> list[str]:
