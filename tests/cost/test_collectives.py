@@ -158,6 +158,22 @@ def test_rings_grow_with_the_nodes_and_trees_with_their_logarithm() -> None:
     assert some - few < _latency("all_reduce", 2)
 
 
+def test_every_step_of_a_ring_is_a_message_on_each_link_between_nodes() -> None:
+    """With eight ranks in a node seven hops of eight are fast, but the eighth carries as many steps as there are ranks."""
+    inter = Link(name="n", bytes_per_s=5e10, latency_s=5e-6, transport="infiniband")
+    tiny = replace(MODEL, constants=LinkConstants(pipeline=0.0, launch_s=0.0))
+    few, many = (
+        tiny.seconds("all_gather", 1e-6, route_of(build(per_node=8, nodes=n, inter=inter), kind="all_gather"))
+        for n in (2, 16)
+    )
+    assert many / few == pytest.approx(127 / 15, rel=0.01)
+    # A chunk that others are before takes 10 us: 5 of the wire and 5 of software.
+    assert many == pytest.approx(127 * 1e-5, rel=0.01)
+    # Links inside a node have no such messages.
+    inside = tiny.seconds("all_gather", 1e-6, route_of(build(per_node=8), kind="all_gather"))
+    assert inside < 7 * 1e-5 / 2
+
+
 def test_very_long_rings_and_tori_are_not_walked_node_by_node() -> None:
     assert _latency("all_gather", 4 * LONGEST_RING) < 3.1 * _latency("all_gather", LONGEST_RING)
     torus = build(per_node=64, intra=Link(name="t", bytes_per_s=3e11, latency_s=1e-6, transport="ici"))
@@ -353,6 +369,33 @@ def test_what_a_collective_takes_from_kernels_can_be_left_out() -> None:
         kind="all_reduce", num_bytes=1e9, axis="data", num_ranks=8, stride=1, phase="gradient", overlapped=True
     )
     assert Pipelined(constants=LinkConstants(overlap_slowdown=0.0)).estimate(task, cluster).slowdown == 0.0
+
+
+def test_a_ring_of_boards_below_two_sockets_has_half_of_the_rate_without_bridges() -> None:
+    def rate(num_devices: int, *, bridge_bytes_per_s: float | None = None) -> float:
+        bus = Link(name="bus", bytes_per_s=3.15e10, latency_s=1.5e-6, transport="pcie")
+        cluster = build(per_node=num_devices, intra=bus)
+        board = replace(cluster.groups[0].device, link_bytes_per_s=bridge_bytes_per_s)
+        cluster = replace(cluster, groups=(replace(cluster.groups[0], device=board),))
+        task = Collective(
+            kind="all_reduce", num_bytes=1e9, axis="data", num_ranks=num_devices, stride=1, phase="gradient"
+        )
+        return 2 * (1 - 1 / num_devices) * task.num_bytes / Pipelined().estimate(task, cluster).seconds
+
+    assert rate(8) == pytest.approx(rate(4) / 2, rel=0.2)
+    assert rate(8, bridge_bytes_per_s=3e11) == pytest.approx(rate(4, bridge_bytes_per_s=3e11), rel=0.2)
+
+
+def test_weights_gathered_by_a_compiled_program_are_not_copied_once_more() -> None:
+    task = Collective(
+        kind="all_gather", num_bytes=1e9, axis="data", num_ranks=8, stride=1, phase="forward", overlapped=True
+    )
+    cluster = make_cluster(nodes=1, devices_per_node=8)
+    device = replace(cluster.groups[0].device, architecture="TPU v5e")
+    planned = replace(cluster, groups=(replace(cluster.groups[0], device=device),))
+    copied, kept = (Pipelined().estimate(task, one) for one in (cluster, planned))
+    copies_s = 2 * task.num_bytes / device.memory_bytes_per_s
+    assert kept.slowdown * kept.seconds <= copied.slowdown * copied.seconds - 0.9 * copies_s
 
 
 def test_a_rack_is_one_domain_and_a_pod_on_a_network_is_not() -> None:

@@ -37,6 +37,11 @@ def test_a_gradient_that_follows_others_through_the_network_pays_no_steps() -> N
     assert price_collective(stack, gradient, ONE_MS, crosses_nodes=True).seconds == 1e-3
 
 
+def test_weights_that_are_gathered_ahead_pay_no_steps() -> None:
+    ahead = gather(axis="data", overlapped=True)
+    assert price_collective(Stack(ring_step_s=5e-5), ahead, ONE_MS, crosses_nodes=True).seconds == 1e-3
+
+
 def test_factors_of_links_do_not_touch_copies_to_the_host() -> None:
     copy = Collective(kind="copy_out", num_bytes=1e6, axis=HOST, num_ranks=1, stride=1, phase="gradient")
     assert price_collective(Stack(intra_factor=3.0), copy, ONE_MS, crosses_nodes=False).seconds == 1e-3

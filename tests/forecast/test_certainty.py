@@ -20,6 +20,7 @@ from traincast.forecast._certainty import (
     Quantiles,
     Sensitivity,
     add_novelty,
+    count_read,
     describe_novelty,
     describe_setting,
     find_family,
@@ -30,7 +31,6 @@ from traincast.forecast._certainty import (
     memory_errors,
     memory_sensitivity,
     mix_quantiles,
-    read_bytes,
     step_sensitivity,
 )
 from traincast.forecast._engine import Engine
@@ -104,7 +104,9 @@ def _input_seconds(job: Job, device: str = "h100-sxm-80g") -> float:
 
 def test_images_may_wait_for_their_pipeline_where_neither_stack_nor_user_say_that_it_keeps_up() -> None:
     images = Job(graph=workload("resnet50", batch=64))
-    assert _input_seconds(images) == pytest.approx(64 * 4 * 3 * 224**2 / 6e7 / 8, rel=0.02)
+    assert _input_seconds(images) == pytest.approx(64 * 3 * 224**2 / 1.5e7 / 8, rel=0.02)
+    half = Job(graph=workload("resnet50", batch=64, precision="bf16"))
+    assert _input_seconds(half) == _input_seconds(images)
     assert _input_seconds(replace(images, loading_samples_per_s=1e4)) == 0.0
     assert _input_seconds(replace(images, stack=stack("nvidia-mlperf"))) == 0.0
     words = Job(graph=workload("gpt2", batch=64))
@@ -118,12 +120,11 @@ def test_a_host_with_fewer_cores_for_a_device_makes_its_inputs_later() -> None:
     assert _input_seconds(images, "a100-sxm4") == _input_seconds(images)
 
 
-def test_samples_of_several_sizes_are_made_by_one_core_and_sound_takes_longer_than_images() -> None:
-    boxes, sound = (Job(graph=workload(name, batch=8)) for name in ("yolov3", "deepspeech2"))
-    alike = replace(boxes, graph=replace(boxes.graph, input_variation=0.0))
-    assert _input_seconds(boxes) == pytest.approx(8 * _input_seconds(alike))
-    heard = read_bytes(sound.graph) / 1e7 + 8 / 5e4
-    assert _input_seconds(sound) == pytest.approx(heard)
+def test_sound_takes_longer_than_images_and_has_no_workers() -> None:
+    sound = Job(graph=workload("deepspeech2", batch=8))
+    assert _input_seconds(sound) == pytest.approx(count_read(sound.graph) / 2.5e6 + 8 / 5e4)
+    images = Job(graph=workload("yolov3", batch=8))
+    assert _input_seconds(images) == pytest.approx((count_read(images.graph) / 1.5e7 + 8 / 5e4) / 8)
 
 
 def test_rings_between_nodes_that_kernels_wait_for_are_less_sure_than_those_inside_one() -> None:

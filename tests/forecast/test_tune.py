@@ -65,6 +65,7 @@ def test_a_known_step_of_replicas_in_containers_of_their_own_sends_through_the_a
     assert alone > together
     forecast = Engine(costs=Pricing(ops=Roofline(), stack=apart)).forecast(Job(graph=graph, stack=apart), cluster, plan)
     assert forecast.step.seconds == pytest.approx(alone, rel=0.02)
+    assert any("container of its own" in note for note in forecast.notes)
 
 
 def test_measurements_that_agree_with_the_prior_move_nothing() -> None:

@@ -233,3 +233,22 @@ def test_what_a_stack_sends_last_is_all_that_a_long_backward_does_not_hide() -> 
     assert step(small, total / 2) < step(chance, total / 2)
     # Gradients that fill no more than one bucket leave together, whatever its first part would hold.
     assert step(whole, 2 * total) == pytest.approx(step(chance, 2 * total))
+
+
+def test_a_host_that_awaits_inputs_issues_nothing_ahead_of_a_micro_batch() -> None:
+    program = lower(make_mlp(), Parallelism(micro_batches=4))
+    # The host is slower than the device in the forward pass and faster in the backward pass, where it could run ahead.
+    estimates = [
+        tuple(
+            Estimate(seconds=1.0, low_s=1.0, high_s=1.0, host_s=1.5 if task.phase == "forward" else 0.1)
+            for task in program.stages[0].tasks
+        )
+    ]
+    ahead = simulate_step(program, estimates).duration_s
+    waits = simulate_step(program, estimates, awaits_inputs=True).duration_s
+    one = simulate_step(lower(make_mlp(), Parallelism()), estimates).duration_s
+    update = sum(task.phase == "optimizer" for task in program.stages[0].tasks)
+    assert ahead < waits
+    # Every micro-batch then takes as long as one that starts a step.
+    assert waits == pytest.approx(4 * (one - update) + update)
+    assert simulate_step(program, estimates, awaits_inputs=True, draw=True).duration_s == pytest.approx(waits)

@@ -21,6 +21,11 @@ CHANNELS_INSIDE, CHANNELS_ACROSS = 16, 8
 """Cores that NCCL's rings occupy by default, inside a node and across."""
 MEMORY_PER_LINK_BYTE = 3
 """A byte that is sent is read, what arrives is written, and sums are read once more."""
+ONE_SOCKET, SOCKETS_APART = 4, 2.0
+"""Boards up to which PCIe devices of a host hang below one socket. The hop of a ring from one socket to the other has half of the
+rate: what one root port passes on while it takes as much in. Where NVLink bridges join pairs of boards, each board has one
+neighbour on PCIe instead of two, so that two rings share the lanes and the rate is that of the one machine measured (23.8 GB/s
+beside PCIe 4, A100 in pairs)."""
 RINGS = ("all_gather", "reduce_scatter")
 LONGEST_RING = 64
 """Nodes up to which a ring is walked node by node (seen up to 16). Beyond, libraries have logarithmic forms (NCCL's PAT since
@@ -151,15 +156,18 @@ class Pipelined:
         """What kernels beside a collective lose, as a share of its time: it holds a core for each channel while it runs (but on
         chips whose own engines send), and for every byte on the link it reads or writes three in memory. The scarcer of the two
         counts. Weights that are gathered unit by unit are copied out of the gathered buffer into their tensors, and gradients
-        into the buffer that is scattered, between the kernels (FSDP2's copy_out and copy_in). A faster link makes the time
-        shorter and the bytes no more, so that kernels never lose more by it."""
+        into the buffer that is scattered, between the kernels (FSDP2's copy_out and copy_in); a compiler that plans all memory,
+        as those of systolic chips do, gathers them to where they are read. A faster link makes the time shorter and the bytes no
+        more, so that kernels never lose more by it."""
         if not self.constants.overlap_slowdown or route.num_ranks == 1 or not route.levels or not seconds:
             return 0.0
         channels = CHANNELS_ACROSS if route.crosses_network else CHANNELS_INSIDE
         cores = 0.0 if is_systolic(group.device) else channels / (group.device.num_sm or 100)
         sent = (2 if task.kind == "all_reduce" else 1) * (1 - 1 / route.num_ranks) * task.num_bytes
         memory_s = MEMORY_PER_LINK_BYTE * sent / group.device.memory_bytes_per_s
-        in_units = task.axis == "data" and task.kind in RINGS and task.bucket_bytes is None
+        in_units = (
+            task.axis == "data" and task.kind in RINGS and task.bucket_bytes is None and not is_systolic(group.device)
+        )
         copies_s = 2 * task.num_bytes / group.device.memory_bytes_per_s if in_units else 0.0
         return self.constants.overlap_slowdown * min(1.0, max(cores, memory_s / seconds) + copies_s / seconds)
 
@@ -202,13 +210,18 @@ def _hop_s(c: LinkConstants, level: Level) -> float:
     return level.link.latency_s + c.transports[level.link.transport].hop_s
 
 
+def _next_hop_s(c: LinkConstants, level: Level) -> float:
+    """A hop of a chunk that others are on their way before."""
+    first_s, deeper_s = _hop_s(c, level), c.transports[level.link.transport].deeper_s
+    return first_s if deeper_s is None else min(first_s, level.link.latency_s + deeper_s)
+
+
 def _climb_s(c: LinkConstants, level: Level) -> float:
     """From the leaves of a binary tree to its root."""
-    deeper_s = c.transports[level.link.transport].deeper_s
     first_s, depth = _hop_s(c, level), math.log2(level.fan)
-    if deeper_s is None or depth <= 1:
+    if depth <= 1:
         return depth * first_s
-    return first_s + (depth - 1) * min(first_s, level.link.latency_s + deeper_s)
+    return first_s + (depth - 1) * _next_hop_s(c, level)
 
 
 def effective_bytes_per_s(c: LinkConstants, level: Level) -> float:
@@ -316,7 +329,11 @@ def _servers(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Wor
 
 
 def _walk_s(c: LinkConstants, route: Route) -> float:
-    """Latency once round a ring through every rank. A torus has short rings along each of its directions."""
+    """Latency once round a ring through every rank. A torus has short rings along each of its directions.
+
+    Every step of every rank is a message on each link between nodes, and libraries let two chunks be on their way over a
+    connection (NCCL's ring: chunks of half its buffer). The third waits until the first was taken and its slot came back: such
+    a link carries a step in no less than one way of a chunk, however many hops inside nodes are faster."""
     units, walked_s = float(route.num_ranks), 0.0
     for level in route.levels:
         is_last = level is route.levels[-1]
@@ -326,6 +343,8 @@ def _walk_s(c: LinkConstants, route: Route) -> float:
         walked_s += hops * _hop_s(c, level)
         units /= level.fan
     outermost = route.levels[-1].fan
+    if route.crosses_network:
+        walked_s = max(walked_s, route.num_ranks * _next_hop_s(c, route.levels[-1]))
     if outermost > LONGEST_RING:
         walked_s *= LONGEST_RING * (1 + math.log2(outermost / LONGEST_RING)) / outermost
     return (1 - 1 / route.num_ranks) * walked_s
@@ -338,6 +357,8 @@ def _ring_volumes(c: LinkConstants, num_bytes: float, route: Route, *, rounds: i
     for level in route.levels:
         parts = route.num_ranks if level.link.transport == "sockets" else level.fan
         sent = rounds * (parts - 1) / parts * num_bytes / level.inside
+        if level.link.transport == "pcie" and level.fan > ONE_SOCKET and not level.bridged:
+            sent *= SOCKETS_APART
         if level is route.levels[0] and not level.is_network:
             sent += c.local_copy * num_bytes / level.fan
         volumes.append((sent / effective_bytes_per_s(c, level), _hop_s(c, level)))

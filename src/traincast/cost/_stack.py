@@ -81,8 +81,9 @@ def _issue_late(estimate: Estimate) -> Estimate:
 
 
 def pays_ring_steps(task: Collective) -> bool:
-    """Between nodes. Gradients follow each other through a network without a kernel between them, and pay none."""
-    return task.kind in RINGS and task.phase != "gradient"
+    """Between nodes. Gradients follow each other through a network without a kernel between them, and what is gathered ahead
+    starts before a kernel waits for it: neither pays any."""
+    return task.kind in RINGS and task.phase != "gradient" and not task.overlapped
 
 
 def read_constants(stack: Stack) -> dict[str, float]:

@@ -49,9 +49,13 @@ HOST_CPU_FACTOR = 1.4
 LATE_RING_STEP_S = 17e-6
 """What a step of a ring between nodes takes one standard deviation above the middle: documents that runs over several nodes moved
 have 1, 1, 1.5 and 48 us (`Stack.ring_step_s`)."""
-CORE_BYTES_PER_S, CORE_SOUND_BYTES_PER_S, CORE_SAMPLES_PER_S = 6e7, 1e7, 5e4
+CORE_VALUES_PER_S, CORE_SAMPLES_PER_S = 1.5e7, 5e4
 """What one core makes of inputs as the network reads them: a hundred images of 224 x 224 in a second, decoded and augmented
-(600 kB each), 160 seconds of sound as spectrograms, and 20 us of an interpreter for every sample. Recalled, not measured."""
+(150,000 values each), and 20 us of an interpreter for every sample. The number format changes none of it. Recalled, not
+measured."""
+SOUND_VALUES_PER_S = 2.5e6
+"""The same of sound, which recurrent networks read as spectrograms (160 seconds of it in a second) and which the loop that trains
+makes by itself. Recalled, not measured."""
 FEW_WORKERS, MOST_WORKERS = 4, 8
 """Between which a device has so many workers that make its inputs as the host has cores for it: what published recipes start.
 Recalled."""
@@ -78,26 +82,24 @@ def input_seconds(job: Job, plan: Parallelism, setting: "Setting") -> float:
     if job.stack.recipe.keeps_fed or any(one is not None for one in says):
         return 0.0
     graph = job.graph
-    bytes_per_s = CORE_SOUND_BYTES_PER_S if setting.family == "recurrent" else CORE_BYTES_PER_S
-    core_s = read_bytes(graph) / bytes_per_s + graph.batch_size / CORE_SAMPLES_PER_S
-    return plan.micro_batches * core_s / count_workers(graph, setting.device)
+    if setting.family == "recurrent":
+        return plan.micro_batches * (count_read(graph) / SOUND_VALUES_PER_S + graph.batch_size / CORE_SAMPLES_PER_S)
+    core_s = count_read(graph) / CORE_VALUES_PER_S + graph.batch_size / CORE_SAMPLES_PER_S
+    return plan.micro_batches * core_s / count_workers(setting.device)
 
 
-def count_workers(graph: Graph, device: str) -> float:
-    """Cores that make a device's inputs. Samples of several sizes are matched, padded and joined one by one in the loop that
-    trains, so one core does most of it."""
-    if graph.input_variation:
-        return 1.0
+def count_workers(device: str) -> float:
+    """Cores that make a device's inputs."""
     threads = usual_threads(device)
     cores = MOST_WORKERS if threads is None else threads / 2
     return float(min(max(cores, FEW_WORKERS), MOST_WORKERS))
 
 
-def read_bytes(graph: Graph) -> float:
-    """Of the inputs that the first half of the forward pass reads."""
+def count_read(graph: Graph) -> int:
+    """Values of the inputs that the first half of the forward pass reads."""
     forward = [op for op in graph.ops if op.phase == "forward"]
     early = {index for op in forward[: (len(forward) + 1) // 2] for index in op.reads}
-    return sum(graph.tensors[index].num_bytes for index in early if graph.tensors[index].role == "input")
+    return sum(graph.tensors[index].numel for index in early if graph.tensors[index].role == "input")
 
 
 def step_sensitivity(

@@ -77,7 +77,8 @@ def _read(question: Question, cluster: Cluster, stack: Stack) -> Open | None:
         values=values, cluster=cluster, text=reads_text(question.source, options), batch=batch,
         names_batch=options.batch is not None,
         global_batch=whole if isinstance(whole, int) and not isinstance(whole, bool) and whole >= 1 else None,
-        sharded_recompute=stack.plan.sharded_recompute,
+        sharded_recompute=stack.plan.sharded_recompute, usual_recompute=stack.plan.recompute,
+        usual_zero=None if question.job.get("stack") is None else stack.plan.zero,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ An engine that has answered before gives the same bytes as a new one, only soone
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from traincast.cost import (
@@ -208,13 +209,15 @@ class Engine:
         self, program: Program, estimates: Prices, job: Job, cluster: Cluster, *, draw: bool = False
     ) -> Timeline:
         """One optimizer step. Asynchronous workers cannot be faster than their servers."""
-        reads_back = job.stack.plan.reads_back and not job.cuda_graphs
-        timeline = simulate_step(program, estimates, reads_back=reads_back, remember=self._remember)
+        habits, replayed = job.stack.plan, job.cuda_graphs
+        run = partial(
+            simulate_step, program, estimates, reads_back=habits.reads_back and not replayed,
+            awaits_inputs=habits.awaits_inputs and not replayed,
+        )  # fmt: skip
+        timeline = run(remember=self._remember)
         if draw:
             # Drawing adds up one span after the other; the step is that of the closed form, drawn or not, to the last digit.
-            timeline = replace(
-                timeline, spans=simulate_step(program, estimates, draw=True, reads_back=reads_back).spans
-            )
+            timeline = replace(timeline, spans=run(draw=True).spans)
         plan = program.parallelism
         if isinstance(self.model(job), Pricing):
             # Measurements of a user's own cluster hold what its ranks wait for each other.
@@ -513,7 +516,7 @@ def _fill_in(
         notes=(
             *program.notes,
             *advise_split(job, cluster, plan),
-            *describe_links(cluster),
+            *_describe_links(job.stack, cluster),
             *host,
             *describe_loading(job, cluster, step, global_batch),
             *describe_checkpoints(job, whole),
@@ -522,6 +525,14 @@ def _fill_in(
         source=chosen.source,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
     )
+
+
+def _describe_links(stack: Stack, cluster: Cluster) -> tuple[str, ...]:
+    said = describe_links(cluster)
+    if not stack.plan.own_containers or all(group.devices_per_node == 1 for group in cluster.groups):
+        return said
+    name = stack.title or stack.name
+    return (f"{name} runs each replica in a container of its own, so devices of one node talk over its network", *said)
 
 
 def _describe_offload(plan: Parallelism, cluster: Cluster) -> tuple[str, ...]:

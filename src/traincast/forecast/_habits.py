@@ -175,13 +175,18 @@ def _recipe_habits(stack: Stack, mode: str | None) -> dict[str, Any]:
         "fused_gate": recipe.fused_gate, "fused_loss": recipe.fused_loss, "fused_sums": recipe.fused_sums,
         "channels_last": recipe.channels_last, "dropout": recipe.dropout, "predicted_share": recipe.predicted_share,
         "keeps_keys": recipe.keeps_keys if mode == "inference" else None, "host_masks": recipe.host_masks,
-        "one_size": recipe.whole_program or None,
+        "one_size": recipe.whole_program or recipe.static_shapes,
     }  # fmt: skip
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _list(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {_say(value)}" for name, value in values.items())
+
+
+ATTENTION_WORDS = {"sdpa": "flash", "flash_attention_2": "flash-2", "flash_attention_3": "flash-3", "xformers": "efficient",
+                   "math": "eager", "unfused": "eager"}  # fmt: skip
+"""What other projects call kernels of attention."""
 
 
 def fill_in_recipe(
@@ -197,6 +202,8 @@ def fill_in_recipe(
     filled = {name: value for name, value in values.items() if name not in asked and _changes(name, value)}
     if filled and not stack.is_plain:
         said.append(f"{stack.name} runs the model with {_list(filled)}")
+    if "attention" in asked:
+        asked["attention"] = ATTENTION_WORDS.get(asked["attention"], asked["attention"])
     if asked.get("attention") == "flash" and recipe.attention in FUSED_ATTENTIONS:
         # The word names no generation of the kernel; the stack does.
         asked["attention"] = recipe.attention

@@ -17,6 +17,8 @@ WORTH_RECOMPUTING = 0.02
 SURE = 0.95
 """How sure a plan with a batch that we choose must be to fit."""
 RECOMPUTES = ("none", "products", "full")
+STATE_BYTES = 16
+"""Of a parameter in mixed precision: weight, gradient, master copy and two moments."""
 MOST_STAGES = 16
 LONG_SAMPLE = 32_768
 """Tokens from which on splitting a sample over devices is tried."""
@@ -48,6 +50,10 @@ class Open:
     global_batch: int | None = None
     sharded_recompute: str | None = None
     """What the stack runs again wherever weights are sharded."""
+    usual_zero: int | None = None
+    """What a stack that somebody named always shards over replicas; None: no stack was named, or it shards what one likes."""
+    usual_recompute: str | None = None
+    """What it runs again unless somebody says otherwise; more where memory needs it, never less."""
 
     @property
     def names_plan(self) -> bool:
@@ -57,6 +63,10 @@ class Open:
         """Whether a plan of such memory is sure enough to fit. Whoever names a batch has often seen it run, so the verdict
         that the answer prints is enough; running layers again to be surer would answer another question."""
         return memory.fits if self.names_batch else memory.fit_probability >= SURE
+
+    def shards(self, *usual: int) -> tuple[int, ...]:
+        """Stages of ZeRO to try."""
+        return usual if self.usual_zero is None else (self.usual_zero,)
 
     @property
     def passes(self) -> int | None:
@@ -118,8 +128,8 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
     for title, values in arrangements:
         if values.get("tensor", 1) > 1 and any(_leaves_nothing(rung) for rung in sure):
             break
-        if _cuts_layers(values) and any(_holds_whole(rung) for rung in sure):
-            # Nobody cuts a model of which every device holds a whole replica, though a slow link would make it pay.
+        if _cuts_layers(values) and climb.is_small and any(rung.plan.recompute == "none" for rung in sure):
+            # Nobody cuts a model of which every device can hold a whole replica, though a slow link would make it pay.
             break
         num_tried += 1
         found = climb.best_of(title, values)
@@ -145,12 +155,6 @@ def _cuts_layers(values: Mapping[str, Any]) -> bool:
     return _degree(values.get("tensor")) > 1 or _degree(values.get("pipeline")) > 1
 
 
-def _holds_whole(rung: Rung) -> bool:
-    """Whether every device holds all weights, their optimizer state and what its samples need."""
-    plan = rung.plan
-    return plan.zero == 0 and plan.data == plan.num_devices and plan.recompute == "none"
-
-
 def _leaves_nothing(rung: Rung) -> bool:
     """Whether splitting layers cannot gain more than the tolerance: nothing is run twice, waits or is exposed."""
     shares = rung.forecast.timeline.shares if rung.forecast is not None else {"communication": 1.0}
@@ -168,6 +172,12 @@ class _Climb:
     """Samples per second of the fastest arrangement so far that fits."""
 
     @property
+    def is_small(self) -> bool:
+        """Whether weights, gradients and optimizer state fill no more than half of a device."""
+        room = min(group.device.memory_bytes for group in self.asked.cluster.groups)
+        return STATE_BYTES * self.sample.graph.num_parameters <= room / 2
+
+    @property
     def sample(self) -> Job:
         return self.pose(self.complete({**self.asked.values, **_ALONE}), self.asked.batch or 1)
 
@@ -177,7 +187,8 @@ class _Climb:
             self.asked.sharded_recompute if values.get("zero") == 3 else None
         )
         rungs: list[Rung] = []
-        for how in (named,) if named else RECOMPUTES:
+        usual = self.asked.usual_recompute
+        for how in (named,) if named else RECOMPUTES[RECOMPUTES.index(usual) if usual in RECOMPUTES else 0 :]:
             found = self._largest(title, {**values, "recompute": how})
             if found is None:
                 continue
@@ -285,7 +296,7 @@ class _Climb:
         else:
             most = most_samples(tokens=tokens, text=asked.text, flop=_flop_per_sample(self.sample.graph))
             sizes = [2**power for power in range(int(math.log2(most)), -1, -1)]
-        if whole is None and asked.batch is not None and asked.passes is None and not asked.names_plan:
+        if whole is None and asked.batch and asked.batch > 0 and asked.passes is None and not asked.names_plan:
             # Plans are compared at one number of samples, that of a pass of plain replicas.
             whole = asked.batch * asked.cluster.num_devices
         for size in sizes:
@@ -323,8 +334,7 @@ def list_arrangements(asked: Open, sample: Job) -> Iterator[tuple[str, dict[str,
     if count == 1:
         yield "one device", {**asked.values, "data": 1}
         return
-    yield _SHARDED[0], {**asked.values, "data": count, "zero": 0}
-    for zero in (1, 2, 3):
+    for zero in asked.shards(0, 1, 2, 3):
         yield _SHARDED[zero], {**asked.values, "data": count, "zero": zero}
     if len(asked.cluster.groups) > 1:
         return
@@ -332,7 +342,7 @@ def list_arrangements(asked: Open, sample: Job) -> Iterator[tuple[str, dict[str,
     experts = max((int(op.attrs["batch"]) for op in graph.ops if "experts" in op.layer.split(".")
                    and op.kind == "matmul"), default=0)  # fmt: skip
     for expert in _powers(math.gcd(experts, count) if experts else 1):
-        for zero in (1, 3) if expert > 1 else ():
+        for zero in asked.shards(1, 3) if expert > 1 else ():
             yield f"experts over {expert} devices, {_SHORT[zero]}", {**asked.values, "data": count, "expert": expert,
                                                                      "zero": zero}  # fmt: skip
     if not any(op.kind == "attention" for op in graph.ops):
@@ -346,7 +356,7 @@ _SHORT = {0: "replicas", 1: "ZeRO 1", 2: "ZeRO 2", 3: "FSDP"}
 def _split_arrangements(asked: Open, count: int, node: int, tokens: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Layers split over the devices of a node, samples over devices, layers over stages."""
     for tensor in _powers(min(node, count)):
-        for zero in (1, 3) if tensor > 1 else ():
+        for zero in asked.shards(1, 3) if tensor > 1 else ():
             data = count // tensor
             values = {**asked.values, "data": data, "tensor": tensor, "sequence_parallel": tokens % tensor == 0}
             how = f"{_SHORT[zero]} over {data}" if data > 1 else "one replica"
@@ -361,7 +371,8 @@ def _split_arrangements(asked: Open, count: int, node: int, tokens: int) -> Iter
         for tensor in _powers(min(node, count // pipeline)) if pipeline > 1 else ():
             data = count // pipeline // tensor
             inside = f", tensor parallel {tensor}" if tensor > 1 else ""
-            values = {**asked.values, "data": data, "tensor": tensor, "pipeline": pipeline, "zero": int(data > 1)}
+            zero = asked.shards(1)[0] if data > 1 else 0
+            values = {**asked.values, "data": data, "tensor": tensor, "pipeline": pipeline, "zero": zero}
             replicas = "one replica" if data == 1 else f"{data} replicas"
             yield f"pipeline of {pipeline} stages{inside}, {replicas}", {
                 **values, "sequence_parallel": tensor > 1 and tokens % tensor == 0

@@ -47,6 +47,8 @@ class KnownStep:
     cuda_graphs: bool = False
     reads_back: bool = False
     """The host waits for the device before every update."""
+    awaits_inputs: bool = False
+    """The same before every micro-batch."""
     slowness: float = 1.0
     """How many times longer the computation of this job takes than the constants say; its communication does not."""
 
@@ -72,6 +74,7 @@ class KnownStep:
             self.program,
             [priced[id(stage.tasks)] for stage in self.program.stages],
             reads_back=self.reads_back and not self.cuda_graphs,
+            awaits_inputs=self.awaits_inputs and not self.cuda_graphs,
         )
         return add_waiting(timeline, self.program)
 
@@ -89,7 +92,9 @@ def know_step(
 ) -> KnownStep:
     """Lower and price a step whose duration was measured."""
     # Constants are applied later; what the libraries of the stack's version do is not among them, nor how it runs replicas.
-    bare = Stack(kernels=job.stack.kernels, plan=PlanHabits(own_containers=job.stack.plan.own_containers))
+    bare = Stack(
+        kernels=job.stack.kernels, plan=PlanHabits(own_containers=job.stack.plan.own_containers), ring_step_s=0.0
+    )
     engine = Engine(costs=replace(costs or Pricing(), stack=bare))
     program = engine.lower(job, cluster, plan)
     seen = part_replicas(cluster) if bare.plan.own_containers else cluster
@@ -105,6 +110,7 @@ def know_step(
         seconds=seconds,
         cuda_graphs=job.cuda_graphs,
         reads_back=job.stack.plan.reads_back,
+        awaits_inputs=job.stack.plan.awaits_inputs,
     )
 
 

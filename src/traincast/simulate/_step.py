@@ -14,34 +14,44 @@ MAX_SPANS = 200_000
 
 def simulate_step(
     program: Program, estimates: Sequence[Sequence[Estimate]], *, draw: bool = False, reads_back: bool = False,
-    remember: Remember = compute,
+    awaits_inputs: bool = False, remember: Remember = compute,
 ) -> Timeline:  # fmt: skip
     """One optimizer step. `draw`: also give every span, one by one. `reads_back`: before the update the host reads a number that
-    the gradients give, so it issues the update only when the device has come that far."""
+    the gradients give, so it issues the update only when the device has come that far. `awaits_inputs`: the same before every
+    micro-batch; passes of a pipeline always start so."""
     if len(program.stages) == 1:
-        return _run_single(program, estimates[0], draw=draw, reads_back=reads_back, remember=remember)
+        waits = HostWaits(before_inputs=awaits_inputs, before_update=reads_back)
+        return _run_single(program, estimates[0], draw=draw, waits=waits, remember=remember)
     return _run_pipeline(program, estimates, draw=draw, reads_back=reads_back, remember=remember)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostWaits:
+    """When the host waits until the device has done all that was issued."""
+
+    before_inputs: bool = False
+    before_update: bool = False
+
+
 def _run_single(
-    program: Program, estimates: Sequence[Estimate], *, draw: bool, reads_back: bool, remember: Remember
+    program: Program, estimates: Sequence[Estimate], *, draw: bool, waits: HostWaits, remember: Remember
 ) -> Timeline:
     stage, micro_batches = program.stages[0], program.parallelism.micro_batches
     if not draw:
-        seconds, spent = remember(_step_alone, stage.tasks, stage.repeats, tuple(estimates), micro_batches, reads_back)
+        seconds, spent = remember(_step_alone, stage.tasks, stage.repeats, tuple(estimates), micro_batches, waits)
         return _summarize(seconds, spent, bubble_s=0.0, spans=())
     spans: list[Span] = []
     passes = split_passes(stage, estimates)
-    seconds, spent = run_alone(passes, micro_batches=micro_batches, reads_back=reads_back, spans=spans)
+    seconds, spent = run_alone(passes, micro_batches=micro_batches, waits=waits, spans=spans)
     return _summarize(seconds, spent, bubble_s=0.0, spans=spans)
 
 
 def _step_alone(
     tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...], micro_batches: int,
-    reads_back: bool,
+    waits: HostWaits,
 ) -> tuple[float, Spent]:  # fmt: skip
     passes = split_passes(Stage(tasks=tasks, repeats=repeats, tensors=()), estimates)
-    return run_alone(passes, micro_batches=micro_batches, reads_back=reads_back)
+    return run_alone(passes, micro_batches=micro_batches, waits=waits)
 
 
 def _time_stage(
@@ -54,21 +64,23 @@ def _time_stage(
 
 
 def run_alone(
-    passes: Mapping[str, Sequence[Part]], *, micro_batches: int, reads_back: bool = False,
+    passes: Mapping[str, Sequence[Part]], *, micro_batches: int, waits: HostWaits | None = None,
     spans: list[Span] | None = None,
 ) -> tuple[float, Spent]:  # fmt: skip
     """A whole step without a pipeline: its seconds, and where they went."""
-    clocks, spent = Clocks(), Spent()
-    _run_rounds(passes, micro_batches, clocks, spent, spans=spans)
-    _run_update(passes, clocks, spent, spans=spans, reads_back=reads_back)
+    clocks, spent, waits = Clocks(), Spent(), waits or HostWaits()
+    _run_rounds(passes, micro_batches, clocks, spent, spans=spans, awaits_inputs=waits.before_inputs)
+    _run_update(passes, clocks, spent, spans=spans, reads_back=waits.before_update)
     return clocks.device_s, spent
 
 
 def _run_rounds(passes: Mapping[str, Sequence[Part]], rounds: int, clocks: Clocks, spent: Spent, *,
-                spans: list[Span] | None) -> None:  # fmt: skip
+                spans: list[Span] | None, awaits_inputs: bool = False) -> None:  # fmt: skip
     """All micro-batches of a step; those between the second and the last are alike, so one of them is run."""
 
     def run(*, first: bool = False, last: bool = False) -> None:
+        if awaits_inputs:
+            clocks.host_s = max(clocks.host_s, clocks.device_s)
         for name in ("forward", "backward"):
             run_pass(passes[name], clocks, spent, first=first, last=last, spans=spans)
 

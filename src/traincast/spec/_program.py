@@ -92,4 +92,4 @@ class Program:
     input_variation: float = 0.0
     """Of the work of one pass, as the graph says."""
     preparation_s: float = 0.0
-    """Of the inputs of one pass, as the graph says."""
+    """Of the inputs of one pass, as the graph says, with their copies to the device where the stack makes it wait for them."""

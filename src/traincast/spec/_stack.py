@@ -23,6 +23,8 @@ class PlanHabits:
     """What runs again wherever weights are sharded (ZeRO 3); None: nothing more than is asked."""
     recompute: str | None = None
     """What runs again where nothing is said of it; None: nothing."""
+    quantised_recompute: str | None = None
+    """The same where the weights of a frozen model are stored in fewer bits (QLoRA)."""
     overlap: bool = True
     """Gradients are reduced beside the backward pass."""
     overlap_sharded: bool = True
@@ -51,12 +53,20 @@ class PlanHabits:
     reads_back: bool = False
     """The host reads a number that the gradients give (their noise, an overflow) before it issues the update, and so waits for
     the device in every step."""
+    awaits_inputs: bool = False
+    """Inputs of every micro-batch are copied to the device by a call that returns when they are there. The copy is behind all
+    kernels of the pass before, so the host issues nothing ahead of the device across micro-batches."""
     hook_kernels: int = 0
     """Kernels that a hook of the backward pass runs on each gradient, called one by one."""
     statistic_kernels: int = 0
     """The same before each update."""
     lone_statistic_kernels: int = 0
     """The same besides, where a replica has no others to compare its gradients with."""
+    scaled_statistic_kernels: int = 0
+    """The same besides, on single numbers, where the loss is scaled because products are fp16."""
+    input_bytes_per_s: float | None = None
+    """At which a core copies inputs to its device in the training loop, while the device waits: they lie in memory that is not
+    pinned. None: they are there in time."""
     own_containers: bool = False
     """Every replica runs in a container of its own, so that devices of one node reach each other over the network alone."""
     reduce_dtype: str | None = None
@@ -85,11 +95,15 @@ class RecipeHabits:
     """Models return the keys and values of all layers where nothing trains (transformers' use_cache)."""
     predicted_share: float | None = None
     """Of the tokens, those whose words a masked language model predicts: others are dropped before its head; None: all stay."""
+    static_shapes: bool | None = None
+    """Its programs have fixed shapes, so inputs that vary are padded to the largest that there can be."""
     host_masks: bool | None = None
     """Its detectors cut the masks of regions from polygons on the host, one by one, while the device waits."""
     compiled: bool = False
     compiled_loss: bool = True
     """A compiled step compiles its loss too; False: layers are compiled one by one and the loss runs as it is written."""
+    partitions: bool = True
+    """Where a step is compiled, the compiler chooses what the forward pass keeps; False: it keeps what is written."""
     whole_program: bool = False
     """The step is one program that the host starts once (XLA, CUDA graphs)."""
     keeps_fed: bool = False
@@ -97,7 +111,7 @@ class RecipeHabits:
     precision_words: Words = ()
     """What its own words for precision mean in ours: (("bf16-true", "bf16-pure"),)."""
     transformer_precision_words: Words = ()
-    """The same where it treats transformers in another way."""
+    """The same where it treats transformers, and recommenders of tables, in another way."""
     sharded_precision_words: Words = ()
     """The same where weights are sharded (ZeRO 3)."""
 
@@ -158,9 +172,14 @@ class KernelFacts:
     they write: no kernel of the version takes them as they are."""
     grouped_gradients_on_lanes: bool = False
     """Gradients of grouped convolutions with channels last run without matrix units."""
+    wide_tiles: bool = False
+    """Convolutions of few channels run in tiles of 64 all the same: the version has no narrower ones."""
     products_by_sample: bool = False
     """Tokens that lie turned are multiplied sample by sample instead of being copied into order, and the gradient of the weights
     is summed over samples."""
+    short_vectors: bool = False
+    """Elementwise kernels give every thread four numbers, so eight bytes in half precision: too few in flight to fill memory that
+    is fast beside its multiprocessors."""
     statistics_in_convolutions: bool = False
     """A convolution also sums what the batch norm after it needs, so no pass of its own over the images does."""
     pads_vocabulary: bool = False
@@ -224,10 +243,11 @@ class Stack:
     intra_factor: float = 1.0
     """Time of collectives inside a node beside the collective model's."""
     inter_factor: float = 1.0
-    ring_step_s: float = 1e-6
+    ring_step_s: float = 1e-5
     """What every step of a ring between nodes adds to an all-gather or reduce-scatter that kernels wait for: the latency of
-    transport and library, beside the collective model's own hops. Gradients follow each other through the network without
-    a kernel between them, and were not seen to pay it."""
+    transport and library, beside the collective model's own hops. Nothing is on its way before the first chunk of such a ring, so
+    a step costs the software of a first hop, 15 us, instead of that of one that follows others, 5 us. Gradients, and weights that
+    are gathered ahead, follow each other through the network without a kernel between them, and were not seen to pay it."""
     log_sigma: float = 0.06
     """Standard deviation of the log error of a step that remains with these constants: of composition alone for a prior
     (fp32 steps of GPUs left out: 0.07 with the errors of the ops), of everything for a stack that was fitted."""

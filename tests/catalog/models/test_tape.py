@@ -190,6 +190,21 @@ def test_fused_kernels_are_fewer_and_move_less() -> None:
     assert fused.num_bytes < plain.num_bytes
 
 
+def test_a_loss_over_a_split_vocabulary_takes_a_pass_for_every_step() -> None:
+    """Ranks exchange the largest score and the sum between them, so no kernel can do it all: maximum, difference, exponential,
+    sum and quotient read and write fp32 scores eight times, and the gradient twice."""
+    graph = stack(2, Recipe(precision="bf16", fused=True))
+    num_scores = 2 * 16 * 100
+    passes = {phase: [op for op in ops_in(graph, phase) if op.layer == "loss" and op.kind in ("elementwise", "reduce")]
+              for phase in ("forward", "backward")}  # fmt: skip
+    assert [op.name for op in passes["forward"]] == ["aten.amax", "aten.sub", "aten.exp", "aten.sum", "aten.div"]
+    moved = {phase: sum(op.num_bytes for op in ops) / num_scores for phase, ops in passes.items()}
+    assert moved["forward"] == pytest.approx(8 * 4, rel=0.01)
+    assert moved["backward"] == pytest.approx(2 * 4, rel=0.01)
+    whole = stack(2, Recipe(precision="bf16", fused=True, fused_loss=True))
+    assert whole.num_bytes < graph.num_bytes
+
+
 def test_accumulating_gradients_adds_one_kernel_per_weight() -> None:
     once, more = stack(3, Recipe()), stack(3, Recipe(accumulate=True))
     num_tensors = int(once.ops[-1].attrs["num_tensors"])

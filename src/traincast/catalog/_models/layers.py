@@ -663,6 +663,8 @@ def cross_entropy(
     rows = logits.numel // cols
     if fused:
         return _fused_cross_entropy(tape, logits, rows=rows, cols=cols)
+    if in_place:
+        return _split_cross_entropy(tape, logits, rows=rows, cols=cols)
     with tape.scope("loss"):
         labels = tape.input("labels", (rows,), "int64")
         wide = tape.cast(logits, "fp32")
@@ -671,7 +673,7 @@ def cross_entropy(
         tape.op("aten._log_softmax", "softmax", (wide,), (log,), attrs, flop=5.0 * wide.numel)
 
         def log_backward(g: Value) -> Gradients:
-            gx = g if in_place else tape.gradient_like(wide)
+            gx = tape.gradient_like(wide)
             tape.op("aten._log_softmax_backward_data", "softmax", (g, log), (gx,), attrs, flop=5.0 * wide.numel)
             return (gx,)
 
@@ -686,6 +688,38 @@ def cross_entropy(
             return (gx,)
 
         return tape.register(loss, (log,), nll_backward)
+
+
+def _split_cross_entropy(tape: Tape, logits: Value, *, rows: int, cols: int) -> Value:
+    """Megatron's loss over a split vocabulary: ranks exchange the largest score and the sum of exponentials of a row, so that
+    every step up to the probabilities is a kernel of its own. Their buffer becomes the gradient."""
+    with tape.scope("loss"):
+        labels = tape.input("labels", (rows,), "int64")
+        wide = tape.cast(logits, "fp32")
+        found = tape.new((rows,), "fp32")
+        chances = tape.new(wide.shape, "fp32")
+        sizes: dict[str, Attr] = {"function": "reduce", "rows": rows, "cols": cols}
+
+        def run(function: str, source: Value) -> None:
+            attrs: dict[str, Attr] = {"function": function, "numel": wide.numel, "num_inputs": 1}
+            tape.op(f"aten.{function}", "elementwise", (source,), (chances,), attrs, flop=wide.numel)
+
+        tape.op("aten.amax", "reduce", (wide,), (found,), sizes, flop=wide.numel)
+        run("sub", wide)
+        run("exp", chances)
+        tape.op("aten.sum", "reduce", (chances,), (found,), sizes, flop=wide.numel)
+        run("div", chances)
+        loss = tape.new((1,), "fp32")
+        own: dict[str, Attr] = {"function": "gather", "numel": rows}
+        tape.op("aten.gather", "index", (chances, labels), (loss,), own, flop=rows, bytes_read=12.0 * rows)
+
+        def backward(g: Value) -> Gradients:
+            gx = tape.gradient_like(wide)
+            attrs: dict[str, Attr] = {"function": "mul", "numel": wide.numel, "num_inputs": 1}
+            tape.op("aten.mul", "elementwise", (chances, g), (gx,), attrs, flop=wide.numel)
+            return (gx,)
+
+        return tape.register(loss, (wide,), backward)
 
 
 def _fused_cross_entropy(tape: Tape, logits: Value, *, rows: int, cols: int) -> Value:
