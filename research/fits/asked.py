@@ -92,7 +92,9 @@ class Asked:
     scale: float = 1.0
     """Samples in a step: the smaller of two runs of one job is the cheaper to measure."""
     inputs: float = 0.0
-    """The time in which the slowest pipeline makes the inputs of a step, over the step's."""
+    """The time in which a slow pipeline makes the inputs of a step, over the step's."""
+    ring_steps_per_s: float = 0.0
+    """Between nodes, that kernels wait for, in a second of the devices' time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +212,8 @@ def _answer_step(
     estimates = engine.cost(program, job, question.cluster)
     timeline = engine.simulate(program, estimates, job, question.cluster)
     step_s = timeline.duration_s
-    tally = tally_program(program, estimates)
+    tally = tally_program(program, estimates, question.cluster)
+    described = _describe(engine, question, row)
     return Asked(
         quantity=STEP,
         operators=tally.operators_log_sigma,
@@ -223,8 +226,9 @@ def _answer_step(
         step_s=step_s,
         error=math.log(measured / step_s),
         untaught=untaught,
-        inputs=input_seconds(job, question.parallelism) / step_s,
-        **_describe(engine, question, row),
+        inputs=input_seconds(job, question.parallelism, described["setting"]) / step_s,
+        ring_steps_per_s=tally.ring_steps_per_s,
+        **described,
     )
 
 

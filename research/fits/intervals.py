@@ -12,21 +12,24 @@ their priors).
    stack as it ships.
 2. The scale on either side of a forecast. New stack: the root of a base squared and, for each part of the answer, of a gain
    times how far the answer moves if that part is off (`step_sensitivity`, `memory_sensitivity`), squared. Known stack: its own
-   scale times a power of what that root is beside the usual one of its runs. Either times a factor of at least 1 for each thing
-   that is new. Bases, gains, powers and factors: maximum likelihood of a Student's t with four degrees of freedom and two
-   scales. A publisher counts as four observations and so does a stack, split evenly over what is left out, whatever the number
-   of rows. Priors: log factors 0.2 +- 0.5, gains 1 +- 0.3 (memory: 0.5 +- 0.5), powers 0.5 +- 0.3, the log of the base that of
-   0.12 +- 0.3: what nobody measured is not free.
-   Factors are then raised until known stacks hold nine of ten left-out runs of every kind of novelty.
+   scale times a power of what that root is beside the usual one of its runs. Each thing that is new adds a share to the square of
+   either side, more than nothing. Bases, gains, powers and factors: maximum likelihood of a Student's t with four degrees of
+   freedom and two scales. A publisher counts as four observations and so does a stack, split evenly over what is left out,
+   whatever the number of rows. Priors: log factors 0.2 +- 0.5, gains 1 +- 0.3 (memory: 0.5 +- 0.5), powers 0.5 +- 0.3, the log
+   of the base that of 0.12 +- 0.3: what nobody measured is not free.
+   What novelty adds to known stacks is then raised or lowered, on each side, until 5% of the left-out runs of every kind of
+   novelty lie beyond it; a stack counts by the root of its runs, and all kinds together as a stack of 900 runs.
 3. A stack's own scale on a side is that of a normal distribution with the same 90% quantile of errors on that side, pooled
    with two models more that are as far off as those of a new stack whose host is known.
 4. Quantiles of error over scale. Known stack: weighted quantiles of all examples, every stack by its number of models, count as
    half a model beside the stack's own errors over scale, which count by nearness to the question (`Cell.nearness`): all of
-   its models where every run is like the question (`research.studies.interval_forms` has what else was tried). New stack:
-   errors of one publisher go together, so the quantiles are those of a sum: Student's t of the medians of k publishers, with
-   k - 1 degrees of freedom and widened by sqrt(1 + 1 / k), and the errors about these medians, every publisher weighing the
-   same. The scales of a publisher's errors are found without that publisher (cross-conformal), and the quantiles are widened
-   until publishers of 50 runs and more, each under those of the others, are held 90% of the time on average.
+   its models where every run is like the question (`research.studies.interval_forms` has what else was tried). They are
+   widened by 2 / n, where the stack's runs count as n by nearness. New stack: errors of one publisher go together, so the
+   quantiles are those of a sum: Student's t of the medians of k publishers, with k - 1 degrees of freedom and widened by
+   sqrt(1 + 1 / k) (memory: as if two more were 0.4 scales apart, as those of steps are), and the errors about these medians,
+   every publisher weighing the same. The scales of a publisher's errors are found without that publisher (cross-conformal), and
+   the quantiles are widened until publishers of 50 runs and more, each under those of the others, are held 90% of the time on
+   average.
 5. What remains once something was measured: one run of the same job (the smallest), five runs of other models with the same
    stack on the same device, twenty runs of the stack on other devices. The log error of the others, less the (median) error
    of the given.
@@ -38,7 +41,7 @@ import argparse
 import dataclasses
 import math
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -66,9 +69,11 @@ from traincast.forecast import (
     GIVEN_JOB,
     GIVEN_OPERATORS,
     GIVEN_STACK,
+    KNOWN_STACK,
     LEVELS,
     MEMORY,
     NEW_STACK,
+    SMALL_SAMPLE,
     STEP,
     Cell,
     Certainty,
@@ -78,6 +83,7 @@ from traincast.forecast import (
     Setting,
     Sides,
     clip_interval,
+    count_near,
     join_all,
     list_novelty,
     memory_sensitivity,
@@ -133,6 +139,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "architecture": ("new architecture",),
     "device": ("new device", "device new to the stack"),
     "family": ("new model family", "family new to the stack"),
+    "model": ("model new to the stack",),
     "precision": ("precision new to the stack",),
     "network": ("network new to the stack",),
     "compiled": ("compiled",),
@@ -146,7 +153,7 @@ LARGE, FEWEST_LARGE = 50, 3
 WIDENINGS = np.linspace(1.0, 2.0, 51)
 LOW, HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
 STRETCHES, MOST_STRETCH = 3, 0.5
-"""Times that all kinds are looked at, and what a log factor may rise by at a time."""
+"""Times that all kinds are looked at, and what a log factor may change by at a time."""
 CELL_VALUES = 9
 TENTHS = 10
 """Parts of a stack's runs that are left out in turn where nothing is new."""
@@ -182,6 +189,7 @@ def sensitivity_of(row: Asked) -> Sensitivity:
         bandwidth=row.bandwidth,
         call_s=row.call_s,
         inputs=row.inputs,
+        ring_steps_per_s=row.ring_steps_per_s,
     )
 
 
@@ -232,6 +240,7 @@ def _seen(settings: Collection[Setting]) -> Experience:
         precisions=frozenset(one.precision for one in settings),
         networks=frozenset(one.network for one in settings) - {""},
         versions=frozenset(one.version for one in settings) - {""},
+        models=frozenset((one.family, one.parameters) for one in settings),
         most_devices=max(one.num_devices for one in settings),
         compiled=any(one.compiled for one in settings),
         eager=not all(one.compiled for one in settings),
@@ -390,13 +399,21 @@ class Form:
     usual: Array
     parts: Array
     """(example, part, side)."""
+    sorts: Array
+    """The distinct rows of `novelty`: there are few."""
+    places: NDArray[np.intp]
+    """Which of them each example has."""
 
     @classmethod
     def of(cls, examples: Sequence[Example]) -> "Form":
         names = tuple(examples[0].sensitivity)
+        novelty = np.array([one.novelty for one in examples])
+        sorts, places = np.unique(novelty, axis=0, return_inverse=True)
         return cls(
             names=names,
-            novelty=np.array([one.novelty for one in examples]),
+            novelty=novelty,
+            sorts=sorts,
+            places=places.ravel(),
             own=np.array([one.own.log_sigma for one in examples]),
             usual=np.array([one.own.usual for one in examples]),
             parts=np.array([[one.sensitivity[name] for name in names] for one in examples]),
@@ -404,56 +421,66 @@ class Form:
 
     def unpack(self, values: Array) -> tuple[Array, Array, Array, Array]:
         """(base, share, factors, gains)."""
-        number = 4 + len(FEATURES)
-        return np.exp(values[:2]), values[2:4], values[4:number], values[number:].reshape(len(self.names), 2)
+        number = 4 + 2 * len(FEATURES)
+        factors, gains = values[4:number].reshape(-1, 2), values[number:].reshape(-1, 2)
+        return np.exp(values[:2]), values[2:4], factors, gains
 
     def pack(self, found: Certainty, factors: Array) -> Array:
         gains = np.array([found.gains[name] for name in self.names])
-        return np.concatenate([np.log(found.base), found.share, factors, gains.ravel()])
+        return np.concatenate([np.log(found.base), found.share, factors.ravel(), gains.ravel()])
 
     def scales(self, values: Array) -> Array:
         """Of either side, for each example."""
         base, share, factors, gains = self.unpack(values)
         parts = np.sqrt(base[None, :] ** 2 + ((gains * self.parts) ** 2).sum(axis=1))
         known = self.own * (parts / self.usual) ** share[None, :]
-        more = np.exp(self.novelty @ factors)[:, None]
-        added = (more**2 - 1) * known.prod(axis=1, keepdims=True)
-        return np.asarray(np.where(self.own > 0, np.sqrt(known**2 + added), parts * more))
+        added = np.expm1(2 * self.sorts[:, :, None] * factors).sum(axis=1)[self.places]
+        wider = np.sqrt(known**2 + added * known.prod(axis=1, keepdims=True))
+        return np.asarray(np.where(self.own > 0, wider, parts * np.sqrt(1 + added)))
 
     def pull_back(self, values: Array, slopes: Array) -> Array:
         """What a change of each value does, from what changes of the logs of all scales do."""
         base, share, factors, gains = self.unpack(values)
         squares = base[None, :] ** 2 + ((gains * self.parts) ** 2).sum(axis=1)
         known = self.own > 0
-        slopes, by_more = self._before_novelty(np.sqrt(squares), share, factors, slopes)
+        slopes, by_factor = self._before_novelty(np.sqrt(squares), share, factors, slopes)
         # Of the logs of the scales by the log of what the parts add up to.
         power = np.where(known, share[None, :], 1.0)
         by_base = slopes * power * base[None, :] ** 2 / squares
         by_share = np.where(known, slopes * (0.5 * np.log(squares) - np.log(self.usual)), 0.0)
         by_gain = (slopes * power / squares)[:, None, :] * gains[None, :, :] * self.parts**2
-        by_factor = self.novelty.T @ by_more
-        return np.concatenate([by_base.sum(axis=0), by_share.sum(axis=0), by_factor, by_gain.sum(axis=0).ravel()])
+        return np.concatenate(
+            [by_base.sum(axis=0), by_share.sum(axis=0), by_factor.ravel(), by_gain.sum(axis=0).ravel()]
+        )
 
     def _before_novelty(self, parts: Array, share: Array, factors: Array, slopes: Array) -> tuple[Array, Array]:
-        """The slopes by the logs of the scales without what is new, and by the log of what that multiplies."""
-        more = np.exp(self.novelty @ factors)[:, None]
+        """The slopes by the logs of the scales without what is new, and by the factors of that."""
+        grown = np.exp(2 * self.sorts[:, :, None] * factors)
+        added = (grown - 1).sum(axis=1)[self.places]
         alone = self.own * (parts / self.usual) ** share[None, :]
         middle = alone.prod(axis=1, keepdims=True)
-        square = alone**2 + (more**2 - 1) * middle
+        square = alone**2 + added * middle
         is_known = self.own > 0
         over = np.divide(slopes, square, out=np.zeros_like(slopes), where=is_known)
-        whole = over.sum(axis=1, keepdims=True)
-        inner = np.where(is_known, alone**2 * over + (more**2 - 1) / 2 * middle * whole, slopes)
-        return inner, np.where(is_known[:, 0], (more**2 * middle * whole)[:, 0], slopes.sum(axis=1))
+        both = (added * over).sum(axis=1, keepdims=True)
+        inner = np.where(is_known, alone**2 * over + middle / 2 * both, slopes)
+        by_added = np.where(is_known, middle * over, slopes / (1 + added))
+        number = len(self.sorts)
+        by_sort = np.stack([np.bincount(self.places, by_added[:, side], number) for side in (0, 1)], axis=1)
+        return inner, (self.sorts[:, :, None] * grown * by_sort[:, None, :]).sum(axis=0)
 
     def read(self, values: Array) -> Certainty:
         base, share, factors, gains = self.unpack(values)
         return Certainty(
             base=(float(base[0]), float(base[1])),
             share=(float(share[0]), float(share[1])),
-            factors=tuple(float(value) for value in factors),
+            factors=dict.fromkeys((NEW_STACK, KNOWN_STACK), _as_sides(factors)),
             gains={name: (float(low), float(high)) for name, (low, high) in zip(self.names, gains, strict=True)},
         )
+
+
+def _as_sides(values: Array) -> tuple[Sides, ...]:
+    return tuple((float(low), float(high)) for low, high in values)
 
 
 WIDER = 0.05
@@ -466,7 +493,7 @@ def find_values(examples: Sequence[Example]) -> Certainty:
     errors = np.array([one.row.error for one in examples])
     weights = OBSERVATIONS * np.array([one.weight for one in examples])
     side, places = (errors > 0).astype(int), np.arange(len(errors))
-    numbers = (2, 2, len(FEATURES), 2 * len(form.names))
+    numbers = (2, 2, 2 * len(FEATURES), 2 * len(form.names))
     gain, gain_sigma = GAINS[examples[0].row.quantity]
     middle = np.repeat([math.log(BASE), SHARE, PRIOR, gain], numbers)
     spread = np.repeat([BASE_SIGMA, SHARE_SIGMA, PRIOR_SIGMA, gain_sigma], numbers)
@@ -510,8 +537,8 @@ class Fits:
             )
         return self.known[left]
 
-    def fit(self, left: frozenset[str] = frozenset()) -> tuple[Certainty, list[Example]]:
-        """With the quantiles of error over scale, and what remains once something was measured."""
+    def prepare(self, left: frozenset[str] = frozenset()) -> tuple[Certainty, list[Example]]:
+        """With the quantiles of error over scale."""
         found = self.scales(left)
         examples = make_examples(self.rest(left), found)
         scaled = scale_errors(examples, found)
@@ -522,7 +549,11 @@ class Fits:
                 i for i, example in enumerate(examples) if example.fold == "publisher" and example.row.publisher == one
             ]
             scaled[own] = scale_errors([examples[i] for i in own], others)
-        found = dataclasses.replace(found, quantiles=find_quantiles(examples, scaled))
+        return dataclasses.replace(found, quantiles=find_quantiles(examples, scaled)), examples
+
+    def fit(self, left: frozenset[str] = frozenset()) -> tuple[Certainty, list[Example]]:
+        """And with kinds of novelty held, and what remains once something was measured."""
+        found, examples = self.prepare(left)
         found = stretch(found, examples)
         # Promises for memory did not hold for publishers left out, so none is made.
         given = find_given(examples, found) if self.rows[0].quantity == STEP else {}
@@ -547,48 +578,137 @@ def find_quantiles(examples: Sequence[Example], scaled: Array) -> dict[str, Quan
         own = sorts == sort
         groups = [examples[place].row.publisher for place in np.flatnonzero(own).tolist()]
         if sort == NEW_STACK and len(set(groups)) > 2:
-            values = publisher_quantiles(scaled[own], groups) * stretch_publishers(scaled[own], groups)
+            apart = APART[examples[0].row.quantity]
+            values = publisher_quantiles(scaled[own], groups, apart) * stretch_publishers(scaled[own], groups)
         else:
             values = _weighted_quantiles(scaled[own], weights[own], np.array(LEVELS))
         table[str(sort)] = _as_quantiles(values, int(own.sum()))
     return table
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """How what novelty adds to known stacks is changed until left-out runs of every kind of it are held as often as is said
+    (`research.studies.novelty_forms` has what else was tried)."""
+
+    parent_runs: float = 900.0
+    """All kinds of novelty together count as a stack of so many runs beside the stacks that show one kind."""
+    lowers: bool = True
+    """Whether kinds that are held too often get less."""
+    sided: bool = True
+    """Whether each side is held by itself."""
+    small_sample: float = SMALL_SAMPLE
+
+
+STRETCH = Stretch()
+
+
 def stretch(found: Certainty, examples: Sequence[Example]) -> Certainty:
-    """With factors of known stacks raised until the intervals of every kind of novelty hold as many errors as they say (Mondrian
-    conformal prediction, Vovk 2005): likelihood alone prefers a narrow scale with long tails."""
-    known = [one for one in examples if one.own.has_scale and one.fold in KINDS]
-    if not known:
-        return found
-    form = Form.of(known)
-    errors, side = np.array([one.row.error for one in known]), np.array([int(one.row.error > 0) for one in known])
-    models = _count_models(examples)
-    weights = np.array([one.weight * models[one.stack] for one in known])
-    folds = np.array([one.fold for one in known])
-    ends = np.array([_unscaled(one, found) for one in known])[np.arange(len(known)), side]
-    factors = np.array(found.factors)
-    for _ in range(STRETCHES):
-        for kind, names in KINDS.items():
-            places = [FEATURES.index(name) for name in names]
-            new = form.novelty[:, places].sum(axis=1)
-            own = (folds == kind) & (new > 0)
-            if not own.any():
-                continue
-            scales = form.scales(form.pack(found, factors))[own, side[own]]
-            needed = _weighted_quantiles(np.abs(errors[own]) / (ends[own] * scales), weights[own], np.array([COVERAGE]))
-            more = math.log(max(1.0, float(needed[0]))) / float(np.average(new[own], weights=weights[own]))
-            factors[places] += min(more, MOST_STRETCH)
-    return dataclasses.replace(found, factors=tuple(float(value) for value in factors))
+    """With kinds of novelty held by the rule."""
+    kinds = Kinds.of(found, examples)
+    return kinds.stretch(found, STRETCH) if kinds else found
 
 
-def _unscaled(one: Example, certainty: Certainty) -> Sides:
-    """How many scales both ends of an interval are from the forecast, beside what the stack's other runs say."""
-    table = certainty.quantiles[sort_of(one.novelty)]
-    if one.own.cells:
-        table = mix_quantiles(table, one.own, one.row.setting)
-    errors = table.errors()
-    low, high = (errors.quantile(level) for level in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
-    return max(SMALL, -low), max(SMALL, high)
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Left-out runs of known stacks, by the kind of what is new about them."""
+
+    form: "Form"
+    errors: Array
+    folds: NDArray[np.str_]
+    weights: Array
+    ends: Array
+    """As `unscaled`, before quantiles of few runs are widened."""
+    numbers: Array
+    """As how many runs those of the stack count."""
+
+    @classmethod
+    def of(cls, found: Certainty, examples: Sequence[Example]) -> "Kinds | None":
+        known = _thin_folds([one for one in examples if one.own.has_scale and one.fold in KINDS])
+        if not known:
+            return None
+        ends, numbers = unscale(known, found)
+        return cls(
+            form=Form.of(known),
+            errors=np.array([one.row.error for one in known]),
+            folds=np.array([one.fold for one in known]),
+            weights=_kind_weights(known, examples),
+            ends=ends,
+            numbers=numbers,
+        )
+
+    def stretch(self, found: Certainty, rule: Stretch) -> Certainty:
+        """With factors of known stacks such that intervals of every kind of novelty hold as many errors on either side as they
+        say (Mondrian conformal prediction, Vovk 2005): likelihood alone prefers a narrow scale with long tails. Errors of all
+        kinds count beside those of a kind, so what few runs show changes little."""
+        factors = np.array(found.factors[KNOWN_STACK])
+        ends = self.ends * (1 + rule.small_sample / self.numbers[:, None])
+        for _ in range(STRETCHES):
+            for kind, names in KINDS.items():
+                places = [FEATURES.index(name) for name in names]
+                new = self.form.novelty[:, places].sum(axis=1)
+                own = (self.folds == kind) & (new > 0)
+                if own.any():
+                    amount = float(np.average(new[own], weights=self.weights[own]))
+                    scales = self.form.scales(self.form.pack(found, factors))
+                    more = self._lacks(own, ends * scales, rule) / amount
+                    more = np.clip(more, -MOST_STRETCH if rule.lowers else 0.0, MOST_STRETCH)
+                    factors[places] = np.maximum(WIDER, factors[places] + more)
+        return dataclasses.replace(found, factors={**found.factors, KNOWN_STACK: _as_sides(factors)})
+
+    def _lacks(self, own: NDArray[np.bool_], ends: Array, rule: Stretch) -> Array:
+        """The log of what ends of one kind must be multiplied by on either side."""
+        over = _over_ends(self.errors, ends, sided=rule.sided)
+        parent = math.sqrt(rule.parent_runs) / self.weights.sum()
+        weights = np.where(own, self.weights, self.weights * parent)
+        level = np.array([(1 + COVERAGE) / 2 if rule.sided else COVERAGE])
+        needed = [float(_weighted_quantiles(over[:, side], weights, level)[0]) for side in (0, 1)]
+        return np.log(np.maximum(SMALL, needed))
+
+
+def _over_ends(errors: Array, ends: Array, *, sided: bool) -> Array:
+    """Errors over the end of the interval on either side, which is 1 where an error lies on it; where sides are not held by
+    themselves, over the end on the error's own side."""
+    if sided:
+        return np.asarray(errors[:, None] * np.array([-1.0, 1.0]) / ends)
+    return np.repeat((np.abs(errors) / np.where(errors > 0, ends[:, 1], ends[:, 0]))[:, None], 2, axis=1)
+
+
+def _thin_folds(examples: Sequence[Example]) -> list[Example]:
+    """At most `MOST_EXAMPLES` of one fold, which weigh as much as all."""
+    folds: dict[tuple[str, str], list[Example]] = defaultdict(list)
+    for one in examples:
+        folds[one.fold, one.left].append(one)
+    made = []
+    for own in folds.values():
+        thinned = [own[place] for place in _evenly(len(own), MOST_EXAMPLES)]
+        made += [dataclasses.replace(one, weight=one.weight * len(own) / len(thinned)) for one in thinned]
+    return made
+
+
+def _kind_weights(known: Sequence[Example], examples: Sequence[Example]) -> Array:
+    """Within a kind of novelty a stack counts by the root of the number of its runs, whatever the number of its folds: errors of
+    one stack go together."""
+    whole: dict[tuple[str, str], float] = defaultdict(float)
+    for one in known:
+        whole[one.fold, one.stack] += one.weight
+    numbers = Counter(one.stack for one in examples if one.fold == "")
+    return np.array([one.weight / whole[one.fold, one.stack] * math.sqrt(numbers[one.stack]) for one in known])
+
+
+def unscale(examples: Sequence[Example], certainty: Certainty) -> tuple[Array, Array]:
+    """How many scales both ends of an interval are from the forecast, beside what the stack's other runs say and before quantiles
+    of few runs are widened; and as how many runs those count."""
+    ends, numbers = np.zeros((len(examples), 2)), np.full(len(examples), math.inf)
+    for place, one in enumerate(examples):
+        table = certainty.quantiles[sort_of(one.novelty)]
+        if one.own.cells:
+            table = mix_quantiles(table, one.own, one.row.setting)
+            numbers[place] = count_near(one.own, one.row.setting)
+        errors = table.errors()
+        low, high = (errors.quantile(level) for level in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
+        ends[place] = max(SMALL, -low), max(SMALL, high)
+    return ends / (1 + SMALL_SAMPLE / numbers[:, None]), numbers
 
 
 def _count_models(examples: Sequence[Example]) -> dict[str, int]:
@@ -598,7 +718,20 @@ def _count_models(examples: Sequence[Example]) -> dict[str, int]:
     return {name: len(own) for name, own in models.items()}
 
 
-def publisher_quantiles(scaled: Array, publishers: Sequence[str]) -> Array:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """How far apart publishers are taken to be, in scales, before a quantity's own are looked at, as if found from some more."""
+
+    sigma: float = 0.0
+    publishers: int = 0
+
+
+APART = {STEP: Apart(), MEMORY: Apart(sigma=0.4, publishers=2)}
+"""Four publishers of memory do not say how far publishers are apart. The ten of steps do: by 0.33 to 0.40 scales, whichever of
+them is left out."""
+
+
+def publisher_quantiles(scaled: Array, publishers: Sequence[str], apart: Apart = APART[STEP]) -> Array:
     """Of one error of a publisher that was never seen: a random effect of publishers, and errors about it."""
     named = np.array(publishers)
     names = sorted(set(publishers))
@@ -606,8 +739,10 @@ def publisher_quantiles(scaled: Array, publishers: Sequence[str]) -> Array:
     rest = scaled - np.array([middles[names.index(name)] for name in publishers])
     weights = np.array([1 / (named == name).sum() for name in publishers])
     number = len(names)
+    freedom = number - 1 + apart.publishers
+    spread = math.sqrt(((number - 1) * middles.var(ddof=1) + apart.publishers * apart.sigma**2) / freedom)
     within = _weighted_quantiles(rest, weights, GRID)
-    effect = middles.mean() + middles.std(ddof=1) * math.sqrt(1 + 1 / number) * stats.t.ppf(GRID, number - 1)
+    effect = middles.mean() + spread * math.sqrt(1 + 1 / number) * stats.t.ppf(GRID, freedom)
     return np.asarray(np.quantile((effect[:, None] + within[None, :]).ravel(), LEVELS))
 
 
@@ -731,18 +866,27 @@ def hold(examples: Sequence[Example], left: Left) -> list[Held]:
             asked[f"known stack, new {one.fold or 'nothing'}"].append(pair)
         if one.fold == "":
             asked[f"as shipped: {one.stack}"].append(pair)
-    return [_hold(name, pairs, _constant(pairs, examples)) for name, pairs in sorted(asked.items())]
+    widths = _one_width(examples)
+    return [_hold(name, pairs, widths) for name, pairs in sorted(asked.items())]
 
 
-def _constant(pairs: Sequence[tuple[Example, Certainty]], examples: Sequence[Example]) -> float:
-    """One width for all: what nine of ten errors of the same sort stay within."""
-    is_publisher = pairs[0][0].fold == "publisher"
-    return float(
-        np.quantile([abs(one.row.error) for one in examples if (one.fold == "publisher") == is_publisher], COVERAGE)
-    )
+def _one_width(examples: Sequence[Example]) -> dict[tuple[str, bool], float]:
+    """One width for all, by the publisher that it is found without and by whether publishers are left out: nine of ten errors of
+    the other publishers, each of which weighs the same, stay within it."""
+    found = {}
+    for is_publisher in (False, True):
+        own = [one for one in examples if (one.fold == "publisher") == is_publisher]
+        names, sizes = np.array([one.row.publisher for one in own]), np.array([abs(one.row.error) for one in own])
+        numbers = Counter(names.tolist())
+        weights = np.array([1 / numbers[name] for name in names])
+        for name in {one.row.publisher for one in examples}:
+            rest = names != name
+            found[name, is_publisher] = float(_weighted_quantiles(sizes[rest], weights[rest], np.array([COVERAGE]))[0])
+    return found
 
 
-def _hold(name: str, pairs: Sequence[tuple[Example, Certainty]], constant: float) -> Held:
+def _hold(name: str, pairs: Sequence[tuple[Example, Certainty]], widths: Mapping[tuple[str, bool], float]) -> Held:
+    constant = np.array([widths[one.row.publisher, one.fold == "publisher"] for one, _ in pairs])
     errors = np.array([one.row.error for one, _ in pairs])
     every = np.array([ends_of(one, certainty, MEANT) for one, certainty in pairs])
     ends = {meant: every[:, place].T for place, meant in enumerate(MEANT)}
@@ -841,7 +985,7 @@ def describe(certainty: Certainty) -> dict[str, object]:
     }
     return {
         "base": certainty.base,
-        "factors": dict(zip(FEATURES, certainty.factors, strict=True)),
+        "factors": {sort: dict(zip(FEATURES, own, strict=True)) for sort, own in certainty.factors.items()},
         "gains": certainty.gains,
         "share": certainty.share,
         "quantiles": tabulate(certainty.quantiles),

@@ -24,6 +24,8 @@ MOST_STEPS = 30
 """Of one source in the choice of the two constants of sustained kernels."""
 TAUGHT = {"sia": ("deepspeech2",), "lambda": ("maskrcnn",)}
 """Workloads whose waiting was read off runs of a publisher; without it they wait for nothing."""
+TAUGHT_HABITS: dict[str, dict[str, Any]] = {"sia": {"scaled_statistic_kernels": 0, "input_bytes_per_s": None}}
+"""Habits of a stack that were read off runs of a publisher, with what they are without it."""
 
 
 def publisher_of(source: str) -> str:
@@ -81,7 +83,8 @@ def forget(job: Job, stack: Stack, publisher: str) -> Job:
     graph = job.graph
     if graph.name in TAUGHT.get(publisher, ()):
         graph = dataclasses.replace(graph, input_variation=0.0, preparation_s=0.0)
-    return dataclasses.replace(job, stack=stack, graph=graph)
+    plan = dataclasses.replace(stack.plan, **TAUGHT_HABITS.get(publisher, {}))
+    return dataclasses.replace(job, stack=dataclasses.replace(stack, plan=plan), graph=graph)
 
 
 class Untaught:

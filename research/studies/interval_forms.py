@@ -1,6 +1,6 @@
 """Forms of intervals of known stacks, chosen without the publisher that is reported.
 
-Run: python -m research.studies.interval_forms ASKED
+Run: python -m research.studies.interval_forms ASKED [--markdown research/results/0041-near-runs.md]
 
 ASKED: forecasts of measured runs, as `python -m research.fits.intervals CASES --asked ASKED` keeps them. Every form gives the
 interval of a run from (a) what its parts and what is new about it say (`Certainty.parts` and its factors, fitted without the
@@ -37,7 +37,7 @@ from research.fits.intervals import (
     sensitivity_of,
 )
 from traincast.files import write_whole
-from traincast.forecast import STEP, Certainty, Experience, join_all, list_novelty
+from traincast.forecast import KNOWN_STACK, NEW_STACK, STEP, Certainty, Experience, join_all, list_novelty
 from traincast.report import splice
 
 Array = NDArray[np.float64]
@@ -137,7 +137,7 @@ def _seen(rows: Sequence[Asked], *, sure: bool) -> Experience:
         seen = seen.joined(row.setting.as_experience())
     return Experience(
         **{name: getattr(seen, name) for name in ("devices", "architectures", "vendors", "families", "precisions",
-                                                  "networks", "most_devices", "compiled")},
+                                                  "networks", "models", "most_devices", "compiled")},
         log_sigma=(1.0, 1.0) if sure else (0.0, 0.0),
     )  # fmt: skip
 
@@ -159,7 +159,8 @@ def _pose(group: Group, table: Certainty, rows: Sequence[Asked]) -> Posed:
     known = {"": _others(rows, group), **({group.stack: own} if own else {})}
     everything = join_all(known)
     novelty = np.array([list_novelty(row.setting, known, everything=everything) for row in group.left])
-    more = np.exp(novelty @ np.array(table.factors))[:, None]
+    sort = KNOWN_STACK if group.kept else NEW_STACK
+    more = np.sqrt(1 + np.expm1(2 * novelty[:, :, None] * np.array(table.factors[sort])).sum(axis=1))
     parts = np.array([table.parts(sensitivity_of(row)) for row in group.left])
     kept = np.array([table.parts(sensitivity_of(row)) for row in group.kept]).reshape(-1, 2)
     share = np.array(table.share)

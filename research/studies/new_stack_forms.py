@@ -1,6 +1,6 @@
 """Forms of intervals under new stacks, chosen without the publisher that is reported.
 
-Run: python -m research.studies.new_stack_forms ASKED [--markdown docs/theory/certainty.md]
+Run: python -m research.studies.new_stack_forms ASKED [--markdown research/results/0049-how-sure.md]
 
 ASKED: as `python -m research.fits.intervals CASES --asked ASKED` keeps it. The rule was written before its table: for each
 publisher, the form with the lowest mean log Winkler score on the others, among those under which no other publisher of 50 runs is
@@ -32,8 +32,18 @@ from research.fits.intervals import (
     publisher_quantiles,
 )
 from traincast.files import write_whole
-from traincast.forecast import HOST_LEAST_S, HOST_MOST_S, LEVELS, MOST_OPERATORS, STEP, WIDEST
+from traincast.forecast import (
+    HOST_CPU_FACTOR,
+    HOST_LEAST_S,
+    HOST_MOST_S,
+    LATE_RING_STEP_S,
+    LEVELS,
+    MOST_OPERATORS,
+    STEP,
+    WIDEST,
+)
 from traincast.report import splice
+from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
 BEGIN, END = "<!-- made by research.studies.new_stack_forms -->", "<!-- end of what new_stack_forms made -->"
@@ -65,8 +75,10 @@ class Form:
 def parts_of(rows: Sequence[Asked], form: Form) -> Array:
     """(run, part, side)."""
     wait = WAITS[form.wait]
-    host, call_s, inputs = (np.array([getattr(row, name) for row in rows]) for name in ("host", "call_s", "inputs"))
-    slower, faster = np.maximum(1.0, HOST_MOST_S / call_s), np.maximum(1.0, call_s / HOST_LEAST_S)
+    names = ("host", "call_s", "inputs", "ring_steps_per_s")
+    host, call_s, inputs, ring_steps = (np.array([getattr(row, name) for row in rows]) for name in names)
+    slower = np.maximum(HOST_CPU_FACTOR, HOST_MOST_S / call_s)
+    faster = np.maximum(HOST_CPU_FACTOR, call_s / HOST_LEAST_S)
     operators = np.clip([row.operators for row in rows], 0.0, MOST_OPERATORS)
     share, fused = (np.clip([getattr(row, name) for row in rows], 0.0, 1.0) for name in ("exposed", "bandwidth"))
     nothing = np.zeros(len(rows))
@@ -75,9 +87,10 @@ def parts_of(rows: Sequence[Asked], form: Form) -> Array:
         (np.log(wait(host) / wait(host / faster)), np.log(wait(host * slower) / wait(host))),
         (-np.log(1 - fused / 2), nothing),
         (-np.log(1 - share * (1 - 1 / form.link)), np.log(1 + share * (form.link - 1))),
+        (nothing, np.log1p(ring_steps * LATE_RING_STEP_S)),
     ]
     if form.inputs:
-        sides.append((nothing, np.log(wait(inputs))))
+        sides.append((nothing, np.log(wait(inputs)) / NORMAL_90))
     return np.array(sides).transpose(2, 0, 1)
 
 

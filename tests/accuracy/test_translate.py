@@ -345,3 +345,15 @@ def test_a_column_named_as_a_field_of_a_question_is_asked() -> None:
 def test_a_version_stands_behind_the_framework_or_among_the_settings(framework: str, extra: str, spelling: str) -> None:
     asked, _ = read_question(make_case(framework=framework, extra=extra), [])
     assert asked.job["stack"] == spelling
+
+
+def test_a_row_that_says_nothing_of_recomputation_runs_as_its_software_does() -> None:
+    sharded = {"framework": "torchtitan", "n_gpus": 8, "zero": 3, "dtype": "bf16", "global_batch": 16.0}
+    assert read_plan(make_case(**sharded, act_ckpt=None), []).recompute == "products"
+    assert read_plan(make_case(**sharded, act_ckpt="none"), []).recompute == "none"
+    assert read_plan(make_case(act_ckpt=None), []).recompute == "none"
+
+
+def test_four_boards_of_a_row_without_nodes_share_a_machine() -> None:
+    cluster = build_cluster(make_case(gpu="rtx-3090", n_gpus=4, n_nodes=None, global_batch=8.0), [])
+    assert (cluster.num_nodes, cluster.devices_per_node) == (1, 4)

@@ -52,3 +52,8 @@ def test_every_optimizer_goes_with_every_plan(optimizer: str, plan: Parallelism)
     cluster = catalog.cluster(device="a100-80g", nodes=1, devices_per_node=8)
     answer = forecast(Job(graph=_graph(optimizer)), cluster, plan)
     assert 0 < answer.step.low_s < answer.step.seconds < answer.step.high_s
+
+
+def test_states_of_eight_bits_are_updated_in_place_one_weight_after_the_other() -> None:
+    made = {name: _graph(name).role_bytes("temporary") for name in ("adamw", "adamw-8bit", "sgd")}
+    assert made["adamw-8bit"] == made["sgd"] < made["adamw"]

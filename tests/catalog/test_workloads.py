@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -219,3 +220,25 @@ def test_fused_kernels_of_a_detector_take_all_images_at_once() -> None:
     plain, fused = (workload("maskrcnn", batch=8, fused=fused) for fused in (False, True))
     kernels = [sum(op.num_kernels for op in graph.ops if op.attrs.get(DYNAMIC)) for graph in (plain, fused)]
     assert kernels[1] < kernels[0] / 3
+
+
+def test_images_of_a_large_batch_are_padded_further_than_those_of_a_small_one() -> None:
+    sizes = [workload("maskrcnn", batch=batch).tensors for batch in (1, 4, 32)]
+    pixels = [max(math.prod(t.shape) / t.shape[0] for t in found if t.name == "images") for found in sizes]
+    assert pixels[0] < pixels[1] < pixels[2] == 3 * 800 * 1344
+    captured = workload("maskrcnn", batch=1, one_size=True).tensors
+    assert max(math.prod(t.shape) for t in captured if t.name == "images") == 3 * 800 * 1344
+
+
+def test_masks_that_the_host_cuts_make_the_device_wait_and_more_so_behind_wrappers() -> None:
+    plain = workload("maskrcnn", batch=2)
+    wide, wrapped = (
+        workload("maskrcnn", batch=2, host_masks=True, precision=precision) for precision in ("fp32", "fp16-amp")
+    )
+    assert plain.preparation_s == 0.0
+    assert wrapped.preparation_s > wide.preparation_s > 0.0
+
+
+def test_programs_of_fixed_shapes_pad_images_and_regions_to_the_most() -> None:
+    varying, fixed = (workload("maskrcnn", batch=1, one_size=fixed) for fixed in (False, True))
+    assert product_flop(varying, "forward") < 0.9 * product_flop(fixed, "forward")

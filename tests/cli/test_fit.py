@@ -89,3 +89,11 @@ def test_a_batch_of_nothing_is_refused(run: Run) -> None:
     ran = run("fit", "gpt2", "-d", "a100-80g", "-b", 0)
     assert ran.code == 2
     assert "batch" in ran.err
+
+
+def test_who_asks_for_safety_is_told_what_is_worth_a_try(run: Run) -> None:
+    words = ("fit", "gpt2-xl", "-d", "a100-40g", "--seq", 1024, "--precision", "bf16")
+    safe, tried = (json.loads(run(*words, "-c", sure, "--json").out) for sure in (0.99, 0.6))
+    assert safe["likely_batch"] == tried["largest_batch"] > safe["largest_batch"] == 0
+    assert tried["likely_batch"] is None
+    assert "none is 99% safe; a" in run(*words).out or "none is 99% safe; up to" in run(*words).out

@@ -16,7 +16,7 @@ from traincast.cost._collectives import (
     Route,
     find_route,
 )
-from traincast.cost._routes import HYBRID_CUBE, describe_links
+from traincast.cost._routes import HYBRID_CUBE, describe_links, part_replicas
 from traincast.errors import InvalidInput
 from traincast.spec import Cluster, Collective, Domain, Link
 from traincast.spec._hardware import NETWORKS, TRANSPORTS
@@ -203,6 +203,13 @@ def test_sockets_are_bounded_by_the_cores_that_copy_and_a_second_adapter_helps()
     assert seconds("all_reduce", 1e9, build(per_node=1, nodes=2, inter=ports)) < wide / 2
 
 
+def test_a_slow_line_hides_the_copies_of_the_cores_that_feed_it() -> None:
+    line = 1.25e9
+    sent = 2 * (3 / 4) * 1e9
+    found = seconds("all_reduce", 1e9, sockets(per_node=1, nodes=4, bytes_per_s=line))
+    assert sent / line < found < 1.4 * sent / line
+
+
 def test_eight_ranks_of_a_cube_mesh_use_all_links_and_two_only_one() -> None:
     cluster = build(per_node=8, intra=link("nvlink2-hybrid-cube-mesh"))
     assert seconds("all_reduce", 1e9, cluster, num_ranks=2) > 2 * seconds("all_reduce", 1e9, cluster)
@@ -364,6 +371,33 @@ def test_what_a_collective_takes_from_kernels_can_be_left_out() -> None:
     assert Pipelined(constants=LinkConstants(overlap_slowdown=0.0)).estimate(task, cluster).slowdown == 0.0
 
 
+def test_a_ring_of_boards_below_two_sockets_has_half_of_the_rate_without_bridges() -> None:
+    def rate(num_devices: int, *, bridge_bytes_per_s: float | None = None) -> float:
+        bus = Link(name="bus", bytes_per_s=3.15e10, latency_s=1.5e-6, transport="pcie")
+        cluster = build(per_node=num_devices, intra=bus)
+        board = replace(cluster.groups[0].device, link_bytes_per_s=bridge_bytes_per_s)
+        cluster = replace(cluster, groups=(replace(cluster.groups[0], device=board),))
+        task = Collective(
+            kind="all_reduce", num_bytes=1e9, axis="data", num_ranks=num_devices, stride=1, phase="gradient"
+        )
+        return 2 * (1 - 1 / num_devices) * task.num_bytes / Pipelined().estimate(task, cluster).seconds
+
+    assert rate(8) == pytest.approx(rate(4) / 2, rel=0.2)
+    assert rate(8, bridge_bytes_per_s=3e11) == pytest.approx(rate(4, bridge_bytes_per_s=3e11), rel=0.2)
+
+
+def test_weights_gathered_by_a_compiled_program_are_not_copied_once_more() -> None:
+    task = Collective(
+        kind="all_gather", num_bytes=1e9, axis="data", num_ranks=8, stride=1, phase="forward", overlapped=True
+    )
+    cluster = make_cluster(nodes=1, devices_per_node=8)
+    device = replace(cluster.groups[0].device, architecture="TPU v5e")
+    planned = replace(cluster, groups=(replace(cluster.groups[0], device=device),))
+    copied, kept = (Pipelined().estimate(task, one) for one in (cluster, planned))
+    copies_s = 2 * task.num_bytes / device.memory_bytes_per_s
+    assert kept.slowdown * kept.seconds <= copied.slowdown * copied.seconds - 0.9 * copies_s
+
+
 def test_a_rack_is_one_domain_and_a_pod_on_a_network_is_not() -> None:
     switch = link("nvswitch-nvl72")
     assert build(per_node=4, nodes=18, domains=(Domain(num_devices=72, link=switch),)).devices_per_domain == 72
@@ -404,3 +438,41 @@ def test_boards_without_peer_access_share_what_their_host_copies() -> None:
     assert (game.transport, pro.transport) == ("pcie-host", "pcie")
     few, many = (seconds("all_reduce", 1e9, cluster(device="rtx-3090", devices_per_node=n)) for n in (2, 8))
     assert many > 3 * few
+
+
+def test_devices_in_containers_of_their_own_share_the_adapters_of_their_host() -> None:
+    whole = build(per_node=8, nodes=2)
+    parted = part_replicas(whole)
+    assert parted.num_devices == whole.num_devices
+    assert parted.devices_per_node == 1
+    level = route_of(parted).levels[0]
+    assert (level.fan, level.bytes_per_s, level.link.transport) == (16, 5e10 / 8, "infiniband")
+    assert seconds("all_reduce", 1e8, parted) > seconds("all_reduce", 1e8, whole)
+
+
+def test_a_part_of_a_fast_network_is_no_slow_network() -> None:
+    network = Link(name="100 Gb/s", bytes_per_s=12.5e9, latency_s=5e-6)
+    parted = part_replicas(build(per_node=8, inter=network))
+    assert route_of(parted).levels[0].link.transport == "infiniband"
+
+
+def test_containers_on_a_slow_network_reach_each_other_through_sockets_inside_their_host() -> None:
+    network = Link(name="50 Gb/s", bytes_per_s=6.25e9, latency_s=3e-5, flow_bytes_per_s=6.25e8)
+    whole = build(nodes=2, inter=network)
+    inside, between = route_of(part_replicas(whole)).levels
+    assert (inside.fan, inside.link.transport, inside.link.flow_bytes_per_s) == (4, "sockets", None)
+    assert between == route_of(whole).levels[1]
+
+
+def test_a_container_with_a_host_of_its_own_has_all_of_its_network() -> None:
+    whole = build(per_node=1, nodes=4)
+    assert part_replicas(whole) == whole
+
+
+@given(st.integers(1, 8), st.integers(1, 4), st.floats(13e9, 4e11), st.floats(1.0, 10.0))
+def test_a_faster_network_is_never_slower_for_containers(per_node: int, nodes: int, rate: float, factor: float) -> None:
+    slow, fast = (
+        part_replicas(build(per_node=per_node, nodes=nodes, inter=Link(name="n", bytes_per_s=r, latency_s=5e-6)))
+        for r in (rate, factor * rate)
+    )
+    assert seconds("all_reduce", 1e8, fast) <= seconds("all_reduce", 1e8, slow) * (1 + 1e-9)

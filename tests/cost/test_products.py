@@ -8,14 +8,17 @@ from hypothesis import strategies as st
 
 from builders import make_device, make_matmul
 from traincast.catalog import device as find_device
+from traincast.catalog import workload
 from traincast.cost._alignment import warn_alignment
 from traincast.cost._attention import AttentionShape, mean_keys, time_attention
 from traincast.cost._laws import load_laws
 from traincast.cost._learned import load_learned
+from traincast.cost._pricing import mark_software
 from traincast.cost._products import BOOST, ProductShape, easy_gain, held_share, time_groups, time_products
 from traincast.cost._silicon import find_silicon, name_unknown_silicon
 from traincast.errors import InvalidInput
-from traincast.spec import Device, Op
+from traincast.lower import lower
+from traincast.spec import Device, Op, Parallelism, Stack
 
 SILICON = ["Ampere GA100", "Ada AD102", "Hopper GH100", "Blackwell GB100", "Turing TU104", "CDNA3", "Rubin", ""]
 RAISED = ["matrix", "memory", "cache", "clock", "power"]
@@ -217,6 +220,80 @@ def some_image_ops(seed: int, size: int = 60) -> list[Op]:
     return ops
 
 
+def conv_of(channels: int, *, kernel: str = "3x3x3", stride: str = "1x1x1") -> Op:
+    numel = 2 * channels * 64**3
+    attrs = {
+        "batch": 2, "in_channels": channels, "out_channels": channels, "groups": 1, "in_size": "64x64x64",
+        "out_size": "64x64x64", "kernel": kernel, "stride": stride, "pass": "forward", "channels_last": True,
+    }  # fmt: skip
+    return Op(
+        name="c", kind="conv", flop=2.0 * numel * channels * 27, bytes_read=2.0 * numel, bytes_written=2.0 * numel,
+        dtype="fp16", attrs=attrs, reads=(0, 1),
+    )  # fmt: skip
+
+
+def rate_of(op: Op, device: Device) -> float:
+    return float((op.flop or 0.0) / load_learned().predict([op], device).seconds[0])
+
+
+def test_streams_of_halves_with_short_vectors_lose_more_where_memory_is_fast_beside_its_cores() -> None:
+    numel = 2**28
+    attrs = {"function": "add", "numel": numel, "num_inputs": 2}
+    plain = Op(
+        name="a", kind="elementwise", flop=numel, bytes_read=4.0 * numel, bytes_written=2.0 * numel, dtype="fp16", attrs=attrs
+    )  # fmt: skip
+    (short,) = mark_software((plain,), replace(Stack(), kernels=replace(Stack().kernels, short_vectors=True)))
+    lost = {}
+    for name in ("rtx-4090", "a100-sxm4-40g", "a100-sxm4-80g"):
+        seconds = load_learned().predict([plain, short], find_device(name)).seconds
+        lost[name] = seconds[1] / seconds[0]
+    assert 1.0 <= lost["rtx-4090"] < 1.02 < lost["a100-sxm4-40g"] < lost["a100-sxm4-80g"] < 1.25
+
+
+def test_rows_of_tables_in_half_precision_have_the_least_in_flight() -> None:
+    attrs = {"rows": 2**20, "cols": 64, "vocab": 2**20}
+    rows = Op(
+        name="e", kind="embedding", flop=0.0, bytes_read=2.0**27, bytes_written=2.0**27, dtype="fp16", attrs=attrs
+    )
+    stack = replace(Stack(), kernels=replace(Stack().kernels, short_vectors=True))
+    for phase, slower in (("forward", True), ("backward", False)):
+        plain = replace(rows, phase=phase)
+        (short,) = mark_software((plain,), stack)
+        seconds = load_learned().predict([plain, short], find_device("a100-sxm4-80g")).seconds
+        assert (seconds[1] > 1.5 * seconds[0]) == slower
+
+
+def test_only_streams_of_half_precision_have_short_vectors() -> None:
+    stack = replace(Stack(), kernels=replace(Stack().kernels, short_vectors=True))
+    wide = Op(name="a", kind="elementwise", flop=1.0, bytes_read=8.0, bytes_written=4.0, dtype="fp32",
+              attrs={"function": "add", "numel": 1, "num_inputs": 2})  # fmt: skip
+    assert mark_software((wide, conv_of(32)), stack) == (wide, conv_of(32))
+
+
+def test_windows_of_few_channels_wait_for_l2_and_not_for_matrix_units() -> None:
+    ampere, hopper = find_device("a100-sxm4-80g"), find_device("h100-sxm-80g")
+    for device in (ampere, hopper):
+        assert rate_of(conv_of(32), device) < 0.6 * rate_of(conv_of(128), device)
+    # Hopper's units are three times as fast, its way from L2 to them is not.
+    assert rate_of(conv_of(32), hopper) / rate_of(conv_of(32), ampere) < 2.3
+
+
+def test_few_channels_take_longer_where_no_kernel_has_narrow_tiles() -> None:
+    stack = replace(Stack(), kernels=replace(Stack().kernels, wide_tiles=True))
+    device = find_device("a100-sxm4-80g")
+    for channels, slower in ((32, True), (64, False)):
+        now = conv_of(channels)
+        (before,) = mark_software((now,), stack)
+        assert (rate_of(before, device) < rate_of(now, device)) == slower
+
+
+def test_windows_that_do_not_overlap_fetch_nothing_twice() -> None:
+    device = find_device("h100-sxm-80g")
+    overlapping, apart = conv_of(32), conv_of(32, stride="3x3x3")
+    seconds = load_learned().predict([overlapping, apart], device).seconds
+    assert seconds[1] < seconds[0]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     device=devices, what=st.sampled_from([*RAISED, "lanes"]), factor=st.floats(1.0, 4.0), seed=st.integers(0, 10_000)
@@ -399,3 +476,16 @@ def test_sums_of_a_norm_are_made_in_the_scratchpad_of_a_systolic_device() -> Non
     gpu = replace(twin, architecture="Ampere GA100")
     (on_array,), (on_gpu,) = (load_learned().estimate_ops((norm,), one) for one in (twin, gpu))
     assert on_array.seconds < 0.8 * on_gpu.seconds
+
+
+def test_a_convolution_on_systolic_arrays_takes_what_was_just_made_from_the_scratchpad() -> None:
+    graph = workload("resnet50", batch=64, precision="bf16-amp", channels_last=True)
+    ops = [task for task in lower(graph, Parallelism(), compiled=True).stages[0].tasks if isinstance(task, Op)]
+    place = next(
+        index for index, op in enumerate(ops)
+        if index and op.kind == "conv" and set(ops[index - 1].writes) & set(op.reads) and "compiled" in ops[index - 1].attrs
+    )  # fmt: skip
+    sheet = find_device("tpu-v4")
+    alone = load_learned().estimate_ops((ops[place],), sheet)[0]
+    after = load_learned().estimate_ops((ops[place - 1], ops[place]), sheet)[1]
+    assert after.seconds < alone.seconds

@@ -11,7 +11,8 @@ from traincast.errors import InvalidInput
 from traincast.forecast import resolve
 from traincast.forecast._ask import ask
 from traincast.forecast._ladder import TOLERANCE, choose_plan
-from traincast.spec import QUESTION_FIELDS, Question, WorkloadOptions
+from traincast.forecast._words import ask_in_words
+from traincast.spec import QUESTION_FIELDS, Forecast, Question, WorkloadOptions
 
 
 def short(source: str, gpus: str, count: int = 8, *, nodes: int = 1, **more: Any) -> Question:
@@ -175,3 +176,108 @@ def test_a_named_batch_that_fits_is_not_run_with_layers_twice_to_be_surer() -> N
     assert found.memory.fit_probability < 0.95, "else the question shows nothing"
     assert found.memory.fits
     assert found.settings["recompute"] == "none"
+
+
+def test_a_model_of_which_every_device_holds_a_replica_is_not_cut_though_its_network_is_slow() -> None:
+    cluster = {"device": "v100-32g", "nodes": 4, "devices_per_node": 1, "inter": "10Gb/s"}
+    found = ask(Question(source="bert-large-uncased", cluster=cluster, workload=WorkloadOptions(batch=8, seq=384)))
+    assert found.settings["stack"] == "pytorch"
+    assert found.settings["global_batch"] == 32
+
+
+def test_layers_that_run_again_do_not_raise_the_share_of_the_peak() -> None:
+    """MFU counts what the model needs; a step that runs layers twice takes longer for the same FLOP."""
+
+    def answer(recompute: str) -> Forecast:
+        options = WorkloadOptions(batch=1, seq=2048, precision="bf16")
+        return ask(short("llama-2-7b", "a100-80g", workload=options, parallelism={"zero": 3, "recompute": recompute}))
+
+    plain, again = answer("none"), answer("full")
+    assert again.step.seconds > 1.1 * plain.step.seconds
+    assert again.utilization * again.step.seconds == pytest.approx(plain.utilization * plain.step.seconds)
+
+
+def test_what_is_new_is_said_without_our_own_words() -> None:
+    tables = ask(short("dlrm", "a100-40g", 8, nodes=2))
+    slow = ask(
+        Question(source="gpt2", cluster={"device": "a100-40g", "nodes": 2, "devices_per_node": 1, "inter": "10Gb/s"})
+    )
+    said = " ".join((*tables.notes, *slow.notes))
+    assert "large embedding tables" in said
+    assert "no such network was measured with pytorch" in said
+    assert "of the sort" not in said
+
+
+def test_a_plan_that_is_chosen_fits_under_the_software_it_is_answered_for() -> None:
+    options = WorkloadOptions(batch=1, seq=8192)
+    found = ask(short("llama-3-8b", "h100", nodes=128, workload=options, job={"global_batch": 2048}))
+    assert found.memory.fits
+
+
+@pytest.mark.parametrize(("stack", "zero"), [("torchtitan", 3), ("megatron-core", 1), ("fsdp2", 3)])
+def test_a_plan_for_named_software_shards_and_recomputes_as_it_does(stack: str, zero: int) -> None:
+    found = resolve(short("llama-3-8b", "h100", job={"stack": stack}))
+    assert found.parallelism.zero == zero
+    if stack == "torchtitan":
+        assert found.parallelism.recompute != "none"
+    small = resolve(short("gpt2", "h100", job={"stack": stack}))
+    assert (small.parallelism.tensor, small.parallelism.pipeline) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "precision", "words"),
+    [
+        ("a100", "fp8", "no matrix units for fp8; its products run in bf16"),
+        ("v100", "bf16", "in fp32 on ordinary cores"),
+    ],
+)
+def test_a_number_format_without_units_is_said(gpus: str, precision: str, words: str) -> None:
+    found = resolve(short("gpt2", gpus, 1, workload=WorkloadOptions(precision=precision)))
+    assert any(words in text for text in found.assumptions)
+
+
+def test_what_cannot_be_meant_is_refused_in_one_sentence() -> None:
+    with pytest.raises(InvalidInput, match="takes no sequences"):
+        resolve(short("resnet50", "h100", 1, workload=WorkloadOptions(seq=128)))
+    with pytest.raises(InvalidInput, match="several kinds of devices"):
+        ask_in_words("gpt2", "4xa100+4xh100")
+    for words in ({"batch": 0}, {}):
+        with pytest.raises(InvalidInput, match="must be a whole number of at least 1"):
+            resolve(ask_in_words("gpt2", "8xh100" if words else "0xh100", **words))
+
+
+def test_names_that_other_projects_give_to_attention_are_known() -> None:
+    def build(name: str) -> object:
+        return resolve(short("gpt2", "h100", 1, workload=WorkloadOptions(attention=name, batch=1))).job.graph.ops
+
+    assert build("sdpa") == build("flash") != build("eager")
+
+
+def test_adapters_of_quantised_weights_run_layers_again_where_the_software_does_so_by_default() -> None:
+    options = WorkloadOptions(batch=4, seq=2048)
+
+    def recompute(regime: str, stack: str, **plan: str) -> str:
+        named = short(
+            "llama-3-8b",
+            "h100",
+            workload=options,
+            parallelism={"zero": 3, **plan},
+            job={"regime": regime, "stack": stack},
+        )
+        return resolve(named).parallelism.recompute
+
+    assert recompute("qlora", "hf-trainer") == "full"
+    assert recompute("lora", "hf-trainer") == "none"
+    assert recompute("qlora", "pytorch") == "none"
+    assert recompute("qlora", "hf-trainer", recompute="none") == "none"
+
+
+def test_mixed_devices_are_not_told_to_split_one_sample_by_speed() -> None:
+    groups = [{"device": name, "nodes": 1, "devices_per_node": 4} for name in ("h100", "a100-80g")]
+
+    def notes(batch: int) -> str:
+        options = WorkloadOptions(batch=batch, seq=1024)
+        return " ".join(ask(Question(source="gpt2", cluster={"groups": groups}, workload=options)).notes)
+
+    assert "split by speed" not in notes(1)
+    assert "split by speed" in notes(8)

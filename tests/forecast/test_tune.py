@@ -10,7 +10,7 @@ from traincast.cost._roofline import Roofline
 from traincast.cost._stack import read_constants, with_constants
 from traincast.forecast import Engine, build_cluster
 from traincast.forecast._tune import know_step, tune
-from traincast.spec import Job, Parallelism, Question, Stack
+from traincast.spec import Job, Parallelism, PlanHabits, Question, Stack
 
 
 def known_steps(
@@ -53,6 +53,19 @@ def test_a_known_step_is_the_step_that_is_forecast_with_what_the_libraries_of_it
         assert known.predict(software) == pytest.approx(timeline.duration_s, rel=1e-9)
         seconds[software.kernels.turned_images] = timeline.duration_s
     assert seconds[True] != seconds[False]
+
+
+def test_a_known_step_of_replicas_in_containers_of_their_own_sends_through_the_adapters() -> None:
+    graph, cluster, plan = make_mlp(layers=6, width=2048), make_cluster(devices_per_node=4), Parallelism(data=4)
+    apart = Stack(name="pods", plan=PlanHabits(own_containers=True))
+    alone, together = (
+        know_step(Job(graph=graph, stack=stack), cluster, plan, 1.0, costs=Pricing(ops=Roofline())).predict(Stack())
+        for stack in (apart, Stack())
+    )
+    assert alone > together
+    forecast = Engine(costs=Pricing(ops=Roofline(), stack=apart)).forecast(Job(graph=graph, stack=apart), cluster, plan)
+    assert forecast.step.seconds == pytest.approx(alone, rel=0.02)
+    assert any("container of its own" in note for note in forecast.notes)
 
 
 def test_measurements_that_agree_with_the_prior_move_nothing() -> None:

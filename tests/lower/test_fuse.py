@@ -7,9 +7,9 @@ from traincast.catalog._models.transformer import TransformerShape, build_transf
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
 from traincast.forecast import forecast
-from traincast.lower import fuse, leave_eager, lower, mark_autotuned
+from traincast.lower import choose_kept, fuse, leave_eager, lower, mark_autotuned
 from traincast.lower._fuse import prefers_channels_last
-from traincast.simulate import replay_memory
+from traincast.simulate import replay_memory, replay_pass
 from traincast.spec import DYNAMIC, Graph, Job, Op, Parallelism, Repeat, Stage, Tensor
 
 SHAPE = TransformerShape(n_layers=4, hidden=256, heads=4, vocab=1000, seq=128, dropout=0.1, activation="gelu_new")
@@ -206,3 +206,28 @@ def test_products_of_odd_widths_may_be_padded_where_they_are_compiled() -> None:
     assert padded(graph, compiled=False) == set()
     assert padded(graph, compiled=True) == {"head.decoder"}
     assert padded(leave_eager(graph, "head"), compiled=True) == set()
+
+
+def test_a_compiler_that_chooses_what_is_kept_keeps_half_precision_where_kernels_made_it_wide() -> None:
+    """Under autocast the powers of gpt2's activation function run in fp32; what they are made of is kept and not they."""
+    graph = workload("gpt2", batch=8, seq=1024, precision="bf16-amp")
+
+    def kept(one: Graph) -> float:
+        (stage,) = lower(one, Parallelism(), compiled=True).stages
+        return replay_pass(stage, accumulates=False).stash_bytes
+
+    powers = 12 * 8 * 1024 * 3072
+    assert kept(graph) - kept(choose_kept(graph)) >= 6 * powers
+
+
+def test_a_compiled_loss_never_writes_the_logarithms_of_all_scores() -> None:
+    graph = workload("gpt2", batch=8, seq=1024, precision="bf16-amp")
+    scores = 8 * 1024 * 50_257
+
+    def written(one: Graph) -> float:
+        (stage,) = lower(one, Parallelism(), compiled=True).stages
+        return sum(task.bytes_written for task in stage.tasks if isinstance(task, Op) and task.layer == "loss")
+
+    # The gradient of the scores in bf16 is all that is left.
+    assert written(choose_kept(graph)) < 2.01 * scores < 6 * scores <= written(graph)
+    assert choose_kept(leave_eager(graph, "loss")).ops == leave_eager(graph, "loss").ops

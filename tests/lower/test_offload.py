@@ -83,3 +83,12 @@ def test_offload_trades_time_for_memory_and_says_what_it_assumes() -> None:
     assert there.step.seconds > here.step.seconds
     assert there.timeline.exposed_by_axis[HOST] > 0
     assert any("host memory" in note for note in there.notes)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("data", [1, 8])
+def test_gradients_that_are_sharded_add_up_on_the_host_and_others_on_the_device(zero: int, data: int) -> None:
+    """ZeRO-Offload holds 2 bytes for each weight on a single device (Ren et al. 2021)."""
+    program = lower(gpt(), Parallelism(data=data, zero=zero, offload_optimizer=True, micro_batches=4))
+    held = role_bytes(program, "gradient")
+    assert held == (0.0 if zero >= 2 else gpt().role_bytes("gradient"))

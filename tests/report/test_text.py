@@ -5,8 +5,8 @@ import pytest
 
 from traincast.errors import InvalidInput
 from traincast.report._paint import Paint, choose_paint, plain, visible_length
-from traincast.report._text import dominant_share, format_forecast, say_dominant, top_tasks
-from traincast.spec import Forecast
+from traincast.report._text import dominant_share, format_forecast, name_work, say_dominant, top_tasks
+from traincast.spec import Forecast, Span
 
 
 def test_the_answer_shows_step_interval_job_cost_and_memory(forecast: Forecast) -> None:
@@ -115,3 +115,9 @@ def test_a_bar_is_always_as_wide_as_asked(share: float, blocks: bool) -> None:
 
 def test_a_tiny_share_still_shows_a_sliver() -> None:
     assert Paint().bar(0.0, width=10) != Paint().bar(1e-6, width=10)
+
+
+def test_sending_between_stages_is_said_in_words() -> None:
+    for name in ("send_recv[pipeline] in", "send_recv[pipeline] out"):
+        span = Span(name=name, rank=0, stream="pipeline", category="communication", start_s=0.0, end_s=1.0)
+        assert name_work(span) == "hand activations from stage to stage"

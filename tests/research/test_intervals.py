@@ -8,8 +8,10 @@ import pytest
 from research.fits.asked import Asked
 from research.fits.intervals import (
     COVERAGE,
+    Apart,
     Fits,
     Form,
+    _one_width,
     ends_of,
     find_given,
     first_guess,
@@ -19,7 +21,7 @@ from research.fits.intervals import (
     stretch_publishers,
 )
 from research.studies import new_stack_forms
-from traincast.forecast import LEVELS, STEP, Setting
+from traincast.forecast import FEATURES, KNOWN_STACK, LEVELS, STEP, Setting
 
 SETTING = Setting(
     stack="a", device="x", architecture="", vendor="", family="dense", precision="fp32", network="", num_devices=1,
@@ -51,6 +53,15 @@ def test_errors_of_publishers_that_go_together_widen_the_interval_of_a_new_one()
     low, high = LEVELS.index(0.05), LEVELS.index(0.95)
     assert alone[high] - alone[low] == pytest.approx(3.3, rel=0.25)
     assert together[high] - together[low] > 2 * (alone[high] - alone[low])
+
+
+def test_few_publishers_say_less_of_how_far_apart_publishers_are_than_is_known_before() -> None:
+    names = [name for name in "abc" for _ in range(50)]
+    errors = np.random.default_rng(1).normal(0, 1, 150) + np.repeat([-0.5, 0.0, 0.5], 50)
+    high = LEVELS.index(0.95)
+    alone = publisher_quantiles(errors, names)[high]
+    assert publisher_quantiles(errors, names, Apart(sigma=0.4, publishers=9))[high] < 0.9 * alone
+    assert publisher_quantiles(errors, names, Apart(sigma=2.0, publishers=9))[high] > 1.1 * alone
 
 
 def test_a_stack_has_the_scale_of_its_own_errors_and_a_new_one_a_larger() -> None:
@@ -85,7 +96,7 @@ def test_the_gradient_of_the_scales_is_that_of_the_scales() -> None:
         for i, row in enumerate([*runs("a", bias=0.3, sigma=0.1, seed=1), *runs("b", bias=0.0, sigma=0.2, seed=2)])
     ]
     form = Form.of(make_examples(rows, first_guess(rows)))
-    size = 4 + form.novelty.shape[1] + 2 * len(form.names)
+    size = 4 + 2 * form.novelty.shape[1] + 2 * len(form.names)
     values = np.linspace(0.05, 0.4, size)
     weights = np.random.default_rng(0).normal(size=form.own.shape)
     found = form.pull_back(values, weights)
@@ -136,3 +147,21 @@ def test_a_form_is_chosen_by_the_other_publishers_and_holds_them() -> None:
     }
     assert new_stack_forms.choose(found, "a") == "narrow"
     assert new_stack_forms.choose(found, "b") == "wide"
+
+
+def test_a_kind_of_novelty_that_errs_to_one_side_widens_that_side() -> None:
+    rows = [
+        dataclasses.replace(row, error=row.error + 0.3 * (row.setting.num_devices > 2))
+        for seed, name in enumerate("abc")
+        for row in runs(name, bias=0.0, sigma=0.05, number=120, seed=seed)
+    ]
+    certainty, _ = Fits(rows=rows).fit()
+    low, high = certainty.factors[KNOWN_STACK][FEATURES.index("doublings of scale")]
+    assert high > 2 * low
+
+
+def test_one_width_is_found_without_the_publisher_that_it_is_compared_on() -> None:
+    rows = [*runs("a", bias=0.0, sigma=0.5, seed=1), *runs("b", bias=0.0, sigma=0.01, seed=2)]
+    widths = _one_width(make_examples(rows, first_guess(rows)))
+    assert widths["a", True] < 0.03
+    assert widths["b", True] > 0.5

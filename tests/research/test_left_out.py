@@ -5,8 +5,11 @@ from dataclasses import replace
 import pytest
 
 from research.fits.stacks import FITTED, expect_constants
+from research.fits.untaught import TAUGHT_HABITS, forget
 from research.studies.left_out import pick
-from traincast.catalog import plain_stack
+from tests.builders import make_mlp
+from traincast.catalog import plain_stack, stack
+from traincast.spec import Job
 
 
 def test_an_unmeasured_framework_lies_between_plain_pytorch_and_the_measured_ones() -> None:
@@ -26,3 +29,12 @@ def test_picked_rows_are_spread_over_jobs_and_always_the_same() -> None:
     places = pick(rows, 20)
     assert places == pick(rows, 20) == sorted(places)
     assert sum(place >= 90 for place in places) == 10
+
+
+def test_habits_that_a_publisher_s_runs_taught_are_forgotten_without_it_and_others_stay() -> None:
+    taught = stack("adaptdl")
+    job = Job(graph=make_mlp(), stack=taught)
+    left = forget(job, taught, "sia").stack.plan
+    assert {name: getattr(left, name) for name in TAUGHT_HABITS["sia"]} == TAUGHT_HABITS["sia"]
+    assert left.hook_kernels == taught.plan.hook_kernels
+    assert forget(job, taught, "lambda").stack == taught

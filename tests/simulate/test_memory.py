@@ -10,7 +10,7 @@ from traincast.catalog._workloads import from_shape
 from traincast.errors import IllegalPlan
 from traincast.lower import lower
 from traincast.lower._rewrite import as_stage
-from traincast.simulate import Overheads, replay_memory, replay_stages
+from traincast.simulate import UPDATE, Overheads, replay_memory, replay_stages
 from traincast.simulate._memory import Gathers, add_up, replay_pass
 from traincast.spec import Graph, LogErrors, Op, Parallelism, Program, Stage
 from traincast.spec._result import FIT_CONFIDENCE
@@ -266,3 +266,26 @@ def test_replicas_hold_their_trained_gradients_twice_where_buckets_are_copies() 
     copied = replay_memory(stage, capacity_bytes=1e9, bucket_copies=True)
     parameters = sum(tensor.num_bytes * tensor.copies for tensor in stage.tensors if tensor.role == "parameter")
     assert copied.peak_bytes - plain.peak_bytes == pytest.approx(parameters)
+
+
+def _make_half_llama() -> Graph:
+    shape: dict[str, Any] = {"n_layers": 8, "hidden": 512, "heads": 8, "vocab": 32_000, "seq": 64, "ffn": 2048}
+    return from_shape(arch="llama", batch=1, precision="fp16", name="small", **shape)
+
+
+def test_no_pass_is_in_flight_while_weights_are_updated() -> None:
+    graph = _make_half_llama()
+    weights = graph.role_bytes("parameter") / 2
+    stage = as_stage(graph)
+    one, four = (replay_memory(replace(stage, num_in_flight=n), capacity_bytes=1e12) for n in (1, 4))
+    # Denominators of all weights at once, and their gradients in fp32.
+    assert one.by_role[UPDATE] == four.by_role[UPDATE] == pytest.approx(8 * weights)
+    assert one.peak_bytes == four.peak_bytes
+    assert "optimizer" in four.peak_at
+
+
+def test_stages_of_a_pipeline_share_what_the_update_makes_and_forgets() -> None:
+    graph = _make_half_llama()
+    stages = lower(graph, Parallelism(pipeline=4, micro_batches=4)).stages
+    made = [replay_memory(stage, capacity_bytes=1e12).by_role[UPDATE] for stage in stages]
+    assert sum(made) == pytest.approx(4 * graph.role_bytes("parameter"), rel=0.01)

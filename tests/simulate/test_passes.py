@@ -12,7 +12,7 @@ from traincast.catalog._models.transformer import TransformerShape, build_transf
 from traincast.cost._pricing import Pricing
 from traincast.lower import lower
 from traincast.simulate import simulate_step
-from traincast.spec import Estimate, Graph, Op, Parallelism, Program, Span, Task, Timeline
+from traincast.spec import Estimate, Graph, Op, Parallelism, PlanHabits, Program, Span, Task, Timeline
 
 
 def price(program: Program, device_s: list[float], host_s: list[float], network_s: float) -> list[tuple[Estimate, ...]]:
@@ -214,6 +214,25 @@ def test_a_host_that_reads_gradients_back_cannot_issue_the_update_early() -> Non
     assert waits == pytest.approx(0.5 + before + 5.0 + 1.0)
     assert ahead < waits
     assert simulate_step(program, estimates, reads_back=True, draw=True).duration_s == pytest.approx(waits)
+
+
+def test_what_a_stack_sends_last_is_all_that_a_long_backward_does_not_hide() -> None:
+    def step(habits: PlanHabits, bucket: float) -> float:
+        program = lower(make_mlp(layers=6), Parallelism(data=2, bucket_bytes=bucket), habits=habits)
+        estimates = [
+            tuple(
+                Estimate(seconds=s, low_s=s, high_s=s)
+                for task in program.stages[0].tasks
+                for s in [1.0 if isinstance(task, Op) else 0.9]
+            )
+        ]
+        return simulate_step(program, estimates).duration_s
+
+    total = sum(tensor.num_bytes * tensor.copies for tensor in make_mlp(layers=6).tensors if tensor.role == "gradient")
+    chance, small, whole = PlanHabits(), PlanHabits(last_bucket_bytes=total / 100), PlanHabits(last_bucket_bytes=1.0)
+    assert step(small, total / 2) < step(chance, total / 2)
+    # Gradients that fill no more than one bucket leave together, whatever its first part would hold.
+    assert step(whole, 2 * total) == pytest.approx(step(chance, 2 * total))
 
 
 def test_a_host_that_awaits_inputs_issues_nothing_ahead_of_a_micro_batch() -> None:

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from traincast.catalog._nodes import node as node
     from traincast.catalog._nodes import nodes as nodes
     from traincast.catalog._nodes import read_cluster as read_cluster
+    from traincast.catalog._nodes import usual_threads as usual_threads
     from traincast.catalog._records import KINDS as KINDS
     from traincast.catalog._records import entry_names as entry_names
     from traincast.catalog._records import find_record as find_record
@@ -134,6 +135,7 @@ __getattr__ = load_lazily(
             "node",
             "nodes",
             "read_cluster",
+            "usual_threads",
         ),
         "_records": (
             "KINDS",

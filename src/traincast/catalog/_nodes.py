@@ -213,6 +213,18 @@ def _find_offer(device_name: str, devices_per_node: int) -> Offer:
     )
 
 
+@functools.cache
+def usual_threads(device_name: str) -> float | None:
+    """Hardware threads that a host has for each device of this type, in the middle of the machines with such devices; None: the
+    catalogue has none."""
+    found = [
+        entry["num_vcpu"] / entry["devices_per_node"]
+        for entry in load_facts("node").entries.values()
+        if entry["device"] == device_name and entry.get("num_vcpu")
+    ]
+    return statistics.median(found) if found else None
+
+
 def _distance(size: int, wanted: int) -> tuple[float, int]:
     return max(size, wanted) / min(size, wanted), size
 

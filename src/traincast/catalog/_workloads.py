@@ -182,7 +182,7 @@ def _build(name: str, recipe: Recipe, sizes: Sizes) -> Graph:
         graph,
         input_variation=entry.get("input_variation", 0.0),
         padded=entry.get("padded", False),
-        preparation_s=entry.get("preparation_s_per_sample", 0.0) * sizes.batch,
+        preparation_s=graph.preparation_s + entry.get("preparation_s_per_sample", 0.0) * sizes.batch,
     )
 
 

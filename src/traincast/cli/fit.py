@@ -92,11 +92,29 @@ def _draw(file: Path, now: Any, job: Any, plan: Any) -> None:
     write_whole(file, draw_memory(profile, title=title))
 
 
+def _say_largest(found: Any) -> str:
+    """The largest batch that is as safe as was asked for, and the largest that is worth a try."""
+    from traincast.spec import FIT_CONFIDENCE
+    from traincast.units import show_number
+
+    most, likely = found.most, found.likely
+    if most.size:
+        reach = " or more" if most.reached_end else ""
+        text = f"{most.size:,}{reach} per pass and replica, {show_number(most.answer.samples_per_s)} samples/s"
+    else:
+        text = f"none is {found.confidence:.0%} safe"
+    if likely is None or likely.size == most.size:
+        return text
+    if not most.size and likely.size == 1:
+        return f"{text}; a batch of 1 fits with {likely.answer.memory.fit_probability:.0%}"
+    return f"{text}; up to {likely.size:,} fit with {FIT_CONFIDENCE:.0%} or more"
+
+
 def _describe(found: Any, *, paint: Any) -> str:
     from traincast.report import Table, format_table, say_memory
-    from traincast.units import show_bytes, show_change, show_number
+    from traincast.units import show_bytes, show_change
 
-    now, meter, most, longest, wanted = found.now, found.meter, found.most, found.longest, found.batch
+    now, meter, longest, wanted = found.now, found.meter, found.longest, found.batch
     memory = now.memory
     short = "DOES NOT FIT" if memory.needed_bytes > memory.capacity_bytes else "MAY NOT FIT"
     verdict = paint("fits", "green") if found.fits else paint(short, "red", "bold")
@@ -113,12 +131,7 @@ def _describe(found: Any, *, paint: Any) -> str:
         lines.append(
             f"  nvidia-smi        about {seen[0]}: tensors {seen[1]}, reserved for them {seen[2]}, context and workspaces"
         )
-    if most.size:
-        reach = " or more" if most.reached_end else ""
-        speed = f", {show_number(most.answer.samples_per_s)} samples/s"
-        lines.append(f"  largest batch     {most.size:,}{reach} per pass and replica{speed}")
-    else:
-        lines.append("  largest batch     none: a batch of 1 does not fit either")
+    lines.append(f"  largest batch     {_say_largest(found)}")
     if longest is not None:
         reach = " or more" if longest.reached_end else ""
         text = f"{longest.size:,}{reach} tokens at batch {wanted}" if longest.size else f"none at batch {wanted}"

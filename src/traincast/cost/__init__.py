@@ -115,9 +115,11 @@ if TYPE_CHECKING:
     from traincast.cost._routes import FABRIC_FROM_BYTES_PER_S as FABRIC_FROM_BYTES_PER_S
     from traincast.cost._routes import RDMA_FROM_BYTES_PER_S as RDMA_FROM_BYTES_PER_S
     from traincast.cost._routes import describe_links as describe_links
+    from traincast.cost._routes import part_replicas as part_replicas
     from traincast.cost._routes import with_other_links as with_other_links
     from traincast.cost._silicon import ENERGY as ENERGY
     from traincast.cost._stack import TUNABLE as TUNABLE
+    from traincast.cost._stack import pays_ring_steps as pays_ring_steps
     from traincast.cost._stack import price_collective as price_collective
     from traincast.cost._stack import price_op as price_op
     from traincast.cost._stack import read_constants as read_constants
@@ -239,10 +241,17 @@ __getattr__ = load_lazily(
             "time_products",
         ),
         "_roofline": ("Roofline",),
-        "_routes": ("FABRIC_FROM_BYTES_PER_S", "RDMA_FROM_BYTES_PER_S", "describe_links", "with_other_links"),
+        "_routes": (
+            "FABRIC_FROM_BYTES_PER_S",
+            "RDMA_FROM_BYTES_PER_S",
+            "describe_links",
+            "part_replicas",
+            "with_other_links",
+        ),
         "_silicon": ("ENERGY",),
         "_stack": (
             "TUNABLE",
+            "pays_ring_steps",
             "price_collective",
             "price_op",
             "read_constants",

@@ -21,6 +21,11 @@ CHANNELS_INSIDE, CHANNELS_ACROSS = 16, 8
 """Cores that NCCL's rings occupy by default, inside a node and across."""
 MEMORY_PER_LINK_BYTE = 3
 """A byte that is sent is read, what arrives is written, and sums are read once more."""
+ONE_SOCKET, SOCKETS_APART = 4, 2.0
+"""Boards up to which PCIe devices of a host hang below one socket. The hop of a ring from one socket to the other has half of the
+rate: what one root port passes on while it takes as much in. Where NVLink bridges join pairs of boards, each board has one
+neighbour on PCIe instead of two, so that two rings share the lanes and the rate is that of the one machine measured (23.8 GB/s
+beside PCIe 4, A100 in pairs)."""
 RINGS = ("all_gather", "reduce_scatter")
 LONGEST_RING = 64
 """Nodes up to which a ring is walked node by node (seen up to 16). Beyond, libraries have logarithmic forms (NCCL's PAT since
@@ -151,15 +156,18 @@ class Pipelined:
         """What kernels beside a collective lose, as a share of its time: it holds a core for each channel while it runs (but on
         chips whose own engines send), and for every byte on the link it reads or writes three in memory. The scarcer of the two
         counts. Weights that are gathered unit by unit are copied out of the gathered buffer into their tensors, and gradients
-        into the buffer that is scattered, between the kernels (FSDP2's copy_out and copy_in). A faster link makes the time
-        shorter and the bytes no more, so that kernels never lose more by it."""
+        into the buffer that is scattered, between the kernels (FSDP2's copy_out and copy_in); a compiler that plans all memory,
+        as those of systolic chips do, gathers them to where they are read. A faster link makes the time shorter and the bytes no
+        more, so that kernels never lose more by it."""
         if not self.constants.overlap_slowdown or route.num_ranks == 1 or not route.levels or not seconds:
             return 0.0
         channels = CHANNELS_ACROSS if route.crosses_network else CHANNELS_INSIDE
         cores = 0.0 if is_systolic(group.device) else channels / (group.device.num_sm or 100)
         sent = (2 if task.kind == "all_reduce" else 1) * (1 - 1 / route.num_ranks) * task.num_bytes
         memory_s = MEMORY_PER_LINK_BYTE * sent / group.device.memory_bytes_per_s
-        in_units = task.axis == "data" and task.kind in RINGS and task.bucket_bytes is None
+        in_units = (
+            task.axis == "data" and task.kind in RINGS and task.bucket_bytes is None and not is_systolic(group.device)
+        )
         copies_s = 2 * task.num_bytes / group.device.memory_bytes_per_s if in_units else 0.0
         return self.constants.overlap_slowdown * min(1.0, max(cores, memory_s / seconds) + copies_s / seconds)
 
@@ -223,8 +231,8 @@ def effective_bytes_per_s(c: LinkConstants, level: Level) -> float:
     if math.isinf(transport.flow_bytes_per_s):
         return rate
     flows = (level.link.flow_bytes_per_s or transport.flow_bytes_per_s) * level.link.num_ports
-    # A ring of sockets is bounded by its line and by the cores that copy for it, one after the other.
-    return 1 / (1 / rate + level.inside / flows)
+    # The adapter sends one chunk while a core copies the next, so the slower of both bounds a ring of sockets.
+    return min(rate, flows / level.inside)
 
 
 def _ring(c: LinkConstants, kind: str, num_bytes: float, route: Route) -> Work:
@@ -349,6 +357,8 @@ def _ring_volumes(c: LinkConstants, num_bytes: float, route: Route, *, rounds: i
     for level in route.levels:
         parts = route.num_ranks if level.link.transport == "sockets" else level.fan
         sent = rounds * (parts - 1) / parts * num_bytes / level.inside
+        if level.link.transport == "pcie" and level.fan > ONE_SOCKET and not level.bridged:
+            sent *= SOCKETS_APART
         if level is route.levels[0] and not level.is_network:
             sent += c.local_copy * num_bytes / level.fan
         volumes.append((sent / effective_bytes_per_s(c, level), _hop_s(c, level)))

@@ -255,7 +255,10 @@ class Learned:
             timed = time_blocks(products, num_blocks, each, moved, device)
         else:
             batch, m, n, k, uneven, _, moved = part.columns.T
-            asked = ProductShape(batch=batch, m=m, n=n, k=k, num_bytes=moved, resident=part.resident)
+            gathered = uneven if family == "product" else None
+            asked = ProductShape(
+                batch=batch, m=m, n=n, k=k, num_bytes=moved, resident=part.resident, gathered_bytes=gathered
+            )
             if family == "grouped":
                 law = self.laws.groups
                 timed = time_groups(self.laws.groups, products, asked, device, dtype, uneven=uneven, lone=lone)

@@ -10,10 +10,16 @@ from traincast.cost._collectives import Pipelined, find_route
 from traincast.cost._interaction.ensemble import Ensemble, default_ensemble
 from traincast.cost._learned import WEIGHTS, load_learned
 from traincast.cost._roofline import Roofline
+from traincast.cost._routes import part_replicas
 from traincast.cost._stack import price_collective, price_op
 from traincast.errors import InvalidInput
 from traincast.memo import Remember, compute
 from traincast.spec import Cluster, Collective, Device, Estimate, Op, Stack, Stage
+from traincast.units import DTYPE_BYTES
+
+CONVOLUTION_FACTS = ("turned_images", "grouped_gradients_on_lanes", "wide_tiles")
+STREAMED = ("elementwise", "dropout", "copy")
+"""Kinds of ops that frameworks run with their kernels for elementwise functions."""
 
 
 class CollectiveModel(Protocol):
@@ -85,6 +91,8 @@ def _open_table(model: CollectiveModel, stack: Stack, cluster: Cluster) -> dict[
 
 
 def _price_collective(model: CollectiveModel, stack: Stack, task: Collective, cluster: Cluster) -> Estimate:
+    if stack.plan.own_containers:
+        cluster = part_replicas(cluster)
     crosses = find_route(task, cluster).num_nodes > 1
     return price_collective(stack, task, model.estimate(task, cluster), crosses_nodes=crosses)
 
@@ -113,14 +121,25 @@ def mark_software(ops: tuple[Op, ...], stack: Stack) -> tuple[Op, ...]:
     kernels = stack.kernels
     if kernels.pads_vocabulary or kernels.pads_heads:
         ops = tuple([_mark_padded(op, stack) if op.kind == "matmul" else op for op in ops])
-    facts = {name: True for name in ("turned_images", "grouped_gradients_on_lanes") if getattr(kernels, name)}
+    facts = {name: True for name in CONVOLUTION_FACTS if getattr(kernels, name)}
     if kernels.products_by_sample:
         ops = tuple([_mark_sampled(op) if "by_sample" in op.attrs else op for op in ops])
+    if kernels.short_vectors:
+        ops = tuple([_mark_short(op) if DTYPE_BYTES[op.dtype] == 2.0 and is_streamed(op) else op for op in ops])
     given = {"given_statistics": True} if kernels.statistics_in_convolutions else {}
     if not facts and not given:
         return ops
     marks = {"conv": facts, "norm": given}
     return tuple([replace(op, attrs={**op.attrs, **marks[op.kind]}) if marks.get(op.kind) else op for op in ops])
+
+
+def is_streamed(op: Op) -> bool:
+    """Gradients of tables are sums of sorted rows, with kernels of their own."""
+    return op.kind in STREAMED or (op.kind == "embedding" and op.phase != "backward")
+
+
+def _mark_short(op: Op) -> Op:
+    return replace(op, attrs={**op.attrs, "short_vectors": True})
 
 
 def _mark_sampled(op: Op) -> Op:

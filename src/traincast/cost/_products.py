@@ -38,6 +38,8 @@ BLOCK_BYTES_PER_CYCLE = 5.5
 OWN_SHARES = 0.4
 """Of a multiprocessor's even share of DRAM, at least, for each of its two blocks: A100 and H100 have 0.41 and 0.43 by the rate
 above; cores that are fewer and wider (Gaudi, TPU) or memory that is faster (H200, B200) come with as many requests in flight."""
+GATHERED_BYTES_PER_SM_CYCLE = 20.0
+"""That a multiprocessor fetches from L2 for the windows of a convolution, of the 64 that its port takes."""
 EASY_FLOP_PER_SM_CYCLE, EASY_GAIN, BOOST = 1024.0, 0.25, 1.15
 """Units that do half as much per cycle (graphics boards sum in fp32 at half rate) never wait for operands, and their boards clock
 above the sheet (GeForce boards by 9 to 15%): pipelines fill while they work, and the cap rises."""
@@ -125,6 +127,8 @@ class ProductShape:
     num_bytes: Array
     resident: Array | None
     """Share of the bytes in L2; None: as a benchmark that repeats the call finds it."""
+    gathered_bytes: Array | None = None
+    """That multiprocessors fetch from L2, where these are many more than DRAM sees: windows that overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +214,7 @@ def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: s
         fill = _fill(law, tiles, rate, device)
         if fill is not None:
             work = tile_work(tiles, shape, num_sm=num_sm, fill=fill)
-    compute_s = work / rate
+    compute_s = _join_gathers(law, work / rate, shape.gathered_bytes, device)
     memory_s = traffic_s(law, shape.num_bytes, device, resident=shape.resident)
     joined = (compute_s**law.join + memory_s**law.join) ** (1.0 / law.join)
     return Timed(seconds=law.start_s + joined, compute_s=compute_s, memory_s=memory_s)
@@ -221,6 +225,14 @@ def array_work(shape: ProductShape) -> Array:
     scratchpad with the next while it works on one."""
     rows, cols, depth = (np.ceil(size / ARRAY) * ARRAY for size in (shape.m, shape.n, shape.k))
     return np.asarray(2.0 * shape.batch * rows * cols * depth, dtype=np.float64)
+
+
+def _join_gathers(law: ProductLaw, compute_s: Array, gathered: Array | None, device: Device) -> Array:
+    """Arithmetic that waits for overlapping windows to come from L2: few channels use each number that is fetched few times."""
+    if gathered is None or device.num_sm is None or device.clock_hz is None or not gathered.any():
+        return compute_s
+    fetch_s = gathered / (GATHERED_BYTES_PER_SM_CYCLE * device.num_sm * device.clock_hz)
+    return np.asarray((compute_s**law.join + fetch_s**law.join) ** (1.0 / law.join), dtype=np.float64)
 
 
 def _product_share(law: ProductLaw, device: Device, dtype: str, peak_s: Array, need: Array, *, lone: bool) -> Array:

@@ -13,6 +13,8 @@ HOST_STAGED_SHARE = 0.48
 """Of one device's PCIe rate, what all devices of a host without peer access have together: 15 GB/s beside PCIe 4 on the one
 such host that was measured, with four and with eight ranks."""
 PCIE3_BYTES_PER_S = 15.754e9
+BRIDGED_FROM_BYTES_PER_S = 200e9
+"""PCIe boards whose NVLink has this rate (A100, H100) are taken to have their bridges."""
 FABRIC_FROM_BYTES_PER_S = 40e9
 """A link inside a node of unknown transport is taken for NVLink from this rate on, and for PCIe below."""
 RDMA_FROM_BYTES_PER_S = 12.5e9
@@ -38,6 +40,8 @@ class Level:
     is_network: bool = False
     assumed: bool = False
     """The transport was not given."""
+    bridged: bool = False
+    """PCIe boards of a kind that is sold with NVLink bridges between pairs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,25 @@ def find_route(task: Collective, cluster: Cluster) -> Route:
         if inside >= task.num_ranks:
             break
     return Route(num_ranks=task.num_ranks, levels=tuple(levels), num_servers=task.num_servers)
+
+
+def part_replicas(cluster: Cluster) -> Cluster:
+    """The cluster as devices see it that run in containers of their own. A container has a host name of its own, so libraries
+    take two on one host for two hosts, and use neither NVLink nor shared memory between them. Where the network reads device
+    memory by itself, all that they send each other goes through the adapters of the host, of which each has its part. Elsewhere
+    it goes through sockets inside the host, whose cores copy."""
+    return replace(cluster, groups=tuple(map(_part_group, cluster.groups)))
+
+
+def _part_group(group: NodeGroup) -> NodeGroup:
+    host, network = group.devices_per_node, settle_transport(group.inter, between_nodes=True)
+    if host == 1:
+        return group
+    if network.transport == "sockets":
+        inside = replace(group.intra, transport="sockets", latency_s=network.latency_s, flow_bytes_per_s=None)
+        return replace(group, intra=inside, domains=())
+    share = replace(network, bytes_per_s=network.bytes_per_s / host)
+    return replace(group, num_nodes=group.num_devices, devices_per_node=1, inter=share, domains=())
 
 
 def slowest_group(cluster: Cluster) -> NodeGroup:
@@ -176,9 +199,11 @@ def _level(
         rate = share_network(task, cluster) / min(inside, host)
     else:
         rate = link.bytes_per_s / host
+    bridged = link.transport == "nvlink-pairs" or (group.device.link_bytes_per_s or 0.0) >= BRIDGED_FROM_BYTES_PER_S
     return Level(
-        fan=fan, inside=inside, link=settled, bytes_per_s=rate, is_network=is_network, assumed=not link.transport
-    )
+        fan=fan, inside=inside, link=settled, bytes_per_s=rate, is_network=is_network, assumed=not link.transport,
+        bridged=bridged,
+    )  # fmt: skip
 
 
 def _inside_a_node(link: Link, group: NodeGroup, *, fan: int, host: int) -> tuple[Link, float]:

@@ -42,7 +42,7 @@ def price_collective(stack: Stack, task: Collective, estimate: Estimate, *, cros
     if task.axis == HOST:
         factor = 1.0
     scaled = replace(estimate.scaled(factor), host_s=stack.collective_call_s)
-    if not crosses_nodes or task.kind not in RINGS or task.phase == "gradient" or task.overlapped:
+    if not crosses_nodes or not pays_ring_steps(task):
         return scaled
     # A gradient that travels in a bucket with others pays its part of the bucket's steps.
     part = min(1.0, task.num_bytes / task.bucket_bytes) if task.bucket_bytes else 1.0
@@ -78,6 +78,12 @@ def _issue_late(estimate: Estimate) -> Estimate:
         host_s=0.0,
         limit="host",
     )
+
+
+def pays_ring_steps(task: Collective) -> bool:
+    """Between nodes. Gradients follow each other through a network without a kernel between them, and what is gathered ahead
+    starts before a kernel waits for it: neither pays any."""
+    return task.kind in RINGS and task.phase != "gradient" and not task.overlapped
 
 
 def read_constants(stack: Stack) -> dict[str, float]:

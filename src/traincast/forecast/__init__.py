@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from traincast.forecast._ask import ask as ask
     from traincast.forecast._certainty import DOCUMENT as DOCUMENT
     from traincast.forecast._certainty import FEATURES as FEATURES
+    from traincast.forecast._certainty import HOST_CPU_FACTOR as HOST_CPU_FACTOR
     from traincast.forecast._certainty import HOST_LEAST_S as HOST_LEAST_S
     from traincast.forecast._certainty import HOST_MOST_S as HOST_MOST_S
+    from traincast.forecast._certainty import KNOWN_STACK as KNOWN_STACK
+    from traincast.forecast._certainty import LATE_RING_STEP_S as LATE_RING_STEP_S
     from traincast.forecast._certainty import LEVELS as LEVELS
     from traincast.forecast._certainty import MEMORY as MEMORY
     from traincast.forecast._certainty import MOST_OPERATORS as MOST_OPERATORS
     from traincast.forecast._certainty import NEW_STACK as NEW_STACK
+    from traincast.forecast._certainty import SMALL_SAMPLE as SMALL_SAMPLE
     from traincast.forecast._certainty import STEP as STEP
     from traincast.forecast._certainty import WIDEST as WIDEST
     from traincast.forecast._certainty import Cell as Cell
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from traincast.forecast._certainty import beside_share as beside_share
     from traincast.forecast._certainty import call_seconds as call_seconds
     from traincast.forecast._certainty import clip_interval as clip_interval
+    from traincast.forecast._certainty import count_near as count_near
     from traincast.forecast._certainty import describe_setting as describe_setting
     from traincast.forecast._certainty import input_seconds as input_seconds
     from traincast.forecast._certainty import join_all as join_all
@@ -130,17 +135,22 @@ __getattr__ = load_lazily(
             "DOCUMENT",
             "Experience",
             "FEATURES",
+            "HOST_CPU_FACTOR",
             "HOST_LEAST_S",
             "HOST_MOST_S",
+            "LATE_RING_STEP_S",
+            "KNOWN_STACK",
             "LEVELS",
             "MEMORY",
             "MOST_OPERATORS",
             "NEW_STACK",
+            "SMALL_SAMPLE",
             "Sensitivity",
             "Sides",
             "WIDEST",
             "call_seconds",
             "clip_interval",
+            "count_near",
             "input_seconds",
             "memory_sensitivity",
             "step_sensitivity",

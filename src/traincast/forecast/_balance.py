@@ -20,6 +20,9 @@ def advise_split(job: Job, cluster: Cluster, plan: Parallelism) -> tuple[str, ..
     if gain < WORTH_SAYING:
         return ()
     parts = split_batch(speeds, job.graph.batch_size * replicas)
+    if len(set(parts)) == 1:
+        # So few samples cannot be split in any other way.
+        return ()
     shares = ", ".join(f"{batch} on each {name}" for (name, _, _), batch in zip(speeds, parts, strict=True))
     return (
         f"every step waits for the slowest device; a batch split by speed ({shares}, instead of {job.graph.batch_size} "

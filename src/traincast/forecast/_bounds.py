@@ -143,7 +143,7 @@ def _chunks(plan: Parallelism) -> int:
 
 def _keeps_sums(plan: Parallelism) -> bool:
     """Whether gradients add up on the device over the passes of a step."""
-    return plan.micro_batches > 1 and not (plan.offload_weights and plan.offload_optimizer)
+    return plan.micro_batches > 1 and not plan.sums_on_host
 
 
 def bound_memory(one: Pass, cluster: Cluster, plan: Parallelism, stack: Stack) -> MemoryProfile:

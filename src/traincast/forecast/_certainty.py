@@ -3,12 +3,12 @@
 The log error of a forecast has a scale on either side. Under a new stack its square is a sum: a base, and how far the answer
 moves if one of its parts is off: the operators by their own error, the host, the communication or what moves through memory by a
 factor, activations by their share of memory. A stack whose runs were measured has the scale of their errors, which rises and
-falls from run to run as the sum does. Each thing that is new (device, model family, scale ...) multiplies the scale. Factors and
-gains are fitted to forecasts of runs whose source, device, family or scale was left out of what counts as known. The quantiles of
-error over scale come from the same rows (cross-conformal prediction, Vovk 2015), apart for known and new stacks. Those of a known
-stack are mixed with its own, where runs count by how near they are to the question (weighted conformal prediction, Tibshirani
-2019). Where the stack is new, the errors of a publisher go together, so a random effect of publishers is part of the quantiles.
-Steps and memory have a table each in one document, which `research/fits/intervals.py` makes.
+falls from run to run as the sum does. Each thing that is new (device, model, scale ...) adds to the square of the scale. What it
+adds, and gains, are fitted to forecasts of runs whose source, device, family or scale was left out of what counts as known. The
+quantiles of error over scale come from the same rows (cross-conformal prediction, Vovk 2015), apart for known and new stacks.
+Those of a known stack are mixed with its own, where runs count by how near they are to the question (weighted conformal
+prediction, Tibshirani 2019). Where the stack is new, the errors of a publisher go together, so a random effect of publishers is
+part of the quantiles. Steps and memory have a table each in one document, which `research/fits/intervals.py` makes.
 """
 
 import bisect
@@ -21,28 +21,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from traincast.catalog import usual_threads
 from traincast.memo import Remember, compute
+from traincast.simulate import UPDATE
 from traincast.spec import Cluster, Graph, Job, LogErrors, MemoryProfile, Parallelism, Stack
+from traincast.units import NORMAL_90
 
 DOCUMENT = Path(__file__).parent / "weights" / "certainty.json"
 MOST_DOUBLINGS = 6.0
 """Beyond this many doublings of the largest measured scale the interval grows no further."""
 FEATURES = (
     "new stack", "new device", "new architecture", "new vendor", "device new to the stack", "new model family",
-    "family new to the stack", "doublings of scale", "network new to the stack", "precision new to the stack", "compiled",
-    "version new to the stack",
+    "family new to the stack", "model new to the stack", "doublings of scale", "network new to the stack",
+    "precision new to the stack", "compiled", "version new to the stack",
 )  # fmt: skip
 """What may be new, each as a number of at least 0."""
 WIDEST, LEAST = 3.0, 1e-3
 """Log factors on either side of a forecast: a factor of twenty says already that nothing is known."""
 HOST_BOUND = 0.5
-"""A host that needs this share of the devices' time is worth a word."""
-HOST_LEAST_S, HOST_MOST_S = 9e-6, 260e-6
-"""Between which an operator of both passes may cost the host of a stack that nobody measured: half and twice of what documents of
-measured stacks have (`call_seconds`)."""
-SLOW_INPUT_BYTES_PER_S, SLOW_SAMPLES_PER_S = 6e7, 5e4
-"""What the slowest input pipeline gives a device: one core that decodes and augments a hundred images of 224 x 224 in a second
-(600 kB each as the network reads them), and spends 20 us of an interpreter on a sample. Recalled, not measured."""
+"""A host, or late steps of rings, that need this share of the devices' time are worth a word."""
+HOST_LEAST_S, HOST_MOST_S = 29e-6, 145e-6
+"""Between which an operator of both passes costs the host of a stack that nobody measured, one standard deviation below and above
+the middle: documents have 18 (plain PyTorch), 55, 77, 113 and 131 us (`call_seconds`), whose logs have a mean of 65 us and a
+standard deviation of 0.8."""
+HOST_CPU_FACTOR = 1.4
+"""By which clock and generation of server and desktop CPUs differ, so that a stack's calls are never surer. Recalled."""
+LATE_RING_STEP_S = 17e-6
+"""What a step of a ring between nodes takes one standard deviation above the middle: documents that runs over several nodes moved
+have 1, 1, 1.5 and 48 us (`Stack.ring_step_s`)."""
+CORE_VALUES_PER_S, CORE_SAMPLES_PER_S = 1.5e7, 5e4
+"""What one core makes of inputs as the network reads them: a hundred images of 224 x 224 in a second, decoded and augmented
+(150,000 values each), and 20 us of an interpreter for every sample. The number format changes none of it. Recalled, not
+measured."""
+SOUND_VALUES_PER_S = 2.5e6
+"""The same of sound, which recurrent networks read as spectrograms (160 seconds of it in a second) and which the loop that trains
+makes by itself. Recalled, not measured."""
+FEW_WORKERS, MOST_WORKERS = 4, 8
+"""Between which a device has so many workers that make its inputs as the host has cores for it: what published recipes start.
+Recalled."""
 LINK_FACTOR, FUSION_FACTOR = 2.0, 2.0
 """By which communication is taken to be off, and how much less a stack may move through memory that fuses more."""
 MOST_OPERATORS = 0.5
@@ -59,21 +75,31 @@ def call_seconds(stack: Stack) -> float:
     return stack.forward_call_s + stack.backward_call_s + 2 * stack.launch_s
 
 
-def input_seconds(job: Job, plan: Parallelism) -> float:
-    """That the inputs of a step of one device take the slowest pipeline; 0 where the user or the stack says that it keeps up.
+def input_seconds(job: Job, plan: Parallelism, setting: "Setting") -> float:
+    """That a slow pipeline takes for the inputs of a step of one device; 0 where the user or the stack says that it keeps up.
     Labels, which nothing reads before the loss, are not decoded."""
     says = (job.loading_samples_per_s, job.decode_samples_per_s, job.storage_bytes_per_s)
     if job.stack.recipe.keeps_fed or any(one is not None for one in says):
         return 0.0
     graph = job.graph
-    return plan.micro_batches * (read_bytes(graph) / SLOW_INPUT_BYTES_PER_S + graph.batch_size / SLOW_SAMPLES_PER_S)
+    if setting.family == "recurrent":
+        return plan.micro_batches * (count_read(graph) / SOUND_VALUES_PER_S + graph.batch_size / CORE_SAMPLES_PER_S)
+    core_s = count_read(graph) / CORE_VALUES_PER_S + graph.batch_size / CORE_SAMPLES_PER_S
+    return plan.micro_batches * core_s / count_workers(setting.device)
 
 
-def read_bytes(graph: Graph) -> float:
-    """Of the inputs that the first half of the forward pass reads."""
+def count_workers(device: str) -> float:
+    """Cores that make a device's inputs."""
+    threads = usual_threads(device)
+    cores = MOST_WORKERS if threads is None else threads / 2
+    return float(min(max(cores, FEW_WORKERS), MOST_WORKERS))
+
+
+def count_read(graph: Graph) -> int:
+    """Values of the inputs that the first half of the forward pass reads."""
     forward = [op for op in graph.ops if op.phase == "forward"]
     early = {index for op in forward[: (len(forward) + 1) // 2] for index in op.reads}
-    return sum(graph.tensors[index].num_bytes for index in early if graph.tensors[index].role == "input")
+    return sum(graph.tensors[index].numel for index in early if graph.tensors[index].role == "input")
 
 
 def step_sensitivity(
@@ -84,20 +110,23 @@ def step_sensitivity(
     bandwidth: float,
     call_s: float = HOST_LEAST_S,
     inputs: float = 0.0,
+    ring_steps_per_s: float = 0.0,
 ) -> dict[str, Sides]:
     """`operators`: the log error that the operators' own intervals give the step. `host`: the host's time to issue a step over
     the devices' to do it; `call_s`: what a call was taken to cost for that. `exposed`: the share of the step in communication
     that nothing hides. `bandwidth`: that in kernels that memory limits, which a stack may fuse. `inputs`: the time in which
-    the slowest pipeline makes the inputs of a step, over the step's."""
+    a slow pipeline makes the inputs of a step, over the step's: one pipeline in twenty is slower, which is 1.6 standard
+    deviations. `ring_steps_per_s`: steps of rings between nodes that kernels wait for, in a second of the devices' time."""
     unsure = min(max(0.0, operators), MOST_OPERATORS)
     share, fused = min(max(0.0, exposed), 1.0), min(max(0.0, bandwidth), 1.0)
-    slower, faster = max(1.0, HOST_MOST_S / call_s), max(1.0, call_s / HOST_LEAST_S)
+    slower, faster = max(HOST_CPU_FACTOR, HOST_MOST_S / call_s), max(HOST_CPU_FACTOR, call_s / HOST_LEAST_S)
     return {
         "operators": (unsure, unsure),
         "host": (_log_wait(host) - _log_wait(host / faster), _log_wait(host * slower) - _log_wait(host)),
         "fusion": (-math.log(1 - fused * (1 - 1 / FUSION_FACTOR)), 0.0),
         "communication": (-math.log(1 - share * (1 - 1 / LINK_FACTOR)), math.log(1 + share * (LINK_FACTOR - 1))),
-        "inputs": (0.0, _log_wait(inputs)),
+        "latency": (0.0, math.log1p(ring_steps_per_s * LATE_RING_STEP_S)),
+        "inputs": (0.0, _log_wait(inputs) / NORMAL_90),
     }
 
 
@@ -160,6 +189,8 @@ class Experience:
     networks: frozenset[str] = frozenset()
     versions: frozenset[str] = frozenset()
     """Of the software, where tables say them."""
+    models: frozenset[tuple[str, int]] = frozenset()
+    """Sort of network and number of parameters."""
     most_devices: int = 1
     compiled: bool = False
     """Compiled steps were measured."""
@@ -186,6 +217,7 @@ class Experience:
             precisions=self.precisions | other.precisions,
             networks=self.networks | other.networks,
             versions=self.versions | other.versions,
+            models=self.models | other.models,
             most_devices=max(self.most_devices, other.most_devices),
             compiled=self.compiled or other.compiled,
             eager=self.eager or other.eager,
@@ -212,6 +244,8 @@ class Setting:
     compiled: bool
     version: str = ""
     """Of the stack, where the question says it."""
+    parameters: int = 0
+    """Of the model; 0: not told."""
 
     def as_experience(self) -> Experience:
         return Experience(
@@ -222,6 +256,7 @@ class Setting:
             precisions=frozenset({self.precision}),
             networks=frozenset({self.network} - {""}),
             versions=frozenset({self.version} - {""}),
+            models=frozenset({(self.family, self.parameters)}),
             most_devices=self.num_devices,
             compiled=self.compiled,
             eager=not self.compiled,
@@ -244,7 +279,12 @@ def describe_setting(job: Job, cluster: Cluster, plan: Parallelism, *, remember:
         num_nodes=num_nodes,
         compiled=job.compiled,
         version=job.stack.version,
+        parameters=remember(count_parameters, job.graph),
     )
+
+
+def count_parameters(graph: Graph) -> int:
+    return graph.num_parameters
 
 
 def find_family(graph: Graph) -> str:
@@ -283,6 +323,18 @@ def join_all(known: Mapping[str, Experience]) -> Experience:
     return functools.reduce(Experience.joined, known.values(), Experience())
 
 
+SAME_MODEL = 1.05
+"""Between the parameters of two networks of a sort that are taken for one: with another vocabulary or other classes."""
+
+
+def has_model(models: frozenset[tuple[str, int]], setting: Setting) -> bool:
+    """Whether a network of the question's sort and size is among these."""
+    if not setting.parameters:
+        return True
+    low, high = setting.parameters / SAME_MODEL, setting.parameters * SAME_MODEL
+    return any(low <= size <= high for family, size in models if family == setting.family)
+
+
 def list_novelty(
     setting: Setting, known: Mapping[str, Experience], *, everything: Experience | None = None
 ) -> tuple[float, ...]:
@@ -302,6 +354,7 @@ def list_novelty(
         float(setting.device in everything.devices and setting.device not in beside.devices),
         float(setting.family not in everything.families),
         float(setting.family in everything.families and setting.family not in beside.families),
+        float(not has_model(beside.models, setting)),
         min(max(0.0, scale), MOST_DOUBLINGS),
         float(bool(setting.network) and setting.network not in beside.networks),
         float(setting.precision not in beside.precisions),
@@ -335,6 +388,21 @@ class Quantiles:
 
 
 NEW_STACK, KNOWN_STACK = "new stack", "known stack"
+Factors = tuple[Sides, ...]
+NO_FACTORS: Factors = ((0.0, 0.0),) * len(FEATURES)
+
+
+def add_novelty(factors: Factors, novelty: Sequence[float]) -> Sides:
+    """What is new adds to the square of the scale on either side, as a share of it: squares of things that are apart add up."""
+    new = [(one, amount) for one, amount in zip(factors, novelty, strict=True) if amount]
+    return (
+        sum(math.expm1(2 * one[0] * amount) for one, amount in new),
+        sum(math.expm1(2 * one[1] * amount) for one, amount in new),
+    )
+
+
+SMALL_SAMPLE = 2.0
+"""Quantiles of n runs are widened by this over n: the largest of few errors is smaller than the next one may be."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -356,8 +424,15 @@ def mix_quantiles(pooled: Quantiles, own: Experience, setting: Setting) -> Quant
         places.append(whole + weight / 2)
         whole += weight
     values = [value for value, _ in points]
-    mixed = tuple([interpolate(level * whole, places, values) for level in LEVELS])
+    wider = 1 + SMALL_SAMPLE / count_near(own, setting)
+    mixed = tuple([wider * interpolate(level * whole, places, values) for level in LEVELS])
     return Quantiles(values=mixed, num_rows=num_rows)
+
+
+def count_near(own: Experience, setting: Setting) -> float:
+    """As how many runs those of a stack count, the near ones most (the effective size of a weighted sample, Kish 1965)."""
+    pairs = [(cell.nearness(setting), cell.num_rows) for cell in own.cells]
+    return sum(near * number for near, number in pairs) ** 2 / sum(near**2 * number for near, number in pairs)
 
 
 def interpolate(at: float, places: Sequence[float], values: Sequence[float]) -> float:
@@ -378,8 +453,8 @@ class Certainty:
     known: Mapping[str, Experience] = field(default_factory=dict)
     base: Sides = (0.1, 0.1)
     """The scale of the log error of a new stack about which nothing else is new and no part is off."""
-    factors: tuple[float, ...] = (0.0,) * len(FEATURES)
-    """What each feature adds to the log of the scale."""
+    factors: Mapping[str, Factors] = field(default_factory=lambda: dict.fromkeys((NEW_STACK, KNOWN_STACK), NO_FACTORS))
+    """By sort of stack: the log of what one unit of each feature, alone, multiplies the scale of either side by."""
     gains: Sensitivity = field(default_factory=dict)
     """What one unit of each sensitivity adds to the scale of a new stack, in quadrature."""
     share: Sides = (0.0, 0.0)
@@ -403,15 +478,16 @@ class Certainty:
     def scales(self, novelty: Sequence[float], sensitivity: Sensitivity, stack: str = "") -> Sides:
         """Of the log error below and above a forecast. A stack whose runs were measured has its own."""
         own = self.known.get(stack)
-        more = math.exp(sum(a * b for a, b in zip(self.factors, novelty, strict=True)))
         parts = self.parts(sensitivity)
         if own is None or not own.has_scale:
-            return more * parts[0], more * parts[1]
+            more = [1 + added for added in add_novelty(self.factors[NEW_STACK], novelty)]
+            return math.sqrt(more[0]) * parts[0], math.sqrt(more[1]) * parts[1]
         found = [own.log_sigma[i] * (parts[i] / own.usual[i]) ** self.share[i] for i in (0, 1)]
-        # That a stack's measured runs err to one side says nothing about what is new: what that adds errs to both alike. By
-        # the geometric mean, because what may be late (inputs) lengthens steps and shortens none.
-        added = (more**2 - 1) * found[0] * found[1]
-        return math.sqrt(found[0] ** 2 + added), math.sqrt(found[1] ** 2 + added)
+        # That a stack's measured runs err to one side says nothing about what is new, so its factors multiply what both sides
+        # have in common. The geometric mean, because what may be late (inputs) lengthens steps and shortens none.
+        added = add_novelty(self.factors[KNOWN_STACK], novelty)
+        low, high = (math.sqrt(one**2 + more * found[0] * found[1]) for one, more in zip(found, added, strict=True))
+        return low, high
 
     def errors(self, novelty: Sequence[float], sensitivity: Sensitivity, setting: Setting | None = None) -> LogErrors:
         """How measurements lie about such a forecast; `setting`: of the question, None: under a stack that nobody knows."""
@@ -444,10 +520,35 @@ def sort_of(novelty: Sequence[float]) -> str:
     return NEW_STACK if novelty[FEATURES.index("new stack")] else KNOWN_STACK
 
 
+_SORTS = {
+    "mixture of experts": "experts", "convolution": "convolutions", "convolution and attention": "convolutions and attention",
+    "recurrent": "recurrent layers", "tables": "large embedding tables", "transformer": "attention", "dense": "plain layers only",
+}  # fmt: skip
+"""Sorts of models (`find_family`) by what they have, in a reader's words."""
+_NETWORKS = {
+    "infiniband": "InfiniBand",
+    "roce": "RoCE",
+    "efa": "EFA",
+    "sockets": "plain Ethernet (TCP)",
+    "slingshot": "Slingshot",
+}
+
+
+def _say_network(transport: str) -> str:
+    if transport in ("", "unknown"):
+        return "no such network"
+    return f"no {_NETWORKS.get(transport, transport)} network"
+
+
 def describe_novelty(
-    novelty: Sequence[float], setting: Setting, *, host: float = 0.0, inputs: float = 0.0
+    novelty: Sequence[float],
+    setting: Setting,
+    *,
+    host: float = 0.0,
+    inputs: float = 0.0,
+    ring_steps_per_s: float = 0.0,
 ) -> tuple[str, ...]:
-    """What is new, in words, the most telling first. `host`, `inputs`: as in `step_sensitivity`."""
+    """What is new, in words, the most telling first. `host`, `inputs`, `ring_steps_per_s`: as in `step_sensitivity`."""
     says = {
         "new stack": f"no run of the stack {setting.stack} was measured",
         "version new to the stack": f"version {setting.version} of {setting.stack} was not measured",
@@ -455,20 +556,32 @@ def describe_novelty(
         "new architecture": f"no device of the architecture {setting.architecture or 'unknown'} was measured",
         "new device": f"{setting.device} was not measured",
         "device new to the stack": f"{setting.device} was not measured with {setting.stack}",
-        "new model family": f"no network of the sort '{setting.family}' was measured",
-        "family new to the stack": f"no network of the sort '{setting.family}' was measured with {setting.stack}",
+        "new model family": f"no model with {_SORTS.get(setting.family, setting.family)} was measured",
+        "family new to the stack": (
+            f"no model with {_SORTS.get(setting.family, setting.family)} was measured with {setting.stack}"
+        ),
+        "model new to the stack": f"no model of this kind with {_say_size(setting.parameters)} was measured with {setting.stack}",
         "doublings of scale": f"{setting.num_devices:,} devices are more than were measured with {setting.stack}",
-        "network new to the stack": f"no {setting.network or 'such'} network was measured with {setting.stack}",
+        "network new to the stack": f"{_say_network(setting.network)} was measured with {setting.stack}",
         "precision new to the stack": f"{setting.precision} was not measured with {setting.stack}",
         "compiled": f"{'no' if setting.compiled else 'nothing but'} compiled steps were measured with {setting.stack}",
     }
     values = dict(zip(FEATURES, novelty, strict=True))
+    if any(values[name] > 0 for name in ("new stack", "new model family", "family new to the stack")):
+        del says["model new to the stack"]
     found = [text for name, text in says.items() if values[name] > 0]
     if values["new stack"] and host > HOST_BOUND:
         found.insert(1, f"what a call costs the host was not measured with {setting.stack}")
+    if values["new stack"] and ring_steps_per_s * LATE_RING_STEP_S > HOST_BOUND:
+        found.insert(1, f"what rings between nodes cost that kernels wait for was not measured with {setting.stack}")
     if values["new stack"] and inputs > 1:
-        found.insert(1, "whether inputs keep up was not said")
+        found.insert(1, f"a usual loader would take {inputs:.1f} times as long as the step (--loading was not said)")
     return tuple(found)
+
+
+def _say_size(parameters: int) -> str:
+    name, unit = ("billion", 1e9) if parameters >= 1e9 else ("million", 1e6)
+    return f"{parameters / unit:.3g} {name} parameters"
 
 
 @functools.cache
@@ -477,7 +590,7 @@ def load_certainty(quantity: str = STEP, path: Path = DOCUMENT) -> Certainty:
     return read_certainty(json.loads(path.read_text())[quantity])
 
 
-STATE_ROLES = ("parameter", "optimizer_state", "gradient", "buffer", "input")
+STATE_ROLES = ("parameter", "optimizer_state", "gradient", "buffer", "input", "cache", UPDATE)
 """What of a peak follows from the weights and the plan alone."""
 
 
@@ -515,6 +628,7 @@ def read_certainty(data: Mapping[str, Any]) -> Certainty:
     known = {
         name: Experience(
             **{key: frozenset(entry.get(key, ())) for key in _SEEN},
+            models=frozenset((family, size) for family, size in entry.get("models", ())),
             most_devices=entry["most_devices"],
             compiled=entry["compiled"],
             eager=entry.get("eager", True),
@@ -525,7 +639,10 @@ def read_certainty(data: Mapping[str, Any]) -> Certainty:
         )
         for name, entry in data["known"].items()
     }
-    factors = tuple(data["factors"].get(name, 0.0) for name in FEATURES)
+    factors = {
+        sort: tuple(_read_sides(table.get(name, (0.0, 0.0))) for name in FEATURES)
+        for sort, table in data["factors"].items()
+    }
     return Certainty(
         known=known,
         base=_read_sides(data["base"]),

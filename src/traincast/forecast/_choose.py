@@ -9,7 +9,7 @@ from traincast.forecast._engine import Engine
 from traincast.forecast._habits import UNKNOWN
 from traincast.forecast._ladder import AXES, TOLERANCE, Choice, Open, Pose, choose_plan
 from traincast.forecast._plain import plain_engine
-from traincast.forecast._resolve import complete_plan, load_source, pose_job, record_any_batch
+from traincast.forecast._resolve import choose_stack, complete_plan, load_source, pose_job, record_any_batch
 from traincast.spec import JOB_FIELDS, PLAN_FIELDS, WORKLOAD_FIELDS, Cluster, Graph, Job, Parallelism, Question, Stack
 
 _ALWAYS = ("data", "zero", "recompute", "micro_batches")
@@ -26,18 +26,37 @@ def choose_open(
     if asked is None or (pose is None and not question.source and not question.workload.has_shape):
         return question
 
-    # Plans are compared under one stack, so that what is compared is plans.
+    judge = engine or plain_engine()
+    choice = _choose_under(stack, question, asked, pose, judge)
+    if choice is None:
+        return question
+    own = choose_stack(_take(question, choice), num_devices=cluster.num_devices)
+    if pose is None and own.name != stack.name and not _fits_under(own, choice, question, asked, judge):
+        # What holds less under the software that such a plan is usually run with is chosen again under it.
+        choice = _choose_under(own, question, asked, pose, judge) or choice
+    said.extend(_say(choice, asked))
+    return _take(question, choice)
+
+
+def _choose_under(stack: Stack, question: Question, asked: Open, pose: Pose | None, engine: Engine) -> Choice | None:
+    """Plans are compared under one stack, so that what is compared is plans."""
+    cluster = asked.cluster
+
     def pose_here(plan: Parallelism, size: int | None) -> Job:
         return pose_job(question, plan, cluster=cluster, stack=stack, batch=size)
 
     def complete(values: Mapping[str, Any]) -> Parallelism:
         return complete_plan(values, num_devices=cluster.num_devices, stack=stack)
 
-    choice = choose_plan(asked, pose or pose_here, complete, engine or plain_engine())
-    if choice is None:
-        return question
-    said.extend(_say(choice, asked))
-    return _take(question, choice)
+    return choose_plan(asked, pose or pose_here, complete, engine)
+
+
+def _fits_under(stack: Stack, choice: Choice, question: Question, asked: Open, engine: Engine) -> bool:
+    if not choice.fits:
+        return True
+    plan = choice.taken.plan
+    job = pose_job(question, plan, cluster=asked.cluster, stack=stack, batch=choice.taken.batch)
+    return asked.takes(engine.memory(engine.lower(job, asked.cluster, plan), job, asked.cluster))
 
 
 def _read(question: Question, cluster: Cluster, stack: Stack) -> Open | None:
@@ -58,7 +77,8 @@ def _read(question: Question, cluster: Cluster, stack: Stack) -> Open | None:
         values=values, cluster=cluster, text=reads_text(question.source, options), batch=batch,
         names_batch=options.batch is not None,
         global_batch=whole if isinstance(whole, int) and not isinstance(whole, bool) and whole >= 1 else None,
-        sharded_recompute=stack.plan.sharded_recompute,
+        sharded_recompute=stack.plan.sharded_recompute, usual_recompute=stack.plan.recompute,
+        usual_zero=None if question.job.get("stack") is None else stack.plan.zero,
     )  # fmt: skip
 
 

@@ -112,7 +112,9 @@ def overheads_of(stack: Stack, plan: Parallelism, *, usual: Overheads | None = N
         cache=0.0 if habits.planned else usual.cache,
         queued_gathers=usual.queued_gathers if habits.queued_gathers and not habits.planned else 0.0,
         by_weight=habits.planned,
-        bucket_bytes=habits.bucket_bytes if plan.num_shards > 1 and plan.zero else 0.0,
+        flat_gradients=habits.flat_gradients,
+        bucket_bytes=habits.bucket_bytes if plan.data * plan.context > 1 or plan.sums_on_host else 0.0,
+        gradient_shards=plan.num_shards if plan.zero >= 2 else 1,
         live_bytes=habits.live_bytes if plan.zero == 3 else 0.0,
     )
 
@@ -189,7 +191,8 @@ def watch_device(
     program = lower(job.graph, plan, compiled=job.compiled, remember=remember)
     profiles = profile_stages(program, cluster, job.stack, captured=job.cuda_graphs, remember=remember)
     stage, profile = max(zip(program.stages, profiles, strict=True), key=lambda pair: pair[1].needed_bytes)
-    reserved = reserved_bytes(stage, profile, accumulates=keeps_gradients(stage, plan.micro_batches))
+    overheads = overheads_of(job.stack, plan)
+    reserved = reserved_bytes(stage, profile, accumulates=keeps_gradients(stage, plan.micro_batches, overheads))
     around = around or surroundings_of(job.stack)
     used = device_bytes(reserved, capacity_bytes=capacity, searches=searches_algorithms(stage), around=around)
     if job.stack.memory.greedy:

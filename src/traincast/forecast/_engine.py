@@ -294,7 +294,7 @@ class Engine:
     ) -> Forecast:
         """The forecast, by whichever part of the model proved best for such a job."""
         plan, timeline = run.program.parallelism, run.timeline
-        tally = tally_program(run.program, run.estimates, remember=self._remember)
+        tally = tally_program(run.program, run.estimates, cluster, remember=self._remember)
         sure = self._cover_links(self._interval(timeline, tally, job, cluster, plan), run, job, cluster)
         own = self.own_costs(job)
         chosen = choose_answer(
@@ -516,7 +516,7 @@ def _fill_in(
         notes=(
             *program.notes,
             *advise_split(job, cluster, plan),
-            *describe_links(cluster),
+            *_describe_links(job.stack, cluster),
             *host,
             *describe_loading(job, cluster, step, global_batch),
             *describe_checkpoints(job, whole),
@@ -525,6 +525,14 @@ def _fill_in(
         source=chosen.source,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
     )
+
+
+def _describe_links(stack: Stack, cluster: Cluster) -> tuple[str, ...]:
+    said = describe_links(cluster)
+    if not stack.plan.own_containers or all(group.devices_per_node == 1 for group in cluster.groups):
+        return said
+    name = stack.title or stack.name
+    return (f"{name} runs each replica in a container of its own, so devices of one node talk over its network", *said)
 
 
 def _describe_offload(plan: Parallelism, cluster: Cluster) -> tuple[str, ...]:
@@ -547,7 +555,9 @@ def _note_tasks(
 
 
 def _flop_of(graph: Graph) -> float:
-    return graph.flop
+    """Of the model itself; layers that run again to save memory do no more for it."""
+    again = zip(graph.ops, graph.counts(), strict=True)
+    return graph.flop - sum((op.flop or 0.0) * count for op, count in again if op.phase == "recompute")
 
 
 def _unknown_ops(graph: Graph) -> tuple[str, ...]:

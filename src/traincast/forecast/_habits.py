@@ -168,12 +168,14 @@ def _whole(value: Any, least: int = 1) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else least
 
 
-def _recipe_habits(stack: Stack) -> dict[str, Any]:
+def _recipe_habits(stack: Stack, mode: str | None) -> dict[str, Any]:
     recipe = stack.recipe
     values: dict[str, Any] = {
         "implementation": recipe.implementation, "attention": recipe.attention, "fused": recipe.fused,
         "fused_gate": recipe.fused_gate, "fused_loss": recipe.fused_loss, "fused_sums": recipe.fused_sums,
         "channels_last": recipe.channels_last, "dropout": recipe.dropout, "predicted_share": recipe.predicted_share,
+        "keeps_keys": recipe.keeps_keys if mode == "inference" else None, "host_masks": recipe.host_masks,
+        "one_size": recipe.whole_program or recipe.static_shapes,
     }  # fmt: skip
     return {name: value for name, value in values.items() if value is not None}
 
@@ -182,12 +184,23 @@ def _list(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {_say(value)}" for name, value in values.items())
 
 
+ATTENTION_WORDS = {"sdpa": "flash", "flash_attention_2": "flash-2", "flash_attention_3": "flash-3", "xformers": "efficient",
+                   "math": "eager", "unfused": "eager"}  # fmt: skip
+"""What other projects call kernels of attention."""
+
+
+def _read_attention(word: str, usual: str) -> str:
+    """The kernel that a word means. One that names no generation means that of the stack."""
+    meant = ATTENTION_WORDS.get(word, word)
+    return usual if meant == "flash" and usual in FUSED_ATTENTIONS else meant
+
+
 def fill_in_recipe(
     options: WorkloadOptions, plan: Parallelism, stack: Stack, *, heads: int | None, said: list[str]
 ) -> dict[str, Any]:
     """How the catalogue's builders run a step: what the user says, then what the stack does."""
     recipe = stack.recipe
-    values = _recipe_habits(stack)
+    values = _recipe_habits(stack, options.mode)
     batch = options.batch or 1
     if recipe.softmax_multiple > 1 and heads and (batch * heads / plan.tensor) % recipe.softmax_multiple:
         values["fused_softmax"] = False
@@ -195,9 +208,8 @@ def fill_in_recipe(
     filled = {name: value for name, value in values.items() if name not in asked and _changes(name, value)}
     if filled and not stack.is_plain:
         said.append(f"{stack.name} runs the model with {_list(filled)}")
-    if asked.get("attention") == "flash" and recipe.attention in FUSED_ATTENTIONS:
-        # The word names no generation of the kernel; the stack does.
-        asked["attention"] = recipe.attention
+    if "attention" in asked:
+        asked["attention"] = _read_attention(asked["attention"], recipe.attention)
     values.update(asked)
     targets = options.adapter_targets or recipe.adapter_targets
     if options.adapter_rank and targets:
@@ -246,7 +258,7 @@ _RECIPE = frozenset(
      "implementation", "channels_last", "master_weights", "gradient_dtype", "adapter_rank", "adapter_norm", "frozen_dtype",
      "recompute_layers", "weight_dtype"}
 )  # fmt: skip
-_USUAL: dict[str, Any] = {"implementation": "foreach", "attention": "flash"}
+_USUAL: dict[str, Any] = {"implementation": "foreach", "attention": "flash", "keeps_keys": False}
 
 
 def _changes(name: str, value: Any) -> bool:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from traincast.cost import find_route, pays_ring_steps
 from traincast.forecast._certainty import (
     STEP,
     call_seconds,
@@ -52,6 +53,8 @@ class Tally:
     """The weighted seconds that rest on the bound alone."""
     host_s: float = 0.0
     """To issue them."""
+    ring_steps: float = 0.0
+    """Between nodes, that kernels wait for."""
 
     def log_sigma(self, software: Stack) -> float:
         """One standard deviation of the log error of a step. Errors of one kind of task go together, those of different
@@ -76,6 +79,12 @@ class Tally:
         return self.host_s / whole if whole else 0.0
 
     @property
+    def ring_steps_per_s(self) -> float:
+        """In a second of the devices' time."""
+        whole = sum(self.seconds.values())
+        return self.ring_steps / whole if whole else 0.0
+
+    @property
     def ground_shares(self) -> dict[str, float]:
         """The share of the device time that rests on each ground."""
         whole = sum(self.grounds.values())
@@ -83,7 +92,7 @@ class Tally:
 
 
 def tally_program(
-    program: Program, estimates: Sequence[tuple[Estimate, ...]], *, remember: Remember = compute
+    program: Program, estimates: Sequence[tuple[Estimate, ...]], cluster: Cluster, *, remember: Remember = compute
 ) -> Tally:
     """Of all stages; those with the same tasks are looked at once."""
     seconds: dict[str, float] = {}
@@ -96,7 +105,7 @@ def tally_program(
         key = id(stage.tasks)
         number[key] = number.get(key, 0) + 1
         if key not in tallies:
-            tallies[key] = remember(tally_tasks, stage.tasks, stage.repeats, priced)
+            tallies[key] = remember(tally_tasks, stage.tasks, stage.repeats, priced, cluster)
     for key, tally in tallies.items():
         for kind, amount in tally.seconds.items():
             seconds[kind] = seconds.get(kind, 0.0) + number[key] * amount
@@ -104,16 +113,24 @@ def tally_program(
         for ground, amount in tally.grounds.items():
             grounds[ground] += number[key] * amount
         bounded += number[key] * tally.bounded
-    host_s = sum(number[key] * tally.host_s for key, tally in tallies.items())
-    return Tally(seconds=seconds, weighted=weighted, grounds=grounds, bounded=bounded, host_s=host_s)
+    return Tally(
+        seconds=seconds,
+        weighted=weighted,
+        grounds=grounds,
+        bounded=bounded,
+        host_s=sum(number[key] * tally.host_s for key, tally in tallies.items()),
+        ring_steps=sum(number[key] * tally.ring_steps for key, tally in tallies.items()),
+    )
 
 
-def tally_tasks(tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...]) -> Tally:
+def tally_tasks(
+    tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...], cluster: Cluster
+) -> Tally:
     """Of one stage."""
     seconds: dict[str, float] = {}
     weighted: dict[str, float] = {}
     grounds = dict.fromkeys(GROUNDS, 0.0)
-    bounded = host_s = 0.0
+    bounded = host_s = ring_steps = 0.0
     for task, estimate, count in zip(tasks, estimates, count_runs(repeats, num_tasks=len(tasks)), strict=True):
         kind = f"{task.axis} communication" if isinstance(task, Collective) else task.kind
         amount = estimate.seconds * count
@@ -123,7 +140,15 @@ def tally_tasks(tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates:
         grounds[estimate.ground] += amount
         bounded += unsure if estimate.ground == "bound" else 0.0
         host_s += estimate.host_s * count
-    return Tally(seconds=seconds, weighted=weighted, grounds=grounds, bounded=bounded, host_s=host_s)
+        if isinstance(task, Collective) and _waits_for_rings(task, cluster):
+            ring_steps += (task.num_ranks - 1) * count
+    return Tally(
+        seconds=seconds, weighted=weighted, grounds=grounds, bounded=bounded, host_s=host_s, ring_steps=ring_steps
+    )
+
+
+def _waits_for_rings(task: Collective, cluster: Cluster) -> bool:
+    return not task.overlapped and pays_ring_steps(task) and find_route(task, cluster).num_nodes > 1
 
 
 def with_interval(timeline: Timeline, tally: Tally, *, software: Stack) -> Estimate:
@@ -177,15 +202,17 @@ def with_novelty(
     setting = describe_setting(job, cluster, plan, remember=remember)
     novelty = list_novelty(setting, certainty.known)
     shares = timeline.shares
-    inputs = input_seconds(job, plan) / timeline.duration_s if timeline.duration_s else 0.0
+    inputs = input_seconds(job, plan, setting) / timeline.duration_s if timeline.duration_s else 0.0
     sensitivity = step_sensitivity(
         operators=tally.operators_log_sigma, host=tally.host_share, exposed=shares.get("communication", 0.0),
         bandwidth=shares.get("memory", 0.0), call_s=call_seconds(job.stack),
-        inputs=inputs,
+        inputs=inputs, ring_steps_per_s=tally.ring_steps_per_s,
     )  # fmt: skip
     low, high = certainty.interval(novelty, sensitivity, setting)
     narrowing = suggest_narrowing(certainty, novelty, sensitivity, setting, step_s=timeline.duration_s)
-    new = describe_novelty(novelty, setting, host=tally.host_share, inputs=inputs)[:MOST_SAID]
+    new = describe_novelty(
+        novelty, setting, host=tally.host_share, inputs=inputs, ring_steps_per_s=tally.ring_steps_per_s
+    )[:MOST_SAID]
     because = new or (f"runs of {setting.stack} like this one were measured",)
     return Assured(step=_estimate(timeline, tally, low, high), because=because, narrowing=narrowing)
 

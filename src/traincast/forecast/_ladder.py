@@ -17,6 +17,8 @@ WORTH_RECOMPUTING = 0.02
 SURE = 0.95
 """How sure a plan with a batch that we choose must be to fit."""
 RECOMPUTES = ("none", "products", "full")
+STATE_BYTES = 16
+"""Of a parameter in mixed precision: weight, gradient, master copy and two moments."""
 MOST_STAGES = 16
 LONG_SAMPLE = 32_768
 """Tokens from which on splitting a sample over devices is tried."""
@@ -48,6 +50,10 @@ class Open:
     global_batch: int | None = None
     sharded_recompute: str | None = None
     """What the stack runs again wherever weights are sharded."""
+    usual_zero: int | None = None
+    """What a stack that somebody named always shards over replicas; None: no stack was named, or it shards what one likes."""
+    usual_recompute: str | None = None
+    """What it runs again unless somebody says otherwise; more where memory needs it, never less."""
 
     @property
     def names_plan(self) -> bool:
@@ -57,6 +63,10 @@ class Open:
         """Whether a plan of such memory is sure enough to fit. Whoever names a batch has often seen it run, so the verdict
         that the answer prints is enough; running layers again to be surer would answer another question."""
         return memory.fits if self.names_batch else memory.fit_probability >= SURE
+
+    def shards(self, *usual: int) -> tuple[int, ...]:
+        """Stages of ZeRO to try."""
+        return usual if self.usual_zero is None else (self.usual_zero,)
 
     @property
     def passes(self) -> int | None:
@@ -113,12 +123,10 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
     except TraincastError:
         # What cannot be built at all is refused with its reason where the question is posed.
         return None
-    num_tried = 0
     sure: list[Rung] = []
     for title, values in arrangements:
-        if values.get("tensor", 1) > 1 and any(_leaves_nothing(rung) for rung in sure):
+        if climb.is_enough(values, sure):
             break
-        num_tried += 1
         found = climb.best_of(title, values)
         rungs.append(found)
         if len(found) == 1 and asked.takes(found[0].memory):
@@ -132,10 +140,14 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
         fitting = [rung for rung in nearest if rung.memory.fits]
     if not fitting:
         safest = max(nearest, key=lambda rung: (rung.fit_probability, -rung.memory.peak_bytes))
-        return Choice(taken=safest, fastest=safest, num_tried=num_tried, fits=False)
+        return Choice(taken=safest, fastest=safest, num_tried=len(rungs), fits=False)
     fastest = max(fitting, key=lambda rung: rung.samples_per_s)
     taken = next(rung for rung in fitting if rung.samples_per_s * (1 + TOLERANCE) >= fastest.samples_per_s)
-    return Choice(taken=taken, fastest=fastest, num_tried=num_tried, fits=True)
+    return Choice(taken=taken, fastest=fastest, num_tried=len(rungs), fits=True)
+
+
+def _cuts_layers(values: Mapping[str, Any]) -> bool:
+    return _degree(values.get("tensor")) > 1 or _degree(values.get("pipeline")) > 1
 
 
 def _leaves_nothing(rung: Rung) -> bool:
@@ -155,8 +167,21 @@ class _Climb:
     """Samples per second of the fastest arrangement so far that fits."""
 
     @property
+    def is_small(self) -> bool:
+        """Whether weights, gradients and optimizer state fill no more than half of a device."""
+        room = min(group.device.memory_bytes for group in self.asked.cluster.groups)
+        return STATE_BYTES * self.sample.graph.num_parameters <= room / 2
+
+    @property
     def sample(self) -> Job:
         return self.pose(self.complete({**self.asked.values, **_ALONE}), self.asked.batch or 1)
+
+    def is_enough(self, values: Mapping[str, Any], sure: Sequence[Rung]) -> bool:
+        """Whether what fits already leaves nothing to an arrangement and those after it."""
+        if values.get("tensor", 1) > 1 and any(_leaves_nothing(rung) for rung in sure):
+            return True
+        # Nobody cuts a model of which every device can hold a whole replica, though a slow link would make it pay.
+        return _cuts_layers(values) and self.is_small and any(rung.plan.recompute == "none" for rung in sure)
 
     def best_of(self, title: str, values: Mapping[str, Any]) -> tuple[Rung, ...]:
         """The arrangement where it is fastest; where it never fits, all that come into question as the nearest."""
@@ -164,7 +189,8 @@ class _Climb:
             self.asked.sharded_recompute if values.get("zero") == 3 else None
         )
         rungs: list[Rung] = []
-        for how in (named,) if named else RECOMPUTES:
+        usual = self.asked.usual_recompute
+        for how in (named,) if named else RECOMPUTES[RECOMPUTES.index(usual) if usual in RECOMPUTES else 0 :]:
             found = self._largest(title, {**values, "recompute": how})
             if found is None:
                 continue
@@ -263,14 +289,12 @@ class _Climb:
     def _batches(self, values: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
         """(samples of a pass, passes of a step) to try, most samples first."""
         asked, data, stages = self.asked, int(values["data"]), int(values.get("pipeline", 1))
-        tokens = self.sample.graph.tokens_per_sample
-        whole = asked.global_batch
-        if whole is None and not asked.names_batch and asked.passes is None and asked.text:
-            whole = usual_global_batch(num_devices=asked.cluster.num_devices, tokens=tokens)
+        whole = self._samples_per_step()
         if asked.batch is not None:
             sizes = [asked.batch]
         else:
-            most = most_samples(tokens=tokens, text=asked.text, flop=_flop_per_sample(self.sample.graph))
+            graph = self.sample.graph
+            most = most_samples(tokens=graph.tokens_per_sample, text=asked.text, flop=_flop_per_sample(graph))
             sizes = [2**power for power in range(int(math.log2(most)), -1, -1)]
         for size in sizes:
             if whole is None:
@@ -281,6 +305,17 @@ class _Climb:
             enough = passes >= stages or size == 1 or asked.batch is not None
             if rest == 0 and asked.passes in (None, passes) and enough:
                 yield size, passes
+
+    def _samples_per_step(self) -> int | None:
+        """Of all replicas together; None: as many as the plan has in its passes."""
+        asked = self.asked
+        if asked.global_batch is not None or asked.passes is not None:
+            return asked.global_batch
+        devices = asked.cluster.num_devices
+        if asked.text and not asked.names_batch:
+            return usual_global_batch(num_devices=devices, tokens=self.sample.graph.tokens_per_sample)
+        # Plans are compared at one number of samples, that of a pass of plain replicas.
+        return asked.batch * devices if asked.batch and asked.batch > 0 and not asked.names_plan else None
 
 
 def _flop_per_sample(graph: Graph) -> float:
@@ -307,8 +342,7 @@ def list_arrangements(asked: Open, sample: Job) -> Iterator[tuple[str, dict[str,
     if count == 1:
         yield "one device", {**asked.values, "data": 1}
         return
-    yield _SHARDED[0], {**asked.values, "data": count, "zero": 0}
-    for zero in (1, 2, 3):
+    for zero in asked.shards(0, 1, 2, 3):
         yield _SHARDED[zero], {**asked.values, "data": count, "zero": zero}
     if len(asked.cluster.groups) > 1:
         return
@@ -316,7 +350,7 @@ def list_arrangements(asked: Open, sample: Job) -> Iterator[tuple[str, dict[str,
     experts = max((int(op.attrs["batch"]) for op in graph.ops if "experts" in op.layer.split(".")
                    and op.kind == "matmul"), default=0)  # fmt: skip
     for expert in _powers(math.gcd(experts, count) if experts else 1):
-        for zero in (1, 3) if expert > 1 else ():
+        for zero in asked.shards(1, 3) if expert > 1 else ():
             yield f"experts over {expert} devices, {_SHORT[zero]}", {**asked.values, "data": count, "expert": expert,
                                                                      "zero": zero}  # fmt: skip
     if not any(op.kind == "attention" for op in graph.ops):
@@ -330,7 +364,7 @@ _SHORT = {0: "replicas", 1: "ZeRO 1", 2: "ZeRO 2", 3: "FSDP"}
 def _split_arrangements(asked: Open, count: int, node: int, tokens: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Layers split over the devices of a node, samples over devices, layers over stages."""
     for tensor in _powers(min(node, count)):
-        for zero in (1, 3) if tensor > 1 else ():
+        for zero in asked.shards(1, 3) if tensor > 1 else ():
             data = count // tensor
             values = {**asked.values, "data": data, "tensor": tensor, "sequence_parallel": tokens % tensor == 0}
             how = f"{_SHORT[zero]} over {data}" if data > 1 else "one replica"
@@ -345,8 +379,10 @@ def _split_arrangements(asked: Open, count: int, node: int, tokens: int) -> Iter
         for tensor in _powers(min(node, count // pipeline)) if pipeline > 1 else ():
             data = count // pipeline // tensor
             inside = f", tensor parallel {tensor}" if tensor > 1 else ""
-            values = {**asked.values, "data": data, "tensor": tensor, "pipeline": pipeline, "zero": int(data > 1)}
-            yield f"pipeline of {pipeline} stages{inside}, {data} replicas", {
+            zero = asked.shards(1)[0] if data > 1 else 0
+            values = {**asked.values, "data": data, "tensor": tensor, "pipeline": pipeline, "zero": zero}
+            replicas = "one replica" if data == 1 else f"{data} replicas"
+            yield f"pipeline of {pipeline} stages{inside}, {replicas}", {
                 **values, "sequence_parallel": tensor > 1 and tokens % tensor == 0
             }  # fmt: skip
 

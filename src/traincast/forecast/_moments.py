@@ -25,7 +25,7 @@ def list_moments(
     if not evaluates and not saves:
         return ()
     for stage, profile in zip(program.stages, profiles, strict=True):
-        kept = dict(_kept(stage, profile, plan, captured=job.cuda_graphs))
+        kept = dict(_kept(stage, profile, job, plan))
         if evaluates:
             _take_larger(found, _evaluate(stage, profile, kept, remember=remember))
         if saves:
@@ -38,13 +38,14 @@ def _take_larger(found: dict[str, Moment], one: Moment) -> None:
         found[one.name] = one
 
 
-def _kept(stage: Stage, profile: MemoryProfile, plan: Parallelism, *, captured: bool) -> Iterator[tuple[str, float]]:
+def _kept(stage: Stage, profile: MemoryProfile, job: Job, plan: Parallelism) -> Iterator[tuple[str, float]]:
     """What no step gives back. Gradients are dropped between steps, but not those that add up in buffers of their own."""
     for role in ALWAYS:
         yield role, profile.by_role.get(role, 0.0)
-    if keeps_gradients(stage, 1 if plan.pipeline == 1 else plan.micro_batches):
+    adds_up = keeps_gradients(stage, 1 if plan.pipeline == 1 else plan.micro_batches)
+    if adds_up or job.stack.memory.flat_gradients:
         yield "gradient", profile.by_role.get("gradient", 0.0)
-    if captured:
+    if job.cuda_graphs:
         # A captured graph has a pool of its own, which nothing else may use.
         yield "pool of captured graphs", profile.by_role.get("activation", 0.0)
 

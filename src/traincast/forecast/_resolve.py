@@ -135,7 +135,15 @@ def choose_stack(question: Question, *, plan: Parallelism | None = None, num_dev
     wanted = job.get("stack_defaults")
     if wanted not in (None, True, False):
         raise InvalidInput(f"job.stack_defaults is {wanted!r}; it must be true or false")
-    return found.without_habits() if wanted is False else found
+    return found.without_habits() if wanted is False else _for_quantised(found, question)
+
+
+def _for_quantised(stack: Stack, question: Question) -> Stack:
+    """The stack as it trains adapters of a model whose weights are quantised."""
+    habit = stack.plan.quantised_recompute
+    if habit is None or (question.job.get("regime") != "qlora" and question.workload.frozen_dtype is None):
+        return stack
+    return dataclasses.replace(stack, plan=dataclasses.replace(stack.plan, recompute=habit))
 
 
 def _say_stack(question: Question, stack: Stack) -> list[str]:
@@ -346,8 +354,26 @@ def _without_blocks(options: WorkloadOptions, cluster: Cluster | None, said: lis
     return dataclasses.replace(options, precision="bf16")
 
 
+_WIDER = {"fp8": ("bf16", "fp16"), "bf16": (), "fp16": ()}
+"""Formats in which products of another are run where a device has no units for that one; else on ordinary cores in fp32."""
+
+
+def _say_wider(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> None:
+    if cluster is None or not isinstance(options.precision, str):
+        return
+    dtype = precision_name(options.precision).partition("-")[0]
+    for device in (group.device for group in cluster.groups):
+        if dtype not in _WIDER or device.peak_flop_per_s(dtype) is not None or not device.matrix_flop_per_s:
+            continue
+        wider = next((name for name in _WIDER[dtype] if device.peak_flop_per_s(name) is not None), None)
+        how = f"in {wider}" if wider else "in fp32 on ordinary cores"
+        said.append(f"{device.name} has no matrix units for {dtype}; its products run {how}")
+        return
+
+
 def _without_tf32(options: WorkloadOptions, cluster: Cluster | None, said: list[str]) -> WorkloadOptions:
     options = _without_blocks(options, cluster, said)
+    _say_wider(options, cluster, said)
     if cluster is None or options.precision != "tf32":
         return options
     lacking = [group.device.name for group in cluster.groups if group.device.peak_flop_per_s("tf32") is None]
@@ -384,6 +410,10 @@ def build_job(values: Mapping[str, Any], graph: Graph, *, stack: Stack | None = 
         from traincast.lower import leave_eager
 
         graph = leave_eager(graph, "loss")
+    if named["compiled"] and software.recipe.partitions:
+        from traincast.lower import choose_kept
+
+        graph = choose_kept(graph)
     return Job(graph=graph, stack=software, **{**named, **amounts})
 
 
@@ -607,6 +637,7 @@ def _refuse_changes(path: Path, options: WorkloadOptions) -> None:
         raise InvalidInput(f"{path} is a captured graph, so {flags} cannot change it; capture the model again")
 
 
+_WITHOUT_TOKENS = ("cnn", "detection", "segmentation", "recsys", "gnn")
 _SIZES = ("seq", "input_size", "num_classes", *SAMPLED)
 
 
@@ -627,6 +658,8 @@ def _catalogue_workload(
             "with --arch, --layers and --hidden"
         )
     name = facts.get(source)
+    if "seq" in given and name and facts.entries[name]["family"] in _WITHOUT_TOKENS:
+        raise InvalidInput(f"{source} takes no sequences, so --seq {given['seq']} cannot change it; leave it out")
     heads = facts.entries[name].get("shape", {}).get("heads") if name else None
     recipe = fill_in_recipe(options, plan, stack, heads=heads, said=said)
     more = {key: given[key] for key in ("batch", *_SIZES) if key in given}

@@ -11,6 +11,7 @@ from traincast.cost import (
     TUNABLE,
     Pricing,
     find_route,
+    part_replicas,
     price_collective,
     price_op,
     read_constants,
@@ -19,7 +20,7 @@ from traincast.cost import (
 )
 from traincast.forecast._engine import Engine
 from traincast.simulate import add_waiting, simulate_step
-from traincast.spec import Cluster, Collective, Estimate, Job, Op, Parallelism, Program, Stack, Timeline
+from traincast.spec import Cluster, Collective, Estimate, Job, Op, Parallelism, PlanHabits, Program, Stack, Timeline
 
 Array = NDArray[np.float64]
 
@@ -90,11 +91,15 @@ def know_step(
     job: Job, cluster: Cluster, plan: Parallelism, seconds: float, *, costs: Pricing | None = None
 ) -> KnownStep:
     """Lower and price a step whose duration was measured."""
-    # Constants are applied later; what the libraries of the stack's version do is not among them.
-    engine = Engine(costs=replace(costs or Pricing(), stack=Stack(kernels=job.stack.kernels, ring_step_s=0.0)))
+    # Constants are applied later; what the libraries of the stack's version do is not among them, nor how it runs replicas.
+    bare = Stack(
+        kernels=job.stack.kernels, plan=PlanHabits(own_containers=job.stack.plan.own_containers), ring_step_s=0.0
+    )
+    engine = Engine(costs=replace(costs or Pricing(), stack=bare))
     program = engine.lower(job, cluster, plan)
+    seen = part_replicas(cluster) if bare.plan.own_containers else cluster
     crossing = {
-        id(stage.tasks): tuple(isinstance(t, Collective) and find_route(t, cluster).num_nodes > 1 for t in stage.tasks)
+        id(stage.tasks): tuple(isinstance(t, Collective) and find_route(t, seen).num_nodes > 1 for t in stage.tasks)
         for stage in {id(stage.tasks): stage for stage in program.stages}.values()
     }
     return KnownStep(

@@ -50,6 +50,10 @@ def is_hardware(text: str) -> bool:
 def read_hardware(text: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
     """'2x8xh100' as a table of nodes, devices and their name; more devices than a node holds are spread over nodes."""
     found = next((match for pattern in _HARDWARE if (match := pattern.fullmatch(text.strip()))), None)
+    if "+" in text or "," in text:
+        raise InvalidInput(
+            f"--gpus {text!r} names several kinds of devices; write them as [[cluster.groups]] of a job file (TOML)"
+        )
     if found is None:
         raise InvalidInput(f"--gpus {text!r}; write 8xh100, 2x8xh100 (nodes x devices) or h100:8")
     nodes, size, device = found.groupdict().get("nodes"), int(found["size"]), found["device"].strip()
@@ -64,10 +68,10 @@ def read_hardware(text: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
         return {**table, "devices_per_node": size}
     from traincast import catalog
 
-    if isinstance(named, str):
+    if isinstance(named, str) and size:
         each = catalog.usual_node_size(named, size)
         return {**table, "nodes": size // each, "devices_per_node": each}
-    usual = catalog.node(str(machine)).devices_per_node
+    usual = catalog.node(str(machine)).devices_per_node if size else 1
     if size <= usual or size % usual:
         return {**table, "nodes": 1, "devices_per_node": size}
     return {**table, "nodes": size // usual, "devices_per_node": usual}

@@ -47,6 +47,19 @@ def sync_gradients(stage: Stage, writers: Writers, plan: Parallelism) -> Stage:
     return map_tasks(stage, rewrite, at=writers)
 
 
+def name_last_bucket(stage: Stage, habits: PlanHabits) -> Stage:
+    """Reductions in buckets say how much the last of these holds, where the stack does not leave it to chance."""
+    if habits.last_bucket_bytes is None:
+        return stage
+    tasks = tuple(
+        replace(task, last_bucket_bytes=habits.last_bucket_bytes)
+        if isinstance(task, Collective) and task.bucket_bytes is not None
+        else task
+        for task in stage.tasks
+    )
+    return replace(stage, tasks=tasks)
+
+
 def _by_unit(stage: Stage, writers: Writers) -> Writers:
     """All gradients of a unit at the task that writes the last of them."""
     merged: dict[int, list[int]] = {}

@@ -142,6 +142,58 @@ def leave_eager(graph: Graph, layer: str) -> Graph:
     return replace(graph, ops=ops)
 
 
+def choose_kept(graph: Graph) -> Graph:
+    """The graph where whatever its forward pass makes may be kept for the backward pass, as torch.compile's partition does: bf16
+    scores instead of their fp32 logarithms. Programs that are fused by hand keep what they kept."""
+    made = {tensor for op in graph.ops if op.phase == "forward" for tensor in op.writes}
+    tensors = tuple(
+        replace(tensor, role="activation") if tensor.role == "temporary" and index in made else tensor
+        for index, tensor in enumerate(graph.tensors)
+    )
+    return _sum_scores(replace(graph, tensors=tensors))
+
+
+def _sum_scores(graph: Graph) -> Graph:
+    """A compiled loss takes the sums of exponentials of scores, and the logarithms of single scores where it needs them: those of
+    all are never written."""
+    makers = {tensor: op for op in graph.ops if op.phase == "forward" for tensor in op.writes}
+    instead: dict[int, tuple[int, int]] = {}
+    tensors = list(graph.tensors)
+    for op in graph.ops:
+        if _feeds_loss(op, graph):
+            logs = op.writes[0]
+            tensors.append(replace(tensors[logs], shape=(int(op.attrs["rows"]),), name="sums of exponentials"))
+            instead[logs] = _before_casts(op.reads[0], makers), len(tensors) - 1
+
+    def rewrite(op: Op) -> Op:
+        logs = next((tensor for tensor in (*op.reads, *op.writes) if tensor in instead), None)
+        if logs is None:
+            return op
+        scores, sums = instead[logs]
+        if logs in op.writes:
+            return replace(op, writes=(sums,), bytes_written=float(tensors[sums].num_bytes))
+        less = 0.0 if op.phase == "forward" else tensors[logs].num_bytes - tensors[scores].num_bytes
+        reads = (*(scores if tensor == logs else tensor for tensor in op.reads), sums)
+        return replace(op, reads=reads, bytes_read=op.bytes_read - less)
+
+    return replace(graph, ops=tuple([rewrite(op) for op in graph.ops]), tensors=tuple(tensors))
+
+
+def _feeds_loss(op: Op, graph: Graph) -> bool:
+    """Whether it makes logarithms of probabilities that the forward pass looks up and does nothing else with."""
+    if op.phase != "forward" or op.kind != "softmax" or EAGER in op.attrs or len(op.writes) != 1:
+        return False
+    readers = [one for one in graph.ops if one.phase == "forward" and op.writes[0] in one.reads]
+    return bool(readers) and all(one.attrs.get("function") == "nll_loss" for one in readers)
+
+
+def _before_casts(tensor: int, makers: Mapping[int, Op]) -> int:
+    """What a tensor was before it was cast."""
+    while (op := makers.get(tensor)) is not None and op.attrs.get("function") == "cast":
+        tensor = op.reads[0]
+    return tensor
+
+
 LAYOUT_GAIN: dict[str, float] = {"grouped": 1.358, "small": 0.783, "narrowing": 0.725, "plain": 0.823}
 """The compiler's own table: time of a convolution with channels last beside without, on average."""
 SMALL_CHANNELS, NODES_PER_CONV, IMAGE_DIMENSIONS = 64, 300, 4

@@ -14,6 +14,7 @@ def offload_state(stage: Stage, plan: Parallelism) -> Stage:
         return stage
     shards = plan.num_shards
     whole_gradients = plan.zero < 2
+    on_host = plan.sums_on_host
     leaving = _find_leaving(stage)
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
@@ -24,7 +25,7 @@ def offload_state(stage: Stage, plan: Parallelism) -> Stage:
         if index in leaving:
             held = sum(stage.tensors[tensor].num_bytes for tensor in leaving[index])
             # Where they add up on the host, those of every pass leave.
-            phase = "backward" if plan.offload_weights else "gradient"
+            phase = "backward" if on_host else "gradient"
             yield _copy("copy_out", held / shards if whole_gradients else held, phase=phase, layer=task.layer)
 
     gone = {
@@ -38,8 +39,8 @@ def offload_state(stage: Stage, plan: Parallelism) -> Stage:
     def leave(index: int, tensor: Tensor) -> Tensor:
         if tensor.role == "optimizer_state" or index in gone:
             return replace(tensor, shape=(0,), copies=1)
-        # Where weights are on the host too, gradients add up there (Rajbhandari et al. 2021) and stay nowhere else.
-        return replace(tensor, role="temporary") if plan.offload_weights and tensor.role == "gradient" else tensor
+        # Gradients that add up on the host (Ren et al. 2021; Rajbhandari et al. 2021) stay nowhere else.
+        return replace(tensor, role="temporary") if on_host and tensor.role == "gradient" else tensor
 
     tensors = tuple([leave(index, tensor) for index, tensor in enumerate(stage.tensors)])
     return map_tasks(replace(stage, tensors=tensors), rewrite)

@@ -239,7 +239,8 @@ def _extract(stage: Stage, parts: Sequence[Repeat], owner: _Owner, index: int, p
             )
     used = _touched(task for task in tasks if task.phase != "optimizer")
     share = _weight_share(stage, used, copies)
-    tensors = tuple(_keep(i, tensor, used, copies, share) for i, tensor in enumerate(stage.tensors))
+    updating = _touched(task for task in tasks if task.kind == "optimizer") - used
+    tensors = tuple(_keep(i, tensor, used, updating, copies, share) for i, tensor in enumerate(stage.tensors))
     tasks = [scale_op(t, share, attrs=("numel",)) if isinstance(t, Op) and t.kind == "optimizer" else t for t in tasks]
     transfers = _transfers(stage, parts, owner, index, plan)
     return Stage(
@@ -253,8 +254,11 @@ def _shift(repeat: Repeat, by: int) -> Repeat:
     return Repeat(start=repeat.start + by, stop=repeat.stop + by, count=repeat.count)
 
 
-def _keep(index: int, tensor: Tensor, used: set[int], copies: dict[int, int], share: float) -> Tensor:
-    if tensor.role == "optimizer_state":
+def _keep(
+    index: int, tensor: Tensor, used: set[int], updating: set[int], copies: dict[int, int], share: float
+) -> Tensor:
+    """As the stage has it. What the optimizer keeps of all weights, or makes of them and forgets, it does for its share."""
+    if tensor.role == "optimizer_state" or (tensor.role == "temporary" and index in updating):
         return alter(tensor, shape=(max(1, round(tensor.numel * tensor.copies * share)),), copies=1)
     if index not in used:
         return alter(tensor, shape=(0,), copies=1)

@@ -13,7 +13,8 @@ def watch_gradients(stage: Stage, plan: Parallelism, habits: PlanHabits) -> Stag
     """A hook after the op that writes each gradient, and kernels on all of them before the first update. A replica that is alone
     has no others to compare its gradient with, and compares it with that of its last step."""
     before = habits.statistic_kernels + (habits.lone_statistic_kernels if plan.data * plan.context == 1 else 0)
-    if not habits.hook_kernels and not before:
+    scaled = habits.scaled_statistic_kernels if _scales_loss(stage) else 0
+    if not habits.hook_kernels and not before and not scaled:
         return stage
     writers = last_writers(stage, "gradient")
     gradients = [stage.tensors[index] for own in writers.values() for index in own]
@@ -22,6 +23,8 @@ def watch_gradients(stage: Stage, plan: Parallelism, habits: PlanHabits) -> Stag
     def rewrite(index: int, task: Task) -> Iterator[Task]:
         if index == first and before:
             yield _watch(gradients, before, phase="optimizer", copies=True)
+        if index == first and scaled:
+            yield _read_scale(scaled * sum(gradient.copies for gradient in gradients))
         yield task
         if index in writers and habits.hook_kernels:
             own = [stage.tensors[tensor] for tensor in writers[index]]
@@ -41,4 +44,20 @@ def _watch(gradients: list[Tensor], kernels: int, *, phase: str, copies: bool) -
         bytes_written=(PASSES - 1) * kernels * num_bytes, phase=phase, layer="statistics",
         attrs={"function": "pow", "numel": numel, "num_inputs": 1},
         num_kernels=kernels * sum(times), num_calls=kernels * sum(times),
+    )  # fmt: skip
+
+
+def _scales_loss(stage: Stage) -> bool:
+    """Gradients of fp16 vanish unless the loss is scaled."""
+    return any(
+        isinstance(task, Op) and task.kind in ("conv", "matmul") and task.dtype == "fp16" for task in stage.tasks
+    )
+
+
+def _read_scale(calls: int) -> Op:
+    """So many calls on single numbers."""
+    return Op(
+        name="statistics.scale", kind="elementwise", flop=float(calls), bytes_read=4.0 * calls, bytes_written=4.0 * calls,
+        phase="optimizer", layer="statistics", attrs={"function": "mul", "numel": calls, "num_inputs": 1},
+        num_kernels=calls, num_calls=calls,
     )  # fmt: skip

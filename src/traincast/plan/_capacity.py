@@ -243,6 +243,8 @@ def _alternatives(plan: Parallelism, batch: int) -> Iterator[tuple[Parallelism, 
         yield replace(plan, pipeline=2 * plan.pipeline, data=half, micro_batches=passes), batch
     if not plan.offload_optimizer:
         yield replace(plan, offload_optimizer=True), batch
+    elif not plan.offload_weights:
+        yield replace(plan, offload_weights=True), batch
 
 
 def _name_change(old: Parallelism, old_batch: int, new: Parallelism, new_batch: int) -> str:
@@ -264,6 +266,8 @@ def _name_change(old: Parallelism, old_batch: int, new: Parallelism, new_batch: 
         parts.append(f"micro-batch {new_batch} instead of {old_batch}, accumulated")
     if new.offload_optimizer and not old.offload_optimizer:
         parts.append("optimizer state in host memory")
+    if new.offload_weights and not old.offload_weights:
+        parts.append("weights in host memory")
     return " + ".join(parts)
 
 

@@ -14,7 +14,7 @@ from traincast.plan._capacity import (
     longest_sequence,
     suggest_changes,
 )
-from traincast.spec import Calibration, Cluster, Forecast, Parallelism
+from traincast.spec import FIT_CONFIDENCE, Calibration, Cluster, Forecast, Parallelism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,9 @@ class Fit:
     batch: int
     confidence: float
     most: Limit
+    """The largest batch with this confidence."""
+    likely: Limit | None
+    """The largest that is worth a try (`FIT_CONFIDENCE`); None: less than that was asked."""
     longest: Limit | None
     """None: the model has no length to choose."""
     usual_sequence: int | None
@@ -56,6 +59,7 @@ class Fit:
             "largest_batch": self.most.size,
             "largest_batch_is_a_bound": not self.most.reached_end,
             "largest_batch_samples_per_s": self.most.answer.samples_per_s if self.most.answer else None,
+            "likely_batch": self.likely.size if self.likely else None,
             "longest_sequence": self.longest.size if self.longest else None,
             "usual_sequence": self.usual_sequence,
             "by_role": memory.by_role,
@@ -74,6 +78,9 @@ def find_fit(
     job = job_at(batch, seq, plan)
     now = engine.forecast(job, cluster, plan)
     most = largest_batch(job_at, cluster, plan, confidence=confidence, seq=seq, engine=engine)
+    likely = None
+    if confidence > FIT_CONFIDENCE:
+        likely = largest_batch(job_at, cluster, plan, confidence=FIT_CONFIDENCE, seq=seq, engine=engine)
     longest, usual = None, None
     if can_grow(job_at, plan, batch=batch):
         usual = job_at(batch, None, plan).graph.tokens_per_sample
@@ -87,6 +94,7 @@ def find_fit(
         batch=batch,
         confidence=confidence,
         most=most,
+        likely=likely,
         longest=longest,
         usual_sequence=usual,
         changes=tuple(changes),

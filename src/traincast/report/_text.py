@@ -381,7 +381,8 @@ def top_work(timeline: Timeline) -> list[tuple[str, str, float]]:
 def name_work(span: Span) -> str:
     """What a piece of work is for, without the names of kernels."""
     if span.category == "communication":
-        what, _, axis = span.name.rstrip("]").partition("[")
+        what, _, rest = span.name.partition("[")
+        axis = rest.partition("]")[0]
         return COMMUNICATION.get((what, axis)) or f"{what.replace('_', ' ')} over the {axis or 'data'} axis"
     if span.layer == "optimizer" or span.name.startswith("optimizer."):
         return "optimizer update"
@@ -400,6 +401,9 @@ COMMUNICATION = {
     ("all_gather", "tensor"): "gather activations, tensor parallel",
     ("reduce_scatter", "tensor"): "sum activations, tensor parallel",
     ("all_to_all", "expert"): "send tokens to experts and back",
+    ("send_recv", "pipeline"): "hand activations from stage to stage",
+    ("all_gather", "context"): "gather keys and values of other parts of a sample",
+    ("reduce_scatter", "context"): "sum gradients of keys and values",
 }
 """(collective, axis) in words."""
 WORK = {"compute": "products", "memory": "element-wise work", "host": "waiting for the host"}

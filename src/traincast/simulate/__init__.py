@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from traincast.facade import load_lazily
-from traincast.simulate._memory import Overheads, replay_memory, replay_stages
+from traincast.simulate._memory import UPDATE, Overheads, replay_memory, replay_stages
 from traincast.simulate._step import simulate_step
 
-__all__ = ["Overheads", "replay_memory", "replay_stages", "simulate_step"]
+__all__ = ["UPDATE", "Overheads", "replay_memory", "replay_stages", "simulate_step"]
 
 if TYPE_CHECKING:
     from traincast.simulate._memory import Pass as Pass

@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.memo import Remember, compute
-from traincast.spec import ROLES, Collective, MemoryProfile, Op, Repeat, Stage, Task, Tensor, segments
+from traincast.spec import HOST, ROLES, Collective, MemoryProfile, Op, Repeat, Stage, Task, Tensor, segments
 
-RESIDENT: tuple[str, ...] = ("parameter", "optimizer_state", "input", "buffer")
+RESIDENT: tuple[str, ...] = ("parameter", "optimizer_state", "input", "buffer", "cache")
 
 WIDE_GRADIENT = ".main_grad"
 """How gradients are named that are kept in a wider format than the one they are computed in."""
+
+UPDATE = "temporaries of the update"
+"""The role of what an update makes and forgets: wide copies of gradients, denominators."""
 
 Place = tuple[int, int]
 """(segment, position in it)."""
@@ -81,9 +84,15 @@ class Overheads:
     """Share of the device at which half of what is held so is taken back: the allocator waits for it before it gives up."""
     reclaim_slope: float = 12.2
     bucket_bytes: float = 0.0
-    """Buffers of a stack that reduces and gathers through buckets of its own; never more than two copies of the weights."""
+    """Buffers of a stack that reduces and gathers through buckets of its own; never more than two copies of the weights that
+    train. Then gradients have no second copy, unless they are added to sums in a wider format."""
+    gradient_shards: int = 1
+    """Ranks that share the sums of gradients: the buckets hold gradients before they are shared."""
+    flat_gradients: bool = False
+    """Gradients are views of buffers that are made before the first step, so they are there in every pass."""
     by_weight: bool = False
-    """A compiler plans memory: weights are gathered one by one, not a layer at a time, and gradients are added in place."""
+    """A compiler plans memory: weights are gathered, or cast, one by one and not a layer at a time, and gradients are added in
+    place."""
     live_bytes: float = 0.0
     """Gathered weights that a stack lets live at once, where that is more than two layers'."""
 
@@ -97,7 +106,7 @@ def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1
     Without `overheads` the peak is that of the live tensors alone. `bucket_copies`: replicas copy their gradients, in the format
     of the weights, into the buckets in which they are reduced.
     """
-    accumulates = keeps_gradients(stage, micro_batches)
+    accumulates = keeps_gradients(stage, micro_batches, overheads)
     one = replay_pass(stage, accumulates=accumulates, every=with_curve)
     return add_up(stage, one, capacity_bytes=capacity_bytes, overhead_bytes=overhead_bytes, pipelined=pipelined,
                    overheads=overheads, bucket_copies=bucket_copies, lone_pass=micro_batches == 1,
@@ -111,7 +120,7 @@ def replay_stages(stages: Sequence[Stage], *, capacity_bytes: float, micro_batch
     known: dict[tuple[int, bool], Pass] = {}
     profiles = []
     for stage in stages:
-        accumulates = keeps_gradients(stage, micro_batches)
+        accumulates = keeps_gradients(stage, micro_batches, overheads)
         key = id(stage.tasks), accumulates
         if key not in known:
             known[key] = remember(replay_tasks, stage.tasks, stage.repeats, stage.tensors, accumulates)
@@ -123,10 +132,15 @@ def replay_stages(stages: Sequence[Stage], *, capacity_bytes: float, micro_batch
     return profiles
 
 
-def keeps_gradients(stage: Stage, micro_batches: int) -> bool:
-    """Gradients that are added up live through the whole step; so do those kept in a wider format than their weights'."""
-    if micro_batches > 1 or stage.num_in_flight > 1:
+def keeps_gradients(stage: Stage, micro_batches: int, overheads: Overheads | None = None) -> bool:
+    """Gradients that are added up live through the whole step; so do those kept in a wider format than their weights', and those
+    of a stack that has buffers for them."""
+    if micro_batches > 1 or stage.num_in_flight > 1 or (overheads is not None and overheads.flat_gradients):
         return True
+    return _adds_wide(stage)
+
+
+def _adds_wide(stage: Stage) -> bool:
     return any(tensor.role == "gradient" and tensor.name.endswith(WIDE_GRADIENT) for tensor in stage.tensors)
 
 
@@ -136,9 +150,10 @@ class Pass:
 
     resident: dict[str, float]
     live_bytes: float
-    """At the peak, without other passes in flight."""
+    """At the peak of the pass itself, without other passes in flight."""
     peak_at: str
     gradient_bytes: float
+    """At that peak."""
     stash_bytes: float
     trained_bytes: float
     """All gradients together, at the peak or not: those of frozen weights are never made."""
@@ -153,8 +168,18 @@ class Pass:
     has_master: bool
     """The update keeps weights in a wider format than the passes use."""
     curve: tuple[tuple[str, float], ...]
+    update_bytes: float = 0.0
+    """At the peak of the update, when no pass is in flight."""
+    update_at: str = ""
+    leaving_bytes: float = 0.0
+    """Of the gradients that go to the host as soon as they are made."""
     narrow_bytes: float = 0.0
     """That weights stored in eight bits save, whose gradients still have sixteen."""
+
+    def reduced_bytes(self, *, shards: int) -> float:
+        """Of all gradients before so many ranks share them, in the format of the weights."""
+        whole = max(self.resident["parameter"] + self.narrow_bytes, self.gathered_bytes)
+        return min(whole, shards * (self.trained_bytes or self.leaving_bytes))
 
     @property
     def bucket_bytes(self) -> float:
@@ -184,7 +209,9 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False) -> Pass
     by_role = dict(zip(ROLES, np.bincount(course.roles, sizes * copies, len(ROLES)).tolist(), strict=True))
     resident = {role: by_role[role] for role in steady}
     base = sum(resident.values())
-    live_bytes, peak_at = course.find_peak(sizes, base)
+    update = next((i for i, task in enumerate(stage.tasks) if task.phase == "optimizer"), len(stage.tasks))
+    live_bytes, peak_at = course.find_peak(sizes, base, stop=update)
+    update_bytes, update_at = course.find_peak(sizes, base, start=update)
     gathered = [_gathered(stage, part) for part in parts]
     return Pass(
         resident=resident,
@@ -200,7 +227,19 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False) -> Pass
         gathers=Gathers.of(stage),
         has_master=any(isinstance(task, Op) and bool(task.attrs.get("master")) for task in stage.tasks),
         curve=_curve(stage, parts, course.lives, base) if every else (),
+        update_bytes=update_bytes,
+        update_at=_describe(stage, parts, update_at),
+        leaving_bytes=_leaving_bytes(stage, parts),
         narrow_bytes=sum(t.num_bytes * t.copies for t in stage.tensors if t.role == "parameter" and t.dtype == "fp8"),
+    )
+
+
+def _leaving_bytes(stage: Stage, parts: Sequence[Repeat]) -> float:
+    return sum(
+        part.count * task.num_bytes
+        for part in parts
+        for task in stage.tasks[part.start : part.stop]
+        if isinstance(task, Collective) and task.axis == HOST and task.kind == "copy_out" and task.phase == "backward"
     )
 
 
@@ -228,19 +267,26 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
     `lone_pass`: the step is one pass; `replicated`: other ranks train the same weights.
     """
     others = one.stash_bytes * (stage.num_in_flight - 1)
-    own = {**one.resident, "gradient": one.gradient_bytes}
+    updates = one.update_bytes > one.live_bytes + others + one.unit_bytes
+    own = {**one.resident, "gradient": one.trained_bytes if updates else one.gradient_bytes}
     by_role = {
         **own,
-        "activation": one.live_bytes - sum(own.values()) + others,
-        "gathered weights": one.unit_bytes,
+        UPDATE: one.update_bytes - sum(own.values()) if updates else 0.0,
+        "activation": 0.0 if updates else one.live_bytes - sum(own.values()) + others,
+        "gathered weights": 0.0 if updates else one.unit_bytes,
         "gradient buckets": one.bucket_bytes if bucket_copies else 0.0,
     }
-    if one.unit_bytes and one.has_master:
-        # FSDP shards the wide weights alone: those of the passes exist while they are gathered.
+    if one.has_master and (one.unit_bytes or (overheads is not None and overheads.by_weight)):
+        # FSDP shards the wide weights alone: those of the passes exist while they are gathered. A compiler casts each weight
+        # where it is used.
         by_role["parameter"] = 0.0
     if overheads is not None:
-        by_role["communication buffers"] = min(overheads.bucket_bytes, 2 * one.bucket_bytes)
-        if one.unit_bytes:
+        if overheads.bucket_bytes and not _adds_wide(stage):
+            by_role["gradient buckets"] = 0.0
+        by_role["communication buffers"] = min(
+            overheads.bucket_bytes, 2 * one.reduced_bytes(shards=overheads.gradient_shards)
+        )
+        if by_role["gathered weights"]:
             unit_bytes = one.unit_bytes * (one.weight_share if overheads.by_weight else 1.0)
             by_role["gathered weights"] = max(unit_bytes, min(overheads.live_bytes, one.gathered_bytes))
         gathers = replace(
@@ -267,7 +313,7 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
     return MemoryProfile(
         peak_bytes=sum(by_role.values()),
         by_role={role: amount for role, amount in by_role.items() if amount > 0},
-        peak_at=one.peak_at,
+        peak_at=one.update_at if updates else one.peak_at,
         capacity_bytes=capacity_bytes,
         outside_bytes=overhead_bytes,
         curve=tuple((name, level + others) for name, level in one.curve),
@@ -414,11 +460,13 @@ class Course:
     leave: tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]
     """(segment, tensor, how many of it) of what changes once a segment is over."""
 
-    def find_peak(self, sizes: NDArray[np.float64], base: float) -> tuple[float, tuple[int, int, int]]:
-        """(bytes in use, (segment, position, repetition)) where most is: only the first and the last repetition of a segment
-        can hold the peak. Of equal places the last counts."""
+    def find_peak(
+        self, sizes: NDArray[np.float64], base: float, *, start: int = 0, stop: int | None = None
+    ) -> tuple[float, tuple[int, int, int]]:
+        """(bytes in use, (segment, position, repetition)) where most is, from task `start` to before `stop`: only the first and
+        the last repetition of a segment can hold the peak. Of equal places the last counts."""
         num_tasks, num_segments = len(self.segment_of), len(self.counts)
-        if not num_tasks:
+        if start >= (num_tasks if stop is None else stop):
             return base, (0, 0, 0)
         born = np.bincount(self.born[0], sizes[self.born[1]], num_tasks)
         freed = np.bincount(self.freed[0], sizes[self.freed[1]] * self.freed[2], num_tasks)
@@ -432,9 +480,9 @@ class Course:
         begin = base + np.concatenate([[0.0], after[:-1]]) + enter - at_start
         first = begin[self.segment_of] + held
         last = first + ((self.counts - 1) * delta)[self.segment_of]
-        most = np.maximum(first, last)
+        most = np.maximum(first, last)[start:stop]
         peak = float(most.max())
-        task = int(np.flatnonzero(most == peak)[-1])
+        task = start + int(np.flatnonzero(most == peak)[-1])
         segment = int(self.segment_of[task])
         repetition = int(self.counts[segment]) - 1 if last[task] == peak else 0
         return peak, (segment, task - int(self.starts[segment]), repetition)

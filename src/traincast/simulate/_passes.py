@@ -138,25 +138,31 @@ def split_passes(stage: Stage, estimates: Sequence[Estimate]) -> dict[str, list[
 
 def time_last_buckets(parts: Sequence[Part]) -> dict[str, float]:
     """Until when each link is busy with the last bucket of gradients, counted from the end of the backward pass: a bucket is sent
-    when its last gradient is there. It is half full on average, and holds all gradients where these fill no more."""
+    when its last gradient is there. Where the size of the last one is not known, it is half full on average; and all gradients
+    that fill no more than one bucket leave together."""
     sent: dict[str, tuple[float, float, float]] = {}
     left_s: dict[str, float] = {}
     for part in parts:
         left_s = {link: seconds + part.count * part.device_s for link, seconds in left_s.items()}
         for item in part.gradients:
             if item.task.bucket_bytes:
-                num_bytes, seconds, bucket = sent.get(item.link, (0.0, 0.0, 0.0))
-                sent[item.link] = (
-                    num_bytes + part.count * item.task.num_bytes,
-                    seconds + part.count * item.seconds,
-                    max(bucket, item.task.bucket_bytes),
-                )
+                num_bytes, seconds, _ = sent.get(item.link, (0.0, 0.0, 0.0))
+                num_bytes += part.count * item.task.num_bytes
+                sent[item.link] = num_bytes, seconds + part.count * item.seconds, _last_bytes(item.task, num_bytes)
                 left_s[item.link] = part.device_s - item.ready_s
     return {
-        link: seconds * min(1.0, bucket / 2 / num_bytes) - left_s[link]
-        for link, (num_bytes, seconds, bucket) in sent.items()
+        link: seconds * min(1.0, last / num_bytes) - left_s[link]
+        for link, (num_bytes, seconds, last) in sent.items()
         if num_bytes
     }
+
+
+def _last_bytes(task: Collective, num_bytes: float) -> float:
+    """What the last bucket of so many bytes of gradients holds."""
+    whole = task.bucket_bytes or 0.0
+    if task.last_bucket_bytes is None:
+        return whole / 2
+    return num_bytes if num_bytes <= whole else task.last_bucket_bytes
 
 
 def hide_chunks(tasks: Sequence[Task], estimates: Sequence[Estimate]) -> Sequence[Estimate]:

@@ -11,7 +11,8 @@ from traincast.units import DTYPE_BYTES
 
 PHASES = ("forward", "backward", "recompute", "optimizer")
 MODES = ("training_step", "forward_backward", "inference")
-ROLES = ("parameter", "gradient", "optimizer_state", "activation", "input", "buffer", "temporary")
+ROLES = ("parameter", "gradient", "optimizer_state", "activation", "input", "buffer", "temporary", "cache")
+"""cache: keys and values that a forward pass returns with its scores, so that it keeps those of all layers."""
 
 KINDS: dict[str, tuple[str, ...]] = {
     "matmul": ("batch", "m", "n", "k", "layout"),

@@ -128,8 +128,9 @@ class Parallelism:
     asynchronous: bool = asked(False, "Workers do not wait for each other; needs --servers.")
     offload_optimizer: bool = asked(False, "Optimizer state in host memory, updated by the host.")
     """The optimizer state, its master weights with it, lies in host memory and the host updates it (Ren et al. 2021). On the
-    device nothing of it remains; gradients are copied to the host as they become ready in the last pass and stay on the
-    device until the step ends; updated weights are copied back."""
+    device nothing of it remains. Gradients that ZeRO shards (2 and 3), and those of offloaded weights, leave as they become
+    ready in every pass and add up on the host; others stay on the device until the step ends and leave in its last pass.
+    Updated weights are copied back."""
     offload_weights: bool = asked(False, "Weights in host memory, copied in layer by layer.")
     """Weights lie in host memory; each unit's are copied in one unit ahead, forward and backward (Rajbhandari et al. 2021)."""
     offload_activations: bool = asked(False, "What layers keep for their backward pass waits in host memory.")
@@ -250,6 +251,11 @@ class Parallelism:
     @property
     def num_devices(self) -> int:
         return self.data * self.tensor * self.pipeline * self.context
+
+    @property
+    def sums_on_host(self) -> bool:
+        """Whether gradients leave the device as they are made, and add up where the optimizer state lies."""
+        return self.offload_optimizer and (self.offload_weights or self.zero >= 2)
 
     @property
     def copies_gradients(self) -> bool:

@@ -31,6 +31,8 @@ class Collective:
     """True: issued on its own stream, compute goes on. False: the next task waits for it."""
     bucket_bytes: float | None = None
     """Merged with its successors until this many bytes are ready; None: sent at once."""
+    last_bucket_bytes: float | None = None
+    """Of the bucket that is sent last; None: not known, and so half a bucket."""
     layer: str = ""
     num_servers: int = 0
     """Parameter servers that a push or pull is spread over."""
@@ -90,4 +92,4 @@ class Program:
     input_variation: float = 0.0
     """Of the work of one pass, as the graph says."""
     preparation_s: float = 0.0
-    """Of the inputs of one pass, as the graph says."""
+    """Of the inputs of one pass, as the graph says, with their copies to the device where the stack makes it wait for them."""

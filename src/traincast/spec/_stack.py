@@ -23,6 +23,8 @@ class PlanHabits:
     """What runs again wherever weights are sharded (ZeRO 3); None: nothing more than is asked."""
     recompute: str | None = None
     """What runs again where nothing is said of it; None: nothing."""
+    quantised_recompute: str | None = None
+    """The same where the weights of a frozen model are stored in fewer bits (QLoRA)."""
     overlap: bool = True
     """Gradients are reduced beside the backward pass."""
     overlap_sharded: bool = True
@@ -34,6 +36,8 @@ class PlanHabits:
     sends as much as an all-reduce."""
     bucket_bytes: float | None = None
     """Gradients that are reduced at once; None: PyTorch's 25 MB."""
+    last_bucket_bytes: float | None = None
+    """Of the bucket that is sent last, when the backward pass has ended; None: what is left over, half a bucket on average."""
     bucket_copies: bool = True
     """Replicas copy gradients into the buckets they are reduced in."""
     balance: str = "layers"
@@ -58,6 +62,13 @@ class PlanHabits:
     """The same before each update."""
     lone_statistic_kernels: int = 0
     """The same besides, where a replica has no others to compare its gradients with."""
+    scaled_statistic_kernels: int = 0
+    """The same besides, on single numbers, where the loss is scaled because products are fp16."""
+    input_bytes_per_s: float | None = None
+    """At which a core copies inputs to its device in the training loop, while the device waits: they lie in memory that is not
+    pinned. None: they are there in time."""
+    own_containers: bool = False
+    """Every replica runs in a container of its own, so that devices of one node reach each other over the network alone."""
     reduce_dtype: str | None = None
     """What gradients are reduced in; None: as they are kept."""
 
@@ -80,11 +91,19 @@ class RecipeHabits:
     attention: str = "flash"
     channels_last: bool | None = None
     dropout: float | None = None
+    keeps_keys: bool = False
+    """Models return the keys and values of all layers where nothing trains (transformers' use_cache)."""
     predicted_share: float | None = None
     """Of the tokens, those whose words a masked language model predicts: others are dropped before its head; None: all stay."""
+    static_shapes: bool | None = None
+    """Its programs have fixed shapes, so inputs that vary are padded to the largest that there can be."""
+    host_masks: bool | None = None
+    """Its detectors cut the masks of regions from polygons on the host, one by one, while the device waits."""
     compiled: bool = False
     compiled_loss: bool = True
     """A compiled step compiles its loss too; False: layers are compiled one by one and the loss runs as it is written."""
+    partitions: bool = True
+    """Where a step is compiled, the compiler chooses what the forward pass keeps; False: it keeps what is written."""
     whole_program: bool = False
     """The step is one program that the host starts once (XLA, CUDA graphs)."""
     keeps_fed: bool = False
@@ -92,7 +111,7 @@ class RecipeHabits:
     precision_words: Words = ()
     """What its own words for precision mean in ours: (("bf16-true", "bf16-pure"),)."""
     transformer_precision_words: Words = ()
-    """The same where it treats transformers in another way."""
+    """The same where it treats transformers, and recommenders of tables, in another way."""
     sharded_precision_words: Words = ()
     """The same where weights are sharded (ZeRO 3)."""
 
@@ -111,7 +130,10 @@ class MemoryHabits:
     """A compiler lays out all memory before the step (XLA): no caching allocator rounds up, no host runs ahead, and sharded
     weights are gathered one by one."""
     bucket_bytes: float = 0.0
-    """Buffers in which it reduces gradients and gathers weights wherever it shards anything; no larger than these are."""
+    """Buffers of its own in which it reduces gradients and gathers weights; no larger than these are. Gradients then have no
+    second copy, unless they are added to sums in a wider format. 0: buckets as the plan says."""
+    flat_gradients: bool = False
+    """Gradients are views of buffers that it makes before the first step, so they are there in every pass."""
     live_bytes: float = 0.0
     """Gathered weights that it lets live at once where weights are sharded; 0: those of two layers."""
     context_bytes: float = 0.75e9
@@ -150,9 +172,14 @@ class KernelFacts:
     they write: no kernel of the version takes them as they are."""
     grouped_gradients_on_lanes: bool = False
     """Gradients of grouped convolutions with channels last run without matrix units."""
+    wide_tiles: bool = False
+    """Convolutions of few channels run in tiles of 64 all the same: the version has no narrower ones."""
     products_by_sample: bool = False
     """Tokens that lie turned are multiplied sample by sample instead of being copied into order, and the gradient of the weights
     is summed over samples."""
+    short_vectors: bool = False
+    """Elementwise kernels give every thread four numbers, so eight bytes in half precision: too few in flight to fill memory that
+    is fast beside its multiprocessors."""
     statistics_in_convolutions: bool = False
     """A convolution also sums what the batch norm after it needs, so no pass of its own over the images does."""
     pads_vocabulary: bool = False

@@ -330,3 +330,14 @@ def test_any_shape_has_the_weights_its_formula_says(
         if op.kind == "elementwise":
             smallest = min((DTYPE_BYTES[graph.tensors[i].dtype] for i in op.writes), default=0)
             assert op.bytes_written >= smallest
+
+
+def test_a_transposed_convolution_is_the_mirror_of_a_convolution() -> None:
+    tape = Tape(Recipe(mode="forward_backward"))
+    out = conv(tape, tape.input("x", (2, 8, 5, 5), "fp32"), 4, 2, stride=2, padding=0, transposed=True)
+    graph = tape.finish([out], name="up", batch_size=2, samples_unit="images", source="")
+    forward = next(op for op in graph.ops if op.kind == "conv")
+    assert forward.flop == 2 * 2 * 25 * 4 * 8 * 4
+    assert forward.attrs["pass"] == "grad_input"
+    assert (forward.attrs["in_channels"], forward.attrs["out_channels"]) == (4, 8)
+    assert (forward.attrs["in_size"], forward.attrs["out_size"]) == ("10x10", "5x5")

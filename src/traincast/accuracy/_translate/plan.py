@@ -96,6 +96,8 @@ def read_recomputation(case: Case, stack: Stack, *, zero: int) -> str | None:
     """The source's word; None where the stack decides, whatever the column says."""
     if zero == 3 and stack.plan.sharded_recompute and case.act_ckpt in (None, "none", UNKNOWN):
         return None
+    if case.act_ckpt in (None, UNKNOWN) and stack.plan.recompute:
+        return None
     if case.act_ckpt is None or case.act_ckpt == "none":
         return "none"
     if case.act_ckpt not in (*RECOMPUTES, UNKNOWN):

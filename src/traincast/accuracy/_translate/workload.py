@@ -70,7 +70,7 @@ def read_precision(case: Case, stack: Stack, *, zero: int, said: list[str]) -> s
         if precision == "fp8" and setting in case.settings:
             said.append(f"{setting} ran no faster than {meant} in the versions that were measured; {meant} taken")
             return meant
-    transformer = (case.family or "").startswith("transformer")
+    transformer = (case.family or "").startswith(("transformer", "recsys"))
     precision = stack.precision_of(precision, transformer=transformer, sharded=zero == 3)
     return "tf32" if precision == "fp32" and "tf32 probably on" in (case.undetermined or "") else precision
 

@@ -72,6 +72,8 @@ def attend(
         batch=batch, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=k.shape[1], dim=dim, v_dim=value_dim or dim,
         causal=causal, window=window,
     )  # fmt: skip
+    if causal and tape.recipe.keeps_keys and not tape.recipe.trains:
+        tape.return_with_scores(k, v)
     with tape.scope("core"):
         if tape.recipe.attention in FUSED_ATTENTIONS and between.bias is None:
             return _flash(tape, q, k, v, sizes)

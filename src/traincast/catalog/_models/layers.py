@@ -960,6 +960,11 @@ def conv_with(
         return _convolve(tape, x, *weights, channels=weights[0].shape[0], window=window, groups=1)
 
 
+MIRRORED = {"forward": "grad_input", "grad_input": "forward", "grad_weight": "grad_weight"}
+"""A transposed convolution runs the kernels of the convolution that it mirrors, whose input is its output: its forward pass is
+that one's gradient of the input."""
+
+
 def _convolve(
     tape: Tape, x: Value, weight: Value, bias: Value | None, *, channels: int, window: Window, groups: int
 ) -> Value:
@@ -971,19 +976,20 @@ def _convolve(
     each = math.prod(window.kernels)
     macs = x.numel * (channels // groups) * each if window.transposed else out.numel * (in_channels // groups) * each
     dtype = product_dtype(tape, x_used.dtype)
+    ends = [(in_channels, size), (channels, out_size)]
+    (read_channels, read_size), (made_channels, made_size) = reversed(ends) if window.transposed else ends
     sizes: dict[str, Attr] = {
-        "batch": batch, "in_channels": in_channels, "out_channels": channels, "groups": groups,
-        "in_size": _sizes(size), "out_size": _sizes(out_size), "kernel": _sizes(window.kernels),
+        "batch": batch, "in_channels": read_channels, "out_channels": made_channels, "groups": groups,
+        "in_size": _sizes(read_size), "out_size": _sizes(made_size), "kernel": _sizes(window.kernels),
         "stride": _sizes(window.strides),
     }  # fmt: skip
-    if window.transposed:
-        sizes["transposed"] = True
     if tape.recipe.channels_last:
         sizes["channels_last"] = True
 
     def write(direction: str, reads: Sequence[Value], result: Value) -> None:
         name = "aten.convolution" if direction == "forward" else f"aten.convolution_backward.{direction}"
-        tape.op(name, "conv", reads, (result,), {**sizes, "pass": direction}, flop=2.0 * macs, dtype=dtype)
+        pass_ = MIRRORED[direction] if window.transposed else direction
+        tape.op(name, "conv", reads, (result,), {**sizes, "pass": pass_}, flop=2.0 * macs, dtype=dtype)
 
     write("forward", operands[:2], out)
     if bias is not None:

@@ -184,8 +184,14 @@ class Recipe:
     """The product that makes a weight's gradient adds it to what is there; None: as `fused`."""
     dropout: float | None = None
     """None: what the model was published with."""
+    keeps_keys: bool = False
+    """A forward pass of a causal model without a backward one returns the keys and values of all its layers."""
     predicted_share: float = 1.0
     """Of the tokens, those whose words a masked language model predicts; others are dropped before its head."""
+    host_masks: bool = False
+    """The host cuts the masks of a detector's regions from polygons, one by one, while the device waits."""
+    one_size: bool = False
+    """Every batch is padded to the largest images that there are: the step is one program, captured for one size."""
     loss: bool = True
     """False: the gradient of the outputs is given, and the loss does not run."""
     accumulate: bool = False

@@ -160,6 +160,12 @@ class Tape:
     def buffer(self, name: str, shape: Sequence[int], dtype: str = "fp32") -> Value:
         return self.new(shape, dtype, role="buffer", name=name, copies=self._count)
 
+    def return_with_scores(self, *values: Value) -> None:
+        """A forward pass keeps these of every repetition until it ends."""
+        for value in values:
+            memory = self.memories[value.index]
+            memory.role, memory.copies = "cache", self._count
+
     def parameter(
         self, name: str, shape: Sequence[int], *, dtype: str = "", trained: bool = True, adapter: bool = False
     ) -> Value:
@@ -541,8 +547,12 @@ class Tape:
             "implementation": implementation,
             "master": master,
         }
-        if update.flop > 6 and implementation != "fused":
-            # The denominator of the update is built for all weights before any is changed.
+        if master and any(gradient.dtype != state_dtype for _, gradient in trained):
+            # Wide weights are updated by wide gradients: half-precision ones are copied for the update.
+            total.writes.append(self.new((total.numel,), state_dtype, role="temporary", name="wide gradients"))
+        if update.flop > 6 and implementation != "fused" and not update.state_dtype:
+            # The denominator of the update is built for all weights before any is changed. Kernels for states of 8 bits update
+            # one weight after the other in place.
             largest = max((value.shape for value, _ in trained), key=math.prod)
             shape = (total.numel,) if implementation == "foreach" else largest
             total.writes.append(self.new(shape, state_dtype, role="temporary", name=f"{recipe.update_name} temporary"))

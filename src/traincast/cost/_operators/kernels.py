@@ -65,6 +65,7 @@ class _Collector:
         self.rows: dict[tuple[str, str], list[tuple[float, ...]]] = {}
         self.owner = 0
         self.resident = 0.0
+        self.in_flight = 1.0
         self._is_short: dict[str, bool] = {}
         self.systolic = is_systolic(device)
 
@@ -86,7 +87,8 @@ class _Collector:
 
     def pointwise(self, num_bytes: float, *, inputs: float = 1.0, heavy: float = 0.0, aligned: bool = True,
                   factor: float = 1.0, sigma: float = 0.0, ground: int = TRANSFER) -> None:  # fmt: skip
-        self.add("pointwise", (num_bytes, inputs, heavy, float(aligned)), factor=factor, sigma=sigma, ground=ground)
+        columns = (num_bytes, inputs, heavy, float(aligned))
+        self.add("pointwise", columns, factor=factor * self.in_flight, sigma=sigma, ground=ground)
 
     def matmul(self, op: Op, batch: float, m: float, n: float, k: float, *, transposed: bool = False,
                num_bytes: float | None = None, factor: float = 1.0, sigma: float = 0.0,
@@ -117,14 +119,52 @@ class _Collector:
 def list_kernels(ops: Sequence[Op], device: Device) -> KernelList:
     collector = _Collector(device)
     shares = reuse_shares(ops, device)
+    vectors = {True: short_vectors(device, numbers=1.0), False: short_vectors(device)}
     for index, op in enumerate(ops):
+        short = op.attrs.get("short_vectors") and "compiled" not in op.attrs
+        collector.in_flight = vectors[op.kind == "embedding"] if short else 1.0
         collector.owner = index
         collector.resident = shares[index]
+        if collector.systolic and op.kind == "conv":
+            op = _take_slices(op, ops[max(0, index - HANDED_ON) : index])
         if "compiled" in op.attrs:
             _compiled(op, collector)
         else:
             _KINDS[op.kind](op, collector)
     return collector.collect()
+
+
+VECTOR = 4.0
+"""Numbers that a thread takes at a time; kernels that fetch rows of tables take one."""
+HALVES_PER_SM_CYCLE, BEND = 20.0, 2.3
+"""Bytes that a multiprocessor streams with eight bytes in flight for each of its threads: 2048 x 8 over some 800 cycles."""
+
+
+def short_vectors(device: Device, *, numbers: float = VECTOR) -> float:
+    """How much longer streams of half precision take than DRAM alone would: four numbers are eight bytes for each thread in
+    flight, which fills memory that is fast beside its multiprocessors only in part (Little 1961)."""
+    if device.num_sm is None or device.clock_hz is None:
+        return 1.0
+    flow = HALVES_PER_SM_CYCLE * numbers / VECTOR * device.num_sm * device.clock_hz
+    asked = device.memory_bytes_per_s / flow
+    return float((1.0 + asked**BEND) ** (1.0 / BEND))
+
+
+HANDED_ON = 2
+"""Convolutions that take what was made right before them: the next layer's, or the two that make a layer's gradients."""
+
+
+def _take_slices(op: Op, before: Sequence[Op]) -> Op:
+    """A convolution on systolic arrays, without the input that a generated kernel makes slice by slice in the scratchpad while
+    the arrays work on the slice before: compilers for them run both at once (XLA's fused convolutions, Gaudi's bundles)."""
+    made = {
+        tensor: last.bytes_written / len(last.writes)
+        for last in before
+        if "compiled" in last.attrs
+        for tensor in last.writes
+    }
+    handed = sum(made.get(tensor, 0.0) for tensor in op.reads)
+    return replace(op, bytes_read=max(0.0, op.bytes_read - handed)) if handed else op
 
 
 REUSE_OF_L2 = 0.5
@@ -323,8 +363,9 @@ POINT_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.0, "grad_weight"
 GATHERED_PASS: dict[str, float] = {"forward": 1.0, "grad_input": 1.15, "grad_weight": 1.2}
 """Beside a plain product: of kernels of one pixel, and of wider ones, which gather their operands or scatter their sums."""
 NARROW_GROUP, NARROW_FACTOR, UNTURNED_GROUPS = 32.0, 0.55, 1.6
-"""Kernels for groups have tiles of 32 channels, half of the least of plain products; they lose more without channels last, and
+"""Kernels for few channels have tiles of 32, half of the least of plain products. Groups lose more without channels last, and
 as much where turned images come in groups that run one by one."""
+WIDEST_TILE = 256.0
 DEPTHWISE_SHARE: dict[str, float] = {"forward": 0.125, "grad_input": 0.125, "grad_weight": 0.0625}
 """Of the lanes' peak: one multiplication per number that is loaded."""
 DEPTHWISE_NCHW = 0.7
@@ -412,28 +453,50 @@ def _conv_on_matrix(op: Op, to: _Collector, real: str) -> None:
             share = min(width * (WIDE_GROUP_SHARE if width > WIDE_GROUP else ODD_GROUP_SHARE), share)
         to.add("lanes", (op.flop or 0.0, op.num_bytes, share), dtype=op.dtype, sigma=0.5, ground=TRANSFER)
         return
+    m, n, k = _pad_channels(op)
+    factor = (POINT_PASS if taps == 1 else GATHERED_PASS)[direction]
+    if n <= NARROW_GROUP and (groups > 1 or (taps > 1 and not op.attrs.get("wide_tiles"))):
+        factor *= NARROW_FACTOR
+    if real in HALF and not last:
+        factor *= _turn_images(op, to)
+    item = DTYPE_BYTES[op.dtype]
+    columns = (groups, m, n, k, item * _gathered_numbers(op), item, op.num_bytes)
+    to.add("product", columns, dtype=op.dtype, factor=factor, sigma=0.2, ground=TRANSFER)
+
+
+def _pad_channels(op: Op) -> tuple[float, float, float]:
+    """The implicit product with channels padded to whole vectors."""
     m, n, k = _conv_sizes(op)
+    taps = _spatial(op, "kernel")
     n = math.ceil(n / CHANNEL_MULTIPLE) * CHANNEL_MULTIPLE
     if op.attrs["kernel"] == op.attrs["stride"]:
         # Patches that do not overlap are rows of a plain product.
-        k = math.ceil(k / CHANNEL_MULTIPLE) * CHANNEL_MULTIPLE
-    else:
-        multiple = CHANNEL_MULTIPLE if k / taps > CHANNEL_MULTIPLE / 2 else CHANNEL_MULTIPLE / 2
-        k = math.ceil(k / taps / multiple) * multiple * taps
-    factor = (POINT_PASS if taps == 1 else GATHERED_PASS)[direction]
-    if groups > 1 and n <= NARROW_GROUP:
-        factor *= NARROW_FACTOR
-    if real in HALF and not last:
-        if op.attrs.get("turned_images") and op.attrs.get("training", True):
-            to.pointwise(TURNED_PASSES * op.num_bytes, sigma=0.25)
-            if _runs_one_by_one(groups, _number(op, "in_channels") / groups):
-                factor *= UNTURNED_GROUPS
-        else:
-            factor *= UNTURNED if groups == 1 else UNTURNED_GROUPS
-    item = DTYPE_BYTES[op.dtype]
-    to.add(
-        "product", (groups, m, n, k, 0.0, item, op.num_bytes), dtype=op.dtype, factor=factor, sigma=0.2, ground=TRANSFER
-    )
+        return m, n, math.ceil(k / CHANNEL_MULTIPLE) * CHANNEL_MULTIPLE
+    multiple = CHANNEL_MULTIPLE if k / taps > CHANNEL_MULTIPLE / 2 else CHANNEL_MULTIPLE / 2
+    return m, n, math.ceil(k / taps / multiple) * multiple * taps
+
+
+def _turn_images(op: Op, to: _Collector) -> float:
+    """What images without channels last cost a convolution in half precision: they are turned, or its kernel takes longer by
+    the factor that is returned."""
+    groups = _number(op, "groups")
+    if not (op.attrs.get("turned_images") and op.attrs.get("training", True)):
+        return UNTURNED if groups == 1 else UNTURNED_GROUPS
+    to.pointwise(TURNED_PASSES * op.num_bytes, sigma=0.25)
+    return UNTURNED_GROUPS if _runs_one_by_one(groups, _number(op, "in_channels") / groups) else 1.0
+
+
+def _gathered_numbers(op: Op) -> float:
+    """That multiprocessors fetch from L2 where a window overlaps its neighbours: one for each tap, for each pass over the
+    outputs. The product that a convolution runs as is never written down, so DRAM does not see them."""
+    taps = _spatial(op, "kernel")
+    if taps == 1.0 or op.attrs["kernel"] == op.attrs["stride"]:
+        return 0.0
+    read, made = _number(op, "in_channels"), _number(op, "out_channels")
+    if str(op.attrs["pass"]) == "grad_input":
+        read, made = made, read
+    columns = made / _number(op, "groups")
+    return _number(op, "batch") * _spatial(op, "out_size") * read * taps * math.ceil(columns / WIDEST_TILE)
 
 
 def _runs_one_by_one(groups: float, width: float) -> bool:
