@@ -189,6 +189,13 @@ ATTENTION_WORDS = {"sdpa": "flash", "flash_attention_2": "flash-2", "flash_atten
 """What other projects call kernels of attention."""
 
 
+def _read_attention(word: str, stack: Stack) -> str:
+    name = ATTENTION_WORDS.get(word, word)
+    # "flash" names no generation of the kernel; the stack does.
+    own = stack.recipe.attention
+    return own if name == "flash" and own in FUSED_ATTENTIONS else name
+
+
 def fill_in_recipe(
     options: WorkloadOptions, plan: Parallelism, stack: Stack, *, heads: int | None, said: list[str]
 ) -> dict[str, Any]:
@@ -203,10 +210,7 @@ def fill_in_recipe(
     if filled and not stack.is_plain:
         said.append(f"{stack.name} runs the model with {_list(filled)}")
     if "attention" in asked:
-        asked["attention"] = ATTENTION_WORDS.get(asked["attention"], asked["attention"])
-    if asked.get("attention") == "flash" and recipe.attention in FUSED_ATTENTIONS:
-        # The word names no generation of the kernel; the stack does.
-        asked["attention"] = recipe.attention
+        asked["attention"] = _read_attention(asked["attention"], stack)
     values.update(asked)
     targets = options.adapter_targets or recipe.adapter_targets
     if options.adapter_rank and targets:

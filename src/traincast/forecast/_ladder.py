@@ -64,6 +64,15 @@ class Open:
         that the answer prints is enough; running layers again to be surer would answer another question."""
         return memory.fits if self.names_batch else memory.fit_probability >= SURE
 
+    def whole_batch(self, tokens: int) -> int | None:
+        """Samples of one step, where they are named or usual; plans are compared at one number of them."""
+        if self.global_batch is not None or self.passes is not None:
+            return self.global_batch
+        if not self.names_batch and self.text:
+            return usual_global_batch(num_devices=self.cluster.num_devices, tokens=tokens)
+        named = self.batch is not None and self.batch > 0 and not self.names_plan
+        return self.batch * self.cluster.num_devices if named and self.batch else None
+
     def shards(self, *usual: int) -> tuple[int, ...]:
         """Stages of ZeRO to try."""
         return usual if self.usual_zero is None else (self.usual_zero,)
@@ -126,10 +135,7 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
     num_tried = 0
     sure: list[Rung] = []
     for title, values in arrangements:
-        if values.get("tensor", 1) > 1 and any(_leaves_nothing(rung) for rung in sure):
-            break
-        if _cuts_layers(values) and climb.is_small and any(rung.plan.recompute == "none" for rung in sure):
-            # Nobody cuts a model of which every device can hold a whole replica, though a slow link would make it pay.
+        if _ends_search(values, climb, sure):
             break
         num_tried += 1
         found = climb.best_of(title, values)
@@ -151,8 +157,13 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
     return Choice(taken=taken, fastest=fastest, num_tried=num_tried, fits=True)
 
 
-def _cuts_layers(values: Mapping[str, Any]) -> bool:
-    return _degree(values.get("tensor")) > 1 or _degree(values.get("pipeline")) > 1
+def _ends_search(values: Mapping[str, Any], climb: "_Climb", sure: Sequence[Rung]) -> bool:
+    """Whether no arrangement from this one on is worth a look."""
+    if values.get("tensor", 1) > 1 and any(_leaves_nothing(rung) for rung in sure):
+        return True
+    # Nobody cuts a model of which every device can hold a whole replica, though a slow link would make it pay.
+    cuts = _degree(values.get("tensor")) > 1 or _degree(values.get("pipeline")) > 1
+    return cuts and climb.is_small and any(rung.plan.recompute == "none" for rung in sure)
 
 
 def _leaves_nothing(rung: Rung) -> bool:
@@ -288,17 +299,12 @@ class _Climb:
         """(samples of a pass, passes of a step) to try, most samples first."""
         asked, data, stages = self.asked, int(values["data"]), int(values.get("pipeline", 1))
         tokens = self.sample.graph.tokens_per_sample
-        whole = asked.global_batch
-        if whole is None and not asked.names_batch and asked.passes is None and asked.text:
-            whole = usual_global_batch(num_devices=asked.cluster.num_devices, tokens=tokens)
+        whole = asked.whole_batch(tokens)
         if asked.batch is not None:
             sizes = [asked.batch]
         else:
             most = most_samples(tokens=tokens, text=asked.text, flop=_flop_per_sample(self.sample.graph))
             sizes = [2**power for power in range(int(math.log2(most)), -1, -1)]
-        if whole is None and asked.batch and asked.batch > 0 and asked.passes is None and not asked.names_plan:
-            # Plans are compared at one number of samples, that of a pass of plain replicas.
-            whole = asked.batch * asked.cluster.num_devices
         for size in sizes:
             if whole is None:
                 yield size, asked.passes or (1 if stages == 1 else 4 * stages)
