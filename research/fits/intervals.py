@@ -26,7 +26,7 @@ their priors).
    its models where every run is like the question (`research.studies.interval_forms` has what else was tried). They are
    widened by 2 / n, where the stack's runs count as n by nearness. New stack: errors of one publisher go together, so the
    quantiles are those of a sum: Student's t of the medians of k publishers, with k - 1 degrees of freedom and widened by
-   sqrt(1 + 1 / k) (memory: as if nine more were 0.4 scales apart, as those of steps are), and the errors about these medians,
+   sqrt(1 + 1 / k) (memory: as if two more were 0.4 scales apart, as those of steps are), and the errors about these medians,
    every publisher weighing the same. The scales of a publisher's errors are found without that publisher (cross-conformal), and
    the quantiles are widened until publishers of 50 runs and more, each under those of the others, are held 90% of the time on
    average.
@@ -399,13 +399,21 @@ class Form:
     usual: Array
     parts: Array
     """(example, part, side)."""
+    sorts: Array
+    """The distinct rows of `novelty`: there are few."""
+    places: NDArray[np.intp]
+    """Which of them each example has."""
 
     @classmethod
     def of(cls, examples: Sequence[Example]) -> "Form":
         names = tuple(examples[0].sensitivity)
+        novelty = np.array([one.novelty for one in examples])
+        sorts, places = np.unique(novelty, axis=0, return_inverse=True)
         return cls(
             names=names,
-            novelty=np.array([one.novelty for one in examples]),
+            novelty=novelty,
+            sorts=sorts,
+            places=places.ravel(),
             own=np.array([one.own.log_sigma for one in examples]),
             usual=np.array([one.own.usual for one in examples]),
             parts=np.array([[one.sensitivity[name] for name in names] for one in examples]),
@@ -426,7 +434,7 @@ class Form:
         base, share, factors, gains = self.unpack(values)
         parts = np.sqrt(base[None, :] ** 2 + ((gains * self.parts) ** 2).sum(axis=1))
         known = self.own * (parts / self.usual) ** share[None, :]
-        added = np.expm1(2 * self.novelty[:, :, None] * factors).sum(axis=1)
+        added = np.expm1(2 * self.sorts[:, :, None] * factors).sum(axis=1)[self.places]
         wider = np.sqrt(known**2 + added * known.prod(axis=1, keepdims=True))
         return np.asarray(np.where(self.own > 0, wider, parts * np.sqrt(1 + added)))
 
@@ -447,8 +455,8 @@ class Form:
 
     def _before_novelty(self, parts: Array, share: Array, factors: Array, slopes: Array) -> tuple[Array, Array]:
         """The slopes by the logs of the scales without what is new, and by the factors of that."""
-        grown = np.exp(2 * self.novelty[:, :, None] * factors)
-        added = (grown - 1).sum(axis=1)
+        grown = np.exp(2 * self.sorts[:, :, None] * factors)
+        added = (grown - 1).sum(axis=1)[self.places]
         alone = self.own * (parts / self.usual) ** share[None, :]
         middle = alone.prod(axis=1, keepdims=True)
         square = alone**2 + added * middle
@@ -457,7 +465,9 @@ class Form:
         both = (added * over).sum(axis=1, keepdims=True)
         inner = np.where(is_known, alone**2 * over + middle / 2 * both, slopes)
         by_added = np.where(is_known, middle * over, slopes / (1 + added))
-        return inner, (self.novelty[:, :, None] * grown * by_added[:, None, :]).sum(axis=0)
+        number = len(self.sorts)
+        by_sort = np.stack([np.bincount(self.places, by_added[:, side], number) for side in (0, 1)], axis=1)
+        return inner, (self.sorts[:, :, None] * grown * by_sort[:, None, :]).sum(axis=0)
 
     def read(self, values: Array) -> Certainty:
         base, share, factors, gains = self.unpack(values)
@@ -593,34 +603,67 @@ class Stretch:
 STRETCH = Stretch()
 
 
-def stretch(found: Certainty, examples: Sequence[Example], rule: Stretch = STRETCH) -> Certainty:
-    """With factors of known stacks such that intervals of every kind of novelty hold as many errors on either side as they say
-    (Mondrian conformal prediction, Vovk 2005): likelihood alone prefers a narrow scale with long tails. Errors of all kinds
-    count beside those of a kind, so what few runs show changes little."""
-    known = _thin_folds([one for one in examples if one.own.has_scale and one.fold in KINDS])
-    if not known:
-        return found
-    form = Form.of(known)
-    errors = np.array([one.row.error for one in known])
-    weights, folds = _kind_weights(known, examples), np.array([one.fold for one in known])
-    ends = np.array([unscaled(one, found, rule.small_sample) for one in known])
-    factors = np.array(found.factors[KNOWN_STACK])
-    for _ in range(STRETCHES):
-        for kind, names in KINDS.items():
-            places = [FEATURES.index(name) for name in names]
-            new = form.novelty[:, places].sum(axis=1)
-            own = (folds == kind) & (new > 0)
-            if not own.any():
-                continue
-            over = _over_ends(errors, ends * form.scales(form.pack(found, factors)), sided=rule.sided)
-            beside = np.where(own, weights, weights * (math.sqrt(rule.parent_runs) / weights.sum()))
-            level = (1 + COVERAGE) / 2 if rule.sided else COVERAGE
-            for side in (0, 1):
-                needed = _weighted_quantiles(over[:, side], beside, np.array([level]))
-                more = math.log(max(SMALL, float(needed[0]))) / float(np.average(new[own], weights=weights[own]))
-                more = min(max(more, -MOST_STRETCH if rule.lowers else 0.0), MOST_STRETCH)
-                factors[places, side] = np.maximum(WIDER, factors[places, side] + more)
-    return dataclasses.replace(found, factors={**found.factors, KNOWN_STACK: _as_sides(factors)})
+def stretch(found: Certainty, examples: Sequence[Example]) -> Certainty:
+    """With kinds of novelty held by the rule."""
+    kinds = Kinds.of(found, examples)
+    return kinds.stretch(found, STRETCH) if kinds else found
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Left-out runs of known stacks, by the kind of what is new about them."""
+
+    form: "Form"
+    errors: Array
+    folds: NDArray[np.str_]
+    weights: Array
+    ends: Array
+    """As `unscaled`, before quantiles of few runs are widened."""
+    numbers: Array
+    """As how many runs those of the stack count."""
+
+    @classmethod
+    def of(cls, found: Certainty, examples: Sequence[Example]) -> "Kinds | None":
+        known = _thin_folds([one for one in examples if one.own.has_scale and one.fold in KINDS])
+        if not known:
+            return None
+        ends, numbers = unscale(known, found)
+        return cls(
+            form=Form.of(known),
+            errors=np.array([one.row.error for one in known]),
+            folds=np.array([one.fold for one in known]),
+            weights=_kind_weights(known, examples),
+            ends=ends,
+            numbers=numbers,
+        )
+
+    def stretch(self, found: Certainty, rule: Stretch) -> Certainty:
+        """With factors of known stacks such that intervals of every kind of novelty hold as many errors on either side as they
+        say (Mondrian conformal prediction, Vovk 2005): likelihood alone prefers a narrow scale with long tails. Errors of all
+        kinds count beside those of a kind, so what few runs show changes little."""
+        factors = np.array(found.factors[KNOWN_STACK])
+        ends = self.ends * (1 + rule.small_sample / self.numbers[:, None])
+        for _ in range(STRETCHES):
+            for kind, names in KINDS.items():
+                places = [FEATURES.index(name) for name in names]
+                new = self.form.novelty[:, places].sum(axis=1)
+                own = (self.folds == kind) & (new > 0)
+                if own.any():
+                    amount = float(np.average(new[own], weights=self.weights[own]))
+                    scales = self.form.scales(self.form.pack(found, factors))
+                    more = self._lacks(own, ends * scales, rule) / amount
+                    more = np.clip(more, -MOST_STRETCH if rule.lowers else 0.0, MOST_STRETCH)
+                    factors[places] = np.maximum(WIDER, factors[places] + more)
+        return dataclasses.replace(found, factors={**found.factors, KNOWN_STACK: _as_sides(factors)})
+
+    def _lacks(self, own: NDArray[np.bool_], ends: Array, rule: Stretch) -> Array:
+        """The log of what ends of one kind must be multiplied by on either side."""
+        over = _over_ends(self.errors, ends, sided=rule.sided)
+        parent = math.sqrt(rule.parent_runs) / self.weights.sum()
+        weights = np.where(own, self.weights, self.weights * parent)
+        level = np.array([(1 + COVERAGE) / 2 if rule.sided else COVERAGE])
+        needed = [float(_weighted_quantiles(over[:, side], weights, level)[0]) for side in (0, 1)]
+        return np.log(np.maximum(SMALL, needed))
 
 
 def _over_ends(errors: Array, ends: Array, *, sided: bool) -> Array:
@@ -653,17 +696,19 @@ def _kind_weights(known: Sequence[Example], examples: Sequence[Example]) -> Arra
     return np.array([one.weight / whole[one.fold, one.stack] * math.sqrt(numbers[one.stack]) for one in known])
 
 
-def unscaled(one: Example, certainty: Certainty, small_sample: float = SMALL_SAMPLE) -> Sides:
-    """How many scales both ends of an interval are from the forecast, beside what the stack's other runs say."""
-    table = certainty.quantiles[sort_of(one.novelty)]
-    wider = 1.0
-    if one.own.cells:
-        table = mix_quantiles(table, one.own, one.row.setting)
-        number = count_near(one.own, one.row.setting)
-        wider = (1 + small_sample / number) / (1 + SMALL_SAMPLE / number)
-    errors = table.errors()
-    low, high = (wider * errors.quantile(level) for level in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
-    return max(SMALL, -low), max(SMALL, high)
+def unscale(examples: Sequence[Example], certainty: Certainty) -> tuple[Array, Array]:
+    """How many scales both ends of an interval are from the forecast, beside what the stack's other runs say and before quantiles
+    of few runs are widened; and as how many runs those count."""
+    ends, numbers = np.zeros((len(examples), 2)), np.full(len(examples), math.inf)
+    for place, one in enumerate(examples):
+        table = certainty.quantiles[sort_of(one.novelty)]
+        if one.own.cells:
+            table = mix_quantiles(table, one.own, one.row.setting)
+            numbers[place] = count_near(one.own, one.row.setting)
+        errors = table.errors()
+        low, high = (errors.quantile(level) for level in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
+        ends[place] = max(SMALL, -low), max(SMALL, high)
+    return ends / (1 + SMALL_SAMPLE / numbers[:, None]), numbers
 
 
 def _count_models(examples: Sequence[Example]) -> dict[str, int]:
@@ -681,7 +726,7 @@ class Apart:
     publishers: int = 0
 
 
-APART = {STEP: Apart(), MEMORY: Apart(sigma=0.4, publishers=9)}
+APART = {STEP: Apart(), MEMORY: Apart(sigma=0.4, publishers=2)}
 """Four publishers of memory do not say how far publishers are apart. The ten of steps do: by 0.33 to 0.40 scales, whichever of
 them is left out."""
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from research.fits.asked import load
-from research.fits.intervals import Example, Fits, Form, Stretch, _winkler, stretch, unscaled
+from research.fits.intervals import Example, Fits, Form, Kinds, Stretch, _winkler, unscale
 from traincast.files import write_whole
 from traincast.forecast import KNOWN_STACK, STEP, WIDEST, Certainty
 from traincast.report import splice
@@ -59,32 +59,41 @@ Scores = dict[str, dict[tuple[str, str, str], Score]]
 """By form, then by publisher, what was left out and stack."""
 
 
-def score_form(
-    rule: Stretch | None, examples: Sequence[Example], left: Mapping[str, tuple[Certainty, list[Example]]]
-) -> dict[tuple[str, str, str], Score]:
-    """`left`: the table without each publisher before kinds of novelty are held, and its examples."""
-    by_publisher: dict[str, list[Example]] = defaultdict(list)
-    for one in examples:
-        if one.own.has_scale and one.fold != "publisher":
-            by_publisher[one.row.publisher].append(one)
-    found = {}
-    for publisher, own in by_publisher.items():
-        table, others = left[publisher]
-        table = stretch(table, others, rule) if rule else table
-        ends = _ends(own, table, rule.small_sample if rule else 0.0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """Runs of one publisher, the table that was fitted without it before kinds of novelty were held, and what holds them."""
+
+    publisher: str
+    table: Certainty
+    kinds: Kinds | None
+    form: Form
+    errors: Array
+    ends: Array
+    numbers: Array
+    groups: Mapping[tuple[str, str, str], list[int]]
+    """By publisher, what was left out and stack."""
+
+    @classmethod
+    def of(cls, publisher: str, fits: Fits, examples: Sequence[Example]) -> "Left":
+        table, others = fits.prepare(frozenset({publisher}))
+        own = [
+            one for one in examples if one.row.publisher == publisher and one.own.has_scale and one.fold != "publisher"
+        ]
         groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
         for place, one in enumerate(own):
             groups[publisher, one.fold or "nothing", one.stack].append(place)
-        errors = np.array([one.row.error for one in own])
-        found |= {key: _score(errors[places], *ends[places].T) for key, places in groups.items()}
-    return found
+        ends, numbers = unscale(own, table)
+        return cls(
+            publisher=publisher, table=table, kinds=Kinds.of(table, others), form=Form.of(own),
+            errors=np.array([one.row.error for one in own]), ends=ends, numbers=numbers, groups=groups,
+        )  # fmt: skip
 
-
-def _ends(examples: Sequence[Example], table: Certainty, small_sample: float) -> Array:
-    form = Form.of(examples)
-    scales = form.scales(form.pack(table, np.array(table.factors[KNOWN_STACK])))
-    sizes = np.minimum(WIDEST, scales * np.array([unscaled(one, table, small_sample) for one in examples]))
-    return np.asarray(sizes * np.array([-1.0, 1.0]))
+    def score(self, rule: Stretch | None) -> dict[tuple[str, str, str], Score]:
+        table = self.kinds.stretch(self.table, rule) if self.kinds and rule else self.table
+        scales = self.form.scales(self.form.pack(table, np.array(table.factors[KNOWN_STACK])))
+        few = 1 + (rule.small_sample if rule else 0.0) / self.numbers[:, None]
+        low, high = (np.minimum(WIDEST, scales * self.ends * few) * np.array([-1.0, 1.0])).T
+        return {key: _score(self.errors[places], low[places], high[places]) for key, places in self.groups.items()}
 
 
 def _score(errors: Array, low: Array, high: Array) -> Score:
@@ -149,8 +158,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     fits = Fits(rows=[row for row in load(options.asked)[0] if row.quantity == STEP])
     _, examples = fits.prepare()
-    left = {name: fits.prepare(frozenset({name})) for name in fits.publishers}
-    found = {name: score_form(rule, examples, left) for name, rule in FORMS.items()}
+    known = {one.row.publisher for one in examples if one.own.has_scale and one.fold != "publisher"}
+    left = [Left.of(name, fits, examples) for name in sorted(known)]
+    found = {name: {key: one for own in left for key, one in own.score(rule).items()} for name, rule in FORMS.items()}
     text = tabulate(found)
     sys.stdout.write(f"{text}\n")
     if options.markdown:

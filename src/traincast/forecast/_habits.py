@@ -189,11 +189,10 @@ ATTENTION_WORDS = {"sdpa": "flash", "flash_attention_2": "flash-2", "flash_atten
 """What other projects call kernels of attention."""
 
 
-def _read_attention(word: str, stack: Stack) -> str:
-    name = ATTENTION_WORDS.get(word, word)
-    # "flash" names no generation of the kernel; the stack does.
-    own = stack.recipe.attention
-    return own if name == "flash" and own in FUSED_ATTENTIONS else name
+def _read_attention(word: str, usual: str) -> str:
+    """The kernel that a word means. One that names no generation means that of the stack."""
+    meant = ATTENTION_WORDS.get(word, word)
+    return usual if meant == "flash" and usual in FUSED_ATTENTIONS else meant
 
 
 def fill_in_recipe(
@@ -210,7 +209,7 @@ def fill_in_recipe(
     if filled and not stack.is_plain:
         said.append(f"{stack.name} runs the model with {_list(filled)}")
     if "attention" in asked:
-        asked["attention"] = _read_attention(asked["attention"], stack)
+        asked["attention"] = _read_attention(asked["attention"], recipe.attention)
     values.update(asked)
     targets = options.adapter_targets or recipe.adapter_targets
     if options.adapter_rank and targets:
