@@ -71,6 +71,33 @@ FIGURES = (
         low=0.75, high=1.35, open="the degrees of parallelism; 8 x 4 with sequence parallelism taken",
     ),
     Figure(
+        regime="pre-training, compiled", says="GPT-2 124M, 10 B tokens on 8 A100 80 GB at about 1.5 million tokens/s: 1.85 hours",
+        source="Karpathy (2024), build-nanogpt, its lecture", published=1.85, unit="hours",
+        question=make(
+            "nanogpt", cluster=place("a100-80g"), batch=64, seq=1024, precision="bf16-amp", plan={"zero": 0},
+            job={"compiled": True, "global_batch": 512, "tokens": 10e9},
+        ),
+        low=0.75, high=1.3, open="evaluation and the loader",
+    ),
+    Figure(
+        regime="pre-training, fully sharded", says="MPT-7B, 1 T tokens on 440 A100 40 GB: 9.5 days",
+        source="MosaicML (2023), MPT-7B, its announcement", published=9.5, unit="days",
+        question=make(
+            "mpt-7b", cluster=place("a100-40g", 55), batch=4, seq=2048, precision="bf16",
+            plan={"zero": 3}, job={"stack": "composer", "global_batch": 1760, "tokens": 1e12},
+        ),
+        low=0.5, high=1.2, open="the local batch, recomputation, restarts and checkpoints",
+    ),
+    Figure(
+        regime="QLoRA, fully sharded and offloaded", says="Llama 3 70B, 3 epochs of 10,000 samples on 4 A10G 24 GB: 45 hours",
+        source="Schmid (2024), Efficiently fine-tune Llama 3 with PyTorch FSDP and Q-LoRA", published=45.0, unit="hours",
+        question=make(
+            "llama-3-70b", cluster=place("a10g", 1, 4), batch=1, seq=3072, precision="bf16",
+            plan={"zero": 3, "offload_weights": True}, job={"stack": "hf-trainer", "regime": "qlora", "samples": 30_000},
+        ),
+        low=0.6, high=1.6, open="samples are taken to be as long as their limit of 3,072 tokens",
+    ),
+    Figure(
         regime="LoRA", says="GPT-3 175B: 43.1 tokens/s per V100 with LoRA, 32.5 when all weights are trained",
         source="Hu et al. (2021), LoRA, section 4.2, footnote", published=43.1 / 32.5, unit="ratio",
         question=_wide(), against=_wide(adapter_rank=4, adapter_targets="query,value"),

@@ -77,42 +77,70 @@ def ask(command: str) -> dict | str:
     return json.loads(out.getvalue()) if code == 0 else err.getvalue().strip()
 
 
-def show(question: Asked, answer: dict | str) -> str:
+def judge(question: Asked, answer: dict | str) -> dict:
+    """Figure, ratio, interval and verdict of an answer; of an error its sentence."""
     if isinstance(answer, str):
-        return f"| {question.command} | {question.says} | error: {answer} | | | | |"
-    step, memory = answer["step"], answer["memory"]
+        return {"error": answer}
+    step = answer["step"]
     low, high = step["low_s"] / step["seconds"], step["high_s"] / step["seconds"]
     unit = question.unit or "s"
-    ours, ratio, held = figure_of(answer, unit), "", ""
+    found = {"unit": unit, "ours": figure_of(answer, unit), "low": low, "high": high,
+             "mfu": answer["utilization"], "fits": answer["memory"]["fit_probability"]}  # fmt: skip
     if question.recalled is not None:
-        slower = ours / question.recalled if unit in ("s", "h", "d", "gh") else question.recalled / ours
-        ratio, held = f"{slower:.2f}", "yes" if slower * low <= 1 <= slower * high else "**no**"
-    recalled = f"{question.recalled:g}" if question.recalled is not None else ""
+        ours = found["ours"]
+        found["ratio"] = ours / question.recalled if unit in ("s", "h", "d", "gh") else question.recalled / ours
+        found["holds"] = found["ratio"] * low <= 1 <= found["ratio"] * high
+    return found
+
+
+def show(question: Asked, now: dict, before: dict | None) -> str:
+    recalled = "" if question.recalled is None else f"{question.recalled:g}"
+    first = f"| `{question.command}` | {question.says} | {recalled} | {_say(before, 'ratio')} | "
+    if "error" in now:
+        return f"{first}{now['error']} | | | | |"
+    width = f"{now['low'] - 1:+.0%} {now['high'] - 1:+.0%}"
+    holds = "" if "holds" not in now else "yes" if now["holds"] else "no"
     return (
-        f"| `{question.command}` | {question.says} | {recalled} | {ours:.4g} {UNITS[unit]} | {ratio} | "
-        f"{low - 1:+.0%} {high - 1:+.0%} {held} | {answer['utilization'] or 0:.0%} | {memory['fit_probability']:.2f} |"
+        f"{first}{_say(now, 'ratio')} | {now['ours']:.4g} {UNITS[now['unit']]} | {width} {holds} | {now['mfu'] or 0:.0%} | "
+        f"{now['fits']:.2f} |"
     )
+
+
+def _say(found: dict | None, key: str) -> str:
+    if found is None or "error" in found:
+        return "" if found is None else "refused"
+    return f"{found[key]:.2f}" if key in found else f"({found['ours']:.3g})"
+
+
+HEAD = "| asked | recalled | figure | before | now | forecast | interval, holds | MFU | fits |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="questions whose command or group holds this word")
+    parser.add_argument("--record", type=Path, help="write what was found as JSON, to be shown as before later")
+    parser.add_argument("--before", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
+    before = json.loads(options.before.read_text()) if options.before else {}
+    found: dict[str, dict] = {}
     lines, group = [], None
     for question in read_questions():
         if options.only not in f"{question.group} {question.command}":
             continue
         if question.group != group:
             group = question.group
-            head = "| asked | recalled | figure | forecast | ratio | interval, holds | MFU | fits |"
-            lines += ["", f"## {group}", "", head, "|---|---|--:|--:|--:|---|--:|--:|"]
-            sys.stdout.write("\n".join(lines[-5:]) + "\n")
-        lines.append(show(question, ask(question.command)))
-        sys.stdout.write(lines[-1] + "\n")
-        sys.stdout.flush()
+            lines += ["", f"## {group}", "", HEAD, "|---|---|--:|--:|--:|--:|---|--:|--:|"]
+        found[question.command] = judge(question, ask(question.command))
+        lines.append(show(question, found[question.command], before.get(question.command)))
+    page = "\n".join(lines) + "\n"
+    sys.stdout.write(page)
+    if options.record:
+        options.record.write_text(json.dumps(found))
     if options.markdown:
-        options.markdown.write_text("\n".join(lines) + "\n")
+        text = options.markdown.read_text() if options.markdown.exists() else ""
+        head = text.partition("\n## ")[0].rstrip()
+        options.markdown.write_text(f"{head}\n{page}")
 
 
 if __name__ == "__main__":
