@@ -399,21 +399,13 @@ class Form:
     usual: Array
     parts: Array
     """(example, part, side)."""
-    sorts: Array
-    """The distinct rows of `novelty`: there are few."""
-    places: NDArray[np.intp]
-    """Which of them each example has."""
 
     @classmethod
     def of(cls, examples: Sequence[Example]) -> "Form":
         names = tuple(examples[0].sensitivity)
-        novelty = np.array([one.novelty for one in examples])
-        sorts, places = np.unique(novelty, axis=0, return_inverse=True)
         return cls(
             names=names,
-            novelty=novelty,
-            sorts=sorts,
-            places=places.ravel(),
+            novelty=np.array([one.novelty for one in examples]),
             own=np.array([one.own.log_sigma for one in examples]),
             usual=np.array([one.own.usual for one in examples]),
             parts=np.array([[one.sensitivity[name] for name in names] for one in examples]),
@@ -434,7 +426,7 @@ class Form:
         base, share, factors, gains = self.unpack(values)
         parts = np.sqrt(base[None, :] ** 2 + ((gains * self.parts) ** 2).sum(axis=1))
         known = self.own * (parts / self.usual) ** share[None, :]
-        added = np.expm1(2 * self.sorts[:, :, None] * factors).sum(axis=1)[self.places]
+        added = self.novelty @ np.expm1(2 * factors)
         wider = np.sqrt(known**2 + added * known.prod(axis=1, keepdims=True))
         return np.asarray(np.where(self.own > 0, wider, parts * np.sqrt(1 + added)))
 
@@ -455,8 +447,7 @@ class Form:
 
     def _before_novelty(self, parts: Array, share: Array, factors: Array, slopes: Array) -> tuple[Array, Array]:
         """The slopes by the logs of the scales without what is new, and by the factors of that."""
-        grown = np.exp(2 * self.sorts[:, :, None] * factors)
-        added = (grown - 1).sum(axis=1)[self.places]
+        added = self.novelty @ np.expm1(2 * factors)
         alone = self.own * (parts / self.usual) ** share[None, :]
         middle = alone.prod(axis=1, keepdims=True)
         square = alone**2 + added * middle
@@ -465,9 +456,7 @@ class Form:
         both = (added * over).sum(axis=1, keepdims=True)
         inner = np.where(is_known, alone**2 * over + middle / 2 * both, slopes)
         by_added = np.where(is_known, middle * over, slopes / (1 + added))
-        number = len(self.sorts)
-        by_sort = np.stack([np.bincount(self.places, by_added[:, side], number) for side in (0, 1)], axis=1)
-        return inner, (self.sorts[:, :, None] * grown * by_sort[:, None, :]).sum(axis=0)
+        return inner, (self.novelty.T @ by_added) * np.exp(2 * factors)
 
     def read(self, values: Array) -> Certainty:
         base, share, factors, gains = self.unpack(values)
