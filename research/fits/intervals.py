@@ -18,7 +18,7 @@ their priors).
    whatever the number of rows. Priors: log factors 0.2 +- 0.5, gains 1 +- 0.3 (memory: 0.5 +- 0.5), powers 0.5 +- 0.3, the log
    of the base that of 0.12 +- 0.3: what nobody measured is not free.
    What novelty adds to known stacks is then raised or lowered, on each side, until 5% of the left-out runs of every kind of
-   novelty lie beyond it; a stack counts by the root of its runs, and all kinds together as a stack of 900 runs.
+   novelty lie beyond it; a stack counts by the root of its runs, and all kinds together as a stack of 100 runs.
 3. A stack's own scale on a side is that of a normal distribution with the same 90% quantile of errors on that side, pooled
    with two models more that are as far off as those of a new stack whose host is known.
 4. Quantiles of error over scale. Known stack: weighted quantiles of all examples, every stack by its number of models, count as
@@ -580,7 +580,9 @@ class Stretch:
     """How what novelty adds to known stacks is changed until left-out runs of every kind of it are held as often as is said
     (`research.studies.novelty_forms` has what else was tried)."""
 
-    parent_runs: float = 900.0
+    holds: bool = True
+    """Whether kinds are held at all: if not, what they add is what the likelihood says."""
+    parent_runs: float = 100.0
     """All kinds of novelty together count as a stack of so many runs beside the stacks that show one kind."""
     lowers: bool = True
     """Whether kinds that are held too often get less."""
@@ -630,6 +632,8 @@ class Kinds:
         """With factors of known stacks such that intervals of every kind of novelty hold as many errors on either side as they
         say (Mondrian conformal prediction, Vovk 2005): likelihood alone prefers a narrow scale with long tails. Errors of all
         kinds count beside those of a kind, so what few runs show changes little."""
+        if not rule.holds:
+            return found
         factors = np.array(found.factors[KNOWN_STACK])
         ends = self.ends * (1 + rule.small_sample / self.numbers[:, None])
         for _ in range(STRETCHES):

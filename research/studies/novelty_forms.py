@@ -29,8 +29,8 @@ Array = NDArray[np.float64]
 BEGIN, END = "<!-- made by research.studies.novelty_forms -->", "<!-- end of what novelty_forms made -->"
 FEWEST, LARGE, LEAST_HELD, EQUAL = 20, 50, 0.8, 0.005
 AIM = (0.88, 0.92)
-FORMS: Mapping[str, Stretch | None] = {
-    "likelihood alone, n + 0": None,
+FORMS: Mapping[str, Stretch] = {
+    **{f"likelihood alone, n + {more:.0f}": Stretch(holds=False, small_sample=more) for more in (0.0, 1.0, 2.0, 3.0)},
     "raised only, both sides alike, n + 0 (ADR 49)": Stretch(
         parent_runs=0.0, lowers=False, sided=False, small_sample=0.0
     ),
@@ -39,7 +39,7 @@ FORMS: Mapping[str, Stretch | None] = {
     **{f"both ways, each side, n + {more:.0f}": Stretch(small_sample=more) for more in (0.0, 1.0, 2.0, 3.0, 5.0)},
     **{
         f"both ways, each side, n + 2, parent of {runs:.0f} runs": Stretch(parent_runs=runs)
-        for runs in (0.0, 100.0, 3600.0)
+        for runs in (0.0, 900.0, 3600.0)
     },
 }
 """By name. "n + 2": quantiles of n runs are widened by 2 / n."""
@@ -88,10 +88,10 @@ class Left:
             errors=np.array([one.row.error for one in own]), ends=ends, numbers=numbers, groups=groups,
         )  # fmt: skip
 
-    def score(self, rule: Stretch | None) -> dict[tuple[str, str, str], Score]:
-        table = self.kinds.stretch(self.table, rule) if self.kinds and rule else self.table
+    def score(self, rule: Stretch) -> dict[tuple[str, str, str], Score]:
+        table = self.kinds.stretch(self.table, rule) if self.kinds else self.table
         scales = self.form.scales(self.form.pack(table, np.array(table.factors[KNOWN_STACK])))
-        few = 1 + (rule.small_sample if rule else 0.0) / self.numbers[:, None]
+        few = 1 + rule.small_sample / self.numbers[:, None]
         low, high = (np.minimum(WIDEST, scales * self.ends * few) * np.array([-1.0, 1.0])).T
         return {key: _score(self.errors[places], low[places], high[places]) for key, places in self.groups.items()}
 
