@@ -1,12 +1,15 @@
+from dataclasses import replace
+
 import pytest
 
+from builders import make_cluster
 from traincast import catalog
 from traincast.catalog._stacks import stack
 from traincast.catalog._workloads import workload
 from traincast.forecast import ask, forecast
 from traincast.forecast._device_memory import watch_device
 from traincast.forecast._resolve import build_cluster
-from traincast.spec import Cluster, Job, Parallelism, Question, WorkloadOptions
+from traincast.spec import Cluster, Graph, Job, Parallelism, Question, WorkloadOptions
 
 
 def _on(device: str) -> Cluster:
@@ -105,3 +108,14 @@ def test_an_inference_of_a_causal_model_returns_keys_and_values_of_all_layers_wh
     assert held("gpt2", "pytorch", seq=512) == 12 * 3 * 768 * 4 * 512 * 4
     assert held("llama-3.2-1b", "hf-trainer", seq=512) == 16 * 2 * 512 * 4 * 512 * 4
     assert held("gpt2", "megatron-lm", seq=512) == held("bert-base-uncased", "pytorch", seq=512) == 0.0
+
+
+def test_memory_must_hold_the_batch_with_the_largest_images() -> None:
+    graph = workload("maskrcnn", batch=2)
+    fixed = replace(graph, largest_batch=1.0)
+    assert graph.largest_batch == pytest.approx(1344 / next(t.shape[3] for t in graph.tensors if t.name == "images"))
+
+    def activations(graph: Graph) -> float:
+        return forecast(Job(graph=graph), make_cluster()).memory.by_role["activation"]
+
+    assert activations(graph) == pytest.approx(graph.largest_batch * activations(fixed))

@@ -132,7 +132,7 @@ def profile_stages(
         capacity_bytes=smallest_bytes(cluster),
         micro_batches=plan.micro_batches,
         overhead_bytes=sum(outside.values()),
-        overheads=overheads_of(stack, plan, usual=usual),
+        overheads=replace(overheads_of(stack, plan, usual=usual), largest_batch=program.largest_batch),
         bucket_copies=plan.copies_gradients,
         replicated=plan.data > 1,
         remember=remember,

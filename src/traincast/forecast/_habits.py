@@ -189,6 +189,12 @@ ATTENTION_WORDS = {"sdpa": "flash", "flash_attention_2": "flash-2", "flash_atten
 """What other projects call kernels of attention."""
 
 
+def _read_attention(word: str, usual: str) -> str:
+    """The kernel that a word means. One that names no generation means that of the stack."""
+    meant = ATTENTION_WORDS.get(word, word)
+    return usual if meant == "flash" and usual in FUSED_ATTENTIONS else meant
+
+
 def fill_in_recipe(
     options: WorkloadOptions, plan: Parallelism, stack: Stack, *, heads: int | None, said: list[str]
 ) -> dict[str, Any]:
@@ -203,10 +209,7 @@ def fill_in_recipe(
     if filled and not stack.is_plain:
         said.append(f"{stack.name} runs the model with {_list(filled)}")
     if "attention" in asked:
-        asked["attention"] = ATTENTION_WORDS.get(asked["attention"], asked["attention"])
-    if asked.get("attention") == "flash" and recipe.attention in FUSED_ATTENTIONS:
-        # The word names no generation of the kernel; the stack does.
-        asked["attention"] = recipe.attention
+        asked["attention"] = _read_attention(asked["attention"], recipe.attention)
     values.update(asked)
     targets = options.adapter_targets or recipe.adapter_targets
     if options.adapter_rank and targets:

@@ -123,15 +123,10 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
     except TraincastError:
         # What cannot be built at all is refused with its reason where the question is posed.
         return None
-    num_tried = 0
     sure: list[Rung] = []
     for title, values in arrangements:
-        if values.get("tensor", 1) > 1 and any(_leaves_nothing(rung) for rung in sure):
+        if climb.is_enough(values, sure):
             break
-        if _cuts_layers(values) and climb.is_small and any(rung.plan.recompute == "none" for rung in sure):
-            # Nobody cuts a model of which every device can hold a whole replica, though a slow link would make it pay.
-            break
-        num_tried += 1
         found = climb.best_of(title, values)
         rungs.append(found)
         if len(found) == 1 and asked.takes(found[0].memory):
@@ -145,10 +140,10 @@ def choose_plan(asked: Open, pose: Pose, complete: Complete, engine: Engine) -> 
         fitting = [rung for rung in nearest if rung.memory.fits]
     if not fitting:
         safest = max(nearest, key=lambda rung: (rung.fit_probability, -rung.memory.peak_bytes))
-        return Choice(taken=safest, fastest=safest, num_tried=num_tried, fits=False)
+        return Choice(taken=safest, fastest=safest, num_tried=len(rungs), fits=False)
     fastest = max(fitting, key=lambda rung: rung.samples_per_s)
     taken = next(rung for rung in fitting if rung.samples_per_s * (1 + TOLERANCE) >= fastest.samples_per_s)
-    return Choice(taken=taken, fastest=fastest, num_tried=num_tried, fits=True)
+    return Choice(taken=taken, fastest=fastest, num_tried=len(rungs), fits=True)
 
 
 def _cuts_layers(values: Mapping[str, Any]) -> bool:
@@ -180,6 +175,13 @@ class _Climb:
     @property
     def sample(self) -> Job:
         return self.pose(self.complete({**self.asked.values, **_ALONE}), self.asked.batch or 1)
+
+    def is_enough(self, values: Mapping[str, Any], sure: Sequence[Rung]) -> bool:
+        """Whether what fits already leaves nothing to an arrangement and those after it."""
+        if values.get("tensor", 1) > 1 and any(_leaves_nothing(rung) for rung in sure):
+            return True
+        # Nobody cuts a model of which every device can hold a whole replica, though a slow link would make it pay.
+        return _cuts_layers(values) and self.is_small and any(rung.plan.recompute == "none" for rung in sure)
 
     def best_of(self, title: str, values: Mapping[str, Any]) -> tuple[Rung, ...]:
         """The arrangement where it is fastest; where it never fits, all that come into question as the nearest."""
@@ -287,18 +289,13 @@ class _Climb:
     def _batches(self, values: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
         """(samples of a pass, passes of a step) to try, most samples first."""
         asked, data, stages = self.asked, int(values["data"]), int(values.get("pipeline", 1))
-        tokens = self.sample.graph.tokens_per_sample
-        whole = asked.global_batch
-        if whole is None and not asked.names_batch and asked.passes is None and asked.text:
-            whole = usual_global_batch(num_devices=asked.cluster.num_devices, tokens=tokens)
+        whole = self._samples_per_step()
         if asked.batch is not None:
             sizes = [asked.batch]
         else:
-            most = most_samples(tokens=tokens, text=asked.text, flop=_flop_per_sample(self.sample.graph))
+            graph = self.sample.graph
+            most = most_samples(tokens=graph.tokens_per_sample, text=asked.text, flop=_flop_per_sample(graph))
             sizes = [2**power for power in range(int(math.log2(most)), -1, -1)]
-        if whole is None and asked.batch and asked.batch > 0 and asked.passes is None and not asked.names_plan:
-            # Plans are compared at one number of samples, that of a pass of plain replicas.
-            whole = asked.batch * asked.cluster.num_devices
         for size in sizes:
             if whole is None:
                 yield size, asked.passes or (1 if stages == 1 else 4 * stages)
@@ -308,6 +305,17 @@ class _Climb:
             enough = passes >= stages or size == 1 or asked.batch is not None
             if rest == 0 and asked.passes in (None, passes) and enough:
                 yield size, passes
+
+    def _samples_per_step(self) -> int | None:
+        """Of all replicas together; None: as many as the plan has in its passes."""
+        asked = self.asked
+        if asked.global_batch is not None or asked.passes is not None:
+            return asked.global_batch
+        devices = asked.cluster.num_devices
+        if asked.text and not asked.names_batch:
+            return usual_global_batch(num_devices=devices, tokens=self.sample.graph.tokens_per_sample)
+        # Plans are compared at one number of samples, that of a pass of plain replicas.
+        return asked.batch * devices if asked.batch and asked.batch > 0 and not asked.names_plan else None
 
 
 def _flop_per_sample(graph: Graph) -> float:

@@ -67,7 +67,7 @@ def lower(
     return Program(
         stages=stages, parallelism=plan, batch_size=graph.batch_size, mode=graph.mode, notes=graph.assumptions,
         input_variation=0.0 if captured and graph.padded else graph.input_variation,
-        preparation_s=graph.preparation_s + _copy_inputs_s(graph, habits),
+        largest_batch=graph.largest_batch, preparation_s=graph.preparation_s + _copy_inputs_s(graph, habits),
     )  # fmt: skip
 
 

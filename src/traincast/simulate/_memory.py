@@ -93,6 +93,8 @@ class Overheads:
     by_weight: bool = False
     """A compiler plans memory: weights are gathered, or cast, one by one and not a layer at a time, and gradients are added in
     place."""
+    largest_batch: float = 1.0
+    """Activations of the batch with the largest inputs over those of the mean one."""
     live_bytes: float = 0.0
     """Gathered weights that a stack lets live at once, where that is more than two layers'."""
 
@@ -283,6 +285,7 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
     if overheads is not None:
         if overheads.bucket_bytes and not _adds_wide(stage):
             by_role["gradient buckets"] = 0.0
+        by_role["activation"] *= overheads.largest_batch
         by_role["communication buffers"] = min(
             overheads.bucket_bytes, 2 * one.reduced_bytes(shards=overheads.gradient_shards)
         )

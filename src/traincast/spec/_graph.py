@@ -150,6 +150,8 @@ class Graph:
     """What had to be assumed to make it, in sentences for the user."""
     input_variation: float = 0.0
     """Standard deviation of the work of one pass beside its mean, where inputs have several sizes: images, utterances."""
+    largest_batch: float = 1.0
+    """Activations of the batch with the largest inputs over those of this one: memory must hold it, however rare it is."""
     padded: bool = False
     """The work is that of the largest input, to which a captured step pads all others, so that its passes do not vary."""
     preparation_s: float = 0.0

@@ -65,7 +65,7 @@ class Job:
     stack: Stack = field(
         default_factory=Stack,
         metadata={
-            "help": "Software that runs it, see `traincast catalog stacks`, with a version if you like (torchtitan@0.2), or a "
+            "help": "Software that runs it, see `traincast catalog stacks`, with a version if you like (NAME@0.2), or a "
             "document of your own (TOML); default: pytorch.",
             "flags": ("--stack",),
         },

@@ -91,5 +91,7 @@ class Program:
     notes: tuple[str, ...] = ()
     input_variation: float = 0.0
     """Of the work of one pass, as the graph says."""
+    largest_batch: float = 1.0
+    """Of activations, as the graph says."""
     preparation_s: float = 0.0
     """Of the inputs of one pass, as the graph says, with their copies to the device where the stack makes it wait for them."""

@@ -196,20 +196,21 @@ def build_maskrcnn(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "
             total = add(tape, total, loss)
         outputs = [total]
     graph = tape.finish(outputs, name=name, batch_size=batch, samples_unit="images", source=entry["source"])
-    if not (recipe.host_masks and recipe.trains and recipe.loss):
-        return graph
-    return replace(graph, preparation_s=batch * positives * cut_mask_s(recipe))
+    largest = 1.0 if sizes.input_size else LARGEST_WIDTH / width
+    cuts = recipe.host_masks and recipe.trains and recipe.loss
+    return replace(graph, largest_batch=largest, preparation_s=batch * positives * cut_mask_s(recipe) if cuts else 0.0)
 
 
 LONG_SIDES = ((928, 0.1), (1067, 0.5), (1200, 0.33), (1333, 0.07))
 """Of photographs whose short side is 800 pixels, and how many there are: nearly square, 4:3, 3:2 and wider (COCO, recalled)."""
 PIXEL_MULTIPLE = 32
+LARGEST_WIDTH = math.ceil(LONG_SIDES[-1][0] / PIXEL_MULTIPLE) * PIXEL_MULTIPLE
 
 
 def padded_width(batch: int, recipe: Recipe) -> int:
     """The mean over batches of the longest side, as images of one orientation go together and are padded to the largest."""
     if recipe.one_size:
-        return math.ceil(LONG_SIDES[-1][0] / PIXEL_MULTIPLE) * PIXEL_MULTIPLE
+        return LARGEST_WIDTH
     mean, below, share = 0.0, 0.0, 0.0
     for side, part in LONG_SIDES:
         share += part
