@@ -18,7 +18,7 @@ their priors).
    whatever the number of rows. Priors: log factors 0.2 +- 0.5, gains 1 +- 0.3 (memory: 0.5 +- 0.5), powers 0.5 +- 0.3, the log
    of the base that of 0.12 +- 0.3: what nobody measured is not free.
    What novelty adds to known stacks is then raised or lowered, on each side, until 5% of the left-out runs of every kind of
-   novelty lie beyond it; a stack counts by the root of its runs, and all kinds together as a stack of 900 runs.
+   novelty lie beyond it; a stack counts by the root of its runs, and all kinds together as a stack of 100 runs.
 3. A stack's own scale on a side is that of a normal distribution with the same 90% quantile of errors on that side, pooled
    with two models more that are as far off as those of a new stack whose host is known.
 4. Quantiles of error over scale. Known stack: weighted quantiles of all examples, every stack by its number of models, count as
@@ -399,21 +399,13 @@ class Form:
     usual: Array
     parts: Array
     """(example, part, side)."""
-    sorts: Array
-    """The distinct rows of `novelty`: there are few."""
-    places: NDArray[np.intp]
-    """Which of them each example has."""
 
     @classmethod
     def of(cls, examples: Sequence[Example]) -> "Form":
         names = tuple(examples[0].sensitivity)
-        novelty = np.array([one.novelty for one in examples])
-        sorts, places = np.unique(novelty, axis=0, return_inverse=True)
         return cls(
             names=names,
-            novelty=novelty,
-            sorts=sorts,
-            places=places.ravel(),
+            novelty=np.array([one.novelty for one in examples]),
             own=np.array([one.own.log_sigma for one in examples]),
             usual=np.array([one.own.usual for one in examples]),
             parts=np.array([[one.sensitivity[name] for name in names] for one in examples]),
@@ -434,7 +426,7 @@ class Form:
         base, share, factors, gains = self.unpack(values)
         parts = np.sqrt(base[None, :] ** 2 + ((gains * self.parts) ** 2).sum(axis=1))
         known = self.own * (parts / self.usual) ** share[None, :]
-        added = np.expm1(2 * self.sorts[:, :, None] * factors).sum(axis=1)[self.places]
+        added = self.novelty @ np.expm1(2 * factors)
         wider = np.sqrt(known**2 + added * known.prod(axis=1, keepdims=True))
         return np.asarray(np.where(self.own > 0, wider, parts * np.sqrt(1 + added)))
 
@@ -455,8 +447,7 @@ class Form:
 
     def _before_novelty(self, parts: Array, share: Array, factors: Array, slopes: Array) -> tuple[Array, Array]:
         """The slopes by the logs of the scales without what is new, and by the factors of that."""
-        grown = np.exp(2 * self.sorts[:, :, None] * factors)
-        added = (grown - 1).sum(axis=1)[self.places]
+        added = self.novelty @ np.expm1(2 * factors)
         alone = self.own * (parts / self.usual) ** share[None, :]
         middle = alone.prod(axis=1, keepdims=True)
         square = alone**2 + added * middle
@@ -465,9 +456,7 @@ class Form:
         both = (added * over).sum(axis=1, keepdims=True)
         inner = np.where(is_known, alone**2 * over + middle / 2 * both, slopes)
         by_added = np.where(is_known, middle * over, slopes / (1 + added))
-        number = len(self.sorts)
-        by_sort = np.stack([np.bincount(self.places, by_added[:, side], number) for side in (0, 1)], axis=1)
-        return inner, (self.sorts[:, :, None] * grown * by_sort[:, None, :]).sum(axis=0)
+        return inner, (self.novelty.T @ by_added) * np.exp(2 * factors)
 
     def read(self, values: Array) -> Certainty:
         base, share, factors, gains = self.unpack(values)
@@ -591,7 +580,9 @@ class Stretch:
     """How what novelty adds to known stacks is changed until left-out runs of every kind of it are held as often as is said
     (`research.studies.novelty_forms` has what else was tried)."""
 
-    parent_runs: float = 900.0
+    holds: bool = True
+    """Whether kinds are held at all: if not, what they add is what the likelihood says."""
+    parent_runs: float = 100.0
     """All kinds of novelty together count as a stack of so many runs beside the stacks that show one kind."""
     lowers: bool = True
     """Whether kinds that are held too often get less."""
@@ -641,6 +632,8 @@ class Kinds:
         """With factors of known stacks such that intervals of every kind of novelty hold as many errors on either side as they
         say (Mondrian conformal prediction, Vovk 2005): likelihood alone prefers a narrow scale with long tails. Errors of all
         kinds count beside those of a kind, so what few runs show changes little."""
+        if not rule.holds:
+            return found
         factors = np.array(found.factors[KNOWN_STACK])
         ends = self.ends * (1 + rule.small_sample / self.numbers[:, None])
         for _ in range(STRETCHES):

@@ -160,7 +160,7 @@ def _pose(group: Group, table: Certainty, rows: Sequence[Asked]) -> Posed:
     everything = join_all(known)
     novelty = np.array([list_novelty(row.setting, known, everything=everything) for row in group.left])
     sort = KNOWN_STACK if group.kept else NEW_STACK
-    more = np.sqrt(1 + np.expm1(2 * novelty[:, :, None] * np.array(table.factors[sort])).sum(axis=1))
+    more = np.sqrt(1 + novelty @ np.expm1(2 * np.array(table.factors[sort])))
     parts = np.array([table.parts(sensitivity_of(row)) for row in group.left])
     kept = np.array([table.parts(sensitivity_of(row)) for row in group.kept]).reshape(-1, 2)
     share = np.array(table.share)

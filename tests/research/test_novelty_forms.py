@@ -12,13 +12,13 @@ def test_a_form_that_holds_a_large_group_too_seldom_is_not_chosen() -> None:
     assert choose(summaries) == "wide"
 
 
-def test_of_forms_that_score_alike_the_one_that_holds_what_it_says_is_chosen() -> None:
+def test_the_form_that_holds_most_groups_as_it_says_is_chosen_and_of_equal_ones_the_narrower() -> None:
     summaries = {
-        "a": Summary.of([score(0.95, 1.0)]),
-        "b": Summary.of([score(0.9, 1.001)]),
-        "c": Summary.of([score(0.9, 1.2)]),
+        "narrow": Summary.of([score(0.86, 0.5)]),
+        "aimed": Summary.of([score(0.9, 1.0)]),
+        "aimed and wider": Summary.of([score(0.91, 1.2)]),
     }
-    assert choose(summaries) == "b"
+    assert choose(summaries) == "aimed"
 
 
 def test_a_publisher_has_no_say_in_its_own_form() -> None:

@@ -393,11 +393,12 @@ NO_FACTORS: Factors = ((0.0, 0.0),) * len(FEATURES)
 
 
 def add_novelty(factors: Factors, novelty: Sequence[float]) -> Sides:
-    """What is new adds to the square of the scale on either side, as a share of it: squares of things that are apart add up."""
+    """What is new adds to the square of the scale on either side, as a share of it: squares of things that are apart add up, and
+    so do those of several doublings."""
     new = [(one, amount) for one, amount in zip(factors, novelty, strict=True) if amount]
     return (
-        sum(math.expm1(2 * one[0] * amount) for one, amount in new),
-        sum(math.expm1(2 * one[1] * amount) for one, amount in new),
+        sum(amount * math.expm1(2 * one[0]) for one, amount in new),
+        sum(amount * math.expm1(2 * one[1]) for one, amount in new),
     )
 
 
