@@ -94,6 +94,8 @@ class Asked:
     inputs: float = 0.0
     """The time in which a slow pipeline makes the inputs of a step, over the step's."""
     ring_steps_per_s: float = 0.0
+    by_data: bool = False
+    """What some of its operators do depends on the data."""
     """Between nodes, that kernels wait for, in a second of the devices' time."""
 
 
@@ -228,6 +230,7 @@ def _answer_step(
         untaught=untaught,
         inputs=input_seconds(job, question.parallelism, described["setting"]) / step_s,
         ring_steps_per_s=tally.ring_steps_per_s,
+        by_data=tally.by_data,
         **described,
     )
 

@@ -190,6 +190,7 @@ def sensitivity_of(row: Asked) -> Sensitivity:
         call_s=row.call_s,
         inputs=row.inputs,
         ring_steps_per_s=row.ring_steps_per_s,
+        by_data=row.by_data,
     )
 
 

@@ -33,6 +33,7 @@ from research.fits.intervals import (
 )
 from traincast.files import write_whole
 from traincast.forecast import (
+    DATA_FACTOR,
     HOST_CPU_FACTOR,
     HOST_LEAST_S,
     HOST_MOST_S,
@@ -88,6 +89,7 @@ def parts_of(rows: Sequence[Asked], form: Form) -> Array:
         (-np.log(1 - fused / 2), nothing),
         (-np.log(1 - share * (1 - 1 / form.link)), np.log(1 + share * (form.link - 1))),
         (nothing, np.log1p(ring_steps * LATE_RING_STEP_S)),
+        (nothing, math.log(DATA_FACTOR) * np.array([float(row.by_data) for row in rows])),
     ]
     if form.inputs:
         sides.append((nothing, np.log(wait(inputs)) / NORMAL_90))

@@ -93,6 +93,8 @@ def test_sensitivities_say_how_far_a_step_moves_if_a_part_is_off() -> None:
     assert fed["inputs"] == pytest.approx((0.0, math.log(20) / 1.645), rel=0.01)
     waits = step_sensitivity(operators=0.0, host=0.0, exposed=1.0, bandwidth=0.0)
     assert waits["communication"] == pytest.approx((math.log(2), math.log(2)))
+    looped = step_sensitivity(operators=0.0, host=0.0, exposed=0.0, bandwidth=0.0, by_data=True)
+    assert looped["data"] == pytest.approx((0.0, math.log(1.5)))
     late = step_sensitivity(operators=0.0, host=0.0, exposed=0.5, bandwidth=0.0, ring_steps_per_s=1e5)
     assert late["latency"] == pytest.approx((0.0, math.log(2.7)))
 
@@ -320,3 +322,12 @@ def test_quantiles_of_few_runs_are_wider_than_the_same_of_many() -> None:
     few, many = mixed(20), mixed(2000)
     assert few.values[-1] == pytest.approx(1.1 * many.values[-1], rel=0.01)
     assert few.values[0] == pytest.approx(1.1 * many.values[0], rel=0.01)
+
+
+def test_a_detector_under_software_that_nobody_measured_is_less_sure_because_its_host_loops_by_the_data() -> None:
+    job = Job(graph=workload("maskrcnn", batch=4), stack=stack("lightning"), loading_samples_per_s=1e5)
+    cluster = catalog.cluster(device="a100-sxm4-80g")
+    engine = Engine()
+    program = engine.lower(job, cluster, Parallelism())
+    assert tally_program(program, engine.cost(program, job, cluster), cluster).by_data
+    assert "by the data (boxes, regions)" in " ".join(forecast(job, cluster).notes)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from traincast.forecast._ask import Origin as Origin
     from traincast.forecast._ask import answer as answer
     from traincast.forecast._ask import ask as ask
+    from traincast.forecast._certainty import DATA_FACTOR as DATA_FACTOR
     from traincast.forecast._certainty import DOCUMENT as DOCUMENT
     from traincast.forecast._certainty import FEATURES as FEATURES
     from traincast.forecast._certainty import HOST_CPU_FACTOR as HOST_CPU_FACTOR
@@ -132,6 +133,7 @@ __getattr__ = load_lazily(
         "_certainty": (
             "Cell",
             "Certainty",
+            "DATA_FACTOR",
             "DOCUMENT",
             "Experience",
             "FEATURES",

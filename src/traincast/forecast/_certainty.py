@@ -61,6 +61,9 @@ FEW_WORKERS, MOST_WORKERS = 4, 8
 Recalled."""
 LINK_FACTOR, FUSION_FACTOR = 2.0, 2.0
 """By which communication is taken to be off, and how much less a stack may move through memory that fuses more."""
+DATA_FACTOR = 1.5
+"""How much longer a step may take whose operators depend on the data: the host loops over boxes and regions in ways that no graph
+shows. Set before any fit."""
 MOST_OPERATORS = 0.5
 """The operators' own log error counts up to this: beyond it their intervals say only that nothing is known."""
 
@@ -111,12 +114,14 @@ def step_sensitivity(
     call_s: float = HOST_LEAST_S,
     inputs: float = 0.0,
     ring_steps_per_s: float = 0.0,
+    by_data: bool = False,
 ) -> dict[str, Sides]:
     """`operators`: the log error that the operators' own intervals give the step. `host`: the host's time to issue a step over
     the devices' to do it; `call_s`: what a call was taken to cost for that. `exposed`: the share of the step in communication
     that nothing hides. `bandwidth`: that in kernels that memory limits, which a stack may fuse. `inputs`: the time in which
     a slow pipeline makes the inputs of a step, over the step's: one pipeline in twenty is slower, which is 1.6 standard
-    deviations. `ring_steps_per_s`: steps of rings between nodes that kernels wait for, in a second of the devices' time."""
+    deviations. `ring_steps_per_s`: steps of rings between nodes that kernels wait for, in a second of the devices' time.
+    `by_data`: what some operators do depends on the data."""
     unsure = min(max(0.0, operators), MOST_OPERATORS)
     share, fused = min(max(0.0, exposed), 1.0), min(max(0.0, bandwidth), 1.0)
     slower, faster = max(HOST_CPU_FACTOR, HOST_MOST_S / call_s), max(HOST_CPU_FACTOR, call_s / HOST_LEAST_S)
@@ -127,6 +132,7 @@ def step_sensitivity(
         "communication": (-math.log(1 - share * (1 - 1 / LINK_FACTOR)), math.log(1 + share * (LINK_FACTOR - 1))),
         "latency": (0.0, math.log1p(ring_steps_per_s * LATE_RING_STEP_S)),
         "inputs": (0.0, _log_wait(inputs) / NORMAL_90),
+        "data": (0.0, math.log(DATA_FACTOR) if by_data else 0.0),
     }
 
 
@@ -548,8 +554,9 @@ def describe_novelty(
     host: float = 0.0,
     inputs: float = 0.0,
     ring_steps_per_s: float = 0.0,
+    by_data: bool = False,
 ) -> tuple[str, ...]:
-    """What is new, in words, the most telling first. `host`, `inputs`, `ring_steps_per_s`: as in `step_sensitivity`."""
+    """What is new, in words, the most telling first. The rest: as in `step_sensitivity`."""
     says = {
         "new stack": f"no run of the stack {setting.stack} was measured",
         "version new to the stack": f"version {setting.version} of {setting.stack} was not measured",
@@ -571,6 +578,8 @@ def describe_novelty(
     if any(values[name] > 0 for name in ("new stack", "new model family", "family new to the stack")):
         del says["model new to the stack"]
     found = [text for name, text in says.items() if values[name] > 0]
+    if values["new stack"] and by_data:
+        found.insert(1, f"what the host does by the data (boxes, regions) was not measured with {setting.stack}")
     if values["new stack"] and host > HOST_BOUND:
         found.insert(1, f"what a call costs the host was not measured with {setting.stack}")
     if values["new stack"] and ring_steps_per_s * LATE_RING_STEP_S > HOST_BOUND:

@@ -18,12 +18,14 @@ from traincast.forecast._certainty import (
 from traincast.forecast._narrow import say_narrowing, suggest_narrowing, widen_narrowing
 from traincast.memo import Remember, compute
 from traincast.spec import (
+    DYNAMIC,
     GROUNDS,
     Cluster,
     Collective,
     Estimate,
     Job,
     Narrowing,
+    Op,
     Parallelism,
     Program,
     Repeat,
@@ -55,6 +57,8 @@ class Tally:
     """To issue them."""
     ring_steps: float = 0.0
     """Between nodes, that kernels wait for."""
+    by_data: bool = False
+    """What some of them do depends on the data."""
 
     def log_sigma(self, software: Stack) -> float:
         """One standard deviation of the log error of a step. Errors of one kind of task go together, those of different
@@ -120,6 +124,7 @@ def tally_program(
         bounded=bounded,
         host_s=sum(number[key] * tally.host_s for key, tally in tallies.items()),
         ring_steps=sum(number[key] * tally.ring_steps for key, tally in tallies.items()),
+        by_data=any(tally.by_data for tally in tallies.values()),
     )
 
 
@@ -143,8 +148,9 @@ def tally_tasks(
         if isinstance(task, Collective) and _waits_for_rings(task, cluster):
             ring_steps += (task.num_ranks - 1) * count
     return Tally(
-        seconds=seconds, weighted=weighted, grounds=grounds, bounded=bounded, host_s=host_s, ring_steps=ring_steps
-    )
+        seconds=seconds, weighted=weighted, grounds=grounds, bounded=bounded, host_s=host_s, ring_steps=ring_steps,
+        by_data=any(isinstance(task, Op) and DYNAMIC in task.attrs for task in tasks),
+    )  # fmt: skip
 
 
 def _waits_for_rings(task: Collective, cluster: Cluster) -> bool:
@@ -206,13 +212,14 @@ def with_novelty(
     sensitivity = step_sensitivity(
         operators=tally.operators_log_sigma, host=tally.host_share, exposed=shares.get("communication", 0.0),
         bandwidth=shares.get("memory", 0.0), call_s=call_seconds(job.stack),
-        inputs=inputs, ring_steps_per_s=tally.ring_steps_per_s,
+        inputs=inputs, ring_steps_per_s=tally.ring_steps_per_s, by_data=tally.by_data,
     )  # fmt: skip
     low, high = certainty.interval(novelty, sensitivity, setting)
     narrowing = suggest_narrowing(certainty, novelty, sensitivity, setting, step_s=timeline.duration_s)
     new = describe_novelty(
-        novelty, setting, host=tally.host_share, inputs=inputs, ring_steps_per_s=tally.ring_steps_per_s
-    )[:MOST_SAID]
+        novelty, setting, host=tally.host_share, inputs=inputs, ring_steps_per_s=tally.ring_steps_per_s,
+        by_data=tally.by_data,
+    )[:MOST_SAID]  # fmt: skip
     because = new or (f"runs of {setting.stack} like this one were measured",)
     return Assured(step=_estimate(timeline, tally, low, high), because=because, narrowing=narrowing)
 
