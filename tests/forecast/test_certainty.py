@@ -326,7 +326,7 @@ def test_quantiles_of_few_runs_are_wider_than_the_same_of_many() -> None:
 
 def test_a_detector_under_software_that_nobody_measured_is_less_sure_because_its_host_loops_by_the_data() -> None:
     job = Job(graph=workload("maskrcnn", batch=4), stack=stack("lightning"), loading_samples_per_s=1e5)
-    cluster = catalog.cluster(device="a100-sxm4-80g")
+    cluster = catalog.cluster(device="a100-sxm4-80g", nodes=1, devices_per_node=1)
     engine = Engine()
     program = engine.lower(job, cluster, Parallelism())
     assert tally_program(program, engine.cost(program, job, cluster), cluster).by_data
