@@ -119,3 +119,5 @@ def test_memory_must_hold_the_batch_with_the_largest_images() -> None:
         return forecast(Job(graph=graph), make_cluster()).memory.by_role["activation"]
 
     assert activations(graph) == pytest.approx(graph.largest_batch * activations(fixed))
+    seen = [watch_device(Job(graph=one), make_cluster(), Parallelism()).used_bytes for one in (graph, fixed)]
+    assert seen[0] > seen[1]

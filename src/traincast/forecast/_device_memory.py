@@ -193,6 +193,8 @@ def watch_device(
     stage, profile = max(zip(program.stages, profiles, strict=True), key=lambda pair: pair[1].needed_bytes)
     overheads = overheads_of(job.stack, plan)
     reserved = reserved_bytes(stage, profile, accumulates=keeps_gradients(stage, plan.micro_batches, overheads))
+    # The requests are those of the mean batch; the meter has seen the largest.
+    reserved += profile.by_role.get("activation", 0.0) * (1 - 1 / program.largest_batch)
     around = around or surroundings_of(job.stack)
     used = device_bytes(reserved, capacity_bytes=capacity, searches=searches_algorithms(stage), around=around)
     if job.stack.memory.greedy:
