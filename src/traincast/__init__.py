@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from traincast.plan import plan
     from traincast.spec import Cluster, Device, Estimate, Forecast, Graph, Job, Link, NodeGroup, Parallelism
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __all__ = [
     "Cluster",
