@@ -62,6 +62,16 @@ def highlight(found: Search, plain: Plan | None) -> tuple[Highlight, ...]:
         best = min(listed, key=lambda plan: figures_of(plan.forecast, none).of(objective))
         after = figures_of(best.forecast, none)
         ratios = {name: after.of(name) / before.of(name) for name in OBJECTIVES if 0 < before.of(name) < float("inf")}
+        if first.forecast.job.num_steps <= 1:
+            ratios = _compare_steps(best, first, ratios)
         if ratios.get(objective, 1.0) < 1 - WORTH_NAMING:
             made.append(Highlight(title=TITLES[objective], plan=best, ratios=ratios))
     return tuple(made)
+
+
+def _compare_steps(one: Plan, other: Plan, ratios: Mapping[str, float]) -> dict[str, float]:
+    """Where no length of the job was asked for: by the time of a sample, not by that of a start and a single step."""
+    slower = other.forecast.samples_per_s / one.forecast.samples_per_s
+    price, before = one.cluster.usd_per_hour, other.cluster.usd_per_hour
+    money = {"money": slower * price / before} if price and before else {}
+    return {**ratios, "time": slower, **money}
