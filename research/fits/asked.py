@@ -24,6 +24,7 @@ from traincast.accuracy import (
     read_rows,
     translate,
 )
+from traincast.catalog import find_stack
 from traincast.errors import IllegalPlan, TraincastError
 from traincast.files import write_json
 from traincast.forecast import (
@@ -198,11 +199,16 @@ def ask_step(untaught: Untaught, question: CaseQuestion, row: Mapping[str, Any],
 
 def _describe(engine: Engine, question: CaseQuestion, row: Mapping[str, Any]) -> dict[str, Any]:
     job, cluster, plan = question.job, question.cluster, question.parallelism
+    setting = describe_setting(job, cluster, plan, remember=engine._remember)
+    framework = str(row.get("framework") or "")
+    if framework and find_stack(framework) is None:
+        # It is forecast as plain software, but says nothing of how well plain software is forecast.
+        setting = dataclasses.replace(setting, stack=framework)
     return {
         "publisher": publisher_of(str(row.get("source"))),
         "source": str(row.get("source")),
         "workload": str(row.get("model")),
-        "setting": describe_setting(job, cluster, plan, remember=engine._remember),
+        "setting": setting,
         "scale": float(job.graph.batch_size * plan.micro_batches * plan.data),
     }
 

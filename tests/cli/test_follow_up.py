@@ -49,9 +49,12 @@ def test_what_does_not_fit_comes_first_with_its_remedies_and_their_price(run: Ru
 
 
 def test_where_no_plan_is_enough_more_devices_are_named(run: Run) -> None:
-    out = run("forecast", "llama-2-7b", "--gpus", "1xrtx-4090", "--seq", "1024", "--lora-rank", "0").out
+    words = ("forecast", "llama-2-7b", "--gpus", "1xrtx-4090", "--seq", "1024", "--lora-rank", "0")
+    out = run(*words, "--host-memory", "32GB").out
     assert "no other plan makes it fit on 1 device" in out
     assert "devices (" in out
+    # Where nobody said what the host has, the answer says what it must have.
+    assert "of host memory in a node)" in " ".join(run(*words).out.split())
 
 
 def test_every_command_shows_the_same_memory(run: Run) -> None:

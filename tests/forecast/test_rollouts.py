@@ -159,7 +159,7 @@ def test_what_does_not_go_together_is_refused() -> None:
     ):
         with pytest.raises(InvalidInput, match=words):
             answer(job)
-    with pytest.raises(InvalidInput, match="no attention"):
+    with pytest.raises(InvalidInput, match="takes no sequences"):
         answer({**RL}, model="resnet50")
 
 

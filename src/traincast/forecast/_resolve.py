@@ -659,7 +659,10 @@ def _catalogue_workload(
         )
     name = facts.get(source)
     if "seq" in given and name and facts.entries[name]["family"] in _WITHOUT_TOKENS:
-        raise InvalidInput(f"{source} takes no sequences, so --seq {given['seq']} cannot change it; leave it out")
+        raise InvalidInput(
+            f"{source} takes no sequences, so a length of {given['seq']} (--seq, or what a regime generates) cannot change it; "
+            "leave it out"
+        )
     heads = facts.entries[name].get("shape", {}).get("heads") if name else None
     recipe = fill_in_recipe(options, plan, stack, heads=heads, said=said)
     more = {key: given[key] for key in ("batch", *_SIZES) if key in given}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from traincast.errors import IllegalPlan, InvalidInput, TraincastError
 from traincast.forecast import Engine
 from traincast.spec import Cluster, Forecast, Job, Parallelism
+from traincast.units import show_bytes
 
 SizedJob = Callable[[int, int | None, Parallelism], Job]
 """(samples of one pass, tokens of a sample or None for the usual, plan) -> the job to forecast."""
@@ -192,7 +193,7 @@ class _Trial:
         if after.memory.peak_bytes > (1 - LEAST_SAVED) * before.memory.peak_bytes:
             return None
         return Change(
-            name=_name_change(self.plan, self.batch, plan, batch),
+            name=_name_change(self.plan, self.batch, plan, batch) + _say_host(before, after),
             plan=plan,
             batch=batch,
             peak_bytes=after.memory.peak_bytes,
@@ -245,6 +246,14 @@ def _alternatives(plan: Parallelism, batch: int) -> Iterator[tuple[Parallelism, 
         yield replace(plan, offload_optimizer=True), batch
     elif not plan.offload_weights:
         yield replace(plan, offload_weights=True), batch
+
+
+def _say_host(before: Forecast, after: Forecast) -> str:
+    """What the host of a node must have for a change, where it needs more and nobody said how much there is."""
+    host, usual = after.memory.host, before.memory.host
+    if host is None or host.capacity_bytes is not None or host.needed_bytes <= (usual.needed_bytes if usual else 0.0):
+        return ""
+    return f" ({show_bytes(host.needed_bytes)} of host memory in a node)"
 
 
 def _name_change(old: Parallelism, old_batch: int, new: Parallelism, new_batch: int) -> str:
