@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from research.fits.asked import Asked, Verdict
-from traincast.files import write_whole
-from traincast.report import splice
+from research.output import splice_into
 from traincast.spec import FIT_CONFIDENCE
 
 BEGIN, END = "<!-- made by research.fits.intervals -->", "<!-- end of what it made -->"
@@ -151,4 +150,4 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def write_page(path: Path, sections: Mapping[str, str]) -> None:
     """The page with its tables made again."""
     text = "\n\n".join(f"## {title}\n\n{body}" for title, body in sections.items())
-    write_whole(path, splice(path.read_text(encoding="utf-8"), text, begin=BEGIN, end=END))
+    splice_into(path, text, begin=BEGIN, end=END)

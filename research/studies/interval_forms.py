@@ -36,9 +36,8 @@ from research.fits.intervals import (
     publisher_quantiles,
     sensitivity_of,
 )
-from traincast.files import write_whole
+from research.output import splice_into
 from traincast.forecast import KNOWN_STACK, NEW_STACK, STEP, Certainty, Experience, join_all, list_novelty
-from traincast.report import splice
 
 Array = NDArray[np.float64]
 MOST_LEFT = 80
@@ -375,8 +374,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = tabulate(found, "known")
     sys.stdout.write(f"{text}\n")
     if options.markdown:
-        page = options.markdown.read_text(encoding="utf-8")
-        write_whole(options.markdown, splice(page, text, begin=BEGIN, end=END))
+        splice_into(options.markdown, text, begin=BEGIN, end=END)
 
 
 def tabulate(found: Scores, sort: str) -> str:

@@ -24,11 +24,10 @@ from research.fits.asked import Asked, ask_step
 from research.fits.intervals import Fits, ends_of, make_examples
 from research.fits.stacks import load_measured
 from research.fits.untaught import Untaught, publisher_of
+from research.output import splice_into
 from traincast.accuracy import Measured, hide_results, parse_case, parse_observation, read_rows, translate
 from traincast.errors import TraincastError
-from traincast.files import write_whole
 from traincast.forecast import Engine
-from traincast.report import splice
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 TABLES = ("single_gpu", "dp", "llm", "memory", "mlperf")
@@ -171,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.docs:
         for name, table in (("accuracy.md", alone), ("theory/accuracy-tables.md", both)):
             path = options.docs / name
-            write_whole(path, splice(path.read_text(encoding="utf-8"), table, begin=BEGIN, end=END))
+            splice_into(path, table, begin=BEGIN, end=END)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from research.output import splice_into
 from research.studies.given import load
 from traincast.accuracy import (
     Prediction,
@@ -29,9 +30,7 @@ from traincast.accuracy import (
     translate,
 )
 from traincast.errors import TraincastError
-from traincast.files import write_whole
 from traincast.forecast import GIVEN_JOB, Engine
-from traincast.report import splice
 
 MOST_ASKED = 3
 
@@ -68,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = f"{tabulate_answers()}\n\n{INTRODUCTION.format(jobs=options.jobs)}\n\n{tabulate(found)}"
     sys.stdout.write(f"{text}\n")
     if options.markdown:
-        write_whole(options.markdown, splice(options.markdown.read_text(encoding="utf-8"), text, begin=BEGIN, end=END))
+        splice_into(options.markdown, text, begin=BEGIN, end=END)
 
 
 INTRODUCTION = (

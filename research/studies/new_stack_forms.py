@@ -31,7 +31,7 @@ from research.fits.intervals import (
     _weighted_quantiles,
     publisher_quantiles,
 )
-from traincast.files import write_whole
+from research.output import splice_into
 from traincast.forecast import (
     DATA_FACTOR,
     HOST_CPU_FACTOR,
@@ -43,7 +43,6 @@ from traincast.forecast import (
     STEP,
     WIDEST,
 )
-from traincast.report import splice
 from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
@@ -216,8 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = "\n".join(lines)
     sys.stdout.write(f"{text}\n")
     if options.markdown:
-        page = options.markdown.read_text(encoding="utf-8")
-        write_whole(options.markdown, splice(page, text, begin=BEGIN, end=END))
+        splice_into(options.markdown, text, begin=BEGIN, end=END)
 
 
 if __name__ == "__main__":

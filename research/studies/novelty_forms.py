@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from research.fits.asked import load
 from research.fits.intervals import Example, Fits, Form, Kinds, Stretch, _winkler, unscale
-from traincast.files import write_whole
+from research.output import splice_into
 from traincast.forecast import KNOWN_STACK, STEP, WIDEST, Certainty
-from traincast.report import splice
 
 Array = NDArray[np.float64]
 BEGIN, END = "<!-- made by research.studies.novelty_forms -->", "<!-- end of what novelty_forms made -->"
@@ -162,8 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = tabulate(found)
     sys.stdout.write(f"{text}\n")
     if options.markdown:
-        page = options.markdown.read_text(encoding="utf-8")
-        write_whole(options.markdown, splice(page, text, begin=BEGIN, end=END))
+        splice_into(options.markdown, text, begin=BEGIN, end=END)
 
 
 if __name__ == "__main__":

@@ -657,7 +657,7 @@ def cross_entropy(
     tape: Tape, logits: Value, *, classes: int | None = None, in_place: bool = False, fused: bool = False
 ) -> Value:
     """Log-softmax and negative log-likelihood, in fp32 as Hugging Face and autocast do. `in_place`: the gradient is written
-    over what came, as Megatron's loss over a split vocabulary does, so two copies of the scores exist and not three.
+    over what came, as the loss over a split vocabulary does, so two copies of the scores exist and not three.
     `fused`: one kernel that reads the scores in their own format and keeps them (flash-attn's cross entropy)."""
     cols = classes or logits.shape[-1]
     rows = logits.numel // cols
@@ -691,7 +691,7 @@ def cross_entropy(
 
 
 def _split_cross_entropy(tape: Tape, logits: Value, *, rows: int, cols: int) -> Value:
-    """Megatron's loss over a split vocabulary: ranks exchange the largest score and the sum of exponentials of a row, so that
+    """The loss over a split vocabulary: ranks exchange the largest score and the sum of exponentials of a row, so that
     every step up to the probabilities is a kernel of its own. Their buffer becomes the gradient."""
     with tape.scope("loss"):
         labels = tape.input("labels", (rows,), "int64")
